@@ -7,8 +7,11 @@ use lb_common::family::{Address4, Address6, Family, V4, V6};
 use lb_common::hash;
 use lb_common::host::{HostFamily, HostTables, OfFamily};
 use lb_common::layout::{
-    Backend, Bitmap, Frontend, FrontendKey, Member, Peer, Pool, TunnelKey, TunnelTarget,
+    Announced, AnnouncedAddress, Backend, Bitmap, Claim, Frontend, FrontendKey, Member, Peer, Pool,
+    TunnelKey, TunnelTarget,
 };
+
+use crate::DEVICE;
 
 /// An address, a port and a protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -57,6 +60,13 @@ pub enum Change {
         target: TunnelTarget,
         backend: u32,
     },
+    /// Answers requests for an address, unless its deadline has passed.
+    Announce {
+        address: IpAddr,
+        expired: bool,
+    },
+    /// Watches an address for claims.
+    Watch(IpAddr),
     /// Adds so many ticks to the idle time of every flow.
     Idle(u32),
     /// Damages every entry of the reply index: it names a bucket beyond the last one.
@@ -114,6 +124,12 @@ impl Change {
             &Self::Peer(address) => drop(tables.peers.insert(peer(address))),
             &Self::TunnelKeys(keys) => tables.tunnel_keys = keys,
             &Self::Target { target, backend } => drop(tables.targets.insert(target, backend)),
+            &Self::Announce { address, expired } => {
+                tables.announced.insert(announced(address), announcement(expired));
+            }
+            &Self::Watch(address) => {
+                tables.claims.get_mut().insert(announced(address), Claim::default());
+            }
             Self::Idle(ticks) => {
                 age(&tables.v4, *ticks);
                 age(&tables.v6, *ticks);
@@ -126,6 +142,16 @@ impl Change {
             }
         }
     }
+}
+
+/// The key of an address on the device that packets arrive on.
+pub fn announced(address: IpAddr) -> AnnouncedAddress {
+    AnnouncedAddress::of(DEVICE, address)
+}
+
+/// An entry for an address. Neither clock shows the first nanosecond, nor the last one.
+pub fn announcement(expired: bool) -> Announced {
+    Announced { deadline: if expired { 1 } else { u64::MAX }, epoch: 1, flags: 0 }
 }
 
 fn peer(address: IpAddr) -> Peer {

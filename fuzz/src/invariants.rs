@@ -1,16 +1,20 @@
 //! Properties that hold for every packet and every state of the tables.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 
 use lb_common::family::Family;
 use lb_common::host::HostFamily;
-use lb_common::layout::{Flow, FlowState, Reason, Ticks};
+use lb_common::layout::{AnnouncedAddress, Claim, Flow, FlowState, Reason, Ticks};
 
 use crate::inspect::{self, Datagram};
+use crate::neighbour::{self, Meaning};
 use crate::reply::Translated;
 use crate::tunnel::{self, Tunnel};
-use crate::{Change, DEVICE, End, Event, Fate, Hook, Host, Outcome, Reply, Scenario, checksum};
+use crate::{
+    Change, DEVICE, End, Event, Fate, Hook, Host, Outcome, Reply, Scenario, announced,
+    announcement, checksum, universe,
+};
 
 /// What a run covered.
 #[derive(Clone, Debug, Default)]
@@ -24,6 +28,8 @@ pub struct Met {
     pub opened: u64,
     /// Replies that were compared with the packets that they reply to.
     pub undone: u64,
+    /// Requests for announced addresses.
+    pub answered: u64,
     pub reasons: HashSet<Reason>,
 }
 
@@ -35,6 +41,7 @@ impl Met {
         self.wrapped += other.wrapped;
         self.opened += other.opened;
         self.undone += other.undone;
+        self.answered += other.answered;
         self.reasons.extend(other.reasons);
     }
 }
@@ -118,7 +125,13 @@ impl Day {
     fn process(&mut self, hook: Hook, bytes: &[u8]) -> Outcome {
         let before = self.flows();
         let counts = self.host.reasons();
+        let claims = self.host.tables.claims.borrow().clone();
         let outcome = self.host.run(hook, bytes);
+        if self.judge_neighbour(hook, bytes, &outcome, claims) {
+            self.met.packets += 1;
+            self.met.answered += 1;
+            return outcome;
+        }
         let counted: Vec<Reason> = self
             .host
             .reasons()
@@ -145,6 +158,41 @@ impl Day {
             self.fresh = true;
         }
         outcome
+    }
+
+    /// Whether the packet asked for an announced address: exactly those are answered, and exactly
+    /// the watched claims are noted.
+    fn judge_neighbour(
+        &self,
+        hook: Hook,
+        before: &[u8],
+        outcome: &Outcome,
+        mut claims: HashMap<AnnouncedAddress, Claim>,
+    ) -> bool {
+        let tables = &self.host.tables;
+        let mut expected = None;
+        let meanings = if hook == Hook::Stack { neighbour::meanings(before) } else { Vec::new() };
+        for meaning in meanings {
+            match meaning {
+                Meaning::Claim { address, link } => {
+                    if let Some(claim) = claims.get_mut(&announced(address)) {
+                        claim.time = tables.since_boot.get();
+                        claim.claimant.link_address = link;
+                    }
+                }
+                Meaning::Request { target, answer } => {
+                    let entry = tables.announced.get(&announced(target));
+                    let is_valid = entry.is_some_and(|entry| *entry == announcement(false));
+                    let is_own = (0..2).any(|n| universe::node(target.is_ipv6(), n) == target);
+                    expected = (is_valid && !is_own).then_some(answer);
+                }
+            }
+        }
+        assert!(*tables.claims.borrow() == claims, "other claims: {before:02x?}");
+        let Some(answer) = expected else { return false };
+        let right = outcome.fate == Fate::Sent && outcome.bytes == answer;
+        assert!(right, "{before:02x?}\n{outcome:02x?}\n{answer:02x?}");
+        true
     }
 
     fn judge(&self, before: &[u8], outcome: &Outcome, counted: &[Reason]) {

@@ -18,6 +18,7 @@ pub mod http;
 mod input;
 pub mod inspect;
 mod invariants;
+pub mod neighbour;
 mod packet;
 mod parser;
 mod random;
@@ -29,7 +30,9 @@ mod tunnel;
 pub mod universe;
 pub mod wire;
 
-pub use change::{Change, End, backend_tag, damaged_return, destination_bit, source_bit};
+pub use change::{
+    Change, End, announced, announcement, backend_tag, damaged_return, destination_bit, source_bit,
+};
 pub use input::Input;
 pub use invariants::Met;
 pub use parser::parser;

@@ -41,7 +41,7 @@ impl Translated {
         let hook = match self.hook {
             // Replies to a packet that bypassed the stack arrive on a device.
             _ if self.sent => Hook::Forward,
-            Hook::Forward | Hook::Workload => Hook::Reverse,
+            Hook::Forward | Hook::Stack | Hook::Workload => Hook::Reverse,
             Hook::Reverse => Hook::Forward,
         };
         (hook, with_signal(&swapped(&self.after), reply))

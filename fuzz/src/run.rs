@@ -5,13 +5,17 @@ use std::rc::Rc;
 
 use lb_common::datapath::{Role, Stage, Verdict};
 use lb_common::host::{self, Entry, Exit, Frame, HostTables, Routes};
-use lb_common::layout::{Device, Reason};
+use lb_common::layout::{Device, NeighbourEvent, Reason};
+
+use crate::neighbour;
 
 /// Where a packet reaches the data plane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hook {
-    /// Arriving on an external device.
+    /// Arriving on an external device, in XDP.
     Forward,
+    /// The same in tc, without XDP. For packets about neighbours.
+    Stack,
     /// Arriving from a pod of this node.
     Workload,
     /// Leaving through a device.
@@ -51,7 +55,8 @@ pub struct Host {
 impl Host {
     pub fn new(flow_seed: u64, device: u32) -> Self {
         let mut tables = HostTables::new(BUCKETS, flow_seed);
-        let entry = Device { flags: Device::TRANSMIT, ..Device::default() };
+        let link_address = neighbour::OWN;
+        let entry = Device { flags: Device::TRANSMIT, link_address, ..Device::default() };
         tables.devices.insert(device, entry);
         Self { tables, routes: Routes::default(), device }
     }
@@ -80,9 +85,9 @@ impl Host {
             routes: self.routes.clone(),
             ..Frame::new(bytes.to_vec())
         };
+        frame.resolves = matches!(hook, Hook::Stack | Hook::Workload);
         if hook == Hook::Workload {
             frame.role = Role::Workload;
-            frame.resolves = true;
         }
         let entry = if hook == Hook::Reverse { Entry::Egress } else { Entry::Ingress };
         let mut expected = bytes.to_vec();
@@ -104,6 +109,13 @@ impl Host {
             Verdict::Next(stage) => panic!("stage {stage:?} was not run"),
         };
         Outcome { fate, bytes: frame.bytes }
+    }
+
+    /// How often each event was counted.
+    pub fn neighbour_events(&self) -> Vec<(NeighbourEvent, u64)> {
+        let events = self.tables.neighbour_events.borrow();
+        let count = |event| (event, events.get(&event).copied().unwrap_or_default());
+        NeighbourEvent::ALL.into_iter().map(count).collect()
     }
 
     /// How often each reason was counted.

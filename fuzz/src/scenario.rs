@@ -6,7 +6,7 @@ use lb_common::host::Exit;
 
 use crate::packet::{self, SKEWS};
 use crate::universe::{self, BACKENDS};
-use crate::{Change, Hook, Input, run, state, tunnel};
+use crate::{Change, Hook, Input, neighbour, run, state, tunnel};
 
 #[derive(Clone, Debug)]
 pub enum Event {
@@ -100,6 +100,7 @@ fn event(input: &mut Input, events: &mut Vec<Event>) {
             let ticks = input.choose(&[1_000, 4_000, 12_000, 220_000, 6_000_000]);
             events.push(Event::Change(Change::Idle(ticks)));
         }
+        _ if input.chance(128) => events.extend(neighbour::events(input)),
         _ => {
             let hook = input.choose(&[Hook::Forward, Hook::Workload, Hook::Reverse]);
             let length = 14 + input.below(128);

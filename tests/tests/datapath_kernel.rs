@@ -8,8 +8,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result};
 use lb_common::layout::{Forwarding, Reason, map};
 use lb_userspace::kernel::Sizes;
-use tests::datapath::cases::{Ends, V4, V6};
-use tests::datapath::surroundings::{INSIDE, neighbour};
+use tests::datapath::cases::{self, Ends, V4, V6};
+use tests::datapath::surroundings::{INSIDE, OUTSIDE, neighbour};
 use tests::datapath::{Conversation, Entry, FLOWS, Hook, KernelWorld, World};
 use tests::packet::CLIENT_MAC;
 use tests::scenario::{self, Event, Sent};
@@ -107,6 +107,11 @@ fn meet_every_table(c: &mut Conversation, at: &Ends) {
     let web = at.web(1).load_balancer(&at.load_balancer(443));
     c.set(&web.affinity(3600).source_ranges(&[range]).forwarding(Forwarding::Gue));
     c.peers(&[at.elsewhere]);
+    c.device(OUTSIDE, |_| {});
+    let announced = cases::neighbours::announced(at);
+    c.announce(&announced, false);
+    c.watch(&announced);
+    c.stack(&cases::neighbours::request(at, &announced)).assert_sent();
     for frontend in [at.cluster(80), at.load_balancer(443)] {
         c.forward(&at.to_web(40000).to(frontend.as_str()).syn()).assert_passed();
     }

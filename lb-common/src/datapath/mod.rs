@@ -87,9 +87,9 @@ pub fn passed<P: Packet>(packet: &P) -> Verdict {
     }
     let is_neighbours = packet.frame().is_some_and(|frame| match frame.ether_type {
         arp::ETHER_TYPE => true,
-        V6::ETHER_TYPE => packet
-            .header::<<V6 as Family>::Header>(frame.network)
-            .is_some_and(V6::is_neighbours),
+        V6::ETHER_TYPE => {
+            packet.header::<<V6 as Family>::Header>(frame.network).is_some_and(V6::is_neighbours)
+        }
         _ => false,
     });
     if is_neighbours { Verdict::Next(Stage::Neighbour) } else { Verdict::Pass }

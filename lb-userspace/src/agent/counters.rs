@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use anyhow::Result;
-use lb_common::layout::{Reason, Traffic};
+use lb_common::layout::{NeighbourEvent, Reason, Traffic};
 
 use crate::kernel::{Occupancy, Tables};
 use crate::plan::BackendKey;
@@ -18,6 +18,10 @@ pub fn open(pin_path: &Path) -> Result<Box<dyn Counters>> {
 impl Counters for Tables {
     fn reasons(&self) -> Result<Vec<(Reason, u64)>> {
         Tables::reasons(self)
+    }
+
+    fn neighbour_events(&self) -> Result<Vec<(NeighbourEvent, u64)>> {
+        Tables::neighbour_events(self)
     }
 
     fn service_port(&self, index: u32) -> Result<Traffic> {

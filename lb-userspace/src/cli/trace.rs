@@ -4,8 +4,9 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Write};
-use std::net::SocketAddr;
+use std::net::{AddrParseError, IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, ValueEnum};
@@ -16,7 +17,7 @@ use super::names::LiveNames;
 use crate::kernel::{HookPoint, attachments};
 use crate::notation::parse_tcp_flags;
 use crate::trace::capture::{Captured, frames};
-use crate::trace::packet::Tuple;
+use crate::trace::packet::{Tuple, request};
 use crate::trace::routes::KernelRoutes;
 use crate::trace::{Meeting, Trace, View, trace as trace_packet};
 
@@ -32,17 +33,17 @@ pub struct Options {
     #[arg(long, value_enum, default_value_t)]
     direction: Direction,
 
-    /// Transport protocol
+    /// Transport protocol, or the protocol of a request for a link-layer address
     #[arg(value_enum, ignore_case = true, required_unless_present = "pcap")]
     protocol: Option<Protocol>,
 
-    /// Source ADDRESS:PORT; IPv6 as [ADDRESS]:PORT
+    /// Source ADDRESS:PORT; IPv6 as [ADDRESS]:PORT. ADDRESS of the sender for arp and ndp
     #[arg(value_name = "SOURCE", required_unless_present = "pcap")]
-    source: Option<SocketAddr>,
+    source: Option<End>,
 
-    /// Destination ADDRESS:PORT; IPv6 as [ADDRESS]:PORT
+    /// Destination ADDRESS:PORT; IPv6 as [ADDRESS]:PORT. ADDRESS that is asked for with arp and ndp
     #[arg(value_name = "DESTINATION", required_unless_present = "pcap")]
-    destination: Option<SocketAddr>,
+    destination: Option<End>,
 
     /// TCP flags, such as syn or syn,ack [default: syn for direction in, syn,ack for out]
     #[arg(long, value_parser = parse_tcp_flags, conflicts_with = "pcap")]
@@ -79,6 +80,10 @@ Examples:
   A reply of a backend, where it leaves the node:
     millrace trace --device eth0 --direction out udp 10.244.1.10:53 198.51.100.7:5353
 
+  A request for the link-layer address of a LoadBalancer address:
+    millrace trace arp 192.0.2.7 192.0.2.10
+    millrace trace ndp 2001:db8::7 2001:db8::10
+
   The packets of a capture:
     tcpdump -i eth0 -c 10 -w packets.pcap && millrace trace --device eth0 --pcap packets.pcap";
 
@@ -96,6 +101,42 @@ enum Protocol {
     Tcp,
     Udp,
     Sctp,
+    /// A request by ARP
+    Arp,
+    /// A neighbour solicitation
+    Ndp,
+}
+
+/// An address, with a port where the protocol has ports.
+#[derive(Clone, Copy, Debug)]
+struct End {
+    address: IpAddr,
+    port: Option<u16>,
+}
+
+impl FromStr for End {
+    type Err = AddrParseError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if let Ok(end) = text.parse::<SocketAddr>() {
+            return Ok(Self { address: end.ip(), port: Some(end.port()) });
+        }
+        match text.parse() {
+            Ok(address) => Ok(Self { address, port: None }),
+            // Of the more frequent form.
+            Err(_) => Err(text.parse::<SocketAddr>().expect_err("it was tried")),
+        }
+    }
+}
+
+impl End {
+    fn with_port(self) -> Result<SocketAddr> {
+        let port = self.port.with_context(|| {
+            let shown = if self.address.is_ipv4() { "" } else { ", as [ADDRESS]:PORT" };
+            format!("{}: tcp, udp and sctp need a port{shown}", self.address)
+        })?;
+        Ok(SocketAddr::new(self.address, port))
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -170,18 +211,24 @@ fn packets(options: &Options) -> Result<Vec<Captured>> {
     else {
         bail!("give a packet as PROTOCOL SOURCE DESTINATION, or use --pcap FILE");
     };
+    let number = match protocol {
+        Protocol::Tcp => protocol::TCP,
+        Protocol::Udp => protocol::UDP,
+        Protocol::Sctp => protocol::SCTP,
+        Protocol::Arp | Protocol::Ndp => {
+            let is_arp = protocol == Protocol::Arp;
+            let bytes = request(is_arp, source.address, destination.address)?;
+            return Ok(vec![Captured { bytes, cut_from: None }]);
+        }
+    };
     let usual = match options.direction {
         Direction::In => "syn",
         Direction::Out => "syn,ack",
     };
     let tuple = Tuple {
-        protocol: match protocol {
-            Protocol::Tcp => protocol::TCP,
-            Protocol::Udp => protocol::UDP,
-            Protocol::Sctp => protocol::SCTP,
-        },
-        source,
-        destination,
+        protocol: number,
+        source: source.with_port()?,
+        destination: destination.with_port()?,
         flags: options
             .flags
             .map_or_else(|| parse_tcp_flags(usual), Ok)

@@ -10,7 +10,7 @@ use std::fmt::{self, Debug};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::Result;
-use lb_common::layout::{self, Reason};
+use lb_common::layout::{self, NeighbourEvent, Reason};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric, MetricEncoder};
 use prometheus_client::metrics::MetricType;
@@ -28,6 +28,7 @@ pub type Catalog = BTreeMap<ServicePortKey, u32>;
 /// The kernel's counters. The agent implements it with the pinned maps.
 pub trait Counters: Send {
     fn reasons(&self) -> Result<Vec<(Reason, u64)>>;
+    fn neighbour_events(&self) -> Result<Vec<(NeighbourEvent, u64)>>;
     /// Zero for an index that no service port uses.
     fn service_port(&self, index: u32) -> Result<layout::Traffic>;
     /// Every backend and its index.
@@ -104,6 +105,7 @@ impl<K: Ord + Clone> Chosen<K> {
 #[derive(Default)]
 struct Reading {
     reasons: Vec<(Reason, u64)>,
+    neighbour_events: Vec<(NeighbourEvent, u64)>,
     service_ports: Vec<(ServicePortKey, layout::Traffic)>,
     backends: Vec<(BackendKey, layout::Traffic)>,
     flow_tables: Vec<FlowTable>,
@@ -144,6 +146,7 @@ impl Traffic {
         };
         let mut reading = Reading {
             reasons: counters.reasons()?,
+            neighbour_events: counters.neighbour_events()?,
             flow_tables: counters.flow_tables(),
             ..Reading::default()
         };
@@ -192,6 +195,13 @@ impl Collector for Traffic {
             "millrace_reason_packets",
             "Packets that looked like packets of Services and were not translated, by reason and outcome",
             counted,
+        )?;
+        let counted = reading.neighbour_events.iter();
+        counters(
+            &mut encoder,
+            "millrace_neighbour_packets",
+            "ARP and neighbour discovery packets about announced addresses, by event",
+            counted.map(|(event, count)| ([("event", event.name())], *count)),
         )?;
         let labels = |key: &ServicePortKey| {
             [
@@ -338,6 +348,10 @@ mod tests {
             Ok(vec![(Reason::NoBackend, 3)])
         }
 
+        fn neighbour_events(&self) -> Result<Vec<(NeighbourEvent, u64)>> {
+            Ok(vec![(NeighbourEvent::Arp, 4)])
+        }
+
         fn service_port(&self, index: u32) -> Result<layout::Traffic> {
             let forward_packets = if index == 7 { 11 } else { 0 };
             Ok(layout::Traffic { forward_packets, ..layout::Traffic::default() })
@@ -386,6 +400,7 @@ mod tests {
         let text = encode(&traffic);
         for line in [
             "millrace_reason_packets_total{reason=\"no_backend\",outcome=\"answered\"} 3",
+            "millrace_neighbour_packets_total{event=\"arp_answered\"} 4",
             "millrace_service_forward_packets_total{namespace=\"shop\",service=\"web\",\
              port=\"http\",protocol=\"TCP\",family=\"IPv4\"} 11",
             "millrace_backend_new_flows_total{backend=\"10.0.0.2:8080\",protocol=\"TCP\"} 5",

@@ -1,12 +1,13 @@
 //! Builds packets from a tuple, and describes packets.
 
 use std::fmt::{self, Display};
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use anyhow::{Context, Result, bail};
 use etherparse::{
     IpNumber, LaxNetSlice, LaxSlicedPacket, PacketBuilder, TcpHeader, TransportSlice,
 };
+use lb_common::datapath::{arp, ndp};
 use lb_common::header::protocol;
 use serde::Serialize;
 
@@ -75,6 +76,40 @@ impl Tuple {
     }
 }
 
+/// A request of a machine for the link-layer address of another one, to all that may have it.
+pub fn request(arp: bool, source: IpAddr, target: IpAddr) -> Result<Vec<u8>> {
+    const SENDER: [u8; 6] = [2, 0, 0, 0, 0, 1];
+    match (arp, source, target) {
+        (true, IpAddr::V4(source), IpAddr::V4(target)) => {
+            // The form of a probe, with a sender.
+            let mut frame = arp::probe(SENDER, target.into(), arp::BROADCAST).to_vec();
+            frame[SENDER_ADDRESS..SENDER_ADDRESS + 4].copy_from_slice(&source.octets());
+            Ok(frame)
+        }
+        (false, IpAddr::V6(source), IpAddr::V6(target)) => {
+            let group = ndp::solicited_node(target.into());
+            let link = ndp::group_link(group);
+            let mut rest = target.octets().to_vec();
+            rest.extend([SOURCE_LINK, 1]);
+            rest.extend(SENDER);
+            let mut frame = Vec::new();
+            PacketBuilder::ethernet2(SENDER, link)
+                .ipv6(source.octets(), group.octets, ndp::HOP_LIMIT)
+                .icmpv6_raw(ndp::SOLICITATION, 0, [0; 4])
+                .write(&mut frame, &rest)
+                .context("such a packet can't be made")?;
+            Ok(frame)
+        }
+        (true, ..) => bail!("arp is for IPv4 addresses; use ndp for {source} and {target}"),
+        (false, ..) => bail!("ndp is for IPv6 addresses; use arp for {source} and {target}"),
+    }
+}
+
+/// Offset of the sender's protocol address in a frame with ARP.
+const SENDER_ADDRESS: usize = 14 + 14;
+/// The option with the sender's link-layer address.
+const SOURCE_LINK: u8 = 1;
+
 /// A parsed packet.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -113,8 +148,12 @@ impl Summary {
                 summary.hop_limit = Some(ip.header().hop_limit());
                 (ip.header().source_addr().into(), ip.header().destination_addr().into())
             }
-            Some(LaxNetSlice::Arp(_)) => {
+            Some(LaxNetSlice::Arp(arp)) => {
                 "ARP".clone_into(&mut summary.protocol);
+                if let Ok(arp) = arp.to_packet().try_eth_ipv4() {
+                    summary.source = Some(Ipv4Addr::from(arp.sender_ipv4).to_string());
+                    summary.destination = Some(Ipv4Addr::from(arp.target_ipv4).to_string());
+                }
                 return summary;
             }
             None => {
@@ -226,6 +265,20 @@ mod tests {
             let frame = tuple(number, ends.0, ends.1).frame().expect("it can be made");
             assert_eq!(Summary::of(&frame).to_string(), text);
         }
+    }
+
+    #[test]
+    fn a_request_reads_as_it() {
+        let ip = |text: &str| text.parse().expect("an address");
+        let text = |arp, source, target| {
+            request(arp, ip(source), ip(target)).map(|frame| Summary::of(&frame).to_string())
+        };
+        let arp = text(true, "192.0.2.7", "192.0.2.10").expect("a request");
+        assert_eq!(arp, "ARP 192.0.2.7 → 192.0.2.10, 42 bytes");
+        let ndp = text(false, "2001:db8::7", "2001:db8::10").expect("a request");
+        assert_eq!(ndp, "ICMPv6 2001:db8::7 → ff02::1:ff00:10, TTL 255, 86 bytes");
+        let mixed = text(true, "192.0.2.7", "2001:db8::10").expect_err("of two families");
+        assert!(mixed.to_string().contains("use ndp"), "{mixed}");
     }
 
     #[test]

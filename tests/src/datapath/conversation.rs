@@ -389,6 +389,12 @@ impl Processed {
         assert_eq!(self.counted, [reason], "{}", self.place);
     }
 
+    /// It left, whatever it was replaced by.
+    #[track_caller]
+    pub fn assert_sent(&self) {
+        self.assert_fate(Fate::Sent);
+    }
+
     /// It was replaced by another packet, which is sent back, for no counted reason.
     #[track_caller]
     pub fn is_replaced_by(&self, expected: &Packet) {

@@ -4,12 +4,12 @@
 //! Both use the kernel's clock. If its tick changes while a packet runs, the time that the program
 //! has read is unknown, and the scenario is repeated.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use anyhow::Result;
 use fuzz::{Event, Hook, Host, Outcome, Scenario, Translated};
 use lb_common::family::Family;
-use lb_common::layout::{FlowBucket, Reason, ReplyBucket, Traffic};
+use lb_common::layout::{FlowBucket, NeighbourEvent, Reason, ReplyBucket, Traffic};
 use lb_userspace::kernel::clock;
 
 use super::random_kernel::RandomKernel;
@@ -169,6 +169,13 @@ impl Agreement {
         if hosts != kernels {
             return Ok(Some(format!("reply index: host {hosts:x?}\nkernel {kernels:x?}")));
         }
+        let claims = host.tables.claims.borrow();
+        let hosts: BTreeMap<_, _> =
+            claims.iter().map(|(at, claim)| (*at, claim.claimant.link_address)).collect();
+        let kernels = kernel.claimants()?;
+        if hosts != kernels {
+            return Ok(Some(format!("claims: host {hosts:02x?}\nkernel {kernels:02x?}")));
+        }
         let counts = Counts::of(kernel)?.since(before);
         let differing = counts.differing(&Counts::of_host(host));
         Ok(differing.map(|differing| format!("counts, host and kernel: {differing}")))
@@ -220,6 +227,7 @@ impl Counts {
     fn of(kernel: &RandomKernel) -> Result<Self> {
         let mut counts = Self::default();
         counts.reasons(kernel.reasons()?);
+        counts.neighbour_events(kernel.neighbour_events()?);
         counts.traffic("service port", (0..).zip(kernel.service_traffic()?));
         counts.traffic("backend", (0..).zip(kernel.backend_traffic()?));
         Ok(counts)
@@ -228,6 +236,7 @@ impl Counts {
     fn of_host(host: &Host) -> Self {
         let mut counts = Self::default();
         counts.reasons(host.reasons());
+        counts.neighbour_events(host.neighbour_events());
         let services = host.tables.service_traffic.borrow();
         let services = services.iter().map(|(index, traffic)| (*index, *traffic));
         // Damaged entries contain other indexes, for which the kernel has no counters.
@@ -240,6 +249,10 @@ impl Counts {
 
     fn reasons(&mut self, reasons: Vec<(Reason, u64)>) {
         self.0.extend(reasons.into_iter().map(|(reason, count)| (format!("{reason:?}"), count)));
+    }
+
+    fn neighbour_events(&mut self, events: Vec<(NeighbourEvent, u64)>) {
+        self.0.extend(events.into_iter().map(|(event, count)| (format!("{event:?}"), count)));
     }
 
     fn traffic(&mut self, of: &str, all: impl Iterator<Item = (u32, Traffic)>) {

@@ -1,18 +1,22 @@
 //! The data plane in the kernel for thousands of random scenarios one after the other, with a reset
 //! before each.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use aya::maps::{HashMap, Map, MapData};
 use aya::programs::{TestRun, TestRunOptions, TestRunResult};
 use aya::util::nr_cpus;
-use fuzz::{Change, End, Fate, Hook, Outcome, damaged_return, destination_bit, source_bit};
+use fuzz::{
+    Change, End, Fate, Hook, Outcome, announced, announcement, damaged_return, destination_bit,
+    neighbour, source_bit,
+};
 use lb_common::datapath::DEFERRED;
 use lb_common::family::{Family, V4, V6};
 use lb_common::layout::{
-    Affinity, AffinityKey, FlowBucket, Fragment, FragmentKey, Hints, Pool, Reason, ReplyBucket,
-    ReplyKey, Traffic, TunnelKey, Untracked, map,
+    Affinity, AffinityKey, Announced, AnnouncedAddress, Claim, FlowBucket, Fragment, FragmentKey,
+    Hints, NeighbourEvent, Pool, Reason, ReplyBucket, ReplyKey, Traffic, TunnelKey, Untracked, map,
 };
 use lb_userspace::kernel::{DataPlane, HookPoint, Mapped, Pins, Plain, Sizes, Tables, TunnelKeys};
 use lb_userspace::network::Device;
@@ -40,6 +44,8 @@ pub struct RandomKernel {
     /// The bits of crowded buckets, and hints.
     marks: [Mapped; 3],
     tunnel_keys: TunnelKeys,
+    announced: HashMap<MapData, Plain<AnnouncedAddress>, Plain<Announced>>,
+    claims: HashMap<MapData, Plain<AnnouncedAddress>, Plain<Claim>>,
     scratch: Scratch,
     /// Steps that undo changes of hash maps.
     undo: Vec<Step>,
@@ -72,7 +78,7 @@ impl RandomKernel {
         let pins = Pins::open(&topology.pins())?;
         let mut data_plane = DataPlane::load(&pins, Sizes::for_flows(flows))?;
         let mut tables = data_plane.tables()?;
-        let device = Device { transmit: true, ..Device::default() };
+        let device = Device { transmit: true, mac: neighbour::OWN, ..Device::default() };
         tables.change_devices(&[(TEST_RUN_DEVICE, Some(device))].into())?;
         let mapped = |name: &str, size| Mapped::new(&open(&pins.map(name))?, size);
         let hash = |name: &str| Ok::<_, anyhow::Error>(Map::LruHashMap(open(&pins.map(name))?));
@@ -103,6 +109,8 @@ impl RandomKernel {
                 mapped(map::HINTS, size_of::<Hints>())?,
             ],
             tunnel_keys: TunnelKeys::open(&pins)?,
+            announced: Map::HashMap(open(&pins.map(map::ANNOUNCED))?).try_into()?,
+            claims: Map::HashMap(open(&pins.map(map::CLAIMS))?).try_into()?,
             scratch: Scratch::open(&pins.map(map::SCRATCH))?,
             undo: Vec::new(),
             out: Vec::new(),
@@ -140,6 +148,8 @@ impl RandomKernel {
         clear(&mut self.fragments.v6)?;
         clear(&mut self.untracked.v4)?;
         clear(&mut self.untracked.v6)?;
+        clear(&mut self.announced)?;
+        clear(&mut self.claims)?;
         self.scratch.clear()
     }
 
@@ -150,6 +160,13 @@ impl RandomKernel {
                 age::<V6>(&self.flows.1, *ticks);
             }
             Change::TunnelKeys(keys) => self.tunnel_keys.write(*keys),
+            &Change::Announce { address, expired } => {
+                let entry = Plain(announcement(expired));
+                self.announced.insert(Plain(announced(address)), entry, 0)?;
+            }
+            &Change::Watch(address) => {
+                self.claims.insert(Plain(announced(address)), Plain(Claim::default()), 0)?;
+            }
             Change::DamagedReturns => {
                 for mapped in [&self.replies.0, &self.replies.1] {
                     for bucket in buckets::<ReplyBucket>(mapped) {
@@ -181,6 +198,7 @@ impl RandomKernel {
         };
         let result: TestRunResult = match hook {
             Hook::Forward => self.data_plane.xdp()?.test_run(options),
+            Hook::Stack => self.data_plane.classifier(HookPoint::ExternalInTc)?.test_run(options),
             Hook::Workload => self.data_plane.classifier(HookPoint::WorkloadIn)?.test_run(options),
             Hook::Reverse => self.data_plane.classifier(HookPoint::Out)?.test_run(options),
         }
@@ -210,6 +228,19 @@ impl RandomKernel {
 
     pub fn replies(&self) -> impl Iterator<Item = &ReplyBucket> {
         buckets(&self.replies.0).chain(buckets(&self.replies.1))
+    }
+
+    pub fn neighbour_events(&self) -> Result<Vec<(NeighbourEvent, u64)>> {
+        self.tables.neighbour_events()
+    }
+
+    /// The machine that was last seen to use each watched address.
+    pub fn claimants(&self) -> Result<BTreeMap<AnnouncedAddress, [u8; 6]>> {
+        let claim = |entry| {
+            let (Plain(at), Plain(Claim { claimant, .. })) = entry?;
+            Ok((at, claimant.link_address))
+        };
+        self.claims.iter().map(claim).collect()
     }
 
     pub fn reasons(&self) -> Result<Vec<(Reason, u64)>> {
@@ -294,7 +325,11 @@ fn steps(change: &Change) -> Vec<(Step, Option<Step>)> {
             let detail = Detail::Target { target, backend };
             (Step::SetDetail(detail.clone()), Some(Step::RemoveDetail(detail)))
         }
-        Change::TunnelKeys(_) | Change::Idle(_) | Change::DamagedReturns => return Vec::new(),
+        Change::TunnelKeys(_)
+        | Change::Announce { .. }
+        | Change::Watch(_)
+        | Change::Idle(_)
+        | Change::DamagedReturns => return Vec::new(),
     };
     vec![step]
 }

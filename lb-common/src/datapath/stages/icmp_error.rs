@@ -51,13 +51,9 @@ pub fn arriving<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     }
     match look_up::<F, P, T>(packet, tables, network) {
         // Errors cause no errors.
-        Carried::Found => send::in_steps::<F, P, T>(
-            packet,
-            tables,
-            network,
-            aim::<F, P, T>,
-            rewrite::<F, P, T>,
-        ),
+        Carried::Found => {
+            send::in_steps::<F, P, T>(packet, tables, network, aim::<F, P, T>, rewrite::<F, P, T>)
+        }
         Carried::Nothing => pass_for(tables, Reason::UnknownQuote),
         Carried::Failed(reason @ (Reason::CorruptTable | Reason::NoSuchBucket)) => {
             drop_for(tables, reason)
@@ -70,7 +66,7 @@ pub fn arriving<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
 /// Whether it is a packet of neighbour discovery, instead of an error from a router on the link.
 #[inline(always)]
 fn is_neighbours<F: PacketFamily, P: Packet>(packet: &P, network: usize) -> bool {
-    packet.header::<F::Header>(network).is_some_and(|header| F::is_neighbours(header))
+    packet.header::<F::Header>(network).is_some_and(F::is_neighbours)
         && packet
             .header::<Icmp>(network + size_of::<F::Header>())
             .is_some_and(|icmp| matches!(icmp.kind, ndp::SOLICITATION | ndp::ADVERTISEMENT))

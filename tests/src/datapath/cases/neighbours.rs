@@ -15,7 +15,7 @@ const ALL_NODES: Mac = Mac([0x33, 0x33, 0, 0, 0, 1]);
 const OTHER_MAC: Mac = Mac([0x02, 0, 0, 0, 0, 0xee]);
 
 /// The announced address of a case.
-fn announced(at: &Ends) -> String {
+pub fn announced(at: &Ends) -> String {
     address_of(&at.load_balancer(80))
 }
 
@@ -73,7 +73,7 @@ fn advertisement(source: &str, to: &str, target: &str, mac: Mac, flags: u8) -> P
 }
 
 /// What a client sends to all to learn an address, with the reply it expects.
-fn request(at: &Ends, target: &str) -> Packet {
+pub fn request(at: &Ends, target: &str) -> Packet {
     if at.is_v6() {
         solicitation(&client(at), target, &source_link(CLIENT_MAC))
     } else {
