@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::api::core::v1::{Endpoints, Service};
 use lb_api::mirroring;
 
+use crate::ipam::Pools;
 use crate::model::{
     Kind, Node, NodeAddresses, Object, ObjectRef, ServiceName, Slice, Slices, trim,
 };
@@ -18,6 +19,7 @@ pub struct Store {
     nodes: BTreeMap<String, Node>,
     /// Nodes of which a field that the rules use has changed.
     moved_nodes: BTreeSet<String>,
+    pools: Pools,
 }
 
 /// The Services that a change may concern.
@@ -28,6 +30,16 @@ pub enum Affected {
 }
 
 impl Store {
+    /// With pools that no object defines.
+    pub fn with_pools(pools: Pools) -> Self {
+        Self { pools, ..Self::default() }
+    }
+
+    /// Pools of addresses, and where these are announced.
+    pub fn pools(&self) -> &Pools {
+        &self.pools
+    }
+
     pub fn apply(&mut self, object: Object) -> Affected {
         let reference = object.reference();
         match object {
@@ -48,13 +60,16 @@ impl Store {
                 }
                 Affected::nothing()
             }
+            pool @ (Object::AddressPool(_)
+            | Object::IpAddressPool(_)
+            | Object::L2Advertisement(_)) => {
+                self.pools.apply(&pool);
+                Affected::nothing()
+            }
             Object::Ingress(_)
             | Object::IngressClass(_)
             | Object::Secret(_)
-            | Object::Namespace(_)
-            | Object::AddressPool(_)
-            | Object::IpAddressPool(_)
-            | Object::L2Advertisement(_) => Affected::nothing(),
+            | Object::Namespace(_) => Affected::nothing(),
         }
     }
 
@@ -75,13 +90,13 @@ impl Store {
                 self.moved_nodes.insert(reference.name.clone());
                 Affected::nothing()
             }
-            Kind::Ingress
-            | Kind::IngressClass
-            | Kind::Secret
-            | Kind::Namespace
-            | Kind::AddressPool
-            | Kind::IpAddressPool
-            | Kind::L2Advertisement => Affected::nothing(),
+            Kind::AddressPool | Kind::IpAddressPool | Kind::L2Advertisement => {
+                self.pools.delete(reference);
+                Affected::nothing()
+            }
+            Kind::Ingress | Kind::IngressClass | Kind::Secret | Kind::Namespace => {
+                Affected::nothing()
+            }
         }
     }
 

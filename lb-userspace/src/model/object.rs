@@ -56,6 +56,14 @@ impl Kind {
         Self::IpAddressPool,
         Self::L2Advertisement,
     ];
+    /// Those that the controller of addresses reads.
+    pub const OF_CONTROLLER: [Self; 5] = [
+        Self::Service,
+        Self::Namespace,
+        Self::AddressPool,
+        Self::IpAddressPool,
+        Self::L2Advertisement,
+    ];
     /// Those that define pools of addresses.
     pub const OF_POOLS: [Self; 3] = [Self::AddressPool, Self::IpAddressPool, Self::L2Advertisement];
     /// Those that the Ingress controller reads.

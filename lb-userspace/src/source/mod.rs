@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 
 use crate::model::{Object, ObjectRef, Problem};
 
-pub use cluster::{Cluster, IngressCluster};
+pub use cluster::{Cluster, ControllerCluster, IngressCluster};
 pub use manifests::Manifests;
 
 /// An event from a source.

@@ -9,6 +9,7 @@ mod hostile;
 mod ingress;
 mod load;
 mod permissions;
+mod pools;
 mod server;
 
 use std::collections::BTreeSet;

@@ -66,8 +66,10 @@ async fn the_deployed_role_is_what_the_agent_needs() {
         server.events(1, 0).await;
         events.post(notice(Kind::Service, Reason::NotServed));
         server.asked(|all| all.iter().any(|request| request.method == Method::PATCH)).await;
-        let all = [super::SERVICES, super::SLICES, super::NODES];
-        server.asked(|requests| all.iter().all(|path| watches(requests, path) > 0)).await;
+        let of_metallb = ["ipaddresspools", "l2advertisements"].map(super::pools::of_metallb);
+        let all = [super::SERVICES, super::SLICES, super::NODES, super::pools::POOLS];
+        let all = all.into_iter().chain(of_metallb.iter().map(String::as_str));
+        server.asked(|requests| all.clone().all(|path| watches(requests, path) > 0)).await;
         needed_by_any.extend(server.requests().iter().map(needed));
     }
     assert_eq!(granted(MANIFEST), needed_by_any);

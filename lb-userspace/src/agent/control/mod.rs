@@ -14,6 +14,7 @@ use super::node_ports::NodePorts;
 use super::outlets::Outlets;
 use super::retry::Retry;
 use super::tally::Tally;
+use crate::ipam::Pools;
 use crate::kernel::{Backlog, Write};
 use crate::model::{
     AddressType, Claims, HealthCheck, Kind, NodeContext, Object, ObjectRef, Problem, ServiceName,
@@ -76,6 +77,12 @@ impl<T: Write> Agent<T> {
     /// overrides it.
     pub fn with_forwarding(mut self, forwarding: Forwarding) -> Self {
         self.node.forwarding = forwarding;
+        self
+    }
+
+    /// With pools of addresses that no object defines.
+    pub fn with_pools(mut self, pools: Pools) -> Self {
+        self.store = Store::with_pools(pools);
         self
     }
 

@@ -8,6 +8,7 @@
 
 mod access;
 mod api;
+mod controller;
 mod credentials;
 mod events;
 mod files;
@@ -29,7 +30,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use futures::FutureExt;
-use futures::future::{Shared as SharedFuture, join, join3, select};
+use futures::future::{Shared as SharedFuture, join, join_all, join3, select};
 use kube::Client;
 use lb_common::layout::Forwarding;
 use tokio::sync::{Semaphore, mpsc, oneshot};
@@ -40,6 +41,7 @@ use crate::backoff::random_up_to;
 use crate::model::Kind;
 
 pub use access::{Access, Connection};
+pub use controller::ControllerCluster;
 pub use events::Events;
 pub use ingress::IngressCluster;
 
@@ -55,6 +57,9 @@ const SERVICE_SELECTOR: &str =
 /// The slices of a headless Service carry the label, too.
 const SLICE_SELECTOR: &str = "!service.kubernetes.io/headless";
 
+/// Where MetalLB is installed, unless a setting says otherwise.
+pub const METALLB_NAMESPACE: &str = "metallb-system";
+
 /// The nodes of a cluster may start at the same moment: their first requests spread over this.
 /// Loading the programs takes as long.
 const START_SPREAD: Duration = Duration::from_secs(1);
@@ -66,6 +71,8 @@ pub struct Cluster {
     /// The name of this agent's Node.
     node_name: String,
     forwarding: Forwarding,
+    /// The namespace of MetalLB's pools.
+    metallb_namespace: String,
     transport: Option<Transport>,
 }
 
@@ -75,6 +82,7 @@ impl Cluster {
             client,
             node_name: node_name.to_owned(),
             forwarding: Forwarding::Masquerade,
+            metallb_namespace: METALLB_NAMESPACE.to_owned(),
             transport: None,
         }
     }
@@ -90,8 +98,18 @@ impl Cluster {
         Self { forwarding, ..self }
     }
 
+    pub fn with_metallb_namespace(self, namespace: &str) -> Self {
+        Self { metallb_namespace: namespace.to_owned(), ..self }
+    }
+
     fn api(&self, kind: Kind) -> Api {
-        Api::new(self.client.clone(), kind)
+        // Only of kinds with a namespace that have one here.
+        match kind {
+            Kind::IpAddressPool | Kind::L2Advertisement => {
+                Api::new(self.client.clone(), kind).in_namespace(&self.metallb_namespace)
+            }
+            _ => Api::new(self.client.clone(), kind),
+        }
     }
 }
 
@@ -118,12 +136,16 @@ impl Source for Cluster {
             watched(self.api(Kind::EndpointSlice).labelled(SLICE_SELECTOR));
         let (nodes, nodes_listed) = watched(self.api(Kind::Node));
         let nodes = watch_nodes(nodes, &self.node_name, &scope, services_listed.clone());
+        let (pools, pools_listed): (Vec<_>, Vec<_>) =
+            Kind::OF_POOLS.into_iter().map(|kind| watched(self.api(kind))).unzip();
         let report_synced = async {
             join3(services_listed, slices_listed, nodes_listed).await;
+            join_all(pools_listed).await;
             let _ = events.send(Event::Synced);
             events.closed().await;
         };
-        let watches = join(join(services.run(), slices.run()), nodes);
+        let pools = join_all(pools.into_iter().map(Watched::run));
+        let watches = join3(join(services.run(), slices.run()), nodes, pools);
         select(Box::pin(watches), Box::pin(report_synced)).await;
         Ok(())
     }

@@ -53,6 +53,11 @@ impl Trouble {
         matches!(self, Self::Refused(status) if [400, 422].contains(&status.code))
     }
 
+    /// Whether the server does not have this kind of objects, or does not let this account read it.
+    pub fn is_absence(&self) -> bool {
+        matches!(self, Self::Refused(status) if [403, 404].contains(&status.code))
+    }
+
     /// Whether other credentials or another CA may help.
     pub fn may_be_of_files(&self) -> bool {
         match self {

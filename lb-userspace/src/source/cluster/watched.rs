@@ -29,6 +29,10 @@ const STREAM_SILENCE: Duration = Duration::from_secs(10);
 /// A watch that ends sooner counts as a failure, so that a server that closes each one at once
 /// does not get requests without pause.
 const BRIEF: Duration = Duration::from_secs(1);
+/// A kind that is not installed is looked for at first after this, and then less and less often.
+const ABSENCE: Duration = Duration::from_secs(5);
+/// Thousands of agents look for it.
+const LONGEST_ABSENCE: Duration = Duration::from_secs(600);
 /// A server that has lost its history has lost it for all agents: their lists spread over this.
 const RELIST_SPREAD: Duration = Duration::from_secs(2);
 
@@ -42,6 +46,17 @@ pub struct Shared {
     pub transport: Option<Transport>,
     /// For the repetition of a list: one kind at a time.
     pub relist: Arc<Semaphore>,
+}
+
+/// How long to wait before a kind is looked for again that is not installed.
+struct Absence(Duration);
+
+impl Absence {
+    fn next(&mut self) -> Duration {
+        let pause = self.0;
+        self.0 = (pause * 2).min(LONGEST_ABSENCE);
+        pause + random_up_to(pause)
+    }
 }
 
 impl Shared {
@@ -72,6 +87,7 @@ pub struct Watched {
     /// Until the first list is complete.
     listed: Option<oneshot::Sender<()>>,
     failures: Failures,
+    absence: Absence,
 }
 
 /// This agent's Node, and which others are watched beside it.
@@ -101,6 +117,7 @@ impl Watched {
             node: None,
             listed: Some(listed),
             failures: Failures::default(),
+            absence: Absence(ABSENCE),
         }
     }
 
@@ -133,6 +150,14 @@ impl Watched {
             match outcome {
                 Ok(()) if began.elapsed() > BRIEF => {}
                 Ok(()) => sleep(self.failures.backoff.next()).await,
+                Err(trouble) if self.kind.is_optional() && trouble.is_absence() => {
+                    self.note_absence(&trouble);
+                    let pause = self.absence.next();
+                    tokio::select! {
+                        () = sleep(pause) => {}
+                        () = report.closed() => return,
+                    }
+                }
                 Err(trouble) => {
                     if self.position.failed(&step, &trouble) {
                         let (kind, reason) = (self.kind.name(), trouble.describe());
@@ -150,6 +175,15 @@ impl Watched {
                     }
                 }
             }
+        }
+    }
+
+    /// Nothing waits for a kind that is not installed. What was reported of it stays: whoever says that there is none
+    /// may be something in front of the server.
+    fn note_absence(&mut self, trouble: &Trouble) {
+        let (kind, reason) = (self.kind.name(), trouble.describe());
+        if self.listed.take().is_some_and(|listed| listed.send(()).is_ok()) {
+            tracing::debug!(%kind, reason, "kind not available; looking for it from time to time");
         }
     }
 
@@ -224,6 +258,7 @@ impl Watched {
         self.shared.report.send(self.group.drain(..).chain(gone));
         self.position.listed(version);
         self.failures.end(self.kind);
+        self.absence = Absence(ABSENCE);
         if let Some(listed) = self.listed.take() {
             self.report_missing_node();
             let _ = listed.send(());

@@ -1,0 +1,60 @@
+//! Kinds of pools that a cluster may lack.
+
+use lb_userspace::source::cluster::METALLB_NAMESPACE;
+use serde_json::{Value, json};
+
+use super::server::Server;
+use super::{Reported, node};
+
+pub const POOLS: &str = "/apis/millrace.io/v1alpha1/addresspools";
+
+/// The path of a kind of MetalLB.
+pub fn of_metallb(resource: &str) -> String {
+    format!("/apis/metallb.io/v1beta1/namespaces/{METALLB_NAMESPACE}/{resource}")
+}
+
+pub fn pool(name: &str) -> Value {
+    json!({"metadata": {"name": name, "uid": name}, "spec": {"addresses": ["192.0.2.0/24"]}})
+}
+
+async fn without_pools(status: u16) -> Server {
+    let server = Server::start().await;
+    server.put(super::NODES, node("node-a"));
+    for path in [POOLS.to_owned(), of_metallb("ipaddresspools"), of_metallb("l2advertisements")] {
+        server.refuse(&path, status);
+    }
+    server
+}
+
+/// 403: an older role does not grant them.
+#[tokio::test]
+async fn nothing_waits_for_kinds_that_are_not_installed_and_they_are_found_later() {
+    for status in [403, 404] {
+        let server = without_pools(status).await;
+        let mut reported = Reported::synced(&server).await;
+        assert!(reported.problems.is_empty(), "{:?}", reported.problems);
+        server.put(POOLS, pool("a"));
+        server.refuse(POOLS, 200);
+        reported.until(|reported| reported.is_there("AddressPool a")).await;
+    }
+}
+
+/// Something in front of the server may say that there is no such path.
+#[tokio::test]
+async fn pools_stay_while_the_server_denies_that_there_is_such_a_kind() {
+    let server = Server::start().await;
+    server.put(super::NODES, node("node-a"));
+    server.put(POOLS, pool("a"));
+    let mut reported = Reported::synced(&server).await;
+    assert!(reported.is_there("AddressPool a"));
+    server.refuse(POOLS, 404);
+    server.hang_up();
+    server
+        .asked(|all| all.iter().any(|request| request.path == POOLS && request.status == 404))
+        .await;
+    server.refuse(POOLS, 200);
+    server.put(POOLS, pool("b"));
+    reported.until(|reported| reported.is_there("AddressPool b")).await;
+    assert!(reported.is_there("AddressPool a"));
+    assert!(reported.deleted.is_empty(), "{:?}", reported.deleted);
+}
