@@ -110,8 +110,8 @@ impl Machine {
 }
 
 /// Creates missing objects, and updates the Node.
-pub async fn create(api: &Api, machine: &Machine) -> Result<()> {
-    for name in NAMESPACES {
+pub async fn create(api: &Api, machine: &Machine, namespaces: &[String]) -> Result<()> {
+    for name in NAMESPACES.into_iter().chain(namespaces.iter().map(String::as_str)) {
         let namespace =
             json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
         create_one(api, "Namespace", &namespace).await?;

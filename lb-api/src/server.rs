@@ -40,6 +40,8 @@ pub struct Options {
     pub limits: Limits,
     /// Kinds that the server has besides those of Kubernetes.
     pub declarations: Vec<Declaration>,
+    /// Namespaces that are created besides those of Kubernetes.
+    pub namespaces: Vec<String>,
 }
 
 /// Serves until it is dropped.
@@ -61,7 +63,7 @@ impl Server {
         let storage = Storage::open(&options.data_directory, options.window)?;
         let api = Api::new(storage, kinds, options.ranges)?;
         let machine = Machine::of_this(&options.node_name)?;
-        first::create(&api, &machine).await?;
+        first::create(&api, &machine, &options.namespaces).await?;
 
         let listener = TcpListener::bind(options.bind).await.with_context(|| {
             format!("{} can't be listened on; is there another server?", options.bind)

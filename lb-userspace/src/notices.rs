@@ -50,6 +50,14 @@ pub enum Reason {
     CertificateNotUsed,
     /// The certificate of an Ingress expires soon, or has expired.
     CertificateExpires,
+    /// A Service of type LoadBalancer has got its addresses.
+    AddressAssigned,
+    /// A Service of type LoadBalancer has not got what it requests.
+    AddressNotAssigned,
+    /// An address of a Service is in no pool any more.
+    AddressOutsidePools,
+    /// Something in a pool of addresses is not used.
+    PoolNotUsed,
 }
 
 impl Reason {
@@ -63,6 +71,10 @@ impl Reason {
             Self::AnnotationNotHonored => "AnnotationNotHonored",
             Self::CertificateNotUsed => "CertificateNotUsed",
             Self::CertificateExpires => "CertificateExpires",
+            Self::AddressAssigned => "AddressAssigned",
+            Self::AddressNotAssigned => "AddressNotAssigned",
+            Self::AddressOutsidePools => "AddressOutsidePools",
+            Self::PoolNotUsed => "PoolNotUsed",
         }
     }
 
@@ -77,6 +89,10 @@ impl Reason {
             Self::AnnotationNotHonored => "annotation not honored",
             Self::CertificateNotUsed => "certificate not used",
             Self::CertificateExpires => "certificate expires soon",
+            Self::AddressAssigned => "address assigned",
+            Self::AddressNotAssigned => "address not assigned",
+            Self::AddressOutsidePools => "address is in no pool any more",
+            Self::PoolNotUsed => "address pool not used as written",
         }
     }
 
@@ -87,7 +103,11 @@ impl Reason {
             | Self::Served
             | Self::AnnotationNotHonored
             | Self::CertificateNotUsed
-            | Self::CertificateExpires => false,
+            | Self::CertificateExpires
+            | Self::AddressAssigned
+            | Self::AddressNotAssigned
+            | Self::AddressOutsidePools
+            | Self::PoolNotUsed => false,
             Self::NoRoom | Self::FailedToStartServiceHealthcheck | Self::RoomFound => true,
         }
     }
@@ -99,8 +119,11 @@ impl Reason {
             | Self::FailedToStartServiceHealthcheck
             | Self::AnnotationNotHonored
             | Self::CertificateNotUsed
-            | Self::CertificateExpires => true,
-            Self::Served | Self::RoomFound => false,
+            | Self::CertificateExpires
+            | Self::AddressNotAssigned
+            | Self::AddressOutsidePools
+            | Self::PoolNotUsed => true,
+            Self::Served | Self::RoomFound | Self::AddressAssigned => false,
         }
     }
 

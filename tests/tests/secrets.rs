@@ -54,6 +54,7 @@ impl Cluster {
             window: Window::default(),
             limits: Limits::default(),
             declarations: Vec::new(),
+            namespaces: Vec::new(),
         };
         // The socket belongs to the node's namespace, whichever thread serves it.
         let server = network.node.enter(|| runtime.block_on(Server::start(options)))?;

@@ -45,6 +45,7 @@ pub fn serve(directory: &Path) {
             window: Window::default(),
             limits: Limits::default(),
             declarations: Vec::new(),
+            namespaces: Vec::new(),
         });
         let server = server.await.unwrap();
         println!("serves {}", server.address);

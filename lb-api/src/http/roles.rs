@@ -14,7 +14,7 @@ use crate::operations::Target;
 pub enum Role {
     /// May do everything.
     Administrator,
-    /// Reads Services, slices, Nodes and declared kinds; writes Events, and the status of Services
+    /// Reads Services, slices, Nodes, Namespaces and declared kinds; writes Events, and the status of Services
     /// and declared kinds.
     Agent,
     /// Reads Ingresses, Services, slices and TLS Secrets; writes Events, the status of Ingresses, and
@@ -132,7 +132,7 @@ impl Role {
             Self::Agent => {
                 const {
                     &[
-                        rule(READ, &[""], &["nodes", "services"]),
+                        rule(READ, &[""], &["namespaces", "nodes", "services"]),
                         SLICES,
                         EVENTS,
                         rule(STATUS, &[""], &["services/status"]),

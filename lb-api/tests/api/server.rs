@@ -74,6 +74,7 @@ impl TestServer {
             window,
             limits,
             declarations,
+            namespaces: Vec::new(),
         })
         .await
         .unwrap();

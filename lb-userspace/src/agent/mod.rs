@@ -9,7 +9,6 @@ mod latency;
 mod node_ports;
 mod outlets;
 mod retry;
-mod service_manager;
 mod tally;
 mod tunnel_keys;
 
@@ -22,9 +21,11 @@ use anyhow::{Result, bail};
 use clap::ValueEnum;
 use lb_common::layout::{Forwarding, Timeouts};
 use sd_notify::NotifyState;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
+use crate::controller::{self, Assigning};
+use crate::ending::Ending;
+use crate::ipam::{self, Pools, Range};
 use crate::kernel::{
     self, DataPlane, Links, Memory, Modes, Opened, Parameters, Pins, ReservedPorts, Sizes,
     SnatPorts, Tables, TunnelKeys, WantedSizes, WithSockets, cgroup_root, existing_sizes,
@@ -37,6 +38,7 @@ use crate::notices::{Log, Notices};
 use crate::plan::Planner;
 use crate::privileges::Privileges;
 use crate::serve::{self, Addresses, Health, Metrics, Reporter};
+use crate::service_manager::{Watchdog, notify_service_manager};
 use crate::settings::BpfLogLevel;
 use crate::snat_ports::{PortSet, Remaining, SnatRange};
 use crate::source::cluster::{Access, Events};
@@ -46,10 +48,8 @@ use crate::store::Affected;
 pub use control::Agent;
 pub use file_limit::raise_file_limit;
 pub use outlets::Outlets;
-pub use service_manager::notify_service_manager;
 
 use devices::Devices;
-use service_manager::Watchdog;
 
 /// Interval at which a waiting agent checks whether the other one has ended.
 const HELD_RETRY: Duration = Duration::from_millis(50);
@@ -86,6 +86,19 @@ pub struct Options {
     /// Limit for service ports, and for backends, whose traffic the metrics export.
     pub metrics_max_objects: usize,
     pub privileges: Privileges,
+    pub load_balancer: LoadBalancer,
+    /// Metrics of the assignment of addresses, if this process does that.
+    pub assignment: Option<controller::Metrics>,
+}
+
+/// Pools of addresses, and their assignment to Services from manifests.
+#[derive(Clone, Debug)]
+pub struct LoadBalancer {
+    pub ranges: Vec<Range>,
+    pub settings: ipam::Settings,
+    pub metallb_namespace: String,
+    /// Where assigned addresses are remembered.
+    pub state_directory: PathBuf,
 }
 
 impl Options {
@@ -124,6 +137,9 @@ pub async fn run(options: Options) -> Result<()> {
     preflight()?;
     raise_file_limit();
     let metrics = Arc::new(Metrics::new());
+    if let Some(assignment) = &options.assignment {
+        metrics.add(assignment.clone());
+    }
     let source = open(&options, &metrics).await?;
     let network = NetworkWatch::open(options.network.clone()).await?;
     let mut ending = Ending::new()?;
@@ -221,7 +237,12 @@ struct OpenedSource {
 async fn open(options: &Options, metrics: &Metrics) -> Result<OpenedSource> {
     match &options.origin {
         Origin::Manifests(paths) => {
+            let LoadBalancer { ranges, settings, state_directory, .. } = &options.load_balancer;
+            let assigned = controller::Metrics::default();
+            metrics.add(assigned.clone());
             let source = Manifests::open(paths.clone())?;
+            let source =
+                Assigning::new(source, settings.clone(), ranges, state_directory, assigned);
             Ok(OpenedSource {
                 run: Box::new(|events| run_source(source, events)),
                 notices: Arc::new(Log::default()),
@@ -231,8 +252,9 @@ async fn open(options: &Options, metrics: &Metrics) -> Result<OpenedSource> {
             let connection = access.open(metrics.requests()).await?;
             tracing::info!(api_server = connection.description, "watching the cluster");
             let notices = Events::new(connection.client.clone(), &options.node_name);
-            let source =
-                Cluster::of(connection, &options.node_name).with_forwarding(options.forwarding);
+            let source = Cluster::of(connection, &options.node_name)
+                .with_forwarding(options.forwarding)
+                .with_metallb_namespace(&options.load_balancer.metallb_namespace);
             let run = Box::new(|events| run_source(source, events));
             Ok(OpenedSource { run, notices: Arc::new(notices) })
         }
@@ -305,7 +327,8 @@ async fn start<'a>(
     devices.extend(network.devices().iter().map(|(&index, device)| (index, Some(device.clone()))));
     let tables = WithSockets::new(tables, pins)?;
     let mut agent = Agent::new(&options.node_name, planner, tables, outlets)
-        .with_forwarding(options.forwarding);
+        .with_forwarding(options.forwarding)
+        .with_pools(Pools::new(&options.load_balancer.ranges));
 
     loop {
         match events.recv().await {
@@ -376,25 +399,5 @@ async fn until(moment: Option<Instant>) {
     match moment {
         Some(moment) => tokio::time::sleep_until(moment.into()).await,
         None => std::future::pending().await,
-    }
-}
-
-/// The signals that end a process.
-pub struct Ending {
-    terminate: Signal,
-    interrupt: Signal,
-}
-
-impl Ending {
-    pub fn new() -> Result<Self> {
-        let terminate = signal(SignalKind::terminate())?;
-        Ok(Self { terminate, interrupt: signal(SignalKind::interrupt())? })
-    }
-
-    pub async fn requested(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-        }
     }
 }

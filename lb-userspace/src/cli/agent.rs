@@ -5,7 +5,7 @@ use lb_common::layout::Timeouts;
 use tokio::runtime::{Builder, Runtime};
 
 use super::log::Level;
-use crate::agent::{self, Origin};
+use crate::agent::{self, LoadBalancer, Origin};
 use crate::config::{AgentSettings, Configuration, OriginSettings};
 use crate::kernel::{Modes, WantedSizes};
 use crate::network;
@@ -64,7 +64,7 @@ pub fn options(
     origin: Origin,
     privileges: Privileges,
 ) -> Result<agent::Options> {
-    let Configuration { common, agent, .. } = configuration;
+    let Configuration { common, agent, load_balancer, origin: settings, .. } = configuration;
     let sizes = wanted_sizes(&agent);
     Ok(agent::Options {
         node_name: agent.node_name()?,
@@ -94,6 +94,13 @@ pub fn options(
         },
         metrics_max_objects: agent.metrics_max_objects,
         privileges,
+        load_balancer: LoadBalancer {
+            settings: load_balancer.assignment(),
+            ranges: load_balancer.load_balancer_addresses,
+            metallb_namespace: load_balancer.metallb_namespace,
+            state_directory: settings.state_directory,
+        },
+        assignment: None,
     })
 }
 

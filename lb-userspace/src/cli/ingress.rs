@@ -13,7 +13,8 @@ use super::log::Level;
 use crate::config::{Configuration, IngressSettings};
 use crate::ingress::listeners::Listeners;
 use crate::ingress::status::{self, Publish};
-use crate::ingress::{self, Origin, access_log, identity, model, parent};
+use crate::ingress::{self, Origin, access_log, model, parent};
+use crate::lease;
 use crate::privileges::Privileges;
 use crate::source::cluster::Access;
 
@@ -142,5 +143,9 @@ fn status_options(settings: &IngressSettings) -> Option<status::Options> {
             ports: settings.status_port.clone(),
         },
     };
-    Some(status::Options { publish, lease: settings.status_lease.clone(), identity: identity() })
+    Some(status::Options {
+        publish,
+        lease: settings.status_lease.clone(),
+        identity: lease::identity(),
+    })
 }

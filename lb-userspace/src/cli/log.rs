@@ -10,9 +10,9 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry, fmt, reload};
 
-use crate::agent::notify_service_manager;
 use crate::config::{self, Common, LogFormat};
 use crate::kernel::MESSAGES;
+use crate::service_manager::notify_service_manager;
 
 /// What is needed to read the level again.
 pub struct Level {

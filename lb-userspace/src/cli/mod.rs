@@ -4,6 +4,7 @@ mod agent;
 mod check;
 mod cleanup;
 mod config;
+mod controller;
 mod drops;
 mod explain;
 mod ingress;
@@ -25,8 +26,8 @@ use anyhow::Result;
 use clap::{Arg, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::config::{
-    self as configuration, AgentSettings, Common, Effective, IngressSettings, OriginSettings,
-    StandaloneSettings,
+    self as configuration, AgentSettings, Common, ControllerSettings, Effective, IngressSettings,
+    LoadBalancerSettings, OriginSettings, StandaloneSettings,
 };
 
 /// Load balancer for Kubernetes Services in eBPF
@@ -87,6 +88,12 @@ enum Command {
     /// requests to the endpoints. Changes end no connection.
     #[command(after_help = ingress::EXAMPLES)]
     Ingress(ingress::Options),
+    /// Assign addresses to Services of type LoadBalancer; needs no privileges
+    ///
+    /// Reads Services and AddressPools (also MetalLB's IPAddressPools and L2Advertisements) from a cluster, and writes
+    /// the status of Services. Of several, the holder of a Lease works. `millrace standalone` does the same itself.
+    #[command(after_help = controller::EXAMPLES)]
+    Controller,
     /// Explain why a request for an Ingress goes where it goes, without sending it
     ///
     /// Uses the function that serves requests: the rule that matches, the rules that lose, the certificate, the
@@ -148,24 +155,27 @@ enum Command {
 }
 
 /// The commands with settings beyond the common ones.
-fn settings() -> [(&'static str, Vec<Arg>); 6] {
-    let [origin, agent, standalone, ingress] = [
+fn settings() -> [(&'static str, Vec<Arg>); 7] {
+    let [origin, agent, standalone, ingress, load_balancer, controller] = [
         configuration::settings::<OriginSettings>(),
         configuration::settings::<AgentSettings>(),
         configuration::settings::<StandaloneSettings>(),
         configuration::settings::<IngressSettings>(),
+        configuration::settings::<LoadBalancerSettings>(),
+        configuration::settings::<ControllerSettings>(),
     ];
-    let all = [&origin[..], &agent, &standalone, &ingress].concat();
+    let all = [&origin[..], &agent, &standalone, &ingress, &load_balancer, &controller].concat();
     let node_name: Vec<Arg> =
         agent.iter().filter(|setting| setting.get_id() == "node_name").cloned().collect();
     let of_ingress = [ingress.clone(), node_name].concat();
     [
         ("check", all.clone()),
         ("config", all),
-        ("standalone", [standalone, agent.clone(), ingress].concat()),
+        ("standalone", [standalone, agent.clone(), load_balancer.clone(), ingress].concat()),
+        ("controller", [origin.clone(), load_balancer.clone(), controller].concat()),
         ("explain", of_ingress.clone()),
         ("ingress", [origin.clone(), of_ingress].concat()),
-        ("agent", [origin, agent].concat()),
+        ("agent", [origin, agent, load_balancer].concat()),
     ]
 }
 
@@ -214,6 +224,7 @@ fn dispatch(command: Command, effective: Effective, level: log::Level) -> Result
             standalone::dispatch(options, effective.configuration, child, level)
         }
         Command::Ingress(options) => ingress::run(&options, effective.configuration, level),
+        Command::Controller => controller::run(&effective.configuration, level),
         Command::Explain(options) => explain::explain(&options, &effective.configuration),
         Command::Top(options) => inspect::top(&options, &common.pin_path),
         Command::Services(options) => inspect::services(&options, &common.pin_path),

@@ -23,7 +23,10 @@ use crate::config::{
     self as configuration, Common, Configuration, Effective, IngressSettings, Setting, Source,
     StandaloneSettings,
 };
+use crate::controller;
+use crate::kinds;
 use crate::privileges::Privileges;
+use crate::serve::Requests;
 use crate::source::cluster::Access;
 
 /// In certificates and Events.
@@ -239,7 +242,8 @@ fn run(configuration: Configuration, child: Vec<String>, level: Level) -> Result
         },
         window: Window::default(),
         limits: Limits::default(),
-        declarations: Vec::new(),
+        declarations: kinds::own().into_iter().chain(kinds::of_metallb()).map(Into::into).collect(),
+        namespaces: vec![configuration.load_balancer.metallb_namespace.clone()],
     };
     let privileges = Privileges::STANDALONE;
     let runtime = confined_runtime(privileges)?;
@@ -253,6 +257,13 @@ fn run(configuration: Configuration, child: Vec<String>, level: Level) -> Result
         if let Some(ingress) = &ingress {
             ingress.start(proxy_kubeconfig(&data_directory, &server)?);
         }
+        let access =
+            Access { kubeconfig: Some(server.agent_kubeconfig.clone()), ..Access::default() };
+        let assignment = controller::Metrics::default();
+        let assigning =
+            super::controller::options(&configuration.load_balancer, access.clone(), None);
+        // Its requests are few, and of no interest beside the agent's.
+        controller::start(assigning, &Requests::default(), assignment.clone()).await?;
         if settings.api_only {
             let mut terminate = signal(SignalKind::terminate())?;
             let mut interrupt = signal(SignalKind::interrupt())?;
@@ -263,8 +274,8 @@ fn run(configuration: Configuration, child: Vec<String>, level: Level) -> Result
             return Ok(());
         }
         // The agent uses this API like a cluster's.
-        let access =
-            Access { kubeconfig: Some(server.agent_kubeconfig.clone()), ..Access::default() };
-        agent::run(options(configuration, Origin::Cluster(access), privileges)?).await
+        let mut options = options(configuration, Origin::Cluster(access), privileges)?;
+        options.assignment = Some(assignment);
+        agent::run(options).await
     })
 }

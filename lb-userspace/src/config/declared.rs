@@ -12,6 +12,7 @@ use lb_common::layout::{Forwarding, Timeouts};
 use tracing_subscriber::EnvFilter;
 
 use super::ingress::IngressSettings;
+use super::load_balancer::{ControllerSettings, LoadBalancerSettings};
 use crate::model::forwarding_named;
 use crate::network::{DeviceSelector, NodePortAddresses};
 use crate::settings::{
@@ -33,6 +34,10 @@ pub struct Configuration {
     pub standalone: StandaloneSettings,
     #[command(flatten)]
     pub ingress: IngressSettings,
+    #[command(flatten)]
+    pub load_balancer: LoadBalancerSettings,
+    #[command(flatten)]
+    pub controller: ControllerSettings,
 }
 
 /// Settings of every command.

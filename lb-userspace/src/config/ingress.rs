@@ -206,7 +206,7 @@ fn size(text: &str) -> Result<Size, String> {
         .ok_or_else(|| "not a size such as 8m, nor `off`".to_owned())
 }
 
-fn namespaced_name(text: &str) -> Result<ServiceName, String> {
+pub fn namespaced_name(text: &str) -> Result<ServiceName, String> {
     match text.split_once('/') {
         Some((namespace, name))
             if !namespace.is_empty() && !name.is_empty() && !name.contains('/') =>

@@ -9,6 +9,7 @@ mod declared;
 mod file;
 mod ingress;
 mod layers;
+mod load_balancer;
 mod problem;
 #[cfg(test)]
 mod reference;
@@ -23,6 +24,7 @@ pub use declared::{
 };
 pub use ingress::{AccessLog, IngressSettings};
 pub use layers::{Effective, Setting, Source, resolve};
+pub use load_balancer::{ControllerSettings, LoadBalancerSettings};
 pub use problem::{Problem, Problems};
 
 /// The flag with the file's path, which can't be set in the file.

@@ -7,6 +7,7 @@ use clap::{Arg, Args, Command};
 
 use super::declared::{AgentSettings, Common, OriginSettings, StandaloneSettings};
 use super::ingress::IngressSettings;
+use super::load_balancer::{ControllerSettings, LoadBalancerSettings};
 use super::{file, name, variable};
 
 const HEAD: &str = "\
@@ -38,10 +39,16 @@ fn page() -> String {
         "The agent",
         "`millrace agent`, `millrace standalone`. `node-name` also for `millrace ingress`.",
     );
+    section::<LoadBalancerSettings>(
+        &mut text,
+        "Addresses of load balancers",
+        "`millrace agent`, `millrace standalone`, `millrace controller`.",
+    );
+    section::<ControllerSettings>(&mut text, "The controller", "`millrace controller`.");
     section::<OriginSettings>(
         &mut text,
         "Source of objects",
-        "`millrace agent`, `millrace ingress`.",
+        "`millrace agent`, `millrace ingress`, `millrace controller`.",
     );
     section::<StandaloneSettings>(&mut text, "The embedded API", "`millrace standalone`.");
     let of_ingress = "`millrace ingress`, and `millrace standalone` with `ingress`.";

@@ -7,7 +7,7 @@ use crate::network::DeviceSelector;
 pub type Conflict = (&'static str, String);
 
 pub fn conflicts(configuration: &Configuration) -> Vec<Conflict> {
-    let checks = [origins, addresses, devices, timeouts, families, ingress];
+    let checks = [origins, addresses, devices, timeouts, families, ingress, load_balancer];
     checks.into_iter().flat_map(|check| check(configuration)).collect()
 }
 
@@ -94,6 +94,19 @@ fn ingress(configuration: &Configuration) -> Vec<Conflict> {
     if let Some(address) = both.filter(|address| address.port() != 0) {
         let reason = format!("{address} is a listen address for HTTP, too: choose another");
         conflicts.push(("https-bind-address", reason));
+    }
+    conflicts
+}
+
+fn load_balancer(configuration: &Configuration) -> Vec<Conflict> {
+    let settings = &configuration.load_balancer;
+    let mut conflicts = Vec::new();
+    for (index, range) in settings.load_balancer_addresses.iter().enumerate() {
+        let earlier = &settings.load_balancer_addresses[..index];
+        if let Some(other) = earlier.iter().find(|other| other.overlaps(range)) {
+            let reason = format!("{range} overlaps {other}: give each address once");
+            conflicts.push(("load-balancer-addresses", reason));
+        }
     }
     conflicts
 }

@@ -14,6 +14,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
+use crate::serve::readiness::Scrape;
 use crate::serve::{Process, Requests};
 
 const PREFIX: &str = "millrace_ingress";
@@ -90,18 +91,19 @@ impl Metrics {
         self.ingresses.set(served as i64);
         self.problems.set(with_problems as i64);
     }
+}
 
-    pub fn set_ready(&self, is_ready: bool) {
-        self.ready.set(is_ready.into());
-    }
-
-    /// All metrics in the text format of OpenMetrics.
-    pub fn encode(&self) -> String {
+impl Scrape for Metrics {
+    fn encode(&self) -> String {
         let mut text = String::new();
         // Writing to a string fails only if a metric does, and metrics that cannot be read are left out.
         let registry = self.registry.lock().unwrap_or_else(PoisonError::into_inner);
         let _ = text::encode(&mut text, &registry);
         text
+    }
+
+    fn set_ready(&self, is_ready: bool) {
+        self.ready.set(is_ready.into());
     }
 }
 

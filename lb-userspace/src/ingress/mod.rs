@@ -12,7 +12,6 @@ pub mod control;
 mod controller;
 pub mod explain;
 pub mod handover;
-mod health;
 pub mod listeners;
 mod metrics;
 pub mod model;
@@ -38,15 +37,18 @@ use tokio::net::UnixStream;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
-use crate::agent::{Ending, notify_service_manager, raise_file_limit};
+use crate::agent::raise_file_limit;
+use crate::ending::Ending;
+use crate::lease;
 use crate::model::{Kind, ObjectRef, ServiceName};
 use crate::notices::{Log, Notices};
+use crate::serve::readiness::{self, Readiness, Scrape};
+use crate::service_manager::notify_service_manager;
 use crate::source::cluster::{Access, Events};
 use crate::source::{Event, IngressCluster, Manifests, Source};
 
 use control::{Control, Predecessor};
 use controller::{Controller, Outlets};
-use health::Health;
 use listeners::Listeners;
 use metrics::Metrics;
 use names::Resolved;
@@ -92,12 +94,17 @@ pub async fn run(options: Options) -> Result<()> {
     let control_address = control::address(&options.control_socket)
         .with_context(|| format!("--control-socket {}", options.control_socket))?;
     let metrics = Arc::new(Metrics::new());
-    let health = Arc::new(Health::new(Arc::clone(&metrics)));
+    let health = Arc::new(Readiness::new(Arc::clone(&metrics) as Arc<dyn Scrape>));
 
     let (sender, mut events) = mpsc::unbounded_channel();
     let (secrets, wanted) = watch::channel(Default::default());
     let source = open(&options, &metrics, wanted).await?;
-    health::start(options.healthz, options.metrics, &health, &source.notices);
+    readiness::start(
+        (options.healthz, "--ingress-healthz-bind-address"),
+        (options.metrics, "--ingress-metrics-bind-address"),
+        &health,
+        &source.notices,
+    );
     let (resolved_sender, mut resolved) = mpsc::unbounded_channel();
     let outlets = Outlets {
         notices: source.notices,
@@ -140,7 +147,7 @@ pub async fn run(options: Options) -> Result<()> {
     tracing::info!(http = ?proxy.http(), https = ?proxy.https(), "serving ingresses");
     notify_service_manager(&[NotifyState::Ready, NotifyState::Status("serving Ingresses")]);
 
-    let mut beats = interval(health::BEAT);
+    let mut beats = interval(readiness::BEAT);
     beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut certificates = interval(CERTIFICATES_INTERVAL);
     certificates.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -239,7 +246,7 @@ async fn open(
             let connection = access.open(metrics.requests()).await?;
             tracing::info!(api_server = connection.description, "watching the cluster");
             let client = connection.client.clone();
-            let reporter = options.node_name.clone().unwrap_or_else(host_name);
+            let reporter = options.node_name.clone().unwrap_or_else(lease::host_name);
             let notices = Arc::new(Events::new(client.clone(), &reporter));
             let source = IngressCluster::of(connection, options.node_name.clone(), wanted)
                 .in_namespace(options.namespace.clone());
@@ -247,16 +254,6 @@ async fn open(
             Ok(OpenedSource { run, notices, client: Some(client), names_secrets: true })
         }
     }
-}
-
-fn host_name() -> String {
-    nix::unistd::gethostname().unwrap_or_default().to_string_lossy().into_owned()
-}
-
-/// Names this process among all candidates for a Lease.
-pub fn identity() -> String {
-    let random = getrandom::u32().unwrap_or_else(|_| std::process::id());
-    format!("{}_{random:08x}", host_name())
 }
 
 /// Runs in a task until the process ends.
@@ -279,7 +276,7 @@ fn published(options: &Options) -> Option<ServiceName> {
 async fn sync(
     controller: &mut Controller,
     events: &mut mpsc::UnboundedReceiver<Event>,
-    health: &Health,
+    health: &Readiness,
     names_secrets: bool,
 ) -> Result<()> {
     store_until_synced(controller, events, health).await?;
@@ -301,9 +298,9 @@ async fn sync(
 async fn store_until_synced(
     controller: &mut Controller,
     events: &mut mpsc::UnboundedReceiver<Event>,
-    health: &Health,
+    health: &Readiness,
 ) -> Result<()> {
-    let mut beats = interval(health::BEAT);
+    let mut beats = interval(readiness::BEAT);
     loop {
         tokio::select! {
             event = events.recv() => match event {

@@ -87,6 +87,7 @@ pub struct Ipam {
     has_other_pools: bool,
     changed: BTreeSet<ServiceName>,
     reasons: BTreeMap<Reason, usize>,
+    outside: usize,
 }
 
 /// A Service of type LoadBalancer.
@@ -240,7 +241,7 @@ impl Ipam {
         self.note_key(&entry.turn, entry.request.sharing_key.as_ref(), None);
         self.waiting.remove(&entry.turn);
         self.due.remove(&entry.turn);
-        self.count_reason(entry.outcome.as_ref(), None);
+        self.count_outcome(entry.outcome.as_ref(), None);
         if entry.outcome.is_some() {
             self.changed.insert(name.clone());
         }
@@ -364,18 +365,18 @@ impl Ipam {
         if entry.outcome != outcome {
             let before = std::mem::replace(&mut entry.outcome, outcome.clone());
             self.changed.insert(name.clone());
-            self.count_reason(before.as_ref(), outcome.as_ref());
+            self.count_outcome(before.as_ref(), outcome.as_ref());
         }
     }
 
-    fn count_reason(&mut self, before: Option<&Outcome>, now: Option<&Outcome>) {
-        if let Some(before) = before
-            && let Some(count) = self.reasons.get_mut(&before.reason)
-        {
-            *count -= 1;
+    fn count_outcome(&mut self, before: Option<&Outcome>, now: Option<&Outcome>) {
+        if let Some(before) = before {
+            *self.reasons.entry(before.reason).or_default() -= 1;
+            self.outside -= before.outside;
         }
         if let Some(now) = now {
             *self.reasons.entry(now.reason).or_default() += 1;
+            self.outside += now.outside;
         }
     }
 
@@ -402,12 +403,14 @@ impl Ipam {
 
     fn outcome_of(&self, decision: &Decision) -> Outcome {
         let addresses = decision.addresses.clone();
+        let is_outside = |address: &&IpAddr| self.pools.pool_of(**address).is_none();
+        let outside = addresses.iter().filter(is_outside).count();
         if let Some(refusal) = &decision.refusal {
             let mut message = refusal.message.clone();
             if decision.is_provisional && !addresses.is_empty() {
                 message.push_str(&format!(". Until then it keeps {}", list(&addresses)));
             }
-            return Outcome { addresses, reason: refusal.reason, message };
+            return Outcome { addresses, reason: refusal.reason, message, outside };
         }
         let mut parts: Vec<String> = Vec::new();
         for address in &addresses {
@@ -417,7 +420,7 @@ impl Ipam {
             });
         }
         parts.extend(decision.note.clone());
-        Outcome { addresses, reason: Reason::Assigned, message: parts.join("; ") }
+        Outcome { addresses, reason: Reason::Assigned, message: parts.join("; "), outside }
     }
 
     /// What became of a Service; `None` if its addresses are not this controller's to assign.
@@ -432,9 +435,7 @@ impl Ipam {
 
     /// Addresses of own Services that no pool contains any more.
     pub fn outside(&self) -> usize {
-        let own = self.services.values().filter(|entry| entry.is_own);
-        let addresses = own.flat_map(|entry| &entry.addresses);
-        addresses.filter(|address| self.pools.pool_of(**address).is_none()).count()
+        self.outside
     }
 
     /// How much of each pool is used, by the families that it has.

@@ -54,6 +54,8 @@ pub struct Outcome {
     pub reason: Reason,
     /// Names what to do, unless the reason is `Assigned`.
     pub message: String,
+    /// The number of its addresses that no pool contains any more.
+    pub outside: usize,
 }
 
 /// Why an address can't be had.

@@ -29,6 +29,16 @@ impl PoolName {
             Self::Setting => SETTING,
         }
     }
+
+    /// For labels of metrics: with the namespace, if it has one.
+    pub fn label(&self) -> String {
+        match self {
+            Self::Object(reference) if !reference.namespace.is_empty() => {
+                format!("{}/{}", reference.namespace, reference.name)
+            }
+            _ => self.name().to_owned(),
+        }
+    }
 }
 
 impl Display for PoolName {

@@ -14,6 +14,9 @@ pub use metallb::{
     IPAddressPool, IPAddressPoolSpec, L2Advertisement, L2AdvertisementSpec, ServiceAllocation,
 };
 
+/// Where MetalLB is installed, unless a setting says otherwise.
+pub const METALLB_NAMESPACE: &str = "metallb-system";
+
 /// Millrace's own kinds, which its deployment installs.
 pub fn own() -> Vec<CustomResourceDefinition> {
     vec![AddressPool::crd()]

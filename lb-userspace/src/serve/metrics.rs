@@ -2,9 +2,11 @@
 
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicI64, AtomicU64};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use anyhow::Result;
+use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -37,7 +39,8 @@ pub struct Usage {
 }
 
 pub struct Metrics {
-    registry: Registry,
+    /// Most metrics are registered by `new`.
+    registry: Mutex<Registry>,
     traffic: Traffic,
     requests: Requests,
     healthz: Labelled<Counter>,
@@ -167,14 +170,14 @@ impl Metrics {
             ),
             traffic: Traffic::default(),
             requests: Requests::default(),
-            registry: Registry::default(),
+            registry: Mutex::default(),
         };
         let build = Info::new(vec![("version", env!("CARGO_PKG_VERSION"))]);
         registry.register("millrace_build", "What is running", build);
         metrics.requests.register(&mut registry);
         registry.register_collector(Box::new(metrics.traffic.clone()));
         registry.register_collector(Box::new(Process));
-        metrics.registry = registry;
+        metrics.registry = registry.into();
         for family in AddressFamily::ALL.map(ip_family) {
             drop(metrics.sync_duration.get_or_create(&family));
             drop(metrics.sync_last.get_or_create(&family));
@@ -189,8 +192,15 @@ impl Metrics {
         let mut text = String::new();
         // Writing to a string fails only if a metric does, and metrics that cannot be read are left
         // out instead.
-        let _ = text::encode(&mut text, &self.registry);
+        let registry = self.registry.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = text::encode(&mut text, &registry);
         text
+    }
+
+    /// Includes metrics of other work of this process.
+    pub fn add(&self, metrics: impl Collector) {
+        let mut registry = self.registry.lock().unwrap_or_else(PoisonError::into_inner);
+        registry.register_collector(Box::new(metrics));
     }
 
     pub fn set_capacities(&self, capacities: impl IntoIterator<Item = (&'static str, u32)>) {

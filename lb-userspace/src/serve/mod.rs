@@ -12,6 +12,7 @@ mod health_checks;
 mod http;
 mod metrics;
 mod process;
+pub mod readiness;
 mod report;
 mod requests;
 mod traffic;

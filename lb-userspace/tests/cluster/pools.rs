@@ -1,6 +1,6 @@
 //! Kinds of pools that a cluster may lack.
 
-use lb_userspace::source::cluster::METALLB_NAMESPACE;
+use lb_userspace::kinds::METALLB_NAMESPACE;
 use serde_json::{Value, json};
 
 use super::server::Server;

@@ -7,7 +7,6 @@
 //!   this process would write is.
 
 mod addresses;
-mod lease;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -23,8 +22,8 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 
 use crate::backoff::Backoff;
+use crate::lease::{self, Candidate};
 use crate::model::ServiceName;
-use lease::Candidate;
 
 /// Requests at the same time.
 const CONCURRENT: usize = 8;

@@ -38,6 +38,7 @@ use tokio::time::sleep;
 
 use super::{Event, Source};
 use crate::backoff::random_up_to;
+use crate::kinds::METALLB_NAMESPACE;
 use crate::model::Kind;
 
 pub use access::{Access, Connection};
@@ -56,9 +57,6 @@ const SERVICE_SELECTOR: &str =
     "!service.kubernetes.io/headless,!service.kubernetes.io/service-proxy-name";
 /// The slices of a headless Service carry the label, too.
 const SLICE_SELECTOR: &str = "!service.kubernetes.io/headless";
-
-/// Where MetalLB is installed, unless a setting says otherwise.
-pub const METALLB_NAMESPACE: &str = "metallb-system";
 
 /// The nodes of a cluster may start at the same moment: their first requests spread over this.
 /// Loading the programs takes as long.

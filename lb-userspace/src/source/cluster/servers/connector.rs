@@ -161,6 +161,7 @@ mod tests {
             window: Window::default(),
             limits: Limits::default(),
             declarations: Vec::new(),
+            namespaces: Vec::new(),
         });
         let server = server.await.unwrap();
         let kubeconfig = Kubeconfig::read_from(&server.kubeconfig).unwrap();

@@ -1,45 +1,36 @@
 //! The addresses of the API servers in a file, for the next start.
 //!
-//! The file is input like any other: it is bounded, a regular file, and either valid as a whole or
-//! ignored. It is replaced atomically, so a crash leaves the old or the new one.
+//! The file is either valid as a whole or ignored.
 
 use std::collections::BTreeSet;
-use std::fmt::Write as _;
-use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{ErrorKind, Read, Write};
+use std::fmt::Write;
 use std::net::SocketAddr;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
-use nix::libc::{O_NOFOLLOW, O_NONBLOCK};
 
 use super::MAX_LEARNED;
+use crate::state_file::StateFile;
 
 const NAME: &str = "api-servers";
 /// An address with its port takes 48 bytes at most.
 const MAX_SIZE: u64 = 4096;
 
 #[derive(Clone, Debug)]
-pub struct Memory {
-    directory: PathBuf,
-}
+pub struct Memory(StateFile);
 
 impl Memory {
     pub fn in_directory(directory: &Path) -> Self {
-        Self { directory: directory.to_owned() }
-    }
-
-    fn path(&self) -> PathBuf {
-        self.directory.join(NAME)
+        Self(StateFile::new(directory, NAME, MAX_SIZE))
     }
 
     /// What was written last; nothing, if that can't be read.
     pub fn read(&self) -> BTreeSet<SocketAddr> {
-        let path = self.path();
-        match read(&path) {
+        let read = self.0.read().and_then(|text| parse(&text.unwrap_or_default()));
+        match read {
             Ok(addresses) => addresses,
             Err(error) => {
+                let path = self.0.path();
                 let (path, error) = (path.display(), format!("{error:#}"));
                 tracing::warn!(%path, error, "remembered API servers ignored; the file is replaced");
                 BTreeSet::new()
@@ -49,50 +40,21 @@ impl Memory {
 
     /// Without a file the agent works as well, unless it starts while its server is down.
     pub fn write(&self, addresses: &BTreeSet<SocketAddr>) {
-        if let Err(error) = self.replace(addresses) {
-            let (directory, error) = (self.directory.display(), format!("{error:#}"));
+        let mut text = String::new();
+        for address in addresses {
+            // Writing to a string does not fail.
+            let _ = writeln!(text, "{address}");
+        }
+        if let Err(error) = self.0.replace(&text) {
+            let (path, error) = (self.0.path(), format!("{error:#}"));
             tracing::warn!(
-                state_directory = %directory,
+                path = %path.display(),
                 error,
                 fix = "make --state-directory writable for the agent",
                 "addresses of API servers not remembered"
             );
         }
     }
-
-    fn replace(&self, addresses: &BTreeSet<SocketAddr>) -> Result<()> {
-        DirBuilder::new().recursive(true).mode(0o700).create(&self.directory)?;
-        let mut text = String::new();
-        for address in addresses {
-            writeln!(text, "{address}")?;
-        }
-        let temporary = self.directory.join(format!(".{NAME}.new"));
-        // Left by an agent that was killed.
-        match fs::remove_file(&temporary) {
-            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error.into()),
-            _ => {}
-        }
-        let mut file =
-            OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        fs::rename(&temporary, self.path())?;
-        Ok(())
-    }
-}
-
-fn read(path: &Path) -> Result<BTreeSet<SocketAddr>> {
-    // Neither follow a link nor wait for a pipe's writer.
-    let file = OpenOptions::new().read(true).custom_flags(O_NOFOLLOW | O_NONBLOCK).open(path);
-    let file: File = match file {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(BTreeSet::new()),
-        file => file?,
-    };
-    ensure!(file.metadata()?.is_file(), "not a regular file");
-    let mut text = String::new();
-    file.take(MAX_SIZE + 1).read_to_string(&mut text)?;
-    ensure!(text.len() as u64 <= MAX_SIZE, "larger than {MAX_SIZE} bytes");
-    parse(&text)
 }
 
 /// One address and port on each line.
@@ -116,9 +78,14 @@ fn is_usable(address: &SocketAddr) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::os::unix::fs::{PermissionsExt, symlink};
 
     use super::*;
+
+    fn directory_of(memory: &Memory) -> std::path::PathBuf {
+        memory.0.path().parent().unwrap().to_owned()
+    }
 
     fn addresses(all: &[&str]) -> BTreeSet<SocketAddr> {
         all.iter().map(|address| address.parse().unwrap()).collect()
@@ -131,13 +98,13 @@ mod tests {
         assert!(memory.read().is_empty());
         for all in [addresses(&["192.0.2.1:6443", "[2001:db8::1]:6443"]), addresses(&[])] {
             // A killed agent left it.
-            fs::create_dir_all(&memory.directory).unwrap();
-            fs::write(memory.directory.join(".api-servers.new"), "192").unwrap();
+            fs::create_dir_all(directory_of(&memory)).unwrap();
+            fs::write(directory_of(&memory).join(".api-servers.new"), "192").unwrap();
             memory.write(&all);
             assert_eq!(memory.read(), all);
-            let mode = fs::metadata(memory.path()).unwrap().permissions().mode();
+            let mode = fs::metadata(memory.0.path()).unwrap().permissions().mode();
             assert_eq!(mode & 0o777, 0o600);
-            assert_eq!(fs::read_dir(&memory.directory).unwrap().count(), 1);
+            assert_eq!(fs::read_dir(directory_of(&memory)).unwrap().count(), 1);
         }
     }
 
@@ -180,10 +147,10 @@ mod tests {
             &too_many,
             &"a".repeat(1 << 20),
         ] {
-            fs::write(memory.path(), text).unwrap();
+            fs::write(memory.0.path(), text).unwrap();
             assert!(memory.read().is_empty(), "{text:.60}");
         }
-        fs::write(memory.path(), [0xff, 0xfe]).unwrap();
+        fs::write(memory.0.path(), [0xff, 0xfe]).unwrap();
         assert!(memory.read().is_empty());
     }
 
@@ -193,14 +160,14 @@ mod tests {
         let memory = Memory::in_directory(directory.path());
         let elsewhere = directory.path().join("elsewhere");
         fs::write(&elsewhere, "192.0.2.1:6443\n").unwrap();
-        symlink(&elsewhere, memory.path()).unwrap();
+        symlink(&elsewhere, memory.0.path()).unwrap();
         assert!(memory.read().is_empty());
         // The link is replaced, not followed.
         memory.write(&addresses(&["192.0.2.2:6443"]));
         assert_eq!(fs::read_to_string(&elsewhere).unwrap(), "192.0.2.1:6443\n");
         assert_eq!(memory.read(), addresses(&["192.0.2.2:6443"]));
-        fs::remove_file(memory.path()).unwrap();
-        fs::create_dir(memory.path()).unwrap();
+        fs::remove_file(memory.0.path()).unwrap();
+        fs::create_dir(memory.0.path()).unwrap();
         assert!(memory.read().is_empty());
     }
 }

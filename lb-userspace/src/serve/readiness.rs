@@ -1,4 +1,4 @@
-//! Health checks and metrics over HTTP.
+//! Health checks and metrics over HTTP, of a process that is not the agent.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,34 +12,44 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use serde_json::json;
 
-use super::metrics::Metrics;
+use super::{HEALTHZ_LIMITS, METRICS_LIMITS, serve};
 use crate::notices::Notices;
-use crate::serve::{HEALTHZ_LIMITS, METRICS_LIMITS, serve};
 
-/// How often the controller reports that its loop runs.
+/// How often the process reports that its loop runs.
 pub const BEAT: Duration = Duration::from_secs(5);
-/// A controller that is silent for longer is stuck.
+/// A process that is silent for longer is stuck.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Written by the controller, read by servers.
-pub struct Health {
-    ready: AtomicBool,
-    beat: Mutex<Instant>,
-    metrics: Arc<Metrics>,
+/// The metrics of a process.
+pub trait Scrape: Send + Sync {
+    /// All metrics in the text format of OpenMetrics.
+    fn encode(&self) -> String;
+
+    fn set_ready(&self, is_ready: bool);
 }
 
-impl Health {
-    pub fn new(metrics: Arc<Metrics>) -> Self {
+/// Written by the process's loop, read by servers.
+pub struct Readiness {
+    ready: AtomicBool,
+    beat: Mutex<Instant>,
+    metrics: Arc<dyn Scrape>,
+}
+
+/// A listen address, and the setting that has it.
+pub type Listen = (Option<SocketAddr>, &'static str);
+
+impl Readiness {
+    pub fn new(metrics: Arc<dyn Scrape>) -> Self {
         Self { ready: AtomicBool::new(false), beat: Mutex::new(Instant::now()), metrics }
     }
 
-    /// Whether all objects are known, the ports are open, and the process is not ending.
+    /// Whether all objects are known, the process does its work, and it is not ending.
     pub fn set_ready(&self, is_ready: bool) {
         self.ready.store(is_ready, Ordering::Relaxed);
         self.metrics.set_ready(is_ready);
     }
 
-    /// The controller's loop runs.
+    /// The loop runs.
     pub fn beat(&self) {
         *self.beat.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
@@ -56,9 +66,9 @@ impl Health {
 
 /// Starts the servers.
 pub fn start(
-    healthz: Option<SocketAddr>,
-    metrics: Option<SocketAddr>,
-    health: &Arc<Health>,
+    healthz: Listen,
+    metrics: Listen,
+    health: &Arc<Readiness>,
     notices: &Arc<dyn Notices>,
 ) {
     let checks = Router::new()
@@ -66,22 +76,22 @@ pub fn start(
         .route("/livez", get(livez))
         .route("/readyz", get(readyz))
         .with_state(Arc::clone(health));
-    serve(healthz, "--ingress-healthz-bind-address", checks, HEALTHZ_LIMITS, notices);
+    serve(healthz.0, healthz.1, checks, HEALTHZ_LIMITS, notices);
     let scrapes =
         Router::new().route("/metrics", get(scrape)).with_state(Arc::clone(&health.metrics));
-    serve(metrics, "--ingress-metrics-bind-address", scrapes, METRICS_LIMITS, notices);
+    serve(metrics.0, metrics.1, scrapes, METRICS_LIMITS, notices);
 }
 
 /// Waiting for a cluster's first objects is no reason to restart the process.
-async fn livez(State(health): State<Arc<Health>>) -> Response {
+async fn livez(State(health): State<Arc<Readiness>>) -> Response {
     respond(health.is_alive(Instant::now()), &health)
 }
 
-async fn readyz(State(health): State<Arc<Health>>) -> Response {
+async fn readyz(State(health): State<Arc<Readiness>>) -> Response {
     respond(health.is_ready() && health.is_alive(Instant::now()), &health)
 }
 
-fn respond(is_healthy: bool, health: &Health) -> Response {
+fn respond(is_healthy: bool, health: &Readiness) -> Response {
     let status = if is_healthy { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let headers =
         [(header::CONTENT_TYPE, "application/json"), (header::X_CONTENT_TYPE_OPTIONS, "nosniff")];
@@ -90,7 +100,7 @@ fn respond(is_healthy: bool, health: &Health) -> Response {
     (status, headers, body.to_string()).into_response()
 }
 
-async fn scrape(State(metrics): State<Arc<Metrics>>) -> Response {
+async fn scrape(State(metrics): State<Arc<dyn Scrape>>) -> Response {
     // Thousands of Ingresses have many series.
     match tokio::task::spawn_blocking(move || metrics.encode()).await {
         Ok(text) => {
@@ -106,8 +116,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_controller_that_is_silent_for_long_is_not_alive() {
-        let health = Health::new(Arc::new(Metrics::new()));
+    fn a_process_that_is_silent_for_long_is_not_alive() {
+        struct None;
+        impl Scrape for None {
+            fn encode(&self) -> String {
+                String::new()
+            }
+
+            fn set_ready(&self, _: bool) {}
+        }
+        let health = Readiness::new(Arc::new(None));
         assert!(!health.is_ready());
         let now = Instant::now();
         assert!(health.is_alive(now + LIMIT / 2));

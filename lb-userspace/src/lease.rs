@@ -1,4 +1,4 @@
-//! Which of the proxies writes to the cluster: the holder of a Lease.
+//! Which of several processes writes to the cluster: the holder of a Lease.
 //!
 //! The clocks of machines differ, so none is compared with the times in the Lease: it has expired if it has not changed
 //! for its duration since it was read first, by the clock of this process. Kubernetes' own controllers do the same.
@@ -21,6 +21,16 @@ const DURATION: Duration = Duration::from_secs(15);
 const DEADLINE: Duration = Duration::from_secs(10);
 /// Between two attempts to get or renew it.
 pub const RETRY: Duration = Duration::from_secs(2);
+
+pub fn host_name() -> String {
+    nix::unistd::gethostname().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// Names this process among all candidates for a Lease.
+pub fn identity() -> String {
+    let random = getrandom::u32().unwrap_or_else(|_| std::process::id());
+    format!("{}_{random:08x}", host_name())
+}
 
 /// A candidate for the Lease.
 pub struct Candidate {

@@ -1,0 +1,56 @@
+//! `millrace controller`: assigns addresses to Services of type LoadBalancer.
+
+use anyhow::{Result, ensure};
+
+use super::agent::{access, confined_runtime};
+use super::log::Level;
+use crate::config::{Configuration, LoadBalancerSettings};
+use crate::controller::{self, Options};
+use crate::model::ServiceName;
+use crate::privileges::Privileges;
+use crate::source::cluster::Access;
+
+pub const EXAMPLES: &str = "\
+Examples:
+  Assign addresses of the AddressPools in the current kubeconfig's cluster:
+    millrace controller
+
+  Without AddressPools, addresses of one range:
+    millrace controller --load-balancer-addresses 192.0.2.0/28
+
+  Only to Services of the class millrace.io/load-balancer, beside a cloud's controller:
+    millrace controller --load-balancer-class-required";
+
+pub fn run(configuration: &Configuration, level: Level) -> Result<()> {
+    ensure!(
+        configuration.origin.manifests.is_empty(),
+        "--manifests: the agent itself assigns addresses to Services from manifests; no controller is needed"
+    );
+    let settings = &configuration.controller;
+    let lease = Some(settings.controller_lease.clone());
+    let options = options(&configuration.load_balancer, access(&configuration.origin), lease);
+    let runtime = confined_runtime(Privileges::PROXY)?;
+    runtime.spawn(level.follow());
+    runtime.block_on(controller::run(
+        options,
+        settings.controller_healthz_bind_address.0,
+        settings.controller_metrics_bind_address.0,
+    ))
+}
+
+/// `lease`: `None` if no other process can assign addresses.
+pub fn options(
+    settings: &LoadBalancerSettings,
+    access: Access,
+    lease: Option<ServiceName>,
+) -> Options {
+    let mut assignment = settings.assignment();
+    assignment.is_alone = lease.is_none();
+    Options {
+        access,
+        settings: assignment,
+        ranges: settings.load_balancer_addresses.clone(),
+        metallb_namespace: settings.metallb_namespace.clone(),
+        lease,
+    }
+}

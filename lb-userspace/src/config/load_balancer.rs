@@ -1,0 +1,63 @@
+//! The settings of load balancer addresses: a part of the one list in `declared`.
+
+use clap::{ArgAction, Args};
+
+use super::declared::{Address, address};
+use super::ingress::namespaced_name;
+use crate::ipam::{self, CLASS, Range};
+use crate::kinds::METALLB_NAMESPACE;
+use crate::model::ServiceName;
+
+/// Settings of pools of addresses and of their assignment.
+#[derive(Clone, Debug, Args)]
+pub struct LoadBalancerSettings {
+    /// Addresses for Services of type LoadBalancer: a CIDR, a range or an address; may be repeated
+    ///
+    /// They are a pool of their own beside AddressPools, and are announced by all nodes. Set them to the same value
+    /// for the agents and the controller. Example: 192.0.2.0/28,198.51.100.10-198.51.100.20,2001:db8::/120
+    #[arg(long, value_name = "RANGE", value_delimiter = ',', value_parser = Range::parse)]
+    pub load_balancer_addresses: Vec<Range>,
+
+    /// Value of spec.loadBalancerClass of the Services that get addresses; may be repeated
+    #[arg(long, value_name = "CLASS", value_delimiter = ',', default_value = CLASS)]
+    pub load_balancer_class: Vec<String>,
+
+    /// Leave Services without a spec.loadBalancerClass to another controller
+    #[arg(long, value_name = "true|false", action = ArgAction::Set, default_value = "false")]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub load_balancer_class_required: bool,
+
+    /// Namespace of MetalLB's IPAddressPools and L2Advertisements; those of others are ignored
+    #[arg(long, value_name = "NAMESPACE", default_value = METALLB_NAMESPACE)]
+    pub metallb_namespace: String,
+}
+
+/// Settings of the process that assigns addresses.
+#[derive(Clone, Debug, Args)]
+pub struct ControllerSettings {
+    /// Lease whose holder assigns addresses
+    #[arg(long, value_name = "NAMESPACE/NAME", default_value = "kube-system/millrace-controller")]
+    #[arg(value_parser = namespaced_name)]
+    pub controller_lease: ServiceName,
+
+    /// Listen address for the controller's health checks /healthz, /livez and /readyz, or `off`
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "[::]:10252")]
+    #[arg(value_parser = address)]
+    pub controller_healthz_bind_address: Address,
+
+    /// Listen address for the controller's /metrics, or `off`
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:10251")]
+    #[arg(value_parser = address)]
+    pub controller_metrics_bind_address: Address,
+}
+
+impl LoadBalancerSettings {
+    /// The part that decides which Services get addresses.
+    pub fn assignment(&self) -> ipam::Settings {
+        ipam::Settings {
+            classes: self.load_balancer_class.clone(),
+            needs_class: self.load_balancer_class_required,
+            is_alone: false,
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! A small file in the state directory, for the next start.
+//!
+//! It is input like any other: it is bounded, and a regular file. It is replaced atomically, so a crash leaves the old
+//! or the new one.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, ensure};
+use nix::libc::{O_NOFOLLOW, O_NONBLOCK};
+
+#[derive(Clone, Debug)]
+pub struct StateFile {
+    directory: PathBuf,
+    name: &'static str,
+    max_size: u64,
+}
+
+impl StateFile {
+    pub fn new(directory: &Path, name: &'static str, max_size: u64) -> Self {
+        Self { directory: directory.to_owned(), name, max_size }
+    }
+
+    pub fn path(&self) -> PathBuf {
+        self.directory.join(self.name)
+    }
+
+    /// Its text; `None` if there is no file.
+    pub fn read(&self) -> Result<Option<String>> {
+        let mut options = OpenOptions::new();
+        // Neither follow a link nor wait for a pipe's writer.
+        let file = options.read(true).custom_flags(O_NOFOLLOW | O_NONBLOCK).open(self.path());
+        let file: File = match file {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            file => file?,
+        };
+        ensure!(file.metadata()?.is_file(), "not a regular file");
+        let mut text = String::new();
+        file.take(self.max_size + 1).read_to_string(&mut text)?;
+        ensure!(text.len() as u64 <= self.max_size, "larger than {} bytes", self.max_size);
+        Ok(Some(text))
+    }
+
+    pub fn replace(&self, text: &str) -> Result<()> {
+        DirBuilder::new().recursive(true).mode(0o700).create(&self.directory)?;
+        let temporary = self.directory.join(format!(".{}.new", self.name));
+        // Left by a process that was killed.
+        match fs::remove_file(&temporary) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error.into()),
+            _ => {}
+        }
+        let mut file =
+            OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&temporary, self.path())?;
+        Ok(())
+    }
+}
