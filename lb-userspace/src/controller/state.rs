@@ -244,8 +244,8 @@ impl State {
                 continue;
             }
             let status = statuses.entry(&reference.name).or_default();
-            let used = i64::try_from(usage.used).unwrap_or(i64::MAX);
-            let free = i64::try_from(usage.free).unwrap_or(i64::MAX);
+            let used = status_number(usage.used.into());
+            let free = status_number(usage.free);
             match usage.family {
                 AddressFamily::V4 => (status.used_ipv4, status.free_ipv4) = (used, free),
                 AddressFamily::V6 => (status.used_ipv6, status.free_ipv6) = (used, free),
@@ -269,6 +269,12 @@ fn has_news(service: &Service, outcome: &Outcome) -> bool {
     status::condition(service).is_none_or(|condition| {
         condition.reason != outcome.reason.name() || condition.message != outcome.message
     })
+}
+
+/// Clients that read numbers of JSON as floating-point ones know no greater number exactly.
+fn status_number(count: u128) -> i64 {
+    const MOST: i64 = (1 << 53) - 1;
+    i64::try_from(count).map_or(MOST, |count| count.min(MOST))
 }
 
 fn is_balanced(service: &Service) -> bool {

@@ -111,7 +111,7 @@ pub struct AddressPoolStatus {
     /// IPv6 addresses that Services have.
     #[serde(default, rename = "usedIPv6")]
     pub used_ipv6: i64,
-    /// IPv6 addresses that no Service has. The greatest 64-bit number if there are more.
+    /// IPv6 addresses that no Service has. 9007199254740991 (2^53 - 1) if there are more.
     #[serde(default, rename = "freeIPv6")]
     pub free_ipv6: i64,
 }

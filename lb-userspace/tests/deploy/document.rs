@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Service, ServiceAccount};
 use k8s_openapi::api::networking::v1::IngressClass;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use serde::Serialize;
 use serde::de::{Deserialize, DeserializeOwned};
 use serde_json::Value;
@@ -34,6 +35,7 @@ pub fn check(objects: &Objects) {
             "ClusterRole" => keeps_all::<ClusterRole>(name, object),
             "ClusterRoleBinding" => keeps_all::<ClusterRoleBinding>(name, object),
             "ConfigMap" => keeps_all::<ConfigMap>(name, object),
+            "CustomResourceDefinition" => keeps_all::<CustomResourceDefinition>(name, object),
             "DaemonSet" => keeps_all::<DaemonSet>(name, object),
             "Deployment" => keeps_all::<Deployment>(name, object),
             "IngressClass" => keeps_all::<IngressClass>(name, object),

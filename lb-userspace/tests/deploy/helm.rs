@@ -56,8 +56,11 @@ fn python() -> Option<PathBuf> {
 /// Removes hashes of the content from names and annotations, because Helm and Kustomize have
 /// different ones.
 fn plain(mut objects: Objects) -> Objects {
-    let of_ingress = ("ConfigMap millrace-ingress-config", "Deployment millrace-ingress");
-    for (prefix, workload) in [("ConfigMap millrace-config", "DaemonSet millrace"), of_ingress] {
+    for (prefix, workload) in [
+        ("ConfigMap millrace-config", "DaemonSet millrace"),
+        ("ConfigMap millrace-ingress-config", "Deployment millrace-ingress"),
+        ("ConfigMap millrace-controller-config", "Deployment millrace-controller"),
+    ] {
         let Some(name) = objects.keys().find(|name| name.starts_with(prefix)).cloned() else {
             continue;
         };
@@ -74,6 +77,10 @@ fn plain(mut objects: Objects) -> Objects {
     }
     for object in objects.values_mut() {
         remove_labels_of_the_release(object);
+        // Helm alone knows it.
+        if object["kind"] == "CustomResourceDefinition" {
+            object["metadata"].as_object_mut().unwrap().remove("annotations");
+        }
     }
     objects
 }
@@ -113,6 +120,7 @@ fn values_make_the_overlays() {
     for (values, overlay) in [
         (json!({"privileged": true}), "overlays/privileged"),
         (json!({"ingress": {"enabled": true}}), "overlays/ingress"),
+        (json!({"controller": {"enabled": true}}), "overlays/load-balancer"),
         (
             json!({"metrics": {"public": true, "serviceMonitor": {"enabled": true}}}),
             "overlays/monitored",

@@ -9,9 +9,10 @@ use super::deploy;
 use super::document::{self, Objects};
 use super::kubectls::kubectls;
 
-pub const FOLDERS: [&str; 5] = [
+pub const FOLDERS: [&str; 6] = [
     "base",
     "overlays/ingress",
+    "overlays/load-balancer",
     "overlays/privileged",
     "overlays/one-by-one",
     "overlays/monitored",
@@ -122,6 +123,21 @@ fn the_ingress_proxy_runs_without_privileges() {
         assert!(setting.as_str().unwrap().ends_with(port), "{setting}");
         assert!(numbers.any(|number| number == port), "{port}");
     }
+}
+
+/// What assigns addresses needs nothing of the nodes.
+#[test]
+fn the_controller_runs_without_privileges() {
+    let Some(objects) = build("controller") else { return };
+    document::check(&objects);
+    let spec = &objects["Deployment millrace-controller"]["spec"]["template"]["spec"];
+    let container = &spec["containers"][0];
+    assert_eq!(container["securityContext"]["capabilities"], json!({"drop": ["ALL"]}));
+    assert_eq!(container["securityContext"]["runAsNonRoot"], true);
+    for field in ["hostNetwork", "hostPID", "hostIPC"] {
+        assert_eq!(spec[field], Value::Null, "{field}");
+    }
+    check_settings(&deploy("kustomize/controller/config.yaml"), &[]);
 }
 
 /// Panics if the agent would not start with this file of settings and these arguments.

@@ -68,3 +68,20 @@ app.kubernetes.io/name: millrace-ingress
 {{- end -}}
 {{- toYaml $config -}}
 {{- end }}
+
+{{- define "millrace.controllerSelectorLabels" -}}
+app.kubernetes.io/name: millrace-controller
+{{- end }}
+
+{{- define "millrace.controllerLabels" -}}
+{{ include "millrace.labels" . | replace "app.kubernetes.io/name: millrace\n" "app.kubernetes.io/name: millrace-controller\n" }}
+{{- end }}
+
+{{/* The settings as the controller reads them; its Lease is in the release's namespace. */}}
+{{- define "millrace.controllerConfig" -}}
+{{- $config := deepCopy .Values.controller.config -}}
+{{- if and (ne .Release.Namespace "kube-system") (not (hasKey $config "controller-lease")) -}}
+{{- $_ := set $config "controller-lease" (printf "%s/millrace-controller" .Release.Namespace) -}}
+{{- end -}}
+{{- toYaml $config -}}
+{{- end }}

@@ -1,0 +1,44 @@
+//! The CustomResourceDefinitions in `deploy/` are those that the code declares.
+
+use std::fs;
+
+use lb_userspace::kinds;
+use serde_json::Value;
+
+use super::deploy;
+
+const HEAD: &str = "\
+# Generated from the code: UPDATE_EXPECT=1 cargo test -p lb-userspace --test deploy definitions
+";
+
+fn text(definition: &Value) -> String {
+    serde_norway::to_string(definition).unwrap()
+}
+
+/// The chart's template. Removing the chart must not remove all pools.
+fn template(definition: &Value) -> String {
+    let mut definition = definition.clone();
+    definition["metadata"]["labels"] = "LABELS".into();
+    let annotations = "  annotations:\n    helm.sh/resource-policy: keep\n";
+    let labels = "  labels:\n    {{- include \"millrace.controllerLabels\" . | nindent 4 }}\n";
+    let text =
+        text(&definition).replacen("  labels: LABELS\n", &format!("{annotations}{labels}"), 1);
+    format!("{HEAD}{{{{- if .Values.controller.enabled }}}}\n{text}{{{{- end }}}}\n")
+}
+
+#[test]
+fn the_definitions_are_those_of_the_code() {
+    let [definition] = &kinds::own()[..] else { panic!("each definition has a file of its own") };
+    let definition = serde_json::to_value(definition).unwrap();
+    for (path, expected) in [
+        ("kustomize/controller/address-pool.yaml", format!("{HEAD}{}", text(&definition))),
+        ("helm/millrace/templates/address-pool.yaml", template(&definition)),
+    ] {
+        let path = deploy(path);
+        if std::env::var_os("UPDATE_EXPECT").is_some() {
+            fs::write(&path, &expected).unwrap();
+        }
+        let written = fs::read_to_string(&path).unwrap_or_default();
+        assert!(written == expected, "{} is stale: {HEAD}", path.display());
+    }
+}
