@@ -86,7 +86,7 @@ async fn prepare(
     peer: SocketAddr,
     listener: Listener,
 ) -> Result<Prepared, Refusal> {
-    let mut permit = worker.shared.connections.admit()?;
+    let mut permit = worker.shared.sources.admit()?;
     let _ = tcp.set_nodelay(true);
     let local = tcp.local_addr().map_err(|_| Refusal::NoRequest)?;
     let mut prefix = Bytes::new();
@@ -99,7 +99,10 @@ async fn prepare(
             (source, local) = (addresses.source, addresses.destination);
         }
     }
-    permit.count_source(source.ip())?;
+    // Others' connections come through a trusted proxy. Its clients are counted by their requests.
+    if !worker.shared.settings.forwarding.trusts(source.ip()) {
+        permit.count_source(source.ip())?;
+    }
     let arrival = Arrival { listener, peer, source, local, permit };
     if listener == Listener::Http {
         let (protocol, prefix) = read_preface(&mut tcp, prefix).await?;

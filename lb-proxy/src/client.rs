@@ -7,12 +7,11 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Instant;
 
-use slab::Slab;
-
 use crate::io::Progress;
-use crate::limits::Permit;
 use crate::limits::patience::Waiting;
+use crate::limits::{Permit, SourceRef};
 use crate::metrics::{CutOff, Listener};
+use crate::outgoing::{Outgoing, Reader};
 use crate::tls::{ClientTls, Protocol};
 use crate::worker::Worker;
 
@@ -28,17 +27,19 @@ pub(crate) struct Client {
     pub tls: Option<ClientTls>,
     pub protocol: Protocol,
     pub progress: Arc<Progress>,
+    /// Octets that HTTP/2 may buffer in each direction.
+    pub buffer: usize,
     active: Cell<u32>,
     used: Cell<u32>,
     cancelled: Cell<u32>,
     idle_since: Cell<Instant>,
-    /// Responses that wait for the client to take them, each with the time since when.
-    waiting: RefCell<Slab<Option<Instant>>>,
+    /// Empty in HTTP/1.
+    outgoing: Rc<Outgoing>,
     order: Cell<Option<Order>>,
     waker: RefCell<Option<Waker>>,
     slot: Cell<Option<usize>>,
     /// Ends when the connection does, or the tunnel that it became.
-    _permit: Permit,
+    permit: Permit,
 }
 
 /// What the driver of the connection has to do.
@@ -66,7 +67,11 @@ impl Client {
         protocol: Protocol,
         progress: Arc<Progress>,
     ) -> Rc<Self> {
-        let Arrival { listener, peer, source, local, permit } = arrival;
+        let Arrival { listener, peer, source, local, mut permit } = arrival;
+        let buffer = match protocol {
+            Protocol::Http1 => 0,
+            Protocol::Http2 => permit.grant_buffer(),
+        };
         worker.counters.opened(listener);
         let client = Rc::new(Self {
             worker: worker.clone(),
@@ -81,11 +86,12 @@ impl Client {
             used: Cell::new(0),
             cancelled: Cell::new(0),
             idle_since: Cell::new(Instant::now()),
-            waiting: RefCell::default(),
+            outgoing: Outgoing::new(worker.counters.clone(), buffer),
+            buffer,
             order: Cell::new(None),
             waker: RefCell::default(),
             slot: Cell::new(None),
-            _permit: permit,
+            permit,
         });
         client.slot.set(Some(worker.clients.borrow_mut().insert(Rc::downgrade(&client))));
         client
@@ -140,21 +146,27 @@ impl Client {
         self.order.get()
     }
 
-    /// A response body that the client has to take. With HTTP/1, the stream shows whether it does. It waits from the
-    /// beginning: a stream whose window is closed is never asked for its body.
-    pub fn watch_reader(self: &Rc<Self>, now: Instant) -> Option<Reader> {
-        (self.protocol == Protocol::Http2).then(|| {
-            let key = self.waiting.borrow_mut().insert(Some(now));
-            Reader { client: self.clone(), key }
-        })
+    /// Of a response whose body the client has to take. With HTTP/1, the stream shows whether it does.
+    pub fn begin_response(&self, now: Instant) -> Option<Rc<Reader>> {
+        (self.protocol == Protocol::Http2).then(|| self.outgoing.begin(now))
+    }
+
+    /// Counts a request for the client that it comes from. `None`: it has too many.
+    pub fn count_request(self: &Rc<Self>, address: IpAddr) -> Option<InFlight> {
+        let source = if address == self.source_ip() {
+            let Some(source) = self.permit.source() else { return Some(InFlight(None)) };
+            return source.begin_request().then(|| InFlight(Some(Counted::Own(self.clone()))));
+        } else {
+            self.worker.shared.sources.source(address)
+        };
+        source.begin_request().then(|| InFlight(Some(Counted::Named(source))))
     }
 
     pub fn waiting(&self) -> Waiting {
-        let oldest = self.waiting.borrow().iter().filter_map(|(_, since)| *since).min();
+        let stalled = self.outgoing.stalled_since();
         let blocked = self.progress.blocked_since();
-        let blocked_since = oldest.into_iter().chain(blocked).min();
         Waiting {
-            active: self.active.get(),
+            is_active: self.active.get() > 0 || !self.outgoing.is_empty(),
             idle_since: self.idle_since.get(),
             was_used: self.was_used(),
             // In HTTP/2, frames for the connection itself arrive at any time.
@@ -162,7 +174,7 @@ impl Client {
                 Protocol::Http1 => self.progress.received_since(),
                 Protocol::Http2 => None,
             },
-            blocked_since,
+            blocked_since: stalled.into_iter().chain(blocked).min(),
         }
     }
 }
@@ -176,23 +188,26 @@ impl Drop for Client {
     }
 }
 
-/// See [`Client::watch_reader`].
-pub(crate) struct Reader {
-    client: Rc<Client>,
-    key: usize,
+/// A request that counts for a client, until it is dropped. `None`: none is counted.
+pub(crate) struct InFlight(Option<Counted>);
+
+enum Counted {
+    /// For the source of the connection.
+    Own(Rc<Client>),
+    /// For the client that a trusted proxy names.
+    Named(SourceRef),
 }
 
-impl Reader {
-    /// The client has octets to take, or it has taken all.
-    pub fn set_waiting(&self, since: Option<Instant>) {
-        if let Some(slot) = self.client.waiting.borrow_mut().get_mut(self.key) {
-            *slot = since;
-        }
-    }
-}
-
-impl Drop for Reader {
+impl Drop for InFlight {
     fn drop(&mut self) {
-        self.client.waiting.borrow_mut().remove(self.key);
+        match &self.0 {
+            None => {}
+            Some(Counted::Named(source)) => source.end_request(),
+            Some(Counted::Own(client)) => {
+                if let Some(source) = client.permit.source() {
+                    source.end_request();
+                }
+            }
+        }
     }
 }

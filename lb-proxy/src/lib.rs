@@ -18,6 +18,7 @@ mod io;
 mod limits;
 mod listen;
 pub mod metrics;
+mod outgoing;
 mod passthrough;
 mod proxy;
 mod routes;

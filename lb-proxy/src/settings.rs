@@ -62,6 +62,9 @@ pub struct Limits {
     /// Connections of one source: an IPv4 address, or a /64 of IPv6, which is what one subscriber gets. Enough for
     /// the users behind one NAT gateway, and a hundredth of all.
     pub connections_per_source: usize,
+    /// Requests of one source at the same time, tunnels included. As many as its connections could have with HTTP/1.1,
+    /// twice; with HTTP/2 they could have 128,000, each with an endpoint's memory behind it.
+    pub requests_per_source: usize,
     /// From accepting a connection until its first request: PROXY protocol, TLS handshake, and the first octet. A
     /// handshake takes three round trips, so even a client behind a satellite needs less than 3 s.
     pub handshake: Duration,
@@ -92,13 +95,16 @@ pub struct Limits {
     /// Streams of a connection that the client has reset in its life, beyond as many as were finished. Also slow
     /// resets make an endpoint work for nothing. Browsers cancel a few of a hundred.
     pub resets: u32,
-    /// Octets of response bodies that one stream of HTTP/2 buffers.
+    /// Octets of response bodies that one stream of HTTP/2 buffers, at most a quarter of what its connection may.
     pub stream_buffer: usize,
     /// Octets that a client may send before the endpoint has taken them: the window of a stream. Multiplied by the
     /// time of a round trip, it bounds the speed of an upload: 1 MiB/s at 250 ms.
     pub stream_window: u32,
-    /// The same of a connection.
-    pub connection_window: u32,
+    /// Octets that one connection of HTTP/2 has buffered in each direction: the window for bodies of requests, and
+    /// what the client has not taken of its responses.
+    pub connection_buffer: u32,
+    /// The sum of `connection_buffer` of one source. Connections beyond it get 64 KiB, the least that HTTP/2 allows.
+    pub source_buffer: usize,
     /// Unused connections to one endpoint that a worker keeps.
     pub idle_upstreams: usize,
     /// How long an unused connection to an endpoint is kept. Shorter than servers keep theirs: Node.js closes after
@@ -106,6 +112,9 @@ pub struct Limits {
     pub upstream_idle: Duration,
     /// Requests at the same time on one HTTP/2 connection to an endpoint; then another one is opened.
     pub upstream_streams: usize,
+    /// Octets of a response that an HTTP/2 endpoint may send before the client has taken them. The connection's window
+    /// is this times `upstream_streams`, so that clients that take nothing keep no other request waiting.
+    pub upstream_window: u32,
     /// Octets that an endpoint sends before the body of its response: the head, and interim responses (1xx), which a
     /// hostile endpoint could go on sending.
     pub interim_bytes: u64,
@@ -116,6 +125,7 @@ impl Default for Limits {
         Self {
             connections: 100_000,
             connections_per_source: 1_000,
+            requests_per_source: 2_000,
             handshake: Duration::from_secs(10),
             head: Duration::from_secs(10),
             idle: Duration::from_secs(75),
@@ -131,10 +141,12 @@ impl Default for Limits {
             resets: 200,
             stream_buffer: 64 << 10,
             stream_window: 256 << 10,
-            connection_window: 1 << 20,
+            connection_buffer: 512 << 10,
+            source_buffer: 64 << 20,
             idle_upstreams: 128,
             upstream_idle: Duration::from_secs(50),
             upstream_streams: 100,
+            upstream_window: 64 << 10,
             interim_bytes: 256 << 10,
         }
     }

@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use crate::access_log::{Batch, Entry};
 use crate::client::{Client, Order};
 use crate::config::Config;
-use crate::limits::Connections;
+use crate::limits::Sources;
 use crate::limits::verifications::Verifications;
 use crate::metrics::{Listener, OwnerCounters, WorkerCounters, add};
 use crate::routes::{Known, Routes};
@@ -28,7 +28,7 @@ use crate::upstream::{Endpoints, Upstreams};
 /// What all workers share.
 pub(crate) struct Shared {
     pub settings: Settings,
-    pub connections: Arc<Connections>,
+    pub sources: Arc<Sources>,
     pub rates: Limiter,
     pub verified: Arc<Verified>,
     pub handshakes: Handshakes,
@@ -40,10 +40,9 @@ impl Shared {
     pub fn new(settings: Settings) -> Result<Self, String> {
         let mut secret = [0; 32];
         getrandom::fill(&mut secret).map_err(|e| e.to_string())?;
-        let limits = &settings.limits;
         let now = Instant::now();
         Ok(Self {
-            connections: Connections::new(limits.connections, limits.connections_per_source),
+            sources: Sources::new(&settings.limits),
             rates: Limiter::new(DEFAULT_CAPACITY, RandomState::new(), now),
             verified: Arc::new(Verified::new(secret)),
             handshakes: Handshakes::new().map_err(|e| e.to_string())?,

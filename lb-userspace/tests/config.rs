@@ -75,6 +75,7 @@ const VALUES: &[(&str, &str)] = &[
     ("workers", "2"),
     ("max-connections", "1000"),
     ("max-connections-per-source", "10"),
+    ("max-requests-per-source", "20"),
     ("shutdown-delay", "1"),
     ("shutdown-grace", "2"),
     ("control-socket", "/run/ingress.sock"),

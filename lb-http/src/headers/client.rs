@@ -26,6 +26,13 @@ pub struct Forwarding {
     pub send_forwarded: bool,
 }
 
+impl Forwarding {
+    pub fn trusts(&self, address: IpAddr) -> bool {
+        let address = address.to_canonical();
+        self.trusted.iter().any(|network| network.contains(&address))
+    }
+}
+
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ForwardedSource {
     /// `X-Forwarded-For`, `-Proto`, `-Host` and `-Port`.
@@ -65,8 +72,7 @@ impl Client {
         let address = peer.address.ip().to_canonical();
         let mut client =
             Self { address, is_tls: peer.is_tls, port: peer.port, host: None, proxies: Vec::new() };
-        let is_trusted =
-            |address: &IpAddr| forwarding.trusted.iter().any(|network| network.contains(address));
+        let is_trusted = |address: &IpAddr| forwarding.trusts(*address);
         if !is_trusted(&address) {
             return client;
         }

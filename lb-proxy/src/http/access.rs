@@ -1,6 +1,7 @@
 //! Who may use a route, how often, and with how large a body.
 
 use std::net::IpAddr;
+use std::rc::Rc;
 use std::time::Instant;
 
 use http::header::{
@@ -14,6 +15,8 @@ use lb_http::{Policy, Route};
 
 use super::external_auth::Granted;
 use super::reply::Reply;
+use crate::client::{Client, InFlight};
+use crate::metrics::CutOff;
 use crate::worker::Worker;
 
 pub(crate) fn limit_rate(
@@ -36,6 +39,15 @@ pub(crate) fn limit_rate(
             Err(reply.with(RETRY_AFTER, HeaderValue::from(retry.seconds())))
         }
     }
+}
+
+/// A source that has too many requests at the same time takes memory and endpoints from others.
+pub(crate) fn count_request(client: &Rc<Client>, address: IpAddr) -> Result<InFlight, Reply> {
+    client.count_request(address).ok_or_else(|| {
+        client.worker.counters.cut_off.count(CutOff::RequestsPerSource);
+        let reply = Reply::new(StatusCode::TOO_MANY_REQUESTS, "requests_per_source");
+        reply.with(RETRY_AFTER, HeaderValue::from(1))
+    })
 }
 
 /// A body whose length is known to exceed the limit is not read at all. Others are counted.

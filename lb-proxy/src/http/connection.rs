@@ -43,7 +43,7 @@ pub(crate) async fn serve(client: Rc<Client>, stream: Watched) {
             Box::pin(drive(&client, connection)).await;
         }
         Protocol::Http2 => {
-            let connection = http2(limits).serve_connection(stream, service);
+            let connection = http2(&client).serve_connection(stream, service);
             Box::pin(drive(&client, connection)).await;
         }
     }
@@ -63,7 +63,8 @@ fn http1(limits: &Limits) -> http1::Builder {
     builder
 }
 
-fn http2(limits: &Limits) -> http2::Builder<Local> {
+fn http2(client: &Client) -> http2::Builder<Local> {
+    let limits = client.worker.limits();
     let mut builder = http2::Builder::new(Local);
     builder
         .timer(TokioTimer::new())
@@ -72,8 +73,8 @@ fn http2(limits: &Limits) -> http2::Builder<Local> {
         .max_local_error_reset_streams(limits.provoked_resets)
         .max_header_list_size(u32::try_from(limits.head_bytes).unwrap_or(u32::MAX))
         .initial_stream_window_size(limits.stream_window)
-        .initial_connection_window_size(limits.connection_window)
-        .max_send_buf_size(limits.stream_buffer)
+        .initial_connection_window_size(u32::try_from(client.buffer).unwrap_or(u32::MAX))
+        .max_send_buf_size(limits.stream_buffer.min(client.buffer / 4))
         .keep_alive_interval(limits.idle)
         .keep_alive_timeout(PING_ANSWER);
     builder

@@ -107,6 +107,7 @@ async fn respond(
         Peer { address: client.source, is_tls: client.tls.is_some(), port: client.local.port() };
     let identity = headers::Client::identify(&settings.forwarding, &peer, &parts.headers);
     record.address = identity.address;
+    record.in_flight = Some(access::count_request(client, record.address)?);
     shared.is_tls = identity.is_tls;
     let host_facts = gate::check(&config, target.host(), client.tls.as_ref())?;
     let found = config

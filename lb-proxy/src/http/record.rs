@@ -15,7 +15,7 @@ use lb_http::rate::Permit;
 
 use crate::access_log::Entry;
 use crate::body::Source;
-use crate::client::Client;
+use crate::client::{Client, InFlight};
 use crate::metrics::{OwnerCounters, UpstreamError};
 use crate::routes::Known;
 
@@ -37,6 +37,8 @@ pub(crate) struct Record {
     pub is_complete: bool,
     /// The client's request counts as one at the same time as others.
     pub permit: Option<Permit>,
+    /// It counts as one of its source.
+    pub in_flight: Option<InFlight>,
     method: Method,
     version: Version,
     logged: Option<Logged>,
@@ -81,6 +83,7 @@ impl Record {
             tunnelled: 0,
             is_complete: false,
             permit: None,
+            in_flight: None,
             method: parts.method.clone(),
             version: parts.version,
             logged,

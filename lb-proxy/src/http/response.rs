@@ -2,7 +2,8 @@
 
 use std::fmt::{self, Display};
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -14,15 +15,15 @@ use tokio::time::{Sleep, sleep};
 
 use super::compress::Compressor;
 use super::record::Record;
-use crate::client::Reader;
 use crate::metrics::UpstreamError;
+use crate::outgoing::{Chunk, Reader};
 use crate::upstream::Lease;
 
 /// Ends the request's record when it is dropped.
 pub(crate) struct ResponseBody {
     kind: Kind,
-    /// Of a response of the proxy itself.
-    _reader: Option<Reader>,
+    /// `None` in HTTP/1.
+    reader: Option<Rc<Reader>>,
     /// `None`: the record ends with the tunnel that the connection becomes.
     record: Option<Record>,
 }
@@ -38,7 +39,6 @@ pub(crate) struct EndpointBody {
     lease: Option<Lease>,
     /// The request is in flight until its response ends.
     _guard: Option<Guard>,
-    reader: Option<Reader>,
     read_limit: Duration,
     /// Set when the endpoint has to send more.
     timer: Option<Pin<Box<Sleep>>>,
@@ -83,7 +83,6 @@ impl EndpointBody {
             incoming,
             lease: Some(lease),
             _guard: guard,
-            reader: None,
             read_limit,
             timer: None,
             is_waiting: false,
@@ -176,21 +175,12 @@ impl EndpointBody {
                 if let Some(trailers) = frame.trailers_mut() {
                     strip_trailers(trailers);
                 }
-                if let Some(reader) = &self.reader {
-                    // Until hyper asks for more, the client has to take this.
-                    reader.set_waiting(Some(Instant::now()));
-                }
                 if self.incoming.is_end_stream() {
                     self.finish();
                 }
                 Poll::Ready(Some(Ok(frame)))
             }
-            Poll::Pending => {
-                if let Some(reader) = &self.reader {
-                    reader.set_waiting(None);
-                }
-                self.poll_timer(cx)
-            }
+            Poll::Pending => self.poll_timer(cx),
         }
     }
 
@@ -218,40 +208,33 @@ impl ResponseBody {
     pub fn own(body: Bytes, mut record: Record) -> Self {
         record.is_complete = true;
         record.sent = body.len() as u64;
-        let reader = record.client.watch_reader(Instant::now());
-        Self { kind: Kind::Own(body), _reader: reader, record: Some(record) }
+        let reader = record.client.begin_response(Instant::now());
+        Self { kind: Kind::Own(body), reader, record: Some(record) }
     }
 
-    pub fn of_endpoint(mut body: EndpointBody, mut record: Record) -> Self {
-        if body.is_finished() {
-            record.is_complete = true;
-        } else {
-            body.reader = record.client.watch_reader(Instant::now());
-        }
-        Self { kind: Kind::Endpoint(Box::new(body)), _reader: None, record: Some(record) }
+    pub fn of_endpoint(body: EndpointBody, mut record: Record) -> Self {
+        record.is_complete |= body.is_finished();
+        let reader = record.client.begin_response(Instant::now());
+        Self { kind: Kind::Endpoint(Box::new(body)), reader, record: Some(record) }
     }
 
     pub fn none() -> Self {
-        Self { kind: Kind::Own(Bytes::new()), _reader: None, record: None }
+        Self { kind: Kind::Own(Bytes::new()), reader: None, record: None }
     }
 }
 
-impl Body for ResponseBody {
-    type Data = Bytes;
-    type Error = BodyError;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
+impl ResponseBody {
+    fn poll_octets(
+        &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let this = self.get_mut();
-        let body = match &mut this.kind {
+        let body = match &mut self.kind {
             Kind::Own(body) if body.is_empty() => return Poll::Ready(None),
             Kind::Own(body) => return Poll::Ready(Some(Ok(Frame::data(std::mem::take(body))))),
             Kind::Endpoint(body) => body,
         };
         let result = body.poll_compressed(cx);
-        let Some(record) = &mut this.record else { return result };
+        let Some(record) = &mut self.record else { return result };
         record.is_complete |= body.is_finished();
         match &result {
             Poll::Ready(Some(Ok(frame))) => {
@@ -268,6 +251,27 @@ impl Body for ResponseBody {
             _ => {}
         }
         result
+    }
+}
+
+impl Body for ResponseBody {
+    type Data = Chunk;
+    type Error = BodyError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Chunk>, BodyError>>> {
+        let this = self.get_mut();
+        if let Some(reader) = &this.reader {
+            ready!(reader.poll_room(cx));
+        }
+        let frame = ready!(this.poll_octets(cx));
+        let chunk = |octets| match &this.reader {
+            Some(reader) => reader.chunk(octets),
+            None => Chunk::from(octets),
+        };
+        Poll::Ready(frame.map(|frame| frame.map(|frame| frame.map_data(chunk))))
     }
 
     fn is_end_stream(&self) -> bool {

@@ -9,8 +9,8 @@ use crate::settings::Limits;
 /// What a connection waits for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Waiting {
-    /// Requests that were received and whose responses have not been written.
-    pub active: u32,
+    /// There are requests that were received and whose responses have not been written.
+    pub is_active: bool,
     /// When the last request ended, or the connection began.
     pub idle_since: Instant,
     /// Whether there was a request.
@@ -47,7 +47,7 @@ impl Waiting {
         {
             return Verdict::CutOff(CutOff::SlowReader);
         }
-        if self.active == 0 {
+        if !self.is_active {
             if let Some(since) = self.head_since
                 && is_over(since, limits.head)
             {
@@ -70,7 +70,7 @@ mod tests {
 
     fn waiting(start: Instant) -> Waiting {
         Waiting {
-            active: 0,
+            is_active: false,
             idle_since: start,
             was_used: true,
             head_since: None,
@@ -89,7 +89,7 @@ mod tests {
         assert_eq!(at(idle, 75), Verdict::Idle);
         let unused = Waiting { was_used: false, ..idle };
         assert_eq!(at(unused, 10), Verdict::Idle);
-        let active = Waiting { active: 1, ..idle };
+        let active = Waiting { is_active: true, ..idle };
         assert_eq!(at(active, 1_000), Verdict::Patient(SECOND * 10));
 
         let head = Waiting { head_since: Some(start + SECOND * 70), ..idle };

@@ -29,6 +29,9 @@ impl Collector for Metrics {
         encode_kinds(&mut to, &workers, "refused_connections", help, "reason", |w| &w.refused)?;
         let help = "Connections and requests that were ended because a client exceeded a limit";
         encode_kinds(&mut to, &workers, "cut_off", help, "reason", |w| &w.cut_off)?;
+        let help = "Responses that wait until clients of HTTP/2 take them";
+        to.encode_descriptor("response_buffer", help, Some(&Unit::Bytes), MetricType::Gauge)?
+            .encode_gauge(&sum(&workers, |w| &w.buffered))?;
         let help = "TLS handshakes of clients by result";
         encode_kinds(&mut to, &workers, "tls_handshakes", help, "result", |w| &w.handshakes)?;
         let dropped = sum(&workers, |w| &w.log_entries_dropped);

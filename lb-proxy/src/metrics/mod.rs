@@ -30,6 +30,8 @@ pub(crate) struct WorkerCounters {
     pub open: [AtomicI64; Listener::ALL.len()],
     pub refused: Kinds<Refusal>,
     pub cut_off: Kinds<CutOff>,
+    /// Octets of responses that wait for clients of HTTP/2.
+    pub buffered: AtomicU64,
     pub handshakes: Kinds<Handshake>,
     pub log_entries_dropped: AtomicU64,
     owners: Mutex<HashMap<Owner, Arc<OwnerCounters>>>,
@@ -85,6 +87,7 @@ kinds! {
         SlowBody = "slow_body",
         SlowReader = "slow_reader",
         Resets = "resets",
+        RequestsPerSource = "requests_per_source",
         Malformed = "malformed",
     }
 }
@@ -157,6 +160,7 @@ impl Metrics {
             open: Default::default(),
             refused: Kinds::default(),
             cut_off: Kinds::default(),
+            buffered: AtomicU64::new(0),
             handshakes: Kinds::default(),
             log_entries_dropped: AtomicU64::new(0),
             owners: Mutex::default(),

@@ -191,8 +191,8 @@ impl Pool {
             builder
                 .timer(TokioTimer::new())
                 .max_header_list_size(u32::try_from(limits.response_head_bytes).unwrap_or(u32::MAX))
-                .initial_stream_window_size(limits.stream_window)
-                .initial_connection_window_size(limits.connection_window)
+                .initial_stream_window_size(limits.upstream_window)
+                .initial_connection_window_size(connection_window(limits))
                 .max_send_buf_size(limits.stream_buffer)
                 // An endpoint that vanished without a word is noticed while requests wait for it.
                 .keep_alive_interval(Duration::from_secs(20))
@@ -248,6 +248,13 @@ impl Pool {
             idle.push(Idle { connection, since: Instant::now() });
         }
     }
+}
+
+/// Enough for all streams at once.
+fn connection_window(limits: &Limits) -> u32 {
+    let streams = u32::try_from(limits.upstream_streams).unwrap_or(u32::MAX);
+    // The largest window of HTTP/2.
+    limits.upstream_window.saturating_mul(streams).min((1 << 31) - 1)
 }
 
 /// Others wait meanwhile, and look again afterwards, however it ended.

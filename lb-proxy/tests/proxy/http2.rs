@@ -50,7 +50,7 @@ pub async fn body(mut stream: RecvStream) -> (String, Option<HeaderMap>) {
 }
 
 /// An endpoint that speaks HTTP/2 without TLS, and the number of its connections.
-fn endpoint<F>(
+pub fn endpoint<F>(
     handler: impl Fn(Request<RecvStream>, SendResponse<Bytes>) -> F + Send + Clone + 'static,
 ) -> (SocketAddr, Arc<AtomicUsize>)
 where

@@ -14,22 +14,34 @@ use crate::http2::{body, connect, get, run};
 use crate::world::{World, config, wait_until};
 
 /// Frames of HTTP/2, by hand.
-struct Raw(TcpStream);
+pub struct Raw(pub TcpStream);
 
 impl Raw {
-    async fn connect(to: SocketAddr) -> Self {
+    pub async fn connect(to: SocketAddr) -> Self {
         let mut tcp = TcpStream::connect(to).await.unwrap();
         tcp.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
         Self(tcp)
     }
 
     /// Whether the frame could be written.
-    async fn send(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) -> bool {
+    pub async fn send(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) -> bool {
         let mut frame = (payload.len() as u32).to_be_bytes()[1..].to_vec();
         frame.extend([kind, flags]);
         frame.extend(stream.to_be_bytes());
         frame.extend(payload);
         self.0.write_all(&frame).await.is_ok()
+    }
+
+    /// Sends a request, and does not wait for its response.
+    pub async fn get(&mut self) {
+        assert!(self.send(HEADERS, END_STREAM | END_HEADERS, 1, &request_block()).await);
+    }
+
+    /// The head of a request with a body.
+    pub async fn begin_upload(&mut self) -> bool {
+        let mut block = request_block();
+        block[0] = POST;
+        self.send(HEADERS, END_HEADERS, 1, &block).await
     }
 
     /// Reads until the proxy closes the connection. Returns the reason of its GOAWAY.
@@ -51,13 +63,17 @@ impl Raw {
     }
 }
 
-const HEADERS: u8 = 1;
+pub const DATA: u8 = 0;
+pub const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
-const WINDOW_UPDATE: u8 = 8;
+pub const WINDOW_UPDATE: u8 = 8;
 const CONTINUATION: u8 = 9;
 const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
 const ENHANCE_YOUR_CALM: u32 = 11;
+
+/// Indexed :method POST.
+const POST: u8 = 0x83;
 
 /// `GET / http a.test`, without compression.
 fn request_block() -> Vec<u8> {
@@ -203,6 +219,7 @@ fn a_client_that_does_not_take_its_responses_is_cut_off() {
         Then::Keep
     });
     let world = World::with(config(&[endpoint.address]), |settings| {
+        settings.limits.head = Duration::from_millis(100);
         settings.limits.reader_stall = Duration::from_millis(200);
     });
     run(async {
@@ -219,6 +236,7 @@ fn a_client_that_does_not_take_its_responses_is_cut_off() {
 fn a_client_that_takes_nothing_from_the_beginning_is_cut_off() {
     let endpoint = Endpoint::named("ok");
     let world = World::with(config(&[endpoint.address]), |settings| {
+        settings.limits.head = Duration::from_millis(100);
         settings.limits.reader_stall = Duration::from_millis(200);
     });
     // A response of the endpoint, and one of the proxy itself.

@@ -17,5 +17,6 @@ mod retries;
 mod shutdown;
 mod smuggling;
 mod snapshots;
+mod sources;
 mod tls;
 mod upgrades;

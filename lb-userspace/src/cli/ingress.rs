@@ -118,6 +118,7 @@ fn proxy_settings(settings: &IngressSettings) -> Result<lb_proxy::Settings> {
     let limits = Limits {
         connections: settings.max_connections,
         connections_per_source: settings.max_connections_per_source,
+        requests_per_source: settings.max_requests_per_source,
         ..Limits::default()
     };
     Ok(lb_proxy::Settings {

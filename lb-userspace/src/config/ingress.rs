@@ -152,9 +152,16 @@ pub struct IngressSettings {
     #[arg(long, value_name = "NUMBER", default_value_t = 100_000)]
     pub max_connections: usize,
 
-    /// Maximum number of connections of one client: an IPv4 address, or an IPv6 /64
+    /// Maximum number of connections of one client: an IPv4 address, or an IPv6 /64. Trusted proxies have no limit
     #[arg(long, value_name = "NUMBER", default_value_t = 1_000)]
     pub max_connections_per_source: usize,
+
+    /// Maximum number of requests of one client at the same time: an IPv4 address, or an IPv6 /64
+    ///
+    /// Others get 429. Behind a trusted proxy, the clients that it names count; otherwise the other end of the
+    /// connection, so raise it if a load balancer hides the addresses of clients.
+    #[arg(long, value_name = "NUMBER", default_value_t = 2_000)]
+    pub max_requests_per_source: usize,
 
     /// On SIGTERM, how long connections are still accepted, in seconds
     ///

@@ -86,6 +86,7 @@ impl Proxy {
                 command.args(["ingress", "--workers", "1", "--access-log", "off"]);
                 // All clients have one address.
                 command.args(["--max-connections-per-source", "20000"]);
+                command.args(["--max-requests-per-source", "20000"]);
                 command.arg("--manifests").arg(&file);
                 command.arg(format!("--http-bind-address=127.0.0.1:{}", addresses.http));
                 command.arg(format!("--https-bind-address=127.0.0.1:{}", addresses.https));
