@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use bytes::{Buf, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
+use tokio::sync::Notify;
 
 /// One type for all streams: code that is generic over streams is compiled once.
 pub(crate) enum Stream {
@@ -138,6 +139,7 @@ pub(crate) struct Progress {
     blocked_at: AtomicU64,
     /// More octets in all are an error.
     most: AtomicU64,
+    begun: Notify,
 }
 
 impl Progress {
@@ -148,12 +150,20 @@ impl Progress {
             received_at: AtomicU64::new(0),
             blocked_at: AtomicU64::new(0),
             most: AtomicU64::new(u64::MAX),
+            begun: Notify::new(),
         })
     }
 
     /// Octets that were read.
     pub fn read(&self) -> u64 {
         self.read.load(Ordering::Relaxed)
+    }
+
+    /// Waits for the first octet.
+    pub async fn begun(&self) {
+        if self.read() == 0 {
+            self.begun.notified().await;
+        }
     }
 
     /// Reading fails once the peer has sent more than this from now on.
@@ -190,8 +200,12 @@ impl Progress {
     }
 
     fn count_read(&self, count: usize) -> io::Result<()> {
-        let read = self.read() + count as u64;
+        let before = self.read();
+        let read = before + count as u64;
         self.read.store(read, Ordering::Relaxed);
+        if before == 0 {
+            self.begun.notify_one();
+        }
         if read > self.most.load(Ordering::Relaxed) {
             return Err(io::Error::other("too many octets"));
         }

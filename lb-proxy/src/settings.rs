@@ -110,8 +110,11 @@ pub struct Limits {
     /// How long an unused connection to an endpoint is kept. Shorter than servers keep theirs: Node.js closes after
     /// 5 s, most others after 60 s or more. A connection that the endpoint closes meanwhile is noticed.
     pub upstream_idle: Duration,
-    /// Requests at the same time on one HTTP/2 connection to an endpoint; then another one is opened.
+    /// Requests at the same time on one HTTP/2 connection to an endpoint, if that takes so many; then another one is
+    /// opened.
     pub upstream_streams: usize,
+    /// HTTP/2 connections of a worker to one endpoint. Further requests wait.
+    pub upstream_connections: usize,
     /// Octets of a response that an HTTP/2 endpoint may send before the client has taken them. The connection's window
     /// is this times `upstream_streams`, so that clients that take nothing keep no other request waiting.
     pub upstream_window: u32,
@@ -146,6 +149,7 @@ impl Default for Limits {
             idle_upstreams: 128,
             upstream_idle: Duration::from_secs(50),
             upstream_streams: 100,
+            upstream_connections: 64,
             upstream_window: 64 << 10,
             interim_bytes: 256 << 10,
         }

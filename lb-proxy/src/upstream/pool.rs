@@ -5,7 +5,9 @@
 //! - Unused connections are bounded in number and age.
 
 use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,6 +19,7 @@ use hyper::rt::Executor;
 use hyper_util::rt::TokioTimer;
 use lb_http::upstream::Protocol;
 use tokio::sync::Notify;
+use tokio::time::timeout;
 
 use super::connect::{Connected, connect};
 use crate::body::RequestBody;
@@ -37,6 +40,8 @@ pub(crate) struct Pool {
     /// A connection is being made that all can use.
     is_connecting: Cell<bool>,
     connected: Notify,
+    /// Connections of HTTP/2 that were made.
+    opened: Cell<u64>,
     is_closed: Cell<bool>,
 }
 
@@ -53,6 +58,8 @@ struct Http1 {
 /// A connection of HTTP/2.
 struct Multiplexed {
     sender: http2::SendRequest<RequestBody>,
+    /// Requests that the endpoint takes at the same time, as of its last request.
+    most: Cell<usize>,
     streams: Cell<usize>,
     idle_since: Cell<Instant>,
 }
@@ -79,6 +86,14 @@ impl Stream {
     fn begin(connection: &Rc<Multiplexed>) -> Self {
         connection.streams.set(connection.streams.get() + 1);
         Self(connection.clone())
+    }
+}
+
+impl Multiplexed {
+    fn is_free(&self, limits: &Limits) -> bool {
+        // Even an endpoint that takes no request now may take one later.
+        let most = self.most.get().max(1).min(limits.upstream_streams);
+        self.streams.get() < most
     }
 }
 
@@ -113,6 +128,7 @@ impl Pool {
             is_http2: Cell::new(is_http2),
             is_connecting: Cell::new(false),
             connected: Notify::new(),
+            opened: Cell::new(0),
             is_closed: Cell::new(false),
         })
     }
@@ -126,7 +142,7 @@ impl Pool {
         needs_new: bool,
         for_http1: bool,
     ) -> Result<Lease, UpstreamError> {
-        let mut has_waited = false;
+        let mut may_wait = true;
         loop {
             if needs_new || (for_http1 && self.is_http2.get()) {
                 return Box::pin(self.open(limits, connect_limit, for_http1)).await;
@@ -142,9 +158,10 @@ impl Pool {
             }
             // One connection serves many requests: do not open one for each that comes meanwhile. If it fails, do not
             // wait for others' attempts one after the other.
-            if self.is_http2.get() && self.is_connecting.get() && !has_waited {
-                has_waited = true;
+            if self.is_http2.get() && self.is_connecting.get() && may_wait {
+                let opened = self.opened.get();
                 self.connected.notified().await;
+                may_wait = self.opened.get() != opened;
                 continue;
             }
             return Box::pin(self.open(limits, connect_limit, false)).await;
@@ -155,9 +172,13 @@ impl Pool {
         {
             let mut multiplexed = self.multiplexed.borrow_mut();
             multiplexed.retain(|connection| !connection.sender.is_closed());
-            let free =
-                |connection: &&Rc<Multiplexed>| connection.streams.get() < limits.upstream_streams;
-            if let Some(connection) = multiplexed.iter().find(free) {
+            let is_free = |connection: &&Rc<Multiplexed>| connection.is_free(limits);
+            let free = multiplexed.iter().find(is_free).or_else(|| {
+                // No more connections: wait for the end of one of the fewest requests.
+                let is_full = multiplexed.len() >= limits.upstream_connections;
+                is_full.then(|| multiplexed.iter().min_by_key(|c| c.streams.get())).flatten()
+            });
+            if let Some(connection) = free {
                 return Some(Kind::Http2(Stream::begin(connection)));
             }
         }
@@ -197,16 +218,33 @@ impl Pool {
                 // An endpoint that vanished without a word is noticed while requests wait for it.
                 .keep_alive_interval(Duration::from_secs(20))
                 .keep_alive_timeout(Duration::from_secs(10));
-            let (sender, connection) =
+            let (sender, mut connection) =
                 builder.handshake(watched).await.map_err(|_| UpstreamError::Protocol)?;
-            tokio::task::spawn_local(connection);
+            // The endpoint's settings say how many requests it takes at the same time.
+            tokio::select! {
+                biased;
+                _ = &mut connection => return Err(UpstreamError::Protocol),
+                begun = timeout(connect_limit, progress.begun()) => {
+                    begun.map_err(|_| UpstreamError::Timeout)?;
+                }
+            }
             let multiplexed = Rc::new(Multiplexed {
                 sender,
+                most: Cell::new(connection.current_max_send_streams()),
                 streams: Cell::new(0),
                 idle_since: Cell::new(Instant::now()),
             });
+            let known = Rc::downgrade(&multiplexed);
+            tokio::task::spawn_local(poll_fn(move |cx| {
+                let poll = Pin::new(&mut connection).poll(cx);
+                if let Some(known) = known.upgrade() {
+                    known.most.set(connection.current_max_send_streams());
+                }
+                poll
+            }));
             if !self.is_closed.get() {
                 self.multiplexed.borrow_mut().push(multiplexed.clone());
+                self.opened.set(self.opened.get() + 1);
             }
             Kind::Http2(Stream::begin(&multiplexed))
         } else {

@@ -56,6 +56,17 @@ pub fn endpoint<F>(
 where
     F: Future<Output = ()> + Send + 'static,
 {
+    endpoint_with_streams(100, handler)
+}
+
+/// It takes this many requests at the same time on a connection.
+fn endpoint_with_streams<F>(
+    most: u32,
+    handler: impl Fn(Request<RecvStream>, SendResponse<Bytes>) -> F + Send + Clone + 'static,
+) -> (SocketAddr, Arc<AtomicUsize>)
+where
+    F: Future<Output = ()> + Send + 'static,
+{
     let (to_test, address) = std::sync::mpsc::channel();
     let connections = Arc::new(AtomicUsize::new(0));
     let count = connections.clone();
@@ -69,7 +80,9 @@ where
                 count.fetch_add(1, Ordering::SeqCst);
                 let handler = handler.clone();
                 tokio::spawn(async move {
-                    let Ok(mut connection) = h2::server::handshake(tcp).await else { return };
+                    let mut builder = h2::server::Builder::new();
+                    builder.max_concurrent_streams(most);
+                    let Ok(mut connection) = builder.handshake(tcp).await else { return };
                     while let Some(Ok((request, response))) = connection.accept().await {
                         tokio::spawn(handler(request, response));
                     }
@@ -291,4 +304,56 @@ fn shutdown_lets_streams_finish_and_sends_goaway() {
         assert_eq!(trailers.unwrap().get("octets").unwrap(), "2");
         ended.await.unwrap();
     });
+}
+
+/// Endpoints whose requests end when all of these have come.
+fn together(most: u32, requests: usize) -> (SocketAddr, Arc<AtomicUsize>) {
+    let barrier = Arc::new(tokio::sync::Barrier::new(requests));
+    endpoint_with_streams(most, move |_, mut respond| {
+        let barrier = barrier.clone();
+        async move {
+            barrier.wait().await;
+            respond.send_response(Response::new(()), true).unwrap();
+        }
+    })
+}
+
+async fn all_are_served(world: &World, count: usize) {
+    let mut client = connect(world.http()).await;
+    let mut responses = Vec::new();
+    for _ in 0..count {
+        client = client.ready().await.unwrap();
+        responses.push(client.send_request(get("/"), true).unwrap().0);
+    }
+    for response in responses {
+        assert_eq!(response.await.unwrap().status(), 200);
+    }
+}
+
+#[test]
+fn an_endpoint_that_takes_few_requests_on_a_connection_gets_more_connections() {
+    let (address, connections) = together(2, 7);
+    let config = protocol_config(&[address], Policy::default(), Protocol::H2c);
+    let world = World::start(config);
+    run(all_are_served(&world, 7));
+    assert_eq!(connections.load(Ordering::SeqCst), 4);
+}
+
+#[test]
+fn connections_to_an_http2_endpoint_are_bounded() {
+    let (address, connections) = together(1, 1);
+    let config = protocol_config(&[address], Policy::default(), Protocol::H2c);
+    let world = World::with(config, |settings| settings.limits.upstream_connections = 2);
+    run(all_are_served(&world, 50));
+    assert!(connections.load(Ordering::SeqCst) <= 2);
+}
+
+#[test]
+fn an_http2_endpoint_that_says_nothing_is_given_up() {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut policy = Policy::default();
+    policy.timeouts.connect = Duration::from_millis(200);
+    let config = protocol_config(&[silent.local_addr().unwrap()], policy, Protocol::H2c);
+    let world = World::start(config);
+    assert_eq!(Client::connect(world.http()).get(HOST, "/").status, 504);
 }
