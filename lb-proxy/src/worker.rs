@@ -161,6 +161,10 @@ impl Worker {
         x.wrapping_mul(0x2545_F491_4F6C_DD1D)
     }
 
+    pub fn random_pair(&self) -> u128 {
+        u128::from(self.random()) << 64 | u128::from(self.random())
+    }
+
     pub fn route(&self, route: &Arc<Route>, now: Instant) -> Rc<Known> {
         self.routes.get(route, &self.counters, now)
     }

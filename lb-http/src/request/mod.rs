@@ -62,10 +62,23 @@ pub fn check<'a>(parts: &'a Parts, limits: &Limits) -> Result<Target<'a>, Refusa
     if [Method::CONNECT, Method::TRACE].contains(&parts.method) {
         return Err(Refusal::Method);
     }
+    check_upgrade(parts, limits, wanted_upgrade(parts))
+}
+
+/// The same for a WebSocket over HTTP/2 (RFC 8441). Endpoints get it as a GET with an upgrade.
+pub fn check_websocket<'a>(parts: &'a Parts, limits: &Limits) -> Result<Target<'a>, Refusal> {
+    static WEBSOCKET: HeaderValue = HeaderValue::from_static("websocket");
+    check_upgrade(parts, limits, Some(&WEBSOCKET))
+}
+
+fn check_upgrade<'a>(
+    parts: &'a Parts,
+    limits: &Limits,
+    upgrade: Option<&'a HeaderValue>,
+) -> Result<Target<'a>, Refusal> {
     let has_body = check_framing(parts)?;
     let path = check_path(&parts.uri, limits)?;
     let authority = check_host(parts)?;
-    let upgrade = wanted_upgrade(parts);
     if upgrade.is_some() && has_body {
         return Err(Refusal::UpgradeWithBody);
     }

@@ -68,6 +68,8 @@ fn http2(client: &Client) -> http2::Builder<Local> {
     let mut builder = http2::Builder::new(Local);
     builder
         .timer(TokioTimer::new())
+        // WebSockets (RFC 8441).
+        .enable_connect_protocol()
         .max_concurrent_streams(limits.streams)
         .max_pending_accept_reset_streams(limits.pending_resets)
         .max_local_error_reset_streams(limits.provoked_resets)

@@ -10,7 +10,7 @@ use http::header::{
 };
 use http::request::Parts;
 use http::uri::PathAndQuery;
-use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Version};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
 use http_body::Body;
 use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
@@ -30,7 +30,7 @@ use super::outbound::{Outbound, forwarded_uri, matched_uri};
 use super::record::Record;
 use super::reply::Reply;
 use super::response::{EndpointBody, ResponseBody};
-use super::{access, gate, upgrade};
+use super::{access, extended_connect, gate, upgrade};
 use crate::body::{Gate, Source};
 use crate::client::Client;
 use crate::tls::Protocol;
@@ -43,12 +43,17 @@ pub(crate) async fn serve(
     mut request: Request<Incoming>,
 ) -> Result<Response<ResponseBody>, Infallible> {
     let now = Instant::now();
-    let on_upgrade =
-        request.headers().contains_key(UPGRADE).then(|| hyper::upgrade::on(&mut request));
+    let may_upgrade =
+        request.headers().contains_key(UPGRADE) || request.method() == Method::CONNECT;
+    let on_upgrade = may_upgrade.then(|| hyper::upgrade::on(&mut request));
     let (mut parts, incoming) = request.into_parts();
     join_cookies(&mut parts.headers);
     let mut record = Record::begin(&client, &parts, now);
     let mut shared = Shared::default();
+    if may_upgrade && extended_connect::is_websocket(&parts) {
+        shared.is_extended_connect = true;
+        extended_connect::translate(&mut parts, client.worker.random_pair());
+    }
     match respond(&client, parts, incoming, on_upgrade, &mut record, &mut shared).await {
         Ok(got) => Ok(deliver(got, record, shared)),
         Err(reply) => Ok(answer(reply, record, &shared)),
@@ -59,7 +64,9 @@ pub(crate) async fn serve(
 #[derive(Default)]
 struct Shared {
     is_tls: bool,
-    method: http::Method,
+    /// A WebSocket over HTTP/2.
+    is_extended_connect: bool,
+    method: Method,
     /// What decides about CORS.
     cors: HeaderMap,
     affinity: Option<Token>,
@@ -101,7 +108,8 @@ async fn respond(
     let settings = &worker.shared.settings;
     let config = worker.config();
     let limits = request::Limits { uri: settings.limits.uri_bytes };
-    let target = request::check(&parts, &limits)
+    let check = if shared.is_extended_connect { request::check_websocket } else { request::check };
+    let target = check(&parts, &limits)
         .map_err(|refusal| Reply::new(refusal.status(), refusal.reason()).closing())?;
     let peer =
         Peer { address: client.source, is_tls: client.tls.is_some(), port: client.local.port() };
@@ -176,8 +184,7 @@ async fn respond(
     let mut headers = parts.headers;
     headers::strip_request(&mut headers);
     let host_text = host.as_ref().and_then(|host| host.to_str().ok());
-    let request_id = u128::from(worker.random()) << 64 | u128::from(worker.random());
-    identity.describe(&settings.forwarding, host_text, request_id, &mut headers);
+    identity.describe(&settings.forwarding, host_text, worker.random_pair(), &mut headers);
     add_configured(client, policy, &mut headers);
     headers.remove(HOST);
     let mut outbound = Outbound {
@@ -310,6 +317,11 @@ fn deliver(got: Got, mut record: Record, shared: Shared) -> Response<ResponseBod
         parts.headers.remove(CONTENT_LENGTH);
     }
     strip_response(&mut parts.headers);
+    if shared.is_extended_connect && status.is_success() {
+        // The endpoint has not agreed.
+        let reply = Reply::new(StatusCode::BAD_GATEWAY, "endpoint_protocol");
+        return answer(reply, record, &shared);
+    }
     let known = record.route.clone();
     let policy = known.as_ref().map(|known| &*known.route.policy);
     let cookie = policy.and_then(|policy| policy.affinity.as_ref());
@@ -319,11 +331,15 @@ fn deliver(got: Got, mut record: Record, shared: Shared) -> Response<ResponseBod
         record.route.as_ref().map_or_else(Timeouts::default, |k| k.route.policy.timeouts).read;
     let body = match (endpoint_upgrade, shared.on_upgrade) {
         (Some(endpoint), Some(client)) => {
-            record.status = Some(status);
-            parts.headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
-            if let Some(upgrade) = upgrade {
-                parts.headers.insert(UPGRADE, upgrade);
+            if shared.is_extended_connect {
+                parts.status = extended_connect::accept(&mut parts.headers);
+            } else {
+                parts.headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+                if let Some(upgrade) = upgrade {
+                    parts.headers.insert(UPGRADE, upgrade);
+                }
             }
+            record.status = Some(parts.status);
             upgrade::join(client, endpoint, idle, lease, guard, record);
             return finish(parts.status, parts.headers, ResponseBody::none());
         }
@@ -372,7 +388,10 @@ fn add_cookies(
 }
 
 /// A response of the proxy itself.
-fn answer(reply: Reply, mut record: Record, shared: &Shared) -> Response<ResponseBody> {
+fn answer(mut reply: Reply, mut record: Record, shared: &Shared) -> Response<ResponseBody> {
+    if shared.is_extended_connect && reply.status.is_success() {
+        reply.status = StatusCode::NOT_IMPLEMENTED;
+    }
     record.status = Some(reply.status);
     record.reason = Some(reply.reason);
     let is_http1 = record.client.protocol == Protocol::Http1;

@@ -8,6 +8,7 @@ mod deadline;
 mod discard;
 mod errors;
 mod exchange;
+mod extended_connect;
 mod external_auth;
 mod forward;
 mod gate;

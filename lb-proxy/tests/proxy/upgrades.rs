@@ -9,6 +9,7 @@ use lb_http::policy::Timeouts;
 
 use crate::client::Client;
 use crate::endpoint::{Endpoint, Then};
+use crate::http2::{connect, run};
 use crate::world::{World, config, policy_config, wait_until};
 
 /// Agrees to every upgrade and sends all octets back.
@@ -109,4 +110,87 @@ fn a_new_snapshot_ends_no_tunnel() {
     });
     client.send("still here");
     assert_eq!(client.take(10).unwrap(), b"still here");
+}
+
+/// CONNECT with `:protocol` (RFC 8441).
+fn websocket_over_http2(path: &str) -> http::Request<()> {
+    let uri = format!("http://a.test{path}");
+    let mut request = http::Request::connect(uri).header("sec-websocket-version", "13");
+    let extensions = request.extensions_mut().unwrap();
+    extensions.insert(h2::ext::Protocol::from_static("websocket"));
+    request.body(()).unwrap()
+}
+
+/// A client that knows that the proxy takes such requests.
+async fn connect_extended(world: &World) -> h2::client::SendRequest<bytes::Bytes> {
+    let client = connect(world.http()).await.ready().await.unwrap();
+    while !client.is_extended_connect_protocol_enabled() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    client
+}
+
+#[test]
+fn octets_of_a_websocket_over_http2_pass_in_both_directions() {
+    let endpoint = echo_after_upgrade();
+    let mut world = World::start(config(&[endpoint.address]));
+    run(async {
+        let mut client = connect_extended(&world).await;
+        let request = websocket_over_http2("/ws");
+        let (response, mut to) = client.send_request(request, false).unwrap();
+        let response = response.await.unwrap();
+        assert_eq!(response.status(), 200);
+        assert!(!response.headers().contains_key("sec-websocket-accept"));
+        let mut from = response.into_body();
+        assert_eq!(from.data().await.unwrap().unwrap(), "hello ");
+        to.send_data("GET /not-a-request HTTP/1.1".into(), true).unwrap();
+        assert_eq!(from.data().await.unwrap().unwrap(), "GET /not-a-request HTTP/1.1");
+    });
+    let request = &endpoint.requests()[0];
+    assert_eq!(request.line, "GET /ws HTTP/1.1");
+    assert_eq!(request.header("upgrade"), Some("websocket"));
+    assert_eq!(request.header("sec-websocket-version"), Some("13"));
+    assert_eq!(request.header("sec-websocket-key").map(str::len), Some(24));
+    let entry = world.logged(|_| true);
+    assert_eq!((entry.status, entry.received, entry.sent), (200, 27, 33));
+    assert_eq!(endpoint.count(), 1);
+}
+
+#[test]
+fn only_the_endpoints_101_opens_a_websocket_over_http2() {
+    let endpoint = Endpoint::start(|request, stream| {
+        let status = if request.line.contains("/200 ") { "200 OK" } else { "403 No" };
+        let head = format!("HTTP/1.1 {status}\r\nContent-Length: 2\r\n\r\nno");
+        let _ = stream.write_all(head.as_bytes());
+        Then::Keep
+    });
+    let world = World::start(config(&[endpoint.address]));
+    run(async {
+        for (path, status) in [("/200", 502), ("/403", 403)] {
+            let mut client = connect_extended(&world).await;
+            let request = websocket_over_http2(path);
+            let (response, _to) = client.send_request(request, false).unwrap();
+            assert_eq!(response.await.unwrap().status(), status);
+        }
+    });
+    assert_eq!(endpoint.count(), 2);
+}
+
+#[test]
+fn other_tunnels_over_http2_are_refused() {
+    let endpoint = echo_after_upgrade();
+    let world = World::start(config(&[endpoint.address]));
+    run(async {
+        let mut client = connect_extended(&world).await;
+        let mut request = websocket_over_http2("/");
+        request.extensions_mut().insert(h2::ext::Protocol::from_static("connect-udp"));
+        let mut with_length = websocket_over_http2("/");
+        with_length.headers_mut().insert("content-length", 5.into());
+        let (response, _to) = client.send_request(request, false).unwrap();
+        assert_eq!(response.await.unwrap().status(), 405);
+        client = client.ready().await.unwrap();
+        let (response, _to) = client.send_request(with_length, false).unwrap();
+        assert!(response.await.is_err());
+    });
+    assert_eq!(endpoint.count(), 0);
 }
