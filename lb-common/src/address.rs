@@ -3,9 +3,20 @@
 use core::fmt::Debug;
 use core::hash::{Hash, Hasher};
 
+use crate::layout::Peer;
+
 /// An IPv4 or IPv6 address: octets in network order.
 pub trait Address:
-    Copy + Debug + PartialEq + Eq + Hash + Ord + Default + Into<core::net::IpAddr> + 'static
+    Copy
+    + Debug
+    + PartialEq
+    + Eq
+    + Hash
+    + Ord
+    + Default
+    + Into<core::net::IpAddr>
+    + Into<Peer>
+    + 'static
 {
     /// The address as 64-bit words for hashing; IPv4 fills the low half of the first.
     fn words(self) -> [u64; 2];

@@ -112,6 +112,21 @@ pub struct Tcp {
     pub urgent: [u8; 2],
 }
 
+/// The start of a TCP option; [`Self::END`] and [`Self::NOTHING`] have no length.
+#[repr(C)]
+#[derive(Debug)]
+pub struct TcpOption {
+    pub kind: u8,
+    /// In octets, with kind and length.
+    pub length: u8,
+}
+
+impl TcpOption {
+    pub const END: u8 = 0;
+    pub const NOTHING: u8 = 1;
+    pub const SEGMENT_SIZE: u8 = 2;
+}
+
 /// The UDP port of Generic UDP Encapsulation.
 pub const GUE: u16 = 6080;
 
@@ -131,6 +146,10 @@ pub struct KeyedGue {
 impl KeyedGue {
     /// Version 0, no control message, two words.
     pub const CONTROL: u8 = 2;
+    /// The same for a control message, whose type takes the place of the protocol.
+    pub const MESSAGE: u8 = 0x20 | 2;
+    pub const PROBE: u8 = 1;
+    pub const PROBE_REPLY: u8 = 2;
 }
 
 #[repr(C)]
@@ -254,6 +273,7 @@ headers! {
     FragmentHeader: 8,
     Ports: 4,
     Tcp: 20,
+    TcpOption: 2,
     Udp: 8,
     KeyedGue: 12,
     Sctp: 16,

@@ -136,6 +136,10 @@ pub static NETWORK: Array<NetworkEpoch, 1, SHARED> = Array::new();
 #[btf_map]
 pub static PEERS: HashMap<Peer, u32, { MAX_PEERS as usize }, ON_DEMAND> = HashMap::new();
 
+/// The peers that a probe has shown to decapsulate.
+#[btf_map]
+pub static TUNNEL_PEERS: HashMap<Peer, u32, { MAX_PEERS as usize }, ON_DEMAND> = HashMap::new();
+
 #[btf_map]
 pub static TARGETS: HashMap<TunnelTarget, u32, { MAX_TARGETS as usize }, ON_DEMAND> =
     HashMap::new();

@@ -26,7 +26,8 @@ use crate::maps::{
     CROWDED6, DESTINATIONS, DEVICES, DRAFTS4, DRAFTS6, FLOWS4, FLOWS6, FRAGMENTS4, FRAGMENTS6,
     FRONTENDS4, FRONTENDS6, HINTS, MEMBERS, NEIGHBOUR_EVENTS, NETWORK, PEERS, POOL_SLOTS, POOLS,
     REASONS, REPLIES4, REPLIES6, RESERVED_PORTS, SCRATCH, SERVICE_TRAFFIC, SETTINGS,
-    SOURCE_RANGES4, SOURCE_RANGES6, SOURCES, Scratch, TARGETS, TUNNEL_KEYS, UNTRACKED4, UNTRACKED6,
+    SOURCE_RANGES4, SOURCE_RANGES6, SOURCES, Scratch, TARGETS, TUNNEL_KEYS, TUNNEL_PEERS,
+    UNTRACKED4, UNTRACKED6,
 };
 
 pub struct KernelTables;
@@ -95,6 +96,12 @@ impl NetworkTables for KernelTables {
     fn is_peer(&self, peer: Peer) -> bool {
         // SAFETY: no reference to the entry is kept.
         unsafe { PEERS.get(peer) }.is_some()
+    }
+
+    #[inline(always)]
+    fn decapsulates(&self, node: Peer) -> bool {
+        // SAFETY: no reference to the entry is kept.
+        unsafe { TUNNEL_PEERS.get(node) }.is_some()
     }
 
     #[inline(always)]

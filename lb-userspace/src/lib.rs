@@ -35,3 +35,4 @@ pub mod source;
 mod state_file;
 pub mod store;
 pub mod trace;
+pub mod tunnel_probes;

@@ -20,7 +20,8 @@ use lb_common::host::{self, Entry, Exit, Frame, HoldsScratch, PacketScratch, Rou
 use lb_common::layout::{
     Affinity, AffinityKey, Announced, AnnouncedAddress, Backend, Device, Direction, Flow,
     FlowBucket, FlowState, Fragment, FragmentKey, Frontend, FrontendKey, FrontendKind, Hints,
-    Member, NeighbourEvent, Peer, Pool, Reason, ReplyBucket, ReplyKey, Settings, Ticks, TunnelKey, TunnelTarget, Untracked,
+    Member, NeighbourEvent, Peer, Pool, Reason, ReplyBucket, ReplyKey, Settings, Ticks, TunnelKey,
+    TunnelTarget, Untracked,
 };
 
 const NODE: [u8; 4] = [10, 0, 0, 1];
@@ -236,6 +237,10 @@ impl NetworkTables for Cpu {
     }
 
     fn is_peer(&self, _: Peer) -> bool {
+        false
+    }
+
+    fn decapsulates(&self, _: Peer) -> bool {
         false
     }
 

@@ -30,6 +30,8 @@ pub trait NetworkTables {
     fn network_epoch(&self) -> u32;
     /// Whether an address belongs to a node of the cluster.
     fn is_peer(&self, peer: Peer) -> bool;
+    /// Whether a node has shown that it takes packets out of tunnels.
+    fn decapsulates(&self, node: Peer) -> bool;
     /// The cluster's tunnel key, or the other one that is accepted during key rotation; 0: none.
     fn tunnel_key(&self, which: TunnelKey) -> u64;
     /// Whether a port must not be used for SNAT, because this node may use it itself.

@@ -81,6 +81,7 @@ pub struct HostTables {
     pub slots: HashMap<u32, u32>,
     pub members: HashSet<Member>,
     pub peers: HashSet<Peer>,
+    pub tunnel_peers: HashSet<Peer>,
     pub tunnel_keys: [u64; TunnelKey::COUNT],
     pub targets: HashMap<TunnelTarget, u32>,
     pub devices: HashMap<u32, Device>,
@@ -166,6 +167,7 @@ impl HostTables {
             scratch: PacketScratch::default(),
             reserved_ports: HashSet::new(),
             peers: HashSet::new(),
+            tunnel_peers: HashSet::new(),
             tunnel_keys: [0; TunnelKey::COUNT],
             targets: HashMap::new(),
             v4: HostFamily::new(buckets),
@@ -257,6 +259,10 @@ impl NetworkTables for HostTables {
 
     fn is_peer(&self, peer: Peer) -> bool {
         self.peers.contains(&peer)
+    }
+
+    fn decapsulates(&self, node: Peer) -> bool {
+        self.tunnel_peers.contains(&node)
     }
 
     fn tunnel_key(&self, which: TunnelKey) -> u64 {

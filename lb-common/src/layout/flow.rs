@@ -42,6 +42,8 @@ impl FlowKind {
     pub const IN_UDP: Self = Self(8);
     /// The entry is in a bucket selected by client and frontend, because the client has many flows.
     pub const SPREAD: Self = Self(16);
+    /// Packets of the client come through a tunnel.
+    pub const DELIVERED: Self = Self(32);
 
     #[inline(always)]
     pub fn has(self, other: Self) -> bool {

@@ -135,10 +135,12 @@ pub enum Forwarding {
     Ipip = 1,
     /// The same, in UDP: Generic UDP Encapsulation.
     Gue = 2,
+    /// As `Gue` to nodes that are known to decapsulate, as `Masquerade` to others.
+    Auto = 3,
 }
 
 impl Forwarding {
-    pub const ALL: [Self; 3] = [Self::Masquerade, Self::Ipip, Self::Gue];
+    pub const ALL: [Self; 4] = [Self::Masquerade, Self::Ipip, Self::Gue, Self::Auto];
 
     pub fn of_number(number: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|forwarding| *forwarding as u8 == number)

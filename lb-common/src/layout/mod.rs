@@ -136,6 +136,7 @@ pub mod map {
         NETWORK
         PEERS
         TARGETS
+        TUNNEL_PEERS
         RESERVED_PORTS
         TUNNEL_KEYS
         ANNOUNCED

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Result, bail};
 use clap::ValueEnum;
-use lb_common::layout::{Forwarding, Timeouts};
+use lb_common::layout::{Forwarding, Timeouts, TunnelKey};
 use sd_notify::NotifyState;
 use tokio::sync::mpsc;
 
@@ -28,8 +28,8 @@ use crate::ending::Ending;
 use crate::ipam::{self, Pools, Range};
 use crate::kernel::{
     self, DataPlane, Links, Memory, Modes, Opened, Parameters, Pins, ReservedPorts, Sizes,
-    SnatPorts, Tables, TunnelKeys, WantedSizes, WithSockets, cgroup_root, existing_sizes,
-    preflight,
+    SnatPorts, Tables, TunnelKeys, TunnelProbes, WantedSizes, WithSockets, cgroup_root,
+    existing_sizes, preflight,
 };
 use crate::memory;
 use crate::model::forwarding_name;
@@ -309,8 +309,16 @@ async fn start<'a>(
         });
         SnatPorts::follow(options.snat_ports, publish)?
     };
+    let tunnel_probes = {
+        let metrics = Arc::clone(&metrics);
+        let publish = move |found, silent| metrics.set_tunnel_nodes(found, silent);
+        TunnelProbes::follow(pins, Box::new(publish))?
+    };
     let tunnel_keys = TunnelKeys::open(pins)?;
-    tunnel_keys::follow(options.tunnel_key_file.clone(), move |keys| tunnel_keys.write(keys))?;
+    tunnel_keys::follow(options.tunnel_key_file.clone(), move |keys| {
+        tunnel_keys.write(keys);
+        tunnel_probes.set_key(keys[TunnelKey::Current as usize]);
+    })?;
     let outlets = Outlets::new(source.notices, Arc::clone(&health), Arc::clone(&metrics))
         .with_snat_ports(snat_ports);
     let condition = Arc::clone(&outlets.condition);
@@ -327,7 +335,7 @@ async fn start<'a>(
     devices.extend(network.devices().iter().map(|(&index, device)| (index, Some(device.clone()))));
     let tables = WithSockets::new(tables, pins)?;
     let mut agent = Agent::new(&options.node_name, planner, tables, outlets)
-        .with_forwarding(options.forwarding)
+        .with_forwarding(options.forwarding, options.tunnel_key_file.is_some())
         .with_pools(Pools::new(&options.load_balancer.ranges));
 
     loop {

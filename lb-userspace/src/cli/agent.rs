@@ -1,7 +1,7 @@
 //! `millrace agent`, and the runtimes of commands.
 
 use anyhow::Result;
-use lb_common::layout::Timeouts;
+use lb_common::layout::{Forwarding, Timeouts};
 use tokio::runtime::{Builder, Runtime};
 
 use super::log::Level;
@@ -65,7 +65,7 @@ pub fn options(
     privileges: Privileges,
 ) -> Result<agent::Options> {
     let Configuration { common, agent, load_balancer, origin: settings, .. } = configuration;
-    let sizes = wanted_sizes(&agent);
+    let (sizes, forwarding) = (wanted_sizes(&agent), effective_forwarding(&agent));
     Ok(agent::Options {
         node_name: agent.node_name()?,
         origin,
@@ -77,7 +77,7 @@ pub fn options(
         bpf_log_level: agent.bpf_log_level,
         modes: Modes { xdp: agent.xdp_mode, tc: agent.tc_mode },
         cgroup: agent.cgroup,
-        forwarding: agent.forwarding,
+        forwarding,
         tunnel_key_file: agent.tunnel_key_file,
         sizes,
         snat_ports: agent.snat_ports,
@@ -102,6 +102,14 @@ pub fn options(
         },
         assignment: None,
     })
+}
+
+/// Without a key `auto` uses no tunnels, and needs nothing of other nodes.
+fn effective_forwarding(agent: &AgentSettings) -> Forwarding {
+    match agent.forwarding {
+        Forwarding::Auto if agent.tunnel_key_file.is_none() => Forwarding::Masquerade,
+        forwarding => forwarding,
+    }
 }
 
 /// The settings for the sizes of the maps.

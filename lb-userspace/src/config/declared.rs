@@ -147,12 +147,14 @@ pub struct AgentSettings {
     #[arg(long, value_name = "NUMBER", default_value_t = DEFAULT_METRICS_MAX_OBJECTS)]
     pub metrics_max_objects: usize,
 
-    /// How packets of outside clients reach backends on other nodes: masquerade, ipip or gue
+    /// How packets of outside clients reach backends on other nodes: auto, masquerade, ipip or gue
     ///
     /// masquerade uses SNAT: the backend sees an address of this node, and replies return through this node. ipip
     /// and gue use a tunnel to the backend's node: the backend sees the client's address, and its node sends
-    /// replies directly to the client. The annotation millrace.io/forwarding overrides this for a Service.
-    #[arg(long, value_name = "METHOD", default_value = "masquerade", value_parser = forwarding)]
+    /// replies directly to the client. auto uses gue to nodes that return a probe, and masquerade to others;
+    /// without tunnel-key-file, masquerade to all. The annotation millrace.io/forwarding overrides this for a
+    /// Service.
+    #[arg(long, value_name = "METHOD", default_value = "auto", value_parser = forwarding)]
     pub forwarding: Forwarding,
 
     /// File with the cluster's tunnel key, the same on all nodes
@@ -335,7 +337,7 @@ fn node_name(text: &str) -> Result<String, String> {
 }
 
 fn forwarding(text: &str) -> Result<Forwarding, String> {
-    forwarding_named(text).ok_or_else(|| "not one of masquerade, ipip, gue".to_owned())
+    forwarding_named(text).ok_or_else(|| "not one of auto, masquerade, ipip, gue".to_owned())
 }
 
 fn ports(text: &str) -> Result<RangeInclusive<u16>, String> {

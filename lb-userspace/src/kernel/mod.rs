@@ -38,6 +38,7 @@ mod system_call;
 mod tables;
 mod transmit;
 mod tunnel_keys;
+mod tunnel_probes;
 mod types;
 mod verify;
 
@@ -69,3 +70,4 @@ pub use system_call::bpf;
 pub use tables::Tables;
 pub use transmit::Transmitter;
 pub use tunnel_keys::TunnelKeys;
+pub use tunnel_probes::TunnelProbes;

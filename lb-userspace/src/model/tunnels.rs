@@ -12,8 +12,12 @@ use super::types::{NodeContext, Problem, ServiceName, ServicePort};
 /// Annotation of a Service, which overrides the agent's option.
 pub const FORWARDING: &str = "millrace.io/forwarding";
 
-const NAMES: [(&str, Forwarding); 3] =
-    [("masquerade", Forwarding::Masquerade), ("ipip", Forwarding::Ipip), ("gue", Forwarding::Gue)];
+const NAMES: [(&str, Forwarding); 4] = [
+    ("auto", Forwarding::Auto),
+    ("masquerade", Forwarding::Masquerade),
+    ("ipip", Forwarding::Ipip),
+    ("gue", Forwarding::Gue),
+];
 
 pub fn name(forwarding: Forwarding) -> &'static str {
     NAMES.iter().find(|(_, named)| *named == forwarding).map_or("", |(name, _)| name)
@@ -35,6 +39,15 @@ fn annotation(service: &Service) -> Option<&str> {
 }
 
 pub fn read(service: &Service, node: &NodeContext, fields: &mut Fields<'_>) -> Forwarding {
+    match wanted(service, node, fields) {
+        // Without a key, every host that can send from a node's address could send packets with
+        // any client's address.
+        Forwarding::Auto if !node.has_tunnel_key => Forwarding::Masquerade,
+        wanted => wanted,
+    }
+}
+
+fn wanted(service: &Service, node: &NodeContext, fields: &mut Fields<'_>) -> Forwarding {
     let Some(name) = annotation(service) else { return node.forwarding };
     named(name).unwrap_or_else(|| {
         let known: Vec<&str> = NAMES.iter().map(|(name, _)| *name).collect();
@@ -46,7 +59,7 @@ pub fn read(service: &Service, node: &NodeContext, fields: &mut Fields<'_>) -> F
 
 /// Reports backends on nodes whose addresses are not known: these are reached by masquerade.
 pub fn unreachable(service_port: &ServicePort, name: &ServiceName) -> Option<Problem> {
-    if service_port.forwarding == Forwarding::Masquerade {
+    if matches!(service_port.forwarding, Forwarding::Masquerade | Forwarding::Auto) {
         return None;
     }
     let far = service_port.cluster.iter().filter(|backend| !backend.local);

@@ -215,6 +215,8 @@ pub struct NodeContext {
     pub zone: Option<String>,
     /// How packets of clients reach other nodes, unless a Service overrides it.
     pub forwarding: Forwarding,
+    /// Whether the cluster has a tunnel key: only then [`Forwarding::Auto`] uses tunnels.
+    pub has_tunnel_key: bool,
     /// Addresses of every known node, by name.
     pub nodes: BTreeMap<String, NodeAddresses>,
 }

@@ -62,6 +62,7 @@ pub struct Metrics {
     programs: Labelled<Gauge>,
     devices_not_served: Gauge,
     snat_ports: Gauge,
+    tunnel_nodes: Labelled<Gauge>,
     config: Family<Vec<(&'static str, String)>, Gauge>,
 }
 
@@ -163,6 +164,11 @@ impl Metrics {
                 "millrace_snat_ports_available",
                 "Ports that are left for SNAT to backends on other nodes",
             ),
+            tunnel_nodes: register(
+                &mut registry,
+                "millrace_tunnel_nodes",
+                "Other nodes by whether they take packets out of tunnels, as probes show",
+            ),
             config: register(
                 &mut registry,
                 "millrace_config_info",
@@ -221,6 +227,12 @@ impl Metrics {
 
     pub fn set_snat_ports(&self, available: u32) {
         self.snat_ports.set(available.into());
+    }
+
+    pub fn set_tunnel_nodes(&self, decapsulating: usize, silent: usize) {
+        for (state, count) in [("decapsulates", decapsulating), ("silent", silent)] {
+            self.tunnel_nodes.get_or_create(&[("state", state)]).set(count as i64);
+        }
     }
 
     /// The hook of each attached program, so that names repeat.

@@ -49,6 +49,8 @@ pub enum Observation {
     Fragment(bool),
     FragmentSet(u16, u16),
     Peer(IpAddr, bool),
+    /// Whether a probe has shown that a node takes packets out of tunnels.
+    Decapsulates(IpAddr, bool),
     Target(TunnelTarget, Option<u32>),
     Rejection(Rejection),
     Counted(Reason),
@@ -267,6 +269,13 @@ where
         let address: IpAddr = peer.address.into();
         self.note(Observation::Peer(address.to_canonical(), is));
         is
+    }
+
+    fn decapsulates(&self, node: Peer) -> bool {
+        let does = self.tables.decapsulates(node);
+        let address: IpAddr = node.address.into();
+        self.note(Observation::Decapsulates(address.to_canonical(), does));
+        does
     }
 
     fn tunnel_key(&self, which: TunnelKey) -> u64 {

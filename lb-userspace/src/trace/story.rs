@@ -202,6 +202,14 @@ impl<'a> Narrator<'a> {
                     format!("{address} is not a node of the cluster")
                 },
             ),
+            Observation::Decapsulates(node, does) => self.add_step(
+                "tunnel",
+                if does {
+                    format!("{node} takes packets out of tunnels, as its last probe has shown")
+                } else {
+                    format!("{node} has returned no probe: reached with an address of this node")
+                },
+            ),
             Observation::Target(target, found) => self.add_step(
                 "tunnel",
                 match found {

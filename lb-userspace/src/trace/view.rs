@@ -49,7 +49,8 @@ pub struct View {
     scratch: PacketScratch,
     reserved_ports: Elements<u64>,
     tunnel_keys: Elements<u64>,
-    /// Maps of an earlier agent may lack it.
+    /// Maps of an earlier agent may lack these.
+    tunnel_peers: Option<Entries<Peer, u32>>,
     announced: Option<Entries<AnnouncedAddress, Plain<Announced>>>,
     claims: Option<Entries<AnnouncedAddress, Plain<Claim>>>,
 }
@@ -162,6 +163,7 @@ impl View {
             scratch: PacketScratch::default(),
             reserved_ports: maps.elements(map::RESERVED_PORTS)?,
             tunnel_keys: maps.elements(map::TUNNEL_KEYS)?,
+            tunnel_peers: maps.entries(map::TUNNEL_PEERS).ok(),
             announced: maps.entries(map::ANNOUNCED).ok(),
             claims: maps.entries(map::CLAIMS).ok(),
         })
@@ -287,6 +289,10 @@ impl NetworkTables for View {
 
     fn is_peer(&self, peer: Peer) -> bool {
         self.peers.get(&peer).is_some()
+    }
+
+    fn decapsulates(&self, node: Peer) -> bool {
+        self.tunnel_peers.as_ref().is_some_and(|peers| peers.get(&node).is_some())
     }
 
     fn tunnel_key(&self, which: TunnelKey) -> u64 {

@@ -123,6 +123,11 @@ impl Conversation {
         self.in_both(|world| world.set_tunnel_keys(keys));
     }
 
+    /// A probe has shown that a node takes packets out of tunnels.
+    pub fn tunnel_peer(&mut self, node: &str) {
+        self.in_both(|world| world.set_tunnel_peer(parse(node)));
+    }
+
     /// Announces an address on the external device, until later or until long ago.
     pub fn announce(&mut self, address: &str, expired: bool) {
         self.in_both(|world| world.announce(parse(address), expired));

@@ -238,6 +238,10 @@ impl World for HostWorld {
         self.tables.tunnel_keys = keys;
     }
 
+    fn set_tunnel_peer(&mut self, node: IpAddr) {
+        self.tables.tunnel_peers.insert(peer(node));
+    }
+
     fn announce(&mut self, address: IpAddr, expired: bool) {
         let deadline = if expired { 1 } else { u64::MAX };
         let entry = Announced { deadline, epoch: 1, flags: 0 };

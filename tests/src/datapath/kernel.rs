@@ -6,10 +6,10 @@ use std::net::IpAddr;
 
 use anyhow::{Context, Result};
 use aya::programs::{TestRun, TestRunOptions};
-use lb_common::family::{Family, V4, V6};
+use lb_common::family::{Address4, Address6, Family, V4, V6};
 use lb_common::host::Exit;
 use lb_common::layout::{
-    Affinity, Announced, AnnouncedAddress, Claim, FlowBucket, Fragment, NeighbourEvent, Pool,
+    Affinity, Announced, AnnouncedAddress, Claim, FlowBucket, Fragment, NeighbourEvent, Peer, Pool,
     Reason, TunnelKey, capacity, map,
 };
 use lb_userspace::kernel::{DataPlane, HookPoint, Layout, Pins, Plain, Sizes, Tables, TunnelKeys};
@@ -291,14 +291,22 @@ impl World for KernelWorld {
         TunnelKeys::open(&self.pins).expect("the map is pinned").write(keys);
     }
 
+    fn set_tunnel_peer(&mut self, node: IpAddr) {
+        let key: Peer = match node {
+            IpAddr::V4(address) => Address4::from(address).into(),
+            IpAddr::V6(address) => Address6::from(address).into(),
+        };
+        self.write(map::TUNNEL_PEERS, key, 1_u32);
+    }
+
     fn announce(&mut self, address: IpAddr, expired: bool) {
         let deadline = if expired { 1 } else { u64::MAX };
         let entry = Announced { deadline, epoch: 1, flags: 0 };
-        self.write(map::ANNOUNCED, &AnnouncedAddress::of(OUTSIDE, address), entry);
+        self.write(map::ANNOUNCED, AnnouncedAddress::of(OUTSIDE, address), entry);
     }
 
     fn watch(&mut self, address: IpAddr) {
-        self.write(map::CLAIMS, &AnnouncedAddress::of(OUTSIDE, address), Claim::default());
+        self.write(map::CLAIMS, AnnouncedAddress::of(OUTSIDE, address), Claim::default());
     }
 
     fn claimant(&self, address: IpAddr) -> Option<Mac> {
@@ -361,8 +369,8 @@ impl World for KernelWorld {
 }
 
 impl KernelWorld {
-    fn write<V: Layout>(&self, name: &str, key: &AnnouncedAddress, value: V) {
-        let written = self.maps[name].set(Plain(*key).bytes(), Plain(value).bytes());
+    fn write<K: Layout, V: Layout>(&self, name: &str, key: K, value: V) {
+        let written = self.maps[name].set(Plain(key).bytes(), Plain(value).bytes());
         written.unwrap_or_else(|error| panic!("{name}: {error:#}"));
     }
 

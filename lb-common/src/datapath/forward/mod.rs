@@ -2,6 +2,7 @@
 
 pub mod begin;
 pub mod carry;
+pub mod clamp;
 pub mod decision;
 pub mod execute;
 pub mod lookup;

@@ -156,7 +156,11 @@ pub fn target<F: PacketFamily, T: FamilyTables<F>>(
 /// The tunnel to the backend for clients outside, if there is one. NodePort connections use no
 /// tunnel: the client uses this node's own address, so replies cannot come from another node.
 #[inline(always)]
-pub fn tunnel<F: PacketFamily>(frontend: &Frontend, choice: &Choice<F>) -> Option<FlowKind> {
+pub fn tunnel<F: PacketFamily, T: FamilyTables<F>>(
+    tables: &T,
+    frontend: &Frontend,
+    choice: &Choice<F>,
+) -> Option<FlowKind> {
     let tunnelled = frontend.kind != FrontendKind::NodePort as u8
         && !choice.backend.is_local()
         && choice.backend.node != F::Address::default();
@@ -164,6 +168,11 @@ pub fn tunnel<F: PacketFamily>(frontend: &Frontend, choice: &Choice<F>) -> Optio
     if tunnelled && frontend.forwarding == Forwarding::Ipip as u8 {
         Some(kind)
     } else if tunnelled && frontend.forwarding == Forwarding::Gue as u8 {
+        Some(kind.and(FlowKind::IN_UDP))
+    } else if tunnelled
+        && frontend.forwarding == Forwarding::Auto as u8
+        && tables.decapsulates(choice.backend.node.into())
+    {
         Some(kind.and(FlowKind::IN_UDP))
     } else {
         None

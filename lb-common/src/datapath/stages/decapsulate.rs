@@ -2,7 +2,7 @@
 //!
 //! Other software uses tunnels between nodes, too: packets that are not Millrace's stay unmodified.
 
-use super::{fragment, icmp_error};
+use super::{fragment, icmp_error, probe};
 use crate::branchless;
 use crate::datapath::forward::{lookup, own};
 use crate::datapath::select::{self, Connection};
@@ -48,6 +48,9 @@ fn through<const BETWEEN: usize, F: Outer, P: Packet, T: FamilyTables<F>>(
 ) -> Verdict {
     let inner = network + size_of::<F::Header>() + BETWEEN;
     let mut next = judge::<BETWEEN, F, P, T>(packet, tables, network);
+    if BETWEEN == KEYED && next == Verdict::Transmit {
+        return probe::reflect::<F, P, T>(packet, tables, network);
+    }
     if next == Verdict::Next(Stage::Decapsulate) {
         next = judge_inner::<F, P, T>(packet, tables, inner);
     }
@@ -63,7 +66,8 @@ fn through<const BETWEEN: usize, F: Outer, P: Packet, T: FamilyTables<F>>(
     }
 }
 
-/// Whether the outer header is that of a Millrace tunnel; then the same stage comes next.
+/// Whether the outer header is that of a Millrace tunnel; then the same stage comes next. A probe is
+/// to be sent back.
 #[inline(never)]
 fn judge<const BETWEEN: usize, F: Outer, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
@@ -82,29 +86,41 @@ fn judge<const BETWEEN: usize, F: Outer, P: Packet, T: FamilyTables<F>>(
         return pass_for(tables, Reason::NotAPeer);
     }
     tables.set_tag(u32::from(F::tag(header)));
-    if BETWEEN == KEYED && !has_key::<F, P, T>(packet, tables, network) {
-        return pass_for(tables, Reason::WrongTunnelKey);
+    if BETWEEN != KEYED {
+        return Verdict::Next(Stage::Decapsulate);
     }
-    Verdict::Next(Stage::Decapsulate)
+    match keyed::<F, P, T>(packet, tables, network) {
+        Keyed::Packet => Verdict::Next(Stage::Decapsulate),
+        Keyed::Probe => Verdict::Transmit,
+        Keyed::Wrong => pass_for(tables, Reason::WrongTunnelKey),
+    }
 }
 
-/// Whether the outer headers carry a key of this cluster.
+/// What outer headers with a key carry.
+enum Keyed {
+    Packet,
+    Probe,
+    /// No key, or none of this cluster.
+    Wrong,
+}
+
 #[inline(always)]
-fn has_key<F: Outer, P: Packet, T: FamilyTables<F>>(
-    packet: &P,
-    tables: &T,
-    network: usize,
-) -> bool {
+fn keyed<F: Outer, P: Packet, T: FamilyTables<F>>(packet: &P, tables: &T, network: usize) -> Keyed {
     let Some(gue) = packet.header::<KeyedGue>(network + size_of::<F::Header>() + UDP) else {
-        return false;
+        return Keyed::Wrong;
     };
     let key = u64::from_be_bytes(gue.key);
-    gue.control == KeyedGue::CONTROL
-        && gue.protocol == F::IN_IP
-        && gue.flags == [0; 2]
+    let is_right = gue.flags == [0; 2]
         && key != 0
         && (key == tables.tunnel_key(TunnelKey::Current)
-            || key == tables.tunnel_key(TunnelKey::Other))
+            || key == tables.tunnel_key(TunnelKey::Other));
+    if is_right && gue.control == KeyedGue::CONTROL && gue.protocol == F::IN_IP {
+        Keyed::Packet
+    } else if is_right && gue.control == KeyedGue::MESSAGE && gue.protocol == KeyedGue::PROBE {
+        Keyed::Probe
+    } else {
+        Keyed::Wrong
+    }
 }
 
 /// The next stage for the decapsulated packet. An ICMP packet needs a closer look.

@@ -112,6 +112,7 @@ fn draft<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     };
     draft.hop = 0;
     write_flow(&mut draft.flow, &connection, &choice, service_port, None);
+    draft.flow.kind = FlowKind::DELIVERED;
     // The node that chose the backend stores the client's affinity.
     prepare(tables, draft, &segment, false);
     Ok(())

@@ -1,12 +1,12 @@
 //! A packet that leaves through an interface, possibly a reply from a backend.
 
 use crate::datapath::carried::Decision;
-use crate::datapath::forward::{lookup, rewrite, untracked};
+use crate::datapath::forward::{clamp, lookup, rewrite, untracked};
 use crate::datapath::tables::FamilyTables;
 use crate::datapath::verdict::{Stage, Verdict, drop_for, pass_for};
 use crate::datapath::wire::packet::Packet;
 use crate::datapath::wire::parse::{self, PacketFamily, Parsed, Segment};
-use crate::layout::Reason;
+use crate::layout::{FlowKind, Reason};
 
 #[inline(always)]
 pub fn leave<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
@@ -58,7 +58,15 @@ fn finish<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     segment: &Segment<F>,
     decision: &Decision<F>,
 ) -> Verdict {
-    match rewrite::whole(packet, tables, segment, decision) {
+    let written = rewrite::whole(packet, tables, segment, decision).and_then(|()| {
+        let is_tunnelled = decision.kind.has(FlowKind::DELIVERED);
+        if is_tunnelled && segment.signal.accepts() && segment.headers.is_tcp() {
+            clamp::segment_size::<F, P, T>(packet, tables, segment.headers)
+        } else {
+            Ok(())
+        }
+    });
+    match written {
         Ok(()) => Verdict::Pass,
         Err(reason) => drop_for(tables, reason),
     }

@@ -9,6 +9,7 @@ pub mod icmp_error;
 pub mod ingress;
 pub mod neighbour;
 pub mod open;
+pub mod probe;
 pub mod reject;
 pub mod shadow;
 pub mod socket;

@@ -14,7 +14,7 @@ use crate::datapath::wire::packet::{Packet, Role};
 use crate::datapath::wire::{link, ndp, outer::Outer};
 use crate::family::{Family, V4, V6};
 use crate::header::Ethernet;
-use crate::layout::{AnnouncedAddress, NeighbourEvent, Peer};
+use crate::layout::{AnnouncedAddress, NeighbourEvent};
 
 /// Whether this hook answers neighbours: in tc, for packets from outside. A pod reaches announced
 /// addresses by way of its node, whose address it asks for.
@@ -139,7 +139,6 @@ where
 #[inline(always)]
 fn note_claim<F: Family, P, T>(packet: &P, tables: &T, address: F::Address, claimant: LinkAddress)
 where
-    F::Address: Into<Peer>,
     P: Packet,
     T: FamilyTables<F>,
 {

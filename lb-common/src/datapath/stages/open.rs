@@ -53,7 +53,7 @@ fn draft<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
         Err(reason) => return Err(refuse(packet, tables, &segment, reason)),
     };
     let tunnel = match origin {
-        Origin::Outside => select::tunnel(&frontend, &choice),
+        Origin::Outside => select::tunnel(tables, &frontend, &choice),
         Origin::Inside => None,
     };
     let Some(draft) = tables.draft() else {

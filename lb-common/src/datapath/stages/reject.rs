@@ -83,7 +83,7 @@ fn length_of_control(flags: u8) -> u32 {
 
 /// Swaps the link-layer addresses, so the packet returns to its sender.
 #[inline(always)]
-fn send_back<P: Packet>(packet: &mut P) -> Option<()> {
+pub fn send_back<P: Packet>(packet: &mut P) -> Option<()> {
     if packet.is_raw() {
         return Some(());
     }

@@ -8,14 +8,13 @@ use super::made::Answering;
 use crate::checksum::Delta;
 use crate::family::{V4, V6};
 use crate::header::{Ipv4, Ipv6, KeyedGue, Udp};
-use crate::layout::Peer;
 
 /// Number of octets between the network headers of a tunnel in UDP, without and with a key.
 pub const UDP: usize = size_of::<Udp>();
 pub const KEYED: usize = UDP + size_of::<KeyedGue>();
 
 /// An address family whose packets are tunnelled in packets of the same family.
-pub trait Outer: Answering<Address: Into<Peer>> {
+pub trait Outer: Answering {
     /// The traffic class, which includes explicit congestion notification (ECN).
     fn class(header: &Self::Header) -> u8;
 

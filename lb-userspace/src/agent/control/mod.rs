@@ -75,8 +75,9 @@ struct Unplanned {
 impl<T: Write> Agent<T> {
     /// `forwarding`: how packets of clients outside reach other nodes' backends, unless a Service
     /// overrides it.
-    pub fn with_forwarding(mut self, forwarding: Forwarding) -> Self {
+    pub fn with_forwarding(mut self, forwarding: Forwarding, has_tunnel_key: bool) -> Self {
         self.node.forwarding = forwarding;
+        self.node.has_tunnel_key = has_tunnel_key;
         self
     }
 
@@ -341,6 +342,7 @@ impl<T: Write> Agent<T> {
         let name = self.node.name.clone();
         self.node = NodeContext {
             forwarding: self.node.forwarding,
+            has_tunnel_key: self.node.has_tunnel_key,
             nodes: self.store.node_addresses(),
             ..NodeContext::of(&name, self.store.node(&name))
         };

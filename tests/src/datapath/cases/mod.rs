@@ -331,6 +331,10 @@ macro_rules! every_case {
                 tunnels_without_the_key_are_refused,
                 tunnels_with_a_key_pass_a_node_without,
                 a_key_counts_among_what_must_fit,
+                automatic_tunnels_lead_to_nodes_that_return_probes,
+                probes_with_a_key_of_the_cluster_are_returned,
+                other_probes_pass,
+                the_segment_size_fits_in_the_tunnel,
             ]
             replies: [
                 an_answer_to_another_client_passes,

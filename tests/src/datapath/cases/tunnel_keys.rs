@@ -3,10 +3,10 @@
 use lb_common::layout::{Forwarding, Reason};
 
 use super::Ends;
-use super::tunnels::{KINDS, arriving, leaving, network, receive, send};
+use super::tunnels::{KINDS, PORT, ROUTER_MAC, arriving, leaving, network, receive, send};
 use crate::datapath::Conversation;
-use crate::datapath::surroundings::INSIDE;
-use crate::packet::{CLIENT_MAC, NODE_MAC, Packet, packet_too_big};
+use crate::datapath::surroundings::{INSIDE, OUTSIDE, mac, neighbour};
+use crate::packet::{CLIENT_MAC, NODE_MAC, Packet, packet_too_big, udp};
 
 const KEY: u64 = 0x0123_4567_89ab_cdef;
 const OTHER: u64 = 0xfedc_ba98_7654_3210;
@@ -96,4 +96,97 @@ pub fn a_key_counts_among_what_must_fit(c: &mut Conversation, at: &Ends) {
     let error = error.quoting_only(8).id(0).macs(NODE_MAC, CLIENT_MAC);
     c.forward(&more).is_answered_by(&error, Reason::TooBig);
     c.stack(&more).is_answered_by(&error, Reason::TooBig);
+}
+
+pub fn automatic_tunnels_lead_to_nodes_that_return_probes(c: &mut Conversation, at: &Ends) {
+    c.tunnel_keys([KEY, 0]);
+    let backend = send(c, at, Forwarding::Auto);
+    c.exit(backend_address(&backend).as_str(), neighbour(INSIDE, ROUTER_MAC));
+    // Another node has been probed, this one not.
+    c.tunnel_peer(at.node);
+    let request = at.to_web(40000).syn();
+    let masqueraded = request.to(backend.as_str()).ttl(63).macs(mac(INSIDE), ROUTER_MAC);
+    c.forward(&request).leaves_with_snat_by(INSIDE, &masqueraded);
+    c.tunnel_peer(at.elsewhere);
+    let request = at.to_web(40001).syn();
+    let plain = leaving(at, Forwarding::Gue, &request, &request, &backend);
+    c.forward(&request).leaves_by(INSIDE, &keyed(at, &plain, KEY));
+    // The first connection stays as it began.
+    let request = at.to_web(40000).ack();
+    let masqueraded = request.to(backend.as_str()).ttl(63).macs(mac(INSIDE), ROUTER_MAC);
+    c.forward(&request).leaves_with_snat_by(INSIDE, &masqueraded);
+}
+
+fn backend_address(end: &str) -> String {
+    super::tunnels::address(end)
+}
+
+/// A probe of another node from its port 50000: the message's type, and the key.
+fn probe(at: &Ends, kind: u8, key: u64) -> Packet {
+    let message = [&[0x22, kind, 0, 0], &key.to_be_bytes()[..], &[1, 2, 3, 4, 5, 6, 7, 8]].concat();
+    let ends = [at.end(at.elsewhere, 50000), at.end(at.node, PORT)];
+    udp(ends[0].as_str(), ends[1].as_str()).payload(&message)
+}
+
+pub fn probes_with_a_key_of_the_cluster_are_returned(c: &mut Conversation, at: &Ends) {
+    receive(c, at, Forwarding::Auto, 1);
+    c.device(OUTSIDE, |_| {});
+    c.tunnel_keys([KEY, OTHER]);
+    for key in [KEY, OTHER] {
+        let returned = probe(at, 2, key).reversed();
+        c.forward(&probe(at, 1, key)).is_replaced_by(&returned);
+        c.stack(&probe(at, 1, key)).is_replaced_by(&returned);
+        let unchecked = probe(at, 1, key).no_checksum();
+        c.forward(&unchecked).is_replaced_by(&returned.no_checksum());
+    }
+    // What XDP cannot send is left to tc.
+    c.device(OUTSIDE, |device| device.transmit = false);
+    c.forward(&probe(at, 1, KEY)).is_deferred_for(&[]);
+}
+
+pub fn other_probes_pass(c: &mut Conversation, at: &Ends) {
+    receive(c, at, Forwarding::Auto, 1);
+    c.tunnel_keys([KEY, 0]);
+    // Another key, a reply, and other messages.
+    for wrong in [probe(at, 1, OTHER), probe(at, 1, 0), probe(at, 2, KEY), probe(at, 3, KEY)] {
+        c.forward(&wrong).passes_for(Reason::WrongTunnelKey);
+    }
+    // From a machine that is not a node.
+    let stranger = probe(at, 1, KEY).from(at.client(50000).as_str());
+    c.forward(&stranger).passes_for(Reason::NotAPeer);
+    for length in 1..probe(at, 1, KEY).len() - 14 - 8 {
+        let cut = probe(at, 1, KEY).truncated(14 + length);
+        let passed = c.forward(&cut);
+        if passed.outcome.passed() {
+            assert_eq!(passed.outcome.bytes, cut[..], "{length}");
+        }
+    }
+    // Without a key, none is accepted.
+    c.tunnel_keys([0, 0]);
+    c.forward(&probe(at, 1, KEY)).passes_for(Reason::UnknownProtocol);
+}
+
+/// The client's packets must fit in the tunnel.
+pub fn the_segment_size_fits_in_the_tunnel(c: &mut Conversation, at: &Ends) {
+    c.tunnel_keys([KEY, 0]);
+    c.device(OUTSIDE, |_| {});
+    let backend = receive(c, at, Forwarding::Gue, 1).remove(0);
+    // The MTU is 1500; outer and inner IP header, 20 octets of UDP and GUE, and TCP's header.
+    let most = 1500 - if at.is_v6() { 40 + 20 + 40 + 20 } else { 20 + 20 + 20 + 20 };
+    for (number, announced, expected) in [(0, 1460, most), (1, most, most), (2, 536, 536)] {
+        let request = at.to_web(40000 + number);
+        let syn = arriving(at, Forwarding::Gue, &request.syn(), &backend);
+        c.forward(&keyed(at, &syn, KEY)).becomes(&request.syn().to(backend.as_str()));
+        let answer = request.reversed().syn_ack();
+        let from_backend = answer.mss(announced).from(backend.as_str());
+        c.reverse(&from_backend).becomes(&answer.mss(expected));
+        // Only when a connection begins, and whatever precedes the option.
+        let later = request.reversed().ack().mss(announced);
+        c.reverse(&later.from(backend.as_str())).becomes(&later);
+    }
+    // A connection that came without a tunnel keeps its own.
+    let request = at.to_web(42000);
+    c.forward(&request.syn()).becomes(&request.syn().to(backend.as_str()));
+    let answer = request.reversed().syn_ack().mss(1460);
+    c.reverse(&answer.from(backend.as_str())).becomes(&answer);
 }

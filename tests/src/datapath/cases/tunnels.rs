@@ -30,7 +30,7 @@ pub(super) fn tunnel(at: &Ends, kind: Forwarding, from: &str, to: &str, packet: 
             let ends = [at.end(from, 0xc000), at.end(to, PORT)];
             udp(ends[0].as_str(), ends[1].as_str()).payload(inner).no_checksum()
         }
-        Forwarding::Masquerade => panic!("that is not a tunnel"),
+        Forwarding::Masquerade | Forwarding::Auto => panic!("that is not a tunnel"),
     }
 }
 
