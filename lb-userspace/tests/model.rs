@@ -86,6 +86,7 @@ fn policies(service_port: &ServicePort) -> String {
         Forwarding::Masquerade => {}
         Forwarding::Ipip => text.push_str(" forwarding=ipip"),
         Forwarding::Gue => text.push_str(" forwarding=gue"),
+        Forwarding::Auto => text.push_str(" forwarding=auto"),
     }
     // Otherwise the pools show it.
     if service_port.populated && service_port.cluster.is_empty() && service_port.local.is_empty() {
