@@ -79,6 +79,13 @@ const VALUES: &[(&str, &str)] = &[
     ("shutdown-delay", "1"),
     ("shutdown-grace", "2"),
     ("control-socket", "/run/ingress.sock"),
+    ("load-balancer-addresses", "192.0.2.0/28,198.51.100.1-198.51.100.9"),
+    ("load-balancer-class", "example.org/a,example.org/b"),
+    ("load-balancer-class-required", "true"),
+    ("metallb-namespace", "metallb"),
+    ("controller-lease", "edge/controller"),
+    ("controller-healthz-bind-address", "127.0.0.1:3"),
+    ("controller-metrics-bind-address", "off"),
 ];
 
 /// Manifests and a cluster exclude each other, and so do addresses and a Service for the status.

@@ -7,7 +7,7 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, text};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
-use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
@@ -100,14 +100,14 @@ impl Collector for Metrics {
                 }
             }
             let help = "Services of type LoadBalancer by what became of their request";
-            let name = "millrace_load_balancer_services";
+            let name = "millrace_address_services";
             let mut metric = to.encode_descriptor(name, help, None, MetricType::Gauge)?;
             for (reason, count) in &state.services {
                 let gauge = ConstGauge::new(*count as i64);
                 gauge.encode(metric.encode_family(&[("reason", reason.name())])?)?;
             }
             let help = "Addresses of Services that no pool contains any more";
-            let name = "millrace_addresses_outside_pools";
+            let name = "millrace_address_outside_pools";
             let outside = ConstGauge::new(state.outside as i64);
             outside.encode(to.encode_descriptor(name, help, None, MetricType::Gauge)?)?;
 
@@ -126,7 +126,7 @@ impl Collector for Metrics {
 /// The metrics of `millrace controller`.
 pub struct Exposition {
     registry: Registry,
-    ready: prometheus_client::metrics::gauge::Gauge,
+    ready: Gauge,
     pub requests: Requests,
     pub metrics: Metrics,
 }
@@ -139,9 +139,9 @@ impl Exposition {
         registry.register_collector(Box::new(Process));
         let requests = Requests::default();
         requests.register(&mut registry);
-        let ready = prometheus_client::metrics::gauge::Gauge::default();
+        let ready = Gauge::default();
         let help = "Whether all objects are known";
-        registry.register("millrace_controller_ready", help, ready.clone());
+        registry.register("millrace_address_controller_ready", help, ready.clone());
         let metrics = Metrics::default();
         registry.register_collector(Box::new(metrics.clone()));
         Self { registry, ready, requests, metrics }
@@ -158,5 +158,43 @@ impl Scrape for Exposition {
 
     fn set_ready(&self, is_ready: bool) {
         self.ready.set(is_ready.into());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::ipam::{Pools, Range, Settings};
+
+    #[test]
+    fn every_metric_is_documented_with_its_labels() {
+        let document = include_str!("../../../docs/metrics.md");
+        let rows = document.lines().filter(|line| line.starts_with("| `millrace_address_"));
+        let documented: BTreeSet<(String, String)> = rows
+            .map(|row| {
+                let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+                (cells[1].trim_matches('`').to_owned(), cells[3].replace(['`', ' '], ""))
+            })
+            .collect();
+        let exposition = Exposition::new();
+        let range = Range::parse("192.0.2.0/30").unwrap();
+        let ipam = Ipam::new(Settings::default(), Pools::new(&[range]));
+        exposition.metrics.set(Some(&ipam));
+        let text = exposition.encode();
+        let samples = text.lines().filter(|line| line.starts_with("millrace_address_"));
+        let served: BTreeSet<(String, String)> = samples
+            .map(|line| {
+                let (sample, _) = line.rsplit_once(' ').unwrap();
+                let (name, labels) = sample.split_once('{').unwrap_or((sample, ""));
+                let keys = labels.trim_end_matches('}').split(',');
+                let keys: Vec<&str> = keys.filter_map(|label| label.split('=').next()).collect();
+                (name.to_owned(), keys.join(","))
+            })
+            .collect();
+        assert_eq!(served, documented);
+        let free = "millrace_address_pool_free_addresses{pool=\"load-balancer-addresses\",ip_family=\"IPv4\"} 4.0";
+        assert!(text.contains(free), "{text}");
     }
 }

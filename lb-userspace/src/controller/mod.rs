@@ -32,6 +32,7 @@ use crate::ipam::{Range, Settings};
 use crate::kinds::AddressPool;
 use crate::lease::{self, Candidate};
 use crate::model::{Kind, Object, ServiceName};
+use crate::notices::{Notice, Notices};
 use crate::serve::Requests;
 use crate::serve::readiness::{self, Readiness, Scrape};
 use crate::service_manager::notify_service_manager;
@@ -107,7 +108,7 @@ struct Controller {
     candidate: Option<Candidate>,
     state: State,
     events: mpsc::UnboundedReceiver<Event>,
-    notices: Arc<dyn crate::notices::Notices>,
+    notices: Arc<dyn Notices>,
     metrics: Metrics,
     writes: JoinSet<Written>,
     /// Services whose status is being written.
@@ -125,7 +126,7 @@ struct Controller {
 
 /// A finished write.
 enum Written {
-    Service(ServiceName, Result<Option<Box<Service>>>),
+    Service(ServiceName, Option<Notice>, Result<Option<Box<Service>>>),
     Pool(String, Result<()>),
 }
 
@@ -134,8 +135,7 @@ impl Controller {
         let connection = options.access.open(requests).await?;
         tracing::info!(api_server = connection.description, "assigning addresses to services");
         let client = connection.client.clone();
-        let notices: Arc<dyn crate::notices::Notices> =
-            Arc::new(Events::new(client.clone(), &lease::host_name()));
+        let notices: Arc<dyn Notices> = Arc::new(Events::new(client.clone(), &lease::host_name()));
         let (sender, events) = mpsc::unbounded_channel();
         let source = ControllerCluster::of(connection, &options.metallb_namespace);
         tokio::spawn(async move {
@@ -284,24 +284,28 @@ impl Controller {
             self.state.due().filter(|name| !waits(name)).take(room).cloned().collect();
         for name in due {
             let Some(patch) = self.state.patch(&name, Timestamp::now()) else { continue };
+            let notice = self.state.notice(&name);
             self.in_flight.insert(name.clone());
             let services: Api<Service> = Api::namespaced(self.client.clone(), &name.namespace);
             self.writes.spawn(async move {
                 let result = write_service(&services, &name.name, &patch).await;
-                Written::Service(name, result)
+                Written::Service(name, notice, result)
             });
         }
     }
 
     fn finish(&mut self, written: Written) {
         match written {
-            Written::Service(name, result) => {
+            Written::Service(name, notice, result) => {
                 self.in_flight.remove(&name);
                 match result {
                     Ok(service) => {
                         self.metrics.count_write(service.is_some());
                         if let Some(service) = service {
                             self.backoff.reset();
+                            if let Some(notice) = notice {
+                                self.notices.post(notice);
+                            }
                             self.state.written(&name, service);
                             self.state.settle();
                         } else {

@@ -178,11 +178,6 @@ impl State {
         if before.metadata.uid != service.metadata.uid {
             return;
         }
-        if let Some(outcome) = self.ipam.as_ref().and_then(|ipam| ipam.outcome(name))
-            && has_news(before, outcome)
-        {
-            self.report(before, outcome.clone());
-        }
         let version = version_of(&service);
         if version > version_of(self.services.get(name).unwrap_or(&service)) {
             self.store_service(service);
@@ -191,23 +186,26 @@ impl State {
         }
     }
 
-    fn report(&self, service: &Service, outcome: Outcome) {
+    /// What to report when the status is written: that the outcome is another one than the condition says.
+    pub fn notice(&self, name: &ServiceName) -> Option<Notice> {
+        let service = self.services.get(name)?;
+        let outcome = self.ipam.as_ref()?.outcome(name)?;
+        if !has_news(service, outcome) {
+            return None;
+        }
         let about = About {
             reference: reference_of(&ServiceName::of(&service.metadata)),
             uid: service.metadata.uid.clone().unwrap_or_default(),
         };
-        let (reason, message) = match outcome {
-            Outcome { reason: Became::Assigned, message, outside: 0, .. } => {
-                (Reason::AddressAssigned, message)
-            }
-            Outcome { reason: Became::Assigned, message, .. } => {
+        let Outcome { reason, message, outside, .. } = outcome;
+        let (reason, message) = match (reason, outside) {
+            (Became::Assigned, 0) => (Reason::AddressAssigned, message.clone()),
+            (Became::Assigned, _) => {
                 (Reason::AddressOutsidePools, format!("{message}. Add it to a pool"))
             }
-            Outcome { reason, message, .. } => {
-                (Reason::AddressNotAssigned, format!("{}: {message}", reason.name()))
-            }
+            _ => (Reason::AddressNotAssigned, format!("{}: {message}", reason.name())),
         };
-        self.post(Some(about), reason, message);
+        Some(Notice { about: Some(about), reason, message })
     }
 
     fn post(&self, about: Option<About>, reason: Reason, message: String) {

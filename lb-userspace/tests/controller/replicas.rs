@@ -1,0 +1,104 @@
+//! Two controllers and one API server, which goes away.
+
+use std::path::Path;
+use std::process::Stdio;
+
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::Service;
+use kube::api::ObjectList;
+use kube::{Api, Client};
+use serde_json::json;
+use tokio::process::{Child, Command};
+
+use super::api_server;
+use super::world::{addresses, create, pool, reason, service, until};
+
+/// An API server that assigns no addresses itself.
+async fn server(directory: &Path, bind: &str) -> Child {
+    let process = Command::new(env!("CARGO_BIN_EXE_millrace"))
+        .args(["standalone", "--api-only", "--load-balancer-class=example.org/none"])
+        .args(["--load-balancer-class-required", "--api-bind-address", bind, "--data-dir"])
+        .arg(directory)
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    api_server::serving(process).await
+}
+
+/// The address in a kubeconfig.
+fn address_of(kubeconfig: &Path) -> String {
+    let text = std::fs::read_to_string(kubeconfig).unwrap();
+    let (_, rest) = text.split_once("https://").unwrap();
+    rest.split(|c: char| c.is_whitespace() || c == '"').next().unwrap().to_owned()
+}
+
+fn controller(kubeconfig: &Path, directory: &Path) -> Child {
+    Command::new(env!("CARGO_BIN_EXE_millrace"))
+        .args(["controller", "--controller-healthz-bind-address=off"])
+        .args(["--controller-metrics-bind-address=off", "--log=warn", "--kubeconfig"])
+        .arg(kubeconfig)
+        .arg("--state-directory")
+        .arg(directory.join("state"))
+        .stdin(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap()
+}
+
+fn versions(list: ObjectList<Service>) -> Vec<Option<String>> {
+    list.items.into_iter().map(|service| service.metadata.resource_version).collect()
+}
+
+async fn holder(client: &Client) -> String {
+    let leases: Api<Lease> = Api::namespaced(client.clone(), "kube-system");
+    let lease = leases.get_opt("millrace-controller").await.unwrap();
+    lease.and_then(|lease| lease.spec?.holder_identity).unwrap_or_default()
+}
+
+#[tokio::test]
+async fn one_of_two_controllers_assigns_and_the_other_one_takes_over() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut api = server(directory.path(), "127.0.0.1:0").await;
+    let kubeconfig = directory.path().join("kubeconfig");
+    let address = address_of(&kubeconfig);
+    let client = api_server::client(&kubeconfig).await;
+    let services: Api<Service> = Api::default_namespaced(client.clone());
+    create(&Api::all(client.clone()), pool("a", &["192.0.2.1-192.0.2.9"])).await;
+    let foreign = service("foreign", json!({"loadBalancerClass": "example.org/other"}));
+    create(&services, foreign).await;
+
+    let mut first = controller(&kubeconfig, directory.path());
+    create(&services, service("a", json!({}))).await;
+    until(&services, "a", |service| addresses(service) == ["192.0.2.1"]).await;
+    let mut second = controller(&kubeconfig, directory.path());
+    let first_holder = holder(&client).await;
+    assert!(!first_holder.is_empty());
+
+    // Killed: its Lease has to expire.
+    first.kill().await.unwrap();
+    create(&services, service("b", json!({"loadBalancerIP": "192.0.2.1"}))).await;
+    until(&services, "b", |service| reason(service) == "InUse").await;
+    assert_ne!(holder(&client).await, first_holder);
+    create(&services, service("c", json!({}))).await;
+    until(&services, "c", |service| addresses(service) == ["192.0.2.2"]).await;
+
+    // Nothing is written while nothing changes, through an outage of the API, too.
+    let before = versions(services.list(&Default::default()).await.unwrap());
+    api.kill().await.unwrap();
+    let _api = server(directory.path(), &address).await;
+    let client = api_server::client(&kubeconfig).await;
+    let services: Api<Service> = Api::default_namespaced(client.clone());
+    create(&services, service("d", json!({}))).await;
+    until(&services, "d", |service| addresses(service) == ["192.0.2.3"]).await;
+    let after = versions(services.list(&Default::default()).await.unwrap());
+    assert_eq!(before, after[..3].iter().chain(&after[4..]).cloned().collect::<Vec<_>>());
+    let foreign = services.get("foreign").await.unwrap();
+    assert!(foreign.status.is_none_or(|status| status.conditions.is_none()));
+
+    // One that ends by itself leaves the Lease to the next one at once.
+    let pid = second.id().unwrap().to_string();
+    assert!(Command::new("kill").args(["-TERM", &pid]).status().await.unwrap().success());
+    assert!(second.wait().await.unwrap().success());
+    assert_eq!(holder(&client).await, "");
+}

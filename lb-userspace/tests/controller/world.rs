@@ -1,0 +1,78 @@
+//! Objects, and waiting for what becomes of them.
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::{Api, Resource};
+use lb_userspace::kinds::AddressPool;
+use lb_userspace::kinds::service::CONDITION;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+/// A long limit costs time only in failures.
+pub const SOON: Duration = Duration::from_secs(120);
+const PAUSE: Duration = Duration::from_millis(10);
+
+pub fn pool(name: &str, ranges: &[&str]) -> AddressPool {
+    serde_json::from_value(json!({
+        "apiVersion": "millrace.io/v1alpha1", "kind": "AddressPool",
+        "metadata": {"name": name}, "spec": {"addresses": ranges}
+    }))
+    .unwrap()
+}
+
+pub fn service(name: &str, more: Value) -> Service {
+    let mut spec = json!({"type": "LoadBalancer", "ports": [{"port": 80}]});
+    spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    serde_json::from_value(json!({"metadata": {"name": name}, "spec": spec})).unwrap()
+}
+
+pub async fn create<T>(api: &Api<T>, object: T)
+where
+    T: Resource + Clone + Debug + Serialize + DeserializeOwned,
+{
+    api.create(&PostParams::default(), &object).await.unwrap();
+}
+
+pub async fn patch<T>(api: &Api<T>, name: &str, patch: Value)
+where
+    T: Resource + Clone + Debug + DeserializeOwned,
+{
+    api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+}
+
+pub fn addresses(service: &Service) -> Vec<String> {
+    let balancer = service.status.as_ref().and_then(|status| status.load_balancer.as_ref());
+    let points = balancer.into_iter().flat_map(|balancer| balancer.ingress.iter().flatten());
+    points.filter_map(|point| point.ip.clone()).collect()
+}
+
+pub fn condition(service: &Service) -> Option<&Condition> {
+    let conditions = service.status.as_ref()?.conditions.as_ref()?;
+    conditions.iter().find(|condition| condition.type_ == CONDITION)
+}
+
+pub fn reason(service: &Service) -> &str {
+    condition(service).map_or("", |condition| &condition.reason)
+}
+
+/// Waits until a Service is like that.
+pub async fn until(services: &Api<Service>, name: &str, such: impl Fn(&Service) -> bool) {
+    let mut last = None;
+    let waiting = async {
+        loop {
+            match services.get(name).await {
+                Ok(service) if such(&service) => return,
+                other => last = Some(other),
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    };
+    if tokio::time::timeout(SOON, waiting).await.is_err() {
+        panic!("{name} is {last:?}");
+    }
+}
