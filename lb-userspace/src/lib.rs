@@ -4,6 +4,7 @@
 //! maps, without I/O. `source` and `kernel` do the I/O.
 
 pub mod agent;
+pub mod announce;
 mod backoff;
 mod burst;
 mod bytes;

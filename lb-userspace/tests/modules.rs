@@ -88,6 +88,10 @@ fn no_module_imports_what_is_above_it() {
         ("plan", &["source", "store", "kernel", "serve", "config", "agent", "ingress"]),
         ("kernel", &["source", "store", "serve", "config", "agent"]),
         ("network", &["source", "store", "plan", "kernel", "serve", "config", "agent"]),
+        (
+            "announce",
+            &["model", "source", "store", "plan", "kernel", "network", "serve", "config", "agent"],
+        ),
         ("notices", &["source", "store", "plan", "kernel", "serve", "config", "agent"]),
         ("serve", &["source", "store", "kernel", "config", "agent"]),
         ("config", &["source", "store", "plan", "kernel", "serve", "agent"]),

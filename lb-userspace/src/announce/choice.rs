@@ -1,0 +1,158 @@
+//! Which candidate should hold each address: rendezvous hashing with bounded load.
+//!
+//! Invariants: the result depends on the candidates alone, not on their order; no participant gets
+//! more than [`capacity`] while another candidate has room.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use super::identity::{Id, Rank};
+
+/// The candidates of each address.
+pub type Candidates = BTreeMap<IpAddr, Vec<(Id, Rank)>>;
+
+/// The result for one address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Chosen {
+    pub id: Id,
+    /// The first in the address's order, regardless of load.
+    pub first: Id,
+    /// Candidates of a lower rank come into question only without any of this one.
+    pub rank: Rank,
+}
+
+/// For all addresses.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Choice {
+    pub chosen: BTreeMap<IpAddr, Chosen>,
+    /// How many addresses a participant gets at most.
+    pub capacity: usize,
+}
+
+/// A quarter more than an even share.
+pub fn capacity(addresses: usize, participants: usize) -> usize {
+    (addresses * 5).div_ceil(participants.max(1) * 4)
+}
+
+pub fn choose(candidates: &Candidates) -> Choice {
+    let mut loads: BTreeMap<Id, usize> = BTreeMap::new();
+    let mut in_question: Vec<(IpAddr, Rank, Vec<Id>)> = Vec::with_capacity(candidates.len());
+    for (&address, candidates) in candidates {
+        let rank = candidates.iter().map(|(_, rank)| *rank).max().unwrap_or_default();
+        if rank == Rank::None {
+            continue;
+        }
+        let best = candidates.iter().filter(|(_, other)| *other == rank).map(|(id, _)| *id);
+        let mut best: Vec<Id> = best.collect();
+        best.sort_by_cached_key(|id| std::cmp::Reverse(id.weight(address)));
+        best.dedup();
+        loads.extend(best.iter().map(|id| (*id, 0)));
+        in_question.push((address, rank, best));
+    }
+    let capacity = capacity(in_question.len(), loads.len());
+    let mut chosen = BTreeMap::new();
+    // Addresses with a single candidate have no choice; the others take what room is left.
+    in_question.sort_by_key(|(address, _, best)| (best.len() > 1, *address));
+    for (address, rank, best) in in_question {
+        let load = |id: &Id| loads.get(id).copied().unwrap_or_default();
+        let with_room = best.iter().find(|id| load(id) < capacity);
+        let id = with_room.or_else(|| best.iter().min_by_key(|id| load(id)));
+        if let (Some(&id), Some(&first)) = (id, best.first()) {
+            *loads.entry(id).or_default() += 1;
+            chosen.insert(address, Chosen { id, first, rank });
+        }
+    }
+    Choice { chosen, capacity }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn address(number: u32) -> IpAddr {
+        Ipv4Addr::from(0x0a00_0000 + number).into()
+    }
+
+    fn all(ids: &[Id], addresses: u32) -> Candidates {
+        let candidates: Vec<_> = ids.iter().map(|id| (*id, Rank::Candidate)).collect();
+        (0..addresses).map(|number| (address(number), candidates.clone())).collect()
+    }
+
+    fn nodes(count: usize) -> Vec<Id> {
+        (0..count).map(|node| Id::of(&format!("node-{node}"), "eth0")).collect()
+    }
+
+    #[test]
+    fn few_addresses_move_when_a_participant_joins() {
+        let before = choose(&all(&nodes(4), 1_000)).chosen;
+        let after = choose(&all(&nodes(5), 1_000)).chosen;
+        let moved = before.iter().filter(|(address, chosen)| after[*address].id != chosen.id);
+        // A fifth must move; more do because the bound is lower.
+        let moved = moved.count();
+        assert!(moved < 300, "{moved}");
+    }
+
+    #[test]
+    fn candidates_of_last_resort_are_chosen_only_without_others() {
+        let ids = nodes(2);
+        let candidates = Candidates::from([
+            (address(1), vec![(ids[0], Rank::LastResort), (ids[1], Rank::Candidate)]),
+            (address(2), vec![(ids[0], Rank::LastResort), (ids[1], Rank::None)]),
+            (address(3), vec![(ids[0], Rank::None)]),
+        ]);
+        let chosen = choose(&candidates).chosen;
+        assert_eq!(chosen[&address(1)].id, ids[1]);
+        assert_eq!(chosen[&address(2)].id, ids[0]);
+        assert!(!chosen.contains_key(&address(3)));
+    }
+
+    proptest! {
+        #[test]
+        fn loads_are_bounded_and_the_order_of_candidates_does_not_matter(
+            count in 1_usize..8,
+            addresses in 0_u32..300,
+        ) {
+            let mut ids = nodes(count);
+            let choice = choose(&all(&ids, addresses));
+            prop_assert_eq!(choice.chosen.len(), addresses as usize);
+            let mut loads = BTreeMap::<Id, usize>::new();
+            for chosen in choice.chosen.values() {
+                *loads.entry(chosen.id).or_default() += 1;
+            }
+            let most = loads.values().max().copied().unwrap_or_default();
+            prop_assert!(most <= capacity(addresses as usize, count), "{:?}", loads);
+            ids.reverse();
+            prop_assert_eq!(choose(&all(&ids, addresses)), choice);
+        }
+
+        /// Some addresses have few candidates, as with the policy Local.
+        #[test]
+        fn a_participant_gets_more_than_its_share_only_without_an_alternative(
+            sets in prop::collection::vec(prop::collection::btree_set(0_usize..5, 1..4), 1..60),
+        ) {
+            let ids = nodes(5);
+            let candidates: Candidates = (0..).zip(&sets).map(|(number, set)| {
+                let of = set.iter().map(|node| (ids[*node], Rank::Candidate)).collect();
+                (address(number), of)
+            }).collect();
+            let choice = choose(&candidates);
+            let mut loads = BTreeMap::<Id, usize>::new();
+            for (address, chosen) in &choice.chosen {
+                prop_assert!(candidates[address].contains(&(chosen.id, Rank::Candidate)));
+                *loads.entry(chosen.id).or_default() += 1;
+            }
+            // Each that has more has an address that none of its candidates had room for.
+            for (id, _) in loads.iter().filter(|(_, load)| **load > choice.capacity) {
+                let full = |candidates: &Vec<(Id, Rank)>| {
+                    candidates.iter().all(|(id, _)| loads.get(id).is_some_and(|load| *load >= choice.capacity))
+                };
+                let mut its = choice.chosen.iter().filter(|(_, chosen)| chosen.id == *id);
+                prop_assert!(its.any(|(address, _)| full(&candidates[address])), "{:?}", loads);
+            }
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! What this participant does about one address.
+
+use super::identity::{Id, LinkAddress};
+use super::pacing::Pacing;
+use super::timing::Time;
+
+/// An address that the kernel answers for when the process starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Held {
+    pub address: std::net::IpAddr,
+    pub epoch: u32,
+}
+
+/// The state of one address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whereabouts {
+    /// Another participant holds it, or should.
+    Elsewhere,
+    /// Asking whether a machine uses it.
+    Probing(Probing),
+    /// Its holder is silent, but that node's kernel answers.
+    Answered {
+        again: Time,
+    },
+    /// Another machine uses it, or the kernel refused it.
+    Blocked {
+        by: Option<LinkAddress>,
+        until: Time,
+    },
+    Here(Holding),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Probing {
+    pub of: Probed,
+    pub sent: u32,
+    pub next: Time,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Probed {
+    /// All machines.
+    Everyone,
+    /// The kernel of a silent participant.
+    Silent { id: Id, link_address: LinkAddress },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Holding {
+    pub epoch: u32,
+    pub since: Time,
+    /// Until then another machine that uses the address was there first.
+    pub yields_until: Time,
+    /// When the kernel's deadline is written next.
+    pub extend: Time,
+    pub pacing: Pacing,
+    /// The last other holder that has lost to this one.
+    pub rival: Option<Id>,
+    pub defended: Option<Time>,
+    /// Since when this participant is no candidate.
+    pub leaving: Option<Time>,
+}
+
+impl Whereabouts {
+    pub fn holding(&self) -> Option<&Holding> {
+        match self {
+            Self::Here(holding) => Some(holding),
+            _ => None,
+        }
+    }
+
+    /// Whether other machines' use of the address matters.
+    pub fn is_watched(&self) -> bool {
+        matches!(self, Self::Here(_) | Self::Probing(_))
+    }
+}

@@ -1,0 +1,80 @@
+//! Who takes part in an election: an interface of a node.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use lb_common::hash::mix;
+
+/// A link-layer address.
+pub type LinkAddress = [u8; 6];
+
+/// A participant: the hash of its node's name and its interface's name, so that it stays the same
+/// over restarts. A node with two interfaces on one link is two participants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Id(pub u64);
+
+impl Id {
+    pub fn of(node: &str, interface: &str) -> Self {
+        let name = node.bytes().chain([0]).chain(interface.bytes());
+        Self(name.fold(FIRST, |hash, octet| mix(hash ^ u64::from(octet))))
+    }
+
+    /// Its place in the order of candidates for an address; the highest comes first. The same on
+    /// all nodes and in all versions.
+    pub fn weight(self, address: IpAddr) -> (u64, Self) {
+        let octets = match address {
+            IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+            IpAddr::V6(address) => address.octets(),
+        };
+        let bits = u128::from_be_bytes(octets);
+        (mix(mix(self.0 ^ (bits >> 64) as u64) ^ bits as u64), self)
+    }
+}
+
+const FIRST: u64 = 0x6d69_6c6c_7261_6365;
+
+impl fmt::Display for Id {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+/// This participant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    pub node: String,
+    pub interface: String,
+    /// Random, chosen at every start.
+    pub incarnation: u64,
+}
+
+impl Identity {
+    pub fn id(&self) -> Id {
+        Id::of(&self.node, &self.interface)
+    }
+}
+
+/// How much a participant wants an address.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Rank {
+    /// It is no candidate.
+    #[default]
+    None,
+    /// Only if there is no other candidate.
+    LastResort,
+    Candidate,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Another result moves addresses between nodes during an upgrade.
+    #[test]
+    fn the_order_never_changes() {
+        let id = Id::of("node-1", "eth0");
+        assert_eq!(id.to_string(), "71b45039fdb96d07");
+        let address: IpAddr = "192.0.2.1".parse().expect("an address");
+        assert_eq!(id.weight(address).0, 0x2dcf_2b7d_4f0c_44cf);
+    }
+}

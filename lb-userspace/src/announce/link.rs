@@ -1,0 +1,476 @@
+//! The election on one interface: inputs, effects, and the state between them.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use super::choice::Choice;
+use super::hold::{Held, Holding, Probed, Whereabouts};
+use super::identity::{Id, Identity, LinkAddress, Rank};
+use super::pacing::{Allowance, Pacing};
+use super::peers::{Own, Peers};
+use super::seal::Keys;
+use super::table::{Entry, OwnTable};
+use super::timing::{ANSWERED, BLOCKED, DEFENCE, Time, Timing, YIELD};
+use super::wire;
+
+/// What happens.
+#[derive(Clone, Debug)]
+pub enum Input<'a> {
+    /// A datagram came from the link.
+    Received(&'a [u8]),
+    /// The addresses of this link, and how much this participant wants each. Known since the first
+    /// time; before that, it keeps what it held.
+    Wanted(BTreeMap<IpAddr, Rank>),
+    /// The interface can send and receive, or not, and its link-layer address.
+    Interface { usable: bool, link_address: LinkAddress },
+    /// A machine was seen to use a watched address.
+    Claim { address: IpAddr, by: LinkAddress },
+    /// The kernel does not answer for an address as it should.
+    Failed(IpAddr),
+    /// The participant shall hand over all addresses.
+    Leave,
+    /// The file with the keys has changed.
+    Keys(Keys),
+    /// Time has passed. Everything that was received before has been handled.
+    Timer,
+}
+
+/// What to do, in this order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// To all participants.
+    Send(Vec<u8>),
+    /// The kernel answers for the address, for so long.
+    Announce {
+        address: IpAddr,
+        epoch: u32,
+        hold: Duration,
+    },
+    /// It no longer does.
+    Withdraw(IpAddr),
+    /// Note machines that use the address, from now on.
+    Watch(IpAddr),
+    Unwatch(IpAddr),
+    Transmit(Frame),
+    Report(News),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Frame {
+    /// Tells all machines where the address is. With ARP some heed only requests, and some only
+    /// replies.
+    Announcement { address: IpAddr, reply: bool },
+    /// Asks all machines.
+    Probe(IpAddr),
+    /// Asks one.
+    ProbeOf(IpAddr, LinkAddress),
+}
+
+/// For logs, Events and counters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum News {
+    Taken {
+        address: IpAddr,
+        epoch: u32,
+        from: Option<Id>,
+        planned: bool,
+    },
+    Released {
+        address: IpAddr,
+        to: Option<Id>,
+    },
+    /// Another machine uses the address, so it is not announced.
+    InUse {
+        address: IpAddr,
+        by: LinkAddress,
+    },
+    /// Another machine uses an announced address.
+    Disputed {
+        address: IpAddr,
+        by: LinkAddress,
+    },
+    Joined(Id),
+    Silent(Id),
+    /// The process did not run for so long.
+    Paused(Duration),
+    /// All addresses were handed over.
+    Left,
+}
+
+/// The time between first hearing of addresses and knowing what the others hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Listening {
+    pub until: Time,
+    pub at_most: Time,
+}
+
+/// Counts for metrics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    pub received: u64,
+    /// Not authenticated, or malformed.
+    pub refused: u64,
+    pub sent: u64,
+    pub taken: u64,
+    pub planned: u64,
+    pub conflicts: u64,
+}
+
+/// This participant's view of a link.
+pub struct Link {
+    pub(super) identity: Identity,
+    pub(super) id: Id,
+    pub(super) timing: Timing,
+    pub(super) keys: Keys,
+    pub(super) link_address: LinkAddress,
+    pub(super) usable: bool,
+    pub(super) unusable_since: Time,
+    pub(super) wanted: Option<BTreeMap<IpAddr, Rank>>,
+    pub(super) leaving: Option<Time>,
+    pub(super) left: bool,
+    pub(super) addresses: BTreeMap<IpAddr, Whereabouts>,
+    /// The greatest epoch that was seen of each address.
+    pub(super) epochs: BTreeMap<IpAddr, u32>,
+    /// When others won an address that this participant held.
+    pub(super) lost: BTreeMap<IpAddr, Time>,
+    pub(super) own: OwnTable,
+    pub(super) peers: Peers,
+    pub(super) listening: Option<Listening>,
+    /// Whether it has ever finished listening; before that it wants no address.
+    pub(super) introduced: bool,
+    pub(super) choice: Choice,
+    /// The candidates may have changed since the choice.
+    pub(super) outdated: bool,
+    /// Since when the same participants are alive.
+    pub(super) stable_since: Time,
+    /// Something has changed that needs a decision.
+    pub(super) dirty: bool,
+    /// When the next decision is due by itself.
+    pub(super) decide_at: Time,
+    pub(super) last_input: Time,
+    pub(super) sequence: u64,
+    pub(super) heartbeat_at: Time,
+    /// Until when it takes part without candidacies.
+    pub(super) farewell: Time,
+    /// The version of the table up to which all changes were sent.
+    pub(super) published: u64,
+    pub(super) allowance: Allowance,
+    pub(super) moves: (Time, u32),
+    pub(super) effects: Vec<Effect>,
+    pub(super) counts: Counts,
+}
+
+impl Link {
+    /// `adopted`: what the kernel answers for, from an earlier process.
+    pub fn new(
+        identity: Identity,
+        timing: Timing,
+        keys: Keys,
+        adopted: &[Held],
+        now: Time,
+    ) -> Self {
+        let mut link = Self {
+            id: identity.id(),
+            identity,
+            timing,
+            keys,
+            link_address: [0; 6],
+            usable: false,
+            unusable_since: now,
+            wanted: None,
+            leaving: None,
+            left: false,
+            addresses: BTreeMap::new(),
+            epochs: BTreeMap::new(),
+            lost: BTreeMap::new(),
+            own: OwnTable::default(),
+            peers: Peers::default(),
+            listening: None,
+            introduced: false,
+            choice: Choice::default(),
+            outdated: true,
+            stable_since: now,
+            dirty: true,
+            decide_at: now,
+            last_input: now,
+            sequence: 0,
+            heartbeat_at: now,
+            farewell: now,
+            published: 0,
+            allowance: Allowance::full(now),
+            moves: (now, 0),
+            effects: Vec::new(),
+            counts: Counts::default(),
+        };
+        for held in adopted {
+            let holding = link.start_holding(held.epoch, now);
+            link.epochs.insert(held.address, held.epoch);
+            link.addresses.insert(held.address, Whereabouts::Here(holding));
+            link.effects.push(Effect::Watch(held.address));
+        }
+        link.listen(now);
+        link
+    }
+
+    /// What is to be done now.
+    pub fn handle(&mut self, input: Input<'_>, now: Time) -> Vec<Effect> {
+        self.notice_pause(now);
+        match input {
+            Input::Received(octets) => self.receive(octets, now),
+            Input::Wanted(wanted) => {
+                self.wanted = Some(wanted);
+                self.outdated = true;
+                self.dirty = true;
+            }
+            Input::Interface { usable, link_address } => {
+                self.set_interface(usable, link_address, now);
+            }
+            Input::Claim { address, by } => self.note_claim(address, by, now),
+            Input::Failed(address) => self.note_failure(address, now),
+            Input::Leave => {
+                self.leaving.get_or_insert(now);
+                self.outdated = true;
+                self.dirty = true;
+            }
+            Input::Keys(keys) => self.keys = keys,
+            Input::Timer => {}
+        }
+        // What was decided may change the choice, which settles at once.
+        for _ in 0..3 {
+            if self.dirty || now >= self.decide_at {
+                self.dirty = false;
+                self.decide(now);
+                self.update_table();
+            }
+        }
+        self.send_what_is_due(now);
+        std::mem::take(&mut self.effects)
+    }
+
+    /// When the next [`Input::Timer`] is due.
+    pub fn next_timer(&self) -> Time {
+        self.decide_at.min(self.heartbeat_at)
+    }
+
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    pub(super) fn listen(&mut self, now: Time) {
+        self.listening = Some(Listening {
+            until: now + self.timing.listen(),
+            at_most: now + self.timing.listen_longest(),
+        });
+        self.dirty = true;
+    }
+
+    /// Heartbeats are due more often than the limit of silence.
+    fn notice_pause(&mut self, now: Time) {
+        let paused = now.saturating_sub(self.last_input);
+        self.last_input = now;
+        if paused > self.timing.silence && self.usable {
+            self.peers.excuse(now);
+            self.stable_since = now;
+            self.listen(now);
+            self.report(News::Paused(paused));
+        }
+    }
+
+    fn set_interface(&mut self, usable: bool, link_address: LinkAddress, now: Time) {
+        let before = (self.usable, self.link_address);
+        self.usable = usable;
+        self.link_address = link_address;
+        self.dirty = true;
+        match (before.0, usable) {
+            (true, false) => self.unusable_since = now,
+            // What others did in the meantime is unknown.
+            (false, true) if now.saturating_sub(self.unusable_since) > self.timing.interval => {
+                self.peers.excuse(now);
+                self.listen(now);
+            }
+            (true, true) if before.1 != link_address => self.announce_again(now),
+            _ => {}
+        }
+    }
+
+    fn receive(&mut self, sealed: &[u8], now: Time) {
+        if !self.usable {
+            return;
+        }
+        self.counts.received += 1;
+        let opened = if sealed.len() <= wire::LONGEST { self.keys.open(sealed) } else { None };
+        let Some(message) = opened.and_then(wire::read) else {
+            self.counts.refused += 1;
+            return;
+        };
+        let id = Id::of(&message.node, &message.interface);
+        if id == self.id {
+            return;
+        }
+        let own =
+            Own { id: self.id, incarnation: self.identity.incarnation, sequence: self.sequence };
+        let change = self.peers.hear(&message, own, now);
+        if change.members {
+            self.stable_since = now;
+            self.report(News::Joined(id));
+        }
+        if change.table {
+            for row in &message.changes.rows {
+                if let Some(epoch) = row.holds {
+                    self.note_epoch(row.address, epoch);
+                }
+            }
+        }
+        self.outdated |= change.members || change.table;
+        self.dirty |= change.members || change.table;
+    }
+
+    /// Of addresses that matter here; a sender cannot make it remember others.
+    fn note_epoch(&mut self, address: IpAddr, epoch: u32) {
+        let matters = self.addresses.contains_key(&address)
+            || self.wanted.as_ref().is_some_and(|wanted| wanted.contains_key(&address));
+        if matters {
+            let known = self.epochs.entry(address).or_default();
+            *known = epoch.max(*known);
+        }
+    }
+
+    fn note_claim(&mut self, address: IpAddr, by: LinkAddress, now: Time) {
+        if by == self.link_address {
+            return;
+        }
+        let known = self.peers.is_known(by);
+        let Some(state) = self.addresses.get(&address).copied() else { return };
+        match state {
+            Whereabouts::Probing(probing) => {
+                let is_silent =
+                    self.peers.iter().any(|(_, peer)| peer.link_address == by && peer.silent);
+                let next = match probing.of {
+                    // A node whose process was never heard, or not yet.
+                    _ if known && is_silent => Whereabouts::Answered { again: now + ANSWERED },
+                    Probed::Silent { link_address, .. } if link_address == by => {
+                        Whereabouts::Answered { again: now + ANSWERED }
+                    }
+                    // Participants say by heartbeats what they hold.
+                    _ if known => return,
+                    _ => {
+                        self.counts.conflicts += 1;
+                        self.report(News::InUse { address, by });
+                        Whereabouts::Blocked { by: Some(by), until: now + BLOCKED }
+                    }
+                };
+                self.effects.push(Effect::Unwatch(address));
+                self.addresses.insert(address, next);
+                self.dirty = true;
+            }
+            Whereabouts::Here(holding) if !known => {
+                self.dispute(address, holding, by, now);
+            }
+            _ => {}
+        }
+    }
+
+    /// Another machine uses an address that is held here.
+    fn dispute(&mut self, address: IpAddr, mut holding: Holding, by: LinkAddress, now: Time) {
+        if now < holding.yields_until {
+            self.counts.conflicts += 1;
+            self.release(address, None);
+            let blocked = Whereabouts::Blocked { by: Some(by), until: now + BLOCKED };
+            self.addresses.insert(address, blocked);
+            self.report(News::InUse { address, by });
+            self.dirty = true;
+        } else if holding.defended.is_none_or(|last| now.saturating_sub(last) > DEFENCE) {
+            self.counts.conflicts += 1;
+            holding.defended = Some(now);
+            holding.pacing = Pacing::start(now);
+            self.addresses.insert(address, Whereabouts::Here(holding));
+            self.report(News::Disputed { address, by });
+            self.dirty = true;
+        }
+    }
+
+    fn note_failure(&mut self, address: IpAddr, now: Time) {
+        if self.addresses.get(&address).and_then(Whereabouts::holding).is_some() {
+            self.release(address, None);
+            let blocked = Whereabouts::Blocked { by: None, until: now + BLOCKED };
+            self.addresses.insert(address, blocked);
+            self.dirty = true;
+        }
+    }
+
+    pub(super) fn start_holding(&self, epoch: u32, now: Time) -> Holding {
+        Holding {
+            epoch,
+            since: now,
+            yields_until: now,
+            extend: now,
+            pacing: Pacing::start(now),
+            rival: None,
+            defended: None,
+            leaving: None,
+        }
+    }
+
+    /// Begins to answer for an address.
+    pub(super) fn take(&mut self, address: IpAddr, from: Option<Id>, planned: bool, now: Time) {
+        let epoch = self.epochs.entry(address).or_default();
+        *epoch = epoch.saturating_add(1);
+        let epoch = *epoch;
+        let mut holding = self.start_holding(epoch, now);
+        if from.is_none() {
+            holding.yields_until = now + YIELD;
+        }
+        holding.extend = now + self.timing.extend();
+        let before = self.addresses.insert(address, Whereabouts::Here(holding));
+        if !before.is_some_and(|before| before.is_watched()) {
+            self.effects.push(Effect::Watch(address));
+        }
+        self.effects.push(Effect::Announce { address, epoch, hold: self.timing.hold });
+        self.counts.taken += 1;
+        self.counts.planned += u64::from(planned);
+        self.report(News::Taken { address, epoch, from, planned });
+    }
+
+    /// Stops to answer for an address.
+    pub(super) fn release(&mut self, address: IpAddr, to: Option<Id>) {
+        self.effects.push(Effect::Withdraw(address));
+        self.effects.push(Effect::Unwatch(address));
+        self.addresses.insert(address, Whereabouts::Elsewhere);
+        self.report(News::Released { address, to });
+    }
+
+    fn announce_again(&mut self, now: Time) {
+        for state in self.addresses.values_mut() {
+            if let Whereabouts::Here(holding) = state {
+                holding.pacing = Pacing::start(now);
+            }
+        }
+    }
+
+    pub(super) fn report(&mut self, news: News) {
+        self.effects.push(Effect::Report(news));
+    }
+
+    /// How much this participant wants an address, as it tells others.
+    pub(super) fn rank(&self, address: IpAddr) -> Rank {
+        let state = self.addresses.get(&address);
+        let refused = matches!(state, Some(Whereabouts::Blocked { by: None, .. }));
+        // What an earlier process held is this one's, as long as it is not known to be unwanted.
+        let keeps = state.and_then(Whereabouts::holding).is_some();
+        if self.leaving.is_some() || refused || !(self.introduced || keeps) {
+            return Rank::None;
+        }
+        match &self.wanted {
+            Some(wanted) => wanted.get(&address).copied().unwrap_or_default(),
+            None if keeps => Rank::Candidate,
+            None => Rank::None,
+        }
+    }
+
+    pub(super) fn entry(&self, address: IpAddr) -> Entry {
+        let state = self.addresses.get(&address);
+        let holds = state.and_then(Whereabouts::holding).map(|holding| holding.epoch);
+        Entry { rank: self.rank(address), holds }
+    }
+}

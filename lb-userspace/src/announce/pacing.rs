@@ -1,0 +1,98 @@
+//! When gratuitous frames are sent: to announce an address that was taken, and again for clients
+//! and switches that missed or forgot it.
+
+use std::time::Duration;
+
+use super::timing::Time;
+
+/// Linux ignores a second change of a neighbour's address within its `locktime`, one second. So
+/// the first repetition comes later than that.
+const FIRST_GAP: Duration = Duration::from_millis(1_100);
+
+/// Switches forget where an address is after five minutes or more.
+const REFRESH: Duration = Duration::from_secs(60);
+
+/// Frames that are sent at once at most, and each second after that: what storm control of
+/// switches lets through.
+const BURST: f64 = 1_000.0;
+const RATE: f64 = 1_000.0;
+
+/// The frames of one address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pacing {
+    due: Time,
+    gap: Duration,
+}
+
+impl Pacing {
+    /// From now on.
+    pub fn start(now: Time) -> Self {
+        Self { due: now, gap: FIRST_GAP }
+    }
+
+    pub fn due(&self) -> Time {
+        self.due
+    }
+
+    /// Whether this is the first frame.
+    pub fn is_first(&self) -> bool {
+        self.gap == FIRST_GAP
+    }
+
+    /// A frame was sent.
+    pub fn sent(&mut self, now: Time) {
+        self.due = now + self.gap;
+        self.gap = (self.gap * 2).min(REFRESH);
+    }
+}
+
+/// The limit for all addresses of a link.
+#[derive(Clone, Copy, Debug)]
+pub struct Allowance {
+    frames: f64,
+    at: Time,
+}
+
+impl Allowance {
+    pub fn full(now: Time) -> Self {
+        Self { frames: BURST, at: now }
+    }
+
+    pub fn take(&mut self, now: Time) -> bool {
+        let elapsed = now.saturating_sub(self.at).as_secs_f64();
+        self.frames = (self.frames + elapsed * RATE).min(BURST);
+        self.at = self.at.max(now);
+        let allowed = self.frames >= 1.0;
+        if allowed {
+            self.frames -= 1.0;
+        }
+        allowed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gaps_grow_from_more_than_the_locktime_to_a_minute() {
+        let mut pacing = Pacing::start(Time::ZERO);
+        let mut times = Vec::new();
+        for _ in 0..10 {
+            times.push(pacing.due().as_millis());
+            pacing.sent(pacing.due());
+        }
+        assert_eq!(times[..5], [0, 1_100, 3_300, 7_700, 16_500]);
+        assert_eq!(times[9] - times[8], 60_000);
+    }
+
+    #[test]
+    fn all_addresses_together_are_limited() {
+        let mut allowance = Allowance::full(Time::ZERO);
+        let sent =
+            |allowance: &mut Allowance, now| (0..5_000).filter(|_| allowance.take(now)).count();
+        assert_eq!(sent(&mut allowance, Time::ZERO), 1_000);
+        assert_eq!(sent(&mut allowance, Time::from_millis(100)), 100);
+        assert_eq!(sent(&mut allowance, Time::from_secs(60)), 1_000);
+    }
+}

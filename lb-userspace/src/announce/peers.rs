@@ -1,0 +1,317 @@
+//! The other participants on a link.
+//!
+//! A process becomes a participant when it acknowledges a message that this one sent after it
+//! first heard of it: recorded messages, even of a process that has ended, cannot. After that, its
+//! sequence must rise.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::identity::{Id, LinkAddress};
+use super::table::PeerTable;
+use super::timing::{REMEMBERED, Time, Timing};
+use super::wire::{Heard, MOST_HEARD, Message};
+
+/// Participants on one link at most, and processes that are not yet participants.
+pub const MOST_PEERS: usize = 128;
+const MOST_STRANGERS: usize = 64;
+
+/// How long a process that does not acknowledge is remembered.
+const STRANGER: Duration = Duration::from_secs(5);
+
+#[derive(Clone, Debug)]
+pub struct Peer {
+    pub node: String,
+    pub interface: String,
+    pub link_address: LinkAddress,
+    pub incarnation: u64,
+    sequences: Sequences,
+    heard_at: Time,
+    /// When this participant last learnt that the other one hears it.
+    acknowledged_at: Time,
+    /// How much of this participant's table the other one has.
+    pub acknowledged: u64,
+    pub table: PeerTable,
+    pub silent: bool,
+}
+
+impl Peer {
+    /// Whether it does not hear this participant.
+    pub fn is_deaf(&self, now: Time, timing: &Timing) -> bool {
+        now.saturating_sub(self.acknowledged_at) > timing.deaf()
+    }
+
+    pub fn silent_for(&self, now: Time) -> Duration {
+        now.saturating_sub(self.heard_at)
+    }
+}
+
+/// The sequences of one incarnation that were seen. A message may arrive a little later than those
+/// that were sent after it, but only once.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sequences {
+    last: u64,
+    /// A bit for each of the 64 up to the last.
+    seen: u64,
+}
+
+impl Sequences {
+    fn is_new(&self, sequence: u64) -> bool {
+        match self.last.checked_sub(sequence) {
+            None => true,
+            Some(before) => before < 64 && self.seen & (1 << before) == 0,
+        }
+    }
+
+    fn note(&mut self, sequence: u64) {
+        match self.last.checked_sub(sequence) {
+            None => {
+                let by = u32::try_from(sequence - self.last).unwrap_or(u32::MAX);
+                self.seen = self.seen.checked_shl(by).unwrap_or(0) | 1;
+                self.last = sequence;
+            }
+            Some(before) if before < 64 => self.seen |= 1 << before,
+            Some(_) => {}
+        }
+    }
+}
+
+/// A process that may be another incarnation of a participant, or replayed.
+#[derive(Clone, Debug)]
+struct Stranger {
+    incarnation: u64,
+    sequence: u64,
+    link_address: LinkAddress,
+    /// This participant's sequence when the process was first heard.
+    since: u64,
+    heard_at: Time,
+}
+
+/// This participant as the others name it in their acknowledgements.
+#[derive(Clone, Copy, Debug)]
+pub struct Own {
+    pub id: Id,
+    pub incarnation: u64,
+    /// Of the last message that was sent.
+    pub sequence: u64,
+}
+
+/// What a message has changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Change {
+    /// Who takes part.
+    pub members: bool,
+    /// A table.
+    pub table: bool,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Peers {
+    peers: BTreeMap<Id, Peer>,
+    strangers: BTreeMap<Id, Stranger>,
+    /// The last participant that was acknowledged; the next message continues after it.
+    turn: Option<Id>,
+}
+
+impl Peers {
+    pub fn iter(&self) -> impl Iterator<Item = (Id, &Peer)> {
+        self.peers.iter().map(|(id, peer)| (*id, peer))
+    }
+
+    pub fn get(&self, id: Id) -> Option<&Peer> {
+        self.peers.get(&id)
+    }
+
+    pub fn get_mut(&mut self, id: Id) -> Option<&mut Peer> {
+        self.peers.get_mut(&id)
+    }
+
+    pub fn alive(&self) -> impl Iterator<Item = (Id, &Peer)> {
+        self.iter().filter(|(_, peer)| !peer.silent)
+    }
+
+    /// Whether a link-layer address is that of a node which takes part.
+    pub fn is_known(&self, link_address: LinkAddress) -> bool {
+        self.peers.values().any(|peer| peer.link_address == link_address)
+            || self.strangers.values().any(|stranger| stranger.link_address == link_address)
+    }
+
+    /// An authenticated message of another participant.
+    pub fn hear(&mut self, message: &Message, own: Own, now: Time) -> Change {
+        let id = Id::of(&message.node, &message.interface);
+        let known = self.peers.get(&id).filter(|peer| peer.incarnation == message.incarnation);
+        let mut change = Change::default();
+        match known.map(|peer| peer.sequences.is_new(message.sequence)) {
+            Some(false) => return change,
+            Some(true) => {}
+            None if !self.admit(id, message, own, now) => return change,
+            None => change.members = true,
+        }
+        let Some(peer) = self.peers.get_mut(&id) else { return change };
+        let is_latest = message.sequence > peer.sequences.last;
+        peer.sequences.note(message.sequence);
+        peer.link_address = message.link_address;
+        peer.heard_at = now;
+        change.members |= std::mem::take(&mut peer.silent);
+        if let Some(own) = acknowledgement(message, own)
+            && is_latest
+        {
+            peer.acknowledged_at = now;
+            peer.acknowledged = own.version;
+        }
+        change.table = peer.table.apply(message.version, &message.changes);
+        change
+    }
+
+    /// Whether an unknown process becomes a participant.
+    fn admit(&mut self, id: Id, message: &Message, own: Own, now: Time) -> bool {
+        let acknowledged = acknowledgement(message, own).map(|heard| heard.sequence);
+        let strangers = &mut self.strangers;
+        let same = strangers.get_mut(&id).filter(|known| known.incarnation == message.incarnation);
+        let Some(stranger) = same else {
+            strangers.retain(|_, stranger| now.saturating_sub(stranger.heard_at) < STRANGER);
+            if !strangers.contains_key(&id) && strangers.len() >= MOST_STRANGERS {
+                return false;
+            }
+            let stranger = Stranger {
+                incarnation: message.incarnation,
+                sequence: message.sequence,
+                link_address: message.link_address,
+                since: own.sequence,
+                heard_at: now,
+            };
+            strangers.insert(id, stranger);
+            return acknowledged.is_some_and(|sequence| sequence >= own.sequence)
+                && own.sequence > 0
+                && self.accept(id, message, now);
+        };
+        if message.sequence <= stranger.sequence {
+            return false;
+        }
+        stranger.sequence = message.sequence;
+        stranger.heard_at = now;
+        let since = stranger.since;
+        acknowledged.is_some_and(|sequence| sequence >= since.max(1))
+            && self.accept(id, message, now)
+    }
+
+    fn accept(&mut self, id: Id, message: &Message, now: Time) -> bool {
+        if !self.peers.contains_key(&id) && self.peers.len() >= MOST_PEERS {
+            // The one that has been silent for longest, if any.
+            let silent = self.peers.iter().filter(|(_, peer)| peer.silent);
+            let oldest = silent.min_by_key(|(_, peer)| peer.heard_at).map(|(id, _)| *id);
+            let Some(oldest) = oldest else { return false };
+            self.peers.remove(&oldest);
+        }
+        self.strangers.remove(&id);
+        let mut table = self.peers.remove(&id).map(|peer| peer.table).unwrap_or_default();
+        table.start_over();
+        let peer = Peer {
+            node: message.node.clone(),
+            interface: message.interface.clone(),
+            link_address: message.link_address,
+            incarnation: message.incarnation,
+            sequences: Sequences::default(),
+            heard_at: now,
+            acknowledged_at: now,
+            acknowledged: 0,
+            table,
+            silent: false,
+        };
+        self.peers.insert(id, peer);
+        true
+    }
+
+    /// Notes who is silent, and forgets who has been for long, or has said farewell. Returns
+    /// whether that is news.
+    pub fn age(&mut self, now: Time, timing: &Timing) -> bool {
+        let mut changed = false;
+        self.peers.retain(|_, peer| {
+            let has_rows = !peer.table.is_complete() || peer.table.rows().next().is_some();
+            has_rows || peer.silent_for(now) <= timing.silence
+        });
+        for peer in self.peers.values_mut() {
+            if !peer.silent && peer.silent_for(now) > timing.silence {
+                peer.silent = true;
+                changed = true;
+            }
+        }
+        self.peers.retain(|_, peer| {
+            let holds = peer.table.rows().any(|(_, entry)| entry.holds.is_some());
+            let limit = if holds { REMEMBERED } else { timing.settle };
+            !peer.silent || peer.silent_for(now) < limit
+        });
+        changed
+    }
+
+    /// When [`Self::age`] has news, if nobody is heard until then.
+    pub fn next_silence(&self, timing: &Timing) -> Option<Time> {
+        let heard = self.alive().map(|(_, peer)| peer.heard_at).min();
+        heard.map(|heard| heard + timing.silence + Duration::from_nanos(1))
+    }
+
+    /// This process did not run for a while: that it heard nobody says nothing about others.
+    pub fn excuse(&mut self, now: Time) {
+        for peer in self.peers.values_mut().filter(|peer| !peer.silent) {
+            peer.heard_at = now;
+            peer.acknowledged_at = now;
+        }
+    }
+
+    pub fn forget_all(&mut self) {
+        *self = Self::default();
+    }
+
+    /// The participants and processes to acknowledge in the next message, in turn if they are
+    /// too many for one.
+    pub fn acknowledgements(&mut self) -> Vec<Heard> {
+        let peers = self.peers.iter().filter(|(_, peer)| !peer.silent).map(|(id, peer)| Heard {
+            id: *id,
+            incarnation: peer.incarnation,
+            sequence: peer.sequences.last,
+            version: peer.table.version(),
+        });
+        let strangers = self.strangers.iter().map(|(id, stranger)| Heard {
+            id: *id,
+            incarnation: stranger.incarnation,
+            sequence: stranger.sequence,
+            version: 0,
+        });
+        let mut heard: Vec<Heard> = peers.chain(strangers).collect();
+        heard.sort_by_key(|heard| (self.turn.is_some_and(|turn| heard.id <= turn), heard.id));
+        heard.truncate(MOST_HEARD);
+        self.turn = heard.last().map(|heard| heard.id);
+        heard
+    }
+}
+
+fn acknowledgement(message: &Message, own: Own) -> Option<&Heard> {
+    message.heard.iter().find(|heard| heard.id == own.id && heard.incarnation == own.incarnation)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sequence_is_accepted_once_and_not_late() {
+        let mut sequences = Sequences::default();
+        let mut accept = |sequence| {
+            let new = sequences.is_new(sequence);
+            sequences.note(sequence);
+            new
+        };
+        assert!(accept(10));
+        assert!(!accept(10));
+        assert!(accept(12));
+        assert!(accept(11));
+        assert!(!accept(11));
+        assert!(!accept(12));
+        assert!(accept(1_000));
+        assert!(!accept(12));
+        assert!(accept(937));
+        assert!(!accept(936));
+        assert!(accept(u64::MAX));
+        assert!(!accept(1_000));
+    }
+}

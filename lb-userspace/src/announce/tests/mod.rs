@@ -1,0 +1,7 @@
+//! Simulated networks of nodes.
+
+mod chaos;
+mod figures;
+mod hostile;
+mod scenarios;
+mod world;

@@ -1,0 +1,297 @@
+//! One thing that happens, and exactly what follows.
+
+use std::time::Duration;
+
+use super::super::*;
+use super::world::{MS, World, address, link_address};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// All addresses have one holder.
+fn settled(nodes: usize, addresses: usize) -> World {
+    let mut world = World::new(nodes, addresses, 1);
+    world.run(SECOND * 15);
+    for number in 0..addresses {
+        let answering = world.answering(address(number));
+        assert_eq!(answering.len(), 1, "{}: {answering:?}", address(number));
+    }
+    world.disturb();
+    world.forget_observations();
+    world
+}
+
+fn holder(world: &World, number: usize) -> usize {
+    let answering = world.answering(address(number));
+    assert_eq!(answering.len(), 1, "{answering:?}");
+    answering[0]
+}
+
+#[test]
+fn a_node_alone_takes_all_addresses_after_it_has_listened() {
+    let mut world = World::new(1, 10, 1);
+    world.run(Timing::default().listen());
+    assert_eq!(world.loads(), [0]);
+    world.run(MS * 100);
+    assert_eq!(world.loads(), [10]);
+}
+
+#[test]
+fn a_new_address_is_announced_within_50_ms_by_the_node_that_keeps_it() {
+    let mut world = settled(3, 4);
+    for node in 0..3 {
+        world.want(node, address(9), Some(Rank::Candidate));
+        world.run(MS);
+    }
+    world.run(MS * 47);
+    let first = holder(&world, 9);
+    world.run(SECOND * 30);
+    assert_eq!(holder(&world, 9), first);
+    assert!(!world.watch.longest_several.contains_key(&address(9)));
+}
+
+#[test]
+fn when_a_node_loses_power_others_take_its_addresses_within_half_a_second() {
+    let mut world = settled(5, 100);
+    let before: Vec<usize> = (0..100).map(|number| holder(&world, number)).collect();
+    world.power_off(0);
+    world.run(SECOND * 5);
+    assert!(world.longest_none() <= MS * 500, "{:?}", world.longest_none());
+    assert!(world.longest_none() >= MS * 200, "{:?}", world.longest_none());
+    assert_eq!(world.longest_several(), Duration::ZERO);
+    for (number, before) in before.iter().enumerate() {
+        assert!(*before == 0 || holder(&world, number) == *before);
+    }
+    let bound = capacity(100, 4);
+    assert!(world.loads().iter().all(|load| *load <= bound), "{:?}", world.loads());
+}
+
+#[test]
+fn an_agent_that_crashes_or_stops_and_comes_back_moves_nothing() {
+    let mut world = settled(3, 30);
+    let before: Vec<usize> = (0..30).map(|number| holder(&world, number)).collect();
+    world.kill(0);
+    world.run(SECOND * 10);
+    world.start(0);
+    world.run(SECOND * 20);
+    world.nodes[1].paused = true;
+    world.run(SECOND * 20);
+    world.resume(1);
+    world.run(SECOND * 20);
+    let after: Vec<usize> = (0..30).map(|number| holder(&world, number)).collect();
+    assert_eq!(before, after);
+    assert_eq!(world.longest_none(), Duration::ZERO);
+    assert_eq!(world.longest_several(), Duration::ZERO);
+}
+
+#[test]
+fn the_addresses_of_a_dead_agent_move_when_the_deadline_passes() {
+    let mut world = settled(3, 30);
+    world.kill(0);
+    world.run(SECOND * 40);
+    assert!(world.longest_none() <= MS * 1_200, "{:?}", world.longest_none());
+    assert_eq!(world.loads()[0], 0);
+    // It returns, and gets its share back.
+    world.start(0);
+    world.run(SECOND * 20);
+    assert!(world.loads()[0] > 0);
+    assert!(world.longest_several() <= MS * 5, "{:?}", world.longest_several());
+}
+
+#[test]
+fn a_process_that_was_paused_beyond_the_deadline_gives_up_what_others_took() {
+    let mut world = settled(2, 10);
+    world.nodes[0].paused = true;
+    world.run(SECOND * 40);
+    assert_eq!(world.loads(), [0, 10]);
+    world.forget_observations();
+    world.resume(0);
+    world.run(SECOND * 30);
+    assert!(world.longest_several() <= MS * 5, "{:?}", world.longest_several());
+    assert!(world.loads()[0] >= 4, "{:?}", world.loads());
+}
+
+#[test]
+fn a_better_node_that_joins_takes_over_before_the_other_stops() {
+    let mut world = settled(3, 60);
+    world.power_off(2);
+    world.run(SECOND * 30);
+    world.forget_observations();
+    world.power_on(2);
+    world.run(SECOND * 5);
+    assert_eq!(world.loads()[2], 0);
+    world.run(SECOND * 15);
+    assert!(world.loads()[2] > 10, "{:?}", world.loads());
+    assert_eq!(world.longest_none(), Duration::ZERO);
+    assert!(world.longest_several() <= MS * 5, "{:?}", world.longest_several());
+    assert!(world.loads().iter().all(|load| *load <= capacity(60, 3)), "{:?}", world.loads());
+}
+
+#[test]
+fn a_node_that_is_excluded_or_leaves_hands_over_without_a_gap() {
+    let mut world = settled(3, 30);
+    for number in 0..30 {
+        world.nodes[0].wanted.insert(address(number), Rank::LastResort);
+    }
+    world.want(0, address(0), Some(Rank::LastResort));
+    world.run(SECOND);
+    assert_eq!(world.loads()[0], 0);
+    world.give(1, Input::Leave);
+    world.run(SECOND);
+    assert_eq!(world.loads(), [0, 0, 30]);
+    assert!(world.news.iter().any(|(_, node, news)| *node == 1 && *news == News::Left));
+    assert_eq!(world.longest_none(), Duration::ZERO);
+    assert!(world.longest_several() <= MS * 5, "{:?}", world.longest_several());
+    // Without another candidate, it serves as the last resort.
+    world.power_off(2);
+    world.run(SECOND * 3);
+    assert_eq!(world.loads(), [30, 0, 0]);
+}
+
+#[test]
+fn an_address_follows_its_candidates() {
+    let mut world = settled(3, 1);
+    let first = holder(&world, 0);
+    let other = (first + 1) % 3;
+    for node in 0..3 {
+        let rank = if node == other { Rank::Candidate } else { Rank::None };
+        world.want(node, address(0), Some(rank));
+    }
+    world.run(SECOND * 3);
+    assert_eq!(holder(&world, 0), other);
+    assert_eq!(world.longest_none(), Duration::ZERO);
+    // Without any candidate, nobody announces it.
+    world.want(other, address(0), Some(Rank::None));
+    world.run(SECOND * 3);
+    assert!(world.answering(address(0)).is_empty());
+    (0..3).for_each(|node| world.want(node, address(0), None));
+    world.run(SECOND * 20);
+    assert_eq!(world.news.len(), 3, "{:?}", world.news);
+}
+
+#[test]
+fn a_withdrawn_service_is_given_up_at_once() {
+    let mut world = settled(3, 2);
+    (0..3).for_each(|node| world.want(node, address(1), None));
+    assert!(world.answering(address(1)).is_empty());
+    assert_eq!(world.answering(address(0)).len(), 1);
+}
+
+#[test]
+fn both_sides_of_a_partition_have_a_holder_and_one_remains_when_it_heals() {
+    let mut world = settled(3, 30);
+    for other in [1, 2] {
+        world.cut.insert((0, other));
+        world.cut.insert((other, 0));
+    }
+    world.run(SECOND * 20);
+    assert_eq!(world.loads()[0], 30);
+    assert_eq!(world.loads()[1] + world.loads()[2], 30);
+    world.cut.clear();
+    world.disturb();
+    world.forget_observations();
+    world.run(SECOND * 30);
+    assert!(world.longest_several() <= MS * 500, "{:?}", world.longest_several());
+    assert_eq!(world.longest_none(), Duration::ZERO);
+    assert_eq!(world.loads().iter().sum::<usize>(), 30);
+}
+
+#[test]
+fn who_is_not_heard_gives_way() {
+    let mut world = settled(3, 30);
+    // What node 0 sends arrives nowhere; it hears all others.
+    world.cut.insert((0, 1));
+    world.cut.insert((0, 2));
+    world.run(SECOND * 60);
+    assert_eq!(world.loads()[0], 0);
+    assert!(world.longest_several() <= MS * 5, "{:?}", world.longest_several());
+    world.want(1, address(40), Some(Rank::Candidate));
+    world.want(2, address(40), Some(Rank::Candidate));
+    world.want(0, address(40), Some(Rank::Candidate));
+    world.run(SECOND * 2);
+    assert_ne!(holder(&world, 40), 0);
+}
+
+#[test]
+fn an_address_that_another_machine_uses_is_not_announced() {
+    const OTHER: LinkAddress = [6, 6, 6, 6, 6, 6];
+    let mut world = settled(2, 1);
+    world.others.insert(address(5), OTHER);
+    (0..2).for_each(|node| world.want(node, address(5), Some(Rank::Candidate)));
+    world.run(SECOND * 10);
+    assert!(world.answering(address(5)).is_empty());
+    let in_use = News::InUse { address: address(5), by: OTHER };
+    assert!(world.news.iter().any(|(_, _, news)| *news == in_use));
+    // It is, once the other machine has gone.
+    world.others.clear();
+    world.run(SECOND * 3);
+    let holder = holder(&world, 5);
+    // A machine that comes later does not get it, but everyone is told again where it is.
+    world.run(SECOND * 10);
+    world.forget_observations();
+    for _ in 0..50 {
+        world.give(holder, Input::Claim { address: address(5), by: OTHER });
+        world.run(MS * 100);
+    }
+    assert_eq!(world.answering(address(5)), [holder]);
+    let disputed = News::Disputed { address: address(5), by: OTHER };
+    assert_eq!(world.news, [(world.news[0].0, holder, disputed)]);
+    assert!(world.announcements.len() <= 3, "{:?}", world.announcements);
+}
+
+#[test]
+fn an_interface_that_is_down_is_given_up_and_taken_again() {
+    let mut world = settled(2, 10);
+    let down = Input::Interface { usable: false, link_address: link_address(0) };
+    world.give(0, down);
+    world.cut.insert((0, 1));
+    world.cut.insert((1, 0));
+    world.run(SECOND);
+    assert_eq!(world.loads(), [0, 10]);
+    world.cut.clear();
+    world.give(0, Input::Interface { usable: true, link_address: link_address(0) });
+    world.run(SECOND * 20);
+    assert!(world.loads()[0] >= 3, "{:?}", world.loads());
+    assert!(world.longest_several() <= MS * 5, "{:?}", world.longest_several());
+}
+
+#[test]
+fn without_the_list_of_services_an_agent_keeps_what_it_had() {
+    let mut world = settled(2, 10);
+    world.kill(0);
+    let identity =
+        Identity { node: "node-0".to_owned(), interface: "eth0".to_owned(), incarnation: 77 };
+    let held: Vec<Held> = world.nodes[0]
+        .kernel
+        .iter()
+        .map(|(address, (_, epoch))| Held { address: *address, epoch: *epoch })
+        .collect();
+    let link = Link::new(identity, world.timing, world.keys.clone(), &held, world.now);
+    world.nodes[0].link = Some(link);
+    world.give(0, Input::Interface { usable: true, link_address: link_address(0) });
+    let before = world.loads();
+    world.run(SECOND * 120);
+    assert_eq!(world.loads(), before);
+    assert_eq!(world.longest_none(), Duration::ZERO);
+}
+
+#[test]
+fn what_the_kernel_refuses_goes_to_another_node() {
+    let mut world = settled(2, 1);
+    let first = holder(&world, 0);
+    world.give(first, Input::Failed(address(0)));
+    world.run(MS * 300);
+    assert_eq!(holder(&world, 0), 1 - first);
+}
+
+#[test]
+fn keys_are_replaced_without_moving_an_address() {
+    let mut world = settled(3, 9);
+    let (old, new) = ("0123456789abcdef0123456789abcdef", "fedcba9876543210fedcba9876543210");
+    for keys in [vec![old, new], vec![new, old], vec![new]] {
+        for node in 0..3 {
+            world.give(node, Input::Keys(Keys::derive(&keys)));
+            world.run(SECOND);
+        }
+    }
+    assert_eq!(world.news, []);
+}

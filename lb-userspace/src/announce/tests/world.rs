@@ -1,0 +1,402 @@
+//! A link with nodes, in simulated time: processes that run, pause and end, kernels that answer
+//! until a deadline, and a network that loses, delays and reorders.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
+
+use super::super::*;
+
+pub const MS: Duration = Duration::from_millis(1);
+
+pub fn address(number: usize) -> IpAddr {
+    Ipv4Addr::from(0xc633_6400 + number as u32).into()
+}
+
+pub fn link_address(node: usize) -> LinkAddress {
+    [2, 0, 0, 0, 0, node as u8]
+}
+
+/// Numbers that follow from a seed.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        lb_common::hash::mix(self.0) % limit.max(1)
+    }
+}
+
+pub struct Node {
+    /// The process; `None` if it has ended.
+    pub link: Option<Link>,
+    pub paused: bool,
+    /// Off: its kernel answers nothing.
+    pub powered: bool,
+    pub wanted: BTreeMap<IpAddr, Rank>,
+    /// What its kernel answers for: deadline and epoch.
+    pub kernel: BTreeMap<IpAddr, (Time, u32)>,
+    watched: BTreeSet<IpAddr>,
+    /// What arrives while the process is paused.
+    inbox: VecDeque<Vec<u8>>,
+}
+
+enum Event {
+    Datagram { to: usize, octets: Vec<u8> },
+    Probe { from: usize, to: usize, address: IpAddr },
+    Claim { to: usize, address: IpAddr, by: LinkAddress },
+}
+
+pub struct World {
+    pub now: Time,
+    pub nodes: Vec<Node>,
+    pub timing: Timing,
+    pub keys: Keys,
+    pub random: Random,
+    /// Directions that lose everything.
+    pub cut: BTreeSet<(usize, usize)>,
+    /// Of a thousand datagrams, how many are lost; never more than two in a row.
+    pub loss: u64,
+    pub delay: Duration,
+    lost: BTreeMap<(usize, usize), u32>,
+    /// Machines without Millrace, and what they use.
+    pub others: BTreeMap<IpAddr, LinkAddress>,
+    queue: BTreeMap<(Time, u64), Event>,
+    number: u64,
+    pub announcements: Vec<(Time, usize, IpAddr)>,
+    pub news: Vec<(Time, usize, News)>,
+    pub octets: usize,
+    /// The last datagram of each node.
+    pub sent: BTreeMap<usize, Vec<u8>>,
+    pub watch: Watch,
+    /// Which kernels answer, or which processes run, may have changed.
+    changed: bool,
+}
+
+/// For how long addresses had no or several answering kernels, since the last disturbance.
+#[derive(Default)]
+pub struct Watch {
+    pub disturbed: Time,
+    none: BTreeMap<IpAddr, Time>,
+    several: BTreeMap<IpAddr, Time>,
+    pub longest_none: BTreeMap<IpAddr, Duration>,
+    pub longest_several: BTreeMap<IpAddr, Duration>,
+    /// The same while the process of one of the nodes does not run.
+    pub longest_several_without_process: Duration,
+}
+
+impl World {
+    pub fn new(nodes: usize, addresses: usize, seed: u64) -> Self {
+        let wanted: BTreeMap<IpAddr, Rank> =
+            (0..addresses).map(|number| (address(number), Rank::Candidate)).collect();
+        let mut world = Self {
+            now: Time::from_secs(1_000),
+            nodes: Vec::new(),
+            timing: Timing::default(),
+            keys: Keys::derive(["0123456789abcdef0123456789abcdef"]),
+            random: Random(seed),
+            cut: BTreeSet::new(),
+            loss: 0,
+            delay: MS * 2,
+            lost: BTreeMap::new(),
+            others: BTreeMap::new(),
+            queue: BTreeMap::new(),
+            number: 0,
+            announcements: Vec::new(),
+            news: Vec::new(),
+            octets: 0,
+            sent: BTreeMap::new(),
+            watch: Watch::default(),
+            changed: true,
+        };
+        for node in 0..nodes {
+            world.nodes.push(Node {
+                link: None,
+                paused: false,
+                powered: true,
+                wanted: wanted.clone(),
+                kernel: BTreeMap::new(),
+                watched: BTreeSet::new(),
+                inbox: VecDeque::new(),
+            });
+            world.start(node);
+        }
+        world
+    }
+
+    /// Starts a process, which finds what its kernel answers for.
+    pub fn start(&mut self, node: usize) {
+        let identity = Identity {
+            node: format!("node-{node}"),
+            interface: "eth0".to_owned(),
+            incarnation: self.random.below(u64::MAX),
+        };
+        let held: Vec<Held> = self.nodes[node]
+            .kernel
+            .iter()
+            .map(|(address, (_, epoch))| Held { address: *address, epoch: *epoch })
+            .collect();
+        let link = Link::new(identity, self.timing, self.keys.clone(), &held, self.now);
+        self.nodes[node].link = Some(link);
+        self.nodes[node].paused = false;
+        self.nodes[node].inbox.clear();
+        self.give(node, Input::Interface { usable: true, link_address: link_address(node) });
+        let wanted = self.nodes[node].wanted.clone();
+        self.give(node, Input::Wanted(wanted));
+    }
+
+    pub fn kill(&mut self, node: usize) {
+        self.nodes[node].link = None;
+        self.nodes[node].paused = false;
+    }
+
+    pub fn power_off(&mut self, node: usize) {
+        self.kill(node);
+        self.nodes[node].powered = false;
+        self.nodes[node].kernel.clear();
+        self.nodes[node].watched.clear();
+    }
+
+    pub fn power_on(&mut self, node: usize) {
+        self.nodes[node].powered = true;
+        self.start(node);
+    }
+
+    pub fn resume(&mut self, node: usize) {
+        self.nodes[node].paused = false;
+        // In any order: the timer may come before or between what has arrived.
+        if self.random.below(2) == 0 {
+            self.give(node, Input::Timer);
+        }
+        while let Some(octets) = self.nodes[node].inbox.pop_front() {
+            self.give(node, Input::Received(&octets));
+        }
+    }
+
+    pub fn want(&mut self, node: usize, address: IpAddr, rank: Option<Rank>) {
+        match rank {
+            Some(rank) => drop(self.nodes[node].wanted.insert(address, rank)),
+            None => drop(self.nodes[node].wanted.remove(&address)),
+        }
+        if self.runs(node) {
+            let wanted = self.nodes[node].wanted.clone();
+            self.give(node, Input::Wanted(wanted));
+        }
+    }
+
+    pub fn runs(&self, node: usize) -> bool {
+        let node = &self.nodes[node];
+        node.powered && !node.paused && node.link.is_some()
+    }
+
+    /// Nodes whose kernel answers for an address.
+    pub fn answering(&self, address: IpAddr) -> Vec<usize> {
+        let answers = |node: &Node| {
+            node.powered && node.kernel.get(&address).is_some_and(|(until, _)| *until > self.now)
+        };
+        (0..self.nodes.len()).filter(|node| answers(&self.nodes[*node])).collect()
+    }
+
+    pub fn give(&mut self, node: usize, input: Input<'_>) {
+        let now = self.now;
+        let Some(link) = &mut self.nodes[node].link else { return };
+        for effect in link.handle(input, now) {
+            self.perform(node, effect);
+        }
+    }
+
+    fn perform(&mut self, node: usize, effect: Effect) {
+        let kernel = &mut self.nodes[node];
+        match effect {
+            Effect::Send(octets) => {
+                assert!(octets.len() <= LONGEST, "{}", octets.len());
+                self.octets += octets.len();
+                self.sent.insert(node, octets.clone());
+                for to in 0..self.nodes.len() {
+                    if to != node && !self.is_lost(node, to) {
+                        self.enqueue(Event::Datagram { to, octets: octets.clone() });
+                    }
+                }
+            }
+            Effect::Announce { address, epoch, hold } => {
+                kernel.kernel.insert(address, (self.now + hold, epoch));
+                self.changed = true;
+            }
+            Effect::Withdraw(address) => {
+                kernel.kernel.remove(&address);
+                self.changed = true;
+            }
+            Effect::Watch(address) => drop(kernel.watched.insert(address)),
+            Effect::Unwatch(address) => drop(kernel.watched.remove(&address)),
+            Effect::Transmit(Frame::Announcement { address, .. }) => {
+                self.announcements.push((self.now, node, address));
+                self.claim(node, address);
+            }
+            Effect::Transmit(Frame::Probe(address)) => {
+                for to in 0..self.nodes.len() {
+                    if to != node && !self.is_lost(node, to) {
+                        self.enqueue(Event::Probe { from: node, to, address });
+                    }
+                }
+                if let Some(by) = self.others.get(&address).copied() {
+                    self.enqueue(Event::Claim { to: node, address, by });
+                }
+            }
+            Effect::Transmit(Frame::ProbeOf(address, to)) => {
+                let to = usize::from(to[5]);
+                if !self.is_lost(node, to) {
+                    self.enqueue(Event::Probe { from: node, to, address });
+                }
+            }
+            Effect::Report(news) => self.news.push((self.now, node, news)),
+        }
+    }
+
+    /// A node's frame says that it has the address.
+    fn claim(&mut self, node: usize, address: IpAddr) {
+        for to in 0..self.nodes.len() {
+            if to != node && !self.is_lost(node, to) {
+                self.enqueue(Event::Claim { to, address, by: link_address(node) });
+            }
+        }
+    }
+
+    fn is_lost(&mut self, from: usize, to: usize) -> bool {
+        if self.cut.contains(&(from, to)) {
+            return true;
+        }
+        let in_row = self.lost.entry((from, to)).or_default();
+        let lost = *in_row < 2 && self.random.below(1_000) < self.loss;
+        *in_row = if lost { *in_row + 1 } else { 0 };
+        lost
+    }
+
+    fn enqueue(&mut self, event: Event) {
+        let delay = self.delay.as_micros() as u64;
+        let at = self.now + Duration::from_micros(50 + self.random.below(delay));
+        self.number += 1;
+        self.queue.insert((at, self.number), event);
+    }
+
+    /// Lets time pass.
+    pub fn run(&mut self, duration: Duration) {
+        let end = self.now + duration;
+        self.observe();
+        loop {
+            let timers = (0..self.nodes.len()).filter(|node| self.runs(*node));
+            let next_timer = |node: usize| {
+                let link = self.nodes[node].link.as_ref();
+                // A process gets the processor a little later than it asked for.
+                let due = link.map_or(end, Link::next_timer).max(self.now);
+                (due + MS / 4, node)
+            };
+            let timer = timers.map(next_timer).min();
+            let event = self.queue.keys().next().map(|(at, _)| *at);
+            let expiry = self.nodes.iter().flat_map(|node| node.kernel.values());
+            let expiry = expiry.map(|(until, _)| *until).filter(|until| *until > self.now).min();
+            let next = [timer.map(|(at, _)| at), event, expiry].into_iter().flatten().min();
+            let Some(next) = next.filter(|next| *next <= end) else { break };
+            self.now = next.max(self.now);
+            if event == Some(next) {
+                if let Some((_, event)) = self.queue.pop_first() {
+                    self.happen(event);
+                }
+            } else if let Some((at, node)) = timer
+                && at == next
+            {
+                self.give(node, Input::Timer);
+            } else {
+                self.changed = true;
+            }
+            if std::mem::take(&mut self.changed) {
+                self.observe();
+            }
+        }
+        self.now = end;
+        self.observe();
+    }
+
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::Datagram { to, octets } => {
+                if self.runs(to) {
+                    self.give(to, Input::Received(&octets));
+                } else if self.nodes[to].paused && self.nodes[to].inbox.len() < 200 {
+                    self.nodes[to].inbox.push_back(octets);
+                }
+            }
+            Event::Probe { from, to, address } => {
+                if self.answering(address).contains(&to) && !self.is_lost(to, from) {
+                    self.enqueue(Event::Claim { to: from, address, by: link_address(to) });
+                }
+            }
+            Event::Claim { to, address, by } => {
+                if self.runs(to) && self.nodes[to].watched.contains(&address) {
+                    self.give(to, Input::Claim { address, by });
+                }
+            }
+        }
+    }
+
+    /// From now on, what follows is due to something new.
+    pub fn disturb(&mut self) {
+        self.watch.disturbed = self.now;
+        self.watch.none.clear();
+        self.watch.several.clear();
+    }
+
+    fn observe(&mut self) {
+        let now = self.now;
+        let addresses: BTreeSet<IpAddr> =
+            self.nodes.iter().flat_map(|node| node.wanted.keys().copied()).collect();
+        for address in addresses {
+            let answering = self.answering(address);
+            let candidates = (0..self.nodes.len()).filter(|node| self.runs(*node));
+            let is_wanted = candidates
+                .filter_map(|node| self.nodes[node].wanted.get(&address))
+                .any(|rank| *rank != Rank::None);
+            if answering.is_empty() && is_wanted {
+                let since = *self.watch.none.entry(address).or_insert(now);
+                let longest = self.watch.longest_none.entry(address).or_default();
+                *longest = now.saturating_sub(since).max(*longest);
+            } else {
+                self.watch.none.remove(&address);
+            }
+            if answering.len() > 1 {
+                let since = *self.watch.several.entry(address).or_insert(now);
+                let lasted = now.saturating_sub(since);
+                if answering.iter().all(|node| self.runs(*node)) {
+                    let longest = self.watch.longest_several.entry(address).or_default();
+                    *longest = lasted.max(*longest);
+                } else {
+                    let longest = &mut self.watch.longest_several_without_process;
+                    *longest = lasted.max(*longest);
+                }
+            } else {
+                self.watch.several.remove(&address);
+            }
+        }
+    }
+
+    /// How many addresses each node answers for.
+    pub fn loads(&self) -> Vec<usize> {
+        let holds =
+            |node: &Node| node.kernel.values().filter(|(until, _)| *until > self.now).count();
+        self.nodes.iter().map(|node| if node.powered { holds(node) } else { 0 }).collect()
+    }
+
+    pub fn longest_none(&self) -> Duration {
+        self.watch.longest_none.values().max().copied().unwrap_or_default()
+    }
+
+    pub fn longest_several(&self) -> Duration {
+        self.watch.longest_several.values().max().copied().unwrap_or_default()
+    }
+
+    pub fn forget_observations(&mut self) {
+        self.watch = Watch::default();
+        self.announcements.clear();
+        self.news.clear();
+        self.octets = 0;
+    }
+}

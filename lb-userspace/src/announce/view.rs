@@ -1,0 +1,131 @@
+//! What people see of an election.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::hold::Whereabouts;
+use super::identity::Rank;
+use super::link::{Counts, Link};
+use super::timing::Time;
+
+/// One link.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct LinkView {
+    pub interface: String,
+    pub usable: bool,
+    pub authenticated: bool,
+    pub listening: bool,
+    pub received: u64,
+    pub refused: u64,
+    pub sent: u64,
+    pub taken: u64,
+    pub planned: u64,
+    pub conflicts: u64,
+    pub peers: Vec<PeerView>,
+    pub addresses: Vec<AddressView>,
+}
+
+/// Another participant.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PeerView {
+    pub node: String,
+    pub interface: String,
+    pub silent: bool,
+    /// It does not hear this node.
+    pub deaf: bool,
+    pub holds: usize,
+}
+
+/// One address on one link.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AddressView {
+    pub address: IpAddr,
+    /// The node that holds the address, as far as this one knows.
+    pub holder: Option<String>,
+    pub epoch: Option<u32>,
+    /// How long this node has held it, in seconds.
+    pub held_seconds: Option<u64>,
+    /// Why this node does not hold it.
+    pub why_not_here: Option<String>,
+}
+
+impl Link {
+    pub fn view(&self, now: Time) -> LinkView {
+        let Counts { received, refused, sent, taken, planned, conflicts } = self.counts();
+        let peers = self.peers.iter().map(|(_, peer)| PeerView {
+            node: peer.node.clone(),
+            interface: peer.interface.clone(),
+            silent: peer.silent,
+            deaf: peer.is_deaf(now, &self.timing),
+            holds: peer.table.rows().filter(|(_, entry)| entry.holds.is_some()).count(),
+        });
+        let known = self.wanted.iter().flatten().map(|(address, _)| *address);
+        let mut known: Vec<IpAddr> = known.chain(self.addresses.keys().copied()).collect();
+        known.sort_unstable();
+        known.dedup();
+        LinkView {
+            interface: self.identity.interface.clone(),
+            usable: self.usable,
+            authenticated: self.keys.authenticate(),
+            listening: self.listening.is_some(),
+            received,
+            refused,
+            sent,
+            taken,
+            planned,
+            conflicts,
+            peers: peers.collect(),
+            addresses: known.into_iter().map(|address| self.view_of(address, now)).collect(),
+        }
+    }
+
+    fn view_of(&self, address: IpAddr, now: Time) -> AddressView {
+        let state = self.addresses.get(&address).copied().unwrap_or(Whereabouts::Elsewhere);
+        if let Some(holding) = state.holding() {
+            let held: Duration = now.saturating_sub(holding.since);
+            return AddressView {
+                address,
+                holder: Some(self.identity.node.clone()),
+                epoch: Some(holding.epoch),
+                held_seconds: Some(held.as_secs()),
+                why_not_here: None,
+            };
+        }
+        let holders = self.peers.iter().filter_map(|(id, peer)| {
+            let epoch = peer.table.get(address).holds?;
+            Some((!peer.silent, epoch, id.weight(address), peer))
+        });
+        let holder = holders.max_by_key(|(alive, epoch, weight, _)| (*alive, *epoch, *weight));
+        AddressView {
+            address,
+            epoch: holder.as_ref().map(|(_, epoch, _, _)| *epoch),
+            holder: holder.map(|(_, _, _, peer)| peer.node.clone()),
+            held_seconds: None,
+            why_not_here: Some(self.why_not(address, state)),
+        }
+    }
+
+    fn why_not(&self, address: IpAddr, state: Whereabouts) -> String {
+        let wanted = self.wanted.as_ref().and_then(|wanted| wanted.get(&address));
+        match state {
+            Whereabouts::Blocked { by: Some([a, b, c, d, e, f]), .. } => {
+                format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x} uses the address")
+            }
+            Whereabouts::Blocked { by: None, .. } => "the kernel refused it".to_owned(),
+            Whereabouts::Answered { .. } => "its node is silent, but answers for it".to_owned(),
+            Whereabouts::Probing(_) => "asking whether another machine uses it".to_owned(),
+            _ if !self.usable => "the interface is down".to_owned(),
+            _ if self.listening.is_some() => "listening to the other nodes".to_owned(),
+            _ if self.leaving.is_some() => "the agent is shutting down".to_owned(),
+            _ if wanted.copied().unwrap_or_default() == Rank::None => {
+                "this node is no candidate".to_owned()
+            }
+            _ => match self.choice.chosen.get(&address) {
+                Some(chosen) if chosen.id == self.id => "moves here soon".to_owned(),
+                _ => "another node comes first".to_owned(),
+            },
+        }
+    }
+}
