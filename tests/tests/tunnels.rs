@@ -67,6 +67,9 @@ impl Tunnels {
             let via = if address.contains(':') { "fd07:2::2" } else { "10.7.2.2" };
             router.route(address, via)?;
         }
+        // Without a tunnel, the node sends packets to the pod's own address.
+        router.route("10.244.2.0/24", "10.7.3.2")?;
+        router.route("fd00:10:244:2::/64", "fd07:3::2")?;
         let pod = other.pod("pod", &["10.244.2.10", "fd00:10:244:2::10"])?;
         let server = pod.http_server(&["10.244.2.10:8080", "[fd00:10:244:2::10]:8080"], "pod")?;
         let echos = [
@@ -159,7 +162,9 @@ endpoints: [{addresses: ['fd00:10:244:2::10'], nodeName: other}]
 
 fn manifests() -> String {
     let service = |(kind, number)| SERVICE.replace("KIND", kind).replace("NUMBER", number);
-    [NODES.to_owned()].into_iter().chain([("ipip", "10"), ("gue", "11")].map(service)).collect()
+    let services = [("ipip", "10"), ("gue", "11"), ("default", "12")].map(service);
+    let all: String = [NODES.to_owned()].into_iter().chain(services).collect();
+    all.replace("annotations: {millrace.io/forwarding: default}", "annotations: {}")
 }
 
 fn clients_are_served(sending: Sending) -> Result<()> {
@@ -264,7 +269,8 @@ fn keyed_tunnels_serve_clients(sending: Sending) -> Result<()> {
     let network = Tunnels::with_key(sending, 1500, Some(KEY))?;
     let nodes =
         "(src host 10.7.2.2 and dst host 10.7.3.2) or (src host fd07:2::2 and dst host fd07:3::2)";
-    let without_key = format!("({nodes}) and not udp dst port 6080");
+    // Replies to probes come from the port.
+    let without_key = format!("({nodes}) and not udp port 6080");
     let others = network.router.capture("node0", &without_key)?;
     for address in KINDS.iter().flat_map(|(_, addresses)| addresses) {
         assert_eq!(network.curl(&format!("http://{address}"))?, "pod");
@@ -284,6 +290,66 @@ fn keyed_tunnels_serve_clients_by_xdp() -> Result<()> {
 #[test]
 fn keyed_tunnels_serve_clients_without_xdp() -> Result<()> {
     keyed_tunnels_serve_clients(Sending::TcAlone)
+}
+
+/// The addresses of the Service without an annotation, and of the client and the node as the backend
+/// sees them.
+const DEFAULT: [(&str, &str, &str); 2] =
+    [("203.0.113.12", "10.7.1.2", "10.7.2.2"), ("[2001:db8:113::12]", "fd07:1::2", "fd07:2::2")];
+
+/// Waits until the backend sees clients with this address.
+fn wait_for_client(network: &Tunnels, address: &str, client: &str) -> Result<()> {
+    let url = format!("http://{address}/client");
+    let what = format!("clients of {address} are seen as {client}");
+    wait_until(&what, SOON, || network.curl(&url).is_ok_and(|seen| seen == client))
+        .with_context(|| network.counters())
+}
+
+/// By default, tunnels lead to nodes that return probes.
+fn tunnels_lead_to_nodes_that_return_probes(sending: Sending) -> Result<()> {
+    let network = Tunnels::with_key(sending, 1500, Some(KEY))?;
+    let accepted = network.router.capture("client0", "src host 203.0.113.12 and tcp[13] == 18")?;
+    for (address, client, _) in DEFAULT {
+        wait_for_client(&network, address, client)?;
+    }
+    // 1500 without IP, UDP, the key and again IP and TCP.
+    let is_reduced = || accepted.lines().iter().any(|line| line.contains("mss 1420,"));
+    wait_until("the segment size fits in the tunnel", SOON, is_reduced)
+        .with_context(|| accepted.lines().join("\n"))?;
+    let nodes = |state: &str, count: u8| {
+        let metrics = network.node.curl("http://127.0.0.1:10249/metrics").unwrap_or_default();
+        metrics.contains(&format!("millrace_tunnel_nodes{{state=\"{state}\"}} {count}\n"))
+    };
+    wait_until("both families are counted", SOON, || nodes("decapsulates", 2))?;
+    // Something on the path begins to drop tunnels.
+    for family in ["-4", "-6"] {
+        let drop = "rule add iif node0 ipproto udp dport 6080 blackhole";
+        network.router.ip(&format!("{family} {drop}"))?;
+    }
+    wait_until("the nodes are silent", SOON, || nodes("silent", 2))?;
+    for (address, _, node) in DEFAULT {
+        wait_for_client(&network, address, node)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn tunnels_lead_to_nodes_that_return_probes_by_xdp() -> Result<()> {
+    tunnels_lead_to_nodes_that_return_probes(Sending::Xdp)
+}
+
+#[test]
+fn tunnels_lead_to_nodes_that_return_probes_without_xdp() -> Result<()> {
+    tunnels_lead_to_nodes_that_return_probes(Sending::TcAlone)
+}
+
+#[test]
+fn without_a_key_no_tunnel_is_used_by_default() -> Result<()> {
+    let network = Tunnels::new(Sending::Xdp, 1500)?;
+    for (address, _, node) in DEFAULT {
+        wait_for_client(&network, address, node)?;
+    }
+    Ok(())
 }
 
 /// With most network plugins, packets from a pod to another node have the pod's node as their
