@@ -11,7 +11,7 @@ use lb_common::layout::{
     TunnelKey, TunnelTarget,
 };
 
-use crate::DEVICE;
+use crate::universe::DEVICE;
 
 /// An address, a port and a protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -12,8 +12,8 @@ use crate::neighbour::{self, Meaning};
 use crate::reply::Translated;
 use crate::tunnel::{self, Tunnel};
 use crate::{
-    Change, DEVICE, End, Event, Fate, Hook, Host, Outcome, Reply, Scenario, announced,
-    announcement, checksum, universe,
+    Change, End, Event, Fate, Hook, Host, Outcome, Reply, Scenario, announced, announcement,
+    checksum, universe,
 };
 
 /// What a run covered.
@@ -78,7 +78,7 @@ struct Day {
 
 impl Day {
     fn new(scenario: &Scenario) -> Self {
-        let mut host = Host::new(7, DEVICE);
+        let mut host = Host::new(7, universe::DEVICE);
         host.tables.now.set(Ticks(1 << 24));
         // So few ports that they run out.
         host.tables.settings.snat_port_count = 7;

@@ -13,6 +13,7 @@
 
 mod change;
 pub mod checksum;
+mod event;
 #[cfg(feature = "http")]
 pub mod http;
 mod input;
@@ -33,13 +34,14 @@ pub mod wire;
 pub use change::{
     Change, End, announced, announcement, backend_tag, damaged_return, destination_bit, source_bit,
 };
+pub use event::{Event, Reply};
 pub use input::Input;
 pub use invariants::Met;
 pub use parser::parser;
 pub use random::{random_bytes, shrink};
 pub use reply::Translated;
 pub use run::{Fate, Hook, Host, Outcome};
-pub use scenario::{DEVICE, Event, Reply, Scenario};
+pub use scenario::Scenario;
 
 /// Runs the scenario that the bytes describe on the host, and checks all properties.
 pub fn pipeline(bytes: &[u8]) {

@@ -6,11 +6,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use lb_common::header::protocol::ICMPV6;
 
 use crate::checksum::{self, octets};
-use crate::universe::{self, client, node, service};
+use crate::universe::{self, LINK_ADDRESS as OWN, client, node, service};
 use crate::{Change, Event, Hook, Input};
-
-/// The link-layer address of the device that packets arrive on.
-pub const OWN: [u8; 6] = [2, 0, 0, 0, 1, 1];
 
 const ALL_NODES: [u8; 6] = [0x33, 0x33, 0, 0, 0, 1];
 

@@ -4,7 +4,8 @@ use lb_common::header::protocol::{ICMP, ICMPV6, SCTP, TCP, UDP};
 use lb_common::layout::{Bitmap, DESTINATION_WORDS, Reason, SOURCE_WORDS};
 
 use crate::inspect::{self, Other};
-use crate::{DEVICE, Fate, Hook, Host};
+use crate::universe::DEVICE;
+use crate::{Fate, Hook, Host};
 
 /// Without any Service, a packet passes unmodified, and is counted for the reason that its headers
 /// give.

@@ -7,7 +7,7 @@ use lb_common::datapath::{Role, Stage, Verdict};
 use lb_common::host::{self, Entry, Exit, Frame, HostTables, Routes};
 use lb_common::layout::{Device, NeighbourEvent, Reason};
 
-use crate::neighbour;
+use crate::universe::{self, LINK_ADDRESS};
 
 /// Where a packet reaches the data plane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,15 +55,15 @@ pub struct Host {
 impl Host {
     pub fn new(flow_seed: u64, device: u32) -> Self {
         let mut tables = HostTables::new(BUCKETS, flow_seed);
-        let link_address = neighbour::OWN;
-        let entry = Device { flags: Device::TRANSMIT, link_address, ..Device::default() };
+        let entry =
+            Device { flags: Device::TRANSMIT, link_address: LINK_ADDRESS, ..Device::default() };
         tables.devices.insert(device, entry);
         Self { tables, routes: Routes::default(), device }
     }
 
     /// Adds a second device, and the routes.
     pub fn set_routes(&mut self, routes: Vec<(IpAddr, Exit)>) {
-        let address = |v6| crate::universe::node(v6, 1);
+        let address = |v6| universe::node(v6, 1);
         for (index, flags) in [(self.device, Device::TRANSMIT), (OTHER_DEVICE, Device::REDIRECT)] {
             let (IpAddr::V4(v4), IpAddr::V6(v6)) = (address(false), address(true)) else { return };
             let entry = Device {

@@ -5,27 +5,8 @@ use std::net::IpAddr;
 use lb_common::host::Exit;
 
 use crate::packet::{self, SKEWS};
-use crate::universe::{self, BACKENDS};
-use crate::{Change, Hook, Input, neighbour, run, state, tunnel};
-
-#[derive(Clone, Debug)]
-pub enum Event {
-    Change(Change),
-    Packet(Hook, Vec<u8>),
-    /// A reply to the last translated packet, or its sender's next packet.
-    Reply(Reply),
-}
-
-/// A reply to a packet, or its sender's next packet.
-#[derive(Clone, Copy, Debug)]
-pub struct Reply {
-    /// From the same sender, instead of from the receiver.
-    pub again: bool,
-    /// Ignored for UDP; for SCTP they select a chunk of the same meaning.
-    pub tcp_flags: u8,
-    /// Added to TCP's sequence and acknowledgement numbers, or to SCTP's verification tag.
-    pub skew: u32,
-}
+use crate::universe::{self, BACKENDS, DEVICE};
+use crate::{Change, Event, Hook, Input, Reply, neighbour, run, state, tunnel};
 
 /// The initial tables, and what happens after that.
 #[derive(Clone, Debug)]
@@ -63,9 +44,6 @@ fn flood(input: &mut Input, events: &mut Vec<Event>) {
         events.extend([0x12, 0x10].map(reply));
     }
 }
-
-/// The device that all packets arrive on.
-pub const DEVICE: u32 = 1;
 
 fn routes(input: &mut Input) -> Vec<(IpAddr, Exit)> {
     let addresses = [false, true].into_iter().flat_map(|v6| {

@@ -4,6 +4,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use lb_common::header::protocol::{SCTP, TCP, UDP};
 
+/// The device that all packets arrive on, and its link-layer address.
+pub const DEVICE: u32 = 1;
+pub const LINK_ADDRESS: [u8; 6] = [2, 0, 0, 0, 1, 1];
+
 pub const PROTOCOLS: [u8; 3] = [TCP, UDP, SCTP];
 pub const PORTS: [u16; 3] = [80, 53, 3868];
 pub const NODE_PORTS: [u16; 2] = [30080, 30053];

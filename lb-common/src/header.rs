@@ -209,6 +209,9 @@ impl Arp {
     }
 }
 
+/// The hop limit of neighbour discovery: packets with another one have crossed a router.
+pub const LINK_HOP_LIMIT: u8 = 255;
+
 /// A neighbour solicitation or advertisement, without its options.
 #[repr(C)]
 #[derive(Debug)]

@@ -13,6 +13,7 @@ use tracing_subscriber::EnvFilter;
 
 use super::ingress::IngressSettings;
 use super::load_balancer::{ControllerSettings, LoadBalancerSettings};
+use super::values::{Address, address};
 use crate::model::forwarding_named;
 use crate::network::{DeviceSelector, NodePortAddresses};
 use crate::settings::{
@@ -312,19 +313,6 @@ impl AgentSettings {
                 .to_string_lossy()
                 .into_owned()),
         }
-    }
-}
-
-/// Listen address; none if it is off.
-#[derive(Clone, Copy, Debug)]
-pub struct Address(pub Option<SocketAddr>);
-
-pub fn address(text: &str) -> Result<Address, String> {
-    match text {
-        "off" | "" => Ok(Address(None)),
-        _ => text.parse().map(|address| Address(Some(address))).map_err(|_| {
-            "neither an address and port, such as 127.0.0.1:10249, nor `off`".to_owned()
-        }),
     }
 }
 

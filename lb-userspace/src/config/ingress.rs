@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use clap::{ArgAction, Args, ValueEnum};
 use ipnet::IpNet;
 
-use super::declared::{Address, address};
+use super::values::{Address, address, namespaced_name};
 use crate::model::ServiceName;
 
 /// Settings of the Ingress proxy.
@@ -211,17 +211,6 @@ fn size(text: &str) -> Result<Size, String> {
     bytes
         .map(|bytes| Size(Some(bytes)))
         .ok_or_else(|| "not a size such as 8m, nor `off`".to_owned())
-}
-
-pub fn namespaced_name(text: &str) -> Result<ServiceName, String> {
-    match text.split_once('/') {
-        Some((namespace, name))
-            if !namespace.is_empty() && !name.is_empty() && !name.contains('/') =>
-        {
-            Ok(ServiceName::new(namespace, name))
-        }
-        _ => Err("not a namespace and name, such as kube-system/ingress".to_owned()),
-    }
 }
 
 fn status_address(text: &str) -> Result<String, String> {

@@ -2,8 +2,7 @@
 
 use clap::{ArgAction, Args};
 
-use super::declared::{Address, address};
-use super::ingress::namespaced_name;
+use super::values::{Address, address, namespaced_name};
 use crate::ipam::{self, CLASS, Range};
 use crate::kinds::METALLB_NAMESPACE;
 use crate::model::ServiceName;

@@ -14,6 +14,7 @@ mod problem;
 #[cfg(test)]
 mod reference;
 mod validate;
+mod values;
 
 use clap::builder::{PossibleValue, TypedValueParser};
 use clap::error::{ContextKind, ContextValue, ErrorKind};

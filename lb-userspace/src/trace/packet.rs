@@ -8,7 +8,7 @@ use etherparse::{
     IpNumber, LaxNetSlice, LaxSlicedPacket, PacketBuilder, TcpHeader, TransportSlice,
 };
 use lb_common::datapath::{arp, ndp};
-use lb_common::header::protocol;
+use lb_common::header::{LINK_HOP_LIMIT, protocol};
 use serde::Serialize;
 
 use crate::notation::{TCP_FLAGS, tcp_flag_names};
@@ -94,7 +94,7 @@ pub fn request(arp: bool, source: IpAddr, target: IpAddr) -> Result<Vec<u8>> {
             rest.extend(SENDER);
             let mut frame = Vec::new();
             PacketBuilder::ethernet2(SENDER, link)
-                .ipv6(source.octets(), group.octets, ndp::HOP_LIMIT)
+                .ipv6(source.octets(), group.octets, LINK_HOP_LIMIT)
                 .icmpv6_raw(ndp::SOLICITATION, 0, [0; 4])
                 .write(&mut frame, &rest)
                 .context("such a packet can't be made")?;

@@ -10,7 +10,7 @@ use aya::programs::{TestRun, TestRunOptions, TestRunResult};
 use aya::util::nr_cpus;
 use fuzz::{
     Change, End, Fate, Hook, Outcome, announced, announcement, damaged_return, destination_bit,
-    neighbour, source_bit,
+    source_bit, universe,
 };
 use lb_common::datapath::DEFERRED;
 use lb_common::family::{Family, V4, V6};
@@ -78,7 +78,7 @@ impl RandomKernel {
         let pins = Pins::open(&topology.pins())?;
         let mut data_plane = DataPlane::load(&pins, Sizes::for_flows(flows))?;
         let mut tables = data_plane.tables()?;
-        let device = Device { transmit: true, mac: neighbour::OWN, ..Device::default() };
+        let device = Device { transmit: true, mac: universe::LINK_ADDRESS, ..Device::default() };
         tables.change_devices(&[(TEST_RUN_DEVICE, Some(device))].into())?;
         let mapped = |name: &str, size| Mapped::new(&open(&pins.map(name))?, size);
         let hash = |name: &str| Ok::<_, anyhow::Error>(Map::LruHashMap(open(&pins.map(name))?));

@@ -41,7 +41,7 @@ pub fn segment_size<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     let reduced = most as u16;
     *field = reduced.to_be_bytes();
     // The checksum is over pairs of octets, counted from the header.
-    let delta = if (at - headers.transport) % 2 == 0 {
+    let delta = if (at - headers.transport).is_multiple_of(2) {
         Delta::of_port(announced, reduced)
     } else {
         Delta::of_port(announced.swap_bytes(), reduced.swap_bytes())

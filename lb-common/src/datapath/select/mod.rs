@@ -165,14 +165,13 @@ pub fn tunnel<F: PacketFamily, T: FamilyTables<F>>(
         && !choice.backend.is_local()
         && choice.backend.node != F::Address::default();
     let kind = FlowKind::FORWARDED.and(FlowKind::TUNNELLED);
+    let in_udp = frontend.forwarding == Forwarding::Gue as u8
+        || frontend.forwarding == Forwarding::Auto as u8
+            && tunnelled
+            && tables.decapsulates(choice.backend.node.into());
     if tunnelled && frontend.forwarding == Forwarding::Ipip as u8 {
         Some(kind)
-    } else if tunnelled && frontend.forwarding == Forwarding::Gue as u8 {
-        Some(kind.and(FlowKind::IN_UDP))
-    } else if tunnelled
-        && frontend.forwarding == Forwarding::Auto as u8
-        && tables.decapsulates(choice.backend.node.into())
-    {
+    } else if tunnelled && in_udp {
         Some(kind.and(FlowKind::IN_UDP))
     } else {
         None

@@ -6,14 +6,12 @@ use super::made::Answering;
 use super::packet::Packet;
 use crate::family::{Address6, Family, V6};
 use crate::header::{
-    Ethernet, Ipv6, LinkOption, NdpOption, NeighbourMessage, NetworkHeader, protocol,
+    Ethernet, Ipv6, LINK_HOP_LIMIT, LinkOption, NdpOption, NeighbourMessage, NetworkHeader,
+    protocol,
 };
 
 pub const SOLICITATION: u8 = 135;
 pub const ADVERTISEMENT: u8 = 136;
-
-/// Packets with another hop limit have crossed a router.
-pub const HOP_LIMIT: u8 = 255;
 
 const SOURCE_LINK: u8 = 1;
 const TARGET_LINK: u8 = 2;
@@ -63,7 +61,7 @@ pub fn read<P: Packet>(packet: &P, network: usize) -> Option<Message> {
     let header: &Ipv6 = packet.header(network)?;
     let is_local = header.version_and_class[0] >> 4 == 6
         && header.next_header == protocol::ICMPV6
-        && header.hop_limit == HOP_LIMIT;
+        && header.hop_limit == LINK_HOP_LIMIT;
     let length = usize::from(u16::from_be_bytes(header.payload_length));
     let whole = length >= size_of::<NeighbourMessage>() && length <= LONGEST && length % 8 == 0;
     if !is_local || !whole {
@@ -170,7 +168,7 @@ fn advertised(
     flags: u8,
 ) -> Advertisement {
     let mut network = V6::header(target, destination, protocol::ICMPV6, ANSWER);
-    network.hop_limit = HOP_LIMIT;
+    network.hop_limit = LINK_HOP_LIMIT;
     let [a, b, c, d, e, f] = own;
     let checksum = V6::pseudo_header(target, destination, ANSWER)
         .word(u16::from(ADVERTISEMENT) << 8)
@@ -256,7 +254,7 @@ pub fn probe(own: LinkAddress, address: Address6, to: Option<LinkAddress>) -> [u
     const LENGTH: u16 = size_of::<NeighbourMessage>() as u16;
     let (source, group) = (Address6::default(), solicited_node(address));
     let mut network = V6::header(source, group, protocol::ICMPV6, LENGTH);
-    network.hop_limit = HOP_LIMIT;
+    network.hop_limit = LINK_HOP_LIMIT;
     let checksum = V6::pseudo_header(source, group, LENGTH)
         .word(u16::from(SOLICITATION) << 8)
         .address(address)

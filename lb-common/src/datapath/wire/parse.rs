@@ -1,12 +1,11 @@
 //! Finds and reads headers. It checks only the form of packets.
 
-use super::ndp;
 use super::packet::Packet;
 use crate::branchless::{choose, hide, is_zero};
 use crate::conntrack::Signal;
 use crate::family::{Family, V4, V6};
 use crate::header::{
-    Extension, FragmentHeader, Ipv4, Ipv6, NetworkHeader, Sctp, Tcp, Udp, protocol,
+    Extension, FragmentHeader, Ipv4, Ipv6, LINK_HOP_LIMIT, NetworkHeader, Sctp, Tcp, Udp, protocol,
 };
 use crate::layout::Reason;
 
@@ -216,7 +215,7 @@ impl PacketFamily for V6 {
 
     #[inline(always)]
     fn is_neighbours(header: &Ipv6) -> bool {
-        header.next_header == protocol::ICMPV6 && header.hop_limit == ndp::HOP_LIMIT
+        header.next_header == protocol::ICMPV6 && header.hop_limit == LINK_HOP_LIMIT
     }
 
     #[inline(always)]
