@@ -56,6 +56,14 @@ impl Service {
         self
     }
 
+    /// Sets `appProtocol` of the port added last.
+    pub fn app_protocol(mut self, protocol: &str) -> Self {
+        if let Some(port) = self.ports.last_mut() {
+            port["appProtocol"] = json!(protocol);
+        }
+        self
+    }
+
     /// Makes its type NodePort, with this NodePort for the port added last.
     pub fn node_port(mut self, node_port: u16) -> Self {
         if let Some(port) = self.ports.last_mut() {

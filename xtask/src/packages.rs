@@ -7,11 +7,12 @@ use anyhow::{Context, Result, bail};
 use crate::process::{find, is_root, output};
 
 /// A program and its Debian package.
-pub const PROGRAMS: [(&str, &str); 15] = [
+pub const PROGRAMS: [(&str, &str); 16] = [
     ("bpftool", "bpftool"),
     ("capsh", "libcap2-bin"),
     ("curl", "curl"),
     ("ethtool", "ethtool"),
+    ("h2load", "nghttp2-client"),
     ("ip", "iproute2"),
     ("iperf3", "iperf3"),
     ("iptables-nft-restore", "iptables"),
@@ -25,14 +26,10 @@ pub const PROGRAMS: [(&str, &str); 15] = [
     ("tmux", "tmux"),
 ];
 
-/// Additional programs for `bench compare` and `bench ingress`: other load balancers and proxies, a client, and one
-/// that draws the chart.
-const COMPARED: [(&str, &str); 4] = [
-    ("caddy", "caddy"),
-    ("h2load", "nghttp2-client"),
-    ("haproxy", "haproxy"),
-    ("rsvg-convert", "librsvg2-bin"),
-];
+/// Additional programs for `bench compare` and `bench ingress`: other load balancers and proxies, and one that
+/// draws the chart.
+const COMPARED: [(&str, &str); 3] =
+    [("caddy", "caddy"), ("haproxy", "haproxy"), ("rsvg-convert", "librsvg2-bin")];
 
 /// Installs the programs for these comparisons. A program that can't be installed is left out of the
 /// comparison, so failures are only printed.

@@ -1,4 +1,5 @@
-//! Python packages for tests: the Kubernetes client, for the embedded API, and Helm, for the chart.
+//! Python packages for tests: the Kubernetes client, for the embedded API; Helm, for the chart; clients and servers of
+//! gRPC and WebSockets, for the Ingress proxy.
 
 use std::process::Command;
 
@@ -7,8 +8,12 @@ use anyhow::{Context, Result};
 use crate::process::{find, output, root};
 
 /// A package and the module to import.
-const PACKAGES: [(&str, &str); 2] =
-    [("kubernetes", "kubernetes"), ("helm-python-sdk", "helm_python")];
+const PACKAGES: [(&str, &str); 4] = [
+    ("kubernetes", "kubernetes"),
+    ("helm-python-sdk", "helm_python"),
+    ("grpcio", "grpc"),
+    ("websockets", "websockets"),
+];
 
 /// Installs the packages in a virtual environment under `target`. Their tests are skipped without
 /// them, so failures are only printed.
