@@ -3,6 +3,7 @@
 //! To run more inputs, or others: `FUZZ_INPUTS=100000 FUZZ_SEED=7 cargo test -p fuzz --release`.
 
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::fs;
 use std::panic::{self, AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -104,29 +105,47 @@ fn the_pipeline_handles_random_bytes() {
     assert!(met.wrapped.min(met.opened) > 0 || cfg!(miri), "no tunnelled packets: {met:?}");
 }
 
-/// What the HTTP proxy parses. Each target returns what it has met: outcomes that the inputs never reach are not tested.
+/// Targets that return what they have met: outcomes that the inputs never reach are not tested.
+fn meets(name: &str, target: fn(&[u8]) -> &'static str, outcomes: &[&str]) {
+    let mut met = BTreeSet::new();
+    let mut run = |input: &str, bytes: &[u8]| {
+        check(input, |bytes| _ = target(bytes), bytes);
+        met.insert(target(bytes));
+    };
+    for file in corpus(name) {
+        run(&file.display().to_string(), &fs::read(&file).expect("a file of the corpus"));
+    }
+    for seed in seeds() {
+        run(&format!("seed {seed}"), &random_bytes(seed, 120));
+    }
+    println!("{name}: {met:?}");
+    let missing: Vec<_> = outcomes.iter().filter(|outcome| !met.contains(*outcome)).collect();
+    assert!(missing.is_empty() || cfg!(miri), "never met: {missing:?}");
+}
+
+#[test]
+fn what_a_bgp_peer_sends() {
+    let outcomes = [
+        "bad header",
+        "incomplete",
+        "bad open",
+        "open",
+        "discard attribute",
+        "treat as withdraw",
+        "ignore family",
+        "end of rib",
+        "update",
+        "notification",
+        "keepalive",
+        "route refresh",
+    ];
+    meets("bgp-message", fuzz::bgp::message, &outcomes);
+}
+
+/// What the HTTP proxy parses.
 #[cfg(feature = "http")]
 mod http {
-    use std::collections::BTreeSet;
-
     use super::*;
-
-    fn meets(name: &str, target: fn(&[u8]) -> &'static str, outcomes: &[&str]) {
-        let mut met = BTreeSet::new();
-        let mut run = |input: &str, bytes: &[u8]| {
-            check(input, |bytes| _ = target(bytes), bytes);
-            met.insert(target(bytes));
-        };
-        for file in corpus(name) {
-            run(&file.display().to_string(), &fs::read(&file).expect("a file of the corpus"));
-        }
-        for seed in seeds() {
-            run(&format!("seed {seed}"), &random_bytes(seed, 120));
-        }
-        println!("{name}: {met:?}");
-        let missing: Vec<_> = outcomes.iter().filter(|outcome| !met.contains(*outcome)).collect();
-        assert!(missing.is_empty() || cfg!(miri), "never met: {missing:?}");
-    }
 
     #[test]
     fn paths() {

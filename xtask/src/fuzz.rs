@@ -15,8 +15,15 @@ use crate::linker::tools;
 use crate::packages;
 use crate::process::{cargo, find, output, root, run};
 
-const TARGETS: [&str; 6] =
-    ["parser", "pipeline", "http-host", "http-path", "http-request", "proxy-protocol"];
+const TARGETS: [&str; 7] = [
+    "parser",
+    "pipeline",
+    "http-host",
+    "http-path",
+    "http-request",
+    "proxy-protocol",
+    "bgp-message",
+];
 const VERSION: &str = "0.13.2";
 
 #[derive(Debug, Args)]

@@ -1,0 +1,17 @@
+//! An announce-only BGP speaker, without I/O.
+//!
+//! Invariants:
+//! - Pure: no I/O and no clock. Time and randomness are parameters.
+//! - It knows nothing about Kubernetes and imports no routes: what a peer announces is counted and discarded.
+//! - What a peer can make it hold is bounded: one message of at most 4096 octets for each connection.
+//!
+//! [`wire`] is the codec.
+
+pub mod community;
+pub mod family;
+pub mod route;
+pub mod wire;
+
+pub use community::{Communities, Community, LargeCommunity};
+pub use family::Family;
+pub use route::{Attributes, NextHop};

@@ -1,0 +1,135 @@
+//! Path attributes of announcements (RFC 4271, section 5).
+
+use super::open::AS_TRANS;
+use super::update::Form;
+use crate::family::{Family, UNICAST};
+use crate::route::{Attributes, NextHop};
+
+pub mod flag {
+    pub const OPTIONAL: u8 = 0x80;
+    pub const TRANSITIVE: u8 = 0x40;
+    /// The length has two octets.
+    pub const EXTENDED: u8 = 0x10;
+}
+
+pub mod code {
+    pub const ORIGIN: u8 = 1;
+    pub const AS_PATH: u8 = 2;
+    pub const NEXT_HOP: u8 = 3;
+    pub const MULTI_EXIT_DISC: u8 = 4;
+    pub const LOCAL_PREF: u8 = 5;
+    pub const ATOMIC_AGGREGATE: u8 = 6;
+    pub const AGGREGATOR: u8 = 7;
+    pub const COMMUNITIES: u8 = 8;
+    pub const ORIGINATOR_ID: u8 = 9;
+    pub const CLUSTER_LIST: u8 = 10;
+    pub const MP_REACH_NLRI: u8 = 14;
+    pub const MP_UNREACH_NLRI: u8 = 15;
+    pub const EXTENDED_COMMUNITIES: u8 = 16;
+    pub const AS4_PATH: u8 = 17;
+    pub const LARGE_COMMUNITIES: u8 = 32;
+}
+
+const WELL_KNOWN: u8 = flag::TRANSITIVE;
+const OPTIONAL_TRANSITIVE: u8 = flag::OPTIONAL | flag::TRANSITIVE;
+const AS_SEQUENCE: u8 = 2;
+const ORIGIN_IGP: u8 = 0;
+const DEFAULT_LOCAL_PREFERENCE: u32 = 100;
+
+/// The link-bandwidth extended community, and the bit of types that do not cross the border of an autonomous system.
+const LINK_BANDWIDTH: [u8; 2] = [0x00, 0x04];
+const NON_TRANSITIVE: u8 = 0x40;
+
+fn append(out: &mut Vec<u8>, flags: u8, code: u8, value: &[u8]) {
+    // No value is longer than a message.
+    match u8::try_from(value.len()) {
+        Ok(length) => out.extend([flags, code, length]),
+        Err(_) => {
+            out.extend([flags | flag::EXTENDED, code]);
+            out.extend((value.len() as u16).to_be_bytes());
+        }
+    }
+    out.extend(value);
+}
+
+/// All attributes except those with prefixes, ascending by code.
+pub fn encode(attributes: &Attributes, form: &Form, next_hop: Option<&NextHop>) -> Vec<u8> {
+    let mut out = Vec::new();
+    append(&mut out, WELL_KNOWN, code::ORIGIN, &[ORIGIN_IGP]);
+    append(&mut out, WELL_KNOWN, code::AS_PATH, &as_path(form));
+    if let Some(NextHop::Ipv4(address)) = next_hop {
+        append(&mut out, WELL_KNOWN, code::NEXT_HOP, &address.octets());
+    }
+    if !form.external {
+        let preference = attributes.local_preference.unwrap_or(DEFAULT_LOCAL_PREFERENCE);
+        append(&mut out, WELL_KNOWN, code::LOCAL_PREF, &preference.to_be_bytes());
+    }
+    let mut add_list = |code, value: Vec<u8>| {
+        if !value.is_empty() {
+            append(&mut out, OPTIONAL_TRANSITIVE, code, &value);
+        }
+    };
+    let standard = attributes.communities.standard().iter();
+    add_list(code::COMMUNITIES, standard.flat_map(|each| each.0.to_be_bytes()).collect());
+    add_list(code::EXTENDED_COMMUNITIES, link_bandwidth(attributes, form));
+    add_list(code::AS4_PATH, as4_path(form));
+    let large = attributes.communities.large().iter();
+    let words = large.flat_map(|each| [each.administrator, each.data[0], each.data[1]]);
+    add_list(code::LARGE_COMMUNITIES, words.flat_map(u32::to_be_bytes).collect());
+    out
+}
+
+fn as_path(form: &Form) -> Vec<u8> {
+    if !form.external {
+        return Vec::new();
+    }
+    let mut path = vec![AS_SEQUENCE, 1];
+    match form.four_octet_as {
+        true => path.extend(form.local_as.to_be_bytes()),
+        false => path.extend(u16::try_from(form.local_as).unwrap_or(AS_TRANS).to_be_bytes()),
+    }
+    path
+}
+
+/// For peers behind one that knows only AS numbers of two octets (RFC 6793).
+fn as4_path(form: &Form) -> Vec<u8> {
+    let needed = form.external && !form.four_octet_as && form.local_as > u32::from(u16::MAX);
+    match needed {
+        true => [&[AS_SEQUENCE, 1][..], &form.local_as.to_be_bytes()].concat(),
+        false => Vec::new(),
+    }
+}
+
+/// Transitive towards another autonomous system: its routers would ignore it otherwise.
+fn link_bandwidth(attributes: &Attributes, form: &Form) -> Vec<u8> {
+    let Some(bandwidth) = attributes.bandwidth else { return Vec::new() };
+    let [kind, subtype] = LINK_BANDWIDTH;
+    let kind = if form.external { kind } else { kind | NON_TRANSITIVE };
+    let [high, low] = u16::try_from(form.local_as).unwrap_or(AS_TRANS).to_be_bytes();
+    [&[kind, subtype, high, low][..], &bandwidth.to_be_bytes()].concat()
+}
+
+/// An attribute that contains prefixes, up to them. [`close_prefixes`] sets its length.
+pub fn open_prefixes(out: &mut Vec<u8>, code: u8, family: Family, next_hop: Option<&NextHop>) {
+    out.extend([flag::OPTIONAL | flag::EXTENDED, code, 0, 0]);
+    out.extend(family.afi().to_be_bytes());
+    out.push(UNICAST);
+    let Some(next_hop) = next_hop else { return };
+    let addresses = match next_hop {
+        NextHop::Ipv4(address) => address.to_ipv6_mapped().octets().to_vec(),
+        NextHop::Ipv6 { global, link_local } => {
+            let both = [Some(*global), *link_local].into_iter().flatten();
+            both.flat_map(|address| address.octets()).collect()
+        }
+    };
+    out.push(addresses.len() as u8);
+    out.extend(addresses);
+    // Reserved.
+    out.push(0);
+}
+
+/// `start`: where the attribute begins.
+pub fn close_prefixes(out: &mut [u8], start: usize) {
+    let length = (out.len() - start - 4) as u16;
+    out[start + 2..start + 4].copy_from_slice(&length.to_be_bytes());
+}

@@ -1,0 +1,27 @@
+//! The messages of BGP.
+//!
+//! Invariants:
+//! - Parsing never panics, and reads at most one message of [`MOST_OCTETS`].
+//! - What is written can be read by a peer that knows RFC 4271, 4760 and the capabilities it announced; no message is
+//!   longer than [`MOST_OCTETS`].
+//! - A received UPDATE is never an error of the session: see [`received`].
+//!
+//! `lb-bgp/tests` compares it with two other implementations; `fuzz/src/bgp` feeds it random messages.
+
+mod attributes;
+pub mod message;
+pub mod notification;
+pub mod open;
+mod prefix;
+mod reader;
+pub mod received;
+pub mod refresh;
+#[cfg(test)]
+mod tests;
+pub mod update;
+
+pub use message::{Kind, MOST_OCTETS, keepalive};
+pub use notification::{Notification, Reason};
+pub use open::{Capabilities, GracefulRestart, Open};
+pub use received::Received;
+pub use update::Form;

@@ -1,0 +1,217 @@
+//! OPEN messages (RFC 4271, section 4.2) and their capabilities (RFC 5492).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
+
+use super::message::{Kind, append};
+use super::notification::{Notification, Reason};
+use super::reader::Reader;
+use crate::family::{Family, UNICAST};
+
+/// What stands for an AS number of four octets in a field of two (RFC 6793).
+pub const AS_TRANS: u16 = 23456;
+
+const VERSION: u8 = 4;
+/// The optional parameter that holds capabilities.
+const CAPABILITIES: u8 = 2;
+/// As a parameter's type: lengths have two octets (RFC 9072).
+const EXTENDED: u8 = 255;
+
+mod code {
+    pub const MULTIPROTOCOL: u8 = 1;
+    pub const ROUTE_REFRESH: u8 = 2;
+    pub const EXTENDED_NEXT_HOP: u8 = 5;
+    pub const GRACEFUL_RESTART: u8 = 64;
+    pub const FOUR_OCTET_AS: u8 = 65;
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Open {
+    pub autonomous_system: u32,
+    /// In seconds; 0: no KEEPALIVE messages.
+    pub hold_time: u16,
+    pub identifier: Ipv4Addr,
+    pub capabilities: Capabilities,
+}
+
+/// Those that matter to a speaker that only announces. Others are ignored.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Capabilities {
+    /// Never empty in a received message: a peer that announces none can do IPv4.
+    pub families: BTreeSet<Family>,
+    pub route_refresh: bool,
+    /// AS numbers in AS_PATH have four octets.
+    pub four_octet_as: bool,
+    /// IPv4 prefixes may have IPv6 next hops (RFC 8950).
+    pub extended_next_hop: bool,
+    pub graceful_restart: Option<GracefulRestart>,
+}
+
+/// RFC 4724.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GracefulRestart {
+    /// The sender has restarted, and announces everything again.
+    pub restarting: bool,
+    /// How long peers keep the routes of the sender without a session, in seconds; at most 4095.
+    pub time: u16,
+    /// Whether the sender has kept forwarding, by family.
+    pub preserved: BTreeMap<Family, bool>,
+}
+
+const RESTARTING: u16 = 0x8000;
+const LONGEST_RESTART: u16 = 0x0fff;
+const PRESERVED: u8 = 0x80;
+
+impl Open {
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        append(out, Kind::Open, |out| {
+            out.push(VERSION);
+            out.extend(u16::try_from(self.autonomous_system).unwrap_or(AS_TRANS).to_be_bytes());
+            out.extend(self.hold_time.to_be_bytes());
+            out.extend(self.identifier.octets());
+            let mut capabilities = Vec::new();
+            self.capabilities.encode(self.autonomous_system, &mut capabilities);
+            // Five kinds of capabilities for two families: below 64 octets.
+            out.extend([capabilities.len() as u8 + 2, CAPABILITIES, capabilities.len() as u8]);
+            out.extend(capabilities);
+        });
+    }
+
+    /// The error is what to send to the peer.
+    pub fn parse(body: &[u8]) -> Result<Self, Notification> {
+        Self::read(&mut Reader::new(body))
+            .unwrap_or_else(|| Err(Notification::new(Reason::MalformedOpen)))
+    }
+
+    /// `None`: a length does not fit.
+    fn read(reader: &mut Reader) -> Option<Result<Self, Notification>> {
+        let refuse = |reason| Some(Err(Notification::new(reason)));
+        if reader.u8()? != VERSION {
+            let supported = u16::from(VERSION).to_be_bytes();
+            return Some(Err(Notification::new(Reason::UnsupportedVersion).with(&supported)));
+        }
+        let short_as = reader.u16()?;
+        let hold_time = reader.u16()?;
+        let identifier = Ipv4Addr::from(reader.u32()?);
+        let (mut parameters, extended) = parameters(reader)?;
+        if !reader.is_empty() {
+            return None;
+        }
+        let mut capabilities = Capabilities::default();
+        let mut long_as = None;
+        while !parameters.is_empty() {
+            let parameter = parameters.u8()?;
+            let part = if extended { parameters.long_part()? } else { parameters.part()? };
+            if parameter != CAPABILITIES {
+                return refuse(Reason::UnsupportedParameter);
+            }
+            capabilities.read(part, &mut long_as)?;
+        }
+        if capabilities.families.is_empty() {
+            capabilities.families.insert(Family::Ipv4);
+        }
+        let autonomous_system = long_as.unwrap_or(short_as.into());
+        match () {
+            // RFC 7607.
+            _ if autonomous_system == 0 => refuse(Reason::BadPeerAs),
+            _ if hold_time == 1 || hold_time == 2 => refuse(Reason::UnacceptableHoldTime),
+            _ if identifier.is_unspecified() => refuse(Reason::BadIdentifier),
+            _ => Some(Ok(Self { autonomous_system, hold_time, identifier, capabilities })),
+        }
+    }
+}
+
+/// The optional parameters, and whether their lengths have two octets.
+fn parameters<'a>(reader: &mut Reader<'a>) -> Option<(Reader<'a>, bool)> {
+    let mut ahead = *reader;
+    let (length, parameter) = (ahead.u8()?, ahead.u8());
+    if length != 0 && parameter == Some(EXTENDED) {
+        *reader = ahead;
+        return Some((reader.long_part()?, true));
+    }
+    Some((reader.part()?, false))
+}
+
+impl Capabilities {
+    fn encode(&self, autonomous_system: u32, out: &mut Vec<u8>) {
+        let mut add = |code, value: &[u8]| {
+            out.extend([code, value.len() as u8]);
+            out.extend(value);
+        };
+        for family in &self.families {
+            let [high, low] = family.afi().to_be_bytes();
+            add(code::MULTIPROTOCOL, &[high, low, 0, UNICAST]);
+        }
+        if self.route_refresh {
+            add(code::ROUTE_REFRESH, &[]);
+        }
+        if self.extended_next_hop {
+            let [prefix, next_hop] = [Family::Ipv4, Family::Ipv6].map(|family| family.afi() as u8);
+            add(code::EXTENDED_NEXT_HOP, &[0, prefix, 0, UNICAST, 0, next_hop]);
+        }
+        if let Some(graceful_restart) = &self.graceful_restart {
+            add(code::GRACEFUL_RESTART, &graceful_restart.encode());
+        }
+        if self.four_octet_as {
+            add(code::FOUR_OCTET_AS, &autonomous_system.to_be_bytes());
+        }
+    }
+
+    /// A capability of an unexpected length is ignored; `None` if its end is not known.
+    fn read(&mut self, mut reader: Reader, long_as: &mut Option<u32>) -> Option<()> {
+        while !reader.is_empty() {
+            let code = reader.u8()?;
+            let mut value = reader.part()?;
+            match code {
+                code::MULTIPROTOCOL => self.families.extend(value.family()),
+                code::ROUTE_REFRESH => self.route_refresh = true,
+                code::EXTENDED_NEXT_HOP => self.extended_next_hop |= allows_ipv6_for_ipv4(value),
+                code::GRACEFUL_RESTART => self.graceful_restart = GracefulRestart::read(value),
+                code::FOUR_OCTET_AS => {
+                    *long_as = value.u32().or(*long_as);
+                    self.four_octet_as = long_as.is_some();
+                }
+                _ => (),
+            }
+        }
+        Some(())
+    }
+}
+
+impl Reader<'_> {
+    /// AFI, a reserved octet, SAFI.
+    fn family(&mut self) -> Option<Family> {
+        let (afi, _reserved, safi) = (self.u16()?, self.u8()?, self.u8()?);
+        Family::of_identifiers(afi, safi)
+    }
+}
+
+fn allows_ipv6_for_ipv4(mut reader: Reader) -> bool {
+    let mut next = || Some((reader.u16()?, reader.u16()?, reader.u16()?));
+    let wanted = (Family::Ipv4.afi(), UNICAST.into(), Family::Ipv6.afi());
+    std::iter::from_fn(&mut next).any(|entry| entry == wanted)
+}
+
+impl GracefulRestart {
+    fn encode(&self) -> Vec<u8> {
+        let flags = if self.restarting { RESTARTING } else { 0 };
+        let mut value = (flags | self.time.min(LONGEST_RESTART)).to_be_bytes().to_vec();
+        for (family, preserved) in &self.preserved {
+            value.extend(family.afi().to_be_bytes());
+            value.extend([UNICAST, if *preserved { PRESERVED } else { 0 }]);
+        }
+        value
+    }
+
+    fn read(mut reader: Reader) -> Option<Self> {
+        let head = reader.u16()?;
+        let mut preserved = BTreeMap::new();
+        while let (Some(afi), Some(safi), Some(flags)) = (reader.u16(), reader.u8(), reader.u8()) {
+            if let Some(family) = Family::of_identifiers(afi, safi) {
+                preserved.insert(family, flags & PRESERVED != 0);
+            }
+        }
+        let (restarting, time) = (head & RESTARTING != 0, head & LONGEST_RESTART);
+        Some(Self { restarting, time, preserved })
+    }
+}

@@ -1,0 +1,45 @@
+//! Prefixes in UPDATE messages: the length in bits, then only the octets that it covers.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ipnet::IpNet;
+
+use super::reader::Reader;
+use crate::family::Family;
+
+/// The octets that [`append`] adds.
+pub fn octets(prefix: &IpNet) -> usize {
+    1 + usize::from(prefix.prefix_len()).div_ceil(8)
+}
+
+pub fn append(out: &mut Vec<u8>, prefix: &IpNet) {
+    out.push(prefix.prefix_len());
+    let covered = octets(prefix) - 1;
+    match prefix.network() {
+        IpAddr::V4(address) => out.extend(&address.octets()[..covered]),
+        IpAddr::V6(address) => out.extend(&address.octets()[..covered]),
+    }
+}
+
+/// All prefixes of a field; `None` if they can't be told apart.
+pub fn parse_all(field: &[u8], family: Family) -> Option<Vec<IpNet>> {
+    let mut reader = Reader::new(field);
+    let mut prefixes = Vec::new();
+    while !reader.is_empty() {
+        prefixes.push(parse(&mut reader, family)?);
+    }
+    Some(prefixes)
+}
+
+fn parse(reader: &mut Reader, family: Family) -> Option<IpNet> {
+    let bits = reader.u8().filter(|bits| *bits <= family.bits())?;
+    let covered = reader.take(usize::from(bits).div_ceil(8))?;
+    let mut octets = [0; 16];
+    octets[..covered.len()].copy_from_slice(covered);
+    let address = match family {
+        Family::Ipv4 => Ipv4Addr::new(octets[0], octets[1], octets[2], octets[3]).into(),
+        Family::Ipv6 => Ipv6Addr::from(octets).into(),
+    };
+    // RFC 4271: the bits behind the prefix are irrelevant.
+    IpNet::new(address, bits).ok().map(|prefix| prefix.trunc())
+}

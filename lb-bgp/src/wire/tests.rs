@@ -1,0 +1,306 @@
+//! Bytes as RFCs show them, and what hostile peers send.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use ipnet::IpNet;
+
+use super::message::{self, Kind};
+use super::notification::{Notification, Reason};
+use super::received::{Peer, Received, Treatment};
+use super::update::{Form, announce, end_of_rib, withdraw};
+use super::{MOST_OCTETS, keepalive};
+use crate::{Attributes, Family, NextHop};
+
+const PEER: Peer = Peer { external: true, four_octet_as: true };
+const FORM: Form = Form { local_as: 65001, external: true, four_octet_as: true };
+const IPV4: NextHop = NextHop::Ipv4(Ipv4Addr::new(192, 0, 2, 1));
+const IPV6: NextHop = NextHop::Ipv6 {
+    global: Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1),
+    link_local: Some(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1)),
+};
+
+fn bodies(mut stream: &[u8]) -> Vec<&[u8]> {
+    let mut bodies = Vec::new();
+    while let Some(message) = message::first(stream).expect("valid messages") {
+        assert!(message.length() <= MOST_OCTETS);
+        bodies.push(message.body);
+        stream = &stream[message.length()..];
+    }
+    assert!(stream.is_empty());
+    bodies
+}
+
+fn prefixes(family: Family, count: u16) -> Vec<IpNet> {
+    let prefix = |number: u16| {
+        let [high, low] = number.to_be_bytes();
+        match family {
+            Family::Ipv4 => format!("203.0.{high}.{low}/32"),
+            Family::Ipv6 => format!("2001:db8::{number:x}/128"),
+        }
+    };
+    (0..count).map(|number| prefix(number).parse().unwrap()).collect()
+}
+
+#[test]
+fn a_keepalive_is_a_header() {
+    let mut out = Vec::new();
+    keepalive(&mut out);
+    assert_eq!(out, [&[0xff; 16][..], &[0, 19, 4]].concat());
+}
+
+#[test]
+fn messages_are_found_however_they_arrive() {
+    let mut stream = Vec::new();
+    keepalive(&mut stream);
+    end_of_rib(&mut stream, Family::Ipv4);
+    for end in 0..19 {
+        assert_eq!(message::first(&stream[..end]), Ok(None));
+    }
+    let first = message::first(&stream).unwrap().unwrap();
+    assert_eq!((first.kind, first.length()), (Kind::Keepalive, 19));
+    assert_eq!(message::first(&stream[19..41]), Ok(None));
+    assert_eq!(message::first(&stream[19..]).unwrap().unwrap().kind, Kind::Update);
+}
+
+#[test]
+fn a_header_that_is_no_header_ends_the_session() {
+    let header = |length: u16, kind: u8| {
+        [&[0xff; 16][..], &length.to_be_bytes(), &[kind], &[0; MOST_OCTETS]].concat()
+    };
+    let refused = |octets: &[u8]| message::first(octets).expect_err("refused");
+    for (length, kind) in [
+        (18, 4),
+        (0, 2),
+        (4097, 2),
+        (0xffff, 2),
+        // Each kind has its own least length.
+        (28, 1),
+        (22, 2),
+        (20, 3),
+        (20, 4),
+        (22, 5),
+    ] {
+        let notification = refused(&header(length, kind));
+        assert_eq!(notification.reason(), Some(Reason::BadMessageLength), "{length} {kind}");
+        assert_eq!(notification.data, length.to_be_bytes());
+    }
+    for kind in [0, 6, 255] {
+        let notification = refused(&header(19, kind));
+        assert_eq!(notification.reason(), Some(Reason::BadMessageType));
+        assert_eq!(notification.data, [kind]);
+    }
+    let mut octets = header(19, 4);
+    octets[15] = 0xfe;
+    assert_eq!(refused(&octets).reason(), Some(Reason::NotSynchronized));
+}
+
+#[test]
+fn notifications_read_as_text_on_one_line() {
+    let parse = |octets: &[u8]| Notification::parse(octets).to_string();
+    assert_eq!(parse(&[6, 10]), "BFD down");
+    assert_eq!(parse(&[6, 77, 1]), "error 6/77");
+    assert_eq!(parse(&[]), "error 0/0");
+    let said = |text: &str| {
+        let reason = Notification::new(Reason::AdministrativeShutdown);
+        let mut out = Vec::new();
+        reason.saying(text).encode(&mut out);
+        parse(bodies(&out)[0])
+    };
+    assert_eq!(said("maintenance until 10:00"), "administrative shutdown: maintenance until 10:00");
+    assert_eq!(said(""), "administrative shutdown");
+    assert_eq!(said("a\n\u{1b}[31m"), "administrative shutdown: a\\n\\u{1b}[31m");
+    // Cut at a character's border.
+    assert_eq!(said(&"ü".repeat(200)).matches('ü').count(), 127);
+    // Lengths that lie, and what is not UTF-8.
+    assert_eq!(parse(&[6, 2, 200, b'a']), "administrative shutdown");
+    assert_eq!(parse(&[6, 2, 1, 0xff]), "administrative shutdown");
+}
+
+#[test]
+fn thousands_of_prefixes_need_few_messages() {
+    for (family, next_hop, least) in
+        [(Family::Ipv4, IPV4, 3), (Family::Ipv4, IPV6, 3), (Family::Ipv6, IPV6, 9)]
+    {
+        let all = prefixes(family, 2000);
+        let mut stream = Vec::new();
+        announce(&mut stream, family, &all, &next_hop, &Attributes::default(), &FORM);
+        let announced = bodies(&stream).into_iter().map(|body| Received::parse(body, PEER));
+        let announced: Vec<Received> = announced.collect();
+        assert!(announced.iter().all(|received| received.fault.is_none()), "{announced:?}");
+        assert_eq!(announced.len(), least);
+        assert_eq!(announced.into_iter().flat_map(|each| each.announced).collect::<Vec<_>>(), all);
+
+        let mut stream = Vec::new();
+        withdraw(&mut stream, family, &all, next_hop == IPV6);
+        let withdrawn = bodies(&stream).into_iter().map(|body| Received::parse(body, PEER));
+        assert_eq!(withdrawn.flat_map(|each| each.withdrawn).collect::<Vec<_>>(), all);
+    }
+}
+
+#[test]
+fn the_longest_attributes_leave_room() {
+    let mut attributes = Attributes { bandwidth: Some(1e9), ..Attributes::default() };
+    for number in 0..crate::Communities::MOST {
+        attributes.communities.add(&format!("65000:{number}")).unwrap();
+        attributes.communities.add(&format!("65000:0:{number}")).unwrap();
+    }
+    let form = Form { local_as: 4_200_000_000, external: true, four_octet_as: false };
+    let all = prefixes(Family::Ipv6, 500);
+    let mut stream = Vec::new();
+    announce(&mut stream, Family::Ipv6, &all, &IPV6, &attributes, &form);
+    let peer = Peer { external: true, four_octet_as: false };
+    let received = bodies(&stream).into_iter().map(|body| Received::parse(body, peer));
+    let received: Vec<Received> = received.collect();
+    assert!(received.iter().all(|each| each.fault.is_none()), "{received:?}");
+    assert_eq!(received.iter().map(|each| each.announced.len()).sum::<usize>(), 500);
+}
+
+#[test]
+fn the_end_of_the_routes_is_an_empty_update() {
+    for family in Family::ALL {
+        let mut stream = Vec::new();
+        end_of_rib(&mut stream, family);
+        let received = Received::parse(bodies(&stream)[0], PEER);
+        assert_eq!(received, Received { end_of_rib: Some(family), ..Received::default() });
+    }
+}
+
+/// An UPDATE with these attributes, and with 203.0.113.0/24.
+fn update(attributes: &[&[u8]]) -> Vec<u8> {
+    let attributes = attributes.concat();
+    let length = (attributes.len() as u16).to_be_bytes();
+    [&[0, 0], &length[..], &attributes, &[24, 203, 0, 113]].concat()
+}
+
+const ORIGIN: &[u8] = &[0x40, 1, 1, 0];
+const AS_PATH: &[u8] = &[0x40, 2, 6, 2, 1, 0, 0, 0xfd, 0xe9];
+const NEXT_HOP: &[u8] = &[0x40, 3, 4, 192, 0, 2, 1];
+
+/// RFC 7606, section by section.
+#[test]
+fn malformed_updates_are_judged_as_mildly_as_possible() {
+    use Treatment::{DiscardAttribute, IgnoreFamily, TreatAsWithdraw};
+    let with = |more: &[u8]| update(&[ORIGIN, AS_PATH, NEXT_HOP, more]);
+    let cases: &[(&str, Vec<u8>, Option<Treatment>)] = &[
+        ("valid", with(&[]), None),
+        ("unknown optional", with(&[0xc0, 200, 1, 9]), None),
+        ("MED", with(&[0x80, 4, 4, 0, 0, 0, 1]), None),
+        ("no ORIGIN", update(&[AS_PATH, NEXT_HOP]), Some(TreatAsWithdraw)),
+        ("no AS_PATH", update(&[ORIGIN, NEXT_HOP]), Some(TreatAsWithdraw)),
+        ("no NEXT_HOP", update(&[ORIGIN, AS_PATH]), Some(TreatAsWithdraw)),
+        ("ORIGIN 3", update(&[&[0x40, 1, 1, 3], AS_PATH, NEXT_HOP]), Some(TreatAsWithdraw)),
+        ("flags", update(&[&[0x80, 1, 1, 0], AS_PATH, NEXT_HOP]), Some(TreatAsWithdraw)),
+        (
+            "segment of no AS",
+            update(&[ORIGIN, &[0x40, 2, 2, 2, 0], NEXT_HOP]),
+            Some(TreatAsWithdraw),
+        ),
+        (
+            "segment beyond its path",
+            update(&[ORIGIN, &[0x40, 2, 6, 2, 9, 0, 0, 0, 1], NEXT_HOP]),
+            Some(TreatAsWithdraw),
+        ),
+        ("ORIGIN twice", with(ORIGIN), Some(DiscardAttribute)),
+        ("empty COMMUNITIES", with(&[0xc0, 8, 0]), Some(TreatAsWithdraw)),
+        ("odd COMMUNITIES", with(&[0xc0, 8, 3, 0, 0, 0]), Some(TreatAsWithdraw)),
+        ("odd large communities", with(&[0xc0, 32, 4, 0, 0, 0, 0]), Some(TreatAsWithdraw)),
+        ("LOCAL_PREF from outside", with(&[0x40, 5, 4, 0, 0, 0, 1]), Some(DiscardAttribute)),
+        ("AGGREGATOR", with(&[0xc0, 7, 6, 0, 0, 0, 0, 0, 0]), Some(DiscardAttribute)),
+        ("attribute beyond the attributes", with(&[0xc0, 8, 40, 0]), Some(TreatAsWithdraw)),
+        ("unknown well-known", with(&[0x40, 99, 0]), Some(TreatAsWithdraw)),
+        ("MP_REACH twice", with(&[0x80, 14, 0, 0x80, 14, 0]), Some(IgnoreFamily)),
+        ("MP_UNREACH of 2 octets", with(&[0x80, 15, 2, 0, 1]), Some(IgnoreFamily)),
+        ("prefix of 33 bits", [&with(&[])[..], &[33, 1, 2, 3, 4, 5]].concat(), Some(IgnoreFamily)),
+        ("prefix cut off", [&with(&[])[..], &[24, 1]].concat(), Some(IgnoreFamily)),
+        ("withdrawn beyond the message", vec![0xff, 0xff, 0, 0], Some(IgnoreFamily)),
+        ("attributes beyond the message", vec![0, 0, 0xff, 0xff], Some(IgnoreFamily)),
+    ];
+    for (name, body, treatment) in cases {
+        let fault = Received::parse(body, PEER).fault;
+        assert_eq!(fault.map(|fault| fault.treatment), *treatment, "{name}: {fault:?}");
+    }
+}
+
+mod open {
+    use super::super::open::{Capabilities, GracefulRestart, Open};
+    use super::*;
+
+    fn open() -> Open {
+        Open {
+            autonomous_system: 4_200_000_000,
+            hold_time: 9,
+            identifier: Ipv4Addr::new(192, 0, 2, 1),
+            capabilities: Capabilities {
+                families: Family::ALL.into(),
+                route_refresh: true,
+                four_octet_as: true,
+                extended_next_hop: true,
+                graceful_restart: Some(GracefulRestart {
+                    restarting: true,
+                    time: 120,
+                    preserved: [(Family::Ipv4, true), (Family::Ipv6, false)].into(),
+                }),
+            },
+        }
+    }
+
+    fn body(open: &Open) -> Vec<u8> {
+        let mut out = Vec::new();
+        open.encode(&mut out);
+        bodies(&out)[0].to_vec()
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let least = Open {
+            autonomous_system: 1,
+            hold_time: 0,
+            capabilities: Capabilities { families: [Family::Ipv4].into(), ..<_>::default() },
+            ..open()
+        };
+        for open in [open(), least] {
+            assert_eq!(Open::parse(&body(&open)), Ok(open));
+        }
+    }
+
+    #[test]
+    fn a_peer_without_capabilities_can_do_ipv4() {
+        let open = Open::parse(&[4, 0xfd, 0xe8, 0, 90, 10, 0, 0, 1, 0]).unwrap();
+        assert_eq!((open.autonomous_system, open.hold_time), (65000, 90));
+        let families = [Family::Ipv4].into();
+        assert_eq!(open.capabilities, Capabilities { families, ..<_>::default() });
+    }
+
+    #[test]
+    fn long_parameters_are_read() {
+        let body = body(&open());
+        let capabilities = &body[12..];
+        let length = capabilities.len() as u8;
+        let head = [&body[..9], &[255, 255, 0, length + 3, 2, 0, length]].concat();
+        assert_eq!(Open::parse(&[&head, capabilities].concat()), Ok(open()));
+    }
+
+    #[test]
+    fn what_is_not_acceptable_is_refused_with_its_code() {
+        let valid = body(&open());
+        let changed = |at: usize, octets: &[u8]| {
+            let mut body = valid.clone();
+            body[at..at + octets.len()].copy_from_slice(octets);
+            Open::parse(&body).expect_err("refused")
+        };
+        let version = changed(0, &[3]);
+        assert_eq!(version.reason(), Some(Reason::UnsupportedVersion));
+        assert_eq!(version.data, [0, 4]);
+        assert_eq!(changed(3, &[0, 1]).reason(), Some(Reason::UnacceptableHoldTime));
+        assert_eq!(changed(3, &[0, 2]).reason(), Some(Reason::UnacceptableHoldTime));
+        assert_eq!(changed(5, &[0, 0, 0, 0]).reason(), Some(Reason::BadIdentifier));
+        assert_eq!(changed(9, &[255]).reason(), Some(Reason::MalformedOpen));
+        assert_eq!(changed(10, &[1]).reason(), Some(Reason::UnsupportedParameter));
+        let end = valid.len();
+        assert_eq!(changed(end - 4, &[0, 0, 0, 0]).reason(), Some(Reason::BadPeerAs));
+        for cut in 0..end {
+            let error = Open::parse(&valid[..cut]).expect_err("refused");
+            assert_eq!(error.reason(), Some(Reason::MalformedOpen), "{cut} octets");
+        }
+    }
+}
