@@ -58,6 +58,8 @@ pub enum Reason {
     AddressOutsidePools,
     /// Something in a pool of addresses is not used.
     PoolNotUsed,
+    /// Another machine uses an address that is to be announced.
+    AddressInUse,
 }
 
 impl Reason {
@@ -75,6 +77,7 @@ impl Reason {
             Self::AddressNotAssigned => "AddressNotAssigned",
             Self::AddressOutsidePools => "AddressOutsidePools",
             Self::PoolNotUsed => "PoolNotUsed",
+            Self::AddressInUse => "AddressInUse",
         }
     }
 
@@ -93,6 +96,7 @@ impl Reason {
             Self::AddressNotAssigned => "address not assigned",
             Self::AddressOutsidePools => "address is in no pool any more",
             Self::PoolNotUsed => "address pool not used as written",
+            Self::AddressInUse => "address is used by another machine",
         }
     }
 
@@ -108,7 +112,10 @@ impl Reason {
             | Self::AddressNotAssigned
             | Self::AddressOutsidePools
             | Self::PoolNotUsed => false,
-            Self::NoRoom | Self::FailedToStartServiceHealthcheck | Self::RoomFound => true,
+            Self::NoRoom
+            | Self::FailedToStartServiceHealthcheck
+            | Self::RoomFound
+            | Self::AddressInUse => true,
         }
     }
 
@@ -122,7 +129,8 @@ impl Reason {
             | Self::CertificateExpires
             | Self::AddressNotAssigned
             | Self::AddressOutsidePools
-            | Self::PoolNotUsed => true,
+            | Self::PoolNotUsed
+            | Self::AddressInUse => true,
             Self::Served | Self::RoomFound | Self::AddressAssigned => false,
         }
     }

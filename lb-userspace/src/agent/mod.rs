@@ -1,5 +1,6 @@
 //! The agent: connects the sources of objects with the kernel's tables.
 
+mod announcer;
 mod complaints;
 mod control;
 mod counters;
@@ -21,14 +22,15 @@ use anyhow::{Result, bail};
 use clap::ValueEnum;
 use lb_common::layout::{Forwarding, Timeouts, TunnelKey};
 use sd_notify::NotifyState;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
+use crate::announce::{Keys, Timing};
 use crate::controller::{self, Assigning};
 use crate::ending::Ending;
 use crate::ipam::{self, Pools, Range};
 use crate::kernel::{
-    self, DataPlane, Links, Memory, Modes, Opened, Parameters, Pins, ReservedPorts, Sizes,
-    SnatPorts, Tables, TunnelKeys, TunnelProbes, WantedSizes, WithSockets, cgroup_root,
+    self, Announcements, DataPlane, Links, Memory, Modes, Opened, Parameters, Pins, ReservedPorts,
+    Sizes, SnatPorts, Tables, TunnelKeys, TunnelProbes, WantedSizes, WithSockets, cgroup_root,
     existing_sizes, preflight,
 };
 use crate::memory;
@@ -37,7 +39,7 @@ use crate::network::{self, NetworkWatch};
 use crate::notices::{Log, Notices};
 use crate::plan::Planner;
 use crate::privileges::Privileges;
-use crate::serve::{self, Addresses, Health, Metrics, Reporter};
+use crate::serve::{self, Addresses, AnnouncementMetrics, Health, Metrics, Reporter};
 use crate::service_manager::{Watchdog, notify_service_manager};
 use crate::settings::BpfLogLevel;
 use crate::snat_ports::{PortSet, Remaining, SnatRange};
@@ -49,6 +51,7 @@ pub use control::Agent;
 pub use file_limit::raise_file_limit;
 pub use outlets::Outlets;
 
+use announcer::Announcer;
 use devices::Devices;
 
 /// Interval at which a waiting agent checks whether the other one has ended.
@@ -74,6 +77,8 @@ pub struct Options {
     pub forwarding: Forwarding,
     /// The file with the tunnel keys.
     pub tunnel_key_file: Option<PathBuf>,
+    /// Times of the announcement of addresses.
+    pub announcements: Timing,
     pub sizes: WantedSizes,
     /// Ports for SNAT, except those that this node uses itself.
     pub snat_ports: SnatRange,
@@ -152,7 +157,7 @@ pub async fn run(options: Options) -> Result<()> {
         started = start(&pins, source, &options, &network, metrics) => started.map(Some),
         () = ending.requested() => Ok(None),
     };
-    let (mut agent, mut events, mut devices) = match started {
+    let Started { mut agent, mut events, mut devices, mut announcer } = match started {
         Ok(Some(started)) => started,
         ended => {
             // The links of this start are detached.
@@ -191,6 +196,9 @@ pub async fn run(options: Options) -> Result<()> {
         }
     };
     notify_service_manager(&[NotifyState::Stopping]);
+    if options.cleanup_on_exit {
+        announcer.hand_over().await;
+    }
     drop((agent, devices));
     if options.cleanup_on_exit {
         kernel::remove(pins)?;
@@ -270,6 +278,14 @@ fn run_source<S: Source + Send + 'static>(source: S, events: mpsc::UnboundedSend
     });
 }
 
+/// What runs once everything is programmed and attached.
+struct Started<'a> {
+    agent: Agent<WithSockets<Tables>>,
+    events: mpsc::UnboundedReceiver<Event>,
+    devices: Devices<'a>,
+    announcer: Announcer,
+}
+
 /// Loads the programs, waits for all objects of the source, programs them, and only then attaches.
 async fn start<'a>(
     pins: &'a Pins,
@@ -277,7 +293,7 @@ async fn start<'a>(
     options: &Options,
     network: &NetworkWatch,
     metrics: Arc<Metrics>,
-) -> Result<(Agent<WithSockets<Tables>>, mpsc::UnboundedReceiver<Event>, Devices<'a>)> {
+) -> Result<Started<'a>> {
     // It sends objects while the kernel verifies the programs.
     let (sender, mut events) = mpsc::unbounded_channel();
     (source.run)(sender);
@@ -315,13 +331,30 @@ async fn start<'a>(
         TunnelProbes::follow(pins, Box::new(publish))?
     };
     let tunnel_keys = TunnelKeys::open(pins)?;
-    tunnel_keys::follow(options.tunnel_key_file.clone(), move |keys| {
-        tunnel_keys.write(keys);
-        tunnel_probes.set_key(keys[TunnelKey::Current as usize]);
+    let announcement_keys = watch::Sender::new(Keys::default());
+    let keys = announcement_keys.subscribe();
+    tunnel_keys::follow(options.tunnel_key_file.clone(), move |secrets| {
+        tunnel_keys.write(secrets.digests);
+        tunnel_probes.set_key(secrets.digests[TunnelKey::Current as usize]);
+        announcement_keys.send_replace(Keys::derive(&secrets.lines));
     })?;
-    let outlets = Outlets::new(source.notices, Arc::clone(&health), Arc::clone(&metrics))
-        .with_snat_ports(snat_ports);
+    let outlets =
+        Outlets::new(Arc::clone(&source.notices), Arc::clone(&health), Arc::clone(&metrics))
+            .with_snat_ports(snat_ports);
     let condition = Arc::clone(&outlets.condition);
+    // Before all objects are known, which may take long: what an earlier agent announced continues.
+    let announcer = Announcer::start(announcer::Start {
+        node_name: options.node_name.clone(),
+        timing: options.announcements,
+        kernel: Announcements::open(pins, &mut data_plane)?,
+        links: network.links(),
+        keys,
+        notices: source.notices,
+        condition: Arc::clone(&condition),
+        privileges: options.privileges,
+    })?;
+    let outlets = outlets.with_announcer(announcer.publisher());
+    metrics.add(AnnouncementMetrics::of(&condition));
     let reporter = Reporter {
         node_name: options.node_name.clone(),
         health: Arc::clone(&health),
@@ -358,7 +391,7 @@ async fn start<'a>(
     memory::give_back();
     tracing::info!(steps = agent.carried_out(), "maps programmed");
     tracing::info!(service_ports, services, "ready");
-    Ok((agent, events, devices))
+    Ok(Started { agent, events, devices, announcer })
 }
 
 /// Chooses the sizes of the maps, and reports them.

@@ -4,6 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use tokio::sync::watch;
+
+use super::announcer::Wanted;
 use crate::kernel::SnatPorts;
 use crate::model::{HealthCheck, Kind, ObjectRef, Problem, ServiceName};
 use crate::notices::{About, Notice, Notices, Reason};
@@ -18,6 +21,7 @@ pub struct Outlets {
     pub condition: Arc<Condition>,
     health_checks: HealthChecks,
     snat_ports: Option<SnatPorts>,
+    announcer: Option<watch::Sender<Option<Arc<Wanted>>>>,
 }
 
 impl Outlets {
@@ -30,11 +34,23 @@ impl Outlets {
             condition: Arc::default(),
             health_checks,
             snat_ports: None,
+            announcer: None,
         }
     }
 
     pub fn with_snat_ports(self, snat_ports: SnatPorts) -> Self {
         Self { snat_ports: Some(snat_ports), ..self }
+    }
+
+    pub fn with_announcer(self, announcer: watch::Sender<Option<Arc<Wanted>>>) -> Self {
+        Self { announcer: Some(announcer), ..self }
+    }
+
+    /// Has these addresses announced, as far as this node may.
+    pub fn announce(&self, wanted: Wanted) {
+        if let Some(announcer) = &self.announcer {
+            announcer.send_replace(Some(Arc::new(wanted)));
+        }
     }
 
     /// Excludes the programmed NodePorts from SNAT.

@@ -21,20 +21,29 @@ const SHORTEST: usize = 32;
 
 type Keys = [u64; TunnelKey::COUNT];
 
+/// The file's keys.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Secrets {
+    /// As packets carry them.
+    pub digests: Keys,
+    /// As they are written, from which others are derived.
+    pub lines: Vec<String>,
+}
+
 /// Writes the keys before it returns, and follows the file until the process ends. Without a file,
 /// clears the keys of an earlier agent.
-pub fn follow(file: Option<PathBuf>, write: impl Fn(Keys) + Send + 'static) -> Result<()> {
+pub fn follow(file: Option<PathBuf>, write: impl Fn(&Secrets) + Send + 'static) -> Result<()> {
     let Some(file) = file else {
-        write(Keys::default());
+        write(&Secrets::default());
         return Ok(());
     };
     let keys = read(&file)?;
-    write(keys);
+    write(&keys);
     tokio::spawn(keep_reading(file, keys, write));
     Ok(())
 }
 
-async fn keep_reading(file: PathBuf, mut current: Keys, write: impl Fn(Keys)) {
+async fn keep_reading(file: PathBuf, mut current: Secrets, write: impl Fn(&Secrets)) {
     let mut ticks = interval(INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut reported = String::new();
@@ -42,7 +51,7 @@ async fn keep_reading(file: PathBuf, mut current: Keys, write: impl Fn(Keys)) {
         ticks.tick().await;
         match read(&file) {
             Ok(keys) if keys != current => {
-                write(keys);
+                write(&keys);
                 current = keys;
                 reported.clear();
                 tracing::info!(path = %file.display(), "tunnel keys changed");
@@ -59,7 +68,7 @@ async fn keep_reading(file: PathBuf, mut current: Keys, write: impl Fn(Keys)) {
     }
 }
 
-fn read(file: &Path) -> Result<Keys> {
+fn read(file: &Path) -> Result<Secrets> {
     let text = fs::read_to_string(file);
     text.map_err(anyhow::Error::from)
         .and_then(|text| parse(&text))
@@ -67,7 +76,7 @@ fn read(file: &Path) -> Result<Keys> {
 }
 
 /// One key on each line, the current one first.
-fn parse(text: &str) -> Result<Keys> {
+fn parse(text: &str) -> Result<Secrets> {
     let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     ensure!(!lines.is_empty(), "has no key. Make one with: openssl rand -hex 32");
     ensure!(
@@ -75,8 +84,8 @@ fn parse(text: &str) -> Result<Keys> {
         "has {} lines; it may have the current key and one other that is accepted",
         lines.len()
     );
-    let mut keys = Keys::default();
-    for (number, (key, line)) in keys.iter_mut().zip(lines).enumerate() {
+    let mut secrets = Secrets::default();
+    for (number, (key, line)) in secrets.digests.iter_mut().zip(lines).enumerate() {
         ensure!(
             line.len() >= SHORTEST,
             "line {}: a key of fewer than {SHORTEST} characters can be guessed. Make one with: \
@@ -84,8 +93,9 @@ fn parse(text: &str) -> Result<Keys> {
             number + 1
         );
         *key = digest(line);
+        secrets.lines.push(line.to_owned());
     }
-    Ok(keys)
+    Ok(secrets)
 }
 
 /// The part of a key's digest that packets carry. Never 0, which means no key.
@@ -104,7 +114,7 @@ mod tests {
 
     #[test]
     fn a_key_is_replaced_in_three_steps() {
-        let parse = |text: &str| parse(text).expect("keys");
+        let parse = |text: &str| parse(text).expect("keys").digests;
         let [old, none] = parse(&format!("{OLD}\n"));
         assert_ne!(old, 0);
         assert_eq!(none, 0);
@@ -131,7 +141,7 @@ mod tests {
         let file = directory.path().join("key");
         fs::write(&file, OLD).expect("the file can be written");
         let (sender, mut written) = tokio::sync::mpsc::unbounded_channel();
-        follow(Some(file.clone()), move |keys| sender.send(keys).expect("it is read"))
+        follow(Some(file.clone()), move |keys| sender.send(keys.digests).expect("it is read"))
             .expect("the file has a key");
         let old = written.recv().await.expect("the first keys");
         fs::write(&file, "short").expect("the file can be written");
@@ -150,7 +160,8 @@ mod tests {
     fn without_a_file_no_key_is_used() {
         let written = std::sync::Arc::new(std::sync::Mutex::new(None));
         let copy = std::sync::Arc::clone(&written);
-        follow(None, move |keys| *copy.lock().expect("no panic") = Some(keys)).expect("no file");
+        follow(None, move |keys| *copy.lock().expect("no panic") = Some(keys.digests))
+            .expect("no file");
         assert_eq!(*written.lock().expect("no panic"), Some(Keys::default()));
     }
 

@@ -253,6 +253,10 @@ impl Link {
         self.decide_at.min(self.heartbeat_at)
     }
 
+    pub fn holds_any(&self) -> bool {
+        self.held().next().is_some()
+    }
+
     pub fn counts(&self) -> Counts {
         self.counts
     }

@@ -11,7 +11,8 @@ use super::link::{Counts, Link};
 use super::timing::Time;
 
 /// One link.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct LinkView {
     pub interface: String,
     pub usable: bool,
@@ -28,7 +29,8 @@ pub struct LinkView {
 }
 
 /// Another participant.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct PeerView {
     pub node: String,
     pub interface: String,
@@ -39,14 +41,19 @@ pub struct PeerView {
 }
 
 /// One address on one link.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct AddressView {
     pub address: IpAddr,
+    /// Filled in by whoever knows them.
+    pub services: Vec<String>,
     /// The node that holds the address, as far as this one knows.
     pub holder: Option<String>,
     pub epoch: Option<u32>,
     /// How long this node has held it, in seconds.
     pub held_seconds: Option<u64>,
+    /// Another machine uses it.
+    pub blocked: bool,
     /// Why this node does not hold it.
     pub why_not_here: Option<String>,
 }
@@ -87,9 +94,11 @@ impl Link {
             let held: Duration = now.saturating_sub(holding.since);
             return AddressView {
                 address,
+                services: Vec::new(),
                 holder: Some(self.identity.node.clone()),
                 epoch: Some(holding.epoch),
                 held_seconds: Some(held.as_secs()),
+                blocked: false,
                 why_not_here: None,
             };
         }
@@ -100,9 +109,11 @@ impl Link {
         let holder = holders.max_by_key(|(alive, epoch, weight, _)| (*alive, *epoch, *weight));
         AddressView {
             address,
+            services: Vec::new(),
             epoch: holder.as_ref().map(|(_, epoch, _, _)| *epoch),
             holder: holder.map(|(_, _, _, peer)| peer.node.clone()),
             held_seconds: None,
+            blocked: matches!(state, Whereabouts::Blocked { by: Some(_), .. }),
             why_not_here: Some(self.why_not(address, state)),
         }
     }

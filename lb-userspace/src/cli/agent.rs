@@ -79,6 +79,7 @@ pub fn options(
         cgroup: agent.cgroup,
         forwarding,
         tunnel_key_file: agent.tunnel_key_file,
+        announcements: agent.announcements.timing(),
         sizes,
         snat_ports: agent.snat_ports,
         timeouts: Timeouts {

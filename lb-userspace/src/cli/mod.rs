@@ -115,6 +115,9 @@ enum Command {
     /// List backends, their nodes, and whether they accept new connections
     #[command(after_help = inspect::BACKENDS)]
     Backends(inspect::Named),
+    /// List announced addresses: which node announces each, and why not this one
+    #[command(after_help = inspect::ANNOUNCEMENTS)]
+    Announcements(inspect::Announcements),
     /// List flows: the connections to Services
     #[command(after_help = inspect::FLOWS)]
     Flows(inspect::Flows),
@@ -230,6 +233,7 @@ fn dispatch(command: Command, effective: Effective, level: log::Level) -> Result
         Command::Services(options) => inspect::services(&options, &common.pin_path),
         Command::Frontends(options) => inspect::frontends(&options, &common.pin_path),
         Command::Backends(options) => inspect::backends(&options, &common.pin_path),
+        Command::Announcements(options) => inspect::announcements(&options, &common.pin_path),
         Command::Flows(options) => inspect::flows(&options, &common.pin_path),
         Command::Maglev(options) => inspect::maglev(&options, &common.pin_path),
         Command::Counters(options) => inspect::counters(&options, &common.pin_path),

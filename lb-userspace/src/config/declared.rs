@@ -12,7 +12,7 @@ use lb_common::layout::{Forwarding, Timeouts};
 use tracing_subscriber::EnvFilter;
 
 use super::ingress::IngressSettings;
-use super::load_balancer::{ControllerSettings, LoadBalancerSettings};
+use super::load_balancer::{AnnouncementSettings, ControllerSettings, LoadBalancerSettings};
 use super::values::{Address, address};
 use crate::model::forwarding_named;
 use crate::network::{DeviceSelector, NodePortAddresses};
@@ -252,6 +252,9 @@ pub struct AgentSettings {
     #[arg(long, value_name = "true|false", action = ArgAction::Set, default_value = "false")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub cleanup_on_exit: bool,
+
+    #[command(flatten)]
+    pub announcements: AnnouncementSettings,
 }
 
 /// The API of `millrace standalone`.

@@ -1,8 +1,11 @@
 //! The settings of load balancer addresses: a part of the one list in `declared`.
 
+use std::time::Duration;
+
 use clap::{ArgAction, Args};
 
 use super::values::{Address, address, namespaced_name};
+use crate::announce::Timing;
 use crate::ipam::{self, CLASS, Range};
 use crate::kinds::METALLB_NAMESPACE;
 use crate::model::ServiceName;
@@ -29,6 +32,42 @@ pub struct LoadBalancerSettings {
     /// Namespace of MetalLB's IPAddressPools and L2Advertisements; those of others are ignored
     #[arg(long, value_name = "NAMESPACE", default_value = METALLB_NAMESPACE)]
     pub metallb_namespace: String,
+}
+
+/// How the agent announces addresses. The same on all nodes.
+#[derive(Clone, Debug, Args)]
+pub struct AnnouncementSettings {
+    /// Interval of the heartbeats by which nodes agree on who announces an address, in milliseconds
+    ///
+    /// They are sent on interfaces with addresses to announce, as UDP to port 10245 of the groups ff02::1 and
+    /// 224.0.0.1. With tunnel-key-file they are authenticated. The same value on all nodes.
+    #[arg(long, value_name = "MILLISECONDS", default_value = "100")]
+    #[arg(value_parser = clap::value_parser!(u32).range(20..=10_000))]
+    pub heartbeat_interval: u32,
+
+    /// Number of missed heartbeats after which a node is taken for failed, unless its kernel still answers
+    #[arg(long, value_name = "NUMBER", default_value = "3")]
+    #[arg(value_parser = clap::value_parser!(u32).range(2..=100))]
+    pub heartbeat_misses: u32,
+
+    /// How long the kernel answers for announced addresses after the agent has ended, in seconds
+    ///
+    /// A restart or upgrade of the agent within this time moves no address.
+    #[arg(long, value_name = "SECONDS", default_value = "30")]
+    #[arg(value_parser = clap::value_parser!(u32).range(5..=3_600))]
+    pub announcement_hold: u32,
+}
+
+impl AnnouncementSettings {
+    pub fn timing(&self) -> Timing {
+        let interval = Duration::from_millis(self.heartbeat_interval.into());
+        Timing {
+            interval,
+            silence: interval * self.heartbeat_misses,
+            hold: Duration::from_secs(self.announcement_hold.into()),
+            ..Timing::default()
+        }
+    }
 }
 
 /// Settings of the process that assigns addresses.

@@ -1,9 +1,11 @@
 //! The fields of a Node that the rules use. A cluster may have thousands of Nodes, and each is
 //! large.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::api::core::v1::Node as ApiNode;
 
-use super::eligibility::is_eligible;
+use super::eligibility::{is_eligible, is_preferred_for_load_balancers};
 use super::types::NodeAddresses;
 
 const ZONE: &str = "topology.kubernetes.io/zone";
@@ -16,6 +18,10 @@ pub struct Node {
     pub addresses: NodeAddresses,
     /// Whether load balancers may send new traffic to it.
     pub is_eligible: bool,
+    /// Whether it should announce addresses of load balancers; otherwise only if no other can.
+    pub announces: bool,
+    /// Needed of the agent's own node only; of others they are dropped.
+    pub labels: BTreeMap<String, String>,
 }
 
 impl From<ApiNode> for Node {
@@ -26,8 +32,10 @@ impl From<ApiNode> for Node {
             zone: zone.cloned(),
             addresses: NodeAddresses::of(&node),
             is_eligible: is_eligible(&node),
+            announces: is_preferred_for_load_balancers(&node),
             name: node.metadata.name.unwrap_or_default(),
             uid: node.metadata.uid.unwrap_or_default().into(),
+            labels: node.metadata.labels.unwrap_or_default(),
         }
     }
 }

@@ -44,7 +44,7 @@ pub fn strip(kind: Kind, object: &mut Value) {
             }
         }
         Kind::Node => {
-            keep(object, "spec", &["taints"]);
+            keep(object, "spec", &["taints", "unschedulable"]);
             // Most of a Node's size is its list of images.
             keep(object, "status", &["addresses"]);
         }

@@ -203,6 +203,7 @@ mod tests {
             ip: words.next().unwrap().parse().unwrap(),
             scope: Scope::Global,
             subnet: true,
+            prefix: 24,
             secondary: false,
             deprecated: false,
             unusable: false,

@@ -14,6 +14,7 @@
 
 mod addresses;
 mod attachments;
+mod links;
 mod message;
 mod netdev;
 mod notices;
@@ -26,6 +27,7 @@ mod watch;
 
 pub use addresses::{Device, devices, node_addresses};
 pub use attachments::{Attachments, DeviceName, Refusal, Role, Served, plan_attachments};
+pub use links::AnnouncingLink;
 pub use netdev::{XdpFeatures, xdp_features};
 pub use selection::{DeviceSelector, NodePortAddresses, Settings};
 pub use snapshot::{

@@ -95,6 +95,8 @@ pub struct Address {
     pub scope: Scope,
     /// The address is of a subnet, so other hosts are on the link.
     pub subnet: bool,
+    /// Length of the subnet's prefix.
+    pub prefix: u8,
     /// IPv4: not the first of its subnet. IPv6: a temporary address (RFC 8981).
     pub secondary: bool,
     /// Not to be used for new connections.
@@ -305,6 +307,7 @@ mod tests {
             ip: ip.parse().unwrap(),
             scope: Scope::Global,
             subnet: true,
+            prefix: 24,
             secondary: false,
             deprecated: false,
             unusable: false,

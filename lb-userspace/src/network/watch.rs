@@ -8,10 +8,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::watch;
 use tokio::time::{sleep, sleep_until};
 
 use super::addresses::{Device, devices, node_addresses};
 use super::attachments::{Attachments, plan_attachments};
+use super::links::{AnnouncingLink, announcing_links};
 use super::notices::Notices;
 use super::pace::Pace;
 use super::requests::read_default_routes;
@@ -49,6 +51,8 @@ pub struct NetworkWatch {
     notices: Notices,
     snapshot: Snapshot,
     view: View,
+    /// For the announcement of addresses, which must not wait for whoever handles the events.
+    links: watch::Sender<Vec<AnnouncingLink>>,
 }
 
 /// What is derived from a snapshot.
@@ -66,7 +70,8 @@ impl NetworkWatch {
         let (notices, snapshot) = Notices::subscribe().await?;
         let view = View::of(&snapshot, &settings, &BTreeSet::new());
         view.check(&snapshot, &settings)?;
-        Ok(Self { settings, notices, snapshot, view })
+        let links = watch::Sender::new(announcing_links(&snapshot, &view.attachments));
+        Ok(Self { settings, notices, snapshot, view, links })
     }
 
     pub fn attachments(&self) -> &Attachments {
@@ -81,6 +86,11 @@ impl NetworkWatch {
     /// The addresses with NodePorts.
     pub fn node_addresses(&self) -> &BTreeSet<IpAddr> {
         &self.view.node_addresses
+    }
+
+    /// The interfaces on which addresses can be announced, and their changes.
+    pub fn links(&self) -> watch::Receiver<Vec<AnnouncingLink>> {
+        self.links.subscribe()
     }
 
     /// Sends changes until the receiver is dropped.
@@ -166,6 +176,12 @@ impl NetworkWatch {
         if effect.facts {
             let before = self.view.attachments.external().map(|device| device.index).collect();
             let view = View::of(&self.snapshot, &self.settings, &before);
+            let links = announcing_links(&self.snapshot, &view.attachments);
+            self.links.send_if_modified(|sent| {
+                let changed = *sent != links;
+                *sent = links;
+                changed
+            });
             let old = std::mem::replace(&mut self.view, view);
             let devices = changed(&old.devices, &self.view.devices);
             if !devices.is_empty() {

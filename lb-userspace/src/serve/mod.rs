@@ -7,6 +7,7 @@
 
 mod accept;
 mod admission;
+mod announcements;
 mod health;
 mod health_checks;
 mod http;
@@ -31,6 +32,7 @@ use crate::notices::{Notice, Notices, Reason};
 
 pub(crate) use accept::{Room, accept_all};
 pub(crate) use admission::Limits;
+pub use announcements::AnnouncementMetrics;
 pub use health::Health;
 pub use health_checks::{Check, HealthChecks};
 pub use metrics::{Changed, Metrics, Usage};

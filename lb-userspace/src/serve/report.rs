@@ -26,6 +26,7 @@ use tokio::time::sleep;
 use super::Health;
 use super::accept::{Room, accept_all};
 use super::admission::Limits;
+use crate::announce::LinkView;
 use crate::model::ServiceName;
 
 const LIMITS: Limits = Limits::new(16, 0, 0);
@@ -64,6 +65,9 @@ pub struct Report {
     /// At most `MOST_PROBLEMS`.
     pub problems: Vec<String>,
     pub services_with_problems: usize,
+    /// Interfaces on which addresses are announced.
+    #[serde(default)]
+    pub announcements: Vec<LinkView>,
 }
 
 /// Updated by the agent with each change, read on request.
@@ -78,6 +82,7 @@ struct State {
     without_room: BTreeMap<String, usize>,
     devices: BTreeMap<String, String>,
     problems: BTreeMap<ServiceName, Vec<String>>,
+    announcements: Vec<LinkView>,
 }
 
 impl Condition {
@@ -110,6 +115,15 @@ impl Condition {
     /// A change cannot be programmed, and all later changes wait for it.
     pub fn waits(&self, why: String) {
         self.state().waiting = Some(why);
+    }
+
+    pub fn set_announcements(&self, links: Vec<LinkView>) {
+        self.state().announcements = links;
+    }
+
+    /// The interfaces on which addresses are announced.
+    pub fn announcements(&self) -> Vec<LinkView> {
+        self.state().announcements.clone()
     }
 
     /// Why interfaces or addresses of this node are missing in the maps; `None`: none is.
@@ -152,6 +166,7 @@ impl Reporter {
             devices: state.devices.clone(),
             problems: state.problems.values().flatten().take(MOST_PROBLEMS).cloned().collect(),
             services_with_problems: state.problems.len(),
+            announcements: state.announcements.clone(),
         }
     }
 

@@ -8,6 +8,7 @@ use std::time::{Instant, SystemTime};
 use lb_common::layout::Forwarding;
 use tokio::sync::mpsc;
 
+use super::announcer::Announcing;
 use super::complaints::Complaints;
 use super::latency::Latency;
 use super::node_ports::NodePorts;
@@ -62,6 +63,7 @@ pub struct Agent<T> {
     latency: Latency,
     tally: Tally,
     node_ports: NodePorts,
+    announcing: Announcing,
     outlets: Outlets,
 }
 
@@ -109,6 +111,7 @@ impl<T: Write> Agent<T> {
             latency: Latency::new(SystemTime::now()),
             tally: Tally::default(),
             node_ports: NodePorts::default(),
+            announcing: Announcing::default(),
             outlets,
         }
     }
@@ -171,8 +174,14 @@ impl<T: Write> Agent<T> {
 
     pub fn store_event(&mut self, event: Event) -> Affected {
         match event {
-            Event::Applied(object) => {
+            Event::Applied(mut object) => {
                 self.look_at(&object);
+                if let Object::Node(node) = &mut object
+                    && node.name != self.node.name
+                {
+                    // Thousands of Nodes have many labels.
+                    node.labels = BTreeMap::new();
+                }
                 self.store.apply(object)
             }
             Event::Deleted(reference) => {
@@ -212,8 +221,11 @@ impl<T: Write> Agent<T> {
         }
     }
 
-    fn note_change(&self, kind: Kind) {
+    fn note_change(&mut self, kind: Kind) {
         let what = match kind {
+            Kind::AddressPool | Kind::IpAddressPool | Kind::L2Advertisement | Kind::Node => {
+                return self.announcing.note_change();
+            }
             Kind::Service => Changed::Service,
             Kind::EndpointSlice | Kind::Endpoints => Changed::Endpoints,
             _ => return,
@@ -362,6 +374,8 @@ impl<T: Write> Agent<T> {
 
     fn collect(&mut self, name: &ServiceName, change: &mut Change) {
         let settled = self.claims.settled(name);
+        let uid = self.store.service(name).and_then(|service| service.metadata.uid.as_deref());
+        self.announcing.set(name, uid.unwrap_or_default(), settled.service_ports.values());
         let (new, is_fixed) = self.invalid.set(name, settled.problems);
         for problem in new {
             self.outlets.post(&problem, Reason::NotServed, &self.store);
@@ -464,6 +478,11 @@ impl<T: Write> Agent<T> {
         let now = SystemTime::now();
         if std::mem::take(&mut self.health_checks_changed) {
             self.outlets.check_health(&self.health_checks, &self.store);
+        }
+        // What is not programmed yet must attract no packets.
+        let node = self.store.node(&self.node.name);
+        if let Some(wanted) = self.announcing.take(self.store.pools(), node) {
+            self.outlets.announce(wanted);
         }
         self.outlets.health.record_programmed(now);
         self.post_fixed();

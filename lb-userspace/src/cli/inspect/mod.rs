@@ -1,6 +1,7 @@
 //! The commands that show the state in the kernel. They read only the pinned maps, and need neither
 //! an agent nor a cluster.
 
+mod announcements;
 mod backends;
 mod counters;
 mod flows;
@@ -11,6 +12,7 @@ mod services;
 mod status;
 mod top;
 
+pub use announcements::{Announcements, EXAMPLES as ANNOUNCEMENTS, show as announcements};
 pub use backends::{EXAMPLES as BACKENDS, show as backends};
 pub use counters::{Counters, EXAMPLES as COUNTERS, show as counters};
 pub use flows::{EXAMPLES as FLOWS, Flows, show as flows};

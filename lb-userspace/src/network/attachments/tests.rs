@@ -60,6 +60,7 @@ fn devices(text: &str) -> Snapshot {
                 ip: "192.0.2.1".parse().unwrap(),
                 scope: Scope::Global,
                 subnet: has("subnet"),
+                prefix: 24,
                 secondary: false,
                 deprecated: false,
                 unusable: false,

@@ -171,6 +171,7 @@ fn address(body: &[u8]) -> Option<(u32, Address)> {
         ip: local.or(ip)?,
         scope,
         subnet: usize::from(*body.get(1)?) < address_bits(*body.first()?),
+        prefix: *body.get(1)?,
         secondary: has(libc::IFA_F_SECONDARY),
         deprecated: has(libc::IFA_F_DEPRECATED),
         // Optimistic addresses are used while they are tentative.

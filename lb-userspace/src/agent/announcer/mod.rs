@@ -1,0 +1,161 @@
+//! Announces the addresses of load balancers: runs the elections ([`crate::announce`]) on this
+//! node's interfaces, in a thread of its own.
+//!
+//! Invariant: nothing that it does waits for the agent's loop, for the API server or for a lock
+//! that others hold for long. A late heartbeat would look like a failure of this node.
+//!
+//! Tests: `tests/tests/announcements.rs`.
+
+mod perform;
+mod sockets;
+mod state;
+mod wanted;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use futures::future::{pending, select_all};
+use tokio::runtime::{Builder, Handle};
+use tokio::sync::{oneshot, watch};
+
+use crate::announce::{Keys, Time, Timing};
+use crate::kernel::Announcements;
+use crate::network::AnnouncingLink;
+use crate::notices::Notices;
+use crate::privileges::Privileges;
+use crate::serve::Condition;
+
+pub use wanted::{Announcing, Wanted};
+
+use perform::{Performer, now};
+use state::State;
+
+/// How long a shutdown waits for other nodes to take over.
+const FAREWELL: Duration = Duration::from_secs(4);
+
+/// What the thread needs.
+pub struct Start {
+    pub node_name: String,
+    pub timing: Timing,
+    pub kernel: Announcements,
+    pub links: watch::Receiver<Vec<AnnouncingLink>>,
+    pub keys: watch::Receiver<Keys>,
+    pub notices: Arc<dyn Notices>,
+    pub condition: Arc<Condition>,
+    pub privileges: Privileges,
+}
+
+/// The agent's side of the thread.
+pub struct Announcer {
+    wanted: watch::Sender<Option<Arc<Wanted>>>,
+    leave: Option<oneshot::Sender<oneshot::Sender<()>>>,
+}
+
+impl Announcer {
+    /// Starts the thread, which continues what an earlier agent announced.
+    pub fn start(start: Start) -> Result<Self> {
+        let (wanted, follow_wanted) = watch::channel(None);
+        let (leave, asked_to_leave) = oneshot::channel();
+        let main = Handle::current();
+        let run = move || {
+            if let Err(error) = start.privileges.once_attached() {
+                tracing::warn!(error = format!("{error:#}"), "capabilities not dropped");
+            }
+            match Builder::new_current_thread().enable_all().build() {
+                Ok(runtime) => {
+                    let ended = runtime.block_on(run(start, follow_wanted, asked_to_leave, main));
+                    if let Err(error) = ended {
+                        tracing::error!(error = format!("{error:#}"), "announcements ended");
+                    }
+                }
+                Err(error) => {
+                    tracing::error!(error = format!("{error:#}"), "announcements not started");
+                }
+            }
+        };
+        thread::Builder::new()
+            .name("announcer".to_owned())
+            .spawn(run)
+            .context("the thread that announces addresses can't be started")?;
+        Ok(Self { wanted, leave: Some(leave) })
+    }
+
+    pub fn publisher(&self) -> watch::Sender<Option<Arc<Wanted>>> {
+        self.wanted.clone()
+    }
+
+    /// Waits until other nodes have taken over all addresses, but not for long.
+    pub async fn hand_over(&mut self) {
+        let (left, has_left) = oneshot::channel();
+        if self.leave.take().is_some_and(|leave| leave.send(left).is_ok()) {
+            let _ = tokio::time::timeout(FAREWELL, has_left).await;
+        }
+    }
+}
+
+async fn run(
+    start: Start,
+    mut wanted: watch::Receiver<Option<Arc<Wanted>>>,
+    leave: oneshot::Receiver<oneshot::Sender<()>>,
+    main: Handle,
+) -> Result<()> {
+    let Start { node_name, timing, kernel, mut links, mut keys, notices, condition, .. } = start;
+    let performer = Performer::new(kernel)?;
+    let mut state = State::new(node_name, timing, performer, notices, condition, main);
+    state.set_keys(keys.borrow_and_update().clone());
+    state.set_links(&links.borrow_and_update());
+    let mut leave = Some(leave);
+    loop {
+        let due = state.due();
+        tokio::select! {
+            biased;
+            // What has arrived comes before the timers: silence is judged by it.
+            () = state.readable() => state.receive(),
+            () = until(due) => state.pass_time(),
+            changed = links.changed() => match changed {
+                Ok(()) => state.set_links(&links.borrow_and_update()),
+                Err(_) => return Ok(()),
+            },
+            changed = wanted.changed() => match changed {
+                Ok(()) => state.set_wanted(wanted.borrow_and_update().clone()),
+                Err(_) => return Ok(()),
+            },
+            Ok(()) = keys.changed() => state.set_keys(keys.borrow_and_update().clone()),
+            asked = asked_to_leave(&mut leave) => state.leave(asked),
+        }
+    }
+}
+
+async fn asked_to_leave(
+    leave: &mut Option<oneshot::Receiver<oneshot::Sender<()>>>,
+) -> oneshot::Sender<()> {
+    let asked = match leave.as_mut() {
+        Some(waiting) => waiting.await.ok(),
+        None => pending().await,
+    };
+    *leave = None;
+    match asked {
+        Some(asked) => asked,
+        None => pending().await,
+    }
+}
+
+async fn until(due: Time) {
+    tokio::time::sleep(due.saturating_sub(now()).min(Duration::from_secs(3_600))).await;
+}
+
+/// Returns when something has arrived on one of the interfaces; never if there are none.
+async fn any_readable<'a>(sockets: impl Iterator<Item = &'a sockets::Sockets>) {
+    let waiting: Vec<_> = sockets.map(|sockets| Box::pin(sockets.readable())).collect();
+    if waiting.is_empty() {
+        pending().await
+    } else {
+        let _ = select_all(waiting).await;
+    }
+}
+
+/// By the interface's index.
+type Links = BTreeMap<u32, state::OnLink>;

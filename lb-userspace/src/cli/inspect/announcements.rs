@@ -1,0 +1,107 @@
+//! `millrace announcements`.
+
+use std::path::Path;
+
+use anyhow::{Result, bail};
+use clap::Args;
+use serde::Serialize;
+
+use super::options::check;
+use crate::announce::AddressView;
+use crate::cli::output::{self, Output, Row, some};
+use crate::serve;
+
+pub const EXAMPLES: &str = "\
+Examples:
+  millrace announcements
+  millrace announcements -o wide
+  Addresses that no node announces:
+    millrace announcements -o json | jq -r '.[] | select(.holder == null) | .address'
+  Follow moves:
+    millrace announcements --watch
+
+The agent of this node is asked, so run this command in its network namespace. A holder on another node is what that
+node said last.";
+
+#[derive(Debug, Args)]
+pub struct Announcements {
+    #[command(flatten)]
+    output: Output,
+}
+
+/// An address on an interface.
+#[derive(Debug, Serialize)]
+struct Announcement {
+    interface: String,
+    #[serde(flatten)]
+    view: AddressView,
+}
+
+pub fn show(options: &Announcements, pin_path: &Path) -> Result<()> {
+    check(pin_path)?;
+    output::show(&options.output, || read(pin_path))
+}
+
+fn read(pin_path: &Path) -> Result<Vec<Announcement>> {
+    let Some(report) = serve::ask(pin_path)? else {
+        bail!(
+            "no agent answers in this network namespace. Its kernel may still announce addresses: \
+             bpftool map dump pinned {}/ANNOUNCED",
+            pin_path.display()
+        );
+    };
+    let rows = report.announcements.into_iter().flat_map(|link| {
+        let interface = link.interface;
+        link.addresses
+            .into_iter()
+            .map(move |view| Announcement { interface: interface.clone(), view })
+    });
+    Ok(rows.collect())
+}
+
+impl Row for Announcement {
+    const PLURAL: &'static str = "announced addresses";
+    const HEADERS: &'static [&'static str] =
+        &["ADDRESS", "SERVICES", "INTERFACE", "HOLDER", "SINCE", "EPOCH", "WHY-NOT-HERE"];
+    const NARROW: usize = 5;
+
+    fn cells(&self) -> Vec<String> {
+        let AddressView { address, services, holder, epoch, held_seconds, why_not_here, .. } =
+            &self.view;
+        let text = |value: Option<String>| value.unwrap_or_else(|| "-".to_owned());
+        vec![
+            address.to_string(),
+            some(services),
+            self.interface.clone(),
+            text(holder.clone()),
+            text(held_seconds.map(age)),
+            text(epoch.map(|epoch| epoch.to_string())),
+            text(why_not_here.clone()),
+        ]
+    }
+
+    fn name(&self) -> String {
+        format!("{}@{}", self.view.address, self.interface)
+    }
+}
+
+/// As kubectl prints ages.
+fn age(seconds: u64) -> String {
+    match seconds {
+        ..120 => format!("{seconds}s"),
+        120..7_200 => format!("{}m", seconds / 60),
+        7_200..172_800 => format!("{}h", seconds / 3_600),
+        _ => format!("{}d", seconds / 86_400),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ages_are_short() {
+        let ages = [0, 119, 120, 7_199, 7_200, 172_800].map(age);
+        assert_eq!(ages, ["0s", "119s", "2m", "119m", "2h", "2d"]);
+    }
+}

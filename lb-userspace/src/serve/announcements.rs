@@ -1,0 +1,84 @@
+//! Metrics of announced addresses, from what the agent reports about itself.
+
+use std::fmt;
+use std::sync::Arc;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+
+use super::Condition;
+use crate::announce::LinkView;
+
+/// Reads the report at each scrape.
+pub struct AnnouncementMetrics(Arc<Condition>);
+
+impl fmt::Debug for AnnouncementMetrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("AnnouncementMetrics")
+    }
+}
+
+type Value = fn(&LinkView) -> u64;
+
+const GAUGES: [(&str, &str, Value); 5] = [
+    ("held", "Addresses that this node announces", |link| {
+        link.addresses.iter().filter(|address| address.why_not_here.is_none()).count() as u64
+    }),
+    ("without_holder", "Addresses that no node announces, as far as this one knows", |link| {
+        link.addresses.iter().filter(|address| address.holder.is_none()).count() as u64
+    }),
+    (
+        "in_use",
+        "Addresses that another machine uses, and that are not announced for this reason",
+        { |link| link.addresses.iter().filter(|address| address.blocked).count() as u64 },
+    ),
+    ("peers", "Other nodes whose heartbeats arrive", |link| {
+        link.peers.iter().filter(|peer| !peer.silent).count() as u64
+    }),
+    ("peers_deaf", "Other nodes that do not hear this one", |link| {
+        link.peers.iter().filter(|peer| !peer.silent && peer.deaf).count() as u64
+    }),
+];
+
+const COUNTERS: [(&str, &str, Value); 6] = [
+    ("taken", "Addresses that this node began to announce", |link| link.taken),
+    ("moved_as_planned", "Those of them that another node still announced", |link| link.planned),
+    ("conflicts", "Uses of addresses by other machines", |link| link.conflicts),
+    ("heartbeats_sent", "Heartbeats that were sent", |link| link.sent),
+    ("heartbeats_received", "Heartbeats that were received", |link| link.received),
+    ("heartbeats_refused", "Received heartbeats without a valid key, or malformed", |link| {
+        link.refused
+    }),
+];
+
+impl AnnouncementMetrics {
+    pub fn of(condition: &Arc<Condition>) -> Self {
+        Self(Arc::clone(condition))
+    }
+}
+
+impl Collector for AnnouncementMetrics {
+    fn encode(&self, mut to: DescriptorEncoder<'_>) -> fmt::Result {
+        let links = self.0.announcements();
+        for (name, help, value) in GAUGES {
+            let name = format!("millrace_announcement_{name}");
+            let mut family = to.encode_descriptor(&name, help, None, MetricType::Gauge)?;
+            for link in &links {
+                let gauge = ConstGauge::new(value(link));
+                gauge.encode(family.encode_family(&[("interface", link.interface.as_str())])?)?;
+            }
+        }
+        for (name, help, value) in COUNTERS {
+            let name = format!("millrace_announcement_{name}");
+            let mut family = to.encode_descriptor(&name, help, None, MetricType::Counter)?;
+            for link in &links {
+                let counter = ConstCounter::new(value(link));
+                counter.encode(family.encode_family(&[("interface", link.interface.as_str())])?)?;
+            }
+        }
+        Ok(())
+    }
+}
