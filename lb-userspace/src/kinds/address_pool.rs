@@ -8,12 +8,13 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Addresses that Services of type LoadBalancer get, and where they are announced.
+/// The addresses, which Services may have them, and where they are announced.
 #[derive(CustomResource, JsonSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[kube(
     group = "millrace.io",
     version = "v1alpha1",
     kind = "AddressPool",
+    doc = "Addresses that Services of type LoadBalancer get, and where they are announced.",
     plural = "addresspools",
     shortname = "apool",
     category = "millrace",

@@ -8,12 +8,13 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A pool of addresses, as MetalLB defines it.
+/// The addresses, and which Services may have them.
 #[derive(CustomResource, JsonSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[kube(
     group = "metallb.io",
     version = "v1beta1",
     kind = "IPAddressPool",
+    doc = "A pool of addresses, as MetalLB defines it.",
     plural = "ipaddresspools",
     namespaced,
     derive = "PartialEq",
@@ -60,6 +61,7 @@ pub struct ServiceAllocation {
     group = "metallb.io",
     version = "v1beta1",
     kind = "L2Advertisement",
+    doc = "An announcement of pools on the link, as MetalLB defines it.",
     plural = "l2advertisements",
     namespaced,
     derive = "PartialEq",

@@ -20,10 +20,10 @@ fn template(definition: &Value) -> String {
     let mut definition = definition.clone();
     definition["metadata"]["labels"] = "LABELS".into();
     let annotations = "  annotations:\n    helm.sh/resource-policy: keep\n";
-    let labels = "  labels:\n    {{- include \"millrace.controllerLabels\" . | nindent 4 }}\n";
+    let labels = "  labels:\n    {{- include \"millrace.labels\" . | nindent 4 }}\n";
     let text =
         text(&definition).replacen("  labels: LABELS\n", &format!("{annotations}{labels}"), 1);
-    format!("{HEAD}{{{{- if .Values.controller.enabled }}}}\n{text}{{{{- end }}}}\n")
+    format!("{HEAD}{text}")
 }
 
 #[test]
@@ -31,7 +31,7 @@ fn the_definitions_are_those_of_the_code() {
     let [definition] = &kinds::own()[..] else { panic!("each definition has a file of its own") };
     let definition = serde_json::to_value(definition).unwrap();
     for (path, expected) in [
-        ("kustomize/controller/address-pool.yaml", format!("{HEAD}{}", text(&definition))),
+        ("kustomize/base/address-pool.yaml", format!("{HEAD}{}", text(&definition))),
         ("helm/millrace/templates/address-pool.yaml", template(&definition)),
     ] {
         let path = deploy(path);

@@ -1,6 +1,7 @@
 //! What the controller of addresses watches in a cluster.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Result;
 use futures::future::{Either, join_all, select};
@@ -16,6 +17,9 @@ use super::watched::{Shared, Watched};
 use super::{Connection, SERVICE_SELECTOR};
 use crate::model::Kind;
 use crate::source::{Event, Source};
+
+/// Few controllers look for kinds that are not installed.
+const LONGEST_ABSENCE: Duration = Duration::from_secs(30);
 
 pub struct ControllerCluster {
     client: Client,
@@ -48,6 +52,7 @@ impl Source for ControllerCluster {
             report: Report::new(events.clone(), scope, Some(self.transport.servers())),
             transport: Some(self.transport.clone()),
             relist: Arc::new(Semaphore::new(1)),
+            longest_absence: LONGEST_ABSENCE,
         };
         let (watches, all_listed): (Vec<_>, Vec<_>) = Kind::OF_CONTROLLER
             .into_iter()

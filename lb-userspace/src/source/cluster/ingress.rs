@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Result;
 use futures::future::{Either, join_all, select};
@@ -74,6 +75,8 @@ impl Source for IngressCluster {
             report: Report::new(events.clone(), Arc::clone(&scope), Some(self.transport.servers())),
             transport: Some(self.transport.clone()),
             relist: Arc::new(Semaphore::new(1)),
+            // All its kinds are of Kubernetes itself.
+            longest_absence: Duration::ZERO,
         };
         let mut all_listed = Vec::new();
         let mut watched = |api| {

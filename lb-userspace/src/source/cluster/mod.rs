@@ -58,6 +58,9 @@ const SERVICE_SELECTOR: &str =
 /// The slices of a headless Service carry the label, too.
 const SLICE_SELECTOR: &str = "!service.kubernetes.io/headless";
 
+/// Thousands of agents look for kinds that are not installed.
+const LONGEST_ABSENCE: Duration = Duration::from_secs(600);
+
 /// The nodes of a cluster may start at the same moment: their first requests spread over this.
 /// Loading the programs takes as long.
 const START_SPREAD: Duration = Duration::from_secs(1);
@@ -123,6 +126,7 @@ impl Source for Cluster {
             ),
             transport: self.transport.clone(),
             relist: Arc::new(Semaphore::new(1)),
+            longest_absence: LONGEST_ABSENCE,
         };
         let watched = |api| {
             let (listed, is_listed) = oneshot::channel();

@@ -31,8 +31,6 @@ const STREAM_SILENCE: Duration = Duration::from_secs(10);
 const BRIEF: Duration = Duration::from_secs(1);
 /// A kind that is not installed is looked for at first after this, and then less and less often.
 const ABSENCE: Duration = Duration::from_secs(5);
-/// Thousands of agents look for it.
-const LONGEST_ABSENCE: Duration = Duration::from_secs(600);
 /// A server that has lost its history has lost it for all agents: their lists spread over this.
 const RELIST_SPREAD: Duration = Duration::from_secs(2);
 
@@ -46,17 +44,8 @@ pub struct Shared {
     pub transport: Option<Transport>,
     /// For the repetition of a list: one kind at a time.
     pub relist: Arc<Semaphore>,
-}
-
-/// How long to wait before a kind is looked for again that is not installed.
-struct Absence(Duration);
-
-impl Absence {
-    fn next(&mut self) -> Duration {
-        let pause = self.0;
-        self.0 = (pause * 2).min(LONGEST_ABSENCE);
-        pause + random_up_to(pause)
-    }
+    /// The longest time between two looks for a kind that is not installed.
+    pub longest_absence: Duration,
 }
 
 impl Shared {
@@ -87,7 +76,8 @@ pub struct Watched {
     /// Until the first list is complete.
     listed: Option<oneshot::Sender<()>>,
     failures: Failures,
-    absence: Absence,
+    /// How long to wait before the kind is looked for again, if it is not installed.
+    absence: Duration,
 }
 
 /// This agent's Node, and which others are watched beside it.
@@ -117,7 +107,7 @@ impl Watched {
             node: None,
             listed: Some(listed),
             failures: Failures::default(),
-            absence: Absence(ABSENCE),
+            absence: ABSENCE,
         }
     }
 
@@ -152,9 +142,10 @@ impl Watched {
                 Ok(()) => sleep(self.failures.backoff.next()).await,
                 Err(trouble) if self.kind.is_optional() && trouble.is_absence() => {
                     self.note_absence(&trouble);
-                    let pause = self.absence.next();
+                    let pause = self.absence;
+                    self.absence = (pause * 2).min(self.shared.longest_absence);
                     tokio::select! {
-                        () = sleep(pause) => {}
+                        () = sleep(pause + random_up_to(pause)) => {}
                         () = report.closed() => return,
                     }
                 }
@@ -258,7 +249,7 @@ impl Watched {
         self.shared.report.send(self.group.drain(..).chain(gone));
         self.position.listed(version);
         self.failures.end(self.kind);
-        self.absence = Absence(ABSENCE);
+        self.absence = ABSENCE;
         if let Some(listed) = self.listed.take() {
             self.report_missing_node();
             let _ = listed.send(());
