@@ -53,6 +53,8 @@ pub enum Change {
     },
     /// An address of another node.
     Peer(IpAddr),
+    /// Another node has shown that it takes packets out of tunnels.
+    TunnelPeer(IpAddr),
     /// The tunnel keys, current and accepted.
     TunnelKeys([u64; TunnelKey::COUNT]),
     /// The backend that a tunnelled packet with this service port and tag is for.
@@ -122,6 +124,7 @@ impl Change {
                 tables.source_ranges.entry(*service_port).or_default().push(*range);
             }
             &Self::Peer(address) => drop(tables.peers.insert(peer(address))),
+            &Self::TunnelPeer(address) => drop(tables.tunnel_peers.insert(peer(address))),
             &Self::TunnelKeys(keys) => tables.tunnel_keys = keys,
             &Self::Target { target, backend } => drop(tables.targets.insert(target, backend)),
             &Self::Announce { address, expired } => {
@@ -154,7 +157,8 @@ pub fn announcement(expired: bool) -> Announced {
     Announced { deadline: if expired { 1 } else { u64::MAX }, epoch: 1, flags: 0 }
 }
 
-fn peer(address: IpAddr) -> Peer {
+/// The key of an address of another node.
+pub fn peer(address: IpAddr) -> Peer {
     match address {
         IpAddr::V4(address) => Address4::from(address).into(),
         IpAddr::V6(address) => Address6::from(address).into(),

@@ -38,6 +38,7 @@ pub fn begin(input: &mut Input) -> Vec<Change> {
             }
         }
         changes.extend((0..2).map(|number| Change::Peer(universe::peer(v6, number))));
+        changes.push(Change::TunnelPeer(universe::peer(v6, 0)));
         // The first backend is a pod that also is a client.
         changes.push(Change::Destination(universe::backend(v6, 0)));
     }
@@ -95,7 +96,7 @@ pub fn service_port(input: &mut Input) -> Vec<Change> {
         internal_local: u8::from(flags & 0x38 == 0x38),
         restricted: u8::from(flags & 0xc0 == 0xc0),
         populated: u8::from(flags & 1 == 1),
-        forwarding: input.choose(&[0, 0, 1, 2]),
+        forwarding: input.choose(&[0, 3, 1, 2]),
         ..Frontend::of_address(FrontendKind::ClusterIp)
     };
     if frontend.restricted != 0 {

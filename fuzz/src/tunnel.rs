@@ -40,7 +40,11 @@ pub fn wrap(input: &mut Input, v6: bool, packet: &[u8]) -> Vec<u8> {
         }
     }
     if let Some(key) = key {
-        bytes.extend([2, in_ip(v6), 0, 0]);
+        // Sometimes a probe, or its reply.
+        let kind =
+            if input.chance(32) { [0x22, input.choose(&[1, 1, 2, 0])] } else { [2, in_ip(v6)] };
+        bytes.extend(kind);
+        bytes.extend([0, 0]);
         bytes.extend(key.to_be_bytes());
     }
     bytes.extend(packet);
@@ -127,7 +131,9 @@ pub fn with_class_of(frame: &[u8], other: &[u8]) -> Vec<u8> {
         header[1] = header[1] & 0x0f | class << 4;
         return bytes;
     }
-    let right = internet(&[&header[..packet.transport - packet.network]]) == 0;
+    // A header may be cut off.
+    let whole = header.get(..packet.transport - packet.network);
+    let right = whole.is_some_and(|whole| internet(&[whole]) == 0);
     header[1] = class;
     let sum = if right {
         header[10..12].fill(0);

@@ -121,7 +121,7 @@ impl Details {
     }
 }
 
-fn unless_missing(map: Result<Map>) -> Result<Option<Map>> {
+pub fn unless_missing(map: Result<Map>) -> Result<Option<Map>> {
     let is_missing = |error: &anyhow::Error| {
         let mut causes = error.chain().filter_map(|cause| cause.downcast_ref::<io::Error>());
         causes.any(|cause| cause.kind() == io::ErrorKind::NotFound)

@@ -10,13 +10,14 @@ use aya::programs::{TestRun, TestRunOptions, TestRunResult};
 use aya::util::nr_cpus;
 use fuzz::{
     Change, End, Fate, Hook, Outcome, announced, announcement, damaged_return, destination_bit,
-    source_bit, universe,
+    peer, source_bit, universe,
 };
 use lb_common::datapath::DEFERRED;
 use lb_common::family::{Family, V4, V6};
 use lb_common::layout::{
     Affinity, AffinityKey, Announced, AnnouncedAddress, Claim, FlowBucket, Fragment, FragmentKey,
-    Hints, NeighbourEvent, Pool, Reason, ReplyBucket, ReplyKey, Traffic, TunnelKey, Untracked, map,
+    Hints, NeighbourEvent, Peer, Pool, Reason, ReplyBucket, ReplyKey, Traffic, TunnelKey,
+    Untracked, map,
 };
 use lb_userspace::kernel::{DataPlane, HookPoint, Mapped, Pins, Plain, Sizes, Tables, TunnelKeys};
 use lb_userspace::network::Device;
@@ -45,6 +46,7 @@ pub struct RandomKernel {
     marks: [Mapped; 3],
     tunnel_keys: TunnelKeys,
     announced: HashMap<MapData, Plain<AnnouncedAddress>, Plain<Announced>>,
+    tunnel_peers: HashMap<MapData, Plain<Peer>, u32>,
     claims: HashMap<MapData, Plain<AnnouncedAddress>, Plain<Claim>>,
     scratch: Scratch,
     /// Steps that undo changes of hash maps.
@@ -109,6 +111,7 @@ impl RandomKernel {
                 mapped(map::HINTS, size_of::<Hints>())?,
             ],
             tunnel_keys: TunnelKeys::open(&pins)?,
+            tunnel_peers: Map::HashMap(open(&pins.map(map::TUNNEL_PEERS))?).try_into()?,
             announced: Map::HashMap(open(&pins.map(map::ANNOUNCED))?).try_into()?,
             claims: Map::HashMap(open(&pins.map(map::CLAIMS))?).try_into()?,
             scratch: Scratch::open(&pins.map(map::SCRATCH))?,
@@ -149,6 +152,7 @@ impl RandomKernel {
         clear(&mut self.untracked.v4)?;
         clear(&mut self.untracked.v6)?;
         clear(&mut self.announced)?;
+        clear(&mut self.tunnel_peers)?;
         clear(&mut self.claims)?;
         self.scratch.clear()
     }
@@ -160,6 +164,9 @@ impl RandomKernel {
                 age::<V6>(&self.flows.1, *ticks);
             }
             Change::TunnelKeys(keys) => self.tunnel_keys.write(*keys),
+            &Change::TunnelPeer(address) => {
+                self.tunnel_peers.insert(Plain(peer(address)), 1, 0)?;
+            }
             &Change::Announce { address, expired } => {
                 let entry = Plain(announcement(expired));
                 self.announced.insert(Plain(announced(address)), entry, 0)?;
@@ -326,6 +333,7 @@ fn steps(change: &Change) -> Vec<(Step, Option<Step>)> {
             (Step::SetDetail(detail.clone()), Some(Step::RemoveDetail(detail)))
         }
         Change::TunnelKeys(_)
+        | Change::TunnelPeer(_)
         | Change::Announce { .. }
         | Change::Watch(_)
         | Change::Idle(_)

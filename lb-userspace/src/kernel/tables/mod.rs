@@ -15,7 +15,7 @@ use lb_common::layout::{
     Pool, Reason, SlotPair, Ticks, Traffic, map,
 };
 
-use super::details::Details;
+use super::details::{Details, unless_missing};
 use super::flow_tables::{self, Occupancy};
 use super::host::own_host;
 use super::mapped::Mapped;
@@ -48,7 +48,8 @@ pub struct Tables {
     /// Whether a bit may be cleared after sweeping only the table of its own family.
     swept_apart: bool,
     reasons: PerCpuArray<MapData, u64>,
-    neighbour_events: PerCpuArray<MapData, u64>,
+    /// `None`: the maps are of an agent that did not know them; such maps are only read.
+    neighbour_events: Option<PerCpuArray<MapData, u64>>,
     service_traffic: PerCpuArray<MapData, Plain<Traffic>>,
     backend_traffic: PerCpuArray<MapData, Plain<Traffic>>,
 }
@@ -88,7 +89,9 @@ impl Tables {
             lingering_families: BTreeSet::new(),
             swept_apart: true,
             reasons: map(map::REASONS)?.try_into()?,
-            neighbour_events: map(map::NEIGHBOUR_EVENTS)?.try_into()?,
+            neighbour_events: unless_missing(map(map::NEIGHBOUR_EVENTS))?
+                .map(TryInto::try_into)
+                .transpose()?,
             service_traffic: map(map::SERVICE_TRAFFIC)?.try_into()?,
             backend_traffic: map(map::BACKEND_TRAFFIC)?.try_into()?,
         })
@@ -218,9 +221,10 @@ impl Tables {
 
     /// The counter of each event, summed over all CPUs.
     pub fn neighbour_events(&self) -> Result<Vec<(NeighbourEvent, u64)>> {
+        let Some(events) = &self.neighbour_events else { return Ok(Vec::new()) };
         NeighbourEvent::ALL
             .into_iter()
-            .map(|event| Ok((event, self.neighbour_events.get(&(event as u32), 0)?.iter().sum())))
+            .map(|event| Ok((event, events.get(&(event as u32), 0)?.iter().sum())))
             .collect()
     }
 
