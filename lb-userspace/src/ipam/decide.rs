@@ -14,6 +14,9 @@ use super::sharing::{Sharing, between};
 use super::waiting::Cause;
 use crate::model::{AddressFamily, ServiceName};
 
+/// Pools that a message names.
+const MOST_NAMES: usize = 5;
+
 /// What a Service has from now on.
 #[derive(Debug, Default)]
 pub struct Decision {
@@ -63,11 +66,12 @@ impl Ipam {
         let mut decision = Decision::default();
         // Addresses that are not what is requested any more: they are kept until the others can be had.
         let mut stale = Vec::new();
+        let mut conflicts = Vec::new();
         for &address in held.iter().filter(|at| families.contains(&AddressFamily::of(at))) {
             match self.standing(turn, request, address) {
                 Standing::Lost => continue,
                 Standing::Kept => {}
-                Standing::Conflict(refusal) => decision.refusal = Some(refusal),
+                Standing::Conflict(refusal) => conflicts.push((address, refusal)),
             }
             let fits = request.fault.is_some() || self.fits(request, address);
             if fits { decision.addresses.push(address) } else { stale.push(address) }
@@ -81,6 +85,9 @@ impl Ipam {
                 decision.causes = causes;
             }
         }
+        // Of an address that is given up it does not matter.
+        conflicts.retain(|(address, _)| decision.addresses.contains(address));
+        decision.refusal = decision.refusal.or(conflicts.pop().map(|(_, refusal)| refusal));
         let place = |address: &IpAddr| {
             let family = AddressFamily::of(address);
             (families.iter().position(|known| *known == family), *address)
@@ -241,15 +248,11 @@ impl Ipam {
             .copied()
             .filter(|index| self.pools.get(*index).has_family(family))
             .collect();
-        let names = |indexes: &[Index]| {
-            let names = indexes.iter().map(|index| self.pools.get(*index).name.to_string());
-            names.collect::<Vec<_>>().join(", ")
-        };
         if candidates.is_empty() {
             let message = format!(
                 "no {} addresses in {}: add a range of that family, or change ipFamilyPolicy",
                 family.name(),
-                names(&admitting)
+                self.names(&admitting)
             );
             return Err(Failure::of(Reason::FamilyUnavailable, message));
         }
@@ -259,11 +262,22 @@ impl Ipam {
             let message = format!(
                 "all {} addresses of {} are in use: add a range, or delete a Service",
                 family.name(),
-                names(&candidates)
+                self.names(&candidates)
             );
             let causes = candidates.iter().map(|index| Cause::Exhausted(*index, family)).collect();
             Failure { refusal: Refusal::new(Reason::PoolExhausted, message), causes }
         })
+    }
+
+    /// For messages: some of many pools.
+    fn names(&self, indexes: &[Index]) -> String {
+        let some = indexes.iter().take(MOST_NAMES);
+        let mut names: Vec<String> =
+            some.map(|index| self.pools.get(*index).name.to_string()).collect();
+        if let Some(more) = indexes.len().checked_sub(MOST_NAMES).filter(|more| *more > 0) {
+            names.push(format!("and {more} more"));
+        }
+        names.join(", ")
     }
 
     /// The pools that a Service may have addresses of; at least one.

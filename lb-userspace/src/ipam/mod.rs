@@ -268,11 +268,24 @@ impl Ipam {
     /// that wait and share its key.
     fn wake_peers(&mut self, turn: &Turn) {
         let Some(entry) = self.services.get(&turn.1) else { return };
-        for &address in &entry.addresses {
-            self.due.extend(self.ledger.users(address).filter(|user| *user != turn).cloned());
-            self.due.extend(self.waiting.for_cause(Cause::Taken(address)).cloned());
+        let (addresses, key) = (entry.addresses.clone(), entry.request.sharing_key.clone());
+        addresses.into_iter().for_each(|address| self.wake_users(address, turn));
+        self.wake_key(key.as_ref());
+    }
+
+    /// Evaluates those again that have an address, wait for it, or could share it.
+    fn wake_users(&mut self, address: IpAddr, but: &Turn) {
+        self.due.extend(self.waiting.for_cause(Cause::Taken(address)).cloned());
+        let users: Vec<Turn> =
+            self.ledger.users(address).filter(|user| *user != but).cloned().collect();
+        for user in users {
+            let key = self.request_of(&user.1).and_then(|request| request.sharing_key.clone());
+            self.wake_key(key.as_ref());
+            self.due.insert(user);
         }
-        let key = entry.request.sharing_key.as_ref();
+    }
+
+    fn wake_key(&mut self, key: Option<&String>) {
         let peers = key.and_then(|key| self.keys.get(key)).into_iter().flatten();
         self.due.extend(peers.filter(|peer| self.waiting.contains(peer)).cloned());
     }
@@ -291,9 +304,7 @@ impl Ipam {
             {
                 self.offers.insert((index, AddressFamily::of(&address)), None);
             }
-            // Those that share it, and those that wait for it.
-            self.due.extend(self.ledger.users(address).cloned());
-            self.due.extend(self.waiting.for_cause(Cause::Taken(address)).cloned());
+            self.wake_users(address, &turn);
         }
         for &address in addresses.iter().filter(|address| !before.contains(address)) {
             self.ledger.insert(&self.pools, address, &turn);

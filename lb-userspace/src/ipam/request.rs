@@ -9,6 +9,9 @@ use super::selector::Labels;
 use crate::kinds::service::{ADDRESSES, POOL, SHARING_KEY};
 use crate::model::{AddressFamily, Protocol};
 
+/// Of one Service. An annotation has room for all addresses of a pool.
+const MOST_ADDRESSES: usize = 16;
+
 /// `spec.ipFamilyPolicy`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FamilyPolicy {
@@ -146,7 +149,12 @@ fn requested(service: &Service, spec: &ServiceSpec, fault: &mut Option<String>) 
             Some(_) => {}
         }
     }
-    first.map(|(_, addresses)| addresses).unwrap_or_default()
+    let (field, mut addresses) = first.unwrap_or_default();
+    if addresses.len() > MOST_ADDRESSES {
+        fault.get_or_insert(format!("{field}: more than {MOST_ADDRESSES} addresses"));
+        addresses.truncate(MOST_ADDRESSES);
+    }
+    addresses
 }
 
 /// An API server gives every Service its families. In manifests they follow from its cluster addresses.

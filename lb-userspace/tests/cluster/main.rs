@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod access;
+mod controller;
 mod hostile;
 mod ingress;
 mod load;

@@ -9,6 +9,7 @@ mod kubectl;
 // Shared with the tests of the API.
 #[path = "../../../lb-api/tests/api/kubectls.rs"]
 mod kubectls;
+mod manifests;
 mod replicas;
 mod world;
 

@@ -183,7 +183,7 @@ impl World {
         let service = &self.services[&name];
         let families = service.families();
         let requests = service.requests();
-        let (mut have, mut stale, mut conflict) = (Vec::new(), Vec::new(), None);
+        let (mut have, mut stale, mut conflicts) = (Vec::new(), Vec::new(), Vec::new());
         for &address in self.held.get(&name).into_iter().flatten() {
             if !families.contains(&address.is_ipv6()) {
                 continue;
@@ -193,7 +193,7 @@ impl World {
             if first == Some(Reason::InUse) {
                 continue;
             }
-            conflict = first.or(conflict);
+            conflicts.extend(first.map(|reason| (address, reason)));
             let is_wanted = match (requests.is_empty(), service.pool, self.pool_of(address)) {
                 (false, _, _) => requests.contains(&address),
                 (true, Some(wanted), Some(pool)) => wanted == pool,
@@ -205,6 +205,10 @@ impl World {
             addresses
                 .sort_by_key(|at| (families.iter().position(|is_v6| *is_v6 == at.is_ipv6()), *at));
             addresses
+        };
+        let or_conflict = |addresses: &[IpAddr]| {
+            let kept = conflicts.iter().find(|(address, _)| addresses.contains(address));
+            kept.map_or(Reason::Assigned, |(_, reason)| *reason)
         };
         let fail = |reason| (sorted([have.clone(), stale.clone()].concat()), reason);
         if requests.iter().any(|at| !families.contains(&at.is_ipv6())) {
@@ -237,7 +241,8 @@ impl World {
         failures.sort_by_key(|(_, reason)| is_temporary(*reason));
         let Some(&(_, reason)) = failures.first() else {
             let addresses = sorted([have, taken].concat());
-            return (addresses, conflict.unwrap_or(Reason::Assigned));
+            let reason = or_conflict(&addresses);
+            return (addresses, reason);
         };
         let kept: Vec<IpAddr> = stale
             .iter()
@@ -250,7 +255,7 @@ impl World {
             return fail(reason);
         }
         let reason = match requests.is_empty() && kept.is_empty() {
-            true => conflict.unwrap_or(Reason::Assigned),
+            true => or_conflict(&have),
             false => reason,
         };
         (sorted([have, kept, taken].concat()), reason)
