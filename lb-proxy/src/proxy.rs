@@ -84,7 +84,8 @@ impl Proxy {
         }
         let addresses = (addresses(&http)?, addresses(&https)?);
         let (stop, stopped) = watch::channel(Stop::Serve);
-        let shared = Arc::new(Shared::new(settings).map_err(StartError::Random)?);
+        let shared = Shared::new(settings, config.clone()).map_err(StartError::Random)?;
+        let shared = Arc::new(shared);
         let mut proxy = Self {
             http: addresses.0,
             https: addresses.1,

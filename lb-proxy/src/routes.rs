@@ -86,13 +86,14 @@ impl Known {
 #[cfg(test)]
 mod tests {
     use lb_http::upstream::Protocol;
-    use lb_http::{Owner, Upstream, UpstreamName};
+    use lb_http::{Owner, Upstream, UpstreamName, balance};
+    use tokio::sync::watch;
 
     use super::*;
     use crate::config::Config;
     use crate::metrics::Metrics;
     use crate::settings::Limits;
-    use crate::upstream::Upstreams;
+    use crate::upstream::{Balancers, Upstreams};
 
     #[test]
     fn endpoints_stay_known_while_a_route_uses_them() {
@@ -112,19 +113,22 @@ mod tests {
         });
         let mut config = Config::default();
         config.upstreams.insert(name.clone(), Arc::new(Upstream::default()));
-        let (upstreams, settings) = (Upstreams::default(), Arc::default());
+        let config = Arc::new(config);
+        let (_sender, newest) = watch::channel(config.clone());
+        let balancers = Balancers::new(balance::Settings::default(), newest);
+        let upstreams = Upstreams::default();
         let known = Routes::default().get(&route, &Metrics::new(1).add_worker(), start);
         let endpoints_at = |now| {
-            let find = |name: &UpstreamName| upstreams.get(name, &config, &settings, now);
+            let find = |name: &UpstreamName| upstreams.get(name, &config, &balancers, now);
             known.endpoints(0, now, find).unwrap()
         };
         let first = endpoints_at(start);
         for minutes in 1..60 {
             let now = start + Duration::from_secs(60 * minutes);
             assert!(Rc::ptr_eq(&endpoints_at(now), &first));
-            upstreams.tend(&config, &Limits::default(), now);
+            upstreams.tend(&config, &balancers, &Limits::default(), now);
         }
         let now = start + Duration::from_secs(3600);
-        assert!(Rc::ptr_eq(&upstreams.get(&name, &config, &settings, now).unwrap(), &first));
+        assert!(Rc::ptr_eq(&upstreams.get(&name, &config, &balancers, now).unwrap(), &first));
     }
 }

@@ -23,7 +23,7 @@ use crate::routes::{Known, Routes};
 use crate::settings::{Limits, Settings};
 use crate::stop::Stop;
 use crate::tls::server::Handshakes;
-use crate::upstream::{Endpoints, Upstreams};
+use crate::upstream::{Balancers, Endpoints, Upstreams};
 
 /// What all workers share.
 pub(crate) struct Shared {
@@ -32,12 +32,12 @@ pub(crate) struct Shared {
     pub rates: Limiter,
     pub verified: Arc<Verified>,
     pub handshakes: Handshakes,
-    pub balancing: Arc<lb_http::balance::Settings>,
+    pub balancers: Balancers,
 }
 
 impl Shared {
     /// An error says why there are no random numbers.
-    pub fn new(settings: Settings) -> Result<Self, String> {
+    pub fn new(settings: Settings, config: watch::Receiver<Arc<Config>>) -> Result<Self, String> {
         let mut secret = [0; 32];
         getrandom::fill(&mut secret).map_err(|e| e.to_string())?;
         let now = Instant::now();
@@ -46,7 +46,7 @@ impl Shared {
             rates: Limiter::new(DEFAULT_CAPACITY, RandomState::new(), now),
             verified: Arc::new(Verified::new(secret)),
             handshakes: Handshakes::new().map_err(|e| e.to_string())?,
-            balancing: Arc::new(settings.balancing.clone()),
+            balancers: Balancers::new(settings.balancing.clone(), config),
             settings,
         })
     }
@@ -176,7 +176,7 @@ impl Worker {
 
     /// The endpoints of an upstream as of the current snapshot.
     pub fn endpoints(&self, upstream: &UpstreamName, now: Instant) -> Option<Rc<Endpoints>> {
-        self.upstreams.get(upstream, &self.config(), &self.shared.balancing, now)
+        self.upstreams.get(upstream, &self.config(), &self.shared.balancers, now)
     }
 
     /// The endpoints of a route as of the current snapshot.
@@ -224,7 +224,7 @@ impl Worker {
             self.send_log(&mut self.log.borrow_mut());
             ticks += 1;
             let now = Instant::now();
-            self.upstreams.tend(&self.config(), self.limits(), now);
+            self.upstreams.tend(&self.config(), &self.shared.balancers, self.limits(), now);
             if ticks.is_multiple_of(20) {
                 self.routes.tend(&self.counters, now);
             }

@@ -1,5 +1,6 @@
 //! What a worker knows about upstreams: their endpoints, and its connections to these. Kept across snapshots.
 
+mod balancers;
 mod connect;
 mod pool;
 
@@ -10,13 +11,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lb_http::balance::{self, Balancer};
 use lb_http::{Upstream, UpstreamName};
 
 use crate::config::Config;
 use crate::settings::Limits;
 use crate::tls::client::EndpointTls;
 
+pub(crate) use balancers::{Balancers, Shared};
 pub(crate) use connect::tcp;
 pub(crate) use pool::{Lease, Local, Pool};
 
@@ -29,9 +30,9 @@ pub(crate) struct Upstreams {
 
 /// The endpoints of one upstream.
 pub(crate) struct Endpoints {
-    pub balancer: Balancer,
+    pub balancer: Arc<Shared>,
     name: UpstreamName,
-    /// What the balancer knows.
+    /// As of this worker's snapshot.
     current: RefCell<Arc<Upstream>>,
     /// `Err`: what of the settings of TLS cannot be used.
     tls: Result<Option<Rc<EndpointTls>>, String>,
@@ -50,31 +51,33 @@ impl Upstreams {
         &self,
         name: &UpstreamName,
         config: &Config,
-        settings: &Arc<balance::Settings>,
+        balancers: &Balancers,
         now: Instant,
     ) -> Option<Rc<Endpoints>> {
         let upstream = config.upstreams.get(name)?;
         if let Some(known) = self.by_name.borrow().get(name) {
             known.touch(now);
-            known.update(upstream, now);
+            known.update(upstream, balancers, now);
             return Some(known.clone());
         }
-        let endpoints = Endpoints::new(name.clone(), upstream.clone(), settings, now);
+        let endpoints = Endpoints::new(name.clone(), upstream.clone(), balancers, now);
         self.by_name.borrow_mut().insert(name.clone(), endpoints.clone());
         Some(endpoints)
     }
 
     /// Closes connections that were not used for long, and forgets upstreams that are gone.
-    pub fn tend(&self, config: &Config, limits: &Limits, now: Instant) {
+    pub fn tend(&self, config: &Config, balancers: &Balancers, limits: &Limits, now: Instant) {
         if self.tended.get().is_some_and(|at| now.saturating_duration_since(at) < TEND) {
             return;
         }
         self.tended.set(Some(now));
-        self.by_name.borrow_mut().retain(|name, endpoints| {
+        let mut by_name = self.by_name.borrow_mut();
+        let before = by_name.len();
+        by_name.retain(|name, endpoints| {
             let is_used = now.saturating_duration_since(endpoints.used.get()) < KEPT;
             match config.upstreams.get(name).filter(|_| is_used) {
                 Some(upstream) => {
-                    endpoints.update(upstream, now);
+                    endpoints.update(upstream, balancers, now);
                     endpoints.tend(limits, now);
                     true
                 }
@@ -84,6 +87,9 @@ impl Upstreams {
                 }
             }
         });
+        if by_name.len() < before {
+            balancers.forget_unused();
+        }
     }
 }
 
@@ -91,7 +97,7 @@ impl Endpoints {
     pub fn new(
         name: UpstreamName,
         upstream: Arc<Upstream>,
-        settings: &Arc<balance::Settings>,
+        balancers: &Balancers,
         now: Instant,
     ) -> Rc<Self> {
         let tls = if name.protocol.uses_tls() {
@@ -104,7 +110,7 @@ impl Endpoints {
             tracing::warn!(upstream = %name, %error, "cannot encrypt connections to endpoints");
         }
         Rc::new(Self {
-            balancer: Balancer::new(settings.clone(), &upstream, now),
+            balancer: balancers.get(&name, &upstream, now),
             name,
             current: RefCell::new(upstream),
             tls,
@@ -128,11 +134,11 @@ impl Endpoints {
     }
 
     /// Takes over other endpoints. Those that stay keep their connections and what is known about them.
-    pub fn update(&self, upstream: &Arc<Upstream>, now: Instant) {
+    pub fn update(&self, upstream: &Arc<Upstream>, balancers: &Balancers, now: Instant) {
         if Arc::ptr_eq(&self.current.borrow(), upstream) {
             return;
         }
-        self.balancer.update(upstream, now);
+        balancers.update(&self.name, &self.balancer, now);
         self.current.replace(upstream.clone());
         let is_endpoint = |address: &SocketAddr| {
             let mut all = upstream.endpoints.iter().chain(&upstream.draining);

@@ -161,3 +161,24 @@ fn endpoints_that_fail_under_load_get_few_retries() {
         assert_eq!(client.join().unwrap(), 503);
     }
 }
+
+#[test]
+fn an_endpoint_that_fails_is_ejected_for_all_workers() {
+    let failing = Endpoint::start(|_, stream| {
+        let _ = stream.write_all(b"HTTP/1.1 503 No\r\nContent-Length: 0\r\n\r\n");
+        Then::Keep
+    });
+    let good = Endpoint::named("good");
+    let policy = Policy { retry: Retry { tries: 1, ..Retry::default() }, ..Policy::default() };
+    let world = World::with(policy_config(&[failing.address, good.address], policy), |settings| {
+        settings.workers = 4;
+        settings.balancing.ejection = settings.balancing.longest_ejection;
+    });
+    // The kernel spreads the connections over the workers.
+    for _ in 0..100 {
+        Client::connect(world.http()).get(HOST, "/");
+    }
+    assert_eq!(failing.count(), 5);
+    let series = "ejections_total{namespace=\"default\",ingress=\"web\"}";
+    assert_eq!(world.metric(series), 1);
+}
