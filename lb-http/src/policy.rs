@@ -9,6 +9,7 @@ use http::{HeaderName, HeaderValue, Method, StatusCode, Uri};
 use ipnet::IpNet;
 
 use crate::auth::Users;
+use crate::proxy_protocol;
 use crate::upstream::UpstreamName;
 
 /// The settings of one object, shared by all its routes.
@@ -40,6 +41,8 @@ pub struct Policy {
     pub affinity: Option<AffinityCookie>,
     /// `Host` for the endpoint, instead of the client's.
     pub upstream_host: Option<HeaderValue>,
+    /// Connections to endpoints begin with it, so each carries requests of one client only.
+    pub endpoint_proxy_protocol: Option<proxy_protocol::Version>,
     /// Value of `X-Forwarded-Prefix`.
     pub forwarded_prefix: Option<HeaderValue>,
     pub request_headers: Vec<(HeaderName, HeaderValue)>,

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+pub use lb_http::proxy_protocol::Version as ProxyProtocol;
 use lb_http::{HostPattern, Table, Upstream, UpstreamName};
 use rustls::server::danger::ClientCertVerifier;
 
@@ -32,12 +33,6 @@ pub enum HostTls {
         /// Whether connections to the endpoint begin with the PROXY protocol.
         proxy_protocol: Option<ProxyProtocol>,
     },
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ProxyProtocol {
-    V1,
-    V2,
 }
 
 /// Certificates that a host's clients present.

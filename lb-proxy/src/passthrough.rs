@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use lb_http::balance::{Outcome, Pick};
-use lb_http::proxy_protocol::{Addresses, encode_v1, encode_v2};
+use lb_http::proxy_protocol::Addresses;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
 use crate::client::Arrival;
-use crate::config::{HostTls, ProxyProtocol};
+use crate::config::HostTls;
 use crate::tunnel;
 use crate::upstream;
 use crate::worker::Worker;
@@ -58,11 +58,7 @@ pub(crate) async fn forward(worker: &Rc<Worker>, connection: Passthrough) {
         };
         endpoints.balancer.report(&guard, Outcome::Success, Instant::now());
         let addresses = Addresses { source: arrival.source, destination: arrival.local };
-        let mut first = match proxy_protocol {
-            Some(ProxyProtocol::V1) => encode_v1(Some(&addresses)),
-            Some(ProxyProtocol::V2) => encode_v2(Some(&addresses)),
-            None => Vec::new(),
-        };
+        let mut first = proxy_protocol.map_or_else(Vec::new, |version| version.encode(&addresses));
         first.extend_from_slice(&hello);
         let _passed = worker.pass(arrival.listener);
         if endpoint.write_all(&first).await.is_ok() {

@@ -52,23 +52,20 @@ fn status(pid: u32, field: &str) -> Result<String> {
 }
 
 fn standalone(network: &OneNode) -> Result<Process> {
+    let mut process = api(network, &["--ingress", "--status-address", NODE])?;
+    process.wait_for_output("serving ingresses", SOON)?;
+    Ok(process)
+}
+
+fn api(network: &OneNode, more: &[&str]) -> Result<Process> {
     let mut command = network.node.command(program()?);
     let data = network.kubeconfig();
     command
-        .args([
-            "standalone",
-            "--api-only",
-            "--node-name",
-            "node",
-            "--ingress",
-            "--status-address",
-            NODE,
-        ])
+        .args(["standalone", "--api-only", "--node-name", "node"])
+        .args(more)
         .arg("--data-dir")
         .arg(data.parent().context("a directory")?);
-    let mut process = network.node.spawn(&mut command)?;
-    process.wait_for_output("serving ingresses", SOON)?;
-    Ok(process)
+    network.node.spawn(&mut command)
 }
 
 #[test]
@@ -210,19 +207,64 @@ fn proxy(network: &OneNode, manifests: &Path) -> Result<Process> {
     Ok(process)
 }
 
-/// Each request has a connection of its own, so that some arrive at every moment of the upgrade.
-#[test]
-fn an_upgrade_takes_over_the_ports_without_a_failed_request() -> Result<()> {
-    let network = OneNode::with_pods(1)?;
-    let manifests = network.write_manifests(SITE)?;
-    let mut old = proxy(&network, &manifests)?;
+/// Requests that go on until one fails, each over a connection of its own.
+fn keep_requesting(network: &OneNode) -> Result<Process> {
     let requests = format!("http://{NODE}/?[1-1000000]");
     let mut curl = network.client.command("curl");
     curl.args(["--silent", "--show-error", "--fail-early", "--fail", "--no-keepalive"]);
     curl.args(["--header", "Connection: close", "--output", "/dev/null"]);
     let mut requests = network.client.spawn(curl.args(["--write-out", "done\\n", &requests]))?;
     requests.wait_for_output("done", SOON)?;
+    Ok(requests)
+}
 
+/// Waits for requests that begin after the call.
+fn some_are_served(requests: &mut Process) -> Result<()> {
+    let count = requests.output().lines().count();
+    wait_until("requests are served", SOON, || requests.output().lines().count() > count + 20)?;
+    ensure!(!requests.has_ended(), "a request failed: {}", requests.output());
+    Ok(())
+}
+
+#[test]
+fn an_outage_of_the_api_changes_nothing_and_later_changes_apply() -> Result<()> {
+    if !has_kubectl() {
+        eprintln!("skipped: no kubectl on the PATH");
+        return Ok(());
+    }
+    let network = OneNode::with_pods(2)?;
+    let file = network.write_manifests(SITE)?;
+    let apply = || network.kubectl(&["apply", "-f", &file.to_string_lossy()]).is_ok();
+    let server = api(&network, &[])?;
+    wait_until("the API serves", SOON, apply)?;
+    let mut command = network.node.command(program()?);
+    command.args(["ingress", "--node-name", "node", "--access-log", "off", "--kubeconfig"]);
+    let mut proxy = network.node.spawn(command.arg(network.kubeconfig()))?;
+    proxy.wait_for_output("serving ingresses", SOON)?;
+    let mut requests = keep_requesting(&network)?;
+
+    server.kill();
+    some_are_served(&mut requests)?;
+    // The proxy has noticed.
+    proxy.wait_for_output("WARN", SOON)?;
+    some_are_served(&mut requests)?;
+
+    let _server = api(&network, &[])?;
+    fs::write(&file, SITE.replace("10.244.1.10", "10.244.1.11"))?;
+    wait_until("the API serves again", SOON, apply)?;
+    let is_changed =
+        || network.client.curl(&format!("http://{NODE}/")).is_ok_and(|page| page == "pod-1");
+    wait_until("the change is active", SOON, is_changed)?;
+    some_are_served(&mut requests)
+}
+
+/// Each request has a connection of its own, so that some arrive at every moment of the upgrade.
+#[test]
+fn an_upgrade_takes_over_the_ports_without_a_failed_request() -> Result<()> {
+    let network = OneNode::with_pods(1)?;
+    let manifests = network.write_manifests(SITE)?;
+    let mut old = proxy(&network, &manifests)?;
+    let mut requests = keep_requesting(&network)?;
     for _ in 0..3 {
         let new = proxy(&network, &manifests)?;
         ensure!(new.output().contains("taken over"), "{}", new.output());
@@ -231,9 +273,7 @@ fn an_upgrade_takes_over_the_ports_without_a_failed_request() -> Result<()> {
         old = new;
     }
     // Some requests of the last proxy alone.
-    let count = requests.output().lines().count();
-    wait_until("requests are served", SOON, || requests.output().lines().count() > count + 20)?;
-    ensure!(!requests.has_ended(), "a request failed: {}", requests.output());
+    some_are_served(&mut requests)?;
     requests.kill();
 
     // Ending, it is not ready any more, and ends with success.

@@ -18,6 +18,22 @@ pub use header::{Addresses, Header, Invalid, MOST_OCTETS};
 pub use v1::encode as encode_v1;
 pub use v2::encode as encode_v2;
 
+/// Which of the two a connection to an endpoint begins with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Version {
+    V1,
+    V2,
+}
+
+impl Version {
+    pub fn encode(self, addresses: &Addresses) -> Vec<u8> {
+        match self {
+            Self::V1 => encode_v1(Some(addresses)),
+            Self::V2 => encode_v2(Some(addresses)),
+        }
+    }
+}
+
 /// Parses the beginning of a connection. `None`: more octets are needed.
 pub fn parse(octets: &[u8]) -> Result<Option<Header>, Invalid> {
     let begins_like = |beginning: &[u8]| {

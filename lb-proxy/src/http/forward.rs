@@ -11,6 +11,7 @@ use hyper::body::Incoming;
 use lb_http::Policy;
 use lb_http::affinity::Token;
 use lb_http::balance::{Affinity, Guard, Outcome, Pick};
+use lb_http::proxy_protocol::Addresses;
 use lb_http::retry::{Failure, Progress, Retrying, may_retry};
 
 use super::deadline::{self, NoHead};
@@ -20,7 +21,7 @@ use super::record::Record;
 use super::reply::Reply;
 use crate::body::{BodyFailure, Gate, Source};
 use crate::metrics::{CutOff, UpstreamError};
-use crate::upstream::{Endpoints, Lease};
+use crate::upstream::{Endpoints, Lease, Wanted};
 
 /// How an endpoint is chosen for the request.
 #[derive(Clone, Copy, Default)]
@@ -191,7 +192,9 @@ async fn attempt(
     let pool = endpoints.pool(address);
     // An upgraded connection never comes back, and HTTP/2 knows no `Upgrade`.
     let for_http1 = outbound.upgrade.is_some();
-    let mut lease = match pool.lease(limits, policy.timeouts.connect, needs_new, for_http1).await {
+    let preamble = policy.endpoint_proxy_protocol.map(|version| version.encode(&addresses(record)));
+    let wanted = Wanted { is_new: needs_new, for_http1, preamble: preamble.as_deref() };
+    let mut lease = match pool.lease(limits, policy.timeouts.connect, &wanted).await {
         Ok(lease) => lease,
         Err(error) => return not_processed(error),
     };
@@ -209,6 +212,17 @@ async fn attempt(
         Err(NoHead::EndpointTimeout) => failed(UpstreamError::Timeout, Failure::NoResponse),
         Err(NoHead::Failed(error)) => judge(*error, &lease, source),
     }
+}
+
+/// Of the client that the request comes from. Trusted proxies do not report its port.
+fn addresses(record: &Record) -> Addresses {
+    let client = &record.client;
+    let source = if record.address == client.source_ip() {
+        client.source
+    } else {
+        SocketAddr::new(record.address, 0)
+    };
+    Addresses { source, destination: client.local }
 }
 
 fn not_processed(error: UpstreamError) -> Attempt {

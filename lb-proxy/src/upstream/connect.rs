@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use lb_http::upstream::Protocol;
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
@@ -12,31 +13,45 @@ use crate::io::{Prefixed, Stream};
 use crate::metrics::UpstreamError;
 use crate::tls::client::EndpointTls;
 
+/// What a connection has to be.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Wanted<'a> {
+    /// Not one that the endpoint may be about to close.
+    pub is_new: bool,
+    /// For an upgrade: HTTP/2 is not offered.
+    pub for_http1: bool,
+    /// What it begins with: it serves this request only.
+    pub preamble: Option<&'a [u8]>,
+}
+
 /// A stream on which requests can be sent, and whether it speaks HTTP/2.
 pub(crate) struct Connected {
     pub stream: Stream,
     pub is_http2: bool,
 }
 
-/// Connects, and completes the TLS handshake, within `limit` each. `for_http1`: does not offer HTTP/2.
+/// Connects, and completes the TLS handshake, within `limit` each.
 pub(crate) async fn connect(
     address: SocketAddr,
     protocol: Protocol,
     tls: Option<&EndpointTls>,
     limit: Duration,
-    for_http1: bool,
+    wanted: &Wanted<'_>,
 ) -> Result<Connected, UpstreamError> {
-    if for_http1 && matches!(protocol, Protocol::H2c | Protocol::Grpcs) {
+    if wanted.for_http1 && matches!(protocol, Protocol::H2c | Protocol::Grpcs) {
         return Err(UpstreamError::Protocol);
     }
-    let tcp = tcp(address, limit).await?;
+    let mut tcp = tcp(address, limit).await?;
+    if let Some(preamble) = wanted.preamble {
+        tcp.write_all(preamble).await.map_err(|_| UpstreamError::Connect)?;
+    }
     let Some(tls) = tls else {
         let is_http2 = protocol == Protocol::H2c;
         return Ok(Connected { stream: Stream::Tcp(Prefixed::from(tcp)), is_http2 });
     };
     let connector = TlsConnector::from(tls.config.clone());
     let name = tls.name(address.ip());
-    let handshake = if for_http1 {
+    let handshake = if wanted.for_http1 {
         connector.with_alpn(vec![b"http/1.1".to_vec()]).connect(name, tcp)
     } else {
         connector.connect(name, tcp)

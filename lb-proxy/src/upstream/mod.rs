@@ -18,7 +18,7 @@ use crate::settings::Limits;
 use crate::tls::client::EndpointTls;
 
 pub(crate) use balancers::{Balancers, Shared};
-pub(crate) use connect::tcp;
+pub(crate) use connect::{Wanted, tcp};
 pub(crate) use pool::{Lease, Local, Pool};
 
 /// The upstreams that this worker has used lately.

@@ -21,7 +21,7 @@ use lb_http::upstream::Protocol;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-use super::connect::{Connected, connect};
+use super::connect::{Connected, Wanted, connect};
 use crate::body::RequestBody;
 use crate::io::{Progress, Watched};
 use crate::metrics::UpstreamError;
@@ -133,19 +133,19 @@ impl Pool {
         })
     }
 
-    /// A connection that is ready for a request. `needs_new`: not one that the endpoint may be about to close.
-    /// `for_http1`: one for an upgrade.
+    /// A connection that is ready for a request.
     pub async fn lease(
         self: &Rc<Self>,
         limits: &Limits,
         connect_limit: Duration,
-        needs_new: bool,
-        for_http1: bool,
+        wanted: &Wanted<'_>,
     ) -> Result<Lease, UpstreamError> {
+        let needs_own =
+            wanted.is_new || wanted.preamble.is_some() || (wanted.for_http1 && self.is_http2.get());
         let mut may_wait = true;
         loop {
-            if needs_new || (for_http1 && self.is_http2.get()) {
-                return Box::pin(self.open(limits, connect_limit, for_http1)).await;
+            if needs_own {
+                return Box::pin(self.open(limits, connect_limit, wanted)).await;
             }
             if let Some(kind) = self.take_open(limits) {
                 return Ok(Lease {
@@ -164,7 +164,7 @@ impl Pool {
                 may_wait = self.opened.get() != opened;
                 continue;
             }
-            return Box::pin(self.open(limits, connect_limit, false)).await;
+            return Box::pin(self.open(limits, connect_limit, wanted)).await;
         }
     }
 
@@ -196,13 +196,13 @@ impl Pool {
         self: &Rc<Self>,
         limits: &Limits,
         connect_limit: Duration,
-        for_http1: bool,
+        wanted: &Wanted<'_>,
     ) -> Result<Lease, UpstreamError> {
         let _connecting = Connecting::begin(self);
         let Connected { stream, is_http2 } =
-            connect(self.address, self.protocol, self.tls.as_deref(), connect_limit, for_http1)
+            connect(self.address, self.protocol, self.tls.as_deref(), connect_limit, wanted)
                 .await?;
-        if !for_http1 {
+        if !wanted.for_http1 {
             self.is_http2.set(is_http2);
         }
         let watched = Watched::new(stream);
@@ -242,7 +242,7 @@ impl Pool {
                 }
                 poll
             }));
-            if !self.is_closed.get() {
+            if !self.is_closed.get() && wanted.preamble.is_none() {
                 self.multiplexed.borrow_mut().push(multiplexed.clone());
                 self.opened.set(self.opened.get() + 1);
             }
@@ -256,7 +256,7 @@ impl Pool {
             let connection = Http1 { sender, progress };
             Kind::Http1 { connection: Some(connection), read_before: 0 }
         };
-        let most_idle = limits.idle_upstreams;
+        let most_idle = if wanted.preamble.is_some() { 0 } else { limits.idle_upstreams };
         let most_before_response = limits.interim_bytes;
         Ok(Lease { pool: self.clone(), kind, is_reused: false, most_idle, most_before_response })
     }

@@ -1,10 +1,11 @@
-//! The PROXY protocol from load balancers in front of the proxy.
+//! The PROXY protocol from load balancers in front of the proxy, and to endpoints.
 
-use lb_http::proxy_protocol::{Addresses, encode_v2};
+use lb_http::Policy;
+use lb_http::proxy_protocol::{Addresses, Version, encode_v2};
 
 use crate::client::Client;
 use crate::endpoint::{Endpoint, Then, respond};
-use crate::world::{World, config, wait_until};
+use crate::world::{HOST, World, config, policy_config, wait_until};
 
 fn source() -> Endpoint {
     Endpoint::start(|request, stream| {
@@ -75,4 +76,24 @@ fn limits_count_the_client_that_the_header_names() {
     assert_eq!(first.response().text(), "192.0.2.7");
     assert!(connect("192.0.2.7").rest().is_empty());
     assert_eq!(connect("192.0.2.8").response().text(), "192.0.2.8");
+}
+
+/// The endpoint is another proxy, which believes what the connection begins with.
+#[test]
+fn endpoints_learn_the_client_of_each_request() {
+    let endpoint = source();
+    let inner = trusting(&endpoint);
+    for version in [Version::V1, Version::V2] {
+        let policy = Policy { endpoint_proxy_protocol: Some(version), ..Policy::default() };
+        let outer = World::with(policy_config(&[inner.http()], policy), |settings| {
+            settings.proxy_protocol = vec!["127.0.0.0/8".parse().unwrap()];
+        });
+        for address in ["192.0.2.7", "192.0.2.8"] {
+            let mut client = Client::connect(outer.http());
+            client.send(format!("PROXY TCP4 {address} 192.0.2.1 4711 80\r\n"));
+            for _ in 0..2 {
+                assert_eq!(client.get(HOST, "/").text(), address);
+            }
+        }
+    }
 }

@@ -61,6 +61,7 @@ pub struct Draft {
     pub www_redirect: bool,
     pub passthrough: bool,
     pub passthrough_protocol: Option<ProxyProtocol>,
+    pub endpoint_proxy_protocol: Option<ProxyProtocol>,
 }
 
 impl Draft {

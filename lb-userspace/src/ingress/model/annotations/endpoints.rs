@@ -1,4 +1,6 @@
-//! TLS to endpoints.
+//! Connections to endpoints: TLS, and the PROXY protocol.
+
+use lb_proxy::config::ProxyProtocol;
 
 use super::access::secret_name;
 use super::values::{boolean, word};
@@ -46,7 +48,18 @@ Ok(())
         "Whether the name is sent as SNI",
     )
     .differs("the name is sent whenever it is known"),
+    Annotation::set(
+        "upstream-proxy-protocol",
+        &[],
+        "`v1`, `v2`",
+        |draft, text| { draft.endpoint_proxy_protocol = Some(proxy_protocol(text)?); Ok(()) },
+        "Connections to endpoints begin with the PROXY protocol, which has the client's address; each carries one request",
+    ),
 ];
+
+pub fn proxy_protocol(text: &str) -> Result<ProxyProtocol, String> {
+    word(text, &[("v1", ProxyProtocol::V1), ("v2", ProxyProtocol::V2)])
+}
 
 fn server_name(draft: &mut Draft, text: &str) -> Result<(), String> {
     let name = lb_http::host::normalize(text.trim()).map_err(|why| why.to_string())?;

@@ -1,9 +1,9 @@
 //! Hosts beyond those of the rules, and TLS passthrough.
 
 use lb_http::HostPattern;
-use lb_proxy::config::ProxyProtocol;
 
-use super::values::{boolean, list, word};
+use super::endpoints::proxy_protocol;
+use super::values::{boolean, list};
 use super::{Annotation, Draft};
 
 /// Each has a copy of all paths.
@@ -31,11 +31,7 @@ pub const TABLE: &[Annotation] = &[
         "tls-passthrough-proxy-protocol",
         &[],
         "`v1`, `v2`",
-        |draft, text| {
-            let known = [("v1", ProxyProtocol::V1), ("v2", ProxyProtocol::V2)];
-            draft.passthrough_protocol = Some(word(text, &known)?);
-Ok(())
-        },
+        |draft, text| { draft.passthrough_protocol = Some(proxy_protocol(text)?); Ok(()) },
         "Connections of `tls-passthrough` to endpoints begin with the PROXY protocol, which has the client's address",
     ),
 ];

@@ -60,6 +60,7 @@ impl Resolver<'_> {
             balance: draft.balance.clone(),
             affinity: draft.affinity_cookie(),
             upstream_host: draft.upstream_host.clone(),
+            endpoint_proxy_protocol: draft.endpoint_proxy_protocol,
             forwarded_prefix: draft.forwarded_prefix.clone(),
             request_headers: draft.request_headers.clone(),
             response_headers: draft.response_headers.clone(),
