@@ -33,7 +33,8 @@ pub fn announcing_links(snapshot: &Snapshot, attachments: &Attachments) -> Vec<A
     let links = links.filter(|link| link.framing == Framing::Ethernet && !link.loopback);
     links
         .map(|link| {
-            let addresses = snapshot.addresses_of(link.index).iter().filter(|address| address.subnet);
+            let addresses =
+                snapshot.addresses_of(link.index).iter().filter(|address| address.subnet);
             let prefixes = addresses
                 .filter_map(|address| IpNet::new(address.ip, address.prefix).ok())
                 .map(|prefix| prefix.trunc());

@@ -85,7 +85,7 @@ impl State {
 
     pub fn set_keys(&mut self, keys: Keys) {
         self.keys = keys.clone();
-        self.to_all(|_| Input::Keys(keys.clone()));
+        self.on_all(|_| Input::Keys(keys.clone()));
     }
 
     pub fn set_links(&mut self, facts: &[AnnouncingLink]) {
@@ -185,7 +185,7 @@ impl State {
 
     pub fn leave(&mut self, left: oneshot::Sender<()>) {
         self.leaving = Some(left);
-        self.to_all(|_| Input::Leave);
+        self.on_all(|_| Input::Leave);
         self.finish_leaving();
     }
 
@@ -263,7 +263,7 @@ impl State {
         self.links.keys().copied().collect()
     }
 
-    fn to_all<'a>(&mut self, input: impl Fn(u32) -> Input<'a>) {
+    fn on_all<'a>(&mut self, input: impl Fn(u32) -> Input<'a>) {
         for index in self.indexes() {
             self.give(index, input(index));
         }
