@@ -2,6 +2,7 @@
 //! and topologies of network namespaces with real servers and clients.
 
 pub mod agent;
+pub mod announcers;
 pub mod cluster;
 pub mod container;
 pub mod contents;

@@ -1,0 +1,318 @@
+//! Nodes and a client on one switch: who answers for addresses of load balancers there.
+//!
+//! ```text
+//! client ─┐
+//! node0 ──┼─ switch (a bridge that learns where addresses are)
+//! node1 ──┤
+//! node2 ──┘   each node has a pod; Services have all pods as endpoints, through tunnels
+//! ```
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use nix::sched::{CloneFlags, setns};
+use serde_json::{Value, json};
+
+use crate::agent::{Agent, program};
+use crate::manifests::{Service, manifests};
+use crate::topology::{Echo, Host, SOON, Topology, wait_until};
+
+/// The port of all Services, and of all servers.
+const PORT: u16 = 7;
+const DEVICE: &str = "ext0";
+
+pub struct Announcers {
+    pub client: Host,
+    pub switch: Host,
+    pub nodes: Vec<Host>,
+    pub agents: Vec<Option<Agent>>,
+    addresses: Vec<String>,
+    cordoned: Option<usize>,
+    _servers: Vec<Echo>,
+    topology: Topology,
+}
+
+/// The addresses of one number, of both families.
+fn of_number(number: usize) -> [String; 2] {
+    [
+        format!("192.0.{}.{}", 3 + number / 250, 1 + number % 250),
+        format!("2001:db8:3::{:x}", number + 1),
+    ]
+}
+
+impl Announcers {
+    /// With the agents started, and `count` Services of two addresses each.
+    pub fn start(nodes: usize, count: usize) -> Result<Self> {
+        let topology = Topology::new("announcers")?;
+        let (client, switch) = (topology.host("client")?, topology.host("switch")?);
+        switch.bridge("br0")?;
+        // On one link with all addresses of Services.
+        let own = |last: usize| [format!("192.0.2.{last}/20"), format!("2001:db8::{last}/32")];
+        let plug = |host: &Host, device: &str, port: &str, last: usize| {
+            let [four, six] = own(last);
+            topology
+                .link(host.port(device).addresses(&[&four, &six]), switch.port(port).bridge("br0"))
+        };
+        plug(&client, "eth0", "client0", 2)?;
+        let mut hosts = Vec::new();
+        let mut servers = Vec::new();
+        for number in 0..nodes {
+            let node = topology.router(&format!("node{number}"))?;
+            plug(&node, DEVICE, &format!("port{number}"), 11 + number)?;
+            let [four, six] = pod(number);
+            let pod = node.pod(&format!("pod{number}"), &[&four, &six])?;
+            node.default_routes(&["192.0.2.2", "2001:db8::2"])?;
+            servers.push(pod.tcp_echo(&format!("{four}:{PORT}"), &format!("pod{number}"))?);
+            servers.push(pod.tcp_echo(&format!("[{six}]:{PORT}"), &format!("pod{number}"))?);
+            hosts.push(node);
+        }
+        let addresses = (0..count).flat_map(of_number).collect();
+        let mut world = Self {
+            client,
+            switch,
+            nodes: hosts,
+            agents: Vec::new(),
+            addresses,
+            cordoned: None,
+            _servers: servers,
+            topology,
+        };
+        world.write_manifests(count)?;
+        std::fs::write(world.key_file(), "d41d8cd98f00b204e9800998ecf8427e0123")?;
+        world.agents = (0..nodes).map(|_| None).collect();
+        for number in 0..nodes {
+            world.launch(number)?;
+        }
+        for agent in world.agents.iter_mut().flatten() {
+            agent.wait_for_output("ready service_ports=")?;
+        }
+        Ok(world)
+    }
+
+    pub fn addresses(&self) -> &[String] {
+        &self.addresses
+    }
+
+    fn key_file(&self) -> PathBuf {
+        self.topology.directory().join("key")
+    }
+
+    /// Starts the agent of a node, without waiting.
+    pub fn launch(&mut self, node: usize) -> Result<()> {
+        let key = self.key_file();
+        let name = format!("node{node}");
+        let more = [
+            "--node-name",
+            &name,
+            "--forwarding",
+            "gue",
+            "--tunnel-key-file",
+            key.to_str().context("UTF-8")?,
+            "--load-balancer-addresses",
+            "192.0.3.0-192.0.15.254,2001:db8:3::/112",
+            "--xdp-mode",
+            "off",
+        ];
+        let pins = self.topology.warm_pins(&name);
+        let manifests = self.topology.manifests();
+        let agent = Agent::launch(&self.nodes[node], &pins, &manifests, DEVICE, &more)?;
+        self.agents[node] = Some(agent);
+        Ok(())
+    }
+
+    /// Marks a node as one that is about to be drained; none: no node.
+    pub fn cordon(&mut self, node: Option<usize>) -> Result<()> {
+        self.cordoned = node;
+        self.write_manifests(self.addresses.len() / 2)
+    }
+
+    fn write_manifests(&self, count: usize) -> Result<()> {
+        let nodes = (0..self.nodes.len()).map(|number| {
+            let addresses =
+                [format!("192.0.2.{}", 11 + number), format!("2001:db8::{}", 11 + number)];
+            let addresses = addresses.map(|ip| json!({"type": "InternalIP", "address": ip}));
+            json!({
+                "apiVersion": "v1", "kind": "Node",
+                "metadata": {"name": format!("node{number}")},
+                "spec": {"unschedulable": self.cordoned == Some(number)},
+                "status": {"addresses": addresses},
+            })
+        });
+        let nodes: String = nodes.map(|node| format!("---\n{node}\n")).collect();
+        let services: Vec<Service> = (0..count)
+            .map(|number| {
+                let cluster = [
+                    format!("10.96.{}.{}", number / 250, 1 + number % 250),
+                    format!("fd00:10:96::{number:x}"),
+                ];
+                let [four, six] = of_number(number);
+                let service = Service::new(&format!("echo{number}"), &[&cluster[0], &cluster[1]]);
+                let service = service.load_balancer(&[&four, &six]).tcp(PORT, PORT);
+                (0..self.nodes.len()).fold(service, |service, node| {
+                    let [four, six] = pod(node);
+                    service.on(&format!("node{node}"), &[&four, &six])
+                })
+            })
+            .collect();
+        let text = nodes + &manifests(&services);
+        // In one step: an agent may read it at any moment.
+        let new = self.topology.directory().join("manifests.new");
+        std::fs::write(&new, text)?;
+        Ok(std::fs::rename(new, self.topology.manifests())?)
+    }
+
+    /// What the agent of a node says about addresses.
+    pub fn announcements(&self, node: usize) -> Result<Vec<Value>> {
+        let mut command = self.nodes[node].command(program()?);
+        command.args(["announcements", "-o", "json", "--pin-path"]);
+        command.arg(self.topology.warm_pins(&format!("node{node}")));
+        let output = command.output()?;
+        if !output.status.success() {
+            bail!("{}", String::from_utf8_lossy(&output.stderr));
+        }
+        Ok(serde_json::from_slice(&output.stdout)?)
+    }
+
+    /// The holder of each address, by number of the node; fails unless all agents that run agree.
+    pub fn holders(&self) -> Result<Vec<usize>> {
+        let mut agreed: Option<Vec<usize>> = None;
+        for node in (0..self.nodes.len()).filter(|node| self.agents[*node].is_some()) {
+            let rows = self.announcements(node)?;
+            let holder = |address: &String| {
+                let row = rows.iter().find(|row| row["address"] == **address);
+                let name = row
+                    .and_then(|row| row["holder"].as_str())
+                    .with_context(|| format!("node{node} knows no holder of {address}"))?;
+                Ok(name.trim_start_matches("node").parse()?)
+            };
+            let holders = self.addresses.iter().map(holder).collect::<Result<Vec<usize>>>()?;
+            if agreed.get_or_insert_with(|| holders.clone()) != &holders {
+                bail!("node{node} sees other holders: {holders:?}, others: {agreed:?}");
+            }
+        }
+        agreed.context("no agent runs")
+    }
+
+    pub fn wait_for_holders(
+        &self,
+        what: &str,
+        so: impl Fn(&[usize]) -> bool,
+    ) -> Result<Vec<usize>> {
+        let mut last = Err(anyhow::anyhow!("never asked"));
+        let waited = wait_until(what, SOON, || {
+            last = self.holders();
+            last.as_ref().is_ok_and(|holders| so(holders))
+        });
+        waited
+            .and(last.as_ref().map(Vec::clone).map_err(|error| anyhow::anyhow!("{error:#}")))
+            .with_context(|| format!("{last:?}"))
+    }
+
+    /// Cuts a node from the switch, and kills its agent: its power is gone.
+    pub fn power_off(&mut self, node: usize) -> Result<()> {
+        self.switch.ip(&format!("link delete port{node}"))?;
+        if let Some(agent) = self.agents[node].take() {
+            agent.kill();
+        }
+        Ok(())
+    }
+
+    /// A connection of the client, and the server that it reached.
+    pub fn connect(&self, address: &str) -> Result<Connection> {
+        self.client.enter(|| Connection::open(address, SOON))
+    }
+
+    /// Opens connections to an address, one after the other, until [`Stream::end`].
+    pub fn stream(&self, address: &str) -> Stream {
+        Stream::start(&self.client, address)
+    }
+}
+
+fn pod(number: usize) -> [String; 2] {
+    [format!("10.244.{}.10", number + 1), format!("fd00:10:244:{}::10", number + 1)]
+}
+
+fn socket_address(address: &str) -> Result<SocketAddr> {
+    Ok(SocketAddr::new(address.parse::<IpAddr>()?, PORT))
+}
+
+/// An open connection.
+pub struct Connection {
+    stream: BufReader<TcpStream>,
+    pub server: String,
+}
+
+impl Connection {
+    fn open(address: &str, limit: Duration) -> Result<Self> {
+        let stream = TcpStream::connect_timeout(&socket_address(address)?, limit)?;
+        stream.set_read_timeout(Some(limit))?;
+        stream.set_nodelay(true)?;
+        let mut connection = Self { stream: BufReader::new(stream), server: String::new() };
+        connection.server = connection.ask()?;
+        Ok(connection)
+    }
+
+    /// A request and its response: the server's name.
+    pub fn ask(&mut self) -> Result<String> {
+        self.stream.get_ref().write_all(b"who\n")?;
+        let mut line = String::new();
+        self.stream.read_line(&mut line)?;
+        let name = line.split(' ').next().filter(|name| !name.is_empty());
+        name.map(str::to_owned).context("the connection was closed")
+    }
+}
+
+/// A client that opens a connection every few milliseconds.
+pub struct Stream {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<Result<Outcome>>>,
+}
+
+/// What a stream of connections met.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Outcome {
+    pub succeeded: usize,
+    pub failed: usize,
+    /// The longest time between two that succeeded.
+    pub longest_gap: Duration,
+}
+
+impl Stream {
+    fn start(client: &Host, address: &str) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (stopped, namespace) = (Arc::clone(&stop), client.namespace_path());
+        let address = address.to_owned();
+        let thread = thread::spawn(move || {
+            setns(std::fs::File::open(namespace)?, CloneFlags::CLONE_NEWNET)?;
+            let mut outcome = Outcome::default();
+            let mut last = Instant::now();
+            while !stopped.load(Ordering::Relaxed) {
+                // Shorter than the time after which TCP sends its SYN again.
+                match Connection::open(&address, Duration::from_millis(200)) {
+                    Ok(_) => {
+                        outcome.succeeded += 1;
+                        outcome.longest_gap = outcome.longest_gap.max(last.elapsed());
+                        last = Instant::now();
+                    }
+                    Err(_) => outcome.failed += 1,
+                }
+                thread::sleep(Duration::from_millis(5));
+            }
+            outcome.longest_gap = outcome.longest_gap.max(last.elapsed());
+            Ok(outcome)
+        });
+        Self { stop, thread: Some(thread) }
+    }
+
+    pub fn end(mut self) -> Result<Outcome> {
+        self.stop.store(true, Ordering::Relaxed);
+        let thread = self.thread.take().context("it runs once")?;
+        thread.join().map_err(|_| anyhow::anyhow!("the stream of connections panicked"))?
+    }
+}
