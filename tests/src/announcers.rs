@@ -169,14 +169,19 @@ impl Announcers {
 
     /// What the agent of a node says about addresses.
     pub fn announcements(&self, node: usize) -> Result<Vec<Value>> {
+        Ok(serde_json::from_str(&self.list(node, "json")?)?)
+    }
+
+    /// The same in a format of the command.
+    pub fn list(&self, node: usize, format: &str) -> Result<String> {
         let mut command = self.nodes[node].command(program()?);
-        command.args(["announcements", "-o", "json", "--pin-path"]);
+        command.args(["announcements", "-o", format, "--pin-path"]);
         command.arg(self.topology.warm_pins(&format!("node{node}")));
         let output = command.output()?;
         if !output.status.success() {
             bail!("{}", String::from_utf8_lossy(&output.stderr));
         }
-        Ok(serde_json::from_slice(&output.stdout)?)
+        Ok(String::from_utf8(output.stdout)?)
     }
 
     /// The holder of each address, by number of the node; fails unless all agents that run agree.

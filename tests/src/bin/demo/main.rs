@@ -1,5 +1,7 @@
 //! `cargo xtask run`: runs Millrace in network namespaces.
 
+mod failover;
+
 use std::collections::BTreeMap;
 use std::env;
 use std::path::PathBuf;
@@ -58,6 +60,9 @@ fn main() -> Result<()> {
 
     if by_api {
         show_ingress(&network)?;
+    }
+    failover::show()?;
+    if by_api {
         print_commands(&network);
     }
     let pin_path = network.pin_path();
