@@ -11,7 +11,7 @@ use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use kube::api::PostParams;
 use kube::{Api, Client};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use crate::model::ServiceName;
 
@@ -21,6 +21,7 @@ const DURATION: Duration = Duration::from_secs(15);
 const DEADLINE: Duration = Duration::from_secs(10);
 /// Between two attempts to get or renew it.
 pub const RETRY: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_secs(10);
 
 pub fn host_name() -> String {
     nix::unistd::gethostname().unwrap_or_default().to_string_lossy().into_owned()
@@ -33,7 +34,7 @@ pub fn identity() -> String {
 }
 
 /// A candidate for the Lease.
-pub struct Candidate {
+struct Candidate {
     leases: Api<Lease>,
     name: String,
     identity: String,
@@ -149,6 +150,55 @@ impl Candidate {
             self.leases.replace(&self.name, &PostParams::default(), &lease).await?;
         }
         Ok(())
+    }
+}
+
+/// A candidate that tries again and again, and reports when that fails.
+pub struct Campaign {
+    candidate: Candidate,
+    lease: ServiceName,
+    is_failing: bool,
+}
+
+impl Campaign {
+    pub fn new(client: Client, lease: &ServiceName, identity: String) -> Self {
+        let candidate = Candidate::new(client, lease, identity);
+        Self { candidate, lease: lease.clone(), is_failing: false }
+    }
+
+    /// Tries to get or keep the Lease. To be called every [`RETRY`].
+    pub async fn attempt(&mut self) {
+        let error = match timeout(PATIENCE, self.candidate.attempt()).await {
+            Ok(Ok(())) => None,
+            Ok(Err(error)) => Some(format!("{error:#}")),
+            Err(_) => Some("the API server did not reply".to_owned()),
+        };
+        let lease = &self.lease;
+        match (error, self.is_failing) {
+            (Some(error), false) => {
+                self.is_failing = true;
+                tracing::warn!(%lease, error, "lease not available; its holder alone writes; retrying");
+            }
+            (Some(error), true) => tracing::debug!(%lease, error, "lease still not available"),
+            (None, true) => {
+                self.is_failing = false;
+                tracing::info!(%lease, "lease available again");
+            }
+            (None, false) => {}
+        }
+    }
+
+    /// Whether this process may write now.
+    pub fn is_holder(&self) -> bool {
+        self.candidate.is_holder(Instant::now())
+    }
+
+    /// Gives up the Lease, so that another process has not to wait for its expiry.
+    pub async fn release(&mut self) {
+        if let Ok(Err(error)) = timeout(PATIENCE, self.candidate.release()).await {
+            let (lease, error) = (&self.lease, format!("{error:#}"));
+            tracing::debug!(%lease, error, "lease not released; it expires");
+        }
     }
 }
 

@@ -30,7 +30,7 @@ use crate::backoff::Backoff;
 use crate::ending::Ending;
 use crate::ipam::{Range, Settings};
 use crate::kinds::AddressPool;
-use crate::lease::{self, Candidate};
+use crate::lease::{self, Campaign};
 use crate::model::{Kind, Object, ServiceName};
 use crate::notices::{Notice, Notices};
 use crate::serve::Requests;
@@ -105,7 +105,7 @@ pub async fn start(options: Options, requests: &Requests, metrics: Metrics) -> R
 
 struct Controller {
     client: Client,
-    candidate: Option<Candidate>,
+    lease: Option<Campaign>,
     state: State,
     events: mpsc::UnboundedReceiver<Event>,
     notices: Arc<dyn Notices>,
@@ -120,7 +120,6 @@ struct Controller {
     /// When statuses of pools may be written next.
     pools_at: Option<Instant>,
     pools_written: Option<Instant>,
-    is_lease_failing: bool,
     is_synced: bool,
 }
 
@@ -144,12 +143,12 @@ impl Controller {
             }
         });
         let identity = lease::identity();
-        let candidate = options.lease.map(|lease| Candidate::new(client.clone(), &lease, identity));
+        let lease = options.lease.map(|lease| Campaign::new(client.clone(), &lease, identity));
         let state =
             State::new(options.settings, options.ranges, Arc::clone(&notices), metrics.clone());
         Ok(Self {
             client,
-            candidate,
+            lease,
             state,
             events,
             notices,
@@ -161,7 +160,6 @@ impl Controller {
             retry_at: None,
             pools_at: None,
             pools_written: None,
-            is_lease_failing: false,
             is_synced: false,
         })
     }
@@ -200,10 +198,8 @@ impl Controller {
         while let Some(Ok(written)) = self.writes.join_next().await {
             self.finish(written);
         }
-        if let Some(candidate) = &mut self.candidate
-            && let Ok(Err(error)) = timeout(PATIENCE, candidate.release()).await
-        {
-            tracing::debug!(error = format!("{error:#}"), "lease not released; it expires");
+        if let Some(lease) = &mut self.lease {
+            lease.release().await;
         }
         Ok(())
     }
@@ -228,8 +224,7 @@ impl Controller {
     }
 
     fn may_write(&self) -> bool {
-        let now = Instant::now();
-        self.is_synced && self.candidate.as_ref().is_none_or(|candidate| candidate.is_holder(now))
+        self.is_synced && self.lease.as_ref().is_none_or(Campaign::is_holder)
     }
 
     /// Begins or ends to assign, as the Lease says.
@@ -250,24 +245,8 @@ impl Controller {
 
     /// Tries to get or keep the Lease.
     async fn campaign(&mut self) {
-        if let Some(candidate) = &mut self.candidate {
-            let error = match timeout(PATIENCE, candidate.attempt()).await {
-                Ok(Ok(())) => None,
-                Ok(Err(error)) => Some(format!("{error:#}")),
-                Err(_) => Some("the API server did not reply".to_owned()),
-            };
-            match (error, self.is_lease_failing) {
-                (Some(error), false) => {
-                    self.is_lease_failing = true;
-                    tracing::warn!(error, "addresses not assigned; retrying");
-                }
-                (Some(error), true) => tracing::debug!(error, "lease still not available"),
-                (None, true) => {
-                    self.is_lease_failing = false;
-                    tracing::info!("lease available again");
-                }
-                (None, false) => {}
-            }
+        if let Some(lease) = &mut self.lease {
+            lease.attempt().await;
         }
         self.follow_lease();
     }

@@ -468,16 +468,12 @@ impl Ipam {
     }
 }
 
-/// Where an address of a Service is announced, if it is. An address that has left its pool is announced by all nodes,
-/// so that it serves as before.
-pub fn announcement<'a>(
-    pools: &'a Pools,
-    service: &Service,
-    address: IpAddr,
-) -> Option<&'a Announcement> {
+/// Where an address of a Service is announced, if it is. One that was assigned and has left its pool is announced by
+/// all nodes, so that it serves as before.
+pub fn announcement(pools: &Pools, is_assigned: bool, address: IpAddr) -> Option<&Announcement> {
     match pools.pool_of(address) {
         Some(pool) => pool.announcement.as_ref(),
-        None => is_marked(service).then(Announcement::everywhere),
+        None => is_assigned.then(Announcement::everywhere),
     }
 }
 

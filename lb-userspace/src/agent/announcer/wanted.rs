@@ -8,7 +8,7 @@ use std::sync::Arc;
 use lb_common::layout::FrontendKind;
 
 use crate::announce::Rank;
-use crate::ipam::{Pools, Scope};
+use crate::ipam::{Pools, Scope, announcement};
 use crate::model::{Node, Policy, ServiceName, ServicePort};
 use crate::network::AnnouncingLink;
 
@@ -29,13 +29,20 @@ pub struct WantedAddress {
     pub scopes: Vec<Scope>,
 }
 
-/// The addresses of one Service, and whether this node can serve them.
-type OfService = BTreeMap<IpAddr, bool>;
+/// What matters of one Service.
+#[derive(Debug, PartialEq, Eq)]
+struct OfService {
+    uid: Box<str>,
+    /// Whether its addresses were assigned from pools, even if none contains them any more.
+    is_assigned: bool,
+    /// Whether this node can serve each address.
+    addresses: BTreeMap<IpAddr, bool>,
+}
 
 /// What the rules say about each Service, gathered as Services change.
 #[derive(Debug, Default)]
 pub struct Announcing {
-    services: BTreeMap<ServiceName, (Box<str>, OfService)>,
+    services: BTreeMap<ServiceName, OfService>,
     changed: bool,
 }
 
@@ -45,9 +52,10 @@ impl Announcing {
         &mut self,
         name: &ServiceName,
         uid: &str,
+        is_assigned: bool,
         ports: impl Iterator<Item = &'a Arc<ServicePort>>,
     ) {
-        let mut addresses = OfService::new();
+        let mut addresses = BTreeMap::new();
         for port in ports {
             let serves = port.external_policy == Policy::Cluster || !port.local.is_empty();
             let of_load_balancer = port
@@ -60,8 +68,11 @@ impl Announcing {
         }
         if addresses.is_empty() {
             self.changed |= self.services.remove(name).is_some();
-        } else if self.services.get(name).is_none_or(|(_, before)| *before != addresses) {
-            self.services.insert(name.clone(), (uid.into(), addresses));
+            return;
+        }
+        let service = OfService { uid: uid.into(), is_assigned, addresses };
+        if self.services.get(name) != Some(&service) {
+            self.services.insert(name.clone(), service);
             self.changed = true;
         }
     }
@@ -80,9 +91,10 @@ impl Announcing {
         let labels = node.map(|node| node.labels.clone()).unwrap_or_default();
         let is_preferred = node.is_none_or(|node| node.announces);
         let mut wanted = Wanted::default();
-        for (service, (uid, addresses)) in &self.services {
+        for (service, OfService { uid, is_assigned, addresses }) in &self.services {
             for (&address, &serves) in addresses {
-                let Some(announcement) = pools.announcement_of(address) else { continue };
+                let announcement = announcement(pools, *is_assigned, address);
+                let Some(announcement) = announcement else { continue };
                 let scopes: Vec<Scope> = announcement.of_node(&labels).cloned().collect();
                 let (rank, why_not) = match (scopes.is_empty(), serves, is_preferred) {
                     (true, _, _) => (Rank::None, Some("the pool does not select this node")),
@@ -185,9 +197,11 @@ mod tests {
     fn addresses_of_pools_are_wanted_where_their_prefix_is() {
         let mut announcing = Announcing::default();
         let name = |name: &str| ServiceName::new("default", name);
-        announcing.set(&name("a"), "", [port("192.0.2.1", Policy::Cluster, 0)].iter());
-        announcing.set(&name("b"), "", [port("192.0.2.2", Policy::Local, 0)].iter());
-        announcing.set(&name("c"), "", [port("198.51.100.1", Policy::Cluster, 0)].iter());
+        announcing.set(&name("a"), "", false, [port("192.0.2.1", Policy::Cluster, 0)].iter());
+        announcing.set(&name("b"), "", false, [port("192.0.2.2", Policy::Local, 0)].iter());
+        announcing.set(&name("c"), "", false, [port("198.51.100.1", Policy::Cluster, 0)].iter());
+        // Of a pool that has lost the address.
+        announcing.set(&name("d"), "", true, [port("198.51.100.2", Policy::Cluster, 0)].iter());
         let wanted = announcing.take(&pools(), None).unwrap();
         assert_eq!(announcing.take(&pools(), None), None);
         let here = wanted.on(&link("eth0", "192.0.2.0/24"));
@@ -196,14 +210,16 @@ mod tests {
             [(address("192.0.2.1"), Rank::Candidate), (address("192.0.2.2"), Rank::None)];
         assert_eq!(here, BTreeMap::from(expected));
         assert!(wanted.on(&link("eth1", "203.0.113.0/24")).is_empty());
+        let outside = BTreeMap::from([(address("198.51.100.2"), Rank::Candidate)]);
+        assert_eq!(wanted.on(&link("eth2", "198.51.100.0/24")), outside);
 
-        announcing.set(&name("b"), "", [port("192.0.2.2", Policy::Local, 1)].iter());
-        announcing.set(&name("a"), "", [].iter());
+        announcing.set(&name("b"), "", false, [port("192.0.2.2", Policy::Local, 1)].iter());
+        announcing.set(&name("a"), "", false, [].iter());
         let wanted = announcing.take(&pools(), None).unwrap();
         let expected = [(address("192.0.2.2"), Rank::Candidate)];
         assert_eq!(wanted.on(&link("eth0", "192.0.2.0/24")), BTreeMap::from(expected));
         // Nothing that matters has changed.
-        announcing.set(&name("b"), "", [port("192.0.2.2", Policy::Local, 2)].iter());
+        announcing.set(&name("b"), "", false, [port("192.0.2.2", Policy::Local, 2)].iter());
         assert_eq!(announcing.take(&pools(), None), None);
     }
 }

@@ -15,7 +15,7 @@ use super::node_ports::NodePorts;
 use super::outlets::Outlets;
 use super::retry::Retry;
 use super::tally::Tally;
-use crate::ipam::Pools;
+use crate::ipam::{self, Pools};
 use crate::kernel::{Backlog, Write};
 use crate::model::{
     AddressType, Claims, HealthCheck, Kind, NodeContext, Object, ObjectRef, Problem, ServiceName,
@@ -374,8 +374,10 @@ impl<T: Write> Agent<T> {
 
     fn collect(&mut self, name: &ServiceName, change: &mut Change) {
         let settled = self.claims.settled(name);
-        let uid = self.store.service(name).and_then(|service| service.metadata.uid.as_deref());
-        self.announcing.set(name, uid.unwrap_or_default(), settled.service_ports.values());
+        let service = self.store.service(name);
+        let uid = service.and_then(|service| service.metadata.uid.as_deref()).unwrap_or_default();
+        let is_assigned = service.is_some_and(ipam::is_marked);
+        self.announcing.set(name, uid, is_assigned, settled.service_ports.values());
         let (new, is_fixed) = self.invalid.set(name, settled.problems);
         for problem in new {
             self.outlets.post(&problem, Reason::NotServed, &self.store);

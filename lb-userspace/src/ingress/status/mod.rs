@@ -22,7 +22,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 
 use crate::backoff::Backoff;
-use crate::lease::{self, Candidate};
+use crate::lease::{self, Campaign};
 use crate::model::ServiceName;
 
 /// Requests at the same time.
@@ -118,10 +118,7 @@ async fn run(mut writer: Writer, mut messages: mpsc::UnboundedReceiver<Message>)
                         Message::News(news) => writer.take_in(news),
                         Message::Synced => is_synced = true,
                         Message::Release(done) => {
-                            if let Err(error) = writer.candidate.release().await {
-                                let error = format!("{error:#}");
-                                tracing::debug!(error, "lease not released; it expires");
-                            }
+                            writer.lease.release().await;
                             let _ = done.send(());
                             return;
                         }
@@ -147,7 +144,7 @@ async fn until(moment: Option<Instant>) {
 
 struct Writer {
     client: Client,
-    candidate: Candidate,
+    lease: Campaign,
     publish: Publish,
     /// What every Ingress that is served should have.
     addresses: Addresses,
@@ -156,7 +153,6 @@ struct Writer {
     /// Ingresses whose status is to be written or removed.
     due: BTreeSet<ServiceName>,
     was_holder: bool,
-    is_lease_failing: bool,
     backoff: Backoff,
 }
 
@@ -170,14 +166,13 @@ impl Writer {
             Publish::Service(_) => Vec::new(),
         };
         Self {
-            candidate: Candidate::new(client.clone(), &lease, identity),
+            lease: Campaign::new(client.clone(), &lease, identity),
             client,
             publish,
             addresses,
             served: BTreeMap::new(),
             due: BTreeSet::new(),
             was_holder: false,
-            is_lease_failing: false,
             backoff: Backoff::default(),
         }
     }
@@ -234,25 +229,8 @@ impl Writer {
 
     /// Tries to get or keep the Lease.
     async fn campaign(&mut self) {
-        let result = timeout(PATIENCE, self.candidate.attempt()).await;
-        let error = match result {
-            Ok(Ok(())) => None,
-            Ok(Err(error)) => Some(format!("{error:#}")),
-            Err(_) => Some("the API server did not reply".to_owned()),
-        };
-        match (error, self.is_lease_failing) {
-            (Some(error), false) => {
-                self.is_lease_failing = true;
-                tracing::warn!(error, "status of ingresses not written; retrying");
-            }
-            (Some(error), true) => tracing::debug!(error, "lease still not available"),
-            (None, true) => {
-                self.is_lease_failing = false;
-                tracing::info!("lease available again");
-            }
-            (None, false) => {}
-        }
-        let is_holder = self.candidate.is_holder(Instant::now());
+        self.lease.attempt().await;
+        let is_holder = self.lease.is_holder();
         if is_holder != std::mem::replace(&mut self.was_holder, is_holder) {
             tracing::info!(is_holder, "lease for the status of ingresses");
         }
@@ -260,10 +238,7 @@ impl Writer {
 
     /// Writes what is due. Returns when to try again, if something failed.
     async fn write(&mut self) -> Option<Instant> {
-        if self.due.is_empty()
-            || self.addresses.is_empty()
-            || !self.candidate.is_holder(Instant::now())
-        {
+        if self.due.is_empty() || self.addresses.is_empty() || !self.lease.is_holder() {
             return None;
         }
         let due: Vec<ServiceName> = self.due.iter().cloned().collect();
@@ -276,7 +251,7 @@ impl Writer {
             })
             .buffer_unordered(CONCURRENT)
             // Thousands may take longer than the Lease.
-            .take_while(|_| std::future::ready(this.candidate.is_holder(Instant::now())))
+            .take_while(|_| std::future::ready(this.lease.is_holder()))
             .collect()
             .await;
         let mut failed = None;
