@@ -34,6 +34,8 @@ pub struct Announcers {
     pub agents: Vec<Option<Agent>>,
     addresses: Vec<String>,
     cordoned: Option<usize>,
+    /// The first nodes whose pods are no endpoints.
+    without_endpoints: usize,
     _servers: Vec<Echo>,
     topology: Topology,
 }
@@ -49,22 +51,20 @@ fn of_number(number: usize) -> [String; 2] {
 impl Announcers {
     /// With the agents started, and `count` Services of two addresses each.
     pub fn start(nodes: usize, count: usize) -> Result<Self> {
+        Self::start_with(nodes, 0, count)
+    }
+
+    /// The same; pods of the first nodes are no endpoints, so that connections survive their nodes.
+    pub fn start_with(nodes: usize, without_endpoints: usize, count: usize) -> Result<Self> {
         let topology = Topology::new("announcers")?;
         let (client, switch) = (topology.host("client")?, topology.host("switch")?);
         switch.bridge("br0")?;
-        // On one link with all addresses of Services.
-        let own = |last: usize| [format!("192.0.2.{last}/20"), format!("2001:db8::{last}/32")];
-        let plug = |host: &Host, device: &str, port: &str, last: usize| {
-            let [four, six] = own(last);
-            topology
-                .link(host.port(device).addresses(&[&four, &six]), switch.port(port).bridge("br0"))
-        };
-        plug(&client, "eth0", "client0", 2)?;
+        plug(&topology, &switch, &client, "eth0", 2)?;
         let mut hosts = Vec::new();
         let mut servers = Vec::new();
         for number in 0..nodes {
             let node = topology.router(&format!("node{number}"))?;
-            plug(&node, DEVICE, &format!("port{number}"), 11 + number)?;
+            plug(&topology, &switch, &node, DEVICE, 11 + number)?;
             let [four, six] = pod(number);
             let pod = node.pod(&format!("pod{number}"), &[&four, &six])?;
             node.default_routes(&["192.0.2.2", "2001:db8::2"])?;
@@ -80,6 +80,7 @@ impl Announcers {
             agents: Vec::new(),
             addresses,
             cordoned: None,
+            without_endpoints,
             _servers: servers,
             topology,
         };
@@ -154,7 +155,7 @@ impl Announcers {
                 let [four, six] = of_number(number);
                 let service = Service::new(&format!("echo{number}"), &[&cluster[0], &cluster[1]]);
                 let service = service.load_balancer(&[&four, &six]).tcp(PORT, PORT);
-                (0..self.nodes.len()).fold(service, |service, node| {
+                (self.without_endpoints..self.nodes.len()).fold(service, |service, node| {
                     let [four, six] = pod(node);
                     service.on(&format!("node{node}"), &[&four, &six])
                 })
@@ -221,11 +222,18 @@ impl Announcers {
 
     /// Cuts a node from the switch, and kills its agent: its power is gone.
     pub fn power_off(&mut self, node: usize) -> Result<()> {
-        self.switch.ip(&format!("link delete port{node}"))?;
+        self.switch.ip(&format!("link delete port{}", 11 + node))?;
         if let Some(agent) = self.agents[node].take() {
             agent.kill();
         }
         Ok(())
+    }
+
+    /// Connects a node again, and starts its agent, without waiting.
+    pub fn power_on(&mut self, node: usize) -> Result<()> {
+        plug(&self.topology, &self.switch, &self.nodes[node], DEVICE, 11 + node)?;
+        self.nodes[node].default_routes(&["192.0.2.2", "2001:db8::2"])?;
+        self.launch(node)
     }
 
     /// A connection of the client, and the server that it reached.
@@ -233,10 +241,26 @@ impl Announcers {
         self.client.enter(|| Connection::open(address, SOON))
     }
 
+    pub fn connect_within(&self, address: &str, limit: Duration) -> Result<Connection> {
+        self.client.enter(|| Connection::open(address, limit))
+    }
+
+    /// A directory for files of the test.
+    pub fn directory(&self) -> &std::path::Path {
+        self.topology.directory()
+    }
+
     /// Opens connections to an address, one after the other, until [`Stream::end`].
     pub fn stream(&self, address: &str) -> Stream {
         Stream::start(&self.client, address)
     }
+}
+
+/// Connects a host to the switch. All are on one link with all addresses of Services.
+fn plug(topology: &Topology, switch: &Host, host: &Host, device: &str, last: usize) -> Result<()> {
+    let (four, six) = (format!("192.0.2.{last}/20"), format!("2001:db8::{last}/32"));
+    let port = format!("port{last}");
+    topology.link(host.port(device).addresses(&[&four, &six]), switch.port(&port).bridge("br0"))
 }
 
 fn pod(number: usize) -> [String; 2] {

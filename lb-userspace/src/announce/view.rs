@@ -54,8 +54,21 @@ pub struct AddressView {
     pub held_seconds: Option<u64>,
     /// Another machine uses it.
     pub blocked: bool,
+    /// Some node is a candidate.
+    pub candidates: bool,
     /// Why this node does not hold it.
     pub why_not_here: Option<String>,
+}
+
+impl AddressView {
+    /// Whether a node should hold it, and none does.
+    pub fn is_missing(&self) -> bool {
+        self.candidates && self.holder.is_none()
+    }
+
+    pub fn is_here(&self) -> bool {
+        self.why_not_here.is_none()
+    }
 }
 
 impl Link {
@@ -99,6 +112,7 @@ impl Link {
                 epoch: Some(holding.epoch),
                 held_seconds: Some(held.as_secs()),
                 blocked: false,
+                candidates: true,
                 why_not_here: None,
             };
         }
@@ -113,6 +127,7 @@ impl Link {
             epoch: holder.as_ref().map(|(_, epoch, _, _)| *epoch),
             holder: holder.map(|(_, _, _, peer)| peer.node.clone()),
             held_seconds: None,
+            candidates: self.choice.chosen.contains_key(&address),
             blocked: matches!(state, Whereabouts::Blocked { by: Some(_), .. }),
             why_not_here: Some(self.why_not(address, state)),
         }

@@ -53,6 +53,7 @@ pub fn check(options: &Options, effective: &Effective) -> Result<()> {
         }
     }
     findings.push(snat_ports(configuration.agent.snat_ports));
+    findings.push(heartbeats(configuration));
     findings.extend(forwarding(&bridges));
     findings.extend(kube_proxy());
     print(options, &findings)
@@ -109,6 +110,21 @@ fn room(configuration: &Configuration) -> Result<Finding> {
     };
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     Ok(fits(bytes, available(&text)))
+}
+
+/// Whether strangers on the link can take part in announcing addresses.
+fn heartbeats(configuration: &Configuration) -> Finding {
+    let has_key = configuration.agent.tunnel_key_file.is_some();
+    let announces = !configuration.load_balancer.load_balancer_addresses.is_empty();
+    match (has_key, announces) {
+        (true, _) => Finding::ok("heartbeats", "authenticated"),
+        (false, true) => Finding::warning(
+            "heartbeats",
+            "not authenticated: any machine on the link can take over announced addresses",
+            "Set --tunnel-key-file to the same file on all nodes",
+        ),
+        (false, false) => Finding::ok("heartbeats", "not authenticated; only sent with pools"),
+    }
 }
 
 fn available(meminfo: &str) -> Option<u64> {

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use lb_common::layout::map;
 use serde::Serialize;
 
+use crate::announce::LinkView;
 use crate::kernel::{Features, Survey};
 use crate::serve::Report;
 
@@ -229,8 +230,51 @@ fn troubles_of_agent(survey: &Survey, report: &Result<Option<Report>, String>) -
     for (map, count) in &report.without_room {
         troubles.push(fault(format!("{map} has no room for {count} entries")));
     }
+    troubles.extend(report.announcements.iter().flat_map(troubles_of_announcements).map(warning));
     troubles.extend(report.devices.values().map(|why| warning(why.clone())));
     troubles.extend(report.problems.iter().map(|problem| warning(problem.clone())));
+    troubles
+}
+
+fn troubles_of_announcements(link: &LinkView) -> Vec<String> {
+    let interface = &link.interface;
+    let mut troubles = Vec::new();
+    let mut complain = |number: usize, what: String| {
+        if number > 0 {
+            troubles.push(format!("{interface}: {what}"));
+        }
+    };
+    let missing = link.addresses.iter().filter(|address| address.is_missing()).count();
+    complain(
+        missing,
+        format!("no node announces {missing} addresses: millrace announcements -o wide says why"),
+    );
+    let blocked: Vec<String> = link
+        .addresses
+        .iter()
+        .filter(|address| address.blocked)
+        .map(|address| address.address.to_string())
+        .collect();
+    complain(
+        blocked.len(),
+        format!("another machine uses {}: remove it there, or from the pool", blocked.join(", ")),
+    );
+    let deaf: Vec<&str> = link
+        .peers
+        .iter()
+        .filter(|peer| peer.deaf && !peer.silent)
+        .map(|peer| peer.node.as_str())
+        .collect();
+    complain(
+        deaf.len(),
+        format!("{} do not hear this node: allow UDP port 10245 there", deaf.join(", ")),
+    );
+    let open = !link.authenticated && !link.peers.is_empty();
+    complain(
+        usize::from(open),
+        "any machine on the link can take part in announcing addresses: set tunnel-key-file"
+            .to_owned(),
+    );
     troubles
 }
 
@@ -263,6 +307,7 @@ fn fills(survey: &Survey, used: &BTreeMap<&'static str, u64>) -> Vec<Fill> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::announce::{AddressView, PeerView};
     use crate::kernel::{Attachment, Hook, SurveyedMap};
 
     fn found() -> Found {
@@ -332,6 +377,43 @@ mod tests {
         assert_eq!(troubles(full).2, "MEMBERS has no room for 3 entries");
         let wrong = |found: &mut Found| report(found).problems.push("Service a/b: wrong".into());
         assert_eq!(troubles(wrong), (0, 1, "Service a/b: wrong".to_owned()));
+    }
+
+    #[test]
+    fn announcements_that_do_not_work_are_warnings() {
+        let link = || LinkView { interface: "eth0".into(), ..LinkView::default() };
+        let with = |link: LinkView| troubles(|found| report(found).announcements = vec![link]);
+        assert_eq!(with(link()).1, 0);
+        let address = |blocked, candidates| AddressView {
+            address: "192.0.2.1".parse().unwrap(),
+            services: Vec::new(),
+            holder: None,
+            epoch: None,
+            held_seconds: None,
+            blocked,
+            candidates,
+            why_not_here: Some("why".into()),
+        };
+        let peer = |deaf| PeerView {
+            node: "b".into(),
+            interface: "eth0".into(),
+            silent: false,
+            deaf,
+            holds: 0,
+        };
+        for (changed, text) in [
+            (LinkView { addresses: vec![address(false, true)], ..link() }, "no node announces 1"),
+            (LinkView { addresses: vec![address(true, false)], ..link() }, "uses 192.0.2.1"),
+            (LinkView { peers: vec![peer(false)], ..link() }, "set tunnel-key-file"),
+            (
+                LinkView { peers: vec![peer(true)], authenticated: true, ..link() },
+                "b do not hear this node",
+            ),
+        ] {
+            let (faults, warnings, found) = with(changed);
+            assert!(faults == 0 && warnings == 1 && found.contains(text), "{found}");
+        }
+        assert_eq!(with(LinkView { addresses: vec![address(false, false)], ..link() }).1, 0);
     }
 
     #[test]

@@ -25,10 +25,10 @@ type Value = fn(&LinkView) -> u64;
 
 const GAUGES: [(&str, &str, Value); 5] = [
     ("held", "Addresses that this node announces", |link| {
-        link.addresses.iter().filter(|address| address.why_not_here.is_none()).count() as u64
+        link.addresses.iter().filter(|address| address.is_here()).count() as u64
     }),
-    ("without_holder", "Addresses that no node announces, as far as this one knows", |link| {
-        link.addresses.iter().filter(|address| address.holder.is_none()).count() as u64
+    ("without_holder", "Addresses with candidates that no node announces", |link| {
+        link.addresses.iter().filter(|address| address.is_missing()).count() as u64
     }),
     (
         "in_use",

@@ -13,6 +13,7 @@ use jiff::Timestamp;
 use lb_common::layout::map;
 
 use super::options::{check, open};
+use crate::announce::LinkView;
 use crate::cli::output::{Format, print_document, write};
 use crate::inspect::{Fill, Found, Severity, State, Status};
 use crate::kernel::{self, Tables};
@@ -139,6 +140,10 @@ fn described(status: &Status) -> String {
         let name = if number == 0 { "Devices" } else { "" };
         line(name, &format!("{}: {}", device.name, device.hooks.join(", ")));
     }
+    let links = status.agent.report.iter().flat_map(|report| &report.announcements);
+    for (number, link) in links.enumerate() {
+        line(if number == 0 { "Announces" } else { "" }, &announced(link));
+    }
     line(
         "Processes",
         &format!("{} programs attached for processes on this node", status.process_programs),
@@ -182,8 +187,24 @@ fn programmed(report: &serve::Report) -> String {
     format!("{services} with {ports} programmed; last change: {synced}")
 }
 
+fn announced(link: &LinkView) -> String {
+    let here = link.addresses.iter().filter(|address| address.is_here()).count();
+    let peers = link.peers.iter().filter(|peer| !peer.silent).count();
+    format!(
+        "{}: {here} of {}, heard {}, heartbeats {}",
+        link.interface,
+        plural(link.addresses.len(), "address", "addresses"),
+        counted(peers, "other node"),
+        if link.authenticated { "authenticated" } else { "not authenticated" }
+    )
+}
+
 fn counted(number: usize, what: &str) -> String {
-    if number == 1 { format!("1 {what}") } else { format!("{number} {what}s") }
+    plural(number, what, &format!("{what}s"))
+}
+
+fn plural(number: usize, one: &str, several: &str) -> String {
+    if number == 1 { format!("1 {one}") } else { format!("{number} {several}") }
 }
 
 /// `2026-01-01T00:00:00Z (5 s ago)`
@@ -210,6 +231,15 @@ fn bar(fill: &Fill) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn announcements_are_summed_up() {
+        let link = LinkView { interface: "eth0".into(), ..LinkView::default() };
+        assert_eq!(
+            announced(&link),
+            "eth0: 0 of 0 addresses, heard 0 other nodes, heartbeats not authenticated"
+        );
+    }
 
     #[test]
     fn bars_show_what_is_not_empty_and_never_more_than_all() {

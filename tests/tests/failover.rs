@@ -1,0 +1,264 @@
+//! How long addresses are unavailable, and which connections are lost, when nodes and agents fail:
+//! the figures of docs/design/announcement.md. With keepalived beside it, if MILLRACE_KEEPALIVED is
+//! its path.
+//!
+//! `cargo test -p tests --test failover -- --ignored --nocapture`
+
+use std::env;
+use std::fs;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tests::announcers::{Announcers, Connection, Stream};
+use tests::topology::Process;
+
+const NODES: usize = 5;
+/// Nodes that fail. Their pods are no endpoints, so that only the address matters.
+const VICTIMS: usize = 3;
+const STREAMS: usize = 8;
+const SECOND: Duration = Duration::from_secs(1);
+
+fn number(name: &str, otherwise: usize) -> usize {
+    env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
+}
+
+/// What one scenario did to clients.
+struct Row {
+    what: &'static str,
+    /// The longest time without a new connection, of each stream.
+    gaps: Vec<Duration>,
+    failed: usize,
+    succeeded: usize,
+    lost: usize,
+}
+
+impl Row {
+    fn new(what: &'static str) -> Self {
+        Self { what, gaps: Vec::new(), failed: 0, succeeded: 0, lost: 0 }
+    }
+
+    fn add(&mut self, streams: Vec<Stream>) -> Result<()> {
+        for stream in streams {
+            let outcome = stream.end()?;
+            self.gaps.push(outcome.longest_gap);
+            self.failed += outcome.failed;
+            self.succeeded += outcome.succeeded;
+        }
+        Ok(())
+    }
+
+    fn print(&mut self) {
+        self.gaps.sort();
+        let at = |share: f64| {
+            let index = (self.gaps.len() as f64 * share).ceil() as usize;
+            self.gaps.get(index.max(1) - 1).map_or(0, |gap| gap.as_millis())
+        };
+        println!(
+            "| {} | {} | {} ms | {} ms | {} of {} | {} |",
+            self.what,
+            self.gaps.len(),
+            at(0.5),
+            at(0.99),
+            self.failed,
+            self.failed + self.succeeded,
+            self.lost
+        );
+    }
+}
+
+struct Bench {
+    world: Announcers,
+    connections: Vec<Connection>,
+}
+
+impl Bench {
+    fn settle(&self) -> Result<Vec<usize>> {
+        let most = (self.world.addresses().len() * 5).div_ceil(NODES * 4);
+        self.world.wait_for_holders("each node has its share", |holders| {
+            (0..NODES).all(|node| {
+                let load = holders.iter().filter(|holder| **holder == node).count();
+                load > 0 && load <= most
+            })
+        })
+    }
+
+    /// Streams of connections to addresses of a node.
+    fn streams(&self, holders: &[usize], node: usize) -> Vec<Stream> {
+        let held = self.world.addresses().iter().zip(holders).filter(|(_, held)| **held == node);
+        held.take(STREAMS).map(|(address, _)| self.world.stream(address)).collect()
+    }
+
+    /// How many of the open connections no longer work. They are opened again.
+    fn lost(&mut self) -> Result<usize> {
+        let mut lost = 0;
+        let addresses = self.world.addresses().to_vec();
+        for (index, connection) in self.connections.iter_mut().enumerate() {
+            let server = connection.server.clone();
+            if connection.ask().ok() != Some(server) {
+                lost += 1;
+                *connection = self.world.connect(&addresses[index % addresses.len()])?;
+            }
+        }
+        Ok(lost)
+    }
+
+    fn run(
+        &mut self,
+        what: &'static str,
+        rounds: usize,
+        mut fail: impl FnMut(&mut Announcers, usize) -> Result<()>,
+        mut repair: impl FnMut(&mut Announcers, usize) -> Result<()>,
+    ) -> Result<()> {
+        let mut row = Row::new(what);
+        for round in 0..rounds {
+            let node = round % VICTIMS;
+            let holders = self.settle()?;
+            let streams = self.streams(&holders, node);
+            thread::sleep(SECOND / 2);
+            fail(&mut self.world, node)?;
+            thread::sleep(SECOND * 2);
+            row.add(streams)?;
+            row.lost += self.lost()?;
+            repair(&mut self.world, node)?;
+        }
+        row.print();
+        Ok(())
+    }
+}
+
+fn signal(world: &Announcers, node: usize, signal: Signal) -> Result<()> {
+    let agent = world.agents[node].as_ref().context("it runs")?;
+    Ok(kill(Pid::from_raw(agent.pid() as i32), signal)?)
+}
+
+fn wait_until_ready(world: &mut Announcers, node: usize) -> Result<()> {
+    let agent = world.agents[node].as_mut().context("it was started")?;
+    agent.wait_for_output("ready service_ports=")
+}
+
+#[test]
+#[ignore = "a measurement of several minutes"]
+fn table_of_unavailability() -> Result<()> {
+    let services = number("FAILOVER_SERVICES", 500);
+    let rounds = number("FAILOVER_ROUNDS", 6);
+    let world = Announcers::start_with(NODES, VICTIMS, services)?;
+    let mut bench = Bench { world, connections: Vec::new() };
+    bench.settle()?;
+    let count = number("FAILOVER_CONNECTIONS", 1_000);
+    let addresses = bench.world.addresses().to_vec();
+    for index in 0..count {
+        bench.connections.push(bench.world.connect(&addresses[index % addresses.len()])?);
+    }
+    println!("{NODES} nodes, {} addresses, {count} open connections", addresses.len());
+    println!("| what happens | streams | gap p50 | gap p99 | failed attempts | lost connections |");
+    println!("| --- | --- | --- | --- | --- | --- |");
+    let nothing = |_: &mut Announcers, _: usize| Ok(());
+    bench.run("nothing", 1, nothing, nothing)?;
+    bench.run("the node loses power", rounds, Announcers::power_off, |world, node| {
+        world.power_on(node)?;
+        wait_until_ready(world, node)
+    })?;
+    bench.run(
+        "its interface goes down",
+        rounds,
+        |world, node| world.nodes[node].ip("link set ext0 down").map(drop),
+        |world, node| {
+            world.nodes[node].ip("link set ext0 up")?;
+            world.nodes[node].address("ext0", &format!("2001:db8::{}/32", 11 + node))?;
+            world.nodes[node].default_routes(&["192.0.2.2", "2001:db8::2"])
+        },
+    )?;
+    bench.run(
+        "its agent is killed and started again",
+        rounds,
+        |world, node| {
+            if let Some(agent) = world.agents[node].take() {
+                agent.kill();
+            }
+            world.launch(node)
+        },
+        wait_until_ready,
+    )?;
+    bench.run(
+        "its agent is paused for 2 s",
+        rounds,
+        |world, node| signal(world, node, Signal::SIGSTOP),
+        |world, node| signal(world, node, Signal::SIGCONT),
+    )?;
+    bench.run(
+        "it is cordoned",
+        rounds,
+        |world, node| world.cordon(Some(node)),
+        |world, _| world.cordon(None),
+    )?;
+    if let Some(program) = env::var_os("MILLRACE_KEEPALIVED") {
+        for (what, interval) in
+            [("keepalived, advert_int 1", "1"), ("keepalived, advert_int 0.1", "0.1")]
+        {
+            keepalived(&mut bench.world, &program, what, interval)?.print();
+        }
+    }
+    Ok(())
+}
+
+/// An address of keepalived on the same nodes, whose holder loses its power.
+fn keepalived(
+    world: &mut Announcers,
+    program: &std::ffi::OsStr,
+    what: &'static str,
+    interval: &str,
+) -> Result<Row> {
+    const ADDRESS: &str = "192.0.2.200";
+    let mut row = Row::new(what);
+    for _ in 0..number("FAILOVER_ROUNDS", 6) {
+        let mut running: Vec<Process> = Vec::new();
+        let mut echos = Vec::new();
+        for node in 0..NODES {
+            let directory = world.directory().join(format!("keepalived-{node}"));
+            fs::create_dir_all(&directory)?;
+            let file = directory.join("keepalived.conf");
+            fs::write(
+                &file,
+                format!(
+                    "global_defs {{\n vrrp_version 3\n}}\nvrrp_instance a {{\n state BACKUP\n \
+                     interface ext0\n virtual_router_id 51\n priority {}\n advert_int {interval}\n \
+                     virtual_ipaddress {{\n  {ADDRESS}/20\n }}\n}}\n",
+                    100 - node
+                ),
+            )?;
+            let mut command = world.nodes[node].command(program);
+            command.args(["--dont-fork", "--log-console", "--vrrp", "-f"]).arg(&file);
+            for (option, name) in [("-p", "pid"), ("-r", "vrrp.pid"), ("-c", "checkers.pid")] {
+                command.arg(option).arg(directory.join(name));
+            }
+            running.push(world.nodes[node].spawn(&mut command)?);
+            echos.push(world.nodes[node].tcp_echo("0.0.0.0:7", &format!("node{node}"))?);
+        }
+        let mut reached = String::new();
+        tests::topology::wait_until("keepalived has an address", SECOND * 60, || {
+            let connected = world.connect_within(ADDRESS, SECOND / 5);
+            reached = connected.map(|connection| connection.server).unwrap_or_default();
+            !reached.is_empty()
+        })?;
+        // Until the one of the highest priority has taken it.
+        thread::sleep(SECOND * 4);
+        let server = world.connect(ADDRESS)?.server;
+        let node: usize = server.trim_start_matches("node").parse()?;
+        ensure!(node < VICTIMS, "{server}");
+        let stream = world.stream(ADDRESS);
+        thread::sleep(SECOND / 2);
+        world.switch.ip(&format!("link delete port{}", 11 + node))?;
+        thread::sleep(SECOND * 6);
+        row.add(vec![stream])?;
+        drop((running, echos));
+        if let Some(agent) = world.agents[node].take() {
+            agent.kill();
+        }
+        world.power_on(node)?;
+        wait_until_ready(world, node)?;
+    }
+    Ok(row)
+}
