@@ -252,9 +252,7 @@ fn an_outage_of_the_api_changes_nothing_and_later_changes_apply() -> Result<()> 
     let _server = api(&network, &[])?;
     fs::write(&file, SITE.replace("10.244.1.10", "10.244.1.11"))?;
     wait_until("the API serves again", SOON, apply)?;
-    let is_changed =
-        || network.client.curl(&format!("http://{NODE}/")).is_ok_and(|page| page == "pod-1");
-    wait_until("the change is active", SOON, is_changed)?;
+    network.wait_for_pod(&format!("http://{NODE}/"), "pod-1")?;
     some_are_served(&mut requests)
 }
 
