@@ -107,6 +107,7 @@ fn meet_every_table(c: &mut Conversation, at: &Ends) {
     let web = at.web(1).load_balancer(&at.load_balancer(443));
     c.set(&web.affinity(3600).source_ranges(&[range]).forwarding(Forwarding::Gue));
     c.peers(&[at.elsewhere]);
+    c.tunnel_peer(at.elsewhere);
     c.device(OUTSIDE, |_| {});
     let announced = cases::neighbours::announced(at);
     c.announce(&announced, false);
