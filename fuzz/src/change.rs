@@ -7,7 +7,7 @@ use lb_common::family::{Address4, Address6, Family, V4, V6};
 use lb_common::hash;
 use lb_common::host::{HostFamily, HostTables, OfFamily};
 use lb_common::layout::{
-    Announced, AnnouncedAddress, Backend, Bitmap, Claim, Frontend, FrontendKey, Member, Peer, Pool,
+    Announced, AnnouncedAddress, Backend, Bitmap, Claim, Frontend, FrontendKey, Member, Pool,
     TunnelKey, TunnelTarget,
 };
 
@@ -123,8 +123,8 @@ impl Change {
             Self::SourceRange { service_port, range } => {
                 tables.source_ranges.entry(*service_port).or_default().push(*range);
             }
-            &Self::Peer(address) => drop(tables.peers.insert(peer(address))),
-            &Self::TunnelPeer(address) => drop(tables.tunnel_peers.insert(peer(address))),
+            &Self::Peer(address) => drop(tables.peers.insert(address.into())),
+            &Self::TunnelPeer(address) => drop(tables.tunnel_peers.insert(address.into())),
             &Self::TunnelKeys(keys) => tables.tunnel_keys = keys,
             &Self::Target { target, backend } => drop(tables.targets.insert(target, backend)),
             &Self::Announce { address, expired } => {
@@ -149,20 +149,12 @@ impl Change {
 
 /// The key of an address on the device that packets arrive on.
 pub fn announced(address: IpAddr) -> AnnouncedAddress {
-    AnnouncedAddress::of(DEVICE, address)
+    AnnouncedAddress::new(DEVICE, address)
 }
 
 /// An entry for an address. Neither clock shows the first nanosecond, nor the last one.
 pub fn announcement(expired: bool) -> Announced {
     Announced { deadline: if expired { 1 } else { u64::MAX }, epoch: 1, flags: 0 }
-}
-
-/// The key of an address of another node.
-pub fn peer(address: IpAddr) -> Peer {
-    match address {
-        IpAddr::V4(address) => Address4::from(address).into(),
-        IpAddr::V6(address) => Address6::from(address).into(),
-    }
 }
 
 /// The tag that identifies a backend in a tunnelled packet.

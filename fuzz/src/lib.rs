@@ -33,8 +33,7 @@ pub mod universe;
 pub mod wire;
 
 pub use change::{
-    Change, End, announced, announcement, backend_tag, damaged_return, destination_bit, peer,
-    source_bit,
+    Change, End, announced, announcement, backend_tag, damaged_return, destination_bit, source_bit,
 };
 pub use event::{Event, Reply};
 pub use input::Input;

@@ -3,7 +3,7 @@
 use core::net::IpAddr;
 
 use super::Peer;
-use crate::family::{Address4, Address6};
+use crate::family::Address6;
 
 /// An address on an interface: the key of announcements and claims.
 #[repr(C)]
@@ -22,16 +22,8 @@ impl AnnouncedAddress {
         Self { address: address.into().address, device, reserved: 0 }
     }
 
-    pub fn of(device: u32, address: IpAddr) -> Self {
-        match address {
-            IpAddr::V4(address) => Self::new(device, Address4::from(address)),
-            IpAddr::V6(address) => Self::new(device, Address6::from(address)),
-        }
-    }
-
     pub fn ip(&self) -> IpAddr {
-        let address: IpAddr = self.address.into();
-        address.to_canonical()
+        Peer { address: self.address }.ip()
     }
 }
 

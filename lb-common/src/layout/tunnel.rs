@@ -1,5 +1,7 @@
 //! Tunnels: nodes, keys and targets.
 
+use core::net::IpAddr;
+
 use crate::family::{Address4, Address6};
 
 /// An address of a node of the cluster: tunnelled packets from there are treated as packets of
@@ -23,6 +25,22 @@ impl From<Address6> for Peer {
     #[inline(always)]
     fn from(address: Address6) -> Self {
         Self { address }
+    }
+}
+
+impl From<IpAddr> for Peer {
+    fn from(address: IpAddr) -> Self {
+        match address {
+            IpAddr::V4(address) => Address4::from(address).into(),
+            IpAddr::V6(address) => Address6::from(address).into(),
+        }
+    }
+}
+
+impl Peer {
+    pub fn ip(&self) -> IpAddr {
+        let address: IpAddr = self.address.into();
+        address.to_canonical()
     }
 }
 

@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow};
-use aya::maps::{HashMap, Map, MapData, MapError};
+use anyhow::{Context, Result};
+use aya::maps::{HashMap, MapData, MapError};
 use lb_common::datapath::arp::LinkAddress;
 use lb_common::datapath::ndp;
 use lb_common::family::Address6;
@@ -58,9 +58,9 @@ pub struct Announcements {
 impl Announcements {
     /// Opens the maps, with the entries of an earlier agent. To be called once for a data plane.
     pub fn open(pins: &Pins, data_plane: &mut DataPlane) -> Result<Self> {
-        let announced = open(pins, map::ANNOUNCED)?;
+        let announced = pins.hash_map(map::ANNOUNCED)?;
         let present = read(&announced)?.collect();
-        let claims = open(pins, map::CLAIMS)?;
+        let claims = pins.hash_map(map::CLAIMS)?;
         Ok(Self { announced, claims, present, transmitter: data_plane.transmitter()? })
     }
 
@@ -85,7 +85,7 @@ impl Announcements {
         epoch: u32,
         hold: Duration,
     ) -> Result<()> {
-        let at = AnnouncedAddress::of(device, address);
+        let at = AnnouncedAddress::new(device, address);
         let deadline = clock_of_deadlines()?.saturating_add(nanoseconds(hold));
         let entry = Announced { deadline, epoch, flags: 0 };
         if !self.present.contains_key(&at)
@@ -111,7 +111,7 @@ impl Announcements {
 
     /// Leaves requests for the address to the stack from now on.
     pub fn withdraw(&mut self, device: u32, address: IpAddr) -> Result<()> {
-        let at = AnnouncedAddress::of(device, address);
+        let at = AnnouncedAddress::new(device, address);
         gone(self.announced.remove(&Plain(at)))
             .with_context(|| format!("{address} can't be removed from {}", map::ANNOUNCED))?;
         self.present.remove(&at);
@@ -146,14 +146,14 @@ impl Announcements {
 
     /// Watches for other machines that use the address, from now on: forgets what was seen before.
     pub fn watch(&mut self, device: u32, address: IpAddr) -> Result<()> {
-        let at = AnnouncedAddress::of(device, address);
+        let at = AnnouncedAddress::new(device, address);
         self.claims
             .insert(Plain(at), Plain(layout::Claim::default()), 0)
             .with_context(|| format!("{address} can't be written to {}", map::CLAIMS))
     }
 
     pub fn stop_watching(&mut self, device: u32, address: IpAddr) -> Result<()> {
-        let at = AnnouncedAddress::of(device, address);
+        let at = AnnouncedAddress::new(device, address);
         gone(self.claims.remove(&Plain(at)))
             .with_context(|| format!("{address} can't be removed from {}", map::CLAIMS))
     }
@@ -165,7 +165,7 @@ impl Announcements {
 
     /// The last other machine that was seen to use a watched address.
     pub fn claim(&self, device: u32, address: IpAddr) -> Result<Option<Claim>> {
-        let at = AnnouncedAddress::of(device, address);
+        let at = AnnouncedAddress::new(device, address);
         let found = match self.claims.get(&Plain(at), 0) {
             Err(MapError::KeyNotFound) => return Ok(None),
             found => found.with_context(|| format!("{address} in {}", map::CLAIMS))?,
@@ -187,22 +187,13 @@ pub(super) fn leave_groups(pins: &Pins) -> Result<()> {
     if !path.exists() {
         return Ok(());
     }
-    let announced: Entries<Announced> = open(pins, map::ANNOUNCED)?;
+    let announced: Entries<Announced> = pins.hash_map(map::ANNOUNCED)?;
     for (at, _) in read(&announced)? {
         if let Some(group) = group_of(at.ip()) {
             multicast::leave(at.device, ndp::group_link(group))?;
         }
     }
     Ok(())
-}
-
-fn open<V: Layout>(pins: &Pins, name: &str) -> Result<Entries<V>> {
-    let path = pins.map(name);
-    let data =
-        MapData::from_pin(&path).with_context(|| format!("{} can't be opened", path.display()))?;
-    Map::from_map_data(data)?
-        .try_into()
-        .map_err(|error: MapError| anyhow!(error).context(path.display().to_string()))
 }
 
 fn read<V: Layout>(entries: &Entries<V>) -> Result<impl Iterator<Item = (AnnouncedAddress, V)>> {

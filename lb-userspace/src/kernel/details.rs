@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use aya::maps::lpm_trie::Key;
 use aya::maps::{HashMap, LpmTrie, Map, MapData};
 use ipnet::IpNet;
-use lb_common::family::{Address4, Address6, V4, V6};
+use lb_common::family::{V4, V6};
 use lb_common::layout::{
     Member, Peer, SERVICE_PORT_BITS, ServicePortName, SourceRange, TunnelTarget, map,
 };
@@ -43,7 +43,7 @@ impl Details {
         match detail {
             Detail::Member(member) => self.members.insert(Plain(*member), 1, 0),
             Detail::Target { target, backend } => self.targets.insert(Plain(*target), backend, 0),
-            Detail::Peer(address) => self.peers.insert(Plain(peer(*address)), 1, 0),
+            Detail::Peer(address) => self.peers.insert(Plain(Peer::from(*address)), 1, 0),
             Detail::Name { service_port, name } => match &mut self.names {
                 Some(names) => names.insert(service_port, Plain(**name), 0),
                 None => Ok(()),
@@ -68,7 +68,7 @@ impl Details {
         let removed = match detail {
             Detail::Member(member) => self.members.remove(&Plain(*member)),
             Detail::Target { target, .. } => self.targets.remove(&Plain(*target)),
-            Detail::Peer(address) => self.peers.remove(&Plain(peer(*address))),
+            Detail::Peer(address) => self.peers.remove(&Plain(Peer::from(*address))),
             Detail::Name { service_port, .. } => match &mut self.names {
                 Some(names) => names.remove(service_port),
                 None => Ok(()),
@@ -129,13 +129,6 @@ pub fn unless_missing(map: Result<Map>) -> Result<Option<Map>> {
     match map {
         Err(error) if is_missing(&error) => Ok(None),
         map => map.map(Some),
-    }
-}
-
-fn peer(address: IpAddr) -> Peer {
-    match address {
-        IpAddr::V4(address) => Address4::from(address).into(),
-        IpAddr::V6(address) => Address6::from(address).into(),
     }
 }
 

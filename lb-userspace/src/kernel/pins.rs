@@ -8,6 +8,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
+use aya::Pod;
+use aya::maps::{HashMap, Map, MapData};
 use lb_common::layout::map;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
@@ -117,6 +119,13 @@ impl Pins {
 
     pub fn map(&self, name: &str) -> PathBuf {
         self.path.join(name)
+    }
+
+    /// Opens a pinned hash map.
+    pub fn hash_map<K: Pod, V: Pod>(&self, name: &str) -> Result<HashMap<MapData, K, V>> {
+        let path = self.map(name);
+        let open = || HashMap::try_from(Map::from_map_data(MapData::from_pin(&path)?)?);
+        open().with_context(|| format!("{} can't be opened", path.display()))
     }
 
     /// Moves the pin of a map to `SET_ASIDE`. If one of this name is there already, it is still in

@@ -12,9 +12,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow};
-use aya::maps::{HashMap, Map, MapData, MapError};
-use lb_common::family::{Address4, Address6};
+use anyhow::{Context, Result};
+use aya::maps::{HashMap, MapData, MapError};
 use lb_common::header::{GUE, KeyedGue};
 use lb_common::layout::{Peer, map};
 use nix::sys::socket::setsockopt;
@@ -44,7 +43,7 @@ pub struct TunnelProbes(Sender<u64>);
 impl TunnelProbes {
     pub fn follow(pins: &Pins, publish: Publish) -> Result<Self> {
         let (sender, keys) = channel();
-        let (nodes, found) = (open(pins, map::PEERS)?, open(pins, map::TUNNEL_PEERS)?);
+        let (nodes, found) = (pins.hash_map(map::PEERS)?, pins.hash_map(map::TUNNEL_PEERS)?);
         let written = addresses(&found)?;
         let mut prober = Prober {
             probes: Probes::new(written.iter().copied()),
@@ -145,13 +144,13 @@ impl Prober {
     fn write(&mut self) -> Result<()> {
         let wanted = self.probes.decapsulating();
         for &node in wanted.difference(&self.written) {
-            self.found.insert(Plain(peer(node)), 1, 0).with_context(|| {
+            self.found.insert(Plain(Peer::from(node)), 1, 0).with_context(|| {
                 format!("node {node} can't be written to {}", map::TUNNEL_PEERS)
             })?;
             tracing::info!(%node, "tunnels lead to node");
         }
         for &node in self.written.difference(&wanted) {
-            gone(self.found.remove(&Plain(peer(node)))).with_context(|| {
+            gone(self.found.remove(&Plain(Peer::from(node)))).with_context(|| {
                 format!("node {node} can't be removed from {}", map::TUNNEL_PEERS)
             })?;
             tracing::info!(%node, "no tunnels lead to node any more");
@@ -204,29 +203,12 @@ fn random() -> u64 {
     u64::from_ne_bytes(number)
 }
 
-fn open(pins: &Pins, name: &str) -> Result<Peers> {
-    let path = pins.map(name);
-    let data =
-        MapData::from_pin(&path).with_context(|| format!("{} can't be opened", path.display()))?;
-    Map::from_map_data(data)?
-        .try_into()
-        .map_err(|error: MapError| anyhow!(error).context(path.display().to_string()))
-}
-
 fn addresses(peers: &Peers) -> Result<BTreeSet<IpAddr>> {
     let address = |key: Result<Plain<Peer>, MapError>| {
-        let Plain(Peer { address }) = key?;
-        let address: IpAddr = address.into();
-        Ok(address.to_canonical())
+        let Plain(peer) = key?;
+        Ok(peer.ip())
     };
     peers.keys().map(address).collect()
-}
-
-fn peer(address: IpAddr) -> Peer {
-    match address {
-        IpAddr::V4(address) => Address4::from(address).into(),
-        IpAddr::V6(address) => Address6::from(address).into(),
-    }
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use anyhow::Result;
 use lb_common::conntrack::state::is_over;
 use lb_common::conntrack::track::STREAM_AFTER;
 use lb_common::datapath::{Role, Verdict};
-use lb_common::family::{Address4, Address6, Family};
+use lb_common::family::Family;
 use lb_common::header::protocol;
 use lb_common::host::{self, Entry, Exit, Frame, HostFamily, HostTables, OfFamily, Routes};
 use lb_common::layout::{
@@ -145,7 +145,7 @@ impl WriteTables for HostWorld {
         match detail {
             Detail::Member(member) => drop(tables.members.insert(*member)),
             Detail::Target { target, backend } => drop(tables.targets.insert(*target, *backend)),
-            Detail::Peer(address) => drop(tables.peers.insert(peer(*address))),
+            Detail::Peer(address) => drop(tables.peers.insert(Peer::from(*address))),
             Detail::SourceRange { service_port, range } => {
                 tables.source_ranges.entry(*service_port).or_default().push(*range);
             }
@@ -160,7 +160,7 @@ impl WriteTables for HostWorld {
         match detail {
             Detail::Member(member) => drop(tables.members.remove(member)),
             Detail::Target { target, .. } => drop(tables.targets.remove(target)),
-            Detail::Peer(address) => drop(tables.peers.remove(&peer(*address))),
+            Detail::Peer(address) => drop(tables.peers.remove(&Peer::from(*address))),
             Detail::SourceRange { service_port, range } => {
                 let ranges = tables.source_ranges.entry(*service_port).or_default();
                 ranges.retain(|found| found != range);
@@ -239,23 +239,23 @@ impl World for HostWorld {
     }
 
     fn set_tunnel_peer(&mut self, node: IpAddr) {
-        self.tables.tunnel_peers.insert(peer(node));
+        self.tables.tunnel_peers.insert(node.into());
     }
 
     fn announce(&mut self, address: IpAddr, expired: bool) {
         let deadline = if expired { 1 } else { u64::MAX };
         let entry = Announced { deadline, epoch: 1, flags: 0 };
-        self.tables.announced.insert(AnnouncedAddress::of(OUTSIDE, address), entry);
+        self.tables.announced.insert(AnnouncedAddress::new(OUTSIDE, address), entry);
     }
 
     fn watch(&mut self, address: IpAddr) {
         let claims = self.tables.claims.get_mut();
-        claims.insert(AnnouncedAddress::of(OUTSIDE, address), Claim::default());
+        claims.insert(AnnouncedAddress::new(OUTSIDE, address), Claim::default());
     }
 
     fn claimant(&self, address: IpAddr) -> Option<Mac> {
         let claim =
-            self.tables.claims.borrow().get(&AnnouncedAddress::of(OUTSIDE, address)).copied();
+            self.tables.claims.borrow().get(&AnnouncedAddress::new(OUTSIDE, address)).copied();
         claim.filter(|claim| claim.time != 0).map(|claim| Mac(claim.claimant.link_address))
     }
 
@@ -327,13 +327,6 @@ fn is_plain_ip(frame: &[u8]) -> bool {
         Some([0x08, 0x00]) => version == Some(4),
         Some([0x86, 0xdd]) => version == Some(6),
         _ => false,
-    }
-}
-
-fn peer(address: IpAddr) -> Peer {
-    match address {
-        IpAddr::V4(address) => Address4::from(address).into(),
-        IpAddr::V6(address) => Address6::from(address).into(),
     }
 }
 

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use anyhow::{Context, Result};
 use aya::programs::{TestRun, TestRunOptions};
-use lb_common::family::{Address4, Address6, Family, V4, V6};
+use lb_common::family::{Family, V4, V6};
 use lb_common::host::Exit;
 use lb_common::layout::{
     Affinity, Announced, AnnouncedAddress, Claim, FlowBucket, Fragment, NeighbourEvent, Peer, Pool,
@@ -292,25 +292,21 @@ impl World for KernelWorld {
     }
 
     fn set_tunnel_peer(&mut self, node: IpAddr) {
-        let key: Peer = match node {
-            IpAddr::V4(address) => Address4::from(address).into(),
-            IpAddr::V6(address) => Address6::from(address).into(),
-        };
-        self.write(map::TUNNEL_PEERS, key, 1_u32);
+        self.write(map::TUNNEL_PEERS, Peer::from(node), 1_u32);
     }
 
     fn announce(&mut self, address: IpAddr, expired: bool) {
         let deadline = if expired { 1 } else { u64::MAX };
         let entry = Announced { deadline, epoch: 1, flags: 0 };
-        self.write(map::ANNOUNCED, AnnouncedAddress::of(OUTSIDE, address), entry);
+        self.write(map::ANNOUNCED, AnnouncedAddress::new(OUTSIDE, address), entry);
     }
 
     fn watch(&mut self, address: IpAddr) {
-        self.write(map::CLAIMS, AnnouncedAddress::of(OUTSIDE, address), Claim::default());
+        self.write(map::CLAIMS, AnnouncedAddress::new(OUTSIDE, address), Claim::default());
     }
 
     fn claimant(&self, address: IpAddr) -> Option<Mac> {
-        let key = Plain(AnnouncedAddress::of(OUTSIDE, address));
+        let key = Plain(AnnouncedAddress::new(OUTSIDE, address));
         let found = self.maps[map::CLAIMS].get(key.bytes());
         let value = found.unwrap_or_else(|error| panic!("{error:#}"))?;
         let at = offset_of!(Claim, claimant);

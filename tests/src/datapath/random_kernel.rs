@@ -10,7 +10,7 @@ use aya::programs::{TestRun, TestRunOptions, TestRunResult};
 use aya::util::nr_cpus;
 use fuzz::{
     Change, End, Fate, Hook, Outcome, announced, announcement, damaged_return, destination_bit,
-    peer, source_bit, universe,
+    source_bit, universe,
 };
 use lb_common::datapath::DEFERRED;
 use lb_common::family::{Family, V4, V6};
@@ -165,7 +165,7 @@ impl RandomKernel {
             }
             Change::TunnelKeys(keys) => self.tunnel_keys.write(*keys),
             &Change::TunnelPeer(address) => {
-                self.tunnel_peers.insert(Plain(peer(address)), 1, 0)?;
+                self.tunnel_peers.insert(Plain(Peer::from(address)), 1, 0)?;
             }
             &Change::Announce { address, expired } => {
                 let entry = Plain(announcement(expired));
