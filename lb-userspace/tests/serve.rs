@@ -9,9 +9,12 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use axum::http::{Request, Response};
+use lb_userspace::announce::LinkView;
 use lb_userspace::model::{AddressFamily, Kind, ObjectRef, ServiceName};
 use lb_userspace::notices::{About, Notice, Notices, Reason};
-use lb_userspace::serve::{self, Addresses, Check, Health, HealthChecks, Metrics};
+use lb_userspace::serve::{
+    self, Addresses, AnnouncementMetrics, Check, Condition, Health, HealthChecks, Metrics,
+};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -208,6 +211,10 @@ async fn every_metric_is_documented_and_none_else() {
     metrics.set_without_room(0, &[("frontends", 0)]);
     metrics.set_attached(["tcx_egress"], 0);
     metrics.set_config(vec![("source", "manifests".to_owned())]);
+    metrics.set_tunnel_nodes(0, 0);
+    let condition = Arc::new(Condition::default());
+    condition.set_announcements(vec![LinkView::default()]);
+    metrics.add(AnnouncementMetrics::of(&condition));
     let client = tower::service_fn(|_: Request<()>| async { Ok::<_, ()>(Response::new(())) });
     let counted = metrics.requests().counting("192.0.2.1:6443").layer(client);
     counted.oneshot(Request::new(())).await.unwrap();
