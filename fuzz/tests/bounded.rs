@@ -142,6 +142,12 @@ fn what_a_bgp_peer_sends() {
     meets("bgp-message", fuzz::bgp::message, &outcomes);
 }
 
+#[test]
+fn bgp_sessions() {
+    let outcomes = ["nothing", "failed", "established", "down"];
+    meets("bgp-session", fuzz::bgp::session, &outcomes);
+}
+
 /// What the HTTP proxy parses.
 #[cfg(feature = "http")]
 mod http {

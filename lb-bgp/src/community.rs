@@ -61,6 +61,12 @@ impl Communities {
         insert(&mut self.large, community, Self::MOST)
     }
 
+    /// With the community of RFC 8326, also if there are [`Self::MOST`] others: a message has room for it.
+    pub fn with_graceful_shutdown(mut self) -> Self {
+        self.standard.insert(Community::GRACEFUL_SHUTDOWN);
+        self
+    }
+
     pub fn standard(&self) -> &BTreeSet<Community> {
         &self.standard
     }

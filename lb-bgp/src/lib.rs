@@ -5,13 +5,15 @@
 //! - It knows nothing about Kubernetes and imports no routes: what a peer announces is counted and discarded.
 //! - What a peer can make it hold is bounded: one message of at most 4096 octets for each connection.
 //!
-//! [`wire`] is the codec.
+//! [`wire`] is the codec, [`session`] the state machine.
 
 pub mod community;
 pub mod family;
 pub mod route;
+pub mod session;
 pub mod wire;
 
 pub use community::{Communities, Community, LargeCommunity};
 pub use family::Family;
 pub use route::{Attributes, NextHop};
+pub use session::Session;

@@ -14,6 +14,17 @@ pub struct Attributes {
     pub bandwidth: Option<f32>,
 }
 
+impl Attributes {
+    /// Asks for other routes to be preferred, before these are withdrawn (RFC 8326).
+    pub fn for_shutdown(&self) -> Self {
+        Self {
+            local_preference: Some(0),
+            communities: self.communities.clone().with_graceful_shutdown(),
+            bandwidth: self.bandwidth,
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NextHop {
     Ipv4(Ipv4Addr),

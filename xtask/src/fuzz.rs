@@ -15,7 +15,7 @@ use crate::linker::tools;
 use crate::packages;
 use crate::process::{cargo, find, output, root, run};
 
-const TARGETS: [&str; 7] = [
+const TARGETS: [&str; 8] = [
     "parser",
     "pipeline",
     "http-host",
@@ -23,6 +23,7 @@ const TARGETS: [&str; 7] = [
     "http-request",
     "proxy-protocol",
     "bgp-message",
+    "bgp-session",
 ];
 const VERSION: &str = "0.13.2";
 

@@ -41,7 +41,7 @@ const CAPABILITIES: [&[u8]; 8] = [
 ];
 
 /// A stream that mostly begins with a message.
-fn stream(input: &mut Input) -> Vec<u8> {
+pub fn stream(input: &mut Input) -> Vec<u8> {
     let kind = input.choose(&[2, 1, 2, 2, 3, 4, 5, 0]);
     let mut body = match kind {
         1 => open(input),

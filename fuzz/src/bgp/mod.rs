@@ -3,5 +3,7 @@
 //! Each target returns what it has met, so that a test can see whether random bytes reach all of it.
 
 mod message;
+mod session;
 
 pub use message::message;
+pub use session::session;

@@ -21,7 +21,7 @@ impl Kind {
     const ALL: [Self; 5] =
         [Self::Open, Self::Update, Self::Notification, Self::Keepalive, Self::RouteRefresh];
 
-    fn octet(self) -> u8 {
+    pub fn octet(self) -> u8 {
         self as u8 + 1
     }
 

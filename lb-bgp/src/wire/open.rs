@@ -133,7 +133,7 @@ fn parameters<'a>(reader: &mut Reader<'a>) -> Option<(Reader<'a>, bool)> {
 }
 
 impl Capabilities {
-    fn encode(&self, autonomous_system: u32, out: &mut Vec<u8>) {
+    pub fn encode(&self, autonomous_system: u32, out: &mut Vec<u8>) {
         let mut add = |code, value: &[u8]| {
             out.extend([code, value.len() as u8]);
             out.extend(value);

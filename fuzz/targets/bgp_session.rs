@@ -1,0 +1,7 @@
+//! Fuzzes a BGP session with libFuzzer.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    fuzz::bgp::session(bytes);
+});

@@ -1,0 +1,44 @@
+//! When to connect again.
+
+use std::time::Duration;
+
+const FIRST: Duration = Duration::from_secs(1);
+const LONGEST: Duration = Duration::from_secs(30);
+/// A session that lasted at least this long was no failure.
+const STABLE: Duration = Duration::from_secs(60);
+
+/// Doubles with every failure. The seed spreads the nodes that lost the same router.
+#[derive(Clone, Debug)]
+pub struct Backoff {
+    failures: u32,
+    random: u64,
+}
+
+impl Backoff {
+    pub fn new(seed: u64) -> Self {
+        Self { failures: 0, random: seed }
+    }
+
+    pub fn after_failure(&mut self) -> Duration {
+        let factor = 2_u32.saturating_pow(self.failures);
+        self.failures = self.failures.saturating_add(1);
+        self.jittered(FIRST.saturating_mul(factor).min(LONGEST))
+    }
+
+    pub fn after_session(&mut self, lasted: Duration) -> Duration {
+        if lasted >= STABLE {
+            self.failures = 0;
+        }
+        self.after_failure()
+    }
+
+    /// Between three quarters and all of a time (RFC 4271, section 10).
+    pub fn jittered(&mut self, whole: Duration) -> Duration {
+        // SplitMix64.
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.random ^ self.random >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        let part = u32::try_from(mixed >> 54).unwrap_or(0);
+        whole - whole / 4 * part / 1024
+    }
+}

@@ -1,0 +1,131 @@
+//! From a connection to a session: OPEN messages, and which of two connections remains (RFC 4271, section 6.8).
+
+use std::time::Duration;
+
+use super::config::DECISION;
+use super::{Agreement, Connection, Dial, Effect, Established, Phase, Report, Session, Why};
+use crate::wire::{Capabilities, Form, GracefulRestart, Notification, Open, Reason};
+
+impl Session {
+    pub(super) fn own_open(&self) -> Open {
+        let config = &self.config;
+        let preserved = config.restarted || self.counters.established > 0;
+        let graceful_restart = config.restart_time.map(|time| GracefulRestart {
+            restarting: config.restarted && !self.complete,
+            time,
+            preserved: config.families.iter().map(|family| (*family, preserved)).collect(),
+        });
+        Open {
+            autonomous_system: config.local_as,
+            hold_time: config.hold_time,
+            identifier: config.identifier,
+            capabilities: Capabilities {
+                families: config.families.clone(),
+                route_refresh: true,
+                four_octet_as: true,
+                extended_next_hop: true,
+                graceful_restart,
+            },
+        }
+    }
+
+    pub(super) fn open_received(&mut self, now: Duration, connection: Connection, body: &[u8]) {
+        let open = match Open::parse(body).and_then(|open| self.check(open)) {
+            Ok(open) => open,
+            Err(notification) => return self.fail(now, connection, notification),
+        };
+        let mut others = self.channels.iter().filter(|each| each.connection != connection);
+        let other = others.find(|each| each.is_established() || each.is_confirming());
+        let Some(other) = other else { return self.confirm(now, connection, open) };
+        let (other_connection, other_is_outgoing) = (other.connection, other.outgoing);
+        let other_is_established = other.is_established();
+        if !other_is_established {
+            // Both sides keep the connection that the one with the higher identifier has opened.
+            let own = (self.config.identifier, self.config.local_as);
+            let keeps_outgoing = own > (open.identifier, open.autonomous_system);
+            if other_is_outgoing == keeps_outgoing {
+                return self.refuse_second(now, connection);
+            }
+            self.refuse_second(now, other_connection);
+            return self.confirm(now, connection, open);
+        }
+        let Some(channel) = self.channel(connection) else { return };
+        if !channel.during_session {
+            // Both were opened at the same time, and the peer decides. It may not know that the session stands.
+            channel.phase = Phase::Parked { open, confirmed: false };
+            channel.hold_until = Some(now + DECISION);
+        } else if self.agreement.as_ref().is_some_and(|agreement| agreement.end_of_rib) {
+            // RFC 4724: a new connection means that the peer has lost the session.
+            self.end(now, other_connection, Why::PeerRestarted);
+            self.confirm(now, connection, open);
+        } else {
+            self.refuse_second(now, connection);
+        }
+    }
+
+    /// Whether the peer is the configured one, and can be announced to.
+    fn check(&self, open: Open) -> Result<Open, Notification> {
+        let config = &self.config;
+        let internal = open.autonomous_system == config.local_as;
+        if !config.peer_as.accepts(open.autonomous_system, config.local_as) {
+            return Err(Notification::new(Reason::BadPeerAs));
+        }
+        // RFC 6286: unique within an autonomous system.
+        if internal && open.identifier == config.identifier {
+            return Err(Notification::new(Reason::BadIdentifier));
+        }
+        if config.families.is_disjoint(&open.capabilities.families) {
+            // RFC 5492: the data is what the peer lacks.
+            let (mut missing, families) = (Vec::new(), config.families.clone());
+            let needed = Capabilities { families, ..Capabilities::default() };
+            needed.encode(config.local_as, &mut missing);
+            return Err(Notification::new(Reason::UnsupportedCapability).with(&missing));
+        }
+        Ok(open)
+    }
+
+    pub(super) fn confirm(&mut self, now: Duration, connection: Connection, open: Open) {
+        let hold_time = Duration::from_secs(self.config.hold_time.min(open.hold_time).into());
+        let Some(channel) = self.channel(connection) else { return };
+        channel.hold_time = hold_time;
+        channel.phase = Phase::OpenConfirm(open);
+        channel.restart_hold_timer(now);
+        self.send_keepalive(now, connection);
+    }
+
+    /// The peer has confirmed.
+    pub(super) fn establish(&mut self, now: Duration, connection: Connection) {
+        let own = self.own_open();
+        let Some(channel) = self.channel(connection) else { return };
+        let Phase::OpenConfirm(open) = &channel.phase else { return };
+        let open = open.clone();
+        channel.phase = Phase::Established(open.clone());
+        let (next_hops, hold_time) = (channel.next_hops, channel.hold_time);
+        let peer = &open.capabilities;
+        let agreement = Agreement {
+            form: Form {
+                local_as: own.autonomous_system,
+                external: open.autonomous_system != own.autonomous_system,
+                four_octet_as: peer.four_octet_as,
+            },
+            families: own.capabilities.families.intersection(&peer.families).copied().collect(),
+            next_hops,
+            extended_next_hop: peer.extended_next_hop,
+            end_of_rib: own.capabilities.graceful_restart.is_some()
+                && peer.graceful_restart.is_some(),
+        };
+        self.abandon_dial();
+        debug_assert_eq!(self.dial, Dial::No);
+        self.outbox.begin(&agreement);
+        self.counters.established += 1;
+        self.since = now;
+        self.effects.push(Effect::Report(Report::Established(Established {
+            peer_as: open.autonomous_system,
+            identifier: open.identifier,
+            hold_time,
+            families: agreement.announceable(),
+            graceful_restart: agreement.end_of_rib,
+        })));
+        self.agreement = Some(agreement);
+    }
+}

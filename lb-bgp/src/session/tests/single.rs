@@ -1,0 +1,369 @@
+//! One session, input by input.
+
+use std::net::Ipv6Addr;
+use std::sync::Arc;
+
+use super::script::{Did, LOCAL_AS, NEXT_HOPS, PEER_AS, Script};
+use super::script::{config, peer_open, routes, seconds};
+use crate::session::{Config, Connection, Input, NextHops, PeerAs, Report, State, Stop, Why};
+use crate::wire::update::end_of_rib;
+use crate::wire::{Capabilities, Open, refresh};
+use crate::{Attributes, Family};
+
+fn announced(did: &[Did]) -> Vec<String> {
+    let updates = did.iter().filter_map(|did| match did {
+        Did::Update(_, received) => Some(received),
+        _ => None,
+    });
+    updates.flat_map(|each| &each.announced).map(ToString::to_string).collect()
+}
+
+fn withdrawn(did: &[Did]) -> Vec<String> {
+    let updates = did.iter().filter_map(|did| match did {
+        Did::Update(_, received) => Some(received),
+        _ => None,
+    });
+    updates.flat_map(|each| &each.withdrawn).map(ToString::to_string).collect()
+}
+
+fn ends(did: &[Did]) -> Vec<Family> {
+    let ends = did.iter().filter_map(|did| match did {
+        Did::Update(_, received) => received.end_of_rib,
+        _ => None,
+    });
+    ends.collect()
+}
+
+#[test]
+fn a_session_is_established_and_kept_alive() {
+    let mut script = Script::new(config());
+    assert_eq!(script.session.status().state, State::Idle);
+    assert_eq!(script.input(Input::Start), [Did::Connect]);
+    assert_eq!(script.session.status().state, State::Connect);
+    let did = script.connected(1, true);
+    let [Did::Open(1, open)] = &did[..] else { panic!("{did:?}") };
+    assert_eq!((open.autonomous_system, open.hold_time), (LOCAL_AS, 9));
+    assert_eq!(script.session.status().state, State::OpenSent);
+    assert_eq!(script.receive_open(1, &peer_open()), [Did::Keepalive(1)]);
+    assert_eq!(script.session.status().state, State::OpenConfirm);
+    let did = script.receive_keepalive(1);
+    let [Did::Report(Report::Established(established))] = &did[..] else { panic!("{did:?}") };
+    assert_eq!((established.peer_as, established.hold_time), (PEER_AS, seconds(9)));
+    assert!(established.graceful_restart);
+    for _ in 0..10 {
+        let did = script.wait(seconds(6));
+        let keepalives = did.iter().filter(|did| **did == Did::Keepalive(1)).count();
+        assert!((2..=3).contains(&keepalives), "{did:?}");
+        assert_eq!(did.len(), keepalives);
+        script.receive_keepalive(1);
+    }
+}
+
+#[test]
+fn a_silent_peer_ends_the_session_after_the_hold_time() {
+    let (mut script, _) = Script::established(config());
+    script.wait(seconds(8));
+    assert_eq!(script.session.status().state, State::Established);
+    let did = script.wait(seconds(1));
+    assert!(did.contains(&Did::Notification(1, "hold timer expired".into())), "{did:?}");
+    assert!(did.contains(&Did::Close(1)));
+    let did = script.wait(seconds(1));
+    assert_eq!(did, [Did::Connect]);
+}
+
+/// What arrived while the process was paused counts.
+#[test]
+fn a_pause_of_this_process_ends_no_session() {
+    let (mut script, _) = Script::established(config());
+    script.now += seconds(60);
+    script.receive_keepalive(1);
+    assert_eq!(script.session.status().state, State::Established);
+}
+
+#[test]
+fn attempts_to_connect_become_rarer_up_to_a_limit() {
+    let mut script = Script::new(config());
+    script.input(Input::Start);
+    let mut waits = Vec::new();
+    for _ in 0..20 {
+        script.input(Input::ConnectFailed);
+        let before = script.now;
+        let deadline = script.session.deadline().expect("another attempt");
+        script.now = deadline;
+        assert_eq!(script.input(Input::Tick), [Did::Connect]);
+        waits.push(deadline - before);
+    }
+    assert!(waits[0] >= seconds(1) * 3 / 4 && waits[0] <= seconds(1), "{waits:?}");
+    assert!(waits.iter().all(|wait| *wait <= seconds(30)), "{waits:?}");
+    assert!(waits[19] >= seconds(22), "{waits:?}");
+    // An attempt that does not end is abandoned.
+    let did = script.wait(seconds(10));
+    assert_eq!(did[0], Did::AbandonConnect);
+}
+
+#[test]
+fn a_passive_session_waits() {
+    let mut script = Script::new(Config { passive: true, ..config() });
+    assert_eq!(script.input(Input::Start), []);
+    assert_eq!(script.wait(seconds(1000)), []);
+    assert!(matches!(script.connected(1, false)[..], [Did::Open(1, _)]));
+}
+
+#[test]
+fn peers_that_are_not_the_configured_one_are_refused() {
+    let with = |change: &dyn Fn(&mut Open)| {
+        let mut open = peer_open();
+        change(&mut open);
+        open
+    };
+    let internal = Config { peer_as: PeerAs::Internal, ..config() };
+    let external = Config { peer_as: PeerAs::External, ..config() };
+    let own = |open: &mut Open| open.autonomous_system = LOCAL_AS;
+    let cases = [
+        (config(), with(&|open| open.autonomous_system = 1), "bad peer AS"),
+        (internal.clone(), peer_open(), "bad peer AS"),
+        (external, with(&own), "bad peer AS"),
+        (
+            internal,
+            with(&|open| {
+                own(open);
+                open.identifier = config().identifier;
+            }),
+            "bad BGP identifier",
+        ),
+        (
+            Config { families: [Family::Ipv6].into(), ..config() },
+            with(&|open| open.capabilities = Capabilities::default()),
+            "unsupported capability",
+        ),
+    ];
+    for (config, open, refusal) in cases {
+        let mut script = Script::new(config);
+        script.input(Input::Start);
+        script.connected(1, true);
+        let did = script.receive_open(1, &open);
+        assert_eq!(did[0], Did::Notification(1, refusal.into()));
+        assert_eq!(did[1], Did::Close(1));
+    }
+}
+
+#[test]
+fn messages_out_of_order_end_the_session() {
+    let mut update = Vec::new();
+    end_of_rib(&mut update, Family::Ipv4);
+    let refused = |did: Vec<Did>, state: &str| {
+        let text = format!("unexpected message in state {state}");
+        assert_eq!(did[0], Did::Notification(1, text));
+    };
+    let mut script = Script::new(config());
+    script.input(Input::Start);
+    script.connected(1, true);
+    refused(script.receive(1, &update), "OpenSent");
+
+    let mut script = Script::new(config());
+    script.input(Input::Start);
+    script.connected(1, true);
+    script.receive_open(1, &peer_open());
+    refused(script.receive(1, &update), "OpenConfirm");
+
+    let (mut script, _) = Script::established(config());
+    refused(script.receive_open(1, &peer_open()), "Established");
+}
+
+#[test]
+fn malformed_updates_are_counted_and_end_nothing() {
+    let (mut script, _) = Script::established(config());
+    let update = [&[0xff; 16][..], &[0, 23, 2, 0xff, 0xff, 0xff, 0xff]].concat();
+    for _ in 0..1000 {
+        assert_eq!(script.receive(1, &update), []);
+    }
+    let status = script.session.status();
+    assert_eq!((status.state, status.counters.malformed_updates), (State::Established, 1000));
+}
+
+#[test]
+fn octets_may_arrive_one_by_one() {
+    let mut script = Script::new(config());
+    script.input(Input::Start);
+    script.connected(1, true);
+    let mut octets = Vec::new();
+    peer_open().encode(&mut octets);
+    crate::wire::keepalive(&mut octets);
+    let did: Vec<Did> = octets.iter().flat_map(|octet| script.receive(1, &[*octet])).collect();
+    assert!(matches!(did[..], [Did::Keepalive(1), Did::Report(_)]), "{did:?}");
+}
+
+#[test]
+fn changes_are_sent_at_once_and_only_once() {
+    let (mut script, _) = Script::established(config());
+    let both = routes(&["203.0.113.1/32", "2001:db8::1/128"]);
+    assert_eq!(
+        announced(&script.input(Input::Routes(&both))),
+        ["203.0.113.1/32", "2001:db8::1/128"]
+    );
+    assert_eq!(script.input(Input::Routes(&both)), []);
+    // Equal attributes in another place are no change either.
+    assert_eq!(script.input(Input::Routes(&routes(&["203.0.113.1/32"]))), []);
+    let gone = [(both[0].0, None)];
+    assert_eq!(withdrawn(&script.input(Input::Routes(&gone))), ["203.0.113.1/32"]);
+    assert_eq!(script.input(Input::Routes(&gone)), []);
+}
+
+#[test]
+fn a_peer_that_does_not_read_gets_the_latest_state_only() {
+    let (mut script, _) = Script::established(config());
+    let prefixes: Vec<String> =
+        (0..60_000).map(|n| format!("10.{}.{}.{}/32", n >> 16, n >> 8 & 255, n & 255)).collect();
+    let all: Vec<&str> = prefixes.iter().map(String::as_str).collect();
+    let first = announced(&script.input(Input::Routes(&routes(&all)))).len();
+    assert!((10_000..20_000).contains(&first), "{first} prefixes were written");
+    // Meanwhile all are withdrawn, and one is announced again.
+    let gone: Vec<_> = routes(&all).into_iter().map(|(prefix, _)| (prefix, None)).collect();
+    assert_eq!(script.input(Input::Routes(&gone)), []);
+    script.input(Input::Routes(&routes(&[all[59_999]])));
+    let mut did = Vec::new();
+    for _ in 0..20 {
+        did.extend(script.written(1));
+    }
+    assert_eq!(withdrawn(&did).len(), first);
+    assert_eq!(announced(&did), [all[59_999]]);
+}
+
+/// RFC 9687.
+#[test]
+fn a_peer_that_never_reads_loses_the_session() {
+    let (mut script, _) = Script::established(config());
+    script.input(Input::Routes(&routes(&["203.0.113.1/32"])));
+    for _ in 0..159 {
+        script.wait(seconds(3));
+        script.receive_keepalive(1);
+    }
+    assert_eq!(script.session.status().state, State::Established);
+    let did = script.wait(seconds(5));
+    assert!(did.contains(&Did::Report(Report::Down(Why::SendHoldTimer))), "{did:?}");
+    assert!(!did.iter().any(|did| matches!(did, Did::Notification(..))));
+}
+
+#[test]
+fn a_restart_is_announced_until_all_routes_are() {
+    let mut script = Script::new(Config { restarted: true, ..config() });
+    script.input(Input::Routes(&routes(&["203.0.113.1/32"])));
+    script.input(Input::Start);
+    let open_of = |did: &[Did]| {
+        let [Did::Open(_, open)] = did else { panic!("{did:?}") };
+        let restart = open.capabilities.graceful_restart.clone().expect("configured");
+        assert_eq!(restart.time, 120);
+        (restart.restarting, restart.preserved.into_values().all(|preserved| preserved))
+    };
+    assert_eq!(open_of(&script.connected(1, true)), (true, true));
+    script.receive_open(1, &peer_open());
+    let did = script.receive_keepalive(1);
+    assert_eq!((announced(&did), ends(&did)), (vec!["203.0.113.1/32".to_owned()], vec![]));
+    // Only once all Services are known does the peer drop what it did not get again.
+    let did = script.input(Input::Routes(&routes(&["203.0.113.2/32"])));
+    assert_eq!((announced(&did), ends(&did)), (vec!["203.0.113.2/32".to_owned()], vec![]));
+    assert_eq!(ends(&script.input(Input::Synced)), Family::ALL);
+    // A session that is lost later is no restart, but forwarding has not ended.
+    script.input(Input::Closed { connection: Connection(1) });
+    script.wait(seconds(2));
+    assert_eq!(open_of(&script.connected(2, true)), (false, true));
+    script.receive_open(2, &peer_open());
+    let did = script.receive_keepalive(2);
+    assert_eq!((announced(&did).len(), ends(&did)), (2, Family::ALL.to_vec()));
+}
+
+#[test]
+fn a_first_start_has_preserved_nothing() {
+    let mut script = Script::new(config());
+    script.input(Input::Start);
+    let did = script.connected(1, true);
+    let [Did::Open(_, open)] = &did[..] else { panic!("{did:?}") };
+    let restart = open.capabilities.graceful_restart.clone().unwrap();
+    assert!(!restart.restarting && !restart.preserved[&Family::Ipv4]);
+}
+
+#[test]
+fn a_process_that_is_replaced_says_nothing() {
+    let (mut script, _) = Script::established(config());
+    let did = script.input(Input::Stop(Stop::Restart));
+    assert_eq!(did, [Did::Close(1), Did::Report(Report::Down(Why::Restart))]);
+    assert_eq!(script.wait(seconds(1000)), []);
+}
+
+#[test]
+fn a_shutdown_names_its_reason() {
+    for (stop, text) in [
+        (Stop::Shutdown("node drained".into()), "administrative shutdown: node drained"),
+        (Stop::Removed, "peer de-configured"),
+        (Stop::Changed, "other configuration change"),
+    ] {
+        let (mut script, _) = Script::established(config());
+        let did = script.input(Input::Stop(stop));
+        assert_eq!(did[..2], [Did::Notification(1, text.into()), Did::Close(1)]);
+        assert_eq!(script.wait(seconds(1000)), []);
+        assert_eq!(script.session.status().state, State::Idle);
+    }
+}
+
+#[test]
+fn a_broken_path_ends_the_session_at_once() {
+    let (mut script, _) = Script::established(config());
+    let did = script.input(Input::BfdDown);
+    assert_eq!(did[..2], [Did::Notification(1, "BFD down".into()), Did::Close(1)]);
+}
+
+#[test]
+fn a_drained_node_asks_for_other_routes_before_it_withdraws() {
+    let (mut script, _) = Script::established(config());
+    script.input(Input::Routes(&routes(&["203.0.113.1/32", "2001:db8::1/128"])));
+    let did = script.session.handle(script.now, Input::Drain(true));
+    let octets = format!("{did:?}");
+    // 65535:0 in an UPDATE for each family.
+    assert_eq!(octets.matches("192, 8, 4, 255, 255, 0, 0").count(), 2, "{octets}");
+    assert_eq!(script.input(Input::Drain(true)), []);
+    assert_eq!(announced(&script.input(Input::Drain(false))).len(), 2);
+}
+
+#[test]
+fn routes_are_repeated_for_a_peer_that_asks_but_not_at_its_pace() {
+    let (mut script, _) = Script::established(config());
+    script.input(Input::Routes(&routes(&["203.0.113.1/32", "2001:db8::1/128"])));
+    let mut octets = Vec::new();
+    refresh::encode(&mut octets, Family::Ipv6);
+    assert_eq!(announced(&script.receive(1, &octets)), ["2001:db8::1/128"]);
+    let flood = octets.repeat(10_000);
+    assert_eq!(announced(&script.receive(1, &flood)), Vec::<String>::new());
+    assert_eq!(announced(&script.wait(seconds(1))), ["2001:db8::1/128"]);
+    assert_eq!(script.session.status().counters.refreshes, 10_001);
+}
+
+#[test]
+fn ipv4_routes_use_an_ipv6_next_hop_only_if_the_peer_can() {
+    for extended in [false, true] {
+        let mut script = Script::new(config());
+        script.input(Input::Routes(&routes(&["203.0.113.1/32"])));
+        script.input(Input::Start);
+        let link_local = Some("fe80::1".parse::<Ipv6Addr>().unwrap());
+        let next_hops = NextHops { ipv4: None, ipv6: None, link_local };
+        let connection = Connection(1);
+        script.input(Input::Connected { connection, outgoing: true, next_hops });
+        let mut open = peer_open();
+        open.capabilities.extended_next_hop = extended;
+        script.receive_open(1, &open);
+        let did = script.receive_keepalive(1);
+        let Did::Report(Report::Established(established)) = &did[0] else { panic!("{did:?}") };
+        assert_eq!(established.families.contains(&Family::Ipv4), extended);
+        assert_eq!(announced(&did).len(), usize::from(extended));
+    }
+    assert!(NEXT_HOPS.of(Family::Ipv4, false).is_some());
+}
+
+#[test]
+fn attributes_that_change_are_sent_again() {
+    let (mut script, _) = Script::established(config());
+    script.input(Input::Routes(&routes(&["203.0.113.1/32"])));
+    let mut attributes = Attributes::default();
+    attributes.communities.add("65001:1").unwrap();
+    let changed = [("203.0.113.1/32".parse().unwrap(), Some(Arc::new(attributes)))];
+    assert_eq!(announced(&script.input(Input::Routes(&changed))), ["203.0.113.1/32"]);
+}

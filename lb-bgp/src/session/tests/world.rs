@@ -1,0 +1,355 @@
+//! Two sessions and the network between them, with the routes that the second one's router would have.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ipnet::IpNet;
+
+use super::script::{LOCAL_AS, NEXT_HOPS, PEER_AS, config, seconds};
+use crate::session::channel::Phase;
+use crate::session::{
+    Config, Connection, Effect, Input, PeerAs, QUEUE, Report, Session, Stop, Why,
+};
+use crate::wire::received::{Peer, Received};
+use crate::wire::{Kind, message};
+use crate::{Attributes, Communities, Family};
+
+/// This side announces.
+pub const SPEAKER: usize = 0;
+/// This side keeps what it is told, like a router.
+pub const ROUTER: usize = 1;
+
+#[derive(Debug)]
+enum Event {
+    Dialed { side: usize, attempt: u64 },
+    Connected { side: usize, connection: u64, outgoing: bool },
+    Octets { side: usize, connection: u64, octets: Vec<u8> },
+    Closed { side: usize, connection: u64 },
+    Written { side: usize, connection: u64, octets: usize },
+}
+
+/// One TCP connection.
+struct Pipe {
+    open: [bool; 2],
+    /// When the last octets to each side arrive: those after them do not arrive earlier.
+    last: [Duration; 2],
+    /// To the router, not yet parsed.
+    unparsed: Vec<u8>,
+}
+
+pub struct World {
+    pub now: Duration,
+    pub sessions: [Session; 2],
+    /// What the speaker wants to announce.
+    pub wanted: BTreeMap<IpNet, Arc<Attributes>>,
+    /// What the router has, and whether it is from an earlier session.
+    pub routes: BTreeMap<IpNet, bool>,
+    pub established: u64,
+    /// Nothing arrives, and no connection is opened.
+    pub partitioned: bool,
+    /// The router's process does not read.
+    pub stalled: bool,
+    attempts: [u64; 2],
+    pipes: BTreeMap<u64, Pipe>,
+    events: BTreeMap<(Duration, u64), Event>,
+    count: u64,
+    random: u64,
+}
+
+fn configuration(side: usize, restarted: bool) -> Config {
+    let [local_as, peer_as] =
+        if side == SPEAKER { [LOCAL_AS, PEER_AS] } else { [PEER_AS, LOCAL_AS] };
+    let identifier = if side == SPEAKER { "192.0.2.1" } else { "192.0.2.2" };
+    Config {
+        local_as,
+        peer_as: PeerAs::Number(peer_as),
+        identifier: identifier.parse().unwrap(),
+        restarted,
+        ..config()
+    }
+}
+
+impl World {
+    pub fn new(seed: u64) -> Self {
+        let now = seconds(1);
+        let session =
+            |side: usize| Session::new(configuration(side, false), seed + side as u64, now);
+        let mut world = Self {
+            now,
+            sessions: [session(SPEAKER), session(ROUTER)],
+            wanted: BTreeMap::new(),
+            routes: BTreeMap::new(),
+            established: 0,
+            partitioned: false,
+            stalled: false,
+            attempts: [0; 2],
+            pipes: BTreeMap::new(),
+            events: BTreeMap::new(),
+            count: 0,
+            random: seed,
+        };
+        for side in [SPEAKER, ROUTER] {
+            world.input(side, Input::Start);
+            world.input(side, Input::Synced);
+        }
+        world
+    }
+
+    fn below(&mut self, end: u64) -> u64 {
+        self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (self.random >> 33) % end
+    }
+
+    fn schedule(&mut self, at: Duration, event: Event) {
+        self.count += 1;
+        self.events.insert((at, self.count), event);
+    }
+
+    pub fn input(&mut self, side: usize, input: Input) {
+        let effects = self.sessions[side].handle(self.now, input);
+        for effect in effects {
+            self.effect(side, effect);
+        }
+        let channels = &self.sessions[side].channels;
+        assert!(channels.len() <= 3, "{channels:?}");
+        assert!(channels.iter().filter(|channel| channel.is_established()).count() <= 1);
+        for channel in channels {
+            // One round of UPDATEs may exceed the limit.
+            assert!(channel.queued <= QUEUE * 2 && channel.buffer.len() < 4096);
+        }
+    }
+
+    fn effect(&mut self, side: usize, effect: Effect) {
+        let delay = Duration::from_millis(1 + self.below(40));
+        match effect {
+            Effect::Connect => {
+                self.attempts[side] += 1;
+                let attempt = self.attempts[side];
+                self.schedule(self.now + delay, Event::Dialed { side, attempt });
+            }
+            Effect::AbandonConnect => self.attempts[side] += 1,
+            Effect::Send { connection, octets } => {
+                if !(side == SPEAKER && self.stalled) {
+                    let (connection, octets) = (connection.0, octets.len());
+                    self.schedule(self.now, Event::Written { side, connection, octets });
+                }
+                self.deliver(1 - side, connection.0, delay, Some(octets));
+            }
+            Effect::Close { connection } => {
+                if let Some(pipe) = self.pipes.get_mut(&connection.0) {
+                    pipe.open[side] = false;
+                }
+                self.deliver(1 - side, connection.0, delay, None);
+            }
+            Effect::Report(report) => self.report(side, &report),
+        }
+    }
+
+    /// In order. Octets arrive in two pieces.
+    fn deliver(&mut self, side: usize, connection: u64, delay: Duration, octets: Option<Vec<u8>>) {
+        let now = self.now;
+        let Some(pipe) = self.pipes.get_mut(&connection) else { return };
+        let at = (now + delay).max(pipe.last[side]);
+        pipe.last[side] = at;
+        let Some(mut octets) = octets else {
+            return self.schedule(at, Event::Closed { side, connection });
+        };
+        let second = octets.split_off(self.below(octets.len() as u64) as usize);
+        for octets in [octets, second] {
+            self.schedule(at, Event::Octets { side, connection, octets });
+        }
+    }
+
+    /// RFC 4724: a router keeps routes unless the session has ended with a NOTIFICATION.
+    fn report(&mut self, side: usize, report: &Report) {
+        match report {
+            Report::Established(_) => self.established += u64::from(side == ROUTER),
+            Report::Down(Why::Sent(_) | Why::Received(_)) if side == ROUTER => self.routes.clear(),
+            Report::Down(_) if side == ROUTER => {
+                self.routes.values_mut().for_each(|stale| *stale = true);
+            }
+            _ => (),
+        }
+    }
+
+    /// Lets the time pass.
+    pub fn run(&mut self, time: Duration) {
+        let end = self.now + time;
+        loop {
+            let event = self.events.keys().next().map(|(at, _)| *at);
+            let ticks = [SPEAKER, ROUTER].map(|side| self.sessions[side].deadline());
+            let next = event.into_iter().chain(ticks.into_iter().flatten()).min();
+            let Some(next) = next.filter(|next| *next <= end) else { break };
+            self.now = self.now.max(next);
+            // What has arrived comes before timers.
+            if event.is_some_and(|at| at <= self.now) {
+                let (_, event) = self.events.pop_first().unwrap();
+                self.happen(event);
+                continue;
+            }
+            for side in [SPEAKER, ROUTER] {
+                if self.sessions[side].deadline().is_some_and(|at| at <= self.now) {
+                    self.input(side, Input::Tick);
+                }
+            }
+        }
+        self.now = end;
+    }
+
+    fn happen(&mut self, event: Event) {
+        let is_open = |world: &Self, side: usize, connection: u64| {
+            world.pipes.get(&connection).is_some_and(|pipe| pipe.open[side])
+        };
+        match event {
+            Event::Dialed { side, attempt } if attempt == self.attempts[side] => {
+                if self.partitioned {
+                    return self.input(side, Input::ConnectFailed);
+                }
+                self.count += 1;
+                let connection = self.count;
+                let pipe = Pipe { open: [true; 2], last: [self.now; 2], unparsed: Vec::new() };
+                self.pipes.insert(connection, pipe);
+                let at = self.now + Duration::from_millis(self.below(20));
+                self.pipes.get_mut(&connection).unwrap().last[1 - side] = at;
+                let accepted = Event::Connected { side: 1 - side, connection, outgoing: false };
+                self.schedule(at, accepted);
+                self.happen(Event::Connected { side, connection, outgoing: true });
+            }
+            Event::Dialed { .. } => (),
+            Event::Connected { side, connection, outgoing } => {
+                if is_open(self, side, connection) {
+                    let connection = Connection(connection);
+                    let next_hops = NEXT_HOPS;
+                    self.input(side, Input::Connected { connection, outgoing, next_hops });
+                }
+            }
+            Event::Octets { side, connection, octets } => {
+                if is_open(self, side, connection) && !self.partitioned {
+                    let received =
+                        Input::Received { connection: Connection(connection), octets: &octets };
+                    self.input(side, received);
+                    self.learn(side, connection, &octets);
+                } else if self.partitioned {
+                    self.lose(connection);
+                }
+            }
+            Event::Closed { side, connection } => {
+                if is_open(self, side, connection) && !self.partitioned {
+                    self.pipes.get_mut(&connection).unwrap().open[side] = false;
+                    self.input(side, Input::Closed { connection: Connection(connection) });
+                }
+            }
+            Event::Written { side, connection, octets } => {
+                let connection = Connection(connection);
+                self.input(side, Input::Written { connection, octets });
+            }
+        }
+    }
+
+    /// What is lost on the way takes all that follows it along: the sender does not notice.
+    fn lose(&mut self, connection: u64) {
+        self.events.retain(|_, event| {
+            !matches!(event, Event::Octets { connection: other, .. } if *other == connection)
+        });
+        // Both sides believe in the connection until their hold timers expire; nothing more arrives.
+        if let Some(pipe) = self.pipes.remove(&connection) {
+            drop(pipe);
+        }
+    }
+
+    fn learn(&mut self, side: usize, connection: u64, octets: &[u8]) {
+        if side != ROUTER {
+            return;
+        }
+        let established = self.sessions[ROUTER]
+            .channels
+            .iter()
+            .find(|each| matches!(each.phase, Phase::Established(_)));
+        let is_established = established.is_some_and(|each| each.connection.0 == connection);
+        let Some(pipe) = self.pipes.get_mut(&connection) else { return };
+        pipe.unparsed.extend(octets);
+        let unparsed = std::mem::take(&mut pipe.unparsed);
+        let mut rest = &unparsed[..];
+        while let Some(first) = message::first(rest).unwrap() {
+            rest = &rest[first.length()..];
+            if first.kind == Kind::Update && is_established {
+                let peer = Peer { external: true, four_octet_as: true };
+                let received = Received::parse(first.body, peer);
+                assert_eq!(received.fault, None);
+                received.withdrawn.iter().for_each(|prefix| _ = self.routes.remove(prefix));
+                self.routes.extend(received.announced.iter().map(|prefix| (*prefix, false)));
+                if let Some(ended) = received.end_of_rib {
+                    self.routes.retain(|prefix, stale| !*stale || Family::of(prefix) != ended);
+                }
+            }
+        }
+        self.pipes.get_mut(&connection).unwrap().unparsed = rest.to_vec();
+    }
+
+    pub fn want(&mut self, prefix: IpNet, community: Option<u32>) {
+        let attributes = community.map(|community| {
+            let mut communities = Communities::default();
+            communities.insert(crate::Community(community)).unwrap();
+            Arc::new(Attributes { communities, ..Attributes::default() })
+        });
+        match &attributes {
+            Some(attributes) => self.wanted.insert(prefix, attributes.clone()),
+            None => self.wanted.remove(&prefix),
+        };
+        self.input(SPEAKER, Input::Routes(&[(prefix, attributes)]));
+    }
+
+    /// Resets all connections.
+    pub fn disconnect(&mut self) {
+        for connection in self.pipes.keys().copied().collect::<Vec<_>>() {
+            for side in [SPEAKER, ROUTER] {
+                self.schedule(self.now, Event::Closed { side, connection });
+            }
+        }
+    }
+
+    /// Replaces the process of a side, which was killed or stopped.
+    pub fn restart(&mut self, side: usize, killed: bool) {
+        if !killed {
+            self.input(side, Input::Stop(Stop::Restart));
+        }
+        self.attempts[side] += 1;
+        for connection in self.pipes.keys().copied().collect::<Vec<_>>() {
+            self.pipes.get_mut(&connection).unwrap().open[side] = false;
+            self.schedule(self.now, Event::Closed { side: 1 - side, connection });
+        }
+        if side == ROUTER {
+            self.routes.clear();
+        }
+        let restarted = side == SPEAKER;
+        let seed = self.below(1 << 30);
+        self.sessions[side] = Session::new(configuration(side, restarted), seed, self.now);
+        self.input(side, Input::Start);
+        if side == SPEAKER {
+            let wanted: Vec<_> = self.wanted.clone().into_iter().collect();
+            for (prefix, attributes) in wanted {
+                self.input(side, Input::Routes(&[(prefix, Some(attributes))]));
+            }
+        }
+        self.input(side, Input::Synced);
+    }
+
+    /// A router that reads again.
+    pub fn resume(&mut self) {
+        self.stalled = false;
+        for connection in self.pipes.keys().copied().collect::<Vec<_>>() {
+            let written = Event::Written { side: SPEAKER, connection, octets: usize::MAX };
+            self.schedule(self.now, written);
+        }
+    }
+
+    /// Everything that is wanted has arrived, and nothing else.
+    pub fn check_converged(&self) {
+        let wanted: BTreeSet<_> = self.wanted.keys().collect();
+        let routes: BTreeSet<_> = self.routes.keys().collect();
+        assert_eq!(routes, wanted, "{:?}", self.sessions[SPEAKER].status());
+        assert!(self.routes.values().all(|stale| !stale), "{:?}", self.routes);
+        assert!(self.sessions[SPEAKER].status().complete);
+    }
+}
