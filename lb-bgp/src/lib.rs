@@ -5,12 +5,13 @@
 //! - It knows nothing about Kubernetes and imports no routes: what a peer announces is counted and discarded.
 //! - What a peer can make it hold is bounded: one message of at most 4096 octets for each connection.
 //!
-//! [`wire`] is the codec, [`session`] the state machine.
+//! [`wire`] is the codec, [`session`] the state machine, [`table`] what is announced.
 
 pub mod community;
 pub mod family;
 pub mod route;
 pub mod session;
+pub mod table;
 pub mod wire;
 
 pub use community::{Communities, Community, LargeCommunity};
