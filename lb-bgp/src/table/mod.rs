@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! - Pure. The result depends on the announcements that are set, not on the order in which they were.
-//! - [`Table::set`] returns all prefixes whose announcement may have changed, and only those of the Service's addresses.
+//! - [`Table::set`] returns all prefixes whose announcement may have changed, and only those of the Service.
 //! - A prefix is announced while one of its addresses is.
 
 mod advertisement;

@@ -253,9 +253,7 @@ impl World {
             !matches!(event, Event::Octets { connection: other, .. } if *other == connection)
         });
         // Both sides believe in the connection until their hold timers expire; nothing more arrives.
-        if let Some(pipe) = self.pipes.remove(&connection) {
-            drop(pipe);
-        }
+        self.pipes.remove(&connection);
     }
 
     fn learn(&mut self, side: usize, connection: u64, octets: &[u8]) {
