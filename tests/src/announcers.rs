@@ -251,8 +251,9 @@ impl Announcers {
     }
 
     /// Opens connections to an address, one after the other, until [`Stream::end`].
-    pub fn stream(&self, address: &str) -> Stream {
-        Stream::start(&self.client, address)
+    /// Each must succeed within the limit.
+    pub fn stream(&self, address: &str, limit: Duration) -> Stream {
+        Stream::start(&self.client, address, limit)
     }
 }
 
@@ -300,6 +301,9 @@ impl Connection {
     }
 }
 
+/// Shorter than the time after which TCP sends its SYN again: a lost SYN is a failure.
+pub const IMPATIENT: Duration = Duration::from_millis(200);
+
 /// A client that opens a connection every few milliseconds.
 pub struct Stream {
     stop: Arc<AtomicBool>,
@@ -316,7 +320,7 @@ pub struct Outcome {
 }
 
 impl Stream {
-    fn start(client: &Host, address: &str) -> Self {
+    fn start(client: &Host, address: &str, limit: Duration) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let (stopped, namespace) = (Arc::clone(&stop), client.namespace_path());
         let address = address.to_owned();
@@ -325,8 +329,7 @@ impl Stream {
             let mut outcome = Outcome::default();
             let mut last = Instant::now();
             while !stopped.load(Ordering::Relaxed) {
-                // Shorter than the time after which TCP sends its SYN again.
-                match Connection::open(&address, Duration::from_millis(200)) {
+                match Connection::open(&address, limit) {
                     Ok(_) => {
                         outcome.succeeded += 1;
                         outcome.longest_gap = outcome.longest_gap.max(last.elapsed());

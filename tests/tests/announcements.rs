@@ -6,7 +6,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use tests::announcers::{Announcers, Connection};
+use tests::announcers::{Announcers, Connection, IMPATIENT};
+use tests::topology::SOON;
 
 /// Six Services, each with an address of both families.
 const SERVICES: usize = 6;
@@ -43,7 +44,7 @@ fn addresses_have_one_holder_whatever_happens_to_nodes() -> Result<()> {
 
     // A killed agent: its kernel still answers, and the next agent continues.
     let victim = holders[0];
-    let stream = world.stream(&world.addresses()[0]);
+    let stream = world.stream(&world.addresses()[0], SOON);
     if let Some(agent) = world.agents[victim].take() {
         agent.kill();
     }
@@ -67,7 +68,7 @@ fn addresses_have_one_holder_whatever_happens_to_nodes() -> Result<()> {
     ask_all(&mut connections, None)?;
 
     // A cordoned node: all of its addresses move, and no connection is lost.
-    let stream = world.stream(&world.addresses()[0]);
+    let stream = world.stream(&world.addresses()[0], SOON);
     world.cordon(Some(victim))?;
     let moved = world.wait_for_holders("addresses move", |seen| load(seen, victim) == 0)?;
     for (before, after) in holders.iter().zip(&moved) {
@@ -84,7 +85,7 @@ fn addresses_have_one_holder_whatever_happens_to_nodes() -> Result<()> {
 
     // A node without power: the others take its addresses.
     let lost = moved[0];
-    let stream = world.stream(&world.addresses()[0]);
+    let stream = world.stream(&world.addresses()[0], IMPATIENT);
     thread::sleep(Duration::from_millis(300));
     world.power_off(lost)?;
     let rest = world.wait_for_holders("others take over", |seen| load(seen, lost) == 0)?;

@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use tests::announcers::{Announcers, Connection, Stream};
+use tests::announcers::{Announcers, Connection, IMPATIENT, Stream};
 use tests::topology::Process;
 
 const NODES: usize = 5;
@@ -88,7 +88,7 @@ impl Bench {
     /// Streams of connections to addresses of a node.
     fn streams(&self, holders: &[usize], node: usize) -> Vec<Stream> {
         let held = self.world.addresses().iter().zip(holders).filter(|(_, held)| **held == node);
-        held.take(STREAMS).map(|(address, _)| self.world.stream(address)).collect()
+        held.take(STREAMS).map(|(address, _)| self.world.stream(address, IMPATIENT)).collect()
     }
 
     /// How many of the open connections no longer work. They are opened again.
@@ -248,7 +248,7 @@ fn keepalived(
         let server = world.connect(ADDRESS)?.server;
         let node: usize = server.trim_start_matches("node").parse()?;
         ensure!(node < VICTIMS, "{server}");
-        let stream = world.stream(ADDRESS);
+        let stream = world.stream(ADDRESS, IMPATIENT);
         thread::sleep(SECOND / 2);
         world.switch.ip(&format!("link delete port{}", 11 + node))?;
         thread::sleep(SECOND * 6);

@@ -4,7 +4,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::Result;
-use tests::announcers::Announcers;
+use tests::announcers::{Announcers, IMPATIENT};
 
 const NODES: usize = 3;
 
@@ -16,7 +16,7 @@ pub fn show() -> Result<()> {
     println!(
         "node{holder} answers ARP for {address}, the address of a Service with a pod on each node."
     );
-    let stream = world.stream(&address);
+    let stream = world.stream(&address, IMPATIENT);
     thread::sleep(Duration::from_millis(500));
     println!(
         "A client opens connections to it, one after the other. node{holder} loses its power ..."
