@@ -35,6 +35,14 @@ ports: [{name: http, port: 8080}]
 endpoints: [{addresses: [10.244.1.10], nodeName: node}]
 ";
 
+/// A Service whose address is in a pool.
+const ANNOUNCED: &str = "---
+apiVersion: v1
+kind: Service
+metadata: {name: announced}
+spec: {type: LoadBalancer, clusterIP: 10.96.0.250, ports: [{port: 80}]}
+";
+
 /// Services that reject a client: `nobody` has no endpoints, `private` excludes the client.
 pub const REFUSED: &str = "
 apiVersion: v1
@@ -132,6 +140,12 @@ impl OneNode {
     pub fn agent_with(&self, text: &str, more: &[&str]) -> Result<Agent> {
         let file = self.write_manifests(text)?;
         Agent::start(&self.node, &self.pin_path(), &file, DEVICE, more)
+    }
+
+    /// The same with one more Service, whose address the node announces.
+    pub fn agent_that_announces(&self, text: &str) -> Result<Agent> {
+        let text = format!("{text}{ANNOUNCED}");
+        self.agent_with(&text, &["--load-balancer-addresses", "192.0.2.200"])
     }
 
     /// Starts an agent with the manifests that have been written last.

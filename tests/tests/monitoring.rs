@@ -12,14 +12,6 @@ use serde_json::Value;
 use tests::one_node::{OneNode, WEB};
 use tests::topology::{Process, SOON, wait_until};
 
-/// A Service whose address the node announces.
-const ANNOUNCED: &str = "
-apiVersion: v1
-kind: Service
-metadata: {name: announced}
-spec: {type: LoadBalancer, clusterIP: 10.96.0.11, ports: [{port: 80}]}
-";
-
 /// Short intervals, so that rates are available soon.
 fn configuration(rules: &Path) -> String {
     format!(
@@ -117,8 +109,7 @@ fn may_be_empty(expression: &str) -> bool {
 fn a_real_agent_has_metrics_for_every_query_and_alert() -> Result<()> {
     let Some(prometheus) = program("prometheus") else { return Ok(()) };
     let network = OneNode::warm(1)?;
-    let manifests = format!("{WEB}---\n{ANNOUNCED}");
-    let agent = network.agent_with(&manifests, &["--load-balancer-addresses", "192.0.2.200"])?;
+    let agent = network.agent_that_announces(WEB)?;
     let prometheus = Prometheus::start(&network, &prometheus)?;
     let dashboard = fs::read_to_string(deploy("grafana/millrace.json"))?;
     let expressions = expressions(&serde_json::from_str(&dashboard)?)?;

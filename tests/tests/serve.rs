@@ -99,12 +99,16 @@ fn an_agent_with_one_service_uses_little_memory() -> Result<()> {
 #[test]
 fn metrics_have_the_documented_labels() -> Result<()> {
     let network = OneNode::warm(1)?;
-    let (_agent, _) = network.agent_on(&web("Cluster", "node"))?;
+    let _agent = network.agent_that_announces(&web("Cluster", "node"))?;
     network.curl("http://203.0.113.10/")?;
+    let url = "http://127.0.0.1:10249/metrics";
+    wait_until("the address is announced", SOON, || {
+        ask(&network, url).is_ok_and(|metrics| metrics.contains("millrace_announcement_held{"))
+    })?;
     for path in ["healthz", "livez"] {
         ask(&network, &format!("http://127.0.0.1:10256/{path}"))?;
     }
-    let metrics = ask(&network, "http://127.0.0.1:10249/metrics")?;
+    let metrics = ask(&network, url)?;
 
     let document = include_str!("../../docs/metrics.md");
     let mut looked_at = 0;

@@ -1,7 +1,7 @@
 //! Assigns addresses to Services from manifests, on one node: there is no API that has their status. What was assigned
 //! is remembered in a file.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::Path;
 
@@ -34,6 +34,8 @@ struct Assignment {
     ipam: Ipam,
     /// Services of type LoadBalancer, as they are in the manifests.
     services: BTreeMap<ServiceName, Box<Service>>,
+    /// Those of them that are to be passed on.
+    pending: BTreeSet<ServiceName>,
     memory: Memory,
     metrics: Metrics,
     /// Outcomes that were reported as problems.
@@ -53,6 +55,7 @@ impl<S: Source> Assigning<S> {
         let assignment = Assignment {
             ipam: Ipam::new(settings, Pools::new(ranges)),
             services: BTreeMap::new(),
+            pending: BTreeSet::new(),
             memory: Memory::open(directory),
             metrics,
             reported: BTreeMap::new(),
@@ -111,6 +114,7 @@ impl Assignment {
                 }
                 self.ipam.apply(&Object::Service(remembered));
                 if is_balanced {
+                    self.pending.insert(name.clone());
                     self.services.insert(name, service);
                 } else {
                     self.services.remove(&name);
@@ -133,11 +137,13 @@ impl Assignment {
         }
     }
 
-    /// Assigns addresses. Returns the Services that have others than before, or are new.
+    /// Assigns addresses. Returns the Services that have others than before, or were changed otherwise.
     fn settle(&mut self) -> Vec<Event> {
         let changed = self.ipam.settle();
+        let mut passed = std::mem::take(&mut self.pending);
+        passed.extend(changed.iter().cloned());
         let mut events = Vec::new();
-        for name in &changed {
+        for name in &passed {
             let Some(service) = self.services.get(name) else {
                 self.reported.remove(name);
                 continue;

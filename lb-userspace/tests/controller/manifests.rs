@@ -1,6 +1,6 @@
 //! Services from manifests: the agent assigns addresses itself, and remembers them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
@@ -31,6 +31,8 @@ fn service(name: &str, more: &str) -> String {
 struct Reported {
     events: mpsc::UnboundedReceiver<Event>,
     services: BTreeMap<String, Vec<String>>,
+    /// Those of them that have the external traffic policy Local.
+    local: BTreeSet<String>,
     problems: Vec<String>,
     is_synced: bool,
 }
@@ -48,7 +50,13 @@ impl Reported {
         );
         let (sender, events) = mpsc::unbounded_channel();
         tokio::spawn(source.run(sender));
-        Self { events, services: BTreeMap::new(), problems: Vec::new(), is_synced: false }
+        Self {
+            events,
+            services: BTreeMap::new(),
+            local: BTreeSet::new(),
+            problems: Vec::new(),
+            is_synced: false,
+        }
     }
 
     fn take(&mut self, event: Event) {
@@ -56,6 +64,12 @@ impl Reported {
             Event::Together(events) => events.into_iter().for_each(|event| self.take(event)),
             Event::Applied(Object::Service(service)) => {
                 let name = service.metadata.name.clone().unwrap();
+                let policy = service.spec.as_ref().unwrap().external_traffic_policy.as_deref();
+                if policy == Some("Local") {
+                    self.local.insert(name.clone());
+                } else {
+                    self.local.remove(&name);
+                }
                 self.services.insert(name, addresses(&service));
             }
             Event::Deleted(reference) => drop(self.services.remove(&reference.name)),
@@ -116,6 +130,18 @@ async fn assigned_addresses_are_remembered() {
         reported.until(|reported| reported.is_synced).await;
         assert_eq!(reported.shown(), "a-first=192.0.2.1 b=192.0.2.2 c=192.0.2.3", "{damaged}");
     }
+}
+
+#[tokio::test]
+async fn a_change_that_concerns_no_address_is_passed_on() {
+    let directory = tempfile::tempdir().unwrap();
+    write(directory.path(), &(POOL.to_owned() + &service("a", "")));
+    let mut reported = Reported::start(directory.path(), &[]);
+    reported.until(|all| all.shown() == "a=192.0.2.1").await;
+    let local = service("a", ", externalTrafficPolicy: Local");
+    write(directory.path(), &(POOL.to_owned() + &local));
+    reported.until(|all| all.local.contains("a")).await;
+    assert_eq!(reported.shown(), "a=192.0.2.1");
 }
 
 #[tokio::test]
