@@ -1,4 +1,4 @@
-//! What a session is told, what it does, and what it reports.
+//! The inputs of a session, its effects, and its events.
 
 use std::collections::BTreeSet;
 use std::fmt;

@@ -229,7 +229,7 @@ impl Session {
         }
     }
 
-    /// Ends a connection for a reason that the peer is told.
+    /// Ends a connection, with a NOTIFICATION that states the reason.
     fn fail(&mut self, now: Duration, connection: Connection, notification: Notification) {
         let mut octets = Vec::new();
         notification.encode(&mut octets);

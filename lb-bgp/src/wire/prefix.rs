@@ -21,7 +21,7 @@ pub fn append(out: &mut Vec<u8>, prefix: &IpNet) {
     }
 }
 
-/// All prefixes of a field; `None` if they can't be told apart.
+/// All prefixes of a field; `None` if one has an invalid length or is cut off.
 pub fn parse_all(field: &[u8], family: Family) -> Option<Vec<IpNet>> {
     let mut reader = Reader::new(field);
     let mut prefixes = Vec::new();

@@ -1,7 +1,7 @@
 //! What becomes of a received UPDATE: it is counted and discarded.
 //!
 //! RFC 7606 asks for the mildest treatment that keeps the routes of both sides consistent. The severest, ending the
-//! session, is for prefixes that can't be told apart; its alternative is to ignore the family. A speaker that imports
+//! session, is for prefixes that cannot be read; its alternative is to ignore the family. A speaker that imports
 //! nothing ignores all families from the start, so no UPDATE ends its session. Which treatment a router would choose
 //! is reported all the same: a peer that sends malformed messages is worth knowing.
 

@@ -456,7 +456,7 @@ impl Link {
         self.effects.push(Effect::Report(news));
     }
 
-    /// How much this participant wants an address, as it tells others.
+    /// How much this participant wants an address, as its heartbeats state it.
     pub(super) fn rank(&self, address: IpAddr) -> Rank {
         let state = self.addresses.get(&address);
         let refused = matches!(state, Some(Whereabouts::Blocked { by: None, .. }));

@@ -1,4 +1,4 @@
-//! What this participant tells others: heartbeats with changes of its table.
+//! The heartbeats of this participant, with changes of its table.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

@@ -17,7 +17,7 @@ use crate::{Attributes, Communities, Family};
 
 /// This side announces.
 pub const SPEAKER: usize = 0;
-/// This side keeps what it is told, like a router.
+/// This side stores received routes, like a router.
 pub const ROUTER: usize = 1;
 
 #[derive(Debug)]

@@ -225,7 +225,7 @@ fn an_address_that_another_machine_uses_is_not_announced() {
     world.others.clear();
     world.run(SECOND * 3);
     let holder = holder(&world, 5);
-    // A machine that comes later does not get it, but everyone is told again where it is.
+    // A machine that comes later does not get it, but the holder announces the address again.
     world.run(SECOND * 10);
     world.forget_observations();
     for _ in 0..50 {
