@@ -56,9 +56,11 @@ pub fn request(host: &Host, head: &str) -> Result<Response> {
 }
 
 fn connect(host: &Host) -> Result<TcpStream> {
-    let connection = host.enter(|| Ok(TcpStream::connect((Ipv4Addr::LOCALHOST, HTTP))?))?;
+    let address = (Ipv4Addr::LOCALHOST, HTTP).into();
+    let connection = host.enter(|| Ok(TcpStream::connect_timeout(&address, SOON)?))?;
     connection.set_nodelay(true)?;
     connection.set_read_timeout(Some(SOON))?;
+    connection.set_write_timeout(Some(SOON))?;
     Ok(connection)
 }
 
