@@ -55,7 +55,8 @@ enum Command {
 
 pub fn run(options: &Options, configuration: Configuration, level: Level) -> Result<()> {
     if let Some(Command::Report(options)) = &options.command {
-        return ingress_report::run(options);
+        let settings = model_settings(&configuration.ingress, None);
+        return ingress_report::run(options, settings);
     }
     let settings = &configuration.ingress;
     let addresses = (settings.http_bind_address.clone(), settings.https_bind_address.clone());

@@ -5,8 +5,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use k8s_openapi::api::networking::v1::Ingress;
 
+use super::ingress_replay;
 use super::output::{Format, Row, print};
+use crate::ingress::model::Settings;
 use crate::ingress::model::report::{Line, Verdict, report};
 use crate::model::{Kind, Object};
 use crate::source::documents::{self, Contents};
@@ -17,7 +20,12 @@ Examples:
     kubectl get ingress -A -o json | millrace ingress report -
 
   Report those in a directory of manifests, only what needs a change:
-    millrace ingress report site/ | grep refused";
+    millrace ingress report site/ | grep refused
+
+  List the requests of ingress-nginx's access log that would take another rule:
+    kubectl get ingress -A -o json >ingresses.json
+    kubectl -n ingress-nginx logs deploy/ingress-nginx-controller >access.log
+    millrace ingress report ingresses.json --access-log access.log";
 
 #[derive(Debug, Args)]
 pub struct Options {
@@ -28,6 +36,24 @@ pub struct Options {
     /// Output format; JSON and YAML contain all fields
     #[arg(long = "output", short = 'o', value_enum, default_value_t, value_name = "FORMAT")]
     format: Format,
+
+    /// Compare which rules ingress-nginx and Millrace use for the requests of an access log; `-` reads standard input
+    ///
+    /// Reads ingress-nginx's default format, JSON with its usual names, and the formats of this proxy. Lists groups of
+    /// requests that take another rule. Only routing is compared.
+    #[arg(long, value_name = "FILE")]
+    access_log: Option<PathBuf>,
+
+    /// Host of requests whose log line has none
+    ///
+    /// ingress-nginx's default format has no hosts. Without this option, the hosts are used whose rules lead to the
+    /// upstream in the log.
+    #[arg(long, value_name = "HOST", requires = "access_log")]
+    host: Option<String>,
+
+    /// Only Ingresses of this class
+    #[arg(long, value_name = "NAME")]
+    class: Option<String>,
 }
 
 impl Row for Line {
@@ -54,15 +80,28 @@ impl Row for Line {
 }
 
 /// Fails if anything is refused, after printing all.
-pub fn run(options: &Options) -> Result<()> {
+pub fn run(options: &Options, settings: Settings) -> Result<()> {
+    let kinds: &[Kind] = match options.access_log {
+        Some(_) => &[Kind::Ingress, Kind::Secret],
+        None => &[Kind::Ingress],
+    };
     let mut contents = Vec::new();
     for path in &options.paths {
-        read(path, &mut contents)?;
+        read(path, kinds, &mut contents)?;
     }
     for problem in contents.iter().flat_map(|contents| &contents.problems) {
         eprintln!("{problem}");
     }
     let objects = contents.iter().flat_map(|contents| contents.objects.values());
+    let objects = objects.filter(|object| match (&***object, &options.class) {
+        (Object::Ingress(ingress), Some(class)) => class_of(ingress) == Some(class),
+        _ => true,
+    });
+    if let Some(log) = &options.access_log {
+        let objects = objects.map(|object| Object::clone(object)).collect();
+        let host = options.host.as_deref();
+        return ingress_replay::run(log, objects, settings, host, options.format);
+    }
     let ingresses = objects.filter_map(|object| match &**object {
         Object::Ingress(ingress) => Some(&**ingress),
         _ => None,
@@ -75,7 +114,14 @@ pub fn run(options: &Options) -> Result<()> {
     }
 }
 
-fn read(path: &Path, contents: &mut Vec<Contents>) -> Result<()> {
+/// The field counts before the annotation.
+fn class_of(ingress: &Ingress) -> Option<&String> {
+    let named = ingress.spec.as_ref().and_then(|spec| spec.ingress_class_name.as_ref());
+    let annotations = ingress.metadata.annotations.as_ref();
+    named.or_else(|| annotations.and_then(|all| all.get("kubernetes.io/ingress.class")))
+}
+
+fn read(path: &Path, kinds: &[Kind], contents: &mut Vec<Contents>) -> Result<()> {
     let failed = || format!("can't read {}", path.display());
     if path.is_dir() {
         let mut entries: Vec<PathBuf> = std::fs::read_dir(path)
@@ -87,7 +133,10 @@ fn read(path: &Path, contents: &mut Vec<Contents>) -> Result<()> {
             let extension = path.extension().and_then(|extension| extension.to_str());
             path.is_dir() || matches!(extension, Some("yaml" | "yml" | "json"))
         };
-        return entries.iter().filter(|e| is_manifest(e)).try_for_each(|e| read(e, contents));
+        return entries
+            .iter()
+            .filter(|e| is_manifest(e))
+            .try_for_each(|e| read(e, kinds, contents));
     }
     let text = if path == Path::new("-") {
         let mut text = String::new();
@@ -97,7 +146,7 @@ fn read(path: &Path, contents: &mut Vec<Contents>) -> Result<()> {
         std::fs::read_to_string(path).with_context(failed)?
     };
     let file = path.display().to_string();
-    match documents::read_kinds(&file, &text, &[Kind::Ingress]) {
+    match documents::read_kinds(&file, &text, kinds) {
         Ok(read) => contents.push(read),
         // One bad file does not hide the others.
         Err(problem) => eprintln!("{problem}"),

@@ -9,6 +9,7 @@ mod drops;
 mod explain;
 mod ingress;
 mod ingress_child;
+mod ingress_replay;
 mod ingress_report;
 mod inspect;
 mod log;

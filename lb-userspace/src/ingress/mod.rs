@@ -18,6 +18,7 @@ pub mod model;
 mod names;
 pub mod offline;
 pub mod parent;
+pub mod replay;
 mod snapshot;
 pub mod status;
 
