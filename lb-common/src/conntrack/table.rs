@@ -106,8 +106,7 @@ pub fn find_first<'a, F: Family, R>(
     // Most flows are in their preferred entry. There record and tag are loaded from memory in
     // parallel.
     let number = hash.entry_number();
-    let tag = &bucket.tags[number];
-    let word = Word(tag.word.load());
+    let (tag, word) = tag_of(bucket, number);
     if word.may_be(hash)
         && let Some(found) = read(index, tag, word, &bucket.entries[number], &mut wanted)
     {
@@ -136,6 +135,13 @@ pub fn find<'a, F: Family, R>(
         }
     }
     None
+}
+
+/// The tag of an entry, and its current word.
+#[inline(always)]
+fn tag_of<F: Family>(bucket: &FlowBucket<F>, number: usize) -> (&FlowTag, Word) {
+    let tag = &bucket.tags[number];
+    (tag, Word(tag.word.load()))
 }
 
 /// Reads the flow of an entry whose tag's word was `word`.
@@ -183,6 +189,12 @@ impl Location {
     }
 }
 
+/// Whether an entry with this word still holds the flow that a location was stored for.
+#[inline(always)]
+fn is_flow_at(word: Word, location: Location) -> bool {
+    word.generation() == location.generation() && word.holds_a_flow()
+}
+
 /// Reads the flow at a stored location, if it is still there.
 #[inline(always)]
 pub fn find_at<'a, F: Family, R>(
@@ -191,9 +203,8 @@ pub fn find_at<'a, F: Family, R>(
     mut wanted: impl FnMut(&Flow<F>, FlowState) -> Option<R>,
 ) -> Option<Found<'a, F, R>> {
     let number = location.entry_number();
-    let tag = &bucket.tags[number];
-    let word = Word(tag.word.load());
-    if word.generation() != location.generation() || !word.holds_a_flow() {
+    let (tag, word) = tag_of(bucket, number);
+    if !is_flow_at(word, location) {
         return None;
     }
     read(location.bucket(), tag, word, &bucket.entries[number], &mut wanted)
@@ -214,8 +225,7 @@ pub fn is_alive<F: Family>(
     settings: &Settings,
     now: Ticks,
 ) -> bool {
-    let tag = &bucket.tags[location.entry_number()];
-    let word = Word(tag.word.load());
+    let (tag, word) = tag_of(bucket, location.entry_number());
     word.generation() == location.generation()
         && !word.is_free()
         && !is_expired(tag, word, settings, now)
@@ -229,9 +239,8 @@ pub fn rank_at<F: Family>(
     settings: &Settings,
     now: Ticks,
 ) -> i64 {
-    let tag = &bucket.tags[location.entry_number()];
-    let word = Word(tag.word.load());
-    let is_there = word.generation() == location.generation() && word.holds_a_flow();
+    let (tag, word) = tag_of(bucket, location.entry_number());
+    let is_there = is_flow_at(word, location);
     if is_there { rank(tag, word, settings, now) } else { 0 }
 }
 
@@ -243,9 +252,8 @@ pub fn evict_at<F: Family>(
     settings: &Settings,
     now: Ticks,
 ) -> bool {
-    let tag = &bucket.tags[location.entry_number()];
-    let word = Word(tag.word.load());
-    let is_there = word.generation() == location.generation() && word.holds_a_flow();
+    let (tag, word) = tag_of(bucket, location.entry_number());
+    let is_there = is_flow_at(word, location);
     // If its state changes meanwhile it stays.
     is_there && rank(tag, word, settings, now) > 0 && tag.word.replace(word.0, word.freed().0)
 }
@@ -253,9 +261,8 @@ pub fn evict_at<F: Family>(
 /// Releases the flow at a stored location, if it is still there.
 #[inline(always)]
 pub fn release_at<F: Family>(bucket: &FlowBucket<F>, location: Location) {
-    let tag = &bucket.tags[location.entry_number()];
-    let word = Word(tag.word.load());
-    if word.generation() == location.generation() && word.holds_a_flow() {
+    let (tag, word) = tag_of(bucket, location.entry_number());
+    if is_flow_at(word, location) {
         tag.word.replace(word.0, word.freed().0);
     }
 }
