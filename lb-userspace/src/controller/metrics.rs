@@ -8,13 +8,12 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, text};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
-use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
 use crate::ipam::{Ipam, Reason};
 use crate::model::AddressFamily;
 use crate::serve::readiness::Scrape;
-use crate::serve::{Process, Requests};
+use crate::serve::{Requests, process_registry};
 
 /// What a process has assigned. Written by it, read at a scrape.
 #[derive(Clone, Default)]
@@ -133,10 +132,7 @@ pub struct Exposition {
 
 impl Exposition {
     pub fn new() -> Self {
-        let mut registry = Registry::default();
-        let build = Info::new(vec![("version", env!("CARGO_PKG_VERSION"))]);
-        registry.register("millrace_build", "What is running", build);
-        registry.register_collector(Box::new(Process));
+        let mut registry = process_registry();
         let requests = Requests::default();
         requests.register(&mut registry);
         let ready = Gauge::default();

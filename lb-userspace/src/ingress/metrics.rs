@@ -11,11 +11,10 @@ use prometheus_client::encoding::{DescriptorEncoder, text};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
 use crate::serve::readiness::Scrape;
-use crate::serve::{Process, Requests};
+use crate::serve::{Requests, process_registry};
 
 const PREFIX: &str = "millrace_ingress";
 /// Hosts whose certificates have series of their own: those that expire first.
@@ -34,10 +33,7 @@ pub struct Metrics {
 
 impl Metrics {
     pub fn new() -> Self {
-        let mut registry = Registry::default();
-        let build = Info::new(vec![("version", env!("CARGO_PKG_VERSION"))]);
-        registry.register("millrace_build", "What is running", build);
-        registry.register_collector(Box::new(Process));
+        let mut registry = process_registry();
         let requests = Requests::default();
         requests.register(&mut registry);
         let own = registry.sub_registry_with_prefix(PREFIX);

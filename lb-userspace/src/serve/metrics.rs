@@ -12,10 +12,9 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
-use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
-use super::process::Process;
+use super::process::process_registry;
 use super::requests::Requests;
 use super::traffic::{Catalog, Counters, Traffic};
 use crate::model::AddressFamily;
@@ -78,7 +77,7 @@ const KINDS: [(&str, &str); 2] = [("service", "Services"), ("endpoint", "endpoin
 
 impl Metrics {
     pub fn new() -> Self {
-        let mut registry = Registry::default();
+        let mut registry = process_registry();
         let sync = "kubeproxy_sync_proxy_rules";
         let mut metrics = Self {
             healthz: register(&mut registry, "kubeproxy_proxy_healthz", "Responses of /healthz"),
@@ -178,11 +177,8 @@ impl Metrics {
             requests: Requests::default(),
             registry: Mutex::default(),
         };
-        let build = Info::new(vec![("version", env!("CARGO_PKG_VERSION"))]);
-        registry.register("millrace_build", "What is running", build);
         metrics.requests.register(&mut registry);
         registry.register_collector(Box::new(metrics.traffic.clone()));
-        registry.register_collector(Box::new(Process));
         metrics.registry = registry.into();
         for family in AddressFamily::ALL.map(ip_family) {
             drop(metrics.sync_duration.get_or_create(&family));

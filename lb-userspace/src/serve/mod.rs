@@ -36,7 +36,7 @@ pub use announcements::AnnouncementMetrics;
 pub use health::Health;
 pub use health_checks::{Check, HealthChecks};
 pub use metrics::{Changed, Metrics, Usage};
-pub(crate) use process::Process;
+pub(crate) use process::process_registry;
 pub use report::{Condition, Report, Reporter, address as report_address, ask};
 pub use requests::Requests;
 pub use traffic::{Catalog, Counters, FlowTable};

@@ -11,9 +11,20 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::metrics::info::Info;
+use prometheus_client::registry::Registry;
+
+/// A registry with the metrics that every process of Millrace has: its version, and its resources.
+pub fn process_registry() -> Registry {
+    let mut registry = Registry::default();
+    let build = Info::new(vec![("version", env!("CARGO_PKG_VERSION"))]);
+    registry.register("millrace_build", "What is running", build);
+    registry.register_collector(Box::new(Process));
+    registry
+}
 
 #[derive(Debug)]
-pub struct Process;
+struct Process;
 
 /// Fields of `/proc/self/stat`, in its own units.
 #[derive(Debug, PartialEq, Eq)]
