@@ -138,26 +138,21 @@ impl Follower {
 fn report(remaining: &Remaining) {
     let Remaining { ports, ephemeral, reserved, sockets, node_ports, .. } = *remaining;
     let range = format!("{}-{}", remaining.range.start(), remaining.range.end());
+    tracing::info!(
+        %range,
+        available_ports = ports,
+        ephemeral_ports = ephemeral,
+        reserved_ports = reserved,
+        socket_ports = sockets,
+        node_ports,
+        "ports available for SNAT"
+    );
     if remaining.are_few() {
         tracing::error!(
             %range,
             available_ports = ports,
-            ephemeral_ports = ephemeral,
-            reserved_ports = reserved,
-            socket_ports = sockets,
-            node_ports,
             fix = remaining.fix(),
             "too few ports for SNAT; connections to backends on other nodes will be refused"
-        );
-    } else {
-        tracing::info!(
-            %range,
-            available_ports = ports,
-            ephemeral_ports = ephemeral,
-            reserved_ports = reserved,
-            socket_ports = sockets,
-            node_ports,
-            "ports available for SNAT"
         );
     }
 }

@@ -38,31 +38,16 @@ pub fn trim_unused(service: &mut Service) {
     }
     let metadata = std::mem::take(&mut service.metadata);
     service.metadata = ObjectMeta {
-        namespace: metadata.namespace,
-        name: metadata.name,
-        uid: metadata.uid,
-        resource_version: metadata.resource_version,
-        creation_timestamp: metadata.creation_timestamp,
-        labels: metadata.labels,
-        annotations: only(metadata.annotations, |name| {
-            name == tunnels::FORWARDING || is_request(name)
-        }),
-        ..ObjectMeta::default()
+        resource_version: metadata.resource_version.clone(),
+        ..trimmed(metadata, |_| true, |name| name == tunnels::FORWARDING || is_request(name))
     };
 }
 
 /// Removes fields from a Service that the agent does not use: it holds all Services of a cluster.
 pub fn trim(service: &mut Service) {
     let metadata = std::mem::take(&mut service.metadata);
-    service.metadata = ObjectMeta {
-        namespace: metadata.namespace,
-        name: metadata.name,
-        uid: metadata.uid,
-        creation_timestamp: metadata.creation_timestamp,
-        labels: only(metadata.labels, |name| [PROXY_NAME, HEADLESS].contains(&name)),
-        annotations: only(metadata.annotations, |name| name == tunnels::FORWARDING),
-        ..ObjectMeta::default()
-    };
+    let is_label_used = |name: &str| [PROXY_NAME, HEADLESS].contains(&name);
+    service.metadata = trimmed(metadata, is_label_used, |name| name == tunnels::FORWARDING);
     if let Some(spec) = &mut service.spec {
         spec.selector = None;
         spec.ports.iter_mut().for_each(Vec::shrink_to_fit);
@@ -71,6 +56,23 @@ pub fn trim(service: &mut Service) {
     let conditions =
         service.status.iter_mut().flat_map(|status| status.conditions.iter_mut().flatten());
     conditions.for_each(|condition| condition.message = String::new());
+}
+
+/// What identifies an object, with these of its labels and annotations.
+fn trimmed(
+    metadata: ObjectMeta,
+    is_label_used: impl Fn(&str) -> bool,
+    is_annotation_used: impl Fn(&str) -> bool,
+) -> ObjectMeta {
+    ObjectMeta {
+        namespace: metadata.namespace,
+        name: metadata.name,
+        uid: metadata.uid,
+        creation_timestamp: metadata.creation_timestamp,
+        labels: only(metadata.labels, is_label_used),
+        annotations: only(metadata.annotations, is_annotation_used),
+        ..ObjectMeta::default()
+    }
 }
 
 fn only(

@@ -199,15 +199,7 @@ mod tests {
 
     fn address(text: &str) -> Address {
         let mut words = text.split_whitespace();
-        let mut address = Address {
-            ip: words.next().unwrap().parse().unwrap(),
-            scope: Scope::Global,
-            subnet: true,
-            prefix: 24,
-            secondary: false,
-            deprecated: false,
-            unusable: false,
-        };
+        let mut address = Address::of_subnet(words.next().unwrap().parse().unwrap(), 24);
         for word in words {
             match word {
                 "link" => address.scope = Scope::Link,

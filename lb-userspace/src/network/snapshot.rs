@@ -105,6 +105,22 @@ pub struct Address {
     pub unusable: bool,
 }
 
+#[cfg(test)]
+impl Address {
+    /// An address as most interfaces have it.
+    pub fn of_subnet(ip: IpAddr, prefix: u8) -> Self {
+        Self {
+            ip,
+            scope: Scope::Global,
+            subnet: true,
+            prefix,
+            secondary: false,
+            deprecated: false,
+            unusable: false,
+        }
+    }
+}
+
 /// Scope of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
@@ -303,15 +319,7 @@ mod tests {
     }
 
     fn address(ip: &str) -> Address {
-        Address {
-            ip: ip.parse().unwrap(),
-            scope: Scope::Global,
-            subnet: true,
-            prefix: 24,
-            secondary: false,
-            deprecated: false,
-            unusable: false,
-        }
+        Address::of_subnet(ip.parse().unwrap(), 24)
     }
 
     fn at_eth0(address: Address) -> Notice {
