@@ -15,6 +15,14 @@ use crate::topology::{Host, Process, SOON};
 pub const SMALL_MAPS: [&str; 6] =
     ["--max-service-ports", "64", "--max-endpoints", "256", "--max-flows", "1024"];
 
+/// Where an agent reads its objects.
+#[derive(Clone, Copy)]
+pub enum Source<'a> {
+    Manifests(&'a Path),
+    /// The cluster of this kubeconfig.
+    Cluster(&'a Path),
+}
+
 /// A running agent.
 pub struct Agent {
     process: Process,
@@ -30,7 +38,7 @@ impl Agent {
         device: &str,
         more: &[&str],
     ) -> Result<Self> {
-        let mut agent = Self::launch(node, pin_path, manifests, device, more)?;
+        let mut agent = Self::launch(node, pin_path, Source::Manifests(manifests), device, more)?;
         agent.process.wait_for_output("ready service_ports=", SOON)?;
         Ok(agent)
     }
@@ -39,27 +47,18 @@ impl Agent {
     pub fn launch(
         node: &Host,
         pin_path: &Path,
-        manifests: &Path,
-        device: &str,
-        more: &[&str],
-    ) -> Result<Self> {
-        let manifests = manifests.to_string_lossy();
-        let source = ["--manifests", &manifests];
-        Self::launch_on(node, pin_path, source, device, more)
-    }
-
-    /// The same with any source.
-    pub fn launch_on(
-        node: &Host,
-        pin_path: &Path,
-        source: [&str; 2],
+        source: Source<'_>,
         device: &str,
         more: &[&str],
     ) -> Result<Self> {
         let mut command = node.command(program()?);
+        let (option, path) = match source {
+            Source::Manifests(path) => ("--manifests", path),
+            Source::Cluster(path) => ("--kubeconfig", path),
+        };
         command
-            .args(["agent", "--device", device])
-            .args(source)
+            .args(["agent", "--device", device, option])
+            .arg(path)
             .arg("--pin-path")
             .arg(pin_path)
             .args(more);

@@ -19,7 +19,7 @@ use anyhow::{Context, Result, bail};
 use nix::sched::{CloneFlags, setns};
 use serde_json::{Value, json};
 
-use crate::agent::{Agent, program};
+use crate::agent::{Agent, Source, program};
 use crate::manifests::{Service, manifests};
 use crate::topology::{Echo, Host, SOON, Topology, wait_until};
 
@@ -122,7 +122,8 @@ impl Announcers {
         ];
         let pins = self.topology.warm_pins(&name);
         let manifests = self.topology.manifests();
-        let agent = Agent::launch(&self.nodes[node], &pins, &manifests, DEVICE, &more)?;
+        let source = Source::Manifests(&manifests);
+        let agent = Agent::launch(&self.nodes[node], &pins, source, DEVICE, &more)?;
         self.agents[node] = Some(agent);
         Ok(())
     }

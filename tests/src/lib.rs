@@ -3,6 +3,7 @@
 
 pub mod agent;
 pub mod announcers;
+pub mod any_map;
 pub mod cluster;
 pub mod container;
 pub mod contents;

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::agent::{Agent, program};
+use crate::agent::{Agent, Source, program};
 use crate::topology::{Certificate, Host, Process, SOON, Topology, wait_until};
 
 pub const CLIENT: &str = "192.0.2.2";
@@ -188,8 +188,7 @@ users: [{{name: nobody, user: {{}}}}]
 "
         );
         std::fs::write(&kubeconfig, text)?;
-        let source = ["--kubeconfig", &kubeconfig.to_string_lossy()];
-        Agent::launch_on(&self.node, &self.pin_path(), source, DEVICE, &[])
+        Agent::launch(&self.node, &self.pin_path(), Source::Cluster(&kubeconfig), DEVICE, &[])
     }
 
     /// Makes the next agent load its programs, like one of another build.

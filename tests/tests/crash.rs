@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::Result;
-use tests::agent::Agent;
+use tests::agent::{Agent, Source};
 use tests::contents::Contents;
 use tests::one_node::{DEVICE, OneNode};
 use tests::topology::{Echo, LARGE, SOON, name_of_server};
@@ -106,7 +106,8 @@ fn repeated_kills_break_no_connection_and_leave_nothing_behind() -> Result<()> {
         random =
             random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         replace(&file, &state(random >> 40))?;
-        let agent = Agent::launch(&network.node, &network.pin_path(), &file, DEVICE, &[])?;
+        let source = Source::Manifests(&file);
+        let agent = Agent::launch(&network.node, &network.pin_path(), source, DEVICE, &[])?;
         let life = Duration::from_millis((random >> 33) % LIFE);
         thread::sleep(life / 2);
         replace(&file, &state(random >> 20))?;

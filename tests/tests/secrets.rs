@@ -9,7 +9,7 @@ use lb_api::kinds::Ranges;
 use lb_api::server::{Options, Server};
 use lb_api::storage::Window;
 use serde_json::{Value, json};
-use tests::agent::{Agent, program};
+use tests::agent::{Agent, Source, program};
 use tests::one_node::{DEVICE, OneNode, has_kubectl};
 use tokio::runtime::Runtime;
 
@@ -80,10 +80,9 @@ impl Cluster {
     /// All output of an agent with this kubeconfig, each with its origin.
     fn output_with(&self, kubeconfig: &Path) -> Result<Vec<(&'static str, String)>> {
         let network = &self.network;
-        let path = kubeconfig.to_string_lossy();
-        let source = ["--kubeconfig", &path];
         let (node, pins) = (&network.node, network.pin_path());
-        let mut agent = Agent::launch_on(node, &pins, source, DEVICE, &TALKATIVE)?;
+        let source = Source::Cluster(kubeconfig);
+        let mut agent = Agent::launch(node, &pins, source, DEVICE, &TALKATIVE)?;
         agent.wait_for_output("ready service_ports=")?;
         agent.wait_for_output("teleport")?;
         let mut printed = Vec::new();

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use aya::maps::{Array, Map, MapData};
 use lb_common::layout::{Identity, SCHEMA, map};
 use lb_userspace::kernel::Plain;
-use tests::agent::Agent;
+use tests::agent::{Agent, Source};
 use tests::contents::Contents;
 use tests::manifests::{here, manifests};
 use tests::one_node::{DEVICE, OneNode};
@@ -53,7 +53,8 @@ impl Case {
     }
 
     fn launch(&self) -> Result<Agent> {
-        Agent::launch(&self.network.node, &self.network.pin_path(), &self.file, DEVICE, &[])
+        let source = Source::Manifests(&self.file);
+        Agent::launch(&self.network.node, &self.network.pin_path(), source, DEVICE, &[])
     }
 
     fn kept_connections_go_on(&self) -> Result<()> {

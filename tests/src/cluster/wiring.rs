@@ -101,9 +101,10 @@ pub fn pods(topology: &Topology, plugin: Plugin, nodes: &[Host; 2]) -> Result<[H
         // No longer than an interface's name may be: it is that of the node's end.
         let name = format!("pod{}-{}{number}", plugin as usize, side.name().replace("node-", ""));
         let addresses = Ip::BOTH.map(|ip| pod_address(plugin, side, number, ip));
+        let new = NewPod { topology, node, name: &name, side, addresses: &addresses };
         match plugin {
-            Plugin::BridgeAndVxlan => bridged_pod(topology, node, &name, side, &addresses),
-            Plugin::GatewayAndSecondCard => gateway_pod(topology, node, &name, side, &addresses),
+            Plugin::BridgeAndVxlan => new.bridged(),
+            Plugin::GatewayAndSecondCard => new.behind_gateway(),
             _ => node.pod(&name, &addresses.each_ref().map(String::as_str)),
         }
     };
@@ -124,46 +125,45 @@ fn add_pod_bridge(node: &Host, side: Side) -> Result<()> {
     Ok(())
 }
 
-/// As the plugins `bridge` and `host-local` do it.
-fn bridged_pod(
-    topology: &Topology,
-    node: &Host,
-    name: &str,
+struct NewPod<'a> {
+    topology: &'a Topology,
+    node: &'a Host,
+    name: &'a str,
     side: Side,
-    addresses: &[String; 2],
-) -> Result<Host> {
-    let [v4, v6] = addresses;
-    let pod = topology.host(name)?;
-    topology.link(
-        pod.port("eth0").address(&format!("{v4}/24")).address(&format!("{v6}/64")),
-        node.port(name).bridge("cni0"),
-    )?;
-    for ip in Ip::BOTH {
-        pod.default_route(&gateway(Plugin::BridgeAndVxlan, side, ip))?;
-    }
-    Ok(pod)
+    addresses: &'a [String; 2],
 }
 
-/// As the plugin `ptp` does it: the node's end has the gateway's address, without a subnet.
-fn gateway_pod(
-    topology: &Topology,
-    node: &Host,
-    name: &str,
-    side: Side,
-    addresses: &[String; 2],
-) -> Result<Host> {
-    let pod = topology.host(name)?;
-    topology.link(pod.port("eth0"), node.port(name))?;
-    for (ip, address) in Ip::BOTH.into_iter().zip(addresses) {
-        let gateway = gateway(Plugin::GatewayAndSecondCard, side, ip);
-        let length = if ip == Ip::V4 { 32 } else { 128 };
-        node.address(name, &format!("{gateway}/{length}"))?;
-        node.ip(&format!("route add {address} dev {name}"))?;
-        pod.address("eth0", &format!("{address}/{length}"))?;
-        pod.ip(&format!("route add {gateway} dev eth0"))?;
-        pod.default_route(&gateway)?;
+impl NewPod<'_> {
+    /// As the plugins `bridge` and `host-local` do it.
+    fn bridged(&self) -> Result<Host> {
+        let [v4, v6] = self.addresses;
+        let pod = self.topology.host(self.name)?;
+        self.topology.link(
+            pod.port("eth0").address(&format!("{v4}/24")).address(&format!("{v6}/64")),
+            self.node.port(self.name).bridge("cni0"),
+        )?;
+        for ip in Ip::BOTH {
+            pod.default_route(&gateway(Plugin::BridgeAndVxlan, self.side, ip))?;
+        }
+        Ok(pod)
     }
-    Ok(pod)
+
+    /// As the plugin `ptp` does it: the node's end has the gateway's address, without a subnet.
+    fn behind_gateway(&self) -> Result<Host> {
+        let Self { node, name, .. } = self;
+        let pod = self.topology.host(name)?;
+        self.topology.link(pod.port("eth0"), node.port(name))?;
+        for (ip, address) in Ip::BOTH.into_iter().zip(self.addresses) {
+            let gateway = gateway(Plugin::GatewayAndSecondCard, self.side, ip);
+            let length = if ip == Ip::V4 { 32 } else { 128 };
+            node.address(name, &format!("{gateway}/{length}"))?;
+            node.ip(&format!("route add {address} dev {name}"))?;
+            pod.address("eth0", &format!("{address}/{length}"))?;
+            pod.ip(&format!("route add {gateway} dev eth0"))?;
+            pod.default_route(&gateway)?;
+        }
+        Ok(pod)
+    }
 }
 
 /// Connects the nodes for each plugin. Returns what carries packets of a tunnel that the kernel lacks.

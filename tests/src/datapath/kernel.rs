@@ -20,9 +20,9 @@ use lb_userspace::trace::story::Names;
 use lb_userspace::trace::{Meeting, Trace, View, trace};
 
 use super::checksum_complete;
-use super::maps::{AnyMap, Entry};
 use super::surroundings::{OUTSIDE, Surroundings};
 use super::{Fate, Flows, Hook, Outcome, World};
+use crate::any_map::{AnyMap, Entry};
 use crate::packet::Mac;
 use crate::topology::Topology;
 

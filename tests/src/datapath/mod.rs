@@ -11,7 +11,6 @@ mod conversation;
 mod given;
 mod host;
 pub mod kernel;
-mod maps;
 pub mod random;
 pub mod random_kernel;
 pub mod surroundings;
@@ -31,7 +30,6 @@ pub use conversation::{Conversation, FLOWS, Processed, ends};
 pub use given::{Service, service};
 pub use host::HostWorld;
 pub use kernel::KernelWorld;
-pub use maps::{AnyMap, Entry};
 pub use worlds::Borrowed;
 
 /// The hook of a packet.

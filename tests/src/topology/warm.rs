@@ -5,8 +5,6 @@
 //! Emptied maps are like new ones, except for what the agent writes at its start anyway.
 
 use std::fs;
-use std::io::{self, ErrorKind};
-use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{self, Command, Stdio};
@@ -17,11 +15,11 @@ use anyhow::{Context, Result, ensure};
 use aya::maps::{Map, MapData, MapInfo, MapType, PerCpuArray, PerCpuValues};
 use aya::util::nr_cpus;
 use lb_common::layout::{Traffic, map};
-use lb_userspace::kernel::{Mapped, Plain, bpf};
-use nix::libc::c_long;
+use lb_userspace::kernel::{Mapped, Plain};
 use nix::unistd::getppid;
 
 use super::bpffs::test_pins;
+use crate::any_map::AnyMap;
 
 /// The default is more on any machine that runs tests; tests that want another size want a smaller
 /// one.
@@ -96,9 +94,7 @@ fn empty(path: &Path, name: &str) -> Result<()> {
                 counters.set(index, PerCpuValues::try_from(vec![0; processors])?, 0)?;
             }
         }
-        MapType::Hash | MapType::LruHash | MapType::LpmTrie => {
-            remove_all_keys(&open()?, info.key_size() as usize)?;
-        }
+        MapType::Hash | MapType::LruHash | MapType::LpmTrie => AnyMap::open(path)?.clear()?,
         MapType::PerCpuArray if [map::SERVICE_TRAFFIC, map::BACKEND_TRAFFIC].contains(&name) => {
             let processors = nr_cpus().map_err(|(_, error)| error)?;
             let mut traffic: PerCpuArray<_, Plain<Traffic>> =
@@ -112,32 +108,4 @@ fn empty(path: &Path, name: &str) -> Result<()> {
         _ => {}
     }
     Ok(())
-}
-
-/// Removes all entries of a map whose keys have this size.
-fn remove_all_keys(data: &MapData, key_size: usize) -> io::Result<()> {
-    /// Attributes of the commands of bpf(2) about single entries.
-    #[repr(C)]
-    struct Attributes {
-        map: u32,
-        key: u64,
-        next_key: u64,
-        flags: u64,
-    }
-    const DELETE: c_long = 3;
-    const GET_NEXT_KEY: c_long = 4;
-    let map = data.fd().as_fd().as_raw_fd() as u32;
-    let mut key = vec![0_u8; key_size];
-    let address = key.as_mut_ptr() as u64;
-    loop {
-        // Without a key the first one is returned.
-        let first = Attributes { map, key: 0, next_key: address, flags: 0 };
-        // SAFETY: `key` has room for a key of the map, and lives until the calls return.
-        match unsafe { bpf(GET_NEXT_KEY, &first) } {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-            found => found?,
-        };
-        // SAFETY: as above.
-        unsafe { bpf(DELETE, &Attributes { map, key: address, next_key: 0, flags: 0 }) }?;
-    }
 }

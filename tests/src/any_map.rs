@@ -1,12 +1,14 @@
 //! Untyped access to BPF maps, to clear them and to read their contents.
 
-use std::io;
+use std::io::ErrorKind;
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use aya::maps::{MapData, MapType};
 use aya::util::nr_cpus;
+use lb_userspace::kernel::bpf;
+use nix::libc::c_long;
 
 /// The kind of a map.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -124,7 +126,7 @@ impl AnyMap {
 
     /// Returns false if there is no such entry. `other` must be null, or have the size that the
     /// command reads or writes.
-    fn call(&self, command: i64, key: Option<&[u8]>, other: *mut u8) -> Result<bool> {
+    fn call(&self, command: c_long, key: Option<&[u8]>, other: *mut u8) -> Result<bool> {
         assert!(key.is_none_or(|key| key.len() == self.key_size), "a key of the map's size");
         let attributes = Attributes {
             map: self.data.fd().as_fd().as_raw_fd() as u32,
@@ -135,14 +137,11 @@ impl AnyMap {
         };
         // SAFETY: the kernel reads the key, and reads or writes `other`, with the map's sizes,
         // which the callers' buffers have.
-        let result = unsafe {
-            libc::syscall(libc::SYS_bpf, command, &raw const attributes, size_of::<Attributes>())
-        };
-        if result == 0 {
-            return Ok(true);
+        match unsafe { bpf(command, &attributes) } {
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error.into()),
         }
-        let error = io::Error::last_os_error();
-        if error.raw_os_error() == Some(libc::ENOENT) { Ok(false) } else { Err(error.into()) }
     }
 }
 
@@ -156,7 +155,7 @@ struct Attributes {
     flags: u64,
 }
 
-const LOOKUP: i64 = 1;
-const UPDATE: i64 = 2;
-const DELETE: i64 = 3;
-const NEXT_KEY: i64 = 4;
+const LOOKUP: c_long = 1;
+const UPDATE: c_long = 2;
+const DELETE: c_long = 3;
+const NEXT_KEY: c_long = 4;
