@@ -1,0 +1,403 @@
+//! A session with one peer (RFC 5880, section 6.8).
+//!
+//! Invariants:
+//! - Pure: [`Session::handle`] takes the time and an input, and returns what to do.
+//! - The same session is on both sides, or none is up: a packet that names another session is
+//!   not for this one, which is the caller's to check ([`Session::discriminator`]).
+//! - While the kernel reflects, what it has heard counts as a packet ([`Input::Heard`]).
+//!
+//! Tests: `session/tests.rs`, among them random loss between two sessions, and a peer whose packets
+//! the kernel reflects.
+
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+use crate::packet::{Diagnostic, LENGTH, Packet, State, micros};
+
+/// No faster while the session is not up (RFC 5880, section 6.8.3).
+const SLOW: Duration = Duration::from_secs(1);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// The peer takes the path for broken after the time of so many packets. At least 1.
+    pub multiplier: u8,
+    /// Between packets that are sent; the peer may want fewer.
+    pub transmit: Duration,
+    /// Between packets that are received; the peer may send fewer.
+    pub receive: Duration,
+    /// Waits for the peer's first packet.
+    pub passive: bool,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        let interval = Duration::from_millis(100);
+        Self { multiplier: 3, transmit: interval, receive: interval, passive: false }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+pub enum Input<'a> {
+    /// A valid packet of the peer, for this session.
+    Packet(&'a Packet),
+    /// The kernel has answered a packet as [`Effect::Reflect`] says, last at this time.
+    Heard(Duration),
+    /// The time of [`Session::deadline`] has come. What has arrived is handed over before it.
+    Tick,
+    /// The session is to end: the peer is told that this is no fault.
+    AdminDown,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    Send(Packet),
+    Changed(Change),
+    /// From now on the kernel answers such packets, and nothing else is sent.
+    Reflect(Reflection),
+    /// No longer.
+    StopReflecting,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Change {
+    pub from: State,
+    pub to: State,
+    pub diagnostic: Diagnostic,
+}
+
+/// What the kernel needs, and what a new process needs to go on with the session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reflection {
+    /// What the peer sends. If it also polls, the answer is final.
+    pub expected: [u8; LENGTH],
+    pub answer: [u8; LENGTH],
+}
+
+/// What the peer said last.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Remote {
+    pub state: State,
+    pub discriminator: u32,
+    pub multiplier: u8,
+    /// Intervals in microseconds.
+    pub min_tx: u32,
+    pub min_rx: u32,
+    pub demand: bool,
+    pub diagnostic: Diagnostic,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// How often the session came up.
+    pub ups: u64,
+    pub downs: u64,
+    pub sent: u64,
+    pub received: u64,
+}
+
+#[derive(Debug)]
+pub struct Session {
+    config: Config,
+    discriminator: u32,
+    random: u64,
+    state: State,
+    diagnostic: Diagnostic,
+    since: Duration,
+    remote: Remote,
+    /// What the packets say, in microseconds.
+    desired_min_tx: u32,
+    /// The peer has not yet confirmed it.
+    polling: bool,
+    reflection: Option<Reflection>,
+    heard: Option<Duration>,
+    send_at: Duration,
+    counters: Counters,
+    effects: Vec<Effect>,
+}
+
+impl Session {
+    /// The discriminator is this session's number: not 0, unique on this node, and hard to guess.
+    pub fn new(config: Config, discriminator: u32, seed: u64, now: Duration) -> Self {
+        let mut session = Self {
+            config,
+            discriminator,
+            random: seed,
+            state: State::Down,
+            diagnostic: Diagnostic::NONE,
+            since: now,
+            remote: Remote { min_rx: 1, ..Remote::default() },
+            desired_min_tx: 0,
+            polling: false,
+            reflection: None,
+            heard: None,
+            send_at: now,
+            counters: Counters::default(),
+            effects: Vec::new(),
+        };
+        session.desired_min_tx = session.transmit_interval();
+        session
+    }
+
+    /// Goes on with a session of an earlier process, which the kernel has kept up. `None`: this is
+    /// no such session, or not as it is now configured.
+    pub fn adopt(config: Config, reflection: &Reflection, seed: u64, now: Duration) -> Option<Self> {
+        let expected = Packet::decode(&reflection.expected).ok()?;
+        let answer = Packet::decode(&reflection.answer).ok()?;
+        let belongs = expected.your_discriminator == answer.my_discriminator
+            && expected.my_discriminator == answer.your_discriminator
+            && expected.state == State::Up
+            && answer.state == State::Up;
+        let mut session = Self::new(config, answer.my_discriminator, seed, now);
+        session.state = State::Up;
+        session.diagnostic = answer.diagnostic;
+        session.desired_min_tx = answer.desired_min_tx;
+        session.remember(&expected);
+        let is_same = session.reflection_of(&expected) == Some(*reflection);
+        session.reflection = Some(*reflection);
+        session.heard = Some(now);
+        (belongs && is_same).then_some(session)
+    }
+
+    pub fn discriminator(&self) -> u32 {
+        self.discriminator
+    }
+
+    pub fn state(&self) -> State {
+        self.state
+    }
+
+    pub fn since(&self) -> Duration {
+        self.since
+    }
+
+    pub fn diagnostic(&self) -> Diagnostic {
+        self.diagnostic
+    }
+
+    pub fn remote(&self) -> &Remote {
+        &self.remote
+    }
+
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Whether the kernel answers the peer.
+    pub fn is_reflected(&self) -> bool {
+        self.reflection.is_some()
+    }
+
+    /// After which time without a packet the path is broken.
+    pub fn detection_time(&self) -> Duration {
+        let interval = micros(self.config.receive).max(self.remote.min_tx);
+        Duration::from_micros(u64::from(interval)) * u32::from(self.remote.multiplier)
+    }
+
+    /// The longest time between two packets that are sent; `None`: the peer wants none.
+    pub fn send_interval(&self) -> Option<Duration> {
+        let wanted = self.remote.min_rx != 0;
+        let interval = self.desired_min_tx.max(self.remote.min_rx);
+        wanted.then(|| Duration::from_micros(interval.into()))
+    }
+
+    /// `now` never decreases.
+    pub fn handle(&mut self, now: Duration, input: Input) -> Vec<Effect> {
+        match input {
+            Input::Packet(packet) => self.receive(now, packet),
+            Input::Heard(at) => self.heard = self.heard.max(Some(at.min(now))),
+            Input::Tick => self.expire(now),
+            Input::AdminDown => self.disable(now),
+        }
+        std::mem::take(&mut self.effects)
+    }
+
+    /// When [`Input::Tick`] is due.
+    pub fn deadline(&self) -> Option<Duration> {
+        let detection = self.heard.map(|heard| heard + self.detection_time());
+        let send = self.sends().then_some(self.send_at);
+        detection.into_iter().chain(send).min()
+    }
+
+    /// Whether periodic packets are sent from here.
+    fn sends(&self) -> bool {
+        let waits = self.config.passive && self.remote.discriminator == 0;
+        let demanded = self.remote.demand && self.state == State::Up && self.remote.state == State::Up;
+        !waits
+            && self.reflection.is_none()
+            && self.send_interval().is_some()
+            && (!demanded || self.polling)
+    }
+
+    fn receive(&mut self, now: Duration, packet: &Packet) {
+        if self.state == State::AdminDown {
+            return;
+        }
+        self.counters.received += 1;
+        self.heard = Some(now);
+        self.remember(packet);
+        if packet.is_final {
+            self.polling = false;
+        }
+        match (self.state, packet.state) {
+            (State::Down, State::Down) => self.change(now, State::Init, Diagnostic::NONE),
+            (State::Down, State::Init) | (State::Init, State::Init | State::Up) => {
+                self.change(now, State::Up, Diagnostic::NONE);
+            }
+            (State::Init, State::AdminDown) | (State::Up, State::AdminDown | State::Down) => {
+                self.change(now, State::Down, Diagnostic::NEIGHBOUR_SIGNALLED_DOWN);
+            }
+            _ => (),
+        }
+        self.agree_on_interval();
+        if packet.poll {
+            // Not a poll of our own at the same time (RFC 5880, section 6.5).
+            let answer = Packet { poll: false, is_final: true, ..self.packet() };
+            self.send(answer);
+        }
+        self.reflect(packet);
+    }
+
+    fn remember(&mut self, packet: &Packet) {
+        self.remote = Remote {
+            state: packet.state,
+            discriminator: packet.my_discriminator,
+            multiplier: packet.multiplier,
+            min_tx: packet.desired_min_tx,
+            min_rx: packet.required_min_rx,
+            demand: packet.demand,
+            diagnostic: packet.diagnostic,
+        };
+    }
+
+    /// A new interval is confirmed by the peer before it counts.
+    fn agree_on_interval(&mut self) {
+        let interval = self.transmit_interval();
+        if interval != self.desired_min_tx {
+            self.desired_min_tx = interval;
+            self.polling = self.state == State::Up;
+        }
+    }
+
+    /// At most as fast as the peer sends, because the kernel sends one packet for each of the peer's.
+    fn transmit_interval(&self) -> u32 {
+        let configured = micros(self.config.transmit);
+        if self.state != State::Up {
+            return configured.max(micros(SLOW));
+        }
+        if self.remote.state != State::Up {
+            // It says that it is slow only as long as it is not up.
+            return configured;
+        }
+        let of_peer = micros(self.config.receive).max(self.remote.min_tx);
+        if of_peer <= configured.max(self.remote.min_rx) { configured } else { of_peer }
+    }
+
+    /// Leaves the answers to the kernel as soon as each packet of the peer is like the last one.
+    fn reflect(&mut self, packet: &Packet) {
+        let steady = self.state == State::Up && packet.state == State::Up && !self.polling;
+        // A poll that says something new is followed by packets that say the same without polling.
+        let reflection = if steady && !packet.is_final && !packet.poll && !packet.demand {
+            self.reflection_of(packet)
+        } else {
+            None
+        };
+        if reflection == self.reflection {
+            return;
+        }
+        match reflection {
+            Some(reflection) => self.effects.push(Effect::Reflect(reflection)),
+            None => self.effects.push(Effect::StopReflecting),
+        }
+        self.reflection = reflection;
+    }
+
+    /// If the answers to the peer's packets are enough for the peer.
+    fn reflection_of(&self, packet: &Packet) -> Option<Reflection> {
+        let sufficient = self.remote.min_rx != 0 && self.transmit_interval() == self.desired_min_tx;
+        let expected = Packet { poll: false, is_final: false, ..*packet }.encode();
+        let answer = Packet { poll: false, is_final: false, ..self.packet() }.encode();
+        sufficient.then_some(Reflection { expected, answer })
+    }
+
+    fn expire(&mut self, now: Duration) {
+        if self.heard.is_some_and(|heard| heard + self.detection_time() <= now) {
+            self.heard = None;
+            self.remote = Remote { min_rx: 1, ..Remote::default() };
+            if self.state >= State::Init {
+                self.change(now, State::Down, Diagnostic::DETECTION_TIME_EXPIRED);
+                self.agree_on_interval();
+            }
+        }
+        if self.sends() && self.send_at <= now {
+            self.send(self.packet());
+            self.send_at = now + self.jittered_interval();
+        }
+    }
+
+    fn disable(&mut self, now: Duration) {
+        self.change(now, State::AdminDown, Diagnostic::ADMINISTRATIVELY_DOWN);
+        self.agree_on_interval();
+        self.heard = None;
+        if self.remote.discriminator != 0 {
+            self.send(self.packet());
+        }
+    }
+
+    fn change(&mut self, now: Duration, to: State, diagnostic: Diagnostic) {
+        let from = std::mem::replace(&mut self.state, to);
+        if from == to {
+            return;
+        }
+        self.diagnostic = diagnostic;
+        self.since = now;
+        // The peer learns it at once.
+        self.send_at = now;
+        self.counters.ups += u64::from(to == State::Up);
+        self.counters.downs += u64::from(from == State::Up);
+        if to != State::Up {
+            self.polling = false;
+        }
+        if to != State::Up && self.reflection.take().is_some() {
+            self.effects.push(Effect::StopReflecting);
+        }
+        self.effects.push(Effect::Changed(Change { from, to, diagnostic }));
+    }
+
+    fn send(&mut self, packet: Packet) {
+        self.counters.sent += 1;
+        self.effects.push(Effect::Send(packet));
+    }
+
+    fn packet(&self) -> Packet {
+        Packet {
+            diagnostic: self.diagnostic,
+            state: self.state,
+            poll: self.polling,
+            is_final: false,
+            control_plane_independent: true,
+            demand: false,
+            multiplier: self.config.multiplier,
+            my_discriminator: self.discriminator,
+            your_discriminator: self.remote.discriminator,
+            desired_min_tx: self.desired_min_tx,
+            required_min_rx: micros(self.config.receive),
+            // No echo packets are wanted.
+            required_min_echo_rx: 0,
+        }
+    }
+
+    /// At most a quarter less, and at least a tenth if one lost packet breaks the path.
+    fn jittered_interval(&mut self) -> Duration {
+        let interval = self.send_interval().unwrap_or(SLOW);
+        // SplitMix64.
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.random ^ self.random >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        let part = u32::try_from(mixed >> 54).unwrap_or(0);
+        let (least, most) = if self.config.multiplier == 1 { (10, 25) } else { (0, 25) };
+        let percent = least * 1024 + (most - least) * part;
+        interval - interval / 100 * percent / 1024
+    }
+}

@@ -1,0 +1,325 @@
+use proptest::prelude::*;
+
+use super::*;
+
+const MS: Duration = Duration::from_millis(1);
+
+fn config(transmit: u64, receive: u64) -> Config {
+    Config { transmit: MS * transmit as u32, receive: MS * receive as u32, ..Config::default() }
+}
+
+/// A session, and the program in the kernel of its node.
+struct Node {
+    session: Session,
+    kernel: Option<Reflection>,
+    /// When the kernel answered last.
+    reflected: Option<Duration>,
+    can_reflect: bool,
+    changes: Vec<(Duration, State)>,
+}
+
+impl Node {
+    fn new(config: Config, discriminator: u32, can_reflect: bool) -> Self {
+        let session = Session::new(config, discriminator, discriminator.into(), Duration::ZERO);
+        Self { session, kernel: None, reflected: None, can_reflect, changes: Vec::new() }
+    }
+
+    fn perform(&mut self, now: Duration, effects: Vec<Effect>) -> Vec<Packet> {
+        let mut sent = Vec::new();
+        for effect in effects {
+            match effect {
+                Effect::Send(packet) => sent.push(packet),
+                Effect::Changed(change) => self.changes.push((now, change.to)),
+                Effect::Reflect(reflection) => self.kernel = Some(reflection),
+                Effect::StopReflecting => self.kernel = None,
+            }
+        }
+        sent
+    }
+
+    fn receive(&mut self, now: Duration, packet: Packet) -> Vec<Packet> {
+        let plain = Packet { poll: false, ..packet };
+        match self.kernel {
+            Some(kernel) if self.can_reflect && plain.encode() == kernel.expected => {
+                self.reflected = Some(now);
+                let answer = Packet::decode(&kernel.answer).unwrap();
+                vec![Packet { is_final: packet.poll, ..answer }]
+            }
+            _ => {
+                let effects = self.session.handle(now, Input::Packet(&packet));
+                self.perform(now, effects)
+            }
+        }
+    }
+
+    fn tick(&mut self, now: Duration) -> Vec<Packet> {
+        // What a kernel that reflects has heard; one that does not is this session itself.
+        if let Some(at) = self.reflected.take() {
+            self.session.handle(now, Input::Heard(at));
+        }
+        if self.session.deadline().is_none_or(|deadline| deadline > now) {
+            return Vec::new();
+        }
+        let effects = self.session.handle(now, Input::Tick);
+        self.perform(now, effects)
+    }
+}
+
+/// Two nodes and the path between them.
+struct World {
+    now: Duration,
+    nodes: [Node; 2],
+    /// Packets on the path: arrival, receiver.
+    path: Vec<(Duration, usize, Packet)>,
+    /// Which direction is broken.
+    broken: [bool; 2],
+    /// Packets by sender.
+    sent: [usize; 2],
+}
+
+impl World {
+    fn new(first: Config, second: Config) -> Self {
+        let nodes = [Node::new(first, 0x1111, true), Node::new(second, 0x2222, false)];
+        let broken = [false; 2];
+        Self { now: Duration::ZERO, nodes, path: Vec::new(), broken, sent: [0; 2] }
+    }
+
+    /// `lost`: whether a packet of this sender is lost.
+    fn run(&mut self, time: Duration, mut lost: impl FnMut(usize) -> bool) {
+        let end = self.now + time;
+        while self.now < end {
+            self.now += MS;
+            let (arrived, path) = self.path.drain(..).partition(|(at, ..)| *at <= self.now);
+            self.path = path;
+            for (_, receiver, packet) in arrived {
+                let answers = self.nodes[receiver].receive(self.now, packet);
+                self.send(receiver, answers, &mut lost);
+            }
+            for sender in 0..2 {
+                // The second node has no such kernel: it always sends by itself.
+                let packets = self.nodes[sender].tick(self.now);
+                self.send(sender, packets, &mut lost);
+            }
+        }
+    }
+
+    fn send(&mut self, sender: usize, packets: Vec<Packet>, lost: &mut impl FnMut(usize) -> bool) {
+        for packet in packets {
+            self.sent[sender] += 1;
+            if !self.broken[sender] && !lost(sender) {
+                self.path.push((self.now + MS, 1 - sender, packet));
+            }
+        }
+    }
+
+    fn states(&self) -> [State; 2] {
+        [self.nodes[0].session.state(), self.nodes[1].session.state()]
+    }
+}
+
+/// A peer that sends by itself whatever its session says, as all others do.
+fn plain(node: &mut Node) {
+    node.session.reflection = None;
+    node.kernel = None;
+}
+
+fn run_beside_a_plain_peer(world: &mut World, time: Duration) {
+    for _ in 0..time.as_millis() {
+        world.run(MS, |_| false);
+        plain(&mut world.nodes[1]);
+    }
+}
+
+#[test]
+fn a_session_comes_up_and_the_kernel_takes_over() {
+    let mut world = World::new(config(100, 100), config(100, 100));
+    run_beside_a_plain_peer(&mut world, Duration::from_secs(5));
+    assert_eq!(world.states(), [State::Up; 2]);
+    assert!(world.nodes[0].session.is_reflected());
+    assert_eq!(world.nodes[0].session.detection_time(), MS * 300);
+    assert_eq!(world.nodes[0].session.send_interval(), Some(MS * 100));
+    assert_eq!(world.nodes[1].session.send_interval(), Some(MS * 100));
+
+    // From now on, each packet is answered, and nothing else is sent.
+    let (by_itself, sent) = (world.nodes[0].session.counters().sent, world.sent);
+    run_beside_a_plain_peer(&mut world, Duration::from_secs(10));
+    assert_eq!(world.nodes[0].session.counters().sent, by_itself);
+    let new = [world.sent[0] - sent[0], world.sent[1] - sent[1]];
+    assert!(new[0].abs_diff(new[1]) <= 1, "{new:?}");
+    assert!((100..=134).contains(&new[1]), "{new:?}");
+}
+
+#[test]
+fn a_broken_path_is_detected_in_time() {
+    for direction in 0..2 {
+        let mut world = World::new(config(100, 100), config(100, 100));
+        run_beside_a_plain_peer(&mut world, Duration::from_secs(5));
+        world.broken[direction] = true;
+        let broken_at = world.now;
+        run_beside_a_plain_peer(&mut world, MS * 310);
+        // Whoever no longer hears tells the other one, unless that one does not hear, too.
+        assert_ne!(world.states()[1 - direction], State::Up, "direction {direction}");
+        let (at, _) = world.nodes[1 - direction].changes.last().copied().unwrap();
+        assert!(at - broken_at <= MS * 302, "{:?}", at - broken_at);
+        assert_eq!(
+            world.nodes[1 - direction].session.diagnostic(),
+            Diagnostic::DETECTION_TIME_EXPIRED
+        );
+        world.broken[direction] = false;
+        run_beside_a_plain_peer(&mut world, Duration::from_secs(5));
+        assert_eq!(world.states(), [State::Up; 2]);
+    }
+}
+
+#[test]
+fn a_peer_that_hears_nothing_says_so() {
+    let mut world = World::new(config(100, 100), config(100, 100));
+    run_beside_a_plain_peer(&mut world, Duration::from_secs(5));
+    // What the first node sends is lost: the second one says down, and the first one hears it.
+    world.broken[0] = true;
+    run_beside_a_plain_peer(&mut world, MS * 420);
+    assert_eq!(world.states()[0], State::Down);
+    assert_eq!(world.nodes[0].session.diagnostic(), Diagnostic::NEIGHBOUR_SIGNALLED_DOWN);
+}
+
+#[test]
+fn the_slower_side_decides() {
+    // The peer sends only every 300 ms, so answers can be no more frequent: both learn that.
+    let mut world = World::new(config(50, 50), config(300, 20));
+    run_beside_a_plain_peer(&mut world, Duration::from_secs(8));
+    assert_eq!(world.states(), [State::Up; 2]);
+    assert!(world.nodes[0].session.is_reflected());
+    assert_eq!(world.nodes[0].session.detection_time(), MS * 900);
+    assert_eq!(world.nodes[1].session.detection_time(), MS * 900);
+}
+
+#[test]
+fn a_session_outlives_its_process() {
+    let mut world = World::new(config(100, 100), config(100, 100));
+    run_beside_a_plain_peer(&mut world, Duration::from_secs(5));
+    let reflection = world.nodes[0].kernel.unwrap();
+    let changes = world.nodes[1].changes.len();
+    // For ten seconds only the kernel answers.
+    for _ in 0..10_000 {
+        world.nodes[0].session.send_at = world.now + SLOW;
+        world.nodes[0].session.heard = None;
+        world.run(MS, |_| false);
+        plain(&mut world.nodes[1]);
+    }
+    let session = Session::adopt(config(100, 100), &reflection, 7, world.now).unwrap();
+    assert_eq!(session.state(), State::Up);
+    assert_eq!(session.discriminator(), 0x1111);
+    world.nodes[0].session = session;
+    run_beside_a_plain_peer(&mut world, Duration::from_secs(10));
+    assert_eq!(world.states(), [State::Up; 2]);
+    assert_eq!(world.nodes[1].changes.len(), changes);
+
+    assert!(Session::adopt(config(200, 100), &reflection, 7, world.now).is_none());
+    let mut wrong = reflection;
+    wrong.answer[7] ^= 1;
+    assert!(Session::adopt(config(100, 100), &wrong, 7, world.now).is_none());
+}
+
+#[test]
+fn a_poll_is_answered_and_new_intervals_are_agreed_on() {
+    let mut world = World::new(config(100, 100), config(100, 100));
+    run_beside_a_plain_peer(&mut world, Duration::from_secs(5));
+    // The peer's operator changes its interval.
+    world.nodes[1].session.config = config(200, 100);
+    world.nodes[1].session.agree_on_interval();
+    run_beside_a_plain_peer(&mut world, Duration::from_secs(2));
+    assert_eq!(world.states(), [State::Up; 2]);
+    assert_eq!(world.nodes[1].session.counters().downs, 0);
+    assert!(world.nodes[0].session.is_reflected());
+    assert!(!world.nodes[1].session.polling);
+    assert_eq!(world.nodes[0].session.detection_time(), MS * 600);
+}
+
+#[test]
+fn the_peer_is_told_of_a_decision() {
+    let mut world = World::new(config(100, 100), config(100, 100));
+    run_beside_a_plain_peer(&mut world, Duration::from_secs(5));
+    let now = world.now;
+    let effects = world.nodes[0].session.handle(now, Input::AdminDown);
+    assert!(effects.contains(&Effect::StopReflecting));
+    let packets = world.nodes[0].perform(now, effects);
+    world.send(0, packets, &mut |_| false);
+    run_beside_a_plain_peer(&mut world, MS * 3);
+    assert_eq!(world.states(), [State::AdminDown, State::Down]);
+    assert_eq!(world.nodes[1].session.remote().diagnostic, Diagnostic::ADMINISTRATIVELY_DOWN);
+}
+
+#[test]
+fn a_passive_session_waits_for_the_peer() {
+    let passive = Config { passive: true, ..config(100, 100) };
+    let mut world = World::new(passive, passive);
+    world.run(Duration::from_secs(5), |_| false);
+    assert_eq!(world.sent, [0, 0]);
+    let mut world = World::new(passive, config(100, 100));
+    run_beside_a_plain_peer(&mut world, Duration::from_secs(5));
+    assert_eq!(world.states(), [State::Up; 2]);
+}
+
+#[test]
+fn a_peer_that_wants_no_packets_gets_none() {
+    let mut session = Session::new(config(100, 100), 1, 1, Duration::ZERO);
+    let packet = Packet { required_min_rx: 0, my_discriminator: 9, ..session.packet() };
+    session.handle(MS, Input::Packet(&packet));
+    assert_eq!(session.state(), State::Init);
+    assert_eq!(session.send_interval(), None);
+    let effects = session.handle(MS * 2, Input::Tick);
+    assert!(!effects.iter().any(|effect| matches!(effect, Effect::Send(_))), "{effects:?}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
+
+    /// Whatever is lost: with a path that works again, both sides are up again, and neither is up
+    /// for longer than its detection time after the path has broken.
+    #[test]
+    fn sessions_recover_from_any_loss(
+        first in (20_u64..300, 20_u64..300),
+        second in (20_u64..300, 20_u64..300),
+        losses in proptest::collection::vec((0_u8..101, 100_u32..3000), 1..5),
+        seed in any::<u64>(),
+    ) {
+        let mut world = World::new(config(first.0, first.1), config(second.0, second.1));
+        let mut random = seed;
+        for (percent, time) in losses {
+            for _ in 0..time {
+                world.run(MS, |_| {
+                    random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    (random >> 33) % 100 < percent.into()
+                });
+                plain(&mut world.nodes[1]);
+            }
+        }
+        run_beside_a_plain_peer(&mut world, Duration::from_secs(12));
+        prop_assert_eq!(world.states(), [State::Up; 2]);
+        prop_assert!(world.nodes[0].session.is_reflected());
+        world.broken = [true; 2];
+        let longest = world.nodes.iter().map(|node| node.session.detection_time()).max().unwrap();
+        run_beside_a_plain_peer(&mut world, longest + MS * 2);
+        prop_assert_eq!(world.states(), [State::Down; 2]);
+    }
+
+    /// No sequence of valid packets makes a session send faster than configured, or stop working.
+    #[test]
+    fn hostile_packets_are_bounded(
+        packets in proptest::collection::vec(proptest::array::uniform24(any::<u8>()), 1..50),
+    ) {
+        let mut session = Session::new(config(100, 100), 1, 1, Duration::ZERO);
+        for (number, mut octets) in packets.into_iter().enumerate() {
+            octets[0] = 0x20 | octets[0] & 0x1f;
+            octets[1] &= !0x05;
+            octets[3] = LENGTH as u8;
+            let Ok(packet) = Packet::decode(&octets) else { continue };
+            let now = MS * number as u32;
+            let effects = session.handle(now, Input::Packet(&packet));
+            let sent = effects.iter().filter(|effect| matches!(effect, Effect::Send(_))).count();
+            prop_assert!(sent <= 1);
+            prop_assert!(session.send_interval().is_none_or(|interval| interval >= MS * 100));
+            session.handle(now, Input::Tick);
+        }
+    }
+}
