@@ -160,6 +160,39 @@ pub struct Udp {
     pub checksum: [u8; 2],
 }
 
+/// A control packet of bidirectional forwarding detection without authentication (RFC 5880).
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Bfd {
+    pub version_and_diagnostic: u8,
+    pub state_and_flags: u8,
+    pub multiplier: u8,
+    pub length: u8,
+    /// The sender's discriminator, the receiver's, and three intervals.
+    pub fields: [[u8; 4]; 5],
+}
+
+impl Bfd {
+    pub const POLL: u8 = 0x20;
+    pub const FINAL: u8 = 0x10;
+    /// The ports of sessions with a peer on the link, and with others.
+    pub const ONE_HOP: u16 = 3784;
+    pub const SEVERAL_HOPS: u16 = 4784;
+
+    #[inline(always)]
+    pub fn receiver(&self) -> u32 {
+        u32::from_be_bytes(self.fields[1])
+    }
+
+    #[inline(always)]
+    pub fn words(&self) -> [[u8; 4]; 6] {
+        let first =
+            [self.version_and_diagnostic, self.state_and_flags, self.multiplier, self.length];
+        let [a, b, c, d, e] = self.fields;
+        [first, a, b, c, d, e]
+    }
+}
+
 /// The common header and the start of the first chunk, which every packet has.
 #[repr(C)]
 #[derive(Debug)]
@@ -279,6 +312,7 @@ headers! {
     TcpOption: 2,
     Udp: 8,
     KeyedGue: 12,
+    Bfd: 24,
     Sctp: 16,
     Icmp: 8,
     Arp: 28,
@@ -327,8 +361,13 @@ pub trait NetworkHeader: Header {
     /// TTL or hop limit: a packet with 1 is not forwarded.
     fn hop_limit(&self) -> u8;
 
+    fn set_hop_limit(&mut self, limit: u8);
+
     /// Decrements the limit for a packet that is forwarded. It must be above 0.
-    fn decrement_hop_limit(&mut self);
+    #[inline(always)]
+    fn decrement_hop_limit(&mut self) {
+        self.set_hop_limit(self.hop_limit().wrapping_sub(1));
+    }
 
     /// The length of the packet from this header on, according to the header.
     fn length(&self) -> u32;
@@ -366,9 +405,9 @@ impl NetworkHeader for Ipv4 {
     }
 
     #[inline(always)]
-    fn decrement_hop_limit(&mut self) {
+    fn set_hop_limit(&mut self, limit: u8) {
         let before = u16::from_be_bytes([self.time_to_live, self.protocol]);
-        self.time_to_live = self.time_to_live.wrapping_sub(1);
+        self.time_to_live = limit;
         let after = u16::from_be_bytes([self.time_to_live, self.protocol]);
         self.checksum = Delta::of_port(before, after).apply(self.checksum);
     }
@@ -413,8 +452,8 @@ impl NetworkHeader for Ipv6 {
     }
 
     #[inline(always)]
-    fn decrement_hop_limit(&mut self) {
-        self.hop_limit = self.hop_limit.wrapping_sub(1);
+    fn set_hop_limit(&mut self, limit: u8) {
+        self.hop_limit = limit;
     }
 
     #[inline(always)]

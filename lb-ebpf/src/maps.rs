@@ -10,17 +10,17 @@ use lb_common::datapath::{Allowance, Draft, Encapsulation, REPORT, Rejection};
 use lb_common::family::{Address4, Address6, V4, V6};
 use lb_common::layout::capacity::{
     AFFINITIES as MAX_AFFINITIES, ANNOUNCED as MAX_ANNOUNCED, BACKENDS as MAX_BACKENDS,
-    CONNECTED as MAX_CONNECTED, DEVICES as MAX_DEVICES, EVENTS as EVENT_BYTES, FLOW_BUCKETS,
-    FRAGMENTS as MAX_FRAGMENTS, FRONTENDS as MAX_FRONTENDS, MEMBERS as MAX_MEMBERS,
-    PEERS as MAX_PEERS, POOL_SLOTS as MAX_SLOTS, POOLS as MAX_POOLS, RESERVED_PORT_WORDS,
-    SERVICE_PORTS as MAX_SERVICE_PORTS, SOURCE_RANGES as MAX_SOURCE_RANGES, TARGETS as MAX_TARGETS,
-    UNCONNECTED as MAX_UNCONNECTED, UNTRACKED as MAX_UNTRACKED,
+    BFD_SESSIONS as MAX_BFD_SESSIONS, CONNECTED as MAX_CONNECTED, DEVICES as MAX_DEVICES,
+    EVENTS as EVENT_BYTES, FLOW_BUCKETS, FRAGMENTS as MAX_FRAGMENTS, FRONTENDS as MAX_FRONTENDS,
+    MEMBERS as MAX_MEMBERS, PEERS as MAX_PEERS, POOL_SLOTS as MAX_SLOTS, POOLS as MAX_POOLS,
+    RESERVED_PORT_WORDS, SERVICE_PORTS as MAX_SERVICE_PORTS, SOURCE_RANGES as MAX_SOURCE_RANGES,
+    TARGETS as MAX_TARGETS, UNCONNECTED as MAX_UNCONNECTED, UNTRACKED as MAX_UNTRACKED,
 };
 use lb_common::layout::{
-    Affinity, AffinityKey, Announced, AnnouncedAddress, Backend, BufferSum, Claim,
-    DESTINATION_WORDS, Device, Event, FlowBucket, Fragment, FragmentKey, Frontend, FrontendKey,
-    Hints, Host, Identity, Listener, Member, NeighbourEvent, NetworkEpoch, Peer, Pool, Reason,
-    ReplyBucket, ReplyKey, SOURCE_WORDS, ServicePortName, Settings, SlotPair, SocketEnd,
+    Affinity, AffinityKey, Announced, AnnouncedAddress, Backend, BfdHeard, BfdSession, BufferSum,
+    Claim, DESTINATION_WORDS, Device, Event, FlowBucket, Fragment, FragmentKey, Frontend,
+    FrontendKey, Hints, Host, Identity, Listener, Member, NeighbourEvent, NetworkEpoch, Peer, Pool,
+    Reason, ReplyBucket, ReplyKey, SOURCE_WORDS, ServicePortName, Settings, SlotPair, SocketEnd,
     SocketFlow, SourceRange, Traffic, TunnelKey, TunnelTarget, Untracked,
 };
 
@@ -150,6 +150,14 @@ pub static ANNOUNCED: HashMap<AnnouncedAddress, Announced, { MAX_ANNOUNCED as us
 
 #[btf_map]
 pub static CLAIMS: HashMap<AnnouncedAddress, Claim, { MAX_ANNOUNCED as usize }, ON_DEMAND> =
+    HashMap::new();
+
+#[btf_map]
+pub static BFD_SESSIONS: HashMap<u32, BfdSession, { MAX_BFD_SESSIONS as usize }, ON_DEMAND> =
+    HashMap::new();
+
+#[btf_map]
+pub static BFD_HEARD: HashMap<u32, BfdHeard, { MAX_BFD_SESSIONS as usize }, ON_DEMAND> =
     HashMap::new();
 
 #[btf_map]

@@ -7,27 +7,27 @@ use lb_common::atomic::AtomicLong;
 use lb_common::branchless::opaque;
 use lb_common::conntrack::{Environment, FlowTables};
 use lb_common::datapath::{
-    Counters, Direction, Draft, Encapsulation, FamilyTables, Function, NeighbourTables,
+    BfdTables, Counters, Direction, Draft, Encapsulation, FamilyTables, Function, NeighbourTables,
     NetworkTables, PoolTables, Rejection,
 };
 use lb_common::family::{Address4, Address6, V4, V6};
 use lb_common::layout::{
-    Affinity, AffinityKey, Announced, AnnouncedAddress, Backend, Bitmap, Claimant, Device,
-    FlowBucket, Fragment, FragmentKey, Frontend, FrontendKey, Hints, Member, NeighbourEvent, Peer,
-    Pool, Reason, ReplyBucket, ReplyKey, SERVICE_PORT_BITS, Settings, SourceRange, Ticks, Traffic,
-    TunnelKey, TunnelTarget, Untracked,
+    Affinity, AffinityKey, Announced, AnnouncedAddress, Backend, BfdSession, Bitmap, Claimant,
+    Device, FlowBucket, Fragment, FragmentKey, Frontend, FrontendKey, Hints, Member,
+    NeighbourEvent, Peer, Pool, Reason, ReplyBucket, ReplyKey, SERVICE_PORT_BITS, Settings,
+    SourceRange, Ticks, Traffic, TunnelKey, TunnelTarget, Untracked,
 };
 
 use crate::clock;
 use crate::events;
 use crate::functions;
 use crate::maps::{
-    AFFINITIES4, AFFINITIES6, ANNOUNCED, BACKEND_TRAFFIC, BACKENDS4, BACKENDS6, CLAIMS, CROWDED4,
-    CROWDED6, DESTINATIONS, DEVICES, DRAFTS4, DRAFTS6, FLOWS4, FLOWS6, FRAGMENTS4, FRAGMENTS6,
-    FRONTENDS4, FRONTENDS6, HINTS, MEMBERS, NEIGHBOUR_EVENTS, NETWORK, PEERS, POOL_SLOTS, POOLS,
-    REASONS, REPLIES4, REPLIES6, RESERVED_PORTS, SCRATCH, SERVICE_TRAFFIC, SETTINGS,
-    SOURCE_RANGES4, SOURCE_RANGES6, SOURCES, Scratch, TARGETS, TUNNEL_KEYS, TUNNEL_PEERS,
-    UNTRACKED4, UNTRACKED6,
+    AFFINITIES4, AFFINITIES6, ANNOUNCED, BACKEND_TRAFFIC, BACKENDS4, BACKENDS6, BFD_HEARD,
+    BFD_SESSIONS, CLAIMS, CROWDED4, CROWDED6, DESTINATIONS, DEVICES, DRAFTS4, DRAFTS6, FLOWS4,
+    FLOWS6, FRAGMENTS4, FRAGMENTS6, FRONTENDS4, FRONTENDS6, HINTS, MEMBERS, NEIGHBOUR_EVENTS,
+    NETWORK, PEERS, POOL_SLOTS, POOLS, REASONS, REPLIES4, REPLIES6, RESERVED_PORTS, SCRATCH,
+    SERVICE_TRAFFIC, SETTINGS, SOURCE_RANGES4, SOURCE_RANGES6, SOURCES, Scratch, TARGETS,
+    TUNNEL_KEYS, TUNNEL_PEERS, UNTRACKED4, UNTRACKED6,
 };
 
 pub struct KernelTables;
@@ -143,6 +143,25 @@ impl NeighbourTables for KernelTables {
             (&raw mut (*claim).time).write_volatile(self.since_boot());
         }
         true
+    }
+}
+
+impl BfdTables for KernelTables {
+    #[inline(always)]
+    fn bfd_session(&self, discriminator: u32) -> Option<BfdSession> {
+        // SAFETY: as with devices.
+        unsafe { BFD_SESSIONS.get(discriminator).copied() }
+    }
+
+    #[inline(always)]
+    fn note_heard(&self, discriminator: u32) {
+        let Some(heard) = BFD_HEARD.get_ptr_mut(discriminator) else { return };
+        // SAFETY: as with claims. The packets of one peer arrive one after another.
+        unsafe {
+            let answers = &raw mut (*heard).answers;
+            answers.write_volatile(answers.read_volatile() + 1);
+            (&raw mut (*heard).time).write_volatile(self.since_boot());
+        }
     }
 }
 

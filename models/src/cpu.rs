@@ -10,16 +10,16 @@ use fuzz::wire::{End, Packet};
 use lb_common::atomic::AtomicLong;
 use lb_common::conntrack::{Environment, FlowTables};
 use lb_common::datapath::{
-    Counters, Draft, FamilyTables, Function, NeighbourTables, NetworkTables, PoolTables, Verdict,
-    execute,
+    BfdTables, Counters, Draft, FamilyTables, Function, NeighbourTables, NetworkTables, PoolTables,
+    Verdict, execute,
 };
 use lb_common::family::{Address4, Address6, V4, V6};
 use lb_common::hash::FlowHash;
 use lb_common::header::protocol::TCP;
 use lb_common::host::{self, Entry, Exit, Frame, HoldsScratch, PacketScratch, Routes};
 use lb_common::layout::{
-    Affinity, AffinityKey, Announced, AnnouncedAddress, Backend, Device, Direction, Flow,
-    FlowBucket, FlowState, Fragment, FragmentKey, Frontend, FrontendKey, FrontendKind, Hints,
+    Affinity, AffinityKey, Announced, AnnouncedAddress, Backend, BfdSession, Device, Direction,
+    Flow, FlowBucket, FlowState, Fragment, FragmentKey, Frontend, FrontendKey, FrontendKind, Hints,
     Member, NeighbourEvent, Peer, Pool, Reason, ReplyBucket, ReplyKey, Settings, Ticks, TunnelKey,
     TunnelTarget, Untracked,
 };
@@ -265,6 +265,14 @@ impl NeighbourTables for Cpu {
     fn set_claim(&self, _: &AnnouncedAddress, _: [u8; 6]) -> bool {
         false
     }
+}
+
+impl BfdTables for Cpu {
+    fn bfd_session(&self, _: u32) -> Option<BfdSession> {
+        None
+    }
+
+    fn note_heard(&self, _: u32) {}
 }
 
 impl HoldsScratch for Cpu {

@@ -113,6 +113,7 @@ fn meet_every_table(c: &mut Conversation, at: &Ends) {
     c.announce(&announced, false);
     c.watch(&announced);
     c.stack(&cases::neighbours::request(at, &announced)).assert_sent();
+    cases::bfd::meet(c, at);
     for frontend in [at.cluster(80), at.load_balancer(443)] {
         c.forward(&at.to_web(40000).to(frontend.as_str()).syn()).assert_passed();
     }

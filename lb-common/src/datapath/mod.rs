@@ -45,7 +45,7 @@ pub use route::{NextHop, Query, Route};
 pub use select::frontend_at;
 pub use stages::socket;
 pub use tables::{
-    Counters, FamilyTables, NeighbourTables, NetworkTables, PoolTables, Scratch, Tables,
+    BfdTables, Counters, FamilyTables, NeighbourTables, NetworkTables, PoolTables, Scratch, Tables,
 };
 pub use verdict::{DEFERRED, REPORT, Rejection, RejectionKind, Stage, Verdict};
 pub use wire::arp;
@@ -56,7 +56,7 @@ pub use wire::packet::{Packet, Role};
 pub use wire::parse::PacketFamily;
 
 use stages::{
-    decapsulate, delivered, egress as leaving, encapsulate, fragment, icmp_error,
+    bfd, decapsulate, delivered, egress as leaving, encapsulate, fragment, icmp_error,
     ingress as arriving, neighbour, open, reject, shadow, spread,
 };
 use wire::outer;
@@ -156,6 +156,7 @@ where
         Stage::Delivered => delivered::deliver::<F, P, T>(packet, tables, network),
         Stage::Accept => delivered::accept::<F, P, T>(packet, tables, network),
         Stage::Shadow => shadow::end::<F, P, T>(packet, tables, network),
+        Stage::Bfd => bfd::answer::<F, P, T>(packet, tables, network),
         // Of both families, and of ARP.
         Stage::Neighbour => Verdict::Pass,
     }

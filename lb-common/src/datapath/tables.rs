@@ -3,9 +3,9 @@
 use crate::conntrack::{Environment, FlowTables};
 use crate::family::Family;
 use crate::layout::{
-    Affinity, AffinityKey, Announced, AnnouncedAddress, Backend, Device, Direction, Fragment,
-    FragmentKey, Frontend, FrontendKey, Hints, Member, NeighbourEvent, Peer, Pool, Reason,
-    ReplyKey, TunnelKey, TunnelTarget, Untracked,
+    Affinity, AffinityKey, Announced, AnnouncedAddress, Backend, BfdSession, Device, Direction,
+    Fragment, FragmentKey, Frontend, FrontendKey, Hints, Member, NeighbourEvent, Peer, Pool,
+    Reason, ReplyKey, TunnelKey, TunnelTarget, Untracked,
 };
 
 use super::carried::{Draft, Encapsulation};
@@ -47,6 +47,13 @@ pub trait NeighbourTables {
     fn set_claim(&self, at: &AnnouncedAddress, link_address: [u8; 6]) -> bool;
 }
 
+/// Sessions of bidirectional forwarding detection.
+pub trait BfdTables {
+    fn bfd_session(&self, discriminator: u32) -> Option<BfdSession>;
+    /// Notes that the session's peer was heard, and is answered.
+    fn note_heard(&self, discriminator: u32);
+}
+
 /// State that a packet keeps from stage to stage.
 pub trait Scratch {
     /// Stores the ICMP error that the next stage sends.
@@ -80,12 +87,12 @@ pub trait Counters {
 
 /// All tables that both address families share.
 pub trait Tables:
-    Environment + PoolTables + NetworkTables + NeighbourTables + Scratch + Counters
+    Environment + PoolTables + NetworkTables + NeighbourTables + BfdTables + Scratch + Counters
 {
 }
 
-impl<T: Environment + PoolTables + NetworkTables + NeighbourTables + Scratch + Counters> Tables
-    for T
+impl<T> Tables for T where
+    T: Environment + PoolTables + NetworkTables + NeighbourTables + BfdTables + Scratch + Counters
 {
 }
 

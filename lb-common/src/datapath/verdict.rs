@@ -75,6 +75,8 @@ macro_rules! for_each_stage {
             /// A packet between a client and a backend that bypasses Services: it ends an earlier
             /// flow between them.
             Shadow(xdp_shadow, tc_shadow)
+            /// An arriving packet of bidirectional forwarding detection.
+            Bfd(xdp_bfd, tc_bfd)
             /// A packet of ARP or neighbour discovery from outside.
             Neighbour(, tc_neighbour)
         }

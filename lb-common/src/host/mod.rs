@@ -15,15 +15,15 @@ use ipnet::IpNet;
 use crate::atomic::AtomicLong;
 use crate::conntrack::{Environment, FlowTables};
 use crate::datapath::{
-    self, Allowance, Counters, Direction, Draft, FamilyTables, Function, NeighbourTables,
-    NetworkTables, Packet, PacketFamily, PoolTables, Stage, Verdict,
+    self, Allowance, BfdTables, Counters, Direction, Draft, FamilyTables, Function,
+    NeighbourTables, NetworkTables, Packet, PacketFamily, PoolTables, Stage, Verdict,
 };
 use crate::family::{Family, V4, V6};
 use crate::layout::{
-    Affinity, AffinityKey, Announced, AnnouncedAddress, Backend, Bitmap, Claim, Claimant,
-    DESTINATION_WORDS, Device, FlowBucket, Fragment, FragmentKey, Frontend, FrontendKey, Hints,
-    Member, NO_BACKEND, NeighbourEvent, Peer, Pool, Reason, ReplyBucket, ReplyKey, SOURCE_WORDS,
-    Settings, Ticks, Traffic, TunnelKey, TunnelTarget, Untracked, capacity,
+    Affinity, AffinityKey, Announced, AnnouncedAddress, Backend, BfdHeard, BfdSession, Bitmap,
+    Claim, Claimant, DESTINATION_WORDS, Device, FlowBucket, Fragment, FragmentKey, Frontend,
+    FrontendKey, Hints, Member, NO_BACKEND, NeighbourEvent, Peer, Pool, Reason, ReplyBucket,
+    ReplyKey, SOURCE_WORDS, Settings, Ticks, Traffic, TunnelKey, TunnelTarget, Untracked, capacity,
 };
 
 pub use frame::{Exit, Frame, Routes};
@@ -94,6 +94,8 @@ pub struct HostTables {
     pub announced: HashMap<AnnouncedAddress, Announced>,
     pub claims: RefCell<HashMap<AnnouncedAddress, Claim>>,
     pub neighbour_events: RefCell<HashMap<NeighbourEvent, u64>>,
+    pub bfd_sessions: HashMap<u32, BfdSession>,
+    pub bfd_heard: RefCell<HashMap<u32, BfdHeard>>,
     scratch: PacketScratch,
     pub reserved_ports: HashSet<u16>,
     pub v4: HostFamily<V4>,
@@ -164,6 +166,8 @@ impl HostTables {
             announced: HashMap::new(),
             claims: RefCell::default(),
             neighbour_events: RefCell::default(),
+            bfd_sessions: HashMap::new(),
+            bfd_heard: RefCell::default(),
             scratch: PacketScratch::default(),
             reserved_ports: HashSet::new(),
             peers: HashSet::new(),
@@ -289,6 +293,18 @@ impl NeighbourTables for HostTables {
         let claimant = Claimant { link_address, reserved: [0; 2] };
         *claim = Claim { time: self.since_boot(), claimant };
         true
+    }
+}
+
+impl BfdTables for HostTables {
+    fn bfd_session(&self, discriminator: u32) -> Option<BfdSession> {
+        self.bfd_sessions.get(&discriminator).copied()
+    }
+
+    fn note_heard(&self, discriminator: u32) {
+        let mut heard = self.bfd_heard.borrow_mut();
+        let entry = heard.entry(discriminator).or_default();
+        *entry = BfdHeard { time: self.since_boot(), answers: entry.answers + 1 };
     }
 }
 

@@ -10,6 +10,7 @@
 mod affinity;
 mod announced;
 mod backend;
+mod bfd;
 mod bitmap;
 mod buffer_sum;
 mod counters;
@@ -32,6 +33,7 @@ mod untracked;
 pub use affinity::{Affinity, AffinityKey, Member};
 pub use announced::{Announced, AnnouncedAddress, Claim, Claimant, NeighbourEvent};
 pub use backend::{Backend, NO_BACKEND};
+pub use bfd::{BfdHeard, BfdSession};
 pub use bitmap::{Bitmap, DESTINATION_WORDS, SOURCE_WORDS};
 pub use buffer_sum::{BUFFER_OF_CONTEXT, BufferSum};
 pub use counters::{Reason, Traffic};
@@ -94,6 +96,7 @@ pub mod capacity {
     pub const TARGETS: u32 = 1 << 14;
     /// Announced addresses on all interfaces; also those that are watched for claims.
     pub const ANNOUNCED: u32 = 1 << 14;
+    pub const BFD_SESSIONS: u32 = 1 << 10;
 }
 
 /// Map names, which are also their file names under the pin directory.
@@ -142,6 +145,8 @@ pub mod map {
         ANNOUNCED
         CLAIMS
         NEIGHBOUR_EVENTS
+        BFD_SESSIONS
+        BFD_HEARD
         SCRATCH
         DRAFTS4
         DRAFTS6

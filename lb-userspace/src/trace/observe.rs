@@ -8,15 +8,15 @@ use std::time::Duration;
 use lb_common::atomic::AtomicLong;
 use lb_common::conntrack::{Environment, FlowTables};
 use lb_common::datapath::{
-    Counters, Direction, Draft, Encapsulation, FamilyTables, Function, NeighbourTables,
+    BfdTables, Counters, Direction, Draft, Encapsulation, FamilyTables, Function, NeighbourTables,
     NetworkTables, PoolTables, Rejection, Route, Scratch, Stage, execute,
 };
 use lb_common::family::{Address, Family, V4, V6};
 use lb_common::layout::{
-    Affinity, AffinityKey, Announced, AnnouncedAddress, BUCKET_ENTRIES, Backend, Device, Flow,
-    FlowBucket, FlowKind, FlowState, Fragment, FragmentKey, Frontend, FrontendKey, Hints, Member,
-    NeighbourEvent, Peer, Pool, Reason, ReplyBucket, ReplyKey, Settings, Ticks, TunnelKey,
-    TunnelTarget, Untracked,
+    Affinity, AffinityKey, Announced, AnnouncedAddress, BUCKET_ENTRIES, Backend, BfdSession,
+    Device, Flow, FlowBucket, FlowKind, FlowState, Fragment, FragmentKey, Frontend, FrontendKey,
+    Hints, Member, NeighbourEvent, Peer, Pool, Reason, ReplyBucket, ReplyKey, Settings, Ticks,
+    TunnelKey, TunnelTarget, Untracked,
 };
 
 /// A lookup or an action of the data plane.
@@ -284,6 +284,19 @@ where
 
     fn is_port_reserved(&self, port: u16) -> bool {
         self.tables.is_port_reserved(port)
+    }
+}
+
+impl<T> BfdTables for Observed<'_, T>
+where
+    T: FamilyTables<V4> + FamilyTables<V6>,
+{
+    fn bfd_session(&self, discriminator: u32) -> Option<BfdSession> {
+        self.tables.bfd_session(discriminator)
+    }
+
+    fn note_heard(&self, discriminator: u32) {
+        self.tables.note_heard(discriminator);
     }
 }
 

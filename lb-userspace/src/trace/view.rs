@@ -15,17 +15,17 @@ use aya::maps::{LpmTrie, Map, MapData, MapError};
 use lb_common::atomic::{AtomicLong, AtomicWord};
 use lb_common::conntrack::{Environment, FlowTables};
 use lb_common::datapath::{
-    Counters, Direction, Draft, FamilyTables, Function, NeighbourTables, NetworkTables, PoolTables,
-    execute, frontend_at,
+    BfdTables, Counters, Direction, Draft, FamilyTables, Function, NeighbourTables, NetworkTables,
+    PoolTables, execute, frontend_at,
 };
 use lb_common::family::{Address4, Address6, Family, V4, V6};
 use lb_common::host::{HoldsScratch, PacketScratch};
 use lb_common::layout::{
-    Affinity, AffinityKey, Announced, AnnouncedAddress, BUCKET_ENTRIES, Backend, Bitmap, Claim,
-    Device, Event, FlowBucket, Fragment, FragmentKey, Frontend, FrontendKey, Hints, Identity,
-    Member, NeighbourEvent, NetworkEpoch, Peer, Pool, REPLY_BUCKET_ENTRIES, Reason, ReplyBucket,
-    ReplyKey, SCHEMA, SERVICE_PORT_BITS, Settings, SlotPair, SourceRange, Ticks, TunnelKey,
-    TunnelTarget, Untracked, map,
+    Affinity, AffinityKey, Announced, AnnouncedAddress, BUCKET_ENTRIES, Backend, BfdSession,
+    Bitmap, Claim, Device, Event, FlowBucket, Fragment, FragmentKey, Frontend, FrontendKey, Hints,
+    Identity, Member, NeighbourEvent, NetworkEpoch, Peer, Pool, REPLY_BUCKET_ENTRIES, Reason,
+    ReplyBucket, ReplyKey, SCHEMA, SERVICE_PORT_BITS, Settings, SlotPair, SourceRange, Ticks,
+    TunnelKey, TunnelTarget, Untracked, map,
 };
 
 use super::overlay::{Copies, Elements, Entries, Overlaid, found};
@@ -52,6 +52,7 @@ pub struct View {
     /// Maps of an earlier agent may lack these.
     tunnel_peers: Option<Entries<Peer, u32>>,
     announced: Option<Entries<AnnouncedAddress, Plain<Announced>>>,
+    bfd_sessions: Option<Entries<u32, Plain<BfdSession>>>,
     claims: Option<Entries<AnnouncedAddress, Plain<Claim>>>,
 }
 
@@ -166,6 +167,7 @@ impl View {
             tunnel_peers: maps.entries(map::TUNNEL_PEERS).ok(),
             announced: maps.entries(map::ANNOUNCED).ok(),
             claims: maps.entries(map::CLAIMS).ok(),
+            bfd_sessions: maps.entries(map::BFD_SESSIONS).ok(),
         })
     }
 
@@ -319,6 +321,15 @@ impl NeighbourTables for View {
     fn set_claim(&self, at: &AnnouncedAddress, _: [u8; 6]) -> bool {
         self.claims.as_ref().is_some_and(|claims| claims.get(at).is_some())
     }
+}
+
+impl BfdTables for View {
+    fn bfd_session(&self, discriminator: u32) -> Option<BfdSession> {
+        self.bfd_sessions.as_ref()?.get(&discriminator).map(|Plain(session)| session)
+    }
+
+    // A traced packet is not the peer's.
+    fn note_heard(&self, _: u32) {}
 }
 
 impl HoldsScratch for View {

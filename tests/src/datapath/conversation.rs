@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use anyhow::Result;
 use lb_common::host::{Exit, HostTables};
-use lb_common::layout::{NeighbourEvent, Reason, Ticks, TunnelKey};
+use lb_common::layout::{BfdSession, NeighbourEvent, Reason, Ticks, TunnelKey};
 use lb_userspace::kernel::clock;
 use lb_userspace::network::Device;
 use lb_userspace::plan::{Change, Planner, Step};
@@ -145,6 +145,23 @@ impl Conversation {
             assert_eq!(found, kernel.claimant(parse(address)), "the claimant of {address}");
         }
         found
+    }
+
+    /// Adds a session of BFD.
+    pub fn bfd_session(&mut self, discriminator: u32, session: &BfdSession) {
+        self.in_both(|world| world.set_bfd_session(discriminator, session));
+    }
+
+    /// How often its peer was heard; and whether the last time was noted.
+    pub fn bfd_answers(&self, discriminator: u32) -> u64 {
+        let heard = self.host.bfd_heard(discriminator);
+        if let Some(kernel) = &self.kernel {
+            let in_kernel = kernel.bfd_heard(discriminator);
+            assert_eq!(heard.answers, in_kernel.answers, "answers of session {discriminator}");
+            assert_eq!(heard.time == 0, in_kernel.time == 0, "time of session {discriminator}");
+        }
+        assert_eq!(heard.answers == 0, heard.time == 0);
+        heard.answers
     }
 
     /// How often this event was counted.

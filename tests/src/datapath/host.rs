@@ -12,8 +12,9 @@ use lb_common::family::Family;
 use lb_common::header::protocol;
 use lb_common::host::{self, Entry, Exit, Frame, HostFamily, HostTables, OfFamily, Routes};
 use lb_common::layout::{
-    Announced, AnnouncedAddress, Backend, Bitmap, Claim, Device, Flow, FlowBucket, FlowState,
-    Frontend, FrontendKey, NeighbourEvent, Peer, Pool, Reason, Ticks, TunnelKey,
+    Announced, AnnouncedAddress, Backend, BfdHeard, BfdSession, Bitmap, Claim, Device, Flow,
+    FlowBucket, FlowState, Frontend, FrontendKey, NeighbourEvent, Peer, Pool, Reason, Ticks,
+    TunnelKey,
 };
 use lb_userspace::network;
 use lb_userspace::plan::{Datagrams, Detail, Step, Sweep, WriteFamily, WriteTables};
@@ -257,6 +258,14 @@ impl World for HostWorld {
         let claim =
             self.tables.claims.borrow().get(&AnnouncedAddress::new(OUTSIDE, address)).copied();
         claim.filter(|claim| claim.time != 0).map(|claim| Mac(claim.claimant.link_address))
+    }
+
+    fn set_bfd_session(&mut self, discriminator: u32, session: &BfdSession) {
+        self.tables.bfd_sessions.insert(discriminator, *session);
+    }
+
+    fn bfd_heard(&self, discriminator: u32) -> BfdHeard {
+        self.tables.bfd_heard.borrow().get(&discriminator).copied().unwrap_or_default()
     }
 
     fn next_epoch(&mut self) {

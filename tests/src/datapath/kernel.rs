@@ -9,8 +9,8 @@ use aya::programs::{TestRun, TestRunOptions};
 use lb_common::family::{Family, V4, V6};
 use lb_common::host::Exit;
 use lb_common::layout::{
-    Affinity, Announced, AnnouncedAddress, Claim, FlowBucket, Fragment, NeighbourEvent, Peer, Pool,
-    Reason, TunnelKey, capacity, map,
+    Affinity, Announced, AnnouncedAddress, BfdHeard, BfdSession, Claim, FlowBucket, Fragment,
+    NeighbourEvent, Peer, Pool, Reason, TunnelKey, capacity, map,
 };
 use lb_userspace::kernel::{DataPlane, HookPoint, Layout, Pins, Plain, Sizes, Tables, TunnelKeys};
 use lb_userspace::network::Device;
@@ -312,6 +312,24 @@ impl World for KernelWorld {
         let at = offset_of!(Claim, claimant);
         let link = [0, 1, 2, 3, 4, 5].map(|octet| value[at + octet]);
         value[..at].iter().any(|octet| *octet != 0).then_some(Mac(link))
+    }
+
+    fn set_bfd_session(&mut self, discriminator: u32, session: &BfdSession) {
+        self.write(map::BFD_HEARD, discriminator, BfdHeard::default());
+        self.write(map::BFD_SESSIONS, discriminator, *session);
+    }
+
+    fn bfd_heard(&self, discriminator: u32) -> BfdHeard {
+        let found = self.maps[map::BFD_HEARD].get(&discriminator.to_ne_bytes());
+        let value = found.unwrap_or_else(|error| panic!("{error:#}"));
+        value.map_or_else(BfdHeard::default, |value| {
+            let word = |at: usize| value[at..].first_chunk().copied().map(u64::from_ne_bytes);
+            let field = |at| word(at).expect("a word of the entry");
+            BfdHeard {
+                time: field(offset_of!(BfdHeard, time)),
+                answers: field(offset_of!(BfdHeard, answers)),
+            }
+        })
     }
 
     fn next_epoch(&mut self) {

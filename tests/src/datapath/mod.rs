@@ -20,7 +20,9 @@ use std::net::IpAddr;
 
 use lb_common::family::{V4, V6};
 use lb_common::host::Exit;
-use lb_common::layout::{Flow, FlowState, NeighbourEvent, Reason, Ticks, TunnelKey};
+use lb_common::layout::{
+    BfdHeard, BfdSession, Flow, FlowState, NeighbourEvent, Reason, Ticks, TunnelKey,
+};
 use lb_userspace::network::Device;
 use lb_userspace::plan::Step;
 
@@ -90,6 +92,10 @@ pub trait World {
     fn watch(&mut self, address: IpAddr);
     /// The machine that was last seen to use a watched address.
     fn claimant(&self, address: IpAddr) -> Option<Mac>;
+    /// Adds a session of BFD.
+    fn set_bfd_session(&mut self, discriminator: u32, session: &BfdSession);
+    /// When its peer was heard last, and how often.
+    fn bfd_heard(&self, discriminator: u32) -> BfdHeard;
     /// Invalidates resolved next hops.
     fn next_epoch(&mut self);
     /// Makes all entries in the tables older.

@@ -1,5 +1,6 @@
 //! What hooks run: the common path of all packets, and the stages behind it.
 
+pub mod bfd;
 pub mod decapsulate;
 pub mod delivered;
 pub mod egress;

@@ -7,6 +7,7 @@ use crate::datapath::forward::{next_hop, refuse, send, untracked};
 use crate::datapath::function::Function;
 use crate::datapath::route::{NextHop, Query, Route};
 use crate::datapath::select::{self, Choice, Connection, Origin};
+use crate::datapath::stages::bfd;
 use crate::datapath::tables::FamilyTables;
 use crate::datapath::verdict::{Rejection, Stage, Verdict, drop_for, pass_for};
 use crate::datapath::wire::packet::{Packet, Role};
@@ -174,6 +175,7 @@ fn refuse<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
 ) -> Verdict {
     match reason {
         Reason::NoFrontend if is_gue(segment) => Verdict::Next(Stage::Decapsulate),
+        Reason::NoFrontend if bfd::is_bfd(segment) => Verdict::Next(Stage::Bfd),
         // Other programs of the node use the address, too, for example sshd.
         Reason::NoFrontend => pass_for(tables, reason),
         Reason::NoBackend | Reason::NoSuchPort => {

@@ -2,6 +2,7 @@
 //! in both families.
 
 pub mod affinity;
+pub mod bfd;
 pub mod change;
 pub mod corrupt;
 pub mod draining;
@@ -290,6 +291,16 @@ macro_rules! every_case {
                 malformed_requests_pass,
                 options_of_requests_are_skipped,
                 errors_from_the_link_are_still_translated,
+            ]
+            bfd: [
+                packets_of_a_session_are_answered,
+                a_poll_is_answered_with_final,
+                what_says_something_new_is_left_to_the_agent,
+                packets_of_others_are_left_to_the_agent,
+                packets_cut_off_at_every_length_are_left_to_the_agent,
+                nothing_is_answered_after_the_deadline,
+                a_session_over_several_hops_is_answered,
+                a_service_may_use_the_port,
             ]
             tunnels_in: [
                 a_packet_from_a_tunnel_reaches_the_backend_that_it_names,
