@@ -142,7 +142,12 @@ impl Session {
 
     /// Goes on with a session of an earlier process, which the kernel has kept up. `None`: this is
     /// no such session, or not as it is now configured.
-    pub fn adopt(config: Config, reflection: &Reflection, seed: u64, now: Duration) -> Option<Self> {
+    pub fn adopt(
+        config: Config,
+        reflection: &Reflection,
+        seed: u64,
+        now: Duration,
+    ) -> Option<Self> {
         let expected = Packet::decode(&reflection.expected).ok()?;
         let answer = Packet::decode(&reflection.answer).ok()?;
         let belongs = expected.your_discriminator == answer.my_discriminator
@@ -202,6 +207,11 @@ impl Session {
         wanted.then(|| Duration::from_micros(interval.into()))
     }
 
+    /// The kernel could not be told to: packets are sent from here.
+    pub fn reflect_no_longer(&mut self) {
+        self.reflection = None;
+    }
+
     /// `now` never decreases.
     pub fn handle(&mut self, now: Duration, input: Input) -> Vec<Effect> {
         match input {
@@ -223,7 +233,8 @@ impl Session {
     /// Whether periodic packets are sent from here.
     fn sends(&self) -> bool {
         let waits = self.config.passive && self.remote.discriminator == 0;
-        let demanded = self.remote.demand && self.state == State::Up && self.remote.state == State::Up;
+        let demanded =
+            self.remote.demand && self.state == State::Up && self.remote.state == State::Up;
         !waits
             && self.reflection.is_none()
             && self.send_interval().is_some()

@@ -6,6 +6,7 @@
 pub mod agent;
 pub mod announce;
 mod backoff;
+pub mod bfd;
 mod burst;
 mod bytes;
 pub mod cli;

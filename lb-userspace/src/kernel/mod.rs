@@ -7,6 +7,7 @@ mod adoption;
 mod announce;
 mod attach;
 mod backlog;
+mod bfd;
 mod buffer_sum;
 mod clock;
 mod conflicts;
@@ -47,6 +48,7 @@ pub use attach::{
     Links, Modes, attached, cgroup_root, remove, remove_stray_filters, stray_filters,
 };
 pub use backlog::{Backlog, Write};
+pub use bfd::{BfdSessions, Heard};
 pub use clock::clock;
 pub use conflicts::on_device;
 pub use flow_tables::Occupancy;

@@ -1,0 +1,193 @@
+//! Bidirectional forwarding detection (BFD) with the routers that this node speaks BGP with. What it
+//! decides is pure, in `lb_bfd`; here are its sockets, and what the kernel answers instead.
+//!
+//! Who may send what: packets to ports 3784 and 4784 come from anywhere. Those of other addresses
+//! than the sessions' are discarded, as are those that have crossed more routers than a session
+//! allows. A peer can send anything: the fields of its last packet are kept, and as many packets
+//! are read at once as [`socket::MOST_AT_ONCE`].
+//!
+//! Tests: beside the code, and `tests/tests/bfd.rs` with real routers.
+
+mod session;
+mod socket;
+mod view;
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use lb_bfd::session::{Change, Config};
+use lb_bfd::{Packet, State};
+use tokio::net::UdpSocket;
+
+use crate::kernel::BfdSessions;
+use session::Running;
+use socket::{Arrived, Receivers};
+
+pub use view::BfdView;
+
+/// What a session is between.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Path {
+    pub peer: IpAddr,
+    pub local: IpAddr,
+    /// The interface to a peer on the link.
+    pub device: u32,
+    pub hops: Hops,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hops {
+    /// The peer is on the link (RFC 5881).
+    One,
+    /// It is this number of routers away, or less (RFC 5883).
+    Several(u8),
+}
+
+impl Hops {
+    fn port(self) -> u16 {
+        match self {
+            Self::One => lb_common::header::Bfd::ONE_HOP,
+            Self::Several(_) => lb_common::header::Bfd::SEVERAL_HOPS,
+        }
+    }
+
+    /// Packets are sent with 255.
+    fn min_hop_limit(self) -> u8 {
+        match self {
+            Self::One => u8::MAX,
+            Self::Several(hops) => u8::MAX.saturating_sub(hops).saturating_add(1),
+        }
+    }
+}
+
+/// A session that is wanted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    pub path: Path,
+    pub config: Config,
+}
+
+/// All sessions of this node, by the names of their peers.
+pub struct Monitor {
+    began: Instant,
+    /// Without it, everything is sent from here.
+    kernel: Option<BfdSessions>,
+    receivers: Receivers,
+    sessions: BTreeMap<String, Running>,
+    /// Packets that no session took, since the start.
+    refused: u64,
+}
+
+impl Monitor {
+    /// `began`: the time of which all others are durations.
+    pub fn new(kernel: Option<BfdSessions>, began: Instant) -> Self {
+        Self {
+            began,
+            kernel,
+            receivers: Receivers::default(),
+            sessions: BTreeMap::new(),
+            refused: 0,
+        }
+    }
+
+    fn now(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    /// Begins a session, or begins it anew if it is wanted otherwise. One that an earlier agent has
+    /// left in the kernel goes on.
+    pub fn watch(&mut self, name: &str, wanted: &Wanted) {
+        if self.sessions.get(name).is_some_and(|running| running.wanted == *wanted) {
+            return;
+        }
+        self.forget(name);
+        let running = Running::new(name, wanted.clone(), self.kernel.as_ref(), self.now());
+        self.sessions.insert(name.to_owned(), running);
+        self.open();
+    }
+
+    /// Ends a session for good: the peer is told that this is no fault.
+    pub fn forget(&mut self, name: &str) {
+        let now = self.now();
+        if let Some(mut running) = self.sessions.remove(name) {
+            running.end(now, self.kernel.as_mut());
+        }
+        self.open();
+    }
+
+    pub fn is_watched(&self, name: &str) -> bool {
+        self.sessions.contains_key(name)
+    }
+
+    pub fn state(&self, name: &str) -> Option<State> {
+        self.sessions.get(name).map(|running| running.session.state())
+    }
+
+    pub fn deadline(&self) -> Option<Duration> {
+        let sessions = self.sessions.values().filter_map(Running::deadline);
+        sessions.chain(self.receivers.retry_at()).min()
+    }
+
+    /// The sockets on which packets arrive.
+    pub fn sockets(&self) -> impl Iterator<Item = &UdpSocket> {
+        self.receivers.sockets()
+    }
+
+    /// Reads what has arrived, and does what is due. Returns the sessions that have changed.
+    pub fn turn(&mut self) -> Vec<(String, Change)> {
+        if self.receivers.retry_at().is_some_and(|at| at <= self.now()) {
+            self.open();
+        }
+        for arrived in self.receivers.receive() {
+            self.take(&arrived);
+        }
+        let now = self.now();
+        let mut changes = Vec::new();
+        for (name, running) in &mut self.sessions {
+            running.turn(now, self.kernel.as_mut());
+            changes.extend(running.changes().map(|change| (name.clone(), change)));
+        }
+        changes
+    }
+
+    fn take(&mut self, arrived: &Arrived) {
+        let now = self.now();
+        let packet = match Packet::decode(&arrived.octets) {
+            Ok(packet) => packet,
+            Err(fault) => {
+                self.refused += 1;
+                tracing::debug!(from = %arrived.from, reason = %fault, "bfd packet discarded");
+                return;
+            }
+        };
+        let mut sessions = self.sessions.values_mut();
+        match sessions.find(|running| running.is_for(arrived, &packet)) {
+            Some(running) => running.receive(now, &packet, self.kernel.as_mut()),
+            None => {
+                self.refused += 1;
+                tracing::debug!(from = %arrived.from, "bfd packet of no session discarded");
+            }
+        }
+    }
+
+    /// Opens the sockets that the sessions need, and closes the others.
+    fn open(&mut self) {
+        let wanted = self.sessions.values().map(|running| {
+            let path = &running.wanted.path;
+            (path.local.is_ipv4(), path.hops.port())
+        });
+        self.receivers.set(&wanted.collect(), self.began.elapsed());
+    }
+
+    pub fn views(&self) -> Vec<BfdView> {
+        let view = |(name, running): (&String, &Running)| {
+            view::of(name, running, self.kernel.as_ref(), self.now())
+        };
+        self.sessions.iter().map(view).collect()
+    }
+
+    pub fn refused(&self) -> u64 {
+        self.refused
+    }
+}

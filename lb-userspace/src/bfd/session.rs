@@ -1,0 +1,220 @@
+//! One session, its sending socket, and its entry in the kernel.
+
+use std::time::Duration;
+
+use lb_bfd::packet::LENGTH;
+use lb_bfd::session::{Change, Effect, Input, Reflection};
+use lb_bfd::{Packet, Session, State};
+use lb_common::header::Bfd;
+use lb_common::layout::BfdSession;
+
+use super::socket::{Arrived, Sender};
+use super::{Hops, Wanted};
+use crate::kernel::BfdSessions;
+
+/// How long the kernel answers for an agent that is gone: as long as routers keep the routes of a
+/// node whose agent restarts.
+const HOLD: Duration = Duration::from_secs(120);
+/// How often that is prolonged.
+const RENEWAL: Duration = Duration::from_secs(30);
+
+pub struct Running {
+    pub wanted: Wanted,
+    pub session: Session,
+    sender: Option<Sender>,
+    /// What the kernel answers, and when that is to be prolonged.
+    reflected: Option<(BfdSession, Duration)>,
+    changes: Vec<Change>,
+    /// Why the session can't work.
+    pub problem: Option<String>,
+}
+
+impl Running {
+    pub fn new(name: &str, wanted: Wanted, kernel: Option<&BfdSessions>, now: Duration) -> Self {
+        let random = getrandom::u64().unwrap_or_default();
+        let left = kernel.and_then(|kernel| adopt(&wanted, kernel, random, now));
+        let (session, reflected, port) = match left {
+            Some((session, entry)) => {
+                tracing::info!(peer = name, "bfd session adopted");
+                (session, Some((entry, now)), Some(entry.source_port))
+            }
+            None => {
+                // Never 0.
+                let discriminator = (random >> 32) as u32 | 1;
+                (Session::new(wanted.config, discriminator, random, now), None, None)
+            }
+        };
+        let (sender, problem) = match Sender::open(&wanted.path, port, random) {
+            Ok(sender) => (Some(sender), None),
+            Err(error) => {
+                let error = format!("{error:#}");
+                tracing::warn!(peer = name, error, "bfd session not possible");
+                (None, Some(error))
+            }
+        };
+        Self { wanted, session, sender, reflected, changes: Vec::new(), problem }
+    }
+
+    pub fn deadline(&self) -> Option<Duration> {
+        let renewal = self.reflected.map(|(_, renew_at)| renew_at);
+        self.session.deadline().into_iter().chain(renewal).min()
+    }
+
+    pub fn changes(&mut self) -> impl Iterator<Item = Change> {
+        std::mem::take(&mut self.changes).into_iter()
+    }
+
+    pub fn is_reflected(&self) -> bool {
+        self.reflected.is_some()
+    }
+
+    /// Whether a packet belongs to this session (RFC 5880, section 6.8.6; RFC 5881, section 5).
+    pub fn is_for(&self, arrived: &Arrived, packet: &Packet) -> bool {
+        let path = &self.wanted.path;
+        let is_known = packet.your_discriminator == 0
+            || packet.your_discriminator == self.session.discriminator();
+        is_known
+            && arrived.from.ip() == path.peer
+            && arrived.port == path.hops.port()
+            && arrived.hop_limit >= path.hops.min_hop_limit()
+            && (path.hops != Hops::One || path.device == 0 || arrived.device == path.device)
+    }
+
+    pub fn receive(&mut self, now: Duration, packet: &Packet, kernel: Option<&mut BfdSessions>) {
+        let effects = self.session.handle(now, Input::Packet(packet));
+        self.perform(now, effects, kernel);
+    }
+
+    pub fn turn(&mut self, now: Duration, mut kernel: Option<&mut BfdSessions>) {
+        if self.session.deadline().is_some_and(|deadline| deadline <= now) {
+            // Whoever looks at the clock late must not take the time for silence.
+            if let Some(kernel) = kernel.as_deref() {
+                self.hear(now, kernel);
+            }
+            let effects = self.session.handle(now, Input::Tick);
+            self.perform(now, effects, kernel.as_deref_mut());
+        }
+        let due = self.reflected.filter(|(_, renew_at)| *renew_at <= now);
+        if let (Some((entry, _)), Some(kernel)) = (due, kernel) {
+            self.keep(now, entry, kernel);
+        }
+    }
+
+    fn hear(&mut self, now: Duration, kernel: &BfdSessions) {
+        if self.reflected.is_none() {
+            return;
+        }
+        if let Ok(Some(heard)) = kernel.heard(self.session.discriminator())
+            && heard.answers > 0
+        {
+            self.session.handle(now, Input::Heard(now.saturating_sub(heard.age)));
+        }
+    }
+
+    fn perform(
+        &mut self,
+        now: Duration,
+        effects: Vec<Effect>,
+        mut kernel: Option<&mut BfdSessions>,
+    ) {
+        for effect in effects {
+            match (effect, kernel.as_deref_mut()) {
+                (Effect::Send(packet), _) => {
+                    if let Some(sender) = &self.sender {
+                        sender.send(&packet.encode());
+                    }
+                }
+                (Effect::Changed(change), _) => self.changes.push(change),
+                (Effect::Reflect(reflection), Some(kernel)) => {
+                    if let Some(entry) = self.entry(&reflection) {
+                        self.keep(now, entry, kernel);
+                    }
+                }
+                (Effect::StopReflecting, Some(kernel)) => {
+                    self.reflected = None;
+                    if let Err(error) = kernel.remove(self.session.discriminator()) {
+                        tracing::warn!(
+                            error = format!("{error:#}"),
+                            "bfd session left in the kernel"
+                        );
+                    }
+                }
+                (Effect::Reflect(_) | Effect::StopReflecting, None) => {}
+            }
+        }
+    }
+
+    fn keep(&mut self, now: Duration, entry: BfdSession, kernel: &mut BfdSessions) {
+        match kernel.set(self.session.discriminator(), &entry, HOLD) {
+            Ok(()) => self.reflected = Some((entry, now + RENEWAL)),
+            Err(error) => {
+                tracing::warn!(error = format!("{error:#}"), "bfd session not in the kernel");
+                self.session.reflect_no_longer();
+                self.reflected = None;
+            }
+        }
+    }
+
+    fn entry(&self, reflection: &Reflection) -> Option<BfdSession> {
+        let path = &self.wanted.path;
+        Some(BfdSession {
+            deadline: 0,
+            peer: path.peer.into(),
+            local: path.local.into(),
+            expected: header(&reflection.expected),
+            answer: header(&reflection.answer),
+            device: if path.hops == Hops::One { path.device } else { 0 },
+            source_port: self.sender.as_ref()?.port,
+            destination_port: path.hops.port(),
+            min_hop_limit: path.hops.min_hop_limit(),
+            reserved: [0; 7],
+        })
+    }
+
+    /// Ends the session for good.
+    pub fn end(&mut self, now: Duration, kernel: Option<&mut BfdSessions>) {
+        if self.session.state() != State::AdminDown {
+            let effects = self.session.handle(now, Input::AdminDown);
+            self.perform(now, effects, kernel);
+        }
+    }
+}
+
+/// The session of this path that an earlier agent has left.
+fn adopt(
+    wanted: &Wanted,
+    kernel: &BfdSessions,
+    random: u64,
+    now: Duration,
+) -> Option<(Session, BfdSession)> {
+    let (path, left) = (&wanted.path, kernel.valid().ok()?);
+    let (discriminator, entry) = left.into_iter().find(|(_, entry)| {
+        entry.peer == path.peer.into()
+            && entry.local == path.local.into()
+            && entry.destination_port == path.hops.port()
+            && entry.min_hop_limit == path.hops.min_hop_limit()
+    })?;
+    let reflection =
+        Reflection { expected: octets(&entry.expected), answer: octets(&entry.answer) };
+    let session = Session::adopt(wanted.config, &reflection, random, now)?;
+    (session.discriminator() == discriminator).then_some((session, entry))
+}
+
+fn header(octets: &[u8; LENGTH]) -> Bfd {
+    let word = |at: usize| [octets[at], octets[at + 1], octets[at + 2], octets[at + 3]];
+    Bfd {
+        version_and_diagnostic: octets[0],
+        state_and_flags: octets[1],
+        multiplier: octets[2],
+        length: octets[3],
+        fields: [word(4), word(8), word(12), word(16), word(20)],
+    }
+}
+
+fn octets(header: &Bfd) -> [u8; LENGTH] {
+    let mut octets = [0; LENGTH];
+    for (part, word) in octets.chunks_exact_mut(4).zip(header.words()) {
+        part.copy_from_slice(&word);
+    }
+    octets
+}

@@ -1,0 +1,296 @@
+//! Sessions of BFD with real routers, BIRD and FRR, which the kernel answers while no agent runs.
+
+use std::collections::BTreeMap;
+use std::fs::Permissions;
+use std::net::IpAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use lb_bfd::State;
+use lb_bfd::session::{Change, Config};
+use lb_userspace::bfd::{BfdView, Hops, Monitor, Path, Wanted};
+use lb_userspace::kernel::{BfdSessions, Pins};
+use serde_json::Value;
+use tests::manifests::manifests;
+use tests::one_node::{CLIENT, DEVICE, NODE, NODE6, OneNode};
+use tests::topology::{Process, SOON, wait_until};
+use tokio::runtime::{Builder, Runtime};
+
+const CLIENT6: &str = "2001:db8::2";
+
+/// Another implementation, on the client.
+trait Router {
+    fn start(&self, network: &OneNode) -> Result<Vec<Process>>;
+    /// The state of each session as the router sees it, and something that changes with the state.
+    fn sessions(&self, network: &OneNode) -> Result<BTreeMap<IpAddr, (bool, String)>>;
+}
+
+struct Bird;
+
+impl Router for Bird {
+    fn start(&self, network: &OneNode) -> Result<Vec<Process>> {
+        let configuration = file(network, "bird.conf");
+        let text = format!(
+            "router id {CLIENT};\n\
+             protocol device {{}}\n\
+             protocol bfd {{\n\
+             interface \"eth0\" {{ interval 100 ms; multiplier 3; idle tx interval 1 s; }};\n\
+             neighbor {NODE} dev \"eth0\" local {CLIENT};\n\
+             neighbor {NODE6} dev \"eth0\" local {CLIENT6};\n\
+             }}\n"
+        );
+        std::fs::write(&configuration, text)?;
+        let mut bird = network.client.command("bird");
+        bird.args(["-f", "-c"]).arg(configuration).arg("-s").arg(file(network, "bird.ctl"));
+        let bird = network.client.spawn(&mut bird)?;
+        let socket = file(network, "bird.ctl");
+        wait_until("bird runs", SOON, || socket.exists())?;
+        Ok(vec![bird])
+    }
+
+    fn sessions(&self, network: &OneNode) -> Result<BTreeMap<IpAddr, (bool, String)>> {
+        let mut command = network.client.command("birdc");
+        command.arg("-s").arg(file(network, "bird.ctl")).args(["show", "bfd", "sessions"]);
+        let output = String::from_utf8(command.output()?.stdout)?;
+        let sessions = output.lines().filter_map(|line| {
+            let fields: Vec<&str> = line.split_whitespace().collect();
+            let [address, _, state, since, ..] = fields.as_slice() else { return None };
+            Some((address.parse().ok()?, (*state == "Up", (*since).to_owned())))
+        });
+        Ok(sessions.collect())
+    }
+}
+
+struct Frr;
+
+impl Router for Frr {
+    fn start(&self, network: &OneNode) -> Result<Vec<Process>> {
+        let intervals = "receive-interval 100\n transmit-interval 100\n detect-multiplier 3\n";
+        let text = format!(
+            "bfd\n peer {NODE} local-address {CLIENT} interface eth0\n {intervals} !\n \
+             peer {NODE6} local-address {CLIENT6} interface eth0\n {intervals} !\n"
+        );
+        // FRR has a user of its own, which makes its sockets.
+        let directory = file(network, "frr");
+        std::fs::create_dir(&directory)?;
+        std::fs::set_permissions(network.topology.directory(), Permissions::from_mode(0o711))?;
+        std::fs::set_permissions(&directory, Permissions::from_mode(0o777))?;
+        std::fs::write(directory.join("bfdd.conf"), text)?;
+        std::fs::write(directory.join("zebra.conf"), "")?;
+        let mut processes = Vec::new();
+        for daemon in ["zebra", "bfdd"] {
+            let mut command = network.client.command(format!("/usr/lib/frr/{daemon}"));
+            command.arg("-f").arg(directory.join(format!("{daemon}.conf")));
+            command.args(["-A", "127.0.0.1", "--log", "stdout"]);
+            command.arg("-i").arg(directory.join(format!("{daemon}.pid")));
+            command.arg("--vty_socket").arg(&directory);
+            command.arg("-z").arg(directory.join("zserv.api"));
+            if daemon == "bfdd" {
+                command.arg("--bfdctl").arg(directory.join("bfdd.sock"));
+            }
+            processes.push(network.client.spawn(&mut command)?);
+            let socket = directory.join(if daemon == "zebra" { "zserv.api" } else { "bfdd.vty" });
+            wait_until(&format!("{daemon} runs"), SOON, || socket.exists())?;
+        }
+        Ok(processes)
+    }
+
+    fn sessions(&self, network: &OneNode) -> Result<BTreeMap<IpAddr, (bool, String)>> {
+        let mut command = network.client.command("vtysh");
+        command.arg("--vty_socket").arg(file(network, "frr"));
+        command.args(["-d", "bfdd", "-c", "show bfd peers counters json"]);
+        let counters: Vec<Value> = serde_json::from_slice(&command.output()?.stdout)?;
+        let mut command = network.client.command("vtysh");
+        command.arg("--vty_socket").arg(file(network, "frr"));
+        command.args(["-d", "bfdd", "-c", "show bfd peers json"]);
+        let peers: Vec<Value> = serde_json::from_slice(&command.output()?.stdout)?;
+        let sessions = peers.iter().filter_map(|peer| {
+            let of_peer = address(peer)?;
+            let counted = counters.iter().find(|counted| address(counted) == Some(of_peer))?;
+            let downs = counted["session-down"].to_string();
+            Some((of_peer, (peer["status"] == "up", downs)))
+        });
+        Ok(sessions.collect())
+    }
+}
+
+fn address(found: &Value) -> Option<IpAddr> {
+    found["peer"].as_str()?.parse().ok()
+}
+
+fn file(network: &OneNode, name: &str) -> PathBuf {
+    network.topology.directory().join(name)
+}
+
+/// What an agent does about BFD, as long as it is given time.
+struct Agent {
+    monitor: Monitor,
+    runtime: Runtime,
+    changes: Vec<(Instant, String, Change)>,
+}
+
+impl Agent {
+    fn start(network: &OneNode, device: u32) -> Result<Self> {
+        let pins = Pins::open(&network.pin_path())?;
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let mut monitor = Monitor::new(Some(BfdSessions::open(&pins)?), Instant::now());
+        let entered = runtime.enter();
+        for (peer, local) in [(CLIENT, NODE), (CLIENT6, NODE6)] {
+            let path = Path { peer: peer.parse()?, local: local.parse()?, device, hops: Hops::One };
+            monitor.watch(peer, &Wanted { path, config: Config::default() });
+        }
+        drop(entered);
+        Ok(Self { monitor, runtime, changes: Vec::new() })
+    }
+
+    fn turn(&mut self) {
+        let Self { monitor, runtime, changes } = self;
+        runtime.block_on(async {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+            let changed = monitor.turn().into_iter();
+            changes.extend(changed.map(|(name, change)| (Instant::now(), name, change)));
+        });
+    }
+
+    fn run_until(&mut self, what: &str, so: impl Fn(&[BfdView]) -> bool) -> Result<()> {
+        let mut views = Vec::new();
+        let waited = wait_until(what, SOON, || {
+            self.turn();
+            views = self.monitor.views();
+            so(&views)
+        });
+        waited.with_context(|| format!("{views:#?}"))
+    }
+
+    fn is_up(&self) -> bool {
+        self.monitor.views().iter().all(|view| view.state == "up")
+    }
+}
+
+fn answers(views: &[BfdView]) -> u64 {
+    views.iter().map(|view| view.answers).min().unwrap_or(0)
+}
+
+fn follow(router: &(dyn Router + Sync)) -> Result<()> {
+    let network = OneNode::warm(1)?;
+    network.write_manifests(&manifests(&[]))?;
+    network.start_agent(&[])?.kill();
+    let shown: Value =
+        serde_json::from_str(&network.node.ip(&format!("-json link show dev {DEVICE}"))?)?;
+    let device = shown[0]["ifindex"].as_u64().context("an index")? as u32;
+    let _processes = router.start(&network)?;
+    network.node.enter(|| {
+        let mut agent = Agent::start(&network, device)?;
+        agent.run_until("both sessions are answered in the kernel", |views| {
+            views.iter().all(|view| view.state == "up" && view.in_kernel && view.answers > 5)
+        })?;
+        let seen = router.sessions(&network)?;
+        ensure!(seen.len() == 2 && seen.values().all(|(up, _)| *up), "{seen:?}");
+        let by_agent: Vec<u64> =
+            agent.monitor.views().iter().map(|view| view.packets_sent).collect();
+
+        // Busy for ten detection times.
+        let before = answers(&agent.monitor.views());
+        std::thread::sleep(Duration::from_secs(3));
+        agent.turn();
+        ensure!(agent.is_up(), "{:#?}", agent.monitor.views());
+        ensure!(answers(&agent.monitor.views()) >= before + 20);
+        ensure!(router.sessions(&network)? == seen, "the router has seen a fault");
+        let since: Vec<u64> = agent.monitor.views().iter().map(|view| view.packets_sent).collect();
+        ensure!(by_agent == since, "the agent sends nothing by itself");
+
+        // Killed, and started again.
+        drop(agent);
+        std::thread::sleep(Duration::from_secs(1));
+        let mut agent = Agent::start(&network, device)?;
+        ensure!(agent.is_up(), "adopted: {:#?}", agent.monitor.views());
+        let before = answers(&agent.monitor.views());
+        agent.run_until("the kernel goes on", |views| answers(views) > before + 10)?;
+        ensure!(agent.is_up() && router.sessions(&network)? == seen, "the router has seen a fault");
+
+        // The path breaks, and works again.
+        network.client.ip("link set eth0 down")?;
+        let broken = Instant::now();
+        agent.run_until("the fault is found", |views| views.iter().all(|it| it.state == "down"))?;
+        for (at, name, _) in &agent.changes {
+            println!("{name} down after {:?}", at.duration_since(broken));
+        }
+        for view in agent.monitor.views() {
+            ensure!(view.diagnostic == "detection time expired", "{view:#?}");
+            ensure!(!view.in_kernel, "{view:#?}");
+        }
+        network.client.ip("link set eth0 up")?;
+        network.client.ip(&format!("address replace {CLIENT6}/64 dev eth0 nodad"))?;
+        agent.run_until("both sessions are up again", |views| {
+            views.iter().all(|view| view.state == "up" && view.in_kernel)
+        })?;
+
+        // No longer wanted: no fault.
+        agent.monitor.forget(CLIENT);
+        agent.monitor.forget(CLIENT6);
+        ensure!(agent.monitor.state(CLIENT).is_none());
+        wait_until("the router knows", SOON, || {
+            router.sessions(&network).is_ok_and(|seen| seen.values().all(|(up, _)| !up))
+        })?;
+        let left = BfdSessions::open(&Pins::open(&network.pin_path())?)?.valid()?;
+        ensure!(left.is_empty(), "{left:?}");
+        Ok(())
+    })
+}
+
+#[test]
+fn sessions_with_bird_outlive_the_agent() -> Result<()> {
+    follow(&Bird)
+}
+
+#[test]
+fn sessions_with_frr_outlive_the_agent() -> Result<()> {
+    follow(&Frr)
+}
+
+/// Packets of others change nothing, and are read without end.
+#[test]
+fn packets_of_others_are_discarded() -> Result<()> {
+    let network = OneNode::warm(1)?;
+    network.write_manifests(&manifests(&[]))?;
+    network.start_agent(&[])?.kill();
+    network.node.enter(|| {
+        let mut agent = Agent::start(&network, 0)?;
+        let down = lb_bfd::Packet {
+            diagnostic: lb_bfd::Diagnostic::NONE,
+            state: State::Down,
+            poll: false,
+            is_final: false,
+            control_plane_independent: false,
+            demand: false,
+            multiplier: 3,
+            my_discriminator: 7,
+            your_discriminator: 0,
+            desired_min_tx: 100_000,
+            required_min_rx: 100_000,
+            required_min_echo_rx: 0,
+        };
+        network.client.enter(|| {
+            // The right address and port, but as from behind a router, and garbage.
+            let socket = std::net::UdpSocket::bind((CLIENT, 0))?;
+            socket.set_ttl(254)?;
+            for _ in 0..2_000 {
+                socket.send_to(&down.encode(), (NODE, 3784))?;
+            }
+            socket.set_ttl(255)?;
+            for length in 0..100 {
+                socket.send_to(&vec![0xff; length], (NODE, 3784))?;
+            }
+            Ok(())
+        })?;
+        let refused = |agent: &Agent| agent.monitor.refused();
+        wait_until("they are read", SOON, || {
+            agent.turn();
+            refused(&agent) > 100
+        })?;
+        ensure!(agent.monitor.state(CLIENT) == Some(State::Down));
+        Ok(())
+    })
+}
