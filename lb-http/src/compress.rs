@@ -11,20 +11,43 @@ use crate::headers::{has_token, tokens};
 /// Smaller ones grow, or shrink by less than a packet.
 const LEAST_OCTETS: u64 = 256;
 
-/// Whether the client takes gzip (RFC 9110, 12.5.3).
-pub fn accepts_gzip(headers: &HeaderMap) -> bool {
-    let codings = headers.get_all(ACCEPT_ENCODING).iter().flat_map(tokens);
-    let mut any = false;
-    for coding in codings {
-        let (name, parameters) = coding.split_once(';').unwrap_or((coding, ""));
-        let is_wanted = weight(parameters) > 0.0;
-        match name.trim() {
-            name if name.eq_ignore_ascii_case("gzip") => return is_wanted,
-            "*" => any = is_wanted,
-            _ => {}
+/// A content coding that responses can get.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Coding {
+    Gzip,
+    Brotli,
+}
+
+impl Coding {
+    /// As in `Content-Encoding`.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Gzip => "gzip",
+            Self::Brotli => "br",
         }
     }
-    any
+
+    /// What the client prefers (RFC 9110, 12.5.3), and Brotli if it takes both alike. `*` stands for gzip: what does not
+    /// know Brotli may send it.
+    pub fn accepted(headers: &HeaderMap) -> Option<Self> {
+        let (mut gzip, mut brotli, mut any) = (None, None, None);
+        for coding in headers.get_all(ACCEPT_ENCODING).iter().flat_map(tokens) {
+            let (name, parameters) = coding.split_once(';').unwrap_or((coding, ""));
+            let named = match name.trim() {
+                name if name.eq_ignore_ascii_case("gzip") => &mut gzip,
+                name if name.eq_ignore_ascii_case("br") => &mut brotli,
+                "*" => &mut any,
+                _ => continue,
+            };
+            named.get_or_insert(weight(parameters));
+        }
+        let (gzip, brotli) = (gzip.or(any).unwrap_or(0.0), brotli.unwrap_or(0.0));
+        match () {
+            () if brotli > 0.0 && brotli >= gzip => Some(Self::Brotli),
+            () if gzip > 0.0 => Some(Self::Gzip),
+            () => None,
+        }
+    }
 }
 
 fn weight(parameters: &str) -> f32 {
@@ -78,10 +101,10 @@ pub fn vary(headers: &mut HeaderMap) {
 }
 
 /// Describes the compressed body. It is no longer equal octet by octet, so a strong validator becomes a weak one.
-pub fn describe(headers: &mut HeaderMap) {
+pub fn describe(headers: &mut HeaderMap, coding: Coding) {
     headers.remove(CONTENT_LENGTH);
     headers.remove(ACCEPT_RANGES);
-    headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+    headers.insert(CONTENT_ENCODING, HeaderValue::from_static(coding.name()));
     let strong = headers.get(ETAG).filter(|tag| tag.as_bytes().starts_with(b"\""));
     let weak =
         strong.and_then(|tag| HeaderValue::from_bytes(&[b"W/", tag.as_bytes()].concat()).ok());
@@ -107,22 +130,29 @@ mod tests {
 
     #[test]
     fn clients_say_what_they_accept() {
+        let (gzip, brotli) = (Some(Coding::Gzip), Some(Coding::Brotli));
         let cases = [
-            ("gzip", true),
-            ("br, GZIP;q=0.5", true),
-            ("gzip;q=0", false),
-            ("gzip; q=0.000", false),
-            ("*", true),
-            ("*;q=0, gzip", true),
-            ("gzip;q=0, *", false),
-            ("gzip;q=x", false),
-            ("br", false),
+            ("gzip", gzip),
+            ("br", brotli),
+            ("gzip, deflate, br, zstd", brotli),
+            ("br, GZIP;q=0.5", brotli),
+            ("BR;q=0.5, gzip", gzip),
+            ("br;q=0, gzip", gzip),
+            ("gzip;q=0", None),
+            ("gzip; q=0.000", None),
+            ("gzip;q=NaN, br;q=NaN", None),
+            ("*", gzip),
+            ("*;q=0, gzip", gzip),
+            ("*;q=0, br", brotli),
+            ("gzip;q=0, *", None),
+            ("gzip;q=x", None),
+            ("deflate", None),
         ];
-        for (value, accepted) in cases {
+        for (value, coding) in cases {
             let headers = headers(&format!("accept-encoding: {value}"));
-            assert_eq!(accepts_gzip(&headers), accepted, "{value}");
+            assert_eq!(Coding::accepted(&headers), coding, "{value}");
         }
-        assert!(!accepts_gzip(&HeaderMap::new()));
+        assert_eq!(Coding::accepted(&HeaderMap::new()), None);
     }
 
     #[test]
@@ -157,7 +187,7 @@ mod tests {
             headers("content-length: 9\naccept-ranges: bytes\netag: \"a\"\nvary: Origin");
         vary(&mut changed);
         vary(&mut changed);
-        describe(&mut changed);
+        describe(&mut changed, Coding::Gzip);
         assert_eq!(
             changed,
             headers("vary: Origin\nvary: Accept-Encoding\ncontent-encoding: gzip\netag: W/\"a\"")

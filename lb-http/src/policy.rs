@@ -5,18 +5,21 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{HeaderName, HeaderValue, Method, StatusCode, Uri};
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
 use ipnet::IpNet;
 
 use crate::auth::Users;
 use crate::proxy_protocol;
-use crate::upstream::UpstreamName;
+use crate::upstream::{Protocol, UpstreamName};
 
 /// The settings of one object, shared by all its routes.
 #[derive(Clone, Debug, Default)]
 pub struct Policy {
     /// Most octets of a request's body; `None`: no limit.
     pub max_body: Option<u64>,
+    /// The same for calls of gRPC to endpoints that speak it: a call may be a stream without end.
+    pub max_grpc_body: Option<u64>,
     pub timeouts: Timeouts,
     pub retry: Retry,
     pub tls_redirect: TlsRedirect,
@@ -53,6 +56,21 @@ pub struct Policy {
     pub compress: bool,
     /// Whether requests appear in the access log.
     pub access_log: AccessLog,
+}
+
+impl Policy {
+    /// Most octets of a request's body. A client's word that it is gRPC counts only where endpoints speak HTTP/2.
+    pub fn most_body(&self, protocol: Protocol, headers: &HeaderMap) -> Option<u64> {
+        let is_grpc = || {
+            let media = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
+            let rest = media.and_then(|media| media.strip_prefix(b"application/grpc"));
+            rest.is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';')))
+        };
+        match protocol {
+            Protocol::H2c | Protocol::Grpcs if is_grpc() => self.max_grpc_body,
+            _ => self.max_body,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -233,4 +251,28 @@ pub enum SameSite {
 pub struct CustomErrors {
     pub statuses: BTreeSet<u16>,
     pub upstream: UpstreamName,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_of_grpc_have_a_limit_of_their_own() {
+        let policy = Policy { max_body: Some(1), max_grpc_body: None, ..Policy::default() };
+        let cases = [
+            (Protocol::H2c, "application/grpc", None),
+            (Protocol::Grpcs, "application/grpc+proto", None),
+            (Protocol::H2c, "application/grpc;a=b", None),
+            (Protocol::H2c, "application/grpc-web", Some(1)),
+            (Protocol::H2c, "application/json", Some(1)),
+            (Protocol::Http1, "application/grpc", Some(1)),
+            (Protocol::Https, "application/grpc", Some(1)),
+        ];
+        for (protocol, media, most) in cases {
+            let headers = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static(media))]);
+            assert_eq!(policy.most_body(protocol, &headers), most, "{protocol:?} {media}");
+        }
+        assert_eq!(policy.most_body(Protocol::H2c, &HeaderMap::new()), Some(1));
+    }
 }

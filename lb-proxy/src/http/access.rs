@@ -51,8 +51,8 @@ pub(crate) fn count_request(client: &Rc<Client>, address: IpAddr) -> Result<InFl
 }
 
 /// A body whose length is known to exceed the limit is not read at all. Others are counted.
-pub(crate) fn check_length(headers: &HeaderMap, policy: &Policy) -> Result<(), Reply> {
-    let Some(most) = policy.max_body else { return Ok(()) };
+pub(crate) fn check_length(headers: &HeaderMap, most: Option<u64>) -> Result<(), Reply> {
+    let Some(most) = most else { return Ok(()) };
     let length = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
     match length {
         Some(length) if u64::gt(&length, &most) => {

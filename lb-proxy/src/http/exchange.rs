@@ -16,12 +16,13 @@ use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use lb_http::affinity::{self, Token};
 use lb_http::balance::Affinity;
+use lb_http::compress::{self, Coding};
 use lb_http::hash_key::Subject as HashSubject;
 use lb_http::headers::{self, Peer, strip_response};
 use lb_http::policy::{AffinityCookie, Balance, Timeouts};
 use lb_http::request::{self, Target};
 use lb_http::respond::{self, Facts};
-use lb_http::{Action, Policy, Route, canary, compress};
+use lb_http::{Action, Policy, Route, canary};
 
 use super::errors;
 use super::external_auth::{self, Granted};
@@ -70,8 +71,8 @@ struct Shared {
     /// What decides about CORS.
     cors: HeaderMap,
     affinity: Option<Token>,
-    /// Whether the client accepts it, if the route compresses.
-    gzip: Option<bool>,
+    /// What the client accepts, if the route compresses.
+    coding: Option<Option<Coding>>,
     granted: Granted,
     on_upgrade: Option<OnUpgrade>,
 }
@@ -127,7 +128,7 @@ async fn respond(
     record.route = Some(known.clone());
     let (route, policy) = (&*known.route, &known.route.policy);
     shared.method = parts.method.clone();
-    shared.gzip = policy.compress.then(|| compress::accepts_gzip(&parts.headers));
+    shared.coding = policy.compress.then(|| Coding::accepted(&parts.headers));
     if policy.cors.is_some() {
         shared.cors = access::cors_headers(&parts.headers);
     }
@@ -160,7 +161,8 @@ async fn respond(
         Action::Respond { status, .. } => return Err(Reply::new(*status, "rule")),
     };
     record.permit = access::limit_rate(worker, &identity.address, route, record.started)?;
-    access::check_length(&parts.headers, policy)?;
+    let most = policy.most_body(upstream.protocol, &parts.headers);
+    access::check_length(&parts.headers, most)?;
     // What only some routes do is allocated when they do it: the future of a request is moved as a whole.
     if policy.basic_auth.is_some() {
         Box::pin(access::authenticate(worker, identity.address, policy, &parts.headers)).await?;
@@ -177,7 +179,7 @@ async fn respond(
         HeaderValue::from_str(authority.as_str()).ok()
     });
     let gate = expects.then(|| Arc::new(Gate::default()));
-    let source = Source::new(incoming, policy.max_body, gate.clone(), record.started);
+    let source = Source::new(incoming, most, gate.clone(), record.started);
     record.source = Some(source.clone());
     drop(target);
 
@@ -352,13 +354,13 @@ fn deliver(got: Got, mut record: Record, shared: Shared) -> Response<ResponseBod
         (None, _) => {
             let length = incoming.size_hint().exact();
             let mut body = EndpointBody::new(incoming, lease, Some(guard), idle);
-            if shared.gzip.is_some()
+            if let Some(coding) = shared.coding
                 && compress::is_compressible(&shared.method, status, &parts.headers, length)
             {
                 compress::vary(&mut parts.headers);
-                if shared.gzip == Some(true) {
-                    compress::describe(&mut parts.headers);
-                    body.compress();
+                if let Some(coding) = coding {
+                    compress::describe(&mut parts.headers, coding);
+                    body.compress(coding);
                 }
             }
             body

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use lb_http::balance::Guard;
+use lb_http::compress::Coding;
 use lb_http::headers::strip_trailers;
 use tokio::time::{Sleep, sleep};
 
@@ -94,8 +95,8 @@ impl EndpointBody {
         body
     }
 
-    pub fn compress(&mut self) {
-        let compressor = Compressor::new();
+    pub fn compress(&mut self, coding: Coding) {
+        let compressor = Compressor::new(coding);
         self.compressed = Some(Compressed { compressor, trailers: None, is_finished: false });
     }
 

@@ -357,3 +357,45 @@ fn an_http2_endpoint_that_says_nothing_is_given_up() {
     let world = World::start(config);
     assert_eq!(Client::connect(world.http()).get(HOST, "/").status, 504);
 }
+
+/// A stream of gRPC may be longer than what is allowed for other bodies; nothing else may.
+#[test]
+fn streams_of_grpc_have_a_limit_of_their_own() {
+    let (address, _) = endpoint(echo);
+    let upload = async |to: SocketAddr, media: &str| {
+        let mut client = connect(to).await.ready().await.unwrap();
+        let request = Request::post("http://a.test/").header("te", "trailers");
+        let request = request.header("content-type", media).body(()).unwrap();
+        let (response, mut upload) = client.send_request(request, false).unwrap();
+        for number in 0..4 {
+            // The proxy may have ended the stream.
+            if upload.send_data(Bytes::from_static(&[b'a'; 1000]), number == 3).is_err() {
+                break;
+            }
+        }
+        match response.await {
+            Ok(response) if response.status() == 200 => {
+                let mut stream = response.into_body();
+                let mut octets = 0;
+                while let Some(Ok(data)) = stream.data().await {
+                    octets += data.len();
+                }
+                octets
+            }
+            _ => 0,
+        }
+    };
+    for (max_grpc_body, media, expected) in [
+        (None, "application/grpc", 4000),
+        (Some(2000), "application/grpc+proto", 2000),
+        (None, "application/octet-stream", 2000),
+    ] {
+        let policy = Policy { max_body: Some(2000), max_grpc_body, ..Policy::default() };
+        let world = World::start(protocol_config(&[address], policy, Protocol::H2c));
+        run(async {
+            let octets = upload(world.http(), media).await;
+            let is_right = if expected == 4000 { octets == 4000 } else { octets <= expected };
+            assert!(is_right, "{media}, {max_grpc_body:?}: {octets}");
+        });
+    }
+}

@@ -100,6 +100,8 @@ pub struct IngressSettings {
     pub auth_host: Vec<String>,
 
     /// Maximum size of a request's body, unless an annotation overrides it: bytes, with k, m or g, or `off`
+    ///
+    /// Calls of gRPC to endpoints that speak HTTP/2 have no limit without an annotation: a call may be a stream without end.
     #[arg(long, value_name = "SIZE", default_value = "1m", value_parser = size)]
     pub max_body_size: Size,
 

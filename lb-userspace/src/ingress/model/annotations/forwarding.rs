@@ -24,7 +24,8 @@ pub const TABLE: &[Annotation] = &[
         &["proxy-body-size"],
         "size (`8m`), `0`: no limit",
         |draft, text| { draft.max_body = Some(size(text)?); Ok(()) },
-        "Most octets of a request's body; larger ones get 413",
+        "Most octets of a request's body; larger ones get 413. Without it, that of the controller's settings, and no limit \
+         for calls of gRPC",
     ),
     Annotation::set(
         "backend-protocol",
@@ -138,7 +139,7 @@ Ok(())
         &[],
         "`true`, `false`",
         |draft, text| { draft.compress = boolean(text)?; Ok(()) },
-        "Compresses responses with gzip or brotli if the client accepts it",
+        "Compresses texts in responses with Brotli or gzip, as the client prefers",
     ),
     Annotation::set(
         "custom-http-errors",

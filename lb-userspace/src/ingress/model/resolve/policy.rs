@@ -32,12 +32,15 @@ impl Resolver<'_> {
             Some(octets) => Some(octets),
             None => self.objects.settings.max_body,
         };
+        // A limit on gRPC must be asked for: it would end streams in their midst.
+        let max_grpc_body = draft.max_body.filter(|octets| *octets > 0);
         let mut limits = draft.limits.clone();
         if limits.burst_multiplier == 0 {
             limits.burst_multiplier = BURST_MULTIPLIER;
         }
         self.policy = Arc::new(Policy {
             max_body,
+            max_grpc_body,
             timeouts: draft.timeouts,
             retry: draft.retry.clone(),
             // A connection without TLS has no client certificate.
