@@ -1,5 +1,8 @@
 //! Programs that the tests use, and their Debian packages.
 
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
@@ -7,7 +10,8 @@ use anyhow::{Context, Result, bail};
 use crate::process::{find, is_root, output};
 
 /// A program and its Debian package.
-pub const PROGRAMS: [(&str, &str); 16] = [
+pub const PROGRAMS: [(&str, &str); 18] = [
+    ("bird", "bird2"),
     ("bpftool", "bpftool"),
     ("capsh", "libcap2-bin"),
     ("curl", "curl"),
@@ -24,6 +28,7 @@ pub const PROGRAMS: [(&str, &str); 16] = [
     ("ps", "procps"),
     ("tcpdump", "tcpdump"),
     ("tmux", "tmux"),
+    ("vtysh", "frr"),
 ];
 
 /// Additional programs for `bench compare` and `bench ingress`: other load balancers and proxies, and one that
@@ -79,6 +84,7 @@ pub fn update() -> Result<()> {
 }
 
 fn install_by_apt(packages: &[&str]) -> Result<()> {
+    let _denied = NoServices::deny();
     // Outdated lists may be good enough.
     let updated = output(apt_get()?.arg("update"));
     let mut command = apt_get()?;
@@ -87,6 +93,30 @@ fn install_by_apt(packages: &[&str]) -> Result<()> {
         (Ok(_), _) => Ok(()),
         (Err(error), Err(earlier)) => Err(error.context(format!("{earlier:#}"))),
         (Err(error), Ok(_)) => Err(error),
+    }
+}
+
+/// Where packages ask whether they may start their services.
+const POLICY: &str = "/usr/sbin/policy-rc.d";
+
+/// While it exists, packages start no services: a router would work on the machine's own interfaces.
+struct NoServices;
+
+impl NoServices {
+    /// `None`: not as root, or the machine has a policy already.
+    fn deny() -> Option<Self> {
+        let mut file = OpenOptions::new();
+        let mut file = file.write(true).create_new(true).mode(0o755).open(POLICY).ok()?;
+        let denying = Self;
+        file.write_all(b"#!/bin/sh\nexit 101\n").ok()?;
+        Some(denying)
+    }
+}
+
+impl Drop for NoServices {
+    fn drop(&mut self) {
+        // It is not there, or somebody will notice that services do not start.
+        let _ = fs::remove_file(POLICY);
     }
 }
 
