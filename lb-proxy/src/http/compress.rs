@@ -18,7 +18,7 @@ pub(crate) struct Compressor {
 }
 
 enum Encoder {
-    Gzip(GzEncoder<Vec<u8>>),
+    Gzip(Box<GzEncoder<Vec<u8>>>),
     /// `None`: it has ended.
     Brotli(Option<Box<CompressorWriter<Vec<u8>>>>),
 }
@@ -38,7 +38,7 @@ const BROTLI_BUFFER: usize = 4 << 10;
 impl Encoder {
     fn new(coding: Coding) -> Self {
         match coding {
-            Coding::Gzip => Self::Gzip(GzEncoder::new(Vec::new(), GZIP_LEVEL)),
+            Coding::Gzip => Self::Gzip(Box::new(GzEncoder::new(Vec::new(), GZIP_LEVEL))),
             Coding::Brotli => {
                 let parameters = BrotliEncoderParams {
                     quality: BROTLI_LEVEL,

@@ -8,15 +8,15 @@
 //!
 //! Tests: beside the code, and `tests/tests/bfd.rs` with real routers.
 
+mod path;
 mod session;
 mod socket;
 mod view;
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use lb_bfd::session::{Change, Config};
+use lb_bfd::session::Change;
 use lb_bfd::{Packet, State};
 use tokio::net::UdpSocket;
 
@@ -24,49 +24,8 @@ use crate::kernel::BfdSessions;
 use session::Running;
 use socket::{Arrived, Receivers};
 
+pub use path::{Hops, Path, Wanted};
 pub use view::BfdView;
-
-/// What a session is between.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Path {
-    pub peer: IpAddr,
-    pub local: IpAddr,
-    /// The interface to a peer on the link.
-    pub device: u32,
-    pub hops: Hops,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Hops {
-    /// The peer is on the link (RFC 5881).
-    One,
-    /// It is this number of routers away, or less (RFC 5883).
-    Several(u8),
-}
-
-impl Hops {
-    fn port(self) -> u16 {
-        match self {
-            Self::One => lb_common::header::Bfd::ONE_HOP,
-            Self::Several(_) => lb_common::header::Bfd::SEVERAL_HOPS,
-        }
-    }
-
-    /// Packets are sent with 255.
-    fn min_hop_limit(self) -> u8 {
-        match self {
-            Self::One => u8::MAX,
-            Self::Several(hops) => u8::MAX.saturating_sub(hops).saturating_add(1),
-        }
-    }
-}
-
-/// A session that is wanted.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wanted {
-    pub path: Path,
-    pub config: Config,
-}
 
 /// All sessions of this node, by the names of their peers.
 pub struct Monitor {

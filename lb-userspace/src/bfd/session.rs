@@ -8,8 +8,8 @@ use lb_bfd::{Packet, Session, State};
 use lb_common::header::Bfd;
 use lb_common::layout::BfdSession;
 
+use super::path::{Hops, Wanted};
 use super::socket::{Arrived, Sender};
-use super::{Hops, Wanted};
 use crate::kernel::BfdSessions;
 
 /// How long the kernel answers for an agent that is gone: as long as routers keep the routes of a

@@ -15,6 +15,8 @@ use nix::sys::socket::{
 };
 use tokio::net::UdpSocket;
 
+use super::path::Path;
+
 /// Packets that are read from one socket before anything else is done.
 pub const MOST_AT_ONCE: usize = 256;
 /// A port that another program uses is tried again.
@@ -162,7 +164,7 @@ pub struct Sender {
 
 impl Sender {
     /// `port`: of an earlier agent. `random` chooses another one.
-    pub fn open(path: &super::Path, port: Option<u16>, random: u64) -> Result<Self> {
+    pub fn open(path: &Path, port: Option<u16>, random: u64) -> Result<Self> {
         let range = u64::from(u16::MAX - FIRST_SOURCE) + 1;
         let chosen = (0..ATTEMPTS as u64).map(|attempt| {
             // Spread, so that two sessions rarely meet.
@@ -190,7 +192,7 @@ impl Sender {
     }
 }
 
-fn bound(path: &super::Path, port: u16) -> Result<StdSocket> {
+fn bound(path: &Path, port: u16) -> Result<StdSocket> {
     let socket = new_socket(path.local.is_ipv4())?;
     let limit = i32::from(u8::MAX);
     if path.local.is_ipv4() {

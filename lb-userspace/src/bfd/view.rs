@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::Hops;
+use super::path::Hops;
 use super::session::Running;
 use crate::kernel::BfdSessions;
 
