@@ -8,9 +8,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result};
 use lb_common::layout::{Forwarding, Reason, map};
 use lb_userspace::kernel::Sizes;
+use tests::any_map::Entry;
 use tests::datapath::cases::{self, Ends, V4, V6};
 use tests::datapath::surroundings::{INSIDE, OUTSIDE, neighbour};
-use tests::datapath::{Conversation, Entry, FLOWS, Hook, KernelWorld, World};
+use tests::datapath::{Conversation, FLOWS, Hook, KernelWorld, World};
 use tests::packet::CLIENT_MAC;
 use tests::scenario::{self, Event, Sent};
 

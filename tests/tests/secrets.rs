@@ -87,7 +87,8 @@ impl Cluster {
         agent.wait_for_output("teleport")?;
         let mut printed = Vec::new();
         // With any exit code: an invalid Service may make the node unhealthy.
-        let own = [&source[..], &["--device", DEVICE], &TALKATIVE].concat();
+        let path = kubeconfig.to_str().context("UTF-8")?;
+        let own = [&["--kubeconfig", path, "--device", DEVICE][..], &TALKATIVE].concat();
         for (command, more) in [("config", &own[..]), ("check", &own), ("status", &[])] {
             let mut words = node.command(program()?);
             words.args([command, "-o", "json"]).args(more).arg("--pin-path").arg(&pins);
