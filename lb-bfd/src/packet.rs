@@ -211,7 +211,7 @@ mod tests {
 
     use super::*;
 
-    /// From a session of FRR's bfdd with a peer that it does not hear yet.
+    /// Of a session that does not hear its peer yet.
     const DOWN: [u8; LENGTH] = [
         0x20, 0x48, 3, 24, 0x12, 0x34, 0x56, 0x78, 0, 0, 0, 0, 0, 0x0f, 0x42, 0x40, 0, 0x04, 0x93,
         0xe0, 0, 0, 0xc3, 0x50,

@@ -46,7 +46,7 @@ pub enum Input<'a> {
     Heard(Duration),
     /// The time of [`Session::deadline`] has come. What has arrived is handed over before it.
     Tick,
-    /// The session is to end: the peer is told that this is no fault.
+    /// Ends the session by decision; the last packet says so.
     AdminDown,
 }
 
@@ -207,7 +207,7 @@ impl Session {
         wanted.then(|| Duration::from_micros(interval.into()))
     }
 
-    /// The kernel could not be told to: packets are sent from here.
+    /// The kernel can't do it: packets are sent from here.
     pub fn reflect_no_longer(&mut self) {
         self.reflection = None;
     }

@@ -20,6 +20,13 @@ use tokio::runtime::{Builder, Runtime};
 
 const CLIENT6: &str = "2001:db8::2";
 
+const SLOWER: Config = Config {
+    multiplier: 3,
+    transmit: Duration::from_millis(150),
+    receive: Duration::from_millis(150),
+    passive: false,
+};
+
 /// Another implementation, on the client.
 trait Router {
     fn start(&self, network: &OneNode) -> Result<Vec<Process>>;
@@ -133,13 +140,17 @@ struct Agent {
 
 impl Agent {
     fn start(network: &OneNode, device: u32) -> Result<Self> {
+        Self::start_with(network, device, Config::default())
+    }
+
+    fn start_with(network: &OneNode, device: u32, config: Config) -> Result<Self> {
         let pins = Pins::open(&network.pin_path())?;
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let mut monitor = Monitor::new(Some(BfdSessions::open(&pins)?), Instant::now());
         let entered = runtime.enter();
         for (peer, local) in [(CLIENT, NODE), (CLIENT6, NODE6)] {
             let path = Path { peer: peer.parse()?, local: local.parse()?, device, hops: Hops::One };
-            monitor.watch(peer, &Wanted { path, config: Config::default() });
+            monitor.watch(peer, &Wanted { path, config });
         }
         drop(entered);
         Ok(Self { monitor, runtime, changes: Vec::new() })
@@ -210,6 +221,17 @@ fn follow(router: &(dyn Router + Sync)) -> Result<()> {
         agent.run_until("the kernel goes on", |views| answers(views) > before + 10)?;
         ensure!(agent.is_up() && router.sessions(&network)? == seen, "the router has seen a fault");
 
+        // Another configuration: a new session, and the kernel no longer answers for the old one.
+        drop(agent);
+        let mut agent = Agent::start_with(&network, device, SLOWER)?;
+        ensure!(!agent.is_up(), "not adopted: {:#?}", agent.monitor.views());
+        let left = BfdSessions::open(&Pins::open(&network.pin_path())?)?.all()?;
+        ensure!(left.is_empty(), "{left:?}");
+        agent.run_until("new sessions are answered in the kernel", |views| {
+            views.iter().all(|view| view.state == "up" && view.in_kernel)
+        })?;
+        agent.changes.clear();
+
         // The path breaks, and works again.
         network.client.ip("link set eth0 down")?;
         let broken = Instant::now();
@@ -234,7 +256,7 @@ fn follow(router: &(dyn Router + Sync)) -> Result<()> {
         wait_until("the router knows", SOON, || {
             router.sessions(&network).is_ok_and(|seen| seen.values().all(|(up, _)| !up))
         })?;
-        let left = BfdSessions::open(&Pins::open(&network.pin_path())?)?.valid()?;
+        let left = BfdSessions::open(&Pins::open(&network.pin_path())?)?.all()?;
         ensure!(left.is_empty(), "{left:?}");
         Ok(())
     })

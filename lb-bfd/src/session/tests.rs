@@ -157,7 +157,7 @@ fn a_broken_path_is_detected_in_time() {
         world.broken[direction] = true;
         let broken_at = world.now;
         run_beside_a_plain_peer(&mut world, MS * 310);
-        // Whoever no longer hears tells the other one, unless that one does not hear, too.
+        // Whoever no longer hears the other one is down.
         assert_ne!(world.states()[1 - direction], State::Up, "direction {direction}");
         let (at, _) = world.nodes[1 - direction].changes.last().copied().unwrap();
         assert!(at - broken_at <= MS * 302, "{:?}", at - broken_at);
@@ -236,7 +236,7 @@ fn a_poll_is_answered_and_new_intervals_are_agreed_on() {
 }
 
 #[test]
-fn the_peer_is_told_of_a_decision() {
+fn the_last_packet_names_the_decision() {
     let mut world = World::new(config(100, 100), config(100, 100));
     run_beside_a_plain_peer(&mut world, Duration::from_secs(5));
     let now = world.now;

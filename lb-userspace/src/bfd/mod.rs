@@ -1,4 +1,4 @@
-//! Bidirectional forwarding detection (BFD) with the routers that this node speaks BGP with. What it
+//! Bidirectional forwarding detection (BFD) with routers. The BGP speaker does not use it yet. What it
 //! decides is pure, in `lb_bfd`; here are its sockets, and what the kernel answers instead.
 //!
 //! Who may send what: packets to ports 3784 and 4784 come from anywhere. Those of other addresses
@@ -61,12 +61,13 @@ impl Monitor {
             return;
         }
         self.forget(name);
-        let running = Running::new(name, wanted.clone(), self.kernel.as_ref(), self.now());
+        let now = self.now();
+        let running = Running::new(name, wanted.clone(), self.kernel.as_mut(), now);
         self.sessions.insert(name.to_owned(), running);
         self.open();
     }
 
-    /// Ends a session for good: the peer is told that this is no fault.
+    /// Ends a session by decision; its last packet says so.
     pub fn forget(&mut self, name: &str) {
         let now = self.now();
         if let Some(mut running) = self.sessions.remove(name) {

@@ -30,7 +30,12 @@ pub struct Running {
 }
 
 impl Running {
-    pub fn new(name: &str, wanted: Wanted, kernel: Option<&BfdSessions>, now: Duration) -> Self {
+    pub fn new(
+        name: &str,
+        wanted: Wanted,
+        kernel: Option<&mut BfdSessions>,
+        now: Duration,
+    ) -> Self {
         let random = getrandom::u64().unwrap_or_default();
         let left = kernel.and_then(|kernel| adopt(&wanted, kernel, random, now));
         let (session, reflected, port) = match left {
@@ -180,14 +185,15 @@ impl Running {
     }
 }
 
-/// The session of this path that an earlier agent has left.
+/// The session of this path that an earlier agent has left. If it was configured otherwise, the
+/// kernel no longer answers for it: the peer would hear two sessions.
 fn adopt(
     wanted: &Wanted,
-    kernel: &BfdSessions,
+    kernel: &mut BfdSessions,
     random: u64,
     now: Duration,
 ) -> Option<(Session, BfdSession)> {
-    let (path, left) = (&wanted.path, kernel.valid().ok()?);
+    let (path, left) = (&wanted.path, kernel.all().ok()?);
     let (discriminator, entry) = left.into_iter().find(|(_, entry)| {
         entry.peer == path.peer.into()
             && entry.local == path.local.into()
@@ -196,8 +202,14 @@ fn adopt(
     })?;
     let reflection =
         Reflection { expected: octets(&entry.expected), answer: octets(&entry.answer) };
-    let session = Session::adopt(wanted.config, &reflection, random, now)?;
-    (session.discriminator() == discriminator).then_some((session, entry))
+    let session = Session::adopt(wanted.config, &reflection, random, now)
+        .filter(|session| session.discriminator() == discriminator);
+    if session.is_none()
+        && let Err(error) = kernel.remove(discriminator)
+    {
+        tracing::warn!(error = format!("{error:#}"), "bfd session left in the kernel");
+    }
+    Some((session?, entry))
 }
 
 fn header(octets: &[u8; LENGTH]) -> Bfd {

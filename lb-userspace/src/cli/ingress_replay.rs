@@ -1,4 +1,4 @@
-//! `millrace ingress report --access-log`: which requests would take another way.
+//! `millrace ingress report --access-log`: which requests would take another rule.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -15,7 +15,7 @@ use crate::model::Object;
 const MOST_LINE_OCTETS: u64 = 64 << 10;
 
 impl Row for Difference {
-    const PLURAL: &'static str = "requests that take another way";
+    const PLURAL: &'static str = "requests that take another rule";
     const HEADERS: &'static [&'static str] =
         &["REQUESTS", "HOST", "INGRESS-NGINX", "MILLRACE", "REASON", "EXAMPLE"];
     const NARROW: usize = 6;
@@ -51,7 +51,7 @@ pub fn run(
     eprint!("{}", text_of(&summary));
     match summary.different {
         0 => Ok(()),
-        different => bail!("{different} of {} requests take another way", summary.requests),
+        different => bail!("{different} of {} requests take another rule", summary.requests),
     }
 }
 
@@ -85,7 +85,7 @@ fn text_of(summary: &Summary) -> String {
     count(*unreadable, "lines have no request with a path, or are too long");
     count(
         *without_host,
-        "requests have no host in the log, and no upstream that tells; use --host",
+        "requests have no host in the log, and no upstream that names one; use --host",
     );
     count(*not_comparable, "requests depend on expressions that only PCRE has");
     count(*not_listed, "different requests are not listed: there are too many groups");

@@ -28,17 +28,26 @@ pub struct BfdSessions {
 }
 
 impl BfdSessions {
+    /// Removes what earlier agents have left beyond its deadline.
     pub fn open(pins: &Pins) -> Result<Self> {
         let sessions = pins.hash_map(map::BFD_SESSIONS)?;
-        Ok(Self { sessions, heard: pins.hash_map(map::BFD_HEARD)? })
+        let mut opened = Self { sessions, heard: pins.hash_map(map::BFD_HEARD)? };
+        let now = clock_of_deadlines()?;
+        for (discriminator, session) in opened.all()? {
+            if session.deadline <= now {
+                opened.remove(discriminator)?;
+            }
+        }
+        Ok(opened)
     }
 
-    /// All sessions, also those that an earlier agent has left, whose deadline has not passed.
-    pub fn valid(&self) -> Result<Vec<(u32, BfdSession)>> {
-        let now = clock_of_deadlines()?;
+    /// Also those that an earlier agent has left.
+    pub fn all(&self) -> Result<Vec<(u32, BfdSession)>> {
         let all: Vec<_> = self.sessions.iter().collect::<Result<_, _>>()?;
-        let all = all.into_iter().map(|(discriminator, Plain(session))| (discriminator, session));
-        Ok(all.filter(|(_, session)| session.deadline > now).collect())
+        Ok(all
+            .into_iter()
+            .map(|(discriminator, Plain(session))| (discriminator, session))
+            .collect())
     }
 
     /// Answers the session's peer from now on, or continues to, for `hold`.
