@@ -5,9 +5,9 @@ use std::rc::Rc;
 
 use lb_common::datapath::{Role, Stage, Verdict};
 use lb_common::host::{self, Entry, Exit, Frame, HostTables, Routes};
-use lb_common::layout::{Device, NeighbourEvent, Reason};
+use lb_common::layout::{Device, LinkAddresses, NeighbourEvent, Reason};
 
-use crate::universe::{self, LINK_ADDRESS};
+use crate::universe::{self, LINK_ADDRESS, LINK_ADDRESS_ABOVE};
 
 /// Where a packet reaches the data plane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +58,9 @@ impl Host {
         let entry =
             Device { flags: Device::TRANSMIT, link_address: LINK_ADDRESS, ..Device::default() };
         tables.devices.insert(device, entry);
+        let received = (LinkAddresses::bucket(device)..).zip([LINK_ADDRESS, LINK_ADDRESS_ABOVE]);
+        let words = received.map(|(slot, link)| (slot, LinkAddresses::word(device, link)));
+        tables.link_addresses.extend(words);
         Self { tables, routes: Routes::default(), device }
     }
 
@@ -103,7 +106,8 @@ impl Host {
         });
         let fate = match verdict {
             Verdict::Pass | Verdict::Decline => Fate::Passed,
-            Verdict::Defer => Fate::Deferred,
+            Verdict::Yield if frame.resolves => Fate::Passed,
+            Verdict::Defer | Verdict::Yield => Fate::Deferred,
             Verdict::Transmit | Verdict::Redirect | Verdict::Resolve => Fate::Sent,
             Verdict::Drop => Fate::Dropped,
             Verdict::Next(stage) => panic!("stage {stage:?} was not run"),

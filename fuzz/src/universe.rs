@@ -8,6 +8,9 @@ use lb_common::header::protocol::{SCTP, TCP, UDP};
 pub const DEVICE: u32 = 1;
 pub const LINK_ADDRESS: [u8; 6] = [2, 0, 0, 0, 1, 1];
 
+/// The link-layer address of an interface above it, to which packets are addressed.
+pub const LINK_ADDRESS_ABOVE: [u8; 6] = [2, 0, 0, 0, 0, 0x0d];
+
 pub const PROTOCOLS: [u8; 3] = [TCP, UDP, SCTP];
 pub const PORTS: [u16; 3] = [80, 53, 3868];
 pub const NODE_PORTS: [u16; 2] = [30080, 30053];

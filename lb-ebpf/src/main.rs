@@ -18,11 +18,16 @@ use aya_ebpf::bindings::{TC_ACT_SHOT, TC_ACT_UNSPEC, xdp_action};
 use aya_ebpf::helpers::{bpf_clone_redirect, bpf_redirect, bpf_redirect_neigh};
 use aya_ebpf::macros::{classifier, xdp};
 use aya_ebpf::programs::{TcContext, XdpContext};
-use lb_common::datapath::{Packet, REPORT, Role, Stage, Verdict, egress, ingress, passed, stage};
+use lb_common::datapath::{
+    Packet, REPORT, Role, Stage, Verdict, arp, egress, ingress, passed, stage,
+};
+use lb_common::family::{Family, V6};
 use lb_common::layout::{Ending, Reason};
 
 use crate::maps::{TC_STAGES, XDP_STAGES};
-use crate::packet::{Origin, TcPacket, XdpPacket, is_deferred, is_of_vlan, may_be_neighbours};
+use crate::packet::{
+    Origin, TcPacket, XdpPacket, frame_of, is_deferred, is_of_vlan, remove_priority,
+};
 use crate::tables::KernelTables;
 
 // The macros split each function in two. The code for most packets is inlined into its entry point:
@@ -103,6 +108,11 @@ fn xdp_action_of(verdict: Verdict, mut packet: XdpPacket) -> u32 {
         }
         // With a constant index the kernel turns the tail call into a direct jump. New flows use
         // these.
+        // Marked or not: it must not be lost.
+        Verdict::Yield => {
+            packet.defer();
+            xdp_action::XDP_PASS
+        }
         Verdict::Next(Stage::Open) => xdp_go_on(packet, Stage::Open),
         Verdict::Next(Stage::Begin) => xdp_go_on(packet, Stage::Begin),
         Verdict::Next(next) => xdp_go_on(packet, next),
@@ -137,11 +147,12 @@ pub fn external_deferred(context: TcContext) -> i32 {
     if is_deferred(&context) {
         return tc_ingress(context, Role::External, false);
     }
-    if !may_be_neighbours(&context) {
+    let frame = frame_of(&context);
+    if frame.ether_type != arp::ETHER_TYPE && frame.ether_type != V6::ETHER_TYPE {
         return TC_ACT_UNSPEC;
     }
     let packet = TcPacket::<false>::new(context, Origin { role: Role::External, raw: false });
-    match passed(&packet) {
+    match passed(&packet, frame) {
         Verdict::Next(_) => tc_go_on(packet, Stage::Neighbour),
         _ => TC_ACT_UNSPEC,
     }
@@ -230,9 +241,12 @@ fn tc_stage(which: Stage, context: TcContext) -> i32 {
 
 #[inline(always)]
 fn tc_action_of<const STAGE: bool>(verdict: Verdict, packet: TcPacket<STAGE>) -> i32 {
+    if matches!(verdict, Verdict::Transmit | Verdict::Redirect | Verdict::Resolve) {
+        remove_priority(packet.context());
+    }
     match verdict {
         // Not OK: tc programs after this one must see the packet, too.
-        Verdict::Pass | Verdict::Defer => TC_ACT_UNSPEC,
+        Verdict::Pass | Verdict::Defer | Verdict::Yield => TC_ACT_UNSPEC,
         Verdict::Decline => tc_end(packet, TC_ACT_UNSPEC),
         Verdict::Drop => tc_end(packet, TC_ACT_SHOT),
         // SAFETY: takes numbers only.

@@ -19,9 +19,10 @@ use lb_common::layout::capacity::{
 use lb_common::layout::{
     Affinity, AffinityKey, Announced, AnnouncedAddress, Backend, BfdHeard, BfdSession, BufferSum,
     Claim, DESTINATION_WORDS, Device, Event, FlowBucket, Fragment, FragmentKey, Frontend,
-    FrontendKey, Hints, Host, Identity, Listener, Member, NeighbourEvent, NetworkEpoch, Peer, Pool,
-    Reason, ReplyBucket, ReplyKey, SOURCE_WORDS, ServicePortName, Settings, SlotPair, SocketEnd,
-    SocketFlow, SourceRange, Traffic, TunnelKey, TunnelTarget, Untracked,
+    FrontendKey, Hints, Host, Identity, LinkAddresses, Listener, Member, NeighbourEvent,
+    NetworkEpoch, Peer, Pool, Reason, ReplyBucket, ReplyKey, SOURCE_WORDS, ServicePortName,
+    Settings, SlotPair, SocketEnd, SocketFlow, SourceRange, Traffic, TunnelKey, TunnelTarget,
+    Untracked,
 };
 
 /// The agent maps these into its address space and writes them without system calls. Their memory
@@ -129,6 +130,9 @@ pub static FRAGMENTS6: LruHashMap<FragmentKey<V6>, Fragment, { MAX_FRAGMENTS as 
 
 #[btf_map]
 pub static DEVICES: HashMap<u32, Device, { MAX_DEVICES as usize }, ON_DEMAND> = HashMap::new();
+
+#[btf_map]
+pub static LINK_ADDRESSES: Array<u64, { LinkAddresses::WORDS as usize }, SHARED> = Array::new();
 
 #[btf_map]
 pub static NETWORK: Array<NetworkEpoch, 1, SHARED> = Array::new();

@@ -24,10 +24,10 @@ use crate::functions;
 use crate::maps::{
     AFFINITIES4, AFFINITIES6, ANNOUNCED, BACKEND_TRAFFIC, BACKENDS4, BACKENDS6, BFD_HEARD,
     BFD_SESSIONS, CLAIMS, CROWDED4, CROWDED6, DESTINATIONS, DEVICES, DRAFTS4, DRAFTS6, FLOWS4,
-    FLOWS6, FRAGMENTS4, FRAGMENTS6, FRONTENDS4, FRONTENDS6, HINTS, MEMBERS, NEIGHBOUR_EVENTS,
-    NETWORK, PEERS, POOL_SLOTS, POOLS, REASONS, REPLIES4, REPLIES6, RESERVED_PORTS, SCRATCH,
-    SERVICE_TRAFFIC, SETTINGS, SOURCE_RANGES4, SOURCE_RANGES6, SOURCES, Scratch, TARGETS,
-    TUNNEL_KEYS, TUNNEL_PEERS, UNTRACKED4, UNTRACKED6,
+    FLOWS6, FRAGMENTS4, FRAGMENTS6, FRONTENDS4, FRONTENDS6, HINTS, LINK_ADDRESSES, MEMBERS,
+    NEIGHBOUR_EVENTS, NETWORK, PEERS, POOL_SLOTS, POOLS, REASONS, REPLIES4, REPLIES6,
+    RESERVED_PORTS, SCRATCH, SERVICE_TRAFFIC, SETTINGS, SOURCE_RANGES4, SOURCE_RANGES6, SOURCES,
+    Scratch, TARGETS, TUNNEL_KEYS, TUNNEL_PEERS, UNTRACKED4, UNTRACKED6,
 };
 
 pub struct KernelTables;
@@ -82,6 +82,12 @@ impl NetworkTables for KernelTables {
         // SAFETY: elements of this map are allocated on demand, and freed only after this program
         // has ended.
         unsafe { DEVICES.get(index).copied() }
+    }
+
+    #[inline(always)]
+    fn link_address(&self, index: u32) -> u64 {
+        // SAFETY: the map has the entry; the agent writes whole aligned words.
+        LINK_ADDRESSES.get_ptr(index).map_or(0, |word| unsafe { word.read_volatile() })
     }
 
     #[inline(always)]

@@ -248,6 +248,10 @@ impl NetworkTables for Cpu {
         0
     }
 
+    fn link_address(&self, _: u32) -> u64 {
+        0
+    }
+
     fn is_port_reserved(&self, _: u16) -> bool {
         false
     }

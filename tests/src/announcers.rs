@@ -262,10 +262,7 @@ impl Announcers {
 fn plug(topology: &Topology, switch: &Host, host: &Host, device: &str, last: usize) -> Result<()> {
     let (four, six) = (format!("192.0.2.{last}/20"), format!("2001:db8::{last}/32"));
     let port = format!("port{last}");
-    topology.link(host.port(device).addresses(&[&four, &six]), switch.port(&port).bridge("br0"))?;
-    // A network card drops frames for other machines, which a switch floods when it has forgotten
-    // where these are. A veth does not, and programs would see them.
-    switch.ip(&format!("link set {port} type bridge_slave flood off")).map(drop)
+    topology.link(host.port(device).addresses(&[&four, &six]), switch.port(&port).bridge("br0"))
 }
 
 fn pod(number: usize) -> [String; 2] {

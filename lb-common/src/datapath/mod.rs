@@ -80,19 +80,21 @@ where
 }
 
 /// A packet that XDP has passed to the stack: only what asks for an announced address needs more.
+/// `frame`: what the hook knows about it already, so that nothing is parsed.
 #[inline(always)]
-pub fn passed<P: Packet>(packet: &P) -> Verdict {
-    if !neighbour::is_here(packet) {
-        return Verdict::Pass;
-    }
-    let is_neighbours = packet.frame().is_some_and(|frame| match frame.ether_type {
+pub fn passed<P: Packet>(packet: &P, frame: Frame) -> Verdict {
+    let is_neighbours = match frame.ether_type {
         arp::ETHER_TYPE => true,
         V6::ETHER_TYPE => {
             packet.header::<<V6 as Family>::Header>(frame.network).is_some_and(V6::is_neighbours)
         }
         _ => false,
-    });
-    if is_neighbours { Verdict::Next(Stage::Neighbour) } else { Verdict::Pass }
+    };
+    if is_neighbours && neighbour::is_here(packet) {
+        Verdict::Next(Stage::Neighbour)
+    } else {
+        Verdict::Pass
+    }
 }
 
 /// A packet that leaves through an interface.

@@ -26,6 +26,8 @@ pub trait PoolTables {
 /// The network around this node.
 pub trait NetworkTables {
     fn device(&self, index: u32) -> Option<Device>;
+    /// A word of [`LinkAddresses`](crate::layout::LinkAddresses).
+    fn link_address(&self, index: u32) -> u64;
     /// Changes with every change of the network.
     fn network_epoch(&self) -> u32;
     /// Whether an address belongs to a node of the cluster.

@@ -24,6 +24,9 @@ pub enum Verdict {
     Resolve,
     /// It continues unmodified to the next hook (tc after XDP), which can do more.
     Defer,
+    /// The frame is for another machine: it passes unmodified. XDP marks it for tc, if it can: there
+    /// the kernel knows what it receives, and this machine's addresses may just have changed.
+    Yield,
     /// It is not addressed to a Service, or cannot be recognised as such: it passes unmodified; the
     /// reason has been counted. Distinct from [`Self::Pass`], so that only packets with a reason
     /// are reported.

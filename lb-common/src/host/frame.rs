@@ -20,6 +20,8 @@ pub struct Frame {
     pub segment: u32,
     /// Whether the bytes begin with the network header.
     pub raw: bool,
+    /// See [`Packet::is_received`].
+    pub received: bool,
     pub routes: Routes,
     /// The interface through which it leaves, if the verdict is to send it.
     pub left_by: u32,
@@ -86,6 +88,10 @@ impl Packet for Frame {
 
     fn is_raw(&self) -> bool {
         self.raw
+    }
+
+    fn is_received(&self) -> bool {
+        self.received
     }
 
     fn segment(&self) -> u32 {

@@ -56,7 +56,10 @@ where
 {
     let mut verdict = match entry {
         Entry::Ingress => datapath::ingress(packet, tables),
-        Entry::AfterXdp => datapath::passed(packet),
+        Entry::AfterXdp => match packet.frame() {
+            Some(frame) => datapath::passed(packet, frame),
+            None => Verdict::Pass,
+        },
         Entry::Egress => datapath::egress(packet, tables),
     };
     let mut stages = 0;
@@ -85,6 +88,8 @@ pub struct HostTables {
     pub tunnel_keys: [u64; TunnelKey::COUNT],
     pub targets: HashMap<TunnelTarget, u32>,
     pub devices: HashMap<u32, Device>,
+    /// By index: [`LinkAddresses`](crate::layout::LinkAddresses).
+    pub link_addresses: HashMap<u32, u64>,
     pub epoch: Cell<u32>,
     /// By service port.
     pub source_ranges: HashMap<u32, Vec<IpNet>>,
@@ -159,6 +164,7 @@ impl HostTables {
             slots: HashMap::new(),
             members: HashSet::new(),
             devices: HashMap::new(),
+            link_addresses: HashMap::new(),
             epoch: Cell::new(1),
             source_ranges: HashMap::new(),
             allowance: Cell::default(),
@@ -255,6 +261,10 @@ impl PoolTables for HostTables {
 impl NetworkTables for HostTables {
     fn device(&self, index: u32) -> Option<Device> {
         self.devices.get(&index).copied()
+    }
+
+    fn link_address(&self, index: u32) -> u64 {
+        self.link_addresses.get(&index).copied().unwrap_or_default()
     }
 
     fn network_epoch(&self) -> u32 {

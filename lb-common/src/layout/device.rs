@@ -35,6 +35,37 @@ pub struct NetworkEpoch {
     pub reserved: u32,
 }
 
+/// The link-layer addresses whose frames this machine receives on an interface, in one array of
+/// words for all interfaces: a packet reads it without a call. An interface has the bucket of its
+/// index. If its addresses do not fit there, it has none, and is taken for unknown.
+pub struct LinkAddresses;
+
+impl LinkAddresses {
+    /// Words of a bucket, which is a cache line.
+    pub const SLOTS: u32 = 8;
+    pub const WORDS: u32 = Self::SLOTS << 10;
+
+    /// The first word of an interface's bucket.
+    #[inline(always)]
+    pub fn bucket(device: u32) -> u32 {
+        device * Self::SLOTS % Self::WORDS
+    }
+
+    /// An address on an interface; 0 if the interface's index does not fit.
+    #[inline(always)]
+    pub fn word(device: u32, address: [u8; 6]) -> u64 {
+        let [a, b, c, d, e, f] = address;
+        let word = u64::from_le_bytes([a, b, c, d, e, f, 0, 0]);
+        if device < 1 << 16 { word | u64::from(device) << 48 } else { 0 }
+    }
+
+    /// Whether a word is one of the interface.
+    #[inline(always)]
+    pub fn is_of(word: u64, device: u32) -> bool {
+        word != 0 && word >> 48 == u64::from(device)
+    }
+}
+
 const _: () = {
     assert!(size_of::<Device>() == 32);
     assert!(size_of::<NetworkEpoch>() == 8);

@@ -37,7 +37,7 @@ pub use bfd::{BfdHeard, BfdSession};
 pub use bitmap::{Bitmap, DESTINATION_WORDS, SOURCE_WORDS};
 pub use buffer_sum::{BUFFER_OF_CONTEXT, BufferSum};
 pub use counters::{Reason, Traffic};
-pub use device::{Device, NetworkEpoch};
+pub use device::{Device, LinkAddresses, NetworkEpoch};
 pub use event::{Ending, Event, Listener};
 pub use flow::{
     BUCKET_ENTRIES, Direction, Flow, FlowBucket, FlowEntry, FlowKind, FlowState, FlowTag, NextHops,
@@ -136,6 +136,7 @@ pub mod map {
         FRAGMENTS4
         FRAGMENTS6
         DEVICES
+        LINK_ADDRESSES
         NETWORK
         PEERS
         TARGETS

@@ -8,12 +8,13 @@ use aya_ebpf::bindings::{
 };
 use aya_ebpf::helpers::{
     bpf_l4_csum_replace, bpf_skb_adjust_room, bpf_skb_change_head, bpf_skb_change_tail,
+    bpf_skb_vlan_pop,
 };
 use aya_ebpf::programs::TcContext;
 use lb_common::checksum::{self, Delta};
-use lb_common::datapath::{DEFERRED, Frame, Packet, Query, Role, Route, arp, parse_frame};
+use lb_common::datapath::{DEFERRED, Frame, Packet, Query, Role, Route, parse_frame};
 use lb_common::family::{Family, V4, V6};
-use lb_common::header::Header;
+use lb_common::header::{Ethernet, Header};
 
 use super::buffer::{self, Field};
 use super::{View, blur, route};
@@ -86,6 +87,12 @@ impl ControlBlock {
     }
 }
 
+/// The VLAN in a tag, beside its priority.
+const VLAN_ID: u32 = 0xfff;
+
+/// `linux/if_packet.h`: a unicast frame to an address that is not the interface's.
+const PACKET_OTHERHOST: u32 = 3;
+
 /// Upper limit for the headers of a packet that is handled: Ethernet with two tags, IPv6 with a few
 /// extension headers, TCP.
 const HEADERS: u32 = 192;
@@ -105,20 +112,32 @@ fn control_block(buffer: *mut __sk_buff) -> ControlBlock {
 }
 
 /// Whether the packet has a VLAN tag in its metadata: then it is for a VLAN interface above this
-/// one.
+/// one. A tag with VLAN 0 is only a priority, and the stack takes it off.
 #[inline(always)]
 pub fn is_of_vlan(context: &TcContext) -> bool {
+    let buffer = context.skb.skb;
     // SAFETY: the context is the one this program was called with.
-    unsafe { (*context.skb.skb).vlan_present != 0 }
+    unsafe { (*buffer).vlan_present != 0 && (*buffer).vlan_tci & VLAN_ID != 0 }
 }
 
-/// Whether the packet may be one of ARP or of neighbour discovery, by its EtherType.
+/// Takes off such a tag as the stack would, which does not see a packet that is sent from here.
 #[inline(always)]
-pub fn may_be_neighbours(context: &TcContext) -> bool {
-    const ARP: u32 = arp::ETHER_TYPE.to_be() as u32;
-    const IPV6: u32 = V6::ETHER_TYPE.to_be() as u32;
+pub fn remove_priority(context: &TcContext) {
+    let buffer = context.skb.skb;
     // SAFETY: the context is the one this program was called with.
-    matches!(unsafe { (*context.skb.skb).protocol }, ARP | IPV6)
+    if unsafe { (*buffer).vlan_present != 0 && (*buffer).vlan_tci & VLAN_ID == 0 } {
+        // Without it the packet is sent with the tag.
+        // SAFETY: as above.
+        let _ = unsafe { bpf_skb_vlan_pop(buffer) };
+    }
+}
+
+/// What the kernel knows about the link-layer header. A tag in its metadata is not in its bytes.
+#[inline(always)]
+pub fn frame_of(context: &TcContext) -> Frame {
+    // SAFETY: the context is the one this program was called with.
+    let ether_type = unsafe { (*context.skb.skb).protocol } as u16;
+    Frame { ether_type: u16::from_be(ether_type), network: size_of::<Ethernet>() }
 }
 
 /// Whether XDP has left the packet to this hook.
@@ -261,6 +280,12 @@ impl<const STAGE: bool> Packet for TcPacket<STAGE> {
     #[inline(always)]
     fn resolves(&self) -> bool {
         true
+    }
+
+    #[inline(always)]
+    fn is_received(&self) -> bool {
+        // SAFETY: the context is the one this program was called with.
+        unsafe { (*self.buffer()).pkt_type != PACKET_OTHERHOST }
     }
 
     #[inline(always)]

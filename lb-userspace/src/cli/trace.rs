@@ -151,12 +151,13 @@ pub fn trace(options: &Options, pin_path: &Path) -> Result<()> {
     let view = View::open(pin_path)?;
     let routes = KernelRoutes::open()?;
     let attached = attached(pin_path)?;
-    let meeting = meeting(options, &attached)?;
+    let mut meeting = meeting(options, &attached)?;
     let packets = packets(options)?;
     let names = LiveNames::open(pin_path)?;
     let mut output = io::stdout().lock();
-    for (number, Captured { bytes, cut_from }) in packets.iter().enumerate() {
+    for (number, Captured { bytes, cut_from, is_made }) in packets.iter().enumerate() {
         view.tick();
+        meeting.is_received = *is_made;
         let mut trace = trace_packet(&view, &routes, &names, &meeting, bytes);
         if let Some(length) = cut_from {
             let text = format!("captured only in part: {length} bytes on the wire");
@@ -218,7 +219,7 @@ fn packets(options: &Options) -> Result<Vec<Captured>> {
         Protocol::Arp | Protocol::Ndp => {
             let is_arp = protocol == Protocol::Arp;
             let bytes = request(is_arp, source.address, destination.address)?;
-            return Ok(vec![Captured { bytes, cut_from: None }]);
+            return Ok(vec![Captured::made(bytes)]);
         }
     };
     let usual = match options.direction {
@@ -236,7 +237,7 @@ fn packets(options: &Options) -> Result<Vec<Captured>> {
         payload: options.payload.into(),
         hop_limit: options.ttl,
     };
-    Ok(vec![Captured { bytes: tuple.frame()?, cut_from: None }])
+    Ok(vec![Captured::made(tuple.frame()?)])
 }
 
 /// Hook points by device, in the order in which an ingress packet passes them: XDP first.
@@ -297,5 +298,5 @@ fn meeting(options: &Options, attached: &Attached) -> Result<Meeting> {
             if options.direction == Direction::Out { "outgoing" } else { "incoming" }
         );
     }
-    Ok(Meeting { device: index, points, segment: 0 })
+    Ok(Meeting { device: index, points, segment: 0, is_received: true })
 }

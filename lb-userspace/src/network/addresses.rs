@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::attachments::Attachments;
 use super::selection::NodePortAddresses;
-use super::snapshot::{Address, Framing, Kind, Mac, Scope, Snapshot};
+use super::snapshot::{Address, Framing, Kind, Link, Mac, Scope, Snapshot};
 
 /// An egress device, as the data plane needs it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -17,6 +17,9 @@ pub struct Device {
     pub v6: Option<Ipv6Addr>,
     pub mtu: u32,
     pub mac: Mac,
+    /// Other link-layer addresses whose frames arrive here and are for this machine: those of
+    /// interfaces above this one.
+    pub macs_above: BTreeSet<Mac>,
     /// XDP can redirect packets of other devices to it.
     pub redirect: bool,
     /// XDP can transmit its packets back.
@@ -40,6 +43,7 @@ pub fn devices(snapshot: &Snapshot) -> BTreeMap<u32, Device> {
                 v6: source(true, node6).and_then(as_v6),
                 mtu: link.mtu,
                 mac: link.mac,
+                macs_above: macs_above(snapshot, link),
                 redirect: link.framing == Framing::Ethernet
                     && snapshot.redirect.contains(&link.index),
                 // For veths the requirement is the same as for redirects: the peer must poll.
@@ -48,6 +52,27 @@ pub fn devices(snapshot: &Snapshot) -> BTreeMap<u32, Device> {
             (link.index, device)
         })
         .collect()
+}
+
+/// The link-layer addresses of the VLANs, macvlans, bridges and bonds above a device, except its
+/// own. Those in other network namespaces are other machines.
+fn macs_above(snapshot: &Snapshot, link: &Link) -> BTreeSet<Mac> {
+    let mut found = BTreeSet::from([link.index]);
+    let mut above = vec![link];
+    while let Some(below) = above.pop() {
+        let is_above = |upper: &&Link| match upper.kind {
+            Kind::Vlan | Kind::Child => upper.lower == Some(below.index),
+            _ => upper.kind.has_ports() && below.master == Some(upper.index),
+        };
+        for upper in snapshot.links.values().filter(is_above) {
+            // A snapshot of changing devices might contain a cycle.
+            if found.insert(upper.index) {
+                above.push(upper);
+            }
+        }
+    }
+    let macs = found.iter().filter_map(|index| Some(snapshot.links.get(index)?.mac));
+    macs.filter(|mac| *mac != link.mac && *mac != Mac::default()).collect()
 }
 
 /// The addresses with NodePorts; never loopback or link-local ones.
@@ -159,7 +184,7 @@ fn as_v6(ip: IpAddr) -> Option<Ipv6Addr> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::network::{DefaultRoute, Link, Settings, plan_attachments};
+    use crate::network::{DefaultRoute, Settings, plan_attachments};
 
     /// Devices as `NAME: ADDRESS[ FLAG ...], ...`, one a line, with indexes from 1; `default
     /// NAME [METRIC] [SOURCE]` are default routes of both families, or the source's.
@@ -311,6 +336,38 @@ mod tests {
         let one = devices(&network("eth0: 2001:db8::1, 2001:db8::2"));
         let other = devices(&network("eth0: 2001:db8::2, 2001:db8::1"));
         assert_eq!(one, other);
+    }
+
+    #[test]
+    fn frames_to_what_is_above_a_device_are_for_this_machine() {
+        let mut snapshot = network("eth0:\neth1:\nbond0:\nvlan:\nvrrp:\nipvlan:\nveth0:\nbr0:\n");
+        let [eth0, eth1, bond0, vlan, vrrp, ipvlan, veth0, br0] = [1, 2, 3, 4, 5, 6, 7, 8];
+        let links = &mut snapshot.links;
+        let mut change = |index, kind, lower, master| {
+            let link: &mut Link = links.get_mut(&index).unwrap();
+            (link.kind, link.lower, link.master) = (kind, lower, master);
+        };
+        change(eth0, Kind::Other, None, Some(bond0));
+        change(eth1, Kind::Other, None, Some(bond0));
+        change(bond0, Kind::Bond { mode: Default::default(), by_vlan: false }, None, Some(br0));
+        change(vlan, Kind::Vlan, Some(bond0), None);
+        change(vrrp, Kind::Child, Some(vlan), None);
+        change(ipvlan, Kind::Child, Some(bond0), None);
+        // The peer of a veth is another machine's or a pod's.
+        change(veth0, Kind::Veth, Some(eth0), None);
+        change(br0, Kind::Bridge, None, None);
+        // A cycle, and an address that two devices share.
+        snapshot.links.get_mut(&br0).unwrap().master = Some(br0);
+        snapshot.links.get_mut(&ipvlan).unwrap().mac = snapshot.links[&bond0].mac;
+        let devices = devices(&snapshot);
+        let above = |index| -> Vec<u32> {
+            devices[&index].macs_above.iter().map(|mac| u32::from(mac[5])).collect()
+        };
+        assert_eq!(above(eth0), [bond0, vlan, vrrp, br0]);
+        assert_eq!(above(eth1), above(eth0));
+        assert_eq!(above(bond0), [vlan, vrrp, br0]);
+        assert_eq!(above(vlan), [vrrp]);
+        assert_eq!(above(vrrp), [0; 0]);
     }
 
     #[test]

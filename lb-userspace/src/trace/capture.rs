@@ -60,6 +60,15 @@ pub struct Captured {
     pub bytes: Vec<u8>,
     /// Its length on the wire, if it was captured only in part.
     pub cut_from: Option<u32>,
+    /// Its link-layer header is not from the network.
+    pub is_made: bool,
+}
+
+impl Captured {
+    /// A frame that no machine has sent.
+    pub fn made(bytes: Vec<u8>) -> Self {
+        Self { bytes, cut_from: None, is_made: true }
+    }
 }
 
 /// Reads numbers in the file's byte order.
@@ -82,7 +91,9 @@ impl Numbers {
 
 fn captured(link: Link, packet: &[u8], length: u32) -> Option<Captured> {
     let cut = length as usize > packet.len();
-    Some(Captured { bytes: link.frame(packet)?, cut_from: cut.then_some(length) })
+    let bytes = link.frame(packet)?;
+    let is_made = !matches!(link, Link::Ethernet);
+    Some(Captured { bytes, cut_from: cut.then_some(length), is_made })
 }
 
 /// <https://datatracker.ietf.org/doc/draft-ietf-opsawg-pcap/>
@@ -210,8 +221,8 @@ mod tests {
     fn frames_come_out_as_they_went_in() {
         let packets: [(&[u8], u32); 2] = [(&[1; 15], 15), (&[2; 20], 90)];
         let expected = [
-            Captured { bytes: vec![1; 15], cut_from: None },
-            Captured { bytes: vec![2; 20], cut_from: Some(90) },
+            Captured { bytes: vec![1; 15], cut_from: None, is_made: false },
+            Captured { bytes: vec![2; 20], cut_from: Some(90), is_made: false },
         ];
         for big in [false, true] {
             assert_eq!(frames(&pcap_of(1, &packets, big)).expect("pcap"), expected);
@@ -229,7 +240,7 @@ mod tests {
         {
             let found = frames(&pcap_of(link, &[(packet, packet.len() as u32)], false));
             let expected = [&ethernet[..], rest].concat();
-            assert_eq!(found.expect("pcap"), [Captured { bytes: expected, cut_from: None }]);
+            assert_eq!(found.expect("pcap"), [Captured::made(expected)]);
         }
     }
 

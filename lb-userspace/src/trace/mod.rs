@@ -14,7 +14,9 @@ mod view;
 
 use std::net::SocketAddr;
 
-use lb_common::datapath::{self, FamilyTables, Packet, Query, Role, Route, Stage, Verdict};
+use lb_common::datapath::{
+    self, FamilyTables, Packet, Query, Role, Route, Stage, Verdict, parse_frame,
+};
 use lb_common::family::{Family, V4, V6};
 use lb_common::header::Header;
 use lb_common::host::{self, Entry, Frame};
@@ -99,6 +101,8 @@ pub struct Meeting {
     pub points: Vec<HookPoint>,
     /// Segment size if a device will segment the packet; otherwise 0.
     pub segment: u32,
+    /// The frame is for this machine, whatever its link-layer address.
+    pub is_received: bool,
 }
 
 /// Runs a packet through the data plane.
@@ -137,6 +141,7 @@ where
                 role: if point == HookPoint::WorkloadIn { Role::Workload } else { Role::External },
                 resolves: point != HookPoint::ExternalIn,
                 segment: meeting.segment,
+                received: meeting.is_received,
                 ..Frame::new(bytes.clone())
             },
             notes: &notes,
@@ -159,18 +164,25 @@ where
         }));
         answered |= observations.contains(&Observation::Stage(Stage::Neighbour));
         narrator.describe(observations);
+        if verdict == Verdict::Yield {
+            narrator.add_step("receiver", "the frame is for another machine".to_owned());
+        }
         // XDP leaves to tc what requires the stack.
-        if point == HookPoint::ExternalIn && matches!(verdict, Verdict::Defer | Verdict::Resolve) {
+        if point == HookPoint::ExternalIn
+            && matches!(verdict, Verdict::Defer | Verdict::Resolve | Verdict::Yield)
+        {
             verdict = Verdict::Defer;
             deferred = true;
             continue;
         }
         // And what only tc answers.
         let is_passed = point == HookPoint::ExternalIn && verdict == Verdict::Pass;
-        if is_passed && datapath::passed(&packet.frame.in_tc()) != Verdict::Pass {
+        let in_tc = packet.frame.in_tc();
+        let frame = parse_frame(&in_tc).filter(|_| is_passed);
+        if frame.is_some_and(|frame| datapath::passed(&in_tc, frame) != Verdict::Pass) {
             continue;
         }
-        if verdict == Verdict::Defer {
+        if matches!(verdict, Verdict::Defer | Verdict::Yield) {
             verdict = Verdict::Pass;
         }
         left_by = packet.frame.left_by;
@@ -268,6 +280,10 @@ impl Packet for Watched<'_> {
 
     fn resolves(&self) -> bool {
         self.frame.resolves()
+    }
+
+    fn is_received(&self) -> bool {
+        self.frame.is_received()
     }
 
     fn segment(&self) -> u32 {

@@ -260,6 +260,10 @@ where
         device
     }
 
+    fn link_address(&self, index: u32) -> u64 {
+        self.tables.link_address(index)
+    }
+
     fn network_epoch(&self) -> u32 {
         self.tables.network_epoch()
     }

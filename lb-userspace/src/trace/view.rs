@@ -50,6 +50,7 @@ pub struct View {
     reserved_ports: Elements<u64>,
     tunnel_keys: Elements<u64>,
     /// Maps of an earlier agent may lack these.
+    link_addresses: Option<Elements<u64>>,
     tunnel_peers: Option<Entries<Peer, u32>>,
     announced: Option<Entries<AnnouncedAddress, Plain<Announced>>>,
     bfd_sessions: Option<Entries<u32, Plain<BfdSession>>>,
@@ -156,6 +157,7 @@ impl View {
             peers: maps.entries(map::PEERS)?,
             targets: maps.entries(map::TARGETS)?,
             devices: maps.entries(map::DEVICES)?,
+            link_addresses: maps.elements(map::LINK_ADDRESSES).ok(),
             network: maps.elements(map::NETWORK)?,
             destinations: maps.elements(map::DESTINATIONS)?,
             sources: maps.elements(map::SOURCES)?,
@@ -283,6 +285,10 @@ impl PoolTables for View {
 impl NetworkTables for View {
     fn device(&self, index: u32) -> Option<Device> {
         self.devices.get(&index).map(|Plain(device)| device)
+    }
+
+    fn link_address(&self, index: u32) -> u64 {
+        self.link_addresses.as_ref().and_then(|words| words.get(index)).unwrap_or(0)
     }
 
     fn network_epoch(&self) -> u32 {

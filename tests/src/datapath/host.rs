@@ -13,8 +13,8 @@ use lb_common::header::protocol;
 use lb_common::host::{self, Entry, Exit, Frame, HostFamily, HostTables, OfFamily, Routes};
 use lb_common::layout::{
     Announced, AnnouncedAddress, Backend, BfdHeard, BfdSession, Bitmap, Claim, Device, Flow,
-    FlowBucket, FlowState, Frontend, FrontendKey, NeighbourEvent, Peer, Pool, Reason, Ticks,
-    TunnelKey,
+    FlowBucket, FlowState, Frontend, FrontendKey, LinkAddresses, NeighbourEvent, Peer, Pool,
+    Reason, Ticks, TunnelKey,
 };
 use lb_userspace::network;
 use lb_userspace::plan::{Datagrams, Detail, Step, Sweep, WriteFamily, WriteTables};
@@ -225,6 +225,13 @@ impl World for HostWorld {
 
     fn set_device(&mut self, index: u32, device: &network::Device) {
         self.tables.devices.insert(index, device.into());
+        let bucket = (LinkAddresses::bucket(index)..).take(LinkAddresses::SLOTS as usize);
+        let macs: Vec<_> = [device.mac].into_iter().chain(device.macs_above.clone()).collect();
+        for (number, slot) in bucket.enumerate() {
+            let mac = macs.get(number).filter(|_| macs.len() <= LinkAddresses::SLOTS as usize);
+            let word = mac.map_or(0, |mac| LinkAddresses::word(index, *mac));
+            self.tables.link_addresses.insert(slot, word);
+        }
     }
 
     fn set_exit(&mut self, to: IpAddr, exit: Option<&Exit>) {
@@ -299,8 +306,8 @@ impl World for HostWorld {
         };
         let verdict = host::run(entry, &mut frame, &self.tables, |_, _| ());
         let fate = match verdict {
-            Verdict::Defer if !frame.resolves => Fate::Deferred,
-            Verdict::Pass | Verdict::Decline | Verdict::Defer => Fate::Passed,
+            Verdict::Defer | Verdict::Yield if !frame.resolves => Fate::Deferred,
+            Verdict::Pass | Verdict::Decline | Verdict::Defer | Verdict::Yield => Fate::Passed,
             Verdict::Transmit if !frame.resolves => Fate::Transmitted,
             Verdict::Transmit | Verdict::Redirect | Verdict::Resolve => Fate::Sent,
             Verdict::Drop | Verdict::Next(_) => Fate::Dropped,

@@ -120,7 +120,7 @@ impl KernelWorld {
             Hook::Workload => HookPoint::WorkloadIn,
             Hook::Reverse => HookPoint::Out,
         };
-        let meeting = Meeting { device: OUTSIDE, points: vec![point], segment };
+        let meeting = Meeting { device: OUTSIDE, points: vec![point], segment, is_received: false };
         let pins = self.pins.path();
         self.surroundings.host.enter(|| {
             let (view, routes) = (View::open(pins)?, KernelRoutes::open()?);

@@ -80,7 +80,12 @@ impl RandomKernel {
         let pins = Pins::open(&topology.pins())?;
         let mut data_plane = DataPlane::load(&pins, Sizes::for_flows(flows))?;
         let mut tables = data_plane.tables()?;
-        let device = Device { transmit: true, mac: universe::LINK_ADDRESS, ..Device::default() };
+        let device = Device {
+            transmit: true,
+            mac: universe::LINK_ADDRESS,
+            macs_above: [universe::LINK_ADDRESS_ABOVE].into(),
+            ..Device::default()
+        };
         tables.change_devices(&[(TEST_RUN_DEVICE, Some(device))].into())?;
         let mapped = |name: &str, size| Mapped::new(&open(&pins.map(name))?, size);
         let hash = |name: &str| Ok::<_, anyhow::Error>(Map::LruHashMap(open(&pins.map(name))?));

@@ -1,13 +1,14 @@
 //! The devices and neighbours of the data plane: a namespace for the kernel, and equal tables for
 //! the host.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use anyhow::Result;
 use lb_common::host::Exit;
 use lb_userspace::network::Device;
 
-use crate::packet::Mac;
+use crate::packet::{CLIENT_MAC, Mac, NODE_MAC};
 use crate::topology::{Host, Topology};
 
 /// The ingress device.
@@ -32,14 +33,16 @@ pub fn device(index: u32) -> Device {
         v6: format!("2001:db8:{}::1", last - 1).parse().ok(),
         mtu: 1500,
         mac: mac(index).0,
+        // Backends reply through the same interface, to whoever has sent the request.
+        macs_above: if index == OUTSIDE { [CLIENT_MAC.0].into() } else { BTreeSet::new() },
         redirect: true,
         transmit: true,
     }
 }
 
-/// The link-layer address of a device.
+/// The link-layer address of a device. Packets are addressed to that of the ingress device.
 pub fn mac(device: u32) -> Mac {
-    Mac([2, 0, 0, 0, 0, device as u8])
+    if device == OUTSIDE { NODE_MAC } else { Mac([2, 0, 0, 0, 0, device as u8]) }
 }
 
 fn name(index: u32) -> &'static str {

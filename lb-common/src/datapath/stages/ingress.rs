@@ -1,6 +1,6 @@
 //! A packet that arrives on an interface: to a Service, or a reply to an SNAT address of this node.
 
-use super::{neighbour, shadow};
+use super::{neighbour, receiver, shadow};
 use crate::datapath::forward::lookup::{self, Known};
 use crate::datapath::forward::{refuse, send};
 use crate::datapath::tables::FamilyTables;
@@ -22,12 +22,22 @@ pub fn arrive<F: Outer, P: Packet, T: FamilyTables<F>>(
     };
     if !tables.may_be_destination(header.destination()) {
         if shadow::is_direct::<F, P, T>(packet, tables, network, header) {
+            if !receiver::is_here(packet, tables) {
+                return Verdict::Yield;
+            }
             return Verdict::Next(Stage::Shadow);
         }
         if F::is_neighbours(header) && neighbour::is_here(packet) {
             return Verdict::Next(Stage::Neighbour);
         }
         return Verdict::Pass;
+    }
+    if !receiver::is_here(packet, tables) {
+        // Claims are noted whoever they are told.
+        if F::is_neighbours(header) && neighbour::is_here(packet) {
+            return Verdict::Next(Stage::Neighbour);
+        }
+        return Verdict::Yield;
     }
     match parse::parse_packet(packet, network) {
         Parsed::Segment(segment) => follow(packet, tables, &segment),

@@ -11,6 +11,7 @@ pub mod ingress;
 pub mod neighbour;
 pub mod open;
 pub mod probe;
+pub mod receiver;
 pub mod reject;
 pub mod shadow;
 pub mod socket;

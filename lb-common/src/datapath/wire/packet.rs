@@ -48,6 +48,13 @@ pub trait Packet: Sized {
         }
     }
 
+    /// Whether the kernel has recognised the frame as one for this machine. A hook before that, and
+    /// one that cannot know, returns false.
+    #[inline(always)]
+    fn is_received(&self) -> bool {
+        false
+    }
+
     /// Whether its bytes contain VLAN tags.
     #[inline(always)]
     fn is_tagged(&self) -> bool {

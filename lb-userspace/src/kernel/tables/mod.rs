@@ -1,5 +1,6 @@
 //! The maps that the agent writes and reads back.
 
+mod link_addresses;
 mod write;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -40,6 +41,8 @@ pub struct Tables {
     sources: Mapped,
     details: Details,
     devices: HashMap<MapData, u32, Plain<Device>>,
+    /// `None`: as `neighbour_events`.
+    link_addresses: Option<Mapped>,
     host: Array<MapData, Plain<Host>>,
     network: Mapped,
     /// Bits of destinations that only flows may still need, and the families of those flows.
@@ -83,6 +86,9 @@ impl Tables {
             sources: mapped::<u64>(map(map::SOURCES)?)?,
             details: Details::collect(&mut map)?,
             devices: map(map::DEVICES)?.try_into()?,
+            link_addresses: unless_missing(map(map::LINK_ADDRESSES))?
+                .map(mapped::<u64>)
+                .transpose()?,
             host: map(map::HOST)?.try_into()?,
             network: mapped::<NetworkEpoch>(map(map::NETWORK)?)?,
             lingering: BTreeSet::new(),
@@ -108,6 +114,9 @@ impl Tables {
         devices: &BTreeMap<u32, Option<network::Device>>,
     ) -> Result<()> {
         for (&index, device) in devices {
+            if let Some(words) = &self.link_addresses {
+                link_addresses::write(words, index, device.as_ref());
+            }
             let Some(device) = device else {
                 gone(self.devices.remove(&index))
                     .with_context(|| format!("interface {index} cannot be removed from DEVICES"))?;
@@ -260,7 +269,8 @@ pub(super) fn gone(removed: Result<(), MapError>) -> Result<()> {
 
 impl From<&network::Device> for Device {
     fn from(device: &network::Device) -> Self {
-        let network::Device { name: _, v4, v6, mtu, mac, redirect, transmit } = device;
+        let network::Device { name: _, v4, v6, mtu, mac, macs_above: _, redirect, transmit } =
+            device;
         let flag = |on: &bool, flag| if *on { flag } else { 0 };
         Self {
             address4: v4.map(Into::into).unwrap_or_default(),

@@ -48,7 +48,7 @@ pub fn cases(flows: u32, v6: bool) -> Vec<Case> {
     cases.push(sticky);
     cases.push(Case { kind: Kind::New, ..sticky });
     if flows == 1 {
-        for hook in [Hook::Forward, Hook::Reverse] {
+        for hook in [Hook::Forward, Hook::AfterXdp, Hook::Reverse] {
             let case = Case::established(v6, false);
             cases.push(Case { hook, kind: Kind::None, ..case });
         }
@@ -63,7 +63,11 @@ impl Case {
     }
 
     pub fn name(&self) -> String {
-        let hook = if self.hook == Hook::Forward { "xdp" } else { "tc" };
+        let hook = match self.hook {
+            Hook::Forward => "xdp",
+            Hook::AfterXdp => "deferred",
+            Hook::Stack | Hook::Workload | Hook::Reverse => "tc",
+        };
         let family = if self.v6 { "v6" } else { "v4" };
         let protocol = match (self.udp, self.affinity) {
             (true, _) => "udp",

@@ -10,6 +10,8 @@ use lb_common::family::Family;
 use lb_common::layout::{Flow, FlowState, Reason, Ticks, Traffic};
 use lb_userspace::kernel::{HookPoint, Sizes};
 use lb_userspace::plan::{Change, Planner};
+use tests::datapath::random_kernel::TEST_RUN_DEVICE;
+use tests::datapath::surroundings::{OUTSIDE, device as device_of};
 use tests::datapath::{Hook, KernelWorld, Service, World};
 use tests::figures::Sample;
 use tests::packet::{Packet, dissect};
@@ -46,6 +48,10 @@ impl Subject {
     /// `room`: the capacity of the table.
     pub fn new(case: Case, flows: u32, room: u32) -> Result<Self> {
         let mut world = KernelWorld::new(Sizes::for_flows(room))?;
+        // Interfaces have link-layer addresses, to which frames are compared.
+        for device in [TEST_RUN_DEVICE, OUTSIDE] {
+            world.set_device(device, &device_of(OUTSIDE));
+        }
         let Service { key, port } = case.service();
         let service_ports = BTreeMap::from([(key, Some(port.into()))]);
         let plan = Planner::new().plan(Change { service_ports, ..Change::default() });
@@ -58,7 +64,10 @@ impl Subject {
 
         let under_test = match case.hook {
             Hook::Forward => world.data_plane.xdp()?.fd()?.try_clone()?,
-            Hook::Stack | Hook::AfterXdp | Hook::Workload | Hook::Reverse => {
+            Hook::AfterXdp => {
+                world.data_plane.classifier(HookPoint::ExternalDeferred)?.fd()?.try_clone()?
+            }
+            Hook::Stack | Hook::Workload | Hook::Reverse => {
                 world.data_plane.classifier(HookPoint::Out)?.fd()?.try_clone()?
             }
         };

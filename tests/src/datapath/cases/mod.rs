@@ -16,6 +16,7 @@ pub mod headers;
 pub mod idle;
 pub mod neighbours;
 pub mod next_hop;
+pub mod receivers;
 pub mod replies;
 pub mod sctp;
 pub mod selection;
@@ -189,6 +190,14 @@ macro_rules! every_case {
                 other_protocols_pass,
                 truncated_packets_pass_at_every_length,
                 nonsense_in_headers_passes,
+            ]
+            receivers: [
+                frames_for_another_machine_pass,
+                frames_to_groups_are_served,
+                frames_of_pods_are_served_whoever_they_are_for,
+                frames_for_interfaces_above_are_served,
+                a_new_link_address_replaces_the_old_one,
+                interfaces_with_too_many_addresses_take_all_frames,
             ]
             headers: [
                 tags_options_and_headers_together_stay,
