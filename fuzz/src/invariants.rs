@@ -123,7 +123,9 @@ impl Day {
         }
     }
 
-    /// Whether a packet is a datagram of a backend that is draining: its client's next datagram may open another flow.
+    /// Whether a packet is a reply in a flow of datagrams to a backend that is draining. The client's
+    /// next datagram need not go there: it may open another flow. Where it goes then is judged as for
+    /// every packet.
     fn is_left(&self, bytes: &[u8]) -> bool {
         fn has<F: Family>(family: &HostFamily<F>, end: End) -> bool {
             family.backends.values().any(|backend| {
@@ -134,11 +136,30 @@ impl Day {
             })
         }
         let Some((source, _, UDP)) = ends(bytes) else { return false };
+        let is_reply = self.flows().iter().any(|flow| Some(flow.reply_key()) == ends(bytes));
+        if !is_reply {
+            return false;
+        }
         let end = End { address: source.ip(), port: source.port(), protocol: UDP };
         has(&self.host.tables.v4, end) || has(&self.host.tables.v6, end)
     }
 
+    /// The same frame to another machine passes, and leaves nothing behind but claims.
+    fn judge_for_another(&self, hook: Hook, bytes: &[u8]) {
+        const OTHER: [u8; 6] = [2, 0, 0, 0, 9, 9];
+        if !matches!(hook, Hook::Forward | Hook::Stack) || bytes.len() < OTHER.len() {
+            return;
+        }
+        let frame = [&OTHER, &bytes[OTHER.len()..]].concat();
+        let flows = self.flows().len();
+        let outcome = self.host.run(hook, &frame);
+        let passed = matches!(outcome.fate, Fate::Passed | Fate::Deferred);
+        let untouched = passed && outcome.bytes == frame && self.flows().len() == flows;
+        assert!(untouched, "for another machine: {outcome:02x?}\n{frame:02x?}");
+    }
+
     fn process(&mut self, hook: Hook, bytes: &[u8]) -> Outcome {
+        self.judge_for_another(hook, bytes);
         let before = self.flows();
         let counts = self.host.reasons();
         let claims = self.host.tables.claims.borrow().clone();
@@ -230,9 +251,8 @@ impl Day {
             Fate::Passed => self.judge_change(before, after, &context),
             Fate::Sent if is_rejection(before, after) => {
                 let found = inspect::frame(after).expect("the data plane's packets are complete");
-                // A returned probe keeps what it had.
-                let was_right = inspect::frame(before).is_ok_and(|found| found.is_right(before));
-                let right = found.is_right(after) || after.len() == before.len() && !was_right;
+                // Only a returned probe keeps what it had, right or wrong.
+                let right = found.is_right(after) || tunnel::is_returned_probe(before, after);
                 assert!(right, "made with a wrong checksum: {}", context());
             }
             Fate::Sent => self.judge_change(before, after, &context),

@@ -139,11 +139,50 @@ pub fn with_class_of(frame: &[u8], other: &[u8]) -> Vec<u8> {
         header[10..12].fill(0);
         internet(&[&header[..packet.transport - packet.network]]).to_be_bytes()
     } else {
-        // An incremental update keeps a wrong checksum wrong.
-        [other[like.network + 10], other[like.network + 11]]
+        // The packet need not be right: a checksum over octets that were cut off, or that is wrong,
+        // is updated for the changed class only. What it is wrong by stays, in the octets that are
+        // there; otherwise the field is not what is expected.
+        let end = header.len().min(packet.transport - packet.network);
+        let difference = |header: &[u8]| internet(&[&header[..end]]) % 0xffff;
+        let kept = frame[packet.network..].to_vec();
+        let sum = [other[like.network + 10], other[like.network + 11]];
+        header[10..12].copy_from_slice(&sum);
+        if difference(header) == difference(&kept) { sum } else { [kept[10], kept[11]] }
     };
     header[10..12].copy_from_slice(&sum);
     bytes
+}
+
+/// Whether a frame is a probe of this node's data plane, and another one the same as it is returned:
+/// with the ends swapped, of another type, and with a checksum that is wrong by what it was wrong by.
+pub fn is_returned_probe(before: &[u8], after: &[u8]) -> bool {
+    let Ok(probe) = inspect::frame(before) else { return false };
+    let at = probe.transport + 8;
+    let is_probe = probe.protocol == UDP
+        && probe.ports(before).is_some_and(|(_, port)| port == GUE)
+        && before.get(at..at + 2) == Some(&[0x22, 1]);
+    let mut expected = before.to_vec();
+    if !is_probe || after.len() != before.len() {
+        return false;
+    }
+    expected[..12].rotate_left(6);
+    let (addresses, length) =
+        if probe.v6 { (probe.network + 8, 32) } else { (probe.network + 12, 8) };
+    expected[addresses..addresses + length].rotate_left(length / 2);
+    expected[probe.transport..probe.transport + 4].rotate_left(2);
+    expected[at + 1] = 2;
+    let sum = probe.transport + 6..at;
+    let field = |bytes: &[u8]| u16::from_be_bytes([bytes[sum.start], bytes[sum.start + 1]]);
+    // The type is the second octet of a word, and grows by one; the sum, which is complemented, falls
+    // by one. 0 means that there is none.
+    let fallen = match field(before) {
+        0 => 0,
+        old => u32::from(old).wrapping_sub(1) % 0xffff,
+    };
+    let sums_fit =
+        u32::from(field(after)) % 0xffff == fallen && (field(before) == 0) == (field(after) == 0);
+    expected[sum.clone()].copy_from_slice(&after[sum]);
+    sums_fit && expected == after
 }
 
 /// Whether decapsulation may change the traffic class from `before` to `after`. The DSCP never
