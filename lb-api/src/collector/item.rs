@@ -42,6 +42,7 @@ impl Item {
             namespace: (!namespace.is_empty()).then(|| namespace.to_owned()),
             name: Some(self.text("name").to_owned()),
             subresource: Subresource::None,
+            keeps_metadata: false,
         }
     }
 

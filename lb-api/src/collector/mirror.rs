@@ -137,6 +137,7 @@ async fn create(api: &Api, kind: &'static Kind, namespace: &str, slice: &Value) 
         namespace: Some(namespace.to_owned()),
         name: None,
         subresource: Subresource::None,
+        keeps_metadata: false,
     };
     if let Err(failure) = api.create(request(target, MANAGER, "application/json", slice)).await {
         let name = slice["metadata"]["name"].as_str();

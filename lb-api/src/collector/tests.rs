@@ -61,7 +61,7 @@ fn kind(name: &str) -> &'static Kind {
 
 fn target(kind: &'static Kind, namespace: Option<&str>, name: Option<&str>) -> Target {
     let (namespace, name) = (namespace.map(str::to_owned), name.map(str::to_owned));
-    Target { kind, namespace, name, subresource: Subresource::None }
+    Target { kind, namespace, name, subresource: Subresource::None, keeps_metadata: false }
 }
 
 fn text<'a>(object: &'a Value, field: &str) -> &'a str {

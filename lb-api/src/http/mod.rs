@@ -24,6 +24,7 @@ mod pki;
 mod respond;
 mod reviews;
 mod roles;
+mod secrets;
 mod service;
 mod shares;
 mod turns;

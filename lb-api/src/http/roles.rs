@@ -17,7 +17,7 @@ pub enum Role {
     /// Reads Services, slices, Nodes, Namespaces and declared kinds; writes Events, and the status of Services
     /// and declared kinds.
     Agent,
-    /// Reads Ingresses, Services, slices and TLS Secrets; writes Events, the status of Ingresses, and
+    /// Reads Ingresses, Services, slices, and Secrets that it needs; writes Events, the status of Ingresses, and
     /// Leases in `PROXY_NAMESPACE`.
     Proxy,
     /// Reads everything except Secrets.
@@ -200,9 +200,16 @@ impl Role {
         rules.iter().any(|rule| rule.applies_in(namespace) && rule.allows(verb, group, resource))
     }
 
-    /// Whether only Secrets of type `kubernetes.io/tls` are visible.
-    pub fn sees_tls_secrets_only(self) -> bool {
+    /// Whether only some Secrets are visible (`secrets`).
+    pub fn sees_needed_secrets_only(self) -> bool {
         self == Self::Proxy
+    }
+
+    /// Whether more of the target's objects than their status may be changed.
+    pub fn may_change(self, kinds: &Kinds, target: &Target) -> bool {
+        let Target { kind, namespace, .. } = target;
+        let changes = |verb| self.allows(kinds, verb, kind.group, kind.plural, namespace.as_deref());
+        changes("update") || changes("patch")
     }
 
     /// For paths that are not resources.

@@ -17,6 +17,8 @@ use super::openapi::OpenApi;
 use super::path::Path;
 use super::respond::{self, Body};
 use super::reviews::Review;
+use super::roles::Role;
+use super::secrets::{self, Sight};
 use super::shares::{Share, Shares};
 use super::turns::{Turn, Turns};
 use super::{discovery, health, listing, roles};
@@ -156,6 +158,7 @@ impl Service {
         watch: bool,
         wishes: &Wishes,
     ) -> Result<Response<Body>, Failure> {
+        let mut target = target;
         let shape = Shape::negotiate(&wishes.accept, &wishes.query)?;
         let method = request.method().clone();
         let reads = matches!(method, Method::GET | Method::HEAD);
@@ -164,12 +167,18 @@ impl Service {
         let watch = watch || (watches && target.name.is_none());
         let verb =
             verb(&method, watch, target.name.is_some()).ok_or_else(Failure::method_not_allowed)?;
-        let restriction = authorize(self.api.kinds(), client, verb, &target)?;
+        let role = authorize(self.api.kinds(), client, verb, &target)?;
+        target.keeps_metadata = !role.may_change(self.api.kinds(), &target);
         let mut query = wishes.query.clone();
-        if let Some(fields) = restriction
-            && target.name.is_none()
-        {
-            query.require_fields(fields);
+        match secrets::sight(&self.api, role, &target, &query)? {
+            Sight::All => {}
+            Sight::Certificates if target.name.is_some() => {}
+            Sight::Certificates => query.require_fields(secrets::TLS_ONLY),
+            Sight::Nothing => {
+                let namespace = target.namespace.as_deref();
+                let why = secrets::EXPLANATION;
+                return Err(forbidden(client, verb, target.kind, namespace, why));
+            }
         }
         let user_agent = header(request.headers(), USER_AGENT).to_owned();
         let content_type = header(request.headers(), CONTENT_TYPE).to_owned();
@@ -224,16 +233,6 @@ impl Service {
         };
         drop(held);
         let Outcome { code, value, warnings } = response?;
-        if restriction.is_some() && value["type"] != TLS {
-            // The client may not learn more than that it exists.
-            return Err(forbidden(
-                client,
-                verb,
-                kind,
-                None,
-                "only Secrets of type kubernetes.io/tls",
-            ));
-        }
         let value = shape.render(kind, value, Timestamp::now());
         let mut response = respond::json(code, &value, wishes.pretty);
         respond::warn(&mut response, &warnings);
@@ -318,31 +317,25 @@ fn verb(method: &Method, watch: bool, named: bool) -> Option<&'static str> {
     })
 }
 
-/// Fails if the client may not do this. Returns what restricts the objects that it sees.
+/// Fails if the client may not do this.
 fn authorize(
     kinds: &Kinds,
     client: &Identity,
     verb: &str,
     target: &Target,
-) -> Result<Option<&'static str>, Failure> {
+) -> Result<Role, Failure> {
     let resource = roles::resource(target);
     let role = client.role().filter(|role| {
         role.allows(kinds, verb, target.kind.group, &resource, target.namespace.as_deref())
     });
-    let Some(role) = role else {
+    role.ok_or_else(|| {
         let why = match client.role() {
             Some(role) => format!("role {}", role.name()),
             None => "no role".to_owned(),
         };
-        return Err(forbidden(client, verb, target.kind, target.namespace.as_deref(), &why));
-    };
-    let restricted = role.sees_tls_secrets_only() && target.kind.kind == "Secret";
-    Ok(restricted.then_some(TLS_ONLY))
+        forbidden(client, verb, target.kind, target.namespace.as_deref(), &why)
+    })
 }
-
-/// The type of TLS Secrets.
-const TLS: &str = "kubernetes.io/tls";
-const TLS_ONLY: &str = "type=kubernetes.io/tls";
 
 fn forbidden(
     client: &Identity,

@@ -21,6 +21,8 @@ pub(super) struct Change<'a, 'b> {
     pub kind: &'static Kind,
     pub key: &'a str,
     pub dry_run: bool,
+    /// See [`Target`].
+    pub keeps_metadata: bool,
     pub now: Timestamp,
 }
 
@@ -62,6 +64,12 @@ impl Change<'_, '_> {
     ) -> Result<Written, Failure> {
         let old = shown(self.kind, stored);
         metadata::carry_over(&mut object, &old);
+        if self.keeps_metadata {
+            metadata::restore(&mut object, &old);
+            if matches!(manager, Manager::Update(_)) {
+                metadata::restore_managers(&mut object, &old);
+            }
+        }
         self.kind.rules.prepare(&mut object, Some(&old), subresource);
         let warnings = self.check(&object, Some(&old))?;
         let object = self.manage(Some(&old), object, subresource, manager);

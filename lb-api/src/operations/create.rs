@@ -58,6 +58,7 @@ pub(super) fn create(
         kind: target.kind,
         key: &key,
         dry_run: options.dry_run,
+        keeps_metadata: false,
         now: Timestamp::now(),
     };
     change.create(object, &Manager::Update(&options.manager))

@@ -104,7 +104,8 @@ fn delete(
     }
     let dry_run = options.dry_run;
     if metadata::is_free_to_go(&object) {
-        let change = Change { transaction, ledger, kind, key, dry_run, now };
+        let keeps_metadata = false;
+        let change = Change { transaction, ledger, kind, key, dry_run, keeps_metadata, now };
         return Ok((change.remove(object)?, true));
     }
     if metadata::is_being_deleted(&object) {
@@ -174,7 +175,9 @@ impl Api {
             }
             if metadata::is_being_deleted(&object) && metadata::is_free_to_go(&object) {
                 let (kind, now) = (target.kind, Timestamp::now());
-                let change = Change { transaction, ledger, kind, key: &key, dry_run: false, now };
+                let (dry_run, keeps_metadata, key) = (false, false, &*key);
+                let change =
+                    Change { transaction, ledger, kind, key, dry_run, keeps_metadata, now };
                 change.remove(object)?;
             } else {
                 transaction.put(&key, object);

@@ -58,7 +58,6 @@ pub fn begin(object: &mut Value, now: Timestamp) -> Result<(), Failure> {
 
 /// Restores the fields of an existing object that clients cannot change.
 pub fn carry_over(object: &mut Value, old: &Value) {
-    let metadata = fields(object);
     for name in [
         "uid",
         "creationTimestamp",
@@ -68,12 +67,28 @@ pub fn carry_over(object: &mut Value, old: &Value) {
         "namespace",
         "resourceVersion",
     ] {
-        match old["metadata"].get(name) {
-            Some(value) => metadata.insert(name.to_owned(), value.clone()),
-            None => metadata.remove(name),
-        };
+        restore_field(object, old, name);
     }
-    metadata.remove("selfLink");
+    fields(object).remove("selfLink");
+}
+
+/// Restores the fields that clients can change otherwise.
+pub fn restore(object: &mut Value, old: &Value) {
+    for name in ["annotations", "finalizers", "labels", "ownerReferences"] {
+        restore_field(object, old, name);
+    }
+}
+
+pub fn restore_managers(object: &mut Value, old: &Value) {
+    restore_field(object, old, "managedFields");
+}
+
+fn restore_field(object: &mut Value, old: &Value, name: &str) {
+    let metadata = fields(object);
+    match old["metadata"].get(name) {
+        Some(value) => metadata.insert(name.to_owned(), value.clone()),
+        None => metadata.remove(name),
+    };
 }
 
 /// Marks an object that only waits for its finalizers.

@@ -13,7 +13,7 @@ mod metadata;
 pub mod options;
 mod patch;
 pub mod render;
-mod selectors;
+pub mod selectors;
 mod update;
 mod watch;
 
@@ -52,6 +52,8 @@ pub struct Target {
     /// `None`: all objects.
     pub name: Option<String>,
     pub subresource: Subresource,
+    /// Labels, annotations, owners and finalizers stay as they are: the client may write the status only.
+    pub keeps_metadata: bool,
 }
 
 #[derive(Clone)]
@@ -79,6 +81,7 @@ impl Request {
                 namespace: text("namespace"),
                 name: text("name"),
                 subresource: Subresource::None,
+                keeps_metadata: false,
             },
             query: Query::default(),
             user_agent: component.to_owned(),

@@ -144,6 +144,10 @@ fn applied(
     }
     set_namespace(target, &mut applied)?;
     metadata::fields(&mut applied).insert("name".to_owned(), target.name()?.into());
+    if target.keeps_metadata {
+        // The manager must not own what it does not write.
+        metadata::restore(&mut applied, &Value::Null);
+    }
     let oddities =
         codec::shape(kind, &mut applied).map_err(|why| codec::cannot_be_handled(kind, &why))?;
     let warnings =
@@ -174,8 +178,9 @@ fn applied(
             }
             let mut object = merged;
             kind.rules.set_defaults(&mut object);
-            let dry_run = options.dry_run;
-            let change = Change { transaction, ledger, kind, key: &key, dry_run, now };
+            let (dry_run, keeps_metadata, key) = (options.dry_run, false, &*key);
+            let change =
+                Change { transaction, ledger, kind, key, dry_run, keeps_metadata, now };
             (201, change.create(object, &Manager::Applied)?)
         }
     };
@@ -204,6 +209,7 @@ fn change(
         kind: target.kind,
         key,
         dry_run: options.dry_run,
+        keeps_metadata: target.keeps_metadata,
         now: Timestamp::now(),
     };
     let manager = if applied { Manager::Applied } else { Manager::Update(&options.manager) };

@@ -70,6 +70,12 @@ impl Selector {
         self.labels.is_empty() && self.fields.is_empty()
     }
 
+    /// The name that all selected objects have.
+    pub fn name(&self) -> Option<&str> {
+        let names = self.fields.iter().find(|wanted| wanted.equal && wanted.path == "metadata.name");
+        names.map(|wanted| wanted.value.as_str())
+    }
+
     pub fn with_name(mut self, name: &str) -> Self {
         let (path, value) = ("metadata.name".to_owned(), name.to_owned());
         self.fields.push(FieldRequirement { path, value, equal: true });

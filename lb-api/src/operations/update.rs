@@ -61,6 +61,7 @@ fn update(
         kind,
         key: &key,
         dry_run: options.dry_run,
+        keeps_metadata: target.keeps_metadata,
         now: Timestamp::now(),
     };
     let manager = Manager::Update(&options.manager);

@@ -5,8 +5,11 @@ use std::fmt::Debug;
 use futures::StreamExt;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Secret, Service};
+use k8s_openapi::api::networking::v1::Ingress;
 use kube::Api;
-use kube::api::{DeleteParams, ListParams, PostParams, WatchEvent, WatchParams};
+use kube::api::{
+    DeleteParams, ListParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams,
+};
 use lb_api::http::{Authority, Limits, Role};
 use lb_api::storage::Window;
 use serde_json::{Value, json};
@@ -72,6 +75,120 @@ async fn a_proxy_sees_only_secrets_with_certificates() {
     let mut watch = seen.watch(&WatchParams::default(), "0").await.unwrap().boxed();
     let Some(Ok(WatchEvent::Added(first))) = watch.next().await else { panic!("no object") };
     assert_eq!(first.metadata.name.as_deref(), Some("certificate"));
+}
+
+/// Only administrators decide which Ingresses refer to which Secrets.
+#[tokio::test]
+async fn a_proxy_sees_a_secret_by_name_while_an_ingress_refers_to_it() {
+    let server = TestServer::start().await;
+    let admin = server.client().await;
+    let all: Api<Secret> = Api::default_namespaced(admin.clone());
+    for name in ["users", "password"] {
+        let secret = json!({"metadata": {"name": name}, "stringData": {"auth": "x"}});
+        let secret = serde_json::from_value(secret).unwrap();
+        all.create(&PostParams::default(), &secret).await.unwrap();
+    }
+    let proxy = server.client_as("p", Role::Proxy).await;
+    let seen: Api<Secret> = Api::default_namespaced(proxy.clone());
+    let by_name = |name: &str| {
+        ListParams::default().fields(&format!("metadata.name={name},type!=kubernetes.io/tls"))
+    };
+    assert_eq!(code(seen.list(&by_name("users")).await), 403);
+    assert_eq!(code(seen.get("users").await), 403);
+
+    let ingress = json!({
+        "metadata": {
+            "name": "web",
+            "annotations": {"nginx.ingress.kubernetes.io/auth-secret": "users"},
+            "labels": {"a": "b"}, "finalizers": ["example.org/f"],
+        },
+        "spec": {"defaultBackend": {"service": {"name": "web", "port": {"number": 80}}}},
+    });
+    let ingress: Ingress = serde_json::from_value(ingress).unwrap();
+    let ingresses: Api<Ingress> = Api::default_namespaced(admin);
+    let ingress = ingresses.create(&PostParams::default(), &ingress).await.unwrap();
+    assert_eq!(seen.list(&by_name("users")).await.unwrap().items.len(), 1);
+    assert_eq!(code(seen.get("users").await), 200);
+    let watched = WatchParams::default().fields("metadata.name=users");
+    let mut watch = seen.watch(&watched, "0").await.unwrap().boxed();
+    let Some(Ok(WatchEvent::Added(first))) = watch.next().await else { panic!("no object") };
+    assert_eq!(first.metadata.name.as_deref(), Some("users"));
+    // No others, however it asks.
+    for fields in [
+        "metadata.name=password",
+        "metadata.name=password,metadata.name=users",
+        "metadata.name!=users",
+        "metadata.name=",
+    ] {
+        let listed = seen.list(&ListParams::default().fields(fields)).await;
+        assert!(listed.is_err() || listed.unwrap().items.is_empty(), "{fields}");
+    }
+    assert!(seen.list(&ListParams::default()).await.unwrap().items.is_empty());
+    assert_eq!(code(seen.get("password").await), 403);
+    let elsewhere: Api<Secret> = Api::namespaced(proxy.clone(), "kube-system");
+    assert_eq!(code(elsewhere.list(&by_name("users")).await), 403);
+
+    // It cannot make the Ingress refer to another one.
+    let written: Api<Ingress> = Api::default_namespaced(proxy);
+    let refer = json!({"nginx.ingress.kubernetes.io/auth-secret": "password"});
+    let status = |address: &str| json!({"loadBalancer": {"ingress": [{"ip": address}]}});
+    let merge = json!({
+        "metadata": {"annotations": refer, "labels": null, "finalizers": [], "managedFields": [{}]},
+        "status": status("192.0.2.1"),
+    });
+    let apply = json!({
+        "apiVersion": "networking.k8s.io/v1", "kind": "Ingress",
+        "metadata": {"annotations": refer}, "status": status("192.0.2.3"),
+    });
+    let operations = json!([
+        {"op": "replace", "path": "/metadata/annotations", "value": refer},
+        {"op": "remove", "path": "/metadata/labels"},
+        {"op": "replace", "path": "/status", "value": status("192.0.2.4")},
+    ]);
+    let parameters = PatchParams::apply("p").force();
+    let plain = PatchParams::default();
+    let mut results = vec![
+        written.patch_status("web", &plain, &Patch::Merge(&merge)).await.unwrap(),
+        written.patch_status("web", &plain, &Patch::Strategic(&merge)).await.unwrap(),
+        written.patch_status("web", &parameters, &Patch::Apply(&apply)).await.unwrap(),
+        written
+            .patch_status("web", &plain, &Patch::Json::<()>(serde_json::from_value(operations).unwrap()))
+            .await
+            .unwrap(),
+    ];
+    let mut replaced = results[0].clone();
+    replaced.metadata.resource_version = None;
+    replaced.metadata.annotations = Some(serde_json::from_value(refer).unwrap());
+    replaced.metadata.finalizers = None;
+    results.push(written.replace_status("web", &PostParams::default(), &replaced).await.unwrap());
+    for result in results {
+        let (new, old) = (&result.metadata, &ingress.metadata);
+        assert_eq!(new.annotations, old.annotations);
+        assert_eq!((&new.labels, &new.finalizers), (&old.labels, &old.finalizers));
+        assert!(result.status.is_some());
+        let managers = serde_json::to_string(&new.managed_fields).unwrap();
+        assert!(managers.contains("unknown") && !managers.contains("\"manager\":\"p\",\"operation\":\"Apply\",\"apiVersion\":\"networking.k8s.io/v1\",\"fieldsType\":\"FieldsV1\",\"fieldsV1\":{\"f:metadata"), "{managers}");
+    }
+    assert_eq!(code(seen.get("password").await), 403);
+}
+
+/// Like a real API server: cloud controllers set finalizers in this way.
+#[tokio::test]
+async fn an_administrator_changes_metadata_with_the_status() {
+    let server = TestServer::start().await;
+    let services: Api<Service> = Api::default_namespaced(server.client().await);
+    services.create(&PostParams::default(), &service("web")).await.unwrap();
+    let patch = json!({"metadata": {"finalizers": ["service.kubernetes.io/load-balancer-cleanup"]}});
+    let patch = Patch::Merge(&patch);
+    let patched = services.patch_status("web", &PatchParams::default(), &patch).await.unwrap();
+    assert_eq!(patched.metadata.finalizers.unwrap().len(), 1);
+    // The agent may write the status only.
+    let agents: Api<Service> =
+        Api::default_namespaced(server.client_as("agent", Role::Agent).await);
+    let patch = Patch::Merge(json!({"metadata": {"annotations": {"a": "b"}, "finalizers": null}}));
+    let patched = agents.patch_status("web", &PatchParams::default(), &patch).await.unwrap();
+    assert_eq!(patched.metadata.annotations, None);
+    assert_eq!(patched.metadata.finalizers.unwrap().len(), 1);
 }
 
 #[tokio::test]

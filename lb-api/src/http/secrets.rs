@@ -1,0 +1,98 @@
+//! Which Secrets a proxy sees: certificates, and each other one by its name while an Ingress refers to it.
+//!
+//! Invariant: a proxy cannot make an Ingress refer to a Secret. It may write only the status of Ingresses, which
+//! leaves their annotations as they are (`Target::keeps_metadata`).
+
+use serde_json::Value;
+
+use super::roles::Role;
+use crate::failure::Failure;
+use crate::kinds;
+use crate::operations::options::Query;
+use crate::operations::selectors::Selector;
+use crate::operations::{self, Api, Target};
+
+/// The Secrets that a request may return.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sight {
+    All,
+    /// Those of type `kubernetes.io/tls`.
+    Certificates,
+    /// None of the name that the request has.
+    Nothing,
+}
+
+/// The type of Secrets with certificates.
+const TLS: &str = "kubernetes.io/tls";
+pub const TLS_ONLY: &str = "type=kubernetes.io/tls";
+pub const EXPLANATION: &str =
+    "only Secrets of type kubernetes.io/tls, and by name those that Ingresses refer to";
+/// The end of the names of annotations that refer to Secrets, such as `nginx.ingress.kubernetes.io/auth-secret`.
+const REFERENCE: &str = "-secret";
+
+pub fn sight(api: &Api, role: Role, target: &Target, query: &Query) -> Result<Sight, Failure> {
+    if !role.sees_needed_secrets_only() || target.kind.kind != "Secret" {
+        return Ok(Sight::All);
+    }
+    let fields = query.text("fieldSelector");
+    let selected = Selector::parse(target.kind, "", fields)?;
+    let name = target.name.as_deref().or_else(|| selected.name());
+    let (Some(namespace), Some(name)) = (target.namespace.as_deref(), name) else {
+        return Ok(Sight::Certificates);
+    };
+    if is_referred_to(api, namespace, name)? {
+        return Ok(Sight::All);
+    }
+    let stored = api.storage().get(&operations::key(target.kind, Some(namespace), name));
+    let is_certificate = stored.is_some_and(|stored| is_certificate(&stored.object));
+    Ok(if is_certificate { Sight::Certificates } else { Sight::Nothing })
+}
+
+fn is_certificate(secret: &Value) -> bool {
+    secret["type"] == TLS
+}
+
+fn is_referred_to(api: &Api, namespace: &str, name: &str) -> Result<bool, Failure> {
+    let kind = kinds::find_kind("networking.k8s.io/v1", "Ingress")
+        .ok_or_else(|| Failure::internal("the kind Ingress is missing"))?;
+    let all = api.storage().list(&operations::prefix(kind, None), None, None, usize::MAX);
+    // The latest revision is never gone.
+    let all = all.map_err(|_| Failure::internal("the Ingresses cannot be read"))?;
+    Ok(all.objects.iter().any(|(_, ingress)| refers_to(&ingress.object, namespace, name)))
+}
+
+fn refers_to(ingress: &Value, namespace: &str, name: &str) -> bool {
+    let metadata = &ingress["metadata"];
+    let annotations = metadata["annotations"].as_object().into_iter().flatten();
+    let mut values = annotations
+        .filter(|(key, _)| key.ends_with(REFERENCE))
+        .filter_map(|(_, value)| value.as_str());
+    values.any(|value| match value.split_once('/') {
+        Some(parts) => parts == (namespace, name),
+        None => value == name && metadata["namespace"] == namespace,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn annotations_for_secrets_refer_to_them_by_name_or_with_a_namespace() {
+        for (annotation, value, expected) in [
+            ("nginx.ingress.kubernetes.io/auth-secret", "users", true),
+            ("ingress.millrace.io/auth-tls-secret", "shop/users", true),
+            ("nginx.ingress.kubernetes.io/auth-secret", "other/users", false),
+            ("nginx.ingress.kubernetes.io/auth-secret", "users2", false),
+            ("nginx.ingress.kubernetes.io/auth-realm", "users", false),
+        ] {
+            let ingress = json!({"metadata": {
+                "namespace": "shop", "name": "web", "annotations": {annotation: value},
+            }});
+            assert_eq!(refers_to(&ingress, "shop", "users"), expected, "{annotation}: {value}");
+            assert!(!refers_to(&ingress, "default", "users"), "{annotation}: {value}");
+        }
+    }
+}
