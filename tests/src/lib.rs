@@ -9,6 +9,7 @@ pub mod container;
 pub mod contents;
 pub mod datapath;
 pub mod figures;
+pub mod frr;
 pub mod generator;
 pub mod ingress;
 pub mod load;

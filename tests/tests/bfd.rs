@@ -1,9 +1,7 @@
 //! Sessions of BFD with real routers, BIRD and FRR, which the kernel answers while no agent runs.
 
 use std::collections::BTreeMap;
-use std::fs::Permissions;
 use std::net::IpAddr;
-use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -13,9 +11,10 @@ use lb_bfd::session::{Change, Config};
 use lb_userspace::bfd::{BfdView, Hops, Monitor, Path, Wanted};
 use lb_userspace::kernel::{BfdSessions, Pins};
 use serde_json::Value;
+use tests::frr::Frr;
 use tests::manifests::manifests;
 use tests::one_node::{CLIENT, DEVICE, NODE, NODE6, OneNode};
-use tests::topology::{Process, SOON, wait_until};
+use tests::topology::{Host, Process, SOON, wait_until};
 use tokio::runtime::{Builder, Runtime};
 
 const CLIENT6: &str = "2001:db8::2";
@@ -28,17 +27,22 @@ const SLOWER: Config = Config {
 };
 
 /// Another implementation, on the client.
-trait Router {
-    fn start(&self, network: &OneNode) -> Result<Vec<Process>>;
+trait Router: Sized {
+    fn start(network: &OneNode) -> Result<Self>;
     /// The state of each session as the router sees it, and something that changes with the state.
-    fn sessions(&self, network: &OneNode) -> Result<BTreeMap<IpAddr, (bool, String)>>;
+    fn sessions(&self) -> Result<BTreeMap<IpAddr, (bool, String)>>;
 }
 
-struct Bird;
+struct Bird {
+    client: Host,
+    socket: PathBuf,
+    _process: Process,
+}
 
 impl Router for Bird {
-    fn start(&self, network: &OneNode) -> Result<Vec<Process>> {
-        let configuration = file(network, "bird.conf");
+    fn start(network: &OneNode) -> Result<Self> {
+        let file = |name: &str| network.topology.directory().join(name);
+        let (configuration, socket) = (file("bird.conf"), file("bird.ctl"));
         let text = format!(
             "router id {CLIENT};\n\
              protocol device {{}}\n\
@@ -50,16 +54,15 @@ impl Router for Bird {
         );
         std::fs::write(&configuration, text)?;
         let mut bird = network.client.command("bird");
-        bird.args(["-f", "-c"]).arg(configuration).arg("-s").arg(file(network, "bird.ctl"));
-        let bird = network.client.spawn(&mut bird)?;
-        let socket = file(network, "bird.ctl");
+        bird.args(["-f", "-c"]).arg(configuration).arg("-s").arg(&socket);
+        let process = network.client.spawn(&mut bird)?;
         wait_until("bird runs", SOON, || socket.exists())?;
-        Ok(vec![bird])
+        Ok(Self { client: network.client.clone(), socket, _process: process })
     }
 
-    fn sessions(&self, network: &OneNode) -> Result<BTreeMap<IpAddr, (bool, String)>> {
-        let mut command = network.client.command("birdc");
-        command.arg("-s").arg(file(network, "bird.ctl")).args(["show", "bfd", "sessions"]);
+    fn sessions(&self) -> Result<BTreeMap<IpAddr, (bool, String)>> {
+        let mut command = self.client.command("birdc");
+        command.arg("-s").arg(&self.socket).args(["show", "bfd", "sessions"]);
         let output = String::from_utf8(command.output()?.stdout)?;
         let sessions = output.lines().filter_map(|line| {
             let fields: Vec<&str> = line.split_whitespace().collect();
@@ -70,52 +73,23 @@ impl Router for Bird {
     }
 }
 
-struct Frr;
-
 impl Router for Frr {
-    fn start(&self, network: &OneNode) -> Result<Vec<Process>> {
+    fn start(network: &OneNode) -> Result<Self> {
         let intervals = "receive-interval 100\n transmit-interval 100\n detect-multiplier 3\n";
         let text = format!(
             "bfd\n peer {NODE} local-address {CLIENT} interface eth0\n {intervals} !\n \
              peer {NODE6} local-address {CLIENT6} interface eth0\n {intervals} !\n"
         );
-        // FRR has a user of its own, which makes its sockets.
-        let directory = file(network, "frr");
-        std::fs::create_dir(&directory)?;
-        std::fs::set_permissions(network.topology.directory(), Permissions::from_mode(0o711))?;
-        std::fs::set_permissions(&directory, Permissions::from_mode(0o777))?;
-        std::fs::write(directory.join("bfdd.conf"), text)?;
-        std::fs::write(directory.join("zebra.conf"), "")?;
-        let mut processes = Vec::new();
-        for daemon in ["zebra", "bfdd"] {
-            let mut command = network.client.command(format!("/usr/lib/frr/{daemon}"));
-            command.arg("-f").arg(directory.join(format!("{daemon}.conf")));
-            command.args(["-A", "127.0.0.1", "--log", "stdout"]);
-            command.arg("-i").arg(directory.join(format!("{daemon}.pid")));
-            command.arg("--vty_socket").arg(&directory);
-            command.arg("-z").arg(directory.join("zserv.api"));
-            if daemon == "bfdd" {
-                command.arg("--bfdctl").arg(directory.join("bfdd.sock"));
-            }
-            processes.push(network.client.spawn(&mut command)?);
-            let socket = directory.join(if daemon == "zebra" { "zserv.api" } else { "bfdd.vty" });
-            wait_until(&format!("{daemon} runs"), SOON, || socket.exists())?;
-        }
-        Ok(processes)
+        Self::start(&network.topology, &network.client, &[("bfdd", &text)])
     }
 
-    fn sessions(&self, network: &OneNode) -> Result<BTreeMap<IpAddr, (bool, String)>> {
-        let mut command = network.client.command("vtysh");
-        command.arg("--vty_socket").arg(file(network, "frr"));
-        command.args(["-d", "bfdd", "-c", "show bfd peers counters json"]);
-        let counters: Vec<Value> = serde_json::from_slice(&command.output()?.stdout)?;
-        let mut command = network.client.command("vtysh");
-        command.arg("--vty_socket").arg(file(network, "frr"));
-        command.args(["-d", "bfdd", "-c", "show bfd peers json"]);
-        let peers: Vec<Value> = serde_json::from_slice(&command.output()?.stdout)?;
-        let sessions = peers.iter().filter_map(|peer| {
+    fn sessions(&self) -> Result<BTreeMap<IpAddr, (bool, String)>> {
+        let counters = self.json("bfdd", "show bfd peers counters json")?;
+        let peers = self.json("bfdd", "show bfd peers json")?;
+        let (counters, peers) = (counters.as_array(), peers.as_array());
+        let sessions = peers.into_iter().flatten().filter_map(|peer| {
             let of_peer = address(peer)?;
-            let counted = counters.iter().find(|counted| address(counted) == Some(of_peer))?;
+            let counted = counters?.iter().find(|counted| address(counted) == Some(of_peer))?;
             let downs = counted["session-down"].to_string();
             Some((of_peer, (peer["status"] == "up", downs)))
         });
@@ -125,10 +99,6 @@ impl Router for Frr {
 
 fn address(found: &Value) -> Option<IpAddr> {
     found["peer"].as_str()?.parse().ok()
-}
-
-fn file(network: &OneNode, name: &str) -> PathBuf {
-    network.topology.directory().join(name)
 }
 
 /// What an agent does about BFD, as long as it is given time.
@@ -184,20 +154,20 @@ fn answers(views: &[BfdView]) -> u64 {
     views.iter().map(|view| view.answers).min().unwrap_or(0)
 }
 
-fn follow(router: &(dyn Router + Sync)) -> Result<()> {
+fn follow<R: Router + Sync>() -> Result<()> {
     let network = OneNode::warm(1)?;
     network.write_manifests(&manifests(&[]))?;
     network.start_agent(&[])?.kill();
     let shown: Value =
         serde_json::from_str(&network.node.ip(&format!("-json link show dev {DEVICE}"))?)?;
     let device = shown[0]["ifindex"].as_u64().context("an index")? as u32;
-    let _processes = router.start(&network)?;
+    let router = R::start(&network)?;
     network.node.enter(|| {
         let mut agent = Agent::start(&network, device)?;
         agent.run_until("both sessions are answered in the kernel", |views| {
             views.iter().all(|view| view.state == "up" && view.in_kernel && view.answers > 5)
         })?;
-        let seen = router.sessions(&network)?;
+        let seen = router.sessions()?;
         ensure!(seen.len() == 2 && seen.values().all(|(up, _)| *up), "{seen:?}");
         let by_agent: Vec<u64> =
             agent.monitor.views().iter().map(|view| view.packets_sent).collect();
@@ -208,7 +178,7 @@ fn follow(router: &(dyn Router + Sync)) -> Result<()> {
         agent.turn();
         ensure!(agent.is_up(), "{:#?}", agent.monitor.views());
         ensure!(answers(&agent.monitor.views()) >= before + 20);
-        ensure!(router.sessions(&network)? == seen, "the router has seen a fault");
+        ensure!(router.sessions()? == seen, "the router has seen a fault");
         let since: Vec<u64> = agent.monitor.views().iter().map(|view| view.packets_sent).collect();
         ensure!(by_agent == since, "the agent sends nothing by itself");
 
@@ -219,7 +189,7 @@ fn follow(router: &(dyn Router + Sync)) -> Result<()> {
         ensure!(agent.is_up(), "adopted: {:#?}", agent.monitor.views());
         let before = answers(&agent.monitor.views());
         agent.run_until("the kernel goes on", |views| answers(views) > before + 10)?;
-        ensure!(agent.is_up() && router.sessions(&network)? == seen, "the router has seen a fault");
+        ensure!(agent.is_up() && router.sessions()? == seen, "the router has seen a fault");
 
         // Another configuration: a new session, and the kernel no longer answers for the old one.
         drop(agent);
@@ -254,7 +224,7 @@ fn follow(router: &(dyn Router + Sync)) -> Result<()> {
         agent.monitor.forget(CLIENT6);
         ensure!(agent.monitor.state(CLIENT).is_none());
         wait_until("the router knows", SOON, || {
-            router.sessions(&network).is_ok_and(|seen| seen.values().all(|(up, _)| !up))
+            router.sessions().is_ok_and(|seen| seen.values().all(|(up, _)| !up))
         })?;
         let left = BfdSessions::open(&Pins::open(&network.pin_path())?)?.all()?;
         ensure!(left.is_empty(), "{left:?}");
@@ -264,12 +234,12 @@ fn follow(router: &(dyn Router + Sync)) -> Result<()> {
 
 #[test]
 fn sessions_with_bird_outlive_the_agent() -> Result<()> {
-    follow(&Bird)
+    follow::<Bird>()
 }
 
 #[test]
 fn sessions_with_frr_outlive_the_agent() -> Result<()> {
-    follow(&Frr)
+    follow::<Frr>()
 }
 
 /// Packets of others change nothing, and are read without end.
