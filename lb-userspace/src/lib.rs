@@ -7,6 +7,7 @@ pub mod agent;
 pub mod announce;
 mod backoff;
 pub mod bfd;
+pub mod bgp;
 mod burst;
 mod bytes;
 pub mod cli;

@@ -58,6 +58,8 @@ pub enum Reason {
     AddressOutsidePools,
     /// Something in a pool of addresses is not used.
     PoolNotUsed,
+    /// A BGP peer is not used, or something in an advertisement.
+    PeerNotUsed,
     /// Another machine uses an address that is to be announced.
     AddressInUse,
 }
@@ -77,6 +79,7 @@ impl Reason {
             Self::AddressNotAssigned => "AddressNotAssigned",
             Self::AddressOutsidePools => "AddressOutsidePools",
             Self::PoolNotUsed => "PoolNotUsed",
+            Self::PeerNotUsed => "PeerNotUsed",
             Self::AddressInUse => "AddressInUse",
         }
     }
@@ -96,6 +99,7 @@ impl Reason {
             Self::AddressNotAssigned => "address not assigned",
             Self::AddressOutsidePools => "address is in no pool any more",
             Self::PoolNotUsed => "address pool not used as written",
+            Self::PeerNotUsed => "bgp object not used as written",
             Self::AddressInUse => "address is used by another machine",
         }
     }
@@ -111,7 +115,8 @@ impl Reason {
             | Self::AddressAssigned
             | Self::AddressNotAssigned
             | Self::AddressOutsidePools
-            | Self::PoolNotUsed => false,
+            | Self::PoolNotUsed
+            | Self::PeerNotUsed => false,
             Self::NoRoom
             | Self::FailedToStartServiceHealthcheck
             | Self::RoomFound
@@ -130,6 +135,7 @@ impl Reason {
             | Self::AddressNotAssigned
             | Self::AddressOutsidePools
             | Self::PoolNotUsed
+            | Self::PeerNotUsed
             | Self::AddressInUse => true,
             Self::Served | Self::RoomFound | Self::AddressAssigned => false,
         }

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::api::core::v1::{Endpoints, Service};
 use lb_api::mirroring;
 
+use crate::bgp::Peers;
 use crate::ipam::Pools;
 use crate::model::{
     Kind, Node, NodeAddresses, Object, ObjectRef, ServiceName, Slice, Slices, trim,
@@ -20,6 +21,8 @@ pub struct Store {
     /// Nodes of which a field that the rules use has changed.
     moved_nodes: BTreeSet<String>,
     pools: Pools,
+    /// BGP peers.
+    peers: Peers,
 }
 
 /// The Services that a change may concern.
@@ -38,6 +41,10 @@ impl Store {
     /// Pools of addresses, and where these are announced.
     pub fn pools(&self) -> &Pools {
         &self.pools
+    }
+
+    pub fn peers(&self) -> &Peers {
+        &self.peers
     }
 
     pub fn apply(&mut self, object: Object) -> Affected {
@@ -62,14 +69,19 @@ impl Store {
             }
             pool @ (Object::AddressPool(_)
             | Object::IpAddressPool(_)
-            | Object::L2Advertisement(_)) => {
+            | Object::L2Advertisement(_)
+            | Object::BgpAdvertisement(_)
+            | Object::Community(_)) => {
                 self.pools.apply(&pool);
                 Affected::nothing()
             }
-            Object::Ingress(_)
-            | Object::IngressClass(_)
-            | Object::Secret(_)
-            | Object::Namespace(_) => Affected::nothing(),
+            peer @ (Object::BgpPeer(_) | Object::MetallbBgpPeer(_) | Object::Secret(_)) => {
+                self.peers.apply(&peer);
+                Affected::nothing()
+            }
+            Object::Ingress(_) | Object::IngressClass(_) | Object::Namespace(_) => {
+                Affected::nothing()
+            }
         }
     }
 
@@ -90,13 +102,19 @@ impl Store {
                 self.moved_nodes.insert(reference.name.clone());
                 Affected::nothing()
             }
-            Kind::AddressPool | Kind::IpAddressPool | Kind::L2Advertisement => {
+            Kind::AddressPool
+            | Kind::IpAddressPool
+            | Kind::L2Advertisement
+            | Kind::BgpAdvertisement
+            | Kind::Community => {
                 self.pools.delete(reference);
                 Affected::nothing()
             }
-            Kind::Ingress | Kind::IngressClass | Kind::Secret | Kind::Namespace => {
+            Kind::BgpPeer | Kind::MetallbBgpPeer | Kind::Secret => {
+                self.peers.delete(reference);
                 Affected::nothing()
             }
+            Kind::Ingress | Kind::IngressClass | Kind::Namespace => Affected::nothing(),
         }
     }
 
@@ -152,7 +170,11 @@ impl Store {
             | Kind::Namespace
             | Kind::AddressPool
             | Kind::IpAddressPool
-            | Kind::L2Advertisement => None,
+            | Kind::L2Advertisement
+            | Kind::BgpPeer
+            | Kind::MetallbBgpPeer
+            | Kind::BgpAdvertisement
+            | Kind::Community => None,
         };
         uid.unwrap_or_default()
     }

@@ -28,6 +28,7 @@ pub const PROGRAMS: [(&str, &str); 18] = [
     ("ps", "procps"),
     ("tcpdump", "tcpdump"),
     ("tmux", "tmux"),
+    // Its daemons are not in the PATH.
     ("vtysh", "frr"),
 ];
 

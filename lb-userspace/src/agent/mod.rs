@@ -1,5 +1,6 @@
 //! The agent: connects the sources of objects with the kernel's tables.
 
+mod advertiser;
 mod announcer;
 mod complaints;
 mod control;
@@ -25,6 +26,7 @@ use sd_notify::NotifyState;
 use tokio::sync::{mpsc, watch};
 
 use crate::announce::{Keys, Timing};
+use crate::bgp::{self, Speaker};
 use crate::controller::{self, Assigning};
 use crate::ending::Ending;
 use crate::ipam::{self, Pools, Range};
@@ -39,7 +41,7 @@ use crate::network::{self, NetworkWatch};
 use crate::notices::{Log, Notices};
 use crate::plan::Planner;
 use crate::privileges::Privileges;
-use crate::serve::{self, Addresses, AnnouncementMetrics, Health, Metrics, Reporter};
+use crate::serve::{self, Addresses, AnnouncementMetrics, BgpMetrics, Health, Metrics, Reporter};
 use crate::service_manager::{Watchdog, notify_service_manager};
 use crate::settings::BpfLogLevel;
 use crate::snat_ports::{PortSet, Remaining, SnatRange};
@@ -157,7 +159,7 @@ pub async fn run(options: Options) -> Result<()> {
         started = start(&pins, source, &options, &network, metrics) => started.map(Some),
         () = ending.requested() => Ok(None),
     };
-    let Started { mut agent, mut events, mut devices, mut announcer } = match started {
+    let Started { mut agent, mut events, mut devices, mut announcer, speaker } = match started {
         Ok(Some(started)) => started,
         ended => {
             // The links of this start are detached.
@@ -197,6 +199,7 @@ pub async fn run(options: Options) -> Result<()> {
     };
     notify_service_manager(&[NotifyState::Stopping]);
     if options.cleanup_on_exit {
+        speaker.shut_down().await;
         announcer.hand_over().await;
     }
     drop((agent, devices));
@@ -284,6 +287,7 @@ struct Started<'a> {
     events: mpsc::UnboundedReceiver<Event>,
     devices: Devices<'a>,
     announcer: Announcer,
+    speaker: Speaker,
 }
 
 /// Loads the programs, waits for all objects of the source, programs them, and only then attaches.
@@ -353,8 +357,17 @@ async fn start<'a>(
         condition: Arc::clone(&condition),
         privileges: options.privileges,
     })?;
-    let outlets = outlets.with_announcer(announcer.publisher());
+    let speaker = Speaker::start(bgp::Start {
+        restarted: serves,
+        privileges: options.privileges,
+        publish: {
+            let condition = Arc::clone(&condition);
+            Box::new(move |view| condition.set_bgp(view))
+        },
+    })?;
+    let outlets = outlets.with_announcer(announcer.publisher()).with_speaker(speaker.commands());
     metrics.add(AnnouncementMetrics::of(&condition));
+    metrics.add(BgpMetrics::of(&condition));
     let reporter = Reporter {
         node_name: options.node_name.clone(),
         health: Arc::clone(&health),
@@ -391,7 +404,7 @@ async fn start<'a>(
     memory::give_back();
     tracing::info!(steps = agent.carried_out(), "maps programmed");
     tracing::info!(service_ports, services, "ready");
-    Ok(Started { agent, events, devices, announcer })
+    Ok(Started { agent, events, devices, announcer, speaker })
 }
 
 /// Chooses the sizes of the maps, and reports them.

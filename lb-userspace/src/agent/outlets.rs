@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
 use super::announcer::Wanted;
+use crate::bgp::Command;
 use crate::kernel::SnatPorts;
 use crate::model::{HealthCheck, Kind, ObjectRef, Problem, ServiceName};
 use crate::notices::{About, Notice, Notices, Reason};
@@ -22,6 +23,7 @@ pub struct Outlets {
     health_checks: HealthChecks,
     snat_ports: Option<SnatPorts>,
     announcer: Option<watch::Sender<Option<Arc<Wanted>>>>,
+    speaker: Option<mpsc::UnboundedSender<Command>>,
 }
 
 impl Outlets {
@@ -35,6 +37,7 @@ impl Outlets {
             health_checks,
             snat_ports: None,
             announcer: None,
+            speaker: None,
         }
     }
 
@@ -44,6 +47,18 @@ impl Outlets {
 
     pub fn with_announcer(self, announcer: watch::Sender<Option<Arc<Wanted>>>) -> Self {
         Self { announcer: Some(announcer), ..self }
+    }
+
+    pub fn with_speaker(self, speaker: mpsc::UnboundedSender<Command>) -> Self {
+        Self { speaker: Some(speaker), ..self }
+    }
+
+    /// Tells the BGP speaker.
+    pub fn advertise(&self, command: Command) {
+        if let Some(speaker) = &self.speaker {
+            // It ends with the process.
+            let _ = speaker.send(command);
+        }
     }
 
     /// Has these addresses announced, as far as this node may.

@@ -119,6 +119,9 @@ enum Command {
     /// List announced addresses: which node announces each, and why not this one
     #[command(after_help = inspect::ANNOUNCEMENTS)]
     Announcements(inspect::Announcements),
+    /// List BGP peers and their sessions; with a peer's name, its session and routes
+    #[command(after_help = inspect::BGP)]
+    Bgp(inspect::Bgp),
     /// List flows: the connections to Services
     #[command(after_help = inspect::FLOWS)]
     Flows(inspect::Flows),
@@ -235,6 +238,7 @@ fn dispatch(command: Command, effective: Effective, level: log::Level) -> Result
         Command::Frontends(options) => inspect::frontends(&options, &common.pin_path),
         Command::Backends(options) => inspect::backends(&options, &common.pin_path),
         Command::Announcements(options) => inspect::announcements(&options, &common.pin_path),
+        Command::Bgp(options) => inspect::bgp(&options, &common.pin_path),
         Command::Flows(options) => inspect::flows(&options, &common.pin_path),
         Command::Maglev(options) => inspect::maglev(&options, &common.pin_path),
         Command::Counters(options) => inspect::counters(&options, &common.pin_path),

@@ -7,6 +7,7 @@ use lb_common::layout::map;
 use serde::Serialize;
 
 use crate::announce::LinkView;
+use crate::bgp::PeerView as BgpPeer;
 use crate::kernel::{Features, Survey};
 use crate::serve::Report;
 
@@ -231,9 +232,16 @@ fn troubles_of_agent(survey: &Survey, report: &Result<Option<Report>, String>) -
         troubles.push(fault(format!("{map} has no room for {count} entries")));
     }
     troubles.extend(report.announcements.iter().flat_map(troubles_of_announcements).map(warning));
+    troubles.extend(report.bgp.peers.iter().filter_map(trouble_of_peer).map(warning));
+    troubles.extend(report.bgp_problems.iter().map(|problem| warning(problem.clone())));
     troubles.extend(report.devices.values().map(|why| warning(why.clone())));
     troubles.extend(report.problems.iter().map(|problem| warning(problem.clone())));
     troubles
+}
+
+fn trouble_of_peer(peer: &BgpPeer) -> Option<String> {
+    let why = peer.last_failure.as_deref().unwrap_or("not yet tried");
+    (!peer.is_established()).then(|| format!("no BGP session with {}: {why}", peer.name))
 }
 
 fn troubles_of_announcements(link: &LinkView) -> Vec<String> {
@@ -414,6 +422,21 @@ mod tests {
             assert!(faults == 0 && warnings == 1 && found.contains(text), "{found}");
         }
         assert_eq!(with(LinkView { addresses: vec![address(false, false)], ..link() }).1, 0);
+    }
+
+    #[test]
+    fn peers_without_a_session_are_warnings() {
+        let peer = |state: &str| BgpPeer {
+            name: "tor".into(),
+            state: state.into(),
+            last_failure: Some("hold timer expired".into()),
+            ..BgpPeer::default()
+        };
+        let with = |peer: BgpPeer| troubles(|found| report(found).bgp.peers = vec![peer]);
+        assert_eq!(with(peer("Established")).1, 0);
+        let (faults, warnings, text) = with(peer("Active"));
+        assert_eq!((faults, warnings), (0, 1));
+        assert!(text.contains("no BGP session with tor: hold timer expired"), "{text}");
     }
 
     #[test]

@@ -12,6 +12,7 @@
 //!
 //! Tests: `tests/ipam/`, one file for each rule, and random histories compared with a simple implementation.
 
+mod advertisement;
 mod announcement;
 mod decide;
 mod ledger;
@@ -41,12 +42,13 @@ use range::number;
 use request::{Held, Request};
 use waiting::{Cause, Waiting};
 
+pub use advertisement::Advertised;
 pub use announcement::{Announcement, Scope};
 pub use outcome::{Outcome, Reason};
 pub use pool::{Pool, PoolName, SETTING};
 pub use pools::Pools;
 pub use range::Range;
-pub use selector::{Labels, Selector};
+pub use selector::{Labels, Selector, any_selects};
 
 /// The class of Services that are for Millrace only.
 pub const CLASS: &str = "millrace.io/load-balancer";
@@ -474,6 +476,15 @@ pub fn announcement(pools: &Pools, is_assigned: bool, address: IpAddr) -> Option
     match pools.pool_of(address) {
         Some(pool) => pool.announcement.as_ref(),
         None => is_assigned.then(Announcement::everywhere),
+    }
+}
+
+/// How an address of a Service is advertised to BGP peers; one that has left its pool as by default.
+pub fn advertised(pools: &Pools, is_assigned: bool, address: IpAddr) -> &[Advertised] {
+    match pools.pool_of(address) {
+        Some(pool) => &pool.advertised,
+        None if is_assigned => Advertised::everywhere(),
+        None => &[],
     }
 }
 

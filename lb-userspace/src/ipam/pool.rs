@@ -6,6 +6,7 @@ use std::fmt::{self, Display};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 
+use super::advertisement::Advertised;
 use super::announcement::{Announcement, Scope};
 use super::range::{Range, is_buggy};
 use super::selector::{Labels, Selector, any_selects};
@@ -65,6 +66,8 @@ pub struct Pool {
     pub services: Vec<Selector>,
     pub namespaces: Namespaces,
     pub announcement: Option<Announcement>,
+    /// To BGP peers; empty: not at all.
+    pub advertised: Vec<Advertised>,
 }
 
 /// Names and selectors of namespaces; if both are empty, all namespaces.
@@ -102,6 +105,7 @@ impl Pool {
             services: Vec::new(),
             namespaces: Namespaces::default(),
             announcement: Some(Announcement::everywhere().clone()),
+            advertised: Advertised::everywhere().to_vec(),
         }
     }
 
@@ -122,6 +126,17 @@ impl Pool {
         if scopes.is_empty() {
             scopes.push(Scope::default());
         }
+        let mut advertised: Vec<Advertised> = Vec::new();
+        for (index, advertisement) in spec.advertisements.iter().enumerate() {
+            let field = format!("spec.advertisements[{index}]");
+            advertised.push(Advertised::read(advertisement, &field, &mut problems));
+        }
+        if advertised.is_empty() {
+            advertised = Advertised::everywhere().to_vec();
+        }
+        if !spec.advertise {
+            advertised.clear();
+        }
         let pool = Self {
             name: PoolName::Object(ObjectRef::new(
                 Kind::AddressPool,
@@ -137,11 +152,12 @@ impl Pool {
             services,
             namespaces: Namespaces { names: BTreeSet::new(), selectors: namespaces },
             announcement: spec.announce.then_some(Announcement { scopes }),
+            advertised,
         };
         (pool, problems.0)
     }
 
-    /// Without its announcement, which other objects define.
+    /// Without its announcement and advertisements, which other objects define.
     pub fn of_metallb(object: &IPAddressPool) -> Read {
         let spec = &object.spec;
         let mut problems = Problems::default();
@@ -177,6 +193,7 @@ impl Pool {
                 ),
             },
             announcement: None,
+            advertised: Vec::new(),
         };
         (pool, problems.0)
     }
@@ -263,10 +280,19 @@ impl Advertisement {
 }
 
 #[derive(Default)]
-struct Problems(Vec<(String, String)>);
+pub(super) struct Problems(Vec<(String, String)>);
 
 impl Problems {
-    fn selectors<'a>(
+    pub fn add(&mut self, field: &str, message: String) {
+        self.0.push((field.to_owned(), message));
+    }
+
+    /// Field and message of each.
+    pub fn into_list(self) -> Vec<(String, String)> {
+        self.0
+    }
+
+    pub fn selectors<'a>(
         &mut self,
         field: &str,
         selectors: impl Iterator<Item = &'a LabelSelector>,

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use super::advertisement::{Advertised, OfMetallb};
 use super::announcement::Announcement;
 use super::pool::{Advertisement, Pool, PoolName};
 use super::range::{Range, number};
@@ -20,6 +21,9 @@ pub struct Pools {
     setting: Option<Pool>,
     objects: BTreeMap<ObjectRef, (Pool, Vec<Problem>)>,
     advertisements: BTreeMap<ObjectRef, (Advertisement, Vec<Problem>)>,
+    bgp_advertisements: BTreeMap<ObjectRef, (OfMetallb, Vec<Problem>)>,
+    /// Names of communities.
+    communities: BTreeMap<ObjectRef, BTreeMap<String, String>>,
     /// In the order in which they are tried, with the ranges that are theirs.
     pools: Vec<Pool>,
     /// Sorted; none overlaps another.
@@ -39,11 +43,7 @@ impl Pools {
     /// Takes in a pool or advertisement. Returns whether anything has changed.
     pub fn apply(&mut self, object: &Object) -> bool {
         let reference = object.reference();
-        let described = |problems: Vec<(String, String)>| -> Vec<Problem> {
-            let object = reference.to_string();
-            let described = |(field, message)| Problem { object: object.clone(), field, message };
-            problems.into_iter().map(described).collect()
-        };
+        let described = |problems| described(&reference, problems);
         let is_changed = match object {
             Object::AddressPool(pool) => {
                 let (pool, problems) = Pool::of_address_pool(pool);
@@ -58,6 +58,16 @@ impl Pools {
                 let read = (advertisement, described(problems));
                 replace(&mut self.advertisements, &reference, read)
             }
+            Object::BgpAdvertisement(advertisement) => {
+                let (advertisement, problems) = OfMetallb::read(advertisement);
+                let read = (advertisement, described(problems));
+                replace(&mut self.bgp_advertisements, &reference, read)
+            }
+            Object::Community(community) => {
+                let aliases = community.spec.communities.iter();
+                let aliases = aliases.map(|alias| (alias.name.clone(), alias.value.clone()));
+                replace(&mut self.communities, &reference, aliases.collect())
+            }
             _ => false,
         };
         if is_changed {
@@ -69,7 +79,9 @@ impl Pools {
     /// Returns whether anything has changed.
     pub fn delete(&mut self, reference: &ObjectRef) -> bool {
         let is_changed = self.objects.remove(reference).is_some()
-            || self.advertisements.remove(reference).is_some();
+            || self.advertisements.remove(reference).is_some()
+            || self.bgp_advertisements.remove(reference).is_some()
+            || self.communities.remove(reference).is_some();
         if is_changed {
             self.arrange();
         }
@@ -87,6 +99,7 @@ impl Pools {
                     .map(|(reference, (_, problems))| (reference.clone(), problems.clone())),
             )
             .collect();
+        let advertised = self.read_communities();
         let mut pools: Vec<Pool> =
             self.objects.values().map(|(pool, _)| pool).chain(&self.setting).cloned().collect();
         self.settle_overlaps(&mut pools);
@@ -95,6 +108,7 @@ impl Pools {
             if let Some(announcement) = Advertisement::of_pool(all, pool) {
                 pool.announcement = Some(announcement);
             }
+            pool.advertised.extend(OfMetallb::of_pool(&advertised, pool));
         }
         pools.sort_by(|a, b| a.order().cmp(&b.order()));
         let ranges = pools.iter().enumerate();
@@ -103,6 +117,23 @@ impl Pools {
             .collect();
         self.ranges.sort_unstable();
         self.pools = pools;
+    }
+
+    /// MetalLB's advertisements with their communities. Names are valid in their namespace.
+    fn read_communities(&mut self) -> BTreeMap<ObjectRef, (OfMetallb, Advertised)> {
+        let mut read = BTreeMap::new();
+        for (reference, (advertisement, problems)) in &self.bgp_advertisements {
+            let of_namespace =
+                self.communities.iter().filter(|(of, _)| of.namespace == reference.namespace);
+            let aliases = of_namespace
+                .flat_map(|(_, aliases)| aliases.clone())
+                .collect::<BTreeMap<String, String>>();
+            let (advertised, unread) = advertisement.advertised(&aliases);
+            let all = problems.iter().cloned().chain(described(reference, unread));
+            self.problems.insert(reference.clone(), all.collect());
+            read.insert(reference.clone(), (advertisement.clone(), advertised));
+        }
+        read
     }
 
     /// Leaves each range to its oldest pool.
@@ -202,6 +233,12 @@ impl Pools {
             })
             .map(|(index, _)| index)
     }
+}
+
+fn described(reference: &ObjectRef, problems: Vec<(String, String)>) -> Vec<Problem> {
+    let object = reference.to_string();
+    let described = |(field, message)| Problem { object: object.clone(), field, message };
+    problems.into_iter().map(described).collect()
 }
 
 /// Returns whether it differs from the value before.

@@ -77,7 +77,7 @@ pub struct AddressPoolSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace_selector: Option<LabelSelector>,
     /// Whether nodes answer ARP requests and neighbor solicitations for addresses of this pool. Set it to false if routers
-    /// learn the addresses in another way, such as BGP.
+    /// learn the addresses in another way only, such as BGP.
     #[serde(default = "yes")]
     pub announce: bool,
     /// Which nodes announce addresses of this pool, and on which interfaces. Absent: all nodes, on interfaces with a
@@ -85,6 +85,14 @@ pub struct AddressPoolSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub announcements: Vec<PoolAnnouncement>,
+    /// Whether nodes advertise addresses of this pool to BGP peers, if there are any.
+    #[serde(default = "yes")]
+    pub advertise: bool,
+    /// How addresses of this pool are advertised to BGP peers, and by which nodes. Several that apply to a node add up.
+    /// Absent: each address by itself, by all nodes, to all peers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub advertisements: Vec<PoolAdvertisement>,
 }
 
 /// Nodes and interfaces that announce addresses.
@@ -98,6 +106,35 @@ pub struct PoolAnnouncement {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(min = 1, max = 64)))]
     pub interfaces: Vec<String>,
+}
+
+/// Routes that nodes advertise to BGP peers.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct PoolAdvertisement {
+    /// Nodes, by their labels. Absent: all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_selector: Option<LabelSelector>,
+    /// Names of BGPPeers. Absent: all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), inner(length(min = 1, max = 253)))]
+    pub peers: Vec<String>,
+    /// Length of the advertised IPv4 prefixes. The prefix of an address is advertised while a Service with the address
+    /// has endpoints.
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "ipv4PrefixLength")]
+    #[schemars(range(min = 1, max = 32))]
+    pub ipv4_prefix_length: Option<u8>,
+    /// Length of the advertised IPv6 prefixes.
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "ipv6PrefixLength")]
+    #[schemars(range(min = 1, max = 128))]
+    pub ipv6_prefix_length: Option<u8>,
+    /// LOCAL_PREF, for peers in the same autonomous system. 100 if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub local_preference: Option<u32>,
+    /// Communities: 64512:100, large:64512:1:2, or a well-known name such as no-export.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 100), inner(length(min = 1, max = 64)))]
+    pub communities: Vec<String>,
 }
 
 /// How many addresses of a pool are used.

@@ -13,7 +13,10 @@ use serde_json::Value;
 use super::service::trim_unused;
 use super::strip::strip;
 use super::{Node, Slice};
-use crate::kinds::{AddressPool, IPAddressPool, L2Advertisement};
+use crate::kinds::{
+    AddressPool, BGPAdvertisement, BGPPeer, Community, IPAddressPool, L2Advertisement,
+    MetallbBGPPeer,
+};
 
 /// The kinds of objects that are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -29,10 +32,14 @@ pub enum Kind {
     AddressPool,
     IpAddressPool,
     L2Advertisement,
+    BgpPeer,
+    MetallbBgpPeer,
+    BgpAdvertisement,
+    Community,
 }
 
 impl Kind {
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 15] = [
         Self::Service,
         Self::EndpointSlice,
         Self::Endpoints,
@@ -44,17 +51,26 @@ impl Kind {
         Self::AddressPool,
         Self::IpAddressPool,
         Self::L2Advertisement,
+        Self::BgpPeer,
+        Self::MetallbBgpPeer,
+        Self::BgpAdvertisement,
+        Self::Community,
     ];
     /// Those that the agent reads. From a cluster it does not read all of them.
-    pub const OF_AGENT: [Self; 8] = [
+    pub const OF_AGENT: [Self; 13] = [
         Self::Service,
         Self::EndpointSlice,
         Self::Endpoints,
         Self::Node,
+        Self::Secret,
         Self::Namespace,
         Self::AddressPool,
         Self::IpAddressPool,
         Self::L2Advertisement,
+        Self::BgpPeer,
+        Self::MetallbBgpPeer,
+        Self::BgpAdvertisement,
+        Self::Community,
     ];
     /// Those that the controller of addresses reads.
     pub const OF_CONTROLLER: [Self; 5] = [
@@ -66,6 +82,9 @@ impl Kind {
     ];
     /// Those that define pools of addresses.
     pub const OF_POOLS: [Self; 3] = [Self::AddressPool, Self::IpAddressPool, Self::L2Advertisement];
+    /// Those that say which routers learn addresses by BGP, and how.
+    pub const OF_BGP: [Self; 4] =
+        [Self::BgpPeer, Self::MetallbBgpPeer, Self::BgpAdvertisement, Self::Community];
     /// Those that the Ingress controller reads.
     pub const OF_INGRESS: [Self; 6] = [
         Self::Service,
@@ -89,6 +108,9 @@ impl Kind {
             Self::AddressPool => "AddressPool",
             Self::IpAddressPool => "IPAddressPool",
             Self::L2Advertisement => "L2Advertisement",
+            Self::BgpPeer | Self::MetallbBgpPeer => "BGPPeer",
+            Self::BgpAdvertisement => "BGPAdvertisement",
+            Self::Community => "Community",
         }
     }
 
@@ -96,8 +118,12 @@ impl Kind {
         match self {
             Self::EndpointSlice => "discovery.k8s.io/v1",
             Self::Ingress | Self::IngressClass => "networking.k8s.io/v1",
-            Self::AddressPool => "millrace.io/v1alpha1",
-            Self::IpAddressPool | Self::L2Advertisement => "metallb.io/v1beta1",
+            Self::AddressPool | Self::BgpPeer => "millrace.io/v1alpha1",
+            Self::IpAddressPool
+            | Self::L2Advertisement
+            | Self::BgpAdvertisement
+            | Self::Community => "metallb.io/v1beta1",
+            Self::MetallbBgpPeer => "metallb.io/v1beta2",
             Self::Service | Self::Endpoints | Self::Node | Self::Secret | Self::Namespace => "v1",
         }
     }
@@ -116,16 +142,28 @@ impl Kind {
             Self::AddressPool => "/apis/millrace.io/v1alpha1/addresspools",
             Self::IpAddressPool => "/apis/metallb.io/v1beta1/ipaddresspools",
             Self::L2Advertisement => "/apis/metallb.io/v1beta1/l2advertisements",
+            Self::BgpPeer => "/apis/millrace.io/v1alpha1/bgppeers",
+            Self::MetallbBgpPeer => "/apis/metallb.io/v1beta2/bgppeers",
+            Self::BgpAdvertisement => "/apis/metallb.io/v1beta1/bgpadvertisements",
+            Self::Community => "/apis/metallb.io/v1beta1/communities",
         }
     }
 
     pub fn is_namespaced(self) -> bool {
-        !matches!(self, Self::Node | Self::IngressClass | Self::Namespace | Self::AddressPool)
+        !matches!(
+            self,
+            Self::Node | Self::IngressClass | Self::Namespace | Self::AddressPool | Self::BgpPeer
+        )
+    }
+
+    /// Whether the kind is MetalLB's: only objects in its namespace count.
+    pub fn is_of_metallb(self) -> bool {
+        self.api_version().starts_with("metallb.io/")
     }
 
     /// Whether a cluster may lack the kind, because it is installed separately.
     pub fn is_optional(self) -> bool {
-        Self::OF_POOLS.contains(&self)
+        Self::OF_POOLS.contains(&self) || Self::OF_BGP.contains(&self)
     }
 
     pub fn of(api_version: &str, kind: &str) -> Option<Self> {
@@ -156,9 +194,10 @@ impl ObjectRef {
     /// Parses the output of `Display`.
     pub fn parse(text: &str) -> Option<Self> {
         let (kind, name) = text.split_once(' ')?;
-        let kind = Kind::ALL.into_iter().find(|known| known.name() == kind)?;
-        let (namespace, name) =
-            if kind.is_namespaced() { name.split_once('/')? } else { ("", name) };
+        let is_namespaced = name.contains('/');
+        let is_same = |known: &Kind| known.name() == kind && known.is_namespaced() == is_namespaced;
+        let kind = Kind::ALL.into_iter().find(is_same)?;
+        let (namespace, name) = name.split_once('/').unwrap_or(("", name));
         Some(Self { kind, namespace: namespace.to_owned(), name: name.to_owned() })
     }
 
@@ -194,6 +233,10 @@ pub enum Object {
     AddressPool(Box<AddressPool>),
     IpAddressPool(Box<IPAddressPool>),
     L2Advertisement(Box<L2Advertisement>),
+    BgpPeer(Box<BGPPeer>),
+    MetallbBgpPeer(Box<MetallbBGPPeer>),
+    BgpAdvertisement(Box<BGPAdvertisement>),
+    Community(Box<Community>),
 }
 
 impl Object {
@@ -218,6 +261,10 @@ impl Object {
             Kind::AddressPool => Self::AddressPool(Box::new(read(value)?)),
             Kind::IpAddressPool => Self::IpAddressPool(Box::new(read(value)?)),
             Kind::L2Advertisement => Self::L2Advertisement(Box::new(read(value)?)),
+            Kind::BgpPeer => Self::BgpPeer(Box::new(read(value)?)),
+            Kind::MetallbBgpPeer => Self::MetallbBgpPeer(Box::new(read(value)?)),
+            Kind::BgpAdvertisement => Self::BgpAdvertisement(Box::new(read(value)?)),
+            Kind::Community => Self::Community(Box::new(read(value)?)),
         })
     }
 
@@ -241,6 +288,10 @@ impl Object {
             Self::AddressPool(object) => (Kind::AddressPool, &object.metadata),
             Self::IpAddressPool(object) => (Kind::IpAddressPool, &object.metadata),
             Self::L2Advertisement(object) => (Kind::L2Advertisement, &object.metadata),
+            Self::BgpPeer(object) => (Kind::BgpPeer, &object.metadata),
+            Self::MetallbBgpPeer(object) => (Kind::MetallbBgpPeer, &object.metadata),
+            Self::BgpAdvertisement(object) => (Kind::BgpAdvertisement, &object.metadata),
+            Self::Community(object) => (Kind::Community, &object.metadata),
         };
         ObjectRef::new(kind, metadata.namespace.as_deref(), metadata.name.as_deref())
     }
@@ -343,6 +394,9 @@ mod tests {
             (Kind::Ingress, Some("shop")),
             (Kind::Node, None),
             (Kind::IngressClass, None),
+            // Two kinds of one name.
+            (Kind::BgpPeer, None),
+            (Kind::MetallbBgpPeer, Some("metallb-system")),
         ];
         for (kind, namespace) in kinds {
             let reference = ObjectRef::new(kind, namespace, Some("a.b"));

@@ -63,12 +63,18 @@ pub fn strip(kind: Kind, object: &mut Value) {
                 });
             }
         }
-        Kind::L2Advertisement => {
+        Kind::L2Advertisement | Kind::BgpAdvertisement => {
             if let Some(advertisement) = object.as_object_mut() {
                 advertisement.entry("spec").or_insert_with(|| Map::new().into());
             }
         }
-        Kind::Endpoints | Kind::IngressClass | Kind::AddressPool | Kind::IpAddressPool => {}
+        Kind::Endpoints
+        | Kind::IngressClass
+        | Kind::AddressPool
+        | Kind::IpAddressPool
+        | Kind::BgpPeer
+        | Kind::MetallbBgpPeer
+        | Kind::Community => {}
     }
     remove_nulls(object);
 }

@@ -27,6 +27,7 @@ use super::Health;
 use super::accept::{Room, accept_all};
 use super::admission::Limits;
 use crate::announce::LinkView;
+use crate::bgp::BgpView;
 use crate::model::ServiceName;
 
 const LIMITS: Limits = Limits::new(16, 0, 0);
@@ -68,6 +69,11 @@ pub struct Report {
     /// Interfaces on which addresses are announced.
     #[serde(default)]
     pub announcements: Vec<LinkView>,
+    #[serde(default)]
+    pub bgp: BgpView,
+    /// BGP peers that are not used, and why.
+    #[serde(default)]
+    pub bgp_problems: Vec<String>,
 }
 
 /// Updated by the agent with each change, read on request.
@@ -83,6 +89,8 @@ struct State {
     devices: BTreeMap<String, String>,
     problems: BTreeMap<ServiceName, Vec<String>>,
     announcements: Vec<LinkView>,
+    bgp: Arc<BgpView>,
+    bgp_problems: Vec<String>,
 }
 
 impl Condition {
@@ -126,6 +134,18 @@ impl Condition {
         self.state().announcements.clone()
     }
 
+    pub fn set_bgp(&self, view: BgpView) {
+        self.state().bgp = Arc::new(view);
+    }
+
+    pub fn bgp(&self) -> Arc<BgpView> {
+        Arc::clone(&self.state().bgp)
+    }
+
+    pub fn set_bgp_problems(&self, problems: Vec<String>) {
+        self.state().bgp_problems = problems;
+    }
+
     /// Why interfaces or addresses of this node are missing in the maps; `None`: none is.
     pub fn set_network(&self, why: Option<String>) {
         self.state().network = why;
@@ -167,6 +187,8 @@ impl Reporter {
             problems: state.problems.values().flatten().take(MOST_PROBLEMS).cloned().collect(),
             services_with_problems: state.problems.len(),
             announcements: state.announcements.clone(),
+            bgp: BgpView::clone(&state.bgp),
+            bgp_problems: state.bgp_problems.clone(),
         }
     }
 

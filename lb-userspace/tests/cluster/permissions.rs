@@ -66,11 +66,26 @@ async fn the_deployed_role_is_what_the_agent_needs() {
         server.events(1, 0).await;
         events.post(notice(Kind::Service, Reason::NotServed));
         server.asked(|all| all.iter().any(|request| request.method == Method::PATCH)).await;
-        let of_metallb = ["ipaddresspools", "l2advertisements"].map(super::pools::of_metallb);
-        let all = [super::SERVICES, super::SLICES, super::NODES, super::pools::POOLS];
+        let of_metallb = super::pools::ALL_OF_METALLB.map(super::pools::of_metallb);
+        let all = [
+            super::SERVICES,
+            super::SLICES,
+            super::NODES,
+            super::pools::POOLS,
+            super::pools::PEERS,
+            super::pools::PASSWORDS,
+        ];
         let all = all.into_iter().chain(of_metallb.iter().map(String::as_str));
         server.asked(|requests| all.clone().all(|path| watches(requests, path) > 0)).await;
         needed_by_any.extend(server.requests().iter().map(needed));
     }
-    assert_eq!(granted(MANIFEST), needed_by_any);
+    // Of one Secret, by a Role.
+    let of_secrets = BTreeSet::from(
+        ["list", "watch"].map(|verb| (String::new(), "secrets".to_owned(), verb.to_owned())),
+    );
+    let by_cluster_role: BTreeSet<Permission> =
+        needed_by_any.difference(&of_secrets).cloned().collect();
+    assert_eq!(granted(MANIFEST), by_cluster_role);
+    assert!(of_secrets.is_subset(&needed_by_any), "{needed_by_any:?}");
+    assert!(MANIFEST.contains("resourceNames: [millrace-bgp]"));
 }

@@ -8,9 +8,16 @@ use super::{Reported, node};
 
 pub const POOLS: &str = "/apis/millrace.io/v1alpha1/addresspools";
 
+pub const PEERS: &str = "/apis/millrace.io/v1alpha1/bgppeers";
+/// Only one Secret is read.
+pub const PASSWORDS: &str = "/api/v1/namespaces/default/secrets";
+pub const ALL_OF_METALLB: [&str; 5] =
+    ["ipaddresspools", "l2advertisements", "bgppeers", "bgpadvertisements", "communities"];
+
 /// The path of a kind of MetalLB.
 pub fn of_metallb(resource: &str) -> String {
-    format!("/apis/metallb.io/v1beta1/namespaces/{METALLB_NAMESPACE}/{resource}")
+    let version = if resource == "bgppeers" { "v1beta2" } else { "v1beta1" };
+    format!("/apis/metallb.io/{version}/namespaces/{METALLB_NAMESPACE}/{resource}")
 }
 
 pub fn pool(name: &str) -> Value {
@@ -20,7 +27,8 @@ pub fn pool(name: &str) -> Value {
 async fn without_pools(status: u16) -> Server {
     let server = Server::start().await;
     server.put(super::NODES, node("node-a"));
-    for path in [POOLS.to_owned(), of_metallb("ipaddresspools"), of_metallb("l2advertisements")] {
+    let own = [POOLS, PEERS, PASSWORDS].map(str::to_owned);
+    for path in own.into_iter().chain(ALL_OF_METALLB.map(of_metallb)) {
         server.refuse(&path, status);
     }
     server

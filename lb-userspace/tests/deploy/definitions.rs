@@ -28,17 +28,19 @@ fn template(definition: &Value) -> String {
 
 #[test]
 fn the_definitions_are_those_of_the_code() {
-    let [definition] = &kinds::own()[..] else { panic!("each definition has a file of its own") };
-    let definition = serde_json::to_value(definition).unwrap();
-    for (path, expected) in [
-        ("kustomize/base/address-pool.yaml", format!("{HEAD}{}", text(&definition))),
-        ("helm/millrace/templates/address-pool.yaml", template(&definition)),
-    ] {
-        let path = deploy(path);
-        if std::env::var_os("UPDATE_EXPECT").is_some() {
-            fs::write(&path, &expected).unwrap();
+    for (definition, file) in kinds::own().iter().zip(["address-pool.yaml", "bgp-peer.yaml"]) {
+        let definition = serde_json::to_value(definition).unwrap();
+        for (folder, expected) in [
+            ("kustomize/base", format!("{HEAD}{}", text(&definition))),
+            ("helm/millrace/templates", template(&definition)),
+        ] {
+            let path = deploy(&format!("{folder}/{file}"));
+            if std::env::var_os("UPDATE_EXPECT").is_some() {
+                fs::write(&path, &expected).unwrap();
+            }
+            let written = fs::read_to_string(&path).unwrap_or_default();
+            assert!(written == expected, "{} is stale: {HEAD}", path.display());
         }
-        let written = fs::read_to_string(&path).unwrap_or_default();
-        assert!(written == expected, "{} is stale: {HEAD}", path.display());
     }
+    assert_eq!(kinds::own().len(), 2, "each has a file");
 }

@@ -8,6 +8,7 @@ use std::time::{Instant, SystemTime};
 use lb_common::layout::Forwarding;
 use tokio::sync::mpsc;
 
+use super::advertiser::Advertiser;
 use super::announcer::Announcing;
 use super::complaints::Complaints;
 use super::latency::Latency;
@@ -64,6 +65,7 @@ pub struct Agent<T> {
     tally: Tally,
     node_ports: NodePorts,
     announcing: Announcing,
+    advertiser: Advertiser,
     outlets: Outlets,
 }
 
@@ -112,6 +114,7 @@ impl<T: Write> Agent<T> {
             tally: Tally::default(),
             node_ports: NodePorts::default(),
             announcing: Announcing::default(),
+            advertiser: Advertiser::default(),
             outlets,
         }
     }
@@ -222,6 +225,7 @@ impl<T: Write> Agent<T> {
     }
 
     fn note_change(&mut self, kind: Kind) {
+        self.advertiser.note_change(kind);
         let what = match kind {
             Kind::AddressPool | Kind::IpAddressPool | Kind::L2Advertisement | Kind::Node => {
                 return self.announcing.note_change();
@@ -378,6 +382,7 @@ impl<T: Write> Agent<T> {
         let uid = service.and_then(|service| service.metadata.uid.as_deref()).unwrap_or_default();
         let is_assigned = service.is_some_and(ipam::is_marked);
         self.announcing.set(name, uid, is_assigned, settled.service_ports.values());
+        self.advertiser.set(name, is_assigned, settled.service_ports.values());
         let (new, is_fixed) = self.invalid.set(name, settled.problems);
         for problem in new {
             self.outlets.post(&problem, Reason::NotServed, &self.store);
@@ -486,6 +491,7 @@ impl<T: Write> Agent<T> {
         if let Some(wanted) = self.announcing.take(self.store.pools(), node) {
             self.outlets.announce(wanted);
         }
+        self.advertiser.tell(&self.node.name, &self.store, &self.outlets);
         self.outlets.health.record_programmed(now);
         self.post_fixed();
         let metrics = &self.outlets.metrics;

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::options::check;
 use crate::announce::AddressView;
-use crate::cli::output::{self, Output, Row, some};
+use crate::cli::output::{self, Output, Row, age, some};
 use crate::serve;
 
 pub const EXAMPLES: &str = "\
@@ -82,26 +82,5 @@ impl Row for Announcement {
 
     fn name(&self) -> String {
         format!("{}@{}", self.view.address, self.interface)
-    }
-}
-
-/// As kubectl prints ages.
-fn age(seconds: u64) -> String {
-    match seconds {
-        ..120 => format!("{seconds}s"),
-        120..7_200 => format!("{}m", seconds / 60),
-        7_200..172_800 => format!("{}h", seconds / 3_600),
-        _ => format!("{}d", seconds / 86_400),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ages_are_short() {
-        let ages = [0, 119, 120, 7_199, 7_200, 172_800].map(age);
-        assert_eq!(ages, ["0s", "119s", "2m", "119m", "2h", "2d"]);
     }
 }

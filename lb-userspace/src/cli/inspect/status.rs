@@ -14,6 +14,7 @@ use lb_common::layout::map;
 
 use super::options::{check, open};
 use crate::announce::LinkView;
+use crate::bgp::BgpView;
 use crate::cli::output::{Format, print_document, write};
 use crate::inspect::{Fill, Found, Severity, State, Status};
 use crate::kernel::{self, Tables};
@@ -144,6 +145,11 @@ fn described(status: &Status) -> String {
     for (number, link) in links.enumerate() {
         line(if number == 0 { "Announces" } else { "" }, &announced(link));
     }
+    if let Some(bgp) = status.agent.report.as_ref().map(|report| &report.bgp)
+        && !bgp.peers.is_empty()
+    {
+        line("BGP", &advertised(bgp));
+    }
     line(
         "Processes",
         &format!("{} programs attached for processes on this node", status.process_programs),
@@ -197,6 +203,15 @@ fn announced(link: &LinkView) -> String {
         counted(peers, "other node"),
         if link.authenticated { "authenticated" } else { "not authenticated" }
     )
+}
+
+fn advertised(bgp: &BgpView) -> String {
+    let established = bgp.peers.iter().filter(|peer| peer.is_established()).count();
+    let prefixes = plural(bgp.routes.len(), "prefix", "prefixes");
+    let draining = bgp.peers.iter().any(|peer| peer.draining);
+    let draining = if draining { ", draining" } else { "" };
+    let peers = counted(bgp.peers.len(), "peer");
+    format!("{prefixes} for {peers}, {established} established{draining}")
 }
 
 fn counted(number: usize, what: &str) -> String {

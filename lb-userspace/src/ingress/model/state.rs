@@ -127,7 +127,11 @@ impl Model {
             | Object::Namespace(_)
             | Object::AddressPool(_)
             | Object::IpAddressPool(_)
-            | Object::L2Advertisement(_) => {}
+            | Object::L2Advertisement(_)
+            | Object::BgpPeer(_)
+            | Object::MetallbBgpPeer(_)
+            | Object::BgpAdvertisement(_)
+            | Object::Community(_) => {}
         }
     }
 
@@ -157,7 +161,11 @@ impl Model {
             | Kind::Namespace
             | Kind::AddressPool
             | Kind::IpAddressPool
-            | Kind::L2Advertisement => {}
+            | Kind::L2Advertisement
+            | Kind::BgpPeer
+            | Kind::MetallbBgpPeer
+            | Kind::BgpAdvertisement
+            | Kind::Community => {}
         }
     }
 

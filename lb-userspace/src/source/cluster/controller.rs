@@ -37,9 +37,7 @@ impl ControllerCluster {
         let api = Api::new(self.client.clone(), kind);
         match kind {
             Kind::Service => api.labelled(SERVICE_SELECTOR),
-            Kind::IpAddressPool | Kind::L2Advertisement => {
-                api.in_namespace(&self.metallb_namespace)
-            }
+            kind if kind.is_of_metallb() => api.in_namespace(&self.metallb_namespace),
             _ => api,
         }
     }

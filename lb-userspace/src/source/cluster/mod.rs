@@ -38,7 +38,7 @@ use tokio::time::sleep;
 
 use super::{Event, Source};
 use crate::backoff::random_up_to;
-use crate::kinds::METALLB_NAMESPACE;
+use crate::kinds::{METALLB_NAMESPACE, PASSWORDS};
 use crate::model::Kind;
 
 pub use access::{Access, Connection};
@@ -106,11 +106,20 @@ impl Cluster {
     fn api(&self, kind: Kind) -> Api {
         // Only of kinds with a namespace that have one here.
         match kind {
-            Kind::IpAddressPool | Kind::L2Advertisement => {
+            kind if kind.is_of_metallb() => {
                 Api::new(self.client.clone(), kind).in_namespace(&self.metallb_namespace)
             }
             _ => Api::new(self.client.clone(), kind),
         }
+    }
+}
+
+impl Cluster {
+    /// One Secret, so that a role can grant it alone.
+    fn passwords(&self) -> Api {
+        Api::new(self.client.clone(), Kind::Secret)
+            .in_namespace(self.client.default_namespace())
+            .with_fields(&format!("metadata.name={PASSWORDS}"))
     }
 }
 
@@ -138,8 +147,12 @@ impl Source for Cluster {
             watched(self.api(Kind::EndpointSlice).labelled(SLICE_SELECTOR));
         let (nodes, nodes_listed) = watched(self.api(Kind::Node));
         let nodes = watch_nodes(nodes, &self.node_name, &scope, services_listed.clone());
-        let (pools, pools_listed): (Vec<_>, Vec<_>) =
-            Kind::OF_POOLS.into_iter().map(|kind| watched(self.api(kind))).unzip();
+        let kinds = Kind::OF_POOLS.into_iter().chain(Kind::OF_BGP);
+        let (mut pools, mut pools_listed): (Vec<_>, Vec<_>) =
+            kinds.map(|kind| watched(self.api(kind))).unzip();
+        let (passwords, passwords_listed) = watched(self.passwords());
+        pools.push(passwords.optional());
+        pools_listed.push(passwords_listed);
         let report_synced = async {
             join3(services_listed, slices_listed, nodes_listed).await;
             join_all(pools_listed).await;

@@ -67,6 +67,8 @@ impl Shared {
 pub struct Watched {
     api: Api,
     kind: Kind,
+    /// Whether nothing waits for it while it is not available.
+    is_optional: bool,
     shared: Shared,
     known: Known,
     position: Position,
@@ -99,6 +101,7 @@ impl Watched {
     pub fn new(api: Api, shared: Shared, listed: oneshot::Sender<()>) -> Self {
         Self {
             kind: api.kind(),
+            is_optional: api.kind().is_optional(),
             known: Known::new(api.kind()),
             api,
             shared,
@@ -109,6 +112,11 @@ impl Watched {
             failures: Failures::default(),
             absence: ABSENCE,
         }
+    }
+
+    /// Also if it is of a kind that every cluster has: the role may not grant it.
+    pub fn optional(self) -> Self {
+        Self { is_optional: true, ..self }
     }
 
     /// Of Nodes: the one of this name, or all, as `scope` says.
@@ -140,7 +148,7 @@ impl Watched {
             match outcome {
                 Ok(()) if began.elapsed() > BRIEF => {}
                 Ok(()) => sleep(self.failures.backoff.next()).await,
-                Err(trouble) if self.kind.is_optional() && trouble.is_absence() => {
+                Err(trouble) if self.is_optional && trouble.is_absence() => {
                     self.note_absence(&trouble);
                     let pause = self.absence;
                     self.absence = (pause * 2).min(self.shared.longest_absence);

@@ -1,0 +1,82 @@
+//! What the BGP speaker is told: this node's peers and routes, and whether it is drained.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::outlets::Outlets;
+use crate::bgp::{Advertising, Command, Configured};
+use crate::model::{Kind, Problem, ServiceName, ServicePort};
+use crate::notices::Reason;
+use crate::store::Store;
+
+#[derive(Default)]
+pub struct Advertiser {
+    advertising: Advertising,
+    /// Peers, passwords, pools or this node have changed.
+    is_changed: bool,
+    peers: BTreeMap<String, Configured>,
+    problems: BTreeSet<Problem>,
+    is_draining: bool,
+    is_synced: bool,
+}
+
+impl Advertiser {
+    /// Notes an object of a kind that concerns all Services.
+    pub fn note_change(&mut self, kind: Kind) {
+        let is_of_bgp = Kind::OF_BGP.contains(&kind) || Kind::OF_POOLS.contains(&kind);
+        if is_of_bgp || matches!(kind, Kind::Node | Kind::Secret) {
+            self.is_changed = true;
+        }
+        if is_of_bgp || kind == Kind::Node {
+            self.advertising.note_change();
+        }
+    }
+
+    /// Notes the service ports of a Service; none if it has been deleted.
+    pub fn set<'a>(
+        &mut self,
+        service: &ServiceName,
+        is_assigned: bool,
+        ports: impl Iterator<Item = &'a Arc<ServicePort>>,
+    ) {
+        self.advertising.set(service, is_assigned, ports);
+    }
+
+    /// After Services have been programmed: what is not must attract no packets.
+    pub fn tell(&mut self, node_name: &str, store: &Store, outlets: &Outlets) {
+        let node = store.node(node_name);
+        let routes = self.advertising.take(store.pools(), node.map(|node| &node.labels));
+        if !routes.is_empty() {
+            outlets.advertise(Command::Routes(routes));
+        }
+        if std::mem::take(&mut self.is_changed) {
+            let is_draining = node.is_some_and(|node| !node.announces);
+            if std::mem::replace(&mut self.is_draining, is_draining) != is_draining {
+                outlets.advertise(Command::Drain(is_draining));
+            }
+            let (peers, problems) = store.peers().of_node(node_name, node);
+            if peers != self.peers {
+                self.peers.clone_from(&peers);
+                outlets.advertise(Command::Peers(peers));
+            }
+            self.post(problems, store, outlets);
+        }
+        if !std::mem::replace(&mut self.is_synced, true) {
+            outlets.advertise(Command::Synced);
+        }
+    }
+
+    /// Posts problems of peers and advertisements, each once. Those of pools are the controller's.
+    fn post(&mut self, of_peers: Vec<Problem>, store: &Store, outlets: &Outlets) {
+        let of_advertisements = store.pools().problems().iter();
+        let of_advertisements = of_advertisements
+            .filter(|(reference, _)| Kind::OF_BGP.contains(&reference.kind))
+            .flat_map(|(_, problems)| problems.clone());
+        let problems: BTreeSet<Problem> = of_peers.into_iter().chain(of_advertisements).collect();
+        for problem in problems.difference(&self.problems) {
+            outlets.post(problem, Reason::PeerNotUsed, store);
+        }
+        outlets.condition.set_bgp_problems(problems.iter().map(ToString::to_string).collect());
+        self.problems = problems;
+    }
+}

@@ -1,0 +1,252 @@
+//! Peers, and others, that do what they should not.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use ipnet::IpNet;
+use lb_bgp::session::PeerAs;
+use lb_bgp::table::Announcement;
+use lb_bgp::wire::update::announce;
+use lb_bgp::wire::{Capabilities, Form, Kind, Open, keepalive, message};
+use lb_bgp::{Attributes, Family, NextHop};
+
+use super::view::BgpView;
+use super::*;
+use crate::model::ServiceName;
+use crate::privileges::Privileges;
+
+const PATIENCE: Duration = Duration::from_secs(120);
+/// The address of the first Service; others have lower ones.
+const LAST_ADDRESS: u32 = 0xc633_64ff;
+/// Its prefix, as UPDATEs have it.
+const LAST: [u8; 5] = [32, 198, 51, 100, 255];
+const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+/// A speaker with one peer, and the peer's socket.
+struct World {
+    speaker: Speaker,
+    listener: TcpListener,
+    shown: Arc<Mutex<BgpView>>,
+}
+
+impl World {
+    fn start() -> Self {
+        let listener = TcpListener::bind((LOCAL, 0)).unwrap();
+        let shown = Arc::new(Mutex::new(BgpView::default()));
+        let publish = {
+            let shown = Arc::clone(&shown);
+            Box::new(move |view| *shown.lock().unwrap() = view)
+        };
+        let privileges = Privileges::AGENT;
+        let speaker = Speaker::start(Start { restarted: false, privileges, publish }).unwrap();
+        let peer = Peer {
+            location: Location::Address(LOCAL, None),
+            port: listener.local_addr().unwrap().port(),
+            local_as: 64_512,
+            peer_as: PeerAs::External,
+            identifier: None,
+            source: None,
+            multihop: false,
+            ttl_security: None,
+            hold_time: 9,
+            password: Password::None,
+            nodes: Vec::new(),
+            restart_time: Some(120),
+            passive: false,
+        };
+        let identifier = Ipv4Addr::new(192, 0, 2, 1);
+        let configured = Configured { peer, identifier, password: None };
+        let world = Self { speaker, listener, shown };
+        world.tell(Command::Peers(BTreeMap::from([("router".to_owned(), configured)])));
+        world.tell(Command::Synced);
+        world
+    }
+
+    fn tell(&self, command: Command) {
+        assert!(self.speaker.commands().send(command).is_ok(), "the speaker runs");
+    }
+
+    /// The next connection of the speaker.
+    fn accept(&self) -> TcpStream {
+        let (stream, _) = self.listener.accept().unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream
+    }
+
+    fn establish(&self) -> Router {
+        let mut router = Router { stream: self.accept(), buffer: Vec::new() };
+        router.next(Kind::Open);
+        let open = Open {
+            autonomous_system: 64_513,
+            // It sends no KEEPALIVE messages.
+            hold_time: 0,
+            identifier: Ipv4Addr::new(192, 0, 2, 2),
+            capabilities: Capabilities {
+                families: Family::ALL.into(),
+                four_octet_as: true,
+                ..Capabilities::default()
+            },
+        };
+        let mut octets = Vec::new();
+        open.encode(&mut octets);
+        keepalive(&mut octets);
+        router.stream.write_all(&octets).unwrap();
+        router.next(Kind::Keepalive);
+        router
+    }
+
+    fn wait(&self, what: &str, so: impl Fn(&PeerView) -> bool) {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let view = self.shown.lock().unwrap().clone();
+            match view.peers.first() {
+                Some(peer) if so(peer) => return,
+                _ if Instant::now() > until => panic!("{what}: {view:?}"),
+                _ => std::thread::sleep(Duration::from_millis(5)),
+            }
+        }
+    }
+
+    fn route(&self, services: u32) {
+        self.tell(Command::Routes((1..=services).map(route).collect()));
+    }
+}
+
+/// The route of a Service.
+fn route(number: u32) -> (ServiceName, Vec<Announcement>) {
+    let announcement = Announcement {
+        address: Ipv4Addr::from(LAST_ADDRESS - number).into(),
+        advertisements: vec![Arc::default()],
+        bandwidth: None,
+    };
+    (ServiceName::new("default", &number.to_string()), vec![announcement])
+}
+
+struct Router {
+    stream: TcpStream,
+    buffer: Vec<u8>,
+}
+
+impl Router {
+    /// Reads up to a message of this kind, which is returned.
+    fn next(&mut self, kind: Kind) -> Vec<u8> {
+        loop {
+            if let Some(first) = message::first(&self.buffer).unwrap() {
+                let (found, body, length) = (first.kind, first.body.to_vec(), first.length());
+                self.buffer.drain(..length);
+                if found == kind {
+                    return body;
+                }
+                continue;
+            }
+            let mut buffer = [0; 4096];
+            let length = self.stream.read(&mut buffer).unwrap();
+            assert!(length > 0, "the connection ended before {kind:?}");
+            self.buffer.extend(&buffer[..length]);
+        }
+    }
+}
+
+#[test]
+fn garbage_ends_the_connection_with_a_notification_and_the_next_one_is_tried() {
+    let world = World::start();
+    let mut router = Router { stream: world.accept(), buffer: Vec::new() };
+    router.stream.write_all(&[0; 100]).unwrap();
+    router.next(Kind::Notification);
+    drop(router);
+    world.establish();
+    world.wait("established once", |peer| peer.established == 1);
+}
+
+#[test]
+fn what_a_peer_announces_is_discarded() {
+    let world = World::start();
+    let mut router = world.establish();
+    let prefixes: Vec<IpNet> = (0..10_000_u32)
+        .map(|n| IpNet::new(Ipv4Addr::from(0x0b00_0000 + n).into(), 32).unwrap())
+        .collect();
+    let form = Form { local_as: 64_513, external: true, four_octet_as: true };
+    let next_hop = NextHop::Ipv4(Ipv4Addr::new(192, 0, 2, 2));
+    let mut octets = Vec::new();
+    announce(&mut octets, Family::Ipv4, &prefixes, &next_hop, &Attributes::default(), &form);
+    router.stream.write_all(&octets).unwrap();
+    world.wait("all discarded", |peer| peer.prefixes_discarded == 10_000);
+    world.route(1);
+    router.next(Kind::Update);
+    world.wait("still established", PeerView::is_established);
+}
+
+#[test]
+fn a_peer_that_never_reads_delays_nobody_and_gets_the_latest_state() {
+    let world = World::start();
+    let mut router = world.establish();
+    for _ in 0..3 {
+        world.route(50_000);
+        world.tell(Command::Routes(
+            (1..=50_000)
+                .map(|n: u32| (ServiceName::new("default", &n.to_string()), vec![]))
+                .collect(),
+        ));
+    }
+    // The speaker still works.
+    let before = Instant::now();
+    world.wait("reported", |peer| peer.messages_sent > 1);
+    assert!(before.elapsed() < PATIENCE);
+    world.tell(Command::Routes(vec![route(0)]));
+    // The highest prefix is written last. All others are withdrawn by then.
+    let mut held = BTreeSet::new();
+    while held.last() != Some(&LAST) {
+        apply(&router.next(Kind::Update), &mut held);
+    }
+    assert_eq!(held.len(), 1);
+}
+
+/// Withdrawn and announced IPv4 prefixes of an UPDATE, as this speaker writes it.
+fn apply(body: &[u8], held: &mut BTreeSet<[u8; 5]>) {
+    let length = |at: usize| usize::from(u16::from_be_bytes([body[at], body[at + 1]]));
+    let withdrawn = length(0);
+    for prefix in body[2..2 + withdrawn].as_chunks().0 {
+        held.remove(prefix);
+    }
+    let attributes = length(2 + withdrawn);
+    for prefix in body[4 + withdrawn + attributes..].as_chunks().0 {
+        held.insert(*prefix);
+    }
+}
+
+#[test]
+fn a_new_service_is_sent_at_once() {
+    let world = World::start();
+    let mut router = world.establish();
+    world.wait("established", PeerView::is_established);
+    let began = Instant::now();
+    world.route(1);
+    router.next(Kind::Update);
+    println!("UPDATE received after {:?}", began.elapsed());
+}
+
+#[test]
+fn a_peer_that_closes_at_once_is_tried_again_with_pauses() {
+    let world = World::start();
+    let began = Instant::now();
+    for _ in 0..3 {
+        drop(world.accept());
+    }
+    assert!(began.elapsed() > Duration::from_secs(2), "{:?}", began.elapsed());
+}
+
+/// Needs the port of BGP, which only root may open; not if something else listens there.
+#[test]
+fn only_configured_addresses_may_connect() {
+    let own = socket::listen_on(true, 0, std::iter::empty()).unwrap();
+    let address: SocketAddr = own.local_addr().unwrap();
+    let mut stream = TcpStream::connect((LOCAL, address.port())).unwrap();
+    own.set_nonblocking(false).unwrap();
+    let (accepted, _) = own.accept().unwrap();
+    socket::refuse(&accepted);
+    drop(accepted);
+    assert!(stream.read(&mut [0]).is_err(), "a reset");
+}

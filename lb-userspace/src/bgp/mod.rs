@@ -1,0 +1,27 @@
+//! The BGP speaker of this node: advertises addresses of Services to routers. What it decides is pure, in `lb_bgp`; here
+//! are its configuration (`peer`, `peers`, `routes`: pure, too), and its sockets (`speaker`, `running`, `wire`,
+//! `socket`, `router`).
+//!
+//! Who may send what: everybody can open connections to port 179 while a peer is passive; all but those of configured
+//! addresses are closed at once. A configured peer can send anything: one message is held, and what it announces is
+//! counted and discarded.
+//!
+//! Tests: beside the code, `hostile.rs`, and `tests/tests/bgp.rs` with real routers.
+
+#[cfg(test)]
+mod hostile;
+mod peer;
+mod peers;
+mod router;
+mod routes;
+mod running;
+mod socket;
+mod speaker;
+mod view;
+mod wire;
+
+pub use peer::{Location, Password, Peer, Secret};
+pub use peers::{Configured, Peers};
+pub use routes::{Advertising, Routes};
+pub use speaker::{Command, Speaker, Start};
+pub use view::{BgpView, PeerView, RouteView};

@@ -1,0 +1,395 @@
+//! One peer: its session, and the sockets that the session asks for.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use jiff::Timestamp;
+use lb_bgp::Family;
+use lb_bgp::session::{
+    Config, Connection, Effect, Established, Input, PeerAs, Report, Session, Why,
+};
+use tokio::net::TcpStream;
+
+use super::peer::Location;
+use super::peers::Configured;
+use super::router::{interface_index, router_on};
+use super::socket::{self, Reach};
+use super::view::{PeerView, state_name};
+use super::wire::Wire;
+
+/// Closed connections whose last octets may still be on the way; more are cut off.
+const MOST_LINGERING: usize = 32;
+
+pub struct Running {
+    name: String,
+    configured: Configured,
+    session: Session,
+    /// An attempt to connect.
+    dial: Option<TcpStream>,
+    wires: BTreeMap<Connection, Wire>,
+    last_connection: u64,
+    /// What the session agreed on.
+    established: Option<Established>,
+    since: Timestamp,
+    messages_sent: u64,
+    ended: u64,
+    draining: bool,
+    /// Why there is no session; the same reason is logged once.
+    failure: Option<String>,
+    /// Of the last attempt to connect.
+    dial_failure: Option<String>,
+}
+
+/// Finished connections, until the peer has closed them too, or a time.
+#[derive(Default)]
+pub struct Lingering(VecDeque<(Wire, Duration)>);
+
+impl Lingering {
+    fn add(&mut self, wire: Wire, until: Duration) {
+        if self.0.len() >= MOST_LINGERING {
+            self.0.pop_front();
+        }
+        self.0.push_back((wire, until));
+    }
+
+    pub fn turn(&mut self, now: Duration) {
+        self.0.retain(|(wire, until)| *until > now && !wire.drain());
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub fn deadline(&self) -> Option<Duration> {
+        self.0.front().map(|(_, until)| *until)
+    }
+
+    pub fn wires(&self) -> impl Iterator<Item = &Wire> {
+        self.0.iter().map(|(wire, _)| wire)
+    }
+}
+
+impl Running {
+    pub fn new(
+        name: &str,
+        configured: Configured,
+        restarted: bool,
+        seed: u64,
+        now: Duration,
+    ) -> Self {
+        let peer = &configured.peer;
+        let config = Config {
+            local_as: peer.local_as,
+            peer_as: peer.peer_as,
+            identifier: configured.identifier,
+            hold_time: peer.hold_time,
+            families: Family::ALL.into(),
+            passive: peer.passive,
+            restart_time: peer.restart_time,
+            restarted,
+        };
+        Self {
+            name: name.to_owned(),
+            session: Session::new(config, seed, now),
+            configured,
+            dial: None,
+            wires: BTreeMap::new(),
+            last_connection: 0,
+            established: None,
+            since: Timestamp::now(),
+            messages_sent: 0,
+            ended: 0,
+            draining: false,
+            failure: None,
+            dial_failure: None,
+        }
+    }
+
+    pub fn configured(&self) -> &Configured {
+        &self.configured
+    }
+
+    pub fn deadline(&self) -> Option<Duration> {
+        self.session.deadline()
+    }
+
+    pub fn dial(&self) -> Option<&TcpStream> {
+        self.dial.as_ref()
+    }
+
+    pub fn wires(&self) -> impl Iterator<Item = &Wire> {
+        self.wires.values()
+    }
+
+    pub fn set_draining(&mut self, now: Duration, draining: bool, lingering: &mut Lingering) {
+        self.draining = draining;
+        self.give(now, Input::Drain(draining), lingering);
+    }
+
+    /// Gives an input to the session, and does what it decides.
+    pub fn give(&mut self, now: Duration, input: Input, lingering: &mut Lingering) {
+        let mut effects = VecDeque::from(self.session.handle(now, input));
+        while let Some(effect) = effects.pop_front() {
+            match effect {
+                Effect::Connect => {
+                    if let Err(error) = self.begin() {
+                        self.dial_failure = Some(format!("{error:#}"));
+                        effects.extend(self.session.handle(now, Input::ConnectFailed));
+                    }
+                }
+                Effect::AbandonConnect => self.dial = None,
+                Effect::Send { connection, octets } => {
+                    self.messages_sent += count_messages(&octets);
+                    let Some(wire) = self.wires.get_mut(&connection) else { continue };
+                    wire.queue(&octets);
+                    effects.extend(self.write(now, connection));
+                }
+                Effect::Close { connection } => {
+                    if let Some(wire) = self.wires.remove(&connection) {
+                        lingering.add(wire.finish(), now + socket::LINGERING);
+                    }
+                }
+                Effect::Report(report) => self.report(report),
+            }
+        }
+    }
+
+    fn write(&mut self, now: Duration, connection: Connection) -> Vec<Effect> {
+        let octets = self.wires.get_mut(&connection).map_or(0, Wire::write);
+        match octets {
+            0 => Vec::new(),
+            octets => self.session.handle(now, Input::Written { connection, octets }),
+        }
+    }
+
+    /// Reads and writes what is possible, and lets the session handle what is due: in this order, because what has
+    /// arrived proves that the peer lives. Returns whether anything has happened.
+    pub fn turn(&mut self, now: Duration, lingering: &mut Lingering) -> bool {
+        let mut is_active = self.finish_dial(now, lingering);
+        let connections: Vec<Connection> = self.wires.keys().copied().collect();
+        for connection in connections {
+            let Some(wire) = self.wires.get_mut(&connection) else { continue };
+            let octets = wire.write();
+            if octets > 0 {
+                self.give(now, Input::Written { connection, octets }, lingering);
+            }
+            let Some(wire) = self.wires.get(&connection) else { continue };
+            let arrived = wire.read();
+            if !arrived.octets.is_empty() {
+                is_active = true;
+                let octets = &arrived.octets;
+                self.give(now, Input::Received { connection, octets }, lingering);
+            }
+            if arrived.is_closed && self.wires.remove(&connection).is_some() {
+                is_active = true;
+                self.give(now, Input::Closed { connection }, lingering);
+            }
+        }
+        if self.session.deadline().is_some_and(|deadline| deadline <= now) {
+            is_active = true;
+            self.give(now, Input::Tick, lingering);
+        }
+        is_active
+    }
+
+    fn begin(&mut self) -> Result<()> {
+        let peer = &self.configured.peer;
+        let to = self.address()?;
+        let secret = self.configured.password.as_ref();
+        let stream = socket::begin(to, peer.source, self.reach(), secret)?;
+        self.dial = Some(TcpStream::from_std(stream)?);
+        Ok(())
+    }
+
+    fn reach(&self) -> Reach {
+        let peer = &self.configured.peer;
+        let is_internal = match peer.peer_as {
+            PeerAs::Number(number) => number == peer.local_as,
+            PeerAs::Internal => true,
+            PeerAs::External => false,
+        };
+        Reach::new(is_internal, peer.multihop, peer.ttl_security)
+    }
+
+    fn address(&self) -> Result<SocketAddr> {
+        let peer = &self.configured.peer;
+        match &peer.location {
+            Location::Address(address, interface) => {
+                let index = match interface.as_ref().filter(|_| socket::is_link_local(*address)) {
+                    Some(name) => interface_index(name)?,
+                    None => 0,
+                };
+                Ok(socket::socket_address(*address, peer.port, index))
+            }
+            Location::Interface(name) => {
+                let router = router_on(name)?;
+                Ok(socket::socket_address(router.into(), peer.port, interface_index(name)?))
+            }
+        }
+    }
+
+    /// An attempt to connect has succeeded or failed, or is still under way.
+    fn finish_dial(&mut self, now: Duration, lingering: &mut Lingering) -> bool {
+        let Some(stream) = &self.dial else { return false };
+        let failure = match stream.take_error() {
+            Ok(None) if stream.peer_addr().is_err() => return false,
+            Ok(None) => None,
+            Ok(Some(error)) | Err(error) => Some(error),
+        };
+        let connected = match (failure, self.dial.take()) {
+            (None, Some(stream)) => self.connected(now, stream, true, lingering),
+            (Some(error), _) => Err(error.into()),
+            (None, None) => return false,
+        };
+        if let Err(error) = connected {
+            self.dial_failure = Some(format!("{error:#}"));
+            self.give(now, Input::ConnectFailed, lingering);
+        }
+        true
+    }
+
+    /// Hands a connection to the session.
+    pub fn connected(
+        &mut self,
+        now: Duration,
+        stream: TcpStream,
+        outgoing: bool,
+        lingering: &mut Lingering,
+    ) -> Result<()> {
+        let wire = Wire::new(stream).context("no connection")?;
+        let next_hops = socket::next_hops(wire.local.ip().to_canonical(), wire.peer.ip())
+            .context("this node's addresses can't be read")?;
+        self.last_connection += 1;
+        let connection = Connection(self.last_connection);
+        self.wires.insert(connection, wire);
+        self.give(now, Input::Connected { connection, outgoing, next_hops }, lingering);
+        Ok(())
+    }
+
+    /// Whether a connection from this address may be the peer's.
+    pub fn is_at(&self, from: SocketAddr) -> bool {
+        self.address().is_ok_and(|address| match (address, from) {
+            (SocketAddr::V6(own), SocketAddr::V6(other)) => {
+                own.ip() == other.ip() && own.scope_id() == other.scope_id()
+            }
+            _ => address.ip() == from.ip(),
+        })
+    }
+
+    /// A connection of the peer.
+    pub fn accept(&mut self, now: Duration, stream: TcpStream, lingering: &mut Lingering) {
+        let prepared = |stream: &TcpStream| -> io::Result<()> {
+            self.reach().apply(stream, stream.peer_addr()?.is_ipv4())
+        };
+        let accepted = prepared(&stream)
+            .map_err(anyhow::Error::from)
+            .and_then(|()| self.connected(now, stream, false, lingering));
+        if let Err(error) = accepted {
+            tracing::debug!(peer = self.name, error = format!("{error:#}"), "connection not used");
+        }
+    }
+
+    fn report(&mut self, report: Report) {
+        let peer = self.name.as_str();
+        match report {
+            Report::Established(established) => {
+                let Established { peer_as, identifier, hold_time, .. } = &established;
+                let families = families(&established).join(",");
+                tracing::info!(
+                    peer,
+                    peer_as,
+                    %identifier,
+                    families,
+                    hold_time_s = hold_time.as_secs(),
+                    graceful_restart = established.graceful_restart,
+                    "bgp session established"
+                );
+                self.established = Some(established);
+                self.since = Timestamp::now();
+                self.failure = None;
+                self.dial_failure = None;
+            }
+            Report::Down(why) => {
+                tracing::warn!(peer, reason = %why, "bgp session ended");
+                self.established = None;
+                self.since = Timestamp::now();
+                self.ended += 1;
+                self.failure = Some(why.to_string());
+            }
+            Report::Failed(why) => {
+                let reason = match (&why, self.dial_failure.take()) {
+                    (Why::ConnectFailed, Some(error)) => format!("{why}: {error}"),
+                    (why, _) => why.to_string(),
+                };
+                if self.failure.as_ref() == Some(&reason) {
+                    tracing::debug!(peer, reason, "bgp session still not established");
+                } else {
+                    tracing::warn!(peer, reason, "bgp session not established; retrying");
+                    self.failure = Some(reason);
+                }
+            }
+        }
+    }
+
+    pub fn view(&self) -> PeerView {
+        let (status, peer) = (self.session.status(), &self.configured.peer);
+        let configured_as = match peer.peer_as {
+            PeerAs::Number(number) => Some(number),
+            PeerAs::Internal => Some(peer.local_as),
+            PeerAs::External => None,
+        };
+        let wire = self.wires.values().next_back();
+        let plain = |address: IpAddr| address.to_string();
+        let established = self.established.as_ref();
+        PeerView {
+            name: self.name.clone(),
+            peer: match &peer.location {
+                Location::Address(address, _) => plain(*address),
+                Location::Interface(name) => name.clone(),
+            },
+            peer_address: wire.map(|wire| plain(wire.peer.ip())),
+            local_address: wire.map(|wire| plain(wire.local.ip())),
+            peer_asn: established.map(|found| found.peer_as).or(configured_as),
+            local_asn: peer.local_as,
+            identifier: established.map(|found| found.identifier),
+            local_identifier: Some(self.configured.identifier),
+            state: state_name(status.state).to_owned(),
+            since: self.since,
+            families: established.map(families).unwrap_or_default(),
+            hold_time_seconds: established.map(|found| found.hold_time.as_secs()),
+            graceful_restart: established.is_some_and(|found| found.graceful_restart),
+            authenticated: self.configured.password.is_some(),
+            prefixes_advertised: status.announced,
+            complete: status.complete,
+            draining: self.draining,
+            messages_sent: self.messages_sent,
+            messages_received: status.counters.messages_received,
+            established: status.counters.established,
+            ended: self.ended,
+            prefixes_discarded: status.counters.prefixes_discarded,
+            malformed_updates: status.counters.malformed_updates,
+            last_failure: self.failure.clone(),
+        }
+    }
+}
+
+fn families(established: &Established) -> Vec<String> {
+    let name = |family: &Family| match family {
+        Family::Ipv4 => "IPv4".to_owned(),
+        Family::Ipv6 => "IPv6".to_owned(),
+    };
+    established.families.iter().map(name).collect()
+}
+
+/// Whole messages, as sessions send them.
+fn count_messages(mut octets: &[u8]) -> u64 {
+    let mut count = 0;
+    while let Ok(Some(first)) = lb_bgp::wire::message::first(octets) {
+        count += 1;
+        octets = &octets[first.length()..];
+    }
+    count
+}

@@ -1,0 +1,265 @@
+//! TCP sockets of BGP, with the options that protect sessions: MD5 signatures (RFC 2385), the hop limit (RFC 5082).
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, TcpListener, TcpStream};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use ipnet::IpNet;
+use lb_bgp::session::NextHops;
+use nix::errno::Errno;
+use nix::ifaddrs::getifaddrs;
+use nix::libc::{
+    self, IP_MINTTL, IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, IPV6_MINHOPCOUNT, TCP_MD5SIG, c_int,
+    linger,
+};
+use nix::sys::socket::{
+    AddressFamily, Backlog, Shutdown, SockFlag, SockType, SockaddrStorage, bind, connect, listen,
+    setsockopt, shutdown, socket, sockopt,
+};
+use nix::{setsockopt_impl, sockopt_impl};
+
+use super::peer::{LONGEST_PASSWORD, Secret};
+
+sockopt_impl!(
+    /// The least TTL of packets that are accepted.
+    MinTtl, SetOnly, IPPROTO_IP, IP_MINTTL, c_int
+);
+sockopt_impl!(
+    /// The least hop limit of packets that are accepted.
+    MinHopCount, SetOnly, IPPROTO_IPV6, IPV6_MINHOPCOUNT, c_int
+);
+sockopt_impl!(
+    /// The key of segments from and to an address.
+    Md5, SetOnly, IPPROTO_TCP, TCP_MD5SIG, Md5Key
+);
+
+/// `struct tcp_md5sig`.
+#[repr(C, align(8))]
+#[derive(Clone)]
+pub struct Md5Key {
+    /// `struct sockaddr_storage`.
+    address: [u8; 128],
+    flags: u8,
+    prefix_length: u8,
+    key_length: u16,
+    interface: i32,
+    key: [u8; LONGEST_PASSWORD],
+}
+
+impl Md5Key {
+    fn new(peer: IpAddr, secret: &Secret) -> Self {
+        let mut address = [0; 128];
+        let family = match peer {
+            IpAddr::V4(four) => {
+                address[4..8].copy_from_slice(&four.octets());
+                AddressFamily::Inet
+            }
+            IpAddr::V6(six) => {
+                address[8..24].copy_from_slice(&six.octets());
+                AddressFamily::Inet6
+            }
+        };
+        address[..2].copy_from_slice(&(family as u16).to_ne_bytes());
+        let length = secret.0.len().min(LONGEST_PASSWORD);
+        let mut key = [0; LONGEST_PASSWORD];
+        key[..length].copy_from_slice(&secret.0[..length]);
+        Self { address, flags: 0, prefix_length: 0, key_length: length as u16, interface: 0, key }
+    }
+}
+
+/// How a connection is protected, and how far it may lead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reach {
+    /// Sent packets get no further than this.
+    ttl: u8,
+    /// Packets with less are discarded.
+    least: Option<u8>,
+}
+
+impl Reach {
+    /// Routers of another autonomous system send with TTL 1 unless they are configured otherwise, and expect the same
+    /// neighbour to be on the link.
+    pub fn new(is_internal: bool, multihop: bool, hops: Option<u8>) -> Self {
+        let ttl = if is_internal || multihop || hops.is_some() { u8::MAX } else { 1 };
+        Self { ttl, least: hops.map(|hops| u8::MAX - (hops - 1)) }
+    }
+
+    pub fn apply(self, socket: &impl std::os::fd::AsFd, is_ipv4: bool) -> io::Result<()> {
+        let (ttl, least) = (c_int::from(self.ttl), self.least.map_or(0, c_int::from));
+        if is_ipv4 {
+            setsockopt(socket, sockopt::Ipv4Ttl, &ttl)?;
+            setsockopt(socket, MinTtl, &least)?;
+            // Internetwork control, as routers mark their sessions.
+            setsockopt(socket, sockopt::Ipv4Tos, &0xc0)?;
+        } else {
+            setsockopt(socket, sockopt::Ipv6Ttl, &ttl)?;
+            setsockopt(socket, MinHopCount, &least)?;
+            setsockopt(socket, sockopt::Ipv6TClass, &0xc0)?;
+        }
+        setsockopt(socket, sockopt::TcpNoDelay, &true)?;
+        Ok(())
+    }
+}
+
+/// Begins a connection, which becomes writable when it is established, or has failed.
+pub fn begin(
+    to: SocketAddr,
+    from: Option<IpAddr>,
+    reach: Reach,
+    secret: Option<&Secret>,
+) -> Result<TcpStream> {
+    let socket = new_socket(to.is_ipv4())?;
+    reach.apply(&socket, to.is_ipv4()).context("IP options")?;
+    if let Some(secret) = secret {
+        setsockopt(&socket, Md5, &Md5Key::new(to.ip(), secret)).context("TCP_MD5SIG")?;
+    }
+    if let Some(from) = from {
+        bind(socket.as_raw_fd(), &SockaddrStorage::from(SocketAddr::new(from, 0)))
+            .with_context(|| format!("the source address {from}"))?;
+    }
+    match connect(socket.as_raw_fd(), &SockaddrStorage::from(to)) {
+        Ok(()) | Err(Errno::EINPROGRESS) => Ok(TcpStream::from(socket)),
+        Err(error) => Err(error).context(to.to_string()),
+    }
+}
+
+/// For connections of peers; `secrets`: of each peer that has one. The kernel discards what these peers send otherwise.
+pub fn listen_on<'a>(
+    is_ipv4: bool,
+    port: u16,
+    secrets: impl Iterator<Item = (IpAddr, &'a Secret)>,
+) -> Result<TcpListener> {
+    let socket = new_socket(is_ipv4)?;
+    setsockopt(&socket, sockopt::ReuseAddr, &true)?;
+    let any: IpAddr = match is_ipv4 {
+        true => Ipv4Addr::UNSPECIFIED.into(),
+        false => {
+            setsockopt(&socket, sockopt::Ipv6V6Only, &true)?;
+            Ipv6Addr::UNSPECIFIED.into()
+        }
+    };
+    for (peer, secret) in secrets.filter(|(peer, _)| peer.is_ipv4() == is_ipv4) {
+        setsockopt(&socket, Md5, &Md5Key::new(peer, secret)).context("TCP_MD5SIG")?;
+    }
+    bind(socket.as_raw_fd(), &SockaddrStorage::from(SocketAddr::new(any, port)))?;
+    listen(&socket, Backlog::new(64)?)?;
+    Ok(TcpListener::from(socket))
+}
+
+fn new_socket(is_ipv4: bool) -> Result<OwnedFd> {
+    let family = if is_ipv4 { AddressFamily::Inet } else { AddressFamily::Inet6 };
+    let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
+    Ok(socket(family, SockType::Stream, flags, None)?)
+}
+
+/// Closes a connection of somebody who is no peer, with a reset.
+pub fn refuse(stream: &impl std::os::fd::AsFd) {
+    let now = linger { l_onoff: 1, l_linger: 0 };
+    // Otherwise it is closed in the ordinary way.
+    let _ = setsockopt(stream, sockopt::Linger, &now);
+}
+
+/// Nothing more is sent. What has been sent still arrives.
+pub fn finish(stream: &impl AsRawFd) {
+    // The peer may have closed it already.
+    let _ = shutdown(stream.as_raw_fd(), Shutdown::Write);
+}
+
+/// How long the kernel tries to send what was written before it gives up a connection.
+pub const LINGERING: Duration = Duration::from_secs(1);
+
+/// This node's addresses on the interface of a connection.
+pub fn next_hops(local: IpAddr, peer: IpAddr) -> io::Result<NextHops> {
+    let all: Vec<_> = getifaddrs()?
+        .filter_map(|found| {
+            let address = ip(found.address.as_ref()?)?;
+            let mask = found.netmask.as_ref().and_then(ip);
+            Some((found.interface_name, address, mask))
+        })
+        .collect();
+    let interface = all.iter().find(|(_, address, _)| *address == local).map(|(name, ..)| name);
+    let here: Vec<_> = all.iter().filter(|(name, ..)| Some(name) == interface).collect();
+    let contains = |(_, address, mask): &&(String, IpAddr, Option<IpAddr>)| {
+        let prefix = mask.and_then(|mask| IpNet::with_netmask(*address, mask).ok());
+        prefix.is_some_and(|prefix| prefix.contains(&peer))
+    };
+    let is_on_link = is_link_local(peer) || here.iter().copied().any(|each| contains(&each));
+    let addresses = || here.iter().map(|(_, address, _)| *address);
+    let four = |address| match address {
+        IpAddr::V4(four) => Some(four),
+        IpAddr::V6(_) => None,
+    };
+    let six = |address| match address {
+        IpAddr::V6(six) => Some(six),
+        IpAddr::V4(_) => None,
+    };
+    let globals =
+        || addresses().filter(|address| !is_link_local(*address) && !address.is_loopback());
+    Ok(NextHops {
+        ipv4: four(local).or_else(|| globals().find_map(four)),
+        ipv6: six(local).filter(|_| !is_link_local(local)).or_else(|| globals().find_map(six)),
+        link_local: is_on_link
+            .then(|| addresses().filter(|address| is_link_local(*address)).find_map(six))
+            .flatten(),
+    })
+}
+
+fn ip(address: &SockaddrStorage) -> Option<IpAddr> {
+    match (address.as_sockaddr_in(), address.as_sockaddr_in6()) {
+        (Some(four), _) => Some(four.ip().into()),
+        (_, Some(six)) => Some(six.ip().into()),
+        _ => None,
+    }
+}
+
+pub fn is_link_local(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V6(six) if six.is_unicast_link_local())
+}
+
+/// With the interface, if the address is only valid there.
+pub fn socket_address(address: IpAddr, port: u16, interface: u32) -> SocketAddr {
+    match address {
+        IpAddr::V6(six) if is_link_local(address) => {
+            SocketAddrV6::new(six, port, 0, interface).into()
+        }
+        _ => SocketAddr::new(address, port),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_key_has_the_layout_of_the_kernel() {
+        assert_eq!(size_of::<Md5Key>(), 216);
+        let key = Md5Key::new("192.0.2.1".parse().unwrap(), &Secret(b"ab".to_vec()));
+        assert_eq!(key.address[..8], [2, 0, 0, 0, 192, 0, 2, 1]);
+        assert_eq!((key.key_length, &key.key[..3]), (2, &b"ab\0"[..]));
+        let key = Md5Key::new("2001:db8::1".parse().unwrap(), &Secret(vec![7; 200]));
+        assert_eq!((key.address[0], key.address[8], key.address[23]), (10, 0x20, 1));
+        assert_eq!(key.key_length, 80);
+    }
+
+    #[test]
+    fn hops_become_the_least_ttl() {
+        let reach = |internal, multihop, hops| {
+            let Reach { ttl, least } = Reach::new(internal, multihop, hops);
+            (ttl, least)
+        };
+        assert_eq!(reach(false, false, None), (1, None));
+        assert_eq!(reach(false, false, Some(1)), (255, Some(255)));
+        assert_eq!(reach(false, true, Some(254)), (255, Some(2)));
+        assert_eq!(reach(true, false, None), (255, None));
+    }
+
+    #[test]
+    fn next_hops_are_of_the_interface_of_the_connection() {
+        let local = IpAddr::from([127, 0, 0, 1]);
+        let found = next_hops(local, local).unwrap();
+        assert_eq!(found.ipv4, Some(Ipv4Addr::LOCALHOST));
+        assert_eq!(found.ipv6, None, "::1 is no next hop");
+    }
+}

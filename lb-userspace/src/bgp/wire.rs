@@ -1,0 +1,97 @@
+//! One TCP connection with a peer: what waits to be written, and what has arrived.
+
+use std::io;
+use std::net::SocketAddr;
+
+use tokio::io::Interest;
+use tokio::net::TcpStream;
+
+use super::socket;
+
+/// What one call of [`Wire::read`] takes: more than a peer sends in a burst, and bounded for one that never stops.
+const MOST_AT_ONCE: usize = 64 << 10;
+
+#[derive(Debug)]
+pub struct Wire {
+    stream: TcpStream,
+    pub local: SocketAddr,
+    pub peer: SocketAddr,
+    /// What the kernel has not accepted; the session bounds it.
+    waiting: Vec<u8>,
+}
+
+/// What has arrived.
+#[derive(Debug, Default)]
+pub struct Arrived {
+    pub octets: Vec<u8>,
+    /// By the peer, or with an error.
+    pub is_closed: bool,
+}
+
+impl Wire {
+    pub fn new(stream: TcpStream) -> io::Result<Self> {
+        let (local, peer) = (stream.local_addr()?, stream.peer_addr()?);
+        Ok(Self { stream, local, peer, waiting: Vec::new() })
+    }
+
+    /// Returns when there is something to read or, if anything waits, to write.
+    pub async fn ready(&self) {
+        let interest = match self.waiting.is_empty() {
+            true => Interest::READABLE,
+            false => Interest::READABLE | Interest::WRITABLE,
+        };
+        // Errors are found when reading.
+        let _ = self.stream.ready(interest).await;
+    }
+
+    pub fn read(&self) -> Arrived {
+        let mut arrived = Arrived::default();
+        let mut buffer = [0; 8 << 10];
+        while arrived.octets.len() < MOST_AT_ONCE {
+            match self.stream.try_read(&mut buffer) {
+                Ok(0) => arrived.is_closed = true,
+                Ok(length) => {
+                    arrived.octets.extend(&buffer[..length]);
+                    continue;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(_) => arrived.is_closed = true,
+            }
+            break;
+        }
+        arrived
+    }
+
+    pub fn queue(&mut self, octets: &[u8]) {
+        self.waiting.extend(octets);
+    }
+
+    /// How many octets the kernel has accepted. Errors are found when reading.
+    pub fn write(&mut self) -> usize {
+        let mut written = 0;
+        while written < self.waiting.len() {
+            match self.stream.try_write(&self.waiting[written..]) {
+                Ok(length) if length > 0 => written += length,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                _ => break,
+            }
+        }
+        self.waiting.drain(..written);
+        written
+    }
+
+    /// Sends what is possible, and the end.
+    pub fn finish(mut self) -> Self {
+        self.write();
+        self.waiting.clear();
+        socket::finish(&self.stream);
+        self
+    }
+
+    /// Reads what a finished connection still gets, so that the peer gets no reset before it has read the last message.
+    /// Returns whether the peer has closed it, too.
+    pub fn drain(&self) -> bool {
+        self.read().is_closed
+    }
+}

@@ -1,0 +1,144 @@
+//! How the addresses of a pool are advertised to BGP peers, and by which nodes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, LazyLock};
+
+use lb_bgp::Communities;
+use lb_bgp::table::{Advertisement, Peers};
+
+use super::pool::{Pool, PoolName, Problems};
+use super::selector::{Labels, Selector, any_selects};
+use crate::kinds::{BGPAdvertisement, PoolAdvertisement};
+use crate::model::ObjectRef;
+
+/// By the nodes that one of the selectors selects; without any, by all.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Advertised {
+    pub nodes: Vec<Selector>,
+    pub advertisement: Arc<Advertisement>,
+}
+
+impl Advertised {
+    /// Each address by itself, by all nodes, to all peers.
+    pub fn everywhere() -> &'static [Self] {
+        static EVERYWHERE: LazyLock<[Advertised; 1]> =
+            LazyLock::new(|| [Advertised { nodes: Vec::new(), advertisement: Arc::default() }]);
+        &*EVERYWHERE
+    }
+
+    pub fn is_by(&self, node: &Labels) -> bool {
+        any_selects(&self.nodes, node)
+    }
+
+    /// `field`: of the advertisement, in its pool.
+    pub(super) fn read(spec: &PoolAdvertisement, field: &str, problems: &mut Problems) -> Self {
+        let nodes = problems.selectors(&format!("{field}.nodeSelector"), spec.node_selector.iter());
+        let peers = (!spec.peers.is_empty()).then(|| spec.peers.iter().cloned().collect());
+        let communities = communities(
+            &spec.communities,
+            &BTreeMap::new(),
+            &format!("{field}.communities"),
+            problems,
+        );
+        let default = Advertisement::default();
+        let advertisement = Advertisement {
+            ipv4_length: spec.ipv4_prefix_length.unwrap_or(default.ipv4_length),
+            ipv6_length: spec.ipv6_prefix_length.unwrap_or(default.ipv6_length),
+            local_preference: spec.local_preference,
+            communities,
+            peers: peers.map_or(Peers::All, Peers::Named),
+        };
+        Self { nodes, advertisement: Arc::new(advertisement) }
+    }
+}
+
+/// The communities that can be read; others are problems.
+fn communities(
+    texts: &[String],
+    aliases: &BTreeMap<String, String>,
+    field: &str,
+    problems: &mut Problems,
+) -> Communities {
+    let mut communities = Communities::default();
+    for text in texts {
+        let meaning = aliases.get(text).unwrap_or(text);
+        if let Err(error) = communities.add(meaning) {
+            problems.add(field, format!("{error}; not used"));
+        }
+    }
+    communities
+}
+
+/// A BGPAdvertisement of MetalLB.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OfMetallb {
+    namespace: String,
+    pools: BTreeSet<String>,
+    pool_selectors: Vec<Selector>,
+    nodes: Vec<Selector>,
+    /// Without its communities, which may be names.
+    advertisement: Advertisement,
+    communities: Vec<String>,
+}
+
+impl OfMetallb {
+    pub fn read(object: &BGPAdvertisement) -> (Self, Vec<(String, String)>) {
+        let spec = &object.spec;
+        let namespace = object.metadata.namespace.clone().unwrap_or_default();
+        let mut problems = Problems::default();
+        let pools = spec.ip_address_pool_selectors.iter();
+        let pool_selectors = problems.selectors("spec.ipAddressPoolSelectors", pools);
+        let nodes = problems.selectors("spec.nodeSelectors", spec.node_selectors.iter());
+        // Peers of this namespace are called by it, too.
+        let named: BTreeSet<String> =
+            spec.peers.iter().map(|peer| format!("{namespace}/{peer}")).collect();
+        let default = Advertisement::default();
+        let advertisement = Advertisement {
+            ipv4_length: spec.aggregation_length.unwrap_or(default.ipv4_length),
+            ipv6_length: spec.aggregation_length_v6.unwrap_or(default.ipv6_length),
+            local_preference: spec.local_pref,
+            communities: Communities::default(),
+            peers: if named.is_empty() { Peers::All } else { Peers::Named(named) },
+        };
+        let read = Self {
+            namespace,
+            pools: spec.ip_address_pools.iter().cloned().collect(),
+            pool_selectors,
+            nodes,
+            advertisement,
+            communities: spec.communities.clone(),
+        };
+        (read, problems.into_list())
+    }
+
+    fn concerns(&self, pool: &Pool) -> bool {
+        let PoolName::Object(name) = &pool.name else { return false };
+        let concerns_all = self.pools.is_empty() && self.pool_selectors.is_empty();
+        name.namespace == self.namespace
+            && (concerns_all
+                || self.pools.contains(&name.name)
+                || self.pool_selectors.iter().any(|selector| selector.selects(&pool.labels)))
+    }
+
+    /// With its communities, of which `aliases` are names.
+    pub(super) fn advertised(
+        &self,
+        aliases: &BTreeMap<String, String>,
+    ) -> (Advertised, Vec<(String, String)>) {
+        let mut problems = Problems::default();
+        let communities =
+            communities(&self.communities, aliases, "spec.communities", &mut problems);
+        let advertisement = Advertisement { communities, ..self.advertisement.clone() };
+        let advertisement = Arc::new(advertisement);
+        (Advertised { nodes: self.nodes.clone(), advertisement }, problems.into_list())
+    }
+
+    /// How the addresses of a pool of MetalLB are advertised; nothing: not at all.
+    pub(super) fn of_pool(
+        all: &BTreeMap<ObjectRef, (Self, Advertised)>,
+        pool: &Pool,
+    ) -> Vec<Advertised> {
+        let concerned = all.values().filter(|(advertisement, _)| advertisement.concerns(pool));
+        concerned.map(|(_, advertised)| advertised.clone()).collect()
+    }
+}

@@ -1,0 +1,298 @@
+//! The agent as a BGP speaker, with real routers: FRR and BIRD with the configurations of docs/bgp.md.
+//!
+//! ```text
+//!            ┌─ frr  192.0.2.1 ─── ext0 ┐
+//! client ────┤                          ├── node ── pod
+//!            └─ bird 198.51.100.1 ─ ext1┘
+//! ```
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+use tests::agent::{Agent, program};
+use tests::frr::Frr;
+use tests::manifests::{Service, manifests};
+use tests::topology::{Host, Process, SOON, Topology, wait_until};
+
+const DOCUMENT: &str = include_str!("../../docs/bgp.md");
+/// Addresses of the pool in the document.
+const ADDRESSES: [&str; 2] = ["203.0.113.10", "2001:db8:f::10"];
+const POD: [&str; 2] = ["10.244.1.10", "fd00:10:244:1::10"];
+
+/// The code of a language in the document.
+fn example(language: &str) -> Result<String> {
+    let (_, rest) = DOCUMENT.split_once(&format!("```{language}\n")).context("no such example")?;
+    let (text, _) = rest.split_once("```").context("it has no end")?;
+    Ok(text.to_owned())
+}
+
+struct World {
+    client: Host,
+    frr: Host,
+    bird: Host,
+    node: Host,
+    processes: Vec<Process>,
+    agent: Option<Agent>,
+    _daemons: Frr,
+    topology: Topology,
+}
+
+/// What the manifests say.
+#[derive(Clone, Copy)]
+struct Objects {
+    has_endpoint: bool,
+    is_cordoned: bool,
+    /// Another Service.
+    has_second: bool,
+}
+
+const ALL: Objects = Objects { has_endpoint: true, is_cordoned: false, has_second: false };
+
+impl World {
+    fn start() -> Result<Self> {
+        let topology = Topology::new("bgp")?;
+        let client = topology.host("client")?;
+        let [frr, bird, node] = ["frr", "bird", "node"].map(|name| topology.router(name));
+        let (frr, bird, node) = (frr?, bird?, node?);
+        for (router, number, four, six) in
+            [(&frr, 0, "192.0.2", "2001:db8:1"), (&bird, 1, "198.51.100", "2001:db8:2")]
+        {
+            topology.link(
+                client
+                    .port(&format!("eth{number}"))
+                    .addresses(&[&format!("10.{number}.0.2/24"), &format!("fd00:{number}::2/64")]),
+                router
+                    .port("lan")
+                    .addresses(&[&format!("10.{number}.0.1/24"), &format!("fd00:{number}::1/64")]),
+            )?;
+            topology.link(
+                router.port("rack").addresses(&[&format!("{four}.1/24"), &format!("{six}::1/64")]),
+                node.port(&format!("ext{number}"))
+                    .addresses(&[&format!("{four}.11/24"), &format!("{six}::11/64")]),
+            )?;
+            node.route(&format!("10.{number}.0.0/24"), &format!("{four}.1"))?;
+            node.route(&format!("fd00:{number}::/64"), &format!("{six}::1"))?;
+        }
+        node.default_routes(&["192.0.2.1", "2001:db8:1::1"])?;
+        let pod = node.pod("pod", &POD)?;
+        let listen = [format!("{}:8080", POD[0]), format!("[{}]:8080", POD[1])];
+        let server = pod.http_server(&[&listen[0], &listen[1]], "pod")?;
+        let daemons = Frr::start(&topology, &frr, &[("bgpd", &example("frr")?)])?;
+        let mut world = Self {
+            client,
+            frr,
+            bird,
+            node,
+            processes: vec![server],
+            agent: None,
+            _daemons: daemons,
+            topology,
+        };
+        world.start_bird()?;
+        world.write(ALL)?;
+        world.launch(&[])?;
+        Ok(world)
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.topology.directory().join(name)
+    }
+
+    fn start_bird(&mut self) -> Result<()> {
+        let configuration = self.file("bird.conf");
+        std::fs::write(&configuration, example("bird")?)?;
+        let mut command = self.bird.command("bird");
+        command.args(["-f", "-c"]).arg(configuration).arg("-s").arg(self.file("bird.ctl"));
+        self.processes.push(self.bird.spawn(&mut command)?);
+        Ok(())
+    }
+
+    fn write(&self, objects: Objects) -> Result<()> {
+        let node = json!({
+            "apiVersion": "v1", "kind": "Node", "metadata": {"name": "node"},
+            "spec": {"unschedulable": objects.is_cordoned},
+            "status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.11"}]},
+        });
+        let service = |name: &str, cluster: [&str; 2], addresses: &[&str], has_endpoint: bool| {
+            let service = Service::new(name, &cluster).load_balancer(addresses).tcp(80, 8080);
+            if has_endpoint { service.here(&POD) } else { service }
+        };
+        let mut services = vec![service(
+            "web",
+            ["10.96.0.10", "fd00:10:96::10"],
+            &ADDRESSES,
+            objects.has_endpoint,
+        )];
+        if objects.has_second {
+            let second = ["203.0.113.11", "2001:db8:f::11"];
+            services.push(service("api", ["10.96.0.11", "fd00:10:96::11"], &second, true));
+        }
+        let text = format!("{}---\n{node}\n{}", example("yaml")?, manifests(&services));
+        let new = self.file("manifests.new");
+        std::fs::write(&new, text)?;
+        Ok(std::fs::rename(new, self.topology.manifests())?)
+    }
+
+    fn launch(&mut self, more: &[&str]) -> Result<()> {
+        let (pins, manifests) = (self.topology.warm_agent_pins(), self.topology.manifests());
+        let state = self.file("state");
+        let state = state.to_str().context("UTF-8")?;
+        let more = [&["--device", "ext1", "--xdp-mode", "off", "--state-directory", state], more];
+        let agent = Agent::start(&self.node, &pins, &manifests, "ext0", &more.concat())?;
+        self.agent = Some(agent);
+        Ok(())
+    }
+
+    fn agent(&mut self) -> Result<Agent> {
+        self.agent.take().context("it runs")
+    }
+
+    fn millrace(&self, arguments: &[&str]) -> Result<String> {
+        let mut command = self.node.command(program()?);
+        command.args(arguments).arg("--pin-path").arg(self.topology.warm_agent_pins());
+        let output = command.output()?;
+        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        Ok(String::from_utf8(output.stdout)?)
+    }
+
+    fn peers(&self) -> Result<Vec<Value>> {
+        Ok(serde_json::from_str(&self.millrace(&["bgp", "-o", "json"])?)?)
+    }
+
+    fn wait_for_peers(&self, what: &str, so: impl Fn(&Value) -> bool) -> Result<()> {
+        let mut last = Vec::new();
+        let waited = wait_until(what, SOON, || {
+            last = self.peers().unwrap_or_default();
+            last.len() == 2 && last.iter().all(&so)
+        });
+        waited.with_context(|| format!("{last:#?}"))
+    }
+
+    /// Whether a router has a route to an address.
+    fn has_route(&self, router: &Host, address: &str) -> bool {
+        let family = if address.contains(':') { "-6" } else { "-4" };
+        router.ip(&format!("{family} route show {address}")).is_ok_and(|text| text.contains("via"))
+    }
+
+    fn wait_for_routes(&self, what: &str, addresses: &[&str], are_there: bool) -> Result<()> {
+        wait_until(what, SOON, || {
+            [&self.frr, &self.bird].iter().all(|router| {
+                addresses.iter().all(|address| self.has_route(router, address) == are_there)
+            })
+        })
+        .with_context(|| {
+            let routes = |router: &Host| {
+                ["-4 route", "-6 route"].map(|words| router.ip(words).unwrap_or_default()).concat()
+            };
+            let peers = self.millrace(&["bgp", "frr"]).unwrap_or_else(|error| error.to_string());
+            format!("frr:\n{}bird:\n{}{peers}", routes(&self.frr), routes(&self.bird))
+        })
+    }
+
+    /// Gets the page through each router, in both families.
+    fn check_pages(&self) -> Result<()> {
+        for number in 0..2 {
+            for (address, via) in
+                ADDRESSES.iter().zip([format!("10.{number}.0.1"), format!("fd00:{number}::1")])
+            {
+                self.client.ip(&format!("route replace {address} via {via}"))?;
+                let host = if address.contains(':') {
+                    format!("[{address}]")
+                } else {
+                    (*address).to_owned()
+                };
+                let page = self.client.curl(&format!("http://{host}/"))?;
+                ensure!(page.trim() == "pod", "{page}");
+            }
+        }
+        Ok(())
+    }
+
+    /// Follows changes of a router's routes.
+    fn monitor(&self, router: &Host) -> Result<Process> {
+        router.spawn(router.command("ip").args(["monitor", "route"]))
+    }
+}
+
+fn is_established(peer: &Value) -> bool {
+    peer["state"] == "Established" && peer["complete"] == true
+}
+
+/// One world for all steps.
+#[test]
+fn routers_learn_the_addresses_that_a_node_serves() -> Result<()> {
+    let mut world = World::start()?;
+    world.wait_for_peers("sessions", is_established)?;
+    world.wait_for_routes("routes", &ADDRESSES, true)?;
+    world.check_pages().context("through the routers")?;
+    for peer in world.peers()? {
+        ensure!(peer["families"] == json!(["IPv4", "IPv6"]), "{peer}");
+        ensure!(peer["prefixesAdvertised"] == 2 && peer["gracefulRestart"] == true, "{peer}");
+    }
+    let shown = world.millrace(&["bgp", "bird"])?;
+    ensure!(shown.contains("203.0.113.10/32") && shown.contains("64512:100"), "{shown}");
+    let table = world.millrace(&["bgp", "-o", "wide"])?;
+    ensure!(table.contains("Established") && table.contains("9s"), "{table}");
+
+    // An agent that is killed, and another one: no route is lost.
+    let monitors = [world.monitor(&world.frr)?, world.monitor(&world.bird)?];
+    world.agent()?.kill();
+    std::thread::sleep(Duration::from_secs(2));
+    world.check_pages().context("without an agent")?;
+    world.launch(&[])?;
+    world.wait_for_peers("sessions after the restart", is_established)?;
+    std::thread::sleep(Duration::from_secs(1));
+    world.wait_for_routes("routes after the restart", &ADDRESSES, true)?;
+    world.check_pages().context("after the restart")?;
+    for monitor in monitors {
+        let log = monitor.output();
+        let lost = log.lines().find(|line| line.contains("Deleted") && line.contains("proto"));
+        ensure!(lost.is_none(), "a route was lost: {log}");
+    }
+
+    // A new Service: from the file to the router.
+    let began = Instant::now();
+    world.write(Objects { has_second: true, ..ALL })?;
+    world.wait_for_routes("the second Service", &["203.0.113.11", "2001:db8:f::11"], true)?;
+    println!("file written to route in both routers: {:?}", began.elapsed());
+
+    // A drained node asks routers to prefer others.
+    world.write(Objects { is_cordoned: true, ..ALL })?;
+    let control = world.file("bird.ctl");
+    let control = control.to_str().context("UTF-8")?;
+    let all = ["birdc", "-s", control, "show", "route", "203.0.113.10/32", "all"];
+    let mut shown = String::new();
+    wait_until("the community of a drain", SOON, || {
+        shown = world.bird.run(all).unwrap_or_default();
+        shown.contains("(65535,0)") && shown.contains("(64512,100)")
+    })
+    .context(shown)?;
+    world.check_pages().context("on a drained node")?;
+
+    // Without endpoints nothing is advertised.
+    world.write(Objects { has_endpoint: false, ..ALL })?;
+    world.wait_for_routes("withdrawn", &ADDRESSES, false)?;
+    world.wait_for_peers("sessions remain", is_established)?;
+    world.write(ALL)?;
+    world.wait_for_routes("advertised again", &ADDRESSES, true)?;
+
+    // An agent that removes its programs withdraws everything at once.
+    world.agent()?.terminate()?;
+    world.launch(&["--cleanup-on-exit"])?;
+    world.wait_for_peers("sessions", is_established)?;
+    world.agent()?.terminate()?;
+    world.wait_for_routes("gone with the programs", &ADDRESSES, false)?;
+    Ok(())
+}
+
+/// The document names what the test runs.
+#[test]
+fn the_document_has_all_examples() -> Result<()> {
+    for language in ["frr", "bird", "yaml"] {
+        ensure!(!example(language)?.is_empty(), "{language}");
+    }
+    ensure!(Path::new("/usr/lib/frr/bgpd").exists(), "install frr");
+    Ok(())
+}
