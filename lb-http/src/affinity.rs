@@ -118,15 +118,7 @@ mod tests {
     use super::*;
 
     fn cookie() -> AffinityCookie {
-        AffinityCookie {
-            name: "route".into(),
-            path: None,
-            domain: None,
-            max_age: None,
-            same_site: None,
-            secure: None,
-            keep_on_failure: false,
-        }
+        AffinityCookie::named("route")
     }
 
     fn token(address: &str) -> Token {

@@ -239,6 +239,21 @@ pub struct AffinityCookie {
     pub keep_on_failure: bool,
 }
 
+impl AffinityCookie {
+    /// With the default attributes, until the client closes.
+    pub fn named(name: &str) -> Self {
+        Self {
+            name: name.into(),
+            path: None,
+            domain: None,
+            max_age: None,
+            same_site: None,
+            secure: None,
+            keep_on_failure: false,
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SameSite {
     None,

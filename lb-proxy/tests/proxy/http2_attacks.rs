@@ -44,6 +44,19 @@ impl Raw {
         self.send(HEADERS, END_HEADERS, 1, &block).await
     }
 
+    /// Sends requests, and a frame after each for its stream, until the proxy no longer reads.
+    async fn flood(&mut self, kind: u8, payload: &[u8]) {
+        for number in 0..5_000 {
+            let stream = number * 2 + 1;
+            let flags = END_STREAM | END_HEADERS;
+            if !self.send(HEADERS, flags, stream, &request_block()).await
+                || !self.send(kind, 0, stream, payload).await
+            {
+                break;
+            }
+        }
+    }
+
     /// Reads until the proxy closes the connection. Returns the reason of its GOAWAY.
     async fn goaway(mut self) -> Option<u32> {
         let mut octets = Vec::new();
@@ -88,15 +101,7 @@ fn a_flood_of_resets_ends_the_connection() {
     let world = World::start(config(&[endpoint.address]));
     run(async {
         let mut raw = Raw::connect(world.http()).await;
-        for number in 0..5_000 {
-            let stream = number * 2 + 1;
-            let flags = END_STREAM | END_HEADERS;
-            if !raw.send(HEADERS, flags, stream, &request_block()).await
-                || !raw.send(RST_STREAM, 0, stream, &8_u32.to_be_bytes()).await
-            {
-                break;
-            }
-        }
+        raw.flood(RST_STREAM, &8_u32.to_be_bytes()).await;
         let reason = raw.goaway().await;
         assert!(reason.is_none_or(|reason| reason == ENHANCE_YOUR_CALM), "{reason:?}");
     });
@@ -167,16 +172,8 @@ fn streams_that_the_client_makes_the_proxy_reset_end_the_connection() {
     });
     run(async {
         let mut raw = Raw::connect(world.http()).await;
-        for number in 0..5_000 {
-            let stream = number * 2 + 1;
-            let flags = END_STREAM | END_HEADERS;
-            // A window update of 0 is an error of the stream (CVE-2025-8671).
-            if !raw.send(HEADERS, flags, stream, &request_block()).await
-                || !raw.send(WINDOW_UPDATE, 0, stream, &[0; 4]).await
-            {
-                break;
-            }
-        }
+        // A window update of 0 is an error of the stream (CVE-2025-8671).
+        raw.flood(WINDOW_UPDATE, &[0; 4]).await;
         raw.goaway().await;
     });
     assert!(endpoint.count() <= 200, "{} requests", endpoint.count());

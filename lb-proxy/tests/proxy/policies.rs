@@ -65,22 +65,10 @@ fn redirects_and_cors_need_no_endpoint() {
     assert_eq!(response.header("access-control-allow-origin"), Some("https://o.test"));
 }
 
-fn cookie() -> AffinityCookie {
-    AffinityCookie {
-        name: "route".into(),
-        path: None,
-        domain: None,
-        max_age: None,
-        same_site: None,
-        secure: None,
-        keep_on_failure: false,
-    }
-}
-
 #[test]
 fn an_affinity_cookie_returns_to_its_endpoint() {
     let endpoints = [Endpoint::named("one"), Endpoint::named("two"), Endpoint::named("three")];
-    let policy = Policy { affinity: Some(cookie()), ..Policy::default() };
+    let policy = Policy { affinity: Some(AffinityCookie::named("route")), ..Policy::default() };
     let addresses: Vec<_> = endpoints.iter().map(|endpoint| endpoint.address).collect();
     let world = World::start(policy_config(&addresses, policy));
     let mut client = Client::connect(world.http());
@@ -128,6 +116,14 @@ fn external(server: UpstreamName) -> Policy {
     Policy { external_auth: Some(auth), ..Policy::default() }
 }
 
+/// Asks `server` before it forwards a request to `endpoint`.
+fn asking(server: &Endpoint, endpoint: &Endpoint) -> World {
+    let auth = name("auth", Protocol::Http1);
+    let mut config = policy_config(&[endpoint.address], external(auth.clone()));
+    config.upstreams.insert(auth, upstream(&[server.address]));
+    World::start(config)
+}
+
 #[test]
 fn another_server_decides_who_may_pass() {
     let server = Endpoint::start(|request, stream| {
@@ -140,10 +136,7 @@ fn another_server_decides_who_may_pass() {
         Then::Keep
     });
     let endpoint = echo();
-    let auth = name("auth", Protocol::Http1);
-    let mut config = policy_config(&[endpoint.address], external(auth.clone()));
-    config.upstreams.insert(auth, upstream(&[server.address]));
-    let world = World::start(config);
+    let world = asking(&server, &endpoint);
     let mut client = Client::connect(world.http());
     let mut ask = |token: &str| {
         client.send(format!("POST /a?b HTTP/1.1\r\nHost: a.test\r\nX-User: root\r\nX-Token: {token}\r\nContent-Length: 2\r\n\r\nhi"));
@@ -166,10 +159,7 @@ fn another_server_decides_who_may_pass() {
 fn the_server_that_decides_sees_the_path_that_the_endpoint_gets() {
     let server = Endpoint::named("yes");
     let endpoint = echo();
-    let auth = name("auth", Protocol::Http1);
-    let mut config = policy_config(&[endpoint.address], external(auth.clone()));
-    config.upstreams.insert(auth, upstream(&[server.address]));
-    let world = World::start(config);
+    let world = asking(&server, &endpoint);
     let mut client = Client::connect(world.http());
     for _ in 0..2 {
         client.send(
@@ -196,7 +186,11 @@ fn a_replaced_error_leaves_the_client_its_endpoint() {
     let page = Endpoint::named("page");
     let errors = name("errors", Protocol::Http1);
     let custom = CustomErrors { statuses: [500].into(), upstream: errors.clone() };
-    let policy = Policy { affinity: Some(cookie()), errors: Some(custom), ..Policy::default() };
+    let policy = Policy {
+        affinity: Some(AffinityCookie::named("route")),
+        errors: Some(custom),
+        ..Policy::default()
+    };
     let mut config = policy_config(&[own.address], policy);
     config.upstreams.insert(errors, upstream(&[page.address]));
     let world = World::start(config);

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::choice::Choice;
 use super::hold::{Held, Holding, Probed, Whereabouts};
 use super::identity::{Id, Identity, LinkAddress, Rank};
@@ -106,7 +108,7 @@ pub(super) struct Listening {
 }
 
 /// Counts for metrics.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
     pub received: u64,
     /// Not authenticated, or malformed.

@@ -18,12 +18,8 @@ pub struct LinkView {
     pub usable: bool,
     pub authenticated: bool,
     pub listening: bool,
-    pub received: u64,
-    pub refused: u64,
-    pub sent: u64,
-    pub taken: u64,
-    pub planned: u64,
-    pub conflicts: u64,
+    #[serde(flatten)]
+    pub counts: Counts,
     pub peers: Vec<PeerView>,
     pub addresses: Vec<AddressView>,
 }
@@ -73,7 +69,6 @@ impl AddressView {
 
 impl Link {
     pub fn view(&self, now: Time) -> LinkView {
-        let Counts { received, refused, sent, taken, planned, conflicts } = self.counts();
         let peers = self.peers.iter().map(|(_, peer)| PeerView {
             node: peer.node.clone(),
             interface: peer.interface.clone(),
@@ -90,12 +85,7 @@ impl Link {
             usable: self.usable,
             authenticated: self.keys.authenticate(),
             listening: self.listening.is_some(),
-            received,
-            refused,
-            sent,
-            taken,
-            planned,
-            conflicts,
+            counts: self.counts(),
             peers: peers.collect(),
             addresses: known.into_iter().map(|address| self.view_of(address, now)).collect(),
         }

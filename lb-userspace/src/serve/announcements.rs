@@ -44,13 +44,15 @@ const GAUGES: [(&str, &str, Value); 5] = [
 ];
 
 const COUNTERS: [(&str, &str, Value); 6] = [
-    ("taken", "Addresses that this node began to announce", |link| link.taken),
-    ("moved_as_planned", "Those of them that another node still announced", |link| link.planned),
-    ("conflicts", "Uses of addresses by other machines", |link| link.conflicts),
-    ("heartbeats_sent", "Heartbeats that were sent", |link| link.sent),
-    ("heartbeats_received", "Heartbeats that were received", |link| link.received),
+    ("taken", "Addresses that this node began to announce", |link| link.counts.taken),
+    ("moved_as_planned", "Those of them that another node still announced", |link| {
+        link.counts.planned
+    }),
+    ("conflicts", "Uses of addresses by other machines", |link| link.counts.conflicts),
+    ("heartbeats_sent", "Heartbeats that were sent", |link| link.counts.sent),
+    ("heartbeats_received", "Heartbeats that were received", |link| link.counts.received),
     ("heartbeats_refused", "Received heartbeats without a valid key, or malformed", |link| {
-        link.refused
+        link.counts.refused
     }),
 ];
 
