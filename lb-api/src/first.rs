@@ -142,7 +142,13 @@ fn request(kind: &str, name: Option<&str>, object: &Value) -> Result<Request> {
     let kind = kinds::find_kind("v1", kind).context("the kind is not among those served")?;
     let name = name.map(str::to_owned);
     Ok(Request {
-        target: Target { kind, namespace: None, name, subresource: Subresource::None, keeps_metadata: false },
+        target: Target {
+            kind,
+            namespace: None,
+            name,
+            subresource: Subresource::None,
+            keeps_metadata: false,
+        },
         query: Query::default(),
         user_agent: USER_AGENT.to_owned(),
         content_type: "application/json".to_owned(),

@@ -129,7 +129,13 @@ fn target(kind: &'static Kind, namespace: Option<&str>, rest: &[&str]) -> Option
         [name, "status"] if kind.has_status => (Some((*name).to_owned()), Subresource::Status),
         _ => return None,
     };
-    Some(Target { kind, namespace: namespace.map(str::to_owned), name, subresource, keeps_metadata: false })
+    Some(Target {
+        kind,
+        namespace: namespace.map(str::to_owned),
+        name,
+        subresource,
+        keeps_metadata: false,
+    })
 }
 
 /// Subresources of Namespaces: `/api/v1/namespaces/default/status` does not list a kind `status`.

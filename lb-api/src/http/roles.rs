@@ -208,7 +208,8 @@ impl Role {
     /// Whether more of the target's objects than their status may be changed.
     pub fn may_change(self, kinds: &Kinds, target: &Target) -> bool {
         let Target { kind, namespace, .. } = target;
-        let changes = |verb| self.allows(kinds, verb, kind.group, kind.plural, namespace.as_deref());
+        let changes =
+            |verb| self.allows(kinds, verb, kind.group, kind.plural, namespace.as_deref());
         changes("update") || changes("patch")
     }
 

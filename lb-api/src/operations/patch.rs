@@ -179,8 +179,7 @@ fn applied(
             let mut object = merged;
             kind.rules.set_defaults(&mut object);
             let (dry_run, keeps_metadata, key) = (options.dry_run, false, &*key);
-            let change =
-                Change { transaction, ledger, kind, key, dry_run, keeps_metadata, now };
+            let change = Change { transaction, ledger, kind, key, dry_run, keeps_metadata, now };
             (201, change.create(object, &Manager::Applied)?)
         }
     };

@@ -72,7 +72,8 @@ impl Selector {
 
     /// The name that all selected objects have.
     pub fn name(&self) -> Option<&str> {
-        let names = self.fields.iter().find(|wanted| wanted.equal && wanted.path == "metadata.name");
+        let names =
+            self.fields.iter().find(|wanted| wanted.equal && wanted.path == "metadata.name");
         names.map(|wanted| wanted.value.as_str())
     }
 

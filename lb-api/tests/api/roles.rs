@@ -152,7 +152,11 @@ async fn a_proxy_sees_a_secret_by_name_while_an_ingress_refers_to_it() {
         written.patch_status("web", &plain, &Patch::Strategic(&merge)).await.unwrap(),
         written.patch_status("web", &parameters, &Patch::Apply(&apply)).await.unwrap(),
         written
-            .patch_status("web", &plain, &Patch::Json::<()>(serde_json::from_value(operations).unwrap()))
+            .patch_status(
+                "web",
+                &plain,
+                &Patch::Json::<()>(serde_json::from_value(operations).unwrap()),
+            )
             .await
             .unwrap(),
     ];
@@ -178,7 +182,8 @@ async fn an_administrator_changes_metadata_with_the_status() {
     let server = TestServer::start().await;
     let services: Api<Service> = Api::default_namespaced(server.client().await);
     services.create(&PostParams::default(), &service("web")).await.unwrap();
-    let patch = json!({"metadata": {"finalizers": ["service.kubernetes.io/load-balancer-cleanup"]}});
+    let patch =
+        json!({"metadata": {"finalizers": ["service.kubernetes.io/load-balancer-cleanup"]}});
     let patch = Patch::Merge(&patch);
     let patched = services.patch_status("web", &PatchParams::default(), &patch).await.unwrap();
     assert_eq!(patched.metadata.finalizers.unwrap().len(), 1);
