@@ -12,7 +12,25 @@ const HEAD: &str = "\
 ";
 
 fn text(definition: &Value) -> String {
-    serde_norway::to_string(definition).unwrap()
+    let mut definition = definition.clone();
+    write_whole_numbers(&mut definition);
+    serde_norway::to_string(&definition).unwrap()
+}
+
+/// Limits in schemas are floating-point numbers. Tools that rewrite manifests disagree about the
+/// spelling of whole ones, unless they are integers.
+fn write_whole_numbers(value: &mut Value) {
+    match value {
+        Value::Object(fields) => fields.values_mut().for_each(write_whole_numbers),
+        Value::Array(elements) => elements.iter_mut().for_each(write_whole_numbers),
+        Value::Number(number) => {
+            let whole = number.as_f64().filter(|float| float.fract() == 0.0);
+            if let (false, Some(float)) = (number.is_u64() || number.is_i64(), whole) {
+                *value = Value::from(float as i64);
+            }
+        }
+        _ => {}
+    }
 }
 
 /// The chart's template. Removing the chart must not remove all pools.
