@@ -87,6 +87,7 @@ const VALUES: &[(&str, &str)] = &[
     ("load-balancer-class-required", "true"),
     ("metallb-namespace", "metallb"),
     ("controller-lease", "edge/controller"),
+    ("tunnel-key-secret", "edge/tunnel"),
     ("controller-healthz-bind-address", "127.0.0.1:3"),
     ("controller-metrics-bind-address", "off"),
 ];

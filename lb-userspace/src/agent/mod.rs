@@ -52,9 +52,11 @@ use crate::store::Affected;
 pub use control::Agent;
 pub use file_limit::raise_file_limit;
 pub use outlets::Outlets;
+pub use tunnel_keys::KeyFile;
 
 use announcer::Announcer;
 use devices::Devices;
+use tunnel_keys::TunnelKeyFile;
 
 /// Interval at which a waiting agent checks whether the other one has ended.
 const HELD_RETRY: Duration = Duration::from_millis(50);
@@ -78,7 +80,7 @@ pub struct Options {
     /// How packets of clients outside reach other nodes' backends, unless a Service overrides it.
     pub forwarding: Forwarding,
     /// The file with the tunnel keys.
-    pub tunnel_key_file: Option<PathBuf>,
+    pub tunnel_keys: KeyFile,
     /// Times of the announcement of addresses.
     pub announcements: Timing,
     pub sizes: WantedSizes,
@@ -120,7 +122,12 @@ impl Options {
     }
 
     /// Settings that the metrics export, to compare nodes.
-    fn described(&self) -> Vec<(&'static str, String)> {
+    fn described(&self, has_tunnel_key: bool) -> Vec<(&'static str, String)> {
+        // Without a key `auto` uses no tunnels.
+        let forwarding = match self.forwarding {
+            Forwarding::Auto if !has_tunnel_key => Forwarding::Masquerade,
+            forwarding => forwarding,
+        };
         let source = match &self.origin {
             Origin::Manifests(_) => "manifests",
             Origin::Cluster(_) => "cluster",
@@ -129,7 +136,7 @@ impl Options {
             ("source", source.to_owned()),
             ("xdp_mode", option_name(self.modes.xdp)),
             ("tc_mode", option_name(self.modes.tc)),
-            ("forwarding", forwarding_name(self.forwarding).to_owned()),
+            ("forwarding", forwarding_name(forwarding).to_owned()),
         ]
     }
 }
@@ -147,7 +154,9 @@ pub async fn run(options: Options) -> Result<()> {
     if let Some(assignment) = &options.assignment {
         metrics.add(assignment.clone());
     }
-    let source = open(&options, &metrics).await?;
+    let tunnel_keys = TunnelKeyFile::open(options.tunnel_keys.clone())?;
+    let (key_found, mut has_tunnel_key) = watch::channel(tunnel_keys.has_key());
+    let source = open(&options, &metrics, has_tunnel_key.clone()).await?;
     let network = NetworkWatch::open(options.network.clone()).await?;
     let mut ending = Ending::new()?;
 
@@ -156,7 +165,9 @@ pub async fn run(options: Options) -> Result<()> {
         () = ending.requested() => return Ok(()),
     };
     let started = tokio::select! {
-        started = start(&pins, source, &options, &network, metrics) => started.map(Some),
+        started = start(
+            &pins, source, &options, &network, Arc::clone(&metrics), (tunnel_keys, key_found),
+        ) => started.map(Some),
         () = ending.requested() => Ok(None),
     };
     let Started { mut agent, mut events, mut devices, mut announcer, speaker } = match started {
@@ -192,6 +203,11 @@ pub async fn run(options: Options) -> Result<()> {
                 Some(event) => agent.take_in_network(event),
                 None => break Err(anyhow::anyhow!("this machine's network is followed no longer")),
             },
+            Ok(()) = has_tunnel_key.changed() => {
+                let has_key = *has_tunnel_key.borrow_and_update();
+                metrics.set_config(options.described(has_key));
+                agent.set_tunnel_key(has_key);
+            }
             () = devices.retry_due() => devices.attach_missing(),
             () = watchdog.due() => notify_service_manager(&[NotifyState::Watchdog]),
             () = ending.requested() => break Ok(()),
@@ -245,7 +261,11 @@ struct OpenedSource {
     notices: Arc<dyn Notices>,
 }
 
-async fn open(options: &Options, metrics: &Metrics) -> Result<OpenedSource> {
+async fn open(
+    options: &Options,
+    metrics: &Metrics,
+    has_tunnel_key: watch::Receiver<bool>,
+) -> Result<OpenedSource> {
     match &options.origin {
         Origin::Manifests(paths) => {
             let LoadBalancer { ranges, settings, state_directory, .. } = &options.load_balancer;
@@ -265,6 +285,7 @@ async fn open(options: &Options, metrics: &Metrics) -> Result<OpenedSource> {
             let notices = Events::new(connection.client.clone(), &options.node_name);
             let source = Cluster::of(connection, &options.node_name)
                 .with_forwarding(options.forwarding)
+                .with_tunnel_key(has_tunnel_key)
                 .with_metallb_namespace(&options.load_balancer.metallb_namespace);
             let run = Box::new(|events| run_source(source, events));
             Ok(OpenedSource { run, notices: Arc::new(notices) })
@@ -297,7 +318,9 @@ async fn start<'a>(
     options: &Options,
     network: &NetworkWatch,
     metrics: Arc<Metrics>,
+    (key_file, key_found): (TunnelKeyFile, watch::Sender<bool>),
 ) -> Result<Started<'a>> {
+    let has_tunnel_key = key_file.has_key();
     // It sends objects while the kernel verifies the programs.
     let (sender, mut events) = mpsc::unbounded_channel();
     (source.run)(sender);
@@ -315,7 +338,7 @@ async fn start<'a>(
     // An agent that ended before it had attached left tables that no program reads.
     let serves = data_plane.adopted() && pins.has_programs()?;
     let health = Arc::new(Health::new(serves));
-    metrics.set_config(options.described());
+    metrics.set_config(options.described(has_tunnel_key));
     metrics.set_max_objects(options.metrics_max_objects);
     metrics.set_capacities(sizes.capacities());
     let pin_path = options.pin_path.clone();
@@ -337,11 +360,13 @@ async fn start<'a>(
     let tunnel_keys = TunnelKeys::open(pins)?;
     let announcement_keys = watch::Sender::new(Keys::default());
     let keys = announcement_keys.subscribe();
-    tunnel_keys::follow(options.tunnel_key_file.clone(), move |secrets| {
+    key_file.follow(move |secrets| {
         tunnel_keys.write(secrets.digests);
         tunnel_probes.set_key(secrets.digests[TunnelKey::Current as usize]);
         announcement_keys.send_replace(Keys::derive(&secrets.lines));
-    })?;
+        let has_key = secrets.has_key();
+        key_found.send_if_modified(|found| std::mem::replace(found, has_key) != has_key);
+    });
     let outlets =
         Outlets::new(Arc::clone(&source.notices), Arc::clone(&health), Arc::clone(&metrics))
             .with_snat_ports(snat_ports);
@@ -381,7 +406,7 @@ async fn start<'a>(
     devices.extend(network.devices().iter().map(|(&index, device)| (index, Some(device.clone()))));
     let tables = WithSockets::new(tables, pins)?;
     let mut agent = Agent::new(&options.node_name, planner, tables, outlets)
-        .with_forwarding(options.forwarding, options.tunnel_key_file.is_some())
+        .with_forwarding(options.forwarding, has_tunnel_key)
         .with_pools(Pools::new(&options.load_balancer.ranges));
 
     loop {

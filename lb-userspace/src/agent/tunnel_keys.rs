@@ -5,6 +5,7 @@
 //! remove the old one.
 
 use std::fs;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -30,17 +31,75 @@ pub struct Secrets {
     pub lines: Vec<String>,
 }
 
-/// Writes the keys before it returns, and follows the file until the process ends. Without a file,
-/// clears the keys of an earlier agent.
-pub fn follow(file: Option<PathBuf>, write: impl Fn(&Secrets) + Send + 'static) -> Result<()> {
-    let Some(file) = file else {
-        write(&Secrets::default());
-        return Ok(());
-    };
-    let keys = read(&file)?;
-    write(&keys);
-    tokio::spawn(keep_reading(file, keys, write));
-    Ok(())
+/// Where the keys are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyFile {
+    path: PathBuf,
+    /// A file that a setting names must be there from the start.
+    is_required: bool,
+}
+
+impl KeyFile {
+    /// As the manifests mount a Secret that may not exist yet.
+    pub const DEFAULT: &str = "/etc/millrace-tunnel/key";
+
+    /// The file of the setting, or the default one, which may appear later.
+    pub fn of(setting: Option<PathBuf>) -> Self {
+        match setting {
+            Some(path) => Self { path, is_required: true },
+            None => Self { path: Self::DEFAULT.into(), is_required: false },
+        }
+    }
+
+    /// Whether keys are, or will be, read from it.
+    pub fn is_in_use(&self) -> bool {
+        self.is_required || self.path.exists()
+    }
+}
+
+/// The keys at the start, and the file to follow.
+pub struct TunnelKeyFile {
+    file: KeyFile,
+    keys: Secrets,
+}
+
+impl TunnelKeyFile {
+    /// Reads the file. What is wrong with one that no setting names is reported, and it is read
+    /// again later.
+    pub fn open(file: KeyFile) -> Result<Self> {
+        let keys = match read(&file.path) {
+            Err(error) if !file.is_required => {
+                if !is_missing(&error) {
+                    tracing::warn!(error = format!("{error:#}"), "no tunnel key is used yet");
+                }
+                Secrets::default()
+            }
+            keys => keys?,
+        };
+        Ok(Self { file, keys })
+    }
+
+    pub fn has_key(&self) -> bool {
+        self.keys.has_key()
+    }
+
+    /// Writes the keys before it returns, also if there are none, since an earlier agent may have
+    /// left some. Follows the file until the process ends.
+    pub fn follow(self, write: impl Fn(&Secrets) + Send + 'static) {
+        write(&self.keys);
+        tokio::spawn(keep_reading(self.file.path, self.keys, write));
+    }
+}
+
+impl Secrets {
+    pub fn has_key(&self) -> bool {
+        !self.lines.is_empty()
+    }
+}
+
+fn is_missing(error: &anyhow::Error) -> bool {
+    let cause = error.root_cause().downcast_ref::<io::Error>();
+    cause.is_some_and(|cause| cause.kind() == ErrorKind::NotFound)
 }
 
 async fn keep_reading(file: PathBuf, mut current: Secrets, write: impl Fn(&Secrets)) {
@@ -57,6 +116,7 @@ async fn keep_reading(file: PathBuf, mut current: Secrets, write: impl Fn(&Secre
                 tracing::info!(path = %file.display(), "tunnel keys changed");
             }
             Ok(_) => reported.clear(),
+            Err(error) if is_missing(&error) && !current.has_key() => {}
             Err(error) => {
                 let error = format!("{error:#}");
                 if error != reported {
@@ -72,7 +132,7 @@ fn read(file: &Path) -> Result<Secrets> {
     let text = fs::read_to_string(file);
     text.map_err(anyhow::Error::from)
         .and_then(|text| parse(&text))
-        .with_context(|| format!("--tunnel-key-file {}", file.display()))
+        .with_context(|| format!("tunnel key file {}", file.display()))
 }
 
 /// One key on each line, the current one first.
@@ -141,8 +201,9 @@ mod tests {
         let file = directory.path().join("key");
         fs::write(&file, OLD).expect("the file can be written");
         let (sender, mut written) = tokio::sync::mpsc::unbounded_channel();
-        follow(Some(file.clone()), move |keys| sender.send(keys.digests).expect("it is read"))
-            .expect("the file has a key");
+        TunnelKeyFile::open(KeyFile::of(Some(file.clone())))
+            .expect("the file has a key")
+            .follow(move |keys| sender.send(keys.digests).expect("it is read"));
         let old = written.recv().await.expect("the first keys");
         fs::write(&file, "short").expect("the file can be written");
         tokio::time::sleep(INTERVAL * 2).await;
@@ -156,18 +217,34 @@ mod tests {
         assert_ne!(new, other);
     }
 
-    #[test]
-    fn without_a_file_no_key_is_used() {
-        let written = std::sync::Arc::new(std::sync::Mutex::new(None));
-        let copy = std::sync::Arc::clone(&written);
-        follow(None, move |keys| *copy.lock().expect("no panic") = Some(keys.digests))
-            .expect("no file");
-        assert_eq!(*written.lock().expect("no panic"), Some(Keys::default()));
+    #[tokio::test(start_paused = true)]
+    async fn a_file_that_no_setting_names_may_appear_later_and_stays_in_use() {
+        let directory = tempfile::tempdir().expect("temporary files can be made");
+        let path = directory.path().join("key");
+        let file = KeyFile { path: path.clone(), is_required: false };
+        assert!(!file.is_in_use());
+        let (sender, mut written) = tokio::sync::mpsc::unbounded_channel();
+        let opened = TunnelKeyFile::open(file.clone()).expect("it may be missing");
+        assert!(!opened.has_key());
+        opened.follow(move |keys| sender.send(keys.digests).expect("it is read"));
+        assert_eq!(written.recv().await, Some(Keys::default()), "keys of an earlier agent go");
+        fs::write(&path, "short").expect("the file can be written");
+        assert!(!TunnelKeyFile::open(file).expect("no setting names it").has_key());
+        tokio::time::sleep(INTERVAL * 2).await;
+        assert!(written.is_empty());
+        fs::write(&path, NEW).expect("the file can be written");
+        let [new, none] = written.recv().await.expect("the key");
+        assert!(new != 0 && none == 0);
+        fs::remove_file(&path).expect("the file can be removed");
+        tokio::time::sleep(INTERVAL * 2).await;
+        assert!(written.is_empty());
     }
 
     #[test]
-    fn a_missing_file_is_named_in_the_error() {
-        let error = read(Path::new("/nonexistent/key")).expect_err("no file");
-        assert!(format!("{error:#}").starts_with("--tunnel-key-file /nonexistent/key: "));
+    fn a_missing_file_that_a_setting_names_is_an_error() {
+        let file = KeyFile::of(Some("/nonexistent/key".into()));
+        assert!(file.is_in_use());
+        let error = TunnelKeyFile::open(file).err().expect("no file");
+        assert!(format!("{error:#}").starts_with("tunnel key file /nonexistent/key: "));
     }
 }

@@ -1,11 +1,11 @@
 //! `millrace agent`, and the runtimes of commands.
 
 use anyhow::Result;
-use lb_common::layout::{Forwarding, Timeouts};
+use lb_common::layout::Timeouts;
 use tokio::runtime::{Builder, Runtime};
 
 use super::log::Level;
-use crate::agent::{self, LoadBalancer, Origin};
+use crate::agent::{self, KeyFile, LoadBalancer, Origin};
 use crate::config::{AgentSettings, Configuration, OriginSettings};
 use crate::kernel::{Modes, WantedSizes};
 use crate::network;
@@ -65,7 +65,7 @@ pub fn options(
     privileges: Privileges,
 ) -> Result<agent::Options> {
     let Configuration { common, agent, load_balancer, origin: settings, .. } = configuration;
-    let (sizes, forwarding) = (wanted_sizes(&agent), effective_forwarding(&agent));
+    let sizes = wanted_sizes(&agent);
     Ok(agent::Options {
         node_name: agent.node_name()?,
         origin,
@@ -77,8 +77,8 @@ pub fn options(
         bpf_log_level: agent.bpf_log_level,
         modes: Modes { xdp: agent.xdp_mode, tc: agent.tc_mode },
         cgroup: agent.cgroup,
-        forwarding,
-        tunnel_key_file: agent.tunnel_key_file,
+        forwarding: agent.forwarding,
+        tunnel_keys: KeyFile::of(agent.tunnel_key_file),
         announcements: agent.announcements.timing(),
         sizes,
         snat_ports: agent.snat_ports,
@@ -103,14 +103,6 @@ pub fn options(
         },
         assignment: None,
     })
-}
-
-/// Without a key `auto` uses no tunnels, and needs nothing of other nodes.
-fn effective_forwarding(agent: &AgentSettings) -> Forwarding {
-    match agent.forwarding {
-        Forwarding::Auto if agent.tunnel_key_file.is_none() => Forwarding::Masquerade,
-        forwarding => forwarding,
-    }
 }
 
 /// The settings for the sizes of the maps.

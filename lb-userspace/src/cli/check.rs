@@ -8,6 +8,7 @@ use clap::{Args, ValueEnum};
 
 use super::agent::{runtime, wanted_sizes};
 use super::output;
+use crate::agent::KeyFile;
 use crate::config::{Configuration, Effective, Problem, Problems};
 use crate::kernel::{
     Finding, Memory, Outcome, agent_on, forwarding, kube_proxy, machine, memory, on_device,
@@ -114,7 +115,7 @@ fn room(configuration: &Configuration) -> Result<Finding> {
 
 /// Whether strangers on the link can take part in announcing addresses.
 fn heartbeats(configuration: &Configuration) -> Finding {
-    let has_key = configuration.agent.tunnel_key_file.is_some();
+    let has_key = KeyFile::of(configuration.agent.tunnel_key_file.clone()).is_in_use();
     let announces = !configuration.load_balancer.load_balancer_addresses.is_empty();
     match (has_key, announces) {
         (true, _) => Finding::ok("heartbeats", "authenticated"),

@@ -28,7 +28,10 @@ pub fn run(configuration: &Configuration, level: Level) -> Result<()> {
     );
     let settings = &configuration.controller;
     let lease = Some(settings.controller_lease.clone());
-    let options = options(&configuration.load_balancer, access(&configuration.origin), lease);
+    let options = Options {
+        tunnel_key_secret: settings.tunnel_key_secret.clone(),
+        ..options(&configuration.load_balancer, access(&configuration.origin), lease)
+    };
     let runtime = confined_runtime(Privileges::PROXY)?;
     runtime.spawn(level.follow());
     runtime.block_on(controller::run(
@@ -52,5 +55,6 @@ pub fn options(
         ranges: settings.load_balancer_addresses.clone(),
         metallb_namespace: settings.metallb_namespace.clone(),
         lease,
+        tunnel_key_secret: None,
     }
 }

@@ -153,17 +153,17 @@ pub struct AgentSettings {
     /// masquerade uses SNAT: the backend sees an address of this node, and replies return through this node. ipip
     /// and gue use a tunnel to the backend's node: the backend sees the client's address, and its node sends
     /// replies directly to the client. auto uses gue to nodes that return a probe, and masquerade to others;
-    /// without tunnel-key-file, masquerade to all. The annotation millrace.io/forwarding overrides this for a
-    /// Service.
+    /// without a tunnel key (tunnel-key-file), masquerade to all. The annotation millrace.io/forwarding overrides this
+    /// for a Service.
     #[arg(long, value_name = "METHOD", default_value = "auto", value_parser = forwarding)]
     pub forwarding: Forwarding,
 
-    /// File with the cluster's tunnel key, the same on all nodes
+    /// File with the cluster's tunnel key, the same on all nodes [default: /etc/millrace-tunnel/key if it exists]
     ///
     /// The first line is the key: at least 32 random characters, for example from `openssl rand -hex 32`. A second
     /// line is another key that is also accepted, for key rotation. With a key, all tunnels use UDP (gue), and
     /// tunnel packets without it are not accepted as packets of another node. The file is read again every 10
-    /// seconds.
+    /// seconds. One that is set must exist when the agent starts; the default one may appear later.
     #[arg(long, value_name = "FILE")]
     pub tunnel_key_file: Option<PathBuf>,
 

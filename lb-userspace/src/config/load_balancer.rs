@@ -78,6 +78,13 @@ pub struct ControllerSettings {
     #[arg(value_parser = namespaced_name)]
     pub controller_lease: ServiceName,
 
+    /// Secret that the controller writes a tunnel key into, if it has none
+    ///
+    /// The Secret must exist; its field `key` is what the agents read as tunnel-key-file. The holder of the Lease
+    /// looks at it once. A key that is there stays.
+    #[arg(long, value_name = "NAMESPACE/NAME", value_parser = namespaced_name)]
+    pub tunnel_key_secret: Option<ServiceName>,
+
     /// Listen address for the controller's health checks /healthz, /livez and /readyz, or `off`
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "[::]:10252")]
     #[arg(value_parser = address)]

@@ -9,6 +9,7 @@ mod manifests;
 mod metrics;
 mod state;
 mod status;
+mod tunnel_key;
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -60,6 +61,8 @@ pub struct Options {
     pub metallb_namespace: String,
     /// The Lease of the process that assigns; `None`: there is only this one.
     pub lease: Option<ServiceName>,
+    /// The Secret that gets a tunnel key if it has none.
+    pub tunnel_key_secret: Option<ServiceName>,
 }
 
 /// `millrace controller`: runs until a signal.
@@ -121,6 +124,8 @@ struct Controller {
     pools_at: Option<Instant>,
     pools_written: Option<Instant>,
     is_synced: bool,
+    /// The Secret that may lack a tunnel key, until this process leads for the first time.
+    tunnel_key_secret: Option<ServiceName>,
 }
 
 /// A finished write.
@@ -161,6 +166,7 @@ impl Controller {
             pools_at: None,
             pools_written: None,
             is_synced: false,
+            tunnel_key_secret: options.tunnel_key_secret,
         })
     }
 
@@ -234,6 +240,9 @@ impl Controller {
                 self.state.lead();
                 self.schedule_pools();
                 tracing::info!("this process assigns addresses");
+                if let Some(secret) = self.tunnel_key_secret.take() {
+                    tokio::spawn(tunnel_key::generate(self.client.clone(), secret));
+                }
             }
             (false, true) => {
                 self.state.follow();

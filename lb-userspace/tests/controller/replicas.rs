@@ -4,14 +4,14 @@ use std::path::Path;
 use std::process::Stdio;
 
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::core::v1::{Secret, Service};
 use kube::api::ObjectList;
 use kube::{Api, Client};
 use serde_json::json;
 use tokio::process::{Child, Command};
 
 use super::api_server;
-use super::world::{addresses, create, pool, reason, service, until};
+use super::world::{SOON, addresses, create, pool, reason, service, until};
 
 /// An API server that assigns no addresses itself.
 async fn server(directory: &Path, bind: &str) -> Child {
@@ -36,6 +36,7 @@ fn address_of(kubeconfig: &Path) -> String {
 fn controller(kubeconfig: &Path, directory: &Path) -> Child {
     Command::new(env!("CARGO_BIN_EXE_millrace"))
         .args(["controller", "--controller-healthz-bind-address=off"])
+        .args(["--tunnel-key-secret=kube-system/millrace-tunnel"])
         .args(["--controller-metrics-bind-address=off", "--log=warn", "--kubeconfig"])
         .arg(kubeconfig)
         .arg("--state-directory")
@@ -48,6 +49,21 @@ fn controller(kubeconfig: &Path, directory: &Path) -> Child {
 
 fn versions(list: ObjectList<Service>) -> Vec<Option<String>> {
     list.items.into_iter().map(|service| service.metadata.resource_version).collect()
+}
+
+/// The key in the Secret, once there is one.
+async fn tunnel_key(client: &Client) -> String {
+    let secrets: Api<Secret> = Api::namespaced(client.clone(), "kube-system");
+    let read = async {
+        loop {
+            let secret = secrets.get("millrace-tunnel").await.unwrap();
+            if let Some(key) = secret.data.and_then(|mut data| data.remove("key")) {
+                return String::from_utf8(key.0).unwrap();
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(SOON, read).await.expect("a tunnel key")
 }
 
 async fn holder(client: &Client) -> String {
@@ -68,12 +84,19 @@ async fn one_of_two_controllers_assigns_and_the_other_one_takes_over() {
     let foreign = service("foreign", json!({"loadBalancerClass": "example.org/other"}));
     create(&services, foreign).await;
 
+    // As the manifests have it.
+    let secret = include_str!("../../../deploy/kustomize/controller/tunnel-key.yaml");
+    let secret: Secret = serde_norway::from_str(secret).unwrap();
+    create(&Api::namespaced(client.clone(), "kube-system"), secret).await;
+
     let mut first = controller(&kubeconfig, directory.path());
     create(&services, service("a", json!({}))).await;
     until(&services, "a", |service| addresses(service) == ["192.0.2.1"]).await;
     let mut second = controller(&kubeconfig, directory.path());
     let first_holder = holder(&client).await;
     assert!(!first_holder.is_empty());
+    let key = tunnel_key(&client).await;
+    assert!(key.len() == 64 && key.bytes().all(|byte| byte.is_ascii_hexdigit()), "{key}");
 
     // Killed: its Lease has to expire.
     first.kill().await.unwrap();
@@ -82,6 +105,7 @@ async fn one_of_two_controllers_assigns_and_the_other_one_takes_over() {
     assert_ne!(holder(&client).await, first_holder);
     create(&services, service("c", json!({}))).await;
     until(&services, "c", |service| addresses(service) == ["192.0.2.2"]).await;
+    assert_eq!(tunnel_key(&client).await, key, "the next holder keeps it");
 
     // Nothing is written while nothing changes, through an outage of the API, too.
     let before = versions(services.list(&Default::default()).await.unwrap());

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
-use k8s_openapi::api::core::v1::{ConfigMap, Service, ServiceAccount};
+use k8s_openapi::api::core::v1::{ConfigMap, Secret, Service, ServiceAccount};
 use k8s_openapi::api::networking::v1::IngressClass;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
@@ -42,6 +42,7 @@ pub fn check(objects: &Objects) {
             "PodDisruptionBudget" => keeps_all::<PodDisruptionBudget>(name, object),
             "Role" => keeps_all::<Role>(name, object),
             "RoleBinding" => keeps_all::<RoleBinding>(name, object),
+            "Secret" => keeps_all::<Secret>(name, object),
             "Service" => keeps_all::<Service>(name, object),
             "ServiceAccount" => keeps_all::<ServiceAccount>(name, object),
             // A kind of the Prometheus operator, which is optional.

@@ -125,6 +125,11 @@ fn values_make_the_overlays() {
             json!({"metrics": {"public": true, "serviceMonitor": {"enabled": true}}}),
             "overlays/monitored",
         ),
+        (
+            json!({"controller": {"enabled": true},
+                   "metrics": {"public": true, "serviceMonitor": {"enabled": true}}}),
+            "overlays/load-balancer-monitored",
+        ),
         (json!({"nodeSelector": {"millrace.io/proxy": "millrace"}}), "overlays/one-by-one"),
     ] {
         let (Some(chart), Some(manifests)) = (render(&values), kustomize::build(overlay)) else {
@@ -214,6 +219,53 @@ fn every_value_is_honoured() {
     );
 }
 
+/// Of the container, in the namespace of the release.
+fn arguments(objects: &Objects, workload: &str) -> Vec<String> {
+    let args = &objects[workload]["spec"]["template"]["spec"]["containers"][0]["args"];
+    serde_json::from_value(args.clone()).unwrap()
+}
+
+fn tunnel_key_volume(objects: &Objects) -> Value {
+    let volumes = &objects["DaemonSet millrace"]["spec"]["template"]["spec"]["volumes"];
+    let mut volumes = volumes.as_array().unwrap().iter();
+    volumes.find(|volume| volume["name"] == "tunnel-key").unwrap()["secret"].clone()
+}
+
+/// No upgrade may replace it, so no value is in the chart.
+#[test]
+fn the_controller_generates_the_tunnel_key_unless_there_is_one() {
+    let Some(objects) = render(&json!({"controller": {"enabled": true}})) else { return };
+    let objects = objects.unwrap();
+    document::check(&objects);
+    for field in ["data", "stringData"] {
+        assert_eq!(objects["Secret millrace-tunnel"][field], Value::Null, "an upgrade keeps it");
+    }
+    let secret = &objects["Secret millrace-tunnel"]["metadata"];
+    let namespaced =
+        format!("--tunnel-key-secret={}/millrace-tunnel", secret["namespace"].as_str().unwrap());
+    assert!(arguments(&objects, "Deployment millrace-controller").contains(&namespaced));
+    let rule = json!({"apiGroups": [""], "resources": ["secrets"],
+                      "resourceNames": ["millrace-tunnel"], "verbs": ["get", "update"]});
+    let rules = |objects: &Objects| objects["Role millrace-controller"]["rules"].clone();
+    assert!(rules(&objects).as_array().unwrap().contains(&rule));
+    let volume = tunnel_key_volume(&objects);
+    assert_eq!(
+        (&volume["secretName"], &volume["optional"]),
+        (&json!("millrace-tunnel"), &json!(true))
+    );
+
+    let own = json!({"tunnelKeySecret": "own", "controller": {"enabled": true}});
+    let own = render(&own).unwrap().unwrap();
+    document::check(&own);
+    assert!(!own.contains_key("Secret millrace-tunnel"));
+    assert!(!rules(&own).to_string().contains("secrets"), "no permission that is not used");
+    assert!(!arguments(&own, "Deployment millrace-controller").concat().contains("tunnel-key"));
+    let volume = tunnel_key_volume(&own);
+    assert_eq!((&volume["secretName"], &volume["optional"]), (&json!("own"), &Value::Null));
+    let required = "--tunnel-key-file=/etc/millrace-tunnel/key".to_owned();
+    assert!(arguments(&own, "DaemonSet millrace").contains(&required));
+}
+
 #[test]
 fn all_objects_have_the_standard_labels_and_the_selector_has_only_what_never_changes() {
     let Some(objects) = render(&json!({})) else { return };
@@ -288,6 +340,15 @@ fn a_pod_monitor_finds_the_port_of_the_metrics() {
     let monitor = &objects["PodMonitor millrace"]["spec"];
     assert_eq!(monitor["podMetricsEndpoints"][0]["port"], container["ports"][0]["name"]);
     assert!(!objects.contains_key("Service millrace-metrics"));
+    assert!(!objects.contains_key("PodMonitor millrace-controller"));
+
+    let mut values = values;
+    values["controller"] = json!({"enabled": true});
+    let objects = render(&values).unwrap().unwrap();
+    let spec = &objects["Deployment millrace-controller"]["spec"]["template"]["spec"];
+    let monitor = &objects["PodMonitor millrace-controller"]["spec"];
+    let port = &monitor["podMetricsEndpoints"][0]["port"];
+    assert_eq!(*port, spec["containers"][0]["ports"][0]["name"]);
 }
 
 #[test]

@@ -9,10 +9,11 @@ use super::deploy;
 use super::document::{self, Objects};
 use super::kubectls::kubectls;
 
-pub const FOLDERS: [&str; 6] = [
+pub const FOLDERS: [&str; 7] = [
     "base",
     "overlays/ingress",
     "overlays/load-balancer",
+    "overlays/load-balancer-monitored",
     "overlays/privileged",
     "overlays/one-by-one",
     "overlays/monitored",
@@ -137,7 +138,9 @@ fn the_controller_runs_without_privileges() {
     for field in ["hostNetwork", "hostPID", "hostIPC"] {
         assert_eq!(spec[field], Value::Null, "{field}");
     }
-    check_settings(&deploy("kustomize/controller/config.yaml"), &[]);
+    let args = container["args"].as_array().unwrap().iter();
+    let args: Vec<&str> = args.skip(2).map(|arg| arg.as_str().unwrap()).collect();
+    check_settings(&deploy("kustomize/controller/config.yaml"), &args);
 }
 
 /// Panics if the agent would not start with this file of settings and these arguments.

@@ -71,7 +71,7 @@ fn alerts_use_existing_metrics_and_have_a_fix() {
 
 #[test]
 fn the_dashboards_ask_for_what_there_is() {
-    for (name, least) in [("millrace", 40), ("millrace-ingress", 12)] {
+    for (name, least) in [("millrace", 40), ("millrace-ingress", 12), ("millrace-addresses", 10)] {
         let asked = ask(name);
         assert!(asked > least, "only {asked} metrics are asked for by {name}");
     }

@@ -85,6 +85,13 @@ impl<T: Write> Agent<T> {
         self
     }
 
+    /// The first tunnel key has been found: `auto` may use tunnels from now on.
+    pub fn set_tunnel_key(&mut self, has_key: bool) {
+        if std::mem::replace(&mut self.node.has_tunnel_key, has_key) != has_key {
+            self.program_changes(Affected::All, None);
+        }
+    }
+
     /// With pools of addresses that no object defines.
     pub fn with_pools(mut self, pools: Pools) -> Self {
         self.store = Store::with_pools(pools);

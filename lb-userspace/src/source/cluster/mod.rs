@@ -25,6 +25,7 @@ mod transport;
 mod trouble;
 mod watched;
 
+use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,7 +34,7 @@ use futures::FutureExt;
 use futures::future::{Shared as SharedFuture, join, join_all, join3, select};
 use kube::Client;
 use lb_common::layout::Forwarding;
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::time::sleep;
 
 use super::{Event, Source};
@@ -72,6 +73,8 @@ pub struct Cluster {
     /// The name of this agent's Node.
     node_name: String,
     forwarding: Forwarding,
+    /// Whether there is a tunnel key, without which `auto` uses no tunnels.
+    tunnel_key: Option<watch::Receiver<bool>>,
     /// The namespace of MetalLB's pools.
     metallb_namespace: String,
     transport: Option<Transport>,
@@ -83,6 +86,7 @@ impl Cluster {
             client,
             node_name: node_name.to_owned(),
             forwarding: Forwarding::Masquerade,
+            tunnel_key: None,
             metallb_namespace: METALLB_NAMESPACE.to_owned(),
             transport: None,
         }
@@ -99,8 +103,32 @@ impl Cluster {
         Self { forwarding, ..self }
     }
 
+    /// Whether there is a tunnel key; one may come later.
+    pub fn with_tunnel_key(self, tunnel_key: watch::Receiver<bool>) -> Self {
+        Self { tunnel_key: Some(tunnel_key), ..self }
+    }
+
     pub fn with_metallb_namespace(self, namespace: &str) -> Self {
         Self { metallb_namespace: namespace.to_owned(), ..self }
+    }
+
+    /// How Services are forwarded at the start unless they say otherwise, and when that changes:
+    /// `auto` uses no tunnels until there is a key.
+    fn tunnels(&self) -> (Forwarding, impl Future<Output = ()> + use<>) {
+        let key = match &self.tunnel_key {
+            Some(key) if self.forwarding == Forwarding::Auto => Some(key.clone()),
+            _ => None,
+        };
+        let has_none = key.as_ref().is_some_and(|key| !*key.borrow());
+        let forwarding = if has_none { Forwarding::Masquerade } else { self.forwarding };
+        let comes = async move {
+            let Some(mut key) = key.filter(|_| has_none) else { return pending().await };
+            if key.wait_for(|has_key| *has_key).await.is_err() {
+                // No key can come any more.
+                pending().await
+            }
+        };
+        (forwarding, comes)
     }
 
     fn api(&self, kind: Kind) -> Api {
@@ -126,7 +154,8 @@ impl Cluster {
 impl Source for Cluster {
     async fn run(self, events: mpsc::UnboundedSender<Event>) -> Result<()> {
         sleep(random_up_to(START_SPREAD)).await;
-        let scope = Arc::new(Scope::new(self.forwarding));
+        let (forwarding, key_comes) = self.tunnels();
+        let scope = Arc::new(Scope::new(forwarding));
         let shared = Shared {
             report: Report::new(
                 events.clone(),
@@ -160,6 +189,7 @@ impl Source for Cluster {
             events.closed().await;
         };
         let pools = join_all(pools.into_iter().map(Watched::run));
+        let nodes = join(nodes, key_comes.map(|()| scope.watch_all()));
         let watches = join3(join(services.run(), slices.run()), nodes, pools);
         select(Box::pin(watches), Box::pin(report_synced)).await;
         Ok(())

@@ -36,8 +36,12 @@ impl Scope {
         if let Event::Applied(Object::Service(service)) = event
             && is_tunnelled(service, self.forwarding)
         {
-            self.nodes.send_if_modified(|nodes| std::mem::replace(nodes, Nodes::All) != Nodes::All);
+            self.watch_all();
         }
+    }
+
+    pub fn watch_all(&self) {
+        self.nodes.send_if_modified(|nodes| std::mem::replace(nodes, Nodes::All) != Nodes::All);
     }
 
     pub fn follow(&self) -> watch::Receiver<Nodes> {
