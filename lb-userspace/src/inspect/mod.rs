@@ -21,7 +21,7 @@ pub use flows::{Counts, End, Filter, Flow, Origins, Record, State, count, flows}
 pub use frontends::{Frontend, frontends};
 pub use maglev::{Departure, Evenness, Share, Spread, spreads};
 pub use rates::{Rate, Rates, ReasonRate, Sample, Sort, short};
-pub use reading::{FoundBackend, Owner, Reading};
+pub use reading::{FoundBackend, Owner, Reading, TunnelNodes};
 pub use select::Selector;
 pub use services::{Destination, Member, Pool, Port, Service, services};
 pub use status::{Fill, Found, Severity, Status};

@@ -1,13 +1,15 @@
 //! Reads the maps of Services and backends.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 use anyhow::Result;
 use lb_common::header::protocol;
 use lb_common::layout::{self, FrontendKind};
+use serde::Serialize;
 
 use super::Traffic;
-use crate::kernel::Tables;
+use crate::kernel::{Tables, is_own};
 use crate::model::ServiceName;
 use crate::plan::{BackendKey, Detail, FrontendKey, Scope, Snapshot, Standing};
 
@@ -24,6 +26,16 @@ pub struct Reading {
     pub source_ranges: BTreeMap<u32, BTreeSet<String>>,
     pub service_traffic: BTreeMap<u32, Traffic>,
     pub backend_traffic: BTreeMap<u32, Traffic>,
+    /// By address family: 4 or 6.
+    pub tunnel_nodes: BTreeMap<u8, TunnelNodes>,
+}
+
+/// Addresses of other nodes, and how many of them take packets out of tunnels.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TunnelNodes {
+    pub decapsulating: usize,
+    pub all: usize,
 }
 
 /// The owner of an index.
@@ -55,7 +67,24 @@ impl Reading {
         for &index in reading.backends.keys() {
             reading.backend_traffic.insert(index, tables.backend_traffic(index)?.into());
         }
+        let nodes = snapshot.details.iter().filter_map(|detail| match detail {
+            Detail::Peer(node) if !is_own(*node) => Some(*node),
+            _ => None,
+        });
+        reading.count_tunnel_nodes(nodes, &tables.tunnel_peers()?);
         Ok(reading)
+    }
+
+    pub fn count_tunnel_nodes(
+        &mut self,
+        nodes: impl Iterator<Item = IpAddr>,
+        decapsulating: &BTreeSet<IpAddr>,
+    ) {
+        for node in nodes {
+            let count = self.tunnel_nodes.entry(if node.is_ipv4() { 4 } else { 6 }).or_default();
+            count.all += 1;
+            count.decapsulating += usize::from(decapsulating.contains(&node));
+        }
     }
 
     /// Without counters.

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use lb_common::layout::{self, Forwarding};
 use serde::Serialize;
 
-use super::reading::{Owner, Reading};
+use super::reading::{Owner, Reading, TunnelNodes};
 use super::{Selector, Traffic};
 use crate::model::{ServiceName, forwarding_name};
 use crate::notation::{frontend_kind_name, protocol_name};
@@ -39,6 +39,9 @@ pub struct Port {
     /// Empty: all sources are allowed.
     pub source_ranges: Vec<String>,
     pub forwarding: &'static str,
+    /// With forwarding `auto`: other nodes, and those that are reached through tunnels.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tunnel_nodes: Option<TunnelNodes>,
     /// Backends in the whole cluster.
     pub cluster_pool: Pool,
     /// Backends on this node.
@@ -138,6 +141,7 @@ fn port(
     let any = frontends.first().map(|(_, frontend)| **frontend);
     let policy =
         |is_local: Option<u8>| if is_local.unwrap_or(0) != 0 { "Local" } else { "Cluster" };
+    let forwarding = Forwarding::of_number(any.map_or(0, |frontend| frontend.forwarding));
     let affinity = any.map(|frontend| frontend.affinity).filter(|seconds| *seconds > 0);
     Port {
         name: owner.port.clone(),
@@ -152,8 +156,9 @@ fn port(
             .source_ranges
             .get(&index)
             .map_or(Vec::new(), |ranges| ranges.iter().cloned().collect()),
-        forwarding: Forwarding::of_number(any.map_or(0, |frontend| frontend.forwarding))
-            .map_or("?", forwarding_name),
+        forwarding: forwarding.map_or("?", forwarding_name),
+        tunnel_nodes: (forwarding == Some(Forwarding::Auto))
+            .then(|| reading.tunnel_nodes.get(&owner.family).copied().unwrap_or_default()),
         cluster_pool: pool(reading, index, Scope::Cluster),
         local_pool: pool(reading, index, Scope::Local),
         traffic: reading.service_traffic.get(&index).copied().unwrap_or_default(),

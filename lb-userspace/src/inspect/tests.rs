@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use lb_common::header::protocol;
-use lb_common::layout::{FlowKind, FlowState, FrontendKind, Ticks};
+use lb_common::layout::{FlowKind, FlowState, Forwarding, FrontendKind, Ticks};
 
 use super::*;
 use crate::model::{
@@ -116,6 +116,26 @@ fn a_service_is_shown_with_its_frontends_policies_and_pools() {
     assert_eq!(slots as usize, web.cluster_pool.slots);
     assert_eq!(web.backends().count(), 3, "each once");
     assert_eq!(all[0].ports[0].cluster_pool, Pool::default());
+}
+
+#[test]
+fn a_service_that_uses_tunnels_where_it_can_is_shown_with_the_nodes_that_they_lead_to() {
+    let mut wanted = wanted();
+    for (key, port) in &mut wanted {
+        let auto = key.service.name == "web";
+        port.as_mut().unwrap().forwarding =
+            if auto { Forwarding::Auto } else { Forwarding::Masquerade };
+    }
+    let mut reading = read(wanted);
+    let tunnel_nodes = |reading: &Reading| {
+        let all = services(reading, &everything());
+        assert_eq!(all[0].ports[0].tunnel_nodes, None, "masqueraded to all");
+        all[1].ports[0].tunnel_nodes.unwrap()
+    };
+    assert_eq!(tunnel_nodes(&reading), TunnelNodes { decapsulating: 0, all: 0 });
+    let nodes = ["10.7.0.2", "10.7.0.3", "2001:db8::2"].map(|node| node.parse().unwrap());
+    reading.count_tunnel_nodes(nodes.into_iter(), &BTreeSet::from([nodes[1], nodes[2]]));
+    assert_eq!(tunnel_nodes(&reading), TunnelNodes { decapsulating: 1, all: 2 });
 }
 
 #[test]

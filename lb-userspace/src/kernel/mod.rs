@@ -72,4 +72,4 @@ pub use system_call::bpf;
 pub use tables::Tables;
 pub use transmit::Transmitter;
 pub use tunnel_keys::TunnelKeys;
-pub use tunnel_probes::TunnelProbes;
+pub use tunnel_probes::{TunnelProbes, is_own};

@@ -191,7 +191,7 @@ fn socket(v6: bool) -> io::Result<UdpSocket> {
 }
 
 /// Whether an address is this machine's: only those can be bound.
-fn is_own(address: IpAddr) -> bool {
+pub fn is_own(address: IpAddr) -> bool {
     UdpSocket::bind(SocketAddr::new(address, 0)).is_ok()
 }
 

@@ -7,7 +7,7 @@ use anyhow::Result;
 
 use super::options::Named;
 use crate::cli::output::{Row, some};
-use crate::inspect::{self, Port, Service, Traffic};
+use crate::inspect::{self, Port, Service, Traffic, TunnelNodes};
 
 pub const EXAMPLES: &str = "\
 Examples:
@@ -63,7 +63,7 @@ impl Row for Service {
             some(&self.each(|port| port.internal_traffic_policy.to_owned())),
             some(&self.each(|port| port.external_traffic_policy.to_owned())),
             some(&self.each(affinity)),
-            some(&self.each(|port| port.forwarding.to_owned())),
+            some(&self.each(forwarding)),
             traffic.forward_packets.to_string(),
             traffic.reverse_packets.to_string(),
             traffic.forward_bytes.to_string(),
@@ -86,6 +86,16 @@ impl Service {
             }
         }
         all
+    }
+}
+
+/// With the number of nodes that tunnels lead to: `auto (3/4 nodes)`.
+fn forwarding(port: &Port) -> String {
+    match port.tunnel_nodes {
+        Some(TunnelNodes { decapsulating, all }) => {
+            format!("{} ({decapsulating}/{all} nodes)", port.forwarding)
+        }
+        None => port.forwarding.to_owned(),
     }
 }
 

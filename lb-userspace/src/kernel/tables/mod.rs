@@ -13,7 +13,7 @@ use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, PerCpuValue
 use lb_common::family::{Address4, Address6, Family, V4, V6};
 use lb_common::layout::{
     self, Backend, Bitmap, Device, Flow, FlowBucket, FlowState, Host, NeighbourEvent, NetworkEpoch,
-    Pool, Reason, SlotPair, Ticks, Traffic, map,
+    Peer, Pool, Reason, SlotPair, Ticks, Traffic, map,
 };
 
 use super::details::{Details, unless_missing};
@@ -53,6 +53,8 @@ pub struct Tables {
     reasons: PerCpuArray<MapData, u64>,
     /// `None`: the maps are of an agent that did not know them; such maps are only read.
     neighbour_events: Option<PerCpuArray<MapData, u64>>,
+    /// `None`: as `neighbour_events`.
+    tunnel_peers: Option<HashMap<MapData, Plain<Peer>, u32>>,
     service_traffic: PerCpuArray<MapData, Plain<Traffic>>,
     backend_traffic: PerCpuArray<MapData, Plain<Traffic>>,
 }
@@ -96,6 +98,9 @@ impl Tables {
             swept_apart: true,
             reasons: map(map::REASONS)?.try_into()?,
             neighbour_events: unless_missing(map(map::NEIGHBOUR_EVENTS))?
+                .map(TryInto::try_into)
+                .transpose()?,
+            tunnel_peers: unless_missing(map(map::TUNNEL_PEERS))?
                 .map(TryInto::try_into)
                 .transpose()?,
             service_traffic: map(map::SERVICE_TRAFFIC)?.try_into()?,
@@ -235,6 +240,12 @@ impl Tables {
             .into_iter()
             .map(|event| Ok((event, events.get(&(event as u32), 0)?.iter().sum())))
             .collect()
+    }
+
+    /// Addresses of nodes that take packets out of tunnels, as probes show.
+    pub fn tunnel_peers(&self) -> Result<BTreeSet<IpAddr>> {
+        let keys = self.tunnel_peers.iter().flat_map(|peers| peers.keys());
+        keys.map(|key| Ok(key?.0.ip())).collect()
     }
 
     pub fn service_traffic(&self, index: u32) -> Result<Traffic> {
