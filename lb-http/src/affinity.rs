@@ -6,7 +6,9 @@
 
 use std::fmt::{self, Display, Write};
 use std::net::SocketAddr;
+use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use http::{HeaderMap, HeaderValue};
 use sha2::{Digest, Sha256};
 
@@ -55,6 +57,45 @@ impl Key {
         let digest: [u8; 32] = hash.finalize().into();
         let [a, b, c, d, e, f, g, h, ..] = digest;
         Token(u64::from_be_bytes([a, b, c, d, e, f, g, h]))
+    }
+}
+
+/// The keys of all balancers of a proxy. They can be replaced while the balancers are in use.
+#[derive(Clone)]
+pub struct Keys(Arc<ArcSwap<Vec<Key>>>);
+
+impl Keys {
+    /// The first one names endpoints in cookies; cookies with the names of the others are accepted, so that replacing
+    /// the first one moves no client. None: the default key.
+    pub fn set(&self, keys: Vec<Key>) {
+        let keys = if keys.is_empty() { vec![Key::default()] } else { keys };
+        self.0.store(Arc::new(keys));
+    }
+
+    pub(crate) fn load(&self) -> Arc<Vec<Key>> {
+        self.0.load_full()
+    }
+
+    pub(crate) fn are(&self, keys: &Arc<Vec<Key>>) -> bool {
+        Arc::ptr_eq(&self.0.load(), keys)
+    }
+
+    /// The endpoint's name in cookies.
+    pub fn token(&self, address: SocketAddr) -> Token {
+        // There is always a first one.
+        self.0.load().first().unwrap_or(&Key::default()).token(address)
+    }
+}
+
+impl Default for Keys {
+    fn default() -> Self {
+        Self(Arc::new(ArcSwap::from_pointee(vec![Key::default()])))
+    }
+}
+
+impl fmt::Debug for Keys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Keys(..)")
     }
 }
 

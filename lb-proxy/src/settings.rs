@@ -9,6 +9,7 @@ use lb_http::headers::Forwarding;
 use tokio::sync::mpsc;
 
 use crate::access_log;
+use crate::session_keys::SessionKeys;
 
 #[derive(Debug, Default)]
 pub struct Settings {
@@ -26,8 +27,9 @@ pub struct Settings {
     pub forwarding: Forwarding,
     /// The port of TLS as clients see it: where redirects lead to.
     pub tls_port: u16,
-    /// Slow start, ejection of endpoints that fail, and the key of affinity cookies.
+    /// Slow start, and ejection of endpoints that fail. The keys of affinity cookies are those of `session_keys`.
     pub balancing: balance::Settings,
+    pub session_keys: SessionKeys,
     pub limits: Limits,
     /// Threads that serve requests; 0: one for each CPU that the process may use.
     pub workers: usize,

@@ -37,7 +37,11 @@ pub(crate) struct Shared {
 
 impl Shared {
     /// An error says why there are no random numbers.
-    pub fn new(settings: Settings, config: watch::Receiver<Arc<Config>>) -> Result<Self, String> {
+    pub fn new(
+        mut settings: Settings,
+        config: watch::Receiver<Arc<Config>>,
+    ) -> Result<Self, String> {
+        settings.balancing.affinity_keys = settings.session_keys.affinity();
         let mut secret = [0; 32];
         getrandom::fill(&mut secret).map_err(|e| e.to_string())?;
         let now = Instant::now();
@@ -45,7 +49,7 @@ impl Shared {
             sources: Sources::new(&settings.limits),
             rates: Limiter::new(DEFAULT_CAPACITY, RandomState::new(), now),
             verified: Arc::new(Verified::new(secret)),
-            handshakes: Handshakes::new().map_err(|e| e.to_string())?,
+            handshakes: Handshakes::new(settings.session_keys.clone())?,
             balancers: Balancers::new(settings.balancing.clone(), config),
             settings,
         })

@@ -8,6 +8,7 @@ use serde_json::Value;
 
 /// A value other than the default for each setting. New settings must be added here.
 const VALUES: &[(&str, &str)] = &[
+    ("session-key-file", "/run/keys"),
     ("pin-path", "/sys/fs/bpf/other"),
     ("log", "debug"),
     ("log-format", "json"),

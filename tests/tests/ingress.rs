@@ -147,6 +147,32 @@ spec:
     wait_until("the mistake is reported", SOON, is_reported)?;
     ensure!(is_served());
 
+    // Passwords in a Secret, which the proxy sees because the Ingress names it.
+    let users = "ann:{SHA}W6ph5Mm5Pz8GgiULbPgzG37mj9g=";
+    let literal = format!("--from-literal=auth={users}");
+    network.kubectl(&["create", "secret", "generic", "users", &literal])?;
+    let annotations = "nginx.ingress.kubernetes.io/auth-type=basic";
+    let secret = "nginx.ingress.kubernetes.io/auth-secret=users";
+    network.kubectl(&["annotate", "ingress", "shop", annotations, secret])?;
+    // `ann` and `password`.
+    let with_password = ["Authorization: Basic YW5uOnBhc3N3b3Jk"];
+    let is_closed = || get(&network, &first, &[]).is_err();
+    wait_until("a password is asked for", SOON, is_closed)?;
+    let is_open = || get(&network, &first, &with_password).is_ok();
+    wait_until("the password is accepted", SOON, is_open)?;
+    let wrong = get(&network, &first, &["Authorization: Basic YW5uOndyb25n"]);
+    ensure!(wrong.is_err() && is_closed());
+    network.kubectl(&["delete", "secret", "users"])?;
+    wait_until("nobody has access without the Secret", SOON, || !is_open())?;
+    network.kubectl(&["annotate", "ingress", "shop", "nginx.ingress.kubernetes.io/auth-type-"])?;
+    network.kubectl(&[
+        "annotate",
+        "ingress",
+        "shop",
+        "nginx.ingress.kubernetes.io/auth-secret-",
+    ])?;
+    wait_until("no password is asked for", SOON, is_served)?;
+
     // A renewed certificate is used at once, without a restart.
     let renewed = network.certificate(HOST, "second")?;
     network.tls_secret("shop-tls", &renewed)?;

@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicI64, AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
 use super::settings::Settings;
-use crate::affinity::Token;
 use crate::stable_hash::StableHash;
 
 /// Microseconds since the balancer was made.
@@ -22,7 +21,6 @@ pub(super) const FULL_SHARE: u64 = 1 << 32;
 /// Counters are read and written without order between them: each only makes a choice better.
 pub(super) struct EndpointState {
     pub address: SocketAddr,
-    pub token: Token,
     /// Identity in consistent hashing.
     pub seed: u64,
     in_flight: AtomicU32,
@@ -35,10 +33,9 @@ pub(super) struct EndpointState {
 }
 
 impl EndpointState {
-    pub fn new(address: SocketAddr, settings: &Settings, ready_from: Option<Ticks>) -> Self {
+    pub fn new(address: SocketAddr, ready_from: Option<Ticks>) -> Self {
         Self {
             address,
-            token: settings.affinity_key.token(address),
             seed: seed(address),
             in_flight: AtomicU32::new(0),
             failures: AtomicU32::new(0),
@@ -129,11 +126,6 @@ impl Guard {
 
     pub fn address(&self) -> SocketAddr {
         self.0.address
-    }
-
-    /// Names the endpoint in affinity cookies.
-    pub fn token(&self) -> Token {
-        self.0.token
     }
 }
 

@@ -25,6 +25,7 @@ pub use pick::{Affinity, Pick};
 use set::Set;
 pub use settings::{Outcome, Settings, Status};
 
+use crate::affinity::Token;
 use crate::retry::{Budget, Failure, Retrying};
 use crate::upstream::Upstream;
 
@@ -42,7 +43,7 @@ pub struct Balancer {
 
 impl Balancer {
     pub fn new(settings: Arc<Settings>, upstream: &Upstream, now: Instant) -> Self {
-        let set = Set::default().replace(upstream, &settings, 0);
+        let set = Set::default().replace(upstream, settings.affinity_keys.load(), 0);
         let (changes, retries) = (Mutex::default(), Budget::default());
         Self { settings, epoch: now, set: ArcSwap::from_pointee(set), changes, retries }
     }
@@ -51,7 +52,7 @@ impl Balancer {
     pub fn update(&self, upstream: &Upstream, now: Instant) {
         let _changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
         let now = self.ticks(now);
-        let set = self.set.load().replace(upstream, &self.settings, now);
+        let set = self.set.load().replace(upstream, self.settings.affinity_keys.load(), now);
         set.bound_ejections(now);
         self.set.store(Arc::new(set));
     }
@@ -59,10 +60,25 @@ impl Balancer {
     /// Chooses an endpoint and counts a request in flight to it until the guard is dropped. `None`: there are no
     /// endpoints, or all were tried.
     pub fn choose(&self, pick: &Pick<'_>) -> Option<Guard> {
-        let set = self.set.load();
+        let mut set = self.set.load();
+        if pick.affinity.is_some() && !self.settings.affinity_keys.are(&set.keys) {
+            self.follow_keys();
+            set = self.set.load();
+        }
         let now = self.ticks(pick.now);
         pick.find(&set, now, self.settings.slow_start)
             .map(|endpoint| Guard::new(Arc::clone(endpoint)))
+    }
+
+    fn follow_keys(&self) {
+        let _changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        let set = self.set.load().named_by(self.settings.affinity_keys.load());
+        self.set.store(Arc::new(set));
+    }
+
+    /// Names the endpoint in affinity cookies.
+    pub fn token(&self, guard: &Guard) -> Token {
+        self.settings.affinity_keys.token(guard.address())
     }
 
     /// Reports how a request went, as soon as that is known; the guard may live longer. Requests that the client

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::endpoint::{EndpointState, Ticks};
-use super::settings::{Settings, Status};
-use crate::affinity::Token;
+use super::settings::Status;
+use crate::affinity::{Key, Token};
 use crate::upstream::{Endpoint, Upstream};
 
 #[derive(Default)]
@@ -17,14 +17,16 @@ pub(super) struct Set {
     /// Their identities in consistent hashing, side by side: each request by hash reads all of them.
     pub seeds: Box<[u64]>,
     draining: Box<[Arc<EndpointState>]>,
-    /// Both kinds of endpoints, in the order of their tokens.
-    by_token: Box<[Arc<EndpointState>]>,
+    /// The names of both kinds of endpoints in cookies, by each key, in order.
+    by_token: Box<[(Token, Arc<EndpointState>)]>,
+    /// The keys of `by_token`.
+    pub keys: Arc<Vec<Key>>,
 }
 
 impl Set {
     /// The next set. An endpoint that is new starts slowly if it joins one that stays: if there is none, it would
     /// only leave requests to others that start slowly too.
-    pub fn replace(&self, upstream: &Upstream, settings: &Settings, now: Ticks) -> Self {
+    pub fn replace(&self, upstream: &Upstream, keys: Arc<Vec<Key>>, now: Ticks) -> Self {
         let addresses = |endpoints: &[Endpoint]| -> BTreeSet<SocketAddr> {
             endpoints.iter().map(|endpoint| endpoint.address).collect()
         };
@@ -32,27 +34,46 @@ impl Set {
         let draining = &addresses(&upstream.draining) - &ready;
 
         let known: HashMap<_, _> =
-            self.by_token.iter().map(|endpoint| (endpoint.address, endpoint)).collect();
+            self.all().map(|endpoint| (endpoint.address, endpoint)).collect();
         let joins = self.endpoints.iter().any(|endpoint| ready.contains(&endpoint.address));
         let ready_from = joins.then_some(now);
         let keep = |address: SocketAddr| match known.get(&address) {
             Some(endpoint) => Arc::clone(endpoint),
-            None => Arc::new(EndpointState::new(address, settings, ready_from)),
+            None => Arc::new(EndpointState::new(address, ready_from)),
         };
-        Self::new(ready.into_iter().map(keep).collect(), draining.into_iter().map(keep).collect())
+        let ready = ready.into_iter().map(keep).collect();
+        Self::new(ready, draining.into_iter().map(keep).collect(), keys)
     }
 
-    fn new(endpoints: Box<[Arc<EndpointState>]>, draining: Box<[Arc<EndpointState>]>) -> Self {
+    /// The same endpoints under other keys.
+    pub fn named_by(&self, keys: Arc<Vec<Key>>) -> Self {
+        Self::new(self.endpoints.clone(), self.draining.clone(), keys)
+    }
+
+    fn new(
+        endpoints: Box<[Arc<EndpointState>]>,
+        draining: Box<[Arc<EndpointState>]>,
+        keys: Arc<Vec<Key>>,
+    ) -> Self {
         let seeds = endpoints.iter().map(|endpoint| endpoint.seed).collect();
-        let mut by_token: Box<[_]> = endpoints.iter().chain(&draining).map(Arc::clone).collect();
-        by_token.sort_by_key(|endpoint| endpoint.token);
-        Self { endpoints, seeds, draining, by_token }
+        let mut set = Self { endpoints, seeds, draining, by_token: Box::default(), keys };
+        let names = |endpoint: &Arc<EndpointState>| {
+            let names = set.keys.iter().map(|key| key.token(endpoint.address));
+            names.map(|name| (name, Arc::clone(endpoint))).collect::<Vec<_>>()
+        };
+        let mut by_token: Box<[_]> = set.all().flat_map(names).collect();
+        by_token.sort_by_key(|(token, _)| *token);
+        set.by_token = by_token;
+        set
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Arc<EndpointState>> {
+        self.endpoints.iter().chain(&self.draining)
     }
 
     pub fn find(&self, token: Token) -> Option<&Arc<EndpointState>> {
-        let position =
-            self.by_token.binary_search_by_key(&token, |endpoint| endpoint.token).ok()?;
-        Some(&self.by_token[position])
+        let position = self.by_token.binary_search_by_key(&token, |(name, _)| *name).ok()?;
+        Some(&self.by_token[position].1)
     }
 
     /// Whether one more endpoint can be ejected, and this one is in use and not ejected.
@@ -88,6 +109,6 @@ impl Set {
                 .is_ejected(now)
                 .then(|| Duration::from_micros((endpoint.ready_from() - now) as u64)),
         };
-        self.endpoints.iter().chain(&self.draining).map(status).collect()
+        self.all().map(status).collect()
     }
 }

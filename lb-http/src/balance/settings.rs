@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::affinity::Key;
+use crate::affinity::Keys;
 
 /// The same for all upstreams of a proxy.
 #[derive(Clone, Debug)]
@@ -16,7 +16,7 @@ pub struct Settings {
     pub ejection: Duration,
     pub longest_ejection: Duration,
     /// Names endpoints in cookies.
-    pub affinity_key: Key,
+    pub affinity_keys: Keys,
 }
 
 impl Default for Settings {
@@ -26,7 +26,7 @@ impl Default for Settings {
             failures: 5,
             ejection: Duration::from_secs(10),
             longest_ejection: Duration::from_secs(300),
-            affinity_key: Key::default(),
+            affinity_keys: Keys::default(),
         }
     }
 }

@@ -37,7 +37,7 @@ pub(crate) struct Got {
     pub guard: Guard,
     /// Whether the endpoint that the client's cookie names was tried and failed.
     pub tried: Vec<SocketAddr>,
-    /// Names the endpoint of the route in the affinity cookie, if one has replied.
+    /// Names the endpoint of the route in the affinity cookie, if the route has one.
     pub token: Option<Token>,
 }
 
@@ -123,7 +123,7 @@ pub(crate) async fn forward(
                     }
                     tried.pop();
                 }
-                let token = Some(guard.token());
+                let token = policy.affinity.as_ref().map(|_| endpoints.balancer.token(&guard));
                 return Ok(Got { response, lease, guard, tried, token });
             }
             Attempt::Failed(failed) => {

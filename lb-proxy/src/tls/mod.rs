@@ -2,6 +2,7 @@
 
 pub(crate) mod client;
 pub(crate) mod server;
+mod tickets;
 
 use std::sync::Arc;
 

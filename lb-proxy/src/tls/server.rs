@@ -23,10 +23,12 @@ use tokio::net::TcpStream;
 use tokio_rustls::StartHandshake;
 use tokio_rustls::server::TlsStream;
 
+use super::tickets::Tickets;
 use super::{ClientTls, Protocol, host_tls};
 use crate::config::{Config, HostTls};
 use crate::io::Prefixed;
 use crate::metrics::Handshake;
+use crate::session_keys::SessionKeys;
 
 /// What all handshakes have in common.
 #[derive(Debug)]
@@ -48,15 +50,15 @@ const MOST_HELLO: usize = 16 << 10;
 const UNRECOGNIZED_NAME: [u8; 7] = [21, 3, 3, 0, 2, 2, 112];
 
 impl Handshakes {
-    pub fn new() -> Result<Self, rustls::Error> {
+    pub fn new(keys: SessionKeys) -> Result<Self, String> {
         let provider = Arc::new(ring::default_provider());
-        // Its key changes every six hours, and is known to this process only.
-        let ticketer = ring::Ticketer::new()?;
+        let tickets = Tickets::new(keys).map_err(|e| e.to_string())?;
         let mut plain = ServerConfig::builder_with_provider(provider.clone())
-            .with_safe_default_protocol_versions()?
+            .with_safe_default_protocol_versions()
+            .map_err(|e| e.to_string())?
             .with_no_client_auth()
             .with_cert_resolver(Arc::new(NoKey));
-        finish(&mut plain, Some(ticketer));
+        finish(&mut plain, Some(Arc::new(tickets)));
         Ok(Self { provider, plain })
     }
 

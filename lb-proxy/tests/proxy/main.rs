@@ -13,6 +13,7 @@ mod http2_attacks;
 mod limits;
 mod policies;
 mod proxy_protocol;
+mod replicas;
 mod retries;
 mod shutdown;
 mod smuggling;

@@ -24,15 +24,15 @@ use crate::world::{
     terminate, upstream, wait_until,
 };
 
-type Pair = (String, String);
-type TlsClient = Client<StreamOwned<ClientConnection, TcpStream>>;
+pub type Pair = (String, String);
+pub type TlsClient = Client<StreamOwned<ClientConnection, TcpStream>>;
 
 /// A client that trusts these certificates.
 fn trusting(roots: &[&Pair], own: Option<&Pair>) -> Arc<ClientConfig> {
     trusting_with(roots, own, rustls::ALL_VERSIONS)
 }
 
-fn trusting_with(
+pub fn trusting_with(
     roots: &[&Pair],
     own: Option<&Pair>,
     versions: &[&'static SupportedProtocolVersion],
@@ -57,7 +57,7 @@ fn trusting_with(
 }
 
 /// Completes a handshake for a name.
-fn connect(
+pub fn connect(
     to: SocketAddr,
     config: &Arc<ClientConfig>,
     name: &str,

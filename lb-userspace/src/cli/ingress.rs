@@ -84,6 +84,7 @@ pub fn run(options: &Options, configuration: Configuration, level: Level) -> Res
         namespace: settings.watch_namespace.clone(),
         proxy: proxy_settings(settings)?,
         listeners,
+        session_key_file: settings.session_key_file.clone(),
         status: status_options(settings),
         control_socket: settings.control_socket.clone(),
         healthz: settings.ingress_healthz_bind_address.0,

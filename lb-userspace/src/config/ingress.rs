@@ -1,6 +1,7 @@
 //! The settings of `millrace ingress`: a part of the one list in `declared`.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use clap::{ArgAction, Args, ValueEnum};
 use ipnet::IpNet;
@@ -145,6 +146,15 @@ pub struct IngressSettings {
     /// Format of the access log on stdout
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t)]
     pub access_log: AccessLog,
+
+    /// File with the keys of TLS session tickets and affinity cookies, for several proxies [default: keys of its own]
+    ///
+    /// One key in each line, of at least 32 characters, as `openssl rand -base64 32` prints. Proxies with the same file
+    /// resume each other's sessions and know each other's cookies, also after an upgrade. The first key is used, the
+    /// others are accepted: to replace the key, put a new one in front, and remove the old one after twelve hours. A
+    /// change is noticed within ten seconds, and so is a file that did not exist at the start.
+    #[arg(long, value_name = "FILE")]
+    pub session_key_file: Option<PathBuf>,
 
     /// Threads that serve requests [default: one for each CPU that the process may use]
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..=1024))]

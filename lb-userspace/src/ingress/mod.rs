@@ -19,6 +19,7 @@ mod names;
 pub mod offline;
 pub mod parent;
 pub mod replay;
+mod session_keys;
 mod snapshot;
 pub mod status;
 
@@ -77,6 +78,7 @@ pub struct Options {
     /// Without its listeners.
     pub proxy: lb_proxy::Settings,
     pub listeners: Listeners,
+    pub session_key_file: Option<PathBuf>,
     /// `None`: the status is not written.
     pub status: Option<status::Options>,
     pub control_socket: String,
@@ -92,6 +94,9 @@ pub async fn run(options: Options) -> Result<()> {
     raise_file_limit();
     let mut ending = Ending::new()?;
     let mut parent = options.parent.as_ref().map(parent::follow).transpose()?;
+    if let Some(path) = options.session_key_file.clone() {
+        session_keys::follow(path, options.proxy.session_keys.clone())?;
+    }
     let control_address = control::address(&options.control_socket)
         .with_context(|| format!("--control-socket {}", options.control_socket))?;
     let metrics = Arc::new(Metrics::new());

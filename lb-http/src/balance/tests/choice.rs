@@ -5,6 +5,7 @@ use std::thread;
 use proptest::prelude::*;
 
 use super::*;
+use crate::affinity::{Key, Keys};
 
 #[test]
 fn nothing_is_chosen_of_nothing() {
@@ -150,4 +151,39 @@ proptest! {
         }
         prop_assert_eq!(tried.len(), usize::from(count));
     }
+}
+
+/// Replacing the key moves no client: its cookie is known by the old one until it gets one of the new.
+#[test]
+fn cookies_of_a_former_key_lead_to_their_endpoint() {
+    let keys = Keys::default();
+    let settings = Settings { affinity_keys: keys.clone(), ..Settings::default() };
+    let world = World::with(settings, [1, 2, 3]);
+    let (old, new) = (Key::from_secret(b"old"), Key::from_secret(b"new"));
+    let endpoint = |key: &Key| {
+        let affinity = Affinity { token: key.token(address(2)), keep_on_failure: false };
+        let count = (0..64).filter(|random| {
+            let pick = Pick {
+                now: world.now,
+                random: mix(*random),
+                hash: None,
+                affinity: Some(affinity),
+                tried: &[],
+            };
+            world.balancer.choose(&pick).unwrap().address() == address(2)
+        });
+        count.count() == 64
+    };
+    keys.set(vec![old.clone()]);
+    assert!(endpoint(&old) && !endpoint(&new));
+    keys.set(vec![new.clone(), old.clone()]);
+    assert!(endpoint(&old) && endpoint(&new));
+    let pick = Pick { now: world.now, random: 0, hash: None, affinity: None, tried: &[] };
+    let guard = world.balancer.choose(&pick).unwrap();
+    assert_eq!(world.balancer.token(&guard), new.token(guard.address()));
+    // Also after the endpoints have changed.
+    world.update([2, 3, 4]);
+    assert!(endpoint(&old) && endpoint(&new));
+    keys.set(vec![new.clone()]);
+    assert!(!endpoint(&old) && endpoint(&new));
 }

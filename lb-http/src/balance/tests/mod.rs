@@ -91,7 +91,7 @@ impl World {
     }
 
     fn token(&self, number: u16) -> crate::affinity::Token {
-        Settings::default().affinity_key.token(address(number))
+        Settings::default().affinity_keys.token(address(number))
     }
 
     /// So many requests to the endpoint fail in a row.
