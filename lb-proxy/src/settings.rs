@@ -78,6 +78,9 @@ pub struct Limits {
     pub idle: Duration,
     /// Between two reads of a request's body, until the endpoint has replied.
     pub body_stall: Duration,
+    /// How long the body of a request with `Expect: 100-continue` is kept back. RFC 9110 (10.1.1) has clients not wait
+    /// forever, and endpoints of HTTP/1.0 know no interim responses.
+    pub expectation: Duration,
     /// A client that has not taken any octet of its responses. As long as nginx waits.
     pub reader_stall: Duration,
     /// A request's head, also one of HTTP/2 after decompression. Cookies and tokens make up 16 KiB in practice.
@@ -135,6 +138,7 @@ impl Default for Limits {
             head: Duration::from_secs(10),
             idle: Duration::from_secs(75),
             body_stall: Duration::from_secs(60),
+            expectation: Duration::from_secs(1),
             reader_stall: Duration::from_secs(60),
             head_bytes: 32 << 10,
             headers: 100,

@@ -25,10 +25,6 @@ pub(crate) enum NoHead {
     ClientTimeout,
 }
 
-/// How long the body of a request with `Expect: 100-continue` is kept back. RFC 9110 (10.1.1) has clients not wait
-/// forever, and endpoints of HTTP/1.0 know no interim responses.
-const EXPECTATION: Duration = Duration::from_secs(1);
-
 pub(crate) async fn send(
     lease: &mut Lease,
     mut request: Request<RequestBody>,
@@ -37,7 +33,13 @@ pub(crate) async fn send(
     timeouts: &Timeouts,
     limits: &Limits,
 ) -> Result<Response<Incoming>, NoHead> {
-    if let Some(gate) = gate.cloned() {
+    if let Some(gate) = gate
+        && lease.is_http2()
+    {
+        // Interim responses of HTTP/2 are not seen. The endpoint's window keeps back what it does not want.
+        gate.open();
+        source.open();
+    } else if let Some(gate) = gate.cloned() {
         hyper::ext::on_informational(&mut request, move |response| {
             if response.status() == StatusCode::CONTINUE {
                 gate.open();
@@ -46,12 +48,12 @@ pub(crate) async fn send(
     }
     let begun = Instant::now();
     let first = match gate {
-        Some(gate) if !gate.is_open() => EXPECTATION,
+        Some(gate) if !gate.is_open() => limits.expectation,
         _ => timeouts.read.min(timeouts.send).min(limits.body_stall),
     };
     let mut timer = pin!(sleep(first));
     let mut send = pin!(lease.send(request));
-    let mut is_gate_open = gate.is_none();
+    let mut is_gate_open = gate.is_none_or(|gate| gate.is_open());
     loop {
         let opened = async {
             match gate {

@@ -10,6 +10,7 @@ mod world;
 mod forwarding;
 mod http2;
 mod http2_attacks;
+mod interim;
 mod limits;
 mod policies;
 mod proxy_protocol;

@@ -283,16 +283,3 @@ fn an_early_response_ends_the_request() {
     assert!(client.try_response().is_none());
     assert_eq!(endpoint.count(), 1);
 }
-
-#[test]
-fn a_flood_of_interim_responses_is_cut_off() {
-    let endpoint = Endpoint::start(|_, stream| {
-        while stream.write_all(b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n").is_ok() {}
-        Then::Close
-    });
-    let world = World::start(config(&[endpoint.address]));
-    let mut client = Client::connect(world.http());
-    client.send("POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 0\r\n\r\n");
-    assert_eq!(client.response().status, 502);
-    assert_eq!(endpoint.count(), 1);
-}
