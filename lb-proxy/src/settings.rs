@@ -110,6 +110,11 @@ pub struct Limits {
     pub connection_buffer: u32,
     /// The sum of `connection_buffer` of one source. Connections beyond it get 64 KiB, the least that HTTP/2 allows.
     pub source_buffer: usize,
+    /// Responses that one worker compresses at the same time. Each takes up to half a MiB as long as it lasts, and a
+    /// client decides how long that is. Further ones are sent as they are.
+    pub compressions: usize,
+    /// Of these, those for one source.
+    pub compressions_per_source: usize,
     /// Unused connections to one endpoint that a worker keeps.
     pub idle_upstreams: usize,
     /// How long an unused connection to an endpoint is kept. Shorter than servers keep theirs: Node.js closes after
@@ -152,6 +157,8 @@ impl Default for Limits {
             stream_window: 256 << 10,
             connection_buffer: 512 << 10,
             source_buffer: 64 << 20,
+            compressions: 128,
+            compressions_per_source: 32,
             idle_upstreams: 128,
             upstream_idle: Duration::from_secs(50),
             upstream_streams: 100,

@@ -17,6 +17,7 @@ use crate::access_log::{Batch, Entry};
 use crate::client::{Client, Order};
 use crate::config::Config;
 use crate::limits::Sources;
+use crate::limits::shares::Shares;
 use crate::limits::verifications::Verifications;
 use crate::metrics::{Listener, OwnerCounters, WorkerCounters, add};
 use crate::routes::{Known, Routes};
@@ -70,6 +71,8 @@ pub(crate) struct Worker {
     random: Cell<u64>,
     is_draining: Cell<bool>,
     pub verifications: Verifications,
+    /// Responses that are being compressed.
+    pub compressions: Shares,
     /// Connections that were accepted and are not yet clients.
     arriving: Cell<usize>,
     /// Connections that are forwarded without being decrypted.
@@ -112,6 +115,7 @@ impl Worker {
         config: Arc<Config>,
         seed: u64,
     ) -> Rc<Self> {
+        let limits = &shared.settings.limits;
         Rc::new(Self {
             upstreams: Upstreams::default(),
             clients: RefCell::default(),
@@ -123,6 +127,7 @@ impl Worker {
             random: Cell::new(seed | 1),
             is_draining: Cell::new(false),
             verifications: Verifications::default(),
+            compressions: Shares::new(limits.compressions, limits.compressions_per_source),
             arriving: Cell::new(0),
             passed: Cell::new(0),
             shared,

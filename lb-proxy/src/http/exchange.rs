@@ -358,9 +358,12 @@ fn deliver(got: Got, mut record: Record, shared: Shared) -> Response<ResponseBod
                 && compress::is_compressible(&shared.method, status, &parts.headers, length)
             {
                 compress::vary(&mut parts.headers);
-                if let Some(coding) = coding {
+                let share = || record.client.worker.compressions.take(record.address);
+                if let Some(coding) = coding
+                    && let Some(share) = share()
+                {
                     compress::describe(&mut parts.headers, coding);
-                    body.compress(coding);
+                    body.compress(coding, share);
                 }
             }
             body

@@ -16,6 +16,7 @@ use tokio::time::{Sleep, sleep};
 
 use super::compress::Compressor;
 use super::record::Record;
+use crate::limits::shares::Share;
 use crate::metrics::UpstreamError;
 use crate::outgoing::{Chunk, Reader};
 use crate::upstream::Lease;
@@ -50,6 +51,8 @@ pub(crate) struct EndpointBody {
 /// How far a compressed body is.
 struct Compressed {
     compressor: Compressor,
+    /// Held as long as the compressor takes memory.
+    _share: Share,
     /// They come after what is left of the body.
     trailers: Option<Frame<Bytes>>,
     is_finished: bool,
@@ -95,9 +98,11 @@ impl EndpointBody {
         body
     }
 
-    pub fn compress(&mut self, coding: Coding) {
+    pub fn compress(&mut self, coding: Coding, share: Share) {
         let compressor = Compressor::new(coding);
-        self.compressed = Some(Compressed { compressor, trailers: None, is_finished: false });
+        let compressed =
+            Compressed { compressor, _share: share, trailers: None, is_finished: false };
+        self.compressed = Some(compressed);
     }
 
     fn poll_compressed(

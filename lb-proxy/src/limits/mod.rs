@@ -1,7 +1,8 @@
 //! What clients may take: connections, requests and memory in [`sources`], time in [`patience`], passwords in
-//! [`verifications`].
+//! [`verifications`], and what else is costly in [`shares`].
 
 pub(crate) mod patience;
+pub(crate) mod shares;
 mod sources;
 pub(crate) mod verifications;
 

@@ -1,19 +1,23 @@
 //! Passwords that are being verified. Anyone can send one, and each takes a processor for up to a second.
 
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::task::{JoinHandle, spawn_blocking};
 
-use super::network;
+use super::shares::Shares;
 
-/// Those of one worker, running or waiting, with the networks that they come from.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Verifications(Arc<Mutex<Vec<u64>>>);
+/// Those of one worker, running or waiting.
+#[derive(Clone, Debug)]
+pub(crate) struct Verifications(Shares);
 
 const MOST: usize = 16;
-/// One source must leave room for the others.
 const MOST_PER_SOURCE: usize = 8;
+
+impl Default for Verifications {
+    fn default() -> Self {
+        Self(Shares::new(MOST, MOST_PER_SOURCE))
+    }
+}
 
 impl Verifications {
     /// Verifies on another thread. `None`: there are too many already. It counts until it has ended, even if the
@@ -23,46 +27,18 @@ impl Verifications {
         source: IpAddr,
         verify: impl FnOnce() -> T + Send + 'static,
     ) -> Option<JoinHandle<T>> {
-        let counted = self.count(network(source))?;
+        let share = self.0.take(source)?;
         Some(spawn_blocking(move || {
             let result = verify();
-            drop(counted);
+            drop(share);
             result
         }))
-    }
-
-    fn count(&self, network: u64) -> Option<Counted> {
-        let mut running = self.lock();
-        let of_source = running.iter().filter(|other| **other == network).count();
-        if running.len() >= MOST || of_source >= MOST_PER_SOURCE {
-            return None;
-        }
-        running.push(network);
-        Some(Counted { verifications: self.clone(), network })
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<u64>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-struct Counted {
-    verifications: Verifications,
-    network: u64,
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        let mut running = self.verifications.lock();
-        if let Some(position) = running.iter().position(|network| *network == self.network) {
-            running.swap_remove(position);
-        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc;
+    use std::sync::{Arc, Mutex, mpsc};
 
     use super::*;
 
@@ -86,7 +62,7 @@ mod tests {
             let last = verify(other).unwrap();
             drop(end);
             last.await.unwrap();
-            while !verifications.lock().is_empty() {
+            while !verifications.0.are_all_free() {
                 tokio::task::yield_now().await;
             }
         });

@@ -16,7 +16,7 @@ use crate::client::Client;
 use crate::endpoint::{Endpoint, Then, respond};
 use crate::http2::{body, connect, endpoint, get, run};
 use crate::http2_attacks::{DATA, HEADERS, Raw, WINDOW_UPDATE};
-use crate::world::{HOST, PATIENCE, World, config, protocol_config, wait_until};
+use crate::world::{HOST, PATIENCE, World, config, policy_config, protocol_config, wait_until};
 
 /// A client whose windows are this large from the beginning, and never grow.
 async fn connect_with_window(to: SocketAddr, octets: u32) -> SendRequest<Bytes> {
@@ -253,4 +253,41 @@ fn a_flood_of_tiny_frames_ends_the_connection() {
         }
         assert!(sent < 512 << 10, "no limit");
     });
+}
+
+/// A compressor takes half a MiB as long as the client likes.
+#[test]
+fn compressed_responses_that_are_not_taken_are_bounded_for_each_source() {
+    let endpoint = Endpoint::start(|_, stream| {
+        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\n");
+        while stream.write_all(b"all work and no play makes jack a dull boy\n").is_ok() {}
+        Then::Close
+    });
+    let policy = Policy { compress: true, ..Policy::default() };
+    let world = World::with(policy_config(&[endpoint.address], policy), |settings| {
+        settings.forwarding.trusted = vec!["127.0.0.0/8".parse().unwrap()];
+        settings.limits.compressions_per_source = 3;
+        settings.limits.compressions = 4;
+    });
+    let get = |source: &str| {
+        let mut client = Client::connect(world.http());
+        client.send(format!(
+            "GET / HTTP/1.1\r\nHost: {HOST}\r\nAccept-Encoding: br\r\nX-Forwarded-For: {source}\r\n\r\n"
+        ));
+        let head = client.head().unwrap().to_lowercase();
+        assert!(
+            head.starts_with("http/1.1 200 ") && head.contains("vary: accept-encoding"),
+            "{head}"
+        );
+        (client, head.contains("content-encoding: br"))
+    };
+    let mut attacker: Vec<_> = (0..5).map(|_| get("192.0.2.1")).collect();
+    let is_compressed: Vec<_> = attacker.iter().map(|(_, is_compressed)| *is_compressed).collect();
+    assert_eq!(is_compressed, [true, true, true, false, false]);
+    let (other, is_compressed) = get("192.0.2.2");
+    assert!(is_compressed);
+    assert!(!get("192.0.2.3").1);
+    drop(other);
+    attacker.clear();
+    wait_until("free compressors", || get("192.0.2.3").1);
 }
