@@ -7,24 +7,39 @@ pub const HEADERS: usize = 128;
 /// The UDP port of the benchmark's sink, which only receives.
 pub const SINK_PORT: u16 = 5300;
 
+/// Maximum number of [`End`]s.
+pub const MAX_ENDS: usize = 1 << 19;
+
+/// What a packet takes from the list of ends: the last four octets of an address, and a port, in
+/// host order.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct End {
+    pub address: u32,
+    pub port: u32,
+}
+
 /// The original packet, and how its client varies.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Template {
     pub headers: [u64; HEADERS / 8],
-    /// Offset of the last four octets of the client's address.
+    /// Offset of the last four octets of the address that varies.
     pub address_offset: u32,
     pub port_offset: u32,
     /// Client addresses start here (host order of the last four octets).
     pub first_address: u32,
     /// Number of clients minus 1. The number of clients is a power of two.
     pub client_mask: u32,
+    /// Not 0: address and port are those of the list of ends, which has one for each client.
+    pub listed: u32,
+    pub reserved: u32,
 }
 
-const _: () = assert!(size_of::<Template>() == HEADERS + 16);
+const _: () = assert!(size_of::<Template>() == HEADERS + 24);
 
 /// Ports per client address.
-const PORTS: u32 = 1 << 14;
+pub const PORTS: u32 = 1 << 14;
 /// The first port of each client address.
 pub const FIRST_PORT: u32 = 40_000;
 
@@ -35,10 +50,16 @@ impl Template {
     /// an odd factor permutes the numbers below a power of two.
     #[inline(always)]
     pub fn client(&self, number: u32) -> (u32, u16) {
-        let client = number.wrapping_mul(0x9e37_79b1) & self.client_mask;
+        let client = permuted(number) & self.client_mask;
         let address = self.first_address.wrapping_add(client / PORTS);
         (address, (FIRST_PORT + client % PORTS) as u16)
     }
+}
+
+/// A permutation of the numbers below any power of two, of which it is to be reduced.
+#[inline(always)]
+pub fn permuted(number: u32) -> u32 {
+    number.wrapping_mul(0x9e37_79b1)
 }
 
 #[cfg(test)]
@@ -56,6 +77,8 @@ mod tests {
             port_offset: 0,
             first_address: 0x0a00_0000,
             client_mask: (1 << 16) - 1,
+            listed: 0,
+            reserved: 0,
         };
         let clients: HashSet<_> = (0..1 << 16).map(|number| template.client(number)).collect();
         assert_eq!(clients.len(), 1 << 16);

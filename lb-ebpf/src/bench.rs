@@ -13,10 +13,14 @@ use aya_ebpf::btf_maps::{Array, PerCpuArray, ProgramArray};
 use aya_ebpf::helpers::bpf_redirect;
 use aya_ebpf::macros::{btf_map, classifier, xdp};
 use aya_ebpf::programs::{TcContext, XdpContext};
-use lb_common::bench::{HEADERS, SINK_PORT, Template};
+use lb_common::bench::{End, HEADERS, MAX_ENDS, SINK_PORT, Template};
 
 #[btf_map]
 static TEMPLATE: Array<Template, 1> = Array::new();
+
+/// Addresses and ports for templates that are not made from a client's number.
+#[btf_map]
+static ENDS: Array<End, MAX_ENDS> = Array::new();
 
 /// The number of the next packet.
 #[btf_map]
@@ -116,7 +120,15 @@ fn restore(start: usize, end: usize) -> bool {
         *sequence += 1;
         *sequence as u32
     };
-    let (address, port) = template.client(number);
+    let (address, port) = if template.listed == 0 {
+        template.client(number)
+    } else {
+        // In the order of the list, so that the next ones are in the cache.
+        match ENDS.get(number & template.client_mask) {
+            Some(end) => (end.address, end.port as u16),
+            None => return false,
+        }
+    };
     let address_at = start + (template.address_offset as usize & (HEADERS - 1));
     let port_at = start + (template.port_offset as usize & (HEADERS - 1));
     // SAFETY: within the packet, each by the check before it; the verifier accepts unaligned writes

@@ -1,20 +1,22 @@
 //! The benchmarks' BPF object, which generates packets from templates.
 
 use aya::Pod;
-use lb_common::bench::{HEADERS, Template};
+use lb_common::bench::{End, HEADERS, Template};
 
 use crate::packet::Packet;
 
 /// Empty if the tests were built without it.
 pub static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("MILLRACE_BENCH_OBJECT"));
 
-/// For the map of templates.
+/// For maps.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
-pub struct Plain(pub Template);
+pub struct Plain<T>(pub T);
 
 // SAFETY: `repr(C)` integers without padding, asserted beside `Template`.
-unsafe impl Pod for Plain {}
+unsafe impl Pod for Plain<Template> {}
+// SAFETY: two integers.
+unsafe impl Pod for Plain<End> {}
 
 /// The position of the client in a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,5 +48,14 @@ pub fn template(packet: &Packet, side: Side, clients: u32) -> Template {
         port_offset: port as u32,
         first_address: u32::from_be_bytes(octets),
         client_mask: clients - 1,
+        listed: 0,
+        reserved: 0,
     }
+}
+
+/// Makes a template whose source address and destination port are those of the list of ends, which
+/// has this number of elements, a power of two: replies of backends to SNAT ports.
+pub fn template_of_list(packet: &Packet, ends: u32) -> Template {
+    let Template { port_offset, .. } = template(packet, Side::Destination, ends);
+    Template { port_offset, listed: 1, ..template(packet, Side::Source, ends) }
 }

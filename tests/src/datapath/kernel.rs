@@ -187,11 +187,15 @@ impl KernelWorld {
         self.surroundings.host.enter(|| checksum_complete::stays_right(program, frame, &context))
     }
 
+    /// Calls a function in the namespace of the devices.
+    pub fn enter<T: Send>(&self, function: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+        self.surroundings.host.enter(function)
+    }
+
     /// Runs a program for a packet that has arrived on the first device.
     fn run_program(&mut self, hook: Hook, frame: &[u8], segment: u32) -> Result<(u32, Vec<u8>)> {
-        let (xdp, tc) = (xdp_context(frame.len() as u32), tc_context(segment));
-        let context: &[u8] = if hook == Hook::Forward { &xdp } else { &tc };
-        let mut left = context.to_vec();
+        let context = context(hook, frame, segment);
+        let mut left = context.clone();
         let mut out = vec![0; frame.len() + 256];
         let data_plane = &mut self.data_plane;
         // The kernel looks up the context's device in the caller's namespace.
@@ -199,7 +203,7 @@ impl KernelWorld {
             let options = TestRunOptions {
                 data_in: Some(frame),
                 data_out: Some(&mut out),
-                ctx_in: Some(context),
+                ctx_in: Some(&context),
                 ctx_out: Some(&mut left),
                 ..TestRunOptions::default()
             };
@@ -247,6 +251,14 @@ const XDP_DATA: usize = 0;
 const XDP_DATA_END: usize = 4;
 const XDP_DEVICE: usize = 12;
 const XDP_SIZE: usize = 24;
+
+/// The context of a packet that has arrived on the first device.
+pub fn context(hook: Hook, frame: &[u8], segment: u32) -> Vec<u8> {
+    match hook {
+        Hook::Forward => xdp_context(frame.len() as u32),
+        Hook::Stack | Hook::AfterXdp | Hook::Workload | Hook::Reverse => tc_context(segment),
+    }
+}
 
 fn xdp_context(length: u32) -> Vec<u8> {
     let mut context = vec![0; XDP_SIZE];

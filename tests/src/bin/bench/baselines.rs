@@ -4,11 +4,12 @@ use anyhow::Result;
 use lb_common::bench::Template;
 use tests::datapath::Hook;
 use tests::figures::Sample;
+use tests::generator::{Side, template};
 use tests::packet::Packet;
 
 use super::case::{Case, Kind};
 use super::record::Record;
-use super::wrapper::{Side, Wrapper, template};
+use super::wrapper::Wrapper;
 
 const REPEAT: u32 = 400_000;
 

@@ -1,25 +1,26 @@
 //! A case with filled tables, and the proof that its packets were handled as intended.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
-use lb_common::bench::Template;
+use lb_common::bench::{End, Template};
 use lb_common::family::Family;
 use lb_common::layout::{Flow, FlowState, Reason, Ticks, Traffic};
 use lb_userspace::kernel::{HookPoint, Sizes};
+use lb_userspace::network::Device;
 use lb_userspace::plan::{Change, Planner};
-use tests::datapath::random_kernel::TEST_RUN_DEVICE;
-use tests::datapath::surroundings::{OUTSIDE, device as device_of};
+use tests::datapath::surroundings::{INSIDE, OUTSIDE, device, neighbour};
 use tests::datapath::{Hook, KernelWorld, Service, World};
 use tests::figures::Sample;
+use tests::generator::{Side, template};
 use tests::packet::{Packet, dissect};
 
 use super::baselines::Baselines;
-use super::case::{Case, Kind};
+use super::case::{Backends, Case, Ends, Kind};
 use super::record::Record;
-use super::wrapper::{Side, Wrapper, template};
+use super::wrapper::Wrapper;
 
 /// Minimum number of packets per measurement.
 const REPEAT: u32 = 200_000;
@@ -49,13 +50,17 @@ impl Subject {
     pub fn new(case: Case, flows: u32, room: u32) -> Result<Self> {
         let mut world = KernelWorld::new(Sizes::for_flows(room))?;
         // Interfaces have link-layer addresses, to which frames are compared.
-        for device in [TEST_RUN_DEVICE, OUTSIDE] {
-            world.set_device(device, &device_of(OUTSIDE));
+        for index in [OUTSIDE, INSIDE] {
+            world.set_device(index, &device(index));
         }
         let Service { key, port } = case.service();
         let service_ports = BTreeMap::from([(key, Some(port.into()))]);
-        let plan = Planner::new().plan(Change { service_ports, ..Change::default() });
-        plan.steps().for_each(|step| world.apply(step));
+        let snat_addresses = Some(own_addresses(case.v6));
+        let change = Change { service_ports, snat_addresses, ..Change::default() };
+        Planner::new().plan(change).steps().for_each(|step| world.apply(step));
+        for (to, device, mac) in case.exits(flows) {
+            world.set_exit(to, Some(&neighbour(device, mac)));
+        }
 
         if case.kind != Kind::None {
             establish(&case, &mut world, flows)?;
@@ -67,13 +72,19 @@ impl Subject {
             Hook::AfterXdp => {
                 world.data_plane.classifier(HookPoint::ExternalDeferred)?.fd()?.try_clone()?
             }
-            Hook::Stack | Hook::Workload | Hook::Reverse => {
+            Hook::Stack => {
+                world.data_plane.classifier(HookPoint::ExternalInTc)?.fd()?.try_clone()?
+            }
+            Hook::Workload | Hook::Reverse => {
                 world.data_plane.classifier(HookPoint::Out)?.fd()?.try_clone()?
             }
         };
-        let wrapper = Wrapper::around(case.hook, &under_test)?;
-        let (packet, side, clients) = case.first_packet(flows);
-        let template = template(&packet, side, clients);
+        let mut wrapper = Wrapper::around(case.hook, &under_test, case.backends)?;
+        let known = ends(&world);
+        let (packet, template) = case.template(flows, known.first().map(|(_, ends)| *ends));
+        if case.kind == Kind::Reply {
+            wrapper.list(&known.iter().map(|(_, ends)| end_of_reply(ends)).collect::<Vec<_>>())?;
+        }
         let sample = Sample::default();
         Ok(Self { case, flows, room, world, wrapper, packet, template, sample })
     }
@@ -85,7 +96,7 @@ impl Subject {
     /// Sends a packet of every flow: datagram flows would expire while others are set up.
     pub fn keep_alive(&mut self) -> Result<()> {
         match self.case.kind {
-            Kind::Established => self.run(self.flows).map(drop),
+            Kind::Established | Kind::Reply => self.run(self.flows).map(drop),
             Kind::New | Kind::None => Ok(()),
         }
     }
@@ -103,7 +114,8 @@ impl Subject {
     /// Runs this number of packets, and checks that all of them were handled as intended.
     fn run(&mut self, packets: u32) -> Result<Duration> {
         let before = counts(&self.world)?;
-        let time = self.wrapper.run(&self.template, &self.packet, packets)?;
+        let (wrapper, template, packet) = (&mut self.wrapper, &self.template, &self.packet);
+        let time = self.world.enter(|| wrapper.run(template, packet, packets))?;
         let after = counts(&self.world)?;
         let rise = Traffic {
             forward_packets: after.0.forward_packets - before.0.forward_packets,
@@ -141,15 +153,23 @@ fn establish(case: &Case, world: &mut KernelWorld, flows: u32) -> Result<()> {
         (request.syn(), case.answer().syn_ack())
     };
     let under_test = world.data_plane.xdp()?.fd()?.try_clone()?;
-    let mut wrapper = Wrapper::around(Hook::Forward, &under_test)?;
-    wrapper.run(&template(&first, Side::Source, flows), &first, flows)?;
+    let mut wrapper = Wrapper::around(Hook::Forward, &under_test, case.backends)?;
+    let mut send = |world: &KernelWorld, packet: &Packet| {
+        let template = template(packet, Side::Source, flows);
+        world.enter(|| wrapper.run(&template, packet, flows))
+    };
+    send(world, &first)?;
 
     // All clients at once are a flood, in which a few evict each other. Another request opens their
     // flows again, and the next pass replies to them.
     for _ in 0..PASSES {
-        for (backend, client) in unestablished(world) {
-            world.run(Hook::Reverse, &answer.from(backend).to(client));
-            world.run(Hook::Forward, &request.from(client));
+        for (_, ends) in ends(world).into_iter().filter(|(state, _)| !is_established(*state)) {
+            let answer = answer.from(ends.backend);
+            match case.backends {
+                Backends::Local => world.run(Hook::Reverse, &answer.to(ends.client)),
+                Backends::Remote => world.run(Hook::Forward, &answer.to(ends.snat)),
+            };
+            world.run(Hook::Forward, &request.from(ends.client));
         }
         if established(world) == flows as usize {
             return Ok(());
@@ -157,7 +177,7 @@ fn establish(case: &Case, world: &mut KernelWorld, flows: u32) -> Result<()> {
         if case.udp {
             world.grow_older(UNTIL_STREAM);
         }
-        wrapper.run(&template(&request, Side::Source, flows), &request, flows)?;
+        send(world, &request)?;
     }
     bail!("only {} of {flows} flows are established", established(world));
 }
@@ -170,27 +190,47 @@ fn is_established(state: FlowState) -> bool {
     matches!(state, FlowState::Established | FlowState::DatagramStream)
 }
 
-/// The addresses and ports of backend and client of every flow that is not established.
-fn unestablished(world: &KernelWorld) -> Vec<(SocketAddr, SocketAddr)> {
+/// The states and ends of all flows.
+fn ends(world: &KernelWorld) -> Vec<(FlowState, Ends)> {
     let flows = world.flows();
-    let v4 = flows.v4.iter().map(|(state, _, flow)| (*state, ends(flow)));
-    let v6 = flows.v6.iter().map(|(state, _, flow)| (*state, ends(flow)));
-    v4.chain(v6).filter(|(state, _)| !is_established(*state)).map(|(_, ends)| ends).collect()
+    let v4 = flows.v4.iter().map(|(state, _, flow)| (*state, ends_of(flow)));
+    v4.chain(flows.v6.iter().map(|(state, _, flow)| (*state, ends_of(flow)))).collect()
 }
 
-fn ends<F: Family<Address: Into<IpAddr>>>(flow: &Flow<F>) -> (SocketAddr, SocketAddr) {
-    (
-        SocketAddr::new(flow.backend.into(), flow.backend_port),
-        SocketAddr::new(flow.client.into(), flow.client_port),
-    )
+fn ends_of<F: Family<Address: Into<IpAddr>>>(flow: &Flow<F>) -> Ends {
+    let end = |address: F::Address, port| SocketAddr::new(address.into(), port);
+    Ends {
+        client: end(flow.client, flow.client_port),
+        backend: end(flow.backend, flow.backend_port),
+        snat: end(flow.snat, flow.snat_port),
+    }
+}
+
+/// What differs between the replies of backends.
+fn end_of_reply(ends: &Ends) -> End {
+    let address = match ends.backend.ip() {
+        IpAddr::V4(address) => address.to_bits(),
+        IpAddr::V6(address) => address.to_bits() as u32,
+    };
+    End { address, port: ends.snat.port().into() }
+}
+
+/// The addresses of this node's devices.
+fn own_addresses(v6: bool) -> BTreeSet<IpAddr> {
+    let devices = [OUTSIDE, INSIDE].map(device);
+    let address = |device: &Device| match v6 {
+        false => device.v4.map(IpAddr::from),
+        true => device.v6.map(IpAddr::from),
+    };
+    devices.iter().filter_map(address).collect()
 }
 
 /// Compares one packet's bytes with those of an independent encoder.
 fn check_output(case: &Case, world: &mut KernelWorld) -> Result<()> {
-    let (packet, expected) = case.expected();
+    let (packet, expected) = case.expected(ends(world).first().map(|(_, ends)| *ends));
     let outcome = world.run(case.hook, &packet);
     ensure!(
-        outcome.passed() && expected.iter().any(|expected| **expected == outcome.bytes[..]),
+        case.intends(outcome.fate) && expected.iter().any(|expected| **expected == outcome.bytes[..]),
         "the packet came out as\n{}\nwhere this was expected, or another backend:\n{}",
         dissect(&outcome.bytes),
         dissect(&expected[0])

@@ -2,18 +2,24 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use aya::maps::{Array, ProgramArray};
 use aya::programs::{ProgramFd, SchedClassifier, TestRun, TestRunOptions, TestRunResult, Xdp};
 use aya::{Ebpf, EbpfLoader};
-use lb_common::bench::Template;
+use lb_common::bench::{End, MAX_ENDS, Template, permuted};
 use tests::datapath::Hook;
+use tests::datapath::kernel::context;
 use tests::generator::{OBJECT, Plain};
-pub use tests::generator::{Side, template};
+
+use super::case::Backends;
 
 pub struct Wrapper {
     ebpf: Ebpf,
     hook: Hook,
+    /// Whether packets leave from the hook.
+    sends: bool,
+    /// Whether packets arrive on the external device of this thread's namespace. Otherwise on `lo`.
+    outside: bool,
 }
 
 impl Wrapper {
@@ -36,10 +42,29 @@ impl Wrapper {
         Ok(wrapper)
     }
 
-    pub fn around(hook: Hook, under_test: &ProgramFd) -> Result<Self> {
+    /// Its packets arrive on the external device of the namespace that runs them.
+    pub fn around(hook: Hook, under_test: &ProgramFd, backends: Backends) -> Result<Self> {
         let mut wrapper = Self::load(hook)?;
         wrapper.put_under_test(under_test)?;
+        wrapper.outside = true;
+        wrapper.sends = backends == Backends::Remote;
         Ok(wrapper)
+    }
+
+    /// Writes the list of ends, in an order that no cache can predict. Their number is a power of two.
+    pub fn list(&mut self, ends: &[End]) -> Result<()> {
+        ensure!(
+            ends.len().is_power_of_two() && ends.len() <= MAX_ENDS,
+            "{} flows: more than {MAX_ENDS} ends can't be listed",
+            ends.len()
+        );
+        let map = self.ebpf.map_mut("ENDS").context("no map ENDS")?;
+        let mut map = Array::<_, Plain<End>>::try_from(map)?;
+        for index in 0..ends.len() as u32 {
+            let end = ends[permuted(index) as usize % ends.len()];
+            map.set(index, Plain(end), 0)?;
+        }
+        Ok(())
     }
 
     fn load(hook: Hook) -> Result<Self> {
@@ -53,7 +78,7 @@ impl Wrapper {
                 program::<SchedClassifier>(&mut ebpf, "wrap_tc")?.load()?
             }
         }
-        Ok(Self { ebpf, hook })
+        Ok(Self { ebpf, hook, sends: false, outside: false })
     }
 
     fn put_under_test(&mut self, under_test: &ProgramFd) -> Result<()> {
@@ -68,16 +93,21 @@ impl Wrapper {
     /// Runs packets made from a template; returns the average time per packet.
     pub fn run(&mut self, template: &Template, packet: &[u8], repeat: u32) -> Result<Duration> {
         let map = self.ebpf.map_mut("TEMPLATE").context("no map TEMPLATE")?;
-        Array::<_, Plain>::try_from(map)?.set(0, Plain(*template), 0)?;
+        Array::<_, Plain<Template>>::try_from(map)?.set(0, Plain(*template), 0)?;
         let name = match self.hook {
             Hook::Forward => "wrap_xdp",
             Hook::Stack | Hook::AfterXdp | Hook::Workload | Hook::Reverse => "wrap_tc",
         };
-        let result = test_run(&mut self.ebpf, self.hook, name, packet, repeat)?;
-        let wanted = match self.hook {
-            Hook::Forward => &[2][..],
+        let context = self.outside.then(|| context(self.hook, packet, 0));
+        let result =
+            test_run(&mut self.ebpf, self.hook, name, packet, context.as_deref(), repeat)?;
+        let wanted = match (self.hook, self.sends) {
+            (Hook::Forward, false) => &[2][..],
+            // XDP_TX and XDP_REDIRECT.
+            (Hook::Forward, true) => &[3, 4],
             // TC_ACT_UNSPEC of Millrace's programs, or TC_ACT_OK of the empty one.
-            Hook::Stack | Hook::AfterXdp | Hook::Workload | Hook::Reverse => &[u32::MAX, 0],
+            (_, false) => &[u32::MAX, 0],
+            (_, true) => &[7],
         };
         if !wanted.contains(&result.return_value) {
             bail!("the program under test returned {}", result.return_value as i32);
@@ -91,7 +121,7 @@ impl Wrapper {
             Hook::Forward => "empty_xdp",
             Hook::Stack | Hook::AfterXdp | Hook::Workload | Hook::Reverse => "empty_tc",
         };
-        Ok(test_run(&mut self.ebpf, self.hook, name, packet, repeat)?.duration)
+        Ok(test_run(&mut self.ebpf, self.hook, name, packet, None, repeat)?.duration)
     }
 }
 
@@ -100,12 +130,14 @@ fn test_run(
     hook: Hook,
     name: &str,
     packet: &[u8],
+    context: Option<&[u8]>,
     repeat: u32,
 ) -> Result<TestRunResult> {
     let mut out = vec![0; packet.len() + 256];
     let options = TestRunOptions {
         data_in: Some(packet),
         data_out: Some(&mut out),
+        ctx_in: context,
         repeat,
         ..TestRunOptions::default()
     };
