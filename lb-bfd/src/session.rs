@@ -65,6 +65,15 @@ pub struct Change {
     pub from: State,
     pub to: State,
     pub diagnostic: Diagnostic,
+    /// What the peer said of itself.
+    pub peer: State,
+}
+
+impl Change {
+    /// Whether the path is broken. Not if one of both sides has ended the session by decision (RFC 5882, section 4.2).
+    pub fn is_fault(&self) -> bool {
+        self.from == State::Up && self.to == State::Down && self.peer != State::AdminDown
+    }
 }
 
 /// What the kernel needs, and what a new process needs to go on with the session.
@@ -373,7 +382,8 @@ impl Session {
         if to != State::Up && self.reflection.take().is_some() {
             self.effects.push(Effect::StopReflecting);
         }
-        self.effects.push(Effect::Changed(Change { from, to, diagnostic }));
+        let peer = self.remote.state;
+        self.effects.push(Effect::Changed(Change { from, to, diagnostic, peer }));
     }
 
     fn send(&mut self, packet: Packet) {

@@ -75,7 +75,10 @@ impl Store {
                 self.pools.apply(&pool);
                 Affected::nothing()
             }
-            peer @ (Object::BgpPeer(_) | Object::MetallbBgpPeer(_) | Object::Secret(_)) => {
+            peer @ (Object::BgpPeer(_)
+            | Object::MetallbBgpPeer(_)
+            | Object::BfdProfile(_)
+            | Object::Secret(_)) => {
                 self.peers.apply(&peer);
                 Affected::nothing()
             }
@@ -110,7 +113,7 @@ impl Store {
                 self.pools.delete(reference);
                 Affected::nothing()
             }
-            Kind::BgpPeer | Kind::MetallbBgpPeer | Kind::Secret => {
+            Kind::BgpPeer | Kind::MetallbBgpPeer | Kind::BfdProfile | Kind::Secret => {
                 self.peers.delete(reference);
                 Affected::nothing()
             }
@@ -174,7 +177,8 @@ impl Store {
             | Kind::BgpPeer
             | Kind::MetallbBgpPeer
             | Kind::BgpAdvertisement
-            | Kind::Community => None,
+            | Kind::Community
+            | Kind::BfdProfile => None,
         };
         uid.unwrap_or_default()
     }

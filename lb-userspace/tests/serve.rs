@@ -13,8 +13,8 @@ use lb_userspace::announce::LinkView;
 use lb_userspace::model::{AddressFamily, Kind, ObjectRef, ServiceName};
 use lb_userspace::notices::{About, Notice, Notices, Reason};
 use lb_userspace::serve::{
-    self, Addresses, AnnouncementMetrics, BgpMetrics, Check, Condition, Health, HealthChecks,
-    Metrics,
+    self, Addresses, AnnouncementMetrics, BfdMetrics, BgpMetrics, Check, Condition, Health,
+    HealthChecks, Metrics,
 };
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -217,6 +217,7 @@ async fn every_metric_is_documented_and_none_else() {
     condition.set_announcements(vec![LinkView::default()]);
     metrics.add(AnnouncementMetrics::of(&condition));
     metrics.add(BgpMetrics::of(&condition));
+    metrics.add(BfdMetrics::of(&condition));
     let client = tower::service_fn(|_: Request<()>| async { Ok::<_, ()>(Response::new(())) });
     let counted = metrics.requests().counting("192.0.2.1:6443").layer(client);
     counted.oneshot(Request::new(())).await.unwrap();

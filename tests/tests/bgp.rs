@@ -1,13 +1,13 @@
 //! The agent as a BGP speaker, with real routers: FRR and BIRD with the configurations of docs/bgp.md.
 //!
 //! ```text
-//!            ┌─ frr  192.0.2.1 ─── ext0 ┐
-//! client ────┤                          ├── node ── pod
-//!            └─ bird 198.51.100.1 ─ ext1┘
+//!            ┌─ frr  192.0.2.1 ──── switch ── ext0 ┐
+//! client ────┤                                     ├── node ── pod
+//!            └─ bird 198.51.100.1 ─ switch ── ext1 ┘
 //! ```
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
@@ -30,12 +30,13 @@ fn example(language: &str) -> Result<String> {
 
 struct World {
     client: Host,
+    switch: Host,
     frr: Host,
     bird: Host,
     node: Host,
     processes: Vec<Process>,
     agent: Option<Agent>,
-    _daemons: Frr,
+    daemons: Frr,
     topology: Topology,
 }
 
@@ -53,7 +54,8 @@ const ALL: Objects = Objects { has_endpoint: true, is_cordoned: false, has_secon
 impl World {
     fn start() -> Result<Self> {
         let topology = Topology::new("bgp")?;
-        let client = topology.host("client")?;
+        let [client, switch] = ["client", "switch"].map(|name| topology.host(name));
+        let (client, switch) = (client?, switch?);
         let [frr, bird, node] = ["frr", "bird", "node"].map(|name| topology.router(name));
         let (frr, bird, node) = (frr?, bird?, node?);
         for (router, number, four, six) in
@@ -67,8 +69,15 @@ impl World {
                     .port("lan")
                     .addresses(&[&format!("10.{number}.0.1/24"), &format!("fd00:{number}::1/64")]),
             )?;
+            // Routers don't see a link of the node go down.
+            let bridge = format!("br{number}");
+            switch.bridge(&bridge)?;
             topology.link(
                 router.port("rack").addresses(&[&format!("{four}.1/24"), &format!("{six}::1/64")]),
+                switch.port(&format!("router{number}")).bridge(&bridge),
+            )?;
+            topology.link(
+                switch.port(&format!("node{number}")).bridge(&bridge),
                 node.port(&format!("ext{number}"))
                     .addresses(&[&format!("{four}.11/24"), &format!("{six}::11/64")]),
             )?;
@@ -79,15 +88,19 @@ impl World {
         let pod = node.pod("pod", &POD)?;
         let listen = [format!("{}:8080", POD[0]), format!("[{}]:8080", POD[1])];
         let server = pod.http_server(&[&listen[0], &listen[1]], "pod")?;
-        let daemons = Frr::start(&topology, &frr, &[("bgpd", &example("frr")?)])?;
+        let configuration = example("frr")?;
+        let (bgp, bfd) = configuration.split_once("\nbfd\n").context("BFD comes last")?;
+        let bfd = format!("bfd\n{bfd}");
+        let daemons = Frr::start(&topology, &frr, &[("bfdd", &bfd), ("bgpd", bgp)])?;
         let mut world = Self {
             client,
+            switch,
             frr,
             bird,
             node,
             processes: vec![server],
             agent: None,
-            _daemons: daemons,
+            daemons,
             topology,
         };
         world.start_bird()?;
@@ -161,6 +174,32 @@ impl World {
         Ok(serde_json::from_str(&self.millrace(&["bgp", "-o", "json"])?)?)
     }
 
+    fn control(&self, command: &str) -> Result<String> {
+        let socket = self.file("bird.ctl");
+        let socket = socket.to_str().context("UTF-8")?;
+        self.bird.run(["birdc", "-s", socket].into_iter().chain(command.split(' ')))
+    }
+
+    /// Waits until the kernel answers both routers.
+    fn wait_for_paths(&self) -> Result<()> {
+        let mut last = Value::Null;
+        let waited = wait_until("paths that are watched", SOON, || {
+            let shown = self.millrace(&["bfd", "-o", "json"]).unwrap_or_default();
+            last = serde_json::from_str(&shown).unwrap_or_default();
+            let sessions = last.as_array().map_or(&[][..], Vec::as_slice);
+            sessions.len() == 2
+                && sessions.iter().all(|it| it["state"] == "up" && it["inKernel"] == true)
+        });
+        waited.with_context(|| format!("{last:#}"))
+    }
+
+    /// What changes when a router finds the path broken.
+    fn faults(&self) -> Result<String> {
+        let counters = self.daemons.json("bfdd", "show bfd peers counters json")?;
+        let downs = counters[0]["session-down"].to_string();
+        Ok(downs + &self.control("show bfd sessions")?)
+    }
+
     fn wait_for_peers(&self, what: &str, so: impl Fn(&Value) -> bool) -> Result<()> {
         let mut last = Vec::new();
         let waited = wait_until(what, SOON, || {
@@ -212,8 +251,31 @@ impl World {
 
     /// Follows changes of a router's routes.
     fn monitor(&self, router: &Host) -> Result<Process> {
-        router.spawn(router.command("ip").args(["monitor", "route"]))
+        let mut command = router.command("ip");
+        router.spawn(command.args(["-ts", "monitor", "route"]).env("TZ", "UTC"))
     }
+
+    /// Whether the switch forwards; the links stay up.
+    fn connect(&self, number: usize, up: bool) -> Result<()> {
+        let state = if up { "up" } else { "down" };
+        self.switch.ip(&format!("link set br{number} {state}")).map(drop)
+    }
+}
+
+/// When a route to an address was deleted, since midnight.
+fn deleted_at(log: &str, address: &str) -> Option<Duration> {
+    let is_it = |line: &&str| line.contains("Deleted") && line.contains(address);
+    let line = log.lines().find(is_it)?;
+    // [2026-11-24T19:44:11.123456] Deleted ...
+    let (_, time) = line.split_once(']')?.0.split_once('T')?;
+    let parts = time.split(':').map(|part| part.parse::<f64>().ok());
+    let seconds = parts.into_iter().try_fold(0.0, |sum, part| Some(sum * 60.0 + part?))?;
+    Some(Duration::from_secs_f64(seconds))
+}
+
+fn since_midnight() -> Result<Duration> {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
+    Ok(Duration::new(now.as_secs() % 86_400, now.subsec_nanos()))
 }
 
 fn is_established(peer: &Value) -> bool {
@@ -236,7 +298,9 @@ fn routers_learn_the_addresses_that_a_node_serves() -> Result<()> {
     let table = world.millrace(&["bgp", "-o", "wide"])?;
     ensure!(table.contains("Established") && table.contains("9s"), "{table}");
 
-    // An agent that is killed, and another one: no route is lost.
+    // An agent that is killed, and another one: no route is lost, and no router sees a broken path.
+    world.wait_for_paths()?;
+    let faults = world.faults()?;
     let monitors = [world.monitor(&world.frr)?, world.monitor(&world.bird)?];
     world.agent()?.kill();
     std::thread::sleep(Duration::from_secs(2));
@@ -251,6 +315,8 @@ fn routers_learn_the_addresses_that_a_node_serves() -> Result<()> {
         let lost = log.lines().find(|line| line.contains("Deleted") && line.contains("proto"));
         ensure!(lost.is_none(), "a route was lost: {log}");
     }
+    world.wait_for_paths()?;
+    ensure!(world.faults()? == faults, "{faults}\n{}", world.faults()?);
 
     // A new Service: from the file to the router.
     let began = Instant::now();
@@ -260,12 +326,9 @@ fn routers_learn_the_addresses_that_a_node_serves() -> Result<()> {
 
     // A drained node asks routers to prefer others.
     world.write(Objects { is_cordoned: true, ..ALL })?;
-    let control = world.file("bird.ctl");
-    let control = control.to_str().context("UTF-8")?;
-    let all = ["birdc", "-s", control, "show", "route", "203.0.113.10/32", "all"];
     let mut shown = String::new();
     wait_until("the community of a drain", SOON, || {
-        shown = world.bird.run(all).unwrap_or_default();
+        shown = world.control("show route 203.0.113.10/32 all").unwrap_or_default();
         shown.contains("(65535,0)") && shown.contains("(64512,100)")
     })
     .context(shown)?;
@@ -284,6 +347,53 @@ fn routers_learn_the_addresses_that_a_node_serves() -> Result<()> {
     world.wait_for_peers("sessions", is_established)?;
     world.agent()?.terminate()?;
     world.wait_for_routes("gone with the programs", &ADDRESSES, false)?;
+    Ok(())
+}
+
+/// BFD finds broken paths, and not the hold time of 9 s.
+#[test]
+fn a_node_without_power_gets_no_more_traffic() -> Result<()> {
+    let mut world = World::start()?;
+    world.wait_for_peers("sessions", is_established)?;
+    world.wait_for_routes("routes", &ADDRESSES, true)?;
+    world.wait_for_paths()?;
+
+    // Both sides see that packets no longer arrive.
+    for number in 0..2 {
+        world.connect(number, false)?;
+    }
+    world.wait_for_peers("the agent has seen it", |peer| {
+        peer["lastFailure"].as_str().is_some_and(|why| why.contains("BFD down"))
+    })?;
+    world.wait_for_routes("withdrawn", &ADDRESSES, false)?;
+    for number in 0..2 {
+        world.connect(number, true)?;
+    }
+    world.wait_for_peers("sessions again", is_established)?;
+    world.wait_for_routes("routes again", &ADDRESSES, true)?;
+    world.wait_for_paths()?;
+
+    // Neither agent nor kernel. In this order, because nothing says goodbye when the power is gone.
+    let monitors = [world.monitor(&world.frr)?, world.monitor(&world.bird)?];
+    let mut off = Vec::new();
+    for number in 0..2 {
+        off.push(since_midnight()?);
+        world.node.ip(&format!("link set ext{number} down"))?;
+    }
+    world.agent()?.kill();
+    for ((router, monitor), off) in ["frr", "bird"].iter().zip(&monitors).zip(off) {
+        for address in ADDRESSES {
+            wait_until(&format!("{router} removes {address}"), SOON, || {
+                deleted_at(&monitor.output(), address).is_some()
+            })?;
+            let at = deleted_at(&monitor.output(), address).context("just seen")?;
+            println!("{router} removed {address} after {:?}", at.saturating_sub(off));
+        }
+    }
+    let neighbour = world.daemons.show("bgpd", "show bgp neighbors 192.0.2.11 json")?;
+    ensure!(neighbour.contains("BFD Down"), "{neighbour}");
+    let protocol = world.control("show protocols all node1")?;
+    ensure!(protocol.contains("BFD"), "{protocol}");
     Ok(())
 }
 

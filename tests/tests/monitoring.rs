@@ -103,7 +103,7 @@ fn expressions(dashboard: &Value) -> Result<Vec<String>> {
 /// Whether a healthy node without an API server may have no series for this query.
 fn may_be_empty(expression: &str) -> bool {
     // tests/bgp.rs has peers.
-    let others = ["rest_client_", "millrace_bgp_"];
+    let others = ["rest_client_", "millrace_bgp_", "millrace_bfd_"];
     others.iter().any(|other| expression.contains(other))
         || expression.contains(") > min by (instance) (kubeproxy_")
 }

@@ -116,7 +116,13 @@ fn metrics_have_the_documented_labels() -> Result<()> {
         let cells: Vec<&str> = row.split('|').map(str::trim).collect();
         let (name, documented) = (cells[1].trim_matches('`'), cells[3].replace(['`', ' '], ""));
         // There is no API server here, no pool and no BGP peer; the Ingress proxy is another process.
-        let others = ["rest_client_", "millrace_ingress_", "millrace_address_", "millrace_bgp_"];
+        let others = [
+            "rest_client_",
+            "millrace_ingress_",
+            "millrace_address_",
+            "millrace_bgp_",
+            "millrace_bfd_",
+        ];
         if others.iter().any(|other| name.starts_with(other)) {
             continue;
         }

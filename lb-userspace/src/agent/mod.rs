@@ -31,9 +31,9 @@ use crate::controller::{self, Assigning};
 use crate::ending::Ending;
 use crate::ipam::{self, Pools, Range};
 use crate::kernel::{
-    self, Announcements, DataPlane, Links, Memory, Modes, Opened, Parameters, Pins, ReservedPorts,
-    Sizes, SnatPorts, Tables, TunnelKeys, TunnelProbes, WantedSizes, WithSockets, cgroup_root,
-    existing_sizes, preflight,
+    self, Announcements, BfdSessions, DataPlane, Links, Memory, Modes, Opened, Parameters, Pins,
+    ReservedPorts, Sizes, SnatPorts, Tables, TunnelKeys, TunnelProbes, WantedSizes, WithSockets,
+    cgroup_root, existing_sizes, preflight,
 };
 use crate::memory;
 use crate::model::forwarding_name;
@@ -41,7 +41,9 @@ use crate::network::{self, NetworkWatch};
 use crate::notices::{Log, Notices};
 use crate::plan::Planner;
 use crate::privileges::Privileges;
-use crate::serve::{self, Addresses, AnnouncementMetrics, BgpMetrics, Health, Metrics, Reporter};
+use crate::serve::{
+    self, Addresses, AnnouncementMetrics, BfdMetrics, BgpMetrics, Health, Metrics, Reporter,
+};
 use crate::service_manager::{Watchdog, notify_service_manager};
 use crate::settings::BpfLogLevel;
 use crate::snat_ports::{PortSet, Remaining, SnatRange};
@@ -385,6 +387,7 @@ async fn start<'a>(
     let speaker = Speaker::start(bgp::Start {
         restarted: serves,
         privileges: options.privileges,
+        bfd: Some(BfdSessions::open(pins)?),
         publish: {
             let condition = Arc::clone(&condition);
             Box::new(move |view| condition.set_bgp(view))
@@ -393,6 +396,7 @@ async fn start<'a>(
     let outlets = outlets.with_announcer(announcer.publisher()).with_speaker(speaker.commands());
     metrics.add(AnnouncementMetrics::of(&condition));
     metrics.add(BgpMetrics::of(&condition));
+    metrics.add(BfdMetrics::of(&condition));
     let reporter = Reporter {
         node_name: options.node_name.clone(),
         health: Arc::clone(&health),

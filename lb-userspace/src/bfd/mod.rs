@@ -1,5 +1,5 @@
-//! Bidirectional forwarding detection (BFD) with routers. The BGP speaker does not use it yet. What it
-//! decides is pure, in `lb_bfd`; here are its sockets, and what the kernel answers instead.
+//! Bidirectional forwarding detection (BFD) with routers, for the BGP speaker. What it decides is
+//! pure, in `lb_bfd`; here are its sockets, and what the kernel answers instead.
 //!
 //! Who may send what: packets to ports 3784 and 4784 come from anywhere. Those of other addresses
 //! than the sessions' are discarded, as are those that have crossed more routers than a session
@@ -76,8 +76,15 @@ impl Monitor {
         self.open();
     }
 
-    pub fn is_watched(&self, name: &str) -> bool {
-        self.sessions.contains_key(name)
+    /// Watches these, and no others.
+    pub fn set(&mut self, wanted: &BTreeMap<&str, Wanted>) {
+        let others = self.sessions.keys().filter(|name| !wanted.contains_key(name.as_str()));
+        for name in others.cloned().collect::<Vec<String>>() {
+            self.forget(&name);
+        }
+        for (name, wanted) in wanted {
+            self.watch(name, wanted);
+        }
     }
 
     pub fn state(&self, name: &str) -> Option<State> {

@@ -1,5 +1,6 @@
 //! One session, its sending socket, and its entry in the kernel.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use lb_bfd::packet::LENGTH;
@@ -130,7 +131,7 @@ impl Running {
                     }
                 }
                 (Effect::Changed(change), _) => self.changes.push(change),
-                (Effect::Reflect(reflection), Some(kernel)) => {
+                (Effect::Reflect(reflection), Some(kernel)) if self.is_reflectable() => {
                     if let Some(entry) = self.entry(&reflection) {
                         self.keep(now, entry, kernel);
                     }
@@ -144,8 +145,17 @@ impl Running {
                         );
                     }
                 }
-                (Effect::Reflect(_) | Effect::StopReflecting, None) => {}
+                (Effect::Reflect(_), _) => self.session.reflect_no_longer(),
+                (Effect::StopReflecting, None) => {}
             }
+        }
+    }
+
+    /// Packets to link-local addresses do not reach the program that answers.
+    fn is_reflectable(&self) -> bool {
+        match self.wanted.path.local {
+            IpAddr::V4(local) => !local.is_link_local(),
+            IpAddr::V6(local) => !local.is_unicast_link_local(),
         }
     }
 

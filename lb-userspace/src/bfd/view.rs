@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
+use lb_bfd::State;
 use serde::{Deserialize, Serialize};
 
 use super::path::Hops;
 use super::session::Running;
 use crate::kernel::BfdSessions;
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BfdView {
     /// The BGP peer's.
@@ -40,6 +41,12 @@ pub struct BfdView {
     pub peer_discriminator: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
+}
+
+impl BfdView {
+    pub fn is_up(&self) -> bool {
+        self.state == State::Up.to_string()
+    }
 }
 
 pub fn of(name: &str, running: &Running, kernel: Option<&BfdSessions>, now: Duration) -> BfdView {

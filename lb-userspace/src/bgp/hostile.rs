@@ -41,7 +41,8 @@ impl World {
             Box::new(move |view| *shown.lock().unwrap() = view)
         };
         let privileges = Privileges::AGENT;
-        let speaker = Speaker::start(Start { restarted: false, privileges, publish }).unwrap();
+        let speaker =
+            Speaker::start(Start { restarted: false, privileges, bfd: None, publish }).unwrap();
         let peer = Peer {
             location: Location::Address(LOCAL, None),
             port: listener.local_addr().unwrap().port(),
@@ -56,9 +57,10 @@ impl World {
             nodes: Vec::new(),
             restart_time: Some(120),
             passive: false,
+            bfd: peer::Bfd::None,
         };
         let identifier = Ipv4Addr::new(192, 0, 2, 1);
-        let configured = Configured { peer, identifier, password: None };
+        let configured = Configured { peer, identifier, password: None, detection: None };
         let world = Self { speaker, listener, shown };
         world.tell(Command::Peers(BTreeMap::from([("router".to_owned(), configured)])));
         world.tell(Command::Synced);

@@ -1,6 +1,6 @@
 //! The BGP speaker of this node: advertises addresses of Services to routers. What it decides is pure, in `lb_bgp`; here
-//! are its configuration (`peer`, `peers`, `routes`: pure, too), and its sockets (`speaker`, `running`, `wire`,
-//! `socket`, `router`).
+//! are its configuration (`peer`, `peers`, `detection`, `routes`: pure, too), and its sockets (`speaker`, `running`,
+//! `wire`, `socket`, `router`, `paths`).
 //!
 //! Who may send what: everybody can open connections to port 179 while a peer is passive; all but those of configured
 //! addresses are closed at once. A configured peer can send anything: one message is held, and what it announces is
@@ -8,8 +8,10 @@
 //!
 //! Tests: beside the code, `hostile.rs`, and `tests/tests/bgp.rs` with real routers.
 
+mod detection;
 #[cfg(test)]
 mod hostile;
+mod paths;
 mod peer;
 mod peers;
 mod router;

@@ -6,6 +6,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use lb_bgp::session::{Config, PeerAs};
 
+use super::detection::Detection;
 use crate::ipam::Selector;
 use crate::kinds::{BGPPeer, MetallbBGPPeer, PASSWORDS};
 
@@ -36,6 +37,17 @@ pub struct Peer {
     pub nodes: Vec<Selector>,
     pub restart_time: Option<u16>,
     pub passive: bool,
+    pub bfd: Bfd,
+}
+
+/// How a broken path is found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Bfd {
+    /// By the hold time only.
+    None,
+    Own(Detection),
+    /// As an object of MetalLB of this name says.
+    Profile(String),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -97,6 +109,10 @@ impl Peer {
             nodes: selectors("spec.nodeSelector", spec.node_selector.iter())?,
             restart_time: (restart_time > 0).then_some(restart_time),
             passive: spec.passive,
+            bfd: match &spec.bfd {
+                Some(bfd) => Bfd::Own(Detection::of_own(bfd, spec.ttl_security_hops)?),
+                None => Bfd::None,
+            },
         };
         peer.checked("spec.localASN", "spec.peerASN", "spec.holdTimeSeconds")
     }
@@ -146,6 +162,7 @@ impl Peer {
             nodes: selectors("spec.nodeSelectors", spec.node_selectors.iter())?,
             restart_time: spec.enable_graceful_restart.then_some(RESTART_TIME),
             passive: false,
+            bfd: given(&spec.bfd_profile).map_or(Bfd::None, Bfd::Profile),
         };
         peer.checked("spec.myASN", "spec.peerASN", "spec.holdTime")
     }

@@ -6,7 +6,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use k8s_openapi::api::core::v1::Secret as ApiSecret;
 use sha2::{Digest, Sha256};
 
-use super::peer::{Password, Peer, Secret, password_problem};
+use super::detection::Detection;
+use super::peer::{Bfd, Password, Peer, Secret, Wrong, password_problem};
 use crate::ipam::any_selects;
 use crate::kinds::PASSWORDS;
 use crate::model::{Kind, Node, Object, ObjectRef, Problem};
@@ -15,6 +16,8 @@ use crate::model::{Kind, Node, Object, ObjectRef, Problem};
 #[derive(Debug, Default)]
 pub struct Peers {
     objects: BTreeMap<ObjectRef, Result<Peer, Problem>>,
+    /// MetalLB's profiles of BFD, by name.
+    profiles: BTreeMap<String, Result<Detection, Problem>>,
     /// By the Secret's key.
     passwords: BTreeMap<String, Vec<u8>>,
 }
@@ -25,6 +28,19 @@ pub struct Configured {
     pub peer: Peer,
     pub identifier: Ipv4Addr,
     pub password: Option<Secret>,
+    /// How a broken path is found.
+    pub detection: Option<Detection>,
+}
+
+impl Configured {
+    /// Whether a session of one is a session of the other: they differ in the detection of broken paths at most.
+    pub fn has_session_of(&self, other: &Self) -> bool {
+        let without = |it: &Self| {
+            let peer = Peer { bfd: Bfd::None, ..it.peer.clone() };
+            Self { peer, detection: None, ..it.clone() }
+        };
+        without(self) == without(other)
+    }
 }
 
 impl Peers {
@@ -34,16 +50,18 @@ impl Peers {
         let read = match object {
             Object::BgpPeer(object) => Peer::of_own(object),
             Object::MetallbBgpPeer(object) => Peer::of_metallb(object),
+            Object::BfdProfile(profile) => {
+                let read = Detection::of_profile(profile);
+                let read = read.map_err(|wrong| problem(&reference, wrong, "BFD is not used"));
+                let before = self.profiles.insert(reference.name, read.clone());
+                return before != Some(read);
+            }
             Object::Secret(secret) if reference.name == PASSWORDS => {
                 return replace(&mut self.passwords, contents(secret));
             }
             _ => return false,
         };
-        let read = read.map_err(|(field, message)| Problem {
-            object: reference.to_string(),
-            field: field.to_owned(),
-            message: format!("{message}; the peer is not used"),
-        });
+        let read = read.map_err(|wrong| problem(&reference, wrong, "the peer is not used"));
         if self.objects.get(&reference) == Some(&read) {
             return false;
         }
@@ -57,6 +75,7 @@ impl Peers {
             Kind::Secret if reference.name == PASSWORDS => {
                 replace(&mut self.passwords, BTreeMap::new())
             }
+            Kind::BfdProfile => self.profiles.remove(&reference.name).is_some(),
             _ => self.objects.remove(reference).is_some(),
         }
     }
@@ -88,10 +107,29 @@ impl Peers {
                 }
             };
             let identifier = peer.identifier.unwrap_or_else(|| identifier(name, node));
-            let configured = Configured { peer: peer.clone(), identifier, password };
+            let detection = self.detection(reference, &peer.bfd).unwrap_or_else(|problem| {
+                problems.push(problem);
+                None
+            });
+            let configured = Configured { peer: peer.clone(), identifier, password, detection };
             peers.insert(name_of(reference), configured);
         }
         (peers, problems)
+    }
+
+    /// A session without BFD is better than none.
+    fn detection(&self, peer: &ObjectRef, bfd: &Bfd) -> Result<Option<Detection>, Problem> {
+        match bfd {
+            Bfd::None => Ok(None),
+            Bfd::Own(detection) => Ok(Some(*detection)),
+            Bfd::Profile(name) => match self.profiles.get(name) {
+                Some(profile) => profile.clone().map(Some),
+                None => {
+                    let message = format!("there is no BFDProfile {name:?} in this namespace");
+                    Err(problem(peer, ("spec.bfdProfile", message), "BFD is not used"))
+                }
+            },
+        }
     }
 
     fn password(&self, password: &Password) -> Result<Option<Secret>, String> {
@@ -106,6 +144,15 @@ impl Peers {
                 }
             }
         }
+    }
+}
+
+/// A field of an object, and what follows from its fault.
+fn problem(object: &ObjectRef, (field, message): Wrong, consequence: &str) -> Problem {
+    Problem {
+        object: object.to_string(),
+        field: field.to_owned(),
+        message: format!("{message}; {consequence}"),
     }
 }
 
@@ -213,6 +260,41 @@ mod tests {
         }
         assert!(peers.delete(&secret(json!({})).reference()));
         assert!(!peers.of_node("a", None).0.contains_key("one"));
+    }
+
+    #[test]
+    fn a_peer_without_its_profile_is_used_without_bfd() {
+        let mut peers = Peers::default();
+        peers.apply(&object(json!({
+            "apiVersion": "metallb.io/v1beta2", "kind": "BGPPeer",
+            "metadata": {"name": "tor", "namespace": "metallb-system"},
+            "spec": {"myASN": 64512, "peerASN": 64513, "peerAddress": "192.0.2.1", "bfdProfile": "fast"},
+        })));
+        let configured = |peers: &Peers| {
+            let (mut found, problems) = peers.of_node("a", None);
+            (found.remove("metallb-system/tor").expect("it is used"), problems)
+        };
+        let (without, problems) = configured(&peers);
+        assert_eq!(without.detection, None);
+        assert!(
+            problems[0].to_string().contains("there is no BFDProfile \"fast\""),
+            "{problems:?}"
+        );
+        let profile = |spec: Value| {
+            object(json!({
+                "apiVersion": "metallb.io/v1beta1", "kind": "BFDProfile",
+                "metadata": {"name": "fast", "namespace": "metallb-system"}, "spec": spec,
+            }))
+        };
+        assert!(peers.apply(&profile(json!({"detectMultiplier": 5}))));
+        assert!(!peers.apply(&profile(json!({"detectMultiplier": 5}))));
+        let (with, problems) = configured(&peers);
+        assert_eq!(with.detection.map(|found| found.config.multiplier), Some(5));
+        assert!(problems.is_empty() && with != without && with.has_session_of(&without));
+        assert!(peers.apply(&profile(json!({"detectMultiplier": 0}))));
+        let (bad, problems) = configured(&peers);
+        assert!(bad.detection.is_none() && problems.len() == 1, "{problems:?}");
+        assert!(peers.delete(&profile(json!({})).reference()));
     }
 
     #[test]

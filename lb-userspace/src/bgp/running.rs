@@ -13,15 +13,14 @@ use lb_bgp::session::{
 };
 use tokio::net::TcpStream;
 
+use super::detection::Detection;
 use super::peer::Location;
 use super::peers::Configured;
 use super::router::{interface_index, router_on};
-use super::socket::{self, Reach};
+use super::socket::{self, Link, Reach};
 use super::view::{PeerView, state_name};
-use super::wire::Wire;
-
-/// Closed connections whose last octets may still be on the way; more are cut off.
-const MOST_LINGERING: usize = 32;
+use super::wire::{Lingering, Wire};
+use crate::bfd::{Path, Wanted};
 
 pub struct Running {
     name: String,
@@ -33,6 +32,8 @@ pub struct Running {
     last_connection: u64,
     /// What the session agreed on.
     established: Option<Established>,
+    /// What the path to the peer is between, as of the last session.
+    ends: Option<Ends>,
     since: Timestamp,
     messages_sent: u64,
     ended: u64,
@@ -43,33 +44,12 @@ pub struct Running {
     dial_failure: Option<String>,
 }
 
-/// Finished connections, until the peer has closed them too, or a time.
-#[derive(Default)]
-pub struct Lingering(VecDeque<(Wire, Duration)>);
-
-impl Lingering {
-    fn add(&mut self, wire: Wire, until: Duration) {
-        if self.0.len() >= MOST_LINGERING {
-            self.0.pop_front();
-        }
-        self.0.push_back((wire, until));
-    }
-
-    pub fn turn(&mut self, now: Duration) {
-        self.0.retain(|(wire, until)| *until > now && !wire.drain());
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    pub fn deadline(&self) -> Option<Duration> {
-        self.0.front().map(|(_, until)| *until)
-    }
-
-    pub fn wires(&self) -> impl Iterator<Item = &Wire> {
-        self.0.iter().map(|(wire, _)| wire)
-    }
+/// What a path is between.
+struct Ends {
+    peer: IpAddr,
+    local: IpAddr,
+    device: u32,
+    is_on_link: bool,
 }
 
 impl Running {
@@ -99,6 +79,7 @@ impl Running {
             wires: BTreeMap::new(),
             last_connection: 0,
             established: None,
+            ends: None,
             since: Timestamp::now(),
             messages_sent: 0,
             ended: 0,
@@ -106,6 +87,20 @@ impl Running {
             failure: None,
             dial_failure: None,
         }
+    }
+
+    /// Leaves the session alone.
+    pub fn set_detection(&mut self, detection: Option<Detection>) {
+        self.configured.detection = detection;
+    }
+
+    /// The path that BFD watches. Also without a session: a path that works again is found, too.
+    pub fn watched(&self) -> Option<Wanted> {
+        let (detection, ends) = (self.configured.detection?, self.ends.as_ref()?);
+        let Ends { peer, local, device, is_on_link } = *ends;
+        let hops = detection.hops(is_on_link);
+        let path = Path { peer, local, device, hops };
+        Some(Wanted { path, config: detection.config })
     }
 
     pub fn configured(&self) -> &Configured {
@@ -131,6 +126,9 @@ impl Running {
 
     /// Gives an input to the session, and does what it decides.
     pub fn give(&mut self, now: Duration, input: Input, lingering: &mut Lingering) {
+        if matches!(input, Input::Stop(_)) {
+            self.ends = None;
+        }
         let mut effects = VecDeque::from(self.session.handle(now, input));
         while let Some(effect) = effects.pop_front() {
             match effect {
@@ -149,7 +147,7 @@ impl Running {
                 }
                 Effect::Close { connection } => {
                     if let Some(wire) = self.wires.remove(&connection) {
-                        lingering.add(wire.finish(), now + socket::LINGERING);
+                        lingering.add(wire.finish(), now);
                     }
                 }
                 Effect::Report(report) => self.report(report),
@@ -260,7 +258,7 @@ impl Running {
         lingering: &mut Lingering,
     ) -> Result<()> {
         let wire = Wire::new(stream).context("no connection")?;
-        let next_hops = socket::next_hops(wire.local.ip().to_canonical(), wire.peer.ip())
+        let Link { next_hops, .. } = socket::link(wire.local.ip().to_canonical(), wire.peer.ip())
             .context("this node's addresses can't be read")?;
         self.last_connection += 1;
         let connection = Connection(self.last_connection);
@@ -292,6 +290,20 @@ impl Running {
         }
     }
 
+    /// Of the connection of the session. If there is a second one, it is between the same addresses.
+    fn ends(&self, peer_as: u32) -> Option<Ends> {
+        let wire = self.wires.values().next()?;
+        let (peer, local) = (wire.peer.ip().to_canonical(), wire.local.ip().to_canonical());
+        let link = socket::link(local, peer).ok()?;
+        let config = &self.configured.peer;
+        let is_internal = peer_as == config.local_as;
+        // Routers decide in the same way, and use another port for the other kind.
+        let is_on_link = !config.multihop && (link.is_on_link || !is_internal);
+        let index = link.interface.filter(|_| link.is_on_link).map(|name| interface_index(&name));
+        let device = index.and_then(Result::ok).unwrap_or(0);
+        Some(Ends { peer, local, device, is_on_link })
+    }
+
     fn report(&mut self, report: Report) {
         let peer = self.name.as_str();
         match report {
@@ -307,6 +319,7 @@ impl Running {
                     graceful_restart = established.graceful_restart,
                     "bgp session established"
                 );
+                self.ends = self.ends(established.peer_as);
                 self.established = Some(established);
                 self.since = Timestamp::now();
                 self.failure = None;
@@ -334,7 +347,8 @@ impl Running {
         }
     }
 
-    pub fn view(&self) -> PeerView {
+    /// `bfd`: the state of the path.
+    pub fn view(&self, bfd: Option<lb_bfd::State>) -> PeerView {
         let (status, peer) = (self.session.status(), &self.configured.peer);
         let configured_as = match peer.peer_as {
             PeerAs::Number(number) => Some(number),
@@ -365,6 +379,10 @@ impl Running {
             prefixes_advertised: status.announced,
             complete: status.complete,
             draining: self.draining,
+            bfd: self.configured.detection.map(|_| match bfd {
+                Some(state) => state.to_string(),
+                None => "after the first session".to_owned(),
+            }),
             messages_sent: self.messages_sent,
             messages_received: status.counters.messages_received,
             established: status.counters.established,

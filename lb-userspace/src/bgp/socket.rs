@@ -3,7 +3,6 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 use ipnet::IpNet;
@@ -167,11 +166,18 @@ pub fn finish(stream: &impl AsRawFd) {
     let _ = shutdown(stream.as_raw_fd(), Shutdown::Write);
 }
 
-/// How long the kernel tries to send what was written before it gives up a connection.
-pub const LINGERING: Duration = Duration::from_secs(1);
+/// The link of a connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// This node's addresses on the interface.
+    pub next_hops: NextHops,
+    /// The interface with the local address.
+    pub interface: Option<String>,
+    /// Whether the peer is on the same link.
+    pub is_on_link: bool,
+}
 
-/// This node's addresses on the interface of a connection.
-pub fn next_hops(local: IpAddr, peer: IpAddr) -> io::Result<NextHops> {
+pub fn link(local: IpAddr, peer: IpAddr) -> io::Result<Link> {
     let all: Vec<_> = getifaddrs()?
         .filter_map(|found| {
             let address = ip(found.address.as_ref()?)?;
@@ -197,13 +203,14 @@ pub fn next_hops(local: IpAddr, peer: IpAddr) -> io::Result<NextHops> {
     };
     let globals =
         || addresses().filter(|address| !is_link_local(*address) && !address.is_loopback());
-    Ok(NextHops {
+    let next_hops = NextHops {
         ipv4: four(local).or_else(|| globals().find_map(four)),
         ipv6: six(local).filter(|_| !is_link_local(local)).or_else(|| globals().find_map(six)),
         link_local: is_on_link
             .then(|| addresses().filter(|address| is_link_local(*address)).find_map(six))
             .flatten(),
-    })
+    };
+    Ok(Link { next_hops, interface: interface.cloned(), is_on_link })
 }
 
 fn ip(address: &SockaddrStorage) -> Option<IpAddr> {
@@ -258,8 +265,10 @@ mod tests {
     #[test]
     fn next_hops_are_of_the_interface_of_the_connection() {
         let local = IpAddr::from([127, 0, 0, 1]);
-        let found = next_hops(local, local).unwrap();
-        assert_eq!(found.ipv4, Some(Ipv4Addr::LOCALHOST));
-        assert_eq!(found.ipv6, None, "::1 is no next hop");
+        let found = link(local, local).unwrap();
+        assert_eq!(found.next_hops.ipv4, Some(Ipv4Addr::LOCALHOST));
+        assert_eq!(found.next_hops.ipv6, None, "::1 is no next hop");
+        assert_eq!((found.interface.as_deref(), found.is_on_link), (Some("lo"), true));
+        assert!(!link(local, "192.0.2.1".parse().unwrap()).unwrap().is_on_link);
     }
 }

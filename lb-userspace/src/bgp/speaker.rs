@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use futures::future::{FutureExt, LocalBoxFuture, select_all};
 use ipnet::IpNet;
-use lb_bgp::Attributes;
 use lb_bgp::session::{Input, Stop};
 use lb_bgp::table::Table;
 use tokio::net::{TcpListener, TcpStream};
@@ -20,12 +19,15 @@ use tokio::runtime::Builder;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep;
 
+use super::paths::Paths;
 use super::peer::{Location, PORT};
 use super::peers::Configured;
 use super::routes::Routes;
-use super::running::{Lingering, Running};
+use super::running::Running;
 use super::socket;
 use super::view::{BgpView, RouteView};
+use super::wire::Lingering;
+use crate::kernel::BfdSessions;
 use crate::model::ServiceName;
 use crate::privileges::Privileges;
 
@@ -54,6 +56,8 @@ pub struct Start {
     /// Programs have been forwarding since before this process began.
     pub restarted: bool,
     pub privileges: Privileges,
+    /// Answers BFD packets of peers.
+    pub bfd: Option<BfdSessions>,
     /// Receives what people see.
     pub publish: Box<dyn Fn(BgpView) + Send>,
 }
@@ -142,9 +146,11 @@ async fn accept(listeners: &[TcpListener]) -> (TcpStream, SocketAddr) {
 }
 
 struct State {
-    start: Start,
+    restarted: bool,
+    publish: Box<dyn Fn(BgpView) + Send>,
     began: Instant,
     peers: BTreeMap<String, Running>,
+    paths: Paths,
     table: Table<ServiceName>,
     is_synced: bool,
     is_draining: bool,
@@ -159,10 +165,13 @@ struct State {
 
 impl State {
     fn new(start: Start) -> Self {
+        let began = Instant::now();
         Self {
-            start,
-            began: Instant::now(),
+            restarted: start.restarted,
+            publish: start.publish,
+            began,
             peers: BTreeMap::new(),
+            paths: Paths::new(start.bfd, began),
             table: Table::default(),
             is_synced: false,
             is_draining: false,
@@ -183,7 +192,8 @@ impl State {
     /// How long nothing is due.
     fn pause(&self) -> Duration {
         let deadlines = self.peers.values().filter_map(Running::deadline);
-        let others = [self.report_at, self.listen_at, self.lingering.deadline()];
+        let others =
+            [self.report_at, self.listen_at, self.lingering.deadline(), self.paths.deadline()];
         let due = deadlines.chain(others.into_iter().flatten()).min();
         let longest = Duration::from_secs(3_600);
         due.map_or(longest, |due| due.saturating_sub(self.now()).min(longest))
@@ -195,7 +205,8 @@ impl State {
         let dials = dials.map(|stream| async { drop(stream.writable().await) }.boxed_local());
         let wires = self.peers.values().flat_map(Running::wires).chain(self.lingering.wires());
         let wires = wires.map(|wire| wire.ready().boxed_local());
-        let waiting: Vec<LocalBoxFuture<()>> = dials.chain(wires).collect();
+        let waiting: Vec<LocalBoxFuture<()>> =
+            dials.chain(wires).chain(self.paths.sockets()).collect();
         match waiting.is_empty() {
             true => pending().await,
             false => drop(select_all(waiting).await),
@@ -208,6 +219,7 @@ impl State {
         for peer in self.peers.values_mut() {
             is_active |= peer.turn(now, &mut self.lingering);
         }
+        is_active |= self.turn_paths(now);
         self.lingering.turn(now);
         if self.lingering.is_empty()
             && let Some(left) = self.leaving.take()
@@ -218,6 +230,7 @@ impl State {
             self.listen();
         }
         if is_active {
+            self.paths.watch(&self.peers);
             self.report_soon();
         }
         if self.report_at.is_some_and(|at| at <= now) {
@@ -225,8 +238,24 @@ impl State {
         }
     }
 
+    /// Ends sessions whose path has broken. Returns whether anything has happened.
+    fn turn_paths(&mut self, now: Duration) -> bool {
+        let turned = self.paths.turn();
+        for name in turned.broken {
+            if let Some(peer) = self.peers.get_mut(&name) {
+                peer.give(now, Input::BfdDown, &mut self.lingering);
+            }
+        }
+        turned.has_changes
+    }
+
     fn take(&mut self, command: Command) {
+        self.carry_out(command);
+        self.paths.watch(&self.peers);
         self.report_soon();
+    }
+
+    fn carry_out(&mut self, command: Command) {
         match command {
             Command::Peers(peers) => self.set_peers(peers),
             Command::Routes(routes) => self.set_routes(routes),
@@ -260,7 +289,10 @@ impl State {
         let lingering = &mut self.lingering;
         self.peers.retain(|name, running| {
             let stop = match peers.get(name) {
-                Some(configured) if configured == running.configured() => return true,
+                Some(configured) if configured.has_session_of(running.configured()) => {
+                    running.set_detection(configured.detection);
+                    return true;
+                }
                 Some(_) => Stop::Changed,
                 None => Stop::Removed,
             };
@@ -272,7 +304,7 @@ impl State {
         // Before the first connection, because a listener has the passwords.
         let new: Vec<String> = peers.keys().cloned().collect();
         for (name, configured) in peers {
-            let mut running = Running::new(&name, configured, self.start.restarted, random(), now);
+            let mut running = Running::new(&name, configured, self.restarted, random(), now);
             let lingering = &mut self.lingering;
             running.give(now, Input::Routes(&self.table.all(&name)), lingering);
             running.set_draining(now, self.is_draining, lingering);
@@ -353,45 +385,13 @@ impl State {
 
     fn report(&mut self, now: Duration) {
         self.report_at = (!self.peers.is_empty()).then_some(now + REPORT_COUNTS);
-        self.reported.peers = self.peers.values().map(Running::view).collect();
+        let view = |(name, peer): (&String, &Running)| peer.view(self.paths.state(name));
+        self.reported.peers = self.peers.iter().map(view).collect();
+        self.paths.show(&mut self.reported);
         if std::mem::take(&mut self.routes_changed) {
-            self.reported.routes = self.routes();
+            self.reported.routes = RouteView::all(&self.table, self.peers.keys());
         }
-        (self.start.publish)(self.reported.clone());
-    }
-
-    fn routes(&self) -> Vec<RouteView> {
-        let mut routes: Vec<RouteView> = Vec::new();
-        for name in self.peers.keys() {
-            for (prefix, attributes) in self.table.all(name) {
-                let Some(attributes) = attributes else { continue };
-                routes.push(route(prefix, &attributes, name));
-            }
-        }
-        // Peers mostly get the same.
-        let key =
-            |route: &RouteView| (route.prefix, route.local_preference, route.communities.clone());
-        routes.sort_by_cached_key(key);
-        routes.dedup_by(|later, first| {
-            let is_same = key(later) == key(first);
-            if is_same {
-                first.peers.append(&mut later.peers);
-            }
-            is_same
-        });
-        routes
-    }
-}
-
-fn route(prefix: IpNet, attributes: &Attributes, peer: &str) -> RouteView {
-    let communities = &attributes.communities;
-    let standard = communities.standard().iter().map(ToString::to_string);
-    let large = communities.large().iter().map(ToString::to_string);
-    RouteView {
-        prefix,
-        local_preference: attributes.local_preference,
-        communities: standard.chain(large).collect(),
-        peers: BTreeSet::from([peer.to_owned()]),
+        (self.publish)(self.reported.clone());
     }
 }
 

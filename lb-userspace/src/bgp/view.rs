@@ -5,8 +5,13 @@ use std::net::Ipv4Addr;
 
 use ipnet::IpNet;
 use jiff::Timestamp;
+use lb_bgp::Attributes;
 use lb_bgp::session::State;
+use lb_bgp::table::Table;
 use serde::{Deserialize, Serialize};
+
+use crate::bfd::BfdView;
+use crate::model::ServiceName;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -14,6 +19,12 @@ pub struct BgpView {
     pub peers: Vec<PeerView>,
     /// What is advertised, or will be once a session is established.
     pub routes: Vec<RouteView>,
+    /// Sessions of BFD, by the names of peers.
+    #[serde(default)]
+    pub bfd: Vec<BfdView>,
+    /// Packets to the ports of BFD that belong to none of them.
+    #[serde(default)]
+    pub bfd_packets_refused: u64,
 }
 
 /// A peer and the session with it.
@@ -48,6 +59,9 @@ pub struct PeerView {
     pub complete: bool,
     /// The peer is asked to prefer other nodes (RFC 8326).
     pub draining: bool,
+    /// The state of the path to the peer, if it is watched by BFD.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bfd: Option<String>,
     pub messages_sent: u64,
     pub messages_received: u64,
     /// How often the session was established, and how often it ended.
@@ -74,6 +88,45 @@ pub struct RouteView {
     pub communities: Vec<String>,
     /// Names of the peers that get it.
     pub peers: BTreeSet<String>,
+}
+
+impl RouteView {
+    /// What these peers get.
+    pub fn all<'a>(
+        table: &Table<ServiceName>,
+        peers: impl Iterator<Item = &'a String>,
+    ) -> Vec<Self> {
+        let mut routes: Vec<Self> = Vec::new();
+        for name in peers {
+            for (prefix, attributes) in table.all(name) {
+                let Some(attributes) = attributes else { continue };
+                routes.push(Self::new(prefix, &attributes, name));
+            }
+        }
+        // Peers mostly get the same.
+        let key = |route: &Self| (route.prefix, route.local_preference, route.communities.clone());
+        routes.sort_by_cached_key(key);
+        routes.dedup_by(|later, first| {
+            let is_same = key(later) == key(first);
+            if is_same {
+                first.peers.append(&mut later.peers);
+            }
+            is_same
+        });
+        routes
+    }
+
+    fn new(prefix: IpNet, attributes: &Attributes, peer: &str) -> Self {
+        let communities = &attributes.communities;
+        let standard = communities.standard().iter().map(ToString::to_string);
+        let large = communities.large().iter().map(ToString::to_string);
+        Self {
+            prefix,
+            local_preference: attributes.local_preference,
+            communities: standard.chain(large).collect(),
+            peers: BTreeSet::from([peer.to_owned()]),
+        }
+    }
 }
 
 /// As RFC 4271 calls them.

@@ -1,7 +1,9 @@
 //! One TCP connection with a peer: what waits to be written, and what has arrived.
 
+use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use tokio::io::Interest;
 use tokio::net::TcpStream;
@@ -10,6 +12,11 @@ use super::socket;
 
 /// What one call of [`Wire::read`] takes: more than a peer sends in a burst, and bounded for one that never stops.
 const MOST_AT_ONCE: usize = 64 << 10;
+
+/// Closed connections whose last octets may still be on the way; more are cut off.
+const MOST_LINGERING: usize = 32;
+/// How long the kernel tries to send what was written before it gives up a connection.
+const LINGERING: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub struct Wire {
@@ -93,5 +100,34 @@ impl Wire {
     /// Returns whether the peer has closed it, too.
     pub fn drain(&self) -> bool {
         self.read().is_closed
+    }
+}
+
+/// Finished connections, until the peer has closed them too, or a time.
+#[derive(Default)]
+pub struct Lingering(VecDeque<(Wire, Duration)>);
+
+impl Lingering {
+    pub fn add(&mut self, wire: Wire, now: Duration) {
+        if self.0.len() >= MOST_LINGERING {
+            self.0.pop_front();
+        }
+        self.0.push_back((wire, now + LINGERING));
+    }
+
+    pub fn turn(&mut self, now: Duration) {
+        self.0.retain(|(wire, until)| *until > now && !wire.drain());
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub fn deadline(&self) -> Option<Duration> {
+        self.0.front().map(|(_, until)| *until)
+    }
+
+    pub fn wires(&self) -> impl Iterator<Item = &Wire> {
+        self.0.iter().map(|(wire, _)| wire)
     }
 }

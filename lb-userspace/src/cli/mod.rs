@@ -122,6 +122,9 @@ enum Command {
     /// List BGP peers and their sessions; with a peer's name, its session and routes
     #[command(after_help = inspect::BGP)]
     Bgp(inspect::Bgp),
+    /// List BFD sessions, which find broken paths to BGP peers
+    #[command(after_help = inspect::BFD)]
+    Bfd(inspect::Bfd),
     /// List flows: the connections to Services
     #[command(after_help = inspect::FLOWS)]
     Flows(inspect::Flows),
@@ -239,6 +242,7 @@ fn dispatch(command: Command, effective: Effective, level: log::Level) -> Result
         Command::Backends(options) => inspect::backends(&options, &common.pin_path),
         Command::Announcements(options) => inspect::announcements(&options, &common.pin_path),
         Command::Bgp(options) => inspect::bgp(&options, &common.pin_path),
+        Command::Bfd(options) => inspect::bfd(&options, &common.pin_path),
         Command::Flows(options) => inspect::flows(&options, &common.pin_path),
         Command::Maglev(options) => inspect::maglev(&options, &common.pin_path),
         Command::Counters(options) => inspect::counters(&options, &common.pin_path),

@@ -7,6 +7,7 @@ use lb_common::layout::map;
 use serde::Serialize;
 
 use crate::announce::LinkView;
+use crate::bfd::BfdView;
 use crate::bgp::PeerView as BgpPeer;
 use crate::kernel::{Features, Survey};
 use crate::serve::Report;
@@ -233,6 +234,7 @@ fn troubles_of_agent(survey: &Survey, report: &Result<Option<Report>, String>) -
     }
     troubles.extend(report.announcements.iter().flat_map(troubles_of_announcements).map(warning));
     troubles.extend(report.bgp.peers.iter().filter_map(trouble_of_peer).map(warning));
+    troubles.extend(report.bgp.bfd.iter().filter_map(trouble_of_path).map(warning));
     troubles.extend(report.bgp_problems.iter().map(|problem| warning(problem.clone())));
     troubles.extend(report.devices.values().map(|why| warning(why.clone())));
     troubles.extend(report.problems.iter().map(|problem| warning(problem.clone())));
@@ -242,6 +244,18 @@ fn troubles_of_agent(survey: &Survey, report: &Result<Option<Report>, String>) -
 fn trouble_of_peer(peer: &BgpPeer) -> Option<String> {
     let why = peer.last_failure.as_deref().unwrap_or("not yet tried");
     (!peer.is_established()).then(|| format!("no BGP session with {}: {why}", peer.name))
+}
+
+fn trouble_of_path(session: &BfdView) -> Option<String> {
+    let BfdView { name, diagnostic, .. } = session;
+    match &session.problem {
+        Some(problem) => Some(format!("no BFD session with {name}: {problem}")),
+        None if session.is_up() => None,
+        None if session.packets_received == 0 => Some(format!(
+            "no BFD session with {name}: it sends no packets; is BFD configured there?"
+        )),
+        None => Some(format!("the BFD session with {name} is down: {diagnostic}")),
+    }
 }
 
 fn troubles_of_announcements(link: &LinkView) -> Vec<String> {
@@ -437,6 +451,30 @@ mod tests {
         let (faults, warnings, text) = with(peer("Active"));
         assert_eq!((faults, warnings), (0, 1));
         assert!(text.contains("no BGP session with tor: hold timer expired"), "{text}");
+    }
+
+    #[test]
+    fn paths_that_are_not_up_are_warnings() {
+        let with = |change: fn(&mut BfdView)| {
+            let mut session =
+                BfdView { name: "tor".into(), state: "up".into(), ..BfdView::default() };
+            change(&mut session);
+            let (faults, _, text) = troubles(|found| report(found).bgp.bfd = vec![session]);
+            assert_eq!(faults, 0);
+            text
+        };
+        assert!(!with(|_| ()).contains("BFD"));
+        assert!(with(|it| it.state = "down".into()).contains("is BFD configured there?"));
+        let down = with(|it| {
+            it.state = "down".into();
+            it.packets_received = 1;
+            it.diagnostic = "detection time expired".into();
+        });
+        assert!(
+            down.contains("the BFD session with tor is down: detection time expired"),
+            "{down}"
+        );
+        assert!(with(|it| it.problem = Some("port in use".into())).contains("tor: port in use"));
     }
 
     #[test]

@@ -78,7 +78,28 @@ pub struct BGPPeerSpec {
     /// Wait for the router's connection on TCP port 179 instead of opening one.
     #[serde(default)]
     pub passive: bool,
+    /// Bidirectional forwarding detection (BFD): the session ends as soon as the path is broken. Absent: not used. The
+    /// router needs it, too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bfd: Option<PeerBfd>,
     /// Nodes that connect to the router, by their labels. Absent: all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_selector: Option<LabelSelector>,
+}
+
+/// How fast a broken path is found.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct PeerBfd {
+    /// Milliseconds between packets in both directions, unless the router wants more. 100 if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 10, max = 60000))]
+    pub interval_milliseconds: Option<u32>,
+    /// The path is broken when this number of packets is missing. 3 if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 255))]
+    pub multiplier: Option<u8>,
+    /// Wait for the router's first packet.
+    #[serde(default)]
+    pub passive: bool,
 }

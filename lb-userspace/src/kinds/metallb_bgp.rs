@@ -66,6 +66,9 @@ pub struct MetallbBGPPeerSpec {
     /// Whether the router may be more than one hop away.
     #[serde(default)]
     pub ebgp_multi_hop: bool,
+    /// The name of a BFDProfile.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bfd_profile: Option<String>,
     /// The VRF of the connection.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vrf: Option<String>,
@@ -149,4 +152,34 @@ pub struct CommunityAlias {
     /// The community, such as 64512:100.
     #[serde(default)]
     pub value: String,
+}
+
+/// How fast broken paths are found.
+#[derive(CustomResource, JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[kube(
+    group = "metallb.io",
+    version = "v1beta1",
+    kind = "BFDProfile",
+    doc = "Settings of bidirectional forwarding detection, as MetalLB defines them.",
+    plural = "bfdprofiles",
+    namespaced,
+    derive = "PartialEq"
+)]
+#[serde(rename_all = "camelCase")]
+pub struct BFDProfileSpec {
+    /// Milliseconds between packets of the router.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub receive_interval: Option<u32>,
+    /// Milliseconds between packets of the nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub transmit_interval: Option<u32>,
+    /// The path is broken when this number of packets is missing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detect_multiplier: Option<u32>,
+    /// Whether to wait for the router's first packet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub passive_mode: Option<bool>,
+    /// The least TTL of packets of routers that are not on the link.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub minimum_ttl: Option<u32>,
 }

@@ -14,13 +14,13 @@ use kube::CustomResourceExt;
 pub use address_pool::{
     AddressPool, AddressPoolSpec, AddressPoolStatus, PoolAdvertisement, PoolAnnouncement,
 };
-pub use bgp_peer::{BGPPeer, BGPPeerSpec};
+pub use bgp_peer::{BGPPeer, BGPPeerSpec, PeerBfd};
 pub use metallb::{
     IPAddressPool, IPAddressPoolSpec, L2Advertisement, L2AdvertisementSpec, ServiceAllocation,
 };
 pub use metallb_bgp::{
-    BGPAdvertisement, BGPAdvertisementSpec, Community, CommunityAlias, CommunitySpec,
-    MetallbBGPPeer, MetallbBGPPeerSpec, PasswordSecret,
+    BFDProfile, BFDProfileSpec, BGPAdvertisement, BGPAdvertisementSpec, Community, CommunityAlias,
+    CommunitySpec, MetallbBGPPeer, MetallbBGPPeerSpec, PasswordSecret,
 };
 
 /// The Secret with the passwords of BGP peers, in the agent's namespace.
@@ -36,14 +36,14 @@ pub fn own() -> Vec<CustomResourceDefinition> {
 
 /// MetalLB's kinds. In a cluster they are there if MetalLB was installed.
 pub fn of_metallb() -> Vec<CustomResourceDefinition> {
-    // An advertisement of all pools has no spec.
-    let mut advertisements = [L2Advertisement::crd(), BGPAdvertisement::crd()];
-    for version in advertisements.iter_mut().flat_map(|kind| &mut kind.spec.versions) {
+    // An advertisement of all pools has no spec, nor has a profile that changes nothing.
+    let mut without_spec = [L2Advertisement::crd(), BGPAdvertisement::crd(), BFDProfile::crd()];
+    for version in without_spec.iter_mut().flat_map(|kind| &mut kind.spec.versions) {
         let schema = version.schema.as_mut().and_then(|schema| schema.open_api_v3_schema.as_mut());
         if let Some(schema) = schema {
             schema.required = None;
         }
     }
     let others = [IPAddressPool::crd(), MetallbBGPPeer::crd(), Community::crd()];
-    others.into_iter().chain(advertisements).collect()
+    others.into_iter().chain(without_spec).collect()
 }

@@ -14,7 +14,7 @@ use super::service::trim_unused;
 use super::strip::strip;
 use super::{Node, Slice};
 use crate::kinds::{
-    AddressPool, BGPAdvertisement, BGPPeer, Community, IPAddressPool, L2Advertisement,
+    AddressPool, BFDProfile, BGPAdvertisement, BGPPeer, Community, IPAddressPool, L2Advertisement,
     MetallbBGPPeer,
 };
 
@@ -36,10 +36,11 @@ pub enum Kind {
     MetallbBgpPeer,
     BgpAdvertisement,
     Community,
+    BfdProfile,
 }
 
 impl Kind {
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Service,
         Self::EndpointSlice,
         Self::Endpoints,
@@ -55,9 +56,10 @@ impl Kind {
         Self::MetallbBgpPeer,
         Self::BgpAdvertisement,
         Self::Community,
+        Self::BfdProfile,
     ];
     /// Those that the agent reads. From a cluster it does not read all of them.
-    pub const OF_AGENT: [Self; 13] = [
+    pub const OF_AGENT: [Self; 14] = [
         Self::Service,
         Self::EndpointSlice,
         Self::Endpoints,
@@ -71,6 +73,7 @@ impl Kind {
         Self::MetallbBgpPeer,
         Self::BgpAdvertisement,
         Self::Community,
+        Self::BfdProfile,
     ];
     /// Those that the controller of addresses reads.
     pub const OF_CONTROLLER: [Self; 5] = [
@@ -83,8 +86,13 @@ impl Kind {
     /// Those that define pools of addresses.
     pub const OF_POOLS: [Self; 3] = [Self::AddressPool, Self::IpAddressPool, Self::L2Advertisement];
     /// Those that say which routers learn addresses by BGP, and how.
-    pub const OF_BGP: [Self; 4] =
-        [Self::BgpPeer, Self::MetallbBgpPeer, Self::BgpAdvertisement, Self::Community];
+    pub const OF_BGP: [Self; 5] = [
+        Self::BgpPeer,
+        Self::MetallbBgpPeer,
+        Self::BgpAdvertisement,
+        Self::Community,
+        Self::BfdProfile,
+    ];
     /// Those that the Ingress controller reads.
     pub const OF_INGRESS: [Self; 6] = [
         Self::Service,
@@ -111,6 +119,7 @@ impl Kind {
             Self::BgpPeer | Self::MetallbBgpPeer => "BGPPeer",
             Self::BgpAdvertisement => "BGPAdvertisement",
             Self::Community => "Community",
+            Self::BfdProfile => "BFDProfile",
         }
     }
 
@@ -122,7 +131,8 @@ impl Kind {
             Self::IpAddressPool
             | Self::L2Advertisement
             | Self::BgpAdvertisement
-            | Self::Community => "metallb.io/v1beta1",
+            | Self::Community
+            | Self::BfdProfile => "metallb.io/v1beta1",
             Self::MetallbBgpPeer => "metallb.io/v1beta2",
             Self::Service | Self::Endpoints | Self::Node | Self::Secret | Self::Namespace => "v1",
         }
@@ -146,6 +156,7 @@ impl Kind {
             Self::MetallbBgpPeer => "/apis/metallb.io/v1beta2/bgppeers",
             Self::BgpAdvertisement => "/apis/metallb.io/v1beta1/bgpadvertisements",
             Self::Community => "/apis/metallb.io/v1beta1/communities",
+            Self::BfdProfile => "/apis/metallb.io/v1beta1/bfdprofiles",
         }
     }
 
@@ -237,6 +248,7 @@ pub enum Object {
     MetallbBgpPeer(Box<MetallbBGPPeer>),
     BgpAdvertisement(Box<BGPAdvertisement>),
     Community(Box<Community>),
+    BfdProfile(Box<BFDProfile>),
 }
 
 impl Object {
@@ -265,6 +277,7 @@ impl Object {
             Kind::MetallbBgpPeer => Self::MetallbBgpPeer(Box::new(read(value)?)),
             Kind::BgpAdvertisement => Self::BgpAdvertisement(Box::new(read(value)?)),
             Kind::Community => Self::Community(Box::new(read(value)?)),
+            Kind::BfdProfile => Self::BfdProfile(Box::new(read(value)?)),
         })
     }
 
@@ -292,6 +305,7 @@ impl Object {
             Self::MetallbBgpPeer(object) => (Kind::MetallbBgpPeer, &object.metadata),
             Self::BgpAdvertisement(object) => (Kind::BgpAdvertisement, &object.metadata),
             Self::Community(object) => (Kind::Community, &object.metadata),
+            Self::BfdProfile(object) => (Kind::BfdProfile, &object.metadata),
         };
         ObjectRef::new(kind, metadata.namespace.as_deref(), metadata.name.as_deref())
     }

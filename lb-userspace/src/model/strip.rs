@@ -63,9 +63,9 @@ pub fn strip(kind: Kind, object: &mut Value) {
                 });
             }
         }
-        Kind::L2Advertisement | Kind::BgpAdvertisement => {
-            if let Some(advertisement) = object.as_object_mut() {
-                advertisement.entry("spec").or_insert_with(|| Map::new().into());
+        Kind::L2Advertisement | Kind::BgpAdvertisement | Kind::BfdProfile => {
+            if let Some(object) = object.as_object_mut() {
+                object.entry("spec").or_insert_with(|| Map::new().into());
             }
         }
         Kind::Endpoints

@@ -8,6 +8,7 @@
 mod accept;
 mod admission;
 mod announcements;
+mod bfd;
 mod bgp;
 mod health;
 mod health_checks;
@@ -34,6 +35,7 @@ use crate::notices::{Notice, Notices, Reason};
 pub(crate) use accept::{Room, accept_all};
 pub(crate) use admission::Limits;
 pub use announcements::AnnouncementMetrics;
+pub use bfd::BfdMetrics;
 pub use bgp::BgpMetrics;
 pub use health::Health;
 pub use health_checks::{Check, HealthChecks};

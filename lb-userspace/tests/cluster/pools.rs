@@ -11,8 +11,14 @@ pub const POOLS: &str = "/apis/millrace.io/v1alpha1/addresspools";
 pub const PEERS: &str = "/apis/millrace.io/v1alpha1/bgppeers";
 /// Only one Secret is read.
 pub const PASSWORDS: &str = "/api/v1/namespaces/default/secrets";
-pub const ALL_OF_METALLB: [&str; 5] =
-    ["ipaddresspools", "l2advertisements", "bgppeers", "bgpadvertisements", "communities"];
+pub const ALL_OF_METALLB: [&str; 6] = [
+    "bfdprofiles",
+    "bgpadvertisements",
+    "bgppeers",
+    "communities",
+    "ipaddresspools",
+    "l2advertisements",
+];
 
 /// The path of a kind of MetalLB.
 pub fn of_metallb(resource: &str) -> String {

@@ -47,7 +47,7 @@ pub fn show(options: &Bgp, pin_path: &Path) -> Result<()> {
     let Some(name) = &options.peer else {
         return output::show(&options.output, || Ok(read(pin_path)?.peers));
     };
-    let BgpView { peers, mut routes } = read(pin_path)?;
+    let BgpView { peers, mut routes, .. } = read(pin_path)?;
     let peer = peers.into_iter().find(|peer| peer.name == *name);
     let peer = peer.with_context(|| {
         format!("this node has no BGP peer {name}: `millrace bgp` lists those it has")
@@ -61,7 +61,7 @@ pub fn show(options: &Bgp, pin_path: &Path) -> Result<()> {
     }
 }
 
-fn read(pin_path: &Path) -> Result<BgpView> {
+pub(super) fn read(pin_path: &Path) -> Result<BgpView> {
     match serve::ask(pin_path)? {
         Some(report) => Ok(report.bgp),
         None => bail!(
@@ -85,6 +85,7 @@ impl Row for PeerView {
         "FAMILIES",
         "HOLD",
         "ENDED",
+        "BFD",
         "LAST-FAILURE",
     ];
     const NARROW: usize = 8;
@@ -109,6 +110,7 @@ impl Row for PeerView {
             text(families),
             text(self.hold_time_seconds.map(|seconds| format!("{seconds}s"))),
             self.ended.to_string(),
+            text(self.bfd.clone()),
             text(self.last_failure.clone()),
         ]
     }
@@ -118,7 +120,7 @@ impl Row for PeerView {
     }
 }
 
-fn seconds_since(time: Timestamp) -> u64 {
+pub(super) fn seconds_since(time: Timestamp) -> u64 {
     Timestamp::now().duration_since(time).as_secs().unsigned_abs()
 }
 
@@ -145,6 +147,7 @@ fn described(detail: &Detail) -> String {
     let yes = |is: bool| if is { "yes" } else { "no" };
     line("Graceful restart", yes(peer.graceful_restart));
     line("Password", yes(peer.authenticated));
+    line("BFD", peer.bfd.as_deref().unwrap_or("no"));
     line("Draining", yes(peer.draining));
     let sent = if peer.complete { "" } else { " so far" };
     line("Prefixes", &format!("{} advertised{sent}", peer.prefixes_advertised));

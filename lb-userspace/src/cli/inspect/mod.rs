@@ -3,6 +3,7 @@
 
 mod announcements;
 mod backends;
+mod bfd;
 mod bgp;
 mod counters;
 mod flows;
@@ -15,6 +16,7 @@ mod top;
 
 pub use announcements::{Announcements, EXAMPLES as ANNOUNCEMENTS, show as announcements};
 pub use backends::{EXAMPLES as BACKENDS, show as backends};
+pub use bfd::{Bfd, EXAMPLES as BFD, show as bfd};
 pub use bgp::{Bgp, EXAMPLES as BGP, show as bgp};
 pub use counters::{Counters, EXAMPLES as COUNTERS, show as counters};
 pub use flows::{EXAMPLES as FLOWS, Flows, show as flows};

@@ -211,7 +211,9 @@ fn advertised(bgp: &BgpView) -> String {
     let draining = bgp.peers.iter().any(|peer| peer.draining);
     let draining = if draining { ", draining" } else { "" };
     let peers = counted(bgp.peers.len(), "peer");
-    format!("{prefixes} for {peers}, {established} established{draining}")
+    let up = bgp.bfd.iter().filter(|session| session.is_up()).count();
+    let bfd = if bgp.bfd.is_empty() { String::new() } else { format!(", {up} watched by BFD") };
+    format!("{prefixes} for {peers}, {established} established{bfd}{draining}")
 }
 
 fn counted(number: usize, what: &str) -> String {

@@ -131,7 +131,8 @@ impl Model {
             | Object::BgpPeer(_)
             | Object::MetallbBgpPeer(_)
             | Object::BgpAdvertisement(_)
-            | Object::Community(_) => {}
+            | Object::Community(_)
+            | Object::BfdProfile(_) => {}
         }
     }
 
@@ -165,7 +166,8 @@ impl Model {
             | Kind::BgpPeer
             | Kind::MetallbBgpPeer
             | Kind::BgpAdvertisement
-            | Kind::Community => {}
+            | Kind::Community
+            | Kind::BfdProfile => {}
         }
     }
 

@@ -1,0 +1,110 @@
+//! `millrace bfd`.
+
+use std::path::Path;
+
+use anyhow::{Result, ensure};
+use clap::Args;
+
+use super::bgp::{read, seconds_since};
+use super::options::check;
+use crate::bfd::BfdView;
+use crate::cli::output::{self, Output, Row, age};
+
+pub const EXAMPLES: &str = "\
+Examples:
+  millrace bfd
+  Why a session went down, and the packets of both sides:
+    millrace bfd tor-1 -o wide
+  Sessions that are not up:
+    millrace bfd -o json | jq -r '.[] | select(.state != \"up\") | .name + \": \" + .diagnostic'
+
+A session begins when the BGP session with the peer has been established once, if its BGPPeer has
+`bfd`. The agent of this node is asked, so run this command in its network namespace.";
+
+#[derive(Debug, Args)]
+pub struct Bfd {
+    /// Name of a BGPPeer; of MetalLB's with its namespace: metallb-system/tor-1
+    peer: Option<String>,
+
+    #[command(flatten)]
+    output: Output,
+}
+
+pub fn show(options: &Bfd, pin_path: &Path) -> Result<()> {
+    check(pin_path)?;
+    output::show(&options.output, || {
+        let mut sessions = read(pin_path)?.bfd;
+        if let Some(name) = &options.peer {
+            sessions.retain(|session| session.name == *name);
+            ensure!(
+                !sessions.is_empty(),
+                "there is no BFD session with {name}: `millrace bgp {name}` shows whether it is configured"
+            );
+        }
+        Ok(sessions)
+    })
+}
+
+impl Row for BfdView {
+    const PLURAL: &'static str = "BFD sessions";
+    const HEADERS: &'static [&'static str] = &[
+        "PEER",
+        "ADDRESS",
+        "LOCAL",
+        "STATE",
+        "SINCE",
+        "DETECTION",
+        "ANSWERED-BY",
+        "DOWNS",
+        "PEER-STATE",
+        "DIAGNOSTIC",
+        "PEER-DIAGNOSTIC",
+        "RECEIVED",
+        "SENT",
+        "ANSWERS",
+        "ID",
+        "PEER-ID",
+        "PROBLEM",
+    ];
+    const NARROW: usize = 8;
+
+    fn cells(&self) -> Vec<String> {
+        vec![
+            self.name.clone(),
+            if self.multihop { format!("{} (multihop)", self.peer) } else { self.peer.clone() },
+            self.local.clone(),
+            self.state.clone(),
+            age(seconds_since(self.since)),
+            format!("{}ms", self.detection_time_ms),
+            if self.in_kernel { "kernel" } else { "agent" }.to_owned(),
+            self.downs.to_string(),
+            self.peer_state.clone(),
+            self.diagnostic.clone(),
+            self.peer_diagnostic.clone(),
+            self.packets_received.to_string(),
+            self.packets_sent.to_string(),
+            self.answers.to_string(),
+            self.local_discriminator.to_string(),
+            self.peer_discriminator.to_string(),
+            self.problem.clone().unwrap_or_else(|| "-".to_owned()),
+        ]
+    }
+
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_column_has_a_cell() {
+        let session =
+            BfdView { name: "tor".into(), in_kernel: true, multihop: true, ..BfdView::default() };
+        let cells = session.cells();
+        assert_eq!(cells.len(), BfdView::HEADERS.len());
+        assert_eq!((cells[1].as_str(), cells[6].as_str()), (" (multihop)", "kernel"));
+    }
+}
