@@ -3,7 +3,7 @@
 //! Invariants:
 //! - Pure: [`Session::handle`] takes the time and an input, and returns what to do.
 //! - The same session is on both sides, or none is up: a packet that names another session is
-//!   not for this one, which is the caller's to check ([`Session::discriminator`]).
+//!   not for this one, which the caller asks ([`Session::expects`]).
 //! - While the kernel reflects, what it has heard counts as a packet ([`Input::Heard`]).
 //!
 //! Tests: `session/tests.rs`, among them random loss between two sessions, and a peer whose packets
@@ -176,6 +176,14 @@ impl Session {
 
     pub fn discriminator(&self) -> u32 {
         self.discriminator
+    }
+
+    /// Whether a packet may be for this session. While it is up, only one that has its number: who
+    /// does not see the path must not end the session. RFC 5880 also takes a packet without one, of
+    /// a peer that has restarted. Such a peer is noticed here after the detection time.
+    pub fn expects(&self, packet: &Packet) -> bool {
+        packet.your_discriminator == self.discriminator
+            || packet.your_discriminator == 0 && self.state != State::Up
     }
 
     pub fn state(&self) -> State {

@@ -1,13 +1,13 @@
 //! Sessions of BFD with real routers, BIRD and FRR, which the kernel answers while no agent runs.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, UdpSocket};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use lb_bfd::State;
 use lb_bfd::session::{Change, Config};
+use lb_bfd::{Diagnostic, Packet, State};
 use lb_userspace::bfd::{BfdView, Hops, Monitor, Path, Wanted};
 use lb_userspace::kernel::{BfdSessions, Pins};
 use serde_json::Value;
@@ -150,6 +150,24 @@ impl Agent {
     }
 }
 
+/// A packet of a peer whose session is not up.
+fn down(your_discriminator: u32) -> Packet {
+    Packet {
+        diagnostic: Diagnostic::NONE,
+        state: State::Down,
+        poll: false,
+        is_final: false,
+        control_plane_independent: false,
+        demand: false,
+        multiplier: 3,
+        my_discriminator: 7,
+        your_discriminator,
+        desired_min_tx: 100_000,
+        required_min_rx: 100_000,
+        required_min_echo_rx: 0,
+    }
+}
+
 fn answers(views: &[BfdView]) -> u64 {
     views.iter().map(|view| view.answers).min().unwrap_or(0)
 }
@@ -171,6 +189,23 @@ fn follow<R: Router + Sync>() -> Result<()> {
         ensure!(seen.len() == 2 && seen.values().all(|(up, _)| *up), "{seen:?}");
         let by_agent: Vec<u64> =
             agent.monitor.views().iter().map(|view| view.packets_sent).collect();
+
+        // Somebody with the router's address, who does not know the number of the session.
+        let (blind, refused) = (down(0).encode(), agent.monitor.refused());
+        network.client.enter(|| {
+            let socket = UdpSocket::bind((CLIENT, 0))?;
+            socket.set_ttl(255)?;
+            for _ in 0..100 {
+                socket.send_to(&blind, (NODE, 3784))?;
+            }
+            Ok(())
+        })?;
+        let waited = wait_until("they are refused", SOON, || {
+            agent.turn();
+            agent.monitor.refused() >= refused + 100
+        });
+        waited.with_context(|| format!("{:#?}", agent.monitor.views()))?;
+        ensure!(agent.is_up() && router.sessions()? == seen, "{:#?}", agent.monitor.views());
 
         // Busy for ten detection times.
         let before = answers(&agent.monitor.views());
@@ -250,26 +285,12 @@ fn packets_of_others_are_discarded() -> Result<()> {
     network.start_agent(&[])?.kill();
     network.node.enter(|| {
         let mut agent = Agent::start(&network, 0)?;
-        let down = lb_bfd::Packet {
-            diagnostic: lb_bfd::Diagnostic::NONE,
-            state: State::Down,
-            poll: false,
-            is_final: false,
-            control_plane_independent: false,
-            demand: false,
-            multiplier: 3,
-            my_discriminator: 7,
-            your_discriminator: 0,
-            desired_min_tx: 100_000,
-            required_min_rx: 100_000,
-            required_min_echo_rx: 0,
-        };
         network.client.enter(|| {
             // The right address and port, but as from behind a router, and garbage.
-            let socket = std::net::UdpSocket::bind((CLIENT, 0))?;
+            let socket = UdpSocket::bind((CLIENT, 0))?;
             socket.set_ttl(254)?;
             for _ in 0..2_000 {
-                socket.send_to(&down.encode(), (NODE, 3784))?;
+                socket.send_to(&down(0).encode(), (NODE, 3784))?;
             }
             socket.set_ttl(255)?;
             for length in 0..100 {

@@ -323,3 +323,21 @@ proptest! {
         }
     }
 }
+
+/// Of a peer that has restarted, or of somebody else with its address.
+#[test]
+fn a_packet_without_a_number_does_not_end_a_session_that_is_up() {
+    let mut world = World::new(Config::default(), Config::default());
+    let blind = Packet { your_discriminator: 0, ..world.nodes[1].session.packet() };
+    assert_eq!(blind.state, State::Down);
+    assert!(world.nodes[0].session.expects(&blind));
+    world.run(MS * 5_000, |_| false);
+    let session = &world.nodes[0].session;
+    assert_eq!(session.state(), State::Up);
+    assert!(!session.expects(&blind));
+    assert!(session.expects(&Packet { your_discriminator: session.discriminator(), ..blind }));
+    // It is heard after the detection time.
+    world.broken = [false, true];
+    world.run(MS * 1_000, |_| false);
+    assert!(world.nodes[0].session.expects(&blind));
+}

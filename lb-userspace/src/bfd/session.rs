@@ -77,9 +77,7 @@ impl Running {
     /// Whether a packet belongs to this session (RFC 5880, section 6.8.6; RFC 5881, section 5).
     pub fn is_for(&self, arrived: &Arrived, packet: &Packet) -> bool {
         let path = &self.wanted.path;
-        let is_known = packet.your_discriminator == 0
-            || packet.your_discriminator == self.session.discriminator();
-        is_known
+        self.session.expects(packet)
             && arrived.from.ip() == path.peer
             && arrived.port == path.hops.port()
             && arrived.hop_limit >= path.hops.min_hop_limit()
