@@ -6,11 +6,13 @@
 //! that looks for new code paths, an ordinary test with random bytes, and the test that compares
 //! the kernel with the host.
 //!
-//! [`http`] does the same for what the HTTP proxy parses, and [`bgp`] for what a BGP peer sends.
+//! [`http`] does the same for what the HTTP proxy parses, [`bgp`] for what a BGP peer sends, and
+//! [`bfd`] for a BFD peer.
 //!
 //! Expected values are computed here, not by the data plane's own code: where headers are
 //! ([`inspect`]), and their checksums ([`checksum`]).
 
+pub mod bfd;
 pub mod bgp;
 mod change;
 pub mod checksum;

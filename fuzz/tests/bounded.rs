@@ -148,6 +148,11 @@ fn bgp_sessions() {
     meets("bgp-session", fuzz::bgp::session, &outcomes);
 }
 
+#[test]
+fn bfd_sessions() {
+    meets("bfd-session", fuzz::bfd::session, &["nothing", "sent", "up", "reflected"]);
+}
+
 /// What the HTTP proxy parses.
 #[cfg(feature = "http")]
 mod http {

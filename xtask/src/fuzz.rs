@@ -15,7 +15,7 @@ use crate::linker::tools;
 use crate::packages;
 use crate::process::{cargo, find, output, root, run};
 
-const TARGETS: [&str; 8] = [
+const TARGETS: [&str; 9] = [
     "parser",
     "pipeline",
     "http-host",
@@ -24,6 +24,7 @@ const TARGETS: [&str; 8] = [
     "proxy-protocol",
     "bgp-message",
     "bgp-session",
+    "bfd-session",
 ];
 const VERSION: &str = "0.13.2";
 
