@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use super::choice::{Candidates, Chosen, choose};
 use super::hold::{Holding, Probed, Probing, Whereabouts};
-use super::identity::{Id, Rank};
+use super::identity::{Id, Rank, ahead};
 use super::link::{Effect, Frame, Link, News};
 use super::pacing::Pacing;
 use super::peers::Peer;
@@ -20,6 +20,13 @@ struct Claimant {
     /// It does not hear this participant.
     deaf: bool,
     rank: Rank,
+}
+
+impl Claimant {
+    /// Of several, the one with the greatest holds the address.
+    fn standing(&self, address: IpAddr, known: u32) -> (i32, (u64, Id)) {
+        (ahead(self.epoch, known), self.id.weight(address))
+    }
 }
 
 /// What others hold, in one pass over their tables.
@@ -161,10 +168,12 @@ impl Link {
     /// An address that this participant holds: does it stay?
     fn keep(&mut self, address: IpAddr, mut holding: Holding, claims: &[Claimant], now: Time) {
         let rival = claims.iter().filter(|claim| !claim.silent);
-        let rival = rival.max_by_key(|claim| (claim.deaf, claim.epoch, claim.id.weight(address)));
+        let standing = |claim: &Claimant| claim.standing(address, holding.epoch);
+        // One that is deaf cannot know better, and to contradict it is in vain. Without the key,
+        // such a one may be made up; but it could name a higher epoch as well.
+        let rival = rival.max_by_key(|claim| (claim.deaf, standing(claim)));
         if let Some(rival) = rival {
-            let theirs = (rival.epoch, rival.id.weight(address));
-            if rival.deaf || theirs > (holding.epoch, self.id.weight(address)) {
+            if rival.deaf || standing(rival) > (0, self.id.weight(address)) {
                 self.lost.insert(address, now);
                 return self.release(address, Some(rival.id));
             }
@@ -227,7 +236,8 @@ impl Link {
         }
         let Some(chosen) = chosen else { return self.leave_elsewhere(address, state) };
         let alive = claims.iter().filter(|claim| !claim.silent);
-        if let Some(holder) = alive.max_by_key(|claim| (claim.epoch, claim.id.weight(address))) {
+        let known = self.known_epoch(address);
+        if let Some(holder) = alive.max_by_key(|claim| claim.standing(address, known)) {
             if self.should_move(address, *holder, chosen, holders, now) {
                 self.take(address, Some(holder.id), true, now);
             } else {
@@ -235,7 +245,7 @@ impl Link {
             }
             return;
         }
-        let silent = claims.iter().max_by_key(|claim| (claim.epoch, claim.id.weight(address)));
+        let silent = claims.iter().max_by_key(|claim| claim.standing(address, known));
         let of = match silent.and_then(|claim| self.peers.get(claim.id).map(|p| (claim.id, p))) {
             Some((id, peer)) => Probed::Silent { id, link_address: peer.link_address },
             None => Probed::Everyone,

@@ -39,12 +39,18 @@ impl fmt::Display for Id {
     }
 }
 
+/// How far an epoch is ahead of another one; negative: behind. Epochs are numbers on a circle, so
+/// that no message can name the last one.
+pub fn ahead(epoch: u32, base: u32) -> i32 {
+    epoch.wrapping_sub(base).cast_signed()
+}
+
 /// This participant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     pub node: String,
     pub interface: String,
-    /// Random, chosen at every start.
+    /// Random, chosen at every start, and another one if somebody else uses the same name.
     pub incarnation: u64,
 }
 

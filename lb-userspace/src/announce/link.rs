@@ -4,17 +4,18 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use lb_common::hash::mix;
 use serde::{Deserialize, Serialize};
 
 use super::choice::Choice;
 use super::hold::{Held, Holding, Probed, Whereabouts};
-use super::identity::{Id, Identity, LinkAddress, Rank};
+use super::identity::{Id, Identity, LinkAddress, Rank, ahead};
 use super::pacing::{Allowance, Pacing};
 use super::peers::{Own, Peers};
 use super::seal::Keys;
 use super::table::{Entry, OwnTable};
 use super::timing::{ANSWERED, BLOCKED, DEFENCE, Time, Timing, YIELD};
-use super::wire;
+use super::wire::{self, Heard, Message};
 
 /// What happens.
 #[derive(Clone, Debug)]
@@ -94,6 +95,8 @@ pub enum News {
     },
     Joined(Id),
     Silent(Id),
+    /// Another process sends messages in this participant's name.
+    Namesake,
     /// The process did not run for so long.
     Paused(Duration),
     /// All addresses were handed over.
@@ -317,6 +320,7 @@ impl Link {
         let own =
             Own { id: self.id, incarnation: self.identity.incarnation, sequence: self.sequence };
         let change = self.peers.hear(&message, own, now);
+        self.notice_namesake(&message, now);
         if change.members {
             self.stable_since = now;
             self.report(News::Joined(id));
@@ -332,13 +336,35 @@ impl Link {
         self.dirty |= change.members || change.table;
     }
 
+    /// The greatest epoch of an address that was seen, or the one before the first.
+    pub(super) fn known_epoch(&self, address: IpAddr) -> u32 {
+        self.epochs.get(&address).copied().unwrap_or_default()
+    }
+
+    /// Somebody else uses this participant's name if another one acknowledges more than was sent:
+    /// what that one believes to be this participant's may be wrong for ever. A new incarnation is
+    /// believed only by itself.
+    fn notice_namesake(&mut self, message: &Message, now: Time) {
+        let Identity { incarnation, .. } = self.identity;
+        let mut heard = message.heard.iter();
+        let heard = heard.find(|heard| (heard.id, heard.incarnation) == (self.id, incarnation));
+        let exceeds =
+            |heard: &Heard| heard.sequence > self.sequence || heard.version > self.own.version();
+        if heard.is_some_and(exceeds) {
+            self.identity.incarnation = mix(incarnation ^ now.as_nanos() as u64);
+            self.report(News::Namesake);
+        }
+    }
+
     /// Of addresses that matter here; a sender cannot make it remember others.
     fn note_epoch(&mut self, address: IpAddr, epoch: u32) {
         let matters = self.addresses.contains_key(&address)
             || self.wanted.as_ref().is_some_and(|wanted| wanted.contains_key(&address));
         if matters {
-            let known = self.epochs.entry(address).or_default();
-            *known = epoch.max(*known);
+            let known = self.epochs.entry(address).or_insert(epoch);
+            if ahead(epoch, *known) > 0 {
+                *known = epoch;
+            }
         }
     }
 
@@ -421,7 +447,7 @@ impl Link {
     /// Begins to answer for an address.
     pub(super) fn take(&mut self, address: IpAddr, from: Option<Id>, planned: bool, now: Time) {
         let epoch = self.epochs.entry(address).or_default();
-        *epoch = epoch.saturating_add(1);
+        *epoch = epoch.wrapping_add(1);
         let epoch = *epoch;
         let mut holding = self.start_holding(epoch, now);
         if from.is_none() {

@@ -56,6 +56,11 @@ struct Sequences {
 }
 
 impl Sequences {
+    /// Only that one and later ones are accepted.
+    fn from(sequence: u64) -> Self {
+        Self { last: sequence.saturating_sub(1), seen: u64::MAX }
+    }
+
     fn is_new(&self, sequence: u64) -> bool {
         match self.last.checked_sub(sequence) {
             None => true,
@@ -159,6 +164,9 @@ impl Peers {
             peer.acknowledged_at = now;
             peer.acknowledged = own.version;
         }
+        if is_latest {
+            peer.table.set_newest(message.version);
+        }
         change.table = peer.table.apply(message.version, &message.changes);
         change
     }
@@ -211,7 +219,7 @@ impl Peers {
             interface: message.interface.clone(),
             link_address: message.link_address,
             incarnation: message.incarnation,
-            sequences: Sequences::default(),
+            sequences: Sequences::from(message.sequence),
             heard_at: now,
             acknowledged_at: now,
             acknowledged: 0,

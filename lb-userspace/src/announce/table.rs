@@ -139,6 +139,11 @@ impl PeerTable {
         self.version == self.newest
     }
 
+    /// The version that the participant's latest message says it has.
+    pub fn set_newest(&mut self, newest: u64) {
+        self.newest = newest;
+    }
+
     pub fn rows(&self) -> impl Iterator<Item = (IpAddr, Entry)> {
         self.rows.iter().map(|(address, (entry, _))| (*address, *entry))
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::hold::Whereabouts;
-use super::identity::Rank;
+use super::identity::{Rank, ahead};
 use super::link::{Counts, Link};
 use super::timing::Time;
 
@@ -110,7 +110,10 @@ impl Link {
             let epoch = peer.table.get(address).holds?;
             Some((!peer.silent, epoch, id.weight(address), peer))
         });
-        let holder = holders.max_by_key(|(alive, epoch, weight, _)| (*alive, *epoch, *weight));
+        let known = self.known_epoch(address);
+        let standing = |epoch: u32, weight| (ahead(epoch, known), weight);
+        let holder =
+            holders.max_by_key(|(alive, epoch, weight, _)| (*alive, standing(*epoch, *weight)));
         AddressView {
             address,
             services: Vec::new(),

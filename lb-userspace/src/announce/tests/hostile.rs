@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use super::super::identity::Rank;
+use super::super::wire::{self, Changes, Heard, Message, Row};
 use super::super::*;
-use super::world::{MS, Random, World, link_address};
+use super::world::{MS, Random, World, address, link_address};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -80,6 +82,141 @@ fn recorded_messages_are_worthless() {
         world.run(SECOND);
     }
     assert_eq!(world.news, []);
+}
+
+fn read(octets: &[u8], keys: &Keys) -> Message {
+    keys.open(octets).and_then(wire::read).expect("a message of a node")
+}
+
+/// Without a key.
+fn settled_without_a_key(nodes: usize) -> World {
+    let mut world = World::new(nodes, 12, 3);
+    world.keys = Keys::default();
+    (0..nodes).for_each(|node| world.start(node));
+    world.run(SECOND * 15);
+    world.disturb();
+    world.forget_observations();
+    world
+}
+
+/// A participant that says it holds all addresses.
+fn greedy(node: &str, epoch: u32, heard: Vec<Heard>) -> Message {
+    let row = |number| Row { address: address(number), rank: Rank::Candidate, holds: Some(epoch) };
+    let rows: Vec<Row> = (0..12).map(row).collect();
+    let changes = Changes { since: 1 << 32, until: (1 << 32) + 12, rows };
+    Message {
+        node: node.to_owned(),
+        interface: "eth0".to_owned(),
+        incarnation: 1,
+        sequence: 1,
+        link_address: link_address(99),
+        version: changes.until,
+        heard,
+        changes,
+    }
+}
+
+/// The last message of a node as one that heard it acknowledges it.
+fn acknowledge(world: &World, node: usize) -> Heard {
+    let Message { node, interface, incarnation, sequence, .. } =
+        read(&world.sent[&node], &world.keys);
+    Heard { id: Id::of(&node, &interface), incarnation, sequence, version: 0 }
+}
+
+fn send_to_all(world: &mut World, message: &Message) {
+    let mut octets = wire::write(message);
+    world.keys.clone().seal(&mut octets);
+    (0..world.nodes.len()).for_each(|node| world.give(node, Input::Received(&octets)));
+}
+
+/// With the key or without it: who acknowledges no message of a node is no participant.
+#[test]
+fn who_never_acknowledges_takes_nothing() {
+    for mut world in [settled(), settled_without_a_key(3)] {
+        let before = world.loads();
+        let mut liar = greedy("liar", u32::MAX, Vec::new());
+        for _ in 0..200 {
+            liar.sequence += 1;
+            send_to_all(&mut world, &liar);
+            world.run(MS * 50);
+        }
+        assert_eq!(world.loads(), before);
+        assert_eq!(world.news, []);
+    }
+}
+
+/// Without a key a machine on the link takes what it wants. What it has taken ends with it.
+#[test]
+fn without_a_key_a_liar_keeps_addresses_only_while_it_sends() {
+    for epoch in [1, 1 << 20, i32::MAX as u32, u32::MAX - 1, u32::MAX] {
+        let mut world = settled_without_a_key(3);
+        let mut liar = greedy("liar", epoch, Vec::new());
+        send_to_all(&mut world, &liar);
+        world.run(MS * 150);
+        // It is a participant once it acknowledges what was sent after it was heard.
+        liar.heard = (0..3).map(|node| acknowledge(&world, node)).collect();
+        for _ in 0..20 {
+            liar.sequence += 1;
+            send_to_all(&mut world, &liar);
+            liar.heard.clear();
+            world.run(MS * 100);
+        }
+        // It hears nobody, so nobody can contradict it.
+        assert_eq!(world.loads(), [0; 3]);
+        world.forget_observations();
+        world.run(SECOND * 5);
+        assert_eq!(world.loads().iter().sum::<usize>(), 12);
+        assert!(world.longest_none() <= SECOND, "{:?}", world.longest_none());
+        // All is as before: addresses move when they should, and without a gap.
+        world.run(SECOND * 30);
+        world.disturb();
+        world.forget_observations();
+        world.give(1, Input::Leave);
+        world.run(SECOND * 15);
+        assert_eq!(world.loads()[1], 0, "{epoch}");
+        assert_eq!(world.longest_none(), Duration::ZERO, "{epoch}");
+        assert!(world.longest_several() <= MS * 5, "{epoch} {:?}", world.longest_several());
+    }
+}
+
+/// Without a key, one message in another node's name must not shut that node out for long.
+#[test]
+fn a_forged_message_in_another_name_has_no_lasting_effect() {
+    for what in ["sequence", "version", "incarnation"] {
+        let mut world = settled_without_a_key(3);
+        let mut forged = read(&overheard(&mut world, 1), &world.keys.clone());
+        forged.changes = Changes { since: forged.version, until: forged.version, rows: Vec::new() };
+        match what {
+            "sequence" => forged.sequence = u64::MAX,
+            "version" => {
+                forged.sequence += 1;
+                forged.version = u64::MAX;
+                forged.changes.since = u64::MAX - 1;
+                forged.changes.until = u64::MAX;
+            }
+            _ => {
+                forged.incarnation += 1;
+                forged.sequence = u64::MAX;
+            }
+        }
+        send_to_all(&mut world, &forged);
+        world.run(SECOND * 30);
+        assert_eq!(world.loads().iter().sum::<usize>(), 12, "{what}");
+        let view = world.nodes[0].link.as_ref().expect("it runs").view(world.now);
+        let peer = view.peers.iter().find(|peer| peer.node == "node-1").expect("it is there");
+        assert!(!peer.silent && !peer.deaf, "{what}");
+        // Its table is still followed.
+        world.disturb();
+        world.forget_observations();
+        for number in 0..12 {
+            world.nodes[1].wanted.insert(address(number), Rank::LastResort);
+        }
+        world.want(1, address(0), Some(Rank::LastResort));
+        world.run(SECOND * 15);
+        assert_eq!(world.loads()[1], 0, "{what}");
+        assert_eq!(world.longest_none(), Duration::ZERO, "{what}");
+        assert!(world.longest_several() <= MS * 500, "{what} {:?}", world.longest_several());
+    }
 }
 
 /// Without keys anyone may take part, but nobody takes more than bounded memory.
