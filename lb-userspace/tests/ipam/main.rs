@@ -18,7 +18,7 @@ mod scale;
 
 use std::fmt::Write;
 
-use lb_userspace::ipam::{Ipam, Pools, Range, Settings};
+use lb_userspace::ipam::{Ipam, Pools, Range, Settings, announcement};
 use lb_userspace::model::{Kind, Object, ObjectRef, ServiceName};
 use lb_userspace::source::documents;
 
@@ -64,7 +64,7 @@ fn describe(ipam: &Ipam, manifests: &str, text: &mut String) {
         let (reason, message) = (outcome.reason.name(), &outcome.message);
         writeln!(text, "{service} [{}] {reason}: {message}", addresses.join(", ")).unwrap();
         for &address in &outcome.addresses {
-            if let Some(announcement) = ipam.pools().announcement_of(address) {
+            if let Some(announcement) = announcement(ipam.pools(), true, address) {
                 let scopes = announcement.scopes.iter().map(|scope| {
                     let interfaces: Vec<&str> =
                         scope.interfaces.iter().map(|name| name.as_str()).collect();
