@@ -235,6 +235,13 @@ impl Server {
         });
     }
 
+    /// Waits until an object is like that, and returns it.
+    pub async fn object(&self, path: &str, name: &str, such: impl Fn(&Value) -> bool) -> Value {
+        let key = (path.to_owned(), name.to_owned());
+        self.until(|world| world.objects.get(&key).is_some_and(&such)).await;
+        self.shared.world().objects[&key].clone()
+    }
+
     pub fn requests(&self) -> Vec<Request> {
         self.shared.world().requests.clone()
     }
@@ -433,6 +440,7 @@ async fn answer(
     let authorization = authorization.unwrap_or_default().to_owned();
     let response = match method {
         Method::POST => create_event(&shared, &path, &body),
+        Method::PATCH if path.ends_with("/status") => patch_status(&shared, &path, &body),
         Method::PATCH => raise_event(&shared, &path, &body),
         _ => respond(&shared, &path, watch, query.clone(), &authorization),
     };
@@ -478,6 +486,35 @@ fn raise_event(shared: &Shared, path: &str, body: &[u8]) -> Response {
         }
     }
     axum::Json(event.clone()).into_response()
+}
+
+/// Merges into the status of an object that has a namespace, unless it has changed.
+fn patch_status(shared: &Shared, path: &str, body: &[u8]) -> Response {
+    let parts: Vec<&str> = path.trim_end_matches("/status").split('/').collect();
+    let [group @ .., "namespaces", namespace, resource, name] = &parts[..] else {
+        return refusal(404).into_response();
+    };
+    let key = (format!("{}/{resource}", group.join("/")), format!("{namespace}/{name}"));
+    let patch: Value = serde_json::from_slice(body).unwrap();
+    let mut world = shared.world();
+    let Some(before) = world.objects.get(&key).cloned() else {
+        return refusal(404).into_response();
+    };
+    let mut metadata = patch["metadata"].as_object().into_iter().flatten();
+    if metadata.any(|(field, value)| before["metadata"][field] != *value) {
+        return refusal(409).into_response();
+    }
+    let mut object = before.clone();
+    for (field, value) in patch["status"].as_object().into_iter().flatten() {
+        object["status"][field] = value.clone();
+    }
+    world.version += 1;
+    object["metadata"]["resourceVersion"] = world.version.to_string().into();
+    world.objects.insert(key.clone(), object.clone());
+    world.record(&key.0, Some(before), Some(object.clone()));
+    drop(world);
+    shared.note_change();
+    axum::Json(object).into_response()
 }
 
 fn respond(
