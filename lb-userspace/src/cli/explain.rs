@@ -103,9 +103,7 @@ pub fn explain(options: &Options, configuration: &Configuration) -> Result<()> {
 fn text(request: &Request, explanation: &Explanation) -> String {
     let mut text = String::new();
     let mut line = |name: &str, value: &str| {
-        // What others wrote must not control the terminal.
-        let value: String =
-            value.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
+        let value = output::printable(value);
         let name = if name.is_empty() { String::new() } else { format!("{name}:") };
         let _ = writeln!(text, "{name:<13} {value}");
     };

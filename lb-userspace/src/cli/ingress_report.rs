@@ -8,7 +8,7 @@ use clap::Args;
 use k8s_openapi::api::networking::v1::Ingress;
 
 use super::ingress_replay;
-use super::output::{Format, Row, print};
+use super::output::{Format, Row, print, printable};
 use crate::ingress::model::Settings;
 use crate::ingress::model::report::{Line, Verdict, report};
 use crate::model::{Kind, Object};
@@ -90,7 +90,7 @@ pub fn run(options: &Options, settings: Settings) -> Result<()> {
         read(path, kinds, &mut contents)?;
     }
     for problem in contents.iter().flat_map(|contents| &contents.problems) {
-        eprintln!("{problem}");
+        eprintln!("{}", printable(&problem.to_string()));
     }
     let objects = contents.iter().flat_map(|contents| contents.objects.values());
     let objects = objects.filter(|object| match (&***object, &options.class) {
@@ -149,7 +149,7 @@ fn read(path: &Path, kinds: &[Kind], contents: &mut Vec<Contents>) -> Result<()>
     match documents::read_kinds(&file, &text, kinds) {
         Ok(read) => contents.push(read),
         // One bad file does not hide the others.
-        Err(problem) => eprintln!("{problem}"),
+        Err(problem) => eprintln!("{}", printable(&problem.to_string())),
     }
     Ok(())
 }

@@ -83,6 +83,11 @@ pub fn write(text: &str) -> Result<()> {
     unless_unread(io::stdout().write_all(text.as_bytes()).map_err(Into::into))
 }
 
+/// Text that others wrote must not control the terminal.
+pub fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+}
+
 /// Ignores that the reader has closed the pipe.
 pub fn unless_unread(printed: Result<()>) -> Result<()> {
     match printed {
@@ -128,7 +133,9 @@ impl Printer {
                 writeln!(to)?;
             }
             Format::Yaml => to.write_all(serde_norway::to_string(rows)?.as_bytes())?,
-            Format::Name => rows.iter().try_for_each(|row| writeln!(to, "{}", row.name()))?,
+            Format::Name => {
+                rows.iter().try_for_each(|row| writeln!(to, "{}", printable(&row.name())))?;
+            }
             Format::Table | Format::Wide => {
                 if rows.is_empty() {
                     eprintln!("No {} found.", R::PLURAL);
@@ -151,7 +158,7 @@ impl Printer {
             let text = match self.format {
                 Format::Json => serde_json::to_string_pretty(row)? + "\n",
                 Format::Yaml => format!("---\n{}", serde_norway::to_string(row)?),
-                Format::Name => row.name() + "\n",
+                Format::Name => printable(&row.name()) + "\n",
                 Format::Table | Format::Wide => cells.join("\t"),
             };
             let name = row.name();
@@ -169,9 +176,8 @@ impl Printer {
     }
 
     fn cells<R: Row>(&self, row: &R) -> Vec<String> {
-        let mut cells = row.cells();
-        cells.truncate(self.columns::<R>());
-        cells
+        let cells = row.cells();
+        cells.iter().take(self.columns::<R>()).map(|cell| printable(cell)).collect()
     }
 
     fn columns<R: Row>(&self) -> usize {
@@ -276,6 +282,18 @@ mod tests {
         assert_eq!(wide, "NAME     PORT\na        80\nlonger   8080\n");
         assert_eq!(printed(Format::Table, false), "NAME\na\nlonger\n");
         assert_eq!(printed(Format::Wide, true), "a        80\nlonger   8080\n");
+    }
+
+    #[test]
+    fn what_others_wrote_does_not_control_the_terminal() {
+        let evil = Port { name: "a\u{1b}[2J\rb\u{9b}1m", number: 80 };
+        for format in [Format::Table, Format::Name] {
+            let mut text = Vec::new();
+            printer(format, true).print_all(&[evil.clone()], &mut text).unwrap();
+            let text = String::from_utf8(text).unwrap();
+            assert!(!text.trim_end_matches('\n').contains(char::is_control), "{text:?}");
+            assert!(!printer(format, true).changed(&[evil.clone()]).unwrap().contains('\u{1b}'));
+        }
     }
 
     #[test]

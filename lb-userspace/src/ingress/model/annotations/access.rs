@@ -74,9 +74,8 @@ pub const TABLE: &[Annotation] = &[
         &["auth-method"],
         "method",
         |draft, text| {
-            let method = Method::from_bytes(text.trim().as_bytes());
-            draft.external.method = Some(method.map_err(|_| "is not a method".to_owned())?);
-Ok(())
+            draft.external.method = Some(auth_method(text)?);
+            Ok(())
         },
         "Method of the requests to `auth-url`; GET without it",
     )
@@ -114,6 +113,14 @@ fn auth_type(draft: &mut Draft, text: &str) -> Result<(), String> {
         }
         "digest" => Err("is not supported; use basic, over TLS".to_owned()),
         _ => Err("is not basic".to_owned()),
+    }
+}
+
+/// CONNECT would open a tunnel to the server.
+fn auth_method(text: &str) -> Result<Method, String> {
+    match Method::from_bytes(text.trim().as_bytes()) {
+        Ok(Method::CONNECT) | Err(_) => Err("is not a method for it".to_owned()),
+        Ok(method) => Ok(method),
     }
 }
 

@@ -115,6 +115,7 @@ pub const UNSUPPORTED: &[Annotation] = &[
         OFF,
         "a key has one endpoint, not a subset",
     ),
+    Annotation::unsupported(&["relative-redirects"], OFF, "redirects have a whole URL"),
     Annotation::unsupported(
         &["use-port-in-redirects"],
         OFF,

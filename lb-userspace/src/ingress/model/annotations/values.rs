@@ -14,6 +14,8 @@ pub type Parsed<T> = Result<T, String>;
 
 /// Tenants write annotations, and each item is looked at for requests.
 const MOST_ITEMS: usize = 1000;
+/// Each request or response gets a copy of them. Endpoints and clients take about a hundred.
+const MOST_HEADERS: usize = 64;
 
 pub fn boolean(text: &str) -> Parsed<bool> {
     match text.trim() {
@@ -105,7 +107,18 @@ pub fn header_name(text: &str) -> Parsed<HeaderName> {
 }
 
 pub fn header_names(text: &str) -> Parsed<Vec<HeaderName>> {
-    list(text)?.into_iter().map(header_name).collect()
+    let mut names: Vec<HeaderName> = Vec::new();
+    for name in list(text)? {
+        let name = header_name(name)?;
+        // Each is looked up for each request.
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    if names.len() > MOST_HEADERS {
+        return Err(format!("has more than {MOST_HEADERS} names"));
+    }
+    Ok(names)
 }
 
 pub fn header_value(text: &str) -> Parsed<HeaderValue> {
@@ -126,7 +139,11 @@ pub fn headers(text: &str) -> Parsed<Vec<(HeaderName, HeaderValue)>> {
         }
         Ok((name, header_value(value)?))
     };
-    lines.map(one).collect()
+    let headers = lines.map(one).collect::<Parsed<Vec<_>>>()?;
+    match headers.len() {
+        0..=MOST_HEADERS => Ok(headers),
+        _ => Err(format!("has more than {MOST_HEADERS} headers")),
+    }
 }
 
 /// Headers that frame messages, or that endpoints trust because the proxy wrote them.
@@ -258,6 +275,12 @@ mod tests {
         {
             assert!(headers(wrong).is_err(), "{wrong}");
         }
+        let many = |count: usize| (0..count).map(|n| format!("X-{n}: a\n")).collect::<String>();
+        assert_eq!(headers(&many(64)).unwrap().len(), 64);
+        assert!(headers(&many(65)).is_err());
+        let names = |count: usize| (0..count).map(|n| format!("X-{n},x-1,")).collect::<String>();
+        assert_eq!(header_names(&names(64)).unwrap().len(), 64);
+        assert!(header_names(&names(65)).is_err());
         assert!(location("//evil.example").is_err());
         assert!(location("javascript:alert(1)").is_err());
         assert!(location("https://a/\r\nb").is_err());
