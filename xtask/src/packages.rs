@@ -116,7 +116,7 @@ impl NoServices {
 
 impl Drop for NoServices {
     fn drop(&mut self) {
-        // It is not there, or somebody will notice that services do not start.
+        // If it is still there, the user will notice that services do not start.
         let _ = fs::remove_file(POLICY);
     }
 }

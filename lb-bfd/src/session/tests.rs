@@ -324,7 +324,7 @@ proptest! {
     }
 }
 
-/// Of a peer that has restarted, or of somebody else with its address.
+/// Of a peer that has restarted, or of another machine with its address.
 #[test]
 fn a_packet_without_a_number_does_not_end_a_session_that_is_up() {
     let mut world = World::new(Config::default(), Config::default());

@@ -70,16 +70,7 @@ fn replicas_with_the_same_keys_resume_each_others_sessions() {
 fn replicas_with_the_same_keys_know_each_others_cookies() {
     let endpoints: Vec<_> = ["0", "1", "2", "3", "4", "5", "6", "7"].map(Endpoint::named).into();
     let addresses: Vec<_> = endpoints.iter().map(|endpoint| endpoint.address).collect();
-    let cookie = AffinityCookie {
-        name: "route".into(),
-        path: None,
-        domain: None,
-        max_age: None,
-        same_site: None,
-        secure: None,
-        keep_on_failure: false,
-    };
-    let policy = Policy { affinity: Some(cookie), ..Policy::default() };
+    let policy = Policy { affinity: Some(AffinityCookie::named("route")), ..Policy::default() };
     let start = |keys: &SessionKeys| {
         World::with(policy_config(&addresses, policy.clone()), |settings| {
             settings.session_keys = keys.clone();

@@ -50,7 +50,7 @@ pub fn ahead(epoch: u32, base: u32) -> i32 {
 pub struct Identity {
     pub node: String,
     pub interface: String,
-    /// Random, chosen at every start, and another one if somebody else uses the same name.
+    /// Random, chosen at every start, and another one if another participant uses the same name.
     pub incarnation: u64,
 }
 

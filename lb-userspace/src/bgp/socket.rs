@@ -153,7 +153,7 @@ fn new_socket(is_ipv4: bool) -> Result<OwnedFd> {
     Ok(socket(family, SockType::Stream, flags, None)?)
 }
 
-/// Closes a connection of somebody who is no peer, with a reset.
+/// Closes a connection that is no peer's, with a reset.
 pub fn refuse(stream: &impl std::os::fd::AsFd) {
     let now = linger { l_onoff: 1, l_linger: 0 };
     // Otherwise it is closed in the ordinary way.
