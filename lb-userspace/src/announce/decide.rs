@@ -19,6 +19,8 @@ struct Claimant {
     silent: bool,
     /// It does not hear this participant.
     deaf: bool,
+    /// It hears nobody, and whether clients can reach it is not known yet.
+    doubtful: bool,
     rank: Rank,
 }
 
@@ -47,6 +49,10 @@ impl Link {
             return;
         }
         self.note_silence(now);
+        if self.examine(now) {
+            self.stable_since = now;
+            self.outdated = true;
+        }
         self.stop_listening(now);
         if self.outdated && self.listening.is_none() {
             self.outdated = false;
@@ -72,7 +78,7 @@ impl Link {
         }
     }
 
-    fn due(&mut self, at: Time) {
+    pub(super) fn due(&mut self, at: Time) {
         self.decide_at = self.decide_at.min(at);
     }
 
@@ -139,13 +145,17 @@ impl Link {
     fn holders(&self, now: Time) -> Holders {
         let mut holders = Holders::default();
         for (id, peer) in self.peers.iter() {
-            let deaf = peer.is_deaf(now, &self.timing);
+            let deaf = peer.hears_nobody || peer.is_deaf(now, &self.timing);
+            let passed = self.exams.get(&id).and_then(|exam| exam.passed);
+            let doubtful = peer.hears_nobody && passed.is_none();
+            let silent = peer.silent || peer.mute;
             for (address, entry) in peer.table.rows() {
                 let Some(epoch) = entry.holds else { continue };
-                let claimant = Claimant { id, epoch, silent: peer.silent, deaf, rank: entry.rank };
+                let rank = entry.rank;
+                let claimant = Claimant { id, epoch, silent, deaf, doubtful, rank };
                 holders.claims.entry(address).or_default().push(claimant);
                 *holders.loads.entry(id).or_default() += 1;
-                holders.unsettled |= peer.silent;
+                holders.unsettled |= silent;
             }
         }
         holders
@@ -167,10 +177,9 @@ impl Link {
 
     /// An address that this participant holds: does it stay?
     fn keep(&mut self, address: IpAddr, mut holding: Holding, claims: &[Claimant], now: Time) {
-        let rival = claims.iter().filter(|claim| !claim.silent);
+        let rival = claims.iter().filter(|claim| !claim.silent && !claim.doubtful);
         let standing = |claim: &Claimant| claim.standing(address, holding.epoch);
-        // One that is deaf cannot know better, and to contradict it is in vain. Without the key,
-        // such a one may be made up; but it could name a higher epoch as well.
+        // One that is deaf cannot know better, and to contradict it is in vain.
         let rival = rival.max_by_key(|claim| (claim.deaf, standing(claim)));
         if let Some(rival) = rival {
             if rival.deaf || standing(rival) > (0, self.id.weight(address)) {

@@ -8,13 +8,14 @@ use lb_common::hash::mix;
 use serde::{Deserialize, Serialize};
 
 use super::choice::Choice;
+use super::exam::Exams;
 use super::hold::{Held, Holding, Probed, Whereabouts};
 use super::identity::{Id, Identity, LinkAddress, Rank, ahead};
 use super::pacing::{Allowance, Pacing};
 use super::peers::{Own, Peers};
 use super::seal::Keys;
 use super::table::{Entry, OwnTable};
-use super::timing::{ANSWERED, BLOCKED, DEFENCE, Time, Timing, YIELD};
+use super::timing::{ANSWERED, BLOCKED, DEFENCE, REDRESS, Time, Timing, YIELD};
 use super::wire::{self, Heard, Message};
 
 /// What happens.
@@ -141,6 +142,7 @@ pub struct Link {
     pub(super) lost: BTreeMap<IpAddr, Time>,
     pub(super) own: OwnTable,
     pub(super) peers: Peers,
+    pub(super) exams: Exams,
     pub(super) listening: Option<Listening>,
     /// Whether it has ever finished listening; before that it wants no address.
     pub(super) introduced: bool,
@@ -191,6 +193,7 @@ impl Link {
             lost: BTreeMap::new(),
             own: OwnTable::default(),
             peers: Peers::default(),
+            exams: Exams::default(),
             listening: None,
             introduced: false,
             choice: Choice::default(),
@@ -341,9 +344,9 @@ impl Link {
         self.epochs.get(&address).copied().unwrap_or_default()
     }
 
-    /// Somebody else uses this participant's name if another one acknowledges more than was sent:
-    /// what that one believes to be this participant's may be wrong for ever. A new incarnation is
-    /// believed only by itself.
+    /// Another process uses this participant's name if somebody acknowledges more than was sent.
+    /// That one refuses what is genuine from now on, so this participant becomes another
+    /// incarnation, which has to be acknowledged anew.
     fn notice_namesake(&mut self, message: &Message, now: Time) {
         let Identity { incarnation, .. } = self.identity;
         let mut heard = message.heard.iter();
@@ -372,6 +375,7 @@ impl Link {
         if by == self.link_address {
             return;
         }
+        self.note_answer(address, by);
         let known = self.peers.is_known(by);
         let Some(state) = self.addresses.get(&address).copied() else { return };
         match state {
@@ -399,6 +403,9 @@ impl Link {
             Whereabouts::Here(holding) if !known => {
                 self.dispute(address, holding, by, now);
             }
+            Whereabouts::Here(holding) if self.peers.hears_nobody(by) => {
+                self.redress(address, holding, now);
+            }
             _ => {}
         }
     }
@@ -418,6 +425,16 @@ impl Link {
             holding.pacing = Pacing::start(now);
             self.addresses.insert(address, Whereabouts::Here(holding));
             self.report(News::Disputed { address, by });
+            self.dirty = true;
+        }
+    }
+
+    /// A participant that hears nobody misleads clients about an address that is held here.
+    fn redress(&mut self, address: IpAddr, mut holding: Holding, now: Time) {
+        if holding.defended.is_none_or(|last| now.saturating_sub(last) >= REDRESS) {
+            holding.defended = Some(now);
+            holding.pacing = Pacing::start(now);
+            self.addresses.insert(address, Whereabouts::Here(holding));
             self.dirty = true;
         }
     }

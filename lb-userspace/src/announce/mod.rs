@@ -2,8 +2,8 @@
 //! returns what to do, so that a test can simulate a network of nodes.
 //!
 //! Invariants: an address is taken only from a participant that is alive and hears this one, or
-//! that is silent and whose kernel does not answer for it, or if no other machine answers for it;
-//! of two holders that hear each other one gives up at once; the kernel's deadlines are not
+//! that is silent or hears nobody and whose kernel does not answer, or if no other machine answers
+//! for it; of two holders that hear each other one gives up at once; the kernel's deadlines are not
 //! extended by a process that was paused before it has listened again. See
 //! `docs/design/announcement.md`.
 //!
@@ -11,6 +11,7 @@
 
 mod choice;
 mod decide;
+mod exam;
 mod hold;
 mod identity;
 mod link;

@@ -33,6 +33,10 @@ pub struct Peer {
     pub acknowledged: u64,
     pub table: PeerTable,
     pub silent: bool,
+    /// Its latest message acknowledges nobody.
+    pub hears_nobody: bool,
+    /// It hears nobody, and its kernel does not answer, either.
+    pub mute: bool,
 }
 
 impl Peer {
@@ -131,8 +135,21 @@ impl Peers {
         self.peers.get_mut(&id)
     }
 
+    /// Participants that can serve, as far as is known.
     pub fn alive(&self) -> impl Iterator<Item = (Id, &Peer)> {
-        self.iter().filter(|(_, peer)| !peer.silent)
+        self.iter().filter(|(_, peer)| !peer.silent && !peer.mute)
+    }
+
+    /// Returns whether this is a change.
+    pub fn set_mute(&mut self, id: Id, mute: bool) -> bool {
+        let peer = self.peers.get_mut(&id);
+        peer.is_some_and(|peer| std::mem::replace(&mut peer.mute, mute) != mute)
+    }
+
+    /// Whether a link-layer address is that of a participant that hears nobody.
+    pub fn hears_nobody(&self, link_address: LinkAddress) -> bool {
+        let mut peers = self.peers.values().filter(|peer| peer.link_address == link_address);
+        peers.any(|peer| peer.hears_nobody)
     }
 
     /// Whether a link-layer address is that of a node which takes part.
@@ -166,6 +183,7 @@ impl Peers {
         }
         if is_latest {
             peer.table.set_newest(message.version);
+            peer.hears_nobody = message.heard.is_empty();
         }
         change.table = peer.table.apply(message.version, &message.changes);
         change
@@ -225,6 +243,8 @@ impl Peers {
             acknowledged: 0,
             table,
             silent: false,
+            hears_nobody: false,
+            mute: false,
         };
         self.peers.insert(id, peer);
         true

@@ -45,6 +45,9 @@ pub const YIELD: Duration = Duration::from_secs(10);
 /// Between two announcements that defend an address against another machine (RFC 5227, 2.4).
 pub const DEFENCE: Duration = Duration::from_secs(10);
 
+/// The same against a participant that hears nobody, and does not know better.
+pub const REDRESS: Duration = Duration::from_secs(1);
+
 /// When an address that another machine uses is probed again.
 pub const BLOCKED: Duration = Duration::from_secs(2);
 

@@ -73,7 +73,7 @@ impl Link {
             node: peer.node.clone(),
             interface: peer.interface.clone(),
             silent: peer.silent,
-            deaf: peer.is_deaf(now, &self.timing),
+            deaf: peer.hears_nobody || peer.is_deaf(now, &self.timing),
             holds: peer.table.rows().filter(|(_, entry)| entry.holds.is_some()).count(),
         });
         let known = self.wanted.iter().flatten().map(|(address, _)| *address);
@@ -108,7 +108,7 @@ impl Link {
         }
         let holders = self.peers.iter().filter_map(|(id, peer)| {
             let epoch = peer.table.get(address).holds?;
-            Some((!peer.silent, epoch, id.weight(address), peer))
+            Some((!peer.silent && !peer.mute, epoch, id.weight(address), peer))
         });
         let known = self.known_epoch(address);
         let standing = |epoch: u32, weight| (ahead(epoch, known), weight);

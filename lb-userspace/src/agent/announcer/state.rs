@@ -393,11 +393,10 @@ impl Post<'_> {
             }
             News::Joined(id) => tracing::info!(peer = %id, interface, "peer heard"),
             News::Silent(id) => tracing::info!(peer = %id, interface, "peer silent"),
-            News::Namesake => tracing::warn!(
-                interface,
-                "another process sends heartbeats in this node's name: node names must differ, and \
-                 a tunnel key excludes strangers"
-            ),
+            News::Namesake => {
+                let fix = "give all nodes different names; set a tunnel key to exclude strangers";
+                tracing::warn!(interface, fix, "another process uses this node's name");
+            }
             News::Paused(duration) => {
                 let milliseconds = duration.as_millis() as u64;
                 tracing::warn!(milliseconds, interface, "the agent did not run for a while");

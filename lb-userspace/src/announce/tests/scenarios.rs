@@ -211,6 +211,55 @@ fn who_is_not_heard_gives_way() {
     assert_ne!(holder(&world, 40), 0);
 }
 
+/// What it sends arrives, but it receives nothing: clients can't use what it claims.
+#[test]
+fn a_node_that_receives_nothing_is_replaced_and_its_claims_are_ignored() {
+    for nodes in [2, 3, 5] {
+        let mut world = settled(nodes, 30);
+        let before: Vec<usize> = (0..30).map(|number| holder(&world, number)).collect();
+        world.cut.extend((1..nodes).map(|other| (other, 0)));
+        let serving = |world: &World, number| {
+            let mut answering = world.answering(address(number));
+            answering.retain(|node| *node != 0);
+            answering
+        };
+        // The others keep what they have throughout, although the node claims it.
+        for _ in 0..100 {
+            world.run(MS * 10);
+            for number in (0..30).filter(|number| before[*number] != 0) {
+                assert_eq!(serving(&world, number), [before[number]], "{:?}", world.now);
+            }
+        }
+        assert_eq!(world.loads()[0], 30, "it takes all others for dead");
+        let after: Vec<Vec<usize>> = (0..30).map(|number| serving(&world, number)).collect();
+        assert!(after.iter().all(|serving| serving.len() == 1), "{after:?}");
+        // Clients hear the right node last.
+        world.run(SECOND * 60);
+        for number in 0..30 {
+            assert_eq!(serving(&world, number), after[number]);
+            let of_this = world.announcements.iter().rfind(|(_, _, of)| *of == address(number));
+            assert_eq!(of_this.map(|(_, node, _)| *node), Some(after[number][0]), "{number}");
+        }
+        world.cut.clear();
+        world.disturb();
+        world.run(SECOND * 30);
+        assert_eq!(world.loads().iter().sum::<usize>(), 30);
+        assert!(world.longest_none() == Duration::ZERO, "{:?}", world.longest_none());
+    }
+}
+
+/// A firewall drops heartbeats to it. Clients reach it.
+#[test]
+fn a_node_that_misses_heartbeats_only_keeps_its_addresses() {
+    let mut world = settled(3, 30);
+    let before = world.loads();
+    world.firewalled.insert(0);
+    world.run(SECOND * 60);
+    assert_eq!(world.loads(), before);
+    assert_eq!(world.longest_several(), Duration::ZERO);
+    assert_eq!(world.longest_none(), Duration::ZERO);
+}
+
 #[test]
 fn an_address_that_another_machine_uses_is_not_announced() {
     const OTHER: LinkAddress = [6, 6, 6, 6, 6, 6];

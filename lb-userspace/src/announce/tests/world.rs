@@ -55,6 +55,8 @@ pub struct World {
     pub random: Random,
     /// Directions that lose everything.
     pub cut: BTreeSet<(usize, usize)>,
+    /// Nodes that get no heartbeats, but all other frames.
+    pub firewalled: BTreeSet<usize>,
     /// Of a thousand datagrams, how many are lost; never more than two in a row.
     pub loss: u64,
     pub delay: Duration,
@@ -96,6 +98,7 @@ impl World {
             keys: Keys::derive(["0123456789abcdef0123456789abcdef"]),
             random: Random(seed),
             cut: BTreeSet::new(),
+            firewalled: BTreeSet::new(),
             loss: 0,
             delay: MS * 2,
             lost: BTreeMap::new(),
@@ -213,7 +216,8 @@ impl World {
                 self.octets += octets.len();
                 self.sent.insert(node, octets.clone());
                 for to in 0..self.nodes.len() {
-                    if to != node && !self.is_lost(node, to) {
+                    let arrives = !self.firewalled.contains(&to);
+                    if to != node && arrives && !self.is_lost(node, to) {
                         self.enqueue(Event::Datagram { to, octets: octets.clone() });
                     }
                 }

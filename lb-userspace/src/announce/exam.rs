@@ -1,0 +1,100 @@
+//! Whether a participant that hears nobody receives anything at all.
+//!
+//! Its heartbeats arrive, and acknowledge nobody. Either it misses only heartbeats, as behind a
+//! firewall, and its kernel answers for what it holds; then it keeps that. Or its machine receives
+//! nothing: it takes all others for silent, asks their kernels in vain, and claims what they hold,
+//! though no client can reach it. It is asked itself, by link-layer address. Its own announcements
+//! look like answers, but come seldom: two of several probes must be answered.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use super::hold::Whereabouts;
+use super::identity::{Id, LinkAddress};
+use super::link::{Effect, Frame, Link};
+use super::timing::{ANSWERED, Time};
+
+const PROBES: u32 = 5;
+const ENOUGH: u32 = 2;
+
+#[derive(Clone, Copy, Debug)]
+pub struct Exam {
+    /// One that it says it holds.
+    address: IpAddr,
+    sent: u32,
+    answers: u32,
+    /// The last probe that was answered.
+    answered: u32,
+    next: Time,
+    /// Whether its kernel answered, once that is known.
+    pub passed: Option<bool>,
+}
+
+pub type Exams = BTreeMap<Id, Exam>;
+
+impl Link {
+    /// Asks the kernels of those that hear nobody. Returns whether participants are to be left out,
+    /// or not any more.
+    pub(super) fn examine(&mut self, now: Time) -> bool {
+        let mut changed = false;
+        let mut due: BTreeMap<Id, (IpAddr, LinkAddress)> = BTreeMap::new();
+        for (id, peer) in self.peers.iter().filter(|(_, peer)| !peer.silent && peer.hears_nobody) {
+            let held = peer.table.rows().find(|(_, entry)| entry.holds.is_some());
+            let examined = self.exams.get(&id).map(|exam| exam.address);
+            if let Some(address) = examined.or(held.map(|(address, _)| address)) {
+                due.insert(id, (address, peer.link_address));
+            }
+        }
+        let over: Vec<Id> = self.exams.keys().filter(|id| !due.contains_key(id)).copied().collect();
+        for id in over {
+            if let Some(exam) = self.exams.remove(&id) {
+                self.unwatch_examined(exam.address);
+            }
+            changed |= self.peers.set_mute(id, false);
+        }
+        for (id, (address, link_address)) in due {
+            let mut exam = self.exams.get(&id).copied().unwrap_or(Exam {
+                address,
+                sent: 0,
+                answers: 0,
+                answered: 0,
+                next: now,
+                passed: None,
+            });
+            if now >= exam.next && exam.sent < PROBES {
+                if exam.sent == 0 {
+                    self.effects.push(Effect::Watch(address));
+                }
+                self.effects.push(Effect::Transmit(Frame::ProbeOf(address, link_address)));
+                exam.sent += 1;
+                exam.next = now + self.timing.silent_gap();
+            } else if now >= exam.next {
+                let passed = exam.answers >= ENOUGH;
+                exam = Exam { sent: 0, answers: 0, answered: 0, passed: Some(passed), ..exam };
+                exam.next = now + ANSWERED;
+                self.unwatch_examined(address);
+                changed |= self.peers.set_mute(id, !passed);
+            }
+            self.due(exam.next);
+            self.exams.insert(id, exam);
+        }
+        changed
+    }
+
+    /// A frame says that a machine has the address.
+    pub(super) fn note_answer(&mut self, address: IpAddr, by: LinkAddress) {
+        for (id, exam) in &mut self.exams {
+            let is_its = self.peers.get(*id).is_some_and(|peer| peer.link_address == by);
+            if is_its && exam.address == address && exam.sent > exam.answered {
+                exam.answered = exam.sent;
+                exam.answers += 1;
+            }
+        }
+    }
+
+    fn unwatch_examined(&mut self, address: IpAddr) {
+        if !self.addresses.get(&address).is_some_and(Whereabouts::is_watched) {
+            self.effects.push(Effect::Unwatch(address));
+        }
+    }
+}
