@@ -181,11 +181,11 @@ impl Link {
         let standing = |claim: &Claimant| claim.standing(address, holding.epoch);
         // One that is deaf cannot know better, and to contradict it is in vain.
         let rival = rival.max_by_key(|claim| (claim.deaf, standing(claim)));
-        if let Some(rival) = rival {
-            if rival.deaf || standing(rival) > (0, self.id.weight(address)) {
-                self.lost.insert(address, now);
-                return self.release(address, Some(rival.id));
-            }
+        if let Some(rival) = rival
+            && (rival.deaf || standing(rival) > (0, self.id.weight(address)))
+        {
+            self.lost.insert(address, now);
+            return self.release(address, Some(rival.id));
         }
         // Its frames have misled others, now or while it still answered.
         if holding.rival != rival.map(|rival| rival.id) {

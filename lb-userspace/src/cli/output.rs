@@ -289,10 +289,15 @@ mod tests {
         let evil = Port { name: "a\u{1b}[2J\rb\u{9b}1m", number: 80 };
         for format in [Format::Table, Format::Name] {
             let mut text = Vec::new();
-            printer(format, true).print_all(&[evil.clone()], &mut text).unwrap();
+            printer(format, true).print_all(std::slice::from_ref(&evil), &mut text).unwrap();
             let text = String::from_utf8(text).unwrap();
             assert!(!text.trim_end_matches('\n').contains(char::is_control), "{text:?}");
-            assert!(!printer(format, true).changed(&[evil.clone()]).unwrap().contains('\u{1b}'));
+            assert!(
+                !printer(format, true)
+                    .changed(std::slice::from_ref(&evil))
+                    .unwrap()
+                    .contains('\u{1b}')
+            );
         }
     }
 

@@ -230,7 +230,8 @@ fn check_output(case: &Case, world: &mut KernelWorld) -> Result<()> {
     let (packet, expected) = case.expected(ends(world).first().map(|(_, ends)| *ends));
     let outcome = world.run(case.hook, &packet);
     ensure!(
-        case.intends(outcome.fate) && expected.iter().any(|expected| **expected == outcome.bytes[..]),
+        case.intends(outcome.fate)
+            && expected.iter().any(|expected| **expected == outcome.bytes[..]),
         "the packet came out as\n{}\nwhere this was expected, or another backend:\n{}",
         dissect(&outcome.bytes),
         dissect(&expected[0])

@@ -99,8 +99,7 @@ impl Wrapper {
             Hook::Stack | Hook::AfterXdp | Hook::Workload | Hook::Reverse => "wrap_tc",
         };
         let context = self.outside.then(|| context(self.hook, packet, 0));
-        let result =
-            test_run(&mut self.ebpf, self.hook, name, packet, context.as_deref(), repeat)?;
+        let result = test_run(&mut self.ebpf, self.hook, name, packet, context.as_deref(), repeat)?;
         let wanted = match (self.hook, self.sends) {
             (Hook::Forward, false) => &[2][..],
             // XDP_TX and XDP_REDIRECT.
