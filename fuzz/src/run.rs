@@ -89,6 +89,8 @@ impl Host {
             ..Frame::new(bytes.to_vec())
         };
         frame.resolves = matches!(hook, Hook::Stack | Hook::Workload);
+        // A kernel runs packets on the loopback interface, which has this address.
+        frame.received = hook == Hook::Stack && bytes.starts_with(&[0; 6]);
         if hook == Hook::Workload {
             frame.role = Role::Workload;
         }

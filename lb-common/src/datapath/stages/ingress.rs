@@ -55,25 +55,29 @@ pub fn follow<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     tables: &T,
     segment: &Segment<F>,
 ) -> Verdict {
+    // Requests to ports in the SNAT range are few, so there replies are looked for first. A packet
+    // that opens a connection is no reply.
+    if !segment.opens() && tables.settings().has_snat_port(segment.destination_port) {
+        match lookup::follow_snat_reply(tables, segment) {
+            Ok(Some(found)) => {
+                return send::past_tunnels(
+                    packet,
+                    tables,
+                    segment,
+                    &found.record,
+                    Some(found.hops()),
+                );
+            }
+            Ok(None) => {}
+            Err(reason) => return drop_for(tables, reason),
+        }
+    }
     match lookup::follow_request(tables, segment) {
         Ok(Known::Flow(found)) => {
             send::whole(packet, tables, segment, &found.record, Some(found.hops()))
         }
         Ok(Known::Gone(found)) => refuse::gone(packet, tables, segment.headers, &found),
-        // A packet that opens a connection is not a reply, nor is one to a port outside the SNAT
-        // range: the reply index is not needed.
-        Ok(Known::Nothing { alone })
-            if segment.opens() || !tables.settings().has_snat_port(segment.destination_port) =>
-        {
-            Verdict::Next(opening(tables, segment, alone))
-        }
-        Ok(Known::Nothing { alone }) => match lookup::follow_snat_reply(tables, segment) {
-            Ok(Some(found)) => {
-                send::past_tunnels(packet, tables, segment, &found.record, Some(found.hops()))
-            }
-            Ok(None) => Verdict::Next(opening(tables, segment, alone)),
-            Err(reason) => drop_for(tables, reason),
-        },
+        Ok(Known::Nothing { alone }) => Verdict::Next(opening(tables, segment, alone)),
         Err(reason) => drop_for(tables, reason),
     }
 }
