@@ -284,6 +284,10 @@ impl Session {
             let answer = Packet { poll: false, is_final: true, ..self.packet() };
             self.send(answer);
         }
+        // The peer takes packets faster than before, and expects them.
+        if self.send_interval().is_some_and(|interval| self.send_at > now + interval) {
+            self.send_at = now + self.jittered_interval();
+        }
         self.reflect(packet);
     }
 

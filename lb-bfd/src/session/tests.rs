@@ -341,3 +341,34 @@ fn a_packet_without_a_number_does_not_end_a_session_that_is_up() {
     world.run(MS * 1_000, |_| false);
     assert!(world.nodes[0].session.expects(&blind));
 }
+
+/// FRR wants one packet a second until it is up, and then expects them at the faster interval.
+#[test]
+fn a_peer_that_becomes_faster_gets_packets_in_time() {
+    let mut node = Node::new(Config::default(), 0x1111, false);
+    let slow = Packet {
+        state: State::Init,
+        my_discriminator: 7,
+        your_discriminator: 0x1111,
+        desired_min_tx: 1_000_000,
+        required_min_rx: 1_000_000,
+        ..node.session.packet()
+    };
+    let up = Packet { state: State::Up, desired_min_tx: 100_000, required_min_rx: 100_000, ..slow };
+    let mut sent = Vec::new();
+    for millisecond in 0..1_000 {
+        let now = MS * millisecond;
+        if millisecond % 100 == 0 {
+            node.receive(now, if millisecond == 0 { slow } else { up });
+            // No kernel answers.
+            node.session.reflect_no_longer();
+            node.kernel = None;
+        }
+        if !node.tick(now).is_empty() {
+            sent.push(millisecond);
+        }
+    }
+    assert_eq!(node.session.state(), State::Up);
+    let longest = sent.windows(2).map(|pair| pair[1] - pair[0]).max();
+    assert!(longest.is_some_and(|longest| longest <= 201), "{sent:?}");
+}
