@@ -4,6 +4,8 @@
 pub mod agent;
 pub mod announcers;
 pub mod any_map;
+pub mod bgp;
+pub mod bird;
 pub mod cluster;
 pub mod container;
 pub mod contents;

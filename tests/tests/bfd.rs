@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, UdpSocket};
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -11,10 +10,11 @@ use lb_bfd::{Diagnostic, Packet, State};
 use lb_userspace::bfd::{BfdView, Hops, Monitor, Path, Wanted};
 use lb_userspace::kernel::{BfdSessions, Pins};
 use serde_json::Value;
+use tests::bird::Bird;
 use tests::frr::Frr;
 use tests::manifests::manifests;
 use tests::one_node::{CLIENT, DEVICE, NODE, NODE6, OneNode};
-use tests::topology::{Host, Process, SOON, wait_until};
+use tests::topology::{SOON, wait_until};
 use tokio::runtime::{Builder, Runtime};
 
 const CLIENT6: &str = "2001:db8::2";
@@ -33,16 +33,8 @@ trait Router: Sized {
     fn sessions(&self) -> Result<BTreeMap<IpAddr, (bool, String)>>;
 }
 
-struct Bird {
-    client: Host,
-    socket: PathBuf,
-    _process: Process,
-}
-
 impl Router for Bird {
     fn start(network: &OneNode) -> Result<Self> {
-        let file = |name: &str| network.topology.directory().join(name);
-        let (configuration, socket) = (file("bird.conf"), file("bird.ctl"));
         let text = format!(
             "router id {CLIENT};\n\
              protocol device {{}}\n\
@@ -52,18 +44,11 @@ impl Router for Bird {
              neighbor {NODE6} dev \"eth0\" local {CLIENT6};\n\
              }}\n"
         );
-        std::fs::write(&configuration, text)?;
-        let mut bird = network.client.command("bird");
-        bird.args(["-f", "-c"]).arg(configuration).arg("-s").arg(&socket);
-        let process = network.client.spawn(&mut bird)?;
-        wait_until("bird runs", SOON, || socket.exists())?;
-        Ok(Self { client: network.client.clone(), socket, _process: process })
+        Self::start(&network.topology, &network.client, &text)
     }
 
     fn sessions(&self) -> Result<BTreeMap<IpAddr, (bool, String)>> {
-        let mut command = self.client.command("birdc");
-        command.arg("-s").arg(&self.socket).args(["show", "bfd", "sessions"]);
-        let output = String::from_utf8(command.output()?.stdout)?;
+        let output = self.show("show bfd sessions")?;
         let sessions = output.lines().filter_map(|line| {
             let fields: Vec<&str> = line.split_whitespace().collect();
             let [address, _, state, since, ..] = fields.as_slice() else { return None };

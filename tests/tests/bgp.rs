@@ -11,7 +11,9 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
-use tests::agent::{Agent, program};
+use tests::agent::Agent;
+use tests::bgp::{Speaker, is_answered, is_established};
+use tests::bird::Bird;
 use tests::frr::Frr;
 use tests::manifests::{Service, manifests};
 use tests::topology::{Host, Process, SOON, Topology, wait_until};
@@ -34,9 +36,11 @@ struct World {
     frr: Host,
     bird: Host,
     node: Host,
-    processes: Vec<Process>,
+    _server: Process,
     agent: Option<Agent>,
     daemons: Frr,
+    birds: Bird,
+    speaker: Speaker,
     topology: Topology,
 }
 
@@ -92,18 +96,21 @@ impl World {
         let (bgp, bfd) = configuration.split_once("\nbfd\n").context("BFD comes last")?;
         let bfd = format!("bfd\n{bfd}");
         let daemons = Frr::start(&topology, &frr, &[("bfdd", &bfd), ("bgpd", bgp)])?;
+        let birds = Bird::start(&topology, &bird, &example("bird")?)?;
+        let speaker = Speaker::of(&node, topology.warm_agent_pins());
         let mut world = Self {
             client,
             switch,
             frr,
             bird,
             node,
-            processes: vec![server],
+            _server: server,
             agent: None,
             daemons,
+            birds,
+            speaker,
             topology,
         };
-        world.start_bird()?;
         world.write(ALL)?;
         world.launch(&[])?;
         Ok(world)
@@ -111,15 +118,6 @@ impl World {
 
     fn file(&self, name: &str) -> PathBuf {
         self.topology.directory().join(name)
-    }
-
-    fn start_bird(&mut self) -> Result<()> {
-        let configuration = self.file("bird.conf");
-        std::fs::write(&configuration, example("bird")?)?;
-        let mut command = self.bird.command("bird");
-        command.args(["-f", "-c"]).arg(configuration).arg("-s").arg(self.file("bird.ctl"));
-        self.processes.push(self.bird.spawn(&mut command)?);
-        Ok(())
     }
 
     fn write(&self, objects: Objects) -> Result<()> {
@@ -162,51 +160,20 @@ impl World {
         self.agent.take().context("it runs")
     }
 
-    fn millrace(&self, arguments: &[&str]) -> Result<String> {
-        let mut command = self.node.command(program()?);
-        command.args(arguments).arg("--pin-path").arg(self.topology.warm_agent_pins());
-        let output = command.output()?;
-        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        Ok(String::from_utf8(output.stdout)?)
-    }
-
-    fn peers(&self) -> Result<Vec<Value>> {
-        Ok(serde_json::from_str(&self.millrace(&["bgp", "-o", "json"])?)?)
-    }
-
-    fn control(&self, command: &str) -> Result<String> {
-        let socket = self.file("bird.ctl");
-        let socket = socket.to_str().context("UTF-8")?;
-        self.bird.run(["birdc", "-s", socket].into_iter().chain(command.split(' ')))
+    fn wait_for_peers(&self, what: &str, so: impl Fn(&Value) -> bool) -> Result<()> {
+        self.speaker.wait_for_peers(what, 2, so)
     }
 
     /// Waits until the kernel answers both routers.
     fn wait_for_paths(&self) -> Result<()> {
-        let mut last = Value::Null;
-        let waited = wait_until("paths that are watched", SOON, || {
-            let shown = self.millrace(&["bfd", "-o", "json"]).unwrap_or_default();
-            last = serde_json::from_str(&shown).unwrap_or_default();
-            let sessions = last.as_array().map_or(&[][..], Vec::as_slice);
-            sessions.len() == 2
-                && sessions.iter().all(|it| it["state"] == "up" && it["inKernel"] == true)
-        });
-        waited.with_context(|| format!("{last:#}"))
+        self.speaker.wait_for_paths("paths that are watched", 2, is_answered)
     }
 
     /// What changes when a router finds the path broken.
     fn faults(&self) -> Result<String> {
         let counters = self.daemons.json("bfdd", "show bfd peers counters json")?;
         let downs = counters[0]["session-down"].to_string();
-        Ok(downs + &self.control("show bfd sessions")?)
-    }
-
-    fn wait_for_peers(&self, what: &str, so: impl Fn(&Value) -> bool) -> Result<()> {
-        let mut last = Vec::new();
-        let waited = wait_until(what, SOON, || {
-            last = self.peers().unwrap_or_default();
-            last.len() == 2 && last.iter().all(&so)
-        });
-        waited.with_context(|| format!("{last:#?}"))
+        Ok(downs + &self.birds.show("show bfd sessions")?)
     }
 
     /// Whether a router has a route to an address.
@@ -225,7 +192,8 @@ impl World {
             let routes = |router: &Host| {
                 ["-4 route", "-6 route"].map(|words| router.ip(words).unwrap_or_default()).concat()
             };
-            let peers = self.millrace(&["bgp", "frr"]).unwrap_or_else(|error| error.to_string());
+            let peers =
+                self.speaker.show(&["bgp", "frr"]).unwrap_or_else(|error| error.to_string());
             format!("frr:\n{}bird:\n{}{peers}", routes(&self.frr), routes(&self.bird))
         })
     }
@@ -278,10 +246,6 @@ fn since_midnight() -> Result<Duration> {
     Ok(Duration::new(now.as_secs() % 86_400, now.subsec_nanos()))
 }
 
-fn is_established(peer: &Value) -> bool {
-    peer["state"] == "Established" && peer["complete"] == true
-}
-
 /// One world for all steps.
 #[test]
 fn routers_learn_the_addresses_that_a_node_serves() -> Result<()> {
@@ -289,13 +253,13 @@ fn routers_learn_the_addresses_that_a_node_serves() -> Result<()> {
     world.wait_for_peers("sessions", is_established)?;
     world.wait_for_routes("routes", &ADDRESSES, true)?;
     world.check_pages().context("through the routers")?;
-    for peer in world.peers()? {
+    for peer in world.speaker.peers()? {
         ensure!(peer["families"] == json!(["IPv4", "IPv6"]), "{peer}");
         ensure!(peer["prefixesAdvertised"] == 2 && peer["gracefulRestart"] == true, "{peer}");
     }
-    let shown = world.millrace(&["bgp", "bird"])?;
+    let shown = world.speaker.show(&["bgp", "bird"])?;
     ensure!(shown.contains("203.0.113.10/32") && shown.contains("64512:100"), "{shown}");
-    let table = world.millrace(&["bgp", "-o", "wide"])?;
+    let table = world.speaker.show(&["bgp", "-o", "wide"])?;
     ensure!(table.contains("Established") && table.contains("9s"), "{table}");
 
     // An agent that is killed, and another one: no route is lost, and no router sees a broken path.
@@ -328,7 +292,7 @@ fn routers_learn_the_addresses_that_a_node_serves() -> Result<()> {
     world.write(Objects { is_cordoned: true, ..ALL })?;
     let mut shown = String::new();
     wait_until("the community of a drain", SOON, || {
-        shown = world.control("show route 203.0.113.10/32 all").unwrap_or_default();
+        shown = world.birds.show("show route 203.0.113.10/32 all").unwrap_or_default();
         shown.contains("(65535,0)") && shown.contains("(64512,100)")
     })
     .context(shown)?;
@@ -392,7 +356,7 @@ fn a_node_without_power_gets_no_more_traffic() -> Result<()> {
     }
     let neighbour = world.daemons.show("bgpd", "show bgp neighbors 192.0.2.11 json")?;
     ensure!(neighbour.contains("BFD Down"), "{neighbour}");
-    let protocol = world.control("show protocols all node1")?;
+    let protocol = world.birds.show("show protocols all node1")?;
     ensure!(protocol.contains("BFD"), "{protocol}");
     Ok(())
 }

@@ -81,7 +81,13 @@ impl World {
             let shown = Arc::clone(&shown);
             Box::new(move |view| *shown.lock().expect("nothing panics with it") = view)
         };
-        let start = Start { restarted: false, privileges: Privileges::AGENT, bfd: None, publish };
+        let start = Start {
+            restarted: false,
+            privileges: Privileges::AGENT,
+            bfd: None,
+            transmitter: None,
+            publish,
+        };
         // Its thread stays in the namespace.
         let speaker = node.enter(|| Speaker::start(start))?;
         let world = Self { speaker, shown, outside, node, _topology: topology };
@@ -118,7 +124,7 @@ impl World {
     fn establish(&self, from: &str, ttl: i32, password: Option<&str>) -> Result<Router> {
         let mut router = Router::new(self.connect(from, ttl, password)?);
         router.stream.write_all(&open(64_513))?;
-        router.next(Kind::Keepalive)?;
+        router.next(Kind::Keepalive).with_context(|| format!("a session with {from}"))?;
         Ok(router)
     }
 
@@ -220,6 +226,7 @@ impl Router {
                 if found == kind {
                     return Ok(body);
                 }
+                ensure!(found != Kind::Notification, "{body:?} instead of {kind:?}");
                 continue;
             }
             let mut buffer = [0; 4096];

@@ -373,11 +373,13 @@ async fn start<'a>(
         Outlets::new(Arc::clone(&source.notices), Arc::clone(&health), Arc::clone(&metrics))
             .with_snat_ports(snat_ports);
     let condition = Arc::clone(&outlets.condition);
+    let announcements = Announcements::open(pins, &mut data_plane)?;
+    let transmitter = announcements.transmitter();
     // Before all objects are known, which may take long: what an earlier agent announced continues.
     let announcer = Announcer::start(announcer::Start {
         node_name: options.node_name.clone(),
         timing: options.announcements,
-        kernel: Announcements::open(pins, &mut data_plane)?,
+        kernel: announcements,
         links: network.links(),
         keys,
         notices: source.notices,
@@ -388,6 +390,7 @@ async fn start<'a>(
         restarted: serves,
         privileges: options.privileges,
         bfd: Some(BfdSessions::open(pins)?),
+        transmitter: Some(transmitter),
         publish: {
             let condition = Arc::clone(&condition);
             Box::new(move |view| condition.set_bgp(view))

@@ -41,8 +41,14 @@ impl World {
             Box::new(move |view| *shown.lock().unwrap() = view)
         };
         let privileges = Privileges::AGENT;
-        let speaker =
-            Speaker::start(Start { restarted: false, privileges, bfd: None, publish }).unwrap();
+        let speaker = Speaker::start(Start {
+            restarted: false,
+            privileges,
+            bfd: None,
+            transmitter: None,
+            publish,
+        })
+        .unwrap();
         let peer = Peer {
             location: Location::Address(LOCAL, None),
             port: listener.local_addr().unwrap().port(),

@@ -1,6 +1,6 @@
 //! The BGP speaker of this node: advertises addresses of Services to routers. What it decides is pure, in `lb_bgp`; here
 //! are its configuration (`peer`, `peers`, `detection`, `routes`: pure, too), and its sockets (`speaker`, `running`,
-//! `wire`, `socket`, `router`, `paths`).
+//! `wire`, `socket`, `router`, `paths`, `unnumbered`).
 //!
 //! Who may send what: everybody can open connections to port 179 while a peer is passive; all but those of configured
 //! addresses are closed at once. A configured peer can send anything: one message is held, and what it announces is
@@ -19,6 +19,7 @@ mod routes;
 mod running;
 mod socket;
 mod speaker;
+mod unnumbered;
 mod view;
 mod wire;
 

@@ -58,6 +58,16 @@ pub enum Location {
     Interface(String),
 }
 
+impl Location {
+    /// The interface to a router whose address is found out.
+    pub fn unnumbered(&self) -> Option<String> {
+        match self {
+            Self::Interface(name) => Some(name.clone()),
+            Self::Address(..) => None,
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Password {
     None,

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::pending;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -25,9 +26,10 @@ use super::peers::Configured;
 use super::routes::Routes;
 use super::running::Running;
 use super::socket;
+use super::unnumbered::Unnumbered;
 use super::view::{BgpView, RouteView};
 use super::wire::Lingering;
-use crate::kernel::BfdSessions;
+use crate::kernel::{BfdSessions, Transmitter};
 use crate::model::ServiceName;
 use crate::privileges::Privileges;
 
@@ -58,6 +60,8 @@ pub struct Start {
     pub privileges: Privileges,
     /// Answers BFD packets of peers.
     pub bfd: Option<BfdSessions>,
+    /// Sends router advertisements.
+    pub transmitter: Option<Arc<Transmitter>>,
     /// Receives what people see.
     pub publish: Box<dyn Fn(BgpView) + Send>,
 }
@@ -151,6 +155,7 @@ struct State {
     began: Instant,
     peers: BTreeMap<String, Running>,
     paths: Paths,
+    unnumbered: Unnumbered,
     table: Table<ServiceName>,
     is_synced: bool,
     is_draining: bool,
@@ -172,6 +177,7 @@ impl State {
             began,
             peers: BTreeMap::new(),
             paths: Paths::new(start.bfd, began),
+            unnumbered: Unnumbered::new(start.transmitter),
             table: Table::default(),
             is_synced: false,
             is_draining: false,
@@ -192,8 +198,13 @@ impl State {
     /// How long nothing is due.
     fn pause(&self) -> Duration {
         let deadlines = self.peers.values().filter_map(Running::deadline);
-        let others =
-            [self.report_at, self.listen_at, self.lingering.deadline(), self.paths.deadline()];
+        let others = [
+            self.report_at,
+            self.listen_at,
+            self.lingering.deadline(),
+            self.paths.deadline(),
+            self.unnumbered.deadline(),
+        ];
         let due = deadlines.chain(others.into_iter().flatten()).min();
         let longest = Duration::from_secs(3_600);
         due.map_or(longest, |due| due.saturating_sub(self.now()).min(longest))
@@ -220,6 +231,7 @@ impl State {
             is_active |= peer.turn(now, &mut self.lingering);
         }
         is_active |= self.turn_paths(now);
+        self.unnumbered.turn(now);
         self.lingering.turn(now);
         if self.lingering.is_empty()
             && let Some(left) = self.leaving.take()
@@ -313,6 +325,8 @@ impl State {
             }
             self.peers.insert(name, running);
         }
+        let locations = self.peers.values().map(|peer| &peer.configured().peer.location);
+        self.unnumbered.set(locations.filter_map(Location::unnumbered).collect(), now);
         self.listen();
         for name in new {
             if let Some(running) = self.peers.get_mut(&name) {

@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -52,7 +53,7 @@ pub struct Announcements {
     claims: Entries<layout::Claim>,
     /// Everything in `announced`, also what an earlier agent left.
     present: BTreeMap<AnnouncedAddress, Announced>,
-    transmitter: Transmitter,
+    transmitter: Arc<Transmitter>,
 }
 
 impl Announcements {
@@ -61,7 +62,12 @@ impl Announcements {
         let announced = pins.hash_map(map::ANNOUNCED)?;
         let present = read(&announced)?.collect();
         let claims = pins.hash_map(map::CLAIMS)?;
-        Ok(Self { announced, claims, present, transmitter: data_plane.transmitter()? })
+        Ok(Self { announced, claims, present, transmitter: Arc::new(data_plane.transmitter()?) })
+    }
+
+    /// For frames of other protocols.
+    pub fn transmitter(&self) -> Arc<Transmitter> {
+        Arc::clone(&self.transmitter)
     }
 
     /// All entries, valid or not, by interface and address.
