@@ -279,8 +279,12 @@ impl Running {
 
     /// A connection of the peer.
     pub fn accept(&mut self, now: Duration, stream: TcpStream, lingering: &mut Lingering) {
+        let reach = self.reach();
         let prepared = |stream: &TcpStream| -> io::Result<()> {
-            self.reach().apply(stream, stream.peer_addr()?.is_ipv4())
+            if !reach.admits(stream) {
+                return Err(io::Error::other("it comes from too far away (ttlSecurityHops)"));
+            }
+            reach.apply(stream, stream.peer_addr()?.is_ipv4())
         };
         let accepted = prepared(&stream)
             .map_err(anyhow::Error::from)

@@ -10,8 +10,8 @@ use lb_bgp::session::NextHops;
 use nix::errno::Errno;
 use nix::ifaddrs::getifaddrs;
 use nix::libc::{
-    self, IP_MINTTL, IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, IPV6_MINHOPCOUNT, TCP_MD5SIG, c_int,
-    linger,
+    self, IP_MINTTL, IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, IPV6_MINHOPCOUNT, TCP_MD5SIG,
+    TCP_SAVE_SYN, TCP_SAVED_SYN, c_int, linger,
 };
 use nix::sys::socket::{
     AddressFamily, Backlog, Shutdown, SockFlag, SockType, SockaddrStorage, bind, connect, listen,
@@ -28,6 +28,10 @@ sockopt_impl!(
 sockopt_impl!(
     /// The least hop limit of packets that are accepted.
     MinHopCount, SetOnly, IPPROTO_IPV6, IPV6_MINHOPCOUNT, c_int
+);
+sockopt_impl!(
+    /// Keeps the SYN of each connection that is accepted.
+    SaveSyn, SetOnly, IPPROTO_TCP, TCP_SAVE_SYN, c_int
 );
 sockopt_impl!(
     /// The key of segments from and to an address.
@@ -85,6 +89,12 @@ impl Reach {
         Self { ttl, least: hops.map(|hops| u8::MAX - (hops - 1)) }
     }
 
+    /// Whether an accepted connection began near enough. What arrives before [`Self::apply`] is not checked by the kernel;
+    /// but who is too far away can't have sent the SYN. Without a saved one, as in a flood of SYNs: no.
+    pub fn admits(self, stream: &impl AsRawFd) -> bool {
+        self.least.is_none_or(|least| hop_limit_of_syn(stream).is_some_and(|ttl| ttl >= least))
+    }
+
     pub fn apply(self, socket: &impl std::os::fd::AsFd, is_ipv4: bool) -> io::Result<()> {
         let (ttl, least) = (c_int::from(self.ttl), self.least.map_or(0, c_int::from));
         if is_ipv4 {
@@ -99,6 +109,32 @@ impl Reach {
         }
         setsockopt(socket, sockopt::TcpNoDelay, &true)?;
         Ok(())
+    }
+}
+
+fn hop_limit_of_syn(stream: &impl AsRawFd) -> Option<u8> {
+    let mut headers = [0_u8; 256];
+    let mut length = headers.len() as libc::socklen_t;
+    let socket = stream.as_raw_fd();
+    // SAFETY: the kernel writes at most the given length of a buffer that lives.
+    let outcome = unsafe {
+        libc::getsockopt(
+            socket,
+            IPPROTO_TCP,
+            TCP_SAVED_SYN,
+            headers.as_mut_ptr().cast(),
+            &raw mut length,
+        )
+    };
+    hop_limit(headers.get(..length as usize).filter(|_| outcome == 0)?)
+}
+
+/// Of a packet that begins with its IP header.
+fn hop_limit(packet: &[u8]) -> Option<u8> {
+    match packet.first()? >> 4 {
+        4 => packet.get(8).copied(),
+        6 => packet.get(7).copied(),
+        _ => None,
     }
 }
 
@@ -132,6 +168,7 @@ pub fn listen_on<'a>(
 ) -> Result<TcpListener> {
     let socket = new_socket(is_ipv4)?;
     setsockopt(&socket, sockopt::ReuseAddr, &true)?;
+    setsockopt(&socket, SaveSyn, &1)?;
     let any: IpAddr = match is_ipv4 {
         true => Ipv4Addr::UNSPECIFIED.into(),
         false => {
@@ -260,6 +297,16 @@ mod tests {
         assert_eq!(reach(false, false, Some(1)), (255, Some(255)));
         assert_eq!(reach(false, true, Some(254)), (255, Some(2)));
         assert_eq!(reach(true, false, None), (255, None));
+    }
+
+    #[test]
+    fn the_hop_limit_is_where_the_version_has_it() {
+        let mut packet = [0; 40];
+        (packet[7], packet[8]) = (7, 8);
+        let with = |version: u8| [&[version << 4][..], &packet[1..]].concat();
+        assert_eq!([4, 6, 5].map(|version| hop_limit(&with(version))), [Some(8), Some(7), None]);
+        assert_eq!(hop_limit(&[]), None);
+        assert_eq!(hop_limit(&[0x45; 8]), None);
     }
 
     #[test]
