@@ -388,8 +388,9 @@ impl Link {
                     Probed::Silent { link_address, .. } if link_address == by => {
                         Whereabouts::Answered { again: now + ANSWERED }
                     }
-                    // Participants say by heartbeats what they hold.
-                    _ if known => return,
+                    // Participants say by heartbeats what they hold; what one answers for without
+                    // holding it may be its own.
+                    _ if known => Whereabouts::Answered { again: now + ANSWERED },
                     _ => {
                         self.counts.conflicts += 1;
                         self.report(News::InUse { address, by });

@@ -133,7 +133,10 @@ impl Link {
                 format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x} uses the address")
             }
             Whereabouts::Blocked { by: None, .. } => "the kernel refused it".to_owned(),
-            Whereabouts::Answered { .. } => "its node is silent, but answers for it".to_owned(),
+            Whereabouts::Answered { .. } => {
+                "the kernel of a node that does not hold it, or is silent, answers for it"
+                    .to_owned()
+            }
             Whereabouts::Probing(_) => "asking whether another machine uses it".to_owned(),
             _ if !self.usable => "the interface is down".to_owned(),
             _ if self.listening.is_some() => "listening to the other nodes".to_owned(),

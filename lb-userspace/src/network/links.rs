@@ -17,12 +17,19 @@ pub struct AnnouncingLink {
     pub running: bool,
     /// On-link prefixes, link-local ones included.
     pub prefixes: Vec<IpNet>,
+    /// The interface's own.
+    pub addresses: Vec<IpAddr>,
 }
 
 impl AnnouncingLink {
     /// Whether machines on the link look for the address there.
     pub fn has_prefix_of(&self, address: IpAddr) -> bool {
         self.prefixes.iter().any(|prefix| prefix.contains(&address))
+    }
+
+    /// Whether it is an address of the interface.
+    pub fn has(&self, address: IpAddr) -> bool {
+        self.addresses.contains(&address)
     }
 }
 
@@ -44,6 +51,7 @@ pub fn announcing_links(snapshot: &Snapshot, attachments: &Attachments) -> Vec<A
                 mac: link.mac,
                 running: link.up && link.running,
                 prefixes: prefixes.collect(),
+                addresses: snapshot.addresses_of(link.index).iter().map(|own| own.ip).collect(),
             }
         })
         .collect()

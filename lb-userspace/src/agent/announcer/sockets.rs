@@ -1,11 +1,14 @@
 //! Where heartbeats are sent and received: UDP to all machines on a link.
 //!
 //! The groups of all nodes (ff02::1, 224.0.0.1) need no membership, so switches that watch group
-//! reports never filter them. Both families are used where the link has both, so that what blocks
+//! reports never filter them. The sockets are bound to the groups, which no router forwards, so
+//! what machines elsewhere send to this node's addresses does not arrive here. Both families are used where the link has both, so that what blocks
 //! one of them does not matter.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket as StdSocket};
+use std::net::{
+    IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6, UdpSocket as StdSocket,
+};
 use std::os::fd::AsRawFd;
 
 use anyhow::{Context, Result};
@@ -96,8 +99,7 @@ fn open_v6(link: &AnnouncingLink) -> Result<(UdpSocket, SocketAddr)> {
     let open = || -> Result<UdpSocket> {
         let socket = new_socket(AddressFamily::Inet6, link)?;
         setsockopt(&socket, sockopt::Ipv6V6Only, &true)?;
-        let any = SockaddrIn6::from(SocketAddrV6::new(Ipv6Addr::UNSPECIFIED, PORT, 0, 0));
-        bind(socket.as_raw_fd(), &any)?;
+        bind(socket.as_raw_fd(), &SockaddrIn6::from(to))?;
         socket.set_multicast_loop_v6(false)?;
         Ok(UdpSocket::from_std(socket)?)
     };
@@ -105,19 +107,19 @@ fn open_v6(link: &AnnouncingLink) -> Result<(UdpSocket, SocketAddr)> {
 }
 
 fn open_v4(link: &AnnouncingLink) -> Result<(UdpSocket, SocketAddr)> {
+    let to = SocketAddrV4::new(ALL_NODES_4, PORT);
     let open = || -> Result<UdpSocket> {
         anyhow::ensure!(
             link.prefixes.iter().any(|prefix| prefix.addr().is_ipv4()),
             "the interface has no IPv4 address"
         );
         let socket = new_socket(AddressFamily::Inet, link)?;
-        let any = SockaddrIn::new(0, 0, 0, 0, PORT);
-        bind(socket.as_raw_fd(), &any)?;
+        bind(socket.as_raw_fd(), &SockaddrIn::from(to))?;
         socket.set_multicast_loop_v4(false)?;
         socket.set_multicast_ttl_v4(1)?;
         Ok(UdpSocket::from_std(socket)?)
     };
-    Ok((open().context("IPv4")?, SocketAddr::from((ALL_NODES_4, PORT))))
+    Ok((open().context("IPv4")?, to.into()))
 }
 
 fn new_socket(family: AddressFamily, link: &AnnouncingLink) -> Result<StdSocket> {

@@ -145,7 +145,10 @@ impl Wanted {
                 || wanted.scopes.is_empty() && link.has_prefix_of(address)
         };
         let here = self.addresses.iter().filter(|(address, wanted)| is_there(**address, wanted));
-        here.map(|(address, wanted)| (*address, wanted.rank)).collect()
+        // The kernel answers for an address of the interface itself, and no other node may.
+        let rank =
+            |address| if link.has(address) { Rank::None } else { self.addresses[&address].rank };
+        here.map(|(address, _)| (*address, rank(*address))).collect()
     }
 }
 
@@ -186,6 +189,7 @@ mod tests {
             mac: [2; 6],
             running: true,
             prefixes: vec![prefix.parse().unwrap()],
+            addresses: vec![prefix.parse::<ipnet::IpNet>().unwrap().addr()],
         }
     }
 
@@ -210,6 +214,8 @@ mod tests {
             [(address("192.0.2.1"), Rank::Candidate), (address("192.0.2.2"), Rank::None)];
         assert_eq!(here, BTreeMap::from(expected));
         assert!(wanted.on(&link("eth1", "203.0.113.0/24")).is_empty());
+        let own = wanted.on(&link("eth0", "192.0.2.1/24"));
+        assert_eq!(own[&address("192.0.2.1")], Rank::None, "the interface's own");
         let outside = BTreeMap::from([(address("198.51.100.2"), Rank::Candidate)]);
         assert_eq!(wanted.on(&link("eth2", "198.51.100.0/24")), outside);
 

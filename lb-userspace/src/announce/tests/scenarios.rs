@@ -287,6 +287,18 @@ fn an_address_that_another_machine_uses_is_not_announced() {
     assert!(world.announcements.len() <= 3, "{:?}", world.announcements);
 }
 
+/// A pool contains the address of a node's interface.
+#[test]
+fn an_address_that_another_node_uses_itself_is_not_announced() {
+    let mut world = settled(3, 1);
+    world.others.insert(address(5), link_address(1));
+    [0, 2].into_iter().for_each(|node| world.want(node, address(5), Some(Rank::Candidate)));
+    for _ in 0..300 {
+        world.run(MS * 100);
+        assert!(world.answering(address(5)).is_empty());
+    }
+}
+
 #[test]
 fn an_interface_that_is_down_is_given_up_and_taken_again() {
     let mut world = settled(2, 10);
