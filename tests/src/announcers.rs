@@ -34,6 +34,12 @@ pub struct Announcers {
     pub agents: Vec<Option<Agent>>,
     addresses: Vec<String>,
     cordoned: Option<usize>,
+    /// Of each node.
+    labels: Vec<Value>,
+    /// Objects beside those of the Services.
+    more: Vec<Value>,
+    /// Of agents that are started from now on.
+    pub arguments: Vec<String>,
     /// The first nodes whose pods are no endpoints.
     without_endpoints: usize,
     _servers: Vec<Echo>,
@@ -80,6 +86,9 @@ impl Announcers {
             agents: Vec::new(),
             addresses,
             cordoned: None,
+            labels: vec![json!({}); nodes],
+            more: Vec::new(),
+            arguments: Vec::new(),
             without_endpoints,
             _servers: servers,
             topology,
@@ -108,7 +117,7 @@ impl Announcers {
     pub fn launch(&mut self, node: usize) -> Result<()> {
         let key = self.key_file();
         let name = format!("node{node}");
-        let more = [
+        let mut more = vec![
             "--node-name",
             &name,
             "--forwarding",
@@ -120,6 +129,7 @@ impl Announcers {
             "--xdp-mode",
             "off",
         ];
+        more.extend(self.arguments.iter().map(String::as_str));
         let pins = self.topology.warm_pins(&name);
         let manifests = self.topology.manifests();
         let source = Source::Manifests(&manifests);
@@ -134,6 +144,30 @@ impl Announcers {
         self.write_manifests(self.addresses.len() / 2)
     }
 
+    /// Replaces the labels of nodes.
+    pub fn label(&mut self, nodes: &[usize], labels: &Value) -> Result<()> {
+        for &node in nodes {
+            self.labels[node] = labels.clone();
+        }
+        self.write_manifests(self.addresses.len() / 2)
+    }
+
+    /// Adds objects to those that the agents read.
+    pub fn add(&mut self, objects: Vec<Value>) -> Result<()> {
+        self.more.extend(objects);
+        self.write_manifests(self.addresses.len() / 2)
+    }
+
+    /// A Service of all pods that are endpoints.
+    pub fn service(&self, name: &str, cluster_ips: &[&str], addresses: &[&str]) -> Service {
+        let service = Service::new(name, cluster_ips).load_balancer(addresses).tcp(PORT, PORT);
+        (self.without_endpoints..self.nodes.len()).fold(service, |service, node| {
+            let [four, six] = pod(node);
+            let both = [four.as_str(), six.as_str()];
+            service.on(&format!("node{node}"), &both[..cluster_ips.len()])
+        })
+    }
+
     fn write_manifests(&self, count: usize) -> Result<()> {
         let nodes = (0..self.nodes.len()).map(|number| {
             let addresses =
@@ -141,7 +175,7 @@ impl Announcers {
             let addresses = addresses.map(|ip| json!({"type": "InternalIP", "address": ip}));
             json!({
                 "apiVersion": "v1", "kind": "Node",
-                "metadata": {"name": format!("node{number}")},
+                "metadata": {"name": format!("node{number}"), "labels": self.labels[number]},
                 "spec": {"unschedulable": self.cordoned == Some(number)},
                 "status": {"addresses": addresses},
             })
@@ -154,15 +188,12 @@ impl Announcers {
                     format!("fd00:10:96::{number:x}"),
                 ];
                 let [four, six] = of_number(number);
-                let service = Service::new(&format!("echo{number}"), &[&cluster[0], &cluster[1]]);
-                let service = service.load_balancer(&[&four, &six]).tcp(PORT, PORT);
-                (self.without_endpoints..self.nodes.len()).fold(service, |service, node| {
-                    let [four, six] = pod(node);
-                    service.on(&format!("node{node}"), &[&four, &six])
-                })
+                let cluster = [cluster[0].as_str(), &cluster[1]];
+                self.service(&format!("echo{number}"), &cluster, &[&four, &six])
             })
             .collect();
-        let text = nodes + &manifests(&services);
+        let more: String = self.more.iter().map(|object| format!("---\n{object}\n")).collect();
+        let text = nodes + &more + &manifests(&services);
         // In one step: an agent may read it at any moment.
         let new = self.topology.directory().join("manifests.new");
         std::fs::write(&new, text)?;
@@ -204,6 +235,37 @@ impl Announcers {
             }
         }
         agreed.context("no agent runs")
+    }
+
+    /// Waits until all agents say that a node holds an address, or that none does.
+    pub fn wait_for_holder(&self, address: &str, node: Option<usize>) -> Result<()> {
+        let expected = node.map_or(Value::Null, |node| format!("node{node}").into());
+        let mut last = Vec::new();
+        let agree = || {
+            let agents = (0..self.nodes.len()).filter(|node| self.agents[*node].is_some());
+            last = agents.map(|node| self.announcements(node).unwrap_or_default()).collect();
+            last.iter().all(|rows: &Vec<Value>| {
+                let mut rows = rows.iter().filter(|row| row["address"] == *address);
+                rows.next().is_some_and(|row| row["holder"] == expected)
+            })
+        };
+        wait_until(&format!("{expected} holds {address}"), SOON, agree)
+            .with_context(|| format!("{last:?}"))
+    }
+
+    /// Loses all frames in one direction between the switch and a node: to the node, or from it.
+    pub fn lose(&self, node: usize, to_it: bool) -> Result<()> {
+        let (port, hook) = (11 + node, if to_it { "egress" } else { "ingress" });
+        let chain =
+            format!("{{ type filter hook {hook} device \"port{port}\" priority 0; policy drop; }}");
+        self.switch.run(["nft", "add", "table", "netdev", "lost"])?;
+        self.switch.run(["nft", "add", "chain", "netdev", "lost", "all", &chain])?;
+        Ok(())
+    }
+
+    /// Ends [`Self::lose`].
+    pub fn lose_nothing(&self) -> Result<()> {
+        self.switch.run(["nft", "delete", "table", "netdev", "lost"]).map(drop)
     }
 
     pub fn wait_for_holders(

@@ -123,7 +123,8 @@ impl Service {
         })
     }
 
-    fn documents(&self) -> impl Iterator<Item = Value> {
+    /// The Service and its EndpointSlices.
+    pub fn documents(&self) -> impl Iterator<Item = Value> {
         let mut spec = self.spec.clone();
         spec.insert("ports".to_owned(), json!(self.ports));
         let service = json!({

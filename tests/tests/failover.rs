@@ -12,6 +12,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use serde_json::json;
 use tests::announcers::{Announcers, Connection, IMPATIENT, Stream};
 use tests::topology::Process;
 
@@ -194,6 +195,29 @@ fn table_of_unavailability() -> Result<()> {
         |world, node| world.cordon(Some(node)),
         |world, _| world.cordon(None),
     )?;
+    for (what, to_it) in [("what it sends is lost", false), ("what is sent to it is lost", true)] {
+        bench.run(
+            what,
+            rounds,
+            |world, node| world.lose(node, to_it),
+            |world, _| world.lose_nothing(),
+        )?;
+    }
+    bench.run("all agents are replaced, one after the other", rounds, replace_all, nothing)?;
+    bench.world.arguments = vec!["--cleanup-on-exit".to_owned()];
+    for node in 0..VICTIMS {
+        replace(&mut bench.world, node)?;
+    }
+    bench.run(
+        "its agent ends and removes its data plane",
+        rounds,
+        |world, node| world.agents[node].take().context("it runs")?.end().map(drop),
+        |world, node| {
+            world.launch(node)?;
+            wait_until_ready(world, node)
+        },
+    )?;
+    all_at_once(&mut bench, rounds)?;
     if let Some(program) = env::var_os("MILLRACE_KEEPALIVED") {
         for (what, interval) in
             [("keepalived, advert_int 1", "1"), ("keepalived, advert_int 0.1", "0.1")]
@@ -201,6 +225,46 @@ fn table_of_unavailability() -> Result<()> {
             keepalived(&mut bench.world, &program, what, interval)?.print();
         }
     }
+    Ok(())
+}
+
+/// Ends an agent, as an upgrade does, and starts the next one.
+fn replace(world: &mut Announcers, node: usize) -> Result<()> {
+    world.agents[node].take().context("it runs")?.end()?;
+    world.launch(node)?;
+    wait_until_ready(world, node)
+}
+
+fn replace_all(world: &mut Announcers, _: usize) -> Result<()> {
+    (0..NODES).try_for_each(|node| replace(world, node))
+}
+
+/// One node has all addresses when it loses its power.
+fn all_at_once(bench: &mut Bench, rounds: usize) -> Result<()> {
+    let mut row = Row::new("the only holder of all addresses loses power");
+    let excluded = json!({"node.kubernetes.io/exclude-from-external-load-balancers": ""});
+    for round in 0..rounds {
+        let node = round % VICTIMS;
+        let others: Vec<usize> = (0..NODES).filter(|other| *other != node).collect();
+        bench.world.label(&others, &excluded)?;
+        let has_all = |seen: &[usize]| seen.iter().all(|holder| *holder == node);
+        let holders = bench.world.wait_for_holders("one node has all addresses", has_all)?;
+        // Of those that will be taken first, last and between.
+        let addresses = bench.world.addresses();
+        let step = addresses.len().div_ceil(STREAMS);
+        let some = addresses.iter().step_by(step);
+        let streams = some.map(|address| bench.world.stream(address, IMPATIENT)).collect();
+        thread::sleep(SECOND / 2);
+        bench.world.power_off(node)?;
+        thread::sleep(SECOND * 4);
+        row.add(streams)?;
+        row.lost += bench.lost()?;
+        bench.world.power_on(node)?;
+        wait_until_ready(&mut bench.world, node)?;
+        bench.world.label(&others, &json!({}))?;
+        ensure!(holders.len() == bench.world.addresses().len());
+    }
+    row.print();
     Ok(())
 }
 
