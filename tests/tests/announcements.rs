@@ -6,8 +6,13 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use serde_json::json;
 use tests::announcers::{Announcers, Connection, IMPATIENT};
 use tests::topology::SOON;
+
+const EXCLUDED: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
+/// In a pool that one rack announces.
+const OF_RACK: &str = "192.0.2.97";
 
 /// Six Services, each with an address of both families.
 const SERVICES: usize = 6;
@@ -28,7 +33,8 @@ fn signal(world: &Announcers, node: usize, signal: Signal) -> Result<()> {
 /// One world for all steps, which would take most of the time of each.
 #[test]
 fn addresses_have_one_holder_whatever_happens_to_nodes() -> Result<()> {
-    let mut world = Announcers::start(3, SERVICES)?;
+    // The pod of the first node is no endpoint, so that nothing is lost when this node leaves.
+    let mut world = Announcers::start_with(3, 1, SERVICES)?;
 
     // Every address has a holder, which is the same to all. The first node to start takes all, and
     // gives up what is more than its share when the others have been there for a while.
@@ -43,8 +49,10 @@ fn addresses_have_one_holder_whatever_happens_to_nodes() -> Result<()> {
         .collect::<Result<Vec<_>>>()?;
 
     // A killed agent: its kernel still answers, and the next agent continues.
-    let victim = holders[0];
-    let stream = world.stream(&world.addresses()[0], SOON);
+    let victim = 0;
+    let its = holders.iter().position(|holder| *holder == victim).context("it has its share")?;
+    let its = world.addresses()[its].clone();
+    let stream = world.stream(&its, SOON);
     if let Some(agent) = world.agents[victim].take() {
         agent.kill();
     }
@@ -53,6 +61,7 @@ fn addresses_have_one_holder_whatever_happens_to_nodes() -> Result<()> {
     // Asked for again, by ARP and neighbour discovery.
     world.client.ip("neighbour flush all")?;
     thread::sleep(Duration::from_secs(1));
+    world.arguments = vec!["--cleanup-on-exit".to_owned()];
     world.launch(victim)?;
     let agent = world.agents[victim].as_mut().context("it was started")?;
     agent.wait_for_output("ready service_ports=")?;
@@ -68,7 +77,7 @@ fn addresses_have_one_holder_whatever_happens_to_nodes() -> Result<()> {
     ask_all(&mut connections, None)?;
 
     // A cordoned node: all of its addresses move, and no connection is lost.
-    let stream = world.stream(&world.addresses()[0], SOON);
+    let stream = world.stream(&its, SOON);
     world.cordon(Some(victim))?;
     let moved = world.wait_for_holders("addresses move", |seen| load(seen, victim) == 0)?;
     for (before, after) in holders.iter().zip(&moved) {
@@ -83,7 +92,53 @@ fn addresses_have_one_holder_whatever_happens_to_nodes() -> Result<()> {
     let link_address = neighbour.split_whitespace().skip_while(|word| *word != "lladdr").nth(1);
     ensure!(link_address.is_some_and(|own| holder.contains(own)), "{neighbour} {holder}");
 
-    // A node without power: the others take its addresses.
+    // The exclude label does the same, and is ignored when all nodes have it.
+    let excluded = moved[0];
+    let stream = world.stream(&world.addresses()[0], SOON);
+    world.cordon(None)?;
+    world.label(&[excluded], &json!({EXCLUDED: ""}))?;
+    world.wait_for_holders("addresses move", |seen| load(seen, excluded) == 0)?;
+    world.label(&[0, 1, 2], &json!({EXCLUDED: ""}))?;
+    thread::sleep(Duration::from_secs(1));
+    let moved = world.wait_for_holders("all are excluded", |seen| load(seen, victim) > 0)?;
+    ask_all(&mut connections, None)?;
+    let outcome = stream.end()?;
+    ensure!(outcome.failed == 0 && outcome.succeeded > 10, "{outcome:?}");
+
+    // Nodes that a pool selects, as their labels change.
+    let pool = json!({
+        "apiVersion": "millrace.io/v1alpha1", "kind": "AddressPool",
+        "metadata": {"name": "of-rack"},
+        "spec": {
+            "addresses": ["192.0.2.96/28"],
+            "announcements": [{"nodeSelector": {"matchLabels": {"rack": "a"}}}]
+        }
+    });
+    let service = world.service("of-rack", &["10.96.200.1"], &[OF_RACK]);
+    let objects = [pool].into_iter().chain(service.documents());
+    world.add(objects.collect())?;
+    world.wait_for_holder(OF_RACK, None)?;
+    for node in [2, 1] {
+        world.label(&[0, 1, 2], &json!({}))?;
+        world.label(&[node], &json!({"rack": "a"}))?;
+        world.wait_for_holder(OF_RACK, Some(node))?;
+        world.connect(OF_RACK)?;
+    }
+
+    // An agent that removes its data plane when it ends hands over first.
+    ensure!(load(&moved, victim) > 0, "{moved:?}");
+    let its = moved.iter().position(|holder| *holder == victim).context("it holds some")?;
+    let stream = world.stream(&world.addresses()[its], SOON);
+    thread::sleep(Duration::from_millis(300));
+    let agent = world.agents[victim].take().context("it runs")?;
+    let log = agent.end()?;
+    ensure!(log.contains("all addresses handed over"), "{log}");
+    let moved = world.wait_for_holders("it has left", |seen| load(seen, victim) == 0)?;
+    ask_all(&mut connections, None)?;
+    let outcome = stream.end()?;
+    ensure!(outcome.failed == 0 && outcome.succeeded > 10, "{outcome:?}");
+
+    // A node without power: the other one takes its addresses.
     let lost = moved[0];
     let stream = world.stream(&world.addresses()[0], IMPATIENT);
     thread::sleep(Duration::from_millis(300));
