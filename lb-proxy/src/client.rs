@@ -147,8 +147,8 @@ impl Client {
     }
 
     /// Of a response whose body the client has to take. With HTTP/1, the stream shows whether it does.
-    pub fn begin_response(&self, now: Instant) -> Option<Rc<Reader>> {
-        (self.protocol == Protocol::Http2).then(|| self.outgoing.begin(now))
+    pub fn begin_response(&self) -> Option<Rc<Reader>> {
+        (self.protocol == Protocol::Http2).then(|| self.outgoing.begin(Instant::now()))
     }
 
     /// Counts a request for the client that it comes from. `None`: it has too many.

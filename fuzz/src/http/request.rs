@@ -227,7 +227,7 @@ fn is_described(input: &mut Input, headers: &mut HeaderMap) {
     if !is_trusted {
         assert_eq!((client.address, client.is_tls, client.port), (peer.address.ip(), false, 80));
     }
-    client.describe(&forwarding, Some("a.org"), 1, headers);
+    client.describe(&forwarding, Some(&http::HeaderValue::from_static("a.org")), 1, headers);
     let value =
         |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let hops: Vec<IpAddr> =

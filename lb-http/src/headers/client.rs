@@ -146,7 +146,7 @@ impl Client {
     pub fn describe(
         &self,
         forwarding: &Forwarding,
-        host: Option<&str>,
+        host: Option<&HeaderValue>,
         request_id: u128,
         headers: &mut HeaderMap,
     ) {
@@ -155,37 +155,86 @@ impl Client {
         for name in names {
             headers.remove(name);
         }
-        let host = self.host.as_deref().or(host);
+        headers.reserve(MOST_DESCRIBED);
         let scheme = HeaderValue::from_static(self.scheme());
         headers.insert(FORWARDED_PROTO, scheme.clone());
         headers.insert(FORWARDED_SCHEME, scheme);
-        headers.insert(FORWARDED_PORT, HeaderValue::from(self.port));
-        let mut set = |name: HeaderName, value: String| {
-            // Addresses and hosts are valid values; a host that is not has been refused.
-            let value = HeaderValue::try_from(value).ok()?;
-            headers.insert(name, value.clone());
-            Some(value)
-        };
-        let address = set(REAL_IP, self.address.to_string());
+        headers.insert(FORWARDED_PORT, port(self.port));
+        // A host that a trusted proxy has named was parsed, so it is a valid value.
+        let named = self.host.as_deref().and_then(|host| HeaderValue::from_str(host).ok());
+        let host = named.as_ref().or(host);
         if let Some(host) = host {
-            set(FORWARDED_HOST, host.to_string());
+            headers.insert(FORWARDED_HOST, host.clone());
         }
         let hops = std::iter::once(&self.address).chain(&self.proxies);
+        let text = |text: String| HeaderValue::try_from(text).ok();
         if forwarding.send_forwarded {
-            set(FORWARDED, forwarded::format(hops.clone(), self.scheme(), host));
+            let host = host.and_then(|host| host.to_str().ok());
+            let forwarded = text(forwarded::format(hops.clone(), self.scheme(), host));
+            headers.extend(forwarded.map(|value| (FORWARDED, value)));
         }
-        match address.filter(|_| self.proxies.is_empty()) {
-            Some(address) => _ = headers.insert(FORWARDED_FOR, address),
-            None => {
-                _ = set(FORWARDED_FOR, hops.map(IpAddr::to_string).collect::<Vec<_>>().join(", "))
-            }
+        if let Some(address) = address(self.address) {
+            let all = match self.proxies.is_empty() {
+                true => Some(address.clone()),
+                false => text(hops.map(IpAddr::to_string).collect::<Vec<_>>().join(", ")),
+            };
+            headers.insert(REAL_IP, address);
+            headers.extend(all.map(|value| (FORWARDED_FOR, value)));
         }
         let mut ids = headers.get_all(REQUEST_ID).iter();
         let is_kept = ids.next().is_some_and(is_request_id) && ids.next().is_none();
-        if !is_kept && let Ok(id) = HeaderValue::try_from(format!("{request_id:032x}")) {
+        if !is_kept && let Some(id) = hexadecimal(request_id) {
             headers.insert(REQUEST_ID, id);
         }
     }
+}
+
+/// Headers that [`Client::describe`] adds.
+const MOST_DESCRIBED: usize = 8;
+
+/// Formatting costs each request more than it seems: what most requests have is made without it.
+fn port(port: u16) -> HeaderValue {
+    match port {
+        80 => HeaderValue::from_static("80"),
+        443 => HeaderValue::from_static("443"),
+        port => HeaderValue::from(port),
+    }
+}
+
+fn address(address: IpAddr) -> Option<HeaderValue> {
+    let IpAddr::V4(address) = address else {
+        return HeaderValue::try_from(address.to_string()).ok();
+    };
+    let mut text = [0; 15];
+    let mut length = 0;
+    let mut push = |octet: u8| {
+        text[length] = octet;
+        length += 1;
+    };
+    for (position, octet) in address.octets().into_iter().enumerate() {
+        if position > 0 {
+            push(b'.');
+        }
+        if octet >= 100 {
+            push(b'0' + octet / 100);
+        }
+        if octet >= 10 {
+            push(b'0' + octet / 10 % 10);
+        }
+        push(b'0' + octet % 10);
+    }
+    HeaderValue::from_bytes(&text[..length]).ok()
+}
+
+/// 32 digits.
+fn hexadecimal(number: u128) -> Option<HeaderValue> {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let mut text = [0; 32];
+    for (pair, octet) in text.chunks_exact_mut(2).zip(number.to_be_bytes()) {
+        pair[0] = DIGITS[usize::from(octet >> 4)];
+        pair[1] = DIGITS[usize::from(octet & 15)];
+    }
+    HeaderValue::from_bytes(&text).ok()
 }
 
 /// Proxies that are followed. Each costs a comparison with all trusted networks.
@@ -229,7 +278,8 @@ mod tests {
     /// The headers that the endpoint gets, one a line, sorted.
     fn described(forwarding: &Forwarding, peer: &Peer, mut headers: HeaderMap) -> Vec<String> {
         let client = Client::identify(forwarding, peer, &headers);
-        client.describe(forwarding, Some("a.org:8080"), 10, &mut headers);
+        let host = HeaderValue::from_static("a.org:8080");
+        client.describe(forwarding, Some(&host), 10, &mut headers);
         let line = |(name, value): (&HeaderName, &HeaderValue)| {
             format!("{name}: {}", value.to_str().unwrap())
         };
@@ -405,5 +455,21 @@ mod tests {
             &headers(&[("x-forwarded-for", &chain)]),
         );
         assert_eq!(client.proxies.len(), MOST_PROXIES);
+    }
+
+    #[test]
+    fn values_are_as_they_are_formatted() {
+        for octets in [[0, 0, 0, 0], [1, 20, 255, 99], [100, 9, 10, 199], [255, 255, 255, 255]] {
+            let expected = IpAddr::from(octets);
+            assert_eq!(address(expected).unwrap(), expected.to_string().as_str());
+        }
+        let six: IpAddr = "2001:db8::1".parse().unwrap();
+        assert_eq!(address(six).unwrap(), "2001:db8::1");
+        for number in [0, 1, u128::MAX, 0x0123_4567_89ab_cdef << 64 | 0xf] {
+            assert_eq!(hexadecimal(number).unwrap(), format!("{number:032x}").as_str());
+        }
+        for number in [0, 80, 443, 8080, 65535] {
+            assert_eq!(port(number), number.to_string().as_str());
+        }
     }
 }

@@ -38,6 +38,10 @@ pub fn strip_trailers(trailers: &mut HeaderMap) {
 }
 
 fn strip(headers: &mut HeaderMap) {
+    // Most messages have none: then nothing is looked up.
+    if !headers.keys().any(|name| HOP_BY_HOP.contains(name)) {
+        return;
+    }
     let values: Vec<HeaderValue> = headers.get_all(CONNECTION).iter().cloned().collect();
     for token in values.iter().flat_map(tokens) {
         if headers.contains_key(token)
@@ -47,12 +51,11 @@ fn strip(headers: &mut HeaderMap) {
             headers.remove(name);
         }
     }
-    for name in &HOP_BY_HOP {
-        headers.remove(name);
-    }
+    remove_all(headers, |name| HOP_BY_HOP.contains(name));
 }
 
-const HOP_BY_HOP: [HeaderName; 8] = [
+/// Not constants: each use of one makes it anew.
+static HOP_BY_HOP: [HeaderName; 8] = [
     CONNECTION,
     HeaderName::from_static("keep-alive"),
     PROXY_AUTHENTICATE,
@@ -68,7 +71,7 @@ const HOP_BY_HOP: [HeaderName; 8] = [
 fn is_protected(name: &HeaderName) -> bool {
     const PREFIXES: [&str; 5] =
         ["content-", "x-forwarded-", "access-control-", "x-real-ip", "x-request-id"];
-    const NAMES: [HeaderName; 13] = [
+    static NAMES: [HeaderName; 13] = [
         AUTHORIZATION,
         COOKIE,
         DATE,

@@ -120,7 +120,7 @@ fn check_framing(parts: &Parts) -> Result<bool, Refusal> {
 }
 
 /// Of connections of HTTP/1. `TE` may remain.
-const CONNECTION_HEADERS: [HeaderName; 5] = [
+static CONNECTION_HEADERS: [HeaderName; 5] = [
     CONNECTION,
     HeaderName::from_static("keep-alive"),
     HeaderName::from_static("proxy-connection"),

@@ -9,11 +9,11 @@ use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
 use hyper::client::conn::TrySendError;
 use lb_http::policy::Timeouts;
-use tokio::time::sleep;
+use tokio::time::sleep_until;
 
 use crate::body::{Gate, RequestBody, Source, State};
 use crate::settings::Limits;
-use crate::upstream::Lease;
+use crate::upstream::{Lease, Sent};
 
 /// Why there is no response.
 pub(crate) enum NoHead {
@@ -25,14 +25,17 @@ pub(crate) enum NoHead {
     ClientTimeout,
 }
 
-pub(crate) async fn send(
-    lease: &mut Lease,
+/// Sends the request at once, whether the future is polled or not. Not an `async` function: that would hold the
+/// request twice. `begun`: now, or a moment ago.
+pub(crate) fn send<'a>(
+    lease: &'a mut Lease,
     mut request: Request<RequestBody>,
-    source: &Rc<Source>,
-    gate: Option<&Arc<Gate>>,
-    timeouts: &Timeouts,
-    limits: &Limits,
-) -> Result<Response<Incoming>, NoHead> {
+    source: &'a Rc<Source>,
+    gate: Option<&'a Arc<Gate>>,
+    timeouts: &'a Timeouts,
+    limits: &'a Limits,
+    begun: Instant,
+) -> impl Future<Output = Result<Response<Incoming>, NoHead>> + 'a {
     if let Some(gate) = gate
         && lease.is_http2()
     {
@@ -46,13 +49,28 @@ pub(crate) async fn send(
             }
         });
     }
-    let begun = Instant::now();
+    let send = lease.send(request);
+    async move {
+        let head = wait(send, source, gate, timeouts, limits, begun).await;
+        lease.expect_body();
+        head
+    }
+}
+
+async fn wait(
+    send: impl Future<Output = Sent>,
+    source: &Source,
+    gate: Option<&Arc<Gate>>,
+    timeouts: &Timeouts,
+    limits: &Limits,
+    begun: Instant,
+) -> Result<Response<Incoming>, NoHead> {
     let first = match gate {
         Some(gate) if !gate.is_open() => limits.expectation,
         _ => timeouts.read.min(timeouts.send).min(limits.body_stall),
     };
-    let mut timer = pin!(sleep(first));
-    let mut send = pin!(lease.send(request));
+    let mut timer = pin!(sleep_until((begun + first).into()));
+    let mut send = pin!(send);
     let mut is_gate_open = gate.is_none_or(|gate| gate.is_open());
     loop {
         let opened = async {

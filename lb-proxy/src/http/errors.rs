@@ -38,7 +38,8 @@ pub(crate) async fn replace(
     let source = Source::empty(now);
     let policy = Policy { timeouts: route.policy.timeouts, ..Policy::default() };
     let tries = (record.endpoint, record.tries);
-    let got = forward(&endpoints, &policy, outbound, &source, None, Choice::default(), record);
+    let mut outbound = Some(outbound);
+    let got = forward(&endpoints, &policy, &mut outbound, &source, None, Choice::default(), record);
     let got = got.await.ok();
     // The log names the endpoint whose response was replaced.
     (record.endpoint, record.tries) = tries;

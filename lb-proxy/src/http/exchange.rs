@@ -39,10 +39,11 @@ use crate::tls::Protocol;
 /// Header that names a client's certificate to the endpoint, as with ingress-nginx.
 const CLIENT_CERTIFICATE: &str = "ssl-client-cert";
 
-pub(crate) async fn serve(
+/// Not an `async` function: what it gets would be in the future twice, and futures are copied as a whole.
+pub(crate) fn serve(
     client: Rc<Client>,
     mut request: Request<Incoming>,
-) -> Result<Response<ResponseBody>, Infallible> {
+) -> impl Future<Output = Result<Response<ResponseBody>, Infallible>> {
     let now = Instant::now();
     let may_upgrade =
         request.headers().contains_key(UPGRADE) || request.method() == Method::CONNECT;
@@ -55,9 +56,11 @@ pub(crate) async fn serve(
         shared.is_extended_connect = true;
         extended_connect::translate(&mut parts, client.worker.random_pair());
     }
-    match respond(&client, parts, incoming, on_upgrade, &mut record, &mut shared).await {
-        Ok(got) => Ok(deliver(got, record, shared)),
-        Err(reply) => Ok(answer(reply, record, &shared)),
+    async move {
+        match respond(&client, &mut parts, incoming, on_upgrade, &mut record, &mut shared).await {
+            Ok(got) => Ok(deliver(got, record, shared)),
+            Err(reply) => Ok(answer(reply, record, &shared)),
+        }
     }
 }
 
@@ -99,7 +102,7 @@ impl Shared {
 /// Everything until there is a response of an endpoint.
 async fn respond(
     client: &Rc<Client>,
-    parts: Parts,
+    parts: &mut Parts,
     incoming: Incoming,
     on_upgrade: Option<OnUpgrade>,
     record: &mut Record,
@@ -110,7 +113,7 @@ async fn respond(
     let config = worker.config();
     let limits = request::Limits { uri: settings.limits.uri_bytes };
     let check = if shared.is_extended_connect { request::check_websocket } else { request::check };
-    let target = check(&parts, &limits)
+    let target = check(parts, &limits)
         .map_err(|refusal| Reply::new(refusal.status(), refusal.reason()).closing())?;
     let peer =
         Peer { address: client.source, is_tls: client.tls.is_some(), port: client.local.port() };
@@ -168,9 +171,9 @@ async fn respond(
         Box::pin(access::authenticate(worker, identity.address, policy, &parts.headers)).await?;
     }
 
-    let choice = choose(&target, &parts, policy, &identity);
+    let choice = choose(&target, parts, policy, &identity);
     shared.affinity = choice.affinity.map(|affinity| affinity.token);
-    let matched_uri = matched_uri(&target, &parts)?;
+    let matched_uri = matched_uri(&target, parts)?;
     let uri = forwarded_uri(&target, &matched_uri, policy, found.path)?;
     let expects = parts.headers.contains_key(EXPECT) && parts.version == Version::HTTP_11;
     let upgrade = target.upgrade.cloned().filter(|_| on_upgrade.is_some());
@@ -183,14 +186,13 @@ async fn respond(
     record.source = Some(source.clone());
     drop(target);
 
-    let mut headers = parts.headers;
+    let mut headers = std::mem::take(&mut parts.headers);
     headers::strip_request(&mut headers);
-    let host_text = host.as_ref().and_then(|host| host.to_str().ok());
-    identity.describe(&settings.forwarding, host_text, worker.random_pair(), &mut headers);
+    identity.describe(&settings.forwarding, host.as_ref(), worker.random_pair(), &mut headers);
     add_configured(client, policy, &mut headers);
     headers.remove(HOST);
     let mut outbound = Outbound {
-        method: parts.method,
+        method: parts.method.clone(),
         uri,
         headers,
         host: policy.upstream_host.clone().or_else(|| host.clone()),
@@ -209,7 +211,7 @@ async fn respond(
         access::add_granted(auth, &mut shared.granted, &mut outbound.headers);
     }
     shared.on_upgrade = on_upgrade.filter(|_| outbound.upgrade.is_some());
-    let subject = errors::Subject::of(policy, &outbound, &matched_uri);
+    let subject = errors::Subject::of(policy, &outbound, &matched_uri).map(Box::new);
     let own = worker.endpoints_of(&known, record.started);
     let is_empty = own.as_ref().is_none_or(|own| !own.has_endpoints());
     let endpoints = match policy.fallback.as_ref().filter(|_| is_empty) {
@@ -219,14 +221,15 @@ async fn respond(
         }
         None => own,
     };
+    let mut outbound = Some(outbound);
     let got = match endpoints {
         Some(endpoints) => {
-            forward(&endpoints, policy, outbound, &source, gate.as_ref(), choice, record).await
+            forward(&endpoints, policy, &mut outbound, &source, gate.as_ref(), choice, record).await
         }
         None => Err(Reply::new(StatusCode::SERVICE_UNAVAILABLE, "no_upstream")),
     };
     match subject {
-        Some(subject) => Box::pin(replace_error(got, subject, route, record)).await,
+        Some(subject) => Box::pin(replace_error(got, *subject, route, record)).await,
         None => got,
     }
 }
@@ -413,4 +416,21 @@ fn finish(status: StatusCode, headers: HeaderMap, body: ResponseBody) -> Respons
     *response.status_mut() = status;
     *response.headers_mut() = headers;
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The future of a request is moved as a whole several times, so each octet costs all requests. What few requests
+    /// need is boxed.
+    #[test]
+    fn the_future_of_a_request_is_small() {
+        fn size_of_output<A, B, F>(_: impl Fn(A, B) -> F) -> usize {
+            size_of::<F>()
+        }
+        let size = size_of_output(serve);
+        // 4,424 on x86_64.
+        assert!(size <= 4608, "{size} octets");
+    }
 }

@@ -45,8 +45,8 @@ pub(crate) async fn ask(
     let source = Source::empty(now);
     let before = (record.endpoint, record.tries);
     let policy = Policy::default();
-    let outbound = request(auth, &subject);
-    let got = forward(&endpoints, &policy, outbound, &source, None, Choice::default(), record);
+    let mut outbound = Some(request(auth, &subject));
+    let got = forward(&endpoints, &policy, &mut outbound, &source, None, Choice::default(), record);
     let got = got.await;
     (record.endpoint, record.tries) = before;
     let got = got.map_err(|_| unavailable())?;

@@ -56,10 +56,11 @@ enum Attempt {
     Refused(Reply),
 }
 
+/// Takes `outbound`, if no other try can follow.
 pub(crate) async fn forward(
     endpoints: &Rc<Endpoints>,
     policy: &Policy,
-    outbound: Outbound,
+    outbound: &mut Option<Outbound>,
     source: &Rc<Source>,
     gate: Option<&Arc<Gate>>,
     choice: Choice,
@@ -72,17 +73,17 @@ pub(crate) async fn forward(
     let begun = Instant::now();
     let mut tried: Vec<SocketAddr> = Vec::new();
     let mut was_stale = false;
-    let mut outbound = Some(outbound);
-    let pick = |tried: &[SocketAddr]| {
+    let pick = |tried: &[SocketAddr], now: Instant| {
         endpoints.balancer.choose(&Pick {
-            now: Instant::now(),
+            now,
             random: worker.random(),
             hash: choice.hash,
             affinity: choice.affinity,
             tried,
         })
     };
-    let Some(mut guard) = pick(&tried) else {
+    let mut now = begun;
+    let Some(mut guard) = pick(&tried, now) else {
         record.failed(UpstreamError::NoEndpoint);
         return Err(Reply::new(StatusCode::SERVICE_UNAVAILABLE, "no_endpoint"));
     };
@@ -93,27 +94,33 @@ pub(crate) async fn forward(
         record.tries += 1;
         let could_retry =
             source.is_replayable() && (record.tries < policy.retry.tries || !was_stale);
-        let this = if could_retry { outbound.clone() } else { outbound.take() };
         // It is taken only if no try follows.
-        let Some(this) = this else {
+        let Some(method) = outbound.as_ref().map(|outbound| outbound.method.clone()) else {
             return Err(Reply::new(StatusCode::BAD_GATEWAY, "endpoint_failed"));
         };
-        let method = this.method.clone();
-        let attempt =
-            attempt(endpoints, policy, this, source, gate, address, was_stale, record).await;
+        let which = Try { address, needs_new: was_stale, is_last: !could_retry, now };
+        let attempt = attempt(endpoints, policy, outbound, source, gate, &which, record).await;
         let failed = match attempt {
             Attempt::Refused(reply) => return Err(reply),
             Attempt::Got(response, lease) => {
                 let status = response.status();
                 let outcome = Outcome::of_status(status);
-                if endpoints.balancer.report(&guard, outcome, Instant::now()) {
+                // The time matters only to failures.
+                if outcome == Outcome::Failure {
+                    now = Instant::now();
+                }
+                if endpoints.balancer.report(&guard, outcome, now) {
                     record.ejected();
                 }
                 let failure = Failure::Status(status);
-                if may_retry(&policy.retry, &method, failure, &progress(record, source, begun)) {
+                let is_error = status.is_client_error() || status.is_server_error();
+                let may_retry =
+                    || may_retry(&policy.retry, &method, failure, &progress(record, source, begun));
+                if is_error && may_retry() {
+                    now = Instant::now();
                     tried.push(address);
                     // Without another endpoint, or if there are too many retries, the client gets this response.
-                    if let Some(next) = pick(&tried)
+                    if let Some(next) = pick(&tried, now)
                         && let Some(permit) = endpoints.balancer.begin_retry(failure)
                     {
                         discard(response.into_body(), lease);
@@ -159,7 +166,8 @@ pub(crate) async fn forward(
             let permit = endpoints.balancer.begin_retry(failed.failure);
             _retrying = Some(permit.ok_or_else(failed_reply)?);
         }
-        guard = pick(&tried).ok_or_else(failed_reply)?;
+        now = Instant::now();
+        guard = pick(&tried, now).ok_or_else(failed_reply)?;
         record.retried();
     }
 }
@@ -173,35 +181,44 @@ fn progress(record: &Record, source: &Source, begun: Instant) -> Progress {
     }
 }
 
-#[expect(
-    clippy::too_many_arguments,
-    reason = "one call; a struct of them would only be taken apart"
-)]
+/// A try of a request.
+struct Try {
+    address: SocketAddr,
+    /// A connection that was used before may be about to close.
+    needs_new: bool,
+    is_last: bool,
+    now: Instant,
+}
+
+/// Copies the request only when there is a connection for it: what lives while a future waits is part of the future.
 async fn attempt(
     endpoints: &Rc<Endpoints>,
     policy: &Policy,
-    outbound: Outbound,
+    outbound: &mut Option<Outbound>,
     source: &Rc<Source>,
     gate: Option<&Arc<Gate>>,
-    address: SocketAddr,
-    needs_new: bool,
+    which: &Try,
     record: &Record,
 ) -> Attempt {
     let worker = &record.client.worker;
     let limits = worker.limits();
-    let pool = endpoints.pool(address);
+    let pool = endpoints.pool(which.address);
     // An upgraded connection never comes back, and HTTP/2 knows no `Upgrade`.
-    let for_http1 = outbound.upgrade.is_some();
+    let for_http1 = outbound.as_ref().is_some_and(|outbound| outbound.upgrade.is_some());
     let preamble = policy.endpoint_proxy_protocol.map(|version| version.encode(&addresses(record)));
-    let wanted = Wanted { is_new: needs_new, for_http1, preamble: preamble.as_deref() };
+    let wanted = Wanted { is_new: which.needs_new, for_http1, preamble: preamble.as_deref() };
     let mut lease = match pool.lease(limits, policy.timeouts.connect, &wanted).await {
         Ok(lease) => lease,
         Err(error) => return not_processed(error),
     };
-    let Some(request) = outbound.request(lease.is_http2(), address, source) else {
+    let this = if which.is_last { outbound.take() } else { outbound.clone() };
+    let request = this.and_then(|this| this.request(lease.is_http2(), which.address, source));
+    let Some(request) = request else {
         return Attempt::Refused(Reply::new(StatusCode::BAD_REQUEST, "host"));
     };
-    let sent = deadline::send(&mut lease, request, source, gate, &policy.timeouts, limits).await;
+    let begun = if lease.is_immediate { which.now } else { Instant::now() };
+    let sent =
+        deadline::send(&mut lease, request, source, gate, &policy.timeouts, limits, begun).await;
     match sent {
         Ok(response) => Attempt::Got(response, lease),
         Err(NoHead::ClientTimeout) => {

@@ -4,7 +4,7 @@ use std::fmt::{self, Display};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
@@ -214,13 +214,13 @@ impl ResponseBody {
     pub fn own(body: Bytes, mut record: Record) -> Self {
         record.is_complete = true;
         record.sent = body.len() as u64;
-        let reader = record.client.begin_response(Instant::now());
+        let reader = record.client.begin_response();
         Self { kind: Kind::Own(body), reader, record: Some(record) }
     }
 
     pub fn of_endpoint(body: EndpointBody, mut record: Record) -> Self {
         record.is_complete |= body.is_finished();
-        let reader = record.client.begin_response(Instant::now());
+        let reader = record.client.begin_response();
         Self { kind: Kind::Endpoint(Box::new(body)), reader, record: Some(record) }
     }
 

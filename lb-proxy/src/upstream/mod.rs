@@ -19,7 +19,7 @@ use crate::tls::client::EndpointTls;
 
 pub(crate) use balancers::{Balancers, Shared};
 pub(crate) use connect::{Wanted, tcp};
-pub(crate) use pool::{Lease, Local, Pool};
+pub(crate) use pool::{Lease, Local, Pool, Sent};
 
 /// The upstreams that this worker has used lately.
 #[derive(Default)]

@@ -10,6 +10,7 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use http::{Request, Response};
@@ -18,6 +19,7 @@ use hyper::client::conn::{TrySendError, http1, http2};
 use hyper::rt::Executor;
 use hyper_util::rt::TokioTimer;
 use lb_http::upstream::Protocol;
+use pin_project_lite::pin_project;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
@@ -64,12 +66,37 @@ struct Multiplexed {
     idle_since: Cell<Instant>,
 }
 
+/// The head of a response, or the request if nothing of it was sent.
+pub(crate) type Sent = Result<Response<Incoming>, TrySendError<Request<RequestBody>>>;
+
+pin_project! {
+    /// A request that was given to a connection. Not an `async` function: that would hold the request twice.
+    #[project = SendingProjection]
+    enum Sending<A, B> {
+        Http1 { #[pin] response: A },
+        Http2 { #[pin] response: B },
+    }
+}
+
+impl<A: Future<Output = Sent>, B: Future<Output = Sent>> Future for Sending<A, B> {
+    type Output = Sent;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Sent> {
+        match self.project() {
+            SendingProjection::Http1 { response } => response.poll(cx),
+            SendingProjection::Http2 { response } => response.poll(cx),
+        }
+    }
+}
+
 /// A connection for one request.
 pub(crate) struct Lease {
     pool: Rc<Pool>,
     kind: Kind,
     /// The connection served a request before, so the endpoint may be about to close it.
     pub is_reused: bool,
+    /// It was there when it was needed.
+    pub is_immediate: bool,
     most_idle: usize,
     most_before_response: u64,
 }
@@ -142,7 +169,7 @@ impl Pool {
     ) -> Result<Lease, UpstreamError> {
         let needs_own =
             wanted.is_new || wanted.preamble.is_some() || (wanted.for_http1 && self.is_http2.get());
-        let mut may_wait = true;
+        let (mut may_wait, mut is_immediate) = (true, true);
         loop {
             if needs_own {
                 return Box::pin(self.open(limits, connect_limit, wanted)).await;
@@ -152,6 +179,7 @@ impl Pool {
                     pool: self.clone(),
                     kind,
                     is_reused: true,
+                    is_immediate,
                     most_idle: limits.idle_upstreams,
                     most_before_response: limits.interim_bytes,
                 });
@@ -161,6 +189,7 @@ impl Pool {
             if self.is_http2.get() && self.is_connecting.get() && may_wait {
                 let opened = self.opened.get();
                 self.connected.notified().await;
+                is_immediate = false;
                 may_wait = self.opened.get() != opened;
                 continue;
             }
@@ -258,7 +287,9 @@ impl Pool {
         };
         let most_idle = if wanted.preamble.is_some() { 0 } else { limits.idle_upstreams };
         let most_before_response = limits.interim_bytes;
-        Ok(Lease { pool: self.clone(), kind, is_reused: false, most_idle, most_before_response })
+        let (is_reused, is_immediate) = (false, false);
+        let pool = self.clone();
+        Ok(Lease { pool, kind, is_reused, is_immediate, most_idle, most_before_response })
     }
 
     /// Closes connections that were not used for long, and those that the endpoint closed.
@@ -317,24 +348,28 @@ impl Lease {
         matches!(self.kind, Kind::Http2(_))
     }
 
-    /// Sends a request. An error returns the request if nothing of it was sent.
-    pub async fn send(
-        &mut self,
-        request: Request<RequestBody>,
-    ) -> Result<Response<Incoming>, TrySendError<Request<RequestBody>>> {
+    /// Sends a request, and resolves to the head of its response. An error returns the request if nothing of it was
+    /// sent. [`Lease::expect_body`] has to follow.
+    pub fn send(&mut self, request: Request<RequestBody>) -> impl Future<Output = Sent> + use<> {
         match &mut self.kind {
             Kind::Http1 { connection, .. } => {
                 // It is there until the lease ends.
                 let connection = connection.as_mut().expect("lease has ended");
                 connection.progress.expect_at_most(self.most_before_response);
-                let result = connection.sender.try_send_request(request).await;
-                connection.progress.expect_any();
-                result
+                let response = connection.sender.try_send_request(request);
+                Sending::Http1 { response }
             }
             Kind::Http2(stream) => {
                 let mut sender = stream.0.sender.clone();
-                sender.try_send_request(request).await
+                Sending::Http2 { response: sender.try_send_request(request) }
             }
+        }
+    }
+
+    /// The head has been received: the endpoint may send as much as it likes.
+    pub fn expect_body(&self) {
+        if let Kind::Http1 { connection: Some(connection), .. } = &self.kind {
+            connection.progress.expect_any();
         }
     }
 
