@@ -132,6 +132,7 @@ impl Tally {
             entries[index].1 += count;
         }
         metrics.set_without_room(lacking, &entries);
+        metrics.set_table_checksum(planner.table_checksum());
         let [frontends, members, source_ranges, targets, peers] = entries.map(|(_, count)| count);
         let details = planner.detail_counts();
         metrics.set_usage(Usage {

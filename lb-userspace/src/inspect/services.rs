@@ -10,7 +10,7 @@ use super::reading::{Owner, Reading, TunnelNodes};
 use super::{Selector, Traffic};
 use crate::model::{ServiceName, forwarding_name};
 use crate::notation::{frontend_kind_name, protocol_name};
-use crate::plan::{FrontendKey, Scope};
+use crate::plan::{FrontendKey, Scope, table_checksum};
 
 /// A Service in the data plane.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -64,6 +64,8 @@ pub struct Destination {
 pub struct Pool {
     /// Size of its table; 0 without backends.
     pub slots: usize,
+    /// Of the table: nodes with the same backends have the same. Empty without backends.
+    pub checksum: String,
     pub backends: Vec<Member>,
 }
 
@@ -177,8 +179,11 @@ fn pool(reading: &Reading, service_port: u32, scope: Scope) -> Pool {
         slots,
         local: backend.standing.local,
     };
-    Pool {
-        slots: reading.slots(service_port, scope).len(),
-        backends: members.into_iter().map(member).collect(),
-    }
+    let slots = reading.slots(service_port, scope).len();
+    let identities = members.iter().map(|(backend, _)| backend.key.identity());
+    let checksum = match table_checksum(slots as u32, identities) {
+        0 => String::new(),
+        checksum => format!("{checksum:016x}"),
+    };
+    Pool { slots, checksum, backends: members.into_iter().map(member).collect() }
 }

@@ -29,6 +29,7 @@ pub fn fill(service_port: &mut ServicePort, endpoints: &[Endpoint<'_>], node: &N
     if wants_cluster {
         service_port.cluster = cluster(endpoints, node);
     }
+    service_port.is_hinted = is_hinted(endpoints);
     if wants_local {
         service_port.local = local(endpoints);
     }
@@ -46,6 +47,14 @@ fn cluster(endpoints: &[Endpoint<'_>], node: &NodeContext) -> BTreeSet<Backend> 
     let allowed: BTreeSet<Backend> =
         near(&ready, node).into_iter().map(|endpoint| endpoint.backend).collect();
     if allowed.is_empty() { last_resort(endpoints) } else { allowed }
+}
+
+/// Whether hints may restrict the pool on some node.
+fn is_hinted(endpoints: &[Endpoint<'_>]) -> bool {
+    let mut ready = endpoints.iter().filter(|endpoint| endpoint.ready).peekable();
+    ready.peek().is_some()
+        && (ready.clone().all(|endpoint| endpoint.for_nodes().is_some())
+            || ready.all(|endpoint| endpoint.for_zones().is_some()))
 }
 
 /// The same for endpoints on this node, for which topology does not matter.

@@ -149,6 +149,9 @@ pub struct ServicePort {
     pub cluster: BTreeSet<Backend>,
     /// The backends of the scope `local`: those on this node.
     pub local: BTreeSet<Backend>,
+    /// Whether all ready endpoints have topology hints: then other nodes may have another cluster
+    /// pool.
+    pub is_hinted: bool,
     /// Endpoints in neither pool: they get no new connections, and keep existing ones.
     pub draining: BTreeSet<Backend>,
     /// Whether any endpoint on any node serves it. If so, clients that may use none of them are

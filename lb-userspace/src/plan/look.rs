@@ -44,6 +44,11 @@ impl Planner {
         self.held.iter().map(|(key, held)| (held.index, key)).collect()
     }
 
+    /// The checksum of all cluster pools' tables, equal on all nodes that know the same endpoints.
+    pub fn table_checksum(&self) -> u64 {
+        self.table_checksum
+    }
+
     /// Slots of `POOL_SLOTS` in use.
     pub fn pool_slots(&self) -> u32 {
         self.room.pool_slots - self.regions.free_slots()

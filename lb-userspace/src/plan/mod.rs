@@ -18,6 +18,7 @@ mod adopted;
 mod allocate;
 mod backends;
 mod bits;
+mod checksum;
 mod compact;
 mod datagrams;
 mod detail;
@@ -44,6 +45,7 @@ use std::sync::Arc;
 
 use crate::model::{ServicePort, ServicePortKey};
 
+pub use checksum::of_table as table_checksum;
 pub use detail::{Detail, DetailCounts};
 pub use execute::{WriteFamily, WriteTables};
 pub use found::{FoundBackend, FoundPool, PoolReader, Snapshot};
@@ -55,7 +57,7 @@ pub use sweep::{Datagrams, Sweep};
 pub use table::Table;
 
 use frontends::frontend_value;
-use pool_table::Fit;
+use pool_table::{Fit, PoolTable};
 use pools::Refilled;
 use state::{Leftover, ProgrammedPort};
 
@@ -194,8 +196,17 @@ impl Planner {
         self.tunnelled += usize::from(wanted.is_tunnelled());
         self.tunnelled -= usize::from(old.service_port.is_tunnelled());
         let service_port = wanted;
-        let held =
-            ProgrammedPort { index, service_port, tables, draining, details, is_named: true };
+        let checksum = checksum_of(&key, &service_port, &tables[Scope::Cluster as usize]);
+        self.table_checksum = self.table_checksum.wrapping_sub(old.checksum).wrapping_add(checksum);
+        let held = ProgrammedPort {
+            index,
+            service_port,
+            tables,
+            draining,
+            details,
+            is_named: true,
+            checksum,
+        };
         self.held.insert(key, held);
         Some(leftover)
     }
@@ -206,6 +217,7 @@ impl Planner {
         self.detail_counts.replace(&held.details, &BTreeSet::new());
         let protocol = key.protocol.number();
         let service_port = &held.service_port;
+        self.table_checksum = self.table_checksum.wrapping_sub(held.checksum);
         self.tunnelled -= usize::from(service_port.is_tunnelled());
         let frontends = service_port.frontends.iter();
         let members = service_port.cluster.iter().chain(&service_port.local);
@@ -266,4 +278,16 @@ impl Planner {
         }
         Some(ProgrammedPort::empty(index))
     }
+}
+
+/// What a service port adds to the checksum of all tables. A table that follows from topology hints
+/// may differ from node to node, so it is left out.
+fn checksum_of(key: &ServicePortKey, service_port: &ServicePort, table: &PoolTable) -> u64 {
+    if service_port.is_hinted || table.region.size == 0 {
+        return 0;
+    }
+    let protocol = key.protocol.number();
+    let identities =
+        service_port.cluster.iter().map(|member| BackendKey::of(member, protocol).identity());
+    checksum::of_port(key, checksum::of_table(table.region.size, identities))
 }

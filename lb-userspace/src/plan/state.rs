@@ -33,6 +33,8 @@ pub struct Planner {
     pub(super) nodes: Option<BTreeSet<IpAddr>>,
     /// Addresses from which the kernel accepts tunnels.
     pub(super) peers: BTreeSet<IpAddr>,
+    /// The sum of all service ports' checksums.
+    pub(super) table_checksum: u64,
     /// How many service ports use tunnels.
     pub(super) tunnelled: usize,
     pub(super) adopted: Option<Adopted>,
@@ -58,6 +60,8 @@ pub(super) struct ProgrammedPort {
     pub(super) details: BTreeSet<Detail>,
     /// Whether its name is in the kernel. The name follows from the key, so it is not stored here.
     pub(super) is_named: bool,
+    /// Of the cluster pool's table; 0 if there is none, or other nodes may have another.
+    pub(super) checksum: u64,
 }
 
 impl ProgrammedPort {
@@ -70,6 +74,7 @@ impl ProgrammedPort {
             draining: Vec::new(),
             details: BTreeSet::new(),
             is_named: false,
+            checksum: 0,
         }
     }
 }
@@ -106,6 +111,7 @@ impl Planner {
             detail_counts: DetailCounts::default(),
             nodes: None,
             peers: BTreeSet::new(),
+            table_checksum: 0,
             tunnelled: 0,
             adopted: None,
             has_adopted: false,

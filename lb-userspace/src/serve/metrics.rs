@@ -55,6 +55,7 @@ pub struct Metrics {
     capacities: Labelled<Gauge>,
     write_failures: Counter,
     steps: Counter,
+    table_checksum: Gauge,
     lacking: Gauge,
     set_aside: Labelled<Gauge>,
     problems: Gauge,
@@ -132,6 +133,11 @@ impl Metrics {
                 &mut registry,
                 "millrace_map_steps",
                 "Changes of the maps that were carried out since the agent started",
+            ),
+            table_checksum: register(
+                &mut registry,
+                "millrace_table_checksum",
+                "Checksum of the Maglev tables; nodes that know the same endpoints have the same",
             ),
             lacking: register(
                 &mut registry,
@@ -312,6 +318,11 @@ impl Metrics {
         set("source_ranges", usage.source_ranges as i64);
         set("targets", usage.targets as i64);
         set("peers", usage.peers as i64);
+    }
+
+    /// Of the checksum, Prometheus can store 52 bits exactly.
+    pub fn set_table_checksum(&self, checksum: u64) {
+        self.table_checksum.set((checksum >> 12) as i64);
     }
 
     pub fn set_without_room(&self, services: usize, entries: &[(&'static str, usize)]) {

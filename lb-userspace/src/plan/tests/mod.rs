@@ -267,3 +267,51 @@ fn only_datagram_flows_that_may_not_stay_are_ended() {
     let plan = planner.plan(change([(udp("dns"), None)]));
     assert_eq!(ended(&plan), []);
 }
+
+#[test]
+fn the_checksum_of_the_tables_does_not_depend_on_the_nodes_history() {
+    let service_ports = || services([3, 1, 20]);
+    let mut planner = Planner::new();
+    assert_eq!(planner.table_checksum(), 0);
+    planner.plan(change(service_ports().map(|(key, port)| (key, Some(port)))));
+    let checksum = planner.table_checksum();
+
+    // Another node has other local endpoints, and has had other Services: so its indexes differ.
+    let mut other = Planner::new();
+    other.plan(change([(key("gone"), Some(service_port("10.96.9.9", &["10.244.9.9"])))]));
+    for (key, mut port) in service_ports().collect::<Vec<_>>().into_iter().rev() {
+        port.cluster = port.cluster.iter().map(|b| Backend { local: !b.local, ..*b }).collect();
+        assert_ne!(other.table_checksum(), checksum);
+        other.plan(change([(key, Some(port))]));
+    }
+    other.plan(change([(key("gone"), None)]));
+    assert_eq!(other.table_checksum(), checksum);
+
+    // A backend too few, and the same in another Service.
+    let (name, mut port) = service_ports().next().unwrap();
+    port.cluster.pop_first();
+    other.plan(change([(name.clone(), Some(port))]));
+    assert_ne!(other.table_checksum(), checksum);
+    other.plan(change([(name, None)]));
+    let (_, port) = service_ports().next().unwrap();
+    other.plan(change([(key("renamed"), Some(port))]));
+    assert_ne!(other.table_checksum(), checksum);
+}
+
+#[test]
+fn tables_that_may_differ_between_nodes_are_not_in_the_checksum() {
+    let mut planner = Planner::new();
+    let hinted = ServicePort { is_hinted: true, ..service_port("10.96.0.1", &["10.244.0.1"]) };
+    planner.plan(change([(key("web"), Some(hinted))]));
+    assert_eq!(planner.table_checksum(), 0);
+}
+
+#[test]
+fn a_restarted_agent_has_the_same_checksum() {
+    let ports = || services([3, 20]).map(|(key, port)| (key, Some(port)));
+    let (mut planner, mut memory) = (Planner::new(), Memory::default());
+    memory.carry_out(&planner.plan(change(ports())));
+    let mut next = Planner::adopting(memory.snapshot(), Room::default());
+    assert!(next.plan(change(ports())).is_empty());
+    assert_eq!(next.table_checksum(), planner.table_checksum());
+}
