@@ -26,3 +26,5 @@ pub mod header;
 pub mod host;
 pub mod layout;
 pub mod maglev;
+#[cfg(feature = "std")]
+pub mod slot_history;

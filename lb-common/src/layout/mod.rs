@@ -15,6 +15,7 @@ mod bitmap;
 mod buffer_sum;
 mod counters;
 mod device;
+mod earlier;
 mod event;
 mod flow;
 mod fragment;
@@ -38,6 +39,7 @@ pub use bitmap::{Bitmap, DESTINATION_WORDS, SOURCE_WORDS};
 pub use buffer_sum::{BUFFER_OF_CONTEXT, BufferSum};
 pub use counters::{Reason, Traffic};
 pub use device::{Device, LinkAddresses, NetworkEpoch};
+pub use earlier::{EarlierOwners, HISTORY_DEPTH, PoolSlot};
 pub use event::{Ending, Event, Listener};
 pub use flow::{
     BUCKET_ENTRIES, Direction, Flow, FlowBucket, FlowEntry, FlowKind, FlowState, FlowTag, NextHops,
@@ -97,6 +99,8 @@ pub mod capacity {
     /// Announced addresses on all interfaces; also those that are watched for claims.
     pub const ANNOUNCED: u32 = 1 << 14;
     pub const BFD_SESSIONS: u32 = 1 << 10;
+    /// Slots of pools with earlier owners.
+    pub const EARLIER_OWNERS: u32 = 1 << 18;
 }
 
 /// Map names, which are also their file names under the pin directory.

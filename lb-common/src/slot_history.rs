@@ -1,0 +1,251 @@
+//! The earlier owners of a table's slots.
+//!
+//! A connection that a router moves to another node is unknown there, and its slot may lead to
+//! another backend by now. So each slot remembers to which backends it led before.
+//!
+//! # Invariants
+//! - A slot has at most [`HISTORY_DEPTH`] of them, each once, the last one first, and never its
+//!   current owner.
+//! - Nodes that see the same changes keep the same history.
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+
+use crate::hash;
+use crate::layout::{EarlierOwners, HISTORY_DEPTH, NO_BACKEND};
+
+/// The slots of one table that have earlier owners, with these.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SlotHistory(BTreeMap<u32, EarlierOwners>);
+
+impl SlotHistory {
+    pub fn of_rows(rows: impl IntoIterator<Item = (u32, EarlierOwners)>) -> Self {
+        Self(rows.into_iter().collect())
+    }
+
+    pub fn rows(&self) -> impl Iterator<Item = (u32, &EarlierOwners)> {
+        self.0.iter().map(|(&slot, owners)| (slot, owners))
+    }
+
+    pub fn get(&self, slot: u32) -> Option<&EarlierOwners> {
+        self.0.get(&slot)
+    }
+
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The history after the table changed at this time. The tables have a backend's index in each
+    /// slot; they may have different sizes.
+    pub fn after(&self, old: &[u32], new: &[u32], now: u32) -> Self {
+        let (before, slots) = (old.len() as u32, new.len() as u32);
+        // Mostly few slots change their owner, and the others keep what they have.
+        let mut rows = if before == slots { self.0.clone() } else { BTreeMap::new() };
+        for (slot, &owner) in (0_u32..).zip(new) {
+            if before == slots && old[slot as usize] == owner {
+                continue;
+            }
+            let mut owners = Vec::new();
+            for same in slots_of_same_hashes(slot, slots, before) {
+                owners.push((old[same as usize], now));
+                owners.extend(self.0.get(&same).into_iter().flat_map(entries));
+            }
+            match newest(owners, |backend| backend != owner) {
+                Some(kept) => drop(rows.insert(slot, kept)),
+                None => drop(rows.remove(&slot)),
+            }
+        }
+        Self(rows)
+    }
+
+    /// Removes owners that are gone for good, and those that lost their slot before a time.
+    pub fn retain(&mut self, since: u32, is_alive: impl Fn(u32) -> bool) {
+        self.0.retain(|_, owners| {
+            let kept =
+                entries(owners).filter(|&(backend, until)| until >= since && is_alive(backend));
+            match newest(kept.collect(), |_| true) {
+                Some(kept) => {
+                    *owners = kept;
+                    true
+                }
+                None => false,
+            }
+        });
+    }
+
+    /// Removes the slots whose last change is longest ago until at most `most` are left.
+    pub fn limit(&mut self, most: usize) {
+        let Some(excess) = self.0.len().checked_sub(most).filter(|excess| *excess > 0) else {
+            return;
+        };
+        let mut by_age: Vec<(u32, u32)> =
+            self.0.iter().map(|(&slot, owners)| (owners.until[0], slot)).collect();
+        by_age.sort_unstable();
+        for (_, slot) in &by_age[..excess] {
+            self.0.remove(slot);
+        }
+    }
+}
+
+/// The owners in a row, with the time until which each owned the slot.
+fn entries(owners: &EarlierOwners) -> impl Iterator<Item = (u32, u32)> + '_ {
+    let all = owners.backends.iter().copied().zip(owners.until.iter().copied());
+    all.take_while(|(backend, _)| *backend != NO_BACKEND)
+}
+
+/// The last owners of some, each once; `None`: there are none.
+fn newest(mut owners: Vec<(u32, u32)>, wanted: impl Fn(u32) -> bool) -> Option<EarlierOwners> {
+    // Stable: of equal times the order stays.
+    owners.sort_by_key(|&(_, until)| std::cmp::Reverse(until));
+    let mut kept = EarlierOwners::default();
+    let mut count = 0;
+    for (backend, until) in owners {
+        let is_new = backend != NO_BACKEND && !kept.backends.contains(&backend) && wanted(backend);
+        if is_new && count < HISTORY_DEPTH {
+            (kept.backends[count], kept.until[count]) = (backend, until);
+            count += 1;
+        }
+    }
+    (count > 0).then_some(kept)
+}
+
+/// The slots of a table with `others` slots to which the hashes of a slot of a table with `slots`
+/// slots lead.
+fn slots_of_same_hashes(slot: u32, slots: u32, others: u32) -> RangeInclusive<u32> {
+    if slots == others {
+        return slot..=slot;
+    }
+    if others == 0 {
+        // An empty range.
+        return RangeInclusive::new(1, 0);
+    }
+    let first = |slot: u32| (u64::from(slot) << 32).div_ceil(slots.into());
+    let last = first(slot + 1) - 1;
+    hash::scale(first(slot) as u32, others)..=hash::scale(last as u32, others)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::hash::mix;
+    use crate::maglev;
+
+    fn owners(history: &SlotHistory, slot: u32) -> Vec<u32> {
+        history.get(slot).into_iter().flat_map(entries).map(|(backend, _)| backend).collect()
+    }
+
+    #[test]
+    fn a_slot_remembers_its_last_owners_once_each() {
+        let mut history = SlotHistory::default();
+        let mut table = [1];
+        for (now, next) in (10..).zip([2, 3, 2, 4, 5, 6, 7]) {
+            history = history.after(&table, &[next], now);
+            table = [next];
+        }
+        assert_eq!(owners(&history, 0), [6, 5, 4, 2]);
+        assert_eq!(history.get(0).unwrap().until, [16, 15, 14, 13]);
+        // An earlier owner that gets its slot back is no earlier one any more.
+        assert_eq!(owners(&history.after(&[7], &[5], 20), 0), [7, 6, 4, 2]);
+    }
+
+    #[test]
+    fn an_unchanged_table_adds_nothing_and_none_has_no_history() {
+        let history = SlotHistory::default();
+        assert!(history.after(&[1, 2, 3], &[1, 2, 3], 5).is_empty());
+        assert!(history.after(&[], &[1, 2], 5).is_empty());
+        assert!(history.after(&[1, 2], &[], 5).is_empty());
+    }
+
+    #[test]
+    fn gone_and_aged_owners_are_removed() {
+        let mut history = SlotHistory::default();
+        for (now, [old, new]) in (10..).zip([[1, 2], [2, 3], [3, 4]]) {
+            history = history.after(&[old, 9], &[new, 9], now);
+        }
+        history.retain(0, |backend| backend != 2);
+        assert_eq!(owners(&history, 0), [3, 1]);
+        history.retain(11, |_| true);
+        assert_eq!(owners(&history, 0), [3]);
+        history.retain(13, |_| true);
+        assert!(history.is_empty());
+    }
+
+    #[test]
+    fn the_oldest_rows_are_given_up_when_there_is_no_room() {
+        let first = SlotHistory::default().after(&[1, 1, 1], &[2, 1, 1], 10);
+        let mut history = first.after(&[2, 1, 1], &[2, 2, 2], 20);
+        history.limit(3);
+        assert_eq!(history.len(), 3);
+        history.limit(2);
+        assert_eq!(history.rows().map(|(slot, _)| slot).collect::<Vec<_>>(), [1, 2]);
+    }
+
+    #[test]
+    fn a_table_of_another_size_has_the_owners_of_the_same_hashes() {
+        for (slots, others) in [(7, 31), (31, 7), (131, 257), (257, 131), (1, 7), (7, 1), (7, 7)] {
+            for slot in 0..slots {
+                let found = slots_of_same_hashes(slot, slots, others);
+                for hash in (0..=u32::MAX).step_by(1 << 20).chain([u32::MAX]) {
+                    let leads_here = hash::scale(hash, slots) == slot;
+                    let there = hash::scale(hash, others);
+                    assert!(!leads_here || found.contains(&there), "{slot} of {slots}: {there}");
+                }
+                let overlapping = others / slots + 2;
+                assert!(found.count() as u32 <= overlapping, "{slot} of {slots} in {others}");
+            }
+        }
+    }
+
+    /// The table of some backends, by their numbers.
+    fn table(backends: &[u32]) -> Vec<u32> {
+        let mut all: Vec<(u64, u32)> = backends.iter().map(|&n| (mix(n.into()), n)).collect();
+        all.sort_unstable();
+        let identities: Vec<u64> = all.iter().map(|(identity, _)| *identity).collect();
+        let slots = maglev::table(&identities, maglev::fitted_size(identities.len()));
+        slots.into_iter().map(|position| all[position as usize].1).collect()
+    }
+
+    proptest! {
+        /// Whatever changes, sizes included: to which backend a hash led before is remembered, until
+        /// that backend is gone or four others have had its slot.
+        #[test]
+        fn what_a_hash_led_to_is_found_again(
+            states in prop::collection::vec(prop::collection::btree_set(1_u32..12, 1..8), 2..6),
+            hashes in prop::collection::vec(any::<u32>(), 20),
+        ) {
+            let tables: Vec<Vec<u32>> =
+                states.iter().map(|state| table(&state.iter().copied().collect::<Vec<_>>())).collect();
+            let mut history = SlotHistory::default();
+            for (now, tables) in (1..).zip(tables.windows(2)) {
+                history = history.after(&tables[0], &tables[1], now);
+            }
+            let current = tables.last().unwrap();
+            let at = |table: &[u32], hash| table[hash::scale(hash, table.len() as u32) as usize];
+            for hash in hashes {
+                let owner = at(current, hash);
+                let found = owners(&history, hash::scale(hash, current.len() as u32));
+                prop_assert!(!found.contains(&owner));
+                prop_assert!(found.len() <= HISTORY_DEPTH);
+                // Tables of another size add owners of neighbouring hashes.
+                let earlier = at(&tables[tables.len() - 2], hash);
+                let sizes: Vec<usize> = tables.iter().map(Vec::len).collect();
+                let same = sizes.iter().all(|size| *size == sizes[0]);
+                if same && earlier != owner {
+                    prop_assert_eq!(found[0], earlier);
+                }
+                if same && found.len() < HISTORY_DEPTH {
+                    for table in &tables {
+                        let was = at(table, hash);
+                        prop_assert!(was == owner || found.contains(&was), "{was} of {hash:x}");
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,443 @@
+//! A simulated month of a cluster whose nodes and backends come and go, while a router moves
+//! connections between nodes: how many break, with and without the history of slots.
+//!
+//! The small one runs with all tests. 1,000 nodes and 10,000 backends:
+//! `cargo test --release -p lb-common --features std --test slot_history -- --ignored --nocapture`
+
+#![cfg(feature = "std")]
+
+use std::collections::HashMap;
+
+use lb_common::hash::{mix, scale};
+use lb_common::layout::{EarlierOwners, HISTORY_DEPTH};
+use lb_common::maglev;
+use lb_common::slot_history::SlotHistory;
+
+const MINUTE: u32 = 60;
+const HOUR: u32 = 60 * MINUTE;
+const DAY: u32 = 24 * HOUR;
+/// How many earlier owners are asked for a connection (`datapath::stages::earlier`).
+const MOST_ASKED: usize = 3;
+
+/// How a router distributes connections when its next hops change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Router {
+    /// Only the connections of a lost next hop move, and a new one takes its share ("resilient").
+    Consistent,
+    /// All connections are distributed anew, as with plain multipath.
+    Modulo,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Setup {
+    nodes: u32,
+    backends: u32,
+    connections: usize,
+    /// The mean duration of a connection.
+    lifetime: u32,
+    duration: u32,
+    /// Backends are replaced this often, so many at once.
+    replace_every: u32,
+    replaced: u32,
+    /// One backend is added or removed this often.
+    scale_every: u32,
+    /// A node leaves, or one is added, this often.
+    node_every: u32,
+    /// How long earlier owners are kept.
+    age: u32,
+    router: Router,
+    seed: u64,
+}
+
+/// Numbers that follow from a seed.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        mix(self.0)
+    }
+
+    fn below(&mut self, limit: usize) -> usize {
+        (self.next() % limit.max(1) as u64) as usize
+    }
+
+    /// Of a memoryless process.
+    fn exponential(&mut self, mean: u32) -> u32 {
+        let uniform = (self.next() >> 11) as f64 / (1u64 << 53) as f64;
+        (-(1.0 - uniform).ln() * f64::from(mean)) as u32
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Connection {
+    hash: u32,
+    backend: u32,
+    /// The router's next hop, by the node's number.
+    node: u32,
+    end: u32,
+    /// Which backend's node redirects its packets to the right one.
+    via: Option<(u32, u32)>,
+    /// Without history it would have ended before.
+    broken_without: bool,
+}
+
+#[derive(Debug, Default)]
+struct Figures {
+    opened: u64,
+    /// How often the router moved a connection to another node.
+    moved: u64,
+    /// Connections whose own backend was removed: lost in any case.
+    ended_with_backend: u64,
+    broken_without: u64,
+    broken_with: u64,
+    redirected: u64,
+    /// Questions to earlier owners' nodes.
+    asked: u64,
+    /// Seconds of all connections, and of those that were redirected meanwhile.
+    seconds: u64,
+    redirected_seconds: u64,
+    most_rows: usize,
+    slots: usize,
+}
+
+struct World {
+    setup: Setup,
+    random: Random,
+    now: u32,
+    next_number: u32,
+    /// The router's next hops, with the time since which each has seen changes of tables.
+    nodes: Vec<(u32, u32)>,
+    /// The node of each backend in the pool.
+    backends: HashMap<u32, u32>,
+    /// The same as a list, from which some are picked.
+    numbers: Vec<u32>,
+    table: Vec<u32>,
+    history: SlotHistory,
+    connections: Vec<Connection>,
+    figures: Figures,
+}
+
+impl World {
+    fn new(setup: Setup) -> Self {
+        let mut world = Self {
+            setup,
+            random: Random(setup.seed),
+            now: DAY,
+            next_number: 1,
+            nodes: Vec::new(),
+            backends: HashMap::new(),
+            numbers: Vec::new(),
+            table: Vec::new(),
+            history: SlotHistory::default(),
+            connections: Vec::new(),
+            figures: Figures::default(),
+        };
+        for _ in 0..setup.nodes {
+            world.add_node(0);
+        }
+        for _ in 0..setup.backends {
+            world.add_backend();
+        }
+        world.table = world.build();
+        for _ in 0..setup.connections {
+            let connection = world.open();
+            world.connections.push(connection);
+        }
+        world
+    }
+
+    fn number(&mut self) -> u32 {
+        self.next_number += 1;
+        self.next_number
+    }
+
+    fn add_node(&mut self, since: u32) {
+        let node = self.number();
+        self.nodes.push((node, since));
+    }
+
+    fn add_backend(&mut self) {
+        let backend = self.number();
+        let node = self.nodes[self.random.below(self.nodes.len())].0;
+        self.backends.insert(backend, node);
+        self.numbers.push(backend);
+    }
+
+    fn remove_backend(&mut self) {
+        let at = self.random.below(self.numbers.len());
+        let backend = self.numbers.swap_remove(at);
+        self.backends.remove(&backend);
+    }
+
+    fn build(&self) -> Vec<u32> {
+        let mut all: Vec<(u64, u32)> =
+            self.numbers.iter().map(|&number| (mix(number.into()), number)).collect();
+        all.sort_unstable();
+        let identities: Vec<u64> = all.iter().map(|(identity, _)| *identity).collect();
+        let slots = maglev::table(&identities, maglev::fitted_size(identities.len()));
+        slots.into_iter().map(|position| all[position as usize].1).collect()
+    }
+
+    /// A new connection, to the current owner of its slot.
+    fn open(&mut self) -> Connection {
+        self.figures.opened += 1;
+        let hash = self.random.next() as u32;
+        Connection {
+            hash,
+            backend: self.table[self.slot(hash) as usize],
+            node: self.route(hash),
+            end: self.now + self.random.exponential(self.setup.lifetime),
+            via: None,
+            broken_without: false,
+        }
+    }
+
+    fn slot(&self, hash: u32) -> u32 {
+        scale(hash, self.table.len() as u32)
+    }
+
+    /// The router's choice.
+    fn route(&self, hash: u32) -> u32 {
+        match self.setup.router {
+            Router::Modulo => self.nodes[hash as usize % self.nodes.len()].0,
+            Router::Consistent => {
+                let weight = |node: u32| mix(u64::from(hash) << 32 | u64::from(node));
+                let best = self.nodes.iter().max_by_key(|(node, _)| weight(*node));
+                best.expect("there are nodes").0
+            }
+        }
+    }
+
+    fn run(mut self) -> Figures {
+        let end = self.now + self.setup.duration;
+        let Setup { replace_every, scale_every, node_every, .. } = self.setup;
+        let mut grows = false;
+        while self.now < end {
+            self.now += MINUTE;
+            let is_due = |every: u32| self.now.is_multiple_of(every);
+            let (replaces, scales, moves) =
+                (is_due(replace_every), is_due(scale_every), is_due(node_every));
+            if moves {
+                self.change_nodes();
+            }
+            if replaces {
+                for _ in 0..self.setup.replaced {
+                    self.remove_backend();
+                    self.add_backend();
+                }
+            }
+            if scales {
+                grows = !grows;
+                if grows { self.add_backend() } else { self.remove_backend() }
+            }
+            if moves || replaces || scales {
+                self.change_table();
+            }
+            if moves {
+                self.move_connections();
+            }
+        }
+        self.figures.slots = self.table.len();
+        self.figures
+    }
+
+    /// A node leaves with its backends, which run elsewhere afterwards; or one is added.
+    fn change_nodes(&mut self) {
+        if self.nodes.len() < self.setup.nodes as usize {
+            self.add_node(self.now);
+        } else {
+            let at = self.random.below(self.nodes.len());
+            let (node, _) = self.nodes.swap_remove(at);
+            let lost: Vec<u32> =
+                self.numbers.iter().copied().filter(|n| self.backends[n] == node).collect();
+            for backend in lost {
+                self.numbers.retain(|number| *number != backend);
+                self.backends.remove(&backend);
+                self.add_backend();
+            }
+        }
+    }
+
+    /// The router distributes connections over the nodes that there are now.
+    fn move_connections(&mut self) {
+        for at in 0..self.connections.len() {
+            let mut connection = self.connections[at];
+            if connection.end <= self.now {
+                connection = self.open();
+            }
+            let node = self.route(connection.hash);
+            if node != connection.node {
+                connection.node = node;
+                connection = self.arrive(connection);
+            }
+            self.connections[at] = connection;
+        }
+    }
+
+    /// The next packet of a connection arrives at a node that does not know it.
+    fn arrive(&mut self, mut connection: Connection) -> Connection {
+        self.figures.moved += 1;
+        connection.via = None;
+        let slot = self.slot(connection.hash);
+        let owner = self.table[slot as usize];
+        if owner == connection.backend || !self.backends.contains_key(&connection.backend) {
+            return connection;
+        }
+        if !connection.broken_without {
+            connection.broken_without = true;
+            self.figures.broken_without += 1;
+        }
+        // The owner's node asks, if it has seen the slot change.
+        let node = self.backends[&owner];
+        let since = self.nodes.iter().find(|(number, _)| *number == node).map_or(0, |(_, t)| *t);
+        let earlier = self.history.get(slot).copied().unwrap_or_default();
+        let EarlierOwners { backends, until } = earlier;
+        let askable: Vec<u32> = (0..HISTORY_DEPTH)
+            .filter(|&n| until[n] >= since && self.backends.contains_key(&backends[n]))
+            .map(|n| backends[n])
+            .take(MOST_ASKED)
+            .collect();
+        match askable.iter().position(|backend| *backend == connection.backend) {
+            Some(position) => {
+                self.figures.asked += position as u64 + 1;
+                self.figures.redirected += 1;
+                connection.via = Some((owner, self.now));
+                connection
+            }
+            None => {
+                self.figures.asked += askable.len() as u64;
+                self.figures.broken_with += 1;
+                self.open()
+            }
+        }
+    }
+
+    fn change_table(&mut self) {
+        let table = self.build();
+        self.history = self.history.after(&self.table, &table, self.now);
+        let since = self.now - self.setup.age;
+        let Self { history, backends, .. } = self;
+        history.retain(since, |backend| backends.contains_key(&backend));
+        self.figures.most_rows = self.figures.most_rows.max(self.history.len());
+        self.table = table;
+        for at in 0..self.connections.len() {
+            let connection = self.connections[at];
+            let is_over = connection.end <= self.now;
+            let is_lost = !self.backends.contains_key(&connection.backend);
+            // The node that redirects it forgets it with its own backend.
+            let through = connection.via.filter(|(via, _)| !self.backends.contains_key(via));
+            if !is_over && !is_lost && through.is_none() {
+                continue;
+            }
+            if is_lost && !is_over {
+                self.figures.ended_with_backend += 1;
+            }
+            let end = connection.end.min(self.now);
+            let begin = end.saturating_sub(self.setup.lifetime);
+            self.figures.seconds += u64::from(end - begin);
+            if let Some((_, since)) = connection.via {
+                self.figures.redirected_seconds += u64::from(end.saturating_sub(since));
+            }
+            self.connections[at] = if through.is_some() && !is_over && !is_lost {
+                // Its next packet is taken for that of an unknown connection.
+                self.arrive(connection)
+            } else {
+                self.open()
+            };
+        }
+    }
+}
+
+impl Figures {
+    fn print(&self, setup: &Setup) {
+        let percent = |part: u64, whole: u64| part as f64 * 100.0 / whole.max(1) as f64;
+        println!("{:?}, earlier owners kept for {} h", setup.router, setup.age / HOUR);
+        println!("  connections                    {:>12}", self.opened);
+        println!("  lost with their own backend    {:>12}", self.ended_with_backend);
+        println!("  moved by the router            {:>12}", self.moved);
+        for (what, broken) in
+            [("without history", self.broken_without), ("with history", self.broken_with)]
+        {
+            let share = percent(broken, self.opened);
+            println!("  broken {what:<24}{broken:>12}  {share:.5} % of all");
+        }
+        let share = percent(self.redirected_seconds, self.seconds);
+        println!(
+            "  redirected                     {:>12}  {share:.3} % of all packets",
+            self.redirected
+        );
+        println!("  questions to earlier owners    {:>12}", self.asked);
+        // Key, value, and what the kernel's hash map adds.
+        let octets = self.most_rows as f64 * (8.0 + 32.0 + 48.0);
+        println!(
+            "  slots with history, at most    {:>12}  of {}; {:.1} octets per slot, {:.1} MiB",
+            self.most_rows,
+            self.slots,
+            octets / self.slots as f64,
+            octets / f64::from(1 << 20)
+        );
+    }
+}
+
+const SMALL: Setup = Setup {
+    nodes: 8,
+    backends: 50,
+    connections: 2_000,
+    lifetime: 2 * HOUR,
+    duration: 12 * HOUR,
+    replace_every: 10 * MINUTE,
+    replaced: 1,
+    scale_every: 30 * MINUTE,
+    node_every: HOUR,
+    age: 6 * HOUR,
+    router: Router::Consistent,
+    seed: 1,
+};
+
+#[test]
+fn history_saves_nearly_all_connections_that_the_router_moves() {
+    for router in [Router::Consistent, Router::Modulo] {
+        let setup = Setup { router, ..SMALL };
+        let figures = World::new(setup).run();
+        figures.print(&setup);
+        assert!(figures.broken_without > 50, "{figures:?}");
+        assert!(figures.broken_with * 10 < figures.broken_without, "{figures:?}");
+        assert!(figures.asked < 2 * figures.redirected + figures.broken_with * 3, "{figures:?}");
+    }
+}
+
+#[test]
+fn a_shorter_memory_saves_fewer_connections() {
+    let setup = Setup { age: 0, ..SMALL };
+    let figures = World::new(setup).run();
+    assert!(figures.broken_with * 2 > figures.broken_without, "{figures:?}");
+}
+
+/// 1,000 nodes, 10,000 backends, a month.
+#[test]
+#[ignore = "takes minutes, and prints figures"]
+fn a_month() {
+    let setup = Setup {
+        nodes: 1_000,
+        backends: 10_000,
+        connections: 50_000,
+        lifetime: 6 * HOUR,
+        duration: 30 * DAY,
+        replace_every: 5 * MINUTE,
+        replaced: 10,
+        scale_every: 20 * MINUTE,
+        node_every: 2 * HOUR,
+        age: 6 * HOUR,
+        router: Router::Consistent,
+        seed: 1,
+    };
+    for setup in [
+        setup,
+        Setup { age: HOUR, ..setup },
+        Setup { age: DAY, ..setup },
+        Setup { router: Router::Modulo, ..setup },
+    ] {
+        World::new(setup).run().print(&setup);
+    }
+}
