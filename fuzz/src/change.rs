@@ -7,8 +7,8 @@ use lb_common::family::{Address4, Address6, Family, V4, V6};
 use lb_common::hash;
 use lb_common::host::{HostFamily, HostTables, OfFamily};
 use lb_common::layout::{
-    Announced, AnnouncedAddress, Backend, Bitmap, Claim, Frontend, FrontendKey, Member, Pool,
-    TunnelKey, TunnelTarget,
+    Announced, AnnouncedAddress, Backend, Bitmap, Claim, EarlierOwners, Frontend, FrontendKey,
+    Member, Pool, PoolSlot, TunnelKey, TunnelPeer, TunnelTarget,
 };
 
 use crate::universe::DEVICE;
@@ -61,6 +61,11 @@ pub enum Change {
     Target {
         target: TunnelTarget,
         backend: u32,
+    },
+    /// The backends that a slot led to before.
+    Earlier {
+        slot: PoolSlot,
+        owners: EarlierOwners,
     },
     /// Answers requests for an address, unless its deadline has passed.
     Announce {
@@ -124,9 +129,14 @@ impl Change {
                 tables.source_ranges.entry(*service_port).or_default().push(*range);
             }
             &Self::Peer(address) => drop(tables.peers.insert(address.into())),
-            &Self::TunnelPeer(address) => drop(tables.tunnel_peers.insert(address.into())),
+            &Self::TunnelPeer(address) => {
+                tables.tunnel_peers.insert(address.into(), TunnelPeer::RETURNS);
+            }
             &Self::TunnelKeys(keys) => tables.tunnel_keys = keys,
             &Self::Target { target, backend } => drop(tables.targets.insert(target, backend)),
+            &Self::Earlier { slot, owners } => {
+                tables.earlier_owners.insert(slot, owners);
+            }
             &Self::Announce { address, expired } => {
                 tables.announced.insert(announced(address), announcement(expired));
             }

@@ -249,6 +249,8 @@ impl Day {
             Fate::Deferred => assert!(after == before, "changed and deferred: {}", context()),
             Fate::Passed if after == before => {}
             Fate::Passed => self.judge_change(before, after, &context),
+            Fate::Sent if tunnel::is_returned_question(before, after) => {}
+            Fate::Sent if self.judge_question(before, after, &context) => {}
             Fate::Sent if is_rejection(before, after) => {
                 let found = inspect::frame(after).expect("the data plane's packets are complete");
                 // Only a returned probe keeps what it had, right or wrong.
@@ -257,6 +259,21 @@ impl Day {
             }
             Fate::Sent => self.judge_change(before, after, &context),
         }
+    }
+
+    /// Whether a packet came through a tunnel and left through another one, as a question.
+    fn judge_question(&self, before: &[u8], after: &[u8], context: &dyn Fn() -> String) -> bool {
+        let (Some(old), Some(new)) = (Tunnel::read(before), Tunnel::read(after)) else {
+            return false;
+        };
+        if !tunnel::between_nodes(&new.outer) {
+            return false;
+        }
+        assert!(tunnel::may_be_asked(&old, &new), "forwarded from a tunnel: {}", context());
+        assert!(new.is_right(after), "the outer checksums: {}", context());
+        let inner = tunnel::with_class_of(&old.inner, &new.inner);
+        assert!(without_hop(&inner) == without_hop(&new.inner), "changed: {}", context());
+        true
     }
 
     /// Checks a packet that was decapsulated, encapsulated, or only translated.

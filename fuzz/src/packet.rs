@@ -104,6 +104,21 @@ pub fn opening(v6: bool, which: usize, (number, port): (usize, u16), service: us
     bytes
 }
 
+/// The same in a tunnel from another node, which asks whether this one knows the connection.
+pub fn question(
+    v6: bool,
+    which: usize,
+    client: (usize, u16),
+    service: usize,
+    number: u8,
+) -> Vec<u8> {
+    let opening = opening(v6, which, client, service);
+    let mut bytes = ethernet(0, v6);
+    let packet = &opening[bytes.len()..];
+    bytes.extend(tunnel::question(v6, number, packet));
+    bytes
+}
+
 fn ethernet(tags: usize, v6: bool) -> Vec<u8> {
     let mut bytes = vec![2, 0, 0, 0, 0, 0x0d, 2, 0, 0, 0, 0, 0xc1];
     for tag in (0..tags).rev() {

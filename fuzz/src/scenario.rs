@@ -45,6 +45,20 @@ fn flood(input: &mut Input, events: &mut Vec<Event>) {
     }
 }
 
+/// A connection that another node asks about: sometimes it is known here.
+fn question(input: &mut Input, events: &mut Vec<Event>) {
+    let (v6, which, service) = (input.chance(128), input.below(3), input.below(3));
+    let client = (input.below(3), 51_000);
+    events.push(Event::Change(Change::TunnelKeys(tunnel::ASKING_KEYS)));
+    if input.chance(192) {
+        let opening = packet::opening(v6, which, client, service);
+        events.push(Event::Packet(Hook::Forward, opening));
+    }
+    let number = 1 + input.below(3) as u8;
+    let question = packet::question(v6, which, client, service, number);
+    events.push(Event::Packet(Hook::Forward, question));
+}
+
 fn routes(input: &mut Input) -> Vec<(IpAddr, Exit)> {
     let addresses = [false, true].into_iter().flat_map(|v6| {
         let backends = (0..BACKENDS).map(move |number| universe::backend(v6, number));
@@ -79,6 +93,7 @@ fn event(input: &mut Input, events: &mut Vec<Event>) {
             events.push(Event::Change(Change::Idle(ticks)));
         }
         _ if input.chance(128) => events.extend(neighbour::events(input)),
+        _ if input.chance(64) => question(input, events),
         _ => {
             let hook = input.choose(&[Hook::Forward, Hook::Workload, Hook::Reverse]);
             let length = 14 + input.below(128);

@@ -3,7 +3,9 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use lb_common::layout::{Backend, Frontend, FrontendKind, Member, Pool, TunnelTarget, capacity};
+use lb_common::layout::{
+    Backend, EarlierOwners, Frontend, FrontendKind, Member, Pool, PoolSlot, TunnelTarget, capacity,
+};
 
 use crate::universe::{
     self, BACKEND_PORTS, BACKENDS, NODE_PORTS, PORTS, PROTOCOLS, backend_index, node, service,
@@ -76,6 +78,14 @@ pub fn service_port(input: &mut Input) -> Vec<Change> {
             members.iter().map(|&(_, backend)| backend).cycle().take(size as usize).collect();
         changes.push(Change::Slots { offset, slots });
         changes.push(Change::Pool { index: pool, pool: Pool { offset, size } });
+        if !local && input.chance(160) {
+            let shift = input.below(BACKENDS);
+            changes.extend((0..size).map(|slot| {
+                let owner = |n| backend_index(v6, which, (slot as usize + shift + n) % BACKENDS);
+                let owners = EarlierOwners { backends: [0, 1, 2, 3].map(owner), until: [1; 4] };
+                Change::Earlier { slot: PoolSlot { pool, slot }, owners }
+            }));
+        }
         for (member, backend) in members {
             changes.push(Change::Member(Member { pool, backend }));
             let End { address, port, .. } = backend_end(v6, which, member, 0);

@@ -16,8 +16,14 @@ const GUE: u16 = 6080;
 /// Bytes before the inner packet in variant 0: version and length, protocol, flags, key.
 const KEYED: usize = 12;
 
+/// What marks a returned question, beside its number.
+const RETURNED: u8 = 0x80;
+
 /// The possible tunnel keys of the tables: current and accepted.
 pub const KEYS: [[u64; 2]; 4] = [[0, 0], [0, 0], [7, 0], [7, 8]];
+
+/// The keys with which [`question`] is accepted.
+pub const ASKING_KEYS: [u64; 2] = KEYS[2];
 
 /// Encapsulates a packet as another node would, or with the source address of a stranger.
 pub fn wrap(input: &mut Input, v6: bool, packet: &[u8]) -> Vec<u8> {
@@ -44,12 +50,38 @@ pub fn wrap(input: &mut Input, v6: bool, packet: &[u8]) -> Vec<u8> {
         let kind =
             if input.chance(32) { [0x22, input.choose(&[1, 1, 2, 0])] } else { [2, in_ip(v6)] };
         bytes.extend(kind);
-        bytes.extend([0, 0]);
+        // Sometimes a question about the connection, or one that is returned.
+        let marks = [1, 2, 3, RETURNED | 1, RETURNED | 2, RETURNED | 3, 4];
+        bytes.extend([0, if input.chance(112) { input.choose(&marks) } else { 0 }]);
         bytes.extend(key.to_be_bytes());
     }
     bytes.extend(packet);
-    let length = bytes.len() as u16;
     let protocol = if in_udp { UDP } else { in_ip(v6) };
+    outer(v6, [source, destination], protocol, class, tag, &bytes)
+}
+
+/// A packet about whose connection another node asks, with the key of [`ASKING_KEYS`].
+pub fn question(v6: bool, number: u8, packet: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for number in [50_000, GUE, (8 + KEYED + packet.len()) as u16, 0] {
+        bytes.extend(number.to_be_bytes());
+    }
+    bytes.extend([2, in_ip(v6), 0, number]);
+    bytes.extend(ASKING_KEYS[0].to_be_bytes());
+    bytes.extend(packet);
+    outer(v6, [universe::peer(v6, 0), universe::node(v6, 0)], UDP, 0, [0; 2], &bytes)
+}
+
+/// The outer header of a tunnel, and what is behind it.
+fn outer(
+    v6: bool,
+    [source, destination]: [IpAddr; 2],
+    protocol: u8,
+    class: u8,
+    tag: [u8; 2],
+    bytes: &[u8],
+) -> Vec<u8> {
+    let length = bytes.len() as u16;
     let mut header = if v6 {
         let mut header = vec![0x60 | class >> 4, class << 4, tag[0], tag[1]];
         header.extend(length.to_be_bytes());
@@ -82,6 +114,8 @@ pub struct Tunnel {
     pub inner: Vec<u8>,
     /// The traffic class of the outer header.
     pub class: u8,
+    /// Beside a key: the number of a question, and whether it is returned; 0: neither.
+    mark: u8,
 }
 
 impl Tunnel {
@@ -100,7 +134,8 @@ impl Tunnel {
         inspect::datagram(frame, at, outer.v6).ok()?;
         let inner = [&frame[..outer.network], &frame[at..]].concat();
         let class = class(frame, &outer);
-        plain.then_some(Self { outer, inner, class })
+        let mark = if at == outer.transport + 8 + KEYED { frame[outer.transport + 11] } else { 0 };
+        plain.then_some(Self { outer, inner, class, mark })
     }
 
     /// Whether the outer checksums are right. UDP must have none (RFC 6935).
@@ -183,6 +218,34 @@ pub fn is_returned_probe(before: &[u8], after: &[u8]) -> bool {
         u32::from(field(after)) % 0xffff == fallen && (field(before) == 0) == (field(after) == 0);
     expected[sum.clone()].copy_from_slice(&after[sum]);
     sums_fit && expected == after
+}
+
+/// Whether a frame is a question about a connection, and another one the same as it is returned.
+pub fn is_returned_question(before: &[u8], after: &[u8]) -> bool {
+    let Some(Tunnel { outer, mark, .. }) = Tunnel::read(before) else { return false };
+    if !(1..=3).contains(&mark) || after.len() != before.len() {
+        return false;
+    }
+    let mut expected = before.to_vec();
+    expected[..12].rotate_left(6);
+    let (addresses, length) =
+        if outer.v6 { (outer.network + 8, 32) } else { (outer.network + 12, 8) };
+    expected[addresses..addresses + length].rotate_left(length / 2);
+    expected[outer.transport + 11] |= RETURNED;
+    // Tunnels have no checksum of UDP; one that is there is updated.
+    let sum = outer.transport + 6..outer.transport + 8;
+    let has_sum = before[sum.clone()] != [0; 2];
+    if has_sum {
+        expected[sum.clone()].copy_from_slice(&after[sum]);
+    }
+    expected == after
+}
+
+/// Whether a packet from a tunnel may leave in another one: as a question about its connection with a
+/// higher number than the packet had. A question itself may not.
+pub fn may_be_asked(before: &Tunnel, after: &Tunnel) -> bool {
+    let (number, is_question) = (before.mark & 0x7f, (1..RETURNED).contains(&before.mark));
+    !is_question && (1..=3).contains(&after.mark) && after.mark > number
 }
 
 /// Whether decapsulation may change the traffic class from `before` to `after`. The DSCP never

@@ -150,6 +150,10 @@ impl KeyedGue {
     pub const MESSAGE: u8 = 0x20 | 2;
     pub const PROBE: u8 = 1;
     pub const PROBE_REPLY: u8 = 2;
+
+    /// In the second octet of the flags, beside the number of a question
+    /// (`datapath::stages::earlier`): the node that was asked returns the packet.
+    pub const RETURNED: u8 = 0x80;
 }
 
 #[repr(C)]

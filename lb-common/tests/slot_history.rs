@@ -202,11 +202,22 @@ impl World {
         match self.setup.router {
             Router::Modulo => self.nodes[hash as usize % self.nodes.len()].0,
             Router::Consistent => {
-                let weight = |node: u32| mix(u64::from(hash) << 32 | u64::from(node));
-                let best = self.nodes.iter().max_by_key(|(node, _)| weight(*node));
+                let best = self.nodes.iter().max_by_key(|(node, _)| weight(hash, *node));
                 best.expect("there are nodes").0
             }
         }
+    }
+
+    /// The same after a change: only its own node's end, or the node that was added last, can matter
+    /// to a consistent choice.
+    fn route_again(&self, connection: &Connection) -> u32 {
+        let &Connection { hash, node, .. } = connection;
+        let is_there = self.nodes.iter().any(|(number, _)| *number == node);
+        if self.setup.router == Router::Modulo || !is_there {
+            return self.route(hash);
+        }
+        let (last, _) = *self.nodes.last().expect("there are nodes");
+        if weight(hash, last) > weight(hash, node) { last } else { node }
     }
 
     fn run(mut self) -> Figures {
@@ -266,7 +277,7 @@ impl World {
             if connection.end <= self.now {
                 connection = self.open();
             }
-            let node = self.route(connection.hash);
+            let node = self.route_again(&connection);
             if node != connection.node {
                 connection.node = node;
                 connection = self.arrive(connection);
@@ -349,6 +360,11 @@ impl World {
     }
 }
 
+/// The node with the highest weight gets a connection.
+fn weight(hash: u32, node: u32) -> u64 {
+    mix(u64::from(hash) << 32 | u64::from(node))
+}
+
 impl Figures {
     fn print(&self, setup: &Setup) {
         let percent = |part: u64, whole: u64| part as f64 * 100.0 / whole.max(1) as f64;
@@ -421,23 +437,20 @@ fn a_month() {
     let setup = Setup {
         nodes: 1_000,
         backends: 10_000,
-        connections: 50_000,
+        connections: 20_000,
         lifetime: 6 * HOUR,
         duration: 30 * DAY,
         replace_every: 5 * MINUTE,
         replaced: 10,
         scale_every: 20 * MINUTE,
         node_every: 2 * HOUR,
-        age: 6 * HOUR,
+        age: DAY,
         router: Router::Consistent,
         seed: 1,
     };
-    for setup in [
-        setup,
-        Setup { age: HOUR, ..setup },
-        Setup { age: DAY, ..setup },
-        Setup { router: Router::Modulo, ..setup },
-    ] {
+    for setup in
+        [setup, Setup { age: 6 * HOUR, ..setup }, Setup { router: Router::Modulo, ..setup }]
+    {
         World::new(setup).run().print(&setup);
     }
 }

@@ -22,7 +22,7 @@ fn listener() -> Option<Listener> {
             return None;
         }
         let until = (&raw const (*listener).until).read_volatile();
-        Some(Listener { until, token: 0, reasons, reserved: 0 })
+        Some(Listener { until, token: 0, reasons })
     }
 }
 

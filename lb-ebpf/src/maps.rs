@@ -11,6 +11,7 @@ use lb_common::family::{Address4, Address6, V4, V6};
 use lb_common::layout::capacity::{
     AFFINITIES as MAX_AFFINITIES, ANNOUNCED as MAX_ANNOUNCED, BACKENDS as MAX_BACKENDS,
     BFD_SESSIONS as MAX_BFD_SESSIONS, CONNECTED as MAX_CONNECTED, DEVICES as MAX_DEVICES,
+    EARLIER_OWNERS as MAX_EARLIER_OWNERS,
     EVENTS as EVENT_BYTES, FLOW_BUCKETS, FRAGMENTS as MAX_FRAGMENTS, FRONTENDS as MAX_FRONTENDS,
     MEMBERS as MAX_MEMBERS, PEERS as MAX_PEERS, POOL_SLOTS as MAX_SLOTS, POOLS as MAX_POOLS,
     RESERVED_PORT_WORDS, SERVICE_PORTS as MAX_SERVICE_PORTS, SOURCE_RANGES as MAX_SOURCE_RANGES,
@@ -18,9 +19,9 @@ use lb_common::layout::capacity::{
 };
 use lb_common::layout::{
     Affinity, AffinityKey, Announced, AnnouncedAddress, Backend, BfdHeard, BfdSession, BufferSum,
-    Claim, DESTINATION_WORDS, Device, Event, FlowBucket, Fragment, FragmentKey, Frontend,
+    Claim, DESTINATION_WORDS, Device, EarlierOwners, Event, FlowBucket, Fragment, FragmentKey, Frontend,
     FrontendKey, Hints, Host, Identity, LinkAddresses, Listener, Member, NeighbourEvent,
-    NetworkEpoch, Peer, Pool, Reason, ReplyBucket, ReplyKey, SOURCE_WORDS, ServicePortName,
+    NetworkEpoch, Peer, Pool, PoolSlot, Reason, ReplyBucket, ReplyKey, SOURCE_WORDS, ServicePortName,
     Settings, SlotPair, SocketEnd, SocketFlow, SourceRange, Traffic, TunnelKey, TunnelTarget,
     Untracked,
 };
@@ -147,6 +148,15 @@ pub static TUNNEL_PEERS: HashMap<Peer, u32, { MAX_PEERS as usize }, ON_DEMAND> =
 #[btf_map]
 pub static TARGETS: HashMap<TunnelTarget, u32, { MAX_TARGETS as usize }, ON_DEMAND> =
     HashMap::new();
+
+/// By slot of a pool, for packets in the middle of unknown connections.
+#[btf_map]
+pub static EARLIER_OWNERS: HashMap<
+    PoolSlot,
+    EarlierOwners,
+    { MAX_EARLIER_OWNERS as usize },
+    ON_DEMAND,
+> = HashMap::new();
 
 #[btf_map]
 pub static ANNOUNCED: HashMap<AnnouncedAddress, Announced, { MAX_ANNOUNCED as usize }, ON_DEMAND> =

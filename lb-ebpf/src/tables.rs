@@ -13,9 +13,9 @@ use lb_common::datapath::{
 use lb_common::family::{Address4, Address6, V4, V6};
 use lb_common::layout::{
     Affinity, AffinityKey, Announced, AnnouncedAddress, Backend, BfdSession, Bitmap, Claimant,
-    Device, FlowBucket, Fragment, FragmentKey, Frontend, FrontendKey, Hints, Member,
-    NeighbourEvent, Peer, Pool, Reason, ReplyBucket, ReplyKey, SERVICE_PORT_BITS, Settings,
-    SourceRange, Ticks, Traffic, TunnelKey, TunnelTarget, Untracked,
+    Device, FlowBucket, Fragment, FragmentKey, Frontend, FrontendKey, HISTORY_DEPTH, Hints, Member,
+    NeighbourEvent, Peer, Pool, PoolSlot, Reason, ReplyBucket, ReplyKey, SERVICE_PORT_BITS, Settings,
+    SourceRange, Ticks, Traffic, TunnelKey, TunnelPeer, TunnelTarget, Untracked,
 };
 
 use crate::clock;
@@ -23,7 +23,7 @@ use crate::events;
 use crate::functions;
 use crate::maps::{
     AFFINITIES4, AFFINITIES6, ANNOUNCED, BACKEND_TRAFFIC, BACKENDS4, BACKENDS6, BFD_HEARD,
-    BFD_SESSIONS, CLAIMS, CROWDED4, CROWDED6, DESTINATIONS, DEVICES, DRAFTS4, DRAFTS6, FLOWS4,
+    BFD_SESSIONS, CLAIMS, CROWDED4, CROWDED6, DESTINATIONS, DEVICES, DRAFTS4, DRAFTS6, EARLIER_OWNERS, FLOWS4,
     FLOWS6, FRAGMENTS4, FRAGMENTS6, FRONTENDS4, FRONTENDS6, HINTS, LINK_ADDRESSES, MEMBERS,
     NEIGHBOUR_EVENTS, NETWORK, PEERS, POOL_SLOTS, POOLS, REASONS, REPLIES4, REPLIES6,
     RESERVED_PORTS, SCRATCH, SERVICE_TRAFFIC, SETTINGS, SOURCE_RANGES4, SOURCE_RANGES6, SOURCES,
@@ -74,6 +74,14 @@ impl PoolTables for KernelTables {
         // SAFETY: an entry is a whole aligned word.
         unsafe { TARGETS.get(target).copied() }
     }
+
+    #[inline(always)]
+    fn earlier_owner(&self, slot: PoolSlot, position: u32) -> Option<u32> {
+        let owners = EARLIER_OWNERS.get_ptr(slot)?;
+        let position = position as usize & (HISTORY_DEPTH - 1);
+        // SAFETY: as with devices. Each backend is a whole aligned word.
+        Some(unsafe { owners.cast::<u32>().add(position).read_volatile() })
+    }
 }
 
 impl NetworkTables for KernelTables {
@@ -108,6 +116,12 @@ impl NetworkTables for KernelTables {
     fn decapsulates(&self, node: Peer) -> bool {
         // SAFETY: no reference to the entry is kept.
         unsafe { TUNNEL_PEERS.get(node) }.is_some()
+    }
+
+    #[inline(always)]
+    fn returns(&self, node: Peer) -> bool {
+        // SAFETY: an entry is a whole aligned word.
+        unsafe { TUNNEL_PEERS.get(node).copied() }.is_some_and(|value| value >= TunnelPeer::RETURNS)
     }
 
     #[inline(always)]

@@ -184,6 +184,21 @@ pub fn meaning(reason: Reason) -> Meaning {
             "a tunnel packet for a backend that this node does not have",
             "Normal for a moment after a Pod was removed. If it continues, the two nodes have different endpoints: check both agents' logs.",
         ),
+        Reason::Asked => (
+            Forwarded,
+            "in the middle of a connection that this node does not know, for a slot that had other owners: sent to one of their nodes, to ask whether it knows the connection",
+            "Normal after routers moved connections to other nodes while backends changed (docs/design/slot-history.md). A high rate without such changes is a scan, or a flood.",
+        ),
+        Reason::Recognized => (
+            Forwarded,
+            "another node asked about the packet's connection, and this one knows it",
+            "Nothing: without the question the connection would have been reset.",
+        ),
+        Reason::Returned => (
+            Forwarded,
+            "another node asked about the packet's connection, and this one does not know it: returned",
+            "See `asked`, on the node that asked.",
+        ),
         Reason::Congestion => (
             Dropped,
             "a router marked congestion (ECN) on the tunnel packet, but the inner packet does not support ECN",

@@ -26,6 +26,8 @@ pub struct Probe {
 #[derive(Debug, Default)]
 struct Node {
     decapsulates: bool,
+    /// Whether it also returns packets of connections that it does not know.
+    returns: bool,
     /// The number of the probe that was not returned yet.
     outstanding: Option<u64>,
     lost: u32,
@@ -37,11 +39,12 @@ struct Node {
 pub struct Probes(BTreeMap<IpAddr, Node>);
 
 impl Probes {
-    /// `decapsulating`: the nodes that an earlier agent has found. They stay until their probes are
-    /// lost.
-    pub fn new(decapsulating: impl IntoIterator<Item = IpAddr>) -> Self {
-        let node = || Node { decapsulates: true, ..Node::default() };
-        Self(decapsulating.into_iter().map(|address| (address, node())).collect())
+    /// `decapsulating`: the nodes that an earlier agent has found, as [`Self::decapsulating`] returned
+    /// them. They stay until their probes are lost.
+    pub fn new(decapsulating: impl IntoIterator<Item = (IpAddr, bool)>) -> Self {
+        let node = |returns| Node { decapsulates: true, returns, ..Node::default() };
+        let found = decapsulating.into_iter();
+        Self(found.map(|(address, returns)| (address, node(returns))).collect())
     }
 
     /// Sets the nodes to probe. New ones are probed at once.
@@ -60,7 +63,7 @@ impl Probes {
                 node.lost = node.lost.saturating_add(1);
             }
             if node.lost >= MOST_LOST {
-                node.decapsulates = false;
+                (node.decapsulates, node.returns) = (false, false);
             }
             let number = number();
             node.outstanding = Some(number);
@@ -71,18 +74,21 @@ impl Probes {
         .collect()
     }
 
-    /// A node has returned a probe. Others than the last one are ignored: their numbers may be
+    /// A node has returned a probe, and has told whether it also returns packets of unknown
+    /// connections. Others than the last one are ignored: their numbers may be
     /// known by now.
-    pub fn returned(&mut self, now: Duration, reply: Probe) {
+    pub fn returned(&mut self, now: Duration, reply: Probe, returns: bool) {
         let Some(node) = self.0.get_mut(&reply.node) else { return };
         if node.outstanding == Some(reply.number) {
-            *node = Node { decapsulates: true, outstanding: None, lost: 0, due: now + INTERVAL };
+            let due = now + INTERVAL;
+            *node = Node { decapsulates: true, returns, outstanding: None, lost: 0, due };
         }
     }
 
-    pub fn decapsulating(&self) -> BTreeSet<IpAddr> {
+    /// The nodes that decapsulate, and whether each also returns packets of unknown connections.
+    pub fn decapsulating(&self) -> BTreeMap<IpAddr, bool> {
         let found = self.0.iter().filter(|(_, node)| node.decapsulates);
-        found.map(|(&address, _)| address).collect()
+        found.map(|(&address, node)| (address, node.returns)).collect()
     }
 
     pub fn len(&self) -> usize {
@@ -108,11 +114,13 @@ mod tests {
         now: u64,
         sent: Vec<(u64, IpAddr)>,
         last: u64,
+        /// Whether nodes that return probes return other packets, too.
+        abilities: bool,
     }
 
     impl World {
         fn new(probes: Probes, nodes: &[u8]) -> Self {
-            let mut world = Self { probes, now: 0, sent: Vec::new(), last: 0 };
+            let mut world = Self { probes, now: 0, sent: Vec::new(), last: 0, abilities: false };
             world.probes.set_nodes(&nodes.iter().map(|&last| node(last)).collect());
             world
         }
@@ -128,7 +136,7 @@ mod tests {
                 for probe in due {
                     self.sent.push((self.now, probe.node));
                     if returns(probe.node) {
-                        self.probes.returned(now, probe);
+                        self.probes.returned(now, probe, self.abilities);
                     }
                 }
                 self.now += 1;
@@ -145,9 +153,19 @@ mod tests {
         let mut world = World::new(Probes::default(), &[1, 2]);
         assert!(world.probes.decapsulating().is_empty(), "not known yet");
         world.run(40, |to| to == node(1));
-        assert_eq!(world.probes.decapsulating(), [node(1)].into());
+        assert_eq!(world.probes.decapsulating(), [(node(1), false)].into());
         assert_eq!(world.sent_to(1), [0, 10, 20, 30]);
         assert_eq!(world.sent_to(2), [0, 1, 2, 3, 13, 23, 33], "rarely, once it is known");
+    }
+
+    #[test]
+    fn what_else_a_node_does_is_known_from_its_last_reply() {
+        let mut world = World::new(Probes::default(), &[1]);
+        for abilities in [true, false, true] {
+            world.abilities = abilities;
+            world.run(11, |_| true);
+            assert_eq!(world.probes.decapsulating(), [(node(1), abilities)].into());
+        }
     }
 
     #[test]
@@ -155,19 +173,25 @@ mod tests {
         let mut world = World::new(Probes::default(), &[1]);
         world.run(10, |_| true);
         world.run(3, |_| false);
-        assert_eq!(world.probes.decapsulating(), [node(1)].into(), "one or two may be lost");
+        assert_eq!(
+            world.probes.decapsulating(),
+            [(node(1), false)].into(),
+            "one or two may be lost"
+        );
         world.run(1, |_| false);
         assert!(world.probes.decapsulating().is_empty());
         world.run(10, |_| true);
-        assert_eq!(world.probes.decapsulating(), [node(1)].into(), "it is back");
+        assert_eq!(world.probes.decapsulating(), [(node(1), false)].into(), "it is back");
     }
 
     #[test]
     fn what_an_earlier_agent_found_stays_until_its_probes_are_lost() {
-        let mut world = World::new(Probes::new([node(1), node(2), node(9)]), &[1, 2]);
-        assert_eq!(world.probes.decapsulating(), [node(1), node(2)].into(), "9 is gone");
+        let mut world =
+            World::new(Probes::new([(node(1), true), (node(2), false), (node(9), false)]), &[1, 2]);
+        let found = [(node(1), true), (node(2), false)].into();
+        assert_eq!(world.probes.decapsulating(), found, "9 is gone");
         world.run(4, |to| to == node(1));
-        assert_eq!(world.probes.decapsulating(), [node(1)].into());
+        assert_eq!(world.probes.decapsulating(), [(node(1), false)].into());
     }
 
     #[test]
@@ -181,13 +205,13 @@ mod tests {
             number
         };
         let [first, other] = probes.due(now, &mut next)[..] else { panic!("two probes") };
-        probes.returned(now, Probe { node: node(3), ..first });
-        probes.returned(now, Probe { number: other.number, ..first });
+        probes.returned(now, Probe { node: node(3), ..first }, false);
+        probes.returned(now, Probe { number: other.number, ..first }, false);
         let again = probes.due(now + RETRY, &mut next);
-        probes.returned(now + RETRY, first);
+        probes.returned(now + RETRY, first, false);
         assert!(probes.decapsulating().is_empty(), "late, or another's");
-        probes.returned(now + RETRY, again[0]);
-        assert_eq!(probes.decapsulating(), [node(1)].into());
+        probes.returned(now + RETRY, again[0], false);
+        assert_eq!(probes.decapsulating(), [(node(1), false)].into());
     }
 
     #[test]
@@ -206,7 +230,7 @@ mod tests {
             let due = probes.due(now, || second);
             assert!(due.len() <= MOST_AT_ONCE);
             for probe in due {
-                probes.returned(now, probe);
+                probes.returned(now, probe, false);
                 sent.insert(probe.node);
             }
         }

@@ -20,8 +20,8 @@ use lb_common::host::{self, Entry, Exit, Frame, HoldsScratch, PacketScratch, Rou
 use lb_common::layout::{
     Affinity, AffinityKey, Announced, AnnouncedAddress, Backend, BfdSession, Device, Direction,
     Flow, FlowBucket, FlowState, Fragment, FragmentKey, Frontend, FrontendKey, FrontendKind, Hints,
-    Member, NeighbourEvent, Peer, Pool, Reason, ReplyBucket, ReplyKey, Settings, Ticks, TunnelKey,
-    TunnelTarget, Untracked,
+    Member, NeighbourEvent, Peer, Pool, PoolSlot, Reason, ReplyBucket, ReplyKey, Settings, Ticks,
+    TunnelKey, TunnelTarget, Untracked,
 };
 
 const NODE: [u8; 4] = [10, 0, 0, 1];
@@ -223,6 +223,10 @@ impl PoolTables for Cpu {
     fn target(&self, _: TunnelTarget) -> Option<u32> {
         None
     }
+
+    fn earlier_owner(&self, _: PoolSlot, _: u32) -> Option<u32> {
+        None
+    }
 }
 
 impl NetworkTables for Cpu {
@@ -241,6 +245,10 @@ impl NetworkTables for Cpu {
     }
 
     fn decapsulates(&self, _: Peer) -> bool {
+        false
+    }
+
+    fn returns(&self, _: Peer) -> bool {
         false
     }
 

@@ -51,6 +51,32 @@ fn when_snat_ports_run_out_only_new_flows_are_refused() {
     }
 }
 
+/// A flood of packets of unknown connections must not become a larger one between nodes: what nodes
+/// send for it counts towards the limit of resets and ICMP errors.
+#[test]
+fn questions_about_connections_are_limited() {
+    for at in [&V4, &V6] {
+        let mut c = Conversation::on_host();
+        cases::slot_history::with_an_earlier_owner(&mut c, at);
+        let used_up = |c: &mut Conversation| {
+            let tables = c.host_tables();
+            let next = Ticks(tables.now.get().0 + 1);
+            let mut allowance = tables.allowance.get();
+            while allowance.take(next) {}
+            tables.allowance.set(allowance);
+        };
+        let packet = at.to_web(40000).ack();
+        used_up(&mut c);
+        c.forward(&packet).becomes(&packet.to(at.backends(2)[1].as_str()));
+        let question = cases::slot_history::question_to_this_node(at, &at.to_web(40001).ack());
+        used_up(&mut c);
+        c.forward(&question).is_dropped_for(Reason::RateLimited);
+        let other = at.to_web(40002).ack();
+        c.wait(1);
+        assert!(c.forward(&other).was_counted_for(Reason::Asked));
+    }
+}
+
 /// A router in front of the nodes may send packets of one connection to different nodes.
 #[test]
 fn every_node_sends_a_connection_to_the_same_backend() {

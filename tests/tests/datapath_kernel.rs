@@ -107,6 +107,11 @@ fn meet_every_table(c: &mut Conversation, at: &Ends) {
     let range = if at.is_v6() { ranges[1] } else { ranges[0] };
     let web = at.web(1).load_balancer(&at.load_balancer(443));
     c.set(&web.affinity(3600).source_ranges(&[range]).forwarding(Forwarding::Gue));
+    // A slot with an earlier owner.
+    let ends = at.backends(2);
+    let moving = at.service(91, "TCP", 0).forwarding(Forwarding::Gue);
+    c.set(&moving.clone().backends(&[&ends[0]]));
+    c.set(&moving.backends(&[&ends[1]]).draining(&[&ends[0]]));
     c.peers(&[at.elsewhere]);
     c.tunnel_peer(at.elsewhere);
     c.device(OUTSIDE, |_| {});

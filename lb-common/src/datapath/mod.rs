@@ -56,7 +56,7 @@ pub use wire::packet::{Packet, Role};
 pub use wire::parse::PacketFamily;
 
 use stages::{
-    bfd, decapsulate, delivered, egress as leaving, encapsulate, fragment, icmp_error,
+    bfd, decapsulate, delivered, earlier, egress as leaving, encapsulate, fragment, icmp_error,
     ingress as arriving, neighbour, open, reject, shadow, spread,
 };
 use wire::outer;
@@ -157,6 +157,7 @@ where
         Stage::Decapsulate => decapsulate::decapsulate::<F, P, T>(packet, tables, network),
         Stage::Delivered => delivered::deliver::<F, P, T>(packet, tables, network),
         Stage::Accept => delivered::accept::<F, P, T>(packet, tables, network),
+        Stage::Earlier => earlier::ask::<F, P, T>(packet, tables, network),
         Stage::Shadow => shadow::end::<F, P, T>(packet, tables, network),
         Stage::Bfd => bfd::answer::<F, P, T>(packet, tables, network),
         // Of both families, and of ARP.

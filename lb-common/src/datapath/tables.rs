@@ -5,7 +5,7 @@ use crate::family::Family;
 use crate::layout::{
     Affinity, AffinityKey, Announced, AnnouncedAddress, Backend, BfdSession, Device, Direction,
     Fragment, FragmentKey, Frontend, FrontendKey, Hints, Member, NeighbourEvent, Peer, Pool,
-    Reason, ReplyKey, TunnelKey, TunnelTarget, Untracked,
+    PoolSlot, Reason, ReplyKey, TunnelKey, TunnelTarget, Untracked,
 };
 
 use super::carried::{Draft, Encapsulation};
@@ -21,6 +21,8 @@ pub trait PoolTables {
     fn is_member(&self, member: Member) -> bool;
     /// The backend on this node that a packet from a tunnel is for.
     fn target(&self, target: TunnelTarget) -> Option<u32>;
+    /// An earlier owner of a slot, from 0 for the last one: the backend's index.
+    fn earlier_owner(&self, slot: PoolSlot, position: u32) -> Option<u32>;
 }
 
 /// The network around this node.
@@ -34,6 +36,8 @@ pub trait NetworkTables {
     fn is_peer(&self, peer: Peer) -> bool;
     /// Whether a node has shown that it takes packets out of tunnels.
     fn decapsulates(&self, node: Peer) -> bool;
+    /// Whether it has also shown that it returns packets of connections that it does not know.
+    fn returns(&self, node: Peer) -> bool;
     /// The cluster's tunnel key, or the other one that is accepted during key rotation; 0: none.
     fn tunnel_key(&self, which: TunnelKey) -> u64;
     /// Whether a port must not be used for SNAT, because this node may use it itself.

@@ -75,6 +75,9 @@ macro_rules! for_each_stage {
             Delivered(xdp_delivered, tc_delivered)
             /// A decapsulated packet that belongs to no flow.
             Accept(xdp_accept, tc_accept)
+            /// A packet in the middle of an unknown connection, of a slot that may have had another
+            /// owner when the connection began.
+            Earlier(xdp_earlier, tc_earlier)
             /// A packet between a client and a backend that bypasses Services: it ends an earlier
             /// flow between them.
             Shadow(xdp_shadow, tc_shadow)

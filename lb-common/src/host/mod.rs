@@ -21,9 +21,10 @@ use crate::datapath::{
 use crate::family::{Family, V4, V6};
 use crate::layout::{
     Affinity, AffinityKey, Announced, AnnouncedAddress, Backend, BfdHeard, BfdSession, Bitmap,
-    Claim, Claimant, DESTINATION_WORDS, Device, FlowBucket, Fragment, FragmentKey, Frontend,
-    FrontendKey, Hints, Member, NO_BACKEND, NeighbourEvent, Peer, Pool, Reason, ReplyBucket,
-    ReplyKey, SOURCE_WORDS, Settings, Ticks, Traffic, TunnelKey, TunnelTarget, Untracked, capacity,
+    Claim, Claimant, DESTINATION_WORDS, Device, EarlierOwners, FlowBucket, Fragment, FragmentKey,
+    Frontend, FrontendKey, Hints, Member, NO_BACKEND, NeighbourEvent, Peer, Pool, PoolSlot, Reason,
+    ReplyBucket, ReplyKey, SOURCE_WORDS, Settings, Ticks, Traffic, TunnelKey, TunnelPeer,
+    TunnelTarget, Untracked, capacity,
 };
 
 pub use frame::{Exit, Frame, Routes};
@@ -84,9 +85,11 @@ pub struct HostTables {
     pub slots: HashMap<u32, u32>,
     pub members: HashSet<Member>,
     pub peers: HashSet<Peer>,
-    pub tunnel_peers: HashSet<Peer>,
+    /// Values: [`TunnelPeer`](crate::layout::TunnelPeer).
+    pub tunnel_peers: HashMap<Peer, u32>,
     pub tunnel_keys: [u64; TunnelKey::COUNT],
     pub targets: HashMap<TunnelTarget, u32>,
+    pub earlier_owners: HashMap<PoolSlot, EarlierOwners>,
     pub devices: HashMap<u32, Device>,
     /// By index: [`LinkAddresses`](crate::layout::LinkAddresses).
     pub link_addresses: HashMap<u32, u64>,
@@ -177,9 +180,10 @@ impl HostTables {
             scratch: PacketScratch::default(),
             reserved_ports: HashSet::new(),
             peers: HashSet::new(),
-            tunnel_peers: HashSet::new(),
+            tunnel_peers: HashMap::new(),
             tunnel_keys: [0; TunnelKey::COUNT],
             targets: HashMap::new(),
+            earlier_owners: HashMap::new(),
             v4: HostFamily::new(buckets),
             v6: HostFamily::new(buckets),
             destinations: vec![0; DESTINATION_WORDS as usize],
@@ -256,6 +260,10 @@ impl PoolTables for HostTables {
     fn target(&self, target: TunnelTarget) -> Option<u32> {
         self.targets.get(&target).copied()
     }
+
+    fn earlier_owner(&self, slot: PoolSlot, position: u32) -> Option<u32> {
+        self.earlier_owners.get(&slot)?.backends.get(position as usize).copied()
+    }
 }
 
 impl NetworkTables for HostTables {
@@ -276,7 +284,11 @@ impl NetworkTables for HostTables {
     }
 
     fn decapsulates(&self, node: Peer) -> bool {
-        self.tunnel_peers.contains(&node)
+        self.tunnel_peers.contains_key(&node)
+    }
+
+    fn returns(&self, node: Peer) -> bool {
+        self.tunnel_peers.get(&node).is_some_and(|value| *value >= TunnelPeer::RETURNS)
     }
 
     fn tunnel_key(&self, which: TunnelKey) -> u64 {

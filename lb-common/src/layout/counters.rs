@@ -122,4 +122,12 @@ reasons! {
     /// Every entry that the flow could use is protected. Forwarded without one, to the backend from
     /// the pool's Maglev table.
     Untracked "untracked"
+    /// In the middle of a connection that this node does not know, for a slot that had other owners:
+    /// forwarded to the node of one of them, to ask whether it knows the connection.
+    Asked "asked"
+    /// Another node asks about this packet's connection, which is known here. Forwarded to its
+    /// backend.
+    Recognized "recognized"
+    /// Another node asks about this packet's connection, which is not known here. Returned.
+    Returned "returned"
 }

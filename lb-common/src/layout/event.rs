@@ -11,11 +11,10 @@ pub struct Listener {
     /// Identifies the listener; 0 if there is none. In one word with the deadline.
     pub token: u32,
     /// A bit for each [`Reason`] that is listened for.
-    pub reasons: u32,
-    pub reserved: u32,
+    pub reasons: u64,
 }
 
-const _: () = assert!(Reason::COUNT <= u32::BITS);
+const _: () = assert!(Reason::COUNT <= u64::BITS);
 
 impl Listener {
     #[inline(always)]
@@ -78,7 +77,7 @@ mod tests {
     #[test]
     fn a_listener_hears_what_it_asked_for_until_its_deadline() {
         let reasons = 1 << Reason::NoRoute as u32;
-        let listener = Listener { until: Ticks(10), token: 1, reasons, reserved: 0 };
+        let listener = Listener { until: Ticks(10), token: 1, reasons };
         assert!(listener.hears(Reason::NoRoute, Ticks(9)));
         assert!(!listener.hears(Reason::NoRoute, Ticks(10)));
         assert!(!listener.hears(Reason::NoBackend, Ticks(9)));

@@ -45,6 +45,22 @@ impl FlowKind {
     /// Packets of the client come through a tunnel.
     pub const DELIVERED: Self = Self(32);
 
+    /// The highest number in the last two bits: [`Self::asking`].
+    pub const MOST_ASKED: u8 = 3;
+
+    /// Packets go through a tunnel to the node of an earlier owner of the slot, the `number`th that
+    /// is asked whether it knows the connection.
+    #[inline(always)]
+    pub const fn asking(number: u8) -> Self {
+        Self(Self::FORWARDED.0 | Self::TUNNELLED.0 | Self::IN_UDP.0 | number << 6)
+    }
+
+    /// The number of the earlier owner that is asked; 0: it is the owner of the slot.
+    #[inline(always)]
+    pub const fn asked(self) -> u8 {
+        self.0 >> 6
+    }
+
     #[inline(always)]
     pub fn has(self, other: Self) -> bool {
         self.0 & other.0 != 0

@@ -54,7 +54,7 @@ pub use socket::{Host, Side, SocketEnd, SocketFlow};
 pub use source_range::{SERVICE_PORT_BITS, SourceRange};
 pub use ticks::Ticks;
 pub use timeouts::Timeouts;
-pub use tunnel::{Peer, TunnelKey, TunnelTarget};
+pub use tunnel::{Peer, TunnelKey, TunnelPeer, TunnelTarget};
 pub use untracked::{ReplyKey, Untracked};
 
 /// Changes with every change of a layout or of the meaning of a field.
@@ -145,6 +145,7 @@ pub mod map {
         PEERS
         TARGETS
         TUNNEL_PEERS
+        EARLIER_OWNERS
         RESERVED_PORTS
         TUNNEL_KEYS
         ANNOUNCED

@@ -44,6 +44,16 @@ impl Peer {
     }
 }
 
+/// The values of `TUNNEL_PEERS`: what a node's probes have shown.
+pub struct TunnelPeer;
+
+impl TunnelPeer {
+    /// It takes packets out of tunnels.
+    pub const DECAPSULATES: u32 = 1;
+    /// It also returns packets of connections that it does not know, if it is asked.
+    pub const RETURNS: u32 = 2;
+}
+
 /// The elements of `TUNNEL_KEYS`.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

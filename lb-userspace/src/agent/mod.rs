@@ -90,6 +90,8 @@ pub struct Options {
     pub snat_ports: SnatRange,
     /// How long idle flows are kept.
     pub timeouts: Timeouts,
+    /// How long the earlier owners of slots are remembered, in seconds; 0: not at all.
+    pub slot_history: u32,
     pub cleanup_on_exit: bool,
     pub pin_path: PathBuf,
     /// Listen addresses for health and metrics.
@@ -337,6 +339,7 @@ async fn start<'a>(
     } else {
         Planner::with_room(sizes.room())
     };
+    let planner = planner.keeping_history(options.slot_history);
     // An agent that ended before it had attached left tables that no program reads.
     let serves = data_plane.adopted() && pins.has_programs()?;
     let health = Arc::new(Health::new(serves));

@@ -81,6 +81,12 @@ impl Tally {
                             .to_owned(),
                     });
                 }
+                Entry::Detail(Detail::Earlier { slot, .. }) => (
+                    *by_index.get(&Scope::service_port_of(slot.pool))?,
+                    "connections that routers move to this node may break: the map of earlier \
+                     owners is full"
+                        .to_owned(),
+                ),
                 Entry::Detail(Detail::Name { service_port, .. }) => (
                     *by_index.get(service_port)?,
                     format!(
@@ -138,6 +144,7 @@ impl Tally {
         metrics.set_usage(Usage {
             frontends: planner.frontends() - frontends,
             service_ports: planner.service_ports(),
+            earlier_owners: planner.slots_with_history(),
             backends: planner.backends(),
             pool_slots: planner.pool_slots(),
             members: details.members - members,

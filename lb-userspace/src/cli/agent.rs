@@ -79,6 +79,7 @@ pub fn options(
         cgroup: agent.cgroup,
         forwarding: agent.forwarding,
         tunnel_keys: KeyFile::of(agent.tunnel_key_file),
+        slot_history: agent.slot_history,
         announcements: agent.announcements.timing(),
         sizes,
         snat_ports: agent.snat_ports,

@@ -246,6 +246,15 @@ pub struct AgentSettings {
     #[arg(value_parser = clap::value_parser!(u32).range(1..=Timeouts::LONGEST as i64))]
     pub udp_stream_timeout: u32,
 
+    /// How long the earlier backends of a hash are remembered, in seconds; 0: not at all
+    ///
+    /// If a router moves a connection of a Service that uses tunnels to another node after its backends have changed,
+    /// the connection is still found for this long. Needs tunnel-key-file. Set it to the usual duration of
+    /// connections.
+    #[arg(long, value_name = "SECONDS", default_value_t = 86_400)]
+    #[arg(value_parser = clap::value_parser!(u32).range(0..=Timeouts::LONGEST as i64))]
+    pub slot_history: u32,
+
     /// Detach the programs and remove the maps on exit
     ///
     /// Without it the kernel keeps forwarding packets while no agent runs.

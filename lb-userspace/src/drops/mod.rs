@@ -103,8 +103,8 @@ impl Listening {
         Ok(())
     }
 
-    fn reasons(&self) -> &std::sync::atomic::AtomicU32 {
-        self.listener.cell(0, 2)
+    fn reasons(&self) -> &std::sync::atomic::AtomicU64 {
+        self.listener.long(0, 1)
     }
 
     /// Waits for events.

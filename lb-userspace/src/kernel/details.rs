@@ -10,7 +10,8 @@ use aya::maps::{HashMap, LpmTrie, Map, MapData};
 use ipnet::IpNet;
 use lb_common::family::{V4, V6};
 use lb_common::layout::{
-    Member, Peer, SERVICE_PORT_BITS, ServicePortName, SourceRange, TunnelTarget, map,
+    EarlierOwners, Member, Peer, PoolSlot, SERVICE_PORT_BITS, ServicePortName, SourceRange,
+    TunnelTarget, map,
 };
 
 use super::plain::Plain;
@@ -21,6 +22,8 @@ pub struct Details {
     members: HashMap<MapData, Plain<Member>, u32>,
     targets: HashMap<MapData, Plain<TunnelTarget>, u32>,
     peers: HashMap<MapData, Plain<Peer>, u32>,
+    /// `None`: as with names.
+    earlier: Option<HashMap<MapData, Plain<PoolSlot>, Plain<EarlierOwners>>>,
     source_ranges4: LpmTrie<MapData, Plain<SourceRange<V4>>, u32>,
     source_ranges6: LpmTrie<MapData, Plain<SourceRange<V6>>, u32>,
     /// `None`: the maps are of an agent that wrote no names; such maps are only read.
@@ -33,6 +36,9 @@ impl Details {
             members: map(map::MEMBERS)?.try_into()?,
             targets: map(map::TARGETS)?.try_into()?,
             peers: map(map::PEERS)?.try_into()?,
+            earlier: unless_missing(map(map::EARLIER_OWNERS))?
+                .map(TryInto::try_into)
+                .transpose()?,
             source_ranges4: map(map::SOURCE_RANGES4)?.try_into()?,
             source_ranges6: map(map::SOURCE_RANGES6)?.try_into()?,
             names: unless_missing(map(map::SERVICE_NAMES))?.map(TryInto::try_into).transpose()?,
@@ -44,6 +50,10 @@ impl Details {
             Detail::Member(member) => self.members.insert(Plain(*member), 1, 0),
             Detail::Target { target, backend } => self.targets.insert(Plain(*target), backend, 0),
             Detail::Peer(address) => self.peers.insert(Plain(Peer::from(*address)), 1, 0),
+            Detail::Earlier { slot, owners } => match &mut self.earlier {
+                Some(earlier) => earlier.insert(Plain(*slot), Plain(*owners), 0),
+                None => Ok(()),
+            },
             Detail::Name { service_port, name } => match &mut self.names {
                 Some(names) => names.insert(service_port, Plain(**name), 0),
                 None => Ok(()),
@@ -69,6 +79,10 @@ impl Details {
             Detail::Member(member) => self.members.remove(&Plain(*member)),
             Detail::Target { target, .. } => self.targets.remove(&Plain(*target)),
             Detail::Peer(address) => self.peers.remove(&Plain(Peer::from(*address))),
+            Detail::Earlier { slot, .. } => match &mut self.earlier {
+                Some(earlier) => earlier.remove(&Plain(*slot)),
+                None => Ok(()),
+            },
             Detail::Name { service_port, .. } => match &mut self.names {
                 Some(names) => names.remove(service_port),
                 None => Ok(()),
@@ -102,6 +116,10 @@ impl Details {
         for key in self.peers.keys() {
             let address = Ipv6Addr::from(key?.0.address.octets);
             found.push(Detail::Peer(IpAddr::from(address).to_canonical()));
+        }
+        for entry in self.earlier.iter().flat_map(HashMap::iter) {
+            let (Plain(slot), Plain(owners)) = entry?;
+            found.push(Detail::Earlier { slot, owners });
         }
         for entry in self.names.iter().flat_map(HashMap::iter) {
             let (service_port, Plain(name)) = entry?;

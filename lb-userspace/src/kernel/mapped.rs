@@ -49,10 +49,17 @@ impl Mapped {
 
     /// The first 64-bit word of an element.
     pub fn word(&self, index: u32) -> &AtomicU64 {
-        let address = self.address(index).cast::<u64>();
-        // SAFETY: within the mapping, which lives as long as `self`; aligned, since elements are
-        // 8 bytes apart from a page's start. The kernel accesses it by whole words, too.
-        unsafe { AtomicU64::from_ptr(address) }
+        self.long(index, 0)
+    }
+
+    /// One of an element's 64-bit words.
+    pub fn long(&self, index: u32, word: usize) -> &AtomicU64 {
+        assert!(word < self.element / size_of::<u64>(), "word {word} of an element");
+        let start = self.address(index).cast::<u64>();
+        // SAFETY: within the element by the assertion, and so within the mapping, which lives as
+        // long as `self`; aligned, since elements are multiples of 8 bytes apart from a page's
+        // start. The kernel accesses it by whole words, too.
+        unsafe { AtomicU64::from_ptr(start.add(word)) }
     }
 
     /// The first 32-bit word of an element.

@@ -43,15 +43,15 @@ macro_rules! family_layouts {
 use lb_common::family::{Address, Family};
 use lb_common::layout::{
     Affinity, AffinityKey, Announced, AnnouncedAddress, Backend, BfdHeard, BfdSession, BufferSum,
-    Claim, Device, Fragment, FragmentKey, Frontend, FrontendKey, Host, Identity, Listener, Member,
-    NetworkEpoch, Peer, Pool, ReplyKey, ServicePortName, Settings, SlotPair, SocketFlow,
-    SourceRange, Traffic, TunnelTarget, Untracked,
+    Claim, Device, EarlierOwners, Fragment, FragmentKey, Frontend, FrontendKey, Host, Identity,
+    Listener, Member, NetworkEpoch, Peer, Pool, PoolSlot, ReplyKey, ServicePortName, Settings,
+    SlotPair, SocketFlow, SourceRange, Traffic, TunnelTarget, Untracked,
 };
 
 layouts! {
     Announced, AnnouncedAddress, BfdHeard, BfdSession, BufferSum, Claim,
     u32, Frontend, Affinity, Listener, Member, Device, Fragment, Identity, NetworkEpoch, Peer, Pool,
-    ServicePortName, Settings, SlotPair, TunnelTarget, Traffic, Host,
+    EarlierOwners, PoolSlot, ServicePortName, Settings, SlotPair, TunnelTarget, Traffic, Host,
 }
 
 family_layouts! {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use anyhow::Result;
 use ipnet::IpNet;
-use lb_common::layout::map;
+use lb_common::layout::{EarlierOwners, map};
 use nix::errno::Errno;
 
 use crate::plan::{Detail, FrontendKey, Step};
@@ -24,6 +24,14 @@ impl Entry {
             Step::SetFrontend { key, .. } | Step::RemoveFrontend { key } => {
                 Some(Self::Frontend(*key))
             }
+            // Its value is no part of the key.
+            Step::SetDetail(Detail::Earlier { slot, .. })
+            | Step::RemoveDetail(Detail::Earlier { slot, .. }) => {
+                Some(Self::Detail(Detail::Earlier {
+                    slot: *slot,
+                    owners: EarlierOwners::default(),
+                }))
+            }
             Step::SetDetail(detail) | Step::RemoveDetail(detail) => {
                 Some(Self::Detail(detail.clone()))
             }
@@ -39,6 +47,7 @@ impl Entry {
             Self::Detail(Detail::Member(_)) => map::MEMBERS,
             Self::Detail(Detail::Target { .. }) => map::TARGETS,
             Self::Detail(Detail::Peer(_)) => map::PEERS,
+            Self::Detail(Detail::Earlier { .. }) => map::EARLIER_OWNERS,
             Self::Detail(Detail::Name { .. }) => map::SERVICE_NAMES,
             Self::Detail(Detail::SourceRange { range: IpNet::V4(_), .. }) => map::SOURCE_RANGES4,
             Self::Detail(Detail::SourceRange { range: IpNet::V6(_), .. }) => map::SOURCE_RANGES6,

@@ -64,13 +64,14 @@ impl Sizes {
             service_ports: self.service_ports,
             backends: self.endpoints,
             pool_slots: self.endpoints * SLOTS_PER_ENDPOINT,
+            history: capacity::EARLIER_OWNERS as usize,
         }
     }
 
     /// Entries of the maps whose size depends on the configuration. `None`: the map has the size
     /// that the object declares.
     pub fn entries(&self, name: &str) -> Option<u32> {
-        let Room { service_ports, backends, pool_slots } = self.room();
+        let Room { service_ports, backends, pool_slots, .. } = self.room();
         match name {
             map::FLOWS4 | map::FLOWS6 => Some(self.flow_buckets),
             map::REPLIES4 | map::REPLIES6 => Some(self.flow_buckets * Settings::REPLY_BUCKETS),
@@ -88,8 +89,8 @@ impl Sizes {
     }
 
     /// Capacities of the data plane, to compare its usage with.
-    pub fn capacities(&self) -> [(&'static str, u32); 8] {
-        let Room { service_ports, backends, pool_slots } = self.room();
+    pub fn capacities(&self) -> [(&'static str, u32); 9] {
+        let Room { service_ports, backends, pool_slots, .. } = self.room();
         [
             ("frontends", self.frontends()),
             ("service_ports", service_ports),
@@ -99,6 +100,7 @@ impl Sizes {
             ("source_ranges", service_ports),
             ("targets", capacity::TARGETS),
             ("peers", capacity::PEERS),
+            ("earlier_owners", capacity::EARLIER_OWNERS),
         ]
     }
 

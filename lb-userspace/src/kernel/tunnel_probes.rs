@@ -5,7 +5,7 @@
 //! returns it, without its agent. Replies wait in the socket until the next tick, so that they wake
 //! nothing.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use aya::maps::{HashMap, MapData, MapError};
 use lb_common::header::{GUE, KeyedGue};
-use lb_common::layout::{Peer, map};
+use lb_common::layout::{Peer, TunnelPeer, map};
 use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::RcvBufForce;
 
@@ -44,9 +44,9 @@ impl TunnelProbes {
     pub fn follow(pins: &Pins, publish: Publish) -> Result<Self> {
         let (sender, keys) = channel();
         let (nodes, found) = (pins.hash_map(map::PEERS)?, pins.hash_map(map::TUNNEL_PEERS)?);
-        let written = addresses(&found)?;
+        let written = known(&found)?;
         let mut prober = Prober {
-            probes: Probes::new(written.iter().copied()),
+            probes: Probes::new(written.clone()),
             written,
             nodes,
             found,
@@ -75,7 +75,7 @@ impl TunnelProbes {
 struct Prober {
     probes: Probes,
     /// What the map contains.
-    written: BTreeSet<IpAddr>,
+    written: BTreeMap<IpAddr, bool>,
     nodes: Peers,
     found: Peers,
     sockets: [Option<UdpSocket>; 2],
@@ -132,10 +132,10 @@ impl Prober {
         let mut buffer = [0; LENGTH + 1];
         for socket in self.sockets.iter().flatten() {
             while let Ok((length, from)) = socket.recv_from(&mut buffer) {
-                if let Some(number) = number_of(&buffer[..length])
+                if let Some((number, returns)) = read_reply(&buffer[..length])
                     && from.port() == GUE
                 {
-                    self.probes.returned(now, Probe { node: from.ip(), number });
+                    self.probes.returned(now, Probe { node: from.ip(), number }, returns);
                 }
             }
         }
@@ -143,13 +143,20 @@ impl Prober {
 
     fn write(&mut self) -> Result<()> {
         let wanted = self.probes.decapsulating();
-        for &node in wanted.difference(&self.written) {
-            self.found.insert(Plain(Peer::from(node)), 1, 0).with_context(|| {
+        for (&node, &returns) in &wanted {
+            let before = self.written.get(&node);
+            if before == Some(&returns) {
+                continue;
+            }
+            let value = if returns { TunnelPeer::RETURNS } else { TunnelPeer::DECAPSULATES };
+            self.found.insert(Plain(Peer::from(node)), value, 0).with_context(|| {
                 format!("node {node} can't be written to {}", map::TUNNEL_PEERS)
             })?;
-            tracing::info!(%node, "tunnels lead to node");
+            if before.is_none() {
+                tracing::info!(%node, "tunnels lead to node");
+            }
         }
-        for &node in self.written.difference(&wanted) {
+        for &node in self.written.keys().filter(|node| !wanted.contains_key(node)) {
             gone(self.found.remove(&Plain(Peer::from(node)))).with_context(|| {
                 format!("node {node} can't be removed from {}", map::TUNNEL_PEERS)
             })?;
@@ -161,24 +168,27 @@ impl Prober {
     }
 }
 
-/// Length of a probe: the GUE header with the key, and the number.
-const LENGTH: usize = size_of::<KeyedGue>() + size_of::<u64>();
+/// Length of a probe: the GUE header with the key, the number, and room for what the node does
+/// beside returning probes.
+const LENGTH: usize = size_of::<KeyedGue>() + size_of::<u64>() + size_of::<u16>();
 
 fn message(key: u64, number: u64) -> [u8; LENGTH] {
     let mut message = [0; LENGTH];
     message[0] = KeyedGue::MESSAGE;
     message[1] = KeyedGue::PROBE;
     message[4..12].copy_from_slice(&key.to_be_bytes());
-    message[12..].copy_from_slice(&number.to_be_bytes());
+    message[12..20].copy_from_slice(&number.to_be_bytes());
     message
 }
 
-/// The number of a returned probe.
-fn number_of(message: &[u8]) -> Option<u64> {
+/// The number of a returned probe, and whether its node returns packets of unknown connections.
+/// Older nodes return a probe without writing what they do.
+fn read_reply(message: &[u8]) -> Option<(u64, bool)> {
     let message: &[u8; LENGTH] = message.try_into().ok()?;
-    let [.., a, b, c, d, e, f, g, h] = *message;
+    let [.., a, b, c, d, e, f, g, h, i, j] = *message;
     let is_reply = message[..4] == [KeyedGue::MESSAGE, KeyedGue::PROBE_REPLY, 0, 0];
-    is_reply.then_some(u64::from_be_bytes([a, b, c, d, e, f, g, h]))
+    let returns = u32::from(u16::from_be_bytes([i, j])) >= TunnelPeer::RETURNS;
+    is_reply.then_some((u64::from_be_bytes([a, b, c, d, e, f, g, h]), returns))
 }
 
 fn socket(v6: bool) -> io::Result<UdpSocket> {
@@ -203,6 +213,15 @@ fn random() -> u64 {
     u64::from_ne_bytes(number)
 }
 
+/// What an earlier agent has written.
+fn known(peers: &Peers) -> Result<BTreeMap<IpAddr, bool>> {
+    let node = |entry: Result<(Plain<Peer>, u32), MapError>| {
+        let (Plain(peer), value) = entry?;
+        Ok((peer.ip(), value >= TunnelPeer::RETURNS))
+    };
+    peers.iter().map(node).collect()
+}
+
 fn addresses(peers: &Peers) -> Result<BTreeSet<IpAddr>> {
     let address = |key: Result<Plain<Peer>, MapError>| {
         let Plain(peer) = key?;
@@ -218,13 +237,15 @@ mod tests {
     #[test]
     fn only_returned_probes_are_replies() {
         let probe = message(0x0102_0304_0506_0708, 9);
-        assert_eq!(probe, [0x22, 1, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0, 0, 0, 0, 0, 9]);
-        assert_eq!(number_of(&probe), None, "an echo proves nothing");
+        assert_eq!(probe, [0x22, 1, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0]);
+        assert_eq!(read_reply(&probe), None, "an echo proves nothing");
         let mut reply = probe;
         reply[1] = 2;
-        assert_eq!(number_of(&reply), Some(9));
-        assert_eq!(number_of(&reply[..19]), None);
-        assert_eq!(number_of(&[&reply[..], &[0]].concat()), None);
+        assert_eq!(read_reply(&reply), Some((9, false)));
+        assert_eq!(read_reply(&reply[..21]), None);
+        assert_eq!(read_reply(&[&reply[..], &[0]].concat()), None);
+        reply[21] = 2;
+        assert_eq!(read_reply(&reply), Some((9, true)));
     }
 
     #[test]

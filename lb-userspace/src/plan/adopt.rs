@@ -8,8 +8,9 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
-use lb_common::layout::Pool;
+use lb_common::layout::{EarlierOwners, Pool, PoolSlot};
 use lb_common::maglev;
+use lb_common::slot_history::SlotHistory;
 
 use super::adopted::{Adopted, AdoptedPool};
 use super::allocate::Region;
@@ -56,6 +57,7 @@ impl Planner {
         }
         let mut details: HashMap<u32, BTreeSet<Detail>> = HashMap::new();
         let mut names = HashMap::new();
+        let mut earlier: HashMap<u32, Vec<(u32, EarlierOwners)>> = HashMap::new();
         for detail in snapshot.details {
             match detail {
                 Detail::Peer(address) => drop(planner.peers.insert(address)),
@@ -64,6 +66,9 @@ impl Planner {
                     // Also for a name without anything else: it must not be used for another
                     // service port.
                     unclaimed.insert(service_port);
+                }
+                Detail::Earlier { slot, owners } => {
+                    earlier.entry(slot.pool).or_default().push((slot.slot, owners));
                 }
                 _ => drop(details.entry(detail.service_port()).or_default().insert(detail)),
             }
@@ -83,6 +88,7 @@ impl Planner {
             source_bits: snapshot.source_bits,
             details,
             names,
+            earlier,
             datagrams: snapshot.datagrams,
         });
         planner
@@ -117,15 +123,15 @@ impl Planner {
         let mut held = ProgrammedPort::empty(index);
         for (scope, pool) in Scope::BOTH.into_iter().zip(pools) {
             let Some(pool) = pool else { continue };
-            let wanted = scope.members(wanted);
-            let members = adopted.members(&pool, protocol, wanted);
+            let wanted_members = scope.members(wanted);
+            let members = adopted.members(&pool, protocol, wanted_members);
             let kept: HashSet<BackendKey> =
                 members.iter().map(|member| BackendKey::of(member, protocol)).collect();
             let is_member = |key: &BackendKey| kept.contains(key);
             held.tables[scope as usize] = PoolTable {
                 region: pool.region,
-                // Slots are compared only if the members are unchanged.
-                fit: if members == *wanted {
+                // Slots are compared only if the members are unchanged, or their owners remembered.
+                fit: if members == *wanted_members || wanted.is_tunnelled() {
                     self.backends.fit(&pool, &members, protocol)
                 } else {
                     Fit::Unknown
@@ -134,6 +140,9 @@ impl Planner {
             adopted.leave(&pool, |key| !is_member(key), &mut self.backends);
             *scope.members_mut(Arc::make_mut(&mut held.service_port)) = members;
         }
+        let rows = adopted.earlier.remove(&Scope::Cluster.pool_index(index)).unwrap_or_default();
+        held.history = SlotHistory::of_rows(rows);
+        self.history_rows += held.history.len();
         self.detail_counts.replace(&BTreeSet::new(), &details);
         held.details = details;
         held.is_named = name.is_some_and(|name| *name == names::of(key));
@@ -163,6 +172,10 @@ impl Planner {
         let name = |(service_port, name)| Detail::Name { service_port, name };
         let names = std::mem::take(&mut adopted.names).into_iter();
         plan.retire.extend(names.map(name).map(Step::RemoveDetail));
+        for (pool, rows) in std::mem::take(&mut adopted.earlier) {
+            let detail = |(slot, owners)| Detail::Earlier { slot: PoolSlot { pool, slot }, owners };
+            plan.retire.extend(rows.into_iter().map(detail).map(Step::RemoveDetail));
+        }
         for (&index, pool) in &adopted.pools {
             plan.retire.push(Step::SwapPool { index, pool: Pool::default() });
             self.regions.give_back(pool.region);

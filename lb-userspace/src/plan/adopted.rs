@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use lb_common::layout::{Bitmap, ServicePortName};
+use lb_common::layout::{Bitmap, EarlierOwners, ServicePortName};
 
 use super::allocate::Region;
 use super::detail::Detail;
@@ -24,6 +24,8 @@ pub(super) struct Adopted {
     pub(super) details: HashMap<u32, BTreeSet<Detail>>,
     /// By the service port's index.
     pub(super) names: HashMap<u32, Arc<ServicePortName>>,
+    /// The earlier owners of slots, by pool.
+    pub(super) earlier: HashMap<u32, Vec<(u32, EarlierOwners)>>,
     pub(super) datagrams: BTreeSet<(u32, u32)>,
 }
 

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
-use lb_common::layout::{Member, ServicePortName, TunnelTarget};
+use lb_common::layout::{EarlierOwners, Member, PoolSlot, ServicePortName, TunnelTarget};
 
 use super::key::Scope;
 
@@ -20,6 +20,8 @@ pub enum Detail {
     Target { target: TunnelTarget, backend: u32 },
     /// A node of the cluster; belongs to no service port.
     Peer(IpAddr),
+    /// The earlier owners of a slot.
+    Earlier { slot: PoolSlot, owners: EarlierOwners },
     /// The name of a service port, by its index. For people; no program reads it.
     Name { service_port: u32, name: Arc<ServicePortName> },
 }
@@ -41,6 +43,7 @@ impl Detail {
                 *service_port
             }
             Self::Target { target, .. } => target.service_port,
+            Self::Earlier { slot, .. } => Scope::service_port_of(slot.pool),
             Self::Peer(_) => 0,
         }
     }
@@ -67,8 +70,8 @@ impl DetailCounts {
             Detail::SourceRange { .. } => &mut self.source_ranges,
             Detail::Target { .. } => &mut self.targets,
             Detail::Peer(_) => &mut self.peers,
-            // There are as many as service ports.
-            Detail::Name { .. } => return None,
+            // There are as many names as service ports; histories are counted by the planner.
+            Detail::Name { .. } | Detail::Earlier { .. } => return None,
         })
     }
 }

@@ -26,6 +26,7 @@ mod details;
 mod execute;
 mod found;
 mod frontends;
+mod history;
 mod key;
 mod look;
 mod names;
@@ -42,6 +43,8 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
+
+use lb_common::slot_history::SlotHistory;
 
 use crate::model::{ServicePort, ServicePortKey};
 
@@ -72,12 +75,15 @@ pub struct Change {
     pub snat_addresses: Option<BTreeSet<IpAddr>>,
     /// The addresses of the cluster's nodes, from which tunnels are accepted, if they changed.
     pub peers: Option<BTreeSet<IpAddr>>,
+    /// The time, in seconds since the machine started.
+    pub now: u32,
 }
 
 impl Planner {
     /// Plans a change. What does not fit is reported in the plan's problems; the rest is planned.
     pub fn plan(&mut self, change: Change) -> Plan {
         let mut plan = Plan::default();
+        self.now = self.now.max(change.now);
         self.indexes.settle();
         self.regions.settle();
         self.backends.settle();
@@ -97,7 +103,7 @@ impl Planner {
             plan.current = Some(key.clone());
             match wanted {
                 Some(wanted) => leftovers.extend(self.put(key, wanted, &mut plan)),
-                None => leftovers.extend(self.take_out(key)),
+                None => leftovers.extend(self.take_out(key, &mut plan)),
             }
         }
         self.move_peers(&mut plan);
@@ -105,6 +111,7 @@ impl Planner {
             self.retire(leftover, &mut plan);
         }
         self.retire_adopted(&mut plan);
+        self.expire_history(&mut plan);
         self.compact(&mut plan);
         Self::sweep_flows(&mut plan);
         plan.makes_room = !plan.retire.is_empty() || self.regions.is_settling();
@@ -182,6 +189,9 @@ impl Planner {
 
         let frontends = old.service_port.frontends.iter();
         let kept: BTreeSet<_> = wanted.frontends.iter().map(|f| (f.address, f.port)).collect();
+        let table = tables[Scope::Cluster as usize];
+        let history = self.next_history(&old, &wanted, &table, &draining, protocol);
+        self.replace_history(index, &old.history, &history, plan);
         let leftover = Leftover {
             frontends: frontends
                 .filter(|f| !kept.contains(&(f.address, f.port)))
@@ -196,7 +206,7 @@ impl Planner {
         self.tunnelled += usize::from(wanted.is_tunnelled());
         self.tunnelled -= usize::from(old.service_port.is_tunnelled());
         let service_port = wanted;
-        let checksum = checksum_of(&key, &service_port, &tables[Scope::Cluster as usize]);
+        let checksum = checksum_of(&key, &service_port, &table);
         self.table_checksum = self.table_checksum.wrapping_sub(old.checksum).wrapping_add(checksum);
         let held = ProgrammedPort {
             index,
@@ -206,14 +216,16 @@ impl Planner {
             details,
             is_named: true,
             checksum,
+            history,
         };
         self.held.insert(key, held);
         Some(leftover)
     }
 
     /// Removes a service port, and returns all that it had.
-    fn take_out(&mut self, key: ServicePortKey) -> Option<Leftover> {
+    fn take_out(&mut self, key: ServicePortKey, plan: &mut Plan) -> Option<Leftover> {
         let held = self.held.remove(&key)?;
+        self.replace_history(held.index, &held.history, &SlotHistory::default(), plan);
         self.detail_counts.replace(&held.details, &BTreeSet::new());
         let protocol = key.protocol.number();
         let service_port = &held.service_port;

@@ -13,6 +13,8 @@ pub struct Room {
     pub service_ports: u32,
     pub backends: u32,
     pub pool_slots: u32,
+    /// Slots with earlier owners.
+    pub history: usize,
 }
 
 impl Default for Room {
@@ -21,6 +23,7 @@ impl Default for Room {
             service_ports: capacity::SERVICE_PORTS,
             backends: capacity::BACKENDS,
             pool_slots: capacity::POOL_SLOTS,
+            history: capacity::EARLIER_OWNERS as usize,
         }
     }
 }

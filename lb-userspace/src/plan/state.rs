@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use lb_common::layout::FrontendKind;
+use lb_common::slot_history::SlotHistory;
 
 use super::addresses::Addresses;
 use super::adopted::Adopted;
@@ -33,6 +34,14 @@ pub struct Planner {
     pub(super) nodes: Option<BTreeSet<IpAddr>>,
     /// Addresses from which the kernel accepts tunnels.
     pub(super) peers: BTreeSet<IpAddr>,
+    /// The time of the last plan, in seconds.
+    pub(super) now: u32,
+    /// How long the earlier owners of slots are kept, in seconds.
+    pub(super) history_age: u32,
+    /// When histories were last searched for old entries.
+    pub(super) history_expired: u32,
+    /// The number of slots with earlier owners.
+    pub(super) history_rows: usize,
     /// The sum of all service ports' checksums.
     pub(super) table_checksum: u64,
     /// How many service ports use tunnels.
@@ -62,6 +71,8 @@ pub(super) struct ProgrammedPort {
     pub(super) is_named: bool,
     /// Of the cluster pool's table; 0 if there is none, or other nodes may have another.
     pub(super) checksum: u64,
+    /// The earlier owners of the cluster pool's slots.
+    pub(super) history: SlotHistory,
 }
 
 impl ProgrammedPort {
@@ -75,6 +86,7 @@ impl ProgrammedPort {
             details: BTreeSet::new(),
             is_named: false,
             checksum: 0,
+            history: SlotHistory::default(),
         }
     }
 }
@@ -111,6 +123,10 @@ impl Planner {
             detail_counts: DetailCounts::default(),
             nodes: None,
             peers: BTreeSet::new(),
+            now: 0,
+            history_age: 0,
+            history_expired: 0,
+            history_rows: 0,
             table_checksum: 0,
             tunnelled: 0,
             adopted: None,

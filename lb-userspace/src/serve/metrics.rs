@@ -35,6 +35,7 @@ pub struct Usage {
     pub source_ranges: usize,
     pub targets: usize,
     pub peers: usize,
+    pub earlier_owners: usize,
 }
 
 pub struct Metrics {
@@ -318,6 +319,7 @@ impl Metrics {
         set("source_ranges", usage.source_ranges as i64);
         set("targets", usage.targets as i64);
         set("peers", usage.peers as i64);
+        set("earlier_owners", usage.earlier_owners as i64);
     }
 
     /// Of the checksum, Prometheus can store 52 bits exactly.

@@ -15,8 +15,8 @@ use lb_common::family::{Address, Family, V4, V6};
 use lb_common::layout::{
     Affinity, AffinityKey, Announced, AnnouncedAddress, BUCKET_ENTRIES, Backend, BfdSession,
     Device, Flow, FlowBucket, FlowKind, FlowState, Fragment, FragmentKey, Frontend, FrontendKey,
-    Hints, Member, NeighbourEvent, Peer, Pool, Reason, ReplyBucket, ReplyKey, Settings, Ticks,
-    TunnelKey, TunnelTarget, Untracked,
+    Hints, Member, NO_BACKEND, NeighbourEvent, Peer, Pool, PoolSlot, Reason, ReplyBucket, ReplyKey,
+    Settings, Ticks, TunnelKey, TunnelTarget, Untracked,
 };
 
 /// A lookup or an action of the data plane.
@@ -52,6 +52,10 @@ pub enum Observation {
     /// Whether a probe has shown that a node takes packets out of tunnels.
     Decapsulates(IpAddr, bool),
     Target(TunnelTarget, Option<u32>),
+    /// An earlier owner of a slot, from 0 for the last one.
+    EarlierOwner(PoolSlot, u32, Option<u32>),
+    /// Whether a node returns packets of connections that it does not know.
+    Returns(IpAddr, bool),
     Rejection(Rejection),
     Counted(Reason),
     Packet(u32, u32, Direction),
@@ -248,6 +252,13 @@ where
         self.note(Observation::Target(target, backend));
         backend
     }
+
+    fn earlier_owner(&self, slot: PoolSlot, position: u32) -> Option<u32> {
+        let backend = self.tables.earlier_owner(slot, position);
+        let backend = backend.filter(|index| *index != NO_BACKEND);
+        self.note(Observation::EarlierOwner(slot, position, backend));
+        backend
+    }
 }
 
 impl<T> NetworkTables for Observed<'_, T>
@@ -279,6 +290,13 @@ where
         let does = self.tables.decapsulates(node);
         let address: IpAddr = node.address.into();
         self.note(Observation::Decapsulates(address.to_canonical(), does));
+        does
+    }
+
+    fn returns(&self, node: Peer) -> bool {
+        let does = self.tables.returns(node);
+        let address: IpAddr = node.address.into();
+        self.note(Observation::Returns(address.to_canonical(), does));
         does
     }
 

@@ -217,6 +217,24 @@ impl<'a> Narrator<'a> {
                     None => format!("tag {:#06x} is for no backend of this node", target.tag),
                 },
             ),
+            Observation::EarlierOwner(slot, position, found) => {
+                let text = match (found, position) {
+                    (Some(index), _) => {
+                        format!("slot {} led to backend {index} before", slot.slot)
+                    }
+                    (None, 0) => format!("slot {} had no other owner lately", slot.slot),
+                    (None, _) => format!("slot {} had no more other owners lately", slot.slot),
+                };
+                self.add_step("earlier", text);
+            }
+            Observation::Returns(node, does) => self.add_step(
+                "earlier",
+                if does {
+                    format!("{node} can be asked whether it knows the connection")
+                } else {
+                    format!("{node} has not shown that it returns what it does not know: not asked")
+                },
+            ),
             Observation::Rejection(rejection) => self.add_step(
                 "answer",
                 match rejection.kind {
@@ -481,6 +499,9 @@ fn stage_text(stage: Stage) -> &'static str {
         Stage::Spread => "its client has many flows: this one may lie elsewhere",
         Stage::Untracked => "there is no entry for the flow: it is forwarded without one",
         Stage::Accept => "it came through a tunnel, and may open a flow",
+        Stage::Earlier => {
+            "its connection is not known here: its slot may have had another owner when it began"
+        }
         Stage::Shadow => "client and backend past all Services: an earlier flow between them ends",
         Stage::Neighbour => {
             "ARP or neighbour discovery: a request for an announced address is answered"

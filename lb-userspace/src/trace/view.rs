@@ -22,10 +22,10 @@ use lb_common::family::{Address4, Address6, Family, V4, V6};
 use lb_common::host::{HoldsScratch, PacketScratch};
 use lb_common::layout::{
     Affinity, AffinityKey, Announced, AnnouncedAddress, BUCKET_ENTRIES, Backend, BfdSession,
-    Bitmap, Claim, Device, Event, FlowBucket, Fragment, FragmentKey, Frontend, FrontendKey, Hints,
-    Identity, Member, NeighbourEvent, NetworkEpoch, Peer, Pool, REPLY_BUCKET_ENTRIES, Reason,
-    ReplyBucket, ReplyKey, SCHEMA, SERVICE_PORT_BITS, Settings, SlotPair, SourceRange, Ticks,
-    TunnelKey, TunnelTarget, Untracked, map,
+    Bitmap, Claim, Device, EarlierOwners, Event, FlowBucket, Fragment, FragmentKey, Frontend,
+    FrontendKey, Hints, Identity, Member, NeighbourEvent, NetworkEpoch, Peer, Pool, PoolSlot,
+    REPLY_BUCKET_ENTRIES, Reason, ReplyBucket, ReplyKey, SCHEMA, SERVICE_PORT_BITS, Settings,
+    SlotPair, SourceRange, Ticks, TunnelKey, TunnelPeer, TunnelTarget, Untracked, map,
 };
 
 use super::overlay::{Copies, Elements, Entries, Overlaid, found};
@@ -52,6 +52,7 @@ pub struct View {
     /// Maps of an earlier agent may lack these.
     link_addresses: Option<Elements<u64>>,
     tunnel_peers: Option<Entries<Peer, u32>>,
+    earlier_owners: Option<Entries<PoolSlot, Plain<EarlierOwners>>>,
     announced: Option<Entries<AnnouncedAddress, Plain<Announced>>>,
     bfd_sessions: Option<Entries<u32, Plain<BfdSession>>>,
     claims: Option<Entries<AnnouncedAddress, Plain<Claim>>>,
@@ -167,6 +168,7 @@ impl View {
             reserved_ports: maps.elements(map::RESERVED_PORTS)?,
             tunnel_keys: maps.elements(map::TUNNEL_KEYS)?,
             tunnel_peers: maps.entries(map::TUNNEL_PEERS).ok(),
+            earlier_owners: maps.entries(map::EARLIER_OWNERS).ok(),
             announced: maps.entries(map::ANNOUNCED).ok(),
             claims: maps.entries(map::CLAIMS).ok(),
             bfd_sessions: maps.entries(map::BFD_SESSIONS).ok(),
@@ -280,6 +282,11 @@ impl PoolTables for View {
     fn target(&self, target: TunnelTarget) -> Option<u32> {
         self.targets.get(&target)
     }
+
+    fn earlier_owner(&self, slot: PoolSlot, position: u32) -> Option<u32> {
+        let Plain(owners) = self.earlier_owners.as_ref()?.get(&slot)?;
+        owners.backends.get(position as usize).copied()
+    }
 }
 
 impl NetworkTables for View {
@@ -301,6 +308,11 @@ impl NetworkTables for View {
 
     fn decapsulates(&self, node: Peer) -> bool {
         self.tunnel_peers.as_ref().is_some_and(|peers| peers.get(&node).is_some())
+    }
+
+    fn returns(&self, node: Peer) -> bool {
+        let found = self.tunnel_peers.as_ref().and_then(|peers| peers.get(&node));
+        found.is_some_and(|value| value >= TunnelPeer::RETURNS)
     }
 
     fn tunnel_key(&self, which: TunnelKey) -> u64 {

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use anyhow::Result;
 use lb_common::host::{Exit, HostTables};
-use lb_common::layout::{BfdSession, NeighbourEvent, Reason, Ticks, TunnelKey};
+use lb_common::layout::{BfdSession, NeighbourEvent, Reason, Ticks, TunnelKey, TunnelPeer};
 use lb_userspace::kernel::clock;
 use lb_userspace::network::Device;
 use lb_userspace::plan::{Change, Planner, Step};
@@ -60,7 +60,13 @@ impl Conversation {
     }
 
     fn between(host: HostWorld, kernel: Option<Borrowed>) -> Self {
-        Self { host, kernel, planner: Planner::new(), packets: 0, traced: false }
+        Self {
+            host,
+            kernel,
+            planner: Planner::new().keeping_history(3600),
+            packets: 0,
+            traced: false,
+        }
     }
 
     /// The host's tables, for entries that no plan writes. With a kernel the two would differ.
@@ -125,7 +131,12 @@ impl Conversation {
 
     /// A probe has shown that a node takes packets out of tunnels.
     pub fn tunnel_peer(&mut self, node: &str) {
-        self.in_both(|world| world.set_tunnel_peer(parse(node)));
+        self.in_both(|world| world.set_tunnel_peer(parse(node), TunnelPeer::DECAPSULATES));
+    }
+
+    /// A probe has shown that a node also returns packets of connections that it does not know.
+    pub fn returning_peer(&mut self, node: &str) {
+        self.in_both(|world| world.set_tunnel_peer(parse(node), TunnelPeer::RETURNS));
     }
 
     /// Announces an address on the external device, until later or until long ago.
@@ -431,6 +442,14 @@ impl Processed {
         self.assert_left_by(device);
         assert_same_packet(&self.place, expected, &self.outcome.bytes);
         assert_eq!(self.counted, [], "{}", self.place);
+    }
+
+    /// The same, and this was counted.
+    #[track_caller]
+    pub fn leaves_by_for(&self, device: u32, expected: &Packet, reason: Reason) {
+        self.assert_left_by(device);
+        assert_same_packet(&self.place, expected, &self.outcome.bytes);
+        assert_eq!(self.counted, [reason], "{}", self.place);
     }
 
     /// The same except for its source, which is returned: the client as the backend sees it.

@@ -147,6 +147,7 @@ impl WriteTables for HostWorld {
             Detail::Member(member) => drop(tables.members.insert(*member)),
             Detail::Target { target, backend } => drop(tables.targets.insert(*target, *backend)),
             Detail::Peer(address) => drop(tables.peers.insert(Peer::from(*address))),
+            Detail::Earlier { slot, owners } => drop(tables.earlier_owners.insert(*slot, *owners)),
             Detail::SourceRange { service_port, range } => {
                 tables.source_ranges.entry(*service_port).or_default().push(*range);
             }
@@ -162,6 +163,7 @@ impl WriteTables for HostWorld {
             Detail::Member(member) => drop(tables.members.remove(member)),
             Detail::Target { target, .. } => drop(tables.targets.remove(target)),
             Detail::Peer(address) => drop(tables.peers.remove(&Peer::from(*address))),
+            Detail::Earlier { slot, .. } => drop(tables.earlier_owners.remove(slot)),
             Detail::SourceRange { service_port, range } => {
                 let ranges = tables.source_ranges.entry(*service_port).or_default();
                 ranges.retain(|found| found != range);
@@ -246,8 +248,8 @@ impl World for HostWorld {
         self.tables.tunnel_keys = keys;
     }
 
-    fn set_tunnel_peer(&mut self, node: IpAddr) {
-        self.tables.tunnel_peers.insert(node.into());
+    fn set_tunnel_peer(&mut self, node: IpAddr, value: u32) {
+        self.tables.tunnel_peers.insert(node.into(), value);
     }
 
     fn announce(&mut self, address: IpAddr, expired: bool) {

@@ -303,8 +303,8 @@ impl World for KernelWorld {
         TunnelKeys::open(&self.pins).expect("the map is pinned").write(keys);
     }
 
-    fn set_tunnel_peer(&mut self, node: IpAddr) {
-        self.write(map::TUNNEL_PEERS, Peer::from(node), 1_u32);
+    fn set_tunnel_peer(&mut self, node: IpAddr, value: u32) {
+        self.write(map::TUNNEL_PEERS, Peer::from(node), value);
     }
 
     fn announce(&mut self, address: IpAddr, expired: bool) {

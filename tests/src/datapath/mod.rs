@@ -84,8 +84,8 @@ pub trait World {
     fn set_exit(&mut self, to: IpAddr, exit: Option<&Exit>);
     /// Sets the tunnel keys: the one that is sent, and another that is accepted.
     fn set_tunnel_keys(&mut self, keys: [u64; TunnelKey::COUNT]);
-    /// A probe has shown that a node takes packets out of tunnels.
-    fn set_tunnel_peer(&mut self, node: IpAddr);
+    /// What a probe has shown of a node: a [`TunnelPeer`](lb_common::layout::TunnelPeer).
+    fn set_tunnel_peer(&mut self, node: IpAddr, value: u32);
     /// Announces an address on the external device, until later or until long ago.
     fn announce(&mut self, address: IpAddr, expired: bool);
     /// Watches an address on the external device for claims.

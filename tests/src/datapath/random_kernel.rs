@@ -17,7 +17,7 @@ use lb_common::family::{Family, V4, V6};
 use lb_common::layout::{
     Affinity, AffinityKey, Announced, AnnouncedAddress, Claim, FlowBucket, Fragment, FragmentKey,
     Hints, NeighbourEvent, Peer, Pool, Reason, ReplyBucket, ReplyKey, Traffic, TunnelKey,
-    Untracked, map,
+    TunnelPeer, Untracked, map,
 };
 use lb_userspace::kernel::{DataPlane, HookPoint, Mapped, Pins, Plain, Sizes, Tables, TunnelKeys};
 use lb_userspace::network::Device;
@@ -170,7 +170,7 @@ impl RandomKernel {
             }
             Change::TunnelKeys(keys) => self.tunnel_keys.write(*keys),
             &Change::TunnelPeer(address) => {
-                self.tunnel_peers.insert(Plain(Peer::from(address)), 1, 0)?;
+                self.tunnel_peers.insert(Plain(Peer::from(address)), TunnelPeer::RETURNS, 0)?;
             }
             &Change::Announce { address, expired } => {
                 let entry = Plain(announcement(expired));
@@ -335,6 +335,10 @@ fn steps(change: &Change) -> Vec<(Step, Option<Step>)> {
         }
         &Change::Target { target, backend } => {
             let detail = Detail::Target { target, backend };
+            (Step::SetDetail(detail.clone()), Some(Step::RemoveDetail(detail)))
+        }
+        &Change::Earlier { slot, owners } => {
+            let detail = Detail::Earlier { slot, owners };
             (Step::SetDetail(detail.clone()), Some(Step::RemoveDetail(detail)))
         }
         Change::TunnelKeys(_)

@@ -9,7 +9,7 @@ use crate::datapath::carried::Decision;
 use crate::datapath::tables::FamilyTables;
 use crate::datapath::wire::parse::{PacketFamily, Segment};
 use crate::hash::{FlowHash, ReplyHash};
-use crate::layout::{Backend, Direction, Flow, FlowState, Reason};
+use crate::layout::{Backend, Direction, Flow, FlowKind, FlowState, Reason};
 
 /// A flow that was found, and its decision for the packet.
 pub type FlowOf<'a, F> = Found<'a, F, Decision<F>>;
@@ -193,6 +193,21 @@ pub fn has_spread_flows<F: PacketFamily, T: FamilyTables<F>>(
 ) -> bool {
     let Segment { source, source_port, headers, .. } = *segment;
     is_crowded(tables, client_hash(tables, source, source_port, headers.protocol))
+}
+
+/// Finds the flow of a packet from a client with very many flows without updating it.
+#[inline(always)]
+pub fn find_spread_request<'a, F: PacketFamily, T: FamilyTables<F>>(
+    tables: &'a T,
+    segment: &Segment<F>,
+) -> Result<Option<FlowOf<'a, F>>, Reason> {
+    find_request_by(tables, segment, spread_hash_of(tables, segment))
+}
+
+/// Whether a flow was found that leads to a backend on this node.
+#[inline(always)]
+pub fn is_delivered<F: PacketFamily>(found: &Result<Option<FlowOf<'_, F>>, Reason>) -> bool {
+    matches!(found, Ok(Some(flow)) if !flow.record.kind.has(FlowKind::FORWARDED))
 }
 
 #[inline(always)]

@@ -2,6 +2,7 @@
 //!
 //! Other software uses tunnels between nodes, too: packets that are not Millrace's stay unmodified.
 
+use super::earlier::{self, Mark};
 use super::{fragment, icmp_error, probe};
 use crate::branchless;
 use crate::datapath::forward::{lookup, own};
@@ -12,7 +13,7 @@ use crate::datapath::wire::outer::{self, KEYED, Outer, UDP};
 use crate::datapath::wire::packet::Packet;
 use crate::datapath::wire::parse::{self, Parsed, Part, Segment};
 use crate::header::{KeyedGue, NetworkHeader, protocol};
-use crate::layout::{FlowKind, Reason, TunnelKey};
+use crate::layout::{Reason, TunnelKey};
 
 #[inline(always)]
 pub fn decapsulate<F: Outer, P: Packet, T: FamilyTables<F>>(
@@ -49,10 +50,13 @@ fn through<const BETWEEN: usize, F: Outer, P: Packet, T: FamilyTables<F>>(
     let inner = network + size_of::<F::Header>() + BETWEEN;
     let mut next = judge::<BETWEEN, F, P, T>(packet, tables, network);
     if BETWEEN == KEYED && next == Verdict::Transmit {
-        return probe::reflect::<F, P, T>(packet, tables, network);
+        return probe::reflect::<true, F, P, T>(packet, tables, network);
     }
     if next == Verdict::Next(Stage::Decapsulate) {
         next = judge_inner::<F, P, T>(packet, tables, inner);
+    }
+    if BETWEEN == KEYED && next == Verdict::Transmit {
+        return probe::reflect::<false, F, P, T>(packet, tables, network);
     }
     if next == Verdict::Next(Stage::ErrorIn) {
         next = judge_error::<F, P, T>(packet, tables, inner);
@@ -85,12 +89,16 @@ fn judge<const BETWEEN: usize, F: Outer, P: Packet, T: FamilyTables<F>>(
     if !tables.is_peer(header.source().into()) {
         return pass_for(tables, Reason::NotAPeer);
     }
-    tables.set_tag(u32::from(F::tag(header)));
+    let tag = F::tag(header);
+    tables.set_tag(Mark::NONE.with_tag(tag));
     if BETWEEN != KEYED {
         return Verdict::Next(Stage::Decapsulate);
     }
     match keyed::<F, P, T>(packet, tables, network) {
-        Keyed::Packet => Verdict::Next(Stage::Decapsulate),
+        Keyed::Packet(mark) => {
+            tables.set_tag(mark.with_tag(tag));
+            Verdict::Next(Stage::Decapsulate)
+        }
         Keyed::Probe => Verdict::Transmit,
         Keyed::Wrong => pass_for(tables, Reason::WrongTunnelKey),
     }
@@ -98,7 +106,7 @@ fn judge<const BETWEEN: usize, F: Outer, P: Packet, T: FamilyTables<F>>(
 
 /// What outer headers with a key carry.
 enum Keyed {
-    Packet,
+    Packet(Mark),
     Probe,
     /// No key, or none of this cluster.
     Wrong,
@@ -110,20 +118,27 @@ fn keyed<F: Outer, P: Packet, T: FamilyTables<F>>(packet: &P, tables: &T, networ
         return Keyed::Wrong;
     };
     let key = u64::from_be_bytes(gue.key);
-    let is_right = gue.flags == [0; 2]
+    let [none, mark] = gue.flags;
+    let mark = Mark(mark);
+    let is_right = none == 0
         && key != 0
         && (key == tables.tunnel_key(TunnelKey::Current)
             || key == tables.tunnel_key(TunnelKey::Other));
-    if is_right && gue.control == KeyedGue::CONTROL && gue.protocol == F::IN_IP {
-        Keyed::Packet
-    } else if is_right && gue.control == KeyedGue::MESSAGE && gue.protocol == KeyedGue::PROBE {
+    if is_right && gue.control == KeyedGue::CONTROL && gue.protocol == F::IN_IP && mark.is_valid() {
+        Keyed::Packet(mark)
+    } else if is_right
+        && mark == Mark::NONE
+        && gue.control == KeyedGue::MESSAGE
+        && gue.protocol == KeyedGue::PROBE
+    {
         Keyed::Probe
     } else {
         Keyed::Wrong
     }
 }
 
-/// The next stage for the decapsulated packet. An ICMP packet needs a closer look.
+/// The next stage for the decapsulated packet. An ICMP packet needs a closer look. A packet about
+/// whose connection another node asks is to be sent back if it is not known.
 #[inline(never)]
 fn judge_inner<F: Outer, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
@@ -162,6 +177,13 @@ fn judge_inner<F: Outer, P: Packet, T: FamilyTables<F>>(
     if found.part == Part::First {
         fragment::remember(tables, &found, &segment);
     }
+    if !Mark::of_tag(tables.tag()).is_question() {
+        return Verdict::Next(Stage::Delivered);
+    }
+    if !earlier::is_known(tables, &segment) {
+        return Verdict::Transmit;
+    }
+    tables.count(Reason::Recognized);
     Verdict::Next(Stage::Delivered)
 }
 
@@ -185,10 +207,7 @@ fn judge_error<F: Outer, P: Packet, T: FamilyTables<F>>(
 /// Whether there is a flow to a backend on this node for what a client sends.
 #[inline(always)]
 fn is_followed<F: Outer, T: FamilyTables<F>>(tables: &T, segment: &Segment<F>) -> bool {
-    matches!(
-        lookup::find_request(tables, segment),
-        Ok(Some(flow)) if !flow.record.kind.has(FlowKind::FORWARDED)
-    )
+    lookup::is_delivered(&lookup::find_request(tables, segment))
 }
 
 /// Removes the outer headers.

@@ -1,5 +1,6 @@
 //! A packet that came through a tunnel, for a backend on this node that another node has chosen.
 
+use super::earlier::{self, Mark};
 use super::open::{prepare, write_flow};
 use crate::conntrack;
 use crate::datapath::forward::carry::{self, Carried};
@@ -65,8 +66,9 @@ fn follow<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
 }
 
 /// The flow of a packet that came through a tunnel. It is never forwarded to another node, or it
-/// could loop. A flow that would do so is released if a new flow could replace it. If it is
-/// protected it stays, and the packet, which may be forged, is dropped.
+/// could loop, except to one that is asked about it ([`earlier`]). A flow that would do so is
+/// released if a new flow could replace it. If it is protected it stays, and the packet, which may
+/// be forged, is dropped.
 #[inline(always)]
 pub fn unless_forwarded<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
@@ -75,6 +77,9 @@ pub fn unless_forwarded<F: PacketFamily, T: FamilyTables<F>>(
     let Some(draft) = tables.draft() else { return Carried::Failed(Reason::CorruptTable) };
     if carried != Carried::Found || !draft.decision.kind.has(FlowKind::FORWARDED) {
         return carried;
+    }
+    if draft.decision.kind.asked() != 0 {
+        return earlier::may_follow::<F, T>(tables);
     }
     let Some(bucket) = tables.flow_bucket(draft.at.bucket()) else {
         return Carried::Failed(Reason::CorruptTable);
@@ -100,11 +105,21 @@ fn draft<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     };
     let connection = Connection::by(&segment);
     let found = select::frontend(tables, &connection).and_then(|frontend| {
-        let choice = select::target(tables, &connection, &frontend, tables.tag())?;
-        Ok((frontend.service_port, choice))
+        // The tag of a returned packet names no backend here.
+        if earlier::may_have_moved(tables, &segment, &frontend)
+            || Mark::of_tag(tables.tag()).is_returned()
+        {
+            return Ok(None);
+        }
+        let choice = select::target(tables, &connection, &frontend, tables.tag() & 0xffff)?;
+        Ok(Some((frontend.service_port, choice)))
     });
     let (service_port, choice) = match found {
-        Ok(found) => found,
+        Ok(Some(found)) => found,
+        Ok(None) => {
+            tables.set_delivered(true);
+            return Err(Verdict::Next(Stage::Earlier));
+        }
         Err(reason) => return Err(drop_for(tables, reason)),
     };
     let Some(draft) = tables.draft() else {

@@ -44,13 +44,15 @@ struct Tunnel<F: Outer> {
     port: u16,
     /// 0: none.
     key: u64,
+    /// The number of the question that the packet is ([`super::earlier`]); 0: it is none.
+    asked: u8,
 }
 
 impl<F: Outer> Default for Tunnel<F> {
     #[inline(always)]
     fn default() -> Self {
         let (source, node) = Default::default();
-        Self { source, node, tag: 0, port: 0, key: 0 }
+        Self { source, node, tag: 0, port: 0, key: 0, asked: 0 }
     }
 }
 
@@ -117,6 +119,7 @@ fn aim<F: Outer, P: Packet, T: FamilyTables<F>>(
     tunnel.tag = hash::backend_tag(backend.address, backend.port);
     tunnel.port = if in_udp { encapsulation.source_port } else { 0 };
     tunnel.key = key;
+    tunnel.asked = encapsulation.kind.asked();
     let Encapsulation { service_port, backend_index, .. } = *encapsulation;
     tables.count_packet(service_port, backend_index, Direction::Forward, packet.length());
     Ok(())
@@ -176,7 +179,7 @@ fn write<const BETWEEN: usize, F: Outer, P: Packet>(
         let gue: &mut KeyedGue = packet.header_mut(gue).ok_or(Reason::Unwritable)?;
         gue.control = KeyedGue::CONTROL;
         gue.protocol = F::IN_IP;
-        gue.flags = [0; 2];
+        gue.flags = [0, tunnel.asked];
         gue.key = tunnel.key.to_be_bytes();
     }
     Ok(())

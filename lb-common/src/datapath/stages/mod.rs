@@ -3,6 +3,7 @@
 pub mod bfd;
 pub mod decapsulate;
 pub mod delivered;
+pub mod earlier;
 pub mod egress;
 pub mod encapsulate;
 pub mod fragment;

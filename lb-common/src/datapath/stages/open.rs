@@ -7,7 +7,7 @@ use crate::datapath::forward::{next_hop, refuse, send, untracked};
 use crate::datapath::function::Function;
 use crate::datapath::route::{NextHop, Query, Route};
 use crate::datapath::select::{self, Choice, Connection, Origin};
-use crate::datapath::stages::bfd;
+use crate::datapath::stages::{bfd, earlier};
 use crate::datapath::tables::FamilyTables;
 use crate::datapath::verdict::{Rejection, Stage, Verdict, drop_for, pass_for};
 use crate::datapath::wire::packet::{Packet, Role};
@@ -53,6 +53,13 @@ fn draft<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
         Ok(choice) => choice,
         Err(reason) => return Err(refuse(packet, tables, &segment, reason)),
     };
+    if origin == Origin::Outside
+        && choice.backend.is_local()
+        && earlier::may_have_moved(tables, &segment, &frontend)
+    {
+        tables.set_delivered(false);
+        return Err(Verdict::Next(Stage::Earlier));
+    }
     let tunnel = match origin {
         Origin::Outside => select::tunnel(tables, &frontend, &choice),
         Origin::Inside => None,

@@ -1,8 +1,11 @@
-//! Probes by which a node learns that another one takes packets out of tunnels: the other one's
-//! data plane sends them back.
+//! Tunnelled packets that are sent back as they came.
 //!
-//! A probe is a control message of Generic UDP Encapsulation with the cluster's key. It comes to the
-//! same place as a tunnelled packet, so whatever stops one stops the other, too.
+//! By probes a node learns that another one takes packets out of tunnels: the other one's data plane
+//! sends them back. A probe is a control message of Generic UDP Encapsulation with the cluster's key.
+//! It comes to the same place as a tunnelled packet, so whatever stops one stops the other, too.
+//!
+//! Packets about whose connection another node asks are sent back if it is not known here
+//! ([`super::earlier`]).
 
 use core::mem::{offset_of, swap};
 
@@ -10,14 +13,18 @@ use super::reject;
 use crate::checksum::Delta;
 use crate::datapath::tables::FamilyTables;
 use crate::datapath::verdict::{Verdict, drop_for};
-use crate::datapath::wire::outer::{Outer, UDP};
+use crate::datapath::wire::outer::{KEYED, Outer, UDP};
 use crate::datapath::wire::packet::Packet;
 use crate::header::{KeyedGue, NetworkHeader, Udp};
-use crate::layout::{Device, Reason};
+use crate::layout::{Device, Reason, TunnelPeer};
 
-/// Returns a probe to its sender, with another type: a machine that returns everything is no proof.
+/// The field behind a probe's number, in which the node that returns it says what else it does. Old
+/// agents send no such field.
+const ABILITY: usize = KEYED + size_of::<u64>();
+
+/// Returns a probe, or a packet of an unknown connection, to the node that sent it.
 #[inline(never)]
-pub fn reflect<F: Outer, P: Packet, T: FamilyTables<F>>(
+pub fn reflect<const PROBE: bool, F: Outer, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
@@ -31,28 +38,58 @@ pub fn reflect<F: Outer, P: Packet, T: FamilyTables<F>>(
     if !tables.may_reject() {
         return drop_for(tables, Reason::RateLimited);
     }
-    match turn_round::<F, P>(packet, network) {
+    if !PROBE {
+        tables.count(Reason::Returned);
+    }
+    match turn_round::<PROBE, F, P>(packet, network) {
         Some(()) => Verdict::Transmit,
         None => drop_for(tables, Reason::Unwritable),
     }
 }
 
 #[inline(always)]
-fn turn_round<F: Outer, P: Packet>(packet: &mut P, network: usize) -> Option<()> {
+fn turn_round<const PROBE: bool, F: Outer, P: Packet>(
+    packet: &mut P,
+    network: usize,
+) -> Option<()> {
     let header: &mut F::Header = packet.header_mut(network)?;
     // Neither these nor the ports change a sum.
     let (source, destination) = (header.source(), header.destination());
     header.set_source(destination);
     header.set_destination(source);
     let at = network + size_of::<F::Header>();
+    let delta = if PROBE {
+        answer_probe::<P>(packet, at)?
+    } else {
+        // To the port of tunnels again.
+        let gue: &mut KeyedGue = packet.header_mut(at + UDP)?;
+        let before = u16::from_be_bytes(gue.flags);
+        gue.flags[1] |= KeyedGue::RETURNED;
+        Delta::of_port(before, u16::from_be_bytes(gue.flags))
+    };
+    reject::send_back(packet)?;
+    let checksum = at + offset_of!(Udp, checksum);
+    packet.update_transport_checksum::<F>(checksum, Delta::default(), delta, true)
+}
+
+/// Makes a probe, whose UDP header is at `at`, its own reply. It gets another type: a machine that
+/// returns everything is no proof.
+#[inline(always)]
+fn answer_probe<P: Packet>(packet: &mut P, at: usize) -> Option<Delta> {
     let udp: &mut Udp = packet.header_mut(at)?;
     swap(&mut udp.ports.source, &mut udp.ports.destination);
+    let has_ability = u16::from_be_bytes(udp.length) as usize == ABILITY + size_of::<u16>();
     let gue: &mut KeyedGue = packet.header_mut(at + UDP)?;
     let before = u16::from_be_bytes([gue.control, gue.protocol]);
     gue.protocol = KeyedGue::PROBE_REPLY;
     let after = u16::from_be_bytes([gue.control, gue.protocol]);
-    reject::send_back(packet)?;
-    let checksum = at + offset_of!(Udp, checksum);
     let delta = Delta::of_port(before, after);
-    packet.update_transport_checksum::<F>(checksum, Delta::default(), delta, true)
+    if !has_ability {
+        return Some(delta);
+    }
+    let Some(ability) = packet.header_mut::<[u8; 2]>(at + ABILITY) else { return Some(delta) };
+    let before = u16::from_be_bytes(*ability);
+    let after = TunnelPeer::RETURNS as u16;
+    *ability = after.to_be_bytes();
+    Some(delta.plus(Delta::of_port(before, after)))
 }

@@ -17,7 +17,7 @@ use super::outlets::Outlets;
 use super::retry::Retry;
 use super::tally::Tally;
 use crate::ipam::{self, Pools};
-use crate::kernel::{Backlog, Write};
+use crate::kernel::{Backlog, Write, clock_of_deadlines};
 use crate::model::{
     AddressType, Claims, HealthCheck, Kind, NodeContext, Object, ObjectRef, Problem, ServiceName,
     ServicePortKey, resolve,
@@ -341,7 +341,10 @@ impl<T: Write> Agent<T> {
         for service in &services {
             concerned.extend(self.resolve(service));
         }
-        let mut change = Change { node_addresses, snat_addresses, peers, ..Change::default() };
+        let now = clock_of_deadlines().unwrap_or_default() / 1_000_000_000;
+        let now = u32::try_from(now).unwrap_or(u32::MAX);
+        let service_ports = BTreeMap::new();
+        let mut change = Change { service_ports, node_addresses, snat_addresses, peers, now };
         for service in &concerned {
             self.collect(service, &mut change);
         }

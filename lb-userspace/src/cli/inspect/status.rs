@@ -81,6 +81,7 @@ fn used(tables: &Tables) -> Result<BTreeMap<&'static str, u64>> {
         (map::SOURCE_RANGES6, 0),
         (map::PEERS, 0),
         (map::TARGETS, 0),
+        (map::EARLIER_OWNERS, 0),
         (map::SERVICE_NAMES, 0),
     ]);
     let by_family = |address: IpAddr, four, six| if address.is_ipv4() { four } else { six };
@@ -93,6 +94,7 @@ fn used(tables: &Tables) -> Result<BTreeMap<&'static str, u64>> {
             Detail::SourceRange { range: IpNet::V4(_), .. } => map::SOURCE_RANGES4,
             Detail::SourceRange { range: IpNet::V6(_), .. } => map::SOURCE_RANGES6,
             Detail::Peer(_) => map::PEERS,
+            Detail::Earlier { .. } => map::EARLIER_OWNERS,
             Detail::Target { .. } => map::TARGETS,
             Detail::Name { .. } => map::SERVICE_NAMES,
         };

@@ -53,7 +53,7 @@ fn a_restart_with_20_000_services_of_3_costs_no_step() {
 /// Room for these values of `--max-service-ports` and `--max-endpoints`.
 fn room(service_ports: u32, endpoints: u32) -> Room {
     let pool_slots = endpoints * lb_common::layout::capacity::SLOTS_PER_BACKEND;
-    Room { service_ports, backends: endpoints, pool_slots }
+    Room { service_ports, backends: endpoints, pool_slots, ..Room::default() }
 }
 
 #[test]

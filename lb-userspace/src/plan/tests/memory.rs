@@ -69,6 +69,9 @@ impl Memory {
     fn remove(&mut self, detail: &Detail) {
         let first = match *detail {
             Detail::Target { target, .. } => Detail::Target { target, backend: 0 },
+            Detail::Earlier { slot, .. } => {
+                Detail::Earlier { slot, owners: layout::EarlierOwners::default() }
+            }
             Detail::Name { service_port, .. } => {
                 let nameless = ServicePortName {
                     namespace: Text::new(""),
@@ -320,6 +323,7 @@ impl<F: Family> WriteFamily<F> for Memory {
 fn share_a_slot(one: &Detail, other: &Detail) -> bool {
     match (one, other) {
         (Detail::Target { target: one, .. }, Detail::Target { target: other, .. }) => one == other,
+        (Detail::Earlier { slot: one, .. }, Detail::Earlier { slot: other, .. }) => one == other,
         (Detail::Name { service_port: one, .. }, Detail::Name { service_port: other, .. }) => {
             one == other
         }

@@ -3,6 +3,7 @@
 mod adoption;
 mod backends;
 mod details;
+mod history;
 mod memory;
 mod random;
 mod room;

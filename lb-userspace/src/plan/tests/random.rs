@@ -56,18 +56,20 @@ proptest! {
     fn after_any_changes_the_tables_are_those_of_a_fresh_start(
         states in prop::collection::vec((state(), any::<bool>()), 1..12),
     ) {
-        let mut planner = Planner::new();
+        let mut planner = Planner::new().keeping_history(1);
         let mut memory = Memory::default();
         let mut held = BTreeMap::new();
         for (state, restart) in states {
             let wanted = service_ports(&state);
             if restart {
-                planner = Planner::adopting(memory.snapshot(), Room::default());
+                planner = Planner::adopting(memory.snapshot(), Room::default()).keeping_history(1);
                 held.clear();
             }
             memory.carry_out(&planner.plan(difference(&held, &wanted)));
+            super::history::check(&memory);
             held = wanted;
-            let mut successor = Planner::adopting(memory.snapshot(), Room::default());
+            let adopting = Planner::adopting(memory.snapshot(), Room::default());
+            let mut successor = adopting.keeping_history(1);
             let plan = successor.plan(difference(&BTreeMap::new(), &held));
             prop_assert!(plan.is_empty(), "a restart that finds nothing changed: {:?}", plan);
 
@@ -96,6 +98,7 @@ fn tight() -> impl Strategy<Value = Room> {
         service_ports,
         backends,
         pool_slots,
+        history: 500,
     })
 }
 
@@ -172,16 +175,18 @@ proptest! {
         room in tight(),
         states in prop::collection::vec((state(), any::<bool>()), 1..10),
     ) {
-        let mut planner = Planner::with_room(room);
+        let mut planner = Planner::with_room(room).keeping_history(1);
         let mut memory = Memory::default();
         let mut held = BTreeMap::new();
         for (state, restart) in states {
             let wanted = service_ports(&state);
             if restart {
-                planner = Planner::adopting(memory.snapshot(), room);
+                planner = Planner::adopting(memory.snapshot(), room).keeping_history(1);
                 held.clear();
             }
             let lacking = carry_out(&mut planner, &mut memory, &held, &wanted);
+            super::history::check(&memory);
+            prop_assert!(planner.slots_with_history() <= room.history);
             prop_assert!(memory.slots.len() <= room.pool_slots as usize);
             prop_assert!(memory.backends.keys().all(|&index| index < room.backends));
 

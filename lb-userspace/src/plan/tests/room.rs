@@ -14,6 +14,7 @@ fn tables_of_any_size_fit_after_any_others() {
         service_ports: 2 * ENDPOINTS,
         backends: 2 * ENDPOINTS,
         pool_slots: ENDPOINTS * lb_common::layout::capacity::SLOTS_PER_BACKEND,
+        ..Room::default()
     };
     let mut planner = Planner::with_room(room);
     let mut held: Vec<(ServicePortKey, Arc<ServicePort>)> = Vec::new();

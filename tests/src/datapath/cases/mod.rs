@@ -20,6 +20,7 @@ pub mod receivers;
 pub mod replies;
 pub mod sctp;
 pub mod selection;
+pub mod slot_history;
 pub mod source_ranges;
 pub mod translation;
 pub mod tunnel_keys;
@@ -353,8 +354,24 @@ macro_rules! every_case {
                 a_key_counts_among_what_must_fit,
                 automatic_tunnels_lead_to_nodes_that_return_probes,
                 probes_with_a_key_of_the_cluster_are_returned,
+                probes_with_room_show_what_else_a_node_does,
                 other_probes_pass,
                 the_segment_size_fits_in_the_tunnel,
+            ]
+            slot_history: [
+                an_earlier_owner_is_asked_about_an_unknown_connection,
+                a_packet_from_a_tunnel_is_asked_about_too,
+                what_nobody_knows_reaches_the_backend_here,
+                every_earlier_owner_is_asked_once_in_order,
+                a_flow_stays_with_the_node_that_knows_it,
+                a_new_connection_from_the_same_port_reaches_the_backend_here,
+                a_node_that_is_asked_delivers_what_it_knows,
+                a_node_that_is_asked_returns_what_it_does_not_know,
+                a_node_that_is_asked_never_forwards,
+                other_marks_are_refused,
+                only_nodes_that_return_packets_are_asked,
+                nothing_is_asked_without_history_or_about_other_packets,
+                earlier_owners_that_are_gone_are_not_asked,
             ]
             replies: [
                 an_answer_to_another_client_passes,

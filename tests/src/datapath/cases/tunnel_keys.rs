@@ -8,12 +8,17 @@ use crate::datapath::Conversation;
 use crate::datapath::surroundings::{INSIDE, OUTSIDE, mac, neighbour};
 use crate::packet::{CLIENT_MAC, NODE_MAC, Packet, packet_too_big, udp};
 
-const KEY: u64 = 0x0123_4567_89ab_cdef;
+pub(super) const KEY: u64 = 0x0123_4567_89ab_cdef;
 const OTHER: u64 = 0xfedc_ba98_7654_3210;
 
 /// Inserts a GUE header of version 0 with two words of private data after the UDP header of a tunnel.
-fn keyed(at: &Ends, tunnel: &Packet, key: u64) -> Packet {
-    let gue = [&[2, if at.is_v6() { 41 } else { 4 }, 0, 0], &key.to_be_bytes()[..]].concat();
+pub(super) fn keyed(at: &Ends, tunnel: &Packet, key: u64) -> Packet {
+    marked(at, tunnel, key, 0)
+}
+
+/// The same with a question, or its answer.
+pub(super) fn marked(at: &Ends, tunnel: &Packet, key: u64, mark: u8) -> Packet {
+    let gue = [&[2, if at.is_v6() { 41 } else { 4 }, 0, mark], &key.to_be_bytes()[..]].concat();
     tunnel.payload(&[&gue[..], &tunnel[behind_udp(at, tunnel)..]].concat()).no_checksum()
 }
 
@@ -142,6 +147,24 @@ pub fn probes_with_a_key_of_the_cluster_are_returned(c: &mut Conversation, at: &
     // What XDP cannot send is left to tc.
     c.device(OUTSIDE, |device| device.transmit = false);
     c.forward(&probe(at, 1, KEY)).is_deferred_for(&[]);
+}
+
+/// A node says that it returns packets about whose connections it is asked, if there is room.
+pub fn probes_with_room_show_what_else_a_node_does(c: &mut Conversation, at: &Ends) {
+    receive(c, at, Forwarding::Auto, 1);
+    c.device(OUTSIDE, |_| {});
+    c.tunnel_keys([KEY, 0]);
+    let longer = |kind, room: &[u8]| {
+        let probe = probe(at, kind, KEY);
+        probe.payload(&[&probe[probe.len() - 20..], room].concat())
+    };
+    let returned = longer(2, &[0, 2]).reversed();
+    c.forward(&longer(1, &[0, 0])).is_replaced_by(&returned);
+    c.forward(&longer(1, &[7, 9])).is_replaced_by(&returned);
+    c.stack(&longer(1, &[0, 0]).no_checksum()).is_replaced_by(&returned.no_checksum());
+    for room in [&[0][..], &[0; 3], &[0; 40]] {
+        c.forward(&longer(1, room)).is_replaced_by(&longer(2, room).reversed());
+    }
 }
 
 pub fn other_probes_pass(c: &mut Conversation, at: &Ends) {

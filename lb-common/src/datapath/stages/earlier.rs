@@ -1,0 +1,234 @@
+//! A packet in the middle of a connection that this node does not know, although the slot of the
+//! connection leads to a backend here. The slot may have had other owners when the connection began,
+//! so their nodes are asked, one after the other, whether they know it.
+//!
+//! To ask is to send the packet there through a tunnel, with the number of the question beside the
+//! key. A node that knows the connection delivers the packet. One that does not returns it, and then
+//! the next one is asked; if none is left, this node's backend gets the packet. The flow's entry
+//! leads to the node that was asked last, so it stays where the connection was recognized.
+//!
+//! # Invariants
+//! - An asked node never forwards the packet. So it is forwarded at most [`MOST_ASKED`] times by the
+//!   node that asks: each question of a packet has a higher number than the one before.
+//! - Only a packet with the cluster's key is a question or an answer.
+
+use crate::conntrack;
+use crate::datapath::forward::carry::Carried;
+use crate::datapath::forward::lookup;
+use crate::datapath::select::{self, Choice, Connection, Origin};
+use crate::datapath::stages::open::{prepare, write_flow};
+use crate::datapath::tables::FamilyTables;
+use crate::datapath::verdict::{Stage, Verdict, drop_for};
+use crate::datapath::wire::packet::Packet;
+use crate::datapath::wire::parse::{self, PacketFamily, Parsed, Segment};
+use crate::hash;
+use crate::header::KeyedGue;
+use crate::layout::{
+    Backend, FlowKind, Forwarding, Frontend, FrontendKind, HISTORY_DEPTH, PoolSlot, Reason,
+    TunnelKey,
+};
+
+/// How many earlier owners are asked at most.
+pub const MOST_ASKED: u8 = FlowKind::MOST_ASKED;
+
+/// What a tunnelled packet says beside its key: nothing, a question, or that a question is returned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark(pub u8);
+
+impl Mark {
+    pub const NONE: Self = Self(0);
+
+    /// Whether nodes send it.
+    #[inline(always)]
+    pub fn is_valid(self) -> bool {
+        self.number() <= MOST_ASKED && self.0 != KeyedGue::RETURNED
+    }
+
+    #[inline(always)]
+    pub fn is_question(self) -> bool {
+        self.0 != 0 && !self.is_returned()
+    }
+
+    #[inline(always)]
+    pub fn is_returned(self) -> bool {
+        self.0 & KeyedGue::RETURNED != 0
+    }
+
+    /// The number of the question, from 1.
+    #[inline(always)]
+    pub fn number(self) -> u8 {
+        self.0 & !KeyedGue::RETURNED
+    }
+
+    /// The mark of a packet that came through a tunnel. [`Scratch::tag`](crate::datapath::Scratch)
+    /// keeps it beside the tag.
+    #[inline(always)]
+    pub fn of_tag(tag: u32) -> Self {
+        Self((tag >> 16) as u8)
+    }
+
+    #[inline(always)]
+    pub fn with_tag(self, tag: u16) -> u32 {
+        u32::from(tag) | u32::from(self.0) << 16
+    }
+}
+
+/// Whether a packet that belongs to no flow, and that a backend here would get, may belong to a
+/// connection of an earlier owner of its slot.
+#[inline(always)]
+pub fn may_have_moved<F: PacketFamily, T: FamilyTables<F>>(
+    tables: &T,
+    segment: &Segment<F>,
+    frontend: &Frontend,
+) -> bool {
+    !segment.opens()
+        && !segment.headers.is_datagram()
+        && frontend.forwarding != Forwarding::Masquerade as u8
+        && frontend.kind != FrontendKind::NodePort as u8
+        && !frontend.wants_local()
+        // A question needs room beside a key.
+        && tables.tunnel_key(TunnelKey::Current) != 0
+}
+
+/// Asks the next earlier owner, or takes the packet for the backend here.
+#[inline(always)]
+pub fn ask<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
+    packet: &mut P,
+    tables: &T,
+    network: usize,
+) -> Verdict {
+    match draft(packet, tables, network) {
+        Ok(()) => Verdict::Next(Stage::Begin),
+        Err(reason) => drop_for(tables, reason),
+    }
+}
+
+#[inline(never)]
+fn draft<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
+    packet: &mut P,
+    tables: &T,
+    network: usize,
+) -> Result<(), Reason> {
+    // As in `fragment`: otherwise the compiler passes the packet's bounds instead of the packet.
+    packet.leave_by(0);
+    let Parsed::Segment::<F>(segment) = parse::begun(packet, network) else {
+        return Err(Reason::Malformed);
+    };
+    let connection = Connection::by(&segment);
+    let frontend = select::frontend(tables, &connection)?;
+    let is_delivered = tables.is_delivered();
+    let tag = if is_delivered { tables.tag() } else { 0 };
+    let mark = Mark::of_tag(tag);
+    let number = mark.number() + 1;
+    let mut owner = None;
+    // A new connection from the same port follows the flow of the old one until it is returned.
+    if !mark.is_question() && number <= MOST_ASKED && !segment.opens() {
+        owner = nth_owner(tables, &connection, &frontend, number);
+    }
+    // A flood of such packets must not become a larger one between nodes.
+    let owner = owner.filter(|_| tables.may_reject());
+    let draft = tables.draft().ok_or(Reason::CorruptTable)?;
+    let (choice, kind) = match owner {
+        Some(choice) => {
+            tables.count(Reason::Asked);
+            (choice, FlowKind::asking(number))
+        }
+        None => {
+            let choice = own_backend(tables, &connection, &frontend, tag, is_delivered)?;
+            let kind = if is_delivered { FlowKind::DELIVERED } else { FlowKind::default() };
+            (choice, kind)
+        }
+    };
+    draft.hop = 0;
+    write_flow(&mut draft.flow, &connection, &choice, frontend.service_port, None);
+    draft.flow.kind = kind;
+    draft.generation = choice.backend.generation;
+    prepare(tables, draft, &segment, !is_delivered && frontend.affinity != 0);
+    Ok(())
+}
+
+/// The backend on this node that gets what nobody else knows.
+#[inline(always)]
+fn own_backend<F: PacketFamily, T: FamilyTables<F>>(
+    tables: &T,
+    connection: &Connection<F>,
+    frontend: &Frontend,
+    tag: u32,
+    is_delivered: bool,
+) -> Result<Choice<F>, Reason> {
+    if is_delivered && !Mark::of_tag(tag).is_returned() {
+        return select::target(tables, connection, frontend, tag & 0xffff);
+    }
+    // The tag of a returned packet names the backend that was asked.
+    let choice = select::backend(tables, connection, frontend, Origin::Outside)?;
+    if choice.backend.is_local() { Ok(choice) } else { Err(Reason::NoSuchTarget) }
+}
+
+/// The `number`th of the slot's earlier owners whose nodes can be asked.
+#[inline(always)]
+fn nth_owner<F: PacketFamily, T: FamilyTables<F>>(
+    tables: &T,
+    connection: &Connection<F>,
+    frontend: &Frontend,
+    number: u8,
+) -> Option<Choice<F>> {
+    let Connection { client, client_port, address, port, protocol } = *connection;
+    let pool = tables.pool(frontend.cluster_pool)?;
+    let hash = hash::spread::<F>(client, client_port, address, port, protocol);
+    let slot = PoolSlot { pool: frontend.cluster_pool, slot: hash::scale(hash, pool.size) };
+    let mut left = number;
+    for position in 0..HISTORY_DEPTH as u32 {
+        let Some(index) = tables.earlier_owner(slot, position) else { break };
+        let Some(backend) = tables.backend(index) else { break };
+        if can_be_asked::<F, T>(tables, &backend, protocol) {
+            left -= 1;
+            if left == 0 {
+                return Some(Choice { index, backend });
+            }
+        }
+    }
+    None
+}
+
+/// Whether a backend is on another node that returns what it does not know. Connections of those
+/// here are known.
+#[inline(always)]
+fn can_be_asked<F: PacketFamily, T: FamilyTables<F>>(
+    tables: &T,
+    backend: &Backend<F::Address>,
+    protocol: u8,
+) -> bool {
+    backend.protocol == protocol
+        && !backend.is_local()
+        && backend.node != F::Address::default()
+        && tables.returns(backend.node.into())
+}
+
+/// Whether this node knows the connection of a question.
+#[inline(always)]
+pub fn is_known<F: PacketFamily, T: FamilyTables<F>>(tables: &T, segment: &Segment<F>) -> bool {
+    if lookup::is_delivered(&lookup::find_request(tables, segment)) {
+        return true;
+    }
+    lookup::has_spread_flows(tables, segment)
+        && lookup::is_delivered(&lookup::find_spread_request(tables, segment))
+}
+
+/// Whether a packet that came through a tunnel may follow a flow to another node: to the one that is
+/// asked. If that one has just returned the packet, the flow is released.
+#[inline(always)]
+pub fn may_follow<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Carried {
+    let Some(draft) = tables.draft() else { return Carried::Failed(Reason::CorruptTable) };
+    let mark = Mark::of_tag(tables.tag());
+    if mark.is_question() {
+        return Carried::Failed(Reason::NoSuchTarget);
+    }
+    if mark.number() < draft.decision.kind.asked() {
+        return Carried::Found;
+    }
+    let Some(bucket) = tables.flow_bucket(draft.at.bucket()) else {
+        return Carried::Failed(Reason::CorruptTable);
+    };
+    conntrack::release_at(bucket, draft.at);
+    Carried::Nothing
+}

@@ -1,0 +1,128 @@
+//! The earlier owners of the slots of tunnelled service ports ([`lb_common::slot_history`]).
+//!
+//! They are written before the pool that changes, so that a packet that meets the new owner finds
+//! the earlier ones.
+
+use std::collections::HashSet;
+
+use lb_common::layout::PoolSlot;
+use lb_common::slot_history::SlotHistory;
+
+use super::detail::Detail;
+use super::key::{BackendKey, Scope};
+use super::pool_table::{Fit, PoolTable};
+use super::state::{Planner, ProgrammedPort};
+use super::step::{Plan, Step};
+use super::table::Table;
+use crate::model::{ServicePort, ServicePortKey};
+
+/// How often histories are searched for entries that are too old, in seconds.
+const EXPIRE_EVERY: u32 = 60;
+
+impl Planner {
+    /// Keeps the earlier owners of slots this long, in seconds; 0: keeps none.
+    pub fn keeping_history(mut self, age: u32) -> Self {
+        self.history_age = age;
+        self
+    }
+
+    /// The number of slots with earlier owners.
+    pub fn slots_with_history(&self) -> usize {
+        self.history_rows
+    }
+
+    /// The history of a service port's cluster pool after it got a new table. To be called before
+    /// members that left are released.
+    pub(super) fn next_history(
+        &self,
+        old: &ProgrammedPort,
+        wanted: &ServicePort,
+        table: &PoolTable,
+        draining: &[BackendKey],
+        protocol: u8,
+    ) -> SlotHistory {
+        if self.history_age == 0 || !wanted.is_tunnelled() {
+            return SlotHistory::default();
+        }
+        let before = &old.tables[Scope::Cluster as usize];
+        let is_known = before.fit != Fit::Unknown && table.fit != Fit::Unknown;
+        let is_same = before == table && old.service_port.cluster == wanted.cluster;
+        let mut history = if is_known && !is_same {
+            let slots = |port: &ServicePort, table: &PoolTable| {
+                self.slots_of(port, table.region.size, protocol)
+            };
+            let (before, after) = (slots(&old.service_port, before), slots(wanted, table));
+            old.history.after(&before, &after, self.now)
+        } else {
+            old.history.clone()
+        };
+        let keys = wanted.cluster.iter().map(|member| BackendKey::of(member, protocol));
+        let alive: HashSet<u32> = keys
+            .chain(draining.iter().copied())
+            .filter_map(|key| self.backends.index_of(&key))
+            .collect();
+        history.retain(self.oldest(), |backend| alive.contains(&backend));
+        history.limit(self.room.history.saturating_sub(self.history_rows - old.history.len()));
+        history
+    }
+
+    /// The time before which owners are forgotten.
+    fn oldest(&self) -> u32 {
+        self.now.saturating_sub(self.history_age)
+    }
+
+    /// The backends' indexes in the table of a service port's cluster pool.
+    fn slots_of(&self, port: &ServicePort, size: u32, protocol: u8) -> Vec<u32> {
+        let entries = port.cluster.iter().filter_map(|member| {
+            let key = BackendKey::of(member, protocol);
+            Some((key.identity(), self.backends.index_of(&key)?))
+        });
+        Table::maglev(size, entries.collect()).slots()
+    }
+
+    /// Plans the difference between two histories of a service port's pool.
+    pub(super) fn replace_history(
+        &mut self,
+        index: u32,
+        old: &SlotHistory,
+        new: &SlotHistory,
+        plan: &mut Plan,
+    ) {
+        let pool = Scope::Cluster.pool_index(index);
+        for (slot, owners) in new.rows().filter(|(slot, owners)| old.get(*slot) != Some(owners)) {
+            let detail = Detail::Earlier { slot: PoolSlot { pool, slot }, owners: *owners };
+            plan.prepare.push(Step::SetDetail(detail));
+        }
+        for (slot, owners) in old.rows().filter(|(slot, _)| new.get(*slot).is_none()) {
+            let detail = Detail::Earlier { slot: PoolSlot { pool, slot }, owners: *owners };
+            plan.retire.push(Step::RemoveDetail(detail));
+        }
+        self.history_rows = self.history_rows + new.len() - old.len();
+    }
+
+    /// Forgets owners that lost their slots too long ago.
+    pub(super) fn expire_history(&mut self, plan: &mut Plan) {
+        if self.history_rows == 0 || self.now < self.history_expired + EXPIRE_EVERY {
+            return;
+        }
+        self.history_expired = self.now;
+        let oldest = self.oldest();
+        let keys: Vec<ServicePortKey> = self
+            .held
+            .iter()
+            .filter(|(_, held)| !held.history.is_empty())
+            .map(|(key, _)| key.clone())
+            .collect();
+        for key in keys {
+            let Some(held) = self.held.get_mut(&key) else { continue };
+            let index = held.index;
+            let mut kept = held.history.clone();
+            kept.retain(oldest, |_| true);
+            if kept == held.history {
+                continue;
+            }
+            let old = std::mem::replace(&mut held.history, kept.clone());
+            self.replace_history(index, &old, &kept, plan);
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! The earlier owners of slots.
+
+use lb_common::layout::{EarlierOwners, Forwarding, NO_BACKEND, PoolSlot};
+
+use super::*;
+
+const HOUR: u32 = 3600;
+
+/// A tunnelled service port.
+fn tunnelled(backends: &[&str], draining: &[&str]) -> ServicePort {
+    let port = with_draining("10.96.0.1", backends, draining);
+    ServicePort { forwarding: Forwarding::Gue, ..port }
+}
+
+fn at(now: u32, port: ServicePort) -> Change {
+    Change { now, ..change([(key("web"), Some(port))]) }
+}
+
+fn keeping() -> Planner {
+    Planner::new().keeping_history(HOUR)
+}
+
+/// The slots with earlier owners: the addresses of these, the last one first.
+fn earlier(memory: &Memory) -> BTreeMap<PoolSlot, Vec<String>> {
+    let address = |index: &u32| {
+        let (backend, _) = memory.backends[index].0.expect("an earlier owner is in use");
+        backend.address.to_string()
+    };
+    let rows = memory.details.iter().filter_map(|detail| match detail {
+        Detail::Earlier { slot, owners: EarlierOwners { backends, .. } } => {
+            let all = backends.iter().take_while(|index| **index != NO_BACKEND);
+            Some((*slot, all.map(address).collect()))
+        }
+        _ => None,
+    });
+    rows.collect()
+}
+
+/// Earlier owners are in use, and their slots exist and lead to others.
+pub fn check(memory: &Memory) {
+    for (slot, owners) in earlier(memory) {
+        let pool = memory.pools[&slot.pool];
+        assert!(slot.slot < pool.size, "{slot:?} of {pool:?}");
+        let owner = memory.slots[(pool.offset + slot.slot) as usize];
+        let (owner, _) = memory.backends[&owner].0.expect("a slot names a backend in use");
+        assert!(!owners.contains(&owner.address.to_string()), "{slot:?}: {owners:?}");
+    }
+}
+
+#[test]
+fn earlier_owners_are_written_before_the_slots_change() {
+    let (mut planner, mut memory) = (keeping(), Memory::default());
+    let (one, other) = ("10.244.0.1", "10.244.0.2");
+    memory.carry_out(&planner.plan(at(10, tunnelled(&[one], &[]))));
+    assert!(earlier(&memory).is_empty());
+    let plan = planner.plan(at(20, tunnelled(&[other], &[one])));
+    let writes = |step: &Step| matches!(step, Step::SetDetail(Detail::Earlier { .. }));
+    let written = plan.steps().position(writes).expect("a row is written");
+    let swapped = plan.steps().position(|step| matches!(step, Step::SwapPool { .. }));
+    assert!(written < swapped.expect("the pool changes"), "{plan:?}");
+    memory.carry_out(&plan);
+    assert_eq!(earlier(&memory).into_values().collect::<Vec<_>>(), [[one]]);
+    assert_eq!(planner.slots_with_history(), 1);
+
+    // The endpoint is removed, and with it its connections.
+    memory.carry_out(&planner.plan(at(30, tunnelled(&[other], &[]))));
+    assert!(earlier(&memory).is_empty());
+    assert_eq!(planner.slots_with_history(), 0);
+}
+
+#[test]
+fn a_new_backend_takes_slots_from_members_that_stay() {
+    let (mut planner, mut memory) = (keeping(), Memory::default());
+    let (two, three) = (["10.244.0.1", "10.244.0.2"], ["10.244.0.1", "10.244.0.2", "10.244.0.3"]);
+    memory.carry_out(&planner.plan(at(10, tunnelled(&two, &[]))));
+    memory.carry_out(&planner.plan(at(20, tunnelled(&three, &[]))));
+    check(&memory);
+    let rows = earlier(&memory);
+    assert!(rows.len() > 50, "{}", rows.len());
+    memory.carry_out(&planner.plan(change([(key("web"), None)])));
+    assert!(earlier(&memory).is_empty(), "the Service is gone");
+    assert_eq!(planner.slots_with_history(), 0);
+}
+
+#[test]
+fn a_restarted_agent_continues_the_history() {
+    let (mut planner, mut memory) = (keeping(), Memory::default());
+    let [one, two, three] = ["10.244.0.1", "10.244.0.2", "10.244.0.3"];
+    memory.carry_out(&planner.plan(at(10, tunnelled(&[one], &[]))));
+    memory.carry_out(&planner.plan(at(20, tunnelled(&[two], &[one]))));
+
+    let mut next = Planner::adopting(memory.snapshot(), Room::default()).keeping_history(HOUR);
+    let plan = next.plan(at(30, tunnelled(&[two], &[one])));
+    assert!(plan.is_empty(), "{plan:?}");
+    assert_eq!(next.slots_with_history(), 1);
+
+    // Its endpoints changed while no agent ran.
+    let mut next = Planner::adopting(memory.snapshot(), Room::default()).keeping_history(HOUR);
+    memory.carry_out(&next.plan(at(40, tunnelled(&[three], &[one, two]))));
+    assert_eq!(earlier(&memory).into_values().collect::<Vec<_>>(), [[two, one]]);
+
+    // The Service was removed meanwhile; or nothing is to be remembered any more.
+    let mut next = Planner::adopting(memory.snapshot(), Room::default()).keeping_history(HOUR);
+    let mut gone = memory.clone();
+    gone.carry_out(&next.plan(Change::default()));
+    assert!(earlier(&gone).is_empty());
+    let mut next = Planner::adopting(memory.snapshot(), Room::default());
+    memory.carry_out(&next.plan(at(50, tunnelled(&[three], &[one, two]))));
+    assert!(earlier(&memory).is_empty());
+}
+
+#[test]
+fn earlier_owners_are_forgotten_after_a_while() {
+    let (mut planner, mut memory) = (keeping(), Memory::default());
+    let (one, other) = ("10.244.0.1", "10.244.0.2");
+    memory.carry_out(&planner.plan(at(10, tunnelled(&[one], &[]))));
+    memory.carry_out(&planner.plan(at(20, tunnelled(&[other], &[one]))));
+    memory.carry_out(&planner.plan(Change { now: 20 + HOUR, ..Change::default() }));
+    assert_eq!(earlier(&memory).len(), 1);
+    memory.carry_out(&planner.plan(Change { now: 90 + HOUR, ..Change::default() }));
+    assert!(earlier(&memory).is_empty());
+}
+
+#[test]
+fn only_tunnelled_services_have_a_history() {
+    let (mut planner, mut memory) = (keeping(), Memory::default());
+    let masqueraded = |backends: &[&str], draining: &[&str]| ServicePort {
+        forwarding: Forwarding::Masquerade,
+        ..tunnelled(backends, draining)
+    };
+    let (one, other) = ("10.244.0.1", "10.244.0.2");
+    memory.carry_out(&planner.plan(at(10, masqueraded(&[one], &[]))));
+    memory.carry_out(&planner.plan(at(20, masqueraded(&[other], &[one]))));
+    assert!(earlier(&memory).is_empty());
+    memory.carry_out(&planner.plan(at(30, tunnelled(&[one], &[other]))));
+    assert_eq!(earlier(&memory).len(), 1);
+    memory.carry_out(&planner.plan(at(40, masqueraded(&[one], &[other]))));
+    assert!(earlier(&memory).is_empty());
+}
+
+#[test]
+fn histories_keep_within_their_room() {
+    let room = Room { history: 100, ..Room::default() };
+    let mut planner = Planner::with_room(room).keeping_history(HOUR);
+    let mut memory = Memory::default();
+    let ports = |last: &str| {
+        let backends = ["10.244.0.1", "10.244.0.2", last];
+        ["a", "b", "c"].map(|name| {
+            let port = ServicePort {
+                frontends: BTreeSet::from([crate::model::Frontend {
+                    address: "10.96.0.1".parse().unwrap(),
+                    port: 80 + u16::from(name.as_bytes()[0]),
+                    kind: FrontendKind::ClusterIp,
+                }]),
+                ..tunnelled(&backends, &["10.244.0.3"])
+            };
+            (key(name), Some(port))
+        })
+    };
+    for (now, last) in (1..).zip(["10.244.0.3", "10.244.0.4", "10.244.0.5", "10.244.0.6"]) {
+        memory.carry_out(&planner.plan(Change { now, ..change(ports(last)) }));
+        assert!(planner.slots_with_history() <= 100);
+        assert_eq!(earlier(&memory).len(), planner.slots_with_history());
+        check(&memory);
+    }
+    assert_eq!(planner.slots_with_history(), 100);
+}
