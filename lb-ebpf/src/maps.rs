@@ -11,19 +11,19 @@ use lb_common::family::{Address4, Address6, V4, V6};
 use lb_common::layout::capacity::{
     AFFINITIES as MAX_AFFINITIES, ANNOUNCED as MAX_ANNOUNCED, BACKENDS as MAX_BACKENDS,
     BFD_SESSIONS as MAX_BFD_SESSIONS, CONNECTED as MAX_CONNECTED, DEVICES as MAX_DEVICES,
-    EARLIER_OWNERS as MAX_EARLIER_OWNERS,
-    EVENTS as EVENT_BYTES, FLOW_BUCKETS, FRAGMENTS as MAX_FRAGMENTS, FRONTENDS as MAX_FRONTENDS,
-    MEMBERS as MAX_MEMBERS, PEERS as MAX_PEERS, POOL_SLOTS as MAX_SLOTS, POOLS as MAX_POOLS,
-    RESERVED_PORT_WORDS, SERVICE_PORTS as MAX_SERVICE_PORTS, SOURCE_RANGES as MAX_SOURCE_RANGES,
-    TARGETS as MAX_TARGETS, UNCONNECTED as MAX_UNCONNECTED, UNTRACKED as MAX_UNTRACKED,
+    EARLIER_OWNERS as MAX_EARLIER_OWNERS, EVENTS as EVENT_BYTES, FLOW_BUCKETS,
+    FRAGMENTS as MAX_FRAGMENTS, FRONTENDS as MAX_FRONTENDS, MEMBERS as MAX_MEMBERS,
+    PEERS as MAX_PEERS, POOL_SLOTS as MAX_SLOTS, POOLS as MAX_POOLS, RESERVED_PORT_WORDS,
+    SERVICE_PORTS as MAX_SERVICE_PORTS, SOURCE_RANGES as MAX_SOURCE_RANGES, TARGETS as MAX_TARGETS,
+    UNCONNECTED as MAX_UNCONNECTED, UNTRACKED as MAX_UNTRACKED,
 };
 use lb_common::layout::{
     Affinity, AffinityKey, Announced, AnnouncedAddress, Backend, BfdHeard, BfdSession, BufferSum,
-    Claim, DESTINATION_WORDS, Device, EarlierOwners, Event, FlowBucket, Fragment, FragmentKey, Frontend,
-    FrontendKey, Hints, Host, Identity, LinkAddresses, Listener, Member, NeighbourEvent,
-    NetworkEpoch, Peer, Pool, PoolSlot, Reason, ReplyBucket, ReplyKey, SOURCE_WORDS, ServicePortName,
-    Settings, SlotPair, SocketEnd, SocketFlow, SourceRange, Traffic, TunnelKey, TunnelTarget,
-    Untracked,
+    Claim, DESTINATION_WORDS, Device, EarlierOwners, Event, FlowBucket, Fragment, FragmentKey,
+    Frontend, FrontendKey, Hints, Host, Identity, LinkAddresses, Listener, Member, NeighbourEvent,
+    NetworkEpoch, Peer, Pool, PoolSlot, Reason, ReplyBucket, ReplyKey, SOURCE_WORDS,
+    ServicePortName, Settings, SlotPair, SocketEnd, SocketFlow, SourceRange, Traffic, TunnelKey,
+    TunnelTarget, Untracked,
 };
 
 /// The agent maps these into its address space and writes them without system calls. Their memory

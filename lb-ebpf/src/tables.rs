@@ -14,8 +14,8 @@ use lb_common::family::{Address4, Address6, V4, V6};
 use lb_common::layout::{
     Affinity, AffinityKey, Announced, AnnouncedAddress, Backend, BfdSession, Bitmap, Claimant,
     Device, FlowBucket, Fragment, FragmentKey, Frontend, FrontendKey, HISTORY_DEPTH, Hints, Member,
-    NeighbourEvent, Peer, Pool, PoolSlot, Reason, ReplyBucket, ReplyKey, SERVICE_PORT_BITS, Settings,
-    SourceRange, Ticks, Traffic, TunnelKey, TunnelPeer, TunnelTarget, Untracked,
+    NeighbourEvent, Peer, Pool, PoolSlot, Reason, ReplyBucket, ReplyKey, SERVICE_PORT_BITS,
+    Settings, SourceRange, Ticks, Traffic, TunnelKey, TunnelPeer, TunnelTarget, Untracked,
 };
 
 use crate::clock;
@@ -23,11 +23,11 @@ use crate::events;
 use crate::functions;
 use crate::maps::{
     AFFINITIES4, AFFINITIES6, ANNOUNCED, BACKEND_TRAFFIC, BACKENDS4, BACKENDS6, BFD_HEARD,
-    BFD_SESSIONS, CLAIMS, CROWDED4, CROWDED6, DESTINATIONS, DEVICES, DRAFTS4, DRAFTS6, EARLIER_OWNERS, FLOWS4,
-    FLOWS6, FRAGMENTS4, FRAGMENTS6, FRONTENDS4, FRONTENDS6, HINTS, LINK_ADDRESSES, MEMBERS,
-    NEIGHBOUR_EVENTS, NETWORK, PEERS, POOL_SLOTS, POOLS, REASONS, REPLIES4, REPLIES6,
-    RESERVED_PORTS, SCRATCH, SERVICE_TRAFFIC, SETTINGS, SOURCE_RANGES4, SOURCE_RANGES6, SOURCES,
-    Scratch, TARGETS, TUNNEL_KEYS, TUNNEL_PEERS, UNTRACKED4, UNTRACKED6,
+    BFD_SESSIONS, CLAIMS, CROWDED4, CROWDED6, DESTINATIONS, DEVICES, DRAFTS4, DRAFTS6,
+    EARLIER_OWNERS, FLOWS4, FLOWS6, FRAGMENTS4, FRAGMENTS6, FRONTENDS4, FRONTENDS6, HINTS,
+    LINK_ADDRESSES, MEMBERS, NEIGHBOUR_EVENTS, NETWORK, PEERS, POOL_SLOTS, POOLS, REASONS,
+    REPLIES4, REPLIES6, RESERVED_PORTS, SCRATCH, SERVICE_TRAFFIC, SETTINGS, SOURCE_RANGES4,
+    SOURCE_RANGES6, SOURCES, Scratch, TARGETS, TUNNEL_KEYS, TUNNEL_PEERS, UNTRACKED4, UNTRACKED6,
 };
 
 pub struct KernelTables;

@@ -38,6 +38,7 @@ const VALUES: &[(&str, &str)] = &[
     ("tcp-established-timeout", "3600"),
     ("udp-timeout", "10"),
     ("udp-stream-timeout", "60"),
+    ("slot-history", "3600"),
     ("cleanup-on-exit", "true"),
     ("heartbeat-interval", "200"),
     ("heartbeat-misses", "5"),

@@ -33,8 +33,14 @@ mount -o remount,bind,ro $root
 exec capsh --chroot=$root --no-new-privs --drop=$drop --shell=/usr/bin/millrace -- \"$@\"";
 
 /// Mount points, which a runtime creates.
-const MOUNTED: [&str; 5] =
-    ["proc", "sys", "host/sys/fs/cgroup", "etc/millrace", "var/lib/millrace"];
+const MOUNTED: [&str; 6] = [
+    "proc",
+    "sys",
+    "host/sys/fs/cgroup",
+    "etc/millrace",
+    "etc/millrace-tunnel",
+    "var/lib/millrace",
+];
 
 /// The DaemonSet's only container.
 pub struct Specification {
@@ -58,7 +64,14 @@ impl Specification {
         let mut mounts: Vec<&str> = texts(&container["volumeMounts"], "/mountPath")?;
         mounts.sort_unstable();
         ensure!(
-            mounts == ["/etc/millrace", "/host/sys/fs/cgroup", "/sys/fs/bpf", "/var/lib/millrace"],
+            mounts
+                == [
+                    "/etc/millrace",
+                    "/etc/millrace-tunnel",
+                    "/host/sys/fs/cgroup",
+                    "/sys/fs/bpf",
+                    "/var/lib/millrace"
+                ],
             "it has other mounts: {mounts:?}"
         );
         let capability = |name: &str| format!("CAP_{name}").parse().map_err(anyhow::Error::from);
