@@ -19,7 +19,7 @@ impl Bird {
         let file = |suffix: &str| topology.directory().join(format!("{}.{suffix}", host.name()));
         let (path, socket) = (file("conf"), file("ctl"));
         fs::write(&path, configuration)?;
-        let mut command = host.command("bird");
+        let mut command = host.urgent("bird");
         command.args(["-f", "-c"]).arg(path).arg("-s").arg(&socket);
         let process = host.spawn(&mut command)?;
         let waited = wait_until("bird runs", SOON, || socket.exists());

@@ -38,7 +38,7 @@ impl Frr {
     fn start_daemon(&mut self, daemon: &str, configuration: &str) -> Result<()> {
         let file = |suffix: &str| self.file(&format!("{daemon}.{suffix}"));
         fs::write(file("conf"), configuration)?;
-        let mut command = self.host.command(format!("/usr/lib/frr/{daemon}"));
+        let mut command = self.host.urgent(format!("/usr/lib/frr/{daemon}"));
         command.arg("-f").arg(file("conf")).arg("-i").arg(file("pid"));
         command.args(["-A", "127.0.0.1", "--log", "stdout"]);
         command.arg("--vty_socket").arg(&self.directory);

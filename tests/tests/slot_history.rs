@@ -1,0 +1,175 @@
+//! Connections that a router moves to another node after their Service's backends have changed.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use tests::agent::Agent;
+use tests::topology::{Echo, Host, SOON, Topology, wait_until};
+
+const KEY: &str = "5f4dcc3b5aa765d61d8327deb882cf99";
+const FRONTEND: &str = "203.0.113.11:9000";
+const OLD: &str = "10.244.3.10";
+const NEW: &str = "10.244.4.10";
+const CONNECTIONS: usize = 40;
+
+/// client - router - entry: the router sends the Service's address here first
+///                 \ old - pod: the only backend at first
+///                 \ new - pod: another backend later; then the router sends the address here
+struct Network {
+    client: Host,
+    router: Host,
+    agents: [Agent; 3],
+    manifests: PathBuf,
+    _echos: [Echo; 2],
+    _topology: Topology,
+}
+
+impl Network {
+    fn new(history: &str) -> Result<Self> {
+        let topology = Topology::new("slot-history")?;
+        let client = topology.host("client")?;
+        let router = topology.router("router")?;
+        let nodes = ["entry", "old", "new"].map(|name| topology.router(name));
+        let [entry, old, new] = nodes;
+        let nodes = [entry?, old?, new?];
+        for (host, number) in [&client].into_iter().chain(&nodes).zip(1..) {
+            let device = if number == 1 { "eth0" } else { "ext0" };
+            let near = router.port(&format!("port{number}"));
+            let near = near.address(&format!("10.7.{number}.1/24")).wire();
+            let far = host.port(device).address(&format!("10.7.{number}.2/24")).wire();
+            topology.link(far, near.gro(true))?;
+            host.default_routes(&[&format!("10.7.{number}.1")])?;
+        }
+        router.route("203.0.113.0/24", "10.7.2.2")?;
+        let [_, old, new] = &nodes;
+        let pods = [old.pod("pod-old", &[OLD])?, new.pod("pod-new", &[NEW])?];
+        let echos = [
+            pods[0].tcp_echo(&format!("{OLD}:9000"), "old")?,
+            pods[1].tcp_echo(&format!("{NEW}:9000"), "new")?,
+        ];
+        let manifests = topology.directory().join("manifests.yaml");
+        write(&manifests, &[(OLD, "old")])?;
+        let key_file = topology.directory().join("key");
+        fs::write(&key_file, KEY)?;
+        let key_file = key_file.to_str().context("a path in UTF-8")?;
+        let agent = |host: &Host| {
+            let pins = topology.warm_pins(host.name());
+            let more = ["--node-name", host.name(), "--tunnel-key-file", key_file];
+            let more: Vec<&str> = more.into_iter().chain(["--slot-history", history]).collect();
+            Agent::start(host, &pins, &manifests, "ext0", &more)
+        };
+        let agents = [agent(&nodes[0])?, agent(old)?, agent(new)?];
+        // Nodes ask only those whose replies to probes say that they understand questions.
+        let knows_others = || {
+            let metrics = new.curl("http://127.0.0.1:10249/metrics").unwrap_or_default();
+            metrics.contains("millrace_tunnel_nodes{state=\"decapsulates\"} 2\n")
+        };
+        wait_until("the nodes have replied to probes", SOON, knows_others)?;
+        let (_echos, _topology) = (echos, topology);
+        Ok(Self { client, router, agents, manifests, _echos, _topology })
+    }
+
+    /// Adds the other backend on all nodes.
+    fn add_backend(&self) -> Result<()> {
+        write(&self.manifests, &[(OLD, "old"), (NEW, "new")])?;
+        let is_known = |agent: &Agent| {
+            agent.get(&["backends"]).is_ok_and(|rows| rows.contains(OLD) && rows.contains(NEW))
+        };
+        let are_known = || self.agents.iter().all(is_known);
+        wait_until("all nodes have both backends", SOON, are_known)
+    }
+
+    fn counters(&self) -> String {
+        let of = |agent: &Agent| agent.get(&["counters"]).unwrap_or_default();
+        self.agents.iter().map(of).collect::<Vec<_>>().join("\n")
+    }
+}
+
+fn write(path: &Path, endpoints: &[(&str, &str)]) -> Result<()> {
+    let mut text = String::new();
+    for (name, number) in ["entry", "old", "new"].iter().zip(2..) {
+        text += &format!(
+            "apiVersion: v1\nkind: Node\nmetadata: {{name: {name}}}\n\
+             status: {{addresses: [{{type: InternalIP, address: 10.7.{number}.2}}]}}\n---\n"
+        );
+    }
+    text += "
+apiVersion: v1
+kind: Service
+metadata: {name: web, annotations: {millrace.io/forwarding: gue}}
+spec:
+  type: LoadBalancer
+  clusterIP: 10.96.0.11
+  ports: [{name: echo, port: 9000}]
+status: {loadBalancer: {ingress: [{ip: 203.0.113.11}]}}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-4, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{name: echo, port: 9000}]
+endpoints:
+";
+    for (address, node) in endpoints {
+        text += &format!("- {{addresses: [{address}], nodeName: {node}}}\n");
+    }
+    // Written whole: the agents see no half of it.
+    let new = path.with_extension("new");
+    fs::write(&new, text)?;
+    Ok(fs::rename(new, path)?)
+}
+
+/// Sends a line; returns the name of the server that replied.
+fn ask(stream: &mut TcpStream) -> Result<String> {
+    stream.write_all(b"hello\n")?;
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line)?;
+    Ok(line.split(' ').next().unwrap_or_default().to_owned())
+}
+
+/// How many connections survive, and how often an earlier owner recognised one.
+fn survivors(history: &str) -> Result<(usize, u64)> {
+    let network = Network::new(history)?;
+    let mut connections = Vec::new();
+    for _ in 0..CONNECTIONS {
+        let mut stream = network.client.tcp_connect(FRONTEND)?;
+        ensure!(ask(&mut stream)? == "old", "{}", network.counters());
+        connections.push(stream);
+    }
+    network.add_backend()?;
+    network.router.ip("route replace 203.0.113.0/24 via 10.7.4.2")?;
+    let mut alive = 0;
+    for stream in &mut connections {
+        // Twice: the second packet takes the way that the first has found.
+        let served = [ask(stream).unwrap_or_default(), ask(stream).unwrap_or_default()];
+        alive += usize::from(served == ["old", "old"]);
+    }
+    // New connections are spread over both.
+    let mut seen = [false; 2];
+    wait_until("both backends serve", SOON, || {
+        let served = network.client.tcp_connect(FRONTEND).and_then(|mut stream| ask(&mut stream));
+        seen[0] |= matches!(served.as_deref(), Ok("old"));
+        seen[1] |= matches!(served.as_deref(), Ok("new"));
+        seen == [true; 2]
+    })?;
+    Ok((alive, network.agents[1].counted("recognized")?))
+}
+
+#[test]
+fn connections_survive_the_move_to_a_node_that_asks_earlier_owners() -> Result<()> {
+    let (alive, recognized) = survivors("86400")?;
+    assert_eq!(alive, CONNECTIONS);
+    assert!(recognized > 0);
+    Ok(())
+}
+
+#[test]
+fn without_history_those_of_changed_slots_are_reset() -> Result<()> {
+    let (alive, recognized) = survivors("0")?;
+    assert!((1..CONNECTIONS).contains(&alive), "{alive} of {CONNECTIONS}");
+    assert_eq!(recognized, 0);
+    Ok(())
+}
