@@ -259,7 +259,7 @@ impl Announcers {
         let chain =
             format!("{{ type filter hook {hook} device \"port{port}\" priority 0; policy drop; }}");
         self.switch.run(["nft", "add", "table", "netdev", "lost"])?;
-        self.switch.run(["nft", "add", "chain", "netdev", "lost", "all", &chain])?;
+        self.switch.run(["nft", "add", "chain", "netdev", "lost", "frames", &chain])?;
         Ok(())
     }
 
