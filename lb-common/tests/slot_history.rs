@@ -9,15 +9,13 @@
 use std::collections::HashMap;
 
 use lb_common::hash::{mix, scale};
-use lb_common::layout::{EarlierOwners, HISTORY_DEPTH};
+use lb_common::layout::{EarlierOwners, FlowKind, HISTORY_DEPTH};
 use lb_common::maglev;
 use lb_common::slot_history::SlotHistory;
 
 const MINUTE: u32 = 60;
 const HOUR: u32 = 60 * MINUTE;
 const DAY: u32 = 24 * HOUR;
-/// How many earlier owners are asked for a connection (`datapath::stages::earlier`).
-const MOST_ASKED: usize = 3;
 
 /// How a router distributes connections when its next hops change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -307,7 +305,7 @@ impl World {
         let askable: Vec<u32> = (0..HISTORY_DEPTH)
             .filter(|&n| until[n] >= since && self.backends.contains_key(&backends[n]))
             .map(|n| backends[n])
-            .take(MOST_ASKED)
+            .take(FlowKind::MOST_ASKED.into())
             .collect();
         match askable.iter().position(|backend| *backend == connection.backend) {
             Some(position) => {

@@ -106,13 +106,13 @@ fn xdp_action_of(verdict: Verdict, mut packet: XdpPacket) -> u32 {
             tables::count(Reason::Unwritable);
             xdp_action::XDP_DROP
         }
-        // With a constant index the kernel turns the tail call into a direct jump. New flows use
-        // these.
         // Marked or not: it must not be lost.
         Verdict::Yield => {
             packet.defer();
             xdp_action::XDP_PASS
         }
+        // With a constant index the kernel turns the tail call into a direct jump. New flows use
+        // these.
         Verdict::Next(Stage::Open) => xdp_go_on(packet, Stage::Open),
         Verdict::Next(Stage::Begin) => xdp_go_on(packet, Stage::Begin),
         Verdict::Next(next) => xdp_go_on(packet, next),

@@ -33,7 +33,7 @@ pub fn arrive<F: Outer, P: Packet, T: FamilyTables<F>>(
         return Verdict::Pass;
     }
     if !receiver::is_here(packet, tables) {
-        // Claims are noted whoever they are told.
+        // Claims are noted whatever the frame's receiver is.
         if F::is_neighbours(header) && neighbour::is_here(packet) {
             return Verdict::Next(Stage::Neighbour);
         }
