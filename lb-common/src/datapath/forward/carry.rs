@@ -39,8 +39,7 @@ pub fn carry_followed<F: PacketFamily, T: FamilyTables<F>>(
         Err(reason) => return Carried::Failed(reason),
     };
     let Some(draft) = tables.draft() else { return Carried::Failed(Reason::CorruptTable) };
-    let backend = (draft.decision.backend_index, draft.decision.backend_generation);
-    match judge(tables, segment, (found.state(), found.track()), backend) {
+    match judge(tables, segment, (found.state(), found.track()), &draft.decision) {
         Judgement::GoesOn => {}
         Judgement::Anew => {
             found.release();

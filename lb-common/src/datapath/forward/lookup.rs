@@ -9,7 +9,7 @@ use crate::datapath::carried::Decision;
 use crate::datapath::tables::FamilyTables;
 use crate::datapath::wire::parse::{PacketFamily, Segment};
 use crate::hash::{FlowHash, ReplyHash};
-use crate::layout::{Backend, Direction, Flow, FlowKind, FlowState, Reason};
+use crate::layout::{Backend, Direction, Flow, FlowKind, FlowState, Reason, TunnelKey};
 
 /// A flow that was found, and its decision for the packet.
 pub type FlowOf<'a, F> = Found<'a, F, Decision<F>>;
@@ -89,9 +89,7 @@ pub fn follow_request<'a, F: PacketFamily, T: FamilyTables<F>>(
         requested(flow, segment)
     })?;
     let Some(found) = living(tables, found) else { return Ok(Known::Nothing { alone }) };
-    let decision = &found.record;
-    let backend = (decision.backend_index, decision.backend_generation);
-    match judge(tables, segment, (found.state(), found.track()), backend) {
+    match judge(tables, segment, (found.state(), found.track()), &found.record) {
         Judgement::GoesOn => {}
         Judgement::Anew => {
             found.release();
@@ -341,24 +339,32 @@ pub(super) enum Judgement {
     Gone,
 }
 
-/// Judges a client's packet by its flow's state, track and backend.
+/// Judges a client's packet by its flow's state and track, and by the backend of its decision.
 #[inline(always)]
 pub(super) fn judge<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
     segment: &Segment<F>,
     (state, track): (FlowState, u32),
-    (backend_index, backend_generation): (u32, u16),
+    decision: &Decision<F>,
 ) -> Judgement {
     let opens = segment.opens();
     if opens && track::may_begin_anew(state, track, segment.headers.protocol, &segment.signal) {
         return Judgement::Anew;
     }
-    let backend: Option<Backend<F::Address>> = tables.backend(backend_index);
-    let backend = backend.filter(|b| b.protocol != 0 && b.generation as u16 == backend_generation);
+    let generation = decision.backend_generation;
+    let backend: Option<Backend<F::Address>> = tables.backend(decision.backend_index);
+    let backend = backend.filter(|b| b.protocol != 0 && b.generation as u16 == generation);
     match backend {
         // Datagrams move to another backend at once; connections may continue to a draining one.
         Some(backend) if segment.headers.is_datagram() && backend.is_draining() => Judgement::Anew,
         Some(_) => Judgement::GoesOn,
+        // The connection may be that of an earlier owner of the slot, whose node was asked through
+        // this backend's: the current owner's node can ask again.
+        None if decision.kind.has(FlowKind::TUNNELLED)
+            && tables.tunnel_key(TunnelKey::Current) != 0 =>
+        {
+            Judgement::Anew
+        }
         None if !segment.headers.is_datagram() && !opens => Judgement::Gone,
         None => Judgement::Anew,
     }

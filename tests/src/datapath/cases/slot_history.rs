@@ -132,6 +132,22 @@ pub fn what_nobody_knows_reaches_the_backend_here(c: &mut Conversation, at: &End
     assert_eq!(c.flows().states(), [FlowState::PickedUp; 2]);
 }
 
+/// This node forwarded a connection to the current owner's node, which has redirected it. Its own
+/// backend there goes, and the connection's continues.
+pub fn a_connection_goes_to_the_next_owner_of_its_slot(c: &mut Conversation, at: &Ends) {
+    history(c, at, &[(0, false)]);
+    let request = at.to_web(40000);
+    let sent = |packet: &Packet, backend| question(at, packet, &request, backend, 0);
+    c.forward(&request.ack()).leaves_by(INSIDE, &sent(&request.ack(), 0));
+    c.set(&owned_by(at, 1, &[(1, false)]));
+    c.forward(&request.ack()).leaves_by(INSIDE, &sent(&request.ack(), 1));
+    // Without any owner nobody can be asked.
+    c.set(&at.web(0).forwarding(Forwarding::Gue));
+    let more = request.ack().ack_number(5);
+    let reset = more.reversed().rst().seq(5).ack_number(0).window(0).ttl(64).id(0);
+    c.forward(&more).is_answered_by(&reset, Reason::NoBackend);
+}
+
 pub fn every_earlier_owner_is_asked_once_in_order(c: &mut Conversation, at: &Ends) {
     // One of the five is on this node, which knows its own connections; at most three are asked.
     history(c, at, &[(0, false), (1, false), (2, true), (3, false), (4, false), (5, true)]);
