@@ -11,8 +11,8 @@ use crate::{ebpf, etcd, packages};
 /// matters.
 pub fn demo(arguments: &[String]) -> Result<()> {
     packages::ensure()?;
-    let programs = build("demo", "dev")?;
-    become_root_command(&programs.join("demo"), arguments, &programs.join("millrace"))
+    let (demo, agent) = build("demo", "dev", "dev")?;
+    become_root_command(&demo, arguments, &agent)
 }
 
 /// Runs a benchmark of packets, or with the first argument `control` of the control plane, with `api` of the embedded
@@ -37,10 +37,15 @@ pub fn bench(arguments: &[String]) -> Result<()> {
         _ => ("bench", arguments),
     };
     // A quick run only shows that everything works. It shares the build of the tests, which saves
-    // minutes on a new machine. The cost of a packet in the kernel does not depend on the profile.
-    let is_quick = arguments.iter().any(|argument| argument == "--quick");
-    let programs = build(program, if is_quick { "dev" } else { "release" })?;
-    become_root_command(&programs.join(program), arguments, &programs.join("millrace"))
+    // minutes on a new machine. The cost of a packet in the kernel does not depend on the profile;
+    // that of a request in the proxy does, so the proxy is built as for the image.
+    let profiles = match program {
+        _ if arguments.iter().any(|argument| argument == "--quick") => ("dev", "dev"),
+        "ingress" => ("release", "image"),
+        _ => ("release", "release"),
+    };
+    let (program, agent) = build(program, profiles.0, profiles.1)?;
+    become_root_command(&program, arguments, &agent)
 }
 
 /// Needs neither root nor the agent.
@@ -58,18 +63,34 @@ fn bench_api(arguments: &[String]) -> Result<()> {
     run(&mut command)
 }
 
-/// Builds the BPF objects, the agent and one program of `tests`. Returns their directory.
-fn build(program: &str, profile: &str) -> Result<PathBuf> {
+/// Builds the BPF objects, and one program of `tests` and the agent with a profile each. Returns the paths of both.
+fn build(program: &str, profile: &str, of_agent: &str) -> Result<(PathBuf, PathBuf)> {
     ebpf::build(&ebpf::Options::default())?;
+    if profile == of_agent {
+        compile(profile, &[program, "millrace"])?;
+    } else {
+        compile(profile, &[program])?;
+        compile(of_agent, &["millrace"])?;
+    }
+    Ok((compiled(profile, program), compiled(of_agent, "millrace")))
+}
+
+fn compile(profile: &str, programs: &[&str]) -> Result<()> {
     let mut command = cargo();
-    command.args(["build", "--package", "lb-userspace", "--package", "tests"]).args([
-        "--bin",
-        "millrace",
-        "--bin",
-        program,
+    // Always both packages: their dependencies then have the same features.
+    command.args([
+        "build",
+        "--package",
+        "lb-userspace",
+        "--package",
+        "tests",
         "--profile",
         profile,
     ]);
-    run(&mut command)?;
-    Ok(target().join(if profile == "dev" { "debug" } else { profile }))
+    command.args(programs.iter().flat_map(|program| ["--bin", program]));
+    run(&mut command)
+}
+
+fn compiled(profile: &str, program: &str) -> PathBuf {
+    target().join(if profile == "dev" { "debug" } else { profile }).join(program)
 }
