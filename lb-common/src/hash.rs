@@ -126,6 +126,12 @@ impl ReplyHash {
         [self.0 as u32 & mask, (self.0 >> 24) as u32 & mask]
     }
 
+    /// The preferred entry of the first bucket: read first, and used if it is free.
+    #[inline(always)]
+    pub fn preferred_entry(self) -> usize {
+        (self.0 >> 57) as usize & 0b111
+    }
+
     /// An arbitrary one of the sixteen entries of both buckets.
     #[inline(always)]
     pub fn any_entry(self) -> u32 {

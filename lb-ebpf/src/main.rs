@@ -115,6 +115,7 @@ fn xdp_action_of(verdict: Verdict, mut packet: XdpPacket) -> u32 {
         // these.
         Verdict::Next(Stage::Open) => xdp_go_on(packet, Stage::Open),
         Verdict::Next(Stage::Begin) => xdp_go_on(packet, Stage::Begin),
+        Verdict::Next(Stage::Snat) => xdp_go_on(packet, Stage::Snat),
         Verdict::Next(next) => xdp_go_on(packet, next),
     }
 }
@@ -260,6 +261,7 @@ fn tc_action_of<const STAGE: bool>(verdict: Verdict, packet: TcPacket<STAGE>) ->
         // As in XDP.
         Verdict::Next(Stage::Open) => tc_go_on(packet, Stage::Open),
         Verdict::Next(Stage::Begin) => tc_go_on(packet, Stage::Begin),
+        Verdict::Next(Stage::Snat) => tc_go_on(packet, Stage::Snat),
         Verdict::Next(next) => tc_go_on(packet, next),
     }
 }

@@ -12,6 +12,7 @@
 //!   is the only one. A CPU that adds an entry searches again afterwards, and removes it if another
 //!   CPU has added an equal one meanwhile.
 
+use crate::atomic::AtomicLong;
 use crate::branchless::{choose, is_zero, larger};
 use crate::family::Family;
 use crate::hash::ReplyHash;
@@ -56,8 +57,25 @@ impl Entry {
 /// The location of the flow whose replies have this hash, if there is one.
 #[inline(always)]
 pub fn find<F: Family, T: FlowTables<F>>(tables: &T, hash: ReplyHash) -> Option<Location> {
-    let found = first(tables, hash);
+    let mut found = Entry(0);
+    if let Some(bucket) = preferred_bucket(tables, hash) {
+        found = Entry(bucket.entries[hash.preferred_entry()].load());
+    }
+    // Most flows have their preferred entry.
+    if found.fits(hash) == 0 {
+        found = first(tables, hash);
+    }
     (found.0 != 0).then(|| found.location())
+}
+
+/// The bucket of a hash in which entries are stored first.
+#[inline(always)]
+fn preferred_bucket<F: Family, T: FlowTables<F>>(
+    tables: &T,
+    hash: ReplyHash,
+) -> Option<&ReplyBucket> {
+    let [first, _] = hash.buckets(tables.settings().reply_mask);
+    tables.reply_bucket(first)
 }
 
 /// 1 if there is no entry with this hash, else 0. The flow of an entry may be gone.
@@ -92,9 +110,11 @@ pub fn insert<F: Family, T: FlowTables<F>>(
     let (Some(one), Some(other)) = (tables.reply_bucket(first), tables.reply_bucket(second)) else {
         return false;
     };
-    let number = entry_to_take(one, other, hash);
-    let bucket = if number & REPLY_BUCKET_ENTRIES == 0 { one } else { other };
-    let slot = &bucket.entries[number & (REPLY_BUCKET_ENTRIES - 1)];
+    let mut number = entry_to_take(one, other, hash);
+    if number & ARBITRARY != 0 {
+        number = abandoned_entry(tables, (one, other), number, now);
+    }
+    let slot = entry_of((one, other), number);
     let old = Entry(slot.load());
     if old.0 != 0 && is_alive(tables, old, now) {
         return false;
@@ -115,22 +135,61 @@ pub fn insert<F: Family, T: FlowTables<F>>(
 }
 
 /// The number, over both buckets, of the entry to take: one with this fingerprint, because there
-/// must not be two; else a free one; else any, whose flow may be gone.
+/// must not be two; else a free one, preferably the preferred entry, then one of the first bucket;
+/// else any, marked as [`ARBITRARY`].
 #[inline(always)]
 fn entry_to_take(one: &ReplyBucket, other: &ReplyBucket, hash: ReplyHash) -> usize {
     const FITS: u32 = 9;
     const FREE: u32 = 8;
+    const LAST: u64 = 2 * REPLY_BUCKET_ENTRIES as u64 - 1;
+    let preferred = hash.preferred_entry() as u64;
     let mut best = u64::from(hash.any_entry());
     for (bucket, first) in [(one, 0), (other, REPLY_BUCKET_ENTRIES as u64)] {
         for (number, slot) in bucket.entries.iter().enumerate() {
             let entry = Entry(slot.load());
             let rank = entry.fits(hash) << FITS | is_zero(entry.0 >> 1) << FREE;
+            // The lower its distance from the preferred entry, the better.
+            let distance = first | number as u64 ^ preferred;
             // An entry that neither matches nor is free does not replace the arbitrary one.
-            let candidate = (rank | first | number as u64) as i64;
+            let candidate = (rank | LAST - distance) as i64;
             best = choose(is_zero(rank), best, larger(best as i64, candidate) as u64);
         }
     }
-    best as usize & (2 * REPLY_BUCKET_ENTRIES - 1)
+    let arbitrary = is_zero(best >> FREE) * ARBITRARY as u64;
+    ((LAST - (best & LAST)) ^ preferred | arbitrary) as usize
+}
+
+/// Marks the number of an entry that neither has the fingerprint nor is free.
+const ARBITRARY: usize = 2 * REPLY_BUCKET_ENTRIES;
+
+/// How many entries are examined if none is free.
+const EXAMINED: usize = 4;
+
+/// One of the next entries whose flow is gone; an entry of a flow stays behind when that is replaced.
+#[inline(always)]
+fn abandoned_entry<F: Family, T: FlowTables<F>>(
+    tables: &T,
+    buckets: (&ReplyBucket, &ReplyBucket),
+    first: usize,
+    now: Ticks,
+) -> usize {
+    let mut found = first as u64;
+    for number in first..first + EXAMINED {
+        let location = Entry(entry_of(buckets, number).load()).location();
+        let Some(bucket) = tables.flow_bucket(location.bucket() & tables.flow_mask()) else {
+            continue;
+        };
+        let gone = table::is_gone(bucket, location, tables.settings(), now);
+        found = choose(gone, number as u64, found);
+    }
+    found as usize
+}
+
+/// The entry with a number over both buckets.
+#[inline(always)]
+fn entry_of<'a>((one, other): (&'a ReplyBucket, &'a ReplyBucket), number: usize) -> &'a AtomicLong {
+    let bucket = if number & REPLY_BUCKET_ENTRIES == 0 { one } else { other };
+    &bucket.entries[number & (REPLY_BUCKET_ENTRIES - 1)]
 }
 
 #[inline(always)]

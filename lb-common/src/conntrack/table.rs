@@ -3,8 +3,9 @@
 use super::entry::Word;
 use super::hops::Hops;
 use super::state;
-use super::timeout::{is_expired, rank};
+use super::timeout::{has_expired, is_expired, rank};
 use super::track::{self, Signal, Tracked};
+use crate::branchless::is_zero;
 use crate::family::Family;
 use crate::hash::FlowHash;
 use crate::layout::{
@@ -229,6 +230,21 @@ pub fn is_alive<F: Family>(
     word.generation() == location.generation()
         && !word.is_free()
         && !is_expired(tag, word, settings, now)
+}
+
+/// 1 if the flow at a stored location is not live, else 0. Without branches, like
+/// [`rank`](super::timeout::rank).
+#[inline(always)]
+pub fn is_gone<F: Family>(
+    bucket: &FlowBucket<F>,
+    location: Location,
+    settings: &Settings,
+    now: Ticks,
+) -> u64 {
+    let (tag, word) = tag_of(bucket, location.entry_number());
+    let same = is_zero(u64::from(word.generation() ^ location.generation()));
+    let free = is_zero(u64::from(word.state_number() ^ FlowState::Free as u32));
+    1 - same * (1 - free) * (1 - has_expired(tag, word, settings, now))
 }
 
 /// The eviction rank of the flow at a stored location; 0 or less if it is protected or gone.

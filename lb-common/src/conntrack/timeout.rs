@@ -13,6 +13,7 @@
 //! fill the table.
 
 use super::entry::Word;
+use crate::branchless::opaque;
 use crate::layout::{FlowState, FlowTag, Settings, Ticks};
 
 pub use crate::layout::Timeouts;
@@ -78,13 +79,28 @@ pub fn is_expired(tag: &FlowTag, word: Word, settings: &Settings, now: Ticks) ->
 /// would follow every combination of them over the entries.
 #[inline(always)]
 pub fn rank(tag: &FlowTag, word: Word, settings: &Settings, now: Ticks) -> i64 {
-    use crate::branchless::opaque;
-
-    let state = word.state_number() as usize;
-    let idle = i64::from(now.0.wrapping_add(TOLERANCE).wrapping_sub(tag.seen.load()));
-    let limit = i64::from(settings.limits[state]) + i64::from(TOLERANCE);
-    // The sign, in all bits: set if the limit is less than the idle time.
-    let expired = opaque(limit.wrapping_sub(idle) as u64 as i64 as u64) as i64 >> 63;
-    let rank = RANKS[state];
+    let idle = idle(tag, now);
+    // The sign, in all bits.
+    let expired = opaque(beyond(idle, word, settings)) as i64 >> 63;
+    let rank = RANKS[word.state_number() as usize];
     rank + (idle >> (rank & LASTING)) + (expired & EXPIRED)
+}
+
+/// 1 if a flow has been idle for longer than its state allows, else 0.
+#[inline(always)]
+pub fn has_expired(tag: &FlowTag, word: Word, settings: &Settings, now: Ticks) -> u64 {
+    opaque(beyond(idle(tag, now), word, settings)) >> 63
+}
+
+/// For how long a flow has been idle, plus the tolerance.
+#[inline(always)]
+fn idle(tag: &FlowTag, now: Ticks) -> i64 {
+    i64::from(now.0.wrapping_add(TOLERANCE).wrapping_sub(tag.seen.load()))
+}
+
+/// A negative number if the idle time is beyond the limit of the state.
+#[inline(always)]
+fn beyond(idle: i64, word: Word, settings: &Settings) -> u64 {
+    let limit = i64::from(settings.limits[word.state_number() as usize]) + i64::from(TOLERANCE);
+    limit.wrapping_sub(idle) as u64
 }

@@ -7,7 +7,7 @@ use crate::datapath::tables::{FamilyTables, Tables};
 use crate::datapath::verdict::{Rejection, Verdict, drop_for};
 use crate::datapath::wire::link;
 use crate::datapath::wire::packet::Packet;
-use crate::datapath::wire::parse::{Headers, PacketFamily};
+use crate::datapath::wire::parse::PacketFamily;
 use crate::header::{Ethernet, NetworkHeader};
 use crate::layout::{Device, Direction, Reason};
 
@@ -23,10 +23,18 @@ pub struct Out {
     source: [u8; 6],
 }
 
-/// The length of a packet on the wire from its IP header on.
+/// The length of a packet on the wire from its IP header on, which is at `network`.
 #[inline(always)]
-pub fn network_length<P: Packet>(packet: &P, headers: Headers) -> u32 {
-    packet.wire_length().saturating_sub(headers.network as u32)
+pub fn network_length<F: PacketFamily, P: Packet>(packet: &P, network: usize) -> u32 {
+    packet.wire_length(claimed_length::<F, P>(packet, network)).saturating_sub(network as u32)
+}
+
+/// The length of a packet according to its header at `network`; more than any packet has, if there is
+/// none.
+#[inline(always)]
+pub fn claimed_length<F: PacketFamily, P: Packet>(packet: &P, network: usize) -> u32 {
+    let header = packet.header::<F::Header>(network);
+    header.map_or(u32::MAX, |header| network as u32 + header.length())
 }
 
 /// Finds the packet's next hop: stored in its flow, or by a route lookup.

@@ -262,7 +262,7 @@ fn next_hop<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
         to: decision.destination.address,
         from: decision.source.address,
         protocol: headers.protocol,
-        length: next_hop::network_length(packet, headers),
+        length: next_hop::network_length::<F, P>(packet, headers.network),
     };
     next_hop::find(packet, tables, hops, decision.direction, &query)
 }

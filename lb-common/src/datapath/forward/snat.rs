@@ -198,12 +198,16 @@ fn store<F: PacketFamily, T: FamilyTables<F>>(
             return false;
         }
     }
-    claim.write(flow, draft.track);
     // Without an SNAT port, and in its client's buckets, it is found by its replies anyway.
-    if draft.crowded == 0 && !flow.kind.has(FlowKind::SNAT) {
-        return true;
+    let is_indexed = draft.crowded != 0 || flow.kind.has(FlowKind::SNAT);
+    // Before the record is written: the exchange in the index would wait until that is in the cache.
+    // Until the flow is published, its entry in the index leads to none.
+    if is_indexed && !reply_index::insert(tables, replies_of(tables, flow), claim.at, tables.now())
+    {
+        return false;
     }
-    reply_index::insert(tables, replies_of(tables, flow), claim.at, tables.now())
+    claim.write(flow, draft.track);
+    true
 }
 
 /// The order in which a flow tries ports.

@@ -96,7 +96,7 @@ fn aim<F: Outer, P: Packet, T: FamilyTables<F>>(
         to: backend.node,
         from: F::Address::default(),
         protocol: if in_udp { protocol::UDP } else { F::IN_IP },
-        length: packet.wire_length().saturating_sub(network as u32) + overhead,
+        length: next_hop::network_length::<F, P>(packet, network) + overhead,
     };
     let hops = if encapsulation.tracked != 0 {
         let bucket = tables.flow_bucket(encapsulation.location.bucket());
@@ -121,7 +121,8 @@ fn aim<F: Outer, P: Packet, T: FamilyTables<F>>(
     tunnel.key = key;
     tunnel.asked = encapsulation.kind.asked();
     let Encapsulation { service_port, backend_index, .. } = *encapsulation;
-    tables.count_packet(service_port, backend_index, Direction::Forward, packet.length());
+    let bytes = packet.length_if(next_hop::claimed_length::<F, P>(packet, network));
+    tables.count_packet(service_port, backend_index, Direction::Forward, bytes);
     Ok(())
 }
 

@@ -214,7 +214,7 @@ fn masquerade<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
         return Ok(None);
     }
     draft.epoch = tables.network_epoch();
-    let length = packet.wire_length().saturating_sub(network as u32);
+    let length = next_hop::network_length::<F, P>(packet, network);
     let query: Query<F> = Query {
         to: backend.address,
         from: connection.client,

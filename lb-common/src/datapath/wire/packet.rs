@@ -38,12 +38,12 @@ pub trait Packet: Sized {
         0
     }
 
-    /// The length of a packet on the wire. Segments are assumed to have the smallest headers: one
-    /// that fits is never reported as too big.
+    /// The length of a packet on the wire, whose headers claim this length. Segments are assumed to
+    /// have the smallest headers: one that fits is never reported as too big.
     #[inline(always)]
-    fn wire_length(&self) -> u32 {
+    fn wire_length(&self, claimed: u32) -> u32 {
         match self.segment() {
-            0 => self.length(),
+            0 => self.length_if(claimed),
             segment => segment + if self.is_raw() { 0 } else { 14 } + 20 + 20,
         }
     }
@@ -122,7 +122,7 @@ pub trait Packet: Sized {
     /// Like `length`, for a packet whose headers claim this length. If that many bytes can be viewed, they are the
     /// whole packet, and a hook need not call a helper.
     #[inline(always)]
-    fn length_if(&self, _said: u32) -> u32 {
+    fn length_if(&self, _claimed: u32) -> u32 {
         self.length()
     }
 
