@@ -12,18 +12,18 @@ use lb_common::layout::capacity::{
     AFFINITIES as MAX_AFFINITIES, ANNOUNCED as MAX_ANNOUNCED, BACKENDS as MAX_BACKENDS,
     BFD_SESSIONS as MAX_BFD_SESSIONS, CONNECTED as MAX_CONNECTED, DEVICES as MAX_DEVICES,
     EARLIER_OWNERS as MAX_EARLIER_OWNERS, EVENTS as EVENT_BYTES, FLOW_BUCKETS,
-    FRAGMENTS as MAX_FRAGMENTS, FRONTENDS as MAX_FRONTENDS, MEMBERS as MAX_MEMBERS,
-    PEERS as MAX_PEERS, POOL_SLOTS as MAX_SLOTS, POOLS as MAX_POOLS, RESERVED_PORT_WORDS,
-    SERVICE_PORTS as MAX_SERVICE_PORTS, SOURCE_RANGES as MAX_SOURCE_RANGES, TARGETS as MAX_TARGETS,
-    UNCONNECTED as MAX_UNCONNECTED, UNTRACKED as MAX_UNTRACKED,
+    FRAGMENTS as MAX_FRAGMENTS, FRONTEND_CACHE as MAX_FRONTEND_CACHE, FRONTENDS as MAX_FRONTENDS,
+    MEMBERS as MAX_MEMBERS, PEERS as MAX_PEERS, POOL_SLOTS as MAX_SLOTS, POOLS as MAX_POOLS,
+    RESERVED_PORT_WORDS, SERVICE_PORTS as MAX_SERVICE_PORTS, SOURCE_RANGES as MAX_SOURCE_RANGES,
+    TARGETS as MAX_TARGETS, UNCONNECTED as MAX_UNCONNECTED, UNTRACKED as MAX_UNTRACKED,
 };
 use lb_common::layout::{
-    Affinity, AffinityKey, Announced, AnnouncedAddress, Backend, BfdHeard, BfdSession, BufferSum,
-    Claim, DESTINATION_WORDS, Device, EarlierOwners, Event, FlowBucket, Fragment, FragmentKey,
-    Frontend, FrontendKey, Hints, Host, Identity, LinkAddresses, Listener, Member, NeighbourEvent,
-    NetworkEpoch, Peer, Pool, PoolSlot, Reason, ReplyBucket, ReplyKey, SOURCE_WORDS,
-    ServicePortName, Settings, SlotPair, SocketEnd, SocketFlow, SourceRange, Traffic, TunnelKey,
-    TunnelTarget, Untracked,
+    Affinity, AffinityKey, Announced, AnnouncedAddress, Backend, BackendHop, BfdHeard, BfdSession,
+    BufferSum, CacheEntry, Claim, DESTINATION_WORDS, Device, DeviceCacheEntry, EarlierOwners,
+    Event, FlowBucket, Fragment, FragmentKey, Frontend, FrontendKey, Hints, Host, Identity,
+    LinkAddresses, Listener, Member, NeighbourEvent, NetworkEpoch, Peer, Pool, PoolSlot, Reason,
+    ReplyBucket, ReplyKey, SOURCE_WORDS, ServicePortName, Settings, SlotPair, SocketEnd,
+    SocketFlow, SourceRange, Traffic, TunnelKey, TunnelTarget, Untracked,
 };
 
 /// The agent maps these into its address space and writes them without system calls. Their memory
@@ -49,6 +49,20 @@ pub static FRONTENDS6: HashMap<FrontendKey<V6>, Frontend, { MAX_FRONTENDS as usi
     HashMap::new();
 
 #[btf_map]
+pub static FRONTEND_CACHE4: Array<
+    CacheEntry<FrontendKey<V4>, Frontend>,
+    { MAX_FRONTEND_CACHE as usize },
+    SHARED,
+> = Array::new();
+
+#[btf_map]
+pub static FRONTEND_CACHE6: Array<
+    CacheEntry<FrontendKey<V6>, Frontend>,
+    { MAX_FRONTEND_CACHE as usize },
+    SHARED,
+> = Array::new();
+
+#[btf_map]
 pub static POOLS: Array<Pool, { MAX_POOLS as usize }, SHARED> = Array::new();
 
 #[btf_map]
@@ -59,6 +73,10 @@ pub static BACKENDS4: Array<Backend<Address4>, { MAX_BACKENDS as usize }, SHARED
 
 #[btf_map]
 pub static BACKENDS6: Array<Backend<Address6>, { MAX_BACKENDS as usize }, SHARED> = Array::new();
+
+/// Both address families use one index space.
+#[btf_map]
+pub static BACKEND_HOPS: Array<BackendHop, { MAX_BACKENDS as usize }, SHARED> = Array::new();
 
 #[btf_map]
 pub static FLOWS4: Array<FlowBucket<V4>, { FLOW_BUCKETS as usize }, SHARED> = Array::new();
@@ -131,6 +149,10 @@ pub static FRAGMENTS6: LruHashMap<FragmentKey<V6>, Fragment, { MAX_FRAGMENTS as 
 
 #[btf_map]
 pub static DEVICES: HashMap<u32, Device, { MAX_DEVICES as usize }, ON_DEMAND> = HashMap::new();
+
+#[btf_map]
+pub static DEVICE_CACHE: Array<DeviceCacheEntry, { DeviceCacheEntry::COUNT as usize }, SHARED> =
+    Array::new();
 
 #[btf_map]
 pub static LINK_ADDRESSES: Array<u64, { LinkAddresses::WORDS as usize }, SHARED> = Array::new();

@@ -12,22 +12,24 @@ use lb_common::datapath::{
 };
 use lb_common::family::{Address4, Address6, V4, V6};
 use lb_common::layout::{
-    Affinity, AffinityKey, Announced, AnnouncedAddress, Backend, BfdSession, Bitmap, Claimant,
-    Device, FlowBucket, Fragment, FragmentKey, Frontend, FrontendKey, HISTORY_DEPTH, Hints, Member,
-    NeighbourEvent, Peer, Pool, PoolSlot, Reason, ReplyBucket, ReplyKey, SERVICE_PORT_BITS,
-    Settings, SourceRange, Ticks, Traffic, TunnelKey, TunnelPeer, TunnelTarget, Untracked,
+    Affinity, AffinityKey, Announced, AnnouncedAddress, Backend, BackendHop, BfdSession, Bitmap,
+    Claimant, Device, DeviceCacheEntry, FlowBucket, Fragment, FragmentKey, Frontend, FrontendKey,
+    HISTORY_DEPTH, Hints, Member, NeighbourEvent, NetworkEpoch, Peer, Pool, PoolSlot, Reason,
+    ReplyBucket, ReplyKey, SERVICE_PORT_BITS, Settings, SourceRange, Ticks, Traffic, TunnelKey,
+    TunnelPeer, TunnelTarget, Untracked,
 };
 
 use crate::clock;
 use crate::events;
 use crate::functions;
 use crate::maps::{
-    AFFINITIES4, AFFINITIES6, ANNOUNCED, BACKEND_TRAFFIC, BACKENDS4, BACKENDS6, BFD_HEARD,
-    BFD_SESSIONS, CLAIMS, CROWDED4, CROWDED6, DESTINATIONS, DEVICES, DRAFTS4, DRAFTS6,
-    EARLIER_OWNERS, FLOWS4, FLOWS6, FRAGMENTS4, FRAGMENTS6, FRONTENDS4, FRONTENDS6, HINTS,
-    LINK_ADDRESSES, MEMBERS, NEIGHBOUR_EVENTS, NETWORK, PEERS, POOL_SLOTS, POOLS, REASONS,
-    REPLIES4, REPLIES6, RESERVED_PORTS, SCRATCH, SERVICE_TRAFFIC, SETTINGS, SOURCE_RANGES4,
-    SOURCE_RANGES6, SOURCES, Scratch, TARGETS, TUNNEL_KEYS, TUNNEL_PEERS, UNTRACKED4, UNTRACKED6,
+    AFFINITIES4, AFFINITIES6, ANNOUNCED, BACKEND_HOPS, BACKEND_TRAFFIC, BACKENDS4, BACKENDS6,
+    BFD_HEARD, BFD_SESSIONS, CLAIMS, CROWDED4, CROWDED6, DESTINATIONS, DEVICE_CACHE, DEVICES,
+    DRAFTS4, DRAFTS6, EARLIER_OWNERS, FLOWS4, FLOWS6, FRAGMENTS4, FRAGMENTS6, FRONTEND_CACHE4,
+    FRONTEND_CACHE6, FRONTENDS4, FRONTENDS6, HINTS, LINK_ADDRESSES, MEMBERS, NEIGHBOUR_EVENTS,
+    NETWORK, PEERS, POOL_SLOTS, POOLS, REASONS, REPLIES4, REPLIES6, RESERVED_PORTS, SCRATCH,
+    SERVICE_TRAFFIC, SETTINGS, SOURCE_RANGES4, SOURCE_RANGES6, SOURCES, Scratch, TARGETS,
+    TUNNEL_KEYS, TUNNEL_PEERS, UNTRACKED4, UNTRACKED6,
 };
 
 pub struct KernelTables;
@@ -87,6 +89,11 @@ impl PoolTables for KernelTables {
 impl NetworkTables for KernelTables {
     #[inline(always)]
     fn device(&self, index: u32) -> Option<Device> {
+        // Nearly every interface is in the cache: no call.
+        let cached = DEVICE_CACHE.get(DeviceCacheEntry::index(index));
+        if let Some(device) = cached.and_then(|entry| entry.read(&index.into())) {
+            return Some(device);
+        }
         // SAFETY: elements of this map are allocated on demand, and freed only after this program
         // has ended.
         unsafe { DEVICES.get(index).copied() }
@@ -104,6 +111,20 @@ impl NetworkTables for KernelTables {
         NETWORK
             .get_ptr(0)
             .map_or(0, |network| unsafe { (&raw const (*network).epoch).read_volatile() })
+    }
+
+    #[inline(always)]
+    fn shares_hops(&self) -> bool {
+        // SAFETY: as above.
+        let flags = NETWORK
+            .get_ptr(0)
+            .map_or(0, |network| unsafe { (&raw const (*network).flags).read_volatile() });
+        flags & NetworkEpoch::SHARED != 0
+    }
+
+    #[inline(always)]
+    fn backend_hop(&self, backend: u32) -> Option<&BackendHop> {
+        BACKEND_HOPS.get(backend)
     }
 
     #[inline(always)]
@@ -302,8 +323,8 @@ fn with<const N: usize>(
 /// The tables of both families. A macro, because statics cannot be selected by type.
 macro_rules! family_tables {
     (
-        $family:ty, $address:ty, $frontends:ident, $backends:ident, $flows:ident, $mask:ident,
-        $replies:ident, $crowded:ident, $untracked:ident, $hints:literal, $drafts:ident, $functions:ident,
+        $family:ty, $address:ty, $frontends:ident, $frontend_cache:ident, $backends:ident,
+        $flows:ident, $mask:ident, $replies:ident, $crowded:ident, $untracked:ident, $hints:literal, $drafts:ident, $functions:ident,
         $affinities:ident, $ranges:ident, $fragments:ident
     ) => {
         impl FlowTables<$family> for KernelTables {
@@ -343,6 +364,11 @@ macro_rules! family_tables {
 
             #[inline(always)]
             fn frontend(&self, key: &FrontendKey<$family>) -> Option<Frontend> {
+                // Most frontends are in the cache: no call.
+                let cached = $frontend_cache.get(key.cache_index());
+                if let Some(frontend) = cached.and_then(|entry| entry.read(key)) {
+                    return Some(frontend);
+                }
                 // SAFETY: the entry may be replaced while it is copied, because a preallocated map
                 // reuses elements at once. Whatever is read is a valid `Frontend`; a mixture of two
                 // is detected by the entries to which it refers.
@@ -428,6 +454,7 @@ family_tables!(
     V4,
     Address4,
     FRONTENDS4,
+    FRONTEND_CACHE4,
     BACKENDS4,
     FLOWS4,
     flow_mask4,
@@ -445,6 +472,7 @@ family_tables!(
     V6,
     Address6,
     FRONTENDS6,
+    FRONTEND_CACHE6,
     BACKENDS6,
     FLOWS6,
     flow_mask6,

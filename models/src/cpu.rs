@@ -18,10 +18,10 @@ use lb_common::hash::FlowHash;
 use lb_common::header::protocol::TCP;
 use lb_common::host::{self, Entry, Exit, Frame, HoldsScratch, PacketScratch, Routes};
 use lb_common::layout::{
-    Affinity, AffinityKey, Announced, AnnouncedAddress, Backend, BfdSession, Device, Direction,
-    Flow, FlowBucket, FlowState, Fragment, FragmentKey, Frontend, FrontendKey, FrontendKind, Hints,
-    Member, NeighbourEvent, Peer, Pool, PoolSlot, Reason, ReplyBucket, ReplyKey, Settings, Ticks,
-    TunnelKey, TunnelTarget, Untracked,
+    Affinity, AffinityKey, Announced, AnnouncedAddress, Backend, BackendHop, BfdSession, Device,
+    Direction, Flow, FlowBucket, FlowState, Fragment, FragmentKey, Frontend, FrontendKey,
+    FrontendKind, Hints, Member, NeighbourEvent, Peer, Pool, PoolSlot, Reason, ReplyBucket,
+    ReplyKey, Settings, Ticks, TunnelKey, TunnelTarget, Untracked,
 };
 
 const NODE: [u8; 4] = [10, 0, 0, 1];
@@ -238,6 +238,14 @@ impl NetworkTables for Cpu {
 
     fn network_epoch(&self) -> u32 {
         self.epoch.get()
+    }
+
+    fn shares_hops(&self) -> bool {
+        false
+    }
+
+    fn backend_hop(&self, _: u32) -> Option<&BackendHop> {
+        None
     }
 
     fn is_peer(&self, _: Peer) -> bool {

@@ -103,6 +103,7 @@ fn contents_of_a_new_world() -> Result<BTreeMap<&'static str, Vec<Entry>>> {
 
 /// Packets and Services that write to every map except `NOT_MET`.
 fn meet_every_table(c: &mut Conversation, at: &Ends) {
+    c.share_hops(true);
     let ranges = ["198.51.100.0/24", "2001:db8:51::/48"];
     let range = if at.is_v6() { ranges[1] } else { ranges[0] };
     let web = at.web(1).load_balancer(&at.load_balancer(443));

@@ -59,6 +59,8 @@ impl Write for Watched {
     }
 
     fn next_epoch(&mut self) {}
+
+    fn share_hops(&mut self, _: bool) {}
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -281,6 +281,31 @@ fn the_epoch_changes_after_every_relevant_change() -> Result<()> {
     })
 }
 
+#[test]
+fn next_hops_are_shared_until_a_rule_or_route_decides_by_more_than_the_destination() -> Result<()> {
+    for command in [
+        "rule add from 192.0.2.7 table 100",
+        "route add 203.0.113.0/24 nexthop via 192.0.2.2 nexthop via 192.0.2.3",
+        "route add 2001:db8:1::/48 nexthop via 2001:db8::2 nexthop via 2001:db8::3",
+        "route add default nexthop via 192.0.2.2 nexthop via 192.0.2.3",
+    ] {
+        let wire = Wire::new()?;
+        wire.follow(serving("ext0", ""), async |network| {
+            assert!(network.shares_hops(), "before: ip {command}");
+            let mut events = network.follow();
+            wire.ip(&[command])?;
+            let is_it = |event| (event == Event::SharedHops(false)).then_some(());
+            expect(&mut events, command, is_it).await
+        })?;
+        // Also for an agent that starts now.
+        wire.follow(serving("ext0", ""), async |network| {
+            assert!(!network.shares_hops(), "after: ip {command}");
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+
 /// Waits longer than a burst is held back, so that later events are not merged with earlier ones.
 /// Many short waits, because the watch runs on the same thread.
 async fn let_it_be_reported() {

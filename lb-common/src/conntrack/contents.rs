@@ -83,6 +83,14 @@ impl<F: Family> FlowBucket<F> {
         datagrams.map(move |(_, entry)| now.since(Ticks(entry.track.load())))
     }
 
+    /// Makes every free entry a flow that no new flow may replace, for tests. No packet finds it.
+    pub fn fill(&self, now: Ticks) {
+        for (number, tag) in self.tags.iter().enumerate().filter(|(_, tag)| tag.is_free()) {
+            tag.seen.store(now.0);
+            tag.word.store(Word((number as u32) << 5).with_state(FlowState::Established as u32).0);
+        }
+    }
+
     /// Makes all flows in the bucket older by a number of ticks, for tests.
     pub fn grow_older(&self, ticks: u32) {
         for (tag, entry) in self.tags.iter().zip(&self.entries) {

@@ -3,9 +3,9 @@
 use crate::conntrack::{Environment, FlowTables};
 use crate::family::Family;
 use crate::layout::{
-    Affinity, AffinityKey, Announced, AnnouncedAddress, Backend, BfdSession, Device, Direction,
-    Fragment, FragmentKey, Frontend, FrontendKey, Hints, Member, NeighbourEvent, Peer, Pool,
-    PoolSlot, Reason, ReplyKey, TunnelKey, TunnelTarget, Untracked,
+    Affinity, AffinityKey, Announced, AnnouncedAddress, Backend, BackendHop, BfdSession, Device,
+    Direction, Fragment, FragmentKey, Frontend, FrontendKey, Hints, Member, NeighbourEvent, Peer,
+    Pool, PoolSlot, Reason, ReplyKey, TunnelKey, TunnelTarget, Untracked,
 };
 
 use super::carried::{Draft, Encapsulation};
@@ -32,6 +32,10 @@ pub trait NetworkTables {
     fn link_address(&self, index: u32) -> u64;
     /// Changes with every change of the network.
     fn network_epoch(&self) -> u32;
+    /// Whether next hops depend on the destination only.
+    fn shares_hops(&self) -> bool;
+    /// The next hop of new flows to a backend.
+    fn backend_hop(&self, backend: u32) -> Option<&BackendHop>;
     /// Whether an address belongs to a node of the cluster.
     fn is_peer(&self, peer: Peer) -> bool;
     /// Whether a node has shown that it takes packets out of tunnels.

@@ -20,11 +20,11 @@ use crate::datapath::{
 };
 use crate::family::{Family, V4, V6};
 use crate::layout::{
-    Affinity, AffinityKey, Announced, AnnouncedAddress, Backend, BfdHeard, BfdSession, Bitmap,
-    Claim, Claimant, DESTINATION_WORDS, Device, EarlierOwners, FlowBucket, Fragment, FragmentKey,
-    Frontend, FrontendKey, Hints, Member, NO_BACKEND, NeighbourEvent, Peer, Pool, PoolSlot, Reason,
-    ReplyBucket, ReplyKey, SOURCE_WORDS, Settings, Ticks, Traffic, TunnelKey, TunnelPeer,
-    TunnelTarget, Untracked, capacity,
+    Affinity, AffinityKey, Announced, AnnouncedAddress, Backend, BackendHop, BfdHeard, BfdSession,
+    Bitmap, Claim, Claimant, DESTINATION_WORDS, Device, EarlierOwners, FlowBucket, Fragment,
+    FragmentKey, Frontend, FrontendKey, Hints, Member, NO_BACKEND, NeighbourEvent, Peer, Pool,
+    PoolSlot, Reason, ReplyBucket, ReplyKey, SOURCE_WORDS, Settings, Ticks, Traffic, TunnelKey,
+    TunnelPeer, TunnelTarget, Untracked, capacity,
 };
 
 pub use frame::{Exit, Frame, Routes};
@@ -77,6 +77,9 @@ where
     verdict
 }
 
+/// Tests have no backends with higher indexes.
+const BACKEND_HOPS: usize = 64;
+
 /// All tables of the data plane, on the heap.
 pub struct HostTables {
     pub settings: Settings,
@@ -94,6 +97,9 @@ pub struct HostTables {
     /// By index: [`LinkAddresses`](crate::layout::LinkAddresses).
     pub link_addresses: HashMap<u32, u64>,
     pub epoch: Cell<u32>,
+    /// See [`NetworkTables::shares_hops`].
+    pub shares_hops: bool,
+    backend_hops: Vec<BackendHop>,
     /// By service port.
     pub source_ranges: HashMap<u32, Vec<IpNet>>,
     pub allowance: Cell<Allowance>,
@@ -169,6 +175,8 @@ impl HostTables {
             devices: HashMap::new(),
             link_addresses: HashMap::new(),
             epoch: Cell::new(1),
+            shares_hops: false,
+            backend_hops: (0..BACKEND_HOPS).map(|_| BackendHop::default()).collect(),
             source_ranges: HashMap::new(),
             allowance: Cell::default(),
             since_boot: Cell::new(1),
@@ -277,6 +285,14 @@ impl NetworkTables for HostTables {
 
     fn network_epoch(&self) -> u32 {
         self.epoch.get()
+    }
+
+    fn shares_hops(&self) -> bool {
+        self.shares_hops
+    }
+
+    fn backend_hop(&self, backend: u32) -> Option<&BackendHop> {
+        self.backend_hops.get(backend as usize)
     }
 
     fn is_peer(&self, peer: Peer) -> bool {

@@ -1,5 +1,6 @@
 //! Network interfaces, and the epoch of the network.
 
+use super::cache::CacheEntry;
 use crate::family::{Address4, Address6};
 
 /// An interface through which packets are sent.
@@ -25,14 +26,33 @@ impl Device {
     pub const TRANSMIT: u8 = 2;
 }
 
-/// The network epoch.
+/// An interface in the cache, by its index.
+pub type DeviceCacheEntry = CacheEntry<u64, Device>;
+
+impl DeviceCacheEntry {
+    pub const COUNT: u32 = 1 << 10;
+
+    /// The position of an interface.
+    #[inline(always)]
+    pub fn index(device: u32) -> u32 {
+        device % Self::COUNT
+    }
+}
+
+/// What programs know about the network as a whole.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NetworkEpoch {
     /// Changes with every change of a route, neighbour, address or link: next hops that were
     /// resolved in an earlier epoch are invalid.
     pub epoch: u32,
-    pub reserved: u32,
+    /// [`NetworkEpoch::SHARED`].
+    pub flags: u32,
+}
+
+impl NetworkEpoch {
+    /// Next hops depend on the destination only: packets of all clients to a backend have the same one.
+    pub const SHARED: u32 = 1;
 }
 
 /// The link-layer addresses whose frames this machine receives on an interface, in one array of
@@ -70,3 +90,6 @@ const _: () = {
     assert!(size_of::<Device>() == 32);
     assert!(size_of::<NetworkEpoch>() == 8);
 };
+
+#[cfg(not(feature = "model"))]
+const _: () = assert!(size_of::<DeviceCacheEntry>() == 48);

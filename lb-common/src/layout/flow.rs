@@ -96,6 +96,18 @@ pub struct NextHops {
     pub seals: [AtomicWord; 2],
 }
 
+/// The next hop to a backend, for new flows.
+#[repr(C)]
+#[derive(Debug, Default)]
+pub struct BackendHop {
+    /// As in [`NextHops`].
+    pub hop: AtomicLong,
+    /// A checksum over the other fields, the network epoch and the backend's generation.
+    pub seal: AtomicWord,
+    /// When it was resolved, in [`super::Ticks`].
+    pub since: AtomicWord,
+}
+
 /// How many flows share a bucket. Their tags fill one cache line.
 pub const BUCKET_ENTRIES: usize = 8;
 
@@ -203,6 +215,7 @@ const _: () = {
     use crate::family::{V4, V6};
     use core::mem::offset_of;
     assert!(size_of::<FlowTag>() == 8);
+    assert!(size_of::<BackendHop>() == 16);
     assert!(size_of::<Flow<V4>>() == 36);
     assert!(offset_of!(Flow<V4>, client_port) == 16);
     assert!(offset_of!(Flow<V4>, service_port) == 24);

@@ -1,6 +1,9 @@
 //! Frontends.
 
-use crate::family::{Family, V4, V6};
+use super::cache::CacheEntry;
+use super::capacity::FRONTEND_CACHE;
+use crate::family::{Address, Family, V4, V6};
+use crate::hash::mix;
 
 /// The address and port that a client connects to. NodePorts are stored under the unspecified
 /// address. The entry of an address with port 0 and protocol 0 describes the address itself: it
@@ -19,6 +22,15 @@ impl<F: Family> FrontendKey<F> {
     #[inline(always)]
     pub fn new(address: F::Address, port: u16, protocol: u8) -> Self {
         Self { address, port, protocol, reserved: 0, padding: F::Padding::default() }
+    }
+
+    /// Its position in the cache.
+    #[inline(always)]
+    pub fn cache_index(&self) -> u32 {
+        const BITS: u32 = FRONTEND_CACHE.trailing_zeros();
+        let [first, second] = self.address.words();
+        let end = u64::from(self.port) << 40 | u64::from(self.protocol) << 32;
+        (mix(first ^ second ^ end) >> (64 - BITS)) as u32
     }
 }
 
@@ -156,4 +168,10 @@ const _: () = {
     assert!(offset_of!(FrontendKey<V6>, port) == 16);
     assert!(size_of::<Frontend>() == 24);
     assert!(offset_of!(Frontend, kind) == 16);
+};
+
+#[cfg(not(feature = "model"))]
+const _: () = {
+    assert!(size_of::<CacheEntry<FrontendKey<V4>, Frontend>>() == 40);
+    assert!(size_of::<CacheEntry<FrontendKey<V6>, Frontend>>() == 56);
 };

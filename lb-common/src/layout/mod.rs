@@ -13,6 +13,7 @@ mod backend;
 mod bfd;
 mod bitmap;
 mod buffer_sum;
+mod cache;
 mod counters;
 mod device;
 mod earlier;
@@ -37,12 +38,14 @@ pub use backend::{Backend, NO_BACKEND};
 pub use bfd::{BfdHeard, BfdSession};
 pub use bitmap::{Bitmap, DESTINATION_WORDS, SOURCE_WORDS};
 pub use buffer_sum::{BUFFER_OF_CONTEXT, BufferSum};
+pub use cache::{CacheEntry, KeyValue};
 pub use counters::{Reason, Traffic};
-pub use device::{Device, LinkAddresses, NetworkEpoch};
+pub use device::{Device, DeviceCacheEntry, LinkAddresses, NetworkEpoch};
 pub use earlier::{EarlierOwners, HISTORY_DEPTH, PoolSlot};
 pub use event::{Ending, Event, Listener};
 pub use flow::{
-    BUCKET_ENTRIES, Direction, Flow, FlowBucket, FlowEntry, FlowKind, FlowState, FlowTag, NextHops,
+    BUCKET_ENTRIES, BackendHop, Direction, Flow, FlowBucket, FlowEntry, FlowKind, FlowState,
+    FlowTag, NextHops,
 };
 pub use fragment::{Fragment, FragmentKey};
 pub use frontend::{Forwarding, Frontend, FrontendKey, FrontendKind};
@@ -64,6 +67,8 @@ pub const SCHEMA: u32 = 5;
 pub mod capacity {
     /// Four for each service port.
     pub const FRONTENDS: u32 = 1 << 18;
+    /// Of these, packets read without a call; per family.
+    pub const FRONTEND_CACHE: u32 = 1 << 14;
     pub const SERVICE_PORTS: u32 = 1 << 16;
     pub const POOLS: u32 = 1 << 17;
     /// For each of `BACKENDS` the slots that its tables take, with a reserve. An even number,
@@ -119,10 +124,13 @@ pub mod map {
         PARAMETERS
         FRONTENDS4
         FRONTENDS6
+        FRONTEND_CACHE4
+        FRONTEND_CACHE6
         POOLS
         POOL_SLOTS
         BACKENDS4
         BACKENDS6
+        BACKEND_HOPS
         FLOWS4
         FLOWS6
         REPLIES4
@@ -140,6 +148,7 @@ pub mod map {
         FRAGMENTS4
         FRAGMENTS6
         DEVICES
+        DEVICE_CACHE
         LINK_ADDRESSES
         NETWORK
         PEERS

@@ -335,6 +335,7 @@ async fn start<'a>(
     }
     let tables = data_plane.tables()?;
     let planner = if data_plane.adopted() {
+        tables.fill_cache()?;
         Planner::adopting(tables.snapshot()?, sizes.room())
     } else {
         Planner::with_room(sizes.room())
@@ -412,7 +413,7 @@ async fn start<'a>(
     tokio::spawn(reporter.serve(serve::report_address(pins.path())?));
     // Includes removed interfaces that an earlier agent wrote.
     let mut devices: BTreeMap<u32, Option<network::Device>> =
-        tables.devices().map(|index| (index, None)).collect();
+        tables.devices().into_iter().map(|index| (index, None)).collect();
     devices.extend(network.devices().iter().map(|(&index, device)| (index, Some(device.clone()))));
     let tables = WithSockets::new(tables, pins)?;
     let mut agent = Agent::new(&options.node_name, planner, tables, outlets)
@@ -427,6 +428,7 @@ async fn start<'a>(
         }
     }
     agent.note_devices(devices);
+    agent.share_hops(network.shares_hops());
     agent.program_changes(Affected::All, Some(network.node_addresses().clone()));
 
     let links = attach_processes(pins, &mut data_plane, options.cgroup.as_deref())?;

@@ -44,19 +44,22 @@ use lb_common::family::{Address, Family};
 use lb_common::layout::{
     Affinity, AffinityKey, Announced, AnnouncedAddress, Backend, BfdHeard, BfdSession, BufferSum,
     Claim, Device, EarlierOwners, Fragment, FragmentKey, Frontend, FrontendKey, Host, Identity,
-    Listener, Member, NetworkEpoch, Peer, Pool, PoolSlot, ReplyKey, ServicePortName, Settings,
-    SlotPair, SocketFlow, SourceRange, Traffic, TunnelTarget, Untracked,
+    KeyValue, Listener, Member, NetworkEpoch, Peer, Pool, PoolSlot, ReplyKey, ServicePortName,
+    Settings, SlotPair, SocketFlow, SourceRange, Traffic, TunnelTarget, Untracked,
 };
 
 layouts! {
     Announced, AnnouncedAddress, BfdHeard, BfdSession, BufferSum, Claim,
-    u32, Frontend, Affinity, Listener, Member, Device, Fragment, Identity, NetworkEpoch, Peer, Pool,
+    u32, u64, Frontend, Affinity, Listener, Member, Device, Fragment, Identity, NetworkEpoch, Peer, Pool,
     EarlierOwners, PoolSlot, ServicePortName, Settings, SlotPair, TunnelTarget, Traffic, Host,
 }
 
 family_layouts! {
     FrontendKey, AffinityKey, FragmentKey, ReplyKey, SourceRange, SocketFlow, Untracked,
 }
+
+// SAFETY: see `Plain`; the assertions beside `Slot` cover its uses.
+unsafe impl<K: Layout, V: Layout> Layout for KeyValue<K, V> {}
 
 // SAFETY: see `Plain`.
 unsafe impl<A: Address> Layout for Backend<A> {}

@@ -81,7 +81,9 @@ impl Sizes {
             // One for each scope.
             map::POOLS => Some(2 * service_ports),
             map::POOL_SLOTS => Some(pool_slots / 2),
-            map::BACKENDS4 | map::BACKENDS6 | map::BACKEND_TRAFFIC => Some(backends),
+            map::BACKENDS4 | map::BACKENDS6 | map::BACKEND_HOPS | map::BACKEND_TRAFFIC => {
+                Some(backends)
+            }
             map::MEMBERS => Some(members(backends)),
             map::SOURCE_RANGES4 | map::SOURCE_RANGES6 => Some(service_ports),
             _ => None,

@@ -7,7 +7,7 @@ use nix::errno::Errno;
 use nix::libc;
 use nix::sys::socket::SockProtocol;
 
-use super::message::{default_route, notice};
+use super::message::{default_route, is_selective_route, is_selective_rule, notice};
 use super::netdev::{self, Netdev};
 use super::snapshot::{DefaultRoute, Snapshot};
 use super::socket::Socket;
@@ -33,23 +33,59 @@ pub async fn read_everything(netdev: Option<Netdev>) -> Result<Snapshot> {
     for notice in netdev::read(netdev).await? {
         snapshot.apply(notice);
     }
-    snapshot.default_routes = read_default_routes().await?;
+    Routes::read().await?.put_into(&mut snapshot);
+    snapshot.selective_rules = are_rules_selective().await;
     Ok(snapshot)
 }
 
-pub async fn read_default_routes() -> Result<Vec<DefaultRoute>> {
-    let mut routes = Vec::new();
+/// What matters of all routes.
+pub struct Routes {
+    default: Vec<DefaultRoute>,
+    /// Whether one decides by more than the destination.
+    selective: bool,
+}
+
+impl Routes {
+    pub async fn read() -> Result<Self> {
+        let mut routes = Self { default: Vec::new(), selective: false };
+        for family in [libc::AF_INET, libc::AF_INET6] {
+            // `struct rtmsg`: all tables.
+            let mut body = [0; 12];
+            body[0] = family as u8;
+            let take = |message: &Message<'_>| {
+                let (default, selective) =
+                    (default_route(message.body), is_selective_route(message.body));
+                (default.is_some() || selective).then_some((default, selective))
+            };
+            let found = dump(SockProtocol::NetlinkRoute, libc::RTM_GETROUTE, &body, take).await?;
+            routes.selective |= found.iter().any(|(_, selective)| *selective);
+            // A kernel without IPv6 would return the IPv4 routes again.
+            let v6 = family == libc::AF_INET6;
+            let default = found.into_iter().filter_map(|(default, _)| default);
+            routes.default.extend(default.filter(|route| route.v6 == v6));
+        }
+        Ok(routes)
+    }
+
+    pub fn put_into(self, snapshot: &mut Snapshot) {
+        snapshot.default_routes = self.default;
+        snapshot.selective_routes = self.selective;
+    }
+}
+
+/// Whether a rule decides by more than the destination, or the rules cannot be read.
+async fn are_rules_selective() -> bool {
     for family in [libc::AF_INET, libc::AF_INET6] {
-        // `struct rtmsg`: all tables.
+        // `struct fib_rule_hdr`
         let mut body = [0; 12];
         body[0] = family as u8;
-        let take = |message: &Message<'_>| default_route(message.body);
-        let found = dump(SockProtocol::NetlinkRoute, libc::RTM_GETROUTE, &body, take).await?;
-        // A kernel without IPv6 would return the IPv4 routes again.
-        let v6 = family == libc::AF_INET6;
-        routes.extend(found.into_iter().filter(|route| route.v6 == v6));
+        let take = |message: &Message<'_>| is_selective_rule(message.body).then_some(());
+        match dump(SockProtocol::NetlinkRoute, libc::RTM_GETRULE, &body, take).await {
+            Ok(selective) if selective.is_empty() => {}
+            Ok(_) | Err(_) => return true,
+        }
     }
-    Ok(routes)
+    false
 }
 
 /// Requests a dump; returns the results of `take`.

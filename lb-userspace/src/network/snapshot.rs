@@ -13,6 +13,10 @@ pub struct Snapshot {
     /// In the kernel's order of preference.
     pub addresses: BTreeMap<u32, Vec<Address>>,
     pub default_routes: Vec<DefaultRoute>,
+    /// Whether a route, or a rule, decides by more than the destination: it selects by client, or has
+    /// several next hops. They stay true until all are read again.
+    pub selective_routes: bool,
+    pub selective_rules: bool,
     /// Reachable neighbours. They are kept because only changes of known ones matter.
     neighbours: BTreeMap<(u32, IpAddr), Mac>,
     /// The devices that XDP can redirect packets to.
@@ -159,6 +163,9 @@ pub enum Notice {
     DefaultRoutes,
     /// Another change of routing.
     Routing,
+    /// A route, or a rule, that decides by more than the destination.
+    SelectiveRoute,
+    SelectiveRule,
     /// A neighbour is reachable at this link-layer address.
     Neighbour {
         device: u32,
@@ -216,6 +223,11 @@ impl Snapshot {
         self.links.values().find(|link| link.name == name)
     }
 
+    /// Whether next hops depend on the destination only.
+    pub fn shares_hops(&self) -> bool {
+        !self.selective_routes && !self.selective_rules
+    }
+
     pub fn addresses_of(&self, device: u32) -> &[Address] {
         self.addresses.get(&device).map_or(&[], Vec::as_slice)
     }
@@ -240,6 +252,14 @@ impl Snapshot {
                 Effect { next_hops: true, default_routes: true, ..Effect::default() }
             }
             Notice::Routing => Effect { next_hops: true, ..Effect::default() },
+            Notice::SelectiveRoute => {
+                self.selective_routes = true;
+                Effect { next_hops: true, ..Effect::default() }
+            }
+            Notice::SelectiveRule => {
+                self.selective_rules = true;
+                Effect { next_hops: true, ..Effect::default() }
+            }
             Notice::Neighbour { device, ip, mac } => {
                 // A new neighbour is not yet the next hop of any flow.
                 let before = self.neighbours.insert((device, ip), mac);
@@ -402,5 +422,18 @@ mod tests {
         assert_eq!(snapshot.apply(Notice::Routing), NEXT_HOPS);
         let effect = Effect { default_routes: true, ..NEXT_HOPS };
         assert_eq!(snapshot.apply(Notice::DefaultRoutes), effect);
+    }
+
+    #[test]
+    fn clients_share_next_hops_until_a_route_or_rule_selects_by_client() {
+        for notice in [Notice::SelectiveRoute, Notice::SelectiveRule] {
+            let mut snapshot = Snapshot::default();
+            snapshot.apply(Notice::Routing);
+            assert!(snapshot.shares_hops());
+            assert_eq!(snapshot.apply(notice), NEXT_HOPS);
+            assert!(!snapshot.shares_hops());
+            snapshot.apply(Notice::Routing);
+            assert!(!snapshot.shares_hops(), "it may still be there");
+        }
     }
 }

@@ -16,7 +16,7 @@ use super::attachments::{Attachments, plan_attachments};
 use super::links::{AnnouncingLink, announcing_links};
 use super::notices::Notices;
 use super::pace::Pace;
-use super::requests::read_default_routes;
+use super::requests::Routes;
 use super::selection::{DeviceSelector, Settings};
 use super::snapshot::{Effect, Snapshot};
 use super::socket::is_overrun;
@@ -35,6 +35,8 @@ pub enum Event {
     Devices(BTreeMap<u32, Option<Device>>),
     Attachments(Attachments),
     NodeAddresses(BTreeSet<IpAddr>),
+    /// Whether next hops depend on the destination only.
+    SharedHops(bool),
     /// Next hops must be resolved again.
     Epoch,
 }
@@ -51,6 +53,8 @@ pub struct NetworkWatch {
     notices: Notices,
     snapshot: Snapshot,
     view: View,
+    /// As it was reported last.
+    shares_hops: bool,
     /// For the announcement of addresses, which must not wait for whoever handles the events.
     links: watch::Sender<Vec<AnnouncingLink>>,
 }
@@ -71,7 +75,8 @@ impl NetworkWatch {
         let view = View::of(&snapshot, &settings, &BTreeSet::new());
         view.check(&snapshot, &settings)?;
         let links = watch::Sender::new(announcing_links(&snapshot, &view.attachments));
-        Ok(Self { settings, notices, snapshot, view, links })
+        let shares_hops = snapshot.shares_hops();
+        Ok(Self { settings, notices, snapshot, view, shares_hops, links })
     }
 
     pub fn attachments(&self) -> &Attachments {
@@ -86,6 +91,11 @@ impl NetworkWatch {
     /// The addresses with NodePorts.
     pub fn node_addresses(&self) -> &BTreeSet<IpAddr> {
         &self.view.node_addresses
+    }
+
+    /// Whether next hops depend on the destination only.
+    pub fn shares_hops(&self) -> bool {
+        self.shares_hops
     }
 
     /// The interfaces on which addresses can be announced, and their changes.
@@ -161,9 +171,9 @@ impl NetworkWatch {
 
     /// If they can't be read, everything is read again.
     async fn reread_default_routes(&mut self) -> Effect {
-        match read_default_routes().await {
+        match Routes::read().await {
             Ok(routes) => {
-                self.snapshot.default_routes = routes;
+                routes.put_into(&mut self.snapshot);
                 Effect { facts: true, ..Effect::default() }
             }
             Err(error) => self.begin_anew(io::Error::other(format!("{error:#}"))).await,
@@ -193,6 +203,10 @@ impl NetworkWatch {
             if old.node_addresses != self.view.node_addresses {
                 send(Event::NodeAddresses(self.view.node_addresses.clone()))?;
             }
+        }
+        if self.shares_hops != self.snapshot.shares_hops() {
+            self.shares_hops = !self.shares_hops;
+            send(Event::SharedHops(self.shares_hops))?;
         }
         if effect.next_hops {
             send(Event::Epoch)?;

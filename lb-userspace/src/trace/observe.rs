@@ -13,10 +13,10 @@ use lb_common::datapath::{
 };
 use lb_common::family::{Address, Family, V4, V6};
 use lb_common::layout::{
-    Affinity, AffinityKey, Announced, AnnouncedAddress, BUCKET_ENTRIES, Backend, BfdSession,
-    Device, Flow, FlowBucket, FlowKind, FlowState, Fragment, FragmentKey, Frontend, FrontendKey,
-    Hints, Member, NO_BACKEND, NeighbourEvent, Peer, Pool, PoolSlot, Reason, ReplyBucket, ReplyKey,
-    Settings, Ticks, TunnelKey, TunnelTarget, Untracked,
+    Affinity, AffinityKey, Announced, AnnouncedAddress, BUCKET_ENTRIES, Backend, BackendHop,
+    BfdSession, Device, Flow, FlowBucket, FlowKind, FlowState, Fragment, FragmentKey, Frontend,
+    FrontendKey, Hints, Member, NO_BACKEND, NeighbourEvent, Peer, Pool, PoolSlot, Reason,
+    ReplyBucket, ReplyKey, Settings, Ticks, TunnelKey, TunnelTarget, Untracked,
 };
 
 /// A lookup or an action of the data plane.
@@ -277,6 +277,14 @@ where
 
     fn network_epoch(&self) -> u32 {
         self.tables.network_epoch()
+    }
+
+    fn shares_hops(&self) -> bool {
+        self.tables.shares_hops()
+    }
+
+    fn backend_hop(&self, backend: u32) -> Option<&BackendHop> {
+        self.tables.backend_hop(backend)
     }
 
     fn is_peer(&self, peer: Peer) -> bool {

@@ -21,11 +21,11 @@ use lb_common::datapath::{
 use lb_common::family::{Address4, Address6, Family, V4, V6};
 use lb_common::host::{HoldsScratch, PacketScratch};
 use lb_common::layout::{
-    Affinity, AffinityKey, Announced, AnnouncedAddress, BUCKET_ENTRIES, Backend, BfdSession,
-    Bitmap, Claim, Device, EarlierOwners, Event, FlowBucket, Fragment, FragmentKey, Frontend,
-    FrontendKey, Hints, Identity, Member, NeighbourEvent, NetworkEpoch, Peer, Pool, PoolSlot,
-    REPLY_BUCKET_ENTRIES, Reason, ReplyBucket, ReplyKey, SCHEMA, SERVICE_PORT_BITS, Settings,
-    SlotPair, SourceRange, Ticks, TunnelKey, TunnelPeer, TunnelTarget, Untracked, map,
+    Affinity, AffinityKey, Announced, AnnouncedAddress, BUCKET_ENTRIES, Backend, BackendHop,
+    BfdSession, Bitmap, Claim, Device, EarlierOwners, Event, FlowBucket, Fragment, FragmentKey,
+    Frontend, FrontendKey, Hints, Identity, Member, NeighbourEvent, NetworkEpoch, Peer, Pool,
+    PoolSlot, REPLY_BUCKET_ENTRIES, Reason, ReplyBucket, ReplyKey, SCHEMA, SERVICE_PORT_BITS,
+    Settings, SlotPair, SourceRange, Ticks, TunnelKey, TunnelPeer, TunnelTarget, Untracked, map,
 };
 
 use super::overlay::{Copies, Elements, Entries, Overlaid, found};
@@ -300,6 +300,15 @@ impl NetworkTables for View {
 
     fn network_epoch(&self) -> u32 {
         self.network.get(0).map_or(0, |Plain(network)| network.epoch)
+    }
+
+    /// Routes are looked up, for the story.
+    fn shares_hops(&self) -> bool {
+        false
+    }
+
+    fn backend_hop(&self, _: u32) -> Option<&BackendHop> {
+        None
     }
 
     fn is_peer(&self, peer: Peer) -> bool {

@@ -186,6 +186,11 @@ impl Conversation {
         self.set_exit(to, Some(&exit));
     }
 
+    /// Whether next hops depend on the destination only.
+    pub fn share_hops(&mut self, shared: bool) {
+        self.in_both(|world| world.share_hops(shared));
+    }
+
     /// Removes the route to an address.
     pub fn no_exit(&mut self, to: &str) {
         self.set_exit(to, None);

@@ -277,6 +277,10 @@ impl World for HostWorld {
         self.tables.bfd_heard.borrow().get(&discriminator).copied().unwrap_or_default()
     }
 
+    fn share_hops(&mut self, shared: bool) {
+        self.tables.shares_hops = shared;
+    }
+
     fn next_epoch(&mut self) {
         self.tables.epoch.set(self.tables.epoch.get() + 1);
     }

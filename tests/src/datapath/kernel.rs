@@ -8,13 +8,16 @@ use anyhow::{Context, Result};
 use aya::programs::{TestRun, TestRunOptions};
 use lb_common::family::{Family, V4, V6};
 use lb_common::host::Exit;
+use lb_common::layout;
 use lb_common::layout::{
     Affinity, Announced, AnnouncedAddress, BfdHeard, BfdSession, Claim, FlowBucket, Fragment,
     NeighbourEvent, Peer, Pool, Reason, TunnelKey, capacity, map,
 };
-use lb_userspace::kernel::{DataPlane, HookPoint, Layout, Pins, Plain, Sizes, Tables, TunnelKeys};
+use lb_userspace::kernel::{
+    DataPlane, HookPoint, Layout, Pins, Plain, Sizes, Tables, TunnelKeys, clock,
+};
 use lb_userspace::network::Device;
-use lb_userspace::plan::Step;
+use lb_userspace::plan::{FrontendKey, Step};
 use lb_userspace::trace::routes::KernelRoutes;
 use lb_userspace::trace::story::Names;
 use lb_userspace::trace::{Meeting, Trace, View, trace};
@@ -56,7 +59,10 @@ const KEPT: [&str; 5] =
 
 /// Maps with too many entries to clear them all. Only counters of added service ports and backends
 /// can have changed.
-const LARGE: [&str; 8] = [
+const LARGE: [&str; 11] = [
+    map::FRONTEND_CACHE4,
+    map::FRONTEND_CACHE6,
+    map::BACKEND_HOPS,
     map::POOLS,
     map::POOL_SLOTS,
     map::BACKENDS4,
@@ -158,6 +164,7 @@ impl KernelWorld {
                 vec![
                     (map::BACKENDS4, *index),
                     (map::BACKENDS6, *index),
+                    (map::BACKEND_HOPS, *index),
                     (map::BACKEND_TRAFFIC, *index),
                 ]
             }
@@ -170,7 +177,9 @@ impl KernelWorld {
                 .map(|(slot, _)| (map::POOL_SLOTS, slot / 2))
                 .collect(),
             Step::SwapPool { index, .. } => vec![(map::POOLS, *index)],
-            Step::SetFrontend { value, .. } => vec![(map::SERVICE_TRAFFIC, value.service_port)],
+            Step::SetFrontend { key, value } => {
+                vec![(map::SERVICE_TRAFFIC, value.service_port), cache_entry(key)]
+            }
             Step::SetDestinationBit(bit) => vec![(map::DESTINATIONS, bit.word)],
             Step::SetSourceBit(bit) => vec![(map::SOURCES, bit.word)],
             _ => Vec::new(),
@@ -190,6 +199,14 @@ impl KernelWorld {
     /// Calls a function in the namespace of the devices.
     pub fn enter<T: Send>(&self, function: impl FnOnce() -> Result<T> + Send) -> Result<T> {
         self.surroundings.host.enter(function)
+    }
+
+    /// Fills all free entries of the flow tables with flows that no new flow may replace.
+    pub fn fill_flow_tables(&self) -> Result<()> {
+        let now = clock()?;
+        self.change_all(map::FLOWS4, |bytes| change_bucket::<V4>(bytes, |bucket| bucket.fill(now)));
+        self.change_all(map::FLOWS6, |bytes| change_bucket::<V6>(bytes, |bucket| bucket.fill(now)));
+        Ok(())
     }
 
     /// Runs a program for a packet that has arrived on the first device.
@@ -230,6 +247,21 @@ impl KernelWorld {
             }
         }
         Ok((result.return_value, out))
+    }
+}
+
+/// Where a frontend is cached.
+fn cache_entry(key: &FrontendKey) -> (&'static str, u32) {
+    let FrontendKey { address, port, protocol } = *key;
+    match address {
+        IpAddr::V4(address) => {
+            let key = layout::FrontendKey::<V4>::new(address.into(), port, protocol);
+            (map::FRONTEND_CACHE4, key.cache_index())
+        }
+        IpAddr::V6(address) => {
+            let key = layout::FrontendKey::<V6>::new(address.into(), port, protocol);
+            (map::FRONTEND_CACHE6, key.cache_index())
+        }
     }
 }
 
@@ -344,13 +376,21 @@ impl World for KernelWorld {
         })
     }
 
+    fn share_hops(&mut self, shared: bool) {
+        self.tables.share_hops(shared);
+    }
+
     fn next_epoch(&mut self) {
         self.tables.next_epoch();
     }
 
     fn grow_older(&mut self, ticks: u32) {
-        self.change_all(map::FLOWS4, |bucket| grow_older::<V4>(bucket, ticks));
-        self.change_all(map::FLOWS6, |bucket| grow_older::<V6>(bucket, ticks));
+        self.change_all(map::FLOWS4, |bytes| {
+            change_bucket::<V4>(bytes, |bucket| bucket.grow_older(ticks));
+        });
+        self.change_all(map::FLOWS6, |bytes| {
+            change_bucket::<V6>(bytes, |bucket| bucket.grow_older(ticks));
+        });
         for name in [map::AFFINITIES4, map::AFFINITIES6] {
             self.change_all(name, |affinity| subtract(affinity, offset_of!(Affinity, used), ticks));
         }
@@ -405,15 +445,14 @@ impl KernelWorld {
     }
 }
 
-/// Makes the flows in a bucket older.
-fn grow_older<F: Family>(bytes: &mut [u8], ticks: u32) {
+fn change_bucket<F: Family>(bytes: &mut [u8], change: impl Fn(&FlowBucket<F>)) {
     assert_eq!(bytes.len(), size_of::<FlowBucket<F>>());
     let start = bytes.as_mut_ptr().cast::<FlowBucket<F>>();
     // SAFETY: the slice has the size of a bucket, which consists of plain numbers; accesses are
     // unaligned.
     unsafe {
         let bucket = start.read_unaligned();
-        bucket.grow_older(ticks);
+        change(&bucket);
         start.write_unaligned(bucket);
     }
 }

@@ -14,6 +14,7 @@ pub mod kernel;
 pub mod random;
 pub mod random_kernel;
 pub mod surroundings;
+pub mod tunnel;
 mod worlds;
 
 use std::net::IpAddr;
@@ -96,6 +97,8 @@ pub trait World {
     fn set_bfd_session(&mut self, discriminator: u32, session: &BfdSession);
     /// When its peer was heard last, and how often.
     fn bfd_heard(&self, discriminator: u32) -> BfdHeard;
+    /// Whether next hops depend on the destination only.
+    fn share_hops(&mut self, shared: bool);
     /// Invalidates resolved next hops.
     fn next_epoch(&mut self);
     /// Makes all entries in the tables older.

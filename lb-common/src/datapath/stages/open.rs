@@ -221,9 +221,13 @@ fn masquerade<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
         protocol: connection.protocol,
         length,
     };
-    let device = match next_hop::ask(packet, &query) {
+    let known = known_hop(tables, choice, draft.epoch);
+    let device = match known.map_or_else(|| next_hop::ask(packet, &query), Route::Known) {
         Route::Known(next) => {
             draft.hop = NextHop::to_word(next);
+            if known.is_none() {
+                keep_hop(tables, choice, draft);
+            }
             next.device
         }
         Route::NoNeighbour(device) if packet.resolves() => device,
@@ -235,10 +239,41 @@ fn masquerade<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
         Route::None => return Err(drop_for(tables, Reason::NoRoute)),
     };
     let device = tables.device(device);
+    // Where no route was looked up, nothing else compares the length.
+    if let Some(device) = &device
+        && length > device.mtu
+        && known.is_some()
+    {
+        return Err(refuse::later(packet, tables, Rejection::too_big(device.mtu)));
+    }
     let address = device.map(|device| F::address_of(&device));
     match address {
         Some(address) if address != F::Address::default() => Ok(Some(address)),
         _ => Err(drop_for(tables, Reason::NoSnatPort)),
+    }
+}
+
+/// The next hop to a backend that an earlier flow has resolved.
+#[inline(always)]
+fn known_hop<F: PacketFamily, T: FamilyTables<F>>(
+    tables: &T,
+    choice: &Choice<F>,
+    epoch: u32,
+) -> Option<NextHop> {
+    if !tables.shares_hops() {
+        return None;
+    }
+    let hop = tables.backend_hop(choice.index)?;
+    hop.get(choice.backend.generation, epoch, tables.now()).map(NextHop::from_word)
+}
+
+/// Stores the drafted flow's next hop for other flows to the backend.
+#[inline(always)]
+fn keep_hop<F: PacketFamily, T: FamilyTables<F>>(tables: &T, choice: &Choice<F>, draft: &Draft<F>) {
+    if tables.shares_hops()
+        && let Some(hop) = tables.backend_hop(choice.index)
+    {
+        hop.set(choice.backend.generation, draft.epoch, tables.now(), draft.hop);
     }
 }
 

@@ -154,10 +154,16 @@ impl<T: Write> Agent<T> {
                 self.program_changes(Affected::default(), Some(addresses));
             }
             network::Event::Devices(devices) => self.change_devices(devices),
+            network::Event::SharedHops(shared) => self.share_hops(shared),
             network::Event::Epoch => self.tables.tables_mut().next_epoch(),
             // Handled by the owner of the links.
             network::Event::Attachments(_) => {}
         }
+    }
+
+    /// Whether next hops depend on the destination only.
+    pub fn share_hops(&mut self, shared: bool) {
+        self.tables.tables_mut().share_hops(shared);
     }
 
     fn change_devices(&mut self, changed: BTreeMap<u32, Option<network::Device>>) {

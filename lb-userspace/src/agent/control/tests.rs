@@ -109,6 +109,8 @@ impl Write for Memory {
     fn next_epoch(&mut self) {
         self.0.lock().unwrap().epoch += 1;
     }
+
+    fn share_hops(&mut self, _: bool) {}
 }
 
 impl Memory {

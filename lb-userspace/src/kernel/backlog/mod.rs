@@ -33,6 +33,8 @@ pub trait Write {
     fn set_node_addresses(&mut self, addresses: &BTreeSet<IpAddr>) -> Result<()>;
     /// Invalidates the next hops that flows store.
     fn next_epoch(&mut self);
+    /// Whether next hops depend on the destination only, so that new flows may share them.
+    fn share_hops(&mut self, shared: bool);
 }
 
 impl Write for Tables {
@@ -50,6 +52,10 @@ impl Write for Tables {
 
     fn next_epoch(&mut self) {
         Tables::next_epoch(self);
+    }
+
+    fn share_hops(&mut self, shared: bool) {
+        Tables::share_hops(self, shared);
     }
 }
 

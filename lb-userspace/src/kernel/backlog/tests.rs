@@ -163,6 +163,8 @@ impl Write for Faulty {
     }
 
     fn next_epoch(&mut self) {}
+
+    fn share_hops(&mut self, _: bool) {}
 }
 
 /// Services by number: the number of their frontend, those of their backends, whether they have

@@ -94,6 +94,10 @@ impl<T: Write> Write for WithSockets<T> {
     fn next_epoch(&mut self) {
         self.tables.next_epoch();
     }
+
+    fn share_hops(&mut self, shared: bool) {
+        self.tables.share_hops(shared);
+    }
 }
 
 /// Runs until the agent ends.

@@ -1,5 +1,6 @@
 //! The maps that the agent writes and reads back.
 
+mod cache;
 mod link_addresses;
 mod write;
 
@@ -12,8 +13,8 @@ use anyhow::{Context, Result, anyhow};
 use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, PerCpuValues};
 use lb_common::family::{Address4, Address6, Family, V4, V6};
 use lb_common::layout::{
-    self, Backend, Bitmap, Device, Flow, FlowBucket, FlowState, Host, NeighbourEvent, NetworkEpoch,
-    Peer, Pool, Reason, SlotPair, Ticks, Traffic, map,
+    self, Backend, Bitmap, CacheEntry, Device, DeviceCacheEntry, Flow, FlowBucket, FlowState, Host,
+    NeighbourEvent, NetworkEpoch, Peer, Pool, Reason, SlotPair, Ticks, Traffic, map,
 };
 
 use super::details::{Details, unless_missing};
@@ -28,6 +29,8 @@ use crate::plan::{BackendKey, FoundBackend, FrontendKey, PoolReader, Snapshot, S
 /// The maps of one address family.
 struct FamilyMaps<F: Family> {
     frontends: HashMap<MapData, Plain<layout::FrontendKey<F>>, Plain<layout::Frontend>>,
+    /// `None`: as `Tables::neighbour_events`.
+    frontend_cache: Option<Mapped>,
     backends: Mapped,
     flows: Mapped,
 }
@@ -41,6 +44,8 @@ pub struct Tables {
     sources: Mapped,
     details: Details,
     devices: HashMap<MapData, u32, Plain<Device>>,
+    /// `None`: as `neighbour_events`.
+    device_cache: Option<Mapped>,
     /// `None`: as `neighbour_events`.
     link_addresses: Option<Mapped>,
     host: Array<MapData, Plain<Host>>,
@@ -74,11 +79,17 @@ impl Tables {
         Ok(Self {
             v4: FamilyMaps {
                 frontends: map(map::FRONTENDS4)?.try_into()?,
+                frontend_cache: unless_missing(map(map::FRONTEND_CACHE4))?
+                    .map(mapped::<CacheEntry<layout::FrontendKey<V4>, layout::Frontend>>)
+                    .transpose()?,
                 backends: mapped::<Backend<Address4>>(map(map::BACKENDS4)?)?,
                 flows: mapped::<FlowBucket<V4>>(map(map::FLOWS4)?)?,
             },
             v6: FamilyMaps {
                 frontends: map(map::FRONTENDS6)?.try_into()?,
+                frontend_cache: unless_missing(map(map::FRONTEND_CACHE6))?
+                    .map(mapped::<CacheEntry<layout::FrontendKey<V6>, layout::Frontend>>)
+                    .transpose()?,
                 backends: mapped::<Backend<Address6>>(map(map::BACKENDS6)?)?,
                 flows: mapped::<FlowBucket<V6>>(map(map::FLOWS6)?)?,
             },
@@ -88,6 +99,9 @@ impl Tables {
             sources: mapped::<u64>(map(map::SOURCES)?)?,
             details: Details::collect(&mut map)?,
             devices: map(map::DEVICES)?.try_into()?,
+            device_cache: unless_missing(map(map::DEVICE_CACHE))?
+                .map(mapped::<DeviceCacheEntry>)
+                .transpose()?,
             link_addresses: unless_missing(map(map::LINK_ADDRESSES))?
                 .map(mapped::<u64>)
                 .transpose()?,
@@ -108,9 +122,14 @@ impl Tables {
         })
     }
 
-    /// The indexes of all interfaces in the map.
-    pub fn devices(&self) -> impl Iterator<Item = u32> + '_ {
-        self.devices.keys().filter_map(Result::ok)
+    /// The indexes of all interfaces in the map, and in its cache.
+    pub fn devices(&self) -> BTreeSet<u32> {
+        let mut devices: BTreeSet<u32> = self.devices.keys().filter_map(Result::ok).collect();
+        if let Some(cache) = &self.device_cache {
+            let keys = (0..cache.len()).map(|index| cache.long(index, 1).load(Ordering::Relaxed));
+            devices.extend(keys.map(|key| key as u32).filter(|device| *device != 0));
+        }
+        devices
     }
 
     /// Writes changes of this machine's interfaces; `None`: removed.
@@ -122,12 +141,16 @@ impl Tables {
             if let Some(words) = &self.link_addresses {
                 link_addresses::write(words, index, device.as_ref());
             }
-            let Some(device) = device else {
+            let entry: Option<Device> = device.as_ref().map(Into::into);
+            if let Some(cached) = &self.device_cache {
+                cache::write(cached, DeviceCacheEntry::index(index), u64::from(index), entry);
+            }
+            let (Some(device), Some(entry)) = (device, entry) else {
                 gone(self.devices.remove(&index))
                     .with_context(|| format!("interface {index} cannot be removed from DEVICES"))?;
                 continue;
             };
-            self.devices.insert(index, Plain(device.into()), 0).with_context(|| {
+            self.devices.insert(index, Plain(entry), 0).with_context(|| {
                 format!("interface {} cannot be written to DEVICES", device.name)
             })?;
         }
@@ -143,6 +166,19 @@ impl Tables {
     pub fn next_epoch(&self) {
         let epoch = self.network.half_word(0).load(Ordering::Relaxed);
         self.network.half_word(0).store(epoch.wrapping_add(1), Ordering::Release);
+    }
+
+    /// Whether new flows may use next hops that flows of other clients have resolved.
+    pub fn share_hops(&self, shared: bool) {
+        let flags = if shared { NetworkEpoch::SHARED } else { 0 };
+        self.network.half(0, true).store(flags, Ordering::Release);
+    }
+
+    /// Writes the frontends that an earlier agent left to their cache, which that agent may not have
+    /// known. Only the agent may do this.
+    pub fn fill_cache(&self) -> Result<()> {
+        self.v4.fill_cache()?;
+        self.v6.fill_cache()
     }
 
     /// Reads the contents that an earlier agent left.
@@ -258,6 +294,15 @@ impl Tables {
 }
 
 impl<F: Family> FamilyMaps<F> {
+    fn fill_cache(&self) -> Result<()> {
+        let Some(cached) = &self.frontend_cache else { return Ok(()) };
+        for entry in self.frontends.iter() {
+            let (Plain(key), Plain(value)) = entry?;
+            cache::write(cached, key.cache_index(), key, Some(value));
+        }
+        Ok(())
+    }
+
     fn read_frontends(&self, read: &mut Vec<(FrontendKey, layout::Frontend)>) -> Result<()> {
         for entry in self.frontends.iter() {
             let (Plain(key), Plain(value)) = entry?;

@@ -9,7 +9,7 @@ use aya::util::nr_cpus;
 use lb_common::family::{Family, V4, V6};
 use lb_common::layout::{self, Backend, Bitmap, Pool, Traffic};
 
-use super::{FamilyMaps, Tables, gone};
+use super::{FamilyMaps, Tables, cache, gone};
 use crate::kernel::flow_tables;
 use crate::kernel::mapped::Order;
 use crate::kernel::plain::Plain;
@@ -134,13 +134,22 @@ where
 
     fn set_frontend(&mut self, key: layout::FrontendKey<F>, value: layout::Frontend) -> Result<()> {
         let name = FrontendKey::from(key);
-        let written = self.maps().frontends.insert(Plain(key), Plain(value), 0);
-        written.with_context(|| format!("frontend {name} cannot be written"))
+        let maps = self.maps();
+        let written = maps.frontends.insert(Plain(key), Plain(value), 0);
+        written.with_context(|| format!("frontend {name} cannot be written"))?;
+        if let Some(cached) = &maps.frontend_cache {
+            cache::write(cached, key.cache_index(), key, Some(value));
+        }
+        Ok(())
     }
 
     fn remove_frontend(&mut self, key: layout::FrontendKey<F>) -> Result<()> {
         let name = FrontendKey::from(key);
-        let removed = self.maps().frontends.remove(&Plain(key));
+        let maps = self.maps();
+        if let Some(cached) = &maps.frontend_cache {
+            cache::write(cached, key.cache_index(), key, None::<layout::Frontend>);
+        }
+        let removed = maps.frontends.remove(&Plain(key));
         gone(removed).with_context(|| format!("frontend {name} cannot be removed"))
     }
 }

@@ -31,6 +31,13 @@ const LINK_HEADER: usize = 16;
 const ADDRESS_HEADER: usize = 8;
 const ROUTE_HEADER: usize = 12;
 const NEIGHBOUR_HEADER: usize = 12;
+/// The identifier of a next hop, or of a group of them.
+const RTA_NH_ID: u16 = 30;
+
+/// `linux/fib_rules.h`: the attributes of rules that decide by the destination: FRA_DST, FRA_PRIORITY,
+/// FRA_SUPPRESS_PREFIXLEN, FRA_TABLE, FRA_PAD and FRA_PROTOCOL, which is who has added the rule.
+const BY_DESTINATION: [u16; 6] = [1, 6, 14, 15, 18, 21];
+
 /// `struct rtnexthop`
 const NEXT_HOP_HEADER: usize = 8;
 
@@ -45,8 +52,9 @@ pub fn notice(kind: u16, body: &[u8]) -> Option<Notice> {
         libc::RTM_DELADDR => {
             address(body).map(|(device, Address { ip, .. })| Notice::AddressGone { device, ip })
         }
-        libc::RTM_NEWROUTE | libc::RTM_DELROUTE => route(body),
+        libc::RTM_NEWROUTE | libc::RTM_DELROUTE => route(kind, body),
         libc::RTM_NEWNEIGH | libc::RTM_DELNEIGH => neighbour(kind, body),
+        libc::RTM_NEWRULE if is_selective_rule(body) => Some(Notice::SelectiveRule),
         libc::RTM_NEWRULE
         | libc::RTM_DELRULE
         | libc::RTM_NEWNETCONF
@@ -185,13 +193,45 @@ fn address_bits(family: u8) -> usize {
     if i32::from(family) == libc::AF_INET6 { 128 } else { 32 }
 }
 
-fn route(body: &[u8]) -> Option<Notice> {
+fn route(kind: u16, body: &[u8]) -> Option<Notice> {
     // Cached routes to single destinations.
     if u32_at(body, 8)? & libc::RTM_F_CLONED != 0 {
         return None;
     }
     let is_default = route_table(body)? == u32::from(libc::RT_TABLE_MAIN) && *body.get(1)? == 0;
-    Some(if is_default { Notice::DefaultRoutes } else { Notice::Routing })
+    Some(if is_default {
+        Notice::DefaultRoutes
+    } else if kind == libc::RTM_NEWROUTE && is_selective_route(body) {
+        Notice::SelectiveRoute
+    } else {
+        Notice::Routing
+    })
+}
+
+/// Whether a route decides by more than the destination: by the source or the traffic class, or it may
+/// have several next hops. `body`: `struct rtmsg` and attributes.
+pub fn is_selective_route(body: &[u8]) -> bool {
+    let (Some(&[_, _, source_length, class]), Some(rest)) =
+        (body.first_chunk(), body.get(ROUTE_HEADER..))
+    else {
+        return true;
+    };
+    source_length != 0
+        || class != 0
+        || attributes(rest).any(|(kind, _)| matches!(kind, libc::RTA_MULTIPATH | RTA_NH_ID))
+}
+
+/// Whether a rule may decide by more than the destination. `body`: `struct fib_rule_hdr`, as long as
+/// `struct rtmsg`, and attributes.
+pub fn is_selective_rule(body: &[u8]) -> bool {
+    let (Some(&[_, _, source_length, class, _, _, _, _]), Some(rest)) =
+        (body.first_chunk(), body.get(ROUTE_HEADER..))
+    else {
+        return true;
+    };
+    source_length != 0
+        || class != 0
+        || attributes(rest).any(|(kind, _)| !BY_DESTINATION.contains(&kind))
 }
 
 /// Parses a route of a dump; `None` unless it is a default route of the main table.

@@ -257,3 +257,52 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn routes_that_decide_by_more_than_the_destination_are_distinguished() {
+    let plain = || route(libc::AF_INET6, 64, libc::RT_TABLE_MAIN, 0);
+    let with = |at: usize, value: u8| {
+        let mut header = plain();
+        header[at] = value;
+        header
+    };
+    let hops = attribute(libc::RTA_MULTIPATH, &[0; 16]);
+    let gateway = attribute(libc::RTA_GATEWAY, &[0xfe; 16]);
+    for (name, body, expected) in [
+        ("of one next hop", body(&plain(), &[gateway]), Notice::Routing),
+        ("multipath", body(&plain(), &[hops]), Notice::SelectiveRoute),
+        ("of a group", body(&plain(), &[attribute(RTA_NH_ID, &[7; 4])]), Notice::SelectiveRoute),
+        ("for a source", with(2, 64), Notice::SelectiveRoute),
+        ("for a traffic class", with(3, 8), Notice::SelectiveRoute),
+    ] {
+        assert_eq!(notice(libc::RTM_NEWROUTE, &body), Some(expected), "{name}");
+        assert_eq!(notice(libc::RTM_DELROUTE, &body), Some(Notice::Routing), "{name}, removed");
+    }
+    assert!(is_selective_route(&[]) && is_selective_route(&plain()[..11]), "cut off");
+}
+
+#[test]
+fn rules_that_decide_by_more_than_the_destination_are_distinguished() {
+    let table = || attribute(15, &254u32.to_ne_bytes());
+    let priority = || attribute(6, &32766u32.to_ne_bytes());
+    let suppress = || attribute(14, &[0xff; 4]);
+    let rule = |source: u8, class: u8, more: &[Vec<u8>]| {
+        let header = [libc::AF_INET as u8, 0, source, class, 254, 0, 0, 1, 0, 0, 0, 0];
+        body(&header, &[&[table(), priority(), suppress()], more].concat())
+    };
+    for (name, body, expected) in [
+        ("all to a table", rule(0, 0, &[]), Notice::Routing),
+        ("of who has added it", rule(0, 0, &[attribute(21, &[2])]), Notice::Routing),
+        ("to a destination", rule(0, 0, &[attribute(1, &[10, 0, 0, 0])]), Notice::Routing),
+        ("from a source", rule(32, 0, &[attribute(2, &[10; 4])]), Notice::SelectiveRule),
+        ("of a class", rule(0, 8, &[]), Notice::SelectiveRule),
+        ("of an interface", rule(0, 0, &[attribute(3, b"eth0\0")]), Notice::SelectiveRule),
+        ("with a mark", rule(0, 0, &[attribute(10, &[1; 4])]), Notice::SelectiveRule),
+        ("of a VRF", rule(0, 0, &[attribute(19, &[1])]), Notice::SelectiveRule),
+        ("of a kernel to come", rule(0, 0, &[attribute(99, &[])]), Notice::SelectiveRule),
+    ] {
+        assert_eq!(notice(libc::RTM_NEWRULE, &body), Some(expected), "{name}");
+        assert_eq!(notice(libc::RTM_DELRULE, &body), Some(Notice::Routing), "{name}, removed");
+    }
+    assert!(is_selective_rule(&[]), "cut off");
+}

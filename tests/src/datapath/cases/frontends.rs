@@ -1,6 +1,10 @@
 //! Frontends of every kind, and their removal and that of their backends.
 
-use lb_common::layout::{FrontendKind, Reason};
+use std::net::SocketAddr;
+
+use lb_common::family::{V4, V6};
+use lb_common::header::protocol::TCP;
+use lb_common::layout::{FrontendKey, FrontendKind, Reason};
 use lb_userspace::model::Frontend;
 
 use super::{Ends, establish};
@@ -153,4 +157,45 @@ pub fn a_cluster_ip_keeps_to_the_internal_policy(c: &mut Conversation, at: &Ends
     c.set(&at.web(1).load_balancer(&at.load_balancer(80)).external_local());
     let request = at.to_web(40000).syn();
     c.request_to(backend, &request);
+}
+
+/// A port whose frontend has the same position in the cache as that of port 80.
+fn port_at_the_same_position(at: &Ends) -> u16 {
+    let index = |port| match at.cluster(port).parse().expect("an end of a case") {
+        SocketAddr::V4(end) => FrontendKey::<V4>::new((*end.ip()).into(), port, TCP).cache_index(),
+        SocketAddr::V6(end) => FrontendKey::<V6>::new((*end.ip()).into(), port, TCP).cache_index(),
+    };
+    (81..=u16::MAX).find(|&port| index(port) == index(80)).expect("there are more ports")
+}
+
+/// One is in the cache, and the other in the hash table only.
+pub fn frontends_at_the_same_position_of_the_cache_are_not_confused(
+    c: &mut Conversation,
+    at: &Ends,
+) {
+    let port = port_at_the_same_position(at);
+    let backends = at.backends(3);
+    let service = |number: usize, port| at.service(port, "TCP", 0).backends(&[&backends[number]]);
+    let mut client = 40000..;
+    let mut reaches = |c: &mut Conversation, port, number: usize| {
+        let client = at.client(client.next().expect("there are more ports"));
+        let request = tcp(client.as_str(), at.cluster(port).as_str()).syn();
+        c.request_to(&backends[number], &request);
+    };
+    c.set(&service(0, 80));
+    c.set(&service(1, port));
+    reaches(c, 80, 0);
+    reaches(c, port, 1);
+    // A change of either, and the position's next owner.
+    c.set(&service(2, 80));
+    c.set(&service(0, port));
+    reaches(c, 80, 2);
+    reaches(c, port, 0);
+    c.remove(&service(2, 80));
+    reaches(c, port, 0);
+    c.set(&service(1, port));
+    reaches(c, port, 1);
+    c.set(&service(0, 80));
+    reaches(c, 80, 0);
+    reaches(c, port, 1);
 }

@@ -223,6 +223,7 @@ macro_rules! every_case {
                 a_backend_of_two_services_stays_for_the_other,
                 a_connection_without_its_backend_is_reset,
                 a_cluster_ip_keeps_to_the_internal_policy,
+                frontends_at_the_same_position_of_the_cache_are_not_confused,
             ]
             sctp: [
                 an_association_lives_from_init_to_shutdown_complete,
@@ -256,6 +257,9 @@ macro_rules! every_case {
                 later_fragments_are_waited_for_half_a_minute,
             ]
             next_hop: [
+                new_flows_share_the_next_hop_to_their_backend,
+                a_packet_too_large_for_a_shared_next_hop_is_rejected,
+                interfaces_at_the_same_position_of_the_cache_are_not_confused,
                 a_request_leaves_to_the_next_hop_and_its_answer_to_the_client,
                 packets_may_leave_through_the_interface_on_which_they_arrived,
                 tc_does_the_same,

@@ -3,7 +3,7 @@
 
 use lb_common::header::Sctp;
 use lb_common::host::Exit;
-use lb_common::layout::{FlowState, Reason};
+use lb_common::layout::{DeviceCacheEntry, FlowState, Reason};
 
 use super::Ends;
 use crate::datapath::Conversation;
@@ -487,4 +487,46 @@ pub fn large_frames_fit_if_their_segments_fit(c: &mut Conversation, at: &Ends) {
     c.set(&at.dns(0).remote_backends(&[&backend]));
     let there = forwarded(&question, INSIDE, ROUTER_MAC).to(backend.as_str());
     let _ = c.stack_segments(&question, 1400).leaves_with_snat_by(INSIDE, &there);
+}
+
+/// One is in the cache, and the other in the hash table only.
+pub fn interfaces_at_the_same_position_of_the_cache_are_not_confused(
+    c: &mut Conversation,
+    at: &Ends,
+) {
+    let other = INSIDE + DeviceCacheEntry::COUNT;
+    c.device(other, |device| device.mac = [2, 0, 0, 0, 0, 0xff]);
+    let backend = service_behind(c, at, INSIDE);
+    open(c, &request(at), &backend, INSIDE);
+    // The entry in the hash table changes, too.
+    c.device(INSIDE, |device| device.redirect = false);
+    c.forward(&request(at).ack()).is_deferred_for(&[]);
+}
+
+/// Whether the routing tables were asked does not show: sharing changes no result.
+pub fn new_flows_share_the_next_hop_to_their_backend(c: &mut Conversation, at: &Ends) {
+    c.share_hops(true);
+    let backend = service_behind(c, at, INSIDE);
+    let request = |port| at.to_web(port).ttl(64);
+    for port in 40000..40003 {
+        open(c, &request(port), &backend, INSIDE);
+    }
+    // It is invalid after changes of the network.
+    c.exit(&address(&backend), neighbour(ASIDE, ROUTER_MAC));
+    open(c, &request(40003), &backend, ASIDE);
+    open(c, &request(40004), &backend, ASIDE);
+    c.share_hops(false);
+    c.exit(&address(&backend), neighbour(INSIDE, ROUTER_MAC));
+    open(c, &request(40005), &backend, INSIDE);
+}
+
+pub fn a_packet_too_large_for_a_shared_next_hop_is_rejected(c: &mut Conversation, at: &Ends) {
+    c.share_hops(true);
+    let backend = dns_behind(c, at, INSIDE);
+    let question = |port| at.to_dns(port).ttl(64);
+    let there = forwarded(&question(40000), INSIDE, ROUTER_MAC).to(backend.as_str());
+    c.forward(&question(40000)).leaves_with_snat_by(INSIDE, &there);
+    let large = of_length(&question(40001), 1501);
+    let error = sent_by_balancer(&packet_too_big(at.cluster_address(), &large, 1500));
+    c.forward(&large).is_answered_by(&error, Reason::TooBig);
 }

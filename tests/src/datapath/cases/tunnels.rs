@@ -2,14 +2,14 @@
 
 use std::net::SocketAddr;
 
-use lb_common::family::{Address4, Address6, V4, V6};
-use lb_common::hash::{backend_tag, spread};
 use lb_common::layout::Forwarding;
 
 use super::Ends;
 use crate::datapath::surroundings::{INSIDE, OUTSIDE, device, mac, neighbour};
-use crate::datapath::{Conversation, Service, ends};
-use crate::packet::{Mac, Packet, ip_in_ip, packet_too_big, udp};
+use crate::datapath::{Conversation, Service};
+use crate::packet::{Mac, Packet, packet_too_big};
+
+pub(super) use crate::datapath::tunnel::{PORT, named, network, of_flow, through};
 
 /// Both kinds, with a client port for each.
 pub(super) const KINDS: [(Forwarding, u16); 2] =
@@ -18,25 +18,9 @@ pub(super) const KINDS: [(Forwarding, u16); 2] =
 /// The address of the next hop to other nodes.
 pub(super) const ROUTER_MAC: Mac = Mac([0x02, 0, 0, 0, 0, 0xee]);
 
-/// The UDP port of GUE tunnels.
-pub(super) const PORT: u16 = 6080;
-
-/// A tunnel packet without the fields that depend on the inner packet.
-pub(super) fn tunnel(at: &Ends, kind: Forwarding, from: &str, to: &str, packet: &Packet) -> Packet {
-    match kind {
-        Forwarding::Ipip => ip_in_ip(from, to, packet),
-        Forwarding::Gue => {
-            let inner = &packet[network(packet)..];
-            let ends = [at.end(from, 0xc000), at.end(to, PORT)];
-            udp(ends[0].as_str(), ends[1].as_str()).payload(inner).no_checksum()
-        }
-        Forwarding::Masquerade | Forwarding::Auto => panic!("that is not a tunnel"),
-    }
-}
-
 /// The packet in a tunnel from another node to this one.
 pub(super) fn arriving(at: &Ends, kind: Forwarding, packet: &Packet, backend: &str) -> Packet {
-    named(&tunnel(at, kind, at.elsewhere, at.node, packet), backend)
+    named(&through(kind, at.elsewhere, at.node, packet), backend)
 }
 
 /// The packet in a tunnel from this node to another, when it is transmitted. `flow` is a whole packet of
@@ -48,60 +32,8 @@ pub(super) fn leaving(
     flow: &Packet,
     backend: &str,
 ) -> Packet {
-    let from = own_address(at);
-    let tunnel = tunnel(at, kind, &from, at.elsewhere, &packet.ttl(63));
-    let tunnel = match kind {
-        Forwarding::Gue => tunnel.from(at.end(&from, source_port(at, flow)).as_str()),
-        _ => tunnel,
-    };
-    named(&tunnel.macs(mac(INSIDE), ROUTER_MAC), backend)
-}
-
-/// The UDP source port, the same for all packets of a flow.
-pub(super) fn source_port(at: &Ends, flow: &Packet) -> u16 {
-    let (client, frontend) = ends(flow);
-    let [client, frontend] =
-        [client, frontend].map(|end| end.parse::<SocketAddr>().expect("an end"));
-    let protocol = flow[network(flow) + if at.is_v6() { 6 } else { 9 }];
-    let hash = match (client, frontend) {
-        (SocketAddr::V4(client), SocketAddr::V4(frontend)) => spread::<V4>(
-            (*client.ip()).into(),
-            client.port(),
-            (*frontend.ip()).into(),
-            frontend.port(),
-            protocol,
-        ),
-        (SocketAddr::V6(client), SocketAddr::V6(frontend)) => spread::<V6>(
-            (*client.ip()).into(),
-            client.port(),
-            (*frontend.ip()).into(),
-            frontend.port(),
-            protocol,
-        ),
-        ends => panic!("{ends:?}"),
-    };
-    0xc000 | hash as u16
-}
-
-/// Writes the tag of the backend to the outer header.
-pub(super) fn named(tunnel: &Packet, backend: &str) -> Packet {
-    let end: SocketAddr = backend.parse().expect("an end of a case");
-    match end {
-        SocketAddr::V4(end) => tunnel.id(backend_tag(Address4::from(*end.ip()), end.port())),
-        SocketAddr::V6(end) => {
-            let tag = backend_tag(Address6::from(*end.ip()), end.port()).to_be_bytes();
-            tunnel.with(move |bytes| {
-                let label = network(bytes) + 2;
-                bytes[label..label + 2].copy_from_slice(&tag);
-            })
-        }
-    }
-}
-
-/// The offset of the network header after any VLAN tags.
-pub(super) fn network(bytes: &[u8]) -> usize {
-    let is_tag = |kind: &&[u8]| kind[..2] == [0x81, 0] || kind[..2] == [0x88, 0xa8];
-    14 + 4 * bytes[12..].chunks(4).take_while(is_tag).count()
+    let tunnel = through(kind, &own_address(at), at.elsewhere, &packet.ttl(63));
+    named(&of_flow(&tunnel, kind, flow).macs(mac(INSIDE), ROUTER_MAC), backend)
 }
 
 pub(super) fn address(end: &str) -> String {
