@@ -33,10 +33,14 @@ pub struct Template {
     pub client_mask: u32,
     /// Not 0: address and port are those of the list of ends, which has one for each client.
     pub listed: u32,
+    /// Length of the packet. If a run changes it, the next one gets the packet as it was.
+    pub length: u32,
+    /// Not 0: what changes the length moves the packet's start. Otherwise its end.
+    pub at_front: u32,
     pub reserved: u32,
 }
 
-const _: () = assert!(size_of::<Template>() == HEADERS + 24);
+const _: () = assert!(size_of::<Template>() == HEADERS + 32);
 
 /// Ports per client address.
 pub const PORTS: u32 = 1 << 14;
@@ -78,6 +82,8 @@ mod tests {
             first_address: 0x0a00_0000,
             client_mask: (1 << 16) - 1,
             listed: 0,
+            length: 0,
+            at_front: 0,
             reserved: 0,
         };
         let clients: HashSet<_> = (0..1 << 16).map(|number| template.client(number)).collect();

@@ -10,10 +10,11 @@
 
 use aya_ebpf::bindings::{TC_ACT_OK, TC_ACT_SHOT, xdp_action};
 use aya_ebpf::btf_maps::{Array, PerCpuArray, ProgramArray};
-use aya_ebpf::helpers::bpf_redirect;
+use aya_ebpf::helpers::{bpf_redirect, bpf_xdp_adjust_head, bpf_xdp_adjust_tail};
 use aya_ebpf::macros::{btf_map, classifier, xdp};
 use aya_ebpf::programs::{TcContext, XdpContext};
 use lb_common::bench::{End, HEADERS, MAX_ENDS, SINK_PORT, Template};
+use lb_common::branchless::opaque;
 
 #[btf_map]
 static TEMPLATE: Array<Template, 1> = Array::new();
@@ -43,6 +44,7 @@ static ARRIVED: PerCpuArray<u64, 1> = PerCpuArray::new();
 
 #[xdp(frags)]
 pub fn wrap_xdp(context: XdpContext) -> u32 {
+    restore_length(&context);
     if restore(context.data(), context.data_end()) {
         // SAFETY: nothing is left to be dropped.
         unsafe { XDP_UNDER_TEST.tail_call(&context, 0) };
@@ -62,6 +64,19 @@ pub fn wrap_tc(context: TcContext) -> i32 {
 #[xdp(frags)]
 pub fn empty_xdp(_: XdpContext) -> u32 {
     xdp_action::XDP_PASS
+}
+
+/// Bytes that [`grow_xdp`] adds: as many as a tunnel.
+const GROWTH: i32 = 28;
+
+/// Adds bytes in front of the packet.
+#[xdp(frags)]
+pub fn grow_xdp(context: XdpContext) -> u32 {
+    // SAFETY: the context is the one this program was called with.
+    match unsafe { bpf_xdp_adjust_head(context.ctx, -GROWTH) } {
+        0 => xdp_action::XDP_PASS,
+        _ => xdp_action::XDP_ABORTED,
+    }
 }
 
 /// Sends the wrapper's packets through an interface, to be forwarded by the program under test.
@@ -104,6 +119,27 @@ fn is_for_sink(start: usize, end: usize) -> bool {
 #[classifier]
 pub fn empty_tc(_: TcContext) -> i32 {
     TC_ACT_OK
+}
+
+/// Gives the packet the length that it had before the last run.
+#[inline(always)]
+fn restore_length(context: &XdpContext) {
+    let Some(template) = TEMPLATE.get(0) else { return };
+    // Otherwise the compiler would add the length to a pointer, as a number of 32 bits.
+    let length = opaque((context.data_end() - context.data()) as u64) as i32;
+    let more = length - template.length as i32;
+    if more == 0 {
+        return;
+    }
+    // If it fails, the packet is too short, or no longer than it can get.
+    // SAFETY: the context is the one the program was called with.
+    unsafe {
+        if template.at_front != 0 {
+            bpf_xdp_adjust_head(context.ctx, more);
+        } else {
+            bpf_xdp_adjust_tail(context.ctx, -more);
+        }
+    }
 }
 
 /// Writes the next packet; false if the given packet is too short.

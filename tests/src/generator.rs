@@ -28,10 +28,6 @@ pub enum Side {
 /// Makes a template of a packet. Its client varies over `clients`, a power of two.
 pub fn template(packet: &Packet, side: Side, clients: u32) -> Template {
     assert!(packet.len() >= HEADERS && clients.is_power_of_two());
-    let mut headers = [0; HEADERS / 8];
-    for (word, bytes) in headers.iter_mut().zip(packet.chunks_exact(8)) {
-        *word = u64::from_ne_bytes(bytes.try_into().expect("chunks of 8"));
-    }
     let v6 = packet[packet.network_offset()] >> 4 == 6;
     let address = packet.network_offset()
         + match (v6, side) {
@@ -43,14 +39,43 @@ pub fn template(packet: &Packet, side: Side, clients: u32) -> Template {
     let port = packet.transport_offset() + if side == Side::Source { 0 } else { 2 };
     let octets = packet[address..address + 4].try_into().expect("4 octets");
     Template {
-        headers,
+        headers: headers_of(packet),
         address_offset: address as u32,
         port_offset: port as u32,
         first_address: u32::from_be_bytes(octets),
         client_mask: clients - 1,
         listed: 0,
+        length: packet.len() as u32,
+        at_front: 0,
         reserved: 0,
     }
+}
+
+fn headers_of(packet: &Packet) -> [u64; HEADERS / 8] {
+    let mut headers = [0; HEADERS / 8];
+    for (word, bytes) in headers.iter_mut().zip(packet.chunks_exact(8)) {
+        *word = u64::from_ne_bytes(bytes.try_into().expect("chunks of 8"));
+    }
+    headers
+}
+
+/// The template of a packet that is inside a tunnel.
+pub fn inside(tunnel: &Packet, packet: &Packet, template: &Template) -> Template {
+    let shift = (tunnel.len() - packet.len()) as u32;
+    Template {
+        headers: headers_of(tunnel),
+        address_offset: template.address_offset + shift,
+        port_offset: template.port_offset + shift,
+        length: tunnel.len() as u32,
+        ..*template
+    }
+}
+
+/// Makes a template whose packets are all equal: what varies is the source's link-layer address, and
+/// with one client only once.
+pub fn unvaried(packet: &Packet) -> Template {
+    const LINK_SOURCE: u32 = 6;
+    Template { port_offset: LINK_SOURCE, ..template(packet, Side::Source, 1) }
 }
 
 /// Makes a template whose source address and destination port are those of the list of ends, which

@@ -16,6 +16,7 @@ const REPEAT: u32 = 400_000;
 pub struct Baselines {
     forward: Baseline,
     reverse: Baseline,
+    growth: Growth,
 }
 
 /// The baselines of one hook.
@@ -29,14 +30,34 @@ struct Baseline {
     empty: Sample,
 }
 
+/// A program that adds bytes in front of the packet, which the wrapper removes: two calls of a helper.
+struct Growth {
+    wrapper: Wrapper,
+    sample: Sample,
+}
+
 impl Baselines {
     pub fn new() -> Result<Self> {
-        Ok(Self { forward: Baseline::new(Hook::Forward)?, reverse: Baseline::new(Hook::Reverse)? })
+        Ok(Self {
+            forward: Baseline::new(Hook::Forward)?,
+            reverse: Baseline::new(Hook::Reverse)?,
+            growth: Growth { wrapper: Wrapper::around_growth()?, sample: Sample::default() },
+        })
     }
 
     pub fn measure(&mut self) -> Result<()> {
         self.forward.measure()?;
-        self.reverse.measure()
+        self.reverse.measure()?;
+        let Growth { wrapper, sample } = &mut self.growth;
+        let Baseline { packet, template, .. } = &self.forward;
+        let template = Template { at_front: 1, ..*template };
+        sample.push(wrapper.run(&template, packet, REPEAT)?.as_nanos() as f64);
+        Ok(())
+    }
+
+    /// What the wrapper's call costs that restores the packet's start, in nanoseconds: half of the two.
+    pub fn restoring(&self) -> f64 {
+        (self.growth.sample.last() - self.forward.wrapped.last()) / 2.0
     }
 
     /// The wrapper's cost in this round, in nanoseconds.
@@ -59,6 +80,7 @@ impl Baselines {
                     Record::packet(sample, &format!("{hook}.{what}"), 0, None)
                 })
             })
+            .chain([Record::packet(&self.growth.sample, "xdp.growth.wrapper", 0, None)])
             .collect()
     }
 }

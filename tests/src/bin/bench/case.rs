@@ -1,22 +1,16 @@
-//! The cases: packets, the program that handles them, and their Service.
+//! The cases: a hook, a Service, and how the packets relate to the flow table.
 
 use std::net::{IpAddr, SocketAddr};
 
-use lb_common::bench::{FIRST_PORT, PORTS, Template};
-use lb_common::layout::Traffic;
-use tests::datapath::surroundings::{INSIDE, OUTSIDE, mac};
+use lb_common::bench::{FIRST_PORT, PORTS};
+use lb_common::layout::{Forwarding, Reason, Traffic};
+use tests::datapath::surroundings::{INSIDE, OUTSIDE};
 use tests::datapath::{Fate, Hook, Service, service};
-use tests::generator::{Side, template, template_of_list};
-use tests::packet::{CLIENT_MAC, Mac, Packet, tcp, udp};
+use tests::packet::{CLIENT_MAC, Mac};
 
 const BACKENDS: u32 = 100;
 
-/// More clients than a measurement has packets, so each packet opens a new flow.
-const ENDLESS: u32 = 1 << 28;
-
-const HOP_LIMIT: u8 = 64;
-
-const CLIENT_PORT: u16 = FIRST_PORT as u16;
+pub const CLIENT_PORT: u16 = FIRST_PORT as u16;
 
 /// The next hop to backends on other nodes.
 pub const ROUTER_MAC: Mac = Mac([2, 0, 0, 0, 0, 0xee]);
@@ -32,6 +26,16 @@ pub enum Kind {
     Reply,
     /// Not addressed to a Service.
     None,
+    /// From a client whose flow gets no entry: all are protected.
+    Untracked,
+    /// From an unknown client, as in a flood of SYNs, while all entries are protected.
+    Flood,
+    /// A later fragment of a datagram whose first was seen.
+    Fragment,
+    /// An ICMP error from the path to the client about a backend's packet.
+    Error,
+    /// Of an established connection, through a tunnel from another node.
+    Delivered(Forwarding),
 }
 
 /// Where the backends are.
@@ -41,6 +45,20 @@ pub enum Backends {
     Local,
     /// On other nodes: both directions are translated with SNAT and sent from the hook.
     Remote,
+    /// On another node, behind a tunnel; replies do not pass this node.
+    Tunnelled(Forwarding),
+    /// There are none. Packets are dropped, and very few are rejected, because of the rate limit.
+    Nowhere,
+}
+
+/// What the Service requires of its clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Policy {
+    None,
+    /// They stay with their backend.
+    Affinity,
+    /// They must be in ranges of addresses.
+    Ranges,
 }
 
 /// The addresses and ports of a flow.
@@ -56,11 +74,12 @@ pub struct Case {
     pub hook: Hook,
     pub v6: bool,
     pub udp: bool,
-    /// Whether the Service has session affinity.
-    pub affinity: bool,
+    pub policy: Policy,
     pub backends: Backends,
     pub kind: Kind,
 }
+
+const TUNNELS: [Forwarding; 2] = [Forwarding::Ipip, Forwarding::Gue];
 
 /// The cases of one family for this number of live flows.
 pub fn cases(flows: u32, v6: bool) -> Vec<Case> {
@@ -71,22 +90,43 @@ pub fn cases(flows: u32, v6: bool) -> Vec<Case> {
         cases.push(Case { kind: Kind::New, ..case });
         cases.push(Case { hook: Hook::Reverse, ..case });
     }
-    let sticky = Case { affinity: true, ..Case::established(v6, false) };
+    let case = Case::established(v6, false);
+    let sticky = Case { policy: Policy::Affinity, ..case };
     cases.push(sticky);
     cases.push(Case { kind: Kind::New, ..sticky });
     for hook in [Hook::Forward, Hook::Stack] {
         for kind in [Kind::Established, Kind::New, Kind::Reply] {
-            let case = Case::established(v6, false);
             cases.push(Case { hook, kind, backends: Backends::Remote, ..case });
         }
     }
+    for tunnel in TUNNELS {
+        let sent = Case { backends: Backends::Tunnelled(tunnel), ..case };
+        cases.extend([sent, Case { kind: Kind::Delivered(tunnel), ..case }]);
+    }
     if flows == 1 {
         for hook in [Hook::Forward, Hook::AfterXdp, Hook::Reverse] {
-            let case = Case::established(v6, false);
             cases.push(Case { hook, kind: Kind::None, ..case });
         }
+        cases.extend(rare(case));
     }
     cases
+}
+
+/// Cases that do not depend on the number of flows.
+fn rare(case: Case) -> impl Iterator<Item = Case> {
+    let datagram = Case { udp: true, ..case };
+    let new = Case { kind: Kind::New, ..case };
+    [
+        Case { policy: Policy::Ranges, ..new },
+        Case { backends: Backends::Tunnelled(Forwarding::Gue), ..new },
+        Case { backends: Backends::Nowhere, ..new },
+        Case { kind: Kind::Untracked, ..case },
+        Case { kind: Kind::Flood, ..case },
+        Case { kind: Kind::Flood, backends: Backends::Remote, ..case },
+        Case { kind: Kind::Fragment, ..datagram },
+        Case { kind: Kind::Error, ..case },
+    ]
+    .into_iter()
 }
 
 impl Case {
@@ -96,7 +136,7 @@ impl Case {
             hook: Hook::Forward,
             v6,
             udp,
-            affinity: false,
+            policy: Policy::None,
             backends: Backends::Local,
             kind: Kind::Established,
         }
@@ -109,18 +149,30 @@ impl Case {
             Hook::Stack | Hook::Workload | Hook::Reverse => "tc",
         };
         let family = if self.v6 { "v6" } else { "v4" };
-        let protocol = match (self.udp, self.affinity, self.backends) {
-            (true, _, _) => "udp",
-            (false, true, _) => "tcp.affinity",
-            (false, false, Backends::Local) => "tcp",
-            (false, false, Backends::Remote) => "tcp.snat",
+        let protocol = if self.udp { "udp" } else { "tcp" };
+        let service = match (self.policy, self.backends, self.kind) {
+            (Policy::Affinity, ..) => ".affinity",
+            (Policy::Ranges, ..) => ".ranges",
+            (_, Backends::Remote, _) => ".snat",
+            (_, Backends::Tunnelled(tunnel), _) | (_, _, Kind::Delivered(tunnel)) => match tunnel {
+                Forwarding::Ipip => ".ipip",
+                _ => ".gue",
+            },
+            (_, Backends::Local | Backends::Nowhere, _) => "",
         };
-        match self.kind {
-            Kind::None => format!("{hook}.{family}.none"),
-            Kind::New => format!("{hook}.{family}.{protocol}.new"),
-            Kind::Reply => format!("{hook}.{family}.{protocol}.reply"),
-            Kind::Established => format!("{hook}.{family}.{protocol}.established"),
-        }
+        let kind = match self.kind {
+            Kind::None => return format!("{hook}.{family}.none"),
+            Kind::New if self.backends == Backends::Nowhere => "rejected",
+            Kind::New => "new",
+            Kind::Reply => "reply",
+            Kind::Established => "established",
+            Kind::Untracked => "untracked",
+            Kind::Flood => "flood",
+            Kind::Fragment => "fragment",
+            Kind::Error => "error",
+            Kind::Delivered(_) => "delivered",
+        };
+        format!("{hook}.{family}.{protocol}{service}.{kind}")
     }
 
     pub fn describe(&self, flows: u32) -> String {
@@ -131,117 +183,114 @@ impl Case {
         let protocol = if self.udp { "UDP" } else { "TCP" };
         let backends = self.backends();
         let backends: Vec<&str> = backends.iter().map(String::as_str).collect();
-        let service = service(&format!("{}/{protocol}", self.frontend()));
+        let cluster = self.end("10.96.0.10", "fd00:10:96::a", 80);
+        let service = service(&format!("{cluster}/{protocol}"));
         let service = match self.backends {
-            Backends::Local => service.backends(&backends),
+            Backends::Local | Backends::Nowhere => service.backends(&backends),
             Backends::Remote => service.remote_backends(&backends),
+            Backends::Tunnelled(tunnel) => {
+                service.remote_backends(&backends).on_node(&self.other_node()).forwarding(tunnel)
+            }
         };
-        if self.affinity { service.affinity(10_800) } else { service }
+        let service = match self.kind {
+            Kind::Delivered(tunnel) => service.forwarding(tunnel),
+            _ => service,
+        };
+        match self.policy {
+            Policy::None => service,
+            Policy::Affinity => service.affinity(10_800),
+            Policy::Ranges => service.load_balancer(&self.frontend()).source_ranges(&[
+                "192.0.2.0/24",
+                "100.64.0.0/10",
+                "16.0.0.0/8",
+                "2001:db8:99::/48",
+                "2001:db8:64::/48",
+                "2001:db8:16::/48",
+            ]),
+        }
     }
 
     /// The addresses to which packets leave from the hook, and through which device.
     pub fn exits(&self, flows: u32) -> Vec<(IpAddr, u32, Mac)> {
-        if self.backends == Backends::Local {
-            return Vec::new();
-        }
-        let backends = self.backends().into_iter().map(|backend| (backend, INSIDE, ROUTER_MAC));
-        let clients = (0..flows.div_ceil(PORTS)).map(|number| {
-            let client = self.end(
-                &format!("100.64.0.{number}"),
-                &format!("2001:db8:64::{number:x}"),
-                CLIENT_PORT,
-            );
-            (client, OUTSIDE, CLIENT_MAC)
-        });
-        let address = |end: &str| end.parse::<SocketAddr>().expect("an end of a case").ip();
-        backends.chain(clients).map(|(end, device, mac)| (address(&end), device, mac)).collect()
-    }
-
-    /// The first measured packet, and how it varies. `some`: any flow.
-    pub fn template(&self, flows: u32, some: Option<Ends>) -> (Packet, Template) {
-        let packet = match self.kind {
-            Kind::New => {
-                let fresh = self.request_of(self.end("16.0.0.0", "2001:db8:16::", CLIENT_PORT));
-                if self.udp { fresh } else { fresh.syn() }
+        let address = |end: String| end.parse::<SocketAddr>().expect("an end of a case").ip();
+        match self.backends {
+            Backends::Local | Backends::Nowhere => Vec::new(),
+            Backends::Tunnelled(_) => {
+                vec![(parse(&self.other_node()), INSIDE, ROUTER_MAC)]
             }
-            Kind::Established | Kind::Reply | Kind::None => self.packet(some),
-        };
-        let template = match (self.kind, self.is_request()) {
-            (Kind::Reply, _) => template_of_list(&packet, flows),
-            (Kind::New, _) => template(&packet, Side::Source, ENDLESS),
-            (_, true) => template(&packet, Side::Source, flows),
-            (_, false) => template(&packet, Side::Destination, flows),
-        };
-        (packet, template)
-    }
-
-    /// A packet of an established connection.
-    pub fn request(&self) -> Packet {
-        self.request_of(self.end("100.64.0.0", "2001:db8:64::", CLIENT_PORT))
-    }
-
-    /// A backend's reply to it, if the backend knows the client's address.
-    pub fn answer(&self) -> Packet {
-        let answer = self.request().reversed();
-        match self.kind {
-            Kind::None => answer,
-            _ => answer.from(self.backends()[0].as_str()),
+            Backends::Remote => {
+                let backends = self.backends().into_iter();
+                let clients = (0..flows.div_ceil(PORTS)).map(|number| {
+                    let client = self.end(
+                        &format!("100.64.0.{number}"),
+                        &format!("2001:db8:64::{number:x}"),
+                        CLIENT_PORT,
+                    );
+                    (address(client), OUTSIDE, CLIENT_MAC)
+                });
+                backends
+                    .map(|backend| (address(backend), INSIDE, ROUTER_MAC))
+                    .chain(clients)
+                    .collect()
+            }
         }
+    }
+
+    /// Whether flows are established before the measurement.
+    pub fn has_flows(&self) -> bool {
+        let fills = matches!(self.kind, Kind::None | Kind::Untracked | Kind::Flood);
+        !fills && self.backends != Backends::Nowhere
+    }
+
+    /// Whether packets are encapsulated.
+    pub fn is_tunnelled(&self) -> bool {
+        matches!(self.backends, Backends::Tunnelled(_))
+    }
+
+    /// Whether packets are rejected, as far as the rate limit allows.
+    pub fn is_limited(&self) -> bool {
+        self.backends == Backends::Nowhere
+    }
+
+    /// Whether no flow can get an entry of the table.
+    pub fn is_full(&self) -> bool {
+        matches!(self.kind, Kind::Untracked | Kind::Flood)
     }
 
     /// Whether the measured packets come from clients.
-    fn is_request(&self) -> bool {
+    pub fn is_request(&self) -> bool {
         match self.hook {
-            Hook::Forward | Hook::Stack => self.kind != Kind::Reply,
+            Hook::Forward | Hook::Stack => !matches!(self.kind, Kind::Reply | Kind::Error),
             Hook::AfterXdp | Hook::Workload | Hook::Reverse => false,
         }
     }
 
-    /// A packet of an established connection as the program gets it.
-    fn packet(&self, some: Option<Ends>) -> Packet {
-        match (self.kind, some) {
-            (Kind::Reply, Some(ends)) => self.answer().from(ends.backend).to(ends.snat),
-            _ if self.is_request() => self.request(),
-            _ => self.answer(),
+    /// The possible fates of the measured packets.
+    pub fn fates(&self) -> &'static [Fate] {
+        match (self.backends, self.kind) {
+            (Backends::Remote, Kind::Flood) => &[Fate::Dropped],
+            (Backends::Local, _) => &[Fate::Passed, Fate::Deferred],
+            (Backends::Remote | Backends::Tunnelled(_), _) => &[Fate::Sent, Fate::Transmitted],
+            (Backends::Nowhere, _) => &[Fate::Dropped, Fate::Transmitted],
         }
     }
 
-    /// A packet before the program, and all possible results.
-    pub fn expected(&self, flow: Option<Ends>) -> (Packet, Vec<Packet>) {
-        let packet = match (self.is_request(), flow) {
-            (true, Some(flow)) => self.request().from(flow.client),
-            _ => self.packet(flow),
-        };
-        let expected = match (self.kind, self.backends, flow) {
-            (Kind::None, ..) => vec![packet.clone()],
-            (Kind::Reply, _, Some(flow)) => {
-                let client = packet.from(self.frontend().as_str()).to(flow.client);
-                vec![client.macs(mac(OUTSIDE), CLIENT_MAC).ttl(HOP_LIMIT - 1)]
-            }
-            (_, Backends::Remote, Some(flow)) => {
-                let backend = packet.from(flow.snat).to(flow.backend);
-                vec![backend.macs(mac(INSIDE), ROUTER_MAC).ttl(HOP_LIMIT - 1)]
-            }
-            _ if self.is_request() => {
-                self.backends().iter().map(|backend| packet.to(backend.as_str())).collect()
-            }
-            _ => vec![packet.from(self.frontend().as_str())],
-        };
-        (packet, expected)
-    }
-
-    /// Whether the packet's fate is the intended one.
-    pub fn intends(&self, fate: Fate) -> bool {
-        match self.backends {
-            Backends::Local => matches!(fate, Fate::Passed | Fate::Deferred),
-            Backends::Remote => matches!(fate, Fate::Sent | Fate::Transmitted),
+    /// The reason for which every packet is counted.
+    pub fn reason(&self) -> Option<Reason> {
+        match (self.backends, self.kind) {
+            (Backends::Nowhere, _) => Some(Reason::NoBackend),
+            (Backends::Remote, Kind::Flood) => Some(Reason::FlowTableFull),
+            (_, Kind::Untracked | Kind::Flood) => Some(Reason::Untracked),
+            _ => None,
         }
     }
 
     /// The expected increase of the service port's counters. Bytes are not compared.
     pub fn expected_rise(&self, packets: u64) -> Traffic {
+        let is_dropped = self.fates().contains(&Fate::Dropped);
         let (forward_packets, reverse_packets, new_flows) = match (self.kind, self.is_request()) {
-            (Kind::None, _) => (0, 0, 0),
+            (Kind::None | Kind::Error, _) => (0, 0, 0),
+            _ if is_dropped => (0, 0, 0),
             (Kind::New, _) => (packets, 0, packets),
             (_, true) => (packets, 0, 0),
             (_, false) => (0, packets, 0),
@@ -249,33 +298,38 @@ impl Case {
         Traffic { forward_packets, reverse_packets, new_flows, ..Traffic::default() }
     }
 
-    fn request_of(&self, client: String) -> Packet {
-        let to = match self.kind {
-            Kind::None => self.end("192.0.2.99", "2001:db8::99", 80),
-            _ => self.frontend(),
-        };
-        let packet = if self.udp {
-            udp(client.as_str(), to.as_str())
-        } else {
-            tcp(client.as_str(), to.as_str()).ack()
-        };
-        packet.ttl(HOP_LIMIT).payload(&[b'x'; 100])
+    /// The address of another node, the other end of tunnels.
+    pub fn other_node(&self) -> String {
+        (if self.v6 { "2001:db8:77::1" } else { "192.0.77.1" }).to_owned()
     }
 
-    fn frontend(&self) -> String {
-        self.end("10.96.0.10", "fd00:10:96::a", 80)
+    pub fn frontend(&self) -> String {
+        match self.policy {
+            Policy::Ranges => self.end("203.0.113.10", "2001:db8:113::a", 80),
+            _ => self.end("10.96.0.10", "fd00:10:96::a", 80),
+        }
     }
 
     /// All replies of local backends come from one, because the wrapper varies only the client. The
-    /// backend does not affect how replies are handled.
-    fn backends(&self) -> Vec<String> {
-        let count = if self.is_request() || self.kind == Kind::Reply { BACKENDS } else { 1 };
+    /// backend does not affect how replies are handled. Tunnelled packets name one backend, too.
+    pub fn backends(&self) -> Vec<String> {
+        let count = match (self.backends, self.kind) {
+            (Backends::Nowhere, _) => 0,
+            (_, Kind::Delivered(_) | Kind::Error) => 1,
+            (_, Kind::Reply) => BACKENDS,
+            _ if self.is_request() => BACKENDS,
+            _ => 1,
+        };
         (1..=count)
             .map(|n| self.end(&format!("10.244.1.{n}"), &format!("fd00:10:244::{n}"), 8080))
             .collect()
     }
 
-    fn end(&self, v4: &str, v6: &str, port: u16) -> String {
+    pub fn end(&self, v4: &str, v6: &str, port: u16) -> String {
         if self.v6 { format!("[{v6}]:{port}") } else { format!("{v4}:{port}") }
     }
+}
+
+fn parse(address: &str) -> IpAddr {
+    address.parse().expect("an address of a case")
 }

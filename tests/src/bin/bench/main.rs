@@ -4,10 +4,12 @@ mod baselines;
 mod case;
 mod end_to_end;
 mod memory;
+mod packets;
 mod pattern;
 mod plot;
 mod record;
 mod report;
+mod scaling;
 mod subject;
 mod wrapper;
 
@@ -81,6 +83,7 @@ fn main() -> Result<()> {
     // Results are kept even if the rest fails.
     let packets = packets(&options, &mut records, &mut failed);
     let ended = packets.and_then(|()| {
+        records.extend(scaling::measure(options.quick, &options.only, &mut failed)?);
         records.extend(end_to_end::measure(options.quick, &options.only)?);
         Ok(())
     });

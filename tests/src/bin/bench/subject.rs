@@ -12,9 +12,8 @@ use lb_userspace::kernel::{HookPoint, Sizes};
 use lb_userspace::network::Device;
 use lb_userspace::plan::{Change, Planner};
 use tests::datapath::surroundings::{INSIDE, OUTSIDE, device, neighbour};
-use tests::datapath::{Hook, KernelWorld, Service, World};
+use tests::datapath::{Fate, Hook, KernelWorld, Service, World};
 use tests::figures::Sample;
-use tests::generator::{Side, template};
 use tests::packet::{Packet, dissect};
 
 use super::baselines::Baselines;
@@ -30,6 +29,10 @@ const PASSES: usize = 10;
 
 /// Longer than the time after which a datagram flow becomes a stream.
 const UNTIL_STREAM: u32 = Ticks::in_seconds(3);
+
+/// Longer than a tunnelled flow must last until it is established, and shorter than the time after
+/// which it expires.
+const UNTIL_ESTABLISHED: u32 = Ticks::in_seconds(70);
 
 /// The index of the only service port.
 const SERVICE_PORT: u32 = 1;
@@ -55,31 +58,30 @@ impl Subject {
         }
         let Service { key, port } = case.service();
         let service_ports = BTreeMap::from([(key, Some(port.into()))]);
-        let snat_addresses = Some(own_addresses(case.v6));
-        let change = Change { service_ports, snat_addresses, ..Change::default() };
+        let own = own_addresses(case.v6);
+        let change = Change {
+            service_ports,
+            snat_addresses: Some(own.clone()),
+            node_addresses: Some(own),
+            peers: Some(BTreeSet::from([case.other_node().parse()?])),
+            ..Change::default()
+        };
         Planner::new().plan(change).steps().for_each(|step| world.apply(step));
         for (to, device, mac) in case.exits(flows) {
             world.set_exit(to, Some(&neighbour(device, mac)));
         }
 
-        if case.kind != Kind::None {
+        // As on most nodes.
+        world.share_hops(true);
+        if case.has_flows() {
             establish(&case, &mut world, flows)?;
+        }
+        if case.is_full() {
+            world.fill_flow_tables()?;
         }
         check_output(&case, &mut world)?;
 
-        let under_test = match case.hook {
-            Hook::Forward => world.data_plane.xdp()?.fd()?.try_clone()?,
-            Hook::AfterXdp => {
-                world.data_plane.classifier(HookPoint::ExternalDeferred)?.fd()?.try_clone()?
-            }
-            Hook::Stack => {
-                world.data_plane.classifier(HookPoint::ExternalInTc)?.fd()?.try_clone()?
-            }
-            Hook::Workload | Hook::Reverse => {
-                world.data_plane.classifier(HookPoint::Out)?.fd()?.try_clone()?
-            }
-        };
-        let mut wrapper = Wrapper::around(case.hook, &under_test, case.backends)?;
+        let mut wrapper = wrapper_of(&case, &mut world)?;
         let known = ends(&world);
         let (packet, template) = case.template(flows, known.first().map(|(_, ends)| *ends));
         if case.kind == Kind::Reply {
@@ -89,6 +91,24 @@ impl Subject {
         Ok(Self { case, flows, room, world, wrapper, packet, template, sample })
     }
 
+    /// Another wrapper of the same program, for another CPU.
+    pub fn another_wrapper(&mut self) -> Result<Wrapper> {
+        wrapper_of(&self.case, &mut self.world)
+    }
+
+    pub fn template(&self) -> &Template {
+        &self.template
+    }
+
+    pub fn packet(&self) -> &Packet {
+        &self.packet
+    }
+
+    /// Calls a function in the namespace of the devices.
+    pub fn enter<T: Send>(&self, function: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+        self.world.enter(function)
+    }
+
     pub fn describe(&self) -> String {
         self.case.describe(self.flows)
     }
@@ -96,8 +116,8 @@ impl Subject {
     /// Sends a packet of every flow: datagram flows would expire while others are set up.
     pub fn keep_alive(&mut self) -> Result<()> {
         match self.case.kind {
-            Kind::Established | Kind::Reply => self.run(self.flows).map(drop),
-            Kind::New | Kind::None => Ok(()),
+            Kind::Established | Kind::Reply | Kind::Delivered(_) => self.run(self.flows).map(drop),
+            _ => Ok(()),
         }
     }
 
@@ -107,12 +127,17 @@ impl Subject {
         // Warm up: the caches contain data of the previous case.
         self.run(repeat / 4)?;
         let time = self.run(repeat)?;
-        self.sample.push(time.as_nanos() as f64 - baselines.wrapper(self.case.hook));
+        let restoring = if self.template.at_front == 0 { 0.0 } else { baselines.restoring() };
+        let own = baselines.wrapper(self.case.hook) + restoring;
+        self.sample.push(time.as_nanos() as f64 - own);
         Ok(())
     }
 
     /// Runs this number of packets, and checks that all of them were handled as intended.
     fn run(&mut self, packets: u32) -> Result<Duration> {
+        if let Some(first) = self.case.first_fragment() {
+            self.world.run(self.case.hook, &first);
+        }
         let before = counts(&self.world)?;
         let (wrapper, template, packet) = (&mut self.wrapper, &self.template, &self.packet);
         let time = self.world.enter(|| wrapper.run(template, packet, packets))?;
@@ -125,7 +150,7 @@ impl Subject {
         };
         let expected = self.case.expected_rise(packets.into());
         ensure!(
-            rise == expected && before.1 == after.1,
+            rise == expected && self.counts_reasons(packets, &before.1, &after.1),
             "the packets took another path. The counters rose by\n{rise:?}\nwhere this was \
              expected:\n{expected:?}\nReasons before and after:\n{:?}\n{:?}",
             before.1,
@@ -134,9 +159,39 @@ impl Subject {
         Ok(time)
     }
 
+    /// Whether only the case's reason was counted, once for each packet.
+    fn counts_reasons(
+        &self,
+        packets: u32,
+        before: &[(Reason, u64)],
+        after: &[(Reason, u64)],
+    ) -> bool {
+        before.iter().zip(after).all(|((reason, before), (_, after))| {
+            let rise = if Some(*reason) == self.case.reason() { packets.into() } else { 0 };
+            // Few packets are rejected.
+            let is_limit = self.case.is_limited() && *reason == Reason::RateLimited;
+            is_limit || after - before == rise
+        })
+    }
+
     pub fn record(&self) -> Record {
         Record::packet(&self.sample, &self.case.name(), self.flows, Some(self.room))
     }
+}
+
+/// A wrapper of the program that the case measures.
+fn wrapper_of(case: &Case, world: &mut KernelWorld) -> Result<Wrapper> {
+    let under_test = match case.hook {
+        Hook::Forward => world.data_plane.xdp()?.fd()?.try_clone()?,
+        Hook::AfterXdp => {
+            world.data_plane.classifier(HookPoint::ExternalDeferred)?.fd()?.try_clone()?
+        }
+        Hook::Stack => world.data_plane.classifier(HookPoint::ExternalInTc)?.fd()?.try_clone()?,
+        Hook::Workload | Hook::Reverse => {
+            world.data_plane.classifier(HookPoint::Out)?.fd()?.try_clone()?
+        }
+    };
+    Wrapper::around(case.hook, &under_test, case.fates())
 }
 
 fn counts(world: &KernelWorld) -> Result<(Traffic, Vec<(Reason, u64)>)> {
@@ -153,10 +208,10 @@ fn establish(case: &Case, world: &mut KernelWorld, flows: u32) -> Result<()> {
         (request.syn(), case.answer().syn_ack())
     };
     let under_test = world.data_plane.xdp()?.fd()?.try_clone()?;
-    let mut wrapper = Wrapper::around(Hook::Forward, &under_test, case.backends)?;
+    let mut wrapper = Wrapper::around(Hook::Forward, &under_test, case.fates())?;
     let mut send = |world: &KernelWorld, packet: &Packet| {
-        let template = template(packet, Side::Source, flows);
-        world.enter(|| wrapper.run(&template, packet, flows))
+        let template = case.template_of(packet, flows);
+        world.enter(|| wrapper.run(&template, &case.arriving(packet), flows))
     };
     send(world, &first)?;
 
@@ -168,13 +223,17 @@ fn establish(case: &Case, world: &mut KernelWorld, flows: u32) -> Result<()> {
             match case.backends {
                 Backends::Local => world.run(Hook::Reverse, &answer.to(ends.client)),
                 Backends::Remote => world.run(Hook::Forward, &answer.to(ends.snat)),
+                Backends::Tunnelled(_) | Backends::Nowhere => continue,
             };
-            world.run(Hook::Forward, &request.from(ends.client));
+            world.run(Hook::Forward, &case.arriving(&request.from(ends.client)));
         }
         if established(world) == flows as usize {
             return Ok(());
         }
-        if case.udp {
+        if case.is_tunnelled() {
+            send(world, &request)?;
+            world.grow_older(UNTIL_ESTABLISHED);
+        } else if case.udp {
             world.grow_older(UNTIL_STREAM);
         }
         send(world, &request)?;
@@ -187,7 +246,10 @@ fn established(world: &KernelWorld) -> usize {
 }
 
 fn is_established(state: FlowState) -> bool {
-    matches!(state, FlowState::Established | FlowState::DatagramStream)
+    matches!(
+        state,
+        FlowState::Established | FlowState::OneWayEstablished | FlowState::DatagramStream
+    )
 }
 
 /// The states and ends of all flows.
@@ -228,9 +290,16 @@ fn own_addresses(v6: bool) -> BTreeSet<IpAddr> {
 /// Compares one packet's bytes with those of an independent encoder.
 fn check_output(case: &Case, world: &mut KernelWorld) -> Result<()> {
     let (packet, expected) = case.expected(ends(world).first().map(|(_, ends)| *ends));
-    let outcome = world.run(case.hook, &packet);
+    if let Some(first) = case.first_fragment() {
+        world.run(case.hook, &first);
+    }
+    let mut outcome = world.run(case.hook, &packet);
+    // Until no more rejections are allowed.
+    while case.is_limited() && outcome.fate == Fate::Transmitted {
+        outcome = world.run(case.hook, &packet);
+    }
     ensure!(
-        case.intends(outcome.fate)
+        case.fates().contains(&outcome.fate)
             && expected.iter().any(|expected| **expected == outcome.bytes[..]),
         "the packet came out as\n{}\nwhere this was expected, or another backend:\n{}",
         dissect(&outcome.bytes),

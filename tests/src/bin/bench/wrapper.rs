@@ -7,17 +7,15 @@ use aya::maps::{Array, ProgramArray};
 use aya::programs::{ProgramFd, SchedClassifier, TestRun, TestRunOptions, TestRunResult, Xdp};
 use aya::{Ebpf, EbpfLoader};
 use lb_common::bench::{End, MAX_ENDS, Template, permuted};
-use tests::datapath::Hook;
 use tests::datapath::kernel::context;
+use tests::datapath::{Fate, Hook};
 use tests::generator::{OBJECT, Plain};
-
-use super::case::Backends;
 
 pub struct Wrapper {
     ebpf: Ebpf,
     hook: Hook,
-    /// Whether packets leave from the hook.
-    sends: bool,
+    /// The possible fates of packets.
+    fates: &'static [Fate],
     /// Whether packets arrive on the external device of this thread's namespace. Otherwise on `lo`.
     outside: bool,
 }
@@ -27,11 +25,7 @@ impl Wrapper {
     pub fn around_nothing(hook: Hook) -> Result<Self> {
         let mut wrapper = Self::load(hook)?;
         let empty = match hook {
-            Hook::Forward => {
-                let program: &mut Xdp = program(&mut wrapper.ebpf, "empty_xdp")?;
-                program.load()?;
-                program.fd()?.try_clone()?
-            }
+            Hook::Forward => load_xdp(&mut wrapper.ebpf, "empty_xdp")?,
             Hook::Stack | Hook::AfterXdp | Hook::Workload | Hook::Reverse => {
                 let program: &mut SchedClassifier = program(&mut wrapper.ebpf, "empty_tc")?;
                 program.load()?;
@@ -42,12 +36,20 @@ impl Wrapper {
         Ok(wrapper)
     }
 
+    /// A wrapper of a program that only adds bytes in front of the packet.
+    pub fn around_growth() -> Result<Self> {
+        let mut wrapper = Self::load(Hook::Forward)?;
+        let grow = load_xdp(&mut wrapper.ebpf, "grow_xdp")?;
+        wrapper.put_under_test(&grow)?;
+        Ok(wrapper)
+    }
+
     /// Its packets arrive on the external device of the namespace that runs them.
-    pub fn around(hook: Hook, under_test: &ProgramFd, backends: Backends) -> Result<Self> {
+    pub fn around(hook: Hook, under_test: &ProgramFd, fates: &'static [Fate]) -> Result<Self> {
         let mut wrapper = Self::load(hook)?;
         wrapper.put_under_test(under_test)?;
         wrapper.outside = true;
-        wrapper.sends = backends == Backends::Remote;
+        wrapper.fates = fates;
         Ok(wrapper)
     }
 
@@ -78,7 +80,7 @@ impl Wrapper {
                 program::<SchedClassifier>(&mut ebpf, "wrap_tc")?.load()?
             }
         }
-        Ok(Self { ebpf, hook, sends: false, outside: false })
+        Ok(Self { ebpf, hook, fates: &[Fate::Passed], outside: false })
     }
 
     fn put_under_test(&mut self, under_test: &ProgramFd) -> Result<()> {
@@ -100,15 +102,8 @@ impl Wrapper {
         };
         let context = self.outside.then(|| context(self.hook, packet, 0));
         let result = test_run(&mut self.ebpf, self.hook, name, packet, context.as_deref(), repeat)?;
-        let wanted = match (self.hook, self.sends) {
-            (Hook::Forward, false) => &[2][..],
-            // XDP_TX and XDP_REDIRECT.
-            (Hook::Forward, true) => &[3, 4],
-            // TC_ACT_UNSPEC of Millrace's programs, or TC_ACT_OK of the empty one.
-            (_, false) => &[u32::MAX, 0],
-            (_, true) => &[7],
-        };
-        if !wanted.contains(&result.return_value) {
+        let mut wanted = self.fates.iter().flat_map(|fate| codes(self.hook, *fate));
+        if !wanted.any(|code| *code == result.return_value) {
             bail!("the program under test returned {}", result.return_value as i32);
         }
         Ok(result.duration)
@@ -122,6 +117,26 @@ impl Wrapper {
         };
         Ok(test_run(&mut self.ebpf, self.hook, name, packet, None, repeat)?.duration)
     }
+}
+
+/// What a program returns for packets with this fate.
+fn codes(hook: Hook, fate: Fate) -> &'static [u32] {
+    match (hook, fate) {
+        (Hook::Forward, Fate::Dropped) => &[1],
+        (Hook::Forward, Fate::Passed | Fate::Deferred) => &[2],
+        (Hook::Forward, Fate::Transmitted) => &[3],
+        (Hook::Forward, Fate::Sent) => &[4],
+        (_, Fate::Dropped) => &[2],
+        // TC_ACT_UNSPEC of Millrace's programs, or TC_ACT_OK of the empty one.
+        (_, Fate::Passed | Fate::Deferred) => &[u32::MAX, 0],
+        (_, Fate::Transmitted | Fate::Sent) => &[7],
+    }
+}
+
+fn load_xdp(ebpf: &mut Ebpf, name: &str) -> Result<ProgramFd> {
+    let program: &mut Xdp = program(ebpf, name)?;
+    program.load()?;
+    Ok(program.fd()?.try_clone()?)
 }
 
 fn test_run(
