@@ -2,9 +2,9 @@
 //!
 //! ```text
 //! client ─┐
-//! node0 ──┼─ switch (a bridge that learns where addresses are)
-//! node1 ──┤
-//! node2 ──┘   each node has a pod; Services have all pods as endpoints, through tunnels
+//! api ────┼─ switch (a bridge that learns where addresses are)
+//! node0 ──┤
+//! node1 ──┘   each node has a pod; Services have all pods as endpoints, through tunnels
 //! ```
 
 use std::io::{BufRead, BufReader, Write};
@@ -20,17 +20,24 @@ use nix::sched::{CloneFlags, setns};
 use serde_json::{Value, json};
 
 use crate::agent::{Agent, Source, program};
-use crate::manifests::{Service, manifests};
+use crate::api_server::ApiServer;
+use crate::manifests::{self, Service};
 use crate::topology::{Echo, Host, SOON, Topology, wait_until};
 
 /// The port of all Services, and of all servers.
 const PORT: u16 = 7;
 const DEVICE: &str = "ext0";
+const API: &str = "192.0.2.3:6443";
 
 pub struct Announcers {
     pub client: Host,
     pub switch: Host,
     pub nodes: Vec<Host>,
+    /// Where the API server is.
+    api: Host,
+    server: Option<ApiServer>,
+    /// Of agents that are started from now on; none: they read manifests.
+    kubeconfig: Option<PathBuf>,
     pub agents: Vec<Option<Agent>>,
     addresses: Vec<String>,
     cordoned: Option<usize>,
@@ -66,6 +73,8 @@ impl Announcers {
         let (client, switch) = (topology.host("client")?, topology.host("switch")?);
         switch.bridge("br0")?;
         plug(&topology, &switch, &client, "eth0", 2)?;
+        let api = topology.host("api")?;
+        plug(&topology, &switch, &api, "eth0", 3)?;
         let mut hosts = Vec::new();
         let mut servers = Vec::new();
         for number in 0..nodes {
@@ -83,6 +92,9 @@ impl Announcers {
             client,
             switch,
             nodes: hosts,
+            api,
+            server: None,
+            kubeconfig: None,
             agents: Vec::new(),
             addresses,
             cordoned: None,
@@ -132,9 +144,50 @@ impl Announcers {
         more.extend(self.arguments.iter().map(String::as_str));
         let pins = self.topology.warm_pins(&name);
         let manifests = self.topology.manifests();
-        let source = Source::Manifests(&manifests);
+        let source = match &self.kubeconfig {
+            Some(kubeconfig) => Source::Cluster(kubeconfig),
+            None => Source::Manifests(&manifests),
+        };
         let agent = Agent::launch(&self.nodes[node], &pins, source, DEVICE, &more)?;
         self.agents[node] = Some(agent);
+        Ok(())
+    }
+
+    /// Starts the API server with objects that equal the manifests. Agents that are started from
+    /// now on read them there.
+    pub fn join_cluster(&mut self) -> Result<()> {
+        let mut objects = self.objects(self.addresses.len() / 2);
+        let services = objects.iter_mut().filter(|object| object["kind"] == "Service");
+        for spec in services.filter_map(|service| service["spec"].as_object_mut()) {
+            // The server assigns others: its own Service has one of these.
+            spec.remove("clusterIP");
+            spec.remove("clusterIPs");
+            spec.insert("ipFamilyPolicy".to_owned(), json!("RequireDualStack"));
+        }
+        let server = self.api_server()?;
+        server.create(&self.api, objects)?;
+        self.kubeconfig = Some(server.kubeconfig().to_owned());
+        self.server = Some(server);
+        Ok(())
+    }
+
+    /// Agents that are started from now on read manifests again.
+    pub fn leave_cluster(&mut self) {
+        self.kubeconfig = None;
+    }
+
+    fn api_server(&self) -> Result<ApiServer> {
+        ApiServer::start(&self.api, self.topology.directory().join("api"), API.parse()?)
+    }
+
+    /// Ends the API server, and the connections to it.
+    pub fn stop_api_server(&mut self) {
+        self.server = None;
+    }
+
+    /// Starts it again, with the objects that it had.
+    pub fn start_api_server(&mut self) -> Result<()> {
+        self.server = Some(self.api_server()?);
         Ok(())
     }
 
@@ -168,7 +221,8 @@ impl Announcers {
         })
     }
 
-    fn write_manifests(&self, count: usize) -> Result<()> {
+    /// The Nodes, the Services with their EndpointSlices, and what was added.
+    fn objects(&self, count: usize) -> Vec<Value> {
         let nodes = (0..self.nodes.len()).map(|number| {
             let addresses =
                 [format!("192.0.2.{}", 11 + number), format!("2001:db8::{}", 11 + number)];
@@ -180,23 +234,23 @@ impl Announcers {
                 "status": {"addresses": addresses},
             })
         });
-        let nodes: String = nodes.map(|node| format!("---\n{node}\n")).collect();
-        let services: Vec<Service> = (0..count)
-            .map(|number| {
-                let cluster = [
-                    format!("10.96.{}.{}", number / 250, 1 + number % 250),
-                    format!("fd00:10:96::{number:x}"),
-                ];
-                let [four, six] = of_number(number);
-                let cluster = [cluster[0].as_str(), &cluster[1]];
-                self.service(&format!("echo{number}"), &cluster, &[&four, &six])
-            })
-            .collect();
-        let more: String = self.more.iter().map(|object| format!("---\n{object}\n")).collect();
-        let text = nodes + &more + &manifests(&services);
+        let services = (0..count).flat_map(|number| {
+            let cluster = [
+                format!("10.96.{}.{}", number / 250, 1 + number % 250),
+                format!("fd00:10:96::{number:x}"),
+            ];
+            let [four, six] = of_number(number);
+            let cluster = [cluster[0].as_str(), &cluster[1]];
+            let service = self.service(&format!("echo{number}"), &cluster, &[&four, &six]);
+            service.documents().collect::<Vec<_>>()
+        });
+        nodes.chain(self.more.iter().cloned()).chain(services).collect()
+    }
+
+    fn write_manifests(&self, count: usize) -> Result<()> {
         // In one step: an agent may read it at any moment.
         let new = self.topology.directory().join("manifests.new");
-        std::fs::write(&new, text)?;
+        std::fs::write(&new, manifests::text(self.objects(count)))?;
         Ok(std::fs::rename(new, self.topology.manifests())?)
     }
 

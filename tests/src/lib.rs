@@ -4,6 +4,7 @@
 pub mod agent;
 pub mod announcers;
 pub mod any_map;
+pub mod api_server;
 pub mod bgp;
 pub mod bird;
 pub mod cluster;

@@ -145,7 +145,8 @@ pub fn manifests(services: &[Service]) -> String {
     text(services.iter().flat_map(Service::documents))
 }
 
-fn text(documents: impl IntoIterator<Item = Value>) -> String {
+/// The text of a file with these objects.
+pub fn text(documents: impl IntoIterator<Item = Value>) -> String {
     documents.into_iter().map(|document| format!("---\n{document}\n")).collect()
 }
 

@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::Api;
 use kube::api::PostParams;
-use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Api, Client, Config};
 use lb_userspace::kinds::AddressPool;
 use serde_json::json;
 use tests::agent::Agent;
+use tests::api_server;
 use tests::one_node::{DEVICE, OneNode};
 use tests::topology::{Host, SOON};
 use tokio::runtime::Builder;
@@ -56,9 +56,7 @@ fn from_creation_to_address_and_to_reachability() -> Result<()> {
 }
 
 async fn measure(kubeconfig: &Path, client: &Host) -> Result<Times> {
-    let kubeconfig = Kubeconfig::read_from(kubeconfig)?;
-    let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
-    let api = Client::try_from(config)?;
+    let api = api_server::client(kubeconfig).await?;
     let pool = json!({
         "apiVersion": "millrace.io/v1alpha1", "kind": "AddressPool",
         "metadata": {"name": "measured"}, "spec": {"addresses": ["192.0.2.16-192.0.2.250"]}

@@ -204,6 +204,7 @@ fn table_of_unavailability() -> Result<()> {
         )?;
     }
     bench.run("all agents are replaced, one after the other", rounds, replace_all, nothing)?;
+    without_api_server(&mut bench, rounds)?;
     bench.world.arguments = vec!["--cleanup-on-exit".to_owned()];
     for node in 0..VICTIMS {
         replace(&mut bench.world, node)?;
@@ -237,6 +238,33 @@ fn replace(world: &mut Announcers, node: usize) -> Result<()> {
 
 fn replace_all(world: &mut Announcers, _: usize) -> Result<()> {
     (0..NODES).try_for_each(|node| replace(world, node))
+}
+
+/// The API server is away, alone and while a node loses its power.
+fn without_api_server(bench: &mut Bench, rounds: usize) -> Result<()> {
+    bench.world.join_cluster()?;
+    replace_all(&mut bench.world, 0)?;
+    let stop = |world: &mut Announcers, _: usize| {
+        world.stop_api_server();
+        Ok(())
+    };
+    bench.run("the API server ends", rounds, stop, |world, _| world.start_api_server())?;
+    bench.run(
+        "the API server ends, and then the node loses power",
+        rounds,
+        |world, node| {
+            world.stop_api_server();
+            thread::sleep(SECOND / 2);
+            world.power_off(node)
+        },
+        |world, node| {
+            world.start_api_server()?;
+            world.power_on(node)?;
+            wait_until_ready(world, node)
+        },
+    )?;
+    bench.world.leave_cluster();
+    replace_all(&mut bench.world, 0)
 }
 
 /// One node has all addresses when it loses its power.

@@ -4,14 +4,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use lb_api::http::Limits;
-use lb_api::kinds::Ranges;
-use lb_api::server::{Options, Server};
-use lb_api::storage::Window;
 use serde_json::{Value, json};
 use tests::agent::{Agent, Source, program};
+use tests::api_server::ApiServer;
 use tests::one_node::{DEVICE, OneNode, has_kubectl};
-use tokio::runtime::Runtime;
 
 const TOKEN: &str = "eyJhbGciOiJub25lIn0.c2VjcmV0LXRva2Vu.bWlsbHJhY2U";
 const PASSWORD: &str = "correct-horse-battery-staple";
@@ -33,38 +29,21 @@ spec:
 /// A Kubernetes API server on the node itself.
 struct Cluster {
     network: OneNode,
-    server: Server,
-    _runtime: Runtime,
+    server: ApiServer,
 }
 
 impl Cluster {
     fn new() -> Result<Self> {
-        let (network, runtime) = (OneNode::warm(0)?, Runtime::new()?);
+        let network = OneNode::warm(0)?;
         let data = network.kubeconfig().parent().context("it is in a directory")?.to_owned();
-        fs::create_dir_all(&data)?;
-        let options = Options {
-            data_directory: data,
-            bind: "127.0.0.1:0".parse()?,
-            kubeconfig: None,
-            node_name: "node".to_owned(),
-            ranges: Ranges {
-                cluster_ips: vec!["10.96.0.0/16".parse()?],
-                node_ports: 30_000..=32_767,
-            },
-            window: Window::default(),
-            limits: Limits::default(),
-            declarations: Vec::new(),
-            namespaces: Vec::new(),
-        };
-        // The socket belongs to the node's namespace, whichever thread serves it.
-        let server = network.node.enter(|| runtime.block_on(Server::start(options)))?;
-        Ok(Self { network, server, _runtime: runtime })
+        let server = ApiServer::start(&network.node, data, "127.0.0.1:0".parse()?)?;
+        Ok(Self { network, server })
     }
 
     /// The server's kubeconfig with these fields added to its user, and the secrets in it.
     fn kubeconfig(&self, more: &[(&str, &str)]) -> Result<(PathBuf, Vec<String>)> {
         let mut config: Value =
-            serde_norway::from_str(&fs::read_to_string(&self.server.kubeconfig)?)?;
+            serde_norway::from_str(&fs::read_to_string(self.server.kubeconfig())?)?;
         let user = &mut config["users"][0]["user"];
         let key = user["client-key-data"].as_str().context("no client key")?;
         // A part of the key, because output may contain it truncated.
