@@ -255,10 +255,13 @@ impl Link {
             return;
         }
         let silent = claims.iter().max_by_key(|claim| claim.standing(address, known));
-        let of = match silent.and_then(|claim| self.peers.get(claim.id).map(|p| (claim.id, p))) {
+        let silent = silent.and_then(|claim| self.peers.get(claim.id).map(|p| (claim.id, p)));
+        let of = match silent {
             Some((id, peer)) => Probed::Silent { id, link_address: peer.link_address },
             None => Probed::Everyone,
         };
+        // One that is mute has been asked.
+        let sent = if silent.is_some_and(|(_, peer)| peer.mute) { PROBES } else { 0 };
         match state {
             Whereabouts::Answered { again } if now < again => self.due(again),
             Whereabouts::Probing(probing) if probing.of == of => {
@@ -268,7 +271,9 @@ impl Link {
                 if !state.is_watched() {
                     self.effects.push(Effect::Watch(address));
                 }
-                self.continue_probing(address, Probing { of, sent: 0, next: now }, now);
+                let probing = Probing { of, sent, next: now };
+                self.addresses.insert(address, Whereabouts::Probing(probing));
+                self.continue_probing(address, probing, now);
             }
         }
     }

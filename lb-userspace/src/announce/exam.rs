@@ -1,10 +1,11 @@
 //! Whether a participant that hears nobody receives anything at all.
 //!
-//! Its heartbeats arrive, and acknowledge nobody. Either it misses only heartbeats, as behind a
+//! Its heartbeats arrive, and acknowledge nobody, or nothing that was sent lately. Either it misses only heartbeats, as behind a
 //! firewall, and its kernel answers for what it holds; then it keeps that. Or its machine receives
 //! nothing: it takes all others for silent, asks their kernels in vain, and claims what they hold,
-//! though no client can reach it. It is asked itself, by link-layer address. Its own announcements
-//! look like answers, but come seldom: two of several probes must be answered.
+//! though no client can reach it. It is asked itself, by link-layer address, as soon as one
+//! heartbeat may have missed it. Its own announcements look like answers, but come seldom: two of
+//! several probes must be answered.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -33,12 +34,13 @@ pub struct Exam {
 pub type Exams = BTreeMap<Id, Exam>;
 
 impl Link {
-    /// Asks the kernels of those that hear nobody. Returns whether participants are to be left out,
+    /// Asks the kernels of those that may hear nobody. Returns whether participants are to be left out,
     /// or not any more.
     pub(super) fn examine(&mut self, now: Time) -> bool {
         let mut changed = false;
         let mut due: BTreeMap<Id, (IpAddr, LinkAddress)> = BTreeMap::new();
-        for (id, peer) in self.peers.iter().filter(|(_, peer)| !peer.silent && peer.hears_nobody) {
+        let doubted = self.peers.iter().filter(|(_, peer)| !peer.silent && peer.is_doubted);
+        for (id, peer) in doubted {
             let held = peer.table.rows().find(|(_, entry)| entry.holds.is_some());
             let examined = self.exams.get(&id).map(|exam| exam.address);
             if let Some(address) = examined.or(held.map(|(address, _)| address)) {
@@ -50,7 +52,7 @@ impl Link {
             if let Some(exam) = self.exams.remove(&id) {
                 self.unwatch_examined(exam.address);
             }
-            changed |= self.peers.set_mute(id, false);
+            changed |= self.peers.set_mute(id, false, now);
         }
         for (id, (address, link_address)) in due {
             let mut exam = self.exams.get(&id).copied().unwrap_or(Exam {
@@ -73,8 +75,10 @@ impl Link {
                 exam = Exam { sent: 0, answers: 0, answered: 0, passed: Some(passed), ..exam };
                 exam.next = now + ANSWERED;
                 self.unwatch_examined(address);
-                changed |= self.peers.set_mute(id, !passed);
             }
+            let hears_nobody = self.peers.get(id).is_some_and(|peer| peer.hears_nobody);
+            let is_mute = hears_nobody && exam.passed == Some(false);
+            changed |= self.peers.set_mute(id, is_mute, now);
             self.due(exam.next);
             self.exams.insert(id, exam);
         }

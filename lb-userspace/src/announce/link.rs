@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::choice::Choice;
 use super::exam::Exams;
+use super::hearing::Times;
 use super::hold::{Held, Holding, Probed, Whereabouts};
 use super::identity::{Id, Identity, LinkAddress, Rank, ahead};
 use super::pacing::{Allowance, Pacing};
@@ -157,6 +158,8 @@ pub struct Link {
     pub(super) decide_at: Time,
     pub(super) last_input: Time,
     pub(super) sequence: u64,
+    /// When the last messages were sent.
+    pub(super) times: Times,
     pub(super) heartbeat_at: Time,
     /// Until when it takes part without candidacies.
     pub(super) farewell: Time,
@@ -203,6 +206,7 @@ impl Link {
             decide_at: now,
             last_input: now,
             sequence: 0,
+            times: Times::default(),
             heartbeat_at: now,
             farewell: now,
             published: 0,
@@ -320,9 +324,13 @@ impl Link {
         if id == self.id {
             return;
         }
-        let own =
-            Own { id: self.id, incarnation: self.identity.incarnation, sequence: self.sequence };
-        let change = self.peers.hear(&message, own, now);
+        let own = Own {
+            id: self.id,
+            incarnation: self.identity.incarnation,
+            sequence: self.sequence,
+            times: &self.times,
+        };
+        let change = self.peers.hear(&message, own, now, &self.timing);
         self.notice_namesake(&message, now);
         if change.members {
             self.stable_since = now;
@@ -336,7 +344,7 @@ impl Link {
             }
         }
         self.outdated |= change.members || change.table;
-        self.dirty |= change.members || change.table;
+        self.dirty |= change.members || change.table || change.hearing;
     }
 
     /// The greatest epoch of an address that was seen, or the one before the first.

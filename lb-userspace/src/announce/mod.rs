@@ -12,6 +12,7 @@
 mod choice;
 mod decide;
 mod exam;
+mod hearing;
 mod hold;
 mod identity;
 mod link;

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::hearing::Times;
 use super::identity::{Id, LinkAddress};
 use super::table::PeerTable;
 use super::timing::{REMEMBERED, Time, Timing};
@@ -26,6 +27,8 @@ pub struct Peer {
     pub link_address: LinkAddress,
     pub incarnation: u64,
     sequences: Sequences,
+    /// When its last messages came.
+    times: Times,
     heard_at: Time,
     /// When this participant last learnt that the other one hears it.
     acknowledged_at: Time,
@@ -33,7 +36,11 @@ pub struct Peer {
     pub acknowledged: u64,
     pub table: PeerTable,
     pub silent: bool,
-    /// Its latest message acknowledges nobody.
+    /// When it last received something, by what it acknowledges.
+    received_at: Time,
+    /// Its latest message acknowledges little that is new: perhaps it hears nobody.
+    pub is_doubted: bool,
+    /// Its latest message acknowledges nobody, or nothing new.
     pub hears_nobody: bool,
     /// It hears nobody, and its kernel does not answer, either.
     pub mute: bool,
@@ -43,6 +50,12 @@ impl Peer {
     /// Whether it does not hear this participant.
     pub fn is_deaf(&self, now: Time, timing: &Timing) -> bool {
         now.saturating_sub(self.acknowledged_at) > timing.deaf()
+    }
+
+    /// Clients can reach it again. It may need a moment to hear this participant, too.
+    fn come_back(&mut self, now: Time) {
+        self.table.give_back();
+        self.acknowledged_at = now;
     }
 
     pub fn silent_for(&self, now: Time) -> Duration {
@@ -98,11 +111,13 @@ struct Stranger {
 
 /// This participant as the others name it in their acknowledgements.
 #[derive(Clone, Copy, Debug)]
-pub struct Own {
+pub struct Own<'a> {
     pub id: Id,
     pub incarnation: u64,
     /// Of the last message that was sent.
     pub sequence: u64,
+    /// When the last messages were sent.
+    pub times: &'a Times,
 }
 
 /// What a message has changed.
@@ -112,6 +127,8 @@ pub struct Change {
     pub members: bool,
     /// A table.
     pub table: bool,
+    /// Whether the sender hears anybody.
+    pub hearing: bool,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -141,9 +158,15 @@ impl Peers {
     }
 
     /// Returns whether this is a change.
-    pub fn set_mute(&mut self, id: Id, mute: bool) -> bool {
-        let peer = self.peers.get_mut(&id);
-        peer.is_some_and(|peer| std::mem::replace(&mut peer.mute, mute) != mute)
+    pub fn set_mute(&mut self, id: Id, mute: bool, now: Time) -> bool {
+        let Some(peer) = self.peers.get_mut(&id).filter(|peer| peer.mute != mute) else {
+            return false;
+        };
+        peer.mute = mute;
+        if !peer.silent && !mute {
+            peer.come_back(now);
+        }
+        true
     }
 
     /// Whether a link-layer address is that of a participant that hears nobody.
@@ -159,7 +182,8 @@ impl Peers {
     }
 
     /// An authenticated message of another participant.
-    pub fn hear(&mut self, message: &Message, own: Own, now: Time) -> Change {
+    pub fn hear(&mut self, message: &Message, own: Own<'_>, now: Time, timing: &Timing) -> Change {
+        let received = self.received(message, own, now);
         let id = Id::of(&message.node, &message.interface);
         let known = self.peers.get(&id).filter(|peer| peer.incarnation == message.incarnation);
         let mut change = Change::default();
@@ -174,7 +198,12 @@ impl Peers {
         peer.sequences.note(message.sequence);
         peer.link_address = message.link_address;
         peer.heard_at = now;
-        change.members |= std::mem::take(&mut peer.silent);
+        if std::mem::take(&mut peer.silent) {
+            change.members = true;
+            if !peer.mute {
+                peer.come_back(now);
+            }
+        }
         if let Some(own) = acknowledgement(message, own)
             && is_latest
         {
@@ -182,15 +211,35 @@ impl Peers {
             peer.acknowledged = own.version;
         }
         if is_latest {
+            peer.times.note(message.sequence, now);
             peer.table.set_newest(message.version);
-            peer.hears_nobody = message.heard.is_empty();
+            peer.received_at = received.unwrap_or_default().max(peer.received_at);
+            let without = now.saturating_sub(peer.received_at);
+            let before = (peer.is_doubted, peer.hears_nobody);
+            peer.hears_nobody = message.heard.is_empty() || without > timing.hears_nobody();
+            peer.is_doubted = peer.hears_nobody || without > timing.is_doubted();
+            change.hearing = before != (peer.is_doubted, peer.hears_nobody);
         }
         change.table = peer.table.apply(message.version, &message.changes);
         change
     }
 
+    /// When the sender last received a message, by what it acknowledges.
+    fn received(&self, message: &Message, own: Own<'_>, now: Time) -> Option<Time> {
+        let times = message.heard.iter().map(|heard| {
+            if heard.id == own.id {
+                return own.times.of(heard.sequence, now);
+            }
+            let peer = self.peers.get(&heard.id);
+            let peer = peer.filter(|peer| peer.incarnation == heard.incarnation);
+            // One that is not heard here may have sent something just now.
+            peer.map_or(Some(now), |peer| peer.times.of(heard.sequence, now))
+        });
+        times.flatten().max()
+    }
+
     /// Whether an unknown process becomes a participant.
-    fn admit(&mut self, id: Id, message: &Message, own: Own, now: Time) -> bool {
+    fn admit(&mut self, id: Id, message: &Message, own: Own<'_>, now: Time) -> bool {
         let acknowledged = acknowledgement(message, own).map(|heard| heard.sequence);
         let strangers = &mut self.strangers;
         let same = strangers.get_mut(&id).filter(|known| known.incarnation == message.incarnation);
@@ -238,11 +287,14 @@ impl Peers {
             link_address: message.link_address,
             incarnation: message.incarnation,
             sequences: Sequences::from(message.sequence),
+            times: Times::default(),
             heard_at: now,
             acknowledged_at: now,
             acknowledged: 0,
             table,
             silent: false,
+            received_at: now,
+            is_doubted: false,
             hears_nobody: false,
             mute: false,
         };
@@ -283,6 +335,7 @@ impl Peers {
         for peer in self.peers.values_mut().filter(|peer| !peer.silent) {
             peer.heard_at = now;
             peer.acknowledged_at = now;
+            peer.received_at = now;
         }
     }
 
@@ -313,7 +366,7 @@ impl Peers {
     }
 }
 
-fn acknowledgement(message: &Message, own: Own) -> Option<&Heard> {
+fn acknowledgement<'a>(message: &'a Message, own: Own<'_>) -> Option<&'a Heard> {
     message.heard.iter().find(|heard| heard.id == own.id && heard.incarnation == own.incarnation)
 }
 

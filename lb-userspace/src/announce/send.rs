@@ -32,14 +32,14 @@ impl Link {
             // What those who hear this participant lack.
             let hearing = self.peers.alive().filter(|(_, peer)| !peer.is_deaf(now, &self.timing));
             let oldest = hearing.map(|(_, peer)| peer.acknowledged).min();
-            self.send_changes(oldest.unwrap_or(u64::MAX));
+            self.send_changes(oldest.unwrap_or(u64::MAX), now);
             // Kept in step, so that a late timer does not delay all later heartbeats.
             self.heartbeat_at += self.timing.interval;
             if self.heartbeat_at <= now {
                 self.heartbeat_at = now + self.timing.interval;
             }
         } else if has_news {
-            self.send_changes(self.published);
+            self.send_changes(self.published, now);
         }
         self.published = self.own.version();
     }
@@ -60,7 +60,7 @@ impl Link {
     }
 
     /// At least one message, and as many as are needed for the changes since a version.
-    fn send_changes(&mut self, since: u64) {
+    fn send_changes(&mut self, since: u64, now: Time) {
         let heard = self.peers.acknowledgements();
         let head = wire::length_of_head(&self.identity.node, &self.identity.interface);
         let room = LONGEST - head - heard.len() * LENGTH_OF_HEARD;
@@ -69,6 +69,7 @@ impl Link {
             let changes = self.own.changes(since, room);
             since = changes.until;
             self.sequence += 1;
+            self.times.note(self.sequence, now);
             let mut message = wire::write(&Message {
                 node: self.identity.node.clone(),
                 interface: self.identity.interface.clone(),

@@ -4,7 +4,7 @@
 //! changed since the version that the others have; so a message says little in a quiet network,
 //! and the loss of one is made good by the next.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use super::identity::Rank;
@@ -127,6 +127,8 @@ pub struct PeerTable {
     newest: u64,
     /// Changes that arrived before their turn: from which version to which.
     ahead: Vec<(u64, u64)>,
+    /// Addresses that were taken from the participant while it could not defend them.
+    taken: BTreeSet<IpAddr>,
 }
 
 impl PeerTable {
@@ -145,18 +147,28 @@ impl PeerTable {
     }
 
     pub fn rows(&self) -> impl Iterator<Item = (IpAddr, Entry)> {
-        self.rows.iter().map(|(address, (entry, _))| (*address, *entry))
+        self.rows
+            .iter()
+            .map(|(address, (entry, _))| (*address, self.without_taken(*address, *entry)))
     }
 
     pub fn get(&self, address: IpAddr) -> Entry {
-        self.rows.get(&address).map(|(entry, _)| *entry).unwrap_or_default()
+        let entry = self.rows.get(&address).map(|(entry, _)| *entry).unwrap_or_default();
+        self.without_taken(address, entry)
+    }
+
+    fn without_taken(&self, address: IpAddr, entry: Entry) -> Entry {
+        if self.taken.contains(&address) { Entry { holds: None, ..entry } } else { entry }
     }
 
     /// The participant has lost an address that it cannot defend.
     pub fn take_from(&mut self, address: IpAddr) {
-        if let Some((entry, _)) = self.rows.get_mut(&address) {
-            entry.holds = None;
-        }
+        self.taken.insert(address);
+    }
+
+    /// The participant is back, and what it says it holds counts again: it sends only changes.
+    pub fn give_back(&mut self) {
+        self.taken.clear();
     }
 
     /// The participant has started again. What it had is believed until it says otherwise.
@@ -164,7 +176,13 @@ impl PeerTable {
         self.version = 0;
         self.newest = 0;
         self.ahead.clear();
-        self.rows.values_mut().for_each(|(_, version)| *version = 0);
+        let taken = std::mem::take(&mut self.taken);
+        for (address, (entry, version)) in &mut self.rows {
+            *version = 0;
+            if taken.contains(address) {
+                entry.holds = None;
+            }
+        }
     }
 
     /// Returns whether rows may have changed. Messages may arrive in any order: each row remembers
@@ -285,6 +303,26 @@ mod tests {
             copy.apply(table.version(), &table.changes(copy.version(), 1_000));
         }
         assert!(known(&copy).is_empty());
+    }
+
+    #[test]
+    fn what_was_taken_from_a_participant_counts_again_when_it_is_back() {
+        let mut table = OwnTable::default();
+        table.set(address(1), held(1));
+        table.set(address(2), held(1));
+        let mut copy = PeerTable::default();
+        copy.apply(table.version(), &table.changes(0, 1_000));
+        copy.take_from(address(1));
+        let taken = Entry { rank: Rank::Candidate, holds: None };
+        assert_eq!(known(&copy), [(address(1), taken), (address(2), held(1))]);
+        assert_eq!(copy.get(address(1)), taken);
+        copy.give_back();
+        assert_eq!(known(&copy), own(&table));
+        // Not of a process that has ended.
+        copy.take_from(address(1));
+        copy.start_over();
+        copy.give_back();
+        assert_eq!(copy.get(address(1)), taken);
     }
 
     #[derive(Clone, Debug)]

@@ -88,6 +88,17 @@ impl Timing {
         self.silence * 2
     }
 
+    /// A participant that acknowledges nothing newer may hear nobody, or one heartbeat was lost.
+    pub fn is_doubted(&self) -> Duration {
+        self.interval * 3 / 2
+    }
+
+    /// A participant that acknowledges nothing newer hears nobody, or two heartbeats of all others
+    /// were lost.
+    pub fn hears_nobody(&self) -> Duration {
+        self.interval * 5 / 2
+    }
+
     /// Between two writes of a deadline.
     pub fn extend(&self) -> Duration {
         self.hold / 6

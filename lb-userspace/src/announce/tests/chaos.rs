@@ -24,6 +24,8 @@ enum Fault {
     Cut(usize, usize),
     CutBoth(usize, usize),
     Isolate(usize),
+    /// It receives nothing.
+    Deafen(usize),
     Heal,
     Loss(u64),
     Rank(usize, usize, Rank),
@@ -43,6 +45,7 @@ fn faults() -> impl Strategy<Value = (Fault, u64)> {
         1 => (node.clone(), node.clone()).prop_map(|(a, b)| Fault::Cut(a, b)),
         1 => (node.clone(), node.clone()).prop_map(|(a, b)| Fault::CutBoth(a, b)),
         1 => node.clone().prop_map(Fault::Isolate),
+        1 => node.clone().prop_map(Fault::Deafen),
         3 => Just(Fault::Heal),
         1 => (0_u64..200).prop_map(Fault::Loss),
         2 => (node, 0_usize..12, rank).prop_map(|(node, number, rank)| Fault::Rank(node, number, rank)),
@@ -83,6 +86,7 @@ fn inflict(world: &mut World, fault: Fault) {
                 world.cut.insert((other, node % nodes));
             }
         }
+        Fault::Deafen(node) => world.cut.extend((0..nodes).map(|other| (other, node % nodes))),
         Fault::Heal => world.cut.clear(),
         Fault::Loss(loss) => world.loss = loss,
         Fault::Rank(node, number, rank) => {

@@ -224,13 +224,17 @@ fn a_node_that_receives_nothing_is_replaced_and_its_claims_are_ignored() {
             answering
         };
         // The others keep what they have throughout, although the node claims it.
+        let mut without = Duration::ZERO;
         for _ in 0..100 {
             world.run(MS * 10);
+            let is_missing = (0..30).any(|number| serving(&world, number).is_empty());
+            without += if is_missing { MS * 10 } else { Duration::ZERO };
             for number in (0..30).filter(|number| before[*number] != 0) {
                 assert_eq!(serving(&world, number), [before[number]], "{:?}", world.now);
             }
         }
         assert_eq!(world.loads()[0], 30, "it takes all others for dead");
+        assert!(without > MS * 150 && without <= MS * 400, "{without:?}");
         let after: Vec<Vec<usize>> = (0..30).map(|number| serving(&world, number)).collect();
         assert!(after.iter().all(|serving| serving.len() == 1), "{after:?}");
         // Clients hear the right node last.
@@ -245,6 +249,20 @@ fn a_node_that_receives_nothing_is_replaced_and_its_claims_are_ignored() {
         world.run(SECOND * 30);
         assert_eq!(world.loads().iter().sum::<usize>(), 30);
         assert!(world.longest_none() == Duration::ZERO, "{:?}", world.longest_none());
+    }
+}
+
+#[test]
+fn a_node_that_receives_nothing_for_the_time_of_one_heartbeat_keeps_its_addresses() {
+    for nodes in [2, 3, 5] {
+        let mut world = settled(nodes, 30);
+        for round in 0..100 {
+            world.cut.extend((1..nodes).map(|other| (other, 0)));
+            world.run(MS * 100);
+            world.cut.clear();
+            world.run(MS * (500 + round * 7));
+        }
+        assert_eq!(world.news, []);
     }
 }
 
