@@ -71,8 +71,12 @@ impl Link {
                 exam.sent += 1;
                 exam.next = now + self.timing.silent_gap();
             } else if now >= exam.next {
-                let passed = exam.answers >= ENOUGH;
-                exam = Exam { sent: 0, answers: 0, answered: 0, passed: Some(passed), ..exam };
+                let passed = match (exam.passed, exam.answers >= ENOUGH) {
+                    // Its machine receives again, so its next messages show whether it hears others.
+                    (Some(false), true) => None,
+                    (_, passed) => Some(passed),
+                };
+                exam = Exam { sent: 0, answers: 0, answered: 0, passed, ..exam };
                 exam.next = now + ANSWERED;
                 self.unwatch_examined(address);
             }
