@@ -16,6 +16,8 @@ pub struct Advertiser {
     is_changed: bool,
     peers: BTreeMap<String, Configured>,
     problems: BTreeSet<Problem>,
+    /// Addresses that are not advertised, because how is not known.
+    outside: BTreeSet<Problem>,
     is_draining: bool,
     is_synced: bool,
 }
@@ -61,6 +63,7 @@ impl Advertiser {
             }
             self.post(problems, store, outlets);
         }
+        self.post_outside(store, outlets);
         if !std::mem::replace(&mut self.is_synced, true) {
             outlets.advertise(Command::Synced);
         }
@@ -76,7 +79,34 @@ impl Advertiser {
         for problem in problems.difference(&self.problems) {
             outlets.post(problem, Reason::PeerNotUsed, store);
         }
-        outlets.condition.set_bgp_problems(problems.iter().map(ToString::to_string).collect());
         self.problems = problems;
+        self.show_problems(outlets);
+    }
+
+    /// Posts addresses that are advertised to no peer since this agent has started.
+    fn post_outside(&mut self, store: &Store, outlets: &Outlets) {
+        let unknown = self.advertising.unknown().filter(|_| !self.peers.is_empty());
+        let outside = unknown.map(|(service, address)| Problem {
+            object: format!("Service {service}"),
+            field: String::new(),
+            message: format!(
+                "{address} is in no address pool, and this agent does not know to which BGP peers \
+                 it was advertised: it is not advertised. Add it to a pool"
+            ),
+        });
+        let outside: BTreeSet<Problem> = outside.collect();
+        if outside == self.outside {
+            return;
+        }
+        for problem in outside.difference(&self.outside) {
+            outlets.post(problem, Reason::AddressOutsidePools, store);
+        }
+        self.outside = outside;
+        self.show_problems(outlets);
+    }
+
+    fn show_problems(&self, outlets: &Outlets) {
+        let all = self.problems.iter().chain(&self.outside);
+        outlets.condition.set_bgp_problems(all.map(ToString::to_string).collect());
     }
 }

@@ -1,4 +1,7 @@
 //! Which addresses this node advertises to BGP peers, and how: from Services and pools. Pure.
+//!
+//! Invariant: a peer gets an address only if a pool with the address selects the peer, or did so
+//! last before the address left its pool.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -7,19 +10,21 @@ use std::sync::Arc;
 use lb_bgp::table::{Advertisement, Announcement, Policy as Rule, Ready};
 use lb_common::layout::FrontendKind;
 
-use crate::ipam::{Labels, Pools, advertised};
+use crate::ipam::{Advertised, Labels, Pools};
 use crate::model::{Policy, ServiceName, ServicePort};
 
 /// What Services advertise that may have changed; nothing: no longer anything.
 pub type Routes = Vec<(ServiceName, Vec<Announcement>)>;
 
 /// What matters of one Service.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 struct OfService {
     /// Whether its addresses were assigned from pools, even if none contains them any more.
     is_assigned: bool,
-    /// The addresses that this node serves.
-    addresses: BTreeSet<IpAddr>,
+    /// All addresses, and whether this node serves each.
+    addresses: BTreeMap<IpAddr, bool>,
+    /// How they were advertised when a pool contained them last.
+    by_pool: BTreeMap<IpAddr, Vec<Advertised>>,
 }
 
 /// What the rules say about each Service, gathered as Services change.
@@ -27,6 +32,8 @@ struct OfService {
 pub struct Advertising {
     services: BTreeMap<ServiceName, OfService>,
     changed: BTreeSet<ServiceName>,
+    /// Addresses that had left their pool before this process knew how they were advertised.
+    unknown: BTreeMap<ServiceName, Vec<IpAddr>>,
     /// Pools or this node have changed.
     all_changed: bool,
 }
@@ -39,25 +46,27 @@ impl Advertising {
         is_assigned: bool,
         ports: impl Iterator<Item = &'a Arc<ServicePort>>,
     ) {
-        let mut addresses = BTreeSet::new();
-        for port in ports.filter(|port| is_announced(port)) {
+        let mut addresses = BTreeMap::new();
+        for port in ports {
+            let serves = is_announced(port);
             let frontends = port.frontends.iter();
-            let of_balancer =
-                frontends.filter(|frontend| frontend.kind == FrontendKind::LoadBalancer);
-            addresses.extend(of_balancer.map(|frontend| frontend.address));
+            for frontend in frontends.filter(|one| one.kind == FrontendKind::LoadBalancer) {
+                *addresses.entry(frontend.address).or_default() |= serves;
+            }
         }
-        let is_changed = match (addresses.is_empty(), self.services.get(name)) {
-            (true, before) => before.is_some(),
-            (false, before) => before.is_none_or(|before| {
-                before.addresses != addresses || before.is_assigned != is_assigned
-            }),
-        };
-        if is_changed {
-            match addresses.is_empty() {
-                true => self.services.remove(name),
-                false => self.services.insert(name.clone(), OfService { is_assigned, addresses }),
-            };
-            self.changed.insert(name.clone());
+        let before = self.services.get(name);
+        let is_same = before.map_or(addresses.is_empty(), |before| {
+            before.addresses == addresses && before.is_assigned == is_assigned
+        });
+        if is_same {
+            return;
+        }
+        self.changed.insert(name.clone());
+        let before = self.services.remove(name);
+        if !addresses.is_empty() {
+            let mut by_pool = before.map(|before| before.by_pool).unwrap_or_default();
+            by_pool.retain(|address, _| addresses.contains_key(address));
+            self.services.insert(name.clone(), OfService { is_assigned, addresses, by_pool });
         }
     }
 
@@ -74,30 +83,56 @@ impl Advertising {
         }
         let none = Labels::new();
         let labels = node.unwrap_or(&none);
-        changed.into_iter().map(|name| self.routes(name, pools, labels)).collect()
+        let mut routes = Routes::new();
+        for name in changed {
+            self.unknown.remove(&name);
+            let mut announcements = Vec::new();
+            if let Some(service) = self.services.get_mut(&name) {
+                announcements = service.announcements(pools, labels);
+                let unknown = service.unknown();
+                if !unknown.is_empty() {
+                    self.unknown.insert(name.clone(), unknown);
+                }
+            }
+            routes.push((name, announcements));
+        }
+        routes
     }
 
-    fn routes(
-        &self,
-        name: ServiceName,
-        pools: &Pools,
-        labels: &Labels,
-    ) -> (ServiceName, Vec<Announcement>) {
-        let Some(service) = self.services.get(&name) else { return (name, Vec::new()) };
-        let announcement = |address: &IpAddr| {
-            let by_node = advertised(pools, service.is_assigned, *address).iter();
-            let by_node = by_node.filter(|advertised| advertised.is_by(labels));
+    /// Addresses that are not advertised because no pool contains them, and none has since this
+    /// process has started.
+    pub fn unknown(&self) -> impl Iterator<Item = (&ServiceName, IpAddr)> {
+        let all = self.unknown.iter();
+        all.flat_map(|(name, addresses)| addresses.iter().map(move |address| (name, *address)))
+    }
+}
+
+impl OfService {
+    fn announcements(&mut self, pools: &Pools, labels: &Labels) -> Vec<Announcement> {
+        let mut announcements = Vec::new();
+        for (&address, &serves) in &self.addresses {
+            match pools.pool_of(address) {
+                Some(pool) => drop(self.by_pool.insert(address, pool.advertised.clone())),
+                // Another controller's: whatever it does, it is not known.
+                None if !self.is_assigned => drop(self.by_pool.remove(&address)),
+                None => {}
+            }
+            let by_node = self.by_pool.get(&address).into_iter().flatten();
+            let by_node = by_node.filter(|advertised| serves && advertised.is_by(labels));
             let advertisements: Vec<Arc<Advertisement>> =
                 by_node.map(|advertised| Arc::clone(&advertised.advertisement)).collect();
-            let address = *address;
-            (!advertisements.is_empty()).then_some(Announcement {
-                address,
-                advertisements,
-                bandwidth: None,
-            })
-        };
-        let announcements = service.addresses.iter().filter_map(announcement).collect();
-        (name, announcements)
+            if !advertisements.is_empty() {
+                announcements.push(Announcement { address, advertisements, bandwidth: None });
+            }
+        }
+        announcements
+    }
+
+    fn unknown(&self) -> Vec<IpAddr> {
+        let is_known = |address: &IpAddr| self.by_pool.contains_key(address);
+        let unknown =
+            self.addresses.keys().filter(|address| self.is_assigned && !is_known(address));
+        unknown.copied().collect()
     }
 }
 
@@ -114,10 +149,11 @@ fn is_announced(port: &ServicePort) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use lb_bgp::table::Peers;
     use serde_json::json;
 
     use super::*;
-    use crate::model::{Backend, Frontend, Kind, Object};
+    use crate::model::{Backend, Frontend, Kind, Object, ObjectRef};
 
     fn port(address: &str, policy: Policy, cluster: u8, local: u8) -> Arc<ServicePort> {
         let address = address.parse().unwrap();
@@ -173,7 +209,7 @@ mod tests {
         };
         let here = "192.0.2.1";
         let (one, none) = (vec![("web".to_owned(), 1)], vec![("web".to_owned(), 0)]);
-        assert_eq!(after(port(here, Policy::Cluster, 0, 0)), []);
+        assert_eq!(after(port(here, Policy::Cluster, 0, 0)), none);
         assert_eq!(after(port(here, Policy::Cluster, 1, 0)), one);
         assert_eq!(after(port(here, Policy::Cluster, 2, 0)), [], "the same address");
         assert_eq!(after(port(here, Policy::Local, 2, 0)), none);
@@ -205,14 +241,57 @@ mod tests {
         );
     }
 
+    /// The peers of the only address.
+    fn peers(routes: &Routes) -> Option<&Peers> {
+        routes[0].1.first().map(|announcement| &announcement.advertisements[0].peers)
+    }
+
     #[test]
-    fn a_service_without_an_address_in_a_pool_is_advertised_if_it_was_assigned() {
-        let pools = pools(json!({}));
+    fn an_address_that_has_left_its_pool_stays_with_the_peers_that_it_had() {
+        let inner = |more: bool| {
+            let peers = if more { json!(["inner", "more"]) } else { json!(["inner"]) };
+            json!({"advertisements": [{"peers": peers}]})
+        };
+        let mut pools = pools(inner(false));
+        let mut advertising = Advertising::default();
+        let served = [port("192.0.2.1", Policy::Cluster, 1, 0)];
+        advertising.set(&name("web"), true, served.iter());
+        let expected =
+            |names: &[&str]| Peers::Named(names.iter().map(|name| (*name).to_owned()).collect());
+        assert_eq!(peers(&advertising.take(&pools, None)), Some(&expected(&["inner"])));
+        // What the pool says last counts, also while there is no endpoint.
+        advertising.set(&name("web"), true, [port("192.0.2.1", Policy::Cluster, 0, 0)].iter());
+        apply(&mut pools, inner(true));
+        advertising.note_change();
+        assert_eq!(peers(&advertising.take(&pools, None)), None);
+        pools.delete(&ObjectRef::new(Kind::AddressPool, None, Some("a")));
+        advertising.note_change();
+        advertising.set(&name("web"), true, served.iter());
+        assert_eq!(peers(&advertising.take(&pools, None)), Some(&expected(&["inner", "more"])));
+        assert_eq!(advertising.unknown().count(), 0);
+        // Not of another controller.
+        advertising.set(&name("web"), false, served.iter());
+        assert_eq!(peers(&advertising.take(&pools, None)), None);
+        // Nor of the Service that has the name next.
+        advertising.set(&name("web"), true, [].iter());
+        advertising.take(&pools, None);
+        advertising.set(&name("web"), true, served.iter());
+        assert_eq!(peers(&advertising.take(&pools, None)), None);
+    }
+
+    #[test]
+    fn no_peer_gets_an_address_whose_pool_this_process_has_never_seen() {
+        let mut pools = pools(json!({}));
         let mut advertising = Advertising::default();
         let outside = [port("198.51.100.1", Policy::Cluster, 1, 0)];
         advertising.set(&name("web"), true, outside.iter());
-        assert_eq!(addresses(&advertising.take(&pools, None)), [("web".to_owned(), 1)]);
-        advertising.set(&name("web"), true, [].iter());
         assert_eq!(addresses(&advertising.take(&pools, None)), [("web".to_owned(), 0)]);
+        let address: IpAddr = "198.51.100.1".parse().unwrap();
+        assert_eq!(advertising.unknown().collect::<Vec<_>>(), [(&name("web"), address)]);
+        // Until a pool contains it again.
+        apply(&mut pools, json!({"addresses": ["198.51.100.0/24"]}));
+        advertising.note_change();
+        assert_eq!(addresses(&advertising.take(&pools, None)), [("web".to_owned(), 1)]);
+        assert_eq!(advertising.unknown().count(), 0);
     }
 }

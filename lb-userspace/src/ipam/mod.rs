@@ -479,15 +479,6 @@ pub fn announcement(pools: &Pools, is_assigned: bool, address: IpAddr) -> Option
     }
 }
 
-/// How an address of a Service is advertised to BGP peers; one that has left its pool as by default.
-pub fn advertised(pools: &Pools, is_assigned: bool, address: IpAddr) -> &[Advertised] {
-    match pools.pool_of(address) {
-        Some(pool) => &pool.advertised,
-        None if is_assigned => Advertised::everywhere(),
-        None => &[],
-    }
-}
-
 /// Whether its condition says that this controller assigns its addresses.
 pub fn is_marked(service: &Service) -> bool {
     let conditions = service.status.iter().flat_map(|status| status.conditions.iter().flatten());
