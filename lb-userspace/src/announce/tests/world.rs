@@ -14,7 +14,8 @@ pub fn address(number: usize) -> IpAddr {
 }
 
 pub fn link_address(node: usize) -> LinkAddress {
-    [2, 0, 0, 0, 0, node as u8]
+    let [high, low] = (node as u16).to_be_bytes();
+    [2, 0, 0, 0, high, low]
 }
 
 /// Numbers that follow from a seed.
@@ -246,8 +247,8 @@ impl World {
                     self.enqueue(Event::Claim { to: node, address, by });
                 }
             }
-            Effect::Transmit(Frame::ProbeOf(address, to)) => {
-                let to = usize::from(to[5]);
+            Effect::Transmit(Frame::ProbeOf(address, [.., high, low])) => {
+                let to = usize::from(u16::from_be_bytes([high, low]));
                 if !self.is_lost(node, to) {
                     self.enqueue(Event::Probe { from: node, to, address });
                 }
