@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use super::choice::{Candidates, Chosen, choose};
+use super::event::{Effect, Frame, News};
 use super::hold::{Holding, Probed, Probing, Whereabouts};
 use super::identity::{Id, Rank, ahead};
-use super::link::{Effect, Frame, Link, News};
+use super::link::Link;
 use super::pacing::Pacing;
 use super::peers::Peer;
 use super::timing::{FRESH_GAP, HANDOVER, MOVES_PER_INTERVAL, PROBES, Time};

@@ -10,9 +10,10 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use super::event::{Effect, Frame};
 use super::hold::Whereabouts;
 use super::identity::{Id, LinkAddress};
-use super::link::{Effect, Frame, Link};
+use super::link::Link;
 use super::timing::{ANSWERED, Time};
 
 const PROBES: u32 = 5;

@@ -1,109 +1,23 @@
-//! The election on one interface: inputs, effects, and the state between them.
+//! The election on one interface: its state, and what each input does to it.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::time::Duration;
 
 use lb_common::hash::mix;
 use serde::{Deserialize, Serialize};
 
 use super::choice::Choice;
+use super::event::{Effect, Input, News};
 use super::exam::Exams;
 use super::hearing::Times;
-use super::hold::{Held, Holding, Probed, Whereabouts};
+use super::hold::{Held, Holding, Whereabouts};
 use super::identity::{Id, Identity, LinkAddress, Rank, ahead};
 use super::pacing::{Allowance, Pacing};
 use super::peers::{Own, Peers};
 use super::seal::Keys;
 use super::table::{Entry, OwnTable};
-use super::timing::{ANSWERED, BLOCKED, DEFENCE, REDRESS, Time, Timing, YIELD};
+use super::timing::{Time, Timing, YIELD};
 use super::wire::{self, Heard, Message};
-
-/// What happens.
-#[derive(Clone, Debug)]
-pub enum Input<'a> {
-    /// A datagram came from the link.
-    Received(&'a [u8]),
-    /// The addresses of this link, and how much this participant wants each. Known since the first
-    /// time; before that, it keeps what it held.
-    Wanted(BTreeMap<IpAddr, Rank>),
-    /// The interface can send and receive, or not, and its link-layer address.
-    Interface { usable: bool, link_address: LinkAddress },
-    /// A machine was seen to use a watched address.
-    Claim { address: IpAddr, by: LinkAddress },
-    /// The kernel does not answer for an address as it should.
-    Failed(IpAddr),
-    /// The participant shall hand over all addresses.
-    Leave,
-    /// The file with the keys has changed.
-    Keys(Keys),
-    /// Time has passed. Everything that was received before has been handled.
-    Timer,
-}
-
-/// What to do, in this order.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Effect {
-    /// To all participants.
-    Send(Vec<u8>),
-    /// The kernel answers for the address, for so long.
-    Announce {
-        address: IpAddr,
-        epoch: u32,
-        hold: Duration,
-    },
-    /// It no longer does.
-    Withdraw(IpAddr),
-    /// Note machines that use the address, from now on.
-    Watch(IpAddr),
-    Unwatch(IpAddr),
-    Transmit(Frame),
-    Report(News),
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Frame {
-    /// Tells all machines where the address is. With ARP some heed only requests, and some only
-    /// replies.
-    Announcement { address: IpAddr, reply: bool },
-    /// Asks all machines.
-    Probe(IpAddr),
-    /// Asks one.
-    ProbeOf(IpAddr, LinkAddress),
-}
-
-/// For logs, Events and counters.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum News {
-    Taken {
-        address: IpAddr,
-        epoch: u32,
-        from: Option<Id>,
-        planned: bool,
-    },
-    Released {
-        address: IpAddr,
-        to: Option<Id>,
-    },
-    /// Another machine uses the address, so it is not announced.
-    InUse {
-        address: IpAddr,
-        by: LinkAddress,
-    },
-    /// Another machine uses an announced address.
-    Disputed {
-        address: IpAddr,
-        by: LinkAddress,
-    },
-    Joined(Id),
-    Silent(Id),
-    /// Another process sends messages in this participant's name.
-    Namesake,
-    /// The process did not run for so long.
-    Paused(Duration),
-    /// All addresses were handed over.
-    Left,
-}
 
 /// The time between first hearing of addresses and knowing what the others hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -376,84 +290,6 @@ impl Link {
             if ahead(epoch, *known) > 0 {
                 *known = epoch;
             }
-        }
-    }
-
-    fn note_claim(&mut self, address: IpAddr, by: LinkAddress, now: Time) {
-        if by == self.link_address {
-            return;
-        }
-        self.note_answer(address, by);
-        let known = self.peers.is_known(by);
-        let Some(state) = self.addresses.get(&address).copied() else { return };
-        match state {
-            Whereabouts::Probing(probing) => {
-                let is_silent =
-                    self.peers.iter().any(|(_, peer)| peer.link_address == by && peer.silent);
-                let next = match probing.of {
-                    // A node whose process was never heard, or not yet.
-                    _ if known && is_silent => Whereabouts::Answered { again: now + ANSWERED },
-                    Probed::Silent { link_address, .. } if link_address == by => {
-                        Whereabouts::Answered { again: now + ANSWERED }
-                    }
-                    // Participants say by heartbeats what they hold; what one answers for without
-                    // holding it may be its own.
-                    _ if known => Whereabouts::Answered { again: now + ANSWERED },
-                    _ => {
-                        self.counts.conflicts += 1;
-                        self.report(News::InUse { address, by });
-                        Whereabouts::Blocked { by: Some(by), until: now + BLOCKED }
-                    }
-                };
-                self.effects.push(Effect::Unwatch(address));
-                self.addresses.insert(address, next);
-                self.dirty = true;
-            }
-            Whereabouts::Here(holding) if !known => {
-                self.dispute(address, holding, by, now);
-            }
-            Whereabouts::Here(holding) if self.peers.hears_nobody(by) => {
-                self.redress(address, holding, now);
-            }
-            _ => {}
-        }
-    }
-
-    /// Another machine uses an address that is held here.
-    fn dispute(&mut self, address: IpAddr, mut holding: Holding, by: LinkAddress, now: Time) {
-        if now < holding.yields_until {
-            self.counts.conflicts += 1;
-            self.release(address, None);
-            let blocked = Whereabouts::Blocked { by: Some(by), until: now + BLOCKED };
-            self.addresses.insert(address, blocked);
-            self.report(News::InUse { address, by });
-            self.dirty = true;
-        } else if holding.defended.is_none_or(|last| now.saturating_sub(last) > DEFENCE) {
-            self.counts.conflicts += 1;
-            holding.defended = Some(now);
-            holding.pacing = Pacing::start(now);
-            self.addresses.insert(address, Whereabouts::Here(holding));
-            self.report(News::Disputed { address, by });
-            self.dirty = true;
-        }
-    }
-
-    /// A participant that hears nobody misleads clients about an address that is held here.
-    fn redress(&mut self, address: IpAddr, mut holding: Holding, now: Time) {
-        if holding.defended.is_none_or(|last| now.saturating_sub(last) >= REDRESS) {
-            holding.defended = Some(now);
-            holding.pacing = Pacing::start(now);
-            self.addresses.insert(address, Whereabouts::Here(holding));
-            self.dirty = true;
-        }
-    }
-
-    fn note_failure(&mut self, address: IpAddr, now: Time) {
-        if self.addresses.get(&address).and_then(Whereabouts::holding).is_some() {
-            self.release(address, None);
-            let blocked = Whereabouts::Blocked { by: None, until: now + BLOCKED };
-            self.addresses.insert(address, blocked);
-            self.dirty = true;
         }
     }
 

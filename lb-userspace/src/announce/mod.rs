@@ -10,7 +10,9 @@
 //! Tests: beside each file, and `tests`, which simulates nodes.
 
 mod choice;
+mod claim;
 mod decide;
+mod event;
 mod exam;
 mod hearing;
 mod hold;
@@ -28,9 +30,10 @@ mod view;
 mod wire;
 
 pub use choice::capacity;
+pub use event::{Effect, Frame, Input, News};
 pub use hold::{Held, Whereabouts};
 pub use identity::{Id, Identity, LinkAddress, Rank};
-pub use link::{Effect, Frame, Input, Link, News};
+pub use link::Link;
 pub use seal::Keys;
 pub use timing::{Time, Timing};
 pub use view::{AddressView, LinkView, PeerView};

@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use super::link::{Effect, Link};
+use super::event::Effect;
+use super::link::Link;
 use super::timing::{FAREWELL, Time};
 use super::wire::{self, LENGTH_OF_HEARD, LONGEST, Message};
 
