@@ -1,5 +1,8 @@
-//! From events to steps: stores, resolves and plans changes, settles conflicts, and executes the
-//! plans.
+//! From events to steps: stores what changes, plans it, and executes the plans. `planning` settles
+//! conflicts and plans; `reporting` says what came of it.
+
+mod planning;
+mod reporting;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -16,21 +19,18 @@ use super::node_ports::NodePorts;
 use super::outlets::Outlets;
 use super::retry::Retry;
 use super::tally::Tally;
-use crate::ipam::{self, Pools};
-use crate::kernel::{Backlog, Write, clock_of_deadlines};
+use crate::ipam::Pools;
+use crate::kernel::{Backlog, Write};
 use crate::model::{
-    AddressType, Claims, HealthCheck, Kind, NodeContext, Object, ObjectRef, Problem, ServiceName,
-    ServicePortKey, resolve,
+    AddressType, Claims, HealthCheck, Kind, NodeContext, Object, ObjectRef, ServiceName,
+    ServicePortKey,
 };
 use crate::network;
 use crate::notices::Reason;
-use crate::plan::{Change, Plan, Planner};
+use crate::plan::Planner;
 use crate::serve::Changed;
 use crate::source::Event;
 use crate::store::{Affected, Store};
-
-/// Limit of plans for one change, each with room that the previous one gave up.
-const MOST_PLANS: usize = 8;
 
 /// The agent's state: objects, and what was planned.
 pub struct Agent<T> {
@@ -129,6 +129,11 @@ impl<T: Write> Agent<T> {
     /// The number of programmed Services and service ports.
     pub fn programmed_counts(&self) -> (usize, usize) {
         (self.programmed.len(), self.programmed_service_ports)
+    }
+
+    /// How many steps have been executed since the agent started.
+    pub fn carried_out(&self) -> u64 {
+        self.tables.carried_out()
     }
 
     /// The number of Services of which something does not fit.
@@ -311,217 +316,6 @@ impl<T: Write> Agent<T> {
                 }
             }
         }
-    }
-
-    fn work(&mut self) {
-        let began = Instant::now();
-        // The room that one plan gives up can be used by the next.
-        for _ in 0..MOST_PLANS {
-            let unplanned = std::mem::take(&mut self.unplanned);
-            let plan = self.plan(unplanned);
-            let carried_out = self.tables.carry_out(&plan);
-            self.report_set_aside();
-            if let Err(error) = carried_out {
-                return self.fail(&error);
-            }
-            if !plan.makes_room || self.lacking.is_empty() {
-                break;
-            }
-            self.unplanned.services = Affected::Services(std::mem::take(&mut self.lacking));
-        }
-        self.succeed(began);
-    }
-
-    fn plan(&mut self, Unplanned { services, node_addresses, snat_addresses }: Unplanned) -> Plan {
-        let moved = self.store.take_moved_nodes();
-        let all = services == Affected::All || moved.contains(&self.node.name);
-        let peers = (all || !moved.is_empty()).then(|| self.look_at_nodes());
-        let services = match services {
-            Affected::Services(mut services) if !all => {
-                services.extend(self.store.services_on(&moved));
-                services
-            }
-            _ => self.store.services().chain(self.programmed.keys()).cloned().collect(),
-        };
-        let mut concerned = BTreeSet::new();
-        for service in &services {
-            concerned.extend(self.resolve(service));
-        }
-        let now = clock_of_deadlines().unwrap_or_default() / 1_000_000_000;
-        let now = u32::try_from(now).unwrap_or(u32::MAX);
-        let service_ports = BTreeMap::new();
-        let mut change = Change { service_ports, node_addresses, snat_addresses, peers, now };
-        for service in &concerned {
-            self.collect(service, &mut change);
-        }
-        self.tally.count(&change.service_ports);
-        if let Some(ports) = self.node_ports.take_in(&change.service_ports) {
-            self.outlets.set_node_ports(ports);
-        }
-        let keys: Vec<ServicePortKey> = change.service_ports.keys().cloned().collect();
-        let plan = self.planner.plan(change);
-        Tally::catalogue(keys.iter(), &self.planner, &self.outlets.metrics);
-        self.report_lacking(&concerned, &plan);
-        if !plan.is_empty() {
-            let (services, steps) = (concerned.len(), plan.steps().count());
-            tracing::info!(services, steps, "services changed");
-        }
-        plan
-    }
-
-    /// Reads the state of all nodes; returns their addresses.
-    fn look_at_nodes(&mut self) -> BTreeSet<IpAddr> {
-        let name = self.node.name.clone();
-        self.node = NodeContext {
-            forwarding: self.node.forwarding,
-            has_tunnel_key: self.node.has_tunnel_key,
-            nodes: self.store.node_addresses(),
-            ..NodeContext::of(&name, self.store.node(&name))
-        };
-        self.node.nodes.values().flat_map(|node| &node.0).copied().collect()
-    }
-
-    /// Resolves a Service again; returns the Services that this affects.
-    fn resolve(&mut self, name: &ServiceName) -> BTreeSet<ServiceName> {
-        let Some(service) = self.store.service(name) else {
-            return self.claims.set(name, None, None);
-        };
-        let created = service.metadata.creation_timestamp.as_ref();
-        let created = created.map(|time| time.0.to_string());
-        let resolved = resolve(service, &self.store.slices(name), &self.node);
-        self.claims.set(name, created, Some(resolved))
-    }
-
-    fn collect(&mut self, name: &ServiceName, change: &mut Change) {
-        let settled = self.claims.settled(name);
-        let service = self.store.service(name);
-        let uid = service.and_then(|service| service.metadata.uid.as_deref()).unwrap_or_default();
-        let is_assigned = service.is_some_and(ipam::is_marked);
-        self.announcing.set(name, uid, is_assigned, settled.service_ports.values());
-        self.advertiser.set(name, is_assigned, settled.service_ports.values());
-        let (new, is_fixed) = self.invalid.set(name, settled.problems);
-        for problem in new {
-            self.outlets.post(&problem, Reason::NotServed, &self.store);
-        }
-        if is_fixed {
-            self.fixed.insert(name.clone(), Reason::Served);
-        }
-        self.post_problems(name);
-        let had_check = match settled.health_check {
-            Some(check) => self.health_checks.insert(name.clone(), check),
-            None => self.health_checks.remove(name),
-        };
-        if had_check.is_some() || settled.health_check.is_some() {
-            self.health_checks_changed = true;
-        }
-        let keys: Box<[ServicePortKey]> = settled.service_ports.keys().cloned().collect();
-        self.programmed_service_ports += keys.len();
-        let before = if keys.is_empty() {
-            self.programmed.remove(name)
-        } else {
-            self.programmed.insert(name.clone(), keys)
-        };
-        let before = before.unwrap_or_default();
-        self.programmed_service_ports -= before.len();
-        let gone = before.into_iter().map(|key| (key, None));
-        change.service_ports.extend(gone);
-        let wanted = settled.service_ports.into_iter().map(|(key, port)| (key, Some(port)));
-        change.service_ports.extend(wanted);
-    }
-
-    /// Reports and stores what does not fit.
-    fn report_lacking(&mut self, concerned: &BTreeSet<ServiceName>, plan: &Plan) {
-        let mut problems: BTreeMap<String, Vec<Problem>> = BTreeMap::new();
-        for problem in &plan.problems {
-            problems.entry(problem.object.clone()).or_default().push(problem.clone());
-        }
-        let lacking: BTreeSet<&ServiceName> = plan.lacking.iter().map(|key| &key.service).collect();
-        for service in concerned {
-            let problems = problems.remove(&format!("Service {service}")).unwrap_or_default();
-            let lacks = lacking.contains(service);
-            let reason = if lacks { Reason::NoRoom } else { Reason::NotServed };
-            let (new, is_fixed) = self.withheld.set(service, problems);
-            for problem in new {
-                self.outlets.post(&problem, reason, &self.store);
-            }
-            self.post_problems(service);
-            let lacked = self.lacking.remove(service);
-            if is_fixed {
-                let reason = if lacked { Reason::RoomFound } else { Reason::Served };
-                self.fixed.insert(service.clone(), reason);
-            }
-        }
-        self.lacking.extend(lacking.into_iter().cloned());
-    }
-
-    fn post_problems(&self, service: &ServiceName) {
-        let all = self.invalid.of(service).chain(self.withheld.of(service));
-        self.outlets.condition.set_problems(service, all.map(ToString::to_string).collect());
-    }
-
-    /// Reports Services without problems that had some before, now that they are programmed.
-    fn post_fixed(&mut self) {
-        for (service, reason) in std::mem::take(&mut self.fixed) {
-            let is_wrong = self.invalid.of(&service).chain(self.withheld.of(&service)).count() > 0;
-            if !is_wrong && self.programmed.contains_key(&service) {
-                self.outlets.post_fixed(&service, reason, &self.store);
-            }
-        }
-    }
-
-    /// Reports entries for which the maps have no room.
-    fn report_set_aside(&mut self) {
-        let new = self.tables.newly_set_aside();
-        for problem in self.tally.set_aside(&new, &self.planner) {
-            self.outlets.post(&problem, Reason::NoRoom, &self.store);
-        }
-    }
-
-    /// How many steps have been executed since the agent started.
-    pub fn carried_out(&self) -> u64 {
-        self.tables.carried_out()
-    }
-
-    fn fail(&mut self, error: &anyhow::Error) {
-        self.outlets.metrics.set_steps(self.carried_out());
-        self.outlets.metrics.write_failed();
-        self.outlets.condition.waits(format!("{error:#}"));
-        let error = format!("{error:#}");
-        if self.steps_retry.fail(Instant::now()) {
-            tracing::error!(error, "map write failed; later changes wait until a retry succeeds");
-        } else {
-            tracing::debug!(error, "map write still failing");
-        }
-    }
-
-    fn succeed(&mut self, began: Instant) {
-        if self.steps_retry.succeed() {
-            tracing::info!("map writes restored; all changes are programmed");
-        }
-        let now = SystemTime::now();
-        if std::mem::take(&mut self.health_checks_changed) {
-            self.outlets.check_health(&self.health_checks, &self.store);
-        }
-        // What is not programmed yet must attract no packets.
-        let node = self.store.node(&self.node.name);
-        if let Some(wanted) = self.announcing.take(self.store.pools(), node) {
-            self.outlets.announce(wanted);
-        }
-        self.advertiser.tell(&self.node.name, &self.store, &self.outlets);
-        self.outlets.health.record_programmed(now);
-        self.post_fixed();
-        let metrics = &self.outlets.metrics;
-        metrics.set_steps(self.tables.carried_out());
-        metrics.record_programmed(began.elapsed(), now);
-        for (family, latency) in self.latency.record_programmed(now) {
-            metrics.programmed(family, latency);
-        }
-        metrics.set_problems(self.invalid.services());
-        self.outlets
-            .condition
-            .record_programmed(self.programmed_counts(), self.tables.without_room());
-        let without_room = self.tables.without_room();
-        self.tally.export(&self.planner, self.lacking.len(), without_room, metrics);
     }
 }
 

@@ -1,0 +1,135 @@
+//! Resolves the Services that have changed, settles conflicts between them, and plans and executes
+//! the steps.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::time::Instant;
+
+use super::{Agent, Tally, Unplanned};
+use crate::ipam;
+use crate::kernel::{Write, clock_of_deadlines};
+use crate::model::{NodeContext, ServiceName, ServicePortKey, resolve};
+use crate::notices::Reason;
+use crate::plan::{Change, Plan};
+use crate::store::Affected;
+
+/// Limit of plans for one change, each with room that the previous one gave up.
+const MOST_PLANS: usize = 8;
+
+impl<T: Write> Agent<T> {
+    pub(super) fn work(&mut self) {
+        let began = Instant::now();
+        // The room that one plan gives up can be used by the next.
+        for _ in 0..MOST_PLANS {
+            let unplanned = std::mem::take(&mut self.unplanned);
+            let plan = self.plan(unplanned);
+            let carried_out = self.tables.carry_out(&plan);
+            self.report_set_aside();
+            if let Err(error) = carried_out {
+                return self.fail(&error);
+            }
+            if !plan.makes_room || self.lacking.is_empty() {
+                break;
+            }
+            self.unplanned.services = Affected::Services(std::mem::take(&mut self.lacking));
+        }
+        self.succeed(began);
+    }
+
+    fn plan(&mut self, Unplanned { services, node_addresses, snat_addresses }: Unplanned) -> Plan {
+        let moved = self.store.take_moved_nodes();
+        let all = services == Affected::All || moved.contains(&self.node.name);
+        let peers = (all || !moved.is_empty()).then(|| self.look_at_nodes());
+        let services = match services {
+            Affected::Services(mut services) if !all => {
+                services.extend(self.store.services_on(&moved));
+                services
+            }
+            _ => self.store.services().chain(self.programmed.keys()).cloned().collect(),
+        };
+        let mut concerned = BTreeSet::new();
+        for service in &services {
+            concerned.extend(self.resolve(service));
+        }
+        let now = clock_of_deadlines().unwrap_or_default() / 1_000_000_000;
+        let now = u32::try_from(now).unwrap_or(u32::MAX);
+        let service_ports = BTreeMap::new();
+        let mut change = Change { service_ports, node_addresses, snat_addresses, peers, now };
+        for service in &concerned {
+            self.collect(service, &mut change);
+        }
+        self.tally.count(&change.service_ports);
+        if let Some(ports) = self.node_ports.take_in(&change.service_ports) {
+            self.outlets.set_node_ports(ports);
+        }
+        let keys: Vec<ServicePortKey> = change.service_ports.keys().cloned().collect();
+        let plan = self.planner.plan(change);
+        Tally::catalogue(keys.iter(), &self.planner, &self.outlets.metrics);
+        self.report_lacking(&concerned, &plan);
+        if !plan.is_empty() {
+            let (services, steps) = (concerned.len(), plan.steps().count());
+            tracing::info!(services, steps, "services changed");
+        }
+        plan
+    }
+
+    /// Reads the state of all nodes; returns their addresses.
+    fn look_at_nodes(&mut self) -> BTreeSet<IpAddr> {
+        let name = self.node.name.clone();
+        self.node = NodeContext {
+            forwarding: self.node.forwarding,
+            has_tunnel_key: self.node.has_tunnel_key,
+            nodes: self.store.node_addresses(),
+            ..NodeContext::of(&name, self.store.node(&name))
+        };
+        self.node.nodes.values().flat_map(|node| &node.0).copied().collect()
+    }
+
+    /// Resolves a Service again; returns the Services that this affects.
+    fn resolve(&mut self, name: &ServiceName) -> BTreeSet<ServiceName> {
+        let Some(service) = self.store.service(name) else {
+            return self.claims.set(name, None, None);
+        };
+        let created = service.metadata.creation_timestamp.as_ref();
+        let created = created.map(|time| time.0.to_string());
+        let resolved = resolve(service, &self.store.slices(name), &self.node);
+        self.claims.set(name, created, Some(resolved))
+    }
+
+    fn collect(&mut self, name: &ServiceName, change: &mut Change) {
+        let settled = self.claims.settled(name);
+        let service = self.store.service(name);
+        let uid = service.and_then(|service| service.metadata.uid.as_deref()).unwrap_or_default();
+        let is_assigned = service.is_some_and(ipam::is_marked);
+        self.announcing.set(name, uid, is_assigned, settled.service_ports.values());
+        self.advertiser.set(name, is_assigned, settled.service_ports.values());
+        let (new, is_fixed) = self.invalid.set(name, settled.problems);
+        for problem in new {
+            self.outlets.post(&problem, Reason::NotServed, &self.store);
+        }
+        if is_fixed {
+            self.fixed.insert(name.clone(), Reason::Served);
+        }
+        self.post_problems(name);
+        let had_check = match settled.health_check {
+            Some(check) => self.health_checks.insert(name.clone(), check),
+            None => self.health_checks.remove(name),
+        };
+        if had_check.is_some() || settled.health_check.is_some() {
+            self.health_checks_changed = true;
+        }
+        let keys: Box<[ServicePortKey]> = settled.service_ports.keys().cloned().collect();
+        self.programmed_service_ports += keys.len();
+        let before = if keys.is_empty() {
+            self.programmed.remove(name)
+        } else {
+            self.programmed.insert(name.clone(), keys)
+        };
+        let before = before.unwrap_or_default();
+        self.programmed_service_ports -= before.len();
+        let gone = before.into_iter().map(|key| (key, None));
+        change.service_ports.extend(gone);
+        let wanted = settled.service_ports.into_iter().map(|(key, port)| (key, Some(port)));
+        change.service_ports.extend(wanted);
+    }
+}
