@@ -1,16 +1,18 @@
 //! `millrace trace`: what the data plane does with a packet, step by step.
 //!
 //! The data plane itself runs here, the same code as in the kernel, over a read-only [`View`] of
-//! the pinned maps. [`observe`] records lookups and writes, and [`story`] describes them. Nothing
+//! the pinned maps. `observe` records lookups and writes, and [`story`] describes them. Nothing
 //! is decided here.
 
 pub mod capture;
-pub mod observe;
+mod observation;
+mod observe;
 mod overlay;
 pub mod packet;
 pub mod routes;
 pub mod story;
 mod view;
+mod words;
 
 use std::net::SocketAddr;
 
@@ -23,7 +25,8 @@ use lb_common::host::{self, Entry, Frame};
 use serde::Serialize;
 
 use crate::kernel::HookPoint;
-use observe::{Notes, Observation, Observed};
+use observation::{Notes, Observation};
+use observe::Observed;
 use packet::Summary;
 use routes::Routes;
 use story::{Names, Narrator, Step};
