@@ -151,7 +151,7 @@ fn entry_to_take(one: &ReplyBucket, other: &ReplyBucket, hash: ReplyHash) -> usi
             // The lower its distance from the preferred entry, the better.
             let distance = first | number as u64 ^ preferred;
             // An entry that neither matches nor is free does not replace the arbitrary one.
-            let candidate = (rank | LAST - distance) as i64;
+            let candidate = (rank | (LAST - distance)) as i64;
             best = choose(is_zero(rank), best, larger(best as i64, candidate) as u64);
         }
     }
