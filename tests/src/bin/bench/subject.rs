@@ -82,7 +82,8 @@ impl Subject {
         check_output(&case, &mut world)?;
 
         let mut wrapper = wrapper_of(&case, &mut world)?;
-        let known = ends(&world);
+        // What fills a table has no addresses.
+        let known = if case.has_flows() { ends(&world) } else { Vec::new() };
         let (packet, template) = case.template(flows, known.first().map(|(_, ends)| *ends));
         if case.kind == Kind::Reply {
             wrapper.list(&known.iter().map(|(_, ends)| end_of_reply(ends)).collect::<Vec<_>>())?;
@@ -289,7 +290,8 @@ fn own_addresses(v6: bool) -> BTreeSet<IpAddr> {
 
 /// Compares one packet's bytes with those of an independent encoder.
 fn check_output(case: &Case, world: &mut KernelWorld) -> Result<()> {
-    let (packet, expected) = case.expected(ends(world).first().map(|(_, ends)| *ends));
+    let known = if case.has_flows() { ends(world) } else { Vec::new() };
+    let (packet, expected) = case.expected(known.first().map(|(_, ends)| *ends));
     if let Some(first) = case.first_fragment() {
         world.run(case.hook, &first);
     }
