@@ -13,8 +13,10 @@ use super::table::PeerTable;
 use super::timing::{REMEMBERED, Time, Timing};
 use super::wire::{Heard, MOST_HEARD, Message};
 
-/// Participants on one link at most, and processes that are not yet participants.
+/// Participants on one link at most. One message acknowledges [`MOST_HEARD`] of them, so each is
+/// acknowledged often enough not to take the others for deaf.
 pub const MOST_PEERS: usize = 128;
+/// Processes at most that are not yet participants.
 const MOST_STRANGERS: usize = 64;
 
 /// How long a process that does not acknowledge is remembered.
@@ -137,6 +139,8 @@ pub struct Peers {
     strangers: BTreeMap<Id, Stranger>,
     /// The last participant that was acknowledged; the next message continues after it.
     turn: Option<Id>,
+    /// When a process could not become a participant because there are too many.
+    turned_away_at: Option<Time>,
 }
 
 impl Peers {
@@ -275,7 +279,10 @@ impl Peers {
             // The one that has been silent for longest, if any.
             let silent = self.peers.iter().filter(|(_, peer)| peer.silent);
             let oldest = silent.min_by_key(|(_, peer)| peer.heard_at).map(|(id, _)| *id);
-            let Some(oldest) = oldest else { return false };
+            let Some(oldest) = oldest else {
+                self.turned_away_at = Some(now);
+                return false;
+            };
             self.peers.remove(&oldest);
         }
         self.strangers.remove(&id);
@@ -322,6 +329,11 @@ impl Peers {
             !peer.silent || peer.silent_for(now) < limit
         });
         changed
+    }
+
+    /// Whether there are more participants on the link than this one follows.
+    pub fn is_crowded(&self, now: Time) -> bool {
+        self.turned_away_at.is_some_and(|at| now.saturating_sub(at) < STRANGER)
     }
 
     /// When [`Self::age`] has news, if nobody is heard until then.
@@ -373,6 +385,13 @@ fn acknowledgement<'a>(message: &'a Message, own: Own<'_>) -> Option<&'a Heard> 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn all_participants_are_acknowledged_before_they_take_the_others_for_deaf() {
+        let timing = Timing::default();
+        let messages = MOST_PEERS.div_ceil(MOST_HEARD) as u32;
+        assert!(timing.interval * messages <= timing.deaf());
+    }
 
     #[test]
     fn a_sequence_is_accepted_once_and_not_late() {

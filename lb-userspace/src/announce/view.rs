@@ -18,6 +18,9 @@ pub struct LinkView {
     pub usable: bool,
     pub authenticated: bool,
     pub listening: bool,
+    /// More nodes take part than this one can follow.
+    #[serde(default)]
+    pub crowded: bool,
     #[serde(flatten)]
     pub counts: Counts,
     pub peers: Vec<PeerView>,
@@ -85,6 +88,7 @@ impl Link {
             usable: self.usable,
             authenticated: self.keys.authenticate(),
             listening: self.listening.is_some(),
+            crowded: self.peers.is_crowded(now),
             counts: self.counts(),
             peers: peers.collect(),
             addresses: known.into_iter().map(|address| self.view_of(address, now)).collect(),

@@ -291,6 +291,14 @@ fn troubles_of_announcements(link: &LinkView) -> Vec<String> {
         deaf.len(),
         format!("{} do not hear this node: allow UDP port 10245 there", deaf.join(", ")),
     );
+    complain(
+        usize::from(link.crowded),
+        format!(
+            "more than {} other nodes take part, so that two may announce an address: select fewer \
+             by announcements[].nodeSelector of the pools",
+            link.peers.len()
+        ),
+    );
     let open = !link.authenticated && !link.peers.is_empty();
     complain(
         usize::from(open),
@@ -427,6 +435,7 @@ mod tests {
             (LinkView { addresses: vec![address(false, true)], ..link() }, "no node announces 1"),
             (LinkView { addresses: vec![address(true, false)], ..link() }, "uses 192.0.2.1"),
             (LinkView { peers: vec![peer(false)], ..link() }, "set tunnel-key-file"),
+            (LinkView { crowded: true, ..link() }, "two may announce an address"),
             (
                 LinkView { peers: vec![peer(true)], authenticated: true, ..link() },
                 "b do not hear this node",

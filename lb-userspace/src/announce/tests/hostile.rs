@@ -273,4 +273,5 @@ fn participants_without_a_key_are_bounded() {
     }
     let view = world.nodes[0].link.as_ref().expect("it runs").view(world.now);
     assert!(view.peers.len() <= 128, "{}", view.peers.len());
+    assert!(view.crowded);
 }
