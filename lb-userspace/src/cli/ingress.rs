@@ -46,7 +46,7 @@ pub struct Options {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Report what becomes of each annotation of Ingresses, before a migration
+    /// Report the effect of each annotation of Ingresses, before a migration
     ///
     /// Needs neither a cluster nor a running proxy. Exits with 1 if anything is refused.
     #[command(after_help = ingress_report::EXAMPLES)]

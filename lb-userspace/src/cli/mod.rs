@@ -97,8 +97,8 @@ enum Command {
     Controller,
     /// Explain why a request for an Ingress goes where it goes, without sending it
     ///
-    /// Uses the function that serves requests: the rule that matches, the rules that lose, the certificate, the
-    /// endpoints, and the annotations involved.
+    /// Runs the same code as the proxy. Prints the rule that applies, the rules that match but do not apply, the
+    /// certificate, the endpoints, and the annotations involved.
     #[command(after_help = explain::EXAMPLES)]
     Explain(explain::Options),
     /// Show the node's health: agent, interfaces, maps, problems; exits 1 if unhealthy

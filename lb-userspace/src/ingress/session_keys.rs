@@ -52,7 +52,7 @@ pub fn follow(path: PathBuf, keys: SessionKeys) -> Result<JoinHandle<()>> {
                 Err(error) => {
                     let error = format!("{error:#}");
                     if error != last_error {
-                        tracing::warn!(%error, "session keys stay as they were");
+                        tracing::warn!(%error, "session keys not replaced");
                         last_error = error;
                     }
                 }

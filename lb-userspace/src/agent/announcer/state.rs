@@ -310,7 +310,7 @@ impl State {
             }
             if let Err(error) = done {
                 let (error, interface) = (format!("{error:#}"), &on.facts.name);
-                tracing::warn!(error, interface, "announcement not carried out");
+                tracing::warn!(error, interface, "announcement failed");
             }
         }
         for address in failed {

@@ -20,8 +20,8 @@ Examples:
   Follow moves:
     millrace announcements --watch
 
-The agent of this node is asked, so run this command in its network namespace. A holder on another node is what that
-node said last.";
+The command asks the agent of this node: run it in the agent's network namespace. For addresses
+that other nodes hold, it shows what those nodes reported last.";
 
 #[derive(Debug, Args)]
 pub struct Announcements {

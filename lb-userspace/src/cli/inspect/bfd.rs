@@ -18,12 +18,12 @@ Examples:
   Sessions that are not up:
     millrace bfd -o json | jq -r '.[] | select(.state != \"up\") | .name + \": \" + .diagnostic'
 
-A session begins when the BGP session with the peer has been established once, if its BGPPeer has
-`bfd`. The agent of this node is asked, so run this command in its network namespace.";
+A session exists for each BGPPeer with `bfd`, once its BGP session has been established. The command
+asks the agent of this node: run it in the agent's network namespace.";
 
 #[derive(Debug, Args)]
 pub struct Bfd {
-    /// Name of a BGPPeer; of MetalLB's with its namespace: metallb-system/tor-1
+    /// Name of a BGPPeer; NAMESPACE/NAME if it is one of MetalLB, such as metallb-system/tor-1
     peer: Option<String>,
 
     #[command(flatten)]

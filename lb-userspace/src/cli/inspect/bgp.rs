@@ -23,11 +23,11 @@ Examples:
   Follow changes:
     millrace bgp --watch
 
-The agent of this node is asked, so run this command in its network namespace.";
+The command asks the agent of this node: run it in the agent's network namespace.";
 
 #[derive(Debug, Args)]
 pub struct Bgp {
-    /// Name of a BGPPeer; of MetalLB's with its namespace: metallb-system/tor-1
+    /// Name of a BGPPeer; NAMESPACE/NAME if it is one of MetalLB, such as metallb-system/tor-1
     peer: Option<String>,
 
     #[command(flatten)]

@@ -66,7 +66,7 @@ pub const TABLE: &[Annotation] = &[
     )
     .restricting()
     .differs(
-        "only Services of the own namespace, and hosts that the controller's settings allow; no variables: name the \
+        "only Services of the Ingress's namespace, and hosts that the controller's settings allow; no variables: name the \
          Service instead of `$host`",
     ),
     Annotation::set(

@@ -24,8 +24,8 @@ pub const TABLE: &[Annotation] = &[
         &["proxy-body-size"],
         "size (`8m`), `0`: no limit",
         |draft, text| { draft.max_body = Some(size(text)?); Ok(()) },
-        "Most octets of a request's body; larger ones get 413. Without it, that of the controller's settings, and no limit \
-         for calls of gRPC",
+        "Limit of the size of a request's body; larger ones get 413. Without it, the limit of the controller's settings, \
+         and none for gRPC calls",
     ),
     Annotation::set(
         "backend-protocol",
