@@ -2,14 +2,13 @@
 //! which `cargo xtask prerequisites` installs under `target/python`.
 
 use std::env;
-use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use serde_json::{Value, json};
 
 use super::document::{self, Objects};
-use super::{deploy, kustomize};
+use super::{deploy, kustomize, output_for};
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/deploy/render.py");
 
@@ -28,14 +27,7 @@ pub fn render(values: &Value) -> Option<Result<Objects, String>> {
     };
     let mut command = Command::new(python);
     command.arg(SCRIPT).arg(deploy("helm/millrace"));
-    let mut child = command
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    child.stdin.take().unwrap().write_all(values.to_string().as_bytes()).unwrap();
-    let output = child.wait_with_output().unwrap();
+    let output = output_for(&mut command, values);
     let text = |bytes| String::from_utf8(bytes).unwrap();
     Some(if output.status.success() {
         Ok(document::read(&text(output.stdout)))

@@ -14,7 +14,19 @@ mod monitoring;
 mod readme;
 mod versions;
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+/// What a command prints that reads a value.
+fn output_for(command: &mut Command, value: &Value) -> Output {
+    let all = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = all.spawn().unwrap();
+    child.stdin.take().unwrap().write_all(value.to_string().as_bytes()).unwrap();
+    child.wait_with_output().unwrap()
+}
 
 /// A folder of `deploy/`.
 fn deploy(folder: &str) -> PathBuf {

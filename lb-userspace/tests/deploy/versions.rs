@@ -2,15 +2,14 @@
 //! know every field. `kubectl set --local` uses its own types, and drops unknown fields.
 
 use std::fmt::Write as _;
-use std::io::Write as _;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use serde_json::{Value, json};
 
 use super::document::{self, Objects};
 use super::kubectls::kubectls;
-use super::{helm, kustomize};
+use super::{helm, kustomize, output_for};
 
 /// Kinds that kubectl parses by its own types, and a change of each: it prints only changed
 /// objects.
@@ -21,16 +20,9 @@ const CHANGES: [(&str, &[&str]); 2] = [
 
 /// Returns an object after a change by kubectl, or kubectl's error.
 fn given_back(program: &Path, change: &[&str], object: &Value) -> Result<Value, String> {
-    let mut child = Command::new(program)
-        .args(change)
-        .args(["--local", "-f", "-", "-o", "json"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    child.stdin.take().unwrap().write_all(object.to_string().as_bytes()).unwrap();
-    let output = child.wait_with_output().unwrap();
+    let mut command = Command::new(program);
+    command.args(change).args(["--local", "-f", "-", "-o", "json"]);
+    let output = output_for(&mut command, object);
     serde_json::from_slice(&output.stdout)
         .map_err(|_| String::from_utf8_lossy(&output.stderr).into_owned())
 }
