@@ -11,6 +11,7 @@ mod conversation;
 mod given;
 mod host;
 pub mod kernel;
+mod processed;
 pub mod random;
 pub mod random_kernel;
 pub mod surroundings;
@@ -29,10 +30,11 @@ use lb_userspace::plan::Step;
 
 use crate::packet::Mac;
 
-pub use conversation::{Conversation, FLOWS, Processed, ends};
+pub use conversation::{Conversation, FLOWS};
 pub use given::{Service, service};
 pub use host::HostWorld;
 pub use kernel::KernelWorld;
+pub use processed::{Processed, ends};
 pub use worlds::Borrowed;
 
 /// The hook of a packet.
