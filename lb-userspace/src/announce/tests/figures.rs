@@ -27,6 +27,7 @@ fn a_thousand_addresses_are_taken_over_at_once() {
 
 /// As many as take part.
 #[test]
+#[ignore = "takes a minute without optimization"]
 fn many_nodes_elect_one_holder() {
     let nodes = MOST_PEERS + 1;
     let mut world = World::new(nodes, 20, 1);
@@ -53,7 +54,7 @@ fn many_nodes_elect_one_holder() {
 #[test]
 #[ignore = "a measurement"]
 fn traffic_of_many_nodes() {
-    for nodes in [5, 25, 64, MOST_PEERS + 1] {
+    for nodes in [5, 25, 64] {
         let mut world = World::new(nodes, 100, 1);
         world.run(SECOND * 2);
         world.forget_observations();
