@@ -374,7 +374,7 @@ fn the_maps_of_a_warm_directory_are_like_new_ones() -> Result<()> {
     assert_eq!(format!("{:?}", tables.snapshot()?), format!("{:?}", Snapshot::default()));
     assert_eq!((tables.flows4().count(), tables.flows6().count()), (0, 0));
     assert!(tables.reasons()?.iter().all(|(_, count)| *count == 0));
-    assert_eq!(tables.devices().count(), 0);
+    assert_eq!(tables.devices().len(), 0);
     let (agent, _) = network.agent_on("")?;
     assert!(agent.log().contains("adopting maps and programs"), "{}", agent.log());
     Ok(())
