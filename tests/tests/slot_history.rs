@@ -3,7 +3,6 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
-use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use tests::agent::Agent;
@@ -14,21 +13,23 @@ const FRONTEND: &str = "203.0.113.11:9000";
 const OLD: &str = "10.244.3.10";
 const NEW: &str = "10.244.4.10";
 const CONNECTIONS: usize = 40;
+const ENTRY_NODE: &str = "10.7.2.2";
+const OLD_NODE: &str = "10.7.3.2";
+const NEW_NODE: &str = "10.7.4.2";
 
-/// client - router - entry: the router sends the Service's address here first
+/// client - router - entry: has no pod
 ///                 \ old - pod: the only backend at first
-///                 \ new - pod: another backend later; then the router sends the address here
+///                 \ new - pod: another backend later
 struct Network {
     client: Host,
     router: Host,
     agents: [Agent; 3],
-    manifests: PathBuf,
     _echos: [Echo; 2],
-    _topology: Topology,
+    topology: Topology,
 }
 
 impl Network {
-    fn new(history: &str) -> Result<Self> {
+    fn new(history: &str, xdp_mode: &str, first: &str) -> Result<Self> {
         let topology = Topology::new("slot-history")?;
         let client = topology.host("client")?;
         let router = topology.router("router")?;
@@ -43,22 +44,22 @@ impl Network {
             topology.link(far, near.gro(true))?;
             host.default_routes(&[&format!("10.7.{number}.1")])?;
         }
-        router.route("203.0.113.0/24", "10.7.2.2")?;
+        router.route("203.0.113.0/24", first)?;
         let [_, old, new] = &nodes;
         let pods = [old.pod("pod-old", &[OLD])?, new.pod("pod-new", &[NEW])?];
         let echos = [
             pods[0].tcp_echo(&format!("{OLD}:9000"), "old")?,
             pods[1].tcp_echo(&format!("{NEW}:9000"), "new")?,
         ];
-        let manifests = topology.directory().join("manifests.yaml");
-        write(&manifests, &[(OLD, "old")])?;
+        let manifests = topology.manifests();
+        write(&topology, &[(OLD, "old")])?;
         let key_file = topology.directory().join("key");
         fs::write(&key_file, KEY)?;
         let key_file = key_file.to_str().context("a path in UTF-8")?;
         let agent = |host: &Host| {
             let pins = topology.warm_pins(host.name());
             let more = ["--node-name", host.name(), "--tunnel-key-file", key_file];
-            let more: Vec<&str> = more.into_iter().chain(["--slot-history", history]).collect();
+            let more = [&more[..], &["--slot-history", history, "--xdp-mode", xdp_mode]].concat();
             Agent::start(host, &pins, &manifests, "ext0", &more)
         };
         let agents = [agent(&nodes[0])?, agent(old)?, agent(new)?];
@@ -68,13 +69,12 @@ impl Network {
             metrics.contains("millrace_tunnel_nodes{state=\"decapsulates\"} 2\n")
         };
         wait_until("the nodes have replied to probes", SOON, knows_others)?;
-        let (_echos, _topology) = (echos, topology);
-        Ok(Self { client, router, agents, manifests, _echos, _topology })
+        Ok(Self { client, router, agents, _echos: echos, topology })
     }
 
     /// Adds the other backend on all nodes.
     fn add_backend(&self) -> Result<()> {
-        write(&self.manifests, &[(OLD, "old"), (NEW, "new")])?;
+        write(&self.topology, &[(OLD, "old"), (NEW, "new")])?;
         let is_known = |agent: &Agent| {
             agent.get(&["backends"]).is_ok_and(|rows| rows.contains(OLD) && rows.contains(NEW))
         };
@@ -88,7 +88,7 @@ impl Network {
     }
 }
 
-fn write(path: &Path, endpoints: &[(&str, &str)]) -> Result<()> {
+fn write(topology: &Topology, endpoints: &[(&str, &str)]) -> Result<()> {
     let mut text = String::new();
     for (name, number) in ["entry", "old", "new"].iter().zip(2..) {
         text += &format!(
@@ -116,10 +116,7 @@ endpoints:
     for (address, node) in endpoints {
         text += &format!("- {{addresses: [{address}], nodeName: {node}}}\n");
     }
-    // Written whole: the agents see no half of it.
-    let new = path.with_extension("new");
-    fs::write(&new, text)?;
-    Ok(fs::rename(new, path)?)
+    topology.replace_manifests(&text)
 }
 
 /// Sends a line; returns the name of the server that replied.
@@ -130,17 +127,19 @@ fn ask(stream: &mut TcpStream) -> Result<String> {
     Ok(line.split(' ').next().unwrap_or_default().to_owned())
 }
 
-/// How many connections survive, and how often an earlier owner recognised one.
-fn survivors(history: &str) -> Result<(usize, u64)> {
-    let network = Network::new(history)?;
+/// How many connections survive that the router moves from one node to another one, and how often an earlier owner
+/// recognised one.
+fn survivors(history: &str, xdp_mode: &str, [from, to]: [&str; 2]) -> Result<(usize, u64)> {
+    let network = Network::new(history, xdp_mode, from)?;
     let mut connections = Vec::new();
     for _ in 0..CONNECTIONS {
         let mut stream = network.client.tcp_connect(FRONTEND)?;
+        stream.set_read_timeout(Some(SOON / 4))?;
         ensure!(ask(&mut stream)? == "old", "{}", network.counters());
         connections.push(stream);
     }
     network.add_backend()?;
-    network.router.ip("route replace 203.0.113.0/24 via 10.7.4.2")?;
+    network.router.ip(&format!("route replace 203.0.113.0/24 via {to}"))?;
     let mut alive = 0;
     for stream in &mut connections {
         // Twice: the second packet takes the way that the first has found.
@@ -160,15 +159,18 @@ fn survivors(history: &str) -> Result<(usize, u64)> {
 
 #[test]
 fn connections_survive_the_move_to_a_node_that_asks_earlier_owners() -> Result<()> {
-    let (alive, recognized) = survivors("86400")?;
-    assert_eq!(alive, CONNECTIONS);
-    assert!(recognized > 0);
+    // The slot's owner receives them from the router, or through a tunnel from the node that does.
+    for (xdp_mode, nodes) in [("native", [ENTRY_NODE, NEW_NODE]), ("off", [OLD_NODE, ENTRY_NODE])] {
+        let (alive, recognized) = survivors("86400", xdp_mode, nodes)?;
+        assert_eq!(alive, CONNECTIONS, "{xdp_mode}");
+        assert!(recognized > 0);
+    }
     Ok(())
 }
 
 #[test]
 fn without_history_those_of_changed_slots_are_reset() -> Result<()> {
-    let (alive, recognized) = survivors("0")?;
+    let (alive, recognized) = survivors("0", "native", [ENTRY_NODE, NEW_NODE])?;
     assert!((1..CONNECTIONS).contains(&alive), "{alive} of {CONNECTIONS}");
     assert_eq!(recognized, 0);
     Ok(())

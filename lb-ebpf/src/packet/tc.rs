@@ -317,13 +317,18 @@ impl<const STAGE: bool> Packet for TcPacket<STAGE> {
         None
     }
 
-    /// By the helper that also records how segments of the packet are encapsulated.
+    /// By the helper that also records how segments of the packet are encapsulated. It refuses a
+    /// packet with such a record: one that came through a tunnel from a node on this machine, as in
+    /// kind. That record is right for the new tunnel, too, because the inner headers have not moved.
     #[inline(always)]
     fn make_room<F: Family>(&mut self, _: usize, bytes: usize) -> Option<()> {
         let v4 = F::ETHER_TYPE == V4::ETHER_TYPE;
         let outer = if v4 { BPF_F_ADJ_ROOM_ENCAP_L3_IPV4 } else { BPF_F_ADJ_ROOM_ENCAP_L3_IPV6 };
         let udp = if bytes > size_of::<F::Header>() { BPF_F_ADJ_ROOM_ENCAP_L4_UDP } else { 0 };
-        self.adjust_room(bytes as i32, outer | udp)
+        match self.adjust_room(bytes as i32, outer | udp) {
+            None => self.adjust_room(bytes as i32, 0),
+            done => done,
+        }
     }
 
     #[inline(always)]

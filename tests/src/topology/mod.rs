@@ -180,6 +180,13 @@ impl Topology {
         fs::write(&file, text).with_context(|| file.display().to_string())?;
         Ok(file)
     }
+
+    /// Replaces the file of manifests in one step: an agent that reads it sees no half of it.
+    pub fn replace_manifests(&self, text: &str) -> Result<()> {
+        let new = self.directory().join("manifests.new");
+        fs::write(&new, text)?;
+        Ok(fs::rename(new, self.manifests())?)
+    }
 }
 
 impl Drop for Topology {

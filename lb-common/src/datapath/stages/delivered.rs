@@ -11,7 +11,7 @@ use crate::datapath::tables::FamilyTables;
 use crate::datapath::verdict::{Stage, Verdict, drop_for};
 use crate::datapath::wire::packet::Packet;
 use crate::datapath::wire::parse::{self, PacketFamily, Parsed};
-use crate::layout::{FlowKind, Reason};
+use crate::layout::{FlowKind, Reason, TunnelKey};
 
 /// In parts, each with its own stack frame.
 #[inline(always)]
@@ -68,7 +68,7 @@ fn follow<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
 /// The flow of a packet that came through a tunnel. It is never forwarded to another node, or it
 /// could loop, except to one that is asked about it ([`earlier`]). A flow that would do so is
 /// released if a new flow could replace it. If it is protected it stays, and the packet, which may
-/// be forged, is dropped.
+/// be forged without a key, is dropped.
 #[inline(always)]
 pub fn unless_forwarded<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
@@ -78,7 +78,7 @@ pub fn unless_forwarded<F: PacketFamily, T: FamilyTables<F>>(
     if carried != Carried::Found || !draft.decision.kind.has(FlowKind::FORWARDED) {
         return carried;
     }
-    if draft.decision.kind.asked() != 0 {
+    if draft.decision.kind.has(FlowKind::TUNNELLED) && tables.tunnel_key(TunnelKey::Current) != 0 {
         return earlier::may_follow::<F, T>(tables);
     }
     let Some(bucket) = tables.flow_bucket(draft.at.bucket()) else {

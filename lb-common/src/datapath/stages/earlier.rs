@@ -214,8 +214,11 @@ pub fn is_known<F: PacketFamily, T: FamilyTables<F>>(tables: &T, segment: &Segme
         && lookup::is_delivered(&lookup::find_spread_request(tables, segment))
 }
 
-/// Whether a packet that came through a tunnel may follow a flow to another node: to the one that is
-/// asked. If that one has just returned the packet, the flow is released.
+/// Whether a packet that came through a tunnel may follow a flow to another node: only as a question
+/// to that node. If it has just returned the packet, the flow is released.
+///
+/// The flow of a connection that this node received from a router before, and forwarded, knows more
+/// than the node that has now taken a backend here for the connection's.
 #[inline(always)]
 pub fn may_follow<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Carried {
     let Some(draft) = tables.draft() else { return Carried::Failed(Reason::CorruptTable) };
@@ -223,7 +226,9 @@ pub fn may_follow<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Carried {
     if mark.is_question() {
         return Carried::Failed(Reason::NoSuchTarget);
     }
-    if mark.number() < draft.decision.kind.asked() {
+    let asked = draft.decision.kind.asked().max(1);
+    if mark.number() < asked {
+        draft.decision.kind = draft.decision.kind.and(FlowKind::asking(asked));
         return Carried::Found;
     }
     let Some(bucket) = tables.flow_bucket(draft.at.bucket()) else {

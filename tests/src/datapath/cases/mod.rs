@@ -367,6 +367,7 @@ macro_rules! every_case {
                 a_packet_from_a_tunnel_is_asked_about_too,
                 what_nobody_knows_reaches_the_backend_here,
                 a_connection_goes_to_the_next_owner_of_its_slot,
+                a_connection_that_this_node_forwarded_comes_back,
                 every_earlier_owner_is_asked_once_in_order,
                 a_flow_stays_with_the_node_that_knows_it,
                 a_new_connection_from_the_same_port_reaches_the_backend_here,

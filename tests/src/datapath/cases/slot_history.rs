@@ -148,6 +148,31 @@ pub fn a_connection_goes_to_the_next_owner_of_its_slot(c: &mut Conversation, at:
     c.forward(&more).is_answered_by(&reset, Reason::NoBackend);
 }
 
+/// This node received a connection from the router, and forwarded it. Now its slot leads to a backend here, and another
+/// node receives the connection: it forwards it to this node, which knows where it belongs.
+pub fn a_connection_that_this_node_forwarded_comes_back(c: &mut Conversation, at: &Ends) {
+    history(c, at, &[(0, false)]);
+    let request = at.to_web(40000);
+    let sent = question(at, &request.ack(), &request, 0, 0);
+    for _ in 0..3 {
+        c.wait(40);
+        c.forward(&request.ack()).leaves_by(INSIDE, &sent);
+    }
+    assert_eq!(c.flows().states(), [FlowState::OneWayEstablished]);
+    c.set(&owned_by(at, 1, &[(0, false), (1, true)]));
+    let arrived = from_tunnel(at, &request.ack(), 1, 0);
+    let asked = question(at, &request.ack(), &request, 0, 1);
+    for _ in 0..3 {
+        c.forward(&arrived).leaves_by(INSIDE, &asked);
+    }
+    // From the router it takes the old way.
+    c.forward(&request.ack()).leaves_by(INSIDE, &sent);
+    // The other node does not know it any more.
+    let to = at.backends(2).remove(1);
+    c.forward(&from_tunnel(at, &request.ack(), 0, RETURNED | 1))
+        .becomes(&request.ack().to(to.as_str()));
+}
+
 pub fn every_earlier_owner_is_asked_once_in_order(c: &mut Conversation, at: &Ends) {
     // One of the five is on this node, which knows its own connections; at most three are asked.
     history(c, at, &[(0, false), (1, false), (2, true), (3, false), (4, false), (5, true)]);
