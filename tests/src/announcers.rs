@@ -248,10 +248,7 @@ impl Announcers {
     }
 
     fn write_manifests(&self, count: usize) -> Result<()> {
-        // In one step: an agent may read it at any moment.
-        let new = self.topology.directory().join("manifests.new");
-        std::fs::write(&new, manifests::text(self.objects(count)))?;
-        Ok(std::fs::rename(new, self.topology.manifests())?)
+        self.topology.replace_manifests(&manifests::text(self.objects(count)))
     }
 
     /// What the agent of a node says about addresses.

@@ -11,7 +11,7 @@ use crate::topology::{Host, Process, SOON, Topology, wait_until};
 pub struct Bird {
     host: Host,
     socket: PathBuf,
-    _process: Process,
+    process: Process,
 }
 
 impl Bird {
@@ -19,12 +19,19 @@ impl Bird {
         let file = |suffix: &str| topology.directory().join(format!("{}.{suffix}", host.name()));
         let (path, socket) = (file("conf"), file("ctl"));
         fs::write(&path, configuration)?;
+        // Of one that ran before.
+        let _ = fs::remove_file(&socket);
         let mut command = host.urgent("bird");
         command.args(["-f", "-c"]).arg(path).arg("-s").arg(&socket);
         let process = host.spawn(&mut command)?;
         let waited = wait_until("bird runs", SOON, || socket.exists());
         waited.with_context(|| process.output())?;
-        Ok(Self { host: host.clone(), socket, _process: process })
+        Ok(Self { host: host.clone(), socket, process })
+    }
+
+    /// Ends it in order: it says goodbye, and removes its routes.
+    pub fn end(self) -> Result<()> {
+        self.process.terminate(SOON).map(drop)
     }
 
     /// The reply to a command of birdc.

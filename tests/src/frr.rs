@@ -14,17 +14,39 @@ pub struct Frr {
     host: Host,
     directory: PathBuf,
     processes: Vec<Process>,
+    /// Whether they need not wait for other processes of this machine.
+    is_urgent: bool,
 }
 
 impl Frr {
     /// Starts zebra and these daemons, each with its configuration.
     pub fn start(topology: &Topology, host: &Host, daemons: &[(&str, &str)]) -> Result<Self> {
+        Self::start_with(topology, host, daemons, true)
+    }
+
+    /// The same, with the priority of all processes.
+    pub fn start_ordinary(
+        topology: &Topology,
+        host: &Host,
+        daemons: &[(&str, &str)],
+    ) -> Result<Self> {
+        Self::start_with(topology, host, daemons, false)
+    }
+
+    fn start_with(
+        topology: &Topology,
+        host: &Host,
+        daemons: &[(&str, &str)],
+        is_urgent: bool,
+    ) -> Result<Self> {
         let directory = topology.directory().join(format!("{}-frr", host.name()));
+        // Of daemons that ran before.
+        let _ = fs::remove_dir_all(&directory);
         fs::create_dir_all(&directory)?;
         // The daemons change to a user of their own, who makes their sockets.
         fs::set_permissions(topology.directory(), Permissions::from_mode(0o711))?;
         fs::set_permissions(&directory, Permissions::from_mode(0o777))?;
-        let mut frr = Self { host: host.clone(), directory, processes: Vec::new() };
+        let mut frr = Self { host: host.clone(), directory, processes: Vec::new(), is_urgent };
         for (daemon, configuration) in [("zebra", "")].iter().chain(daemons) {
             frr.start_daemon(daemon, configuration)?;
         }
@@ -38,7 +60,11 @@ impl Frr {
     fn start_daemon(&mut self, daemon: &str, configuration: &str) -> Result<()> {
         let file = |suffix: &str| self.file(&format!("{daemon}.{suffix}"));
         fs::write(file("conf"), configuration)?;
-        let mut command = self.host.urgent(format!("/usr/lib/frr/{daemon}"));
+        let program = format!("/usr/lib/frr/{daemon}");
+        let mut command = match self.is_urgent {
+            true => self.host.urgent(program),
+            false => self.host.command(program),
+        };
         command.arg("-f").arg(file("conf")).arg("-i").arg(file("pid"));
         command.args(["-A", "127.0.0.1", "--log", "stdout"]);
         command.arg("--vty_socket").arg(&self.directory);
@@ -52,6 +78,12 @@ impl Frr {
         waited.with_context(|| process.output())?;
         self.processes.push(process);
         Ok(())
+    }
+
+    /// Ends them in order: they say goodbye, and remove their routes.
+    pub fn end(self) -> Result<()> {
+        let all = self.processes.into_iter().rev();
+        all.map(|process| process.terminate(SOON)).try_for_each(|ended| ended.map(drop))
     }
 
     /// The reply to a command of vtysh.

@@ -9,9 +9,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use lb_bgp::Family;
 use lb_bgp::table::Announcement;
-use lb_bgp::wire::{Capabilities, Kind, Open, keepalive, message};
+use lb_bgp::wire::Kind;
 use lb_userspace::bgp::{BgpView, Command, PeerView, Peers, Speaker, Start};
 use lb_userspace::model::{Kind as ObjectKind, Object, ServiceName};
 use lb_userspace::privileges::Privileges;
@@ -20,6 +19,7 @@ use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, SockaddrStorage, bind, connect, setsockopt, socket, sockopt,
 };
 use serde_json::{Value, json};
+use tests::bgp::{RawRouter, open};
 use tests::topology::{Host, SOON, Topology, wait_until};
 
 const NODE: &str = "192.0.2.11";
@@ -121,10 +121,9 @@ impl World {
         })
     }
 
-    fn establish(&self, from: &str, ttl: i32, password: Option<&str>) -> Result<Router> {
-        let mut router = Router::new(self.connect(from, ttl, password)?);
-        router.stream.write_all(&open(64_513))?;
-        router.next(Kind::Keepalive).with_context(|| format!("a session with {from}"))?;
+    fn establish(&self, from: &str, ttl: i32, password: Option<&str>) -> Result<RawRouter> {
+        let mut router = RawRouter::new(self.connect(from, ttl, password)?);
+        router.establish(64_513).with_context(|| format!("a session with {from}"))?;
         Ok(router)
     }
 
@@ -150,7 +149,7 @@ impl World {
     }
 
     /// The session that stands: it gets a new route.
-    fn check_good(&self, router: &mut Router, number: u8) -> Result<()> {
+    fn check_good(&self, router: &mut RawRouter, number: u8) -> Result<()> {
         let announcement = Announcement {
             address: Ipv4Addr::new(203, 0, 113, number).into(),
             advertisements: vec![Arc::default()],
@@ -186,55 +185,6 @@ fn sign(socket: &OwnedFd, to: IpAddr, password: &str) -> Result<()> {
     };
     ensure!(outcome == 0, "{}", std::io::Error::last_os_error());
     Ok(())
-}
-
-/// OPEN, and the KEEPALIVE that confirms the speaker's. With a hold time of 0 no more are needed.
-fn open(autonomous_system: u32) -> Vec<u8> {
-    let open = Open {
-        autonomous_system,
-        hold_time: 0,
-        identifier: Ipv4Addr::new(192, 0, 2, 1),
-        capabilities: Capabilities {
-            families: Family::ALL.into(),
-            four_octet_as: true,
-            ..Capabilities::default()
-        },
-    };
-    let mut octets = Vec::new();
-    open.encode(&mut octets);
-    keepalive(&mut octets);
-    octets
-}
-
-struct Router {
-    stream: TcpStream,
-    buffer: Vec<u8>,
-}
-
-impl Router {
-    fn new(stream: TcpStream) -> Self {
-        Self { stream, buffer: Vec::new() }
-    }
-
-    /// Reads up to a message of this kind, whose body is returned.
-    fn next(&mut self, kind: Kind) -> Result<Vec<u8>> {
-        loop {
-            let found = message::first(&self.buffer).ok().context("the speaker's message")?;
-            if let Some(first) = found {
-                let (found, body, length) = (first.kind, first.body.to_vec(), first.length());
-                self.buffer.drain(..length);
-                if found == kind {
-                    return Ok(body);
-                }
-                ensure!(found != Kind::Notification, "{body:?} instead of {kind:?}");
-                continue;
-            }
-            let mut buffer = [0; 4096];
-            let length = self.stream.read(&mut buffer)?;
-            ensure!(length > 0, "the connection ended before {kind:?}");
-            self.buffer.extend(&buffer[..length]);
-        }
-    }
 }
 
 fn framed(length: u16, kind: u8, body: &[u8]) -> Vec<u8> {
@@ -323,7 +273,7 @@ fn a_session_stands_whatever_others_send() -> Result<()> {
         ("a hold time of 1 s", (hold_time, [2, 6])),
     ]);
     for (name, (octets, code)) in bad {
-        let mut router = Router::new(world.connect(BAD, 64, None)?);
+        let mut router = RawRouter::new(world.connect(BAD, 64, None)?);
         // The speaker may close it before all is written.
         let _ = router.stream.write_all(&octets);
         let body = router.next(Kind::Notification).with_context(|| name.to_owned())?;
@@ -338,7 +288,7 @@ fn a_session_stands_whatever_others_send() -> Result<()> {
     world.wait("bad", |peer| peer.malformed_updates == 1 && peer.is_established())?;
 
     // A peer that is silent in the middle of a message costs nothing but its connection.
-    let mut other = Router::new(world.connect(BAD, 64, None)?);
+    let mut other = RawRouter::new(world.connect(BAD, 64, None)?);
     other.stream.write_all(&[0xff; 10])?;
     std::thread::sleep(Duration::from_millis(100));
     world.check_good(&mut good, 13)

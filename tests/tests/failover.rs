@@ -14,6 +14,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::json;
 use tests::announcers::{Announcers, Connection, IMPATIENT, Stream};
+use tests::figures::size;
 use tests::topology::Process;
 
 const NODES: usize = 5;
@@ -21,10 +22,6 @@ const NODES: usize = 5;
 const VICTIMS: usize = 3;
 const STREAMS: usize = 8;
 const SECOND: Duration = Duration::from_secs(1);
-
-fn number(name: &str, otherwise: usize) -> usize {
-    env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
-}
 
 /// What one scenario did to clients.
 struct Row {
@@ -143,12 +140,12 @@ fn wait_until_ready(world: &mut Announcers, node: usize) -> Result<()> {
 #[test]
 #[ignore = "a measurement of several minutes"]
 fn table_of_unavailability() -> Result<()> {
-    let services = number("FAILOVER_SERVICES", 500);
-    let rounds = number("FAILOVER_ROUNDS", 6);
+    let services = size("FAILOVER_SERVICES", 500);
+    let rounds = size("FAILOVER_ROUNDS", 6);
     let world = Announcers::start_with(NODES, VICTIMS, services)?;
     let mut bench = Bench { world, connections: Vec::new() };
     bench.settle()?;
-    let count = number("FAILOVER_CONNECTIONS", 1_000);
+    let count = size("FAILOVER_CONNECTIONS", 1_000);
     let addresses = bench.world.addresses().to_vec();
     for index in 0..count {
         bench.connections.push(bench.world.connect(&addresses[index % addresses.len()])?);
@@ -305,7 +302,7 @@ fn keepalived(
 ) -> Result<Row> {
     const ADDRESS: &str = "192.0.2.200";
     let mut row = Row::new(what);
-    for _ in 0..number("FAILOVER_ROUNDS", 6) {
+    for _ in 0..size("FAILOVER_ROUNDS", 6) {
         let mut running: Vec<Process> = Vec::new();
         let mut echos = Vec::new();
         for node in 0..NODES {
