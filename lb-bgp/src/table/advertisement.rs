@@ -15,6 +15,8 @@ pub struct Advertisement {
     pub ipv6_length: u8,
     pub local_preference: Option<u32>,
     pub communities: Communities,
+    /// Whether routers get the bandwidth of addresses that have one.
+    pub link_bandwidth: bool,
     pub peers: Peers,
 }
 
@@ -26,6 +28,7 @@ impl Default for Advertisement {
             ipv6_length: Family::Ipv6.bits(),
             local_preference: None,
             communities: Communities::default(),
+            link_bandwidth: false,
             peers: Peers::All,
         }
     }

@@ -111,7 +111,9 @@ impl<Owner: Clone + Ord> Table<Owner> {
                     sum.local_preference = sum.local_preference.max(advertisement.local_preference);
                     add(&mut sum.communities, &advertisement.communities);
                     // Of Services that share the address, each counts the same endpoints, or the larger part.
-                    if let Some(bandwidth) = announcement.bandwidth {
+                    if let Some(bandwidth) =
+                        announcement.bandwidth.filter(|_| advertisement.link_bandwidth)
+                    {
                         let sum = bandwidths.entry(announcement.address).or_default();
                         *sum = sum.max(bandwidth);
                     }

@@ -118,14 +118,21 @@ fn each_peer_gets_its_own_advertisements() {
 #[test]
 fn bandwidths_of_an_aggregate_add_up_by_address() {
     let mut table = Table::default();
-    let aggregate = [advertisement(|each| each.ipv4_length = 24)];
+    let aggregate = |link_bandwidth| {
+        [advertisement(|each| (each.ipv4_length, each.link_bandwidth) = (24, link_bandwidth))]
+    };
     for (owner, address, bandwidth) in
         [(1, "203.0.113.1", 10.0), (2, "203.0.113.1", 30.0), (3, "203.0.113.2", 5.0)]
     {
         let bandwidth = Some(bandwidth);
-        table.set(owner, vec![Announcement { bandwidth, ..announcement(address, &aggregate) }]);
+        let announced = announcement(address, &aggregate(true));
+        table.set(owner, vec![Announcement { bandwidth, ..announced }]);
     }
     assert_eq!(table.all("a")[0].1.as_ref().unwrap().bandwidth, Some(35.0));
+    // Only where the advertisement asks for it.
+    let announced = announcement("203.0.113.2", &aggregate(false));
+    table.set(3, vec![Announcement { bandwidth: Some(5.0), ..announced }]);
+    assert_eq!(table.all("a")[0].1.as_ref().unwrap().bandwidth, Some(30.0));
 }
 
 #[test]
@@ -149,6 +156,7 @@ fn announcements() -> impl Strategy<Value = Vec<Announcement>> {
             let advertisement = advertisement(|each| {
                 each.ipv4_length = [32, 31, 30][kind];
                 each.local_preference = (kind == 1).then_some(7);
+                each.link_bandwidth = kind != 0;
                 if kind == 2 {
                     each.peers = Peers::Named(["a".to_owned()].into());
                 }

@@ -16,15 +16,27 @@ use crate::model::{Policy, ServiceName, ServicePort};
 /// What Services advertise that may have changed; nothing: no longer anything.
 pub type Routes = Vec<(ServiceName, Vec<Announcement>)>;
 
+/// What routers are told of each ready endpoint, in octets a second: 1 Gbit/s. Only the ratios matter.
+const ENDPOINT_BANDWIDTH: f32 = 125e6;
+
 /// What matters of one Service.
 #[derive(Debug)]
 struct OfService {
     /// Whether its addresses were assigned from pools, even if none contains them any more.
     is_assigned: bool,
-    /// All addresses, and whether this node serves each.
-    addresses: BTreeMap<IpAddr, bool>,
+    /// All addresses.
+    addresses: BTreeMap<IpAddr, Served>,
     /// How they were advertised when a pool contained them last.
     by_pool: BTreeMap<IpAddr, Vec<Advertised>>,
+}
+
+/// What this node does for an address.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Served {
+    /// It serves the address.
+    here: bool,
+    /// Its endpoints, with the policy Local.
+    endpoints: Option<u32>,
 }
 
 /// What the rules say about each Service, gathered as Services change.
@@ -46,12 +58,15 @@ impl Advertising {
         is_assigned: bool,
         ports: impl Iterator<Item = &'a Arc<ServicePort>>,
     ) {
-        let mut addresses = BTreeMap::new();
+        let mut addresses: BTreeMap<IpAddr, Served> = BTreeMap::new();
         for port in ports {
-            let serves = is_announced(port);
+            let here = is_announced(port);
+            let endpoints = local_endpoints(port).filter(|_| here);
             let frontends = port.frontends.iter();
             for frontend in frontends.filter(|one| one.kind == FrontendKind::LoadBalancer) {
-                *addresses.entry(frontend.address).or_default() |= serves;
+                let served = addresses.entry(frontend.address).or_default();
+                served.here |= here;
+                served.endpoints = served.endpoints.max(endpoints);
             }
         }
         let before = self.services.get(name);
@@ -110,7 +125,7 @@ impl Advertising {
 impl OfService {
     fn announcements(&mut self, pools: &Pools, labels: &Labels) -> Vec<Announcement> {
         let mut announcements = Vec::new();
-        for (&address, &serves) in &self.addresses {
+        for (&address, served) in &self.addresses {
             match pools.pool_of(address) {
                 Some(pool) => drop(self.by_pool.insert(address, pool.advertised.clone())),
                 // Another controller's: whatever it does, it is not known.
@@ -118,11 +133,14 @@ impl OfService {
                 None => {}
             }
             let by_node = self.by_pool.get(&address).into_iter().flatten();
-            let by_node = by_node.filter(|advertised| serves && advertised.is_by(labels));
+            let by_node = by_node.filter(|advertised| served.here && advertised.is_by(labels));
             let advertisements: Vec<Arc<Advertisement>> =
                 by_node.map(|advertised| Arc::clone(&advertised.advertisement)).collect();
+            let is_weighted = advertisements.iter().any(|one| one.link_bandwidth);
+            let bandwidth = served.endpoints.filter(|_| is_weighted);
+            let bandwidth = bandwidth.map(|number| number as f32 * ENDPOINT_BANDWIDTH);
             if !advertisements.is_empty() {
-                announcements.push(Announcement { address, advertisements, bandwidth: None });
+                announcements.push(Announcement { address, advertisements, bandwidth });
             }
         }
         announcements
@@ -134,6 +152,12 @@ impl OfService {
             self.addresses.keys().filter(|address| self.is_assigned && !is_known(address));
         unknown.copied().collect()
     }
+}
+
+/// The endpoints on this node, if others get no packets from it.
+fn local_endpoints(port: &ServicePort) -> Option<u32> {
+    let is_local = port.external_policy == Policy::Local;
+    is_local.then(|| u32::try_from(port.local.len()).unwrap_or(u32::MAX))
 }
 
 /// Whether this node attracts packets for the addresses of a service port.
@@ -216,6 +240,22 @@ mod tests {
         assert_eq!(after(port(here, Policy::Local, 2, 1)), one);
         assert_eq!(after(port(here, Policy::Cluster, 0, 0)), none);
         assert_eq!(after(port("198.51.100.1", Policy::Cluster, 1, 0)), none, "of no pool");
+    }
+
+    #[test]
+    fn endpoints_on_this_node_are_weights_with_the_policy_local() {
+        let pools = pools(json!({"advertisements": [{"linkBandwidth": true}]}));
+        let mut advertising = Advertising::default();
+        let mut bandwidth = |policy, local| {
+            advertising.set(&name("web"), false, [port("192.0.2.1", policy, 9, local)].iter());
+            let routes = advertising.take(&pools, None);
+            let announcement = &routes[0].1[0];
+            assert!(announcement.advertisements[0].link_bandwidth);
+            announcement.bandwidth
+        };
+        assert_eq!(bandwidth(Policy::Local, 1), Some(125e6));
+        assert_eq!(bandwidth(Policy::Local, 3), Some(375e6));
+        assert_eq!(bandwidth(Policy::Cluster, 3), None);
     }
 
     #[test]

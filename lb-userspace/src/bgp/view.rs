@@ -120,10 +120,13 @@ impl RouteView {
         let communities = &attributes.communities;
         let standard = communities.standard().iter().map(ToString::to_string);
         let large = communities.large().iter().map(ToString::to_string);
+        // In Mbit/s.
+        let bandwidth = attributes.bandwidth.map(|octets| f64::from(octets) * 8e-6);
+        let bandwidth = bandwidth.map(|bandwidth| format!("link-bandwidth:{bandwidth:.0}"));
         Self {
             prefix,
             local_preference: attributes.local_preference,
-            communities: standard.chain(large).collect(),
+            communities: standard.chain(large).chain(bandwidth).collect(),
             peers: BTreeSet::from([peer.to_owned()]),
         }
     }

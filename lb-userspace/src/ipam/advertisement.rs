@@ -46,6 +46,7 @@ impl Advertised {
             ipv6_length: spec.ipv6_prefix_length.unwrap_or(default.ipv6_length),
             local_preference: spec.local_preference,
             communities,
+            link_bandwidth: spec.link_bandwidth,
             peers: peers.map_or(Peers::All, Peers::Named),
         };
         Self { nodes, advertisement: Arc::new(advertisement) }
@@ -98,6 +99,7 @@ impl OfMetallb {
             ipv6_length: spec.aggregation_length_v6.unwrap_or(default.ipv6_length),
             local_preference: spec.local_pref,
             communities: Communities::default(),
+            link_bandwidth: false,
             peers: if named.is_empty() { Peers::All } else { Peers::Named(named) },
         };
         let read = Self {
@@ -111,7 +113,7 @@ impl OfMetallb {
         (read, problems.into_list())
     }
 
-    fn concerns(&self, pool: &Pool) -> bool {
+    pub(super) fn concerns(&self, pool: &Pool) -> bool {
         let PoolName::Object(name) = &pool.name else { return false };
         let concerns_all = self.pools.is_empty() && self.pool_selectors.is_empty();
         name.namespace == self.namespace

@@ -135,6 +135,10 @@ pub struct PoolAdvertisement {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 100), inner(length(min = 1, max = 64)))]
     pub communities: Vec<String>,
+    /// Whether routers are asked to weight nodes by their ready endpoints (link-bandwidth extended community), for
+    /// Services with the external traffic policy Local. With the policy Cluster all nodes are equal.
+    #[serde(default)]
+    pub link_bandwidth: bool,
 }
 
 /// How many addresses of a pool are used.
