@@ -61,6 +61,7 @@ impl Advertiser {
                 self.peers.clone_from(&peers);
                 outlets.advertise(Command::Peers(peers));
             }
+            outlets.condition.set_bgp_peers_of_others(store.peers().of_others(node));
             self.post(problems, store, outlets);
         }
         self.post_outside(store, outlets);
@@ -75,7 +76,9 @@ impl Advertiser {
         let of_advertisements = of_advertisements
             .filter(|(reference, _)| Kind::OF_BGP.contains(&reference.kind))
             .flat_map(|(_, problems)| problems.clone());
-        let problems: BTreeSet<Problem> = of_peers.into_iter().chain(of_advertisements).collect();
+        let unknown = store.pools().unknown_peers(&store.peers().names());
+        let problems: BTreeSet<Problem> =
+            of_peers.into_iter().chain(of_advertisements).chain(unknown).collect();
         for problem in problems.difference(&self.problems) {
             outlets.post(problem, Reason::PeerNotUsed, store);
         }

@@ -1,6 +1,6 @@
 //! The BGP peers of this node, from the objects that define them. Pure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 
 use k8s_openapi::api::core::v1::Secret as ApiSecret;
@@ -115,6 +115,21 @@ impl Peers {
             peers.insert(name_of(reference), configured);
         }
         (peers, problems)
+    }
+
+    /// Names of all peers, also of those that can't be used.
+    pub fn names(&self) -> BTreeSet<String> {
+        self.objects.keys().map(name_of).collect()
+    }
+
+    /// Names of peers that do not select a node.
+    pub fn of_others(&self, node: Option<&Node>) -> Vec<String> {
+        let labels = node.map(|node| node.labels.clone()).unwrap_or_default();
+        let selects = |read: &Result<Peer, Problem>| {
+            read.as_ref().map_or(true, |peer| any_selects(&peer.nodes, &labels))
+        };
+        let others = self.objects.iter().filter(|(_, read)| !selects(read));
+        others.map(|(reference, _)| name_of(reference)).collect()
     }
 
     /// A session without BFD is better than none.
@@ -238,6 +253,7 @@ mod tests {
         let (found, problems) = peers.of_node("a", Some(&node()));
         assert_eq!(found.keys().collect::<Vec<_>>(), ["one"]);
         assert_eq!(found["one"].identifier, Ipv4Addr::new(192, 0, 2, 7));
+        assert_eq!(peers.of_others(Some(&node())), ["two"]);
         assert!(problems.is_empty());
         assert!(peers.delete(&peer("one", rack("1")).reference()));
         assert!(peers.of_node("a", Some(&node())).0.is_empty());

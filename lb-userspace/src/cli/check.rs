@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 
 use super::agent::{runtime, wanted_sizes};
-use super::output;
+use super::{check_bgp, output};
 use crate::agent::KeyFile;
 use crate::config::{Configuration, Effective, Problem, Problems};
 use crate::kernel::{
@@ -17,6 +17,7 @@ use crate::kernel::{
 use crate::network::{
     self, Attachments, DeviceName, DeviceSelector, NetworkWatch, Role, XdpFeatures,
 };
+use crate::serve;
 use crate::settings::XdpMode;
 
 #[derive(Debug, Args)]
@@ -40,6 +41,10 @@ pub fn check(options: &Options, effective: &Effective) -> Result<()> {
     findings.push(Finding::ok("configuration", "valid"));
     findings.push(room(configuration)?);
     findings.push(agent(pin_path)?);
+    // `millrace status` reports an agent that does not reply.
+    if let Ok(Some(report)) = serve::ask(pin_path) {
+        findings.extend(check_bgp::findings(&report));
+    }
     let mut bridges = Vec::new();
     match open_network(configuration)? {
         Ok((attachments, features)) => {

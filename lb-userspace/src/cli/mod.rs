@@ -2,6 +2,7 @@
 
 mod agent;
 mod check;
+mod check_bgp;
 mod cleanup;
 mod config;
 mod controller;
@@ -146,7 +147,8 @@ enum Command {
     Drops(drops::Options),
     /// Check that this machine can run Millrace, and print how to fix problems
     ///
-    /// Exits with 1 if there are errors. Takes the settings of the agent, and checks them too.
+    /// Exits with 1 if there are errors. Takes the settings of the agent, and checks them too. While an agent runs, its
+    /// BGP sessions and BFD paths are checked as well.
     Check(check::Options),
     /// Detach the programs and remove the maps; connections to Services break
     Cleanup(cleanup::Options),

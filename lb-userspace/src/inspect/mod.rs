@@ -24,5 +24,5 @@ pub use rates::{Rate, Rates, ReasonRate, Sample, Sort, short};
 pub use reading::{FoundBackend, Owner, Reading, TunnelNodes};
 pub use select::Selector;
 pub use services::{Destination, Member, Pool, Port, Service, services};
-pub use status::{Fill, Found, Severity, Status};
+pub use status::{Fill, Found, Severity, Status, trouble_of_path, trouble_of_peer};
 pub use traffic::Traffic;

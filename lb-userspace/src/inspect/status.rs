@@ -241,12 +241,12 @@ fn troubles_of_agent(survey: &Survey, report: &Result<Option<Report>, String>) -
     troubles
 }
 
-fn trouble_of_peer(peer: &BgpPeer) -> Option<String> {
+pub fn trouble_of_peer(peer: &BgpPeer) -> Option<String> {
     let why = peer.last_failure.as_deref().unwrap_or("not yet tried");
     (!peer.is_established()).then(|| format!("no BGP session with {}: {why}", peer.name))
 }
 
-fn trouble_of_path(session: &BfdView) -> Option<String> {
+pub fn trouble_of_path(session: &BfdView) -> Option<String> {
     let BfdView { name, diagnostic, .. } = session;
     match &session.problem {
         Some(problem) => Some(format!("no BFD session with {name}: {problem}")),

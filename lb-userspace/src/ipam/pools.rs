@@ -3,8 +3,10 @@
 //! Invariant: an address belongs to at most one pool. Of two whose ranges overlap, the older one has both addresses and
 //! announcement; the range of the other one is not used, and a problem of its object.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+
+use lb_bgp::table::Peers;
 
 use super::advertisement::{Advertised, OfMetallb};
 use super::announcement::Announcement;
@@ -110,6 +112,16 @@ impl Pools {
             }
             pool.advertised.extend(OfMetallb::of_pool(&advertised, pool));
         }
+        for (reference, (advertisement, _)) in &advertised {
+            if !pools.iter().any(|pool| advertisement.concerns(pool)) {
+                let message = "no IPAddressPool of this namespace is meant: nothing is advertised";
+                self.problems.entry(reference.clone()).or_default().push(Problem {
+                    object: reference.to_string(),
+                    field: "spec.ipAddressPools".to_owned(),
+                    message: message.to_owned(),
+                });
+            }
+        }
         pools.sort_by(|a, b| a.order().cmp(&b.order()));
         let ranges = pools.iter().enumerate();
         self.ranges = ranges
@@ -196,6 +208,30 @@ impl Pools {
         (range.contains(number) && !self.pools[*index].excludes(number)).then_some(*index)
     }
 
+    /// Advertisements to BGP peers that do not exist.
+    pub fn unknown_peers(&self, known: &BTreeSet<String>) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        for pool in &self.pools {
+            let named: BTreeSet<&String> = pool
+                .advertised
+                .iter()
+                .filter_map(|advertised| match &advertised.advertisement.peers {
+                    Peers::Named(names) => Some(names),
+                    Peers::All => None,
+                })
+                .flatten()
+                .collect();
+            problems.extend(named.into_iter().filter(|name| !known.contains(*name)).map(|name| {
+                Problem {
+                    object: pool.name.to_string(),
+                    field: String::new(),
+                    message: format!("an advertisement is for the BGPPeer {name}: there is none"),
+                }
+            }));
+        }
+        problems
+    }
+
     /// The pool that an address belongs to.
     pub fn pool_of(&self, address: IpAddr) -> Option<&Pool> {
         self.index_of(number(address)).map(|index| self.get(index))
@@ -252,4 +288,47 @@ fn replace<T: PartialEq>(
     }
     map.insert(reference.clone(), value);
     true
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::model::Kind;
+
+    fn apply(pools: &mut Pools, kind: Kind, value: Value) {
+        pools.apply(&Object::read(kind, value).unwrap());
+    }
+
+    #[test]
+    fn advertisements_to_peers_that_do_not_exist_are_problems() {
+        let mut pools = Pools::new(&[]);
+        let spec =
+            json!({"addresses": ["192.0.2.0/24"], "advertisements": [{"peers": ["a", "b"]}, {}]});
+        apply(&mut pools, Kind::AddressPool, json!({"metadata": {"name": "public"}, "spec": spec}));
+        let unknown = |known: &[&str]| -> Vec<String> {
+            let known = known.iter().map(|name| (*name).to_owned()).collect();
+            pools.unknown_peers(&known).iter().map(ToString::to_string).collect()
+        };
+        assert!(unknown(&["a", "b", "c"]).is_empty());
+        let found = unknown(&["a"]);
+        assert!(found.len() == 1 && found[0].contains("AddressPool public"), "{found:?}");
+        assert!(found[0].contains("BGPPeer b"), "{found:?}");
+    }
+
+    #[test]
+    fn an_advertisement_of_no_pool_is_a_problem() {
+        let mut pools = Pools::new(&[]);
+        let metadata = |name: &str| json!({"name": name, "namespace": "metallb-system"});
+        let advertisement =
+            json!({"metadata": metadata("one"), "spec": {"ipAddressPools": ["public"]}});
+        apply(&mut pools, Kind::BgpAdvertisement, advertisement);
+        let problems = |pools: &Pools| pools.problems().values().flatten().count();
+        assert_eq!(problems(&pools), 1);
+        let spec = json!({"addresses": ["192.0.2.0/24"]});
+        let pool = json!({"metadata": metadata("public"), "spec": spec});
+        apply(&mut pools, Kind::IpAddressPool, pool);
+        assert_eq!(problems(&pools), 0);
+    }
 }

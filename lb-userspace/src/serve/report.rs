@@ -74,6 +74,9 @@ pub struct Report {
     /// BGP peers that are not used, and why.
     #[serde(default)]
     pub bgp_problems: Vec<String>,
+    /// BGP peers that do not select this node.
+    #[serde(default)]
+    pub bgp_peers_of_others: Vec<String>,
 }
 
 /// Updated by the agent with each change, read on request.
@@ -91,6 +94,7 @@ struct State {
     announcements: Vec<LinkView>,
     bgp: Arc<BgpView>,
     bgp_problems: Vec<String>,
+    bgp_peers_of_others: Vec<String>,
 }
 
 impl Condition {
@@ -142,6 +146,10 @@ impl Condition {
         Arc::clone(&self.state().bgp)
     }
 
+    pub fn set_bgp_peers_of_others(&self, names: Vec<String>) {
+        self.state().bgp_peers_of_others = names;
+    }
+
     pub fn set_bgp_problems(&self, problems: Vec<String>) {
         self.state().bgp_problems = problems;
     }
@@ -189,6 +197,7 @@ impl Reporter {
             announcements: state.announcements.clone(),
             bgp: BgpView::clone(&state.bgp),
             bgp_problems: state.bgp_problems.clone(),
+            bgp_peers_of_others: state.bgp_peers_of_others.clone(),
         }
     }
 
