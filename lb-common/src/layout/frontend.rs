@@ -1,6 +1,5 @@
 //! Frontends.
 
-use super::cache::CacheEntry;
 use super::capacity::FRONTEND_CACHE;
 use crate::family::{Address, Family, V4, V6};
 use crate::hash::mix;
@@ -172,6 +171,7 @@ const _: () = {
 
 #[cfg(not(feature = "model"))]
 const _: () = {
+    use super::cache::CacheEntry;
     assert!(size_of::<CacheEntry<FrontendKey<V4>, Frontend>>() == 40);
     assert!(size_of::<CacheEntry<FrontendKey<V6>, Frontend>>() == 56);
 };

@@ -83,7 +83,12 @@ fn main() -> Result<()> {
     // Results are kept even if the rest fails.
     let packets = packets(&options, &mut records, &mut failed);
     let ended = packets.and_then(|()| {
-        records.extend(scaling::measure(options.quick, &options.only, &mut failed)?);
+        records.extend(scaling::measure(
+            options.quick,
+            &options.only,
+            check_interrupted,
+            &mut failed,
+        )?);
         records.extend(end_to_end::measure(options.quick, &options.only)?);
         Ok(())
     });

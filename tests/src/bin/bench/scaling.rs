@@ -34,10 +34,11 @@ enum Sharing {
 }
 
 /// The cases in turn, and what the machine allows: the wrapper with the empty program. Nothing, if there
-/// is only one CPU.
+/// is only one CPU. `check_interrupted` is called between cases.
 pub fn measure(
     quick: bool,
     only: &Pattern,
+    check_interrupted: impl Fn() -> Result<()>,
     failed: &mut Vec<anyhow::Error>,
 ) -> Result<Vec<Record>> {
     let cpus = cpus()?;
@@ -52,7 +53,7 @@ pub fn measure(
         if !only.fits(&name) {
             continue;
         }
-        super::check_interrupted()?;
+        check_interrupted()?;
         match Pair::new(case, sharing, [one, other]) {
             Ok(mut pair) => {
                 let sample = (0..rounds).map(|_| pair.measure(packets)).collect::<Result<_>>()?;
