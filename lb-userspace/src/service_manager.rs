@@ -1,9 +1,18 @@
-//! Notifies systemd, if it requests that (`$NOTIFY_SOCKET`).
+//! Notifies systemd, if it requests that (`$NOTIFY_SOCKET`), and asks whether it shuts the machine down.
 
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::thread;
 use std::time::Duration;
 
 use sd_notify::NotifyState;
-use tokio::time::{Interval, MissedTickBehavior, interval};
+use tokio::sync::oneshot;
+use tokio::time::{Interval, MissedTickBehavior, interval, timeout};
+
+/// It exists on machines that systemd has booted, and not in containers on them.
+const BOOTED: &str = "/run/systemd/system";
+/// How long an end waits for systemd.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Errors are only logged.
 pub fn notify_service_manager(states: &[NotifyState]) {
@@ -31,5 +40,48 @@ impl Watchdog {
             Some(interval) => drop(interval.tick().await),
             None => std::future::pending().await,
         }
+    }
+}
+
+/// Whether systemd ends this process because the machine shuts down.
+pub async fn machine_is_stopping() -> bool {
+    let mut command = Command::new("systemctl");
+    command.arg("is-system-running");
+    Path::new(BOOTED).is_dir() && is_stopping(command).await
+}
+
+/// Whether a command prints that.
+async fn is_stopping(mut command: Command) -> bool {
+    let (answer, answered) = oneshot::channel();
+    // Not awaited if systemd does not reply.
+    thread::spawn(move || {
+        // Only the state `running` is a success.
+        let is_so = command
+            .stdin(Stdio::null())
+            .output()
+            .is_ok_and(|output| output.stdout.trim_ascii() == b"stopping");
+        let _ = answer.send(is_so);
+    });
+    matches!(timeout(PATIENCE, answered).await, Ok(Ok(true)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn only_a_machine_that_stops_is_stopping() {
+        for (script, expected) in [
+            ("echo stopping; exit 1", true),
+            ("echo running", false),
+            ("echo degraded; exit 1", false),
+            ("echo stopping >&2", false),
+            ("exec sleep 10", false),
+        ] {
+            let mut command = Command::new("sh");
+            command.args(["-c", script]);
+            assert_eq!(is_stopping(command).await, expected, "{script}");
+        }
+        assert!(!is_stopping(Command::new("/no/such/program")).await);
     }
 }

@@ -6,6 +6,7 @@
 //!
 //! `BFD_SECONDS`, `BFD_INTERVAL` (milliseconds) and `BFD_THREADS` change the defaults.
 
+use std::hint;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -90,7 +91,11 @@ fn flaps_while_all_processors_are_busy() -> Result<()> {
     let stop = AtomicBool::new(false);
     let after = thread::scope(|scope| {
         for _ in 0..threads {
-            scope.spawn(|| while !stop.load(Ordering::Relaxed) {});
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    hint::spin_loop();
+                }
+            });
         }
         let measured = || {
             thread::sleep(Duration::from_secs(seconds / 2));

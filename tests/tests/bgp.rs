@@ -30,6 +30,14 @@ fn example(language: &str) -> Result<String> {
     Ok(text.to_owned())
 }
 
+/// The conditions of a node whose machine shuts down.
+fn ending() -> Value {
+    json!([{
+        "type": "Ready", "status": "False", "reason": "KubeletNotReady",
+        "message": "node is shutting down",
+    }])
+}
+
 struct World {
     client: Host,
     switch: Host,
@@ -49,11 +57,14 @@ struct World {
 struct Objects {
     has_endpoint: bool,
     is_cordoned: bool,
+    /// kubelet has reported that the machine shuts down.
+    is_ending: bool,
     /// Another Service.
     has_second: bool,
 }
 
-const ALL: Objects = Objects { has_endpoint: true, is_cordoned: false, has_second: false };
+const ALL: Objects =
+    Objects { has_endpoint: true, is_cordoned: false, is_ending: false, has_second: false };
 
 impl World {
     fn start() -> Result<Self> {
@@ -124,7 +135,10 @@ impl World {
         let node = json!({
             "apiVersion": "v1", "kind": "Node", "metadata": {"name": "node"},
             "spec": {"unschedulable": objects.is_cordoned},
-            "status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.11"}]},
+            "status": {
+                "addresses": [{"type": "InternalIP", "address": "192.0.2.11"}],
+                "conditions": objects.is_ending.then(ending),
+            },
         });
         let service = |name: &str, cluster: [&str; 2], addresses: &[&str], has_endpoint: bool| {
             let service = Service::new(name, &cluster).load_balancer(addresses).tcp(80, 8080);
@@ -141,9 +155,7 @@ impl World {
             services.push(service("api", ["10.96.0.11", "fd00:10:96::11"], &second, true));
         }
         let text = format!("{}---\n{node}\n{}", example("yaml")?, manifests(&services));
-        let new = self.file("manifests.new");
-        std::fs::write(&new, text)?;
-        Ok(std::fs::rename(new, self.topology.manifests())?)
+        self.topology.replace_manifests(&text)
     }
 
     fn launch(&mut self, more: &[&str]) -> Result<()> {
@@ -303,6 +315,21 @@ fn routers_learn_the_addresses_that_a_node_serves() -> Result<()> {
     world.wait_for_routes("withdrawn", &ADDRESSES, false)?;
     world.wait_for_peers("sessions remain", is_established)?;
     world.write(ALL)?;
+    world.wait_for_routes("advertised again", &ADDRESSES, true)?;
+
+    // An agent that ends because the machine does withdraws everything, and its kernel goes on as long as it can.
+    world.write(Objects { is_ending: true, ..ALL })?;
+    wait_until("the community of a drain", SOON, || {
+        let shown = world.birds.show("show route 203.0.113.10/32 all").unwrap_or_default();
+        shown.contains("(65535,0)")
+    })?;
+    world.agent()?.terminate()?;
+    world.wait_for_routes("gone with the machine", &ADDRESSES, false)?;
+    let neighbour = world.daemons.show("bgpd", "show bgp neighbors 192.0.2.11 json")?;
+    ensure!(neighbour.contains("Administrative Shutdown"), "{neighbour}");
+    world.write(ALL)?;
+    world.launch(&[])?;
+    world.wait_for_peers("sessions", is_established)?;
     world.wait_for_routes("advertised again", &ADDRESSES, true)?;
 
     // An agent that removes its programs withdraws everything at once.

@@ -44,7 +44,7 @@ use crate::privileges::Privileges;
 use crate::serve::{
     self, Addresses, AnnouncementMetrics, BfdMetrics, BgpMetrics, Health, Metrics, Reporter,
 };
-use crate::service_manager::{Watchdog, notify_service_manager};
+use crate::service_manager::{Watchdog, machine_is_stopping, notify_service_manager};
 use crate::settings::BpfLogLevel;
 use crate::snat_ports::{PortSet, Remaining, SnatRange};
 use crate::source::cluster::{Access, Events};
@@ -218,9 +218,12 @@ pub async fn run(options: Options) -> Result<()> {
         }
     };
     notify_service_manager(&[NotifyState::Stopping]);
-    if options.cleanup_on_exit {
+    // Another agent that follows takes everything over. Otherwise other nodes must.
+    let is_end = agent.is_shutting_down() || machine_is_stopping().await;
+    if options.cleanup_on_exit || is_end {
         speaker.shut_down().await;
         announcer.hand_over().await;
+        tracing::info!("addresses handed over to other nodes");
     }
     drop((agent, devices));
     if options.cleanup_on_exit {

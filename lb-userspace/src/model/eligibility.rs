@@ -15,14 +15,26 @@ pub fn is_eligible(node: &Node) -> bool {
 /// By this label load balancers are kept away from a node.
 const EXCLUDED: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
 
-/// False for a node that is excluded, cordoned for a drain, or being deleted: its addresses move to
-/// another node beforehand.
+/// What kubelet writes into the condition `Ready` while it ends pods because the machine shuts down.
+const SHUTDOWN: &str = "node is shutting down";
+
+/// Whether kubelet has reported that the machine shuts down.
+pub fn is_shutting_down(node: &Node) -> bool {
+    let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
+    conditions.into_iter().flatten().any(|condition| {
+        let message = condition.message.as_deref().unwrap_or_default();
+        condition.type_ == "Ready" && condition.status == "False" && message.contains(SHUTDOWN)
+    })
+}
+
+/// False for a node that is excluded, cordoned for a drain, shutting down, or being deleted: its
+/// addresses move to another node beforehand.
 pub fn is_preferred_for_load_balancers(node: &Node) -> bool {
     let labels = node.metadata.labels.as_ref();
     let is_excluded = labels.is_some_and(|labels| labels.contains_key(EXCLUDED));
     let spec = node.spec.as_ref();
     let is_cordoned = spec.and_then(|spec| spec.unschedulable).unwrap_or_default();
-    is_eligible(node) && !is_excluded && !is_cordoned
+    is_eligible(node) && !is_excluded && !is_cordoned && !is_shutting_down(node)
 }
 
 #[cfg(test)]
@@ -49,12 +61,28 @@ mod tests {
     }
 
     #[test]
+    fn a_node_that_shuts_down_says_so_in_its_condition() {
+        let of = |kind: &str, status: &str, message: &str| {
+            let condition = json!({"type": kind, "status": status, "message": message});
+            let node = json!({"status": {"conditions": [condition]}});
+            is_shutting_down(&serde_json::from_value(node).unwrap())
+        };
+        let message = "[container runtime is down, node is shutting down]";
+        assert!(of("Ready", "False", message));
+        assert!(!of("Ready", "True", message));
+        assert!(!of("Ready", "False", "container runtime is down"));
+        assert!(!of("DiskPressure", "False", message));
+    }
+
+    #[test]
     fn excluded_and_cordoned_nodes_are_not_preferred_for_announcements() {
         let preferred =
             |node: Value| is_preferred_for_load_balancers(&serde_json::from_value(node).unwrap());
         assert!(preferred(json!({"metadata": {"name": "a"}})));
         assert!(!preferred(json!({"metadata": {"labels": {EXCLUDED: ""}}})));
         assert!(!preferred(json!({"spec": {"unschedulable": true}})));
+        let ready = json!({"type": "Ready", "status": "False", "message": SHUTDOWN});
+        assert!(!preferred(json!({"status": {"conditions": [ready]}})));
         assert!(!preferred(json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}})));
     }
 }

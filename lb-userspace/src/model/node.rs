@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Node as ApiNode;
 
-use super::eligibility::{is_eligible, is_preferred_for_load_balancers};
+use super::eligibility::{is_eligible, is_preferred_for_load_balancers, is_shutting_down};
 use super::types::NodeAddresses;
 
 const ZONE: &str = "topology.kubernetes.io/zone";
@@ -20,6 +20,7 @@ pub struct Node {
     pub is_eligible: bool,
     /// Whether it should announce addresses of load balancers; otherwise only if no other can.
     pub announces: bool,
+    pub is_shutting_down: bool,
     /// Needed of the agent's own node only; of others they are dropped.
     pub labels: BTreeMap<String, String>,
 }
@@ -33,6 +34,7 @@ impl From<ApiNode> for Node {
             addresses: NodeAddresses::of(&node),
             is_eligible: is_eligible(&node),
             announces: is_preferred_for_load_balancers(&node),
+            is_shutting_down: is_shutting_down(&node),
             name: node.metadata.name.unwrap_or_default(),
             uid: node.metadata.uid.unwrap_or_default().into(),
             labels: node.metadata.labels.unwrap_or_default(),

@@ -5,7 +5,7 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use serde::Deserialize;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::Kind;
 use crate::kinds::service::CONDITION;
@@ -46,7 +46,8 @@ pub fn strip(kind: Kind, object: &mut Value) {
         Kind::Node => {
             keep(object, "spec", &["taints", "unschedulable"]);
             // Most of a Node's size is its list of images.
-            keep(object, "status", &["addresses"]);
+            keep(object, "status", &["addresses", "conditions"]);
+            strip_node_conditions(object);
         }
         // It is written only if it differs.
         Kind::Ingress => keep(object, "status", &["loadBalancer"]),
@@ -89,6 +90,20 @@ fn strip_conditions(service: &mut Value) {
     let conditions = conditions.as_ref().and_then(Value::as_array).into_iter().flatten();
     if let Some(own) = conditions.into_iter().find(|condition| own(condition)) {
         status.insert("conditions".to_owned(), Value::Array(vec![own.clone()]));
+    }
+}
+
+/// Leaves what the condition `Ready` of a Node says.
+fn strip_node_conditions(node: &mut Value) {
+    let Some(status) = map(node, "status") else { return };
+    let conditions = status.remove("conditions");
+    let conditions = conditions.as_ref().and_then(Value::as_array).into_iter().flatten();
+    let ready = conditions.into_iter().find(|condition| condition["type"] == "Ready");
+    if let Some([state, message]) =
+        ready.and_then(|ready| Some([ready["status"].as_str()?, ready["message"].as_str()?]))
+    {
+        let ready = json!({"type": "Ready", "status": state, "message": message});
+        status.insert("conditions".to_owned(), Value::Array(vec![ready]));
     }
 }
 

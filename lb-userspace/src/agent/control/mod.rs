@@ -126,6 +126,11 @@ impl<T: Write> Agent<T> {
         }
     }
 
+    /// Whether kubelet has reported that this machine shuts down.
+    pub fn is_shutting_down(&self) -> bool {
+        self.store.node(&self.node.name).is_some_and(|node| node.is_shutting_down)
+    }
+
     /// The number of programmed Services and service ports.
     pub fn programmed_counts(&self) -> (usize, usize) {
         (self.programmed.len(), self.programmed_service_ports)

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::task::{JoinHandle, JoinSet};
 
-use super::{Dialect, Request, Shared, Watch, name};
+use super::world::{Dialect, Request, Shared, Watch, name};
 
 pub(super) async fn serve(
     shared: &Arc<Shared>,
