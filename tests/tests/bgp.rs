@@ -158,6 +158,14 @@ impl World {
         self.topology.replace_manifests(&text)
     }
 
+    /// How many NOTIFICATIONs FRR has received from the node.
+    fn notifications(&self) -> Result<u64> {
+        let text = self.daemons.show("bgpd", "show bgp neighbors 192.0.2.11 json")?;
+        let neighbour: Value = serde_json::from_str(&text)?;
+        let count = &neighbour["192.0.2.11"]["messageStats"]["notificationsRecv"];
+        count.as_u64().with_context(|| text.clone())
+    }
+
     fn launch(&mut self, more: &[&str]) -> Result<()> {
         let (pins, manifests) = (self.topology.warm_agent_pins(), self.topology.manifests());
         let state = self.file("state");
@@ -323,10 +331,11 @@ fn routers_learn_the_addresses_that_a_node_serves() -> Result<()> {
         let shown = world.birds.show("show route 203.0.113.10/32 all").unwrap_or_default();
         shown.contains("(65535,0)")
     })?;
+    let before = world.notifications()?;
     world.agent()?.terminate()?;
     world.wait_for_routes("gone with the machine", &ADDRESSES, false)?;
-    let neighbour = world.daemons.show("bgpd", "show bgp neighbors 192.0.2.11 json")?;
-    ensure!(neighbour.contains("Administrative Shutdown"), "{neighbour}");
+    let after = world.notifications()?;
+    ensure!(after > before, "{after} notifications, {before} before: no Cease");
     world.write(ALL)?;
     world.launch(&[])?;
     world.wait_for_peers("sessions", is_established)?;
