@@ -116,10 +116,10 @@ impl NetworkTables for KernelTables {
     #[inline(always)]
     fn shares_hops(&self) -> bool {
         // SAFETY: as above.
-        let flags = NETWORK
+        let until = NETWORK
             .get_ptr(0)
-            .map_or(0, |network| unsafe { (&raw const (*network).flags).read_volatile() });
-        flags & NetworkEpoch::SHARED != 0
+            .map_or(0, |network| unsafe { (&raw const (*network).shared_until).read_volatile() });
+        NetworkEpoch::is_leased(until, self.now())
     }
 
     #[inline(always)]

@@ -2,6 +2,7 @@
 
 use super::cache::CacheEntry;
 use crate::family::{Address4, Address6};
+use crate::layout::Ticks;
 
 /// An interface through which packets are sent.
 #[repr(C)]
@@ -46,13 +47,25 @@ pub struct NetworkEpoch {
     /// Changes with every change of a route, neighbour, address or link: next hops that were
     /// resolved in an earlier epoch are invalid.
     pub epoch: u32,
-    /// [`NetworkEpoch::SHARED`].
-    pub flags: u32,
+    /// Until when next hops depend on the destination only, in ticks: packets of all clients to a backend
+    /// have the same one. The agent renews it while it follows the network. 0: they do not.
+    pub shared_until: u32,
 }
 
 impl NetworkEpoch {
-    /// Next hops depend on the destination only: packets of all clients to a backend have the same one.
-    pub const SHARED: u32 = 1;
+    /// For how long the agent says so each time, in ticks: five seconds.
+    pub const LEASE: u32 = Ticks::in_seconds(5);
+
+    /// The end of a lease that begins now.
+    pub fn lease(now: Ticks) -> u32 {
+        now.0.wrapping_add(Self::LEASE).max(1)
+    }
+
+    /// Whether a lease has not ended.
+    #[inline(always)]
+    pub fn is_leased(until: u32, now: Ticks) -> bool {
+        until != 0 && until.wrapping_sub(now.0) <= Self::LEASE
+    }
 }
 
 /// The link-layer addresses whose frames this machine receives on an interface, in one array of
@@ -93,3 +106,21 @@ const _: () = {
 
 #[cfg(not(feature = "model"))]
 const _: () = assert!(size_of::<DeviceCacheEntry>() == 48);
+
+#[cfg(all(test, not(feature = "model")))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_ends_and_is_none_of_the_past_or_far_future() {
+        for now in [Ticks(0), Ticks(1 << 20), Ticks(u32::MAX - 3)] {
+            let until = NetworkEpoch::lease(now);
+            let after = |ticks: u32| Ticks(now.0.wrapping_add(ticks));
+            assert!(NetworkEpoch::is_leased(until, now));
+            assert!(NetworkEpoch::is_leased(until, after(NetworkEpoch::LEASE - 1)));
+            assert!(!NetworkEpoch::is_leased(until, after(NetworkEpoch::LEASE + 2)));
+            assert!(!NetworkEpoch::is_leased(until, after(1 << 31)));
+            assert!(!NetworkEpoch::is_leased(0, now));
+        }
+    }
+}

@@ -24,6 +24,7 @@ use clap::ValueEnum;
 use lb_common::layout::{Forwarding, Timeouts, TunnelKey};
 use sd_notify::NotifyState;
 use tokio::sync::{mpsc, watch};
+use tokio::time::{MissedTickBehavior, interval};
 
 use crate::announce::{Keys, Timing};
 use crate::bgp::{self, Speaker};
@@ -62,6 +63,8 @@ use tunnel_keys::TunnelKeyFile;
 
 /// Interval at which a waiting agent checks whether the other one has ended.
 const HELD_RETRY: Duration = Duration::from_millis(50);
+/// A fifth of what it renews.
+const SHARED_HOPS_RENEWAL: Duration = Duration::from_secs(1);
 
 /// The source of Services.
 pub enum Origin {
@@ -195,6 +198,8 @@ pub async fn run(options: Options) -> Result<()> {
     notify_service_manager(&[NotifyState::Ready, NotifyState::Status(&status)]);
     let mut watchdog = Watchdog::new();
     let mut network_events = network.follow();
+    let mut renewal = interval(SHARED_HOPS_RENEWAL);
+    renewal.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let ended = loop {
         tokio::select! {
             event = events.recv() => match event {
@@ -213,6 +218,7 @@ pub async fn run(options: Options) -> Result<()> {
                 agent.set_tunnel_key(has_key);
             }
             () = devices.retry_due() => devices.attach_missing(),
+            _ = renewal.tick() => agent.renew_hops(),
             () = watchdog.due() => notify_service_manager(&[NotifyState::Watchdog]),
             () = ending.requested() => break Ok(()),
         }

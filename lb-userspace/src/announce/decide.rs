@@ -255,13 +255,16 @@ impl Link {
             }
             return;
         }
-        let silent = claims.iter().max_by_key(|claim| claim.standing(address, known));
+        // One that is mute has been asked; others first.
+        let silent = claims.iter().max_by_key(|claim| {
+            let is_mute = self.peers.get(claim.id).is_some_and(|peer| peer.mute);
+            (!is_mute, claim.standing(address, known))
+        });
         let silent = silent.and_then(|claim| self.peers.get(claim.id).map(|p| (claim.id, p)));
         let of = match silent {
             Some((id, peer)) => Probed::Silent { id, link_address: peer.link_address },
             None => Probed::Everyone,
         };
-        // One that is mute has been asked.
         let sent = if silent.is_some_and(|(_, peer)| peer.mute) { PROBES } else { 0 };
         match state {
             Whereabouts::Answered { again } if now < again => self.due(again),

@@ -234,10 +234,10 @@ impl Peers {
             if heard.id == own.id {
                 return own.times.of(heard.sequence, now);
             }
-            let peer = self.peers.get(&heard.id);
-            let peer = peer.filter(|peer| peer.incarnation == heard.incarnation);
-            // One that is not heard here may have sent something just now.
-            peer.map_or(Some(now), |peer| peer.times.of(heard.sequence, now))
+            // Of a process that is no participant here, anybody may have sent an old message.
+            let peer = self.peers.get(&heard.id)?;
+            let is_same = peer.incarnation == heard.incarnation;
+            is_same.then(|| peer.times.of(heard.sequence, now)).flatten()
         });
         times.flatten().max()
     }

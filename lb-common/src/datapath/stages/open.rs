@@ -221,12 +221,15 @@ fn masquerade<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
         protocol: connection.protocol,
         length,
     };
-    let known = known_hop(tables, choice, draft.epoch);
+    let from = hop_of(packet, choice);
+    // A longer packet may not fit a route's own limit, which only a lookup knows.
+    let known =
+        if length <= F::LEAST_MTU { known_hop(tables, from, choice, draft.epoch) } else { None };
     let device = match known.map_or_else(|| next_hop::ask(packet, &query), Route::Known) {
         Route::Known(next) => {
             draft.hop = NextHop::to_word(next);
             if known.is_none() {
-                keep_hop(tables, choice, draft);
+                keep_hop(tables, from, choice, draft);
             }
             next.device
         }
@@ -238,25 +241,25 @@ fn masquerade<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
         Route::TooBig(mtu) => return Err(refuse::later(packet, tables, Rejection::too_big(mtu))),
         Route::None => return Err(drop_for(tables, Reason::NoRoute)),
     };
-    let device = tables.device(device);
-    // Where no route was looked up, nothing else compares the length.
-    if let Some(device) = &device
-        && length > device.mtu
-        && known.is_some()
-    {
-        return Err(refuse::later(packet, tables, Rejection::too_big(device.mtu)));
-    }
-    let address = device.map(|device| F::address_of(&device));
+    let address = tables.device(device).map(|device| F::address_of(&device));
     match address {
         Some(address) if address != F::Address::default() => Ok(Some(address)),
         _ => Err(drop_for(tables, Reason::NoSnatPort)),
     }
 }
 
+/// What a shared next hop is valid for: the backend's generation and the interface that the packet came
+/// from, as another one may not forward.
+#[inline(always)]
+fn hop_of<F: PacketFamily, P: Packet>(packet: &P, choice: &Choice<F>) -> u32 {
+    choice.backend.generation ^ packet.device().rotate_right(8)
+}
+
 /// The next hop to a backend that an earlier flow has resolved.
 #[inline(always)]
 fn known_hop<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
+    from: u32,
     choice: &Choice<F>,
     epoch: u32,
 ) -> Option<NextHop> {
@@ -264,16 +267,21 @@ fn known_hop<F: PacketFamily, T: FamilyTables<F>>(
         return None;
     }
     let hop = tables.backend_hop(choice.index)?;
-    hop.get(choice.backend.generation, epoch, tables.now()).map(NextHop::from_word)
+    hop.get(from, epoch, tables.now()).map(NextHop::from_word)
 }
 
 /// Stores the drafted flow's next hop for other flows to the backend.
 #[inline(always)]
-fn keep_hop<F: PacketFamily, T: FamilyTables<F>>(tables: &T, choice: &Choice<F>, draft: &Draft<F>) {
+fn keep_hop<F: PacketFamily, T: FamilyTables<F>>(
+    tables: &T,
+    from: u32,
+    choice: &Choice<F>,
+    draft: &Draft<F>,
+) {
     if tables.shares_hops()
         && let Some(hop) = tables.backend_hop(choice.index)
     {
-        hop.set(choice.backend.generation, draft.epoch, tables.now(), draft.hop);
+        hop.set(from, draft.epoch, tables.now(), draft.hop);
     }
 }
 

@@ -148,6 +148,9 @@ pub trait PacketFamily: Family {
     /// The protocol number of this family's packets inside another packet.
     const IN_IP: u8;
 
+    /// The length of packets that every link and route carries.
+    const LEAST_MTU: u32;
+
     /// Whether an ICMP packet of this type is an error that quotes another packet.
     fn is_error(kind: u8) -> bool;
 
@@ -161,6 +164,8 @@ pub trait PacketFamily: Family {
 impl PacketFamily for V4 {
     const ICMP: u8 = protocol::ICMP;
     const IN_IP: u8 = protocol::IPIP;
+    // RFC 791 says 68; nobody sets less than what every host has to receive.
+    const LEAST_MTU: u32 = 576;
 
     /// Unreachable, source quench, time exceeded, parameter problem.
     #[inline(always)]
@@ -206,6 +211,7 @@ impl PacketFamily for V4 {
 impl PacketFamily for V6 {
     const ICMP: u8 = protocol::ICMPV6;
     const IN_IP: u8 = protocol::IPV6;
+    const LEAST_MTU: u32 = 1280;
 
     /// Unreachable, packet too big, time exceeded, parameter problem.
     #[inline(always)]

@@ -39,6 +39,8 @@ pub struct Agent<T> {
     planner: Planner,
     tables: Backlog<T>,
     node: NodeContext,
+    /// Next hops depend on the destination only.
+    shares_hops: bool,
     /// This machine's interfaces, by index.
     devices: BTreeMap<u32, network::Device>,
     /// Changes that are not planned yet.
@@ -105,6 +107,7 @@ impl<T: Write> Agent<T> {
             planner,
             tables: Backlog::new(tables),
             node: NodeContext::of(node_name, None),
+            shares_hops: false,
             devices: BTreeMap::new(),
             unplanned: Unplanned::default(),
             steps_retry: Retry::default(),
@@ -173,7 +176,13 @@ impl<T: Write> Agent<T> {
 
     /// Whether next hops depend on the destination only.
     pub fn share_hops(&mut self, shared: bool) {
-        self.tables.tables_mut().share_hops(shared);
+        self.shares_hops = shared;
+        self.renew_hops();
+    }
+
+    /// Says so again: programs forget it if no agent follows the network.
+    pub fn renew_hops(&mut self) {
+        self.tables.tables_mut().share_hops(self.shares_hops);
     }
 
     fn change_devices(&mut self, changed: BTreeMap<u32, Option<network::Device>>) {

@@ -22,6 +22,7 @@ use super::flow_tables::{self, Occupancy};
 use super::host::own_host;
 use super::mapped::Mapped;
 use super::plain::Plain;
+use crate::kernel::clock::clock;
 use crate::model::AddressFamily;
 use crate::network;
 use crate::plan::{BackendKey, FoundBackend, FrontendKey, PoolReader, Snapshot, Standing};
@@ -168,10 +169,11 @@ impl Tables {
         self.network.half_word(0).store(epoch.wrapping_add(1), Ordering::Release);
     }
 
-    /// Whether new flows may use next hops that flows of other clients have resolved.
+    /// Whether new flows may use next hops that flows of other clients have resolved: until it is
+    /// said again, for the length of a lease.
     pub fn share_hops(&self, shared: bool) {
-        let flags = if shared { NetworkEpoch::SHARED } else { 0 };
-        self.network.half(0, true).store(flags, Ordering::Release);
+        let until = clock().ok().filter(|_| shared).map_or(0, NetworkEpoch::lease);
+        self.network.half(0, true).store(until, Ordering::Release);
     }
 
     /// Writes the frontends that an earlier agent left to their cache, which that agent may not have
