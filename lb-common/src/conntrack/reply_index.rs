@@ -162,10 +162,8 @@ fn entry_to_take(one: &ReplyBucket, other: &ReplyBucket, hash: ReplyHash) -> usi
 /// Marks the number of an entry that neither has the fingerprint nor is free.
 const ARBITRARY: usize = 2 * REPLY_BUCKET_ENTRIES;
 
-/// How many entries are examined if none is free.
-const EXAMINED: usize = 4;
-
-/// One of the next entries whose flow is gone; an entry of a flow stays behind when that is replaced.
+/// One of the next four entries whose flow is gone; an entry of a flow stays behind when that is replaced.
+/// Not a loop: Linux 6.1 refuses the one that the compiler makes of it.
 #[inline(always)]
 fn abandoned_entry<F: Family, T: FlowTables<F>>(
     tables: &T,
@@ -173,16 +171,27 @@ fn abandoned_entry<F: Family, T: FlowTables<F>>(
     first: usize,
     now: Ticks,
 ) -> usize {
-    let mut found = first as u64;
-    for number in first..first + EXAMINED {
-        let location = Entry(entry_of(buckets, number).load()).location();
-        let Some(bucket) = tables.flow_bucket(location.bucket() & tables.flow_mask()) else {
-            continue;
-        };
-        let gone = table::is_gone(bucket, location, tables.settings(), now);
-        found = choose(gone, number as u64, found);
-    }
-    found as usize
+    let found = this_if_gone(tables, buckets, first, first, now);
+    let found = this_if_gone(tables, buckets, first + 1, found, now);
+    let found = this_if_gone(tables, buckets, first + 2, found, now);
+    this_if_gone(tables, buckets, first + 3, found, now)
+}
+
+/// The number of an entry if its flow is gone, else another one.
+#[inline(always)]
+fn this_if_gone<F: Family, T: FlowTables<F>>(
+    tables: &T,
+    buckets: (&ReplyBucket, &ReplyBucket),
+    number: usize,
+    other: usize,
+    now: Ticks,
+) -> usize {
+    let location = Entry(entry_of(buckets, number).load()).location();
+    let Some(bucket) = tables.flow_bucket(location.bucket() & tables.flow_mask()) else {
+        return other;
+    };
+    let gone = table::is_gone(bucket, location, tables.settings(), now);
+    choose(gone, number as u64, other as u64) as usize
 }
 
 /// The entry with a number over both buckets.
