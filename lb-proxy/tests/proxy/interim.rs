@@ -82,8 +82,10 @@ fn an_interim_response_has_no_body_that_becomes_the_next_response() {
         let mut client = Client::connect(world.http());
         for _ in 0..5 {
             let response = client.get(HOST, "/");
-            // The next request may meet the connection before the proxy has noticed.
-            let is_honest = response.text() == "ok" || response.status == 502;
+            // The next request may meet the connection before the proxy has noticed. A whole response that came too
+            // early is then the endpoint's own to it.
+            let is_own = late.contains("200 OK") && response.text() == "evil";
+            let is_honest = response.text() == "ok" || response.status == 502 || is_own;
             assert!(is_honest, "{first}{late}: {response:?}");
         }
     }
