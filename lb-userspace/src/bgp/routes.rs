@@ -16,7 +16,7 @@ use crate::model::{Policy, ServiceName, ServicePort};
 /// What Services advertise that may have changed; nothing: no longer anything.
 pub type Routes = Vec<(ServiceName, Vec<Announcement>)>;
 
-/// What routers are told of each ready endpoint, in octets a second: 1 Gbit/s. Only the ratios matter.
+/// The bandwidth that is advertised for each ready endpoint, in octets per second: 1 Gbit/s. Routers use only the ratios.
 const ENDPOINT_BANDWIDTH: f32 = 125e6;
 
 /// What matters of one Service.
