@@ -15,6 +15,16 @@ fn run(case: fn(&mut Conversation, &Ends), ends: &Ends) {
 
 tests::every_case!(run);
 
+#[test]
+fn a_long_packet_does_not_use_a_shared_next_hop() {
+    for at in [&V4, &V6] {
+        cases::next_hop::a_long_packet_does_not_use_a_shared_next_hop(
+            &mut Conversation::on_host(),
+            at,
+        );
+    }
+}
+
 /// Flows from one client port to one backend through several frontends need different SNAT ports.
 #[test]
 fn when_snat_ports_run_out_only_new_flows_are_refused() {

@@ -530,3 +530,22 @@ pub fn a_packet_too_large_for_a_shared_next_hop_is_rejected(c: &mut Conversation
     let error = sent_by_balancer(&packet_too_big(at.cluster_address(), &large, 1500));
     c.forward(&large).is_answered_by(&error, Reason::TooBig);
 }
+
+/// A route may have a smaller MTU than its interface, which only a lookup knows. On the host only: the
+/// route changes without a new epoch, so that it shows which packets are looked up.
+pub fn a_long_packet_does_not_use_a_shared_next_hop(c: &mut Conversation, at: &Ends) {
+    c.share_hops(true);
+    let backend = dns_behind(c, at, INSIDE);
+    let question = |port| at.to_dns(port).ttl(64);
+    let expect = |c: &mut Conversation, sent: &Packet, device| {
+        let there = forwarded(sent, device, ROUTER_MAC).to(backend.as_str());
+        let _ = c.forward(sent).leaves_with_snat_by(device, &there);
+    };
+    expect(c, &question(40000), INSIDE);
+    let epoch = c.host_tables().epoch.get();
+    c.exit(&address(&backend), neighbour(ASIDE, ROUTER_MAC));
+    c.host_tables().epoch.set(epoch);
+    let longest = if at.is_v6() { 1280 } else { 576 };
+    expect(c, &of_length(&question(40001), longest), INSIDE);
+    expect(c, &of_length(&question(40002), longest + 1), ASIDE);
+}
