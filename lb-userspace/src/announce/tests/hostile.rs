@@ -84,6 +84,26 @@ fn recorded_messages_are_worthless() {
     assert_eq!(world.news, []);
 }
 
+/// Every node acknowledges a process that it has heard once, for long. That must not look as if it received something.
+#[test]
+fn a_recorded_message_hides_no_node_that_receives_nothing() {
+    let mut world = settled();
+    let recorded = overheard(&mut world, 2);
+    world.kill(2);
+    world.start(2);
+    world.run(SECOND * 10);
+    (0..3).for_each(|node| world.give(node, Input::Received(&recorded)));
+    world.run(SECOND * 10);
+    world.cut.extend([(1, 0), (2, 0)]);
+    for round in 0..50 {
+        world.run(MS * 100);
+        for number in (0..12).filter(|_| round >= 4) {
+            let answering = world.answering(address(number));
+            assert!(answering.iter().any(|node| *node != 0), "{number}: {answering:?}");
+        }
+    }
+}
+
 fn read(octets: &[u8], keys: &Keys) -> Message {
     keys.open(octets).and_then(wire::read).expect("a message of a node")
 }

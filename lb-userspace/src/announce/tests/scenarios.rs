@@ -266,6 +266,43 @@ fn a_node_that_receives_nothing_for_the_time_of_one_heartbeat_keeps_its_addresse
     }
 }
 
+/// Of a table, others get only what has changed. So what was taken in vain has to be given back.
+#[test]
+fn a_holder_from_whom_an_address_was_taken_in_vain_is_known_again() {
+    let mut world = settled(3, 60);
+    let of_one: Vec<usize> = (0..60).filter(|number| holder(&world, *number) == 1).collect();
+    world.cut.extend([(0, 1), (1, 0)]);
+    world.run(MS * 550);
+    let taken = of_one.into_iter().find(|number| world.answering(address(*number)).contains(&0));
+    let taken = address(taken.expect("node 0 takes some of node 1's"));
+    // Node 1 never hears of the claim.
+    world.give(0, Input::Failed(taken));
+    world.cut.clear();
+    world.run(SECOND * 10);
+    for node in &world.nodes {
+        let link = node.link.as_ref().expect("it runs");
+        let view = link.view(world.now);
+        let row = view.addresses.iter().find(|row| row.address == taken).expect("it is wanted");
+        assert_eq!(row.holder.as_deref(), Some("node-1"));
+    }
+}
+
+#[test]
+fn a_node_that_receives_nothing_takes_no_addresses_from_the_kernel_of_a_crashed_agent() {
+    let mut world = settled(3, 30);
+    let before: Vec<usize> = (0..30).map(|number| holder(&world, number)).collect();
+    world.kill(1);
+    world.run(SECOND);
+    world.cut.extend([(1, 0), (2, 0)]);
+    for _ in 0..30 {
+        world.run(MS * 100);
+        for number in (0..30).filter(|number| before[*number] == 1) {
+            let answering = world.answering(address(number));
+            assert!(!answering.contains(&2), "{number}: {answering:?}");
+        }
+    }
+}
+
 /// A firewall drops heartbeats to it. Clients reach it.
 #[test]
 fn a_node_that_misses_heartbeats_only_keeps_its_addresses() {
