@@ -197,10 +197,12 @@ impl Controller {
     /// Publishes what all changes since the last time mean.
     pub fn settle(&mut self) {
         let delta = self.model.settle();
-        self.secrets.send_if_modified(|secrets| {
-            let wanted = self.model.secrets();
-            std::mem::replace(secrets, wanted.clone()) != wanted
-        });
+        if delta.other_secrets {
+            self.secrets.send_if_modified(|secrets| {
+                let wanted = self.model.secrets();
+                std::mem::replace(secrets, wanted.clone()) != wanted
+            });
+        }
         let is_changed = self.change_snapshot(&delta);
         if is_changed {
             self.publish();

@@ -19,12 +19,16 @@ pub struct World {
     pub tls: BTreeMap<HostPattern, Arc<HostTls>>,
     pub problems: BTreeMap<ObjectRef, Vec<Problem>>,
     pub ingresses: BTreeSet<ServiceName>,
+    /// The Secrets that the source was asked for.
+    secrets: BTreeSet<ObjectRef>,
 }
 
 impl World {
     pub fn new(settings: Settings) -> Self {
+        let model = Model::new(settings);
         Self {
-            model: Model::new(settings),
+            secrets: model.secrets(),
+            model,
             hosts: BTreeMap::new(),
             upstreams: BTreeMap::new(),
             tls: BTreeMap::new(),
@@ -66,6 +70,10 @@ impl World {
                 if ours { self.ingresses.insert(ingress) } else { self.ingresses.remove(&ingress) };
             assert!(changed);
         }
+        if delta.other_secrets {
+            self.secrets = self.model.secrets();
+        }
+        assert_eq!(self.secrets, self.model.secrets());
         // Whatever rules forward to is known.
         for (_, route) in self.hosts.values().flatten() {
             for route in route.canaries.iter().map(|canary| &canary.route).chain([route]) {

@@ -21,16 +21,19 @@ pub struct Delta {
     pub problems: BTreeMap<ObjectRef, Vec<Problem>>,
     /// Whether an Ingress is of our class. `false`: it is of another class now, or gone.
     pub ingresses: BTreeMap<ServiceName, bool>,
+    /// Whether Ingresses refer to other Secrets than before.
+    pub other_secrets: bool,
 }
 
 impl Delta {
     pub fn is_empty(&self) -> bool {
-        let Self { hosts, upstreams, tls, problems, ingresses } = self;
+        let Self { hosts, upstreams, tls, problems, ingresses, other_secrets } = self;
         hosts.is_empty()
             && upstreams.is_empty()
             && tls.is_empty()
             && problems.is_empty()
             && ingresses.is_empty()
+            && !other_secrets
     }
 }
 

@@ -61,6 +61,12 @@ enum Reference {
     Secret(ServiceName),
 }
 
+impl Reference {
+    fn is_secret(&self) -> bool {
+        matches!(self, Self::Secret(_))
+    }
+}
+
 /// What has to be computed again.
 #[derive(Debug, Default)]
 struct Dirty {
@@ -71,6 +77,8 @@ struct Dirty {
     upstreams: BTreeSet<UpstreamName>,
     problems: BTreeSet<ObjectRef>,
     default_certificate: bool,
+    /// An Ingress refers to a Secret that none did, or none does any more.
+    other_secrets: bool,
 }
 
 impl Model {
@@ -224,6 +232,7 @@ impl Model {
         for object in std::mem::take(&mut self.dirty.problems) {
             self.settle_problems(object, &mut delta);
         }
+        delta.other_secrets = std::mem::take(&mut self.dirty.other_secrets);
         delta
     }
 
@@ -270,6 +279,7 @@ impl Model {
             }
         }
         for reference in references(new) {
+            self.dirty.other_secrets |= reference.is_secret() && !self.users.contains_key(&reference);
             self.users.entry(reference).or_default().insert(name.clone());
         }
     }
@@ -322,6 +332,7 @@ impl Model {
                 users.remove(name);
                 if users.is_empty() {
                     self.users.remove(&reference);
+                    self.dirty.other_secrets |= reference.is_secret();
                 }
             }
         }
