@@ -279,7 +279,8 @@ impl Model {
             }
         }
         for reference in references(new) {
-            self.dirty.other_secrets |= reference.is_secret() && !self.users.contains_key(&reference);
+            self.dirty.other_secrets |=
+                reference.is_secret() && !self.users.contains_key(&reference);
             self.users.entry(reference).or_default().insert(name.clone());
         }
     }
