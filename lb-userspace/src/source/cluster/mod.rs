@@ -185,6 +185,7 @@ impl Source for Cluster {
         let report_synced = async {
             join3(services_listed, slices_listed, nodes_listed).await;
             join_all(pools_listed).await;
+            tracing::info!("all objects listed");
             let _ = events.send(Event::Synced);
             events.closed().await;
         };
