@@ -85,7 +85,6 @@ impl Link {
             self.release(address, None);
             let blocked = Whereabouts::Blocked { by: None, until: now + BLOCKED };
             self.addresses.insert(address, blocked);
-            self.dirty = true;
         }
     }
 }

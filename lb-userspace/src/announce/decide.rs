@@ -1,60 +1,37 @@
 //! Which addresses to take, keep and give up.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use super::choice::{Candidates, Chosen, choose};
+use super::claimant::{Claimant, Holders};
 use super::event::{Effect, Frame, News};
 use super::hold::{Holding, Probed, Probing, Whereabouts};
-use super::identity::{Id, Rank, ahead};
+use super::identity::Rank;
 use super::link::Link;
 use super::pacing::Pacing;
-use super::peers::Peer;
-use super::timing::{FRESH_GAP, HANDOVER, MOVES_PER_INTERVAL, PROBES, Time};
-
-/// Another participant that says it holds an address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Claimant {
-    id: Id,
-    epoch: u32,
-    silent: bool,
-    /// It does not hear this participant.
-    deaf: bool,
-    /// It hears nobody, and whether clients can reach it is not known yet.
-    doubtful: bool,
-    rank: Rank,
-}
-
-impl Claimant {
-    /// Of several, the one with the greatest holds the address.
-    fn standing(&self, address: IpAddr, known: u32) -> (i32, (u64, Id)) {
-        (ahead(self.epoch, known), self.id.weight(address))
-    }
-}
-
-/// What others hold, in one pass over their tables.
-#[derive(Debug, Default)]
-struct Holders {
-    claims: BTreeMap<IpAddr, Vec<Claimant>>,
-    /// How many addresses each holds.
-    loads: BTreeMap<Id, usize>,
-    /// A silent participant holds addresses, and may come back.
-    unsettled: bool,
-}
+use super::timing::{HANDOVER, MOVES_PER_INTERVAL, PROBES, Time};
 
 impl Link {
-    pub(super) fn decide(&mut self, now: Time) {
-        self.decide_at = now + self.timing.settle;
+    /// Decides what is due. What was decided may change the choice, which settles at once.
+    pub(super) fn settle(&mut self, all_read: bool, now: Time) {
+        for _ in 0..3 {
+            if self.dirty || now >= self.decide_at {
+                self.dirty = false;
+                self.decide_at = now + self.timing.settle;
+                self.decide(all_read, now);
+                self.update_table();
+            }
+        }
+    }
+
+    fn decide(&mut self, all_read: bool, now: Time) {
         if !self.usable {
             self.give_up_without_a_link(now);
             return;
         }
-        self.note_silence(now);
-        if self.examine(now) {
-            self.stable_since = now;
-            self.outdated = true;
+        if all_read {
+            self.judge(now);
         }
-        self.stop_listening(now);
         if self.outdated && self.listening.is_none() {
             self.outdated = false;
             self.choice = choose(&self.candidates());
@@ -68,6 +45,9 @@ impl Link {
             }
         }
         self.forget_irrelevant();
+        if all_read {
+            self.continue_probes(now);
+        }
         self.announce_due(now);
         self.finish_leaving();
         if let Some(silence) = self.peers.next_silence(&self.timing) {
@@ -97,36 +77,6 @@ impl Link {
         self.finish_leaving();
     }
 
-    fn note_silence(&mut self, now: Time) {
-        let before: Vec<Id> = self.peers.alive().map(|(id, _)| id).collect();
-        if self.peers.age(now, &self.timing) {
-            self.stable_since = now;
-            self.outdated = true;
-            for id in before {
-                if self.peers.get(id).is_none_or(|peer| peer.silent) {
-                    self.report(News::Silent(id));
-                }
-            }
-        }
-    }
-
-    fn stop_listening(&mut self, now: Time) {
-        let Some(listening) = self.listening else { return };
-        let complete = self.peers.alive().all(|(_, peer)| peer.table.is_complete());
-        let over = now >= listening.until && (complete || now >= listening.at_most);
-        if over && self.wanted.is_some() {
-            self.listening = None;
-            self.introduced = true;
-            self.outdated = true;
-            self.dirty = true;
-        } else if over {
-            // Without knowing what is wanted, it keeps what nobody else has taken.
-            self.due(now + self.timing.interval);
-        } else {
-            self.due(listening.until.max(now + self.timing.interval / 2));
-        }
-    }
-
     fn candidates(&self) -> Candidates {
         let mut candidates = Candidates::new();
         let wanted = self.wanted.iter().flatten();
@@ -141,25 +91,6 @@ impl Link {
             }
         }
         candidates
-    }
-
-    fn holders(&self, now: Time) -> Holders {
-        let mut holders = Holders::default();
-        for (id, peer) in self.peers.iter() {
-            let deaf = peer.hears_nobody || peer.is_deaf(now, &self.timing);
-            let passed = self.exams.get(&id).and_then(|exam| exam.passed);
-            let doubtful = peer.hears_nobody && passed.is_none();
-            let silent = peer.silent || peer.mute;
-            for (address, entry) in peer.table.rows() {
-                let Some(epoch) = entry.holds else { continue };
-                let rank = entry.rank;
-                let claimant = Claimant { id, epoch, silent, deaf, doubtful, rank };
-                holders.claims.entry(address).or_default().push(claimant);
-                *holders.loads.entry(id).or_default() += 1;
-                holders.unsettled |= silent;
-            }
-        }
-        holders
     }
 
     /// Addresses that this participant wants or has something to do with.
@@ -196,7 +127,7 @@ impl Link {
         if self.listening.is_none() && !self.may_keep(address, &mut holding, now) {
             return self.release(address, None);
         }
-        let extends = self.listening.is_none() || self.knows_nothing(now);
+        let extends = self.listening.is_none() || self.knows_nothing();
         if extends && now >= holding.extend {
             holding.extend = now + self.timing.extend();
             let (epoch, hold) = (holding.epoch, self.timing.hold);
@@ -209,8 +140,8 @@ impl Link {
     }
 
     /// Whether it has listened, and only lacks the list of what it wants.
-    fn knows_nothing(&self, now: Time) -> bool {
-        self.wanted.is_none() && self.listening.is_some_and(|listening| now >= listening.until)
+    fn knows_nothing(&self) -> bool {
+        self.wanted.is_none() && self.listening.is_some_and(|listening| listening.has_lasted)
     }
 
     /// Whether it is a candidate, or was one until recently and waits for another.
@@ -268,16 +199,13 @@ impl Link {
         let sent = if silent.is_some_and(|(_, peer)| peer.mute) { PROBES } else { 0 };
         match state {
             Whereabouts::Answered { again } if now < again => self.due(again),
-            Whereabouts::Probing(probing) if probing.of == of => {
-                self.continue_probing(address, probing, now);
-            }
+            Whereabouts::Probing(probing) if probing.of == of => {}
             state => {
                 if !state.is_watched() {
                     self.effects.push(Effect::Watch(address));
                 }
                 let probing = Probing { of, sent, next: now };
                 self.addresses.insert(address, Whereabouts::Probing(probing));
-                self.continue_probing(address, probing, now);
             }
         }
     }
@@ -324,43 +252,6 @@ impl Link {
             return false;
         }
         true
-    }
-
-    fn continue_probing(&mut self, address: IpAddr, mut probing: Probing, now: Time) {
-        if now >= probing.next && probing.sent >= PROBES {
-            if !self.may_conclude(probing, now) {
-                self.due(now + self.timing.interval / 10);
-                self.addresses.insert(address, Whereabouts::Probing(probing));
-                return;
-            }
-            let from = match probing.of {
-                Probed::Everyone => None,
-                Probed::Silent { id, .. } => Some(id),
-            };
-            if let Some(peer) = from.and_then(|from| self.peers.get_mut(from)) {
-                peer.table.take_from(address);
-            }
-            return self.take(address, from, false, now);
-        }
-        if now >= probing.next {
-            let (frame, gap) = match probing.of {
-                Probed::Everyone => (Frame::Probe(address), FRESH_GAP),
-                Probed::Silent { link_address, .. } => {
-                    (Frame::ProbeOf(address, link_address), self.timing.silent_gap())
-                }
-            };
-            self.effects.push(Effect::Transmit(frame));
-            probing.sent += 1;
-            probing.next = now + gap;
-        }
-        self.due(probing.next);
-        self.addresses.insert(address, Whereabouts::Probing(probing));
-    }
-
-    /// Whether what participants hold is known, or they were given the time to tell it.
-    fn may_conclude(&self, probing: Probing, now: Time) -> bool {
-        let is_known = |peer: &Peer| peer.table.is_complete() || peer.is_deaf(now, &self.timing);
-        now >= probing.next + self.timing.silence || self.peers.alive().all(|(_, p)| is_known(p))
     }
 
     /// Forgets addresses that are neither wanted nor held.

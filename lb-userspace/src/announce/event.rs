@@ -25,8 +25,11 @@ pub enum Input<'a> {
     Leave,
     /// The file with the keys has changed.
     Keys(Keys),
-    /// Time has passed. Everything that was received before has been handled.
+    /// Time has passed. Everything that was received before then, and every claim that was seen,
+    /// has been handled.
     Timer,
+    /// Time has passed, and more has arrived than could be read or kept.
+    Backlog,
 }
 
 /// What to do, in this order.

@@ -24,6 +24,8 @@ use super::wire::{self, Heard, Message};
 pub(super) struct Listening {
     pub until: Time,
     pub at_most: Time,
+    /// It has been long enough for what others send, if not for their whole tables.
+    pub has_lasted: bool,
 }
 
 /// Counts for metrics.
@@ -71,6 +73,8 @@ pub struct Link {
     /// When the next decision is due by itself.
     pub(super) decide_at: Time,
     pub(super) last_input: Time,
+    /// When what others did not say was last judged, or excused.
+    pub(super) judged_at: Time,
     pub(super) sequence: u64,
     /// When the last messages were sent.
     pub(super) times: Times,
@@ -119,6 +123,7 @@ impl Link {
             dirty: true,
             decide_at: now,
             last_input: now,
+            judged_at: now,
             sequence: 0,
             times: Times::default(),
             heartbeat_at: now,
@@ -143,40 +148,53 @@ impl Link {
     pub fn handle(&mut self, input: Input<'_>, now: Time) -> Vec<Effect> {
         self.notice_pause(now);
         match input {
+            // Of these many come at once. The timer decides what follows from all of them.
             Input::Received(octets) => self.receive(octets, now),
+            Input::Claim { address, by } => self.note_claim(address, by, now),
+            Input::Timer => {
+                self.judged_at = now;
+                self.settle(true, now);
+                self.send_what_is_due(now);
+            }
+            Input::Backlog => {
+                self.note_backlog(now);
+                self.send_what_is_due(now);
+            }
+            other => {
+                self.note_own(other, now);
+                self.settle(false, now);
+                self.send_what_is_due(now);
+                // What needs a judgement as well follows at once.
+                self.dirty = true;
+            }
+        }
+        std::mem::take(&mut self.effects)
+    }
+
+    /// Something that happened on this machine.
+    fn note_own(&mut self, input: Input<'_>, now: Time) {
+        self.dirty = true;
+        match input {
             Input::Wanted(wanted) => {
                 self.wanted = Some(wanted);
                 self.outdated = true;
-                self.dirty = true;
             }
             Input::Interface { usable, link_address } => {
                 self.set_interface(usable, link_address, now);
             }
-            Input::Claim { address, by } => self.note_claim(address, by, now),
             Input::Failed(address) => self.note_failure(address, now),
             Input::Leave => {
                 self.leaving.get_or_insert(now);
                 self.outdated = true;
-                self.dirty = true;
             }
             Input::Keys(keys) => self.keys = keys,
-            Input::Timer => {}
+            Input::Received(_) | Input::Claim { .. } | Input::Timer | Input::Backlog => {}
         }
-        // What was decided may change the choice, which settles at once.
-        for _ in 0..3 {
-            if self.dirty || now >= self.decide_at {
-                self.dirty = false;
-                self.decide(now);
-                self.update_table();
-            }
-        }
-        self.send_what_is_due(now);
-        std::mem::take(&mut self.effects)
     }
 
     /// When the next [`Input::Timer`] is due.
     pub fn next_timer(&self) -> Time {
-        self.decide_at.min(self.heartbeat_at)
+        if self.dirty { Time::ZERO } else { self.decide_at.min(self.heartbeat_at) }
     }
 
     pub fn holds_any(&self) -> bool {
@@ -191,6 +209,7 @@ impl Link {
         self.listening = Some(Listening {
             until: now + self.timing.listen(),
             at_most: now + self.timing.listen_longest(),
+            has_lasted: false,
         });
         self.dirty = true;
     }
@@ -200,7 +219,7 @@ impl Link {
         let paused = now.saturating_sub(self.last_input);
         self.last_input = now;
         if paused > self.timing.silence && self.usable {
-            self.peers.excuse(now);
+            self.excuse(now.saturating_sub(paused), now);
             self.stable_since = now;
             self.listen(now);
             self.report(News::Paused(paused));
@@ -211,12 +230,11 @@ impl Link {
         let before = (self.usable, self.link_address);
         self.usable = usable;
         self.link_address = link_address;
-        self.dirty = true;
         match (before.0, usable) {
             (true, false) => self.unusable_since = now,
             // What others did in the meantime is unknown.
             (false, true) if now.saturating_sub(self.unusable_since) > self.timing.interval => {
-                self.peers.excuse(now);
+                self.excuse(self.unusable_since, now);
                 self.listen(now);
             }
             (true, true) if before.1 != link_address => self.announce_again(now),

@@ -11,15 +11,18 @@
 
 mod choice;
 mod claim;
+mod claimant;
 mod decide;
 mod event;
 mod exam;
 mod hearing;
 mod hold;
 mod identity;
+mod judge;
 mod link;
 mod pacing;
 mod peers;
+mod probe;
 mod seal;
 mod send;
 mod table;

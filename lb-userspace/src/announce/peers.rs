@@ -342,12 +342,15 @@ impl Peers {
         heard.map(|heard| heard + timing.silence + Duration::from_nanos(1))
     }
 
-    /// This process did not run for a while: that it heard nobody says nothing about others.
-    pub fn excuse(&mut self, now: Time) {
+    /// That this process heard nobody since then says nothing about others. Those that did not
+    /// hear it before that still do not.
+    pub fn excuse(&mut self, since: Time, now: Time, timing: &Timing) {
         for peer in self.peers.values_mut().filter(|peer| !peer.silent) {
             peer.heard_at = now;
-            peer.acknowledged_at = now;
             peer.received_at = now;
+            if !peer.is_deaf(since, timing) {
+                peer.acknowledged_at = now;
+            }
         }
     }
 

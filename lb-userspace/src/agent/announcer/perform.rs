@@ -155,7 +155,8 @@ impl Performer {
         let mut claims = Vec::new();
         for at in read {
             let Ok(Some(claim)) = self.kernel.claim(at.0, at.1) else { continue };
-            let seen = now.saturating_sub(claim.age);
+            // Not the time at which the pass began.
+            let seen = self::now().saturating_sub(claim.age);
             let Some(last) = self.watched.get_mut(&at) else { continue };
             // Two readings of one claim differ by the time between two reads of the clock.
             if seen > *last + WHILE_PROBING / 2 {

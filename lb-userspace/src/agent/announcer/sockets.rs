@@ -5,7 +5,7 @@
 //! what machines elsewhere send to this node's addresses does not arrive here. Both families are used where the link has both, so that what blocks
 //! one of them does not matter.
 
-use std::io;
+use std::io::{self, ErrorKind};
 use std::net::{
     IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6, UdpSocket as StdSocket,
 };
@@ -13,10 +13,14 @@ use std::os::fd::AsRawFd;
 
 use anyhow::{Context, Result};
 use futures::future::select_all;
+use nix::libc;
 use nix::sys::socket::{
-    AddressFamily, SockFlag, SockType, SockaddrIn, SockaddrIn6, bind, setsockopt, socket, sockopt,
+    AddressFamily, SockFlag, SockType, SockaddrIn, SockaddrIn6, bind, getsockopt, setsockopt,
+    socket, sockopt,
 };
-use tokio::net::UdpSocket;
+use nix::{getsockopt_impl, sockopt_impl};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 
 use crate::announce::LONGEST;
 use crate::network::AnnouncingLink;
@@ -27,12 +31,20 @@ const PORT: u16 = 10_245;
 const ALL_NODES_4: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 1);
 const ALL_NODES_6: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 
-/// Datagrams that are read before anything else is done.
-const MOST_AT_ONCE: usize = 512;
+/// Of each socket, as much as it may need while the thread does something else.
+const RECEIVE_BUFFER: usize = 1 << 20;
+
+sockopt_impl!(
+    /// What the kernel says about the memory of a socket (`SK_MEMINFO_*`).
+    MemoryInfo, GetOnly, libc::SOL_SOCKET, libc::SO_MEMINFO, [u32; 9]
+);
+
+/// The last of [`MemoryInfo`]: how many datagrams did not fit the queue.
+const DROPPED: usize = libc::SK_MEMINFO_DROPS as usize;
 
 /// The sockets of one interface.
 pub struct Sockets {
-    sockets: Vec<(UdpSocket, SocketAddr)>,
+    sockets: Vec<Socket>,
 }
 
 impl Sockets {
@@ -56,33 +68,75 @@ impl Sockets {
 
     /// To all machines on the link. A full queue or a missing address is like a lost datagram.
     pub fn send(&self, octets: &[u8]) {
-        for (socket, to) in &self.sockets {
-            if let Err(error) = socket.try_send_to(octets, *to) {
+        for Socket { socket, to, .. } in &self.sockets {
+            if let Err(error) = socket.get_ref().send_to(octets, to) {
                 tracing::debug!(error = format!("{error:#}"), %to, "heartbeat not sent");
             }
         }
     }
 
+    pub fn count(&self) -> usize {
+        self.sockets.len()
+    }
+
     pub async fn readable(&self) {
-        let waiting = self.sockets.iter().map(|(socket, _)| Box::pin(socket.readable()));
+        let waiting = self.sockets.iter().map(|socket| Box::pin(socket.socket.readable()));
         let _ = select_all(waiting).await;
     }
 
-    /// Reads what has arrived from machines on the link.
-    pub fn receive(&self, mut take: impl FnMut(&[u8])) {
+    /// Reads what has arrived from machines on the link, but so many datagrams of each socket at
+    /// most. Returns whether that was all.
+    pub fn receive(&mut self, most: usize, mut take: impl FnMut(&[u8])) -> bool {
+        let mut all = true;
+        for socket in &mut self.sockets {
+            all &= socket.receive(most, &mut take);
+        }
+        all
+    }
+}
+
+struct Socket {
+    socket: AsyncFd<StdSocket>,
+    to: SocketAddr,
+    /// How many datagrams did not fit its queue.
+    dropped: u32,
+}
+
+impl Socket {
+    fn new(socket: StdSocket, to: SocketAddr) -> Result<Self> {
+        // An agent without the capability keeps the size that the kernel gives to all.
+        let _ = setsockopt(&socket, sockopt::RcvBufForce, &RECEIVE_BUFFER);
+        // SAFETY: the `AsyncFd` owns the socket, whose descriptor therefore stays open, and the same,
+        // until both are dropped.
+        let socket = unsafe { AsyncFd::register_with_interest(socket, Interest::READABLE)? };
+        Ok(Self { socket, to, dropped: 0 })
+    }
+
+    fn receive(&mut self, most: usize, take: &mut impl FnMut(&[u8])) -> bool {
         // One more, so that longer datagrams are not taken for whole ones.
         let mut buffer = [0; LONGEST + 1];
-        for (socket, _) in &self.sockets {
-            for _ in 0..MOST_AT_ONCE {
-                match socket.try_recv_from(&mut buffer) {
-                    Ok((length, from)) if is_on_link(from.ip()) => take(&buffer[..length]),
-                    Ok(_) => {}
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                    // For example an ICMP error about a datagram.
-                    Err(_) => {}
+        let mut is_empty = false;
+        for _ in 0..most {
+            // Not what the runtime knew when it last looked: the socket itself is asked.
+            match self.socket.get_ref().recv_from(&mut buffer) {
+                Ok((length, from)) if is_on_link(from.ip()) => take(&buffer[..length]),
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    is_empty = true;
+                    break;
                 }
+                // For example an ICMP error about a datagram.
+                Err(_) => {}
             }
         }
+        if is_empty {
+            // So that the runtime waits for more.
+            let emptied = |_: &StdSocket| io::Result::<()>::Err(ErrorKind::WouldBlock.into());
+            let _ = self.socket.try_io(Interest::READABLE, emptied);
+        }
+        let info = getsockopt(self.socket.get_ref(), MemoryInfo);
+        let dropped = info.map_or(self.dropped, |info| info[DROPPED]);
+        std::mem::replace(&mut self.dropped, dropped) == dropped && is_empty
     }
 }
 
@@ -94,21 +148,21 @@ fn is_on_link(from: IpAddr) -> bool {
     }
 }
 
-fn open_v6(link: &AnnouncingLink) -> Result<(UdpSocket, SocketAddr)> {
+fn open_v6(link: &AnnouncingLink) -> Result<Socket> {
     let to = SocketAddrV6::new(ALL_NODES_6, PORT, 0, link.index);
-    let open = || -> Result<UdpSocket> {
+    let open = || -> Result<Socket> {
         let socket = new_socket(AddressFamily::Inet6, link)?;
         setsockopt(&socket, sockopt::Ipv6V6Only, &true)?;
         bind(socket.as_raw_fd(), &SockaddrIn6::from(to))?;
         socket.set_multicast_loop_v6(false)?;
-        Ok(UdpSocket::from_std(socket)?)
+        Socket::new(socket, to.into())
     };
-    Ok((open().context("IPv6")?, to.into()))
+    open().context("IPv6")
 }
 
-fn open_v4(link: &AnnouncingLink) -> Result<(UdpSocket, SocketAddr)> {
+fn open_v4(link: &AnnouncingLink) -> Result<Socket> {
     let to = SocketAddrV4::new(ALL_NODES_4, PORT);
-    let open = || -> Result<UdpSocket> {
+    let open = || -> Result<Socket> {
         anyhow::ensure!(
             link.prefixes.iter().any(|prefix| prefix.addr().is_ipv4()),
             "the interface has no IPv4 address"
@@ -117,9 +171,9 @@ fn open_v4(link: &AnnouncingLink) -> Result<(UdpSocket, SocketAddr)> {
         bind(socket.as_raw_fd(), &SockaddrIn::from(to))?;
         socket.set_multicast_loop_v4(false)?;
         socket.set_multicast_ttl_v4(1)?;
-        Ok(UdpSocket::from_std(socket)?)
+        Socket::new(socket, to.into())
     };
-    Ok((open().context("IPv4")?, to.into()))
+    open().context("IPv4")
 }
 
 fn new_socket(family: AddressFamily, link: &AnnouncingLink) -> Result<StdSocket> {

@@ -1,6 +1,6 @@
 //! The elections on all interfaces, and what passes between them and the outside.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,16 +9,15 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use super::perform::{Performer, now};
+use super::post::Post;
 use super::sockets::Sockets;
 use super::wanted::Wanted;
 use super::{Links, any_readable};
 use crate::announce::{
-    AddressView, Effect, Held, Identity, Input, Keys, Link, LinkAddress, LinkView, News, Time,
-    Timing,
+    AddressView, Effect, Held, Identity, Input, Keys, Link, LinkAddress, LinkView, Time, Timing,
 };
-use crate::model::{Kind, ObjectRef, ServiceName};
 use crate::network::AnnouncingLink;
-use crate::notices::{About, Notice, Notices, Reason};
+use crate::notices::Notices;
 use crate::serve::Condition;
 
 /// Between two reports to `millrace announcements` and metrics, while something changes.
@@ -30,11 +29,18 @@ const REPORT_COUNTS: Duration = Duration::from_secs(5);
 /// When an interface without sockets is tried again.
 const RETRY: Duration = Duration::from_secs(5);
 
+/// Datagrams that are read before anything else is done, of all sockets together, and of each at
+/// least.
+const MOST_AT_ONCE: usize = 1_024;
+const OF_EACH: usize = 32;
+
 /// An interface.
 pub struct OnLink {
     facts: AnnouncingLink,
     link: Link,
     sockets: Option<Sockets>,
+    /// Not all that arrived since the last timer could be read or kept.
+    behind: bool,
     retry: Time,
 }
 
@@ -167,7 +173,7 @@ impl State {
                 "announcing on interface"
             );
             let retry = now + RETRY;
-            let on = OnLink { facts: facts.clone(), link, sockets, retry };
+            let on = OnLink { facts: facts.clone(), link, sockets, behind: false, retry };
             let usable = usable(&on);
             self.links.insert(facts.index, on);
             self.give(facts.index, Input::Interface { usable, link_address: facts.mac });
@@ -203,14 +209,16 @@ impl State {
         any_readable(self.links.values().filter_map(|on| on.sockets.as_ref())).await;
     }
 
-    pub fn receive(&mut self) {
+    fn receive(&mut self, now: Time) {
+        let sockets = self.links.values().filter_map(|on| on.sockets.as_ref()).map(Sockets::count);
+        let most = (MOST_AT_ONCE / sockets.sum::<usize>().max(1)).max(OF_EACH);
         for index in self.indexes() {
+            let Some(on) = self.links.get_mut(&index) else { continue };
+            let Some(sockets) = &mut on.sockets else { continue };
             let mut received = Vec::new();
-            if let Some(sockets) = &self.links[&index].sockets {
-                sockets.receive(|octets| received.push(octets.to_vec()));
-            }
+            on.behind |= !sockets.receive(most, |octets| received.push(octets.to_vec()));
             for octets in received {
-                self.give(index, Input::Received(&octets));
+                self.give_at(index, Input::Received(&octets), now);
             }
         }
     }
@@ -223,16 +231,19 @@ impl State {
         due.min().unwrap_or(Time::MAX)
     }
 
+    /// Reads a bounded part of what has arrived, and does what is due.
     pub fn pass_time(&mut self) {
-        // A timer that is late must not take for silence what waits to be read.
-        self.receive();
+        // Taken first: what arrives later says nothing about the time before.
         let now = now();
+        self.receive(now);
         for (device, address, by) in self.performer.claims(now) {
-            self.give(device, Input::Claim { address, by });
+            self.give_at(device, Input::Claim { address, by }, now);
         }
         for index in self.indexes() {
-            if self.links[&index].link.next_timer() <= now {
-                self.give(index, Input::Timer);
+            let Some(on) = self.links.get_mut(&index) else { continue };
+            if on.link.next_timer() <= now {
+                let is_behind = std::mem::take(&mut on.behind);
+                self.give_at(index, if is_behind { Input::Backlog } else { Input::Timer }, now);
             }
         }
         let own = self.links.iter().map(|(index, on)| (*index, on.facts.mac)).collect();
@@ -271,9 +282,13 @@ impl State {
 
     /// Gives an input to the election on an interface, and does what it decides.
     fn give(&mut self, index: u32, input: Input<'_>) {
+        self.give_at(index, input, now());
+    }
+
+    fn give_at(&mut self, index: u32, input: Input<'_>, now: Time) {
         let Some(on) = self.links.get_mut(&index) else { return };
         let mut failed = Vec::new();
-        for effect in on.link.handle(input, now()) {
+        for effect in on.link.handle(input, now) {
             let is_send = matches!(effect, Effect::Send(_));
             let done = match effect {
                 Effect::Send(octets) => {
@@ -305,7 +320,7 @@ impl State {
                 }
             };
             if !is_send {
-                let soon = now() + REPORT;
+                let soon = now + REPORT;
                 self.report_at = Some(self.report_at.map_or(soon, |at| at.min(soon)));
             }
             if let Err(error) = done {
@@ -314,7 +329,7 @@ impl State {
             }
         }
         for address in failed {
-            self.give(index, Input::Failed(address));
+            self.give_at(index, Input::Failed(address), now);
         }
     }
 
@@ -363,72 +378,5 @@ fn random() -> u64 {
 fn report_failure(done: anyhow::Result<()>, message: &'static str) {
     if let Err(error) = done {
         tracing::warn!(error = format!("{error:#}"), "{message}");
-    }
-}
-
-/// Where news go: the log, and with a cluster Events of the Service.
-struct Post<'a> {
-    interface: &'a str,
-    wanted: Option<&'a Wanted>,
-    notices: &'a Arc<dyn Notices>,
-    main: &'a Handle,
-}
-
-impl Post<'_> {
-    fn post(&self, news: &News, in_use: &mut BTreeSet<(IpAddr, LinkAddress)>) {
-        let interface = self.interface;
-        match news {
-            News::Taken { address, epoch, planned, .. } => {
-                in_use.retain(|(other, _)| other != address);
-                tracing::info!(%address, interface, epoch, planned, "address taken");
-            }
-            News::Released { address, to } => {
-                let to = to.map(|id| id.to_string());
-                tracing::info!(%address, interface, to, "address released");
-            }
-            News::InUse { address, by } | News::Disputed { address, by } => {
-                if in_use.insert((*address, *by)) {
-                    self.post_conflict(*address, *by, matches!(news, News::Disputed { .. }));
-                }
-            }
-            News::Joined(id) => tracing::info!(peer = %id, interface, "peer heard"),
-            News::Silent(id) => tracing::info!(peer = %id, interface, "peer silent"),
-            News::Namesake => {
-                let fix = "give all nodes different names; set a tunnel key to exclude strangers";
-                tracing::warn!(interface, fix, "another process uses this node's name");
-            }
-            News::Paused(duration) => {
-                let milliseconds = duration.as_millis() as u64;
-                tracing::warn!(milliseconds, interface, "the agent did not run for a while");
-            }
-            News::Left => tracing::info!(interface, "all addresses handed over"),
-        }
-    }
-
-    fn post_conflict(&self, address: IpAddr, by: LinkAddress, announced: bool) {
-        let by = by.map(|octet| format!("{octet:02x}")).join(":");
-        let interface = self.interface;
-        let consequence = if announced {
-            "both answer for it now"
-        } else {
-            "it is not announced until that machine no longer answers for it"
-        };
-        let message = format!(
-            "{address} is used by the machine with the link-layer address {by} on {interface}: \
-             {consequence}. Remove the address there, or exclude it from the pool"
-        );
-        let services = self.wanted.and_then(|wanted| wanted.addresses.get(&address));
-        let services: BTreeMap<ServiceName, Box<str>> =
-            services.map(|wanted| wanted.services.clone()).unwrap_or_default();
-        let notices = Arc::clone(self.notices);
-        self.main.spawn(async move {
-            for (service, uid) in services {
-                let reference =
-                    ObjectRef::new(Kind::Service, Some(&service.namespace), Some(&service.name));
-                let about = Some(About { reference, uid: uid.into() });
-                let reason = Reason::AddressInUse;
-                notices.post(Notice { about, reason, message: message.clone() });
-            }
-        });
     }
 }

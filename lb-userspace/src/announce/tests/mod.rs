@@ -1,7 +1,9 @@
 //! Simulated networks of nodes.
 
+mod backlog;
 mod chaos;
 mod figures;
+mod hearing;
 mod hostile;
 mod scenarios;
 mod world;

@@ -39,7 +39,9 @@ pub struct Node {
     pub kernel: BTreeMap<IpAddr, (Time, u32)>,
     watched: BTreeSet<IpAddr>,
     /// What arrives while the process is paused.
-    inbox: VecDeque<Vec<u8>>,
+    pub inbox: VecDeque<Vec<u8>>,
+    /// When its timer comes.
+    timer: Time,
 }
 
 enum Event {
@@ -122,6 +124,7 @@ impl World {
                 kernel: BTreeMap::new(),
                 watched: BTreeSet::new(),
                 inbox: VecDeque::new(),
+                timer: Time::ZERO,
             });
             world.start(node);
         }
@@ -144,6 +147,7 @@ impl World {
         self.nodes[node].link = Some(link);
         self.nodes[node].paused = false;
         self.nodes[node].inbox.clear();
+        self.nodes[node].timer = Time::MAX;
         self.give(node, Input::Interface { usable: true, link_address: link_address(node) });
         let wanted = self.nodes[node].wanted.clone();
         self.give(node, Input::Wanted(wanted));
@@ -174,6 +178,9 @@ impl World {
         }
         while let Some(octets) = self.nodes[node].inbox.pop_front() {
             self.give(node, Input::Received(&octets));
+            if self.random.below(10) == 0 {
+                self.give(node, Input::Backlog);
+            }
         }
     }
 
@@ -203,8 +210,13 @@ impl World {
 
     pub fn give(&mut self, node: usize, input: Input<'_>) {
         let now = self.now;
-        let Some(link) = &mut self.nodes[node].link else { return };
-        for effect in link.handle(input, now) {
+        let is_timer = matches!(input, Input::Timer | Input::Backlog);
+        let Node { link: Some(link), timer, .. } = &mut self.nodes[node] else { return };
+        let effects = link.handle(input, now);
+        // A process gets the processor a little later than it asked for.
+        let next = link.next_timer().max(now) + MS / 4;
+        *timer = if is_timer { next } else { next.min(*timer) };
+        for effect in effects {
             self.perform(node, effect);
         }
     }
@@ -289,13 +301,7 @@ impl World {
         self.observe();
         loop {
             let timers = (0..self.nodes.len()).filter(|node| self.runs(*node));
-            let next_timer = |node: usize| {
-                let link = self.nodes[node].link.as_ref();
-                // A process gets the processor a little later than it asked for.
-                let due = link.map_or(end, Link::next_timer).max(self.now);
-                (due + MS / 4, node)
-            };
-            let timer = timers.map(next_timer).min();
+            let timer = timers.map(|node| (self.nodes[node].timer.max(self.now), node)).min();
             let event = self.queue.keys().next().map(|(at, _)| *at);
             let expiry = self.nodes.iter().flat_map(|node| node.kernel.values());
             let expiry = expiry.map(|(until, _)| *until).filter(|until| *until > self.now).min();

@@ -1,0 +1,67 @@
+//! What follows from hearing nothing: who is silent, and that no more is to be expected.
+//!
+//! Invariant: only when all that arrived has been read. Otherwise a node that is overloaded, or
+//! flooded, would take living nodes for dead.
+
+use super::event::News;
+use super::identity::Id;
+use super::link::Link;
+use super::timing::Time;
+
+impl Link {
+    pub(super) fn judge(&mut self, now: Time) {
+        self.note_silence(now);
+        if self.examine(now) {
+            self.stable_since = now;
+            self.outdated = true;
+        }
+        self.stop_listening(now);
+    }
+
+    /// Not all that arrived could be read or kept, so that others were not heard since the last
+    /// timer says nothing about them.
+    pub(super) fn note_backlog(&mut self, now: Time) {
+        self.excuse(self.judged_at, now);
+        self.settle(false, now);
+        let soon = now + self.timing.interval / 10;
+        self.decide_at = if self.decide_at > now { self.decide_at.min(soon) } else { soon };
+    }
+
+    /// This participant heard nobody since then, for reasons of its own.
+    pub(super) fn excuse(&mut self, since: Time, now: Time) {
+        self.peers.excuse(since, now, &self.timing);
+        self.judged_at = now;
+    }
+
+    fn note_silence(&mut self, now: Time) {
+        let before: Vec<Id> = self.peers.alive().map(|(id, _)| id).collect();
+        if self.peers.age(now, &self.timing) {
+            self.stable_since = now;
+            self.outdated = true;
+            for id in before {
+                if self.peers.get(id).is_none_or(|peer| peer.silent) {
+                    self.report(News::Silent(id));
+                }
+            }
+        }
+    }
+
+    fn stop_listening(&mut self, now: Time) {
+        let Some(listening) = &mut self.listening else { return };
+        listening.has_lasted = now >= listening.until;
+        let complete = self.peers.alive().all(|(_, peer)| peer.table.is_complete());
+        let over = listening.has_lasted && (complete || now >= listening.at_most);
+        let until = listening.until;
+        if over && self.wanted.is_some() {
+            self.listening = None;
+            self.introduced = true;
+            self.outdated = true;
+            self.dirty = true;
+        } else if over {
+            // Without knowing what is wanted, it keeps what nobody else has taken.
+            self.due(now + self.timing.interval);
+        } else {
+            self.due(until.max(now + self.timing.interval / 2));
+        }
+    }
+}
