@@ -9,6 +9,21 @@ use serde_json::Value;
 
 use crate::topology::{Host, Process, SOON, Topology, wait_until};
 
+/// A configuration of bfdd: profiles for peers of bgpd.
+pub const BFD_PROFILES: &str = "\
+bfd
+ profile fast
+  receive-interval 100
+  transmit-interval 100
+ exit
+ profile slow
+  detect-multiplier 5
+  receive-interval 200
+  transmit-interval 200
+ exit
+exit
+";
+
 /// They run until this is dropped.
 pub struct Frr {
     host: Host,

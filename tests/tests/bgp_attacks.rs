@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use fuzz::bgp::router::{RawRouter, open};
 use lb_bgp::table::Announcement;
 use lb_bgp::wire::Kind;
 use lb_userspace::bgp::{BgpView, Command, PeerView, Peers, Speaker, Start};
@@ -19,7 +20,6 @@ use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, SockaddrStorage, bind, connect, setsockopt, socket, sockopt,
 };
 use serde_json::{Value, json};
-use tests::bgp::{RawRouter, open};
 use tests::topology::{Host, SOON, Topology, wait_until};
 
 const NODE: &str = "192.0.2.11";
@@ -121,7 +121,12 @@ impl World {
         })
     }
 
-    fn establish(&self, from: &str, ttl: i32, password: Option<&str>) -> Result<RawRouter> {
+    fn establish(
+        &self,
+        from: &str,
+        ttl: i32,
+        password: Option<&str>,
+    ) -> Result<RawRouter<TcpStream>> {
         let mut router = RawRouter::new(self.connect(from, ttl, password)?);
         router.establish(64_513).with_context(|| format!("a session with {from}"))?;
         Ok(router)
@@ -149,7 +154,7 @@ impl World {
     }
 
     /// The session that stands: it gets a new route.
-    fn check_good(&self, router: &mut RawRouter, number: u8) -> Result<()> {
+    fn check_good(&self, router: &mut RawRouter<TcpStream>, number: u8) -> Result<()> {
         let announcement = Announcement {
             address: Ipv4Addr::new(203, 0, 113, number).into(),
             advertisements: vec![Arc::default()],

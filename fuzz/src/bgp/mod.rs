@@ -1,8 +1,9 @@
 //! What a BGP peer sends.
 //!
-//! Each target returns what it has met, so that a test can see whether random bytes reach all of it.
+//! Each target of the fuzzer returns what it has met, so that a test can see whether random bytes reach all of it.
 
 mod message;
+pub mod router;
 mod session;
 
 pub use message::message;

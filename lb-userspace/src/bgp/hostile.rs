@@ -6,11 +6,12 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use fuzz::bgp::router::{RawRouter, apply};
 use ipnet::IpNet;
 use lb_bgp::session::PeerAs;
 use lb_bgp::table::Announcement;
 use lb_bgp::wire::update::announce;
-use lb_bgp::wire::{Capabilities, Form, Kind, Open, keepalive, message};
+use lb_bgp::wire::{Form, Kind};
 use lb_bgp::{Attributes, Family, NextHop};
 
 use super::view::BgpView;
@@ -65,7 +66,7 @@ impl World {
             passive: false,
             bfd: peer::Bfd::None,
         };
-        let identifier = Ipv4Addr::new(192, 0, 2, 1);
+        let identifier = Ipv4Addr::new(192, 0, 2, 11);
         let configured = Configured { peer, identifier, password: None, detection: None };
         let world = Self { speaker, listener, shown };
         world.tell(Command::Peers(BTreeMap::from([("router".to_owned(), configured)])));
@@ -84,25 +85,9 @@ impl World {
         stream
     }
 
-    fn establish(&self) -> Router {
-        let mut router = Router { stream: self.accept(), buffer: Vec::new() };
-        router.next(Kind::Open);
-        let open = Open {
-            autonomous_system: 64_513,
-            // It sends no KEEPALIVE messages.
-            hold_time: 0,
-            identifier: Ipv4Addr::new(192, 0, 2, 2),
-            capabilities: Capabilities {
-                families: Family::ALL.into(),
-                four_octet_as: true,
-                ..Capabilities::default()
-            },
-        };
-        let mut octets = Vec::new();
-        open.encode(&mut octets);
-        keepalive(&mut octets);
-        router.stream.write_all(&octets).unwrap();
-        router.next(Kind::Keepalive);
+    fn establish(&self) -> RawRouter<TcpStream> {
+        let mut router = RawRouter::new(self.accept());
+        router.establish(64_513).unwrap();
         router
     }
 
@@ -133,37 +118,12 @@ fn route(number: u32) -> (ServiceName, Vec<Announcement>) {
     (ServiceName::new("default", &number.to_string()), vec![announcement])
 }
 
-struct Router {
-    stream: TcpStream,
-    buffer: Vec<u8>,
-}
-
-impl Router {
-    /// Reads up to a message of this kind, which is returned.
-    fn next(&mut self, kind: Kind) -> Vec<u8> {
-        loop {
-            if let Some(first) = message::first(&self.buffer).unwrap() {
-                let (found, body, length) = (first.kind, first.body.to_vec(), first.length());
-                self.buffer.drain(..length);
-                if found == kind {
-                    return body;
-                }
-                continue;
-            }
-            let mut buffer = [0; 4096];
-            let length = self.stream.read(&mut buffer).unwrap();
-            assert!(length > 0, "the connection ended before {kind:?}");
-            self.buffer.extend(&buffer[..length]);
-        }
-    }
-}
-
 #[test]
 fn garbage_ends_the_connection_with_a_notification_and_the_next_one_is_tried() {
     let world = World::start();
-    let mut router = Router { stream: world.accept(), buffer: Vec::new() };
+    let mut router = RawRouter::new(world.accept());
     router.stream.write_all(&[0; 100]).unwrap();
-    router.next(Kind::Notification);
+    router.next(Kind::Notification).unwrap();
     drop(router);
     world.establish();
     world.wait("established once", |peer| peer.established == 1);
@@ -183,7 +143,7 @@ fn what_a_peer_announces_is_discarded() {
     router.stream.write_all(&octets).unwrap();
     world.wait("all discarded", |peer| peer.prefixes_discarded == 10_000);
     world.route(1);
-    router.next(Kind::Update);
+    router.next(Kind::Update).unwrap();
     world.wait("still established", PeerView::is_established);
 }
 
@@ -207,22 +167,9 @@ fn a_peer_that_never_reads_delays_nobody_and_gets_the_latest_state() {
     // The highest prefix is written last. All others are withdrawn by then.
     let mut held = BTreeSet::new();
     while held.last() != Some(&LAST) {
-        apply(&router.next(Kind::Update), &mut held);
+        apply(&router.next(Kind::Update).unwrap(), &mut held);
     }
     assert_eq!(held.len(), 1);
-}
-
-/// Withdrawn and announced IPv4 prefixes of an UPDATE, as this speaker writes it.
-fn apply(body: &[u8], held: &mut BTreeSet<[u8; 5]>) {
-    let length = |at: usize| usize::from(u16::from_be_bytes([body[at], body[at + 1]]));
-    let withdrawn = length(0);
-    for prefix in body[2..2 + withdrawn].as_chunks().0 {
-        held.remove(prefix);
-    }
-    let attributes = length(2 + withdrawn);
-    for prefix in body[4 + withdrawn + attributes..].as_chunks().0 {
-        held.insert(*prefix);
-    }
 }
 
 #[test]
@@ -232,7 +179,7 @@ fn a_new_service_is_sent_at_once() {
     world.wait("established", PeerView::is_established);
     let began = Instant::now();
     world.route(1);
-    router.next(Kind::Update);
+    router.next(Kind::Update).unwrap();
     println!("UPDATE received after {:?}", began.elapsed());
 }
 

@@ -4,7 +4,7 @@ use anyhow::Result;
 
 use super::{LOCAL_AS, NETWORK, ROUTER_AS, node_address};
 use crate::bird::Bird;
-use crate::frr::Frr;
+use crate::frr::{BFD_PROFILES, Frr};
 use crate::topology::{Host, Topology};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,8 +25,7 @@ impl Daemons {
         let nodes: Vec<String> = (0..nodes).map(node_address).collect();
         match kind {
             Kind::Frr => {
-                let daemons = [("bfdd", BFDD.to_owned()), ("bgpd", bgpd(&nodes))];
-                let daemons = daemons.each_ref().map(|(name, text)| (*name, text.as_str()));
+                let daemons = [("bfdd", BFD_PROFILES), ("bgpd", &*bgpd(&nodes))];
                 Ok(Self::Frr(Frr::start(topology, host, &daemons)?))
             }
             Kind::Bird => Ok(Self::Bird(Bird::start(topology, host, &bird(&nodes))?)),
@@ -41,15 +40,6 @@ impl Daemons {
         }
     }
 }
-
-const BFDD: &str = "\
-bfd
- profile fast
-  receive-interval 100
-  transmit-interval 100
- exit
-exit
-";
 
 fn bgpd(nodes: &[String]) -> String {
     let neighbors: String =
