@@ -6,6 +6,7 @@ pub mod announcers;
 pub mod any_map;
 pub mod api_server;
 pub mod bgp;
+pub mod bgp_daemons;
 pub mod bird;
 pub mod cluster;
 pub mod container;

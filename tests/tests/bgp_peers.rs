@@ -1,21 +1,26 @@
 //! The kinds of BGP peers beside those of docs/bgp.md: unnumbered, behind another router, of the same AS, one that
-//! connects by itself, and objects of MetalLB.
+//! connects by itself, and objects of MetalLB; and other daemons than FRR and BIRD.
 //!
 //! ```text
 //! frr  ─── link-local addresses ─── u0 ┐
 //!   └───── 192.0.2.0/24 ────────── ext0├── node
-//! bird ─── 198.51.100.0/24 ─────── ext1┘
+//! bird ─── 198.51.100.0/24 ─────── ext1┤
+//! others ─ 10.9.0.0/24 ─────────── ext2┘
 //! ```
 
 use anyhow::{Context, Result, ensure};
+use serde_json::json;
 use tests::agent::Agent;
 use tests::bgp::{Speaker, is_answered, is_established};
+use tests::bgp_daemons::{Daemon, PASSWORD, Running};
 use tests::bird::Bird;
-use tests::frr::Frr;
+use tests::frr::{BFD_PROFILES, Frr};
 use tests::manifests::{Service, manifests};
 use tests::topology::{SOON, Topology, wait_until};
 
 const POD: [&str; 2] = ["10.244.1.10", "fd00:10:244:1::10"];
+/// The node's address on the link to the other daemons.
+const FOR_OTHERS: &str = "10.9.0.11";
 const ADDRESSES: [&str; 2] = ["203.0.113.10", "2001:db8:f::10"];
 
 const OBJECTS: &str = r#"
@@ -77,19 +82,6 @@ spec: {communities: [{name: backbone, value: "64512:77"}]}
 "#;
 
 /// The daemons' configurations. zebra sends router advertisements because bgpd asks it to.
-const BFDD: &str = "\
-bfd
- profile fast
-  receive-interval 100
-  transmit-interval 100
- exit
- profile slow
-  detect-multiplier 5
-  receive-interval 200
-  transmit-interval 200
- exit
-exit
-";
 const BGPD: &str = "\
 router bgp 64513
  bgp router-id 192.0.2.1
@@ -143,7 +135,7 @@ protocol bgp dials from millrace {
 fn peers_of_all_kinds_get_the_routes() -> Result<()> {
     let topology = Topology::new("bgp")?;
     let [frr, bird, node] = ["frr", "bird", "node"].map(|name| topology.router(name));
-    let (frr, bird, node) = (frr?, bird?, node?);
+    let (frr, bird, node, others) = (frr?, bird?, node?, topology.host("others")?);
     topology.link(frr.port("rack"), node.port("u0"))?;
     topology.link(
         frr.port("lan").addresses(&["192.0.2.1/24", "2001:db8:1::1/64"]),
@@ -153,27 +145,40 @@ fn peers_of_all_kinds_get_the_routes() -> Result<()> {
         bird.port("lan").addresses(&["198.51.100.1/24", "198.51.100.2/24", "2001:db8:2::1/64"]),
         node.port("ext1").addresses(&["198.51.100.11/24", "198.51.100.12/24", "2001:db8:2::11/64"]),
     )?;
+    let addresses = Daemon::ALL.map(|daemon| format!("{}/24", daemon.address()));
+    let addresses = addresses.iter().map(String::as_str).chain(["2001:db8:3::1/64"]);
+    topology.link(
+        others.port("lan").addresses(&addresses.collect::<Vec<_>>()),
+        node.port("ext2").addresses(&[&format!("{FOR_OTHERS}/24"), "2001:db8:3::11/64"]),
+    )?;
     frr.ip("address add 10.255.0.1/32 dev lo")?;
     node.route("10.255.0.1/32", "192.0.2.1")?;
     // A node that forwards ignores routers otherwise.
     node.sysctl(&["net.ipv6.conf.u0.accept_ra=2"])?;
-    let frr = Frr::start(&topology, &frr, &[("bfdd", BFDD), ("bgpd", BGPD)])?;
+    let frr = Frr::start(&topology, &frr, &[("bfdd", BFD_PROFILES), ("bgpd", BGPD)])?;
     let bird = Bird::start(&topology, &bird, BIRD)?;
+    let directory = topology.directory();
+    let others = Daemon::ALL.map(|daemon| daemon.start(&others, directory, FOR_OTHERS, 64_512));
+    let others = others.into_iter().collect::<Result<Vec<_>>>()?;
 
     let web = Service::new("web", &["10.96.0.10", "fd00:10:96::10"]).load_balancer(&ADDRESSES);
-    let text = format!("{OBJECTS}{}", manifests(&[web.tcp(80, 8080).here(&POD)]));
+    let text =
+        format!("{OBJECTS}{}{}", others_as_peers(), manifests(&[web.tcp(80, 8080).here(&POD)]));
     let manifests = topology.write_manifests(&text)?;
     let state = topology.directory().join("state");
-    let more = ["--device", "ext1", "--device", "u0", "--xdp-mode", "off", "--state-directory"];
-    let more = [&more[..], &[state.to_str().context("UTF-8")?]].concat();
+    let state = state.to_str().context("UTF-8")?;
+    let more = ["ext1", "ext2", "u0"].map(|device| ["--device", device]);
+    let more = [more.as_flattened(), &["--xdp-mode", "off", "--state-directory", state]].concat();
     let pins = topology.warm_agent_pins();
     let _agent = Agent::start(&node, &pins, &manifests, "ext0", &more)?;
     let speaker = Speaker::of(&node, pins);
 
-    let established = speaker.wait_for_peers("sessions", 4, is_established);
+    let established = speaker.wait_for_peers("sessions", 4 + others.len(), is_established);
     established.with_context(|| {
         let frr = frr.show("bgpd", "show bgp summary").unwrap_or_default();
-        format!("{frr}{}", bird.show("show protocols").unwrap_or_default())
+        let others: Vec<String> = others.iter().map(Running::log).collect();
+        let others = others.join("\n");
+        format!("{frr}{}{others}", bird.show("show protocols").unwrap_or_default())
     })?;
     // Packets to link-local addresses are the agent's.
     speaker.wait_for_paths("paths", 3, |path| {
@@ -204,5 +209,41 @@ fn peers_of_all_kinds_get_the_routes() -> Result<()> {
         })
         .with_context(|| shown.clone())?;
     }
+    for daemon in &others {
+        let mut shown = String::new();
+        wait_until(&format!("{:?} has the routes", daemon.daemon), SOON, || {
+            shown = daemon.routes().unwrap_or_default();
+            ADDRESSES.iter().all(|address| shown.contains(address))
+        })
+        .with_context(|| format!("{shown}{}", daemon.log()))?;
+    }
+    let peers = speaker.peers()?;
+    let authenticated = peers.iter().filter(|peer| peer["authenticated"] == true);
+    for peer in authenticated.clone() {
+        ensure!(peer["families"] == json!(["IPv4", "IPv6"]), "{peer}");
+        ensure!(peer["gracefulRestart"] == true, "{peer}");
+    }
+    ensure!(authenticated.count() == others.len(), "{peers:?}");
     Ok(())
+}
+
+/// The peers of the other daemons, and their password.
+fn others_as_peers() -> String {
+    let peer = |daemon: Daemon| {
+        json!({
+            "apiVersion": "millrace.io/v1alpha1", "kind": "BGPPeer",
+            "metadata": {"name": format!("{daemon:?}").to_lowercase()},
+            "spec": {
+                "address": daemon.address(), "localASN": 64_512,
+                "peerASN": daemon.autonomous_system(), "passwordKey": "all",
+            },
+        })
+    };
+    let password = json!({
+        "apiVersion": "v1", "kind": "Secret",
+        "metadata": {"name": "millrace-bgp", "namespace": "kube-system"},
+        "stringData": {"all": PASSWORD},
+    });
+    let objects = Daemon::ALL.map(peer).into_iter().chain([password]);
+    objects.map(|object| format!("{object}\n---\n")).collect()
 }

@@ -10,12 +10,15 @@ use anyhow::{Context, Result, bail};
 use crate::process::{find, is_root, output};
 
 /// A program and its Debian package.
-pub const PROGRAMS: [(&str, &str); 18] = [
+pub const PROGRAMS: [(&str, &str); 21] = [
+    ("bgpctl", "openbgpd"),
     ("bird", "bird2"),
     ("bpftool", "bpftool"),
     ("capsh", "libcap2-bin"),
     ("curl", "curl"),
     ("ethtool", "ethtool"),
+    ("exabgp", "exabgp"),
+    ("gobgpd", "gobgpd"),
     ("h2load", "nghttp2-client"),
     ("ip", "iproute2"),
     ("iperf3", "iperf3"),
