@@ -6,6 +6,10 @@ use k8s_openapi::api::discovery::v1::{Endpoint, EndpointConditions, EndpointPort
 
 /// The limit of a slice.
 const MOST_ENDPOINTS: usize = 1000;
+const NOT_MIRRORED: [&str; 2] = [
+    "endpoints.kubernetes.io/last-change-trigger-time",
+    "kubectl.kubernetes.io/last-applied-configuration",
+];
 
 pub fn slices(endpoints: &Endpoints) -> Vec<EndpointSlice> {
     let mut slices = Vec::new();
@@ -39,9 +43,12 @@ pub fn slices(endpoints: &Endpoints) -> Vec<EndpointSlice> {
             }));
         }
     }
+    let mut annotations = endpoints.metadata.annotations.clone();
+    annotations.iter_mut().for_each(|all| all.retain(|name, _| !NOT_MIRRORED.contains(&&**name)));
     for slice in &mut slices {
         slice.metadata.name = endpoints.metadata.name.clone();
         slice.metadata.namespace = endpoints.metadata.namespace.clone();
+        slice.metadata.annotations = annotations.clone();
     }
     slices
 }
@@ -74,5 +81,14 @@ mod tests {
         let slices = slices(&serde_json::from_value(endpoints).expect("Endpoints"));
         let count = |slice: &EndpointSlice| slice.endpoints.as_ref().map_or(0, Vec::len);
         assert_eq!(slices.iter().map(count).collect::<Vec<_>>(), [1000, 1000, 500]);
+    }
+
+    #[test]
+    fn annotations_are_copied_except_those_about_the_endpoints_themselves() {
+        let annotations = json!({"weight": "50", NOT_MIRRORED[0]: "now", NOT_MIRRORED[1]: "{}"});
+        let subset = json!({"addresses": [{"ip": "10.0.0.1"}], "ports": [{"port": 80}]});
+        let endpoints = json!({"metadata": {"annotations": annotations}, "subsets": [subset]});
+        let slices = slices(&serde_json::from_value(endpoints).expect("Endpoints"));
+        assert_eq!(json!(slices[0].metadata.annotations), json!({"weight": "50"}));
     }
 }

@@ -131,6 +131,10 @@ pub static AFFINITIES6: LruHashMap<AffinityKey<V6>, Affinity, { MAX_AFFINITIES a
 #[btf_map]
 pub static MEMBERS: HashMap<Member, u32, { MAX_MEMBERS as usize }, ON_DEMAND> = HashMap::new();
 
+/// Weights other than the default; for commands and the next agent, no program reads it.
+#[btf_map]
+pub static WEIGHTS: HashMap<Member, u32, { MAX_MEMBERS as usize }, ON_DEMAND> = HashMap::new();
+
 #[btf_map]
 pub static SOURCE_RANGES4: LpmTrie<SourceRange<V4>, u32, { MAX_SOURCE_RANGES as usize }> =
     LpmTrie::new();

@@ -14,6 +14,7 @@ mod cases;
 use std::fmt::Write;
 
 use lb_common::layout::{Forwarding, FrontendKind};
+use lb_common::maglev::DEFAULT_WEIGHT;
 use lb_userspace::model::{
     Claims, Frontend, NodeContext, Object, Policy, Resolved, ServicePort, resolve,
 };
@@ -108,7 +109,9 @@ fn members(text: &mut String, service_port: &ServicePort) {
         for backend in backends {
             let here = if backend.local { " here" } else { "" };
             let node = backend.node.map(|node| format!(" on {node}")).unwrap_or_default();
-            writeln!(text, "  {pool} {backend}{here}{node}").unwrap();
+            let weight = Some(backend.weight).filter(|weight| *weight != DEFAULT_WEIGHT);
+            let weight = weight.map(|weight| format!(" weight={weight}")).unwrap_or_default();
+            writeln!(text, "  {pool} {backend}{here}{node}{weight}").unwrap();
         }
     }
 }

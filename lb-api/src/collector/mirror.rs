@@ -122,9 +122,10 @@ fn slices(endpoints: &Item) -> Vec<Value> {
     let mirrored = mirroring::slices(&typed);
     let slices = mirrored.iter().zip(1..).filter_map(|(slice, number)| {
         let mut slice = serde_json::to_value(slice).ok()?;
+        let annotations = slice["metadata"]["annotations"].take();
         slice["metadata"] = json!({
             "name": format!("{service}{INFIX}{number}"), "namespace": endpoints.text("namespace"),
-            "labels": labels, "ownerReferences": owner,
+            "labels": labels, "annotations": annotations, "ownerReferences": owner,
         });
         Some(slice)
     });

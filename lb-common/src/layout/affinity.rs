@@ -37,7 +37,7 @@ pub struct Affinity {
     pub used: Ticks,
 }
 
-/// A member of a pool with session affinity: clients stay with it while it is a member.
+/// A member of a pool. Clients with session affinity stay with it while it is a member.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Member {

@@ -84,7 +84,7 @@ pub mod capacity {
     pub const UNCONNECTED: u32 = 1 << 15;
     /// Clients with session affinity, per family; the least recently used one is replaced.
     pub const AFFINITIES: u32 = 1 << 18;
-    /// Backends in pools with session affinity.
+    /// Backends in pools with session affinity, or with weights.
     pub const MEMBERS: u32 = 1 << 18;
     /// Ranges of all restricted service ports, per family.
     pub const SOURCE_RANGES: u32 = 1 << 16;
@@ -143,6 +143,7 @@ pub mod map {
         AFFINITIES4
         AFFINITIES6
         MEMBERS
+        WEIGHTS
         SOURCE_RANGES4
         SOURCE_RANGES6
         FRAGMENTS4

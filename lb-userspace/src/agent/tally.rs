@@ -67,6 +67,13 @@ impl Tally {
                          full; {MORE_ENDPOINTS}"
                     ),
                 ),
+                Entry::Detail(Detail::Weight { member, .. }) => (
+                    *by_index.get(&Scope::service_port_of(member.pool))?,
+                    format!(
+                        "commands show the default weight for some of its endpoints: the map of \
+                         weights is full; {MORE_ENDPOINTS}"
+                    ),
+                ),
                 Entry::Detail(Detail::Target { target, .. }) => (
                     *by_index.get(&target.service_port)?,
                     "tunnels from other nodes don't lead to all of its endpoints here: the map of \

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use lb_bgp::table::{Advertisement, Announcement, Policy as Rule, Ready};
 use lb_common::layout::FrontendKind;
+use lb_common::maglev::DEFAULT_WEIGHT;
 
 use crate::ipam::{Advertised, Labels, Pools};
 use crate::model::{Policy, ServiceName, ServicePort};
@@ -16,7 +17,8 @@ use crate::model::{Policy, ServiceName, ServicePort};
 /// What Services advertise that may have changed; nothing: no longer anything.
 pub type Routes = Vec<(ServiceName, Vec<Announcement>)>;
 
-/// The bandwidth that is advertised for each ready endpoint, in octets per second: 1 Gbit/s. Routers use only the ratios.
+/// The bandwidth that is advertised for each ready endpoint with the default weight, in octets per second: 1 Gbit/s.
+/// Routers use only the ratios.
 const ENDPOINT_BANDWIDTH: f32 = 125e6;
 
 /// What matters of one Service.
@@ -35,8 +37,8 @@ struct OfService {
 struct Served {
     /// It serves the address.
     here: bool,
-    /// Its endpoints, with the policy Local.
-    endpoints: Option<u32>,
+    /// The sum of its endpoints' weights, with the policy Local.
+    weight: Option<u32>,
 }
 
 /// What the rules say about each Service, gathered as Services change.
@@ -61,12 +63,12 @@ impl Advertising {
         let mut addresses: BTreeMap<IpAddr, Served> = BTreeMap::new();
         for port in ports {
             let here = is_announced(port);
-            let endpoints = local_endpoints(port).filter(|_| here);
+            let weight = local_weight(port).filter(|_| here);
             let frontends = port.frontends.iter();
             for frontend in frontends.filter(|one| one.kind == FrontendKind::LoadBalancer) {
                 let served = addresses.entry(frontend.address).or_default();
                 served.here |= here;
-                served.endpoints = served.endpoints.max(endpoints);
+                served.weight = served.weight.max(weight);
             }
         }
         let before = self.services.get(name);
@@ -137,8 +139,9 @@ impl OfService {
             let advertisements: Vec<Arc<Advertisement>> =
                 by_node.map(|advertised| Arc::clone(&advertised.advertisement)).collect();
             let is_weighted = advertisements.iter().any(|one| one.link_bandwidth);
-            let bandwidth = served.endpoints.filter(|_| is_weighted);
-            let bandwidth = bandwidth.map(|number| number as f32 * ENDPOINT_BANDWIDTH);
+            let endpoints = served.weight.filter(|_| is_weighted);
+            let endpoints = endpoints.map(|weight| weight as f32 / f32::from(DEFAULT_WEIGHT.get()));
+            let bandwidth = endpoints.map(|endpoints| endpoints * ENDPOINT_BANDWIDTH);
             if !advertisements.is_empty() {
                 announcements.push(Announcement { address, advertisements, bandwidth });
             }
@@ -154,10 +157,11 @@ impl OfService {
     }
 }
 
-/// The endpoints on this node, if others get no packets from it.
-fn local_endpoints(port: &ServicePort) -> Option<u32> {
+/// The weight of the endpoints on this node, if others get no packets from it.
+fn local_weight(port: &ServicePort) -> Option<u32> {
+    let weights = port.local.iter().map(|backend| u32::from(backend.weight.get()));
     let is_local = port.external_policy == Policy::Local;
-    is_local.then(|| u32::try_from(port.local.len()).unwrap_or(u32::MAX))
+    is_local.then(|| weights.fold(0, u32::saturating_add))
 }
 
 /// Whether this node attracts packets for the addresses of a service port.
@@ -186,6 +190,7 @@ mod tests {
             port: 80,
             local: true,
             node: None,
+            weight: DEFAULT_WEIGHT,
         };
         Arc::new(ServicePort {
             frontends: BTreeSet::from([
@@ -256,6 +261,12 @@ mod tests {
         assert_eq!(bandwidth(Policy::Local, 1), Some(125e6));
         assert_eq!(bandwidth(Policy::Local, 3), Some(375e6));
         assert_eq!(bandwidth(Policy::Cluster, 3), None);
+
+        let mut heavy = ServicePort::clone(&port("192.0.2.1", Policy::Local, 9, 1));
+        let weight = DEFAULT_WEIGHT.saturating_add(150);
+        heavy.local = heavy.local.into_iter().map(|one| Backend { weight, ..one }).collect();
+        advertising.set(&name("web"), false, [Arc::new(heavy)].iter());
+        assert_eq!(advertising.take(&pools, None)[0].1[0].bandwidth, Some(312.5e6));
     }
 
     #[test]

@@ -1,10 +1,10 @@
-//! Names of service ports and interfaces.
+//! Names of service ports and interfaces, and weights of backends.
 
 use std::path::Path;
 
 use anyhow::Result;
 use aya::maps::{HashMap, Map, MapData};
-use lb_common::layout::{ServicePortName, map};
+use lb_common::layout::{Member, ServicePortName, map};
 use nix::net::if_::if_indextoname;
 
 use crate::kernel::Plain;
@@ -14,15 +14,20 @@ use crate::trace::story::Names;
 pub struct LiveNames {
     /// `None`: maps of an earlier version have no names.
     service_ports: Option<HashMap<MapData, u32, Plain<ServicePortName>>>,
+    /// `None`: maps of an earlier version have no weights.
+    weights: Option<HashMap<MapData, Plain<Member>, u32>>,
 }
 
 impl LiveNames {
     pub fn open(pin_path: &Path) -> Result<Self> {
-        let service_ports = match MapData::from_pin(pin_path.join(map::SERVICE_NAMES)) {
-            Ok(data) => Some(Map::from_map_data(data)?.try_into()?),
-            Err(_) => None,
-        };
-        Ok(Self { service_ports })
+        let open = |name| MapData::from_pin(pin_path.join(name)).ok().map(Map::from_map_data);
+        Ok(Self {
+            service_ports: open(map::SERVICE_NAMES)
+                .transpose()?
+                .map(TryInto::try_into)
+                .transpose()?,
+            weights: open(map::WEIGHTS).transpose()?.map(TryInto::try_into).transpose()?,
+        })
     }
 }
 
@@ -41,5 +46,9 @@ impl Names for LiveNames {
             Ok(name) => name.to_string_lossy().into_owned(),
             Err(_) => format!("device {index}"),
         }
+    }
+
+    fn weight(&self, member: Member) -> Option<u32> {
+        self.weights.as_ref()?.get(&Plain(member), 0).ok()
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use lb_common::maglev::Weight;
 use serde::Serialize;
 
 use super::reading::Reading;
@@ -39,6 +40,8 @@ pub struct Serves {
     pub port: String,
     /// `cluster` or `local`.
     pub scope: &'static str,
+    /// Its share of the table, relative to the others' weights.
+    pub weight: Weight,
     pub slots: u32,
     /// Number of slots of the table.
     pub of_slots: usize,
@@ -59,6 +62,7 @@ pub fn backends(reading: &Reading, meant: &Selector) -> Vec<Backend> {
                     service: owner.service.name.clone(),
                     port: owner.port.clone(),
                     scope: name,
+                    weight: reading.weight(index, scope, backend),
                     slots,
                     of_slots,
                 });

@@ -1,13 +1,13 @@
 //! How a pool's Maglev table spreads connections, and how many would move if a backend were
 //! removed: computed by the code that builds the tables.
 
-use lb_common::maglev;
+use lb_common::maglev::{self, Weight};
 use serde::Serialize;
 
 use super::Selector;
 use super::reading::{Owner, Reading};
 use crate::notation::protocol_name;
-use crate::plan::{BackendKey, Scope, Table};
+use crate::plan::{BackendKey, Scope, Table, WeightedBackend};
 
 /// The table of one pool.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -28,14 +28,14 @@ pub struct Spread {
     pub backends: Vec<Share>,
 }
 
-/// The deviation of shares from the mean.
+/// The numbers of slots, and how they deviate from the weights.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Evenness {
     pub min_slots: u32,
     pub max_slots: u32,
     pub mean_slots: f64,
-    /// The largest deviation from the mean, in percent of the mean.
+    /// The largest deviation from what the weight gives, in percent of that.
     pub deviation_percent: f64,
 }
 
@@ -44,6 +44,7 @@ pub struct Evenness {
 #[serde(rename_all = "camelCase")]
 pub struct Share {
     pub address: String,
+    pub weight: Weight,
     pub slots: u32,
     /// Percentage of new connections.
     pub percent: f64,
@@ -76,12 +77,11 @@ pub fn spreads(reading: &Reading, meant: &Selector) -> Vec<Spread> {
         .collect();
     owners.sort();
     let scopes = [(Scope::Cluster, "cluster"), (Scope::Local, "local")];
-    let pools = owners.into_iter().flat_map(|(owner, index)| {
-        scopes.map(|(scope, name)| (owner, name, reading.slots(index, scope)))
-    });
+    let pools = owners
+        .into_iter()
+        .flat_map(|(owner, index)| scopes.map(|(scope, name)| (owner, index, scope, name)));
     pools
-        .filter(|(.., slots)| !slots.is_empty())
-        .map(|(owner, scope, slots)| spread(reading, owner, scope, slots))
+        .filter_map(|(owner, index, scope, name)| spread(reading, owner, index, scope, name))
         .collect()
 }
 
@@ -91,57 +91,70 @@ fn is_port(reading: &Reading, owner: &Owner, index: u32, meant: &Selector) -> bo
     owner.port == *port || destination().any(|(key, _)| key.port.to_string() == *port)
 }
 
-fn spread(reading: &Reading, owner: &Owner, scope: &'static str, slots: &[u32]) -> Spread {
-    let mut indexes = slots.to_vec();
-    indexes.sort_unstable();
-    indexes.dedup();
-    let mut members: Vec<(BackendKey, u32)> = indexes
+/// `None`: the pool has no backends.
+fn spread(
+    reading: &Reading,
+    owner: &Owner,
+    index: u32,
+    scope: Scope,
+    scope_name: &'static str,
+) -> Option<Spread> {
+    let slots = reading.slots(index, scope);
+    if slots.is_empty() {
+        return None;
+    }
+    let mut members: Vec<(BackendKey, WeightedBackend, u32)> = reading
+        .members(index, scope)
         .into_iter()
-        .filter_map(|index| Some((reading.backends.get(&index)?.key, index)))
+        .filter_map(|(backend, count)| {
+            let key = reading.backends.get(&backend)?.key;
+            let weight = reading.weight(index, scope, backend);
+            let weighted = WeightedBackend { identity: key.identity(), weight, index: backend };
+            Some((key, weighted, count))
+        })
         .collect();
     members.sort();
-    let computed = Table::maglev(
-        slots.len() as u32,
-        members.iter().map(|(key, index)| (key.identity(), *index)).collect(),
-    );
-    let counts: Vec<u32> = members
-        .iter()
-        .map(|(_, index)| slots.iter().filter(|slot| *slot == index).count() as u32)
-        .collect();
-    let mean = slots.len() as f64 / members.len().max(1) as f64;
-    let deviation = |count: u32| (f64::from(count) - mean) * 100.0 / mean;
-    let shares = members.iter().zip(&counts).map(|(&(key, index), &count)| Share {
-        address: key.to_string(),
-        slots: count,
-        percent: f64::from(count) * 100.0 / slots.len() as f64,
-        deviation_percent: deviation(count),
-        if_it_left: departure(&members, slots, index),
+    let weighted: Vec<WeightedBackend> = members.iter().map(|(_, weighted, _)| *weighted).collect();
+    let computed = Table::maglev(slots.len() as u32, weighted.clone());
+    let sum: f64 = weighted.iter().map(|one| f64::from(one.weight.get())).sum();
+    let shares = members.iter().map(|(key, one, count)| {
+        let exact = slots.len() as f64 * f64::from(one.weight.get()) / sum;
+        Share {
+            address: key.to_string(),
+            weight: one.weight,
+            slots: *count,
+            percent: f64::from(*count) * 100.0 / slots.len() as f64,
+            deviation_percent: (f64::from(*count) - exact) * 100.0 / exact,
+            if_it_left: departure(&weighted, slots, one.index),
+        }
     });
-    Spread {
+    let shares: Vec<Share> = shares.collect();
+    let counts = || shares.iter().map(|share| share.slots);
+    Some(Spread {
         namespace: owner.service.namespace.clone(),
         service: owner.service.name.clone(),
         port: owner.port.clone(),
         protocol: protocol_name(owner.protocol),
         family: owner.family_name(),
-        scope,
+        scope: scope_name,
         slots: slots.len(),
         evenness: Evenness {
-            min_slots: counts.iter().copied().min().unwrap_or(0),
-            max_slots: counts.iter().copied().max().unwrap_or(0),
-            mean_slots: mean,
-            deviation_percent: counts.iter().map(|&c| deviation(c).abs()).fold(0.0, f64::max),
+            min_slots: counts().min().unwrap_or(0),
+            max_slots: counts().max().unwrap_or(0),
+            mean_slots: slots.len() as f64 / shares.len().max(1) as f64,
+            deviation_percent: shares
+                .iter()
+                .map(|share| share.deviation_percent.abs())
+                .fold(0.0, f64::max),
         },
         as_computed: computed.slots() == slots,
-        backends: shares.collect(),
-    }
+        backends: shares,
+    })
 }
 
-fn departure(members: &[(BackendKey, u32)], before: &[u32], leaver: u32) -> Departure {
-    let rest: Vec<(u64, u32)> = members
-        .iter()
-        .filter(|(_, index)| *index != leaver)
-        .map(|(key, index)| (key.identity(), *index))
-        .collect();
+fn departure(members: &[WeightedBackend], before: &[u32], leaver: u32) -> Departure {
+    let rest: Vec<WeightedBackend> =
+        members.iter().filter(|member| member.index != leaver).copied().collect();
     let size = maglev::fitted_size(rest.len());
     let after = Table::maglev(size, rest).slots();
     let (mut moved, mut own) = (0, 0);

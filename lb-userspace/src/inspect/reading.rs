@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use anyhow::Result;
 use lb_common::header::protocol;
 use lb_common::layout::{self, FrontendKind};
+use lb_common::maglev::{DEFAULT_WEIGHT, Weight};
 use serde::Serialize;
 
 use super::Traffic;
@@ -22,6 +23,8 @@ pub struct Reading {
     /// The slots of each pool with backends, by the pool's index: indexes of backends.
     pub pools: BTreeMap<u32, Vec<u32>>,
     pub backends: BTreeMap<u32, FoundBackend>,
+    /// Other than the default.
+    pub weights: BTreeMap<layout::Member, Weight>,
     /// By the service port's index.
     pub source_ranges: BTreeMap<u32, BTreeSet<String>>,
     pub service_traffic: BTreeMap<u32, Traffic>,
@@ -111,6 +114,9 @@ impl Reading {
                     let ranges = reading.source_ranges.entry(*service_port).or_default();
                     ranges.insert(range.to_string());
                 }
+                Detail::Weight { member, weight } => {
+                    reading.weights.insert(*member, *weight);
+                }
                 _ => {}
             }
         }
@@ -133,6 +139,12 @@ impl Reading {
             *members.entry(backend).or_insert(0) += 1;
         }
         members
+    }
+
+    /// The weight of a backend in a pool.
+    pub fn weight(&self, service_port: u32, scope: Scope, backend: u32) -> Weight {
+        let member = layout::Member { pool: scope.pool_index(service_port), backend };
+        self.weights.get(&member).copied().unwrap_or(DEFAULT_WEIGHT)
     }
 
     pub fn slots(&self, service_port: u32, scope: Scope) -> &[u32] {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use lb_common::layout::{self, Forwarding};
+use lb_common::maglev::Weight;
 use serde::Serialize;
 
 use super::reading::{Owner, Reading, TunnelNodes};
@@ -73,6 +74,7 @@ pub struct Pool {
 #[serde(rename_all = "camelCase")]
 pub struct Member {
     pub address: String,
+    pub weight: Weight,
     pub slots: u32,
     /// Whether it is on this node.
     pub local: bool,
@@ -171,17 +173,21 @@ fn pool(reading: &Reading, service_port: u32, scope: Scope) -> Pool {
     let members = reading.members(service_port, scope);
     let mut members: Vec<_> = members
         .into_iter()
-        .filter_map(|(backend, slots)| Some((reading.backends.get(&backend)?, slots)))
+        .filter_map(|(index, slots)| {
+            let weight = reading.weight(service_port, scope, index);
+            Some((reading.backends.get(&index)?, weight, slots))
+        })
         .collect();
-    members.sort_by_key(|(backend, _)| backend.key);
-    let member = |(backend, slots): (&super::reading::FoundBackend, u32)| Member {
+    members.sort_by_key(|(backend, ..)| backend.key);
+    let member = |(backend, weight, slots): (&super::reading::FoundBackend, Weight, u32)| Member {
         address: backend.key.to_string(),
+        weight,
         slots,
         local: backend.standing.local,
     };
     let slots = reading.slots(service_port, scope).len();
-    let identities = members.iter().map(|(backend, _)| backend.key.identity());
-    let checksum = match table_checksum(slots as u32, identities) {
+    let weighted = members.iter().map(|(backend, weight, _)| (backend.key.identity(), *weight));
+    let checksum = match table_checksum(slots as u32, weighted) {
         0 => String::new(),
         checksum => format!("{checksum:016x}"),
     };

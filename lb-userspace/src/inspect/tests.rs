@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use lb_common::header::protocol;
 use lb_common::layout::{FlowKind, FlowState, Forwarding, FrontendKind, Ticks};
+use lb_common::maglev::{DEFAULT_WEIGHT, Weight};
 
 use super::*;
 use crate::model::{
@@ -32,7 +33,7 @@ fn endpoints(addresses: &[&str]) -> BTreeSet<model::Backend> {
         let address: IpAddr = address.parse().unwrap();
         let local = address.to_string().starts_with("10.244.1.");
         let node = (!local).then(|| "10.7.0.2".parse().unwrap());
-        model::Backend { address, port: 8080, local, node }
+        model::Backend { address, port: 8080, local, node, weight: DEFAULT_WEIGHT }
     };
     addresses.iter().map(backend).collect()
 }
@@ -371,4 +372,33 @@ fn a_table_that_its_backends_do_not_make_is_noticed() {
     }
     let all = spreads(&damaged, &"shop/web".parse().unwrap());
     assert!(!all[0].as_computed && all[1].as_computed);
+}
+
+#[test]
+fn weights_are_shown_with_the_shares_that_they_give() {
+    let mut ports = wanted();
+    let weight = |backend: model::Backend| {
+        let heavy = backend.address.to_string() == "10.244.2.11";
+        model::Backend {
+            weight: if heavy { Weight::new(800).unwrap() } else { backend.weight },
+            ..backend
+        }
+    };
+    for port in ports.values_mut().flatten() {
+        port.cluster = std::mem::take(&mut port.cluster).into_iter().map(weight).collect();
+    }
+    let weighted = read(ports);
+    let all = spreads(&weighted, &"shop/web".parse().unwrap());
+    assert!(all[0].as_computed);
+    let shares = all[0].backends.iter().map(|share| (share.weight.get(), share.slots > 200));
+    assert_eq!(shares.collect::<Vec<_>>(), [(100, false), (100, false), (800, true)]);
+
+    let members =
+        |reading: &Reading| services(reading, &everything())[1].ports[0].cluster_pool.clone();
+    let (with, without) = (members(&weighted), members(&reading()));
+    assert_eq!(with.backends[2].weight.get(), 800);
+    assert_ne!(with.checksum, without.checksum);
+    let serves = backends(&weighted, &"shop/web".parse().unwrap());
+    let serves = serves.iter().flat_map(|backend| &backend.serves);
+    assert_eq!(serves.filter(|serves| serves.weight.get() == 800).count(), 1);
 }

@@ -13,6 +13,7 @@ use lb_common::layout::{
     EarlierOwners, Member, Peer, PoolSlot, SERVICE_PORT_BITS, ServicePortName, SourceRange,
     TunnelTarget, map,
 };
+use lb_common::maglev::Weight;
 
 use super::plain::Plain;
 use super::tables::gone;
@@ -20,6 +21,8 @@ use crate::plan::Detail;
 
 pub struct Details {
     members: HashMap<MapData, Plain<Member>, u32>,
+    /// `None`: as with names.
+    weights: Option<HashMap<MapData, Plain<Member>, u32>>,
     targets: HashMap<MapData, Plain<TunnelTarget>, u32>,
     peers: HashMap<MapData, Plain<Peer>, u32>,
     /// `None`: as with names.
@@ -34,6 +37,7 @@ impl Details {
     pub fn collect(map: &mut impl FnMut(&str) -> Result<Map>) -> Result<Self> {
         Ok(Self {
             members: map(map::MEMBERS)?.try_into()?,
+            weights: unless_missing(map(map::WEIGHTS))?.map(TryInto::try_into).transpose()?,
             targets: map(map::TARGETS)?.try_into()?,
             peers: map(map::PEERS)?.try_into()?,
             earlier: unless_missing(map(map::EARLIER_OWNERS))?
@@ -48,6 +52,10 @@ impl Details {
     pub fn set(&mut self, detail: &Detail) -> Result<()> {
         match detail {
             Detail::Member(member) => self.members.insert(Plain(*member), 1, 0),
+            Detail::Weight { member, weight } => match &mut self.weights {
+                Some(weights) => weights.insert(Plain(*member), u32::from(weight.get()), 0),
+                None => Ok(()),
+            },
             Detail::Target { target, backend } => self.targets.insert(Plain(*target), backend, 0),
             Detail::Peer(address) => self.peers.insert(Plain(Peer::from(*address)), 1, 0),
             Detail::Earlier { slot, owners } => match &mut self.earlier {
@@ -77,6 +85,10 @@ impl Details {
     pub fn remove(&mut self, detail: &Detail) -> Result<()> {
         let removed = match detail {
             Detail::Member(member) => self.members.remove(&Plain(*member)),
+            Detail::Weight { member, .. } => match &mut self.weights {
+                Some(weights) => weights.remove(&Plain(*member)),
+                None => Ok(()),
+            },
             Detail::Target { target, .. } => self.targets.remove(&Plain(*target)),
             Detail::Peer(address) => self.peers.remove(&Plain(Peer::from(*address))),
             Detail::Earlier { slot, .. } => match &mut self.earlier {
@@ -108,6 +120,12 @@ impl Details {
         let mut found = Vec::new();
         for member in self.members.keys() {
             found.push(Detail::Member(member?.0));
+        }
+        for entry in self.weights.iter().flat_map(HashMap::iter) {
+            let (Plain(member), weight) = entry?;
+            // What is no weight was not written by Millrace.
+            let weight = u16::try_from(weight).ok().and_then(Weight::new);
+            found.extend(weight.map(|weight| Detail::Weight { member, weight }));
         }
         for entry in self.targets.iter() {
             let (Plain(target), backend) = entry?;

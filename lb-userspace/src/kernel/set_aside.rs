@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use anyhow::Result;
 use ipnet::IpNet;
 use lb_common::layout::{EarlierOwners, map};
+use lb_common::maglev::DEFAULT_WEIGHT;
 use nix::errno::Errno;
 
 use crate::plan::{Detail, FrontendKey, Step};
@@ -32,6 +33,11 @@ impl Entry {
                     owners: EarlierOwners::default(),
                 }))
             }
+            Step::SetDetail(Detail::Weight { member, .. })
+            | Step::RemoveDetail(Detail::Weight { member, .. }) => {
+                let (member, weight) = (*member, DEFAULT_WEIGHT);
+                Some(Self::Detail(Detail::Weight { member, weight }))
+            }
             Step::SetDetail(detail) | Step::RemoveDetail(detail) => {
                 Some(Self::Detail(detail.clone()))
             }
@@ -45,6 +51,7 @@ impl Entry {
             Self::Frontend(key) if key.address.is_ipv4() => map::FRONTENDS4,
             Self::Frontend(_) => map::FRONTENDS6,
             Self::Detail(Detail::Member(_)) => map::MEMBERS,
+            Self::Detail(Detail::Weight { .. }) => map::WEIGHTS,
             Self::Detail(Detail::Target { .. }) => map::TARGETS,
             Self::Detail(Detail::Peer(_)) => map::PEERS,
             Self::Detail(Detail::Earlier { .. }) => map::EARLIER_OWNERS,

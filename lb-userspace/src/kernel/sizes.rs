@@ -84,7 +84,7 @@ impl Sizes {
             map::BACKENDS4 | map::BACKENDS6 | map::BACKEND_HOPS | map::BACKEND_TRAFFIC => {
                 Some(backends)
             }
-            map::MEMBERS => Some(members(backends)),
+            map::MEMBERS | map::WEIGHTS => Some(members(backends)),
             map::SOURCE_RANGES4 | map::SOURCE_RANGES6 => Some(service_ports),
             _ => None,
         }
@@ -133,6 +133,7 @@ mod tests {
             (map::POOL_SLOTS, capacity::POOL_SLOTS / 2),
             (map::BACKENDS6, capacity::BACKENDS),
             (map::MEMBERS, capacity::MEMBERS),
+            (map::WEIGHTS, capacity::MEMBERS),
             (map::SOURCE_RANGES6, capacity::SOURCE_RANGES),
         ] {
             assert_eq!(sizes.entries(name), Some(entries), "{name}");

@@ -3,8 +3,11 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use lb_common::maglev::{DEFAULT_WEIGHT, Weight};
+
 use super::slice::{self, AddressType, Hints, Slice};
 use super::types::{AddressFamily, Backend, NodeContext, Problem, ServicePortKey};
+use super::weights::{self, WEIGHT, Weights};
 
 /// An endpoint of one service port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +44,7 @@ impl<'a> Endpoint<'a> {
 pub fn of_port<'a>(
     key: &ServicePortKey,
     slices: &[&'a Slice],
+    weights: &Weights<'_>,
     node: &NodeContext,
     problems: &mut Vec<Problem>,
 ) -> Vec<Endpoint<'a>> {
@@ -56,8 +60,11 @@ pub fn of_port<'a>(
             }
         }
         let Some(port) = port_of(key, slice, problems) else { continue };
+        let weight = weight_of(slice, problems);
         for (index, endpoint) in slice.endpoints.iter().enumerate() {
-            let Some(endpoint) = read(slice, index, endpoint, port, node, problems) else {
+            let (node_name, zone) = (endpoint.node_name.as_deref(), endpoint.zone.as_deref());
+            let weight = weights.of(weight, node_name, zone);
+            let Some(endpoint) = read(slice, index, endpoint, port, weight, node, problems) else {
                 continue;
             };
             let place = (endpoint.backend.address, port);
@@ -75,9 +82,19 @@ pub fn of_port<'a>(
 
 /// Orders endpoints with the same address: the one that is not terminating wins. The other fields
 /// make the result independent of the order of slices.
-fn preference<'a>(endpoint: &Endpoint<'a>) -> (bool, bool, bool, bool, Option<&'a Hints>) {
+fn preference<'a>(endpoint: &Endpoint<'a>) -> (bool, bool, bool, bool, Weight, Option<&'a Hints>) {
     let &Endpoint { backend, ready, serving, terminating, hints } = endpoint;
-    (!terminating, ready, serving, backend.local, hints)
+    (!terminating, ready, serving, backend.local, backend.weight, hints)
+}
+
+/// The weight in the slice's annotation.
+fn weight_of(slice: &Slice, problems: &mut Vec<Problem>) -> Option<u16> {
+    let text = slice.weight.as_deref()?;
+    let ignore = |why| {
+        let message = format!("{text:?} {why}; ignored");
+        problems.push(problem(slice, format!("metadata.annotations[{WEIGHT}]"), message));
+    };
+    weights::parse(text).map_err(ignore).ok()
 }
 
 /// The target port in this slice. Ports match by name and protocol.
@@ -112,6 +129,7 @@ fn read<'a>(
     index: usize,
     endpoint: &'a slice::Endpoint,
     port: u16,
+    weight: Option<Weight>,
     node: &NodeContext,
     problems: &mut Vec<Problem>,
 ) -> Option<Endpoint<'a>> {
@@ -132,9 +150,11 @@ fn read<'a>(
             port,
             local,
             node: known.and_then(|addresses| addresses.of_family(AddressFamily::of(&address))),
+            weight: weight.unwrap_or(DEFAULT_WEIGHT),
         },
-        ready: endpoint.ready,
-        serving: endpoint.serving,
+        // With weight 0 it keeps its connections, and gets no new ones.
+        ready: endpoint.ready && weight.is_some(),
+        serving: endpoint.serving && weight.is_some(),
         terminating: endpoint.terminating,
         hints: endpoint.hints.as_deref(),
     })

@@ -4,11 +4,16 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{ServicePort as ApiPort, ServiceSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::types::{Policy, Problem, Protocol, ServiceName};
 
 const AFFINITY_SECONDS: i32 = 10_800;
 const MAX_AFFINITY_SECONDS: i32 = 86_400;
+
+pub fn annotation<'a>(metadata: &'a ObjectMeta, name: &str) -> Option<&'a str> {
+    metadata.annotations.as_ref()?.get(name).map(String::as_str)
+}
 
 pub struct Fields<'a> {
     pub service: &'a ServiceName,

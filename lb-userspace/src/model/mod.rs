@@ -21,6 +21,7 @@ mod source_ranges;
 mod strip;
 mod tunnels;
 mod types;
+mod weights;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -41,6 +42,7 @@ pub use types::{
     AddressFamily, Backend, Frontend, HealthCheck, NodeAddresses, NodeContext, Policy, Problem,
     Protocol, ServiceName, ServicePort, ServicePortKey,
 };
+pub use weights::Weights;
 
 /// A Service, resolved for this node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -56,9 +58,14 @@ pub fn resolve(service: &Service, slices: &[&Slice], node: &NodeContext) -> Reso
     let mut problems = Vec::new();
     let name = ServiceName::of(&service.metadata);
     let mut read = service::read(service, &name, node, &mut problems);
+    let weights = if read.service_ports.is_empty() {
+        Weights::default()
+    } else {
+        Weights::read(service, &mut problems)
+    };
     let mut ready_here = ReadyHere::default();
     for (key, service_port) in &mut read.service_ports {
-        let endpoints = endpoints::of_port(key, slices, node, &mut problems);
+        let endpoints = endpoints::of_port(key, slices, &weights, node, &mut problems);
         pools::fill(service_port, &endpoints, node);
         problems.extend(tunnels::unreachable(service_port, &name));
         ready_here.add(&endpoints);
@@ -78,10 +85,11 @@ pub fn resolve(service: &Service, slices: &[&Slice], node: &NodeContext) -> Reso
 pub fn pool(
     key: &ServicePortKey,
     slices: &[&Slice],
+    weights: &Weights<'_>,
     node: &NodeContext,
     problems: &mut Vec<Problem>,
 ) -> Pool {
-    pools::of_cluster(&endpoints::of_port(key, slices, node, problems), node)
+    pools::of_cluster(&endpoints::of_port(key, slices, weights, node, problems), node)
 }
 
 fn shared((key, port): (ServicePortKey, ServicePort)) -> (ServicePortKey, Arc<ServicePort>) {

@@ -15,6 +15,7 @@ use super::types::{
     AddressFamily, Frontend, NodeContext, Policy, Problem, Protocol, ServiceName, ServicePort,
     ServicePortKey,
 };
+use super::weights;
 use crate::kinds::service::is_request;
 
 const PROXY_NAME: &str = "service.kubernetes.io/service-proxy-name";
@@ -39,7 +40,7 @@ pub fn trim_unused(service: &mut Service) {
     let metadata = std::mem::take(&mut service.metadata);
     service.metadata = ObjectMeta {
         resource_version: metadata.resource_version.clone(),
-        ..trimmed(metadata, |_| true, |name| name == tunnels::FORWARDING || is_request(name))
+        ..trimmed(metadata, |_| true, |name| is_annotation_used(name) || is_request(name))
     };
 }
 
@@ -47,7 +48,7 @@ pub fn trim_unused(service: &mut Service) {
 pub fn trim(service: &mut Service) {
     let metadata = std::mem::take(&mut service.metadata);
     let is_label_used = |name: &str| [PROXY_NAME, HEADLESS].contains(&name);
-    service.metadata = trimmed(metadata, is_label_used, |name| name == tunnels::FORWARDING);
+    service.metadata = trimmed(metadata, is_label_used, is_annotation_used);
     if let Some(spec) = &mut service.spec {
         spec.selector = None;
         spec.ports.iter_mut().for_each(Vec::shrink_to_fit);
@@ -56,6 +57,10 @@ pub fn trim(service: &mut Service) {
     let conditions =
         service.status.iter_mut().flat_map(|status| status.conditions.iter_mut().flatten());
     conditions.for_each(|condition| condition.message = String::new());
+}
+
+fn is_annotation_used(name: &str) -> bool {
+    [tunnels::FORWARDING, weights::NODE_WEIGHTS, weights::ZONE_WEIGHTS].contains(&name)
 }
 
 /// What identifies an object, with these of its labels and annotations.

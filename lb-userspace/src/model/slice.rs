@@ -1,7 +1,9 @@
 //! The fields of an EndpointSlice that the rules use. The agent holds all slices of a cluster, and
 //! endpoints are the most numerous objects.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::api::discovery::v1::{
@@ -9,7 +11,9 @@ use k8s_openapi::api::discovery::v1::{
 };
 
 use super::address;
+use super::fields::annotation;
 use super::types::{AddressFamily, Protocol, ServiceName};
+use super::weights::WEIGHT;
 
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 /// The cluster's controller writes on a slice the time of the change that made it write the slice.
@@ -24,6 +28,8 @@ pub struct Slice {
     pub service: Option<ServiceName>,
     /// When the change that it reports happened.
     pub trigger_time: Option<Timestamp>,
+    /// The weight of its endpoints, as it is written.
+    pub weight: Option<Box<str>>,
     pub address_type: AddressType,
     pub ports: Box<[Port]>,
     pub endpoints: Box<[Endpoint]>,
@@ -52,6 +58,8 @@ pub struct Endpoint {
     /// The first address; the API says that consumers must not use others.
     pub address: Result<IpAddr, Box<UnusableAddress>>,
     pub node_name: Option<Box<str>>,
+    /// Shared by the endpoints of a slice.
+    pub zone: Option<Arc<str>>,
     pub ready: bool,
     pub serving: bool,
     pub terminating: bool,
@@ -79,12 +87,15 @@ impl From<EndpointSlice> for Slice {
         let name = ServiceName::of(&metadata);
         let label = metadata.labels.as_ref().and_then(|labels| labels.get(SERVICE_NAME));
         let service = label.map(|label| ServiceName::new(&name.namespace, label));
-        let trigger_time = metadata.annotations.as_ref().and_then(|all| all.get(TRIGGER_TIME));
+        let trigger_time = annotation(&metadata, TRIGGER_TIME);
+        let trigger_time = trigger_time.and_then(|time| time.parse().ok());
+        let weight = annotation(&metadata, WEIGHT).map(Into::into);
         let address_type = AddressType::read(slice.address_type);
         let endpoints = match address_type {
             AddressType::Of(family) => {
+                let mut zones = BTreeSet::new();
                 let all = slice.endpoints.into_iter().flatten();
-                all.map(|endpoint| Endpoint::read(endpoint, family)).collect()
+                all.map(|endpoint| Endpoint::read(endpoint, family, &mut zones)).collect()
             }
             AddressType::Fqdn | AddressType::Unknown(_) => Box::default(),
         };
@@ -92,7 +103,8 @@ impl From<EndpointSlice> for Slice {
             name,
             uid: metadata.uid.unwrap_or_default().into(),
             service,
-            trigger_time: trigger_time.and_then(|time| time.parse().ok()),
+            trigger_time,
+            weight,
             address_type,
             ports: slice.ports.into_iter().flatten().map(Port::read).collect(),
             endpoints,
@@ -123,17 +135,27 @@ impl Port {
 }
 
 impl Endpoint {
-    fn read(endpoint: ApiEndpoint, family: AddressFamily) -> Self {
+    fn read(endpoint: ApiEndpoint, family: AddressFamily, zones: &mut BTreeSet<Arc<str>>) -> Self {
         let conditions = endpoint.conditions.as_ref();
         Self {
             address: read_address(endpoint.addresses.first(), family).map_err(Box::new),
             node_name: endpoint.node_name.map(Into::into),
+            zone: endpoint.zone.map(|zone| shared(zone, zones)),
             ready: conditions.and_then(|c| c.ready).unwrap_or(true),
             serving: conditions.and_then(|c| c.serving).unwrap_or(true),
             terminating: conditions.and_then(|c| c.terminating).unwrap_or(false),
             hints: endpoint.hints.and_then(Hints::read),
         }
     }
+}
+
+fn shared(name: String, known: &mut BTreeSet<Arc<str>>) -> Arc<str> {
+    if let Some(known) = known.get(name.as_str()) {
+        return Arc::clone(known);
+    }
+    let name: Arc<str> = name.into();
+    known.insert(Arc::clone(&name));
+    name
 }
 
 fn read_address(text: Option<&String>, family: AddressFamily) -> Result<IpAddr, UnusableAddress> {

@@ -38,7 +38,7 @@ pub fn strip(kind: Kind, object: &mut Value) {
         Kind::EndpointSlice => {
             let endpoints = object.get_mut("endpoints").and_then(Value::as_array_mut);
             for endpoint in endpoints.into_iter().flatten().filter_map(Value::as_object_mut) {
-                for field in ["targetRef", "hostname", "deprecatedTopology", "zone"] {
+                for field in ["targetRef", "hostname", "deprecatedTopology"] {
                     endpoint.remove(field);
                 }
             }
@@ -143,7 +143,7 @@ mod tests {
             },
             "endpoints": [{
                 "addresses": ["10.0.0.1"], "conditions": {"ready": true}, "nodeName": "a",
-                "hints": {"forZones": []}, "targetRef": {"kind": "Pod"}, "hostname": "h"
+                "zone": "z", "hints": {"forZones": []}, "targetRef": {"kind": "Pod"}, "hostname": "h"
             }]
         });
         strip(Kind::EndpointSlice, &mut slice);
@@ -153,7 +153,7 @@ mod tests {
             },
             "endpoints": [{
                 "addresses": ["10.0.0.1"], "conditions": {"ready": true}, "nodeName": "a",
-                "hints": {"forZones": []}
+                "zone": "z", "hints": {"forZones": []}
             }]
         });
         assert_eq!(slice, expected);

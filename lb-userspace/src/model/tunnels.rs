@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::core::v1::Service;
 use lb_common::layout::Forwarding;
 
-use super::fields::Fields;
+use super::fields::{Fields, annotation};
 use super::types::{NodeContext, Problem, ServiceName, ServicePort};
 
 /// Annotation of a Service, which overrides the agent's option.
@@ -31,11 +31,8 @@ pub fn named(name: &str) -> Option<Forwarding> {
 /// Whether packets for a Service may leave through tunnels. This requires the addresses of all
 /// nodes.
 pub fn is_tunnelled(service: &Service, default: Forwarding) -> bool {
-    annotation(service).and_then(named).unwrap_or(default) != Forwarding::Masquerade
-}
-
-fn annotation(service: &Service) -> Option<&str> {
-    service.metadata.annotations.as_ref()?.get(FORWARDING).map(String::as_str)
+    annotation(&service.metadata, FORWARDING).and_then(named).unwrap_or(default)
+        != Forwarding::Masquerade
 }
 
 pub fn read(service: &Service, node: &NodeContext, fields: &mut Fields<'_>) -> Forwarding {
@@ -48,7 +45,7 @@ pub fn read(service: &Service, node: &NodeContext, fields: &mut Fields<'_>) -> F
 }
 
 fn wanted(service: &Service, node: &NodeContext, fields: &mut Fields<'_>) -> Forwarding {
-    let Some(name) = annotation(service) else { return node.forwarding };
+    let Some(name) = annotation(&service.metadata, FORWARDING) else { return node.forwarding };
     named(name).unwrap_or_else(|| {
         let known: Vec<&str> = NAMES.iter().map(|(name, _)| *name).collect();
         let message = format!("{name:?} is not one of {}; ignored", known.join(", "));

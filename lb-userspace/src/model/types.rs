@@ -12,6 +12,7 @@ use k8s_openapi::api::core::v1::Node as ApiNode;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use lb_common::header::protocol;
 use lb_common::layout::{Forwarding, FrontendKind};
+use lb_common::maglev::Weight;
 
 use super::Node;
 
@@ -195,6 +196,8 @@ pub struct Backend {
     pub local: bool,
     /// The address of its node in the backend's family, if it is on another node and that is known.
     pub node: Option<IpAddr>,
+    /// Its share of a pool's new connections.
+    pub weight: Weight,
 }
 
 impl Display for Backend {

@@ -9,7 +9,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use lb_common::layout::{EarlierOwners, Pool, PoolSlot};
-use lb_common::maglev;
+use lb_common::maglev::{self, DEFAULT_WEIGHT, Weight};
 use lb_common::slot_history::SlotHistory;
 
 use super::adopted::{Adopted, AdoptedPool};
@@ -124,7 +124,8 @@ impl Planner {
         for (scope, pool) in Scope::BOTH.into_iter().zip(pools) {
             let Some(pool) = pool else { continue };
             let wanted_members = scope.members(wanted);
-            let members = adopted.members(&pool, protocol, wanted_members);
+            let weights = weights(&details, scope.pool_index(index));
+            let members = adopted.members(&pool, protocol, &weights, wanted_members);
             let kept: HashSet<BackendKey> =
                 members.iter().map(|member| BackendKey::of(member, protocol)).collect();
             let is_member = |key: &BackendKey| kept.contains(key);
@@ -219,25 +220,32 @@ impl Adopted {
         &self,
         pool: &AdoptedPool,
         protocol: u8,
+        weights: &HashMap<u32, Weight>,
         wanted: &BTreeSet<Backend>,
     ) -> BTreeSet<Backend> {
         let by_end: HashMap<_, _> =
             wanted.iter().map(|member| ((member.address, member.port), member)).collect();
         let indexes = pool.members.iter();
         indexes
-            .filter_map(|index| self.backends.get(index))
+            .filter_map(|index| Some((index, self.backends.get(index)?)))
             // Backends of another protocol and draining ones belong in no pool: one that has them
             // is rebuilt.
-            .filter(|(key, standing)| key.protocol == protocol && !standing.draining)
-            .map(|(key, standing)| {
+            .filter(|(_, (key, standing))| key.protocol == protocol && !standing.draining)
+            .map(|(index, (key, standing))| {
                 let found = Backend {
                     address: key.address,
                     port: key.port,
                     local: standing.local,
                     node: standing.node,
+                    weight: weights.get(index).copied().unwrap_or(DEFAULT_WEIGHT),
                 };
                 match by_end.get(&(key.address, key.port)) {
-                    Some(&wanted) if Standing::in_pool(wanted) == *standing => *wanted,
+                    Some(&wanted)
+                        if Standing::in_pool(wanted) == *standing
+                            && wanted.weight == found.weight =>
+                    {
+                        *wanted
+                    }
                     _ => found,
                 }
             })
@@ -251,6 +259,15 @@ impl Adopted {
     }
 }
 
+/// The weights of a pool's backends, by index, where they are not the default.
+fn weights(details: &BTreeSet<Detail>, pool: u32) -> HashMap<u32, Weight> {
+    let weights = details.iter().filter_map(|detail| match *detail {
+        Detail::Weight { member, weight } if member.pool == pool => Some((member.backend, weight)),
+        _ => None,
+    });
+    weights.collect()
+}
+
 impl Backends {
     /// Whether a pool's slots are the table of these members.
     fn fit(&self, pool: &AdoptedPool, members: &BTreeSet<Backend>, protocol: u8) -> Fit {
@@ -258,15 +275,12 @@ impl Backends {
         if maglev::size_within(size) != size || members.len() != pool.members.len() {
             return Fit::Unknown;
         }
-        let indexed = |member| {
-            let key = BackendKey::of(member, protocol);
-            Some((key.identity(), self.index_of(&key)?))
-        };
-        let entries: Option<Vec<(u64, u32)>> = members.iter().map(indexed).collect();
-        let table = entries.map(|entries| Table::maglev(size, entries));
-        match table.map(|table| table::digest(table.slots())) {
-            Some(digest) if digest == pool.digest => Fit::of(size, members.len()),
-            _ => Fit::Unknown,
+        // A member without an index makes another table.
+        let table = Table::maglev(size, self.weighted(members, protocol));
+        if table::digest(table.slots()) == pool.digest {
+            Fit::of(size, members.len())
+        } else {
+            Fit::Unknown
         }
     }
 }

@@ -1,11 +1,12 @@
 //! Indexes of backends, and the number of pools that each is in.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use super::allocate::Indexes;
 use super::bits::Bits;
 use super::key::{BackendKey, Standing};
 use super::step::{Plan, Step};
+use super::table::WeightedBackend;
 use crate::model;
 
 pub struct Backends {
@@ -50,6 +51,20 @@ impl Backends {
     pub fn in_pool(&self, backend: &BackendKey) -> Option<u32> {
         let held = self.held.get(backend)?;
         (held.pools > 0).then_some(held.index)
+    }
+
+    /// Those members of a pool that have an index, as their table needs them.
+    pub fn weighted(
+        &self,
+        members: &BTreeSet<model::Backend>,
+        protocol: u8,
+    ) -> Vec<WeightedBackend> {
+        let weighted = |member: &model::Backend| {
+            let key = BackendKey::of(member, protocol);
+            let (identity, weight) = (key.identity(), member.weight);
+            Some(WeightedBackend { identity, weight, index: self.index_of(&key)? })
+        };
+        members.iter().filter_map(weighted).collect()
     }
 
     /// Counts one more pool of the backend, and returns its index.

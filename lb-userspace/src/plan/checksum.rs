@@ -1,20 +1,21 @@
 //! Checksums of pools' tables, by which nodes are compared.
 //!
-//! A table follows from its size and its set of backends ([`lb_common::maglev`]), so these are what
-//! the checksum is of. Nothing that differs between nodes enters it: no index, region or order.
+//! A table follows from its size and its set of backends with their weights ([`lb_common::maglev`]),
+//! so these are what the checksum is of. Nothing that differs between nodes enters it: no index, region or order.
 
 use lb_common::hash::mix;
+use lb_common::maglev::Weight;
 
 use crate::model::ServicePortKey;
 
-/// The checksum of a table; 0 if it has no slots. `identities` may have any order.
-pub fn of_table(size: u32, identities: impl IntoIterator<Item = u64>) -> u64 {
+/// The checksum of a table; 0 if it has no slots. The identities and weights may have any order.
+pub fn of_table(size: u32, backends: impl IntoIterator<Item = (u64, Weight)>) -> u64 {
     if size == 0 {
         return 0;
     }
-    let backends = identities.into_iter().fold(0, |sum: u64, identity| {
+    let backends = backends.into_iter().fold(0, |sum: u64, (identity, weight)| {
         // An identity is a hash already; mixed again, sums of two of them do not coincide.
-        sum.wrapping_add(mix(identity))
+        sum.wrapping_add(mix(identity ^ mix(weight.get().into())))
     });
     mix(backends ^ mix(size.into()))
 }
@@ -39,11 +40,19 @@ mod tests {
 
     #[test]
     fn a_table_is_identified_by_its_size_and_backends() {
-        let table = of_table(7, [1, 2, 3]);
-        assert_eq!(table, of_table(7, [3, 1, 2]), "their order does not matter");
-        for other in [of_table(31, [1, 2, 3]), of_table(7, [1, 2]), of_table(7, [1, 2, 4])] {
+        let one = |(identity, weight)| (identity, Weight::new(weight).unwrap());
+        let of = |size, all: &[(u64, u16)]| of_table(size, all.iter().copied().map(one));
+        let table = of(7, &[(1, 5), (2, 6), (3, 7)]);
+        assert_eq!(table, of(7, &[(3, 7), (1, 5), (2, 6)]), "their order does not matter");
+        for other in [
+            of(31, &[(1, 5), (2, 6), (3, 7)]),
+            of(7, &[(1, 5), (2, 6)]),
+            of(7, &[(1, 5), (2, 6), (4, 7)]),
+            of(7, &[(1, 5), (2, 7), (3, 6)]),
+            of(7, &[(1, 5), (2, 6), (3, 8)]),
+        ] {
             assert_ne!(table, other);
         }
-        assert_eq!(of_table(0, []), 0);
+        assert_eq!(of(0, &[]), 0);
     }
 }

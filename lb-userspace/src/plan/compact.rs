@@ -9,7 +9,7 @@ use lb_common::layout::Pool;
 use crate::model::ServicePortKey;
 
 use super::allocate::Region;
-use super::key::{BackendKey, Scope};
+use super::key::Scope;
 use super::pool_table::{Fit, PoolTable};
 use super::state::Planner;
 use super::step::{Plan, Step};
@@ -49,12 +49,8 @@ impl Planner {
     fn move_table(&mut self, key: &ServicePortKey, scope: Scope, to: Region, plan: &mut Plan) {
         let Some(held) = self.held.get_mut(key) else { return };
         let protocol = key.protocol.number();
-        let members = scope.members(&held.service_port).iter();
-        let entries = members.filter_map(|member| {
-            let key = BackendKey::of(member, protocol);
-            Some((key.identity(), self.backends.index_of(&key)?))
-        });
-        let table = Table::maglev(to.size, entries.collect());
+        let members = scope.members(&held.service_port);
+        let table = Table::maglev(to.size, self.backends.weighted(members, protocol));
         plan.prepare.push(Step::WriteTable { offset: to.offset, table });
         plan.publish_pools.push(Step::SwapPool {
             index: scope.pool_index(held.index),

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 use lb_common::layout::{EarlierOwners, Member, PoolSlot, ServicePortName, TunnelTarget};
+use lb_common::maglev::Weight;
 
 use super::key::Scope;
 
@@ -14,6 +15,8 @@ use super::key::Scope;
 pub enum Detail {
     /// A member of a pool with session affinity.
     Member(Member),
+    /// The weight of a pool's backend, if it is not the default. No program reads it.
+    Weight { member: Member, weight: Weight },
     /// Clients that may connect to a restricted service port, given by its index.
     SourceRange { service_port: u32, range: IpNet },
     /// A backend on this node to which tunnels lead.
@@ -27,18 +30,28 @@ pub enum Detail {
 }
 
 impl Detail {
-    /// Whether `details` has an entry with the same key: each target has only one entry.
+    /// Whether `details` has an entry with the same key: each target and weight has only one.
     pub(super) fn is_replaced_in(&self, details: &BTreeSet<Self>) -> bool {
-        let &Self::Target { target, .. } = self else { return details.contains(self) };
-        let first = Self::Target { target, backend: 0 };
-        let last = Self::Target { target, backend: u32::MAX };
+        let (first, last) = match *self {
+            Self::Target { target, .. } => {
+                let with = |backend| Self::Target { target, backend };
+                (with(0), with(u32::MAX))
+            }
+            Self::Weight { member, .. } => {
+                let with = |weight| Self::Weight { member, weight };
+                (with(Weight::MIN), with(Weight::MAX))
+            }
+            _ => return details.contains(self),
+        };
         details.range(first..=last).next().is_some()
     }
 
     /// The index of its service port; 0 if it has none.
     pub fn service_port(&self) -> u32 {
         match self {
-            Self::Member(member) => Scope::service_port_of(member.pool),
+            Self::Member(member) | Self::Weight { member, .. } => {
+                Scope::service_port_of(member.pool)
+            }
             Self::SourceRange { service_port, .. } | Self::Name { service_port, .. } => {
                 *service_port
             }
@@ -71,7 +84,7 @@ impl DetailCounts {
             Detail::Target { .. } => &mut self.targets,
             Detail::Peer(_) => &mut self.peers,
             // There are as many names as service ports; histories are counted by the planner.
-            Detail::Name { .. } | Detail::Earlier { .. } => return None,
+            Detail::Name { .. } | Detail::Earlier { .. } | Detail::Weight { .. } => return None,
         })
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use lb_common::layout::{Member, TunnelTarget};
+use lb_common::maglev::DEFAULT_WEIGHT;
 
 use super::detail::Detail;
 use super::key::{BackendKey, Scope};
@@ -18,13 +19,18 @@ impl Planner {
         wanted: &ServicePort,
     ) -> BTreeSet<Detail> {
         let mut details = BTreeSet::new();
-        if wanted.affinity.is_some() {
-            for scope in Scope::BOTH {
-                let pool = scope.pool_index(index);
-                let keys = scope.members(wanted).iter();
-                let keys = keys.map(|m| BackendKey::new(m.address, m.port, protocol));
-                let backends = keys.filter_map(|key| self.backends.index_of(&key));
-                details.extend(backends.map(|backend| Detail::Member(Member { pool, backend })));
+        for scope in Scope::BOTH {
+            let pool = scope.pool_index(index);
+            for backend in scope.members(wanted) {
+                let weight = Some(backend.weight).filter(|weight| *weight != DEFAULT_WEIGHT);
+                if wanted.affinity.is_none() && weight.is_none() {
+                    continue;
+                }
+                let key = BackendKey::of(backend, protocol);
+                let Some(backend) = self.backends.index_of(&key) else { continue };
+                let member = Member { pool, backend };
+                details.extend(weight.map(|weight| Detail::Weight { member, weight }));
+                details.extend(wanted.affinity.map(|_| Detail::Member(member)));
             }
         }
         details.extend(self.targets(index, protocol, wanted));

@@ -73,11 +73,7 @@ impl Planner {
 
     /// The backends' indexes in the table of a service port's cluster pool.
     fn slots_of(&self, port: &ServicePort, size: u32, protocol: u8) -> Vec<u32> {
-        let entries = port.cluster.iter().filter_map(|member| {
-            let key = BackendKey::of(member, protocol);
-            Some((key.identity(), self.backends.index_of(&key)?))
-        });
-        Table::maglev(size, entries.collect()).slots()
+        Table::maglev(size, self.backends.weighted(&port.cluster, protocol)).slots()
     }
 
     /// Plans the difference between two histories of a service port's pool.

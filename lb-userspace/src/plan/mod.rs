@@ -57,7 +57,7 @@ pub use room::{MORE_ENDPOINTS, MORE_SERVICE_PORTS, Room};
 pub use state::Planner;
 pub use step::{Plan, Step};
 pub use sweep::{Datagrams, Sweep};
-pub use table::Table;
+pub use table::{Table, WeightedBackend};
 
 use frontends::frontend_value;
 use pool_table::{Fit, PoolTable};
@@ -299,7 +299,8 @@ fn checksum_of(key: &ServicePortKey, service_port: &ServicePort, table: &PoolTab
         return 0;
     }
     let protocol = key.protocol.number();
-    let identities =
-        service_port.cluster.iter().map(|member| BackendKey::of(member, protocol).identity());
-    checksum::of_port(key, checksum::of_table(table.region.size, identities))
+    let backends = service_port.cluster.iter();
+    let backends =
+        backends.map(|member| (BackendKey::of(member, protocol).identity(), member.weight));
+    checksum::of_port(key, checksum::of_table(table.region.size, backends))
 }

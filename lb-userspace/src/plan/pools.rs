@@ -19,7 +19,7 @@ use super::pool_table::{Fit, PoolTable};
 use super::room::MORE_ENDPOINTS;
 use super::state::{Planner, ProgrammedPort};
 use super::step::{Plan, Step};
-use super::table::Table;
+use super::table::{Table, WeightedBackend};
 
 /// The result for a pool.
 pub(super) enum Refilled {
@@ -82,7 +82,11 @@ impl Planner {
         for member in members {
             let key = BackendKey::of(member, protocol);
             match self.backends.acquire(key, member, &mut self.bits, plan) {
-                Some(backend) => entries.push((key.identity(), backend)),
+                Some(index) => entries.push(WeightedBackend {
+                    identity: key.identity(),
+                    weight: member.weight,
+                    index,
+                }),
                 None => {
                     let all = self.room.backends;
                     plan.lack(&key, format!("all {all} backends are in use; {MORE_ENDPOINTS}"));
@@ -132,7 +136,7 @@ impl Planner {
         scope: Scope,
         held: PoolTable,
         region: Region,
-        entries: Vec<(u64, u32)>,
+        entries: Vec<WeightedBackend>,
         plan: &mut Plan,
     ) -> Region {
         let table = Table::maglev(region.size, entries);
@@ -158,7 +162,7 @@ impl Planner {
         scope: Scope,
         held: PoolTable,
         size: u32,
-        entries: Vec<(u64, u32)>,
+        entries: Vec<WeightedBackend>,
         plan: &mut Plan,
     ) -> Region {
         let table = Table::maglev(size, entries);

@@ -1,6 +1,14 @@
 //! The Maglev table of a pool.
 
-use lb_common::maglev;
+use lb_common::maglev::{self, Weight};
+
+/// A backend as a table needs it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct WeightedBackend {
+    pub identity: u64,
+    pub weight: Weight,
+    pub index: u32,
+}
 
 /// The contents of a pool's region. A Maglev table is built only when it is written: the tables of
 /// a hundred thousand pools take half a gigabyte.
@@ -11,8 +19,8 @@ pub struct Table(Content);
 enum Content {
     Maglev {
         size: u32,
-        /// Identity and index of each backend; sorted.
-        backends: Box<[(u64, u32)]>,
+        /// Sorted.
+        backends: Box<[WeightedBackend]>,
         /// How many slots are written: `size`, or more, which repeat the table.
         region: u32,
     },
@@ -20,8 +28,8 @@ enum Content {
 }
 
 impl Table {
-    /// The table of these backends (identity, index); empty if there are none.
-    pub fn maglev(size: u32, mut backends: Vec<(u64, u32)>) -> Self {
+    /// The table of these backends; empty if there are none.
+    pub fn maglev(size: u32, mut backends: Vec<WeightedBackend>) -> Self {
         backends.sort_unstable();
         let size = if backends.is_empty() { 0 } else { size };
         Self(Content::Maglev { size, backends: backends.into(), region: size })
@@ -55,10 +63,11 @@ impl Table {
             Content::Maglev { size, backends, region } => (*size, backends, *region),
             Content::Slots(slots) => return slots.clone(),
         };
-        let identities: Vec<u64> = backends.iter().map(|&(identity, _)| identity).collect();
-        let mut slots = maglev::table(&identities, size);
+        let weighted: Vec<(u64, Weight)> =
+            backends.iter().map(|backend| (backend.identity, backend.weight)).collect();
+        let mut slots = maglev::weighted_table(&weighted, size);
         for slot in &mut slots {
-            *slot = backends[*slot as usize].1;
+            *slot = backends[*slot as usize].index;
         }
         for slot in size..region.max(size) {
             slots.push(slots[(slot - size) as usize]);

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use lb_common::datapath::{Direction, RejectionKind, Route, Stage};
-use lb_common::layout::{Frontend, FrontendKind, NeighbourEvent, Pool, Ticks};
+use lb_common::layout::{Frontend, FrontendKind, Member, NeighbourEvent, Pool, Ticks};
 use serde::Serialize;
 
 use super::observation::{AnyBackend, Observation};
@@ -21,11 +21,13 @@ pub struct Step {
     pub text: String,
 }
 
-/// Looks up names.
+/// Looks up what the data plane does not know: names and weights.
 pub trait Names {
     /// The name of a service port: `namespace/name:port`.
     fn service_port(&self, index: u32) -> String;
     fn device(&self, index: u32) -> String;
+    /// The weight of a backend in a pool, if it is not the default.
+    fn weight(&self, member: Member) -> Option<u32>;
 }
 
 /// Describes a packet's path at one hook. Keeps the context of earlier observations.
@@ -380,8 +382,14 @@ impl<'a> Narrator<'a> {
         self.chosen = true;
         let number = self.pool.map_or(index, |(_, pool)| index.wrapping_sub(pool.offset));
         let of = self.pool.map_or(0, |(_, pool)| pool.size);
+        let weight = |backend| self.names.weight(Member { pool: self.pool?.0, backend });
         let text = match found {
-            Some(backend) => format!("slot {number} of {of}: backend {backend}"),
+            Some(backend) => match weight(backend) {
+                Some(weight) => {
+                    format!("slot {number} of {of}: backend {backend}, weight {weight}")
+                }
+                None => format!("slot {number} of {of}: backend {backend}"),
+            },
             None => format!("slot {number} of {of} is beyond the last one"),
         };
         self.add_step("maglev", text);

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use lb_common::layout::{Forwarding, FrontendKind};
+use lb_common::maglev::DEFAULT_WEIGHT;
 use lb_userspace::model::{
     AddressFamily, Backend, Frontend, Policy, Protocol, ServiceName, ServicePort, ServicePortKey,
 };
@@ -113,7 +114,7 @@ impl Service {
 fn members(backends: &[&str], local: bool) -> BTreeSet<Backend> {
     let member = |text: &&str| {
         let end: SocketAddr = text.parse().unwrap_or_else(|_| panic!("{text}"));
-        Backend { address: end.ip(), port: end.port(), local, node: None }
+        Backend { address: end.ip(), port: end.port(), local, node: None, weight: DEFAULT_WEIGHT }
     };
     backends.iter().map(member).collect()
 }

@@ -151,8 +151,8 @@ impl WriteTables for HostWorld {
             Detail::SourceRange { service_port, range } => {
                 tables.source_ranges.entry(*service_port).or_default().push(*range);
             }
-            // The data plane does not read names.
-            Detail::Name { .. } => {}
+            // The data plane does not read names and weights.
+            Detail::Name { .. } | Detail::Weight { .. } => {}
         }
         Ok(())
     }
@@ -168,7 +168,7 @@ impl WriteTables for HostWorld {
                 let ranges = tables.source_ranges.entry(*service_port).or_default();
                 ranges.retain(|found| found != range);
             }
-            Detail::Name { .. } => {}
+            Detail::Name { .. } | Detail::Weight { .. } => {}
         }
         Ok(())
     }

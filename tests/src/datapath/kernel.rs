@@ -276,6 +276,10 @@ impl Names for Numbers {
     fn device(&self, index: u32) -> String {
         index.to_string()
     }
+
+    fn weight(&self, _: layout::Member) -> Option<u32> {
+        None
+    }
 }
 
 /// Offsets in `struct xdp_md`: the packet's start and end, and the device.

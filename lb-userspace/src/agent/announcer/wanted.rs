@@ -156,6 +156,8 @@ impl Wanted {
 mod tests {
     use std::collections::BTreeSet;
 
+    use lb_common::maglev::DEFAULT_WEIGHT;
+
     use super::*;
     use crate::ipam::Range;
     use crate::model::Frontend;
@@ -167,6 +169,7 @@ mod tests {
             port: 80,
             local: true,
             node: None,
+            weight: DEFAULT_WEIGHT,
         };
         Arc::new(ServicePort {
             frontends: BTreeSet::from([

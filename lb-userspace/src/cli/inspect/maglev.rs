@@ -63,21 +63,35 @@ fn described(spread: &Spread) -> String {
     let port = if port.is_empty() { String::new() } else { format!(":{port}") };
     let mut text = format!("{namespace}/{service}{port} {protocol} {family}, {scope} pool\n");
     let count = spread.backends.len();
+    let is_weighted = spread.backends.windows(2).any(|two| two[0].weight != two[1].weight);
     let backends = if count == 1 { "backend" } else { "backends" };
     let _ = writeln!(
         text,
-        "{slots} slots, {count} {backends}: {} to {} each, {:.1} on average; at most {:.2}% from even",
-        evenness.min_slots, evenness.max_slots, evenness.mean_slots, evenness.deviation_percent,
+        "{slots} slots, {count} {backends}: {} to {} each, {:.1} on average; at most {:.2}% from {}",
+        evenness.min_slots,
+        evenness.max_slots,
+        evenness.mean_slots,
+        evenness.deviation_percent,
+        if is_weighted { "the weights" } else { "even" },
     );
     if !spread.as_computed {
         text += "The table in the kernel does not match these backends: is the agent running?\n";
     }
-    let headers =
-        ["BACKEND", "SLOTS", "SHARE", "DEVIATION", "MOVED IF IT LEFT", "OF OTHERS", "SLOTS AFTER"];
+    let headers = [
+        "BACKEND",
+        "WEIGHT",
+        "SLOTS",
+        "SHARE",
+        "DEVIATION",
+        "MOVED IF IT LEFT",
+        "OF OTHERS",
+        "SLOTS AFTER",
+    ];
     let mut rows = vec![headers.map(str::to_owned).to_vec()];
     rows.extend(spread.backends.iter().map(|share| {
         vec![
             share.address.clone(),
+            share.weight.to_string(),
             share.slots.to_string(),
             format!("{:.2}%", share.percent),
             format!("{:+.2}%", share.deviation_percent),

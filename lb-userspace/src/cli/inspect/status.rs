@@ -77,6 +77,7 @@ fn used(tables: &Tables) -> Result<BTreeMap<&'static str, u64>> {
         (map::FRONTENDS4, 0),
         (map::FRONTENDS6, 0),
         (map::MEMBERS, 0),
+        (map::WEIGHTS, 0),
         (map::SOURCE_RANGES4, 0),
         (map::SOURCE_RANGES6, 0),
         (map::PEERS, 0),
@@ -91,6 +92,7 @@ fn used(tables: &Tables) -> Result<BTreeMap<&'static str, u64>> {
     for detail in &snapshot.details {
         let map = match detail {
             Detail::Member(_) => map::MEMBERS,
+            Detail::Weight { .. } => map::WEIGHTS,
             Detail::SourceRange { range: IpNet::V4(_), .. } => map::SOURCE_RANGES4,
             Detail::SourceRange { range: IpNet::V6(_), .. } => map::SOURCE_RANGES6,
             Detail::Peer(_) => map::PEERS,

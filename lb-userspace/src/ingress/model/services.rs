@@ -9,7 +9,7 @@ use lb_http::{Endpoint, Upstream};
 use super::Backends;
 use crate::model::{
     AddressFamily, Backend, NodeContext, Pool, Problem, Protocol as Transport, ServiceName,
-    ServicePortKey, Slice, pool,
+    ServicePortKey, Slice, Weights, pool,
 };
 
 /// Why requests can't be forwarded to a port of a Service.
@@ -105,6 +105,7 @@ impl Port<'_> {
         &self,
         service: &ServiceName,
         slices: &[&Slice],
+        weights: &Weights<'_>,
         node: &NodeContext,
         problems: &mut Vec<Problem>,
     ) -> Backends {
@@ -118,7 +119,7 @@ impl Port<'_> {
                 protocol: Transport::Tcp,
                 family,
             };
-            pool(&key, slices, node, problems)
+            pool(&key, slices, weights, node, problems)
         });
         let first: Pool = pools.next().unwrap_or_default();
         let chosen = if first.serving.is_empty() {

@@ -7,7 +7,7 @@ use lb_http::{Upstream, UpstreamName};
 
 use super::objects::Objects;
 use super::{Backends, services};
-use crate::model::{ObjectRef, Problem, ServiceName, Slice};
+use crate::model::{ObjectRef, Problem, ServiceName, Slice, Weights};
 
 #[derive(Debug, Default)]
 pub struct Upstreams {
@@ -116,7 +116,8 @@ fn compute(name: &UpstreamName, objects: &Objects) -> (Backends, Vec<Problem>) {
             Ok(port) => {
                 let slices: Vec<&Slice> =
                     objects.slices.of(&service).unwrap_or_default().iter().collect();
-                port.backends(&service, &slices, &objects.node, &mut problems)
+                let weights = Weights::read(object, &mut problems);
+                port.backends(&service, &slices, &weights, &objects.node, &mut problems)
             }
             Err(_) => nothing(),
         },

@@ -11,6 +11,7 @@ use anyhow::anyhow;
 use ipnet::IpNet;
 use lb_common::family::Family;
 use lb_common::layout::{self, Bitmap, FrontendKind, Pool, map};
+use lb_common::maglev::DEFAULT_WEIGHT;
 use nix::errno::Errno;
 use proptest::prelude::*;
 
@@ -185,6 +186,7 @@ fn service_ports(state: &State) -> BTreeMap<ServicePortKey, ServicePort> {
         port: 8080,
         local: true,
         node: None,
+        weight: DEFAULT_WEIGHT,
     };
     let range = |n: &u8| IpNet::from(IpAddr::from([198, 51, 100, *n]));
     let ports = state.iter().filter(|(_, (frontend, ..))| taken.insert(*frontend));

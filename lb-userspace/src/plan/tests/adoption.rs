@@ -1,6 +1,7 @@
 //! An agent starts on in-memory tables that an earlier one left.
 
 use lb_common::layout::Forwarding;
+use lb_common::maglev::Weight;
 
 use super::*;
 
@@ -98,9 +99,15 @@ fn various() -> Change {
     });
     let mut elsewhere = service_port("10.96.0.3", &[]);
     // The node's address is of the other family, so this family's entries cannot contain it.
-    for (address, node) in [("10.244.1.1", "10.7.0.2"), ("10.244.1.2", "fd07::2")] {
-        let (address, node) = (address.parse().unwrap(), Some(node.parse().unwrap()));
-        elsewhere.cluster.insert(Backend { address, port: 8080, local: false, node });
+    for (address, node, weight) in [("10.244.1.1", "10.7.0.2", 100), ("10.244.1.2", "fd07::2", 50)]
+    {
+        elsewhere.cluster.insert(Backend {
+            address: address.parse().unwrap(),
+            port: 8080,
+            local: false,
+            node: Some(node.parse().unwrap()),
+            weight: Weight::new(weight).unwrap(),
+        });
     }
     let ports = [
         (key("web"), Some(web)),

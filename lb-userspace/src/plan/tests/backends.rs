@@ -112,6 +112,7 @@ fn a_backend_whose_node_moves_keeps_its_index() {
             port: 8080,
             local: false,
             node,
+            weight: DEFAULT_WEIGHT,
         });
         memory.carry_out(&planner.plan(change([(key("web"), Some(port))])));
         let (index, generation, standing) = memory.find("10.244.0.1").unwrap();

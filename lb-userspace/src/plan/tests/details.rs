@@ -102,6 +102,7 @@ fn tunnel_targets_are_the_local_backends_of_tunnelled_services() {
         port: 8080,
         local: false,
         node,
+        weight: DEFAULT_WEIGHT,
     });
     for (forwarding, targets) in
         [(Forwarding::Gue, 2), (Forwarding::Masquerade, 0), (Forwarding::Ipip, 2)]

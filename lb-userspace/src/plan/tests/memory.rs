@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use anyhow::Result;
 use lb_common::family::Family;
 use lb_common::layout::{self, Backend, Bitmap, Pool, ServicePortName, Text};
+use lb_common::maglev::Weight;
 
 use super::*;
 
@@ -72,6 +73,7 @@ impl Memory {
             Detail::Earlier { slot, .. } => {
                 Detail::Earlier { slot, owners: layout::EarlierOwners::default() }
             }
+            Detail::Weight { member, .. } => Detail::Weight { member, weight: Weight::MIN },
             Detail::Name { service_port, .. } => {
                 let nameless = ServicePortName {
                     namespace: Text::new(""),
@@ -324,6 +326,7 @@ fn share_a_slot(one: &Detail, other: &Detail) -> bool {
     match (one, other) {
         (Detail::Target { target: one, .. }, Detail::Target { target: other, .. }) => one == other,
         (Detail::Earlier { slot: one, .. }, Detail::Earlier { slot: other, .. }) => one == other,
+        (Detail::Weight { member: one, .. }, Detail::Weight { member: other, .. }) => one == other,
         (Detail::Name { service_port: one, .. }, Detail::Name { service_port: other, .. }) => {
             one == other
         }

@@ -7,12 +7,14 @@ mod history;
 mod memory;
 mod random;
 mod room;
+mod weights;
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use lb_common::layout::FrontendKind;
+use lb_common::maglev::DEFAULT_WEIGHT;
 
 use super::*;
 use crate::model::{AddressFamily, Backend, Protocol, ServiceName};
@@ -34,6 +36,7 @@ fn service_port(frontend: &str, backends: &[&str]) -> ServicePort {
         port: 8080,
         local: true,
         node: None,
+        weight: DEFAULT_WEIGHT,
     };
     ServicePort {
         frontends: BTreeSet::from([crate::model::Frontend {
@@ -65,6 +68,7 @@ fn services(
             port: 8080,
             local: n.is_multiple_of(100),
             node: None,
+            weight: DEFAULT_WEIGHT,
         };
         let frontend = crate::model::Frontend {
             address: Ipv4Addr::from(0x0a40_0000 + number).into(),

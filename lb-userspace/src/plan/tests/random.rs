@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use lb_common::layout::{Bitmap, Forwarding};
+use lb_common::maglev::Weight;
 use proptest::prelude::*;
 
 use super::*;
@@ -20,17 +21,20 @@ type State = BTreeMap<u8, (u8, BTreeSet<u8>, BTreeSet<u8>, BTreeSet<u8>)>;
 /// The service ports of a state. No two have the same frontend, as the model guarantees.
 fn service_ports(state: &State) -> BTreeMap<ServicePortKey, ServicePort> {
     let mut taken = BTreeSet::new();
-    let backend = |n: &u8| Backend {
-        address: Ipv4Addr::new(10, 244, 0, *n).into(),
+    let weights = [100, 50, 100, 300].map(|weight| Weight::new(weight).unwrap());
+    let backend = |frontend: u8, n: u8| Backend {
+        address: Ipv4Addr::new(10, 244, 0, n).into(),
         port: 80,
         local: n.is_multiple_of(2),
         node: None,
+        weight: weights[usize::from(frontend + n) % weights.len()],
     };
     state
         .iter()
         .filter(|(_, (frontend, ..))| taken.insert(*frontend))
         .map(|(name, (frontend, cluster, local, others))| {
             let mut port = service_port(&format!("10.96.0.{frontend}"), &[]);
+            let backend = |n: &u8| backend(*frontend, *n);
             port.cluster = cluster.iter().map(backend).collect();
             port.local = local.iter().map(backend).collect();
             let pools = &port.cluster | &port.local;

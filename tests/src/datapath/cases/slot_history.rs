@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use lb_common::layout::{FlowState, Forwarding, Reason};
+use lb_common::maglev::DEFAULT_WEIGHT;
 use lb_userspace::model::Backend;
 
 use super::Ends;
@@ -21,7 +22,7 @@ fn owned_by(at: &Ends, owner: usize, all: &[(usize, bool)]) -> Service {
     let backend = |&(number, local): &(usize, bool)| {
         let end: SocketAddr = backends[number].parse().expect("an end of a case");
         let node = (!local).then(|| at.elsewhere.parse().expect("an address of a case"));
-        Backend { address: end.ip(), port: end.port(), local, node }
+        Backend { address: end.ip(), port: end.port(), local, node, weight: DEFAULT_WEIGHT }
     };
     let mut service = at.web(0).forwarding(Forwarding::Gue);
     for one in all {
