@@ -45,7 +45,7 @@ pub struct Options {
     #[arg(long, value_name = "ADDRESS", default_value = "192.0.2.1")]
     client: IpAddr,
 
-    /// Explain what these manifests mean, instead of asking a running proxy; may be repeated
+    /// File or directory of manifests to explain, instead of asking a running proxy; may be repeated
     #[arg(long, value_name = "PATH", value_delimiter = ',')]
     manifests: Vec<PathBuf>,
 

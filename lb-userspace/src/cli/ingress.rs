@@ -26,10 +26,11 @@ Examples:
   Serve those of ingress-nginx, too, and leave their status to it:
     millrace ingress --accept-nginx-classes --no-status
 
-  Serve the Ingresses, Services, EndpointSlices and Secrets in a directory of manifests, without a cluster:
+  Serve the Ingresses in a directory, with their Services, EndpointSlices and Secrets:
     millrace ingress --manifests site/ --status-address 192.0.2.1
 
-  Replace a running proxy without losing a connection: start the new one beside it, with the same settings.
+  Replace a running proxy without losing a connection: start the new one beside it, with the
+  same settings.
 
   Ask why a request goes where it goes:
     millrace explain https://shop.example.org/cart";

@@ -93,7 +93,8 @@ enum Command {
     /// Assign addresses to Services of type LoadBalancer; needs no privileges
     ///
     /// Reads Services and AddressPools (also MetalLB's IPAddressPools and L2Advertisements) from a cluster, and writes
-    /// the status of Services. Of several, the holder of a Lease works. `millrace standalone` does the same itself.
+    /// the status of Services. Of several controllers only the holder of a Lease is active. `millrace standalone` needs
+    /// no controller: it assigns addresses itself.
     #[command(after_help = controller::EXAMPLES)]
     Controller,
     /// Explain why a request for an Ingress goes where it goes, without sending it

@@ -50,7 +50,7 @@ Examples:
     millrace standalone backup /root/millrace.backup
     millrace standalone restore /root/millrace.backup
 
-  Let another user look at the objects, and no longer:
+  Let another user read the objects, and later revoke that:
     millrace standalone kubeconfig --role viewer --name alice > alice.kubeconfig
     millrace standalone kubeconfig --revoke alice";
 

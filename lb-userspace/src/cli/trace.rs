@@ -37,11 +37,11 @@ pub struct Options {
     #[arg(value_enum, ignore_case = true, required_unless_present = "pcap")]
     protocol: Option<Protocol>,
 
-    /// Source ADDRESS:PORT; IPv6 as [ADDRESS]:PORT. ADDRESS of the sender for arp and ndp
+    /// Source ADDRESS:PORT; IPv6 as [ADDRESS]:PORT. For arp and ndp, the ADDRESS of the sender
     #[arg(value_name = "SOURCE", required_unless_present = "pcap")]
     source: Option<End>,
 
-    /// Destination ADDRESS:PORT; IPv6 as [ADDRESS]:PORT. ADDRESS that is asked for with arp and ndp
+    /// Destination ADDRESS:PORT; IPv6 as [ADDRESS]:PORT. For arp and ndp, the ADDRESS that is asked for
     #[arg(value_name = "DESTINATION", required_unless_present = "pcap")]
     destination: Option<End>,
 

@@ -126,8 +126,8 @@ pub struct AgentSettings {
     /// Addresses that accept NodePort connections: a CIDR, an address, or primary; may be repeated [default:
     /// the addresses of the interfaces given by --device]
     ///
-    /// A CIDR selects the addresses of this node that are in it. An address is used even if no
-    /// interface has it. primary selects the node's main address of each family. Health check node
+    /// A CIDR selects the addresses of this node that are in it. A single address is used even if
+    /// no interface has it. primary selects the node's main address of each family. Health check node
     /// ports are served on the same addresses.
     #[arg(long, value_name = "CIDR", value_delimiter = ',')]
     pub nodeport_addresses: Vec<NodePortAddresses>,
@@ -163,11 +163,11 @@ pub struct AgentSettings {
     /// The first line is the key: at least 32 random characters, for example from `openssl rand -hex 32`. A second
     /// line is another key that is also accepted, for key rotation. With a key, all tunnels use UDP (gue), and
     /// tunnel packets without it are not accepted as packets of another node. The file is read again every 10
-    /// seconds. One that is set must exist when the agent starts; the default one may appear later.
+    /// seconds. A file that is named here must exist when the agent starts; the default file may be created later.
     #[arg(long, value_name = "FILE")]
     pub tunnel_key_file: Option<PathBuf>,
 
-    /// XDP mode
+    /// How programs are attached to XDP
     #[arg(long, value_name = "MODE", value_enum, default_value_t)]
     pub xdp_mode: XdpMode,
 
@@ -246,11 +246,11 @@ pub struct AgentSettings {
     #[arg(value_parser = clap::value_parser!(u32).range(1..=Timeouts::LONGEST as i64))]
     pub udp_stream_timeout: u32,
 
-    /// How long the earlier backends of a hash are remembered, in seconds; 0: not at all
+    /// How long the earlier backends of each slot of a Maglev table are remembered, in seconds; 0: not at all
     ///
-    /// If a router moves a connection of a Service that uses tunnels to another node after its backends have changed,
-    /// the connection is still found for this long. Needs tunnel-key-file. Set it to the usual duration of
-    /// connections.
+    /// A router may move a connection to another node after the backends of its Service have changed. If the Service
+    /// uses tunnels, that node still finds the connection's backend for this long. Needs tunnel-key-file. Set it to the
+    /// usual duration of connections.
     #[arg(long, value_name = "SECONDS", default_value_t = 86_400)]
     #[arg(value_parser = clap::value_parser!(u32).range(0..=Timeouts::LONGEST as i64))]
     pub slot_history: u32,
@@ -275,7 +275,7 @@ pub struct StandaloneSettings {
 
     /// Listen address of the Kubernetes API
     ///
-    /// Clients need a certificate of its own CA; the kubeconfig contains one.
+    /// Clients need a certificate that the API's own CA has issued; the kubeconfig contains one.
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:6443")]
     pub api_bind_address: SocketAddr,
 

@@ -35,7 +35,7 @@ pub struct IngressSettings {
     #[arg(value_parser = address)]
     pub ingress_metrics_bind_address: Address,
 
-    /// Maximum number of Ingresses that have metrics of their own; those of further ones are summed up
+    /// Maximum number of Ingresses that have metrics of their own; those of all others are summed up
     #[arg(long, value_name = "NUMBER", default_value_t = 10_000)]
     pub ingress_metrics_max_objects: usize,
 
@@ -63,21 +63,22 @@ pub struct IngressSettings {
 
     /// Serve only the Ingresses of one namespace [default: of all namespaces]
     ///
-    /// Services, EndpointSlices and Secrets of others are not watched either, so that a Role is enough for these.
+    /// Services, EndpointSlices and Secrets of other namespaces are not watched either, so a Role is enough to read
+    /// them.
     #[arg(long, value_name = "NAMESPACE")]
     pub watch_namespace: Option<String>,
 
     /// Let several namespaces have rules for one host
     ///
-    /// By default a host belongs to the namespace of its oldest Ingress, and rules of others for it are refused: else
-    /// whoever may create Ingresses could take a part of the requests of any host.
+    /// By default a host belongs to the namespace of its oldest Ingress, and rules of other
+    /// namespaces for it are refused. Otherwise everyone who may create Ingresses could take requests of any host.
     #[arg(long, value_name = "true|false", action = ArgAction::Set, default_value = "false")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub share_hosts: bool,
 
     /// Serve Services of type ExternalName
     ///
-    /// By default they are refused: they let whoever may create them reach what the proxy can.
+    /// By default they are refused: everyone who may create them could reach every host that the proxy can reach.
     #[arg(long, value_name = "true|false", action = ArgAction::Set, default_value = "false")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub external_names: bool,
@@ -102,7 +103,7 @@ pub struct IngressSettings {
 
     /// Maximum size of a request's body, unless an annotation overrides it: bytes, with k, m or g, or `off`
     ///
-    /// Calls of gRPC to endpoints that speak HTTP/2 have no limit without an annotation: a call may be a stream without end.
+    /// Calls of gRPC to endpoints that speak HTTP/2 have no limit without an annotation: a call may be an endless stream.
     #[arg(long, value_name = "SIZE", default_value = "1m", value_parser = size)]
     pub max_body_size: Size,
 
@@ -116,7 +117,7 @@ pub struct IngressSettings {
 
     /// Load balancers whose connections begin with the PROXY protocol, version 1 or 2: a CIDR; may be repeated
     ///
-    /// Connections of these without it are closed. Of others it is not accepted.
+    /// Connections of these load balancers without it are closed. From other addresses it is not accepted.
     #[arg(long, value_name = "CIDR", value_delimiter = ',')]
     pub proxy_protocol_from: Vec<IpNet>,
 
@@ -170,8 +171,8 @@ pub struct IngressSettings {
 
     /// Maximum number of requests of one client at the same time: an IPv4 address, or an IPv6 /64
     ///
-    /// Others get 429. Behind a trusted proxy, the clients that it names count; otherwise the other end of the
-    /// connection, so raise it if a load balancer hides the addresses of clients.
+    /// Further requests get status 429. Behind a trusted proxy, the client is the one that the proxy names; otherwise it
+    /// is the other end of the connection. Raise the limit if a load balancer hides the addresses of clients.
     #[arg(long, value_name = "NUMBER", default_value_t = 2_000)]
     pub max_requests_per_source: usize,
 
@@ -187,8 +188,8 @@ pub struct IngressSettings {
 
     /// Unix socket for `millrace explain` and for upgrades: a path, or @name for an abstract one
     ///
-    /// Only root and the proxy's own user are served. A new process takes over the listening sockets of the one that
-    /// runs here.
+    /// Only root and the proxy's own user are served. A new process takes over the listening sockets of the process
+    /// that already uses this socket.
     #[arg(long, value_name = "SOCKET", default_value = "@millrace-ingress")]
     #[arg(value_parser = control_socket)]
     pub control_socket: String,

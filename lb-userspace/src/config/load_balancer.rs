@@ -15,8 +15,8 @@ use crate::model::ServiceName;
 pub struct LoadBalancerSettings {
     /// Addresses for Services of type LoadBalancer: a CIDR, a range or an address; may be repeated
     ///
-    /// They are a pool of their own beside AddressPools, and are announced by all nodes. Set them to the same value
-    /// for the agents and the controller. Example: 192.0.2.0/28,198.51.100.10-198.51.100.20,2001:db8::/120
+    /// They form a pool in addition to the AddressPools, and all nodes announce them. The agents and the controller need
+    /// the same value. Example: 192.0.2.0/28,198.51.100.10-198.51.100.20,2001:db8::/120
     #[arg(long, value_name = "RANGE", value_delimiter = ',', value_parser = Range::parse)]
     pub load_balancer_addresses: Vec<Range>,
 
@@ -29,7 +29,7 @@ pub struct LoadBalancerSettings {
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub load_balancer_class_required: bool,
 
-    /// Namespace of MetalLB's IPAddressPools and L2Advertisements; those of others are ignored
+    /// Namespace of MetalLB's IPAddressPools and L2Advertisements; those in other namespaces are ignored
     #[arg(long, value_name = "NAMESPACE", default_value = METALLB_NAMESPACE)]
     pub metallb_namespace: String,
 }
@@ -37,7 +37,7 @@ pub struct LoadBalancerSettings {
 /// How the agent announces addresses. The same on all nodes.
 #[derive(Clone, Debug, Args)]
 pub struct AnnouncementSettings {
-    /// Interval of the heartbeats by which nodes agree on who announces an address, in milliseconds
+    /// Interval of the heartbeats by which nodes agree which of them announces an address, in milliseconds
     ///
     /// They are sent on interfaces with addresses to announce, as UDP to port 10245 of the groups ff02::1 and
     /// 224.0.0.1. With tunnel-key-file they are authenticated. The same value on all nodes.
@@ -45,12 +45,12 @@ pub struct AnnouncementSettings {
     #[arg(value_parser = clap::value_parser!(u32).range(20..=10_000))]
     pub heartbeat_interval: u32,
 
-    /// Number of missed heartbeats after which a node is taken for failed, unless its kernel still answers
+    /// Number of missed heartbeats after which a node counts as failed, unless its kernel still answers
     #[arg(long, value_name = "NUMBER", default_value = "3")]
     #[arg(value_parser = clap::value_parser!(u32).range(2..=100))]
     pub heartbeat_misses: u32,
 
-    /// How long the kernel answers for announced addresses after the agent has ended, in seconds
+    /// How long the kernel answers for announced addresses after the agent has exited, in seconds
     ///
     /// A restart or upgrade of the agent within this time moves no address.
     #[arg(long, value_name = "SECONDS", default_value = "30")]
@@ -81,7 +81,7 @@ pub struct ControllerSettings {
     /// Secret that the controller writes a tunnel key into, if it has none
     ///
     /// The Secret must exist; its field `key` is what the agents read as tunnel-key-file. The holder of the Lease
-    /// looks at it once. A key that is there stays.
+    /// reads it once, and keeps an existing key.
     #[arg(long, value_name = "NAMESPACE/NAME", value_parser = namespaced_name)]
     pub tunnel_key_secret: Option<ServiceName>,
 

@@ -22,7 +22,8 @@ Examples:
   How full the flow table is (reads no flow records):
     millrace flows --count
 
-A flow stays in the table until a new flow replaces it. IDLE, shown by -o wide, is the time since its last packet.";
+A flow stays in the table until a new flow replaces it. IDLE, shown by -o wide, is the time
+since its last packet.";
 
 #[derive(Debug, Args)]
 pub struct Flows {

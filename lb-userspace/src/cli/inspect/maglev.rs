@@ -17,8 +17,9 @@ Examples:
   The least even table of all Services:
     millrace maglev -o json | jq 'max_by(.evenness.deviationPercent)'
 
-Established connections stay with their backends. MOVED is the share of new connections that would go to another
-backend. The table size depends on the number of backends: where it would change (SLOTS AFTER), nearly all slots move.";
+Established connections stay with their backends. MOVED is the share of new connections that
+would go to another backend. The table size depends on the number of backends: where it would
+change (SLOTS AFTER), nearly all slots move.";
 
 #[derive(Debug, Args)]
 pub struct Maglev {

@@ -28,8 +28,8 @@ Examples:
     millrace status >/dev/null || echo \"node is unhealthy\"
   millrace status -o json | jq -r '.problems[] | .severity + \": \" + .message'
 
-Except for the agent's own report, everything is read from the kernel. Run this command in the agent's network
-namespace: the agent's socket and interfaces are there.";
+Except for the agent's own report, everything is read from the kernel. Run this command
+in the agent's network namespace: the agent's socket and interfaces are there.";
 
 /// Width of the bars, in characters.
 const BAR: usize = 20;
