@@ -18,7 +18,7 @@ tests::every_case!(run);
 #[test]
 fn a_long_packet_does_not_use_a_shared_next_hop() {
     for at in [&V4, &V6] {
-        cases::next_hop::a_long_packet_does_not_use_a_shared_next_hop(
+        cases::shared_hops::a_long_packet_does_not_use_a_shared_next_hop(
             &mut Conversation::on_host(),
             at,
         );

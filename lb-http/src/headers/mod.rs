@@ -4,6 +4,7 @@ mod client;
 mod forwarded;
 mod hop_by_hop;
 mod names;
+mod values;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 

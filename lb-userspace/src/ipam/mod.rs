@@ -16,6 +16,7 @@ mod advertisement;
 mod announcement;
 mod decide;
 mod ledger;
+mod namespaces;
 mod outcome;
 mod pool;
 mod pools;
@@ -23,6 +24,7 @@ mod range;
 mod request;
 mod runs;
 mod selector;
+mod services;
 mod sharing;
 mod waiting;
 
@@ -37,9 +39,9 @@ use crate::model::{AddressFamily, Kind, Object, ObjectRef, ServiceName};
 
 use decide::Decision;
 use ledger::{Ledger, Turn};
+use namespaces::Namespaces;
 use pools::Index;
-use range::number;
-use request::{Held, Request};
+use request::Request;
 use waiting::{Cause, Waiting};
 
 pub use advertisement::Advertised;
@@ -52,8 +54,6 @@ pub use selector::{Labels, Selector, any_selects};
 
 /// The class of Services that are for Millrace only.
 pub const CLASS: &str = "millrace.io/load-balancer";
-/// Every namespace has it; of namespaces whose objects are not known it is the only one.
-const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
 
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -107,28 +107,6 @@ struct Entry {
     outcome: Option<Outcome>,
 }
 
-#[derive(Debug, Default)]
-struct Namespaces(BTreeMap<String, Labels>);
-
-impl Namespaces {
-    /// Creates an entry for a namespace, if there is none.
-    fn note(&mut self, name: &str) {
-        if !self.0.contains_key(name) {
-            self.set(name, Labels::new());
-        }
-    }
-
-    fn set(&mut self, name: &str, mut labels: Labels) {
-        labels.insert(NAMESPACE_NAME.to_owned(), name.to_owned());
-        self.0.insert(name.to_owned(), labels);
-    }
-
-    fn labels(&self, name: &str) -> &Labels {
-        static NONE: Labels = Labels::new();
-        self.0.get(name).unwrap_or(&NONE)
-    }
-}
-
 /// How many addresses of a pool are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Usage<'a> {
@@ -176,142 +154,6 @@ impl Ipam {
                 self.services.range(first..).take_while(|(service, _)| service.namespace == name);
             self.due.extend(within.map(|(_, entry)| entry.turn.clone()));
         }
-    }
-
-    fn apply_service(&mut self, service: &Service) {
-        let name = ServiceName::of(&service.metadata);
-        let Some(request) = Request::of(service) else {
-            self.forget(&name);
-            return;
-        };
-        self.namespaces.note(&name.namespace);
-        let created = service.metadata.creation_timestamp.as_ref();
-        let turn: Turn = (created.map(|time| time.0.to_string().into()), name.clone());
-        let held = Held::of(service);
-        let class = service.spec.as_ref().and_then(|spec| spec.load_balancer_class.clone());
-        let is_marked = is_marked(service);
-        if self.services.get(&name).is_some_and(|known| known.turn != turn) {
-            // Another one of the same name.
-            self.forget(&name);
-        }
-        match self.services.get_mut(&name) {
-            None => {
-                self.note_key(&turn, None, request.sharing_key.as_ref());
-                let entry = Entry {
-                    turn: turn.clone(),
-                    request: Arc::new(request),
-                    class,
-                    is_marked,
-                    has_others: held.has_others,
-                    addresses: Vec::new(),
-                    is_own: false,
-                    outcome: None,
-                };
-                self.services.insert(name.clone(), entry);
-                self.set_addresses(&name, held.addresses);
-                self.wake_peers(&turn);
-            }
-            Some(entry) => {
-                let is_same = *entry.request == request && entry.class == class;
-                entry.class = class;
-                entry.is_marked |= is_marked;
-                entry.has_others = held.has_others;
-                let before = std::mem::replace(&mut entry.request, Arc::new(request.clone()));
-                let is_own = entry.is_own;
-                if !is_same {
-                    let key = request.sharing_key.as_ref();
-                    self.note_key(&turn, before.sharing_key.as_ref(), key);
-                    self.wake_peers(&turn);
-                }
-                if !is_own {
-                    self.set_addresses(&name, held.addresses);
-                }
-                if is_same && is_own {
-                    return;
-                }
-            }
-        }
-        self.due.insert(turn);
-    }
-
-    fn forget(&mut self, name: &ServiceName) {
-        if !self.services.contains_key(name) {
-            return;
-        }
-        self.set_addresses(name, Vec::new());
-        let Some(entry) = self.services.remove(name) else { return };
-        self.note_key(&entry.turn, entry.request.sharing_key.as_ref(), None);
-        self.waiting.remove(&entry.turn);
-        self.due.remove(&entry.turn);
-        self.count_outcome(entry.outcome.as_ref(), None);
-        if entry.outcome.is_some() {
-            self.changed.insert(name.clone());
-        }
-    }
-
-    fn note_key(&mut self, turn: &Turn, before: Option<&String>, now: Option<&String>) {
-        if before == now {
-            return;
-        }
-        if let Some(before) = before
-            && let Some(turns) = self.keys.get_mut(before)
-        {
-            turns.remove(turn);
-            if turns.is_empty() {
-                self.keys.remove(before);
-            }
-        }
-        if let Some(now) = now {
-            self.keys.entry(now.clone()).or_default().insert(turn.clone());
-        }
-    }
-
-    /// Evaluates those again whose standing may depend on this one: Services that have one of its addresses, and those
-    /// that wait and share its key.
-    fn wake_peers(&mut self, turn: &Turn) {
-        let Some(entry) = self.services.get(&turn.1) else { return };
-        let (addresses, key) = (entry.addresses.clone(), entry.request.sharing_key.clone());
-        addresses.into_iter().for_each(|address| self.wake_users(address, turn));
-        self.wake_key(key.as_ref());
-    }
-
-    /// Evaluates those again that have an address, wait for it, or could share it.
-    fn wake_users(&mut self, address: IpAddr, but: &Turn) {
-        self.due.extend(self.waiting.for_cause(Cause::Taken(address)).cloned());
-        let users: Vec<Turn> =
-            self.ledger.users(address).filter(|user| *user != but).cloned().collect();
-        for user in users {
-            let key = self.request_of(&user.1).and_then(|request| request.sharing_key.clone());
-            self.wake_key(key.as_ref());
-            self.due.insert(user);
-        }
-    }
-
-    fn wake_key(&mut self, key: Option<&String>) {
-        let peers = key.and_then(|key| self.keys.get(key)).into_iter().flatten();
-        self.due.extend(peers.filter(|peer| self.waiting.contains(peer)).cloned());
-    }
-
-    /// Notes the addresses of a Service, and offers those that it had to others.
-    fn set_addresses(&mut self, name: &ServiceName, addresses: Vec<IpAddr>) {
-        let Some(entry) = self.services.get_mut(name) else { return };
-        if entry.addresses == addresses {
-            return;
-        }
-        let turn = entry.turn.clone();
-        let before = std::mem::replace(&mut entry.addresses, addresses.clone());
-        for &address in before.iter().filter(|address| !addresses.contains(address)) {
-            if self.ledger.remove(&self.pools, address, &turn)
-                && let Some(index) = self.pools.index_of(number(address))
-            {
-                self.offers.insert((index, AddressFamily::of(&address)), None);
-            }
-            self.wake_users(address, &turn);
-        }
-        for &address in addresses.iter().filter(|address| !before.contains(address)) {
-            self.ledger.insert(&self.pools, address, &turn);
-        }
-        self.wake_peers(&turn);
     }
 
     /// Evaluates everything that may have changed. Returns the Services with another outcome than before.

@@ -9,8 +9,9 @@ use lb_userspace::source::cluster::Events;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::server::{Dialect, Request, Server};
-use super::{Reported, client, node, notice, watches};
+use super::events::notice;
+use super::server::{Dialect, Request, SLICES, Server};
+use super::{Reported, client, node, watches};
 
 const MANIFEST: &str = include_str!("../../../deploy/kustomize/base/role.yaml");
 
@@ -60,7 +61,7 @@ async fn the_deployed_role_is_what_the_agent_needs() {
         let server = Server::start().await;
         server.speak(dialect);
         server.put(super::NODES, node("node-a"));
-        let _told = Reported::synced(&server).await;
+        let _reported = Reported::synced(&server).await;
         let events = Events::new(client(&server), "node-a");
         events.post(notice(Kind::Service, Reason::NotServed));
         server.events(1, 0).await;
@@ -69,7 +70,7 @@ async fn the_deployed_role_is_what_the_agent_needs() {
         let of_metallb = super::pools::ALL_OF_METALLB.map(super::pools::of_metallb);
         let all = [
             super::SERVICES,
-            super::SLICES,
+            SLICES,
             super::NODES,
             super::pools::POOLS,
             super::pools::PEERS,

@@ -20,6 +20,7 @@ pub mod receivers;
 pub mod replies;
 pub mod sctp;
 pub mod selection;
+pub mod shared_hops;
 pub mod slot_history;
 pub mod source_ranges;
 pub mod translation;
@@ -27,6 +28,7 @@ pub mod tunnel_keys;
 mod tunnels;
 pub mod tunnels_in;
 pub mod tunnels_out;
+pub mod undeliverable;
 
 pub use ends::{Ends, V4, V6};
 
@@ -257,8 +259,6 @@ macro_rules! every_case {
                 later_fragments_are_waited_for_half_a_minute,
             ]
             next_hop: [
-                new_flows_share_the_next_hop_to_their_backend,
-                a_packet_too_large_for_a_shared_next_hop_is_rejected,
                 interfaces_at_the_same_position_of_the_cache_are_not_confused,
                 a_request_leaves_to_the_next_hop_and_its_answer_to_the_client,
                 packets_may_leave_through_the_interface_on_which_they_arrived,
@@ -268,9 +268,6 @@ macro_rules! every_case {
                 packets_that_xdp_cannot_transmit_are_left_to_tc,
                 tags_leave_by_their_own_device_only,
                 options_and_headers_leave_as_they_came,
-                without_a_route_packets_are_dropped,
-                packets_too_large_for_an_interface_are_rejected,
-                packets_with_an_expired_hop_limit_are_rejected,
                 a_flow_follows_a_changed_route,
                 a_flow_follows_a_changed_neighbour,
                 clients_with_the_same_port_are_distinguished,
@@ -282,11 +279,20 @@ macro_rules! every_case {
                 errors_are_forwarded_to_the_sender_of_the_quoted_packet,
                 a_pods_packets_go_up_the_stack_as_its_own,
                 a_pod_reaches_itself_under_an_address_of_the_node,
+                connections_with_snat_are_not_evicted_by_a_flood,
+            ]
+            shared_hops: [
+                new_flows_share_the_next_hop_to_their_backend,
+                a_packet_too_large_for_a_shared_next_hop_is_rejected,
+            ]
+            undeliverable: [
+                without_a_route_packets_are_dropped,
+                packets_too_large_for_an_interface_are_rejected,
+                packets_with_an_expired_hop_limit_are_rejected,
                 a_device_without_an_address_has_no_snat_address,
                 packets_for_an_unknown_interface_are_left_to_the_stack,
                 a_route_may_be_narrower_than_its_device,
                 packets_that_allow_no_error_are_dropped,
-                connections_with_snat_are_not_evicted_by_a_flood,
                 large_frames_fit_if_their_segments_fit,
             ]
             neighbours: [

@@ -1,29 +1,26 @@
-//! Packets that the data plane transmits: egress interface, next hop, and packets that cannot be
-//! transmitted. All packets arrive through the first interface.
+//! Packets that the data plane transmits: egress interface and next hop. All packets arrive through the first
+//! interface.
 
 use lb_common::header::Sctp;
-use lb_common::host::Exit;
 use lb_common::layout::{DeviceCacheEntry, FlowState, Reason};
 
 use super::Ends;
 use crate::datapath::Conversation;
 use crate::datapath::surroundings::{
-    ASIDE, INSIDE, OUTSIDE, UNKNOWN, device, mac, neighbour, unknown_neighbour,
+    ASIDE, INSIDE, OUTSIDE, device, mac, neighbour, unknown_neighbour,
 };
-use crate::packet::{
-    CLIENT_MAC, Mac, NODE_MAC, Packet, packet_too_big, port_unreachable, tcp, time_exceeded,
-};
+use crate::packet::{CLIENT_MAC, Mac, NODE_MAC, Packet, packet_too_big, tcp};
 
 /// The address of the next hop to the backends.
-const ROUTER_MAC: Mac = Mac([0x02, 0, 0, 0, 0, 0xee]);
+pub const ROUTER_MAC: Mac = Mac([0x02, 0, 0, 0, 0, 0xee]);
 
-fn address(end: &str) -> String {
+pub fn address(end: &str) -> String {
     let end: std::net::SocketAddr = end.parse().expect("an end of a case");
     end.ip().to_string()
 }
 
 /// A Service whose only backend is on another node, to which there is no route yet.
-fn service_elsewhere(c: &mut Conversation, at: &Ends) -> String {
+pub fn service_elsewhere(c: &mut Conversation, at: &Ends) -> String {
     let devices = [OUTSIDE, INSIDE, ASIDE];
     devices.iter().for_each(|&index| c.device(index, |_| {}));
     let addresses = devices.map(|index| own_address(at, index));
@@ -35,7 +32,7 @@ fn service_elsewhere(c: &mut Conversation, at: &Ends) -> String {
 }
 
 /// The same with a route through an interface.
-fn service_behind(c: &mut Conversation, at: &Ends, device: u32) -> String {
+pub fn service_behind(c: &mut Conversation, at: &Ends, device: u32) -> String {
     let backend = service_elsewhere(c, at);
     c.exit(&address(&backend), neighbour(device, ROUTER_MAC));
     backend
@@ -50,12 +47,12 @@ fn own_address(at: &Ends, index: u32) -> String {
 }
 
 /// The packet when it is transmitted through an interface to a neighbour.
-fn forwarded(packet: &Packet, device: u32, neighbour: Mac) -> Packet {
+pub fn forwarded(packet: &Packet, device: u32, neighbour: Mac) -> Packet {
     packet.macs(mac(device), neighbour).ttl(63)
 }
 
 /// Opens a connection through an interface; returns the SNAT address and port.
-fn open(c: &mut Conversation, request: &Packet, backend: &str, device: u32) -> String {
+pub fn open(c: &mut Conversation, request: &Packet, backend: &str, device: u32) -> String {
     let there = forwarded(&request.syn(), device, ROUTER_MAC).to(backend);
     let snat = c.forward(&request.syn()).leaves_with_snat_by(device, &there);
     let answer = request.reversed().syn_ack();
@@ -66,7 +63,7 @@ fn open(c: &mut Conversation, request: &Packet, backend: &str, device: u32) -> S
     snat
 }
 
-fn request(at: &Ends) -> Packet {
+pub fn request(at: &Ends) -> Packet {
     at.to_web(40000).ttl(64)
 }
 
@@ -171,69 +168,6 @@ pub fn options_and_headers_leave_as_they_came(c: &mut Conversation, at: &Ends) {
     open(c, &request, &backend, INSIDE);
 }
 
-pub fn without_a_route_packets_are_dropped(c: &mut Conversation, at: &Ends) {
-    let backend = service_elsewhere(c, at);
-    c.forward(&request(at).syn()).is_dropped_for(Reason::NoRoute);
-    assert!(c.flows().is_empty());
-    c.exit(&address(&backend), neighbour(INSIDE, ROUTER_MAC));
-    let snat = open(c, &request(at), &backend, INSIDE);
-    c.no_exit(&address(&backend));
-    let more = request(at).psh_ack().payload(b"more");
-    c.forward(&more).is_dropped_for(Reason::NoRoute);
-    c.stack(&more).is_dropped_for(Reason::NoRoute);
-    // The connection continues once there is a route again.
-    c.exit(&address(&backend), neighbour(ASIDE, ROUTER_MAC));
-    let there = forwarded(&more, ASIDE, ROUTER_MAC).to(backend.as_str());
-    c.forward(&more).leaves_by(ASIDE, &there.from(snat.as_str()));
-}
-
-/// The error that the data plane sends: from the frontend, quoting the ports.
-fn sent_by_balancer(error: &Packet) -> Packet {
-    error.quoting_only(8).macs(NODE_MAC, CLIENT_MAC).ttl(64).id(0)
-}
-
-/// A frame with an IP packet of this length.
-fn of_length(packet: &Packet, length: usize) -> Packet {
-    let headers = packet.payload(&[]).ip_bytes().len();
-    packet.payload(&vec![0x5a; length - headers])
-}
-
-/// Packets that may be fragmented are rejected, too: the data plane does not fragment, so the sender
-/// must.
-pub fn packets_too_large_for_an_interface_are_rejected(c: &mut Conversation, at: &Ends) {
-    let backend = service_behind(c, at, INSIDE);
-    c.device(INSIDE, |device| device.mtu = 1400);
-    let snat = open(c, &request(at), &backend, INSIDE);
-    let data = request(at).psh_ack();
-    let fits = of_length(&data, 1400);
-    let there = forwarded(&fits, INSIDE, ROUTER_MAC).to(backend.as_str());
-    c.forward(&fits).leaves_by(INSIDE, &there.from(snat.as_str()));
-    let mut too_long = vec![of_length(&data, 1401), of_length(&data, 1500)];
-    if !at.is_v6() {
-        too_long.push(of_length(&data, 1500).dont_fragment(false));
-    }
-    for too_long in &too_long {
-        let error = sent_by_balancer(&packet_too_big(at.cluster_address(), too_long, 1400));
-        c.forward(too_long).is_answered_by(&error, Reason::TooBig);
-        c.stack(too_long).is_answered_by(&error, Reason::TooBig);
-        c.forward(&too_long.vlan(100)).is_answered_by(&error.vlan(100), Reason::TooBig);
-    }
-}
-
-pub fn packets_with_an_expired_hop_limit_are_rejected(c: &mut Conversation, at: &Ends) {
-    let backend = service_behind(c, at, INSIDE);
-    let snat = open(c, &request(at), &backend, INSIDE);
-    let last = request(at).ack().ttl(2);
-    let there = last.macs(mac(INSIDE), ROUTER_MAC).ttl(1);
-    c.forward(&last).leaves_by(INSIDE, &there.to(backend.as_str()).from(snat.as_str()));
-    for ttl in [1, 0] {
-        let over = request(at).psh_ack().payload(b"far away").ttl(ttl);
-        let error = sent_by_balancer(&time_exceeded(at.cluster_address(), &over));
-        c.forward(&over).is_answered_by(&error, Reason::HopLimit);
-        c.stack(&over).is_answered_by(&error, Reason::HopLimit);
-    }
-}
-
 pub fn a_flow_follows_a_changed_route(c: &mut Conversation, at: &Ends) {
     let backend = service_behind(c, at, INSIDE);
     let snat = open(c, &request(at), &backend, INSIDE);
@@ -304,7 +238,7 @@ pub fn flows_of_two_frontends_share_a_backend_elsewhere(c: &mut Conversation, at
 }
 
 /// A UDP Service whose only backend is reached through an interface.
-fn dns_behind(c: &mut Conversation, at: &Ends, device: u32) -> String {
+pub fn dns_behind(c: &mut Conversation, at: &Ends, device: u32) -> String {
     let backend = service_behind(c, at, device);
     c.set(&at.dns(0).remote_backends(&[&backend]));
     backend
@@ -402,57 +336,6 @@ pub fn a_pod_reaches_itself_under_an_address_of_the_node(c: &mut Conversation, a
     c.from_pod(&answer.from(pod.as_str()).to(snat.as_str())).leaves_by(INSIDE, &back);
 }
 
-pub fn a_device_without_an_address_has_no_snat_address(c: &mut Conversation, at: &Ends) {
-    let backend = service_behind(c, at, INSIDE);
-    c.device(INSIDE, |device| (device.v4, device.v6) = (None, None));
-    let syn = request(at).syn();
-    c.forward(&syn).is_dropped_for(Reason::NoSnatPort);
-    c.stack(&syn).is_dropped_for(Reason::NoSnatPort);
-    assert!(c.flows().is_empty());
-    c.device(INSIDE, |_| {});
-    open(c, &request(at), &backend, INSIDE);
-}
-
-/// The kernel may know an interface before the agent does: then the stack transmits the packet.
-pub fn packets_for_an_unknown_interface_are_left_to_the_stack(c: &mut Conversation, at: &Ends) {
-    let backend = service_behind(c, at, INSIDE);
-    let snat = open(c, &request(at), &backend, INSIDE);
-    c.exit(&address(&backend), neighbour(UNKNOWN, ROUTER_MAC));
-    let ack = request(at).ack();
-    c.forward(&ack).is_deferred_for(&[]);
-    let there = ack.to(backend.as_str()).from(snat.as_str()).ttl(63);
-    c.stack(&ack).leaves_by(UNKNOWN, &there);
-}
-
-pub fn a_route_may_be_narrower_than_its_device(c: &mut Conversation, at: &Ends) {
-    let backend = dns_behind(c, at, INSIDE);
-    c.exit(&address(&backend), Exit { mtu: 1300, ..neighbour(INSIDE, ROUTER_MAC) });
-    let question = at.to_dns(40000).ttl(64);
-    let too_long = of_length(&question, 1301);
-    let error = sent_by_balancer(&packet_too_big(at.cluster_address(), &too_long, 1300));
-    c.forward(&too_long).is_answered_by(&error, Reason::TooBig);
-    let fits = of_length(&question, 1300);
-    let there = forwarded(&fits, INSIDE, ROUTER_MAC).to(backend.as_str());
-    let _ = c.forward(&fits).leaves_with_snat_by(INSIDE, &there);
-}
-
-/// There must be no ICMP error about ICMP errors and later fragments that exceed the MTU.
-pub fn packets_that_allow_no_error_are_dropped(c: &mut Conversation, at: &Ends) {
-    let backend = dns_behind(c, at, INSIDE);
-    let question = at.to_dns(40000).ttl(64).id(7).payload(&[7; 3000]);
-    let [first, second] = [question.fragment(..1400), question.fragment(1400..2800)];
-    let there = forwarded(&first, INSIDE, ROUTER_MAC).to(backend.as_str());
-    let _ = c.forward(&first).leaves_with_snat_by(INSIDE, &there);
-    c.device(INSIDE, |device| device.mtu = 500);
-    let answer = at.to_dns(40000).reversed().payload(&[7; 600]);
-    let error = port_unreachable(at.elsewhere, &answer).quoting_only(600).ttl(64);
-    for sent in [&second, &error] {
-        c.forward(sent).is_dropped_for(Reason::TooBig);
-        c.stack(sent).is_dropped_for(Reason::TooBig);
-    }
-    c.forward(&error.ttl(1)).is_dropped_for(Reason::HopLimit);
-}
-
 /// The reply index is a separate table: evictions from it must not break connections.
 pub fn connections_with_snat_are_not_evicted_by_a_flood(c: &mut Conversation, at: &Ends) {
     let backend = service_behind(c, at, INSIDE);
@@ -471,24 +354,6 @@ pub fn connections_with_snat_are_not_evicted_by_a_flood(c: &mut Conversation, at
     }
 }
 
-/// Received segments may be merged (GRO) and segmented again (GSO): each segment must fit.
-pub fn large_frames_fit_if_their_segments_fit(c: &mut Conversation, at: &Ends) {
-    let backend = service_behind(c, at, INSIDE);
-    let snat = open(c, &request(at), &backend, INSIDE);
-    let data = request(at).psh_ack().payload(&[0x5a; 2800]);
-    let there = forwarded(&data, INSIDE, ROUTER_MAC).to(backend.as_str());
-    c.stack_segments(&data, 1400).leaves_by(INSIDE, &there.from(snat.as_str()));
-    let error = sent_by_balancer(&packet_too_big(at.cluster_address(), &data, 1500));
-    c.stack_segments(&data, 1480).is_answered_by(&error, Reason::TooBig);
-    c.stack(&data).is_answered_by(&error, Reason::TooBig);
-
-    // The first packet of a flow must ask the kernel for the route.
-    let question = at.to_dns(40000).ttl(64).payload(&[7; 2800]);
-    c.set(&at.dns(0).remote_backends(&[&backend]));
-    let there = forwarded(&question, INSIDE, ROUTER_MAC).to(backend.as_str());
-    let _ = c.stack_segments(&question, 1400).leaves_with_snat_by(INSIDE, &there);
-}
-
 /// One is in the cache, and the other in the hash table only.
 pub fn interfaces_at_the_same_position_of_the_cache_are_not_confused(
     c: &mut Conversation,
@@ -501,51 +366,4 @@ pub fn interfaces_at_the_same_position_of_the_cache_are_not_confused(
     // The entry in the hash table changes, too.
     c.device(INSIDE, |device| device.redirect = false);
     c.forward(&request(at).ack()).is_deferred_for(&[]);
-}
-
-/// Whether the routing tables were asked does not show: sharing changes no result.
-pub fn new_flows_share_the_next_hop_to_their_backend(c: &mut Conversation, at: &Ends) {
-    c.share_hops(true);
-    let backend = service_behind(c, at, INSIDE);
-    let request = |port| at.to_web(port).ttl(64);
-    for port in 40000..40003 {
-        open(c, &request(port), &backend, INSIDE);
-    }
-    // It is invalid after changes of the network.
-    c.exit(&address(&backend), neighbour(ASIDE, ROUTER_MAC));
-    open(c, &request(40003), &backend, ASIDE);
-    open(c, &request(40004), &backend, ASIDE);
-    c.share_hops(false);
-    c.exit(&address(&backend), neighbour(INSIDE, ROUTER_MAC));
-    open(c, &request(40005), &backend, INSIDE);
-}
-
-pub fn a_packet_too_large_for_a_shared_next_hop_is_rejected(c: &mut Conversation, at: &Ends) {
-    c.share_hops(true);
-    let backend = dns_behind(c, at, INSIDE);
-    let question = |port| at.to_dns(port).ttl(64);
-    let there = forwarded(&question(40000), INSIDE, ROUTER_MAC).to(backend.as_str());
-    c.forward(&question(40000)).leaves_with_snat_by(INSIDE, &there);
-    let large = of_length(&question(40001), 1501);
-    let error = sent_by_balancer(&packet_too_big(at.cluster_address(), &large, 1500));
-    c.forward(&large).is_answered_by(&error, Reason::TooBig);
-}
-
-/// A route may have a smaller MTU than its interface, which only a lookup knows. On the host only: the
-/// route changes without a new epoch, so that it shows which packets are looked up.
-pub fn a_long_packet_does_not_use_a_shared_next_hop(c: &mut Conversation, at: &Ends) {
-    c.share_hops(true);
-    let backend = dns_behind(c, at, INSIDE);
-    let question = |port| at.to_dns(port).ttl(64);
-    let expect = |c: &mut Conversation, sent: &Packet, device| {
-        let there = forwarded(sent, device, ROUTER_MAC).to(backend.as_str());
-        let _ = c.forward(sent).leaves_with_snat_by(device, &there);
-    };
-    expect(c, &question(40000), INSIDE);
-    let epoch = c.host_tables().epoch.get();
-    c.exit(&address(&backend), neighbour(ASIDE, ROUTER_MAC));
-    c.host_tables().epoch.set(epoch);
-    let longest = if at.is_v6() { 1280 } else { 576 };
-    expect(c, &of_length(&question(40001), longest), INSIDE);
-    expect(c, &of_length(&question(40002), longest + 1), ASIDE);
 }

@@ -1,0 +1,261 @@
+//! From nothing to an attached agent.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use anyhow::{Result, bail};
+use lb_common::layout::TunnelKey;
+use tokio::sync::{mpsc, watch};
+
+use super::announcer::{self, Announcer};
+use super::devices::Devices;
+use super::tunnel_keys::TunnelKeyFile;
+use super::{Agent, LoadBalancer, Options, Origin, Outlets, counters};
+use crate::announce::Keys;
+use crate::bgp::{self, Speaker};
+use crate::controller::{self, Assigning};
+use crate::ipam::Pools;
+use crate::kernel::{
+    self, Announcements, BfdSessions, DataPlane, Links, Memory, Pins, ReservedPorts, Sizes,
+    SnatPorts, Tables, TunnelKeys, TunnelProbes, WantedSizes, WithSockets, cgroup_root,
+    existing_sizes,
+};
+use crate::memory;
+use crate::network::{self, NetworkWatch};
+use crate::notices::{Log, Notices};
+use crate::plan::Planner;
+use crate::serve::{self, AnnouncementMetrics, BfdMetrics, BgpMetrics, Health, Metrics, Reporter};
+use crate::settings::BpfLogLevel;
+use crate::snat_ports::{PortSet, Remaining};
+use crate::source::cluster::Events;
+use crate::source::{Cluster, Event, Manifests, Source};
+use crate::store::Affected;
+
+/// A source, checked as far as possible without waiting for it, and the receiver of notices about
+/// its objects.
+pub struct OpenedSource {
+    run: Box<dyn FnOnce(mpsc::UnboundedSender<Event>) + Send>,
+    notices: Arc<dyn Notices>,
+}
+
+pub async fn open(
+    options: &Options,
+    metrics: &Metrics,
+    has_tunnel_key: watch::Receiver<bool>,
+) -> Result<OpenedSource> {
+    match &options.origin {
+        Origin::Manifests(paths) => {
+            let LoadBalancer { ranges, settings, state_directory, .. } = &options.load_balancer;
+            let assigned = controller::Metrics::default();
+            metrics.add(assigned.clone());
+            let source = Manifests::open(paths.clone())?;
+            let source =
+                Assigning::new(source, settings.clone(), ranges, state_directory, assigned);
+            Ok(OpenedSource {
+                run: Box::new(|events| run_source(source, events)),
+                notices: Arc::new(Log::default()),
+            })
+        }
+        Origin::Cluster(access) => {
+            let connection = access.open(metrics.requests()).await?;
+            tracing::info!(api_server = connection.description, "watching the cluster");
+            let notices = Events::new(connection.client.clone(), &options.node_name);
+            let source = Cluster::of(connection, &options.node_name)
+                .with_forwarding(options.forwarding)
+                .with_tunnel_key(has_tunnel_key)
+                .with_metallb_namespace(&options.load_balancer.metallb_namespace);
+            let run = Box::new(|events| run_source(source, events));
+            Ok(OpenedSource { run, notices: Arc::new(notices) })
+        }
+    }
+}
+
+/// Runs in a task until the process ends.
+fn run_source<S: Source + Send + 'static>(source: S, events: mpsc::UnboundedSender<Event>) {
+    tokio::spawn(async move {
+        if let Err(error) = source.run(events).await {
+            tracing::error!(error = format!("{error:#}"), "source of objects failed");
+        }
+    });
+}
+
+/// What runs once everything is programmed and attached.
+pub struct Started<'a> {
+    pub agent: Agent<WithSockets<Tables>>,
+    pub events: mpsc::UnboundedReceiver<Event>,
+    pub devices: Devices<'a>,
+    pub announcer: Announcer,
+    pub speaker: Speaker,
+}
+
+/// Loads the programs, waits for all objects of the source, programs them, and only then attaches.
+pub async fn start<'a>(
+    pins: &'a Pins,
+    source: OpenedSource,
+    options: &Options,
+    network: &NetworkWatch,
+    metrics: Arc<Metrics>,
+    (key_file, key_found): (TunnelKeyFile, watch::Sender<bool>),
+) -> Result<Started<'a>> {
+    let has_tunnel_key = key_file.has_key();
+    // It sends objects while the kernel verifies the programs.
+    let (sender, mut events) = mpsc::unbounded_channel();
+    (source.run)(sender);
+    let sizes = choose_sizes(options.sizes, pins)?;
+    let mut data_plane = DataPlane::load_with(pins, options.parameters(sizes))?;
+    if options.bpf_log_level != BpfLogLevel::Off {
+        data_plane.follow_messages()?;
+    }
+    let tables = data_plane.tables()?;
+    let planner = if data_plane.adopted() {
+        tables.fill_cache()?;
+        Planner::adopting(tables.snapshot()?, sizes.room())
+    } else {
+        Planner::with_room(sizes.room())
+    };
+    let planner = planner.keeping_history(options.slot_history);
+    // An agent that ended before it had attached left tables that no program reads.
+    let serves = data_plane.adopted() && pins.has_programs()?;
+    let health = Arc::new(Health::new(serves));
+    metrics.set_config(options.described(has_tunnel_key));
+    metrics.set_max_objects(options.metrics_max_objects);
+    metrics.set_capacities(sizes.capacities());
+    let pin_path = options.pin_path.clone();
+    metrics.read_traffic_from(move || counters::open(&pin_path));
+    serve::start(&options.addresses, &health, &metrics, &source.notices);
+    let snat_ports = {
+        let (metrics, reserved) = (Arc::clone(&metrics), ReservedPorts::open(pins)?);
+        let publish = Box::new(move |ports: &PortSet, remaining: &Remaining| {
+            reserved.write(ports);
+            metrics.set_snat_ports(remaining.ports);
+        });
+        SnatPorts::follow(options.snat_ports, publish)?
+    };
+    let tunnel_probes = {
+        let metrics = Arc::clone(&metrics);
+        let publish = move |found, silent| metrics.set_tunnel_nodes(found, silent);
+        TunnelProbes::follow(pins, Box::new(publish))?
+    };
+    let tunnel_keys = TunnelKeys::open(pins)?;
+    let announcement_keys = watch::Sender::new(Keys::default());
+    let keys = announcement_keys.subscribe();
+    key_file.follow(move |secrets| {
+        tunnel_keys.write(secrets.digests);
+        tunnel_probes.set_key(secrets.digests[TunnelKey::Current as usize]);
+        announcement_keys.send_replace(Keys::derive(&secrets.lines));
+        let has_key = secrets.has_key();
+        key_found.send_if_modified(|found| std::mem::replace(found, has_key) != has_key);
+    });
+    let outlets =
+        Outlets::new(Arc::clone(&source.notices), Arc::clone(&health), Arc::clone(&metrics))
+            .with_snat_ports(snat_ports);
+    let condition = Arc::clone(&outlets.condition);
+    let announcements = Announcements::open(pins, &mut data_plane)?;
+    let transmitter = announcements.transmitter();
+    // Before all objects are known, which may take long: what an earlier agent announced continues.
+    let announcer = Announcer::start(announcer::Start {
+        node_name: options.node_name.clone(),
+        timing: options.announcements,
+        kernel: announcements,
+        links: network.links(),
+        keys,
+        notices: source.notices,
+        condition: Arc::clone(&condition),
+        privileges: options.privileges,
+    })?;
+    let speaker = Speaker::start(bgp::Start {
+        restarted: serves,
+        privileges: options.privileges,
+        bfd: Some(BfdSessions::open(pins)?),
+        transmitter: Some(transmitter),
+        publish: {
+            let condition = Arc::clone(&condition);
+            Box::new(move |view| condition.set_bgp(view))
+        },
+    })?;
+    let outlets = outlets.with_announcer(announcer.publisher()).with_speaker(speaker.commands());
+    metrics.add(AnnouncementMetrics::of(&condition));
+    metrics.add(BgpMetrics::of(&condition));
+    metrics.add(BfdMetrics::of(&condition));
+    let reporter = Reporter {
+        node_name: options.node_name.clone(),
+        health: Arc::clone(&health),
+        condition: Arc::clone(&condition),
+        started: SystemTime::now(),
+    };
+    tokio::spawn(reporter.serve(serve::report_address(pins.path())?));
+    // Includes removed interfaces that an earlier agent wrote.
+    let mut devices: BTreeMap<u32, Option<network::Device>> =
+        tables.devices().into_iter().map(|index| (index, None)).collect();
+    devices.extend(network.devices().iter().map(|(&index, device)| (index, Some(device.clone()))));
+    let tables = WithSockets::new(tables, pins)?;
+    let mut agent = Agent::new(&options.node_name, planner, tables, outlets)
+        .with_forwarding(options.forwarding, has_tunnel_key)
+        .with_pools(Pools::new(&options.load_balancer.ranges));
+
+    loop {
+        match events.recv().await {
+            Some(Event::Synced) => break,
+            Some(event) => drop(agent.store_event(event)),
+            None => bail!("the source of objects ended before its first list was complete"),
+        }
+    }
+    agent.note_devices(devices);
+    agent.share_hops(network.shares_hops());
+    agent.program_changes(Affected::All, Some(network.node_addresses().clone()));
+
+    let links = attach_processes(pins, &mut data_plane, options.cgroup.as_deref())?;
+    let attachments = network.attachments();
+    let devices = Devices::start(pins, data_plane, options.modes, attachments, metrics, condition)?;
+    links.keep();
+    options.privileges.once_attached()?;
+    health.attached();
+    let (services, service_ports) = agent.programmed_counts();
+    memory::give_back();
+    tracing::info!(steps = agent.carried_out(), "maps programmed");
+    tracing::info!(service_ports, services, "ready");
+    Ok(Started { agent, events, devices, announcer, speaker })
+}
+
+/// Chooses the sizes of the maps, and reports them.
+fn choose_sizes(wanted: WantedSizes, pins: &Pins) -> Result<Sizes> {
+    let (memory, existing) = (Memory::read(), existing_sizes(pins));
+    let sizes = wanted.resolve(memory, existing);
+    tracing::info!(
+        service_ports = sizes.room().service_ports,
+        endpoints = sizes.room().backends,
+        flows = sizes.flows(),
+        bytes = kernel::memory(sizes)?,
+        node_memory_bytes = memory.total,
+        memory_limit_bytes = memory.limit,
+        kept = existing == Some(sizes),
+        "sizes of the maps"
+    );
+    Ok(sizes)
+}
+
+/// Attaches to the processes of this node, or of one of its control groups.
+fn attach_processes<'a>(
+    pins: &'a Pins,
+    data_plane: &mut DataPlane,
+    cgroup: Option<&Path>,
+) -> Result<Links<'a>> {
+    let mut links = Links::new(pins);
+    let root = if cgroup.is_none() { cgroup_root()? } else { None };
+    match cgroup.or(root.as_deref()) {
+        Some(cgroup) => {
+            links.attach_processes(data_plane, cgroup)?;
+            tracing::info!(cgroup = %cgroup.display(), "attached to cgroup");
+        }
+        None => {
+            links.detach_processes()?;
+            tracing::warn!(
+                fix = "mount -t cgroup2 none DIRECTORY, or set --cgroup",
+                "no cgroup2 file system mounted; processes of the node itself cannot reach services"
+            );
+        }
+    }
+    Ok(links)
+}
