@@ -11,6 +11,7 @@ mod eligibility;
 mod endpoints;
 mod fields;
 mod health_check;
+mod kind;
 mod node;
 mod object;
 mod pools;
@@ -31,8 +32,9 @@ use k8s_openapi::api::core::v1::Service;
 use health_check::ReadyHere;
 
 pub use conflicts::Claims;
+pub use kind::Kind;
 pub use node::Node;
-pub use object::{Kind, Object, ObjectRef};
+pub use object::{Object, ObjectRef};
 pub use pools::Pool;
 pub use service::trim;
 pub use slice::{AddressType, Slice};

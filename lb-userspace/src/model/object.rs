@@ -1,4 +1,4 @@
-//! The kinds of objects that the agent and the Ingress controller read, and references to them.
+//! The objects that the agent and the Ingress controller read, and references to them.
 
 use std::fmt::{self, Display};
 
@@ -10,6 +10,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use super::kind::Kind;
 use super::service::trim_unused;
 use super::strip::strip;
 use super::{Node, Slice};
@@ -17,171 +18,6 @@ use crate::kinds::{
     AddressPool, BFDProfile, BGPAdvertisement, BGPPeer, Community, IPAddressPool, L2Advertisement,
     MetallbBGPPeer,
 };
-
-/// The kinds of objects that are read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Kind {
-    Service,
-    EndpointSlice,
-    Endpoints,
-    Node,
-    Ingress,
-    IngressClass,
-    Secret,
-    Namespace,
-    AddressPool,
-    IpAddressPool,
-    L2Advertisement,
-    BgpPeer,
-    MetallbBgpPeer,
-    BgpAdvertisement,
-    Community,
-    BfdProfile,
-}
-
-impl Kind {
-    pub const ALL: [Self; 16] = [
-        Self::Service,
-        Self::EndpointSlice,
-        Self::Endpoints,
-        Self::Node,
-        Self::Ingress,
-        Self::IngressClass,
-        Self::Secret,
-        Self::Namespace,
-        Self::AddressPool,
-        Self::IpAddressPool,
-        Self::L2Advertisement,
-        Self::BgpPeer,
-        Self::MetallbBgpPeer,
-        Self::BgpAdvertisement,
-        Self::Community,
-        Self::BfdProfile,
-    ];
-    /// Those that the agent reads. From a cluster it does not read all of them.
-    pub const OF_AGENT: [Self; 14] = [
-        Self::Service,
-        Self::EndpointSlice,
-        Self::Endpoints,
-        Self::Node,
-        Self::Secret,
-        Self::Namespace,
-        Self::AddressPool,
-        Self::IpAddressPool,
-        Self::L2Advertisement,
-        Self::BgpPeer,
-        Self::MetallbBgpPeer,
-        Self::BgpAdvertisement,
-        Self::Community,
-        Self::BfdProfile,
-    ];
-    /// Those that the controller of addresses reads.
-    pub const OF_CONTROLLER: [Self; 5] = [
-        Self::Service,
-        Self::Namespace,
-        Self::AddressPool,
-        Self::IpAddressPool,
-        Self::L2Advertisement,
-    ];
-    /// Those that define pools of addresses.
-    pub const OF_POOLS: [Self; 3] = [Self::AddressPool, Self::IpAddressPool, Self::L2Advertisement];
-    /// Those that say which routers learn addresses by BGP, and how.
-    pub const OF_BGP: [Self; 5] = [
-        Self::BgpPeer,
-        Self::MetallbBgpPeer,
-        Self::BgpAdvertisement,
-        Self::Community,
-        Self::BfdProfile,
-    ];
-    /// Those that the Ingress controller reads.
-    pub const OF_INGRESS: [Self; 6] = [
-        Self::Service,
-        Self::EndpointSlice,
-        Self::Node,
-        Self::Ingress,
-        Self::IngressClass,
-        Self::Secret,
-    ];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Service => "Service",
-            Self::EndpointSlice => "EndpointSlice",
-            Self::Endpoints => "Endpoints",
-            Self::Node => "Node",
-            Self::Ingress => "Ingress",
-            Self::IngressClass => "IngressClass",
-            Self::Secret => "Secret",
-            Self::Namespace => "Namespace",
-            Self::AddressPool => "AddressPool",
-            Self::IpAddressPool => "IPAddressPool",
-            Self::L2Advertisement => "L2Advertisement",
-            Self::BgpPeer | Self::MetallbBgpPeer => "BGPPeer",
-            Self::BgpAdvertisement => "BGPAdvertisement",
-            Self::Community => "Community",
-            Self::BfdProfile => "BFDProfile",
-        }
-    }
-
-    pub fn api_version(self) -> &'static str {
-        match self {
-            Self::EndpointSlice => "discovery.k8s.io/v1",
-            Self::Ingress | Self::IngressClass => "networking.k8s.io/v1",
-            Self::AddressPool | Self::BgpPeer => "millrace.io/v1alpha1",
-            Self::IpAddressPool
-            | Self::L2Advertisement
-            | Self::BgpAdvertisement
-            | Self::Community
-            | Self::BfdProfile => "metallb.io/v1beta1",
-            Self::MetallbBgpPeer => "metallb.io/v1beta2",
-            Self::Service | Self::Endpoints | Self::Node | Self::Secret | Self::Namespace => "v1",
-        }
-    }
-
-    /// The API path of all objects of the kind, in all namespaces.
-    pub fn path(self) -> &'static str {
-        match self {
-            Self::Service => "/api/v1/services",
-            Self::EndpointSlice => "/apis/discovery.k8s.io/v1/endpointslices",
-            Self::Endpoints => "/api/v1/endpoints",
-            Self::Node => "/api/v1/nodes",
-            Self::Ingress => "/apis/networking.k8s.io/v1/ingresses",
-            Self::IngressClass => "/apis/networking.k8s.io/v1/ingressclasses",
-            Self::Secret => "/api/v1/secrets",
-            Self::Namespace => "/api/v1/namespaces",
-            Self::AddressPool => "/apis/millrace.io/v1alpha1/addresspools",
-            Self::IpAddressPool => "/apis/metallb.io/v1beta1/ipaddresspools",
-            Self::L2Advertisement => "/apis/metallb.io/v1beta1/l2advertisements",
-            Self::BgpPeer => "/apis/millrace.io/v1alpha1/bgppeers",
-            Self::MetallbBgpPeer => "/apis/metallb.io/v1beta2/bgppeers",
-            Self::BgpAdvertisement => "/apis/metallb.io/v1beta1/bgpadvertisements",
-            Self::Community => "/apis/metallb.io/v1beta1/communities",
-            Self::BfdProfile => "/apis/metallb.io/v1beta1/bfdprofiles",
-        }
-    }
-
-    pub fn is_namespaced(self) -> bool {
-        !matches!(
-            self,
-            Self::Node | Self::IngressClass | Self::Namespace | Self::AddressPool | Self::BgpPeer
-        )
-    }
-
-    /// Whether the kind is MetalLB's: only objects in its namespace count.
-    pub fn is_of_metallb(self) -> bool {
-        self.api_version().starts_with("metallb.io/")
-    }
-
-    /// Whether a cluster may lack the kind, because it is installed separately.
-    pub fn is_optional(self) -> bool {
-        Self::OF_POOLS.contains(&self) || Self::OF_BGP.contains(&self)
-    }
-
-    pub fn of(api_version: &str, kind: &str) -> Option<Self> {
-        let same = |known: &Self| known.name() == kind && known.api_version() == api_version;
-        Self::ALL.into_iter().find(same)
-    }
-}
 
 /// An object's kind and name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -23,7 +23,7 @@ pub struct Contents {
 
 /// Parses the text of a file, with objects for the agent.
 pub fn read(file: &str, text: &str) -> Result<Contents, Problem> {
-    read_kinds(file, text, &Kind::OF_AGENT)
+    read_kinds(file, text, Kind::OF_AGENT)
 }
 
 /// Parses the text of a file. Objects of other kinds are ignored.

@@ -39,7 +39,7 @@ struct Reported {
 
 impl Reported {
     fn start(directory: &Path, ranges: &[&str]) -> Self {
-        let manifests = Manifests::of_kinds(vec![directory.join("manifests")], &Kind::OF_AGENT);
+        let manifests = Manifests::of_kinds(vec![directory.join("manifests")], Kind::OF_AGENT);
         let ranges: Vec<Range> = ranges.iter().map(|text| Range::parse(text).unwrap()).collect();
         let source = Assigning::new(
             manifests.unwrap(),

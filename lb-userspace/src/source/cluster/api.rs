@@ -41,7 +41,7 @@ pub struct Api {
 
 impl Api {
     pub fn new(client: Client, kind: Kind) -> Self {
-        Self { client, kind, path: kind.path().to_owned(), labels: None, fields: None }
+        Self { client, kind, path: kind.path(), labels: None, fields: None }
     }
 
     /// Only objects in a namespace.

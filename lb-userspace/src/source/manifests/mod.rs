@@ -32,7 +32,7 @@ impl Manifests {
     /// Reads all paths. Fails if one can't be read or is not YAML or JSON: the person who starts
     /// the agent can fix it.
     pub fn open(paths: Vec<PathBuf>) -> Result<Self> {
-        Self::of_kinds(paths, &Kind::OF_AGENT)
+        Self::of_kinds(paths, Kind::OF_AGENT)
     }
 
     /// The same, of other kinds of objects than the agent's.
@@ -47,7 +47,7 @@ impl Manifests {
         let mut files = Files::default();
         files.read(&paths, kinds);
         match files.0.values().find_map(|file| file.trouble.as_ref()) {
-            Some(trouble) => bail!("--manifests {trouble}\nMend it or take it out"),
+            Some(trouble) => bail!("--manifests {trouble}\nFix the file or remove it"),
             None => Ok(Self { paths, kinds, files }),
         }
     }

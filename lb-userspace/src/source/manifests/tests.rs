@@ -41,7 +41,7 @@ impl Directory {
 
     /// A summary of what reading now would report.
     fn changes(&mut self) -> Vec<String> {
-        let now = self.files.read(&[self.path().to_owned()], &Kind::OF_AGENT);
+        let now = self.files.read(&[self.path().to_owned()], Kind::OF_AGENT);
         let reported = difference(&self.reported, &now);
         self.reported = now;
         let prefix = format!("{}/", self.path().display());
