@@ -135,7 +135,7 @@ async fn create_one(api: &Api, kind: &str, object: &Value) -> Result<()> {
 }
 
 fn to_error(failure: &Failure) -> anyhow::Error {
-    anyhow::anyhow!("the objects to begin with can't be stored: {failure}")
+    anyhow::anyhow!("the initial objects can't be stored: {failure}")
 }
 
 fn request(kind: &str, name: Option<&str>, object: &Value) -> Result<Request> {

@@ -66,7 +66,7 @@ impl Server {
         first::create(&api, &machine, &options.namespaces).await?;
 
         let listener = TcpListener::bind(options.bind).await.with_context(|| {
-            format!("{} can't be listened on; is there another server?", options.bind)
+            format!("can't listen on {}; does another server use it?", options.bind)
         })?;
         let address = reachable(listener.local_addr()?);
         let authority = Authority::open(&options.data_directory.join("pki"))?;

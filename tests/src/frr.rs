@@ -58,7 +58,7 @@ impl Frr {
         // Of daemons that ran before.
         let _ = fs::remove_dir_all(&directory);
         fs::create_dir_all(&directory)?;
-        // The daemons change to a user of their own, who makes their sockets.
+        // The daemons change to a user of their own, which creates their sockets.
         fs::set_permissions(topology.directory(), Permissions::from_mode(0o711))?;
         fs::set_permissions(&directory, Permissions::from_mode(0o777))?;
         let mut frr = Self { host: host.clone(), directory, processes: Vec::new(), is_urgent };

@@ -175,7 +175,7 @@ fn follow<R: Router + Sync>() -> Result<()> {
         let by_agent: Vec<u64> =
             agent.monitor.views().iter().map(|view| view.packets_sent).collect();
 
-        // Somebody with the router's address, who does not know the number of the session.
+        // A host with the router's address that does not know the number of the session.
         let (blind, refused) = (down(0).encode(), agent.monitor.refused());
         network.client.enter(|| {
             let socket = UdpSocket::bind((CLIENT, 0))?;

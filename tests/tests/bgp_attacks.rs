@@ -251,7 +251,7 @@ fn a_session_stands_whatever_others_send() -> Result<()> {
         }
     }
     ensure!(world.peer("near").established == 0, "{:#?}", world.peer("near"));
-    // And in a connection of somebody on the link.
+    // And in a connection of another host on the link.
     let before = world.discarded("TCPMinTTLDrop")?;
     let mut far = world.connect(NEAR, 255, None)?;
     wait_until("segments from far away are discarded", SOON, || {

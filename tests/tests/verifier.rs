@@ -13,10 +13,10 @@ const LIMIT: u32 = 250_000;
 #[test]
 fn programs_stay_far_below_the_verifiers_limit() -> Result<()> {
     let world = check(Sizes::for_flows(524_288))?;
-    let can = KernelVersion::current()? >= KernelVersion::new(6, 2, 0);
+    let is_allowed = KernelVersion::current()? >= KernelVersion::new(6, 2, 0);
     assert_eq!(
         world.data_plane.reads_buffers(),
-        can,
+        is_allowed,
         "reads the sk_buff where the kernel allows it"
     );
     Ok(())

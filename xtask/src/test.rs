@@ -181,7 +181,7 @@ pub fn test(options: &Options) -> Result<ExitCode> {
 /// as without [`.ci/run`], half as much again.
 const SPACE: u64 = 6;
 
-/// Builds fail in the middle of a run if the disk becomes full, so says it before.
+/// Warns before the first build: on a full disk builds fail in the middle of a run.
 fn warn_of_little_space() -> Result<()> {
     fs::create_dir_all(target())?;
     let free =

@@ -60,8 +60,8 @@ impl Authority {
             .and_then(|key| Issuer::from_ca_cert_pem(&certificate, key))
             .with_context(|| {
                 format!(
-                    "{} and {} are no certificate authority; remove both to have a new one made \
-                     (kubeconfigs made so far will be refused then)",
+                    "{} and {} are not a certificate authority; remove both, and a new one is created \
+                     (existing kubeconfigs will then be refused)",
                     directory.join(CERTIFICATE).display(),
                     directory.join(KEY).display()
                 )

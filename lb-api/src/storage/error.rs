@@ -36,7 +36,9 @@ impl fmt::Display for WriteError {
                 formatter,
                 "the store can't be written: {cause}; check the disk: writes resume when it works"
             ),
-            Self::Panicked => formatter.write_str("the operation failed by an internal fault"),
+            Self::Panicked => formatter.write_str(
+                "the operation failed because of a bug in the server; its log has the panic",
+            ),
             Self::Closed => formatter.write_str("the store has been closed"),
         }
     }

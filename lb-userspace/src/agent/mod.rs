@@ -197,7 +197,7 @@ pub async fn run(options: Options) -> Result<()> {
             event = network_events.recv() => match event {
                 Some(network::Event::Attachments(attachments)) => devices.follow(&attachments),
                 Some(event) => agent.take_in_network(event),
-                None => break Err(anyhow::anyhow!("this machine's network is followed no longer")),
+                None => break Err(anyhow::anyhow!("the watch of this machine's network has ended")),
             },
             Ok(()) = has_tunnel_key.changed() => {
                 let has_key = *has_tunnel_key.borrow_and_update();

@@ -49,7 +49,7 @@ impl IngressChild {
         let bind = |addresses: &[SocketAddr], setting: &str| {
             let bind = |address: &SocketAddr| {
                 TcpListener::bind(address)
-                    .with_context(|| format!("--{setting} {address}: can't be listened on"))
+                    .with_context(|| format!("--{setting} {address}: can't listen there"))
             };
             addresses.iter().map(bind).collect::<Result<Vec<_>>>()
         };

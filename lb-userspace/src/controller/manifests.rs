@@ -179,7 +179,7 @@ fn report(
     outcome: &Outcome,
     ipam: &Ipam,
 ) -> Option<Event> {
-    // Without pools nobody expects addresses.
+    // Without pools no Service expects an address.
     if outcome.reason == Reason::Assigned || ipam.pools().is_empty() {
         reported.remove(name);
         return None;

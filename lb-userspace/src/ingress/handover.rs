@@ -88,7 +88,7 @@ pub fn receive(stream: &UnixStream) -> Result<(Vec<TcpListener>, String)> {
     ensure!(header.text <= MOST_BYTES, "more than {MOST_BYTES} octets of text");
     let mut text = String::new();
     let read = Read::take(stream, header.text as u64).read_to_string(&mut text);
-    ensure!(read.context("no text received")? == header.text, "the text breaks off");
+    ensure!(read.context("no text received")? == header.text, "the text is cut off");
     Ok((sockets, text))
 }
 

@@ -175,7 +175,7 @@ pub async fn run(options: Options) -> Result<()> {
                 if serves {
                     break Ok(End::Replaced);
                 }
-                tracing::warn!("successor ended before it served; serving on");
+                tracing::warn!("successor exited before it served; continuing to serve");
             }
             () = ending.requested() => break Ok(End::Requested),
             () = ended(&mut parent) => break Ok(End::Requested),

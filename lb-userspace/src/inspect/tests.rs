@@ -345,7 +345,7 @@ fn a_table_is_what_its_backends_make_and_a_departure_moves_its_own_share_at_leas
         let moved = share.if_it_left.moved_percent;
         assert!(moved > share.percent - 0.01 && moved <= 100.0, "{share:?}");
     }
-    assert_eq!(local.backends[0].if_it_left.moved_percent, 100.0, "nobody is left");
+    assert_eq!(local.backends[0].if_it_left.moved_percent, 100.0, "no backend is left");
     assert_eq!(local.backends[0].if_it_left.slots, 0);
     assert!(spreads(&reading(), &"default/dns".parse().unwrap()).is_empty());
 }

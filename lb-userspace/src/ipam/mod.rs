@@ -84,7 +84,7 @@ pub struct Ipam {
     keys: BTreeMap<String, BTreeSet<Turn>>,
     /// Services to be evaluated.
     due: BTreeSet<Turn>,
-    /// Pools in which addresses were freed, and who was the last one that they were offered to.
+    /// Pools in which addresses were freed, and the Service to which they were offered last.
     offers: BTreeMap<(Index, AddressFamily), Option<Turn>>,
     has_other_pools: bool,
     changed: BTreeSet<ServiceName>,
@@ -235,7 +235,7 @@ impl Ipam {
         }
     }
 
-    /// Whether this controller assigns the addresses of a Service, rather than another one or nobody.
+    /// Whether this controller assigns the addresses of a Service, rather than another one or none.
     fn is_own(&self, entry: &Entry) -> bool {
         if let Some(class) = &entry.class {
             return self.settings.classes.contains(class);

@@ -104,8 +104,8 @@ impl Pins {
             Ok(lock) => Some(lock),
             Err(_) if force => None,
             Err(holder) => bail!(
-                "an agent{} is running on {}: it would lose its attachments.\n\
-                 Stop it first; or give --force, and its Services are not served any more",
+                "an agent{} is running on {}, and would lose its attachments.\n\
+                 Stop it first; with --force its Services are no longer served",
                 holder.map_or(String::new(), |process| format!(" (process {process})")),
                 path.display()
             ),

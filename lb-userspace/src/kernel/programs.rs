@@ -96,7 +96,7 @@ pub fn find(pins: &Pins, build: &Build) -> Result<Programs> {
             return open(pins, &directory);
         }
     }
-    bail!("no pinned programs are of this build over these maps")
+    bail!("no pinned programs match this build and these maps")
 }
 
 /// Pins the loaded programs, and unpins those of other builds: they would keep old maps in memory.
@@ -137,7 +137,7 @@ fn open(pins: &Pins, directory: &str) -> Result<Programs> {
             bpf_prog_type::BPF_PROG_TYPE_CGROUP_SOCK => {
                 Program::CgroupSock(CgroupSock::from_pin(path, SOCKET_HOOK)?)
             }
-            other => bail!("program {name} is of a type that is attached nowhere: {other:?}"),
+            other => bail!("program {name}: Millrace attaches no programs of its type: {other:?}"),
         };
         programs.insert(name, program);
     }

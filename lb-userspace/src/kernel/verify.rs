@@ -44,7 +44,7 @@ fn load_one(program: &mut Program) -> Result<()> {
         Program::SchedClassifier(program) => program.load(),
         Program::CgroupSockAddr(program) => program.load(),
         Program::CgroupSock(program) => program.load(),
-        _ => bail!("it is of a kind that is attached nowhere"),
+        _ => bail!("Millrace attaches no programs of its type"),
     }
     .map_err(refused)
 }

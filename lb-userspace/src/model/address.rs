@@ -24,8 +24,8 @@ pub fn parse_global(text: &str) -> Result<IpAddr, &'static str> {
         IpAddr::V6(v6) => v6.is_unicast_link_local(),
     };
     match () {
-        () if address.is_loopback() => Err("is a loopback address: each host's own"),
-        () if link_local => Err("is a link-local address: each link's own"),
+        () if address.is_loopback() => Err("is a loopback address: only its own host can use it"),
+        () if link_local => Err("is a link-local address: only its own link can use it"),
         () if address.is_multicast() => Err("is a multicast address"),
         () => Ok(address),
     }

@@ -169,8 +169,8 @@ fn addresses(
         _ => spec.cluster_ip.iter().map(|text| ("spec.clusterIP".to_owned(), text)).collect(),
     };
     if cluster_addresses.iter().all(|(_, text)| text.is_empty()) {
-        let message = "is not given, so the Service is not served. An API server gives each its \
-                       own; in a manifest it has to be written";
+        let message = "is missing, so the Service is not served. API servers allocate it; a manifest \
+                       must contain it";
         fields.problem("spec.clusterIP", message.to_owned());
         return Vec::new();
     }

@@ -68,9 +68,9 @@ pub fn unreachable(service_port: &ServicePort, name: &ServiceName) -> Option<Pro
         object: format!("Service {name}"),
         field: format!("metadata.annotations[{FORWARDING}]"),
         message: format!(
-            "no address of the node of {first}{others} is known, so no tunnel leads there: \
-             reached under this node's address instead. Endpoints need a nodeName, and its Node an \
-             InternalIP of their family"
+            "the address of the node of {first}{others} is unknown, so packets there are masqueraded \
+             instead of tunnelled. Endpoints need a nodeName, and its Node an InternalIP of their \
+             family"
         ),
     })
 }

@@ -246,9 +246,9 @@ impl View {
             let refused = self.attachments.refused.iter();
             let refused: String = refused.map(|(d, why)| format!("\n{}: {why}", d.name)).collect();
             bail!(
-                "no device is known by which clients reach this node: none that can be served is \
-                 meant by --device {} (`auto`: those that carry default routes).{refused}\n\
-                 Name it with --device. Known devices: {}",
+                "no interface for clients: --device {} selects none that can be served (`auto`: those \
+                 with a default route).{refused}\n\
+                 Name one with --device. Interfaces here: {}",
                 wanted.join(" --device "),
                 known()
             );

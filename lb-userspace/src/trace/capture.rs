@@ -137,7 +137,10 @@ fn pcapng(file: &[u8]) -> Result<Vec<Captured>> {
             break;
         };
         let length = length as usize;
-        ensure!(length >= AROUND && length.is_multiple_of(4), "a block of {length} bytes is none");
+        ensure!(
+            length >= AROUND && length.is_multiple_of(4),
+            "a block of {length} bytes is not valid"
+        );
         let Some(block) = rest.get(..length) else { break };
         let body = &block[8..length - 4];
         match kind {

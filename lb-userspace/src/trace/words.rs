@@ -25,7 +25,7 @@ pub fn flow_text(flow: &AnyFlow) -> String {
     let protocol = protocol_name(flow.protocol);
     let mut text = format!("{protocol} {client} → {frontend} → {backend}");
     if flow.kind.has(FlowKind::SNAT) {
-        text += &format!(", there known as {snat}");
+        text += &format!(", with the SNAT address {snat}");
     }
     if flow.kind.has(FlowKind::TUNNELLED) {
         text += if flow.kind.has(FlowKind::IN_UDP) { ", by GUE" } else { ", by IP in IP" };
@@ -67,7 +67,7 @@ fn state_name(state: FlowState) -> &'static str {
         FlowState::OneWayClosed => "closed, one way",
         FlowState::Datagram => "not replied to",
         FlowState::DatagramReplied => "replied to",
-        FlowState::DatagramContinued => "replied to, and goes on",
+        FlowState::DatagramContinued => "replied to, and continues",
         FlowState::DatagramStream => "a stream",
     }
 }

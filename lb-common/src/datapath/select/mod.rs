@@ -66,7 +66,7 @@ pub fn frontend<F: PacketFamily, T: FamilyTables<F>>(
     tables.frontend(&any).ok_or(Reason::NoFrontend)
 }
 
-/// The frontend at an address and port, whoever the client is.
+/// The frontend at an address and port, for any client.
 pub fn frontend_at<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
     address: F::Address,

@@ -147,7 +147,7 @@ fn draft<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     Ok(())
 }
 
-/// The backend on this node that gets what nobody else knows.
+/// The backend on this node that gets packets of connections that no other node knows.
 #[inline(always)]
 fn own_backend<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,

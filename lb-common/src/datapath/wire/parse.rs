@@ -164,7 +164,7 @@ pub trait PacketFamily: Family {
 impl PacketFamily for V4 {
     const ICMP: u8 = protocol::ICMP;
     const IN_IP: u8 = protocol::IPIP;
-    // RFC 791 says 68; nobody sets less than what every host has to receive.
+    // RFC 791 says 68; no network sets less than what every host has to receive.
     const LEAST_MTU: u32 = 576;
 
     /// Unreachable, source quench, time exceeded, parameter problem.

@@ -124,7 +124,7 @@ impl Status {
             missing.iter().partition(|name| *name == map::SERVICE_NAMES);
         if !lost.is_empty() {
             problems.push(fault(format!(
-                "{} maps are not pinned; a restart of the agent makes new ones",
+                "{} maps are not pinned; restart the agent to create them",
                 lost.len()
             )));
         }
@@ -137,8 +137,10 @@ impl Status {
             problems.push(fault("no program is attached to any device".to_owned()));
         }
         for gone in survey.attachments.iter().filter(|attachment| !attachment.is_attached) {
-            let message =
-                format!("{} is pinned for {}, and is not attached", gone.hook, gone.device);
+            let message = format!(
+                "the program for {} on {} is pinned, but not attached",
+                gone.hook, gone.device
+            );
             problems.push(warning(message));
         }
         let (attached, all) = survey.processes;

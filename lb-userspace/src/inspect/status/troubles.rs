@@ -13,8 +13,8 @@ pub fn troubles_of_agent(survey: &Survey, report: &Result<Option<Report>, String
     let report = match (report, survey.holder) {
         (Ok(Some(report)), _) => report,
         (Ok(None), None) => {
-            let message = "no agent is running: the kernel forwards by what it knows, and nothing \
-                           follows the cluster";
+            let message = "no agent is running: the kernel forwards by the maps as they are, and changes \
+                           of the cluster are not applied";
             return vec![fault(message.to_owned())];
         }
         (Ok(None), Some(process)) => {
@@ -24,7 +24,9 @@ pub fn troubles_of_agent(survey: &Survey, report: &Result<Option<Report>, String
             );
             return vec![fault(message)];
         }
-        (Err(error), _) => return vec![fault(format!("the agent can't be asked: {error}"))],
+        (Err(error), _) => {
+            return vec![fault(format!("the agent's report can't be read: {error}"))];
+        }
     };
     let mut troubles = Vec::new();
     if !report.livez {
@@ -35,7 +37,7 @@ pub fn troubles_of_agent(survey: &Survey, report: &Result<Option<Report>, String
             .push(fault("this node should receive no traffic (/healthz returns 503)".to_owned()));
     }
     if let Some(why) = &report.waiting {
-        troubles.push(fault(format!("changes wait, and are tried again: {why}")));
+        troubles.push(fault(format!("changes could not be applied; retrying: {why}")));
     }
     if let Some(why) = &report.network {
         troubles.push(fault(format!(

@@ -86,7 +86,7 @@ impl Links<'_> {
         let link = match program {
             Program::CgroupSockAddr(program) => attach_address_hook(program, cgroup),
             Program::CgroupSock(program) => attach_socket_hook(program, cgroup),
-            _ => bail!("the object's program is none for control groups"),
+            _ => bail!("the BPF object's program is not a control group program"),
         };
         self.pin(link.map_err(explain)?.map_err(not_a_link)?, pin)
     }
@@ -112,8 +112,8 @@ fn open(cgroup: &Path) -> Result<File> {
     let kind = statfs(cgroup)?.filesystem_type();
     ensure!(
         kind == CGROUP2_SUPER_MAGIC,
-        "{} is no control group of version 2; `grep cgroup2 /proc/self/mounts` says where there \
-         are some",
+        "{} is not a control group of version 2; `grep cgroup2 /proc/self/mounts` lists where they \
+         are mounted",
         cgroup.display()
     );
     Ok(directory)
@@ -125,7 +125,7 @@ fn explain(error: ProgramError) -> anyhow::Error {
     let error = anyhow!(error);
     if denied {
         error.context(
-            "another program has the control group for itself; `bpftool cgroup tree` names it",
+            "another program is attached to the control group exclusively; `bpftool cgroup tree` lists it",
         )
     } else {
         error

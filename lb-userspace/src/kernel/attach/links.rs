@@ -113,7 +113,7 @@ pub fn explain(error: ProgramError, device: &str, hook: Hook) -> anyhow::Error {
 
 pub fn not_a_link(error: LinkError) -> anyhow::Error {
     anyhow!(error).context(
-        "the kernel gave no link for the attachment, so it can't be pinned; \
+        "the kernel returned no BPF link for the attachment, so it can't be pinned; \
          Millrace needs a kernel with BPF links for XDP (5.9)",
     )
 }

@@ -344,7 +344,7 @@ impl From<&network::Device> for Device {
 fn mapped<T>(map: Map) -> Result<Mapped> {
     match map {
         Map::Array(data) => Mapped::new(&data, size_of::<T>()),
-        _ => Err(anyhow!("a map is not the array it should be")),
+        _ => Err(anyhow!("a map that must be an array is of another type")),
     }
 }
 

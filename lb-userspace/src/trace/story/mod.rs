@@ -175,10 +175,7 @@ impl<'a> Narrator<'a> {
             Observation::Backend(index, found) => self.backend(index, found),
             Observation::Device(index, None) => {
                 let device = self.names.device(index);
-                self.add_step(
-                    "device",
-                    format!("{device} is not among the devices that are served"),
-                );
+                self.add_step("device", format!("{device} is not a served device"));
             }
             Observation::Device(_, Some(_)) => {}
             Observation::AffinitySet(_, affinity) => {
@@ -226,8 +223,8 @@ impl<'a> Narrator<'a> {
                     (Some(index), _) => {
                         format!("slot {} led to backend {index} before", slot.slot)
                     }
-                    (None, 0) => format!("slot {} had no other owner lately", slot.slot),
-                    (None, _) => format!("slot {} had no more other owners lately", slot.slot),
+                    (None, 0) => format!("slot {} has no earlier owner", slot.slot),
+                    (None, _) => format!("slot {} has no more earlier owners", slot.slot),
                 };
                 self.add_step("earlier", text);
             }

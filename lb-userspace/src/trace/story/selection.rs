@@ -16,7 +16,10 @@ impl Narrator<'_> {
         let Some(frontend) = found else {
             // Lookups of the address itself, or of a NodePort.
             let text = if end.port() == 0 {
-                format!("{} is neither an address of this node nor a Service's alone", end.ip())
+                format!(
+                    "{} is neither a ClusterIP nor an address where NodePorts are open",
+                    end.ip()
+                )
             } else if end.ip().is_unspecified() {
                 format!("no NodePort {protocol} {}", end.port())
             } else {
@@ -26,10 +29,10 @@ impl Narrator<'_> {
         };
         if end.port() == 0 {
             let role = match frontend.kind {
-                kind if kind == FrontendKind::ClusterIp as u8 => "a Service's alone",
-                _ => "of this node, where NodePorts are open",
+                kind if kind == FrontendKind::ClusterIp as u8 => "a ClusterIP",
+                _ => "an address of this node where NodePorts are open",
             };
-            return self.add_step("frontend", format!("the address {} is {role}", end.ip()));
+            return self.add_step("frontend", format!("{} is {role}", end.ip()));
         }
         self.frontend = Some((end, frontend));
         let name = self.names.service_port(frontend.service_port);
@@ -97,7 +100,7 @@ impl Narrator<'_> {
         let who = if self.chosen || self.remembered {
             format!("backend {index}")
         } else {
-            format!("a flow is there, of backend {index}")
+            format!("the flow's backend {index}")
         };
         self.chosen = false;
         let text = match found {

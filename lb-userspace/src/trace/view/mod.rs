@@ -146,7 +146,7 @@ impl Maps<'_> {
 }
 
 fn unfit(name: &str, error: MapError) -> anyhow::Error {
-    anyhow!(error).context(format!("the map {name} is not what it should be"))
+    anyhow!(error).context(format!("the map {name} is of another type or size than expected"))
 }
 impl Environment for View {
     fn settings(&self) -> &Settings {
