@@ -32,6 +32,13 @@ pub struct Exam {
     pub passed: Option<bool>,
 }
 
+impl Exam {
+    /// `passed`: what is known so far.
+    fn start(address: IpAddr, passed: Option<bool>, at: Time) -> Self {
+        Self { address, sent: 0, answers: 0, answered: 0, next: at, passed }
+    }
+}
+
 pub type Exams = BTreeMap<Id, Exam>;
 
 impl Link {
@@ -42,9 +49,9 @@ impl Link {
         let mut due: BTreeMap<Id, (IpAddr, LinkAddress)> = BTreeMap::new();
         let doubted = self.peers.iter().filter(|(_, peer)| !peer.silent && peer.is_doubted);
         for (id, peer) in doubted {
-            let held = peer.table.rows().find(|(_, entry)| entry.holds.is_some());
             let examined = self.exams.get(&id).map(|exam| exam.address);
-            if let Some(address) = examined.or(held.map(|(address, _)| address)) {
+            let examined = examined.filter(|address| peer.table.claims(*address));
+            if let Some(address) = examined.or_else(|| peer.table.claimed().next()) {
                 due.insert(id, (address, peer.link_address));
             }
         }
@@ -56,14 +63,15 @@ impl Link {
             changed |= self.peers.set_mute(id, false, now);
         }
         for (id, (address, link_address)) in due {
-            let mut exam = self.exams.get(&id).copied().unwrap_or(Exam {
-                address,
-                sent: 0,
-                answers: 0,
-                answered: 0,
-                next: now,
-                passed: None,
-            });
+            let last = self.exams.get(&id).copied();
+            let mut exam = match last {
+                Some(exam) if exam.address == address => exam,
+                // It is asked for another address, as it no longer holds that one.
+                _ => Exam::start(address, last.and_then(|exam| exam.passed), now),
+            };
+            if let Some(last) = last.filter(|last| last.address != address) {
+                self.unwatch_examined(last.address);
+            }
             if now >= exam.next && exam.sent < PROBES {
                 if exam.sent == 0 {
                     self.effects.push(Effect::Watch(address));
@@ -77,8 +85,7 @@ impl Link {
                     (Some(false), true) => None,
                     (_, passed) => Some(passed),
                 };
-                exam = Exam { sent: 0, answers: 0, answered: 0, passed, ..exam };
-                exam.next = now + ANSWERED;
+                exam = Exam::start(address, passed, now + ANSWERED);
                 self.unwatch_examined(address);
             }
             let hears_nobody = self.peers.get(id).is_some_and(|peer| peer.hears_nobody);

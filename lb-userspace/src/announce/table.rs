@@ -157,6 +157,16 @@ impl PeerTable {
         self.without_taken(address, entry)
     }
 
+    /// What the participant says it holds, even if it was taken from it.
+    pub fn claimed(&self) -> impl Iterator<Item = IpAddr> {
+        let claimed = self.rows.iter().filter(|(_, (entry, _))| entry.holds.is_some());
+        claimed.map(|(address, _)| *address)
+    }
+
+    pub fn claims(&self, address: IpAddr) -> bool {
+        self.rows.get(&address).is_some_and(|(entry, _)| entry.holds.is_some())
+    }
+
     fn without_taken(&self, address: IpAddr, entry: Entry) -> Entry {
         if self.taken.contains(&address) { Entry { holds: None, ..entry } } else { entry }
     }

@@ -127,3 +127,17 @@ fn a_node_that_misses_heartbeats_only_keeps_its_addresses() {
     assert_eq!(world.longest_several(), Duration::ZERO);
     assert_eq!(world.longest_none(), Duration::ZERO);
 }
+
+/// Its kernel is asked for an address that it then gives up.
+#[test]
+fn a_node_that_misses_heartbeats_is_not_asked_for_what_it_no_longer_holds() {
+    let mut world = settled(3, 30);
+    world.firewalled.insert(0);
+    world.run(SECOND * 5);
+    let its: Vec<usize> = (0..30).filter(|number| holder(&world, *number) == 0).collect();
+    (0..3).for_each(|node| world.want(node, address(its[0]), None));
+    world.run(SECOND * 20);
+    assert!(its[1..].iter().all(|number| holder(&world, *number) == 0), "{:?}", world.news);
+    assert_eq!(world.longest_several(), Duration::ZERO);
+    assert_eq!(world.longest_none(), Duration::ZERO);
+}
