@@ -34,6 +34,8 @@ pub struct Peer {
     heard_at: Time,
     /// When this participant last learnt that the other one hears it.
     acknowledged_at: Time,
+    /// It was given time to hear this participant, and has not acknowledged it since.
+    was_given_time: bool,
     /// How much of this participant's table the other one has.
     pub acknowledged: u64,
     pub table: PeerTable,
@@ -54,10 +56,13 @@ impl Peer {
         now.saturating_sub(self.acknowledged_at) > timing.deaf()
     }
 
-    /// Clients can reach it again. It may need a moment to hear this participant, too.
+    /// Clients can reach it again. It may need a moment to hear this participant, too. One that
+    /// comes back again and again gets no more time.
     fn come_back(&mut self, now: Time) {
         self.table.give_back();
-        self.acknowledged_at = now;
+        if !std::mem::replace(&mut self.was_given_time, true) {
+            self.acknowledged_at = now;
+        }
     }
 
     pub fn silent_for(&self, now: Time) -> Duration {
@@ -212,6 +217,7 @@ impl Peers {
             && is_latest
         {
             peer.acknowledged_at = now;
+            peer.was_given_time = false;
             peer.acknowledged = own.version;
         }
         if is_latest {
@@ -297,6 +303,7 @@ impl Peers {
             times: Times::default(),
             heard_at: now,
             acknowledged_at: now,
+            was_given_time: false,
             acknowledged: 0,
             table,
             silent: false,

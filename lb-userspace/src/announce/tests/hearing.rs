@@ -141,3 +141,20 @@ fn a_node_that_misses_heartbeats_is_not_asked_for_what_it_no_longer_holds() {
     assert_eq!(world.longest_several(), Duration::ZERO);
     assert_eq!(world.longest_none(), Duration::ZERO);
 }
+
+/// Node 1 never hears node 0, which hears it now and then.
+#[test]
+fn a_node_that_returns_from_silence_again_and_again_is_known_to_be_deaf() {
+    let mut world = settled(3, 30);
+    world.cut.insert((0, 1));
+    for round in 0..20 {
+        world.cut.insert((1, 0));
+        world.run(MS * 350);
+        world.cut.remove(&(1, 0));
+        world.run(MS * 150);
+        let view = world.nodes[0].link.as_ref().expect("it runs").view(world.now);
+        let peer = view.peers.iter().find(|peer| peer.node == "node-1").expect("it was heard");
+        assert!(!peer.silent);
+        assert!(peer.deaf || round < 3, "{round}");
+    }
+}
