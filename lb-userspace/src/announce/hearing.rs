@@ -6,10 +6,31 @@
 
 use std::collections::VecDeque;
 
+use super::identity::Id;
 use super::timing::Time;
+use super::wire::{Heard, Message};
 
 /// More than the messages of the time in which losses count; in bursts they reach less far back.
 const MOST: usize = 8;
+
+/// This participant as the others name it in their acknowledgements.
+#[derive(Clone, Copy, Debug)]
+pub struct Own<'a> {
+    pub id: Id,
+    pub incarnation: u64,
+    /// Of the last message that was sent.
+    pub sequence: u64,
+    /// When the last messages were sent.
+    pub times: &'a Times,
+}
+
+impl Own<'_> {
+    /// The message of this process that the sender acknowledges.
+    pub fn acknowledged_by<'a>(&self, message: &'a Message) -> Option<&'a Heard> {
+        let mut heard = message.heard.iter();
+        heard.find(|heard| (heard.id, heard.incarnation) == (self.id, self.incarnation))
+    }
+}
 
 /// When the last messages of one participant came, or were sent.
 #[derive(Clone, Debug, Default)]

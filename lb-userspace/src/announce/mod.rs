@@ -25,6 +25,8 @@ mod peers;
 mod probe;
 mod seal;
 mod send;
+mod sequences;
+mod strangers;
 mod table;
 #[cfg(test)]
 mod tests;

@@ -1,14 +1,15 @@
 //! The other participants on a link.
 //!
-//! A process becomes a participant when it acknowledges a message that this one sent after it
-//! first heard of it: recorded messages, even of a process that has ended, cannot. After that, its
-//! sequence must rise.
+//! What sends messages becomes one of them as [`super::strangers`] says. After that, each of its
+//! sequences is accepted once.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::hearing::Times;
+use super::hearing::{Own, Times};
 use super::identity::{Id, LinkAddress};
+use super::sequences::Sequences;
+use super::strangers::{REMEMBERED as STRANGER, Strangers};
 use super::table::PeerTable;
 use super::timing::{REMEMBERED, Time, Timing};
 use super::wire::{Heard, MOST_HEARD, Message};
@@ -16,11 +17,6 @@ use super::wire::{Heard, MOST_HEARD, Message};
 /// Participants on one link at most. One message acknowledges [`MOST_HEARD`] of them, so each is
 /// acknowledged often enough not to take the others for deaf.
 pub const MOST_PEERS: usize = 128;
-/// Processes at most that are not yet participants.
-const MOST_STRANGERS: usize = 64;
-
-/// How long a process that does not acknowledge is remembered.
-const STRANGER: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Debug)]
 pub struct Peer {
@@ -70,63 +66,6 @@ impl Peer {
     }
 }
 
-/// The sequences of one incarnation that were seen. A message may arrive a little later than those
-/// that were sent after it, but only once.
-#[derive(Clone, Copy, Debug, Default)]
-struct Sequences {
-    last: u64,
-    /// A bit for each of the 64 up to the last.
-    seen: u64,
-}
-
-impl Sequences {
-    /// Only that one and later ones are accepted.
-    fn from(sequence: u64) -> Self {
-        Self { last: sequence.saturating_sub(1), seen: u64::MAX }
-    }
-
-    fn is_new(&self, sequence: u64) -> bool {
-        match self.last.checked_sub(sequence) {
-            None => true,
-            Some(before) => before < 64 && self.seen & (1 << before) == 0,
-        }
-    }
-
-    fn note(&mut self, sequence: u64) {
-        match self.last.checked_sub(sequence) {
-            None => {
-                let by = u32::try_from(sequence - self.last).unwrap_or(u32::MAX);
-                self.seen = self.seen.checked_shl(by).unwrap_or(0) | 1;
-                self.last = sequence;
-            }
-            Some(before) if before < 64 => self.seen |= 1 << before,
-            Some(_) => {}
-        }
-    }
-}
-
-/// A process that may be another incarnation of a participant, or replayed.
-#[derive(Clone, Debug)]
-struct Stranger {
-    incarnation: u64,
-    sequence: u64,
-    link_address: LinkAddress,
-    /// This participant's sequence when the process was first heard.
-    since: u64,
-    heard_at: Time,
-}
-
-/// This participant as the others name it in their acknowledgements.
-#[derive(Clone, Copy, Debug)]
-pub struct Own<'a> {
-    pub id: Id,
-    pub incarnation: u64,
-    /// Of the last message that was sent.
-    pub sequence: u64,
-    /// When the last messages were sent.
-    pub times: &'a Times,
-}
-
 /// What a message has changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Change {
@@ -141,9 +80,9 @@ pub struct Change {
 #[derive(Clone, Debug, Default)]
 pub struct Peers {
     peers: BTreeMap<Id, Peer>,
-    strangers: BTreeMap<Id, Stranger>,
-    /// The last participant that was acknowledged; the next message continues after it.
-    turn: Option<Id>,
+    strangers: Strangers,
+    /// The last process that was acknowledged; the next message continues after it.
+    turn: Option<(Id, u64)>,
     /// When a process could not become a participant because there are too many.
     turned_away_at: Option<Time>,
 }
@@ -187,7 +126,7 @@ impl Peers {
     /// Whether a link-layer address is that of a node which takes part.
     pub fn is_known(&self, link_address: LinkAddress) -> bool {
         self.peers.values().any(|peer| peer.link_address == link_address)
-            || self.strangers.values().any(|stranger| stranger.link_address == link_address)
+            || self.strangers.is_known(link_address)
     }
 
     /// An authenticated message of another participant.
@@ -199,7 +138,8 @@ impl Peers {
         match known.map(|peer| peer.sequences.is_new(message.sequence)) {
             Some(false) => return change,
             Some(true) => {}
-            None if !self.admit(id, message, own, now) => return change,
+            None if !self.strangers.hear(id, message, own, now) => return change,
+            None if !self.accept(id, message, now) => return change,
             None => change.members = true,
         }
         let Some(peer) = self.peers.get_mut(&id) else { return change };
@@ -213,7 +153,7 @@ impl Peers {
                 peer.come_back(now);
             }
         }
-        if let Some(own) = acknowledgement(message, own)
+        if let Some(own) = own.acknowledged_by(message)
             && is_latest
         {
             peer.acknowledged_at = now;
@@ -248,38 +188,6 @@ impl Peers {
         times.flatten().max()
     }
 
-    /// Whether an unknown process becomes a participant.
-    fn admit(&mut self, id: Id, message: &Message, own: Own<'_>, now: Time) -> bool {
-        let acknowledged = acknowledgement(message, own).map(|heard| heard.sequence);
-        let strangers = &mut self.strangers;
-        let same = strangers.get_mut(&id).filter(|known| known.incarnation == message.incarnation);
-        let Some(stranger) = same else {
-            strangers.retain(|_, stranger| now.saturating_sub(stranger.heard_at) < STRANGER);
-            if !strangers.contains_key(&id) && strangers.len() >= MOST_STRANGERS {
-                return false;
-            }
-            let stranger = Stranger {
-                incarnation: message.incarnation,
-                sequence: message.sequence,
-                link_address: message.link_address,
-                since: own.sequence,
-                heard_at: now,
-            };
-            strangers.insert(id, stranger);
-            return acknowledged.is_some_and(|sequence| sequence >= own.sequence)
-                && own.sequence > 0
-                && self.accept(id, message, now);
-        };
-        if message.sequence <= stranger.sequence {
-            return false;
-        }
-        stranger.sequence = message.sequence;
-        stranger.heard_at = now;
-        let since = stranger.since;
-        acknowledged.is_some_and(|sequence| sequence >= since.max(1))
-            && self.accept(id, message, now)
-    }
-
     fn accept(&mut self, id: Id, message: &Message, now: Time) -> bool {
         if !self.peers.contains_key(&id) && self.peers.len() >= MOST_PEERS {
             // The one that has been silent for longest, if any.
@@ -291,7 +199,7 @@ impl Peers {
             };
             self.peers.remove(&oldest);
         }
-        self.strangers.remove(&id);
+        self.strangers.forget(id);
         let mut table = self.peers.remove(&id).map(|peer| peer.table).unwrap_or_default();
         table.start_over();
         let peer = Peer {
@@ -374,22 +282,15 @@ impl Peers {
             sequence: peer.sequences.last,
             version: peer.table.version(),
         });
-        let strangers = self.strangers.iter().map(|(id, stranger)| Heard {
-            id: *id,
-            incarnation: stranger.incarnation,
-            sequence: stranger.sequence,
-            version: 0,
+        let mut heard: Vec<Heard> = peers.chain(self.strangers.heard()).collect();
+        let process = |heard: &Heard| (heard.id, heard.incarnation);
+        heard.sort_by_key(|heard| {
+            (self.turn.is_some_and(|turn| process(heard) <= turn), process(heard))
         });
-        let mut heard: Vec<Heard> = peers.chain(strangers).collect();
-        heard.sort_by_key(|heard| (self.turn.is_some_and(|turn| heard.id <= turn), heard.id));
         heard.truncate(MOST_HEARD);
-        self.turn = heard.last().map(|heard| heard.id);
+        self.turn = heard.last().map(process);
         heard
     }
-}
-
-fn acknowledgement<'a>(message: &'a Message, own: Own<'_>) -> Option<&'a Heard> {
-    message.heard.iter().find(|heard| heard.id == own.id && heard.incarnation == own.incarnation)
 }
 
 #[cfg(test)]
@@ -401,27 +302,5 @@ mod tests {
         let timing = Timing::default();
         let messages = MOST_PEERS.div_ceil(MOST_HEARD) as u32;
         assert!(timing.interval * messages <= timing.deaf());
-    }
-
-    #[test]
-    fn a_sequence_is_accepted_once_and_not_late() {
-        let mut sequences = Sequences::default();
-        let mut accept = |sequence| {
-            let new = sequences.is_new(sequence);
-            sequences.note(sequence);
-            new
-        };
-        assert!(accept(10));
-        assert!(!accept(10));
-        assert!(accept(12));
-        assert!(accept(11));
-        assert!(!accept(11));
-        assert!(!accept(12));
-        assert!(accept(1_000));
-        assert!(!accept(12));
-        assert!(accept(937));
-        assert!(!accept(936));
-        assert!(accept(u64::MAX));
-        assert!(!accept(1_000));
     }
 }

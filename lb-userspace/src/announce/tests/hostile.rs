@@ -84,6 +84,35 @@ fn recorded_messages_are_worthless() {
     assert_eq!(world.news, []);
 }
 
+/// All nodes have been started again. Recordings of their earlier processes arrive all the time.
+#[test]
+fn recordings_of_earlier_processes_shut_out_nobody() {
+    let mut world = settled();
+    let mut recorded: Vec<Vec<Vec<u8>>> = vec![Vec::new(); 3];
+    for _ in 0..10 {
+        world.run(MS * 100);
+        (0..3).for_each(|node| recorded[node].push(world.sent[&node].clone()));
+    }
+    for node in 0..3 {
+        world.power_off(node);
+        world.power_on(node);
+    }
+    for _ in 0..1_000 {
+        for to in 0..3 {
+            for octets in (0..3).filter(|node| *node != to).flat_map(|node| &recorded[node]) {
+                world.give(to, Input::Received(octets));
+            }
+        }
+        world.run(MS * 2);
+    }
+    for node in 0..3 {
+        let view = world.nodes[node].link.as_ref().expect("it runs").view(world.now);
+        assert_eq!(view.peers.len(), 2, "{node}");
+        assert!(view.peers.iter().all(|peer| !peer.silent && !peer.deaf), "{:?}", view.peers);
+    }
+    assert_eq!(world.loads().iter().sum::<usize>(), 12);
+}
+
 /// Every node acknowledges a process that it has heard once, for long. That must not look as if it received something.
 #[test]
 fn a_recorded_message_hides_no_node_that_receives_nothing() {

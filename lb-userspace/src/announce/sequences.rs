@@ -1,0 +1,63 @@
+//! Which messages of a process were seen.
+
+/// The sequences of one incarnation that were seen. A message may arrive a little later than those
+/// that were sent after it, but only once.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Sequences {
+    pub last: u64,
+    /// A bit for each of the 64 up to the last.
+    seen: u64,
+}
+
+impl Sequences {
+    /// Only that one and later ones are accepted.
+    pub fn from(sequence: u64) -> Self {
+        Self { last: sequence.saturating_sub(1), seen: u64::MAX }
+    }
+
+    pub fn is_new(&self, sequence: u64) -> bool {
+        match self.last.checked_sub(sequence) {
+            None => true,
+            Some(before) => before < 64 && self.seen & (1 << before) == 0,
+        }
+    }
+
+    pub fn note(&mut self, sequence: u64) {
+        match self.last.checked_sub(sequence) {
+            None => {
+                let by = u32::try_from(sequence - self.last).unwrap_or(u32::MAX);
+                self.seen = self.seen.checked_shl(by).unwrap_or(0) | 1;
+                self.last = sequence;
+            }
+            Some(before) if before < 64 => self.seen |= 1 << before,
+            Some(_) => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sequence_is_accepted_once_and_not_late() {
+        let mut sequences = Sequences::default();
+        let mut accept = |sequence| {
+            let new = sequences.is_new(sequence);
+            sequences.note(sequence);
+            new
+        };
+        assert!(accept(10));
+        assert!(!accept(10));
+        assert!(accept(12));
+        assert!(accept(11));
+        assert!(!accept(11));
+        assert!(!accept(12));
+        assert!(accept(1_000));
+        assert!(!accept(12));
+        assert!(accept(937));
+        assert!(!accept(936));
+        assert!(accept(u64::MAX));
+        assert!(!accept(1_000));
+    }
+}
