@@ -7,11 +7,8 @@
 use std::collections::VecDeque;
 
 use super::identity::Id;
-use super::timing::Time;
+use super::timing::{Time, Timing};
 use super::wire::{Heard, Message};
-
-/// More than the messages of the time in which losses count; in bursts they reach less far back.
-const MOST: usize = 8;
 
 /// This participant as the others name it in their acknowledgements.
 #[derive(Clone, Copy, Debug)]
@@ -32,31 +29,54 @@ impl Own<'_> {
     }
 }
 
+/// So many heartbeats are remembered at least, which is longer than losses count.
+const HEARTBEATS: usize = 4;
+
+/// Of an interval; messages that follow each other within it count as one.
+const PART: u32 = 4;
+
+const MOST: usize = HEARTBEATS * PART as usize;
+
 /// When the last messages of one participant came, or were sent.
 #[derive(Clone, Debug, Default)]
-pub struct Times(VecDeque<(u64, Time)>);
+pub struct Times(VecDeque<Burst>);
+
+/// Messages that came at almost the same time.
+#[derive(Clone, Copy, Debug)]
+struct Burst {
+    /// The greatest.
+    sequence: u64,
+    /// When the first one came.
+    at: Time,
+}
 
 impl Times {
     /// Notes a message, if its sequence is greater than those before.
-    pub fn note(&mut self, sequence: u64, at: Time) {
-        if self.0.back().is_some_and(|(last, _)| sequence <= *last) {
-            return;
+    pub fn note(&mut self, sequence: u64, at: Time, timing: &Timing) {
+        if let Some(last) = self.0.back_mut() {
+            if sequence <= last.sequence {
+                return;
+            }
+            if at < last.at + timing.interval / PART {
+                last.sequence = sequence;
+                return;
+            }
         }
         if self.0.len() >= MOST {
             self.0.pop_front();
         }
-        self.0.push_back((sequence, at));
+        self.0.push_back(Burst { sequence, at });
     }
 
     /// When the message of a sequence came; none if that is too long ago. Of one that did not come
     /// here, the time of the next.
     pub fn of(&self, sequence: u64, now: Time) -> Option<Time> {
-        let (first, _) = self.0.front()?;
-        if sequence < *first {
+        let first = self.0.front()?;
+        if sequence < first.sequence {
             return None;
         }
-        let next = self.0.iter().find(|(other, _)| *other >= sequence);
-        Some(next.map_or(now, |(_, at)| *at))
+        let burst = self.0.iter().find(|burst| burst.sequence >= sequence);
+        Some(burst.map_or(now, |burst| burst.at))
     }
 }
 
@@ -68,25 +88,42 @@ mod tests {
 
     const NOW: Time = Duration::from_secs(9);
 
+    fn noted(messages: impl IntoIterator<Item = (u64, u64)>) -> Times {
+        let mut times = Times::default();
+        for (sequence, milliseconds) in messages {
+            times.note(sequence, Duration::from_millis(milliseconds), &Timing::default());
+        }
+        times
+    }
+
     #[test]
     fn messages_have_the_time_at_which_they_came() {
-        let mut times = Times::default();
-        assert_eq!(times.of(1, NOW), None);
-        for number in [2, 3, 3, 1, 5] {
-            times.note(number, Duration::from_secs(number));
-        }
+        assert_eq!(Times::default().of(1, NOW), None);
+        let times = noted([2, 3, 3, 1, 5].map(|number| (number, number * 1_000)));
         let of = |sequence| times.of(sequence, NOW).map(|at| at.as_secs());
         assert_eq!([1, 2, 3, 4, 5, 6].map(of), [None, Some(2), Some(3), Some(5), Some(5), Some(9)]);
     }
 
+    /// A large table is sent in many messages at once.
     #[test]
-    fn old_messages_are_forgotten() {
-        let mut times = Times::default();
-        for number in 0..1_000 {
-            times.note(number, Duration::from_millis(number));
+    fn messages_that_are_sent_at_once_hide_none_that_were_sent_before() {
+        let heartbeats = (0..=3).flat_map(|heartbeat| {
+            (0..16).map(move |part| (1 + heartbeat * 16 + part, 1_000 + heartbeat * 100))
+        });
+        let times = noted(heartbeats);
+        for (sequence, milliseconds) in [(16, 1_000), (17, 1_100), (20, 1_100), (64, 1_300)] {
+            assert_eq!(times.of(sequence, NOW), Some(Duration::from_millis(milliseconds)));
         }
+    }
+
+    #[test]
+    fn messages_without_a_pause_take_bounded_memory_and_are_remembered_for_long_enough() {
+        let timing = Timing::default();
+        let times = noted((0..10_000).map(|number| (number, number)));
         assert_eq!(times.0.len(), MOST);
-        assert_eq!(times.of(991, NOW), None);
-        assert_eq!(times.of(992, NOW), Some(Duration::from_millis(992)));
+        assert_eq!(times.of(9_000, NOW), None);
+        let at = times.of(9_650, NOW).expect("it is remembered");
+        assert!((9_650 - at.as_millis()) < 25, "{at:?}");
+        assert!(timing.hears_nobody() + timing.interval <= Duration::from_millis(350));
     }
 }

@@ -161,7 +161,7 @@ impl Peers {
             peer.acknowledged = own.version;
         }
         if is_latest {
-            peer.times.note(message.sequence, now);
+            peer.times.note(message.sequence, now, timing);
             peer.table.set_newest(message.version);
             peer.received_at = received.unwrap_or_default().max(peer.received_at);
             let without = now.saturating_sub(peer.received_at);

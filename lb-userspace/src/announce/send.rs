@@ -70,7 +70,7 @@ impl Link {
             let changes = self.own.changes(since, room);
             since = changes.until;
             self.sequence += 1;
-            self.times.note(self.sequence, now);
+            self.times.note(self.sequence, now, &self.timing);
             let mut message = wire::write(&Message {
                 node: self.identity.node.clone(),
                 interface: self.identity.interface.clone(),
