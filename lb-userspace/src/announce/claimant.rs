@@ -40,8 +40,9 @@ pub(super) struct Holders {
 impl Link {
     pub(super) fn holders(&self, now: Time) -> Holders {
         let mut holders = Holders::default();
+        let deaf_after = self.peers.deaf_after(&self.timing);
         for (id, peer) in self.peers.iter() {
-            let deaf = peer.hears_nobody || peer.is_deaf(now, &self.timing);
+            let deaf = peer.hears_nobody || peer.is_deaf(now, deaf_after);
             let passed = self.exams.get(&id).and_then(|exam| exam.passed);
             let doubtful = peer.hears_nobody && passed.is_none();
             let silent = peer.silent || peer.mute;

@@ -48,10 +48,12 @@ impl Link {
 
     fn stop_listening(&mut self, now: Time) {
         let Some(listening) = &mut self.listening else { return };
-        listening.has_lasted = now >= listening.until;
+        let turns = self.peers.turns();
+        let until = listening.since + self.timing.listen(turns);
+        listening.has_lasted = now >= until;
         let complete = self.peers.alive().all(|(_, peer)| peer.table.is_complete());
-        let over = listening.has_lasted && (complete || now >= listening.at_most);
-        let until = listening.until;
+        let at_most = listening.since + self.timing.listen_longest(turns);
+        let over = listening.has_lasted && (complete || now >= at_most);
         if over && self.wanted.is_some() {
             self.listening = None;
             self.introduced = true;

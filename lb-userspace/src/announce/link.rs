@@ -22,8 +22,7 @@ use super::wire::{self, Heard, Message};
 /// The time between first hearing of addresses and knowing what the others hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Listening {
-    pub until: Time,
-    pub at_most: Time,
+    pub since: Time,
     /// It has been long enough for what others send, if not for their whole tables.
     pub has_lasted: bool,
 }
@@ -206,11 +205,7 @@ impl Link {
     }
 
     pub(super) fn listen(&mut self, now: Time) {
-        self.listening = Some(Listening {
-            until: now + self.timing.listen(),
-            at_most: now + self.timing.listen_longest(),
-            has_lasted: false,
-        });
+        self.listening = Some(Listening { since: now, has_lasted: false });
         self.dirty = true;
     }
 

@@ -48,8 +48,8 @@ pub struct Peer {
 
 impl Peer {
     /// Whether it does not hear this participant.
-    pub fn is_deaf(&self, now: Time, timing: &Timing) -> bool {
-        now.saturating_sub(self.acknowledged_at) > timing.deaf()
+    pub fn is_deaf(&self, now: Time, limit: Duration) -> bool {
+        now.saturating_sub(self.acknowledged_at) > limit
     }
 
     /// Clients can reach it again. It may need a moment to hear this participant, too. One that
@@ -98,6 +98,19 @@ impl Peers {
 
     pub fn get_mut(&mut self, id: Id) -> Option<&mut Peer> {
         self.peers.get_mut(&id)
+    }
+
+    /// How many messages it takes to acknowledge everybody. The others need as many, because they
+    /// hear the same processes.
+    pub fn turns(&self) -> u32 {
+        let heard = self.iter().filter(|(_, peer)| !peer.silent).count() + self.strangers.count();
+        // Few: both are bounded.
+        heard.div_ceil(MOST_HEARD).max(1) as u32
+    }
+
+    /// See [`Peer::is_deaf`].
+    pub fn deaf_after(&self, timing: &Timing) -> Duration {
+        timing.deaf(self.turns())
     }
 
     /// Participants that can serve, as far as is known.
@@ -260,10 +273,11 @@ impl Peers {
     /// That this process heard nobody since then says nothing about others. Those that did not
     /// hear it before that still do not.
     pub fn excuse(&mut self, since: Time, now: Time, timing: &Timing) {
+        let deaf_after = self.deaf_after(timing);
         for peer in self.peers.values_mut().filter(|peer| !peer.silent) {
             peer.heard_at = now;
             peer.received_at = now;
-            if !peer.is_deaf(since, timing) {
+            if !peer.is_deaf(since, deaf_after) {
                 peer.acknowledged_at = now;
             }
         }
@@ -296,11 +310,16 @@ impl Peers {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::announce::strangers;
 
     #[test]
-    fn all_participants_are_acknowledged_before_they_take_the_others_for_deaf() {
+    fn a_participant_of_many_is_not_taken_for_deaf_when_two_acknowledgements_are_lost() {
         let timing = Timing::default();
-        let messages = MOST_PEERS.div_ceil(MOST_HEARD) as u32;
-        assert!(timing.interval * messages <= timing.deaf());
+        for heard in 1..=MOST_PEERS + strangers::MOST {
+            let turns = heard.div_ceil(MOST_HEARD) as u32;
+            assert!(timing.interval * turns * 3 <= timing.deaf(turns), "{heard}");
+        }
+        // Of few, as soon as it is sure.
+        assert_eq!(timing.deaf(1), timing.silence * 2);
     }
 }

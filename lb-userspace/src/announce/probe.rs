@@ -21,7 +21,8 @@ impl Link {
             return;
         }
         // Whether what participants hold is known.
-        let is_known = |peer: &Peer| peer.table.is_complete() || peer.is_deaf(now, &self.timing);
+        let deaf_after = self.peers.deaf_after(&self.timing);
+        let is_known = |peer: &Peer| peer.table.is_complete() || peer.is_deaf(now, deaf_after);
         let all_known = self.peers.alive().all(|(_, peer)| is_known(peer));
         for (address, probing) in probing {
             self.continue_probing(address, probing, all_known, now);

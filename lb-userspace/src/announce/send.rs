@@ -31,7 +31,8 @@ impl Link {
         }
         if is_due {
             // What those who hear this participant lack.
-            let hearing = self.peers.alive().filter(|(_, peer)| !peer.is_deaf(now, &self.timing));
+            let deaf_after = self.peers.deaf_after(&self.timing);
+            let hearing = self.peers.alive().filter(|(_, peer)| !peer.is_deaf(now, deaf_after));
             let oldest = hearing.map(|(_, peer)| peer.acknowledged).min();
             self.send_changes(oldest.unwrap_or(u64::MAX), now);
             // Kept in step, so that a late timer does not delay all later heartbeats.

@@ -13,7 +13,7 @@ use super::timing::Time;
 use super::wire::{Heard, Message};
 
 /// Processes at most.
-const MOST: usize = 64;
+pub const MOST: usize = 64;
 
 /// How long a process that does not acknowledge is remembered.
 pub const REMEMBERED: Duration = Duration::from_secs(5);
@@ -61,6 +61,10 @@ impl Strangers {
     /// A participant is known by its present process from now on.
     pub fn forget(&mut self, id: Id) {
         self.0.retain(|(other, _), _| *other != id);
+    }
+
+    pub fn count(&self) -> usize {
+        self.0.len()
     }
 
     pub fn is_known(&self, link_address: LinkAddress) -> bool {

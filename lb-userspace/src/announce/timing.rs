@@ -68,14 +68,14 @@ pub const MOVES_PER_INTERVAL: u32 = 20;
 
 impl Timing {
     /// How long a participant listens before it takes an address: long enough to be heard by all
-    /// others, and to get their tables.
-    pub fn listen(&self) -> Duration {
-        self.silence + self.interval * 3
+    /// others, and to get their tables. They are acknowledged in turns of so many messages.
+    pub fn listen(&self, turns: u32) -> Duration {
+        self.silence + self.interval * 3 * turns
     }
 
     /// How much longer it listens while tables are incomplete.
-    pub fn listen_longest(&self) -> Duration {
-        self.listen() * 4
+    pub fn listen_longest(&self, turns: u32) -> Duration {
+        self.listen(turns) * 4
     }
 
     /// Between two probes for an address whose holder is silent.
@@ -83,9 +83,10 @@ impl Timing {
         self.interval / 4
     }
 
-    /// A participant that has not acknowledged this one for so long does not hear it.
-    pub fn deaf(&self) -> Duration {
-        self.silence * 2
+    /// A participant that has not acknowledged this one for so long does not hear it. It
+    /// acknowledges this one in one of so many messages, two of which may be lost.
+    pub fn deaf(&self, turns: u32) -> Duration {
+        self.silence * (turns + 1)
     }
 
     /// A participant that acknowledges nothing newer may hear nobody, or one heartbeat was lost.

@@ -72,11 +72,12 @@ impl AddressView {
 
 impl Link {
     pub fn view(&self, now: Time) -> LinkView {
+        let deaf_after = self.peers.deaf_after(&self.timing);
         let peers = self.peers.iter().map(|(_, peer)| PeerView {
             node: peer.node.clone(),
             interface: peer.interface.clone(),
             silent: peer.silent,
-            deaf: peer.hears_nobody || peer.is_deaf(now, &self.timing),
+            deaf: peer.hears_nobody || peer.is_deaf(now, deaf_after),
             holds: peer.table.rows().filter(|(_, entry)| entry.holds.is_some()).count(),
         });
         let known = self.wanted.iter().flatten().map(|(address, _)| *address);

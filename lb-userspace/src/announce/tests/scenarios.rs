@@ -29,7 +29,7 @@ pub fn holder(world: &World, number: usize) -> usize {
 #[test]
 fn a_node_alone_takes_all_addresses_after_it_has_listened() {
     let mut world = World::new(1, 10, 1);
-    world.run(Timing::default().listen());
+    world.run(Timing::default().listen(1));
     assert_eq!(world.loads(), [0]);
     world.run(MS * 100);
     assert_eq!(world.loads(), [10]);
