@@ -15,7 +15,22 @@ impl Link {
             self.stable_since = now;
             self.outdated = true;
         }
+        self.count_participants(now);
         self.stop_listening(now);
+    }
+
+    /// Whether this participant is one too many.
+    fn count_participants(&mut self, now: Time) {
+        let surplus = self.peers.are_enough_before(self.id);
+        if surplus != self.surplus {
+            self.surplus = surplus;
+            self.outdated = true;
+            // The others have not heard it for a while.
+            if !surplus {
+                self.introduced = false;
+                self.listen(now);
+            }
+        }
     }
 
     /// Not all that arrived could be read or kept, so that others were not heard since the last

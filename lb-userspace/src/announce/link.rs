@@ -62,6 +62,8 @@ pub struct Link {
     pub(super) listening: Option<Listening>,
     /// Whether it has ever finished listening; before that it wants no address.
     pub(super) introduced: bool,
+    /// Enough others take part that come before it: it wants no address, and only listens.
+    pub(super) surplus: bool,
     pub(super) choice: Choice,
     /// The candidates may have changed since the choice.
     pub(super) outdated: bool,
@@ -116,6 +118,7 @@ impl Link {
             exams: Exams::default(),
             listening: None,
             introduced: false,
+            surplus: false,
             choice: Choice::default(),
             outdated: true,
             stable_since: now,
@@ -365,7 +368,8 @@ impl Link {
         let refused = matches!(state, Some(Whereabouts::Blocked { by: None, .. }));
         // What an earlier process held is this one's, as long as it is not known to be unwanted.
         let keeps = state.and_then(Whereabouts::holding).is_some();
-        if self.leaving.is_some() || refused || !(self.introduced || keeps) {
+        let takes_part = !self.surplus && self.leaving.is_none();
+        if !takes_part || refused || !(self.introduced || keeps) {
             return Rank::None;
         }
         match &self.wanted {

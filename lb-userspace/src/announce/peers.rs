@@ -14,8 +14,8 @@ use super::table::PeerTable;
 use super::timing::{REMEMBERED, Time, Timing};
 use super::wire::{Heard, MOST_HEARD, Message};
 
-/// Participants on one link at most. One message acknowledges [`MOST_HEARD`] of them, so each is
-/// acknowledged often enough not to take the others for deaf.
+/// Participants on one link at most, and others that each follows. If there are more, those with
+/// the lowest ids take part.
 pub const MOST_PEERS: usize = 128;
 
 #[derive(Clone, Debug)]
@@ -203,14 +203,9 @@ impl Peers {
 
     fn accept(&mut self, id: Id, message: &Message, now: Time) -> bool {
         if !self.peers.contains_key(&id) && self.peers.len() >= MOST_PEERS {
-            // The one that has been silent for longest, if any.
-            let silent = self.peers.iter().filter(|(_, peer)| peer.silent);
-            let oldest = silent.min_by_key(|(_, peer)| peer.heard_at).map(|(id, _)| *id);
-            let Some(oldest) = oldest else {
-                self.turned_away_at = Some(now);
-                return false;
-            };
-            self.peers.remove(&oldest);
+            self.turned_away_at = Some(now);
+            let Some(other) = self.dispensable_for(id) else { return false };
+            self.peers.remove(&other);
         }
         self.strangers.forget(id);
         let mut table = self.peers.remove(&id).map(|peer| peer.table).unwrap_or_default();
@@ -235,6 +230,20 @@ impl Peers {
         };
         self.peers.insert(id, peer);
         true
+    }
+
+    /// Whom to forget for another participant: the one that has been silent for longest, or the
+    /// last in the order of all, so that every node follows the same ones.
+    fn dispensable_for(&self, other: Id) -> Option<Id> {
+        let silent = self.peers.iter().filter(|(_, peer)| peer.silent);
+        let oldest = silent.min_by_key(|(_, peer)| peer.heard_at).map(|(id, _)| *id);
+        let last = self.peers.keys().next_back().copied();
+        oldest.or(last.filter(|last| other < *last))
+    }
+
+    /// Whether so many participants come before another one that it takes no part.
+    pub fn are_enough_before(&self, id: Id) -> bool {
+        self.alive().take_while(|(other, _)| *other < id).count() >= MOST_PEERS
     }
 
     /// Notes who is silent, and forgets who has been for long, or has said farewell. Returns

@@ -46,7 +46,11 @@ impl Strangers {
         }
         self.0.retain(|_, stranger| now.saturating_sub(stranger.heard_at) < REMEMBERED);
         if self.0.len() >= MOST {
-            return false;
+            // As among participants, the first in the order of all come first.
+            match self.0.keys().next_back().copied().filter(|last| process < *last) {
+                Some(last) => drop(self.0.remove(&last)),
+                None => return false,
+            }
         }
         let stranger = Stranger {
             sequence: message.sequence,

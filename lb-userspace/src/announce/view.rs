@@ -18,7 +18,7 @@ pub struct LinkView {
     pub usable: bool,
     pub authenticated: bool,
     pub listening: bool,
-    /// More nodes take part than this one can follow.
+    /// More nodes would take part than can.
     #[serde(default)]
     pub crowded: bool,
     #[serde(flatten)]
@@ -73,11 +73,13 @@ impl AddressView {
 impl Link {
     pub fn view(&self, now: Time) -> LinkView {
         let deaf_after = self.peers.deaf_after(&self.timing);
+        // Nobody acknowledges a participant that sends nothing.
+        let is_quiet = now > self.farewell;
         let peers = self.peers.iter().map(|(_, peer)| PeerView {
             node: peer.node.clone(),
             interface: peer.interface.clone(),
             silent: peer.silent,
-            deaf: peer.hears_nobody || peer.is_deaf(now, deaf_after),
+            deaf: peer.hears_nobody || !is_quiet && peer.is_deaf(now, deaf_after),
             holds: peer.table.rows().filter(|(_, entry)| entry.holds.is_some()).count(),
         });
         let known = self.wanted.iter().flatten().map(|(address, _)| *address);
@@ -89,7 +91,7 @@ impl Link {
             usable: self.usable,
             authenticated: self.keys.authenticate(),
             listening: self.listening.is_some(),
-            crowded: self.peers.is_crowded(now),
+            crowded: self.surplus || self.peers.is_crowded(now),
             counts: self.counts(),
             peers: peers.collect(),
             addresses: known.into_iter().map(|address| self.view_of(address, now)).collect(),
@@ -146,6 +148,7 @@ impl Link {
             _ if !self.usable => "the interface is down".to_owned(),
             _ if self.listening.is_some() => "listening to the other nodes".to_owned(),
             _ if self.leaving.is_some() => "the agent is shutting down".to_owned(),
+            _ if self.surplus => "as many other nodes take part as can".to_owned(),
             _ if wanted.copied().unwrap_or_default() == Rank::None => {
                 "this node is no candidate".to_owned()
             }

@@ -324,4 +324,10 @@ fn participants_without_a_key_are_bounded() {
     let view = world.nodes[0].link.as_ref().expect("it runs").view(world.now);
     assert_eq!(view.peers.len(), 128);
     assert!(view.crowded);
+    // Whoever came first, those that every node would follow.
+    let mut ids: Vec<Id> =
+        (0..300).map(|number| Id::of(&format!("liar-{number}"), "eth0")).collect();
+    ids.sort_unstable();
+    let followed = view.peers.iter().map(|peer| Id::of(&peer.node, &peer.interface));
+    assert_eq!(followed.collect::<Vec<Id>>(), ids[..128]);
 }

@@ -5,5 +5,6 @@ mod chaos;
 mod figures;
 mod hearing;
 mod hostile;
+mod many;
 mod scenarios;
 mod world;

@@ -92,8 +92,6 @@ pub struct Watch {
 
 impl World {
     pub fn new(nodes: usize, addresses: usize, seed: u64) -> Self {
-        let wanted: BTreeMap<IpAddr, Rank> =
-            (0..addresses).map(|number| (address(number), Rank::Candidate)).collect();
         let mut world = Self {
             now: Time::from_secs(1_000),
             nodes: Vec::new(),
@@ -116,19 +114,25 @@ impl World {
             changed: true,
         };
         for node in 0..nodes {
-            world.nodes.push(Node {
-                link: None,
-                paused: false,
-                powered: true,
-                wanted: wanted.clone(),
-                kernel: BTreeMap::new(),
-                watched: BTreeSet::new(),
-                inbox: VecDeque::new(),
-                timer: Time::ZERO,
-            });
+            world.add(addresses);
             world.start(node);
         }
         world
+    }
+
+    /// A node that wants addresses, and whose process does not run.
+    pub fn add(&mut self, addresses: usize) {
+        let wanted = (0..addresses).map(|number| (address(number), Rank::Candidate));
+        self.nodes.push(Node {
+            link: None,
+            paused: false,
+            powered: true,
+            wanted: wanted.collect(),
+            kernel: BTreeMap::new(),
+            watched: BTreeSet::new(),
+            inbox: VecDeque::new(),
+            timer: Time::ZERO,
+        });
     }
 
     /// Starts a process, which finds what its kernel answers for.
