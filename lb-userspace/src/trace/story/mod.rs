@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use lb_common::datapath::{Direction, RejectionKind, Route, Stage};
-use lb_common::layout::{Frontend, NeighbourEvent, Pool};
+use lb_common::layout::{Frontend, Member, NeighbourEvent, Pool};
 use serde::Serialize;
 
 use super::observation::{AnyBackend, Observation};
