@@ -3,12 +3,12 @@
 mod failover;
 
 use std::collections::BTreeMap;
-use std::env;
 use std::path::PathBuf;
 use std::sync::mpsc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use clap::Parser;
 use tests::agent::{Agent, program};
 use tests::one_node::{NODE, OneNode, has_kubectl};
 use tests::topology::{SOON, wait_until};
@@ -22,17 +22,25 @@ const URLS: [(&str, &str); 3] = [
     ("an address of its own, IPv6", "http://[2001:db8:113::10]/"),
     ("NodePort", "http://192.0.2.1:30080/"),
 ];
-const EXIT: &str = "--exit-after-demo";
-const MANIFESTS: &str = "--manifests";
+
+/// Show Millrace at work in network namespaces
+///
+/// A client, a node, three pods, an Ingress, and an address that moves to another node. Prints commands to try, and stays
+/// until Ctrl-C. Removes everything that it created.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask run", bin_name = "cargo xtask run")]
+struct Options {
+    /// Exit when everything was shown
+    #[arg(long)]
+    exit_after_demo: bool,
+
+    /// Read the Services from files, not from the embedded API
+    #[arg(long)]
+    manifests: bool,
+}
 
 fn main() -> Result<()> {
-    let arguments: Vec<String> = env::args().skip(1).collect();
-    if let Some(unknown) =
-        arguments.iter().find(|argument| ![EXIT, MANIFESTS].contains(&&***argument))
-    {
-        anyhow::bail!("unknown argument {unknown}; the arguments are {EXIT} and {MANIFESTS}");
-    }
-    let has = |argument: &str| arguments.iter().any(|one| one == argument);
+    let options = Options::parse();
     // A handler instead of the default: Ctrl-C must not skip the clean-up.
     let (ended, end) = mpsc::channel();
     ctrlc::set_handler(move || {
@@ -41,8 +49,8 @@ fn main() -> Result<()> {
 
     println!("Laying out a client, this node and three pods with web servers ...");
     let network = OneNode::with_pods(3)?;
-    let by_api = !has(MANIFESTS) && has_kubectl();
-    if !has(MANIFESTS) && !by_api {
+    let by_api = !options.manifests && has_kubectl();
+    if !options.manifests && !by_api {
         println!(
             "There is no kubectl on the PATH, so the Services come from files, not from the API."
         );
@@ -69,7 +77,7 @@ fn main() -> Result<()> {
     println!("\nLook into it:");
     println!("  bpftool map dump pinned {}/FRONTENDS4", pin_path.display());
     println!("  millrace --pin-path {} flows -o wide", pin_path.display());
-    if !has(EXIT) {
+    if !options.exit_after_demo {
         println!("\nIt stays up until Ctrl-C.");
         end.recv()?;
     }
