@@ -4,8 +4,8 @@
 //! Invariants: an address is taken only from a participant that is alive and hears this one, or
 //! that is silent or hears nobody and whose kernel does not answer, or if no other machine answers
 //! for it; of two holders that hear each other one gives up at once; the kernel's deadlines are not
-//! extended by a process that was paused before it has listened again. See
-//! `docs/design/announcement.md`.
+//! extended by a process that was paused before it has listened again; that something was not heard
+//! counts only when all that arrived has been read. See `docs/design/announcement.md`.
 //!
 //! Tests: beside each file, and `tests`, which simulates nodes.
 

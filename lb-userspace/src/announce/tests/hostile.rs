@@ -287,6 +287,8 @@ fn a_forged_message_in_another_name_has_no_lasting_effect() {
     }
 }
 
+const TOO_MANY: &str = "as many other nodes take part as can";
+
 /// Without keys anyone may take part, but nobody takes more than bounded memory.
 #[test]
 fn participants_without_a_key_are_bounded() {
@@ -295,7 +297,7 @@ fn participants_without_a_key_are_bounded() {
     world.start(0);
     world.run(SECOND * 2);
     let mut liars: Vec<(Link, Time)> = Vec::new();
-    for number in 0..300 {
+    for number in 0..1_200 {
         let identity = Identity {
             node: format!("liar-{number}"),
             interface: "eth0".to_owned(),
@@ -326,8 +328,11 @@ fn participants_without_a_key_are_bounded() {
     assert!(view.crowded);
     // Whoever came first, those that every node would follow.
     let mut ids: Vec<Id> =
-        (0..300).map(|number| Id::of(&format!("liar-{number}"), "eth0")).collect();
+        (0..1_200).map(|number| Id::of(&format!("liar-{number}"), "eth0")).collect();
     ids.sort_unstable();
     let followed = view.peers.iter().map(|peer| Id::of(&peer.node, &peer.interface));
     assert_eq!(followed.collect::<Vec<Id>>(), ids[..128]);
+    assert!(ids[127] < Id::of("node-0", "eth0"));
+    let why_not = |row: &AddressView| row.why_not_here.as_deref() == Some(TOO_MANY);
+    assert!(view.addresses.iter().all(why_not), "{:?}", view.addresses);
 }

@@ -1,4 +1,6 @@
 //! More nodes than can take part.
+//!
+//! `cargo test --release -p lb-userspace --lib announce::tests::many -- --ignored`
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -42,6 +44,7 @@ fn takes_part(world: &World, node: usize) -> bool {
 }
 
 #[test]
+#[ignore = "takes minutes in a debug build"]
 fn of_too_many_nodes_the_same_take_part_and_each_address_has_one_holder() {
     let order = in_order();
     let mut world = settled();

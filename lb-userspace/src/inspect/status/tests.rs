@@ -99,7 +99,7 @@ fn announcements_that_do_not_work_are_warnings() {
         (LinkView { addresses: vec![address(false, true)], ..link() }, "no node announces 1"),
         (LinkView { addresses: vec![address(true, false)], ..link() }, "uses 192.0.2.1"),
         (LinkView { peers: vec![peer(false)], ..link() }, "set tunnel-key-file"),
-        (LinkView { crowded: true, ..link() }, "two may announce an address"),
+        (LinkView { crowded: true, ..link() }, "more nodes would announce addresses"),
         (
             LinkView { peers: vec![peer(true)], authenticated: true, ..link() },
             "b do not hear this node",

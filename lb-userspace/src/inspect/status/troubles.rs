@@ -109,8 +109,8 @@ fn troubles_of_announcements(link: &LinkView) -> Vec<String> {
     complain(
         usize::from(link.crowded),
         format!(
-            "more than {} other nodes take part, so that two may announce an address: select fewer \
-             by announcements[].nodeSelector of the pools",
+            "more nodes would announce addresses than the {} that can: select fewer by \
+             announcements[].nodeSelector of the pools",
             link.peers.len()
         ),
     );
