@@ -34,7 +34,8 @@ impl Link {
             let deaf_after = self.peers.deaf_after(&self.timing);
             let hearing = self.peers.alive().filter(|(_, peer)| !peer.is_deaf(now, deaf_after));
             let oldest = hearing.map(|(_, peer)| peer.acknowledged).min();
-            self.send_changes(oldest.unwrap_or(u64::MAX), now);
+            // And what has not been sent yet, which nobody else would ask for.
+            self.send_changes(oldest.unwrap_or(u64::MAX).min(self.published), now);
             // Kept in step, so that a late timer does not delay all later heartbeats.
             self.heartbeat_at += self.timing.interval;
             if self.heartbeat_at <= now {
@@ -54,10 +55,8 @@ impl Link {
         addresses.extend(self.own.addresses());
         for address in addresses {
             let entry = self.entry(address);
-            if self.own.set(address, entry) {
-                self.outdated = true;
-                self.dirty = true;
-            }
+            self.outdated |= self.own.rank(address) != entry.rank;
+            self.dirty |= self.own.set(address, entry);
         }
     }
 

@@ -128,16 +128,24 @@ fn a_node_that_misses_heartbeats_only_keeps_its_addresses() {
     assert_eq!(world.longest_none(), Duration::ZERO);
 }
 
-/// Its kernel is asked for an address that it then gives up.
+/// Its kernel is asked for an address that it then gives up, also while a heartbeat is due.
 #[test]
 fn a_node_that_misses_heartbeats_is_not_asked_for_what_it_no_longer_holds() {
+    for milliseconds in [0, 30] {
+        gives_up_an_address_without_hearing_others(MS * milliseconds);
+    }
+}
+
+fn gives_up_an_address_without_hearing_others(after_a_heartbeat: Duration) {
     let mut world = settled(3, 30);
     world.firewalled.insert(0);
-    world.run(SECOND * 5);
+    world.run(SECOND * 5 + after_a_heartbeat);
     let its: Vec<usize> = (0..30).filter(|number| holder(&world, *number) == 0).collect();
     (0..3).for_each(|node| world.want(node, address(its[0]), None));
     world.run(SECOND * 20);
-    assert!(its[1..].iter().all(|number| holder(&world, *number) == 0), "{:?}", world.news);
+    for number in &its[1..] {
+        assert_eq!(world.answering(address(*number)), [0], "{number}: {:?}", world.news);
+    }
     assert_eq!(world.longest_several(), Duration::ZERO);
     assert_eq!(world.longest_none(), Duration::ZERO);
 }
