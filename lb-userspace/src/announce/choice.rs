@@ -3,6 +3,7 @@
 //! Invariants: the result depends on the candidates alone, not on their order; no participant gets
 //! more than [`capacity`] while another candidate has room.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
@@ -36,17 +37,15 @@ pub fn capacity(addresses: usize, participants: usize) -> usize {
 
 pub fn choose(candidates: &Candidates) -> Choice {
     let mut loads: BTreeMap<Id, usize> = BTreeMap::new();
-    let mut in_question: Vec<(IpAddr, Rank, Vec<Id>)> = Vec::with_capacity(candidates.len());
+    let mut in_question: Vec<(IpAddr, Rank, Vec<(u64, Id)>)> = Vec::with_capacity(candidates.len());
     for (&address, candidates) in candidates {
         let rank = candidates.iter().map(|(_, rank)| *rank).max().unwrap_or_default();
         if rank == Rank::None {
             continue;
         }
-        let best = candidates.iter().filter(|(_, other)| *other == rank).map(|(id, _)| *id);
-        let mut best: Vec<Id> = best.collect();
-        best.sort_by_cached_key(|id| std::cmp::Reverse(id.weight(address)));
-        best.dedup();
-        loads.extend(best.iter().map(|id| (*id, 0)));
+        let best = candidates.iter().filter(|(_, other)| *other == rank);
+        let best: Vec<(u64, Id)> = best.map(|(id, _)| id.weight(address)).collect();
+        loads.extend(best.iter().map(|(_, id)| (*id, 0)));
         in_question.push((address, rank, best));
     }
     let capacity = capacity(in_question.len(), loads.len());
@@ -55,9 +54,11 @@ pub fn choose(candidates: &Candidates) -> Choice {
     in_question.sort_by_key(|(address, _, best)| (best.len() > 1, *address));
     for (address, rank, best) in in_question {
         let load = |id: &Id| loads.get(id).copied().unwrap_or_default();
-        let with_room = best.iter().find(|id| load(id) < capacity);
-        let id = with_room.or_else(|| best.iter().min_by_key(|id| load(id)));
-        if let (Some(&id), Some(&first)) = (id, best.first()) {
+        let with_room = best.iter().filter(|(_, id)| load(id) < capacity).max();
+        // Else the one with the least, of several the first in the address's order.
+        let least = || best.iter().max_by_key(|(weight, id)| (Reverse(load(id)), *weight, *id));
+        let next = with_room.or_else(least);
+        if let (Some(&(_, id)), Some(&(_, first))) = (next, best.iter().max()) {
             *loads.entry(id).or_default() += 1;
             chosen.insert(address, Chosen { id, first, rank });
         }

@@ -46,9 +46,8 @@ impl Link {
             let passed = self.exams.get(&id).and_then(|exam| exam.passed);
             let doubtful = peer.hears_nobody && passed.is_none();
             let silent = peer.silent || peer.mute;
-            for (address, entry) in peer.table.rows() {
-                let Some(epoch) = entry.holds else { continue };
-                let rank = entry.rank;
+            for (address, epoch) in peer.table.held() {
+                let rank = peer.table.rank(address);
                 let claimant = Claimant { id, epoch, silent, deaf, doubtful, rank };
                 holders.claims.entry(address).or_default().push(claimant);
                 *holders.loads.entry(id).or_default() += 1;

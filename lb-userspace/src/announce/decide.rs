@@ -86,8 +86,8 @@ impl Link {
             }
         }
         for (id, peer) in self.peers.alive() {
-            for (address, entry) in peer.table.rows().filter(|(_, e)| e.rank != Rank::None) {
-                candidates.entry(address).or_default().push((id, entry.rank));
+            for (address, rank) in peer.table.candidacies() {
+                candidates.entry(address).or_default().push((id, rank));
             }
         }
         candidates

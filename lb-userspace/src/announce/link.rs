@@ -273,7 +273,7 @@ impl Link {
                 }
             }
         }
-        self.outdated |= change.members || change.table;
+        self.outdated |= change.members || change.ranks;
         self.dirty |= change.members || change.table || change.hearing;
     }
 

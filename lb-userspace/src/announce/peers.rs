@@ -73,6 +73,8 @@ pub struct Change {
     pub members: bool,
     /// A table.
     pub table: bool,
+    /// Who is a candidate for an address.
+    pub ranks: bool,
     /// Whether the sender hears anybody.
     pub hearing: bool,
 }
@@ -183,8 +185,8 @@ impl Peers {
             peer.is_doubted = peer.hears_nobody || without > timing.is_doubted();
             change.hearing = before != (peer.is_doubted, peer.hears_nobody);
         }
-        change.table = peer.table.apply(message.version, &message.changes);
-        change
+        let applied = peer.table.apply(message.version, &message.changes);
+        Change { table: applied.rows, ranks: applied.ranks, ..change }
     }
 
     /// When the sender last received a message, by what it acknowledges.
@@ -251,7 +253,7 @@ impl Peers {
     pub fn age(&mut self, now: Time, timing: &Timing) -> bool {
         let mut changed = false;
         self.peers.retain(|_, peer| {
-            let has_rows = !peer.table.is_complete() || peer.table.rows().next().is_some();
+            let has_rows = !peer.table.is_complete() || !peer.table.is_empty();
             has_rows || peer.silent_for(now) <= timing.silence
         });
         for peer in self.peers.values_mut() {
@@ -261,8 +263,8 @@ impl Peers {
             }
         }
         self.peers.retain(|_, peer| {
-            let holds = peer.table.rows().any(|(_, entry)| entry.holds.is_some());
-            let limit = if holds { REMEMBERED } else { timing.settle };
+            let holds = peer.table.held().next();
+            let limit = if holds.is_some() { REMEMBERED } else { timing.settle };
             !peer.silent || peer.silent_for(now) < limit
         });
         changed

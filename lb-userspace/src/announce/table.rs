@@ -62,6 +62,10 @@ impl OwnTable {
         present.map(|(address, _)| *address)
     }
 
+    pub fn rank(&self, address: IpAddr) -> Rank {
+        self.rows.get(&address).map(|(entry, _)| entry.rank).unwrap_or_default()
+    }
+
     /// Returns whether this is a change.
     pub fn set(&mut self, address: IpAddr, entry: Entry) -> bool {
         let before = self.rows.get(&address).copied();
@@ -118,10 +122,20 @@ impl OwnTable {
     }
 }
 
+/// What a message may have changed in a table.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Applied {
+    pub rows: bool,
+    /// For which addresses the participant is a candidate.
+    pub ranks: bool,
+}
+
 /// The table of another participant, as far as it is known.
 #[derive(Clone, Debug, Default)]
 pub struct PeerTable {
     rows: BTreeMap<IpAddr, (Entry, u64)>,
+    /// Those of addresses that the participant says it holds.
+    held: BTreeMap<IpAddr, u32>,
     version: u64,
     /// Of the participant's messages.
     newest: u64,
@@ -146,29 +160,33 @@ impl PeerTable {
         self.newest = newest;
     }
 
-    pub fn rows(&self) -> impl Iterator<Item = (IpAddr, Entry)> {
-        self.rows
-            .iter()
-            .map(|(address, (entry, _))| (*address, self.without_taken(*address, *entry)))
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
     }
 
-    pub fn get(&self, address: IpAddr) -> Entry {
-        let entry = self.rows.get(&address).map(|(entry, _)| *entry).unwrap_or_default();
-        self.without_taken(address, entry)
+    /// For which addresses the participant is a candidate.
+    pub fn candidacies(&self) -> impl Iterator<Item = (IpAddr, Rank)> {
+        let ranks = self.rows.iter().map(|(address, (entry, _))| (*address, entry.rank));
+        ranks.filter(|(_, rank)| *rank != Rank::None)
+    }
+
+    pub fn rank(&self, address: IpAddr) -> Rank {
+        self.rows.get(&address).map(|(entry, _)| entry.rank).unwrap_or_default()
+    }
+
+    /// Which addresses the participant holds, and in which epochs.
+    pub fn held(&self) -> impl Iterator<Item = (IpAddr, u32)> {
+        let held = self.held.iter().filter(|(address, _)| !self.taken.contains(address));
+        held.map(|(address, epoch)| (*address, *epoch))
     }
 
     /// What the participant says it holds, even if it was taken from it.
     pub fn claimed(&self) -> impl Iterator<Item = IpAddr> {
-        let claimed = self.rows.iter().filter(|(_, (entry, _))| entry.holds.is_some());
-        claimed.map(|(address, _)| *address)
+        self.held.keys().copied()
     }
 
     pub fn claims(&self, address: IpAddr) -> bool {
-        self.rows.get(&address).is_some_and(|(entry, _)| entry.holds.is_some())
-    }
-
-    fn without_taken(&self, address: IpAddr, entry: Entry) -> Entry {
-        if self.taken.contains(&address) { Entry { holds: None, ..entry } } else { entry }
+        self.held.contains_key(&address)
     }
 
     /// The participant has lost an address that it cannot defend.
@@ -186,21 +204,22 @@ impl PeerTable {
         self.version = 0;
         self.newest = 0;
         self.ahead.clear();
-        let taken = std::mem::take(&mut self.taken);
-        for (address, (entry, version)) in &mut self.rows {
-            *version = 0;
-            if taken.contains(address) {
+        self.rows.values_mut().for_each(|(_, version)| *version = 0);
+        for address in std::mem::take(&mut self.taken) {
+            self.held.remove(&address);
+            if let Some((entry, _)) = self.rows.get_mut(&address) {
                 entry.holds = None;
             }
         }
     }
 
-    /// Returns whether rows may have changed. Messages may arrive in any order: each row remembers
+    /// Returns what may have changed. Messages may arrive in any order: each row remembers
     /// the version of the message that it came with, and an older one does not replace it.
-    pub fn apply(&mut self, newest: u64, changes: &Changes) -> bool {
+    pub fn apply(&mut self, newest: u64, changes: &Changes) -> Applied {
+        let mut applied = Applied::default();
         let generation = changes.since / GENERATION;
         if generation < self.version / GENERATION {
-            return false;
+            return applied;
         }
         if generation > self.version / GENERATION {
             self.version = generation * GENERATION;
@@ -209,20 +228,17 @@ impl PeerTable {
         self.newest = newest.max(self.newest);
         let (since, until) = (changes.since, changes.until);
         if until <= self.version && self.version != generation * GENERATION {
-            return false;
+            return applied;
         }
         if since > self.version {
             if self.ahead.len() >= MOST_AHEAD {
-                return false;
+                return applied;
             }
             self.ahead.push((since, until));
         }
+        applied.rows = true;
         for row in &changes.rows {
-            let entry = Entry { rank: row.rank, holds: row.holds };
-            let is_known = self.rows.get(&row.address).map(|(_, version)| *version);
-            if is_known.map_or(self.rows.len() < MOST_ROWS, |version| version <= until) {
-                self.rows.insert(row.address, (entry, until));
-            }
+            applied.ranks |= self.apply_row(row, until);
         }
         if since <= self.version {
             self.version = until.max(self.version);
@@ -230,11 +246,31 @@ impl PeerTable {
         }
         if self.is_complete() {
             // Of an earlier generation or process, and not confirmed by this one.
-            let is_current = |version: u64| version / GENERATION == generation;
-            self.rows
-                .retain(|_, (entry, version)| is_current(*version) && *entry != Entry::default());
+            self.rows.retain(|address, (entry, version)| {
+                let is_current = *version / GENERATION == generation;
+                if !is_current {
+                    applied.ranks |= entry.rank != Rank::None;
+                    self.held.remove(address);
+                }
+                is_current && *entry != Entry::default()
+            });
         }
-        true
+        applied
+    }
+
+    /// Returns whether the rank is another one.
+    fn apply_row(&mut self, row: &Row, until: u64) -> bool {
+        let before = self.rows.get(&row.address).copied();
+        if !before.map_or(self.rows.len() < MOST_ROWS, |(_, version)| version <= until) {
+            return false;
+        }
+        let entry = Entry { rank: row.rank, holds: row.holds };
+        self.rows.insert(row.address, (entry, until));
+        match row.holds {
+            Some(epoch) => drop(self.held.insert(row.address, epoch)),
+            None => drop(self.held.remove(&row.address)),
+        }
+        before.map(|(entry, _)| entry.rank).unwrap_or_default() != row.rank
     }
 
     /// Continues with what arrived before its turn.
@@ -247,155 +283,4 @@ impl PeerTable {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::net::Ipv4Addr;
-
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn address(number: u16) -> IpAddr {
-        Ipv4Addr::from(0x0a00_0000 + u32::from(number)).into()
-    }
-
-    fn held(epoch: u32) -> Entry {
-        Entry { rank: Rank::Candidate, holds: Some(epoch) }
-    }
-
-    fn known(table: &PeerTable) -> Vec<(IpAddr, Entry)> {
-        table.rows().collect()
-    }
-
-    fn own(table: &OwnTable) -> Vec<(IpAddr, Entry)> {
-        let rows = table.rows.iter().map(|(address, (entry, _))| (*address, *entry));
-        rows.filter(|(_, entry)| *entry != Entry::default()).collect()
-    }
-
-    #[test]
-    fn a_thousand_addresses_arrive_in_parts_that_fit() {
-        let mut table = OwnTable::default();
-        for number in 0..1_000 {
-            table.set(address(number), held(1));
-        }
-        let mut copy = PeerTable::default();
-        let mut parts = 0;
-        while copy.version() != table.version() {
-            let changes = table.changes(copy.version(), 1_000);
-            assert!(changes.rows.iter().map(Row::length).sum::<usize>() <= 1_000);
-            assert!(copy.apply(table.version(), &changes));
-            parts += 1;
-        }
-        assert_eq!(parts, 10);
-        assert_eq!(known(&copy), own(&table));
-    }
-
-    #[test]
-    fn a_sender_of_ever_new_addresses_takes_bounded_memory() {
-        let mut copy = PeerTable::default();
-        for number in 0..100_000_u32 {
-            let row =
-                Row { address: Ipv4Addr::from(number).into(), rank: Rank::Candidate, holds: None };
-            let since = if number == 0 { GENERATION } else { GENERATION + u64::from(number) };
-            let until = since + 1;
-            copy.apply(until + 1, &Changes { since, until, rows: vec![row] });
-        }
-        assert_eq!(copy.rows().count(), MOST_ROWS);
-    }
-
-    #[test]
-    fn empty_rows_of_a_sender_are_bounded() {
-        let mut table = OwnTable::default();
-        let mut copy = PeerTable::default();
-        for number in 0..20_000_u16 {
-            table.set(address(number), held(1));
-            table.set(address(number), Entry::default());
-            assert!(table.rows.len() <= MOST_EMPTY + 1);
-            copy.apply(table.version(), &table.changes(copy.version(), 1_000));
-        }
-        assert!(known(&copy).is_empty());
-    }
-
-    #[test]
-    fn what_was_taken_from_a_participant_counts_again_when_it_is_back() {
-        let mut table = OwnTable::default();
-        table.set(address(1), held(1));
-        table.set(address(2), held(1));
-        let mut copy = PeerTable::default();
-        copy.apply(table.version(), &table.changes(0, 1_000));
-        copy.take_from(address(1));
-        let taken = Entry { rank: Rank::Candidate, holds: None };
-        assert_eq!(known(&copy), [(address(1), taken), (address(2), held(1))]);
-        assert_eq!(copy.get(address(1)), taken);
-        copy.give_back();
-        assert_eq!(known(&copy), own(&table));
-        // Not of a process that has ended.
-        copy.take_from(address(1));
-        copy.start_over();
-        copy.give_back();
-        assert_eq!(copy.get(address(1)), taken);
-    }
-
-    #[derive(Clone, Debug)]
-    enum Do {
-        Set(u16, Entry),
-        /// A message with the changes since an older version, which may be lost.
-        Send(u64, bool),
-        Restart,
-    }
-
-    #[test]
-    fn messages_in_any_order_make_a_complete_copy() {
-        let mut table = OwnTable::default();
-        for number in 0..100 {
-            table.set(address(number), held(1));
-        }
-        let mut parts = Vec::new();
-        let mut since = 0;
-        while since != table.version() {
-            parts.push((table.version(), table.changes(since, 100)));
-            since = parts[parts.len() - 1].1.until;
-        }
-        table.set(address(3), held(2));
-        parts.push((table.version(), table.changes(since, 100)));
-        let mut copy = PeerTable::default();
-        parts.iter().rev().for_each(|(newest, changes)| assert!(copy.apply(*newest, changes)));
-        assert!(copy.is_complete());
-        assert_eq!(known(&copy), own(&table));
-    }
-
-    fn deeds() -> impl Strategy<Value = Vec<Do>> {
-        let entry = prop_oneof![Just(Entry::default()), (0_u32..3).prop_map(held)];
-        let deed = prop_oneof![
-            6 => (0_u16..20, entry).prop_map(|(number, entry)| Do::Set(number, entry)),
-            4 => (0_u64..5, any::<bool>()).prop_map(|(older, lost)| Do::Send(older, lost)),
-            1 => Just(Do::Restart),
-        ];
-        prop::collection::vec(deed, 0..200)
-    }
-
-    proptest! {
-        #[test]
-        fn a_copy_that_is_complete_is_right(deeds in deeds(), room in 20_usize..200) {
-            let mut table = OwnTable::default();
-            let mut copy = PeerTable::default();
-            for deed in deeds {
-                match deed {
-                    Do::Set(number, entry) => drop(table.set(address(number), entry)),
-                    Do::Send(older, lost) => {
-                        let changes = table.changes(copy.version().saturating_sub(older), room);
-                        if !lost {
-                            copy.apply(table.version(), &changes);
-                        }
-                    }
-                    Do::Restart => {
-                        table = OwnTable::default();
-                        copy.start_over();
-                    }
-                }
-                if copy.is_complete() && copy.version() == table.version() {
-                    prop_assert_eq!(known(&copy), own(&table));
-                }
-            }
-        }
-    }
-}
+mod tests;

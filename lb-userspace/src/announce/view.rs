@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::claimant::Claimant;
 use super::hold::Whereabouts;
-use super::identity::{Rank, ahead};
+use super::identity::Rank;
 use super::link::{Counts, Link};
 use super::timing::Time;
 
@@ -80,12 +81,17 @@ impl Link {
             interface: peer.interface.clone(),
             silent: peer.silent,
             deaf: peer.hears_nobody || !is_quiet && peer.is_deaf(now, deaf_after),
-            holds: peer.table.rows().filter(|(_, entry)| entry.holds.is_some()).count(),
+            holds: peer.table.held().count(),
         });
         let known = self.wanted.iter().flatten().map(|(address, _)| *address);
         let mut known: Vec<IpAddr> = known.chain(self.addresses.keys().copied()).collect();
         known.sort_unstable();
         known.dedup();
+        let holders = self.holders(now);
+        let view_of = |address| {
+            let claims = holders.claims.get(&address).map_or(&[][..], Vec::as_slice);
+            self.view_of(address, claims, now)
+        };
         LinkView {
             interface: self.identity.interface.clone(),
             usable: self.usable,
@@ -94,11 +100,11 @@ impl Link {
             crowded: self.surplus || self.peers.is_crowded(now),
             counts: self.counts(),
             peers: peers.collect(),
-            addresses: known.into_iter().map(|address| self.view_of(address, now)).collect(),
+            addresses: known.into_iter().map(view_of).collect(),
         }
     }
 
-    fn view_of(&self, address: IpAddr, now: Time) -> AddressView {
+    fn view_of(&self, address: IpAddr, claims: &[Claimant], now: Time) -> AddressView {
         let state = self.addresses.get(&address).copied().unwrap_or(Whereabouts::Elsewhere);
         if let Some(holding) = state.holding() {
             let held: Duration = now.saturating_sub(holding.since);
@@ -113,19 +119,15 @@ impl Link {
                 why_not_here: None,
             };
         }
-        let holders = self.peers.iter().filter_map(|(id, peer)| {
-            let epoch = peer.table.get(address).holds?;
-            Some((!peer.silent && !peer.mute, epoch, id.weight(address), peer))
-        });
         let known = self.known_epoch(address);
-        let standing = |epoch: u32, weight| (ahead(epoch, known), weight);
         let holder =
-            holders.max_by_key(|(alive, epoch, weight, _)| (*alive, standing(*epoch, *weight)));
+            claims.iter().max_by_key(|claim| (!claim.silent, claim.standing(address, known)));
+        let node = holder.and_then(|holder| self.peers.get(holder.id)).map(|peer| &peer.node);
         AddressView {
             address,
             services: Vec::new(),
-            epoch: holder.as_ref().map(|(_, epoch, _, _)| *epoch),
-            holder: holder.map(|(_, _, _, peer)| peer.node.clone()),
+            epoch: holder.map(|holder| holder.epoch),
+            holder: node.cloned(),
             held_seconds: None,
             candidates: self.choice.chosen.contains_key(&address),
             blocked: matches!(state, Whereabouts::Blocked { by: Some(_), .. }),

@@ -2,8 +2,9 @@
 
 use std::time::{Duration, Instant};
 
+use super::super::wire::{self, Changes, Heard, Message, Row};
 use super::super::*;
-use super::world::{MS, World, address};
+use super::world::{MS, World, address, link_address};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -75,4 +76,134 @@ fn cost_of_heartbeats() {
         world.want(0, address(2_000 + number), Some(Rank::Candidate));
     }
     println!("{:?} for each change of a candidacy", begun.elapsed() / 200);
+}
+
+/// A participant among others that say what the test wants.
+struct Crowd {
+    link: Link,
+    others: Vec<Message>,
+    addresses: u64,
+    now: Time,
+    /// Of the participant's last message.
+    sequence: u64,
+}
+
+impl Crowd {
+    const VERSION: u64 = 1 << 32;
+
+    /// The others hold all addresses.
+    fn new(nodes: usize, addresses: usize) -> Self {
+        let now = Time::from_secs(1_000);
+        let node = "node-0".to_owned();
+        let identity = Identity { node, interface: "eth0".to_owned(), incarnation: 7 };
+        let mut link = Link::new(identity, Timing::default(), Keys::default(), &[], now);
+        link.handle(Input::Interface { usable: true, link_address: link_address(0) }, now);
+        let wanted = (0..addresses).map(|number| (address(number), Rank::Candidate));
+        link.handle(Input::Wanted(wanted.collect()), now);
+        let others = (1..nodes).map(|node| Message {
+            node: format!("node-{node}"),
+            interface: "eth0".to_owned(),
+            incarnation: 1,
+            sequence: 0,
+            link_address: link_address(node),
+            version: Self::VERSION + addresses as u64,
+            heard: Vec::new(),
+            changes: Changes { since: Self::VERSION, until: Self::VERSION, rows: Vec::new() },
+        });
+        let others = others.collect();
+        let mut crowd = Self { link, others, addresses: addresses as u64, now, sequence: 0 };
+        for _ in 0..80 {
+            crowd.others.iter_mut().enumerate().for_each(|(other, message)| {
+                let since = message.changes.until;
+                let until = (since + 100).min(message.version);
+                let rows = (since..until).map(|row| {
+                    let number = (row - Self::VERSION) as usize;
+                    let holds = (number % (nodes - 1) == other).then_some(1);
+                    Row { address: address(number), rank: Rank::Candidate, holds }
+                });
+                message.changes = Changes { since, until, rows: rows.collect() };
+            });
+            for other in 0..nodes - 1 {
+                crowd.hear(other);
+            }
+            crowd.now += MS * 100;
+            crowd.timer();
+        }
+        let view = crowd.link.view(crowd.now);
+        assert_eq!(view.peers.iter().map(|peer| peer.holds).sum::<usize>(), addresses);
+        crowd
+    }
+
+    fn hear(&mut self, other: usize) -> Duration {
+        let message = &mut self.others[other];
+        message.sequence += 1;
+        let id = Id::of("node-0", "eth0");
+        let (incarnation, sequence) = (7, self.sequence);
+        message.heard = vec![Heard { id, incarnation, sequence, version: 0 }];
+        let mut octets = wire::write(message);
+        Keys::default().seal(&mut octets);
+        let begun = Instant::now();
+        self.link.handle(Input::Received(&octets), self.now);
+        begun.elapsed()
+    }
+
+    fn timer(&mut self) -> Duration {
+        let begun = Instant::now();
+        let effects = self.link.handle(Input::Timer, self.now);
+        let elapsed = begun.elapsed();
+        for effect in effects {
+            if let Effect::Send(octets) = effect {
+                let message = Keys::default().open(&octets).and_then(wire::read);
+                self.sequence = message.expect("a message").sequence;
+            }
+        }
+        elapsed
+    }
+}
+
+/// Prints what docs/design/announcement.md quotes. Run in release mode:
+/// `cargo test --release -p lb-userspace --lib announce::tests::figures -- --ignored --nocapture`
+#[test]
+#[ignore = "a measurement"]
+fn cost_of_deciding() {
+    for (nodes, addresses) in [(5, 1_000), (5, 2_000), (128, 1_000), (128, 2_000)] {
+        let mut crowd = Crowd::new(nodes, addresses);
+        println!("{nodes} participants, {addresses} addresses:");
+        println!("  {:?} for a heartbeat without news", crowd.hear(1));
+        let begun = Instant::now();
+        std::hint::black_box(crowd.link.view(crowd.now));
+        println!("  {:?} for the view", begun.elapsed());
+        for (what, row) in [
+            (
+                "one address has another epoch",
+                Row { address: address(0), rank: Rank::Candidate, holds: Some(2) },
+            ),
+            (
+                "one candidacy changes",
+                Row { address: address(1), rank: Rank::LastResort, holds: None },
+            ),
+        ] {
+            let message = &mut crowd.others[0];
+            message.version += 1;
+            let changes =
+                Changes { since: message.version - 1, until: message.version, rows: vec![row] };
+            message.changes = changes;
+            crowd.hear(0);
+            println!("  {:?} to decide when {what}", crowd.timer());
+        }
+        crowd.others[0].changes.rows.clear();
+        crowd.others[0].changes.since = crowd.others[0].version;
+        let mut longest = Duration::ZERO;
+        for _ in 0..80 {
+            crowd.now += MS * 5;
+            if crowd.now.as_millis() % 100 == 0 {
+                for other in 1..nodes - 1 {
+                    crowd.hear(other);
+                }
+            }
+            longest = longest.max(crowd.timer());
+        }
+        assert!(crowd.addresses >= 1_000 && crowd.link.holds_any());
+        println!("  {longest:?} for the longest decision when a participant dies");
+    }
 }

@@ -1,0 +1,155 @@
+use std::net::Ipv4Addr;
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn address(number: u16) -> IpAddr {
+    Ipv4Addr::from(0x0a00_0000 + u32::from(number)).into()
+}
+
+fn held(epoch: u32) -> Entry {
+    Entry { rank: Rank::Candidate, holds: Some(epoch) }
+}
+
+fn known(table: &PeerTable) -> Vec<(IpAddr, Entry)> {
+    let claimed: Vec<IpAddr> = table.claimed().collect();
+    let says = |(address, (entry, _)): (&IpAddr, &(Entry, u64))| {
+        assert_eq!(entry.holds.is_some(), claimed.contains(address));
+        let holds = table.held().find(|(held, _)| held == address).map(|(_, epoch)| epoch);
+        (*address, Entry { rank: entry.rank, holds })
+    };
+    table.rows.iter().map(says).collect()
+}
+
+fn own(table: &OwnTable) -> Vec<(IpAddr, Entry)> {
+    let rows = table.rows.iter().map(|(address, (entry, _))| (*address, *entry));
+    rows.filter(|(_, entry)| *entry != Entry::default()).collect()
+}
+
+#[test]
+fn a_thousand_addresses_arrive_in_parts_that_fit() {
+    let mut table = OwnTable::default();
+    for number in 0..1_000 {
+        table.set(address(number), held(1));
+    }
+    let mut copy = PeerTable::default();
+    let mut parts = 0;
+    while copy.version() != table.version() {
+        let changes = table.changes(copy.version(), 1_000);
+        assert!(changes.rows.iter().map(Row::length).sum::<usize>() <= 1_000);
+        assert!(copy.apply(table.version(), &changes).rows);
+        parts += 1;
+    }
+    assert_eq!(parts, 10);
+    assert_eq!(known(&copy), own(&table));
+}
+
+#[test]
+fn a_sender_of_ever_new_addresses_takes_bounded_memory() {
+    let mut copy = PeerTable::default();
+    for number in 0..100_000_u32 {
+        let row =
+            Row { address: Ipv4Addr::from(number).into(), rank: Rank::Candidate, holds: None };
+        let since = if number == 0 { GENERATION } else { GENERATION + u64::from(number) };
+        let until = since + 1;
+        copy.apply(until + 1, &Changes { since, until, rows: vec![row] });
+    }
+    assert_eq!(copy.rows.len(), MOST_ROWS);
+}
+
+#[test]
+fn empty_rows_of_a_sender_are_bounded() {
+    let mut table = OwnTable::default();
+    let mut copy = PeerTable::default();
+    for number in 0..20_000_u16 {
+        table.set(address(number), held(1));
+        table.set(address(number), Entry::default());
+        assert!(table.rows.len() <= MOST_EMPTY + 1);
+        copy.apply(table.version(), &table.changes(copy.version(), 1_000));
+    }
+    assert!(known(&copy).is_empty());
+}
+
+#[test]
+fn what_was_taken_from_a_participant_counts_again_when_it_is_back() {
+    let mut table = OwnTable::default();
+    table.set(address(1), held(1));
+    table.set(address(2), held(1));
+    let mut copy = PeerTable::default();
+    copy.apply(table.version(), &table.changes(0, 1_000));
+    copy.take_from(address(1));
+    let taken = Entry { rank: Rank::Candidate, holds: None };
+    assert_eq!(known(&copy), [(address(1), taken), (address(2), held(1))]);
+    copy.give_back();
+    assert_eq!(known(&copy), own(&table));
+    // Not of a process that has ended.
+    copy.take_from(address(1));
+    copy.start_over();
+    copy.give_back();
+    assert_eq!(known(&copy)[0], (address(1), taken));
+}
+
+#[derive(Clone, Debug)]
+enum Do {
+    Set(u16, Entry),
+    /// A message with the changes since an older version, which may be lost.
+    Send(u64, bool),
+    Restart,
+}
+
+#[test]
+fn messages_in_any_order_make_a_complete_copy() {
+    let mut table = OwnTable::default();
+    for number in 0..100 {
+        table.set(address(number), held(1));
+    }
+    let mut parts = Vec::new();
+    let mut since = 0;
+    while since != table.version() {
+        parts.push((table.version(), table.changes(since, 100)));
+        since = parts[parts.len() - 1].1.until;
+    }
+    table.set(address(3), held(2));
+    parts.push((table.version(), table.changes(since, 100)));
+    let mut copy = PeerTable::default();
+    parts.iter().rev().for_each(|(newest, changes)| assert!(copy.apply(*newest, changes).rows));
+    assert!(copy.is_complete());
+    assert_eq!(known(&copy), own(&table));
+}
+
+fn deeds() -> impl Strategy<Value = Vec<Do>> {
+    let entry = prop_oneof![Just(Entry::default()), (0_u32..3).prop_map(held)];
+    let deed = prop_oneof![
+        6 => (0_u16..20, entry).prop_map(|(number, entry)| Do::Set(number, entry)),
+        4 => (0_u64..5, any::<bool>()).prop_map(|(older, lost)| Do::Send(older, lost)),
+        1 => Just(Do::Restart),
+    ];
+    prop::collection::vec(deed, 0..200)
+}
+
+proptest! {
+    #[test]
+    fn a_copy_that_is_complete_is_right(deeds in deeds(), room in 20_usize..200) {
+        let mut table = OwnTable::default();
+        let mut copy = PeerTable::default();
+        for deed in deeds {
+            match deed {
+                Do::Set(number, entry) => drop(table.set(address(number), entry)),
+                Do::Send(older, lost) => {
+                    let changes = table.changes(copy.version().saturating_sub(older), room);
+                    if !lost {
+                        copy.apply(table.version(), &changes);
+                    }
+                }
+                Do::Restart => {
+                    table = OwnTable::default();
+                    copy.start_over();
+                }
+            }
+            if copy.is_complete() && copy.version() == table.version() {
+                prop_assert_eq!(known(&copy), own(&table));
+            }
+        }
+    }
+}
