@@ -57,7 +57,7 @@ impl ApiServer {
         // One thread, so that all connections are opened in the host's namespace.
         host.enter(|| {
             let runtime = Builder::new_current_thread().enable_all().build()?;
-            runtime.block_on(create(self.kubeconfig(), objects))
+            runtime.block_on(async { create(&client(self.kubeconfig()).await?, objects).await })
         })
     }
 }
@@ -69,15 +69,15 @@ pub async fn client(kubeconfig: &Path) -> Result<Client> {
     Ok(Client::try_from(config)?)
 }
 
-async fn create(kubeconfig: &Path, objects: Vec<Value>) -> Result<()> {
-    let client = client(kubeconfig).await?;
+/// Creates objects, in the namespace `default` if their kind has namespaces, with their status.
+pub async fn create(client: &Client, objects: Vec<Value>) -> Result<()> {
     for object in objects {
         let status = object.get("status").cloned();
         let object: DynamicObject = serde_json::from_value(object)?;
         let types = object.types.as_ref().context("an object without a kind")?;
         let kind = ApiResource::from_gvk(&GroupVersionKind::try_from(types)?);
         let api: Api<DynamicObject> = match kind.kind.as_str() {
-            "Node" => Api::all_with(client.clone(), &kind),
+            "Node" | "AddressPool" | "BGPPeer" => Api::all_with(client.clone(), &kind),
             _ => Api::default_namespaced_with(client.clone(), &kind),
         };
         let name = object.metadata.name.as_deref().context("an object without a name")?;

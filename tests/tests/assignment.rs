@@ -1,23 +1,26 @@
-//! How long it takes from the creation of a Service of type LoadBalancer until its status has an
-//! address, and until a client on the link reaches it: `millrace standalone`, the API over HTTP,
+//! From the creation of a Service of type LoadBalancer to its address, to a client on the link that
+//! reaches it, and to the BGP UPDATE that a router gets: `millrace standalone`, the API over HTTP,
 //! ARP.
 //!
-//! `cargo test --release -p tests --test assignment -- --ignored --nocapture`
+//! How long it takes: `cargo test --release -p tests --test assignment -- --ignored --nocapture`
 
-use std::net::{SocketAddr, TcpStream};
-use std::path::Path;
+use std::collections::BTreeSet;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use fuzz::bgp::router::{RawRouter, apply};
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::Api;
-use kube::api::PostParams;
-use lb_userspace::kinds::AddressPool;
-use serde_json::json;
+use kube::api::{DeleteParams, PostParams};
+use lb_bgp::wire::Kind;
+use serde_json::{Value, json};
 use tests::agent::Agent;
 use tests::api_server;
-use tests::one_node::{DEVICE, OneNode};
+use tests::one_node::{CLIENT, DEVICE, OneNode};
 use tests::topology::{Host, SOON};
 use tokio::runtime::Builder;
 
@@ -28,68 +31,148 @@ const UNCOUNTED: usize = 3;
 #[derive(Default)]
 struct Times {
     assigned: Vec<Duration>,
+    sent: Vec<Duration>,
     reached: Vec<Duration>,
+}
+
+/// The IPv4 prefixes of a router after an UPDATE, and when it arrived.
+type Update = (Instant, BTreeSet<[u8; 5]>);
+
+#[test]
+fn a_created_service_is_reachable_and_advertised_and_a_deleted_one_is_withdrawn() -> Result<()> {
+    with_standalone(async |world| {
+        world.create("web").await?;
+        world.delete("web").await
+    })
 }
 
 #[test]
 #[ignore = "a measurement"]
-fn from_creation_to_address_and_to_reachability() -> Result<()> {
-    let network = OneNode::with_pods(1)?;
+fn from_creation_to_address_update_and_reachability() -> Result<()> {
+    with_standalone(async |world| {
+        let mut times = Times::default();
+        for number in 0..COUNT + UNCOUNTED {
+            let [assigned, sent, reached] = world.create(&format!("web-{number}")).await?;
+            if number >= UNCOUNTED {
+                times.assigned.push(assigned);
+                times.sent.push(sent);
+                times.reached.push(reached);
+            }
+        }
+        for (what, mut times) in
+            [("address", times.assigned), ("UPDATE", times.sent), ("reachable", times.reached)]
+        {
+            times.sort();
+            let at = |percent: usize| times[(times.len() * percent / 100).min(times.len() - 1)];
+            let (p50, p99, last) = (at(50), at(99), at(100));
+            println!("from creation to {what}: p50 {p50:.1?}, p99 {p99:.1?}, longest {last:.1?}");
+        }
+        Ok(())
+    })
+}
+
+/// A node with a pool of addresses and a router, as clients of its API see them.
+struct World<'a> {
+    client: &'a Host,
+    services: Api<Service>,
+    slices: Api<EndpointSlice>,
+    updates: Receiver<Update>,
+}
+
+fn with_standalone(act: impl AsyncFnOnce(World<'_>) -> Result<()> + Send) -> Result<()> {
+    let network = OneNode::warm(1)?;
     // Otherwise the client asks again only after a second if its first question is too early.
     let retry = "net.ipv4.neigh.eth0.retrans_time_ms=5";
     network.client.sysctl(&[retry, "net.ipv4.neigh.eth0.mcast_solicit=100"])?;
+    let listener = network.client.enter(|| Ok(TcpListener::bind((CLIENT, 179))?))?;
+    let (sender, updates) = channel();
+    // It ends with the agent, or with the other end of the channel.
+    thread::spawn(move || route(&listener, &sender));
     let data = network.topology.directory().join("data");
-    let pins = network.topology.pins();
+    let pins = network.pin_path();
     let _agent = Agent::standalone(&network.node, &pins, &data, DEVICE, &["--xdp-mode", "off"])?;
-    let kubeconfig = data.join("kubeconfig");
-    let mut times = network.node.enter(|| {
+    network.node.enter(|| {
         let runtime = Builder::new_current_thread().enable_all().build()?;
-        runtime.block_on(measure(&kubeconfig, &network.client))
-    })?;
-    for (what, times) in [("address", &mut times.assigned), ("reachable", &mut times.reached)] {
-        times.sort();
-        let at = |percent: usize| times[(times.len() * percent / 100).min(times.len() - 1)];
-        let (p50, p99, last) = (at(50), at(99), at(100));
-        println!("from creation to {what}: p50 {p50:.1?}, p99 {p99:.1?}, longest {last:.1?}");
-    }
-    Ok(())
+        runtime.block_on(async {
+            let api = api_server::client(&data.join("kubeconfig")).await?;
+            api_server::create(&api, pool_and_peer()).await?;
+            let services = Api::default_namespaced(api.clone());
+            let slices = Api::default_namespaced(api);
+            updates.recv_timeout(SOON).context("no session")?;
+            act(World { client: &network.client, services, slices, updates }).await
+        })
+    })
 }
 
-async fn measure(kubeconfig: &Path, client: &Host) -> Result<Times> {
-    let api = api_server::client(kubeconfig).await?;
-    let pool = json!({
-        "apiVersion": "millrace.io/v1alpha1", "kind": "AddressPool",
-        "metadata": {"name": "measured"}, "spec": {"addresses": ["192.0.2.16-192.0.2.250"]}
-    });
-    let pool: AddressPool = serde_json::from_value(pool)?;
-    Api::all(api.clone()).create(&PostParams::default(), &pool).await?;
-    let services: Api<Service> = Api::default_namespaced(api.clone());
-    let slices: Api<EndpointSlice> = Api::default_namespaced(api);
-    let mut times = Times::default();
-    for number in 0..COUNT + UNCOUNTED {
-        let name = format!("web-{number}");
-        slices.create(&PostParams::default(), &slice(&name)?).await?;
+/// The router: one session, and what it has at its beginning and after each UPDATE.
+fn route(listener: &TcpListener, updates: &Sender<Update>) -> Result<()> {
+    let (stream, _) = listener.accept()?;
+    let mut router = RawRouter::new(stream);
+    router.establish(64_513)?;
+    let mut held = BTreeSet::new();
+    updates.send((Instant::now(), held.clone()))?;
+    loop {
+        let body = router.next(Kind::Update)?;
+        let now = Instant::now();
+        apply(&body, &mut held);
+        updates.send((now, held.clone()))?;
+    }
+}
+
+fn pool_and_peer() -> Vec<Value> {
+    vec![
+        json!({
+            "apiVersion": "millrace.io/v1alpha1", "kind": "AddressPool",
+            "metadata": {"name": "measured"}, "spec": {"addresses": ["192.0.2.16-192.0.2.250"]},
+        }),
+        json!({
+            "apiVersion": "millrace.io/v1alpha1", "kind": "BGPPeer", "metadata": {"name": "router"},
+            "spec": {"address": CLIENT, "localASN": 64_512, "peerASN": 64_513},
+        }),
+    ]
+}
+
+impl World<'_> {
+    /// Creates a Service, and returns the time until it has an address, until the router has it, and
+    /// until a client reaches it.
+    async fn create(&self, name: &str) -> Result<[Duration; 3]> {
+        self.slices.create(&PostParams::default(), &slice(name)?).await?;
         let began = Instant::now();
-        services.create(&PostParams::default(), &service(&name)?).await?;
-        let address = loop {
+        self.services.create(&PostParams::default(), &service(name)?).await?;
+        let address: Ipv4Addr = loop {
             ensure!(began.elapsed() < SOON, "{name} got no address");
-            let status = services.get_status(&name).await?.status.unwrap_or_default();
+            let status = self.services.get_status(name).await?.status.unwrap_or_default();
             let points = status.load_balancer.and_then(|balancer| balancer.ingress);
             if let Some(address) = points.into_iter().flatten().find_map(|point| point.ip) {
-                break address;
+                break address.parse()?;
             }
         };
         let assigned = began.elapsed();
-        let target: SocketAddr = format!("{address}:80").parse()?;
-        client
+        let target = SocketAddr::from((address, 80));
+        self.client
             .enter(|| Ok(TcpStream::connect_timeout(&target, SOON)?))
             .with_context(|| format!("{target} of {name}"))?;
-        if number >= UNCOUNTED {
-            times.assigned.push(assigned);
-            times.reached.push(began.elapsed());
+        let reached = began.elapsed();
+        let [a, b, c, d] = address.octets();
+        let prefix = [32, a, b, c, d];
+        let sent = self.wait_for_update(|held| held.contains(&prefix)).context(address)?;
+        Ok([assigned, sent.duration_since(began), reached])
+    }
+
+    async fn delete(&self, name: &str) -> Result<()> {
+        self.services.delete(name, &DeleteParams::default()).await?;
+        self.wait_for_update(BTreeSet::is_empty).context("withdrawn").map(drop)
+    }
+
+    /// When the router got the UPDATE after which something holds.
+    fn wait_for_update(&self, so: impl Fn(&BTreeSet<[u8; 5]>) -> bool) -> Result<Instant> {
+        loop {
+            let (when, held) = self.updates.recv_timeout(SOON)?;
+            if so(&held) {
+                return Ok(when);
+            }
         }
     }
-    Ok(times)
 }
 
 fn service(name: &str) -> Result<Service> {

@@ -17,7 +17,7 @@ use tests::topology::{SOON, wait_until};
 const MANIFESTS: &str = "\
 apiVersion: v1
 kind: Service
-metadata: {name: web, namespace: shop}
+metadata: {name: web, namespace: shop, annotations: {millrace.io/zone-weights: b=300}}
 spec:
   type: LoadBalancer
   clusterIP: 10.96.0.10
@@ -31,7 +31,7 @@ addressType: IPv4
 ports: [{name: http, port: 8080}]
 endpoints:
 - {addresses: [10.244.1.10], nodeName: node}
-- {addresses: [10.244.1.11], nodeName: node}
+- {addresses: [10.244.1.11], nodeName: node, zone: b}
 ---
 apiVersion: v1
 kind: Service
@@ -84,6 +84,7 @@ fn look(network: &OneNode) -> Result<()> {
     assert_eq!((&web["namespace"], &web["name"]), (&"shop".into(), &"web".into()));
     let port = &web["ports"][0];
     assert_eq!(port["clusterPool"]["backends"][1]["address"], "10.244.1.11:8080");
+    assert_eq!(port["clusterPool"]["backends"][1]["weight"], 300);
     assert!(port["traffic"]["newFlows"].as_u64() > Some(0), "{port}");
     let table = text(network, &["services", "-n", "shop", "--no-headers"])?;
     assert!(
@@ -104,6 +105,14 @@ fn look(network: &OneNode) -> Result<()> {
         backends[0]["serves"][0]["slots"].as_u64().zip(backends[1]["serves"][0]["slots"].as_u64());
     let of = backends[0]["serves"][0]["ofSlots"].as_u64();
     assert_eq!(slots.map(|(one, other)| one + other), of);
+
+    let pools = json(network, &["maglev", "shop/web"])?;
+    let shares = pools.as_array().into_iter().flatten();
+    for pool in shares {
+        assert_eq!(pool["asComputed"], true, "{pool}");
+        let share = pool["backends"][1]["percent"].as_f64().context("a share")?;
+        assert!((74.0..76.0).contains(&share), "{pool}");
+    }
 
     let counters = json(network, &["counters"])?;
     assert!(
@@ -132,6 +141,7 @@ fn status(network: &OneNode, code: i32) -> Result<Value> {
         maps.filter(|map| map["map"] == name).filter_map(|map| map["used"].as_u64()).sum::<u64>()
     };
     assert_eq!((fill("SERVICE_NAMES"), fill("BACKEND_TRAFFIC")), (2, 2), "{status}");
+    assert!(fill("WEIGHTS") > 0, "{status}");
     assert!(fill("FLOWS4") > 0 && fill("POOL_SLOTS") > 0, "{status}");
     Ok(status)
 }
