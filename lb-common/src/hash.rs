@@ -72,7 +72,7 @@ impl FlowHash {
         Self(secret.mix_end::<F>(secret.seed, address, port, protocol))
     }
 
-    /// The hash of client and frontend, for clients with many flows.
+    /// The hash of client and frontend, for flows that are not in their client's buckets.
     #[inline(always)]
     pub fn of_frontend<F: Family>(
         secret: &Secret,

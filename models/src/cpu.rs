@@ -95,6 +95,29 @@ impl Node {
         own.nth(number).expect("there are many")
     }
 
+    /// Fills a bucket with flows that no new flow replaces.
+    pub fn fill(&self, bucket: u32) {
+        self.flows[bucket as usize].fill(self.now);
+    }
+
+    /// A client whose own two buckets are below `below`, and whose flow to the Service may also be in
+    /// others, where it prefers the first entry.
+    pub fn client_below(&self, below: u32, service: Service) -> End {
+        let (secret, mask) = (&self.settings.secret, self.settings.flow_mask4);
+        let ends = (40_000..u16::MAX).map(|port| End::new([192, 0, 2, 1], port));
+        let mut fitting = ends.filter(|end| {
+            let (client, frontend) = ((end.address.into(), end.port), service.frontend());
+            let own = FlowHash::of_client::<V4>(secret, client.0, client.1, TCP).buckets(mask);
+            let frontend = (frontend.address.into(), frontend.port);
+            let hash = FlowHash::of_frontend::<V4>(secret, client, frontend, TCP);
+            let others = hash.buckets(mask);
+            own.iter().all(|bucket| *bucket < below)
+                && others.iter().all(|bucket| *bucket >= below)
+                && hash.entry_number() == 0
+        });
+        fitting.next().expect("there are many")
+    }
+
     /// All flows in the table.
     pub fn flows(&self) -> Vec<(FlowState, Flow<V4>)> {
         let entries = self.flows.iter().flat_map(|bucket| bucket.entries());

@@ -112,13 +112,18 @@ fn assert_usable(node: &Arc<Node>, client: End, service: Service) {
 }
 
 fn state_of(node: &Node, client: End, service: Service) -> FlowState {
+    find(node, client, service).expect("it has an entry")
+}
+
+/// The state of a flow, if it has an entry.
+fn find(node: &Node, client: End, service: Service) -> Option<FlowState> {
     let frontend = service.frontend();
     let found = node.flows().into_iter().find(|(_, flow)| {
         flow.client.octets == client.address.octets()
             && flow.client_port == client.port
             && flow.frontend.octets == frontend.address.octets()
     });
-    found.expect("it has an entry").0
+    found.map(|(state, _)| state)
 }
 
 #[test]
@@ -254,6 +259,29 @@ fn a_flow_that_loses_its_snat_port_loses_its_entry() {
         let expected = Packet { source: REMOTE.frontend(), destination: client, ..sent };
         // The flow may have expired meanwhile: then it is not translated.
         assert!([Some(expected), Some(sent), None].contains(&received), "{received:?}");
+    });
+}
+
+/// A flow whose buckets are full is stored in others, which its requests find by a bit of its first
+/// bucket, and its replies by the reply index.
+#[test]
+fn two_flows_of_full_buckets_get_entries_elsewhere() {
+    explore("two full buckets", 2, 2, |first| {
+        let node = Node::new(2, PORTS);
+        node.fill(0);
+        let clients = [ONE, OTHER].map(|service| (node.client_below(1, service), service));
+        let work = clients.map(|(client, service)| request(syn(client, service)));
+        let fates = in_parallel(first, &node, work.into());
+        let cpu = Cpu::new(Arc::clone(&node));
+        for (fate, (client, service)) in fates.into_iter().zip(clients) {
+            assert_own_backend(fate, client, service);
+            // One that loses an entry to the other meanwhile is forwarded without one.
+            let has_entry = find(&node, client, service).is_some();
+            let accepted = cpu.reply(service, syn_ack(service, client)).into_packet();
+            let expected = Packet { source: service.frontend(), ..syn_ack(service, client) };
+            assert!(!has_entry || accepted == Some(expected), "{client:?}: {accepted:?}");
+            assert_usable(&node, client, service);
+        }
     });
 }
 

@@ -9,6 +9,7 @@
 
 mod connection;
 mod flood;
+mod full;
 mod world;
 
 use std::collections::BTreeMap;
@@ -19,8 +20,7 @@ use lb_common::layout::{Settings, capacity};
 
 use connection::{Honest, Script};
 use flood::{Flood, Kind, Tally, is_spoofed};
-use fuzz::wire::{ACK, End, Packet, SYN};
-use world::{Fate, Path, SECOND, SERVICES, Service, World};
+use world::{Path, SECOND, SERVICES, Service, World};
 
 /// The size of a test.
 #[derive(Clone, Copy, Debug)]
@@ -152,17 +152,7 @@ fn fill_with_connections(world: &mut World) {
     let service = Service { path: Path::Local, protocol: TCP };
     let capacity = world.capacity() as u32;
     for number in 0..6 * capacity {
-        let [_, b, c, d] = (number >> 4).to_be_bytes();
-        let client = End::new([11, b, c, d], 40_000 + (number & 15) as u16);
-        let Fate::Delivered(syn) =
-            world.request(&Packet::tcp(client, service.frontend(), SYN, number))
-        else {
-            continue;
-        };
-        let reply = Packet::tcp(syn.destination, client, SYN, !number).acknowledging(number + 1);
-        world.reply(service, &reply, client);
-        let last = Packet::tcp(client, service.frontend(), ACK, number + 1);
-        world.request(&last.acknowledging((!number).wrapping_add(1)));
+        full::open(world, service, number);
         if number.is_multiple_of(capacity / 2) && states(world).is_empty() {
             break;
         }

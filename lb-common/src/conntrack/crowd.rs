@@ -1,10 +1,11 @@
-//! Clients with many flows, such as a resolver that queries thousands of Services from one socket.
+//! Flows that are not in the buckets of their client.
 //!
 //! A client's address and port, which packets in both directions carry, select two buckets for its
-//! flows. A client that has used up its share of them has further flows in buckets selected by
-//! client and frontend. Requests are found there by that hash, replies by the reply index. A bit
-//! for each first bucket says whether this may be so, which saves all other clients the lookup.
-//! Bits are never cleared: a stale one costs a lookup.
+//! flows. If established connections have all entries of both, or if the client has used up its
+//! share of them, like a resolver that queries thousands of Services from one socket, client and
+//! frontend select two other buckets. Requests are found there by that hash, replies by the reply
+//! index. A bit for each first bucket says whether this may be so, which saves all other clients the
+//! lookup. Bits are never cleared: a stale one costs a lookup.
 
 use super::entry::Word;
 use super::tables::FlowTables;

@@ -4,7 +4,8 @@
 //!   [`track`]: which event a packet is to its connection, by what a flow remembers.
 //! - [`timeout`]: how long an entry lives in each state, and which entries a new flow replaces.
 //! - `entry`: the word of a tag. `table`: finding entries. `claim`: claiming one for a new flow.
-//!   `hops`: the next hops that flows store. `crowd`: clients with very many flows.
+//!   `hops`: the next hops that flows store. `crowd`: flows that are not in their
+//!   client's buckets.
 //! - [`reply_index`]: finding flows by replies that do not carry the client's address and port.
 //! - `contents`: reading buckets, for the agent and tests.
 //!

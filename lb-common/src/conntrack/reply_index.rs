@@ -1,7 +1,7 @@
 //! The index that finds flows by their replies.
 //!
 //! Replies to an SNAT address do not carry the client's address and port, which select a flow's
-//! buckets. Flows of clients with very many of them may be in other buckets. An entry here is the
+//! buckets. Other flows may be in other buckets than their client's (`crowd`). An entry here is the
 //! location of a flow; whether a reply belongs to that flow, only its own record shows.
 //!
 //! # Invariants

@@ -40,7 +40,8 @@ pub struct Draft<F: Family> {
     pub generation: u32,
     /// 1 if the Service has session affinity.
     pub sticky: u32,
-    /// 1 if the client has so many flows that client and frontend select this one's buckets.
+    /// 1 if client and frontend select the flow's buckets, because the client has too many flows or its
+    /// buckets are full.
     pub crowded: u32,
     /// How often its stage was repeated.
     pub round: u32,

@@ -40,7 +40,8 @@ impl FlowKind {
     pub const TUNNELLED: Self = Self(4);
     /// The tunnel is one in UDP.
     pub const IN_UDP: Self = Self(8);
-    /// The entry is in a bucket selected by client and frontend, because the client has many flows.
+    /// The entry is in a bucket selected by client and frontend, because the client has many flows or
+    /// its buckets were full.
     pub const SPREAD: Self = Self(16);
     /// Packets of the client come through a tunnel.
     pub const DELIVERED: Self = Self(32);

@@ -76,7 +76,7 @@ pub fn stage_text(stage: Stage) -> &'static str {
     match stage {
         Stage::Open => "it may open a flow",
         Stage::Begin => "it opens a flow",
-        Stage::Spread => "its client has many flows: this one may lie elsewhere",
+        Stage::Spread => "its client's buckets are full or crowded: its flow may be in others",
         Stage::Untracked => "there is no entry for the flow: it is forwarded without one",
         Stage::Accept => "it came through a tunnel, and may open a flow",
         Stage::Earlier => {

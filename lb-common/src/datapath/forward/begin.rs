@@ -22,7 +22,7 @@ pub enum Begun {
     /// It has an entry, whose location is in the draft.
     Entry,
     /// [`Stage::Snat`] comes next: its replies could be mistaken for those of another flow, so it
-    /// needs the reply index; or its client has very many flows; or it tries another port.
+    /// needs the reply index; or its client's buckets are full; or it tries another port.
     Indexed,
     /// There is no entry for it. It is forwarded without one.
     Untracked,
@@ -85,7 +85,9 @@ pub fn begin<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Begun {
         }
     }
     let Some(claim) = conntrack::claim(buckets, hash, tables.settings(), now) else {
-        return Begun::Untracked;
+        // All entries are protected: client and frontend select two more buckets.
+        draft.crowded = 1;
+        return Begun::Indexed;
     };
     claim.write(&draft.flow, draft.track);
     draft.at = claim.at;
@@ -158,7 +160,7 @@ pub fn is_taken<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> bool {
 }
 
 /// Whether another flow with the same replies could be found only by the reply index. Most clients
-/// use ports above the SNAT range, and few have very many flows.
+/// use ports above the SNAT range, and few have flows in other buckets.
 #[inline(always)]
 fn may_be_indexed<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,

@@ -36,7 +36,7 @@ pub fn client_hash<F: PacketFamily, T: FamilyTables<F>>(
     FlowHash::of_client::<F>(&tables.settings().secret, client, port, protocol)
 }
 
-/// The hash of a flow whose client has very many.
+/// The hash of a flow that is not in its client's buckets.
 #[inline(always)]
 pub fn spread_hash<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
@@ -53,7 +53,7 @@ pub fn hash_of<F: PacketFamily, T: FamilyTables<F>>(tables: &T, segment: &Segmen
     client_hash(tables, segment.source, segment.source_port, segment.headers.protocol)
 }
 
-/// The hash of the packet's flow if its client has very many.
+/// The hash of the packet's flow if that is not in its client's buckets.
 #[inline(always)]
 pub fn spread_hash_of<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
@@ -112,8 +112,8 @@ pub fn follow_reply<'a, F: PacketFamily, T: FamilyTables<F>>(
     Ok(found.inspect(|found| note_reply(tables, found, segment)))
 }
 
-/// Finds the flow of a packet from a backend to an SNAT address, or to a client with very many
-/// flows, and updates it.
+/// Finds the flow of a packet from a backend to an SNAT address, or of one that is not in its client's
+/// buckets, and updates it.
 #[inline(always)]
 pub fn follow_indexed_reply<'a, F: PacketFamily, T: FamilyTables<F>>(
     tables: &'a T,
@@ -193,7 +193,7 @@ pub fn has_spread_flows<F: PacketFamily, T: FamilyTables<F>>(
     is_crowded(tables, client_hash(tables, source, source_port, headers.protocol))
 }
 
-/// Finds the flow of a packet from a client with very many flows without updating it.
+/// Finds the flow of a client's packet that is not in the client's buckets without updating it.
 #[inline(always)]
 pub fn find_spread_request<'a, F: PacketFamily, T: FamilyTables<F>>(
     tables: &'a T,
@@ -218,7 +218,7 @@ fn find_request_by<'a, F: PacketFamily, T: FamilyTables<F>>(
     Ok(living(tables, found))
 }
 
-/// Finds the flow of a packet to an SNAT address, or to a client with very many flows, without
+/// Finds the flow of a packet to an SNAT address, or one that is not in its client's buckets, without
 /// updating it.
 #[inline(always)]
 pub fn find_indexed_reply<'a, F: PacketFamily, T: FamilyTables<F>>(

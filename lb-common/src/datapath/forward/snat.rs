@@ -1,4 +1,4 @@
-//! Flows that need the reply index: flows with SNAT, flows of clients with very many flows, and
+//! Flows that need the reply index: flows with SNAT, flows that are not in their client's buckets, and
 //! flows whose client's port may be another flow's SNAT port.
 //!
 //! An SNAT port is chosen as RFC 6056 suggests: from an unpredictable start, with a stride that
@@ -25,7 +25,7 @@ const LOOKED_AT: u32 = 8;
 const LAST_RESORT: u32 = 2;
 
 /// Rounds: the kernel follows no more than 33 tail calls.
-const ROUNDS: u32 = 30;
+const ROUNDS: u32 = 29;
 
 /// Begins the drafted flow, and stores its location in the draft. [`Begun::Indexed`] if more ports
 /// may be tried.
@@ -39,6 +39,11 @@ pub fn begin<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Begun {
     let keeps_port = draft.round == 0 && !has_snat;
     let claim = match (outcome, claimed) {
         (Ok(()), Some(claim)) => claim,
+        // All entries are protected: client and frontend select two more buckets.
+        (Err(Reason::FlowTableFull), _) if draft.crowded == 0 => {
+            draft.crowded = 1;
+            return Begun::Indexed;
+        }
         (Err(Reason::FlowTableFull), _) if has_snat || is_taken::<F, T>(tables) => {
             return Begun::Full;
         }
@@ -68,9 +73,12 @@ pub fn begin<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Begun {
     if draft.round < ROUNDS { Begun::Indexed } else { Begun::NoPort }
 }
 
+/// Whether replies to the drafted flow would be mistaken for those of another. Replies to tunnelled
+/// packets do not pass this node.
 #[inline(always)]
 fn is_taken<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> bool {
-    tables.call(Function::IsTaken) != 0
+    let tunnelled = tables.draft().is_some_and(|draft| draft.flow.kind.has(FlowKind::TUNNELLED));
+    !tunnelled && tables.call(Function::IsTaken) != 0
 }
 
 /// Flag beside a port: no flow to the backend seems to use it.
@@ -198,8 +206,10 @@ fn store<F: PacketFamily, T: FamilyTables<F>>(
             return false;
         }
     }
-    // Without an SNAT port, and in its client's buckets, it is found by its replies anyway.
-    let is_indexed = draft.crowded != 0 || flow.kind.has(FlowKind::SNAT);
+    // Without an SNAT port, and in its client's buckets, it is found by its replies anyway. Replies to
+    // tunnelled packets do not pass this node.
+    let is_elsewhere = draft.crowded != 0 && !flow.kind.has(FlowKind::TUNNELLED);
+    let is_indexed = is_elsewhere || flow.kind.has(FlowKind::SNAT);
     // Before the record is written: the exchange in the index would wait until that is in the cache.
     // Until the flow is published, its entry in the index leads to none.
     if is_indexed && !reply_index::insert(tables, replies_of(tables, flow), claim.at, tables.now())

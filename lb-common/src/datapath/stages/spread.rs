@@ -1,4 +1,4 @@
-//! A packet of a client with very many flows: client and frontend select its flow's buckets.
+//! A packet whose flow may not be in its client's buckets: client and frontend select others.
 
 use super::delivered;
 use crate::datapath::forward::carry::{self, Carried};

@@ -1,0 +1,108 @@
+//! New flows while established connections have most entries of the flow table, which no new flow
+//! replaces.
+
+use lb_common::hash::mix;
+use lb_common::header::protocol::TCP;
+use lb_common::layout::{Reason, Settings};
+
+use crate::world::{Fate, Path, Service, World};
+use fuzz::wire::{ACK, End, Packet, RST, SYN};
+
+/// An established connection.
+pub struct Connection {
+    number: u32,
+    client: End,
+    /// The client's end as the backend sees it.
+    source: End,
+    backend: End,
+}
+
+/// Opens the connection of this number; `None` if its SYN was not delivered.
+pub fn open(world: &mut World, service: Service, number: u32) -> Option<Connection> {
+    let [_, b, c, d] = (number >> 4).to_be_bytes();
+    let client = End::new([11, b, c, d], 40_000 + (number & 15) as u16);
+    let syn = Packet::tcp(client, service.frontend(), SYN, number);
+    let Fate::Delivered(Packet { source, destination: backend, .. }) = world.request(&syn) else {
+        return None;
+    };
+    let opened = Connection { number, client, source, backend };
+    opened.reply(world, service, SYN, !number);
+    opened.request(world, service);
+    Some(opened)
+}
+
+impl Connection {
+    /// Sends a segment of the client.
+    fn request(&self, world: &mut World, service: Service) -> Fate {
+        let segment = Packet::tcp(self.client, service.frontend(), ACK, self.number + 1);
+        world.request(&segment.acknowledging((!self.number).wrapping_add(1)))
+    }
+
+    /// Sends a segment of the backend.
+    fn reply(&self, world: &mut World, service: Service, flags: u8, sequence: u32) -> Fate {
+        let segment = Packet::tcp(self.backend, self.source, flags, sequence);
+        world.reply(service, &segment.acknowledging(self.number + 1), self.client)
+    }
+
+    /// Asserts that both directions are translated.
+    fn check(&self, world: &mut World, service: Service) {
+        let there = self.request(world, service);
+        let Fate::Delivered(there) = there else { panic!("{:?}: {there:?}", self.client) };
+        assert_eq!((there.source, there.destination), (self.source, self.backend));
+        let back = self.reply(world, service, ACK, (!self.number).wrapping_add(1));
+        let Fate::Delivered(back) = back else { panic!("{:?}: {back:?}", self.client) };
+        assert_eq!((back.source, back.destination), (service.frontend(), self.client));
+    }
+}
+
+/// Buckets of the table.
+const BUCKETS: u32 = 2_048;
+
+/// A table in which established connections have this share of the entries, in percent. As many
+/// connections as there are entries then end, one by one, and are replaced by new ones. Returns how
+/// many of a million new ones got no entry.
+fn refused_at(percent: usize, path: Path) -> usize {
+    let mut world = World::new(BUCKETS, Settings::SNAT_PORT_COUNT);
+    let service = Service { path, protocol: TCP };
+    let (capacity, mut number, mut refused) = (world.capacity(), 0, 0);
+    let refusals = |world: &World| {
+        let reasons = world.tables.reasons.borrow();
+        let of = |reason| reasons.get(&reason).copied().unwrap_or_default();
+        of(Reason::Untracked) + of(Reason::FlowTableFull)
+    };
+    let mut connect = |world: &mut World, refused: &mut usize| {
+        for _ in 0..capacity {
+            let before = refusals(world);
+            let opened = open(world, service, number);
+            number += 1;
+            if let Some(opened) = opened.filter(|_| refusals(world) == before) {
+                return opened;
+            }
+            *refused += 1;
+        }
+        panic!("no flow gets an entry");
+    };
+    let wanted = capacity * percent / 100;
+    let mut open: Vec<Connection> = (0..wanted).map(|_| connect(&mut world, &mut 0)).collect();
+    for step in 0..capacity {
+        let ending = mix(step as u64) as usize % wanted;
+        let ended = &open[ending];
+        ended.reply(&mut world, service, RST, (!ended.number).wrapping_add(1));
+        open[ending] = connect(&mut world, &mut refused);
+    }
+    open.iter().for_each(|connection| connection.check(&mut world, service));
+    refused * 1_000_000 / (capacity + refused)
+}
+
+/// With only the two buckets that the client selects, 12,119, 262,812 and 492,063 were refused.
+#[test]
+fn few_flows_are_refused_by_a_nearly_full_table() {
+    for path in [Path::Local, Path::Snat] {
+        for (percent, most) in [(70, 500), (90, 80_000), (95, 270_000)] {
+            let refused = refused_at(percent, path);
+            let result = format!("{path:?}, {percent} % full: {refused} of 1,000,000 refused");
+            println!("{result}");
+            assert!(refused <= most, "{result}, more than {most}");
+        }
+    }
+}
