@@ -42,8 +42,8 @@ fn when_snat_ports_run_out_only_new_flows_are_refused() {
         for request in &requests[..8] {
             let opened = request.syn();
             let snat = c.forward(&opened).with_snat(&opened.to(backend.as_str()));
-            let answer = request.reversed().syn_ack();
-            c.reverse(&answer.from(backend.as_str()).to(snat.as_str())).becomes(&answer);
+            let reply = request.reversed().syn_ack();
+            c.reverse(&reply.from(backend.as_str()).to(snat.as_str())).becomes(&reply);
             let again = request.ack().to(backend.as_str()).from(snat.as_str());
             c.forward(&request.ack()).becomes(&again);
             assert!(!seen.contains(&snat), "{snat} twice");
@@ -128,8 +128,8 @@ fn a_reassigned_snat_port_is_not_used_by_two_flows() {
         c.request_to(&backend, &plain);
         assert_eq!(c.forward(&second).with_snat(&second.to(backend.as_str())), snat);
         let request = second.reversed();
-        let answer = request.syn_ack().from(backend.as_str()).to(snat.as_str());
-        c.reverse(&answer).becomes(&request.syn_ack());
+        let reply = request.syn_ack().from(backend.as_str()).to(snat.as_str());
+        c.reverse(&reply).becomes(&request.syn_ack());
         c.forward(&second.ack()).assert_passed();
         c.forward(&first).is_dropped_for(Reason::NoSnatPort);
     }
@@ -174,9 +174,9 @@ proptest! {
     fn only_addresses_ports_and_checksums_of_packets_change(day in scenario::day(1..40)) {
         let mut conversation = Conversation::on_host();
         for event in &day {
-            let answer = event.happen(&mut conversation);
-            if let (Event::Packet(sent), Some(answer)) = (event, answer) {
-                check(sent, &answer.outcome)?;
+            let processed = event.happen(&mut conversation);
+            if let (Event::Packet(sent), Some(processed)) = (event, processed) {
+                check(sent, &processed.outcome)?;
             }
         }
     }
@@ -203,9 +203,9 @@ proptest! {
         let mut conversation = Conversation::on_host();
         services.iter().for_each(|service| conversation.set(service));
         for sent in &packets {
-            let answer = conversation.run(sent.hook, &sent.packet);
+            let processed = conversation.run(sent.hook, &sent.packet);
             // A cluster address refuses ports that no Service has.
-            let kept = answer.outcome.passed() || answer.is_counted_for(Reason::NoSuchPort);
+            let kept = processed.outcome.passed() || processed.is_counted_for(Reason::NoSuchPort);
             prop_assert!(kept, "dropped:\n{}", dissect(&sent.packet));
         }
     }
@@ -220,9 +220,9 @@ proptest! {
         let there = conversation.run(Hook::Forward, &sent.packet).outcome.bytes;
         let Some(backend) = chosen_backend(&sent, &there) else { return Ok(()) };
 
-        let answer = sent.packet.reversed();
-        let back = conversation.run(Hook::Reverse, &answer.from(backend.as_str())).outcome.bytes;
-        prop_assert!(back == answer[..], "{}", explain_difference(&answer, &back));
+        let reply = sent.packet.reversed();
+        let back = conversation.run(Hook::Reverse, &reply.from(backend.as_str())).outcome.bytes;
+        prop_assert!(back == reply[..], "{}", explain_difference(&reply, &back));
     }
 }
 

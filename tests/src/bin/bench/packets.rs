@@ -80,11 +80,11 @@ impl Case {
     }
 
     /// A backend's reply to it, if the backend knows the client's address.
-    pub fn answer(&self) -> Packet {
-        let answer = self.request().reversed();
+    pub fn reply(&self) -> Packet {
+        let reply = self.request().reversed();
         match (self.kind, self.backends().first()) {
-            (Kind::None, _) | (_, None) => answer,
-            (_, Some(backend)) => answer.from(backend.as_str()),
+            (Kind::None, _) | (_, None) => reply,
+            (_, Some(backend)) => reply.from(backend.as_str()),
         }
     }
 
@@ -100,7 +100,7 @@ impl Case {
     /// A packet of an established connection as the program gets it.
     fn packet(&self, some: Option<Ends>) -> Packet {
         match (self.kind, some) {
-            (Kind::Reply, Some(ends)) => self.answer().from(ends.backend).to(ends.snat),
+            (Kind::Reply, Some(ends)) => self.reply().from(ends.backend).to(ends.snat),
             (Kind::Fragment, _) => self.whole().fragment(1480..2960),
             (Kind::Error, Some(ends)) => {
                 let reply = self.request().from(ends.client).reversed();
@@ -109,7 +109,7 @@ impl Case {
             (Kind::Untracked | Kind::Flood, _) => self.opening(),
             (Kind::New, _) if self.backends == Backends::Nowhere => self.opening(),
             _ if self.is_request() => self.request(),
-            _ => self.answer(),
+            _ => self.reply(),
         }
     }
 

@@ -203,10 +203,10 @@ fn counts(world: &KernelWorld) -> Result<(Traffic, Vec<(Reason, u64)>)> {
 /// exchanged again after some time.
 fn establish(case: &Case, world: &mut KernelWorld, flows: u32) -> Result<()> {
     let request = case.request();
-    let (first, answer) = if case.udp {
-        (request.clone(), case.answer())
+    let (first, reply) = if case.udp {
+        (request.clone(), case.reply())
     } else {
-        (request.syn(), case.answer().syn_ack())
+        (request.syn(), case.reply().syn_ack())
     };
     let under_test = world.data_plane.xdp()?.fd()?.try_clone()?;
     let mut wrapper = Wrapper::around(Hook::Forward, &under_test, case.fates())?;
@@ -220,10 +220,10 @@ fn establish(case: &Case, world: &mut KernelWorld, flows: u32) -> Result<()> {
     // flows again, and the next pass replies to them.
     for _ in 0..PASSES {
         for (_, ends) in ends(world).into_iter().filter(|(state, _)| !is_established(*state)) {
-            let answer = answer.from(ends.backend);
+            let reply = reply.from(ends.backend);
             match case.backends {
-                Backends::Local => world.run(Hook::Reverse, &answer.to(ends.client)),
-                Backends::Remote => world.run(Hook::Forward, &answer.to(ends.snat)),
+                Backends::Local => world.run(Hook::Reverse, &reply.to(ends.client)),
+                Backends::Remote => world.run(Hook::Forward, &reply.to(ends.snat)),
                 Backends::Tunnelled(_) | Backends::Nowhere => continue,
             };
             world.run(Hook::Forward, &case.arriving(&request.from(ends.client)));

@@ -91,8 +91,8 @@ fn dial_anew(c: &mut Conversation, at: &Ends, port: u16) -> String {
 pub fn affinity_ends_when_no_connection_was_opened_for_its_time(c: &mut Conversation, at: &Ends) {
     let (first, other) = stay(c, at);
     let chosen = dial_anew(c, at, first);
-    let answer = at.to_web(first).reversed().syn_ack();
-    c.reply_from(&chosen, &answer);
+    let reply = at.to_web(first).reversed().syn_ack();
+    c.reply_from(&chosen, &reply);
     c.forward(&at.to_web(first).ack()).assert_passed();
     c.wait(TIMEOUT - MARGIN);
     // Packets of an existing connection do not renew the affinity.

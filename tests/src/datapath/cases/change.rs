@@ -24,8 +24,8 @@ pub fn a_client_that_was_refused_is_served_at_once(c: &mut Conversation, at: &En
         }
         c.set(&at.dns(1));
         c.request_to(&backend, &question);
-        let answer = question.reversed().payload(b"answer");
-        c.reply_from(&backend, &answer);
+        let reply = question.reversed().payload(b"answer");
+        c.reply_from(&backend, &reply);
         c.remove(&at.dns(1));
     }
 }
@@ -43,8 +43,8 @@ pub fn a_changed_target_port_takes_datagrams_along(c: &mut Conversation, at: &En
     c.set(&at.dns(0).backends(&[&new]));
     c.set(&at.web(0).backends(&[&new]));
     c.request_to(&new, &question);
-    let answer = question.reversed().payload(b"answer");
-    c.reply_from(&new, &answer);
+    let reply = question.reversed().payload(b"answer");
+    c.reply_from(&new, &reply);
     let more = request.ack().ack_number(5);
     let reset = more.reversed().rst().seq(5).ack_number(0).window(0).ttl(64).id(0);
     c.forward(&more).is_answered_by(&reset, Reason::BackendGone);
@@ -61,9 +61,9 @@ pub fn a_rolling_update_under_policy_local_breaks_no_connection(c: &mut Conversa
     };
     let request = |port| tcp(at.client(port).as_str(), at.load_balancer(80).as_str());
     let goes_on = |c: &mut Conversation, port, backend: &str| {
-        let (more, answer) = (request(port).psh_ack(), request(port).reversed().ack());
+        let (more, reply) = (request(port).psh_ack(), request(port).reversed().ack());
         c.forward(&more.payload(b"more")).becomes(&more.payload(b"more").to(backend));
-        c.reverse(&answer.from(backend)).becomes(&answer);
+        c.reverse(&reply.from(backend)).becomes(&reply);
     };
     c.set(&web().local_backends(&[&old]));
     establish(c, &request(40000), &old);

@@ -12,8 +12,8 @@ pub fn a_backend_that_ends_keeps_its_connections(c: &mut Conversation, at: &Ends
     establish(c, &request, &backends[0]);
     c.set(&at.web(0).backends(&[&backends[1]]).draining(&[&backends[0]]));
     c.forward(&request.ack()).becomes(&request.ack().to(backends[0].as_str()));
-    let answer = request.reversed().psh_ack().payload(b"answer");
-    c.reverse(&answer.from(backends[0].as_str())).becomes(&answer);
+    let reply = request.reversed().psh_ack().payload(b"answer");
+    c.reverse(&reply.from(backends[0].as_str())).becomes(&reply);
     let newer = at.to_web(40001).syn();
     c.forward(&newer).becomes(&newer.to(backends[1].as_str()));
 
@@ -58,8 +58,8 @@ pub fn datagrams_leave_a_backend_that_ends(c: &mut Conversation, at: &Ends) {
     c.forward(&question).becomes(&question.to(backends[0].as_str()));
     c.set(&at.dns(0).backends(&[&backends[1]]).draining(&[&backends[0]]));
     c.forward(&question).becomes(&question.to(backends[1].as_str()));
-    let answer = question.reversed().payload(b"answer");
-    c.reverse(&answer.from(backends[1].as_str())).becomes(&answer);
+    let reply = question.reversed().payload(b"answer");
+    c.reverse(&reply.from(backends[1].as_str())).becomes(&reply);
 }
 
 pub fn affinity_does_not_lead_to_a_backend_that_ends(c: &mut Conversation, at: &Ends) {

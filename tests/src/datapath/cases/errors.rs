@@ -23,13 +23,13 @@ fn address(end: &str) -> String {
     end.ip().to_string()
 }
 
-pub fn a_backend_hears_what_becomes_of_its_answers(c: &mut Conversation, at: &Ends) {
+pub fn a_backend_learns_what_happens_to_its_replies(c: &mut Conversation, at: &Ends) {
     let (request, backend) = connect(c, at);
-    let answer = request.reversed().psh_ack().payload(&[7; 1400]);
+    let reply = request.reversed().psh_ack().payload(&[7; 1400]);
     for error in [
-        packet_too_big(at.elsewhere, &answer, 1400),
-        time_exceeded(at.elsewhere, &answer),
-        port_unreachable(address(&at.client(0)).as_str(), &answer),
+        packet_too_big(at.elsewhere, &reply, 1400),
+        time_exceeded(at.elsewhere, &reply),
+        port_unreachable(address(&at.client(0)).as_str(), &reply),
     ] {
         for quoted in [8, 18, 20, 500] {
             let error = error.quoting_only(quoted);
@@ -38,7 +38,7 @@ pub fn a_backend_hears_what_becomes_of_its_answers(c: &mut Conversation, at: &En
     }
 }
 
-pub fn a_client_hears_what_becomes_of_its_requests(c: &mut Conversation, at: &Ends) {
+pub fn a_client_learns_what_happens_to_its_requests(c: &mut Conversation, at: &Ends) {
     let (request, backend) = connect(c, at);
     let there = request.to(backend.as_str()).psh_ack().payload(&[7; 1400]);
     for error in [
@@ -58,8 +58,8 @@ pub fn a_pod_hears_what_becomes_of_its_packets(c: &mut Conversation, at: &Ends) 
     let backend = at.backends(1)[0].clone();
     let question = at.to_dns(40000);
     c.from_pod(&question).becomes(&question.to(backend.as_str()));
-    let answer = question.reversed().payload(b"answer");
-    let error = port_unreachable(address(&at.client(0)).as_str(), &answer);
+    let reply = question.reversed().payload(b"answer");
+    let error = port_unreachable(address(&at.client(0)).as_str(), &reply);
     c.from_pod(&error).becomes(&to_backend(&error, &backend));
     let error = port_unreachable(address(&backend).as_str(), &question.to(backend.as_str()));
     c.reverse(&error).becomes(&from_frontend(&error, &at.cluster(53)));
@@ -120,8 +120,8 @@ pub fn tags_options_and_headers_of_errors_stay(c: &mut Conversation, at: &Ends) 
             packet.ip_options(&[0x94, 4, 0, 0])
         }
     };
-    let answer = dressed(&request.reversed().ack());
-    let error = dressed(&packet_too_big(at.elsewhere, &answer, 1280)).qinq(7, 8).tos(0xc0);
+    let reply = dressed(&request.reversed().ack());
+    let error = dressed(&packet_too_big(at.elsewhere, &reply, 1280)).qinq(7, 8).tos(0xc0);
     c.forward(&error).becomes(&to_backend(&error, &backend));
     let there = dressed(&request.ack().to(backend.as_str()));
     let error = dressed(&packet_too_big(at.elsewhere, &there, 1280)).vlan(7);
@@ -162,9 +162,9 @@ pub fn errors_cut_off_at_every_length_are_never_half_translated(c: &mut Conversa
     for (hook, error) in [(Hook::Forward, forward), (Hook::Reverse, reverse)] {
         for length in network_ends..needed {
             let cut = error.truncated(length);
-            let answer = c.run(hook, &cut);
-            assert!(answer.outcome.passed(), "{length}");
-            assert_eq!(answer.outcome.bytes, cut[..], "{length}");
+            let processed = c.run(hook, &cut);
+            assert!(processed.outcome.passed(), "{length}");
+            assert_eq!(processed.outcome.bytes, cut[..], "{length}");
         }
     }
 }

@@ -10,18 +10,18 @@ pub fn a_connection_lives_from_syn_to_fin(c: &mut Conversation, at: &Ends) {
     c.set(&at.web(1));
     let backend = at.backends(1)[0].clone();
     let request = at.to_web(40000);
-    let answer = request.reversed();
+    let reply = request.reversed();
     c.request_to(&backend, &request.syn());
     assert_eq!(c.flows().only_state(), FlowState::SynSent);
-    c.reply_from(&backend, &answer.syn_ack());
+    c.reply_from(&backend, &reply.syn_ack());
     assert_eq!(c.flows().only_state(), FlowState::SynReceived);
     c.request_to(&backend, &request.ack());
     assert_eq!(c.flows().only_state(), FlowState::Established);
     c.request_to(&backend, &request.fin_ack());
     assert_eq!(c.flows().only_state(), FlowState::FinFromClient);
-    c.reply_from(&backend, &answer.ack());
+    c.reply_from(&backend, &reply.ack());
     assert_eq!(c.flows().only_state(), FlowState::FinFromClient);
-    c.reply_from(&backend, &answer.fin_ack());
+    c.reply_from(&backend, &reply.fin_ack());
     assert_eq!(c.flows().only_state(), FlowState::TimeWait);
     // The last ACK is still translated.
     c.request_to(&backend, &request.ack());
@@ -57,18 +57,18 @@ pub fn a_connection_past_the_service_is_not_taken_for_a_closed_one(
     c.set(&at.web(1));
     let backend = at.backends(1)[0].clone();
     let request = at.to_web(40000);
-    let answer = request.reversed();
+    let reply = request.reversed();
     establish(c, &request, &backend);
     c.request_to(&backend, &request.fin_ack());
-    c.reply_from(&backend, &answer.fin_ack());
+    c.reply_from(&backend, &reply.fin_ack());
     // The client connects to the backend directly, from the same port.
-    let direct = answer.from(backend.as_str());
+    let direct = reply.from(backend.as_str());
     c.reverse(&direct.syn_ack()).passes_for(Reason::NoFlow);
     c.reverse(&direct.psh_ack().payload(b"answer")).passes_for(Reason::NoFlow);
     assert!(c.flows().is_empty());
 }
 
-pub fn a_closed_connection_does_not_take_the_answers_of_a_later_one(
+pub fn a_closed_connection_does_not_take_the_replies_of_a_later_one(
     c: &mut Conversation,
     at: &Ends,
 ) {
@@ -79,8 +79,8 @@ pub fn a_closed_connection_does_not_take_the_answers_of_a_later_one(
     let to_other = to_web.to(at.cluster(81).as_str());
     for (request, backend) in [(&to_other, &backends[1]), (&to_web, &backends[0])] {
         establish(c, request, backend);
-        let answer = request.reversed().rst();
-        c.reply_from(backend, &answer);
+        let reply = request.reversed().rst();
+        c.reply_from(backend, &reply);
     }
     // A direct connection frees the entry of the first flow, which lookups read last.
     let direct = to_other.reversed().from(backends[1].as_str()).syn_ack();
@@ -119,7 +119,7 @@ pub fn the_first_packet_of_the_backend_decides_about_a_picked_up_connection(
     c.set(&at.web(1));
     let backend = at.backends(1)[0].clone();
     type Kind = fn(&Packet) -> Packet;
-    let first_answers: [(Kind, FlowState); 5] = [
+    let first_replies: [(Kind, FlowState); 5] = [
         (Packet::ack, Probation),
         (Packet::psh_ack, Probation),
         (Packet::fin_ack, Probation),
@@ -127,12 +127,12 @@ pub fn the_first_packet_of_the_backend_decides_about_a_picked_up_connection(
         (Packet::rst, Reset),
         (Packet::syn_ack, PickedUp),
     ];
-    for (port, (answer, state)) in (40000..).zip(first_answers) {
+    for (port, (make_reply, state)) in (40000..).zip(first_replies) {
         let data = at.to_web(port).psh_ack().payload(b"more");
         c.request_to(&backend, &data);
         assert_eq!(c.flows().state_of(port), PickedUp, "as long as the backend has not replied");
-        let answer = answer(&at.to_web(port).reversed());
-        c.reply_from(&backend, &answer);
+        let reply = make_reply(&at.to_web(port).reversed());
+        c.reply_from(&backend, &reply);
         assert_eq!(c.flows().state_of(port), state);
     }
     c.wait(100);
@@ -141,10 +141,10 @@ pub fn the_first_packet_of_the_backend_decides_about_a_picked_up_connection(
     assert_eq!(c.flows().state_of(40000), FlowState::Established);
 }
 
-pub fn an_answer_without_a_flow_passes(c: &mut Conversation, at: &Ends) {
+pub fn a_reply_without_a_flow_passes(c: &mut Conversation, at: &Ends) {
     c.set(&at.web(1));
-    let answer = at.to_web(40000).reversed().ack();
-    c.reverse(&answer.from(at.backends(1)[0].as_str())).passes_for(Reason::NoFlow);
+    let reply = at.to_web(40000).reversed().ack();
+    c.reverse(&reply.from(at.backends(1)[0].as_str())).passes_for(Reason::NoFlow);
     assert!(c.flows().is_empty());
 }
 
@@ -205,8 +205,8 @@ pub fn established_flows_are_not_evicted_by_a_flood(c: &mut Conversation, at: &E
         let _ = c.forward(&spoofed);
     }
     for request in &established {
-        let answer = request.reversed().ack();
-        c.reply_from(&backend, &answer);
+        let reply = request.reversed().ack();
+        c.reply_from(&backend, &reply);
         c.request_to(&backend, &request.ack());
     }
     let states = c.flows().states();
@@ -230,15 +230,15 @@ pub fn nascent_flows_make_room(c: &mut Conversation, at: &Ends) {
             opened.becomes_for(&request.syn().to(backend.as_str()), Reason::Untracked);
             continue;
         }
-        let answer = request.reversed().syn_ack();
-        c.reply_from(&backend, &answer);
+        let reply = request.reversed().syn_ack();
+        c.reply_from(&backend, &reply);
         c.request_to(&backend, &request.ack());
     }
     // It is forwarded nevertheless, in both directions.
     let late = at.to_web(9999);
     c.forward(&late.syn()).becomes_for(&late.syn().to(backend.as_str()), Reason::Untracked);
-    let answer = late.reversed().syn_ack();
-    c.reply_from(&backend, &answer);
+    let reply = late.reversed().syn_ack();
+    c.reply_from(&backend, &reply);
     c.forward(&late.ack()).becomes_for(&late.ack().to(backend.as_str()), Reason::Untracked);
 }
 
@@ -253,8 +253,8 @@ pub fn one_port_of_a_client_reaches_two_services(c: &mut Conversation, at: &Ends
     establish(c, &to_other, &backends[1]);
     assert_eq!(c.flows().len(), 2);
     for (request, backend) in [(&to_web, &backends[0]), (&to_other, &backends[1])] {
-        let answer = request.reversed().ack();
-        c.reply_from(backend, &answer);
+        let reply = request.reversed().ack();
+        c.reply_from(backend, &reply);
     }
 }
 
@@ -270,8 +270,8 @@ pub fn packets_outside_the_window_do_not_end_a_connection(c: &mut Conversation, 
     let far = request.seq(0x8000_0000).ack_number(0x4000_0000);
     for stray in [far.psh_ack().payload(b"late"), far.rst(), far.rst_ack(), far.syn()] {
         c.request_to(&backend, &stray);
-        let answer = request.reversed().psh_ack().payload(b"answer");
-        c.reply_from(&backend, &answer);
+        let reply = request.reversed().psh_ack().payload(b"answer");
+        c.reply_from(&backend, &reply);
         c.request_to(&backend, &request.ack());
     }
     for stray in [far.reversed().ack(), far.reversed().rst(), far.reversed().rst_ack()] {
@@ -296,8 +296,8 @@ pub fn one_port_of_a_client_has_any_number_of_flows(c: &mut Conversation, at: &E
         }
         assert_eq!(c.flows().len(), usize::from(SERVICES), "each has its own");
         for (port, backend) in (0..SERVICES).zip(&backends) {
-            let answer = question(port).reversed().payload(b"answer");
-            c.reply_from(backend, &answer);
+            let reply = question(port).reversed().payload(b"answer");
+            c.reply_from(backend, &reply);
         }
     }
 }
@@ -308,13 +308,13 @@ pub fn a_datagram_past_the_service_ends_its_flow(c: &mut Conversation, at: &Ends
     c.set(&at.dns(1));
     let backend = at.backends(1)[0].clone();
     let question = at.to_dns(40000);
-    let answer = question.reversed().payload(b"answer");
+    let reply = question.reversed().payload(b"answer");
     c.request_to(&backend, &question);
-    c.reply_from(&backend, &answer);
+    c.reply_from(&backend, &reply);
     let direct = question.to(backend.as_str());
     c.forward(&direct).passes();
     assert!(c.flows().is_empty());
-    c.reverse(&answer.from(backend.as_str())).passes_for(Reason::NoFlow);
+    c.reverse(&reply.from(backend.as_str())).passes_for(Reason::NoFlow);
 }
 
 /// Neither flags nor sequence numbers prove that the client received the SYN-ACK.
@@ -323,8 +323,8 @@ pub fn only_an_ack_of_the_syn_ack_establishes_a_connection(c: &mut Conversation,
     let backend = at.backends(1)[0].clone();
     let request = at.to_web(40000);
     c.request_to(&backend, &request.syn());
-    let answer = request.reversed().syn_ack();
-    c.reply_from(&backend, &answer);
+    let reply = request.reversed().syn_ack();
+    c.reply_from(&backend, &reply);
     let far = request.ack_number(0x4000_0000);
     for packet in [request.flags(""), request.flags("P"), far.ack(), far.fin_ack(), far.psh_ack()] {
         c.request_to(&backend, &packet);

@@ -45,12 +45,12 @@ pub fn truncated_packets_pass_at_every_length(c: &mut Conversation, at: &Ends) {
     let network_ends = 14 + if at.is_v6() { 40 } else { 20 };
     for length in 14..whole.len() {
         let cut = whole.truncated(length);
-        let answer = c.run(Hook::Forward, &cut);
-        assert!(answer.outcome.passed(), "{length}");
-        assert_eq!(answer.outcome.bytes, cut[..], "{length}");
+        let processed = c.run(Hook::Forward, &cut);
+        assert!(processed.outcome.passed(), "{length}");
+        assert_eq!(processed.outcome.bytes, cut[..], "{length}");
         if length >= network_ends {
-            let answer = c.run(Hook::Reverse, &cut);
-            assert_eq!(answer.outcome.bytes, cut[..], "{length}");
+            let processed = c.run(Hook::Reverse, &cut);
+            assert_eq!(processed.outcome.bytes, cut[..], "{length}");
         }
     }
     assert!(c.flows().is_empty());
@@ -62,10 +62,10 @@ pub fn nonsense_in_headers_passes(c: &mut Conversation, at: &Ends) {
     let network = request.network_offset();
     for version in [0x00, 0x10, 0x40, 0x44, 0x54, 0xf5] {
         let nonsense = request.with(move |bytes| bytes[network] = version);
-        let answer = c.run(Hook::Forward, &nonsense);
+        let processed = c.run(Hook::Forward, &nonsense);
         // 0x6_ is the version of IPv6.
-        assert!(answer.outcome.passed(), "{version:#x}");
-        assert_eq!(answer.outcome.bytes, nonsense[..], "{version:#x}");
+        assert!(processed.outcome.passed(), "{version:#x}");
+        assert_eq!(processed.outcome.bytes, nonsense[..], "{version:#x}");
     }
     pass(c, &raw(&[0xff; 64]));
     pass(c, &raw(&[0; 64]));

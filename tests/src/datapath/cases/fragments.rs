@@ -12,15 +12,15 @@ fn pieces(packet: &Packet) -> [Packet; 3] {
     [whole.fragment(..1480), whole.fragment(1480..2960), whole.fragment(2960..)]
 }
 
-pub fn all_of_a_question_and_of_its_answer_are_translated(c: &mut Conversation, at: &Ends) {
+pub fn all_of_a_question_and_of_its_reply_are_translated(c: &mut Conversation, at: &Ends) {
     c.set(&at.dns(1));
     let backend = at.backends(1)[0].clone();
     let question = at.to_dns(40000).id(0x1234);
     for piece in pieces(&question) {
         c.request_to(&backend, &piece);
     }
-    let answer = question.reversed().id(0x4321);
-    for piece in pieces(&answer) {
+    let reply = question.reversed().id(0x4321);
+    for piece in pieces(&reply) {
         c.reply_from(&backend, &piece);
     }
     assert_eq!(c.flows().only_state(), FlowState::DatagramReplied);
@@ -36,8 +36,8 @@ pub fn segments_in_pieces_are_translated(c: &mut Conversation, at: &Ends) {
     for piece in pieces(&request.psh_ack()) {
         c.request_to(&backend, &piece);
     }
-    let answer = request.reversed().psh_ack();
-    for piece in pieces(&answer) {
+    let reply = request.reversed().psh_ack();
+    for piece in pieces(&reply) {
         c.reply_from(&backend, &piece);
     }
 }
@@ -122,9 +122,9 @@ pub fn fragments_of_sctp_pass(c: &mut Conversation, at: &Ends) {
 pub fn a_client_without_a_backend_gets_one_error(c: &mut Conversation, at: &Ends) {
     c.set(&at.dns(0));
     let [first, second, third] = pieces(&at.to_dns(40000));
-    let answer = c.forward(&first);
-    assert!(answer.is_counted_for(Reason::NoBackend));
-    assert_eq!(answer.outcome.fate, crate::datapath::Fate::Transmitted);
+    let processed = c.forward(&first);
+    assert!(processed.is_counted_for(Reason::NoBackend));
+    assert_eq!(processed.outcome.fate, crate::datapath::Fate::Transmitted);
     // For XDP, the first fragment could still be on its way to tc.
     for piece in [second, third] {
         c.forward(&piece).is_deferred_for(&[]);
@@ -158,9 +158,9 @@ pub fn fragments_cut_off_at_every_length_pass(c: &mut Conversation, at: &Ends) {
     for length in network_ends..first.transport_offset() + 8 {
         let cut = first.truncated(length);
         for hook in [Hook::Forward, Hook::Reverse] {
-            let answer = c.run(hook, &cut);
-            assert!(answer.outcome.passed(), "{length}");
-            assert_eq!(answer.outcome.bytes, cut[..], "{length}");
+            let processed = c.run(hook, &cut);
+            assert!(processed.outcome.passed(), "{length}");
+            assert_eq!(processed.outcome.bytes, cut[..], "{length}");
         }
     }
     assert!(c.flows().is_empty());
@@ -172,6 +172,6 @@ pub fn a_fragment_that_is_the_whole_is_one(c: &mut Conversation, at: &Ends) {
     let backend = at.backends(1)[0].clone();
     let question = at.to_dns(40000).fragment(..);
     c.request_to(&backend, &question);
-    let answer = at.to_dns(40000).reversed().payload(b"answer").fragment(..);
-    c.reply_from(&backend, &answer);
+    let reply = at.to_dns(40000).reversed().payload(b"answer").fragment(..);
+    c.reply_from(&backend, &reply);
 }

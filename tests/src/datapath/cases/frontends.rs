@@ -28,8 +28,8 @@ pub fn datagrams_reach_every_kind_of_frontend(c: &mut Conversation, at: &Ends) {
     for (port, frontend) in (40000..).zip(frontends) {
         let question = udp(at.client(port).as_str(), frontend.as_str()).payload(b"question");
         c.request_to(backend, &question);
-        let answer = question.reversed().payload(b"answer");
-        c.reply_from(backend, &answer);
+        let reply = question.reversed().payload(b"answer");
+        c.reply_from(backend, &reply);
     }
 }
 
@@ -133,8 +133,8 @@ pub fn a_backend_of_two_services_stays_for_the_other(c: &mut Conversation, at: &
     establish(c, &to_other, &backend);
     c.set(&at.web(0));
     c.request_to(&backend, &to_other.ack());
-    let answer = to_other.reversed().ack();
-    c.reply_from(&backend, &answer);
+    let reply = to_other.reversed().ack();
+    c.reply_from(&backend, &reply);
 }
 
 /// It neither hangs nor moves to a backend that does not know it.

@@ -9,8 +9,8 @@ use crate::packet::Packet;
 /// Sends a packet to the only backend, and its reply back.
 fn there_and_back(c: &mut Conversation, request: &Packet, backend: &str) {
     c.forward(request).becomes(&request.to(backend));
-    let answer = request.reversed();
-    c.reverse(&answer.from(backend)).becomes(&answer);
+    let reply = request.reversed();
+    c.reverse(&reply.from(backend)).becomes(&reply);
 }
 
 pub fn tags_options_and_headers_together_stay(c: &mut Conversation, at: &Ends) {
@@ -46,10 +46,10 @@ pub fn a_checksum_that_comes_to_zero_is_written_as_ones(c: &mut Conversation, at
     assert_eq!(question.to(backend.as_str())[field..field + 2], [0xff, 0xff]);
     there_and_back(c, &question, &backend);
 
-    let answer = question.reversed().payload(&[0, 0]);
-    let answer = answer.payload(&answer[field..field + 2]);
-    assert_eq!(answer[field..field + 2], [0xff, 0xff]);
-    c.reply_from(&backend, &answer);
+    let reply = question.reversed().payload(&[0, 0]);
+    let reply = reply.payload(&reply[field..field + 2]);
+    assert_eq!(reply[field..field + 2], [0xff, 0xff]);
+    c.reply_from(&backend, &reply);
 }
 
 pub fn fields_chosen_by_the_sender_stay(c: &mut Conversation, at: &Ends) {
@@ -87,11 +87,11 @@ pub fn a_header_that_leads_past_the_end_passes(c: &mut Conversation, at: &Ends) 
     assert!(c.flows().is_empty());
 }
 
-pub fn answers_cut_off_at_every_length_pass(c: &mut Conversation, at: &Ends) {
+pub fn replies_cut_off_at_every_length_pass(c: &mut Conversation, at: &Ends) {
     let (request, backend) = connect(c, at);
-    let answer = request.reversed().ack().from(backend.as_str());
-    for length in answer.transport_offset()..answer.len() {
-        c.reverse(&answer.truncated(length)).passes();
+    let reply = request.reversed().ack().from(backend.as_str());
+    for length in reply.transport_offset()..reply.len() {
+        c.reverse(&reply.truncated(length)).passes();
     }
 }
 

@@ -23,8 +23,8 @@ fn fill(c: &mut Conversation, at: &Ends) -> (Vec<Packet>, Packet) {
             return (established, request.syn());
         }
         if !opened.was_counted_for(Reason::Untracked) {
-            let answer = request.reversed().syn_ack();
-            c.reply_from(&backend, &answer);
+            let reply = request.reversed().syn_ack();
+            c.reply_from(&backend, &reply);
             c.request_to(&backend, &request.ack());
             established.push(request);
         }
@@ -64,8 +64,8 @@ pub fn a_connection_closed_by_its_server_keeps_its_place_for_an_hour(
     let backend = at.backends(1)[0].clone();
     let (established, late) = fill(c, at);
     for request in &established {
-        let answer = request.reversed().fin_ack();
-        c.reply_from(&backend, &answer);
+        let reply = request.reversed().fin_ack();
+        c.reply_from(&backend, &reply);
     }
     makes_room_after(c, at, 3_600, &late);
 }
@@ -102,8 +102,8 @@ pub fn a_connection_without_a_reply_keeps_its_port_for_a_minute(c: &mut Conversa
 
 pub fn an_unfinished_handshake_keeps_its_end_for_a_minute(c: &mut Conversation, at: &Ends) {
     keeps_its_end_for(c, at, 60, &at.to_web(0).syn(), |c, request, backend| {
-        let answer = request.reversed().syn_ack();
-        c.reply_from(backend, &answer);
+        let reply = request.reversed().syn_ack();
+        c.reply_from(backend, &reply);
     });
 }
 
@@ -134,17 +134,17 @@ pub fn a_request_without_a_reply_keeps_its_port_for_half_a_minute(c: &mut Conver
 
 pub fn a_request_with_a_reply_keeps_its_port_for_half_a_minute(c: &mut Conversation, at: &Ends) {
     keeps_its_end_for(c, at, 30, &at.to_dns(0), |c, question, backend| {
-        let answer = question.reversed().payload(b"answer");
-        c.reply_from(backend, &answer);
+        let reply = question.reversed().payload(b"answer");
+        c.reply_from(backend, &reply);
     });
 }
 
 /// Datagrams in both directions, twice, some seconds apart: a stream.
 fn exchange(c: &mut Conversation, question: &Packet, backend: &str) {
-    let answer = question.reversed().payload(b"answer");
+    let reply = question.reversed().payload(b"answer");
     for _ in 0..2 {
         c.request_to(backend, question);
-        c.reply_from(backend, &answer);
+        c.reply_from(backend, &reply);
         c.wait(5);
     }
 }
@@ -173,8 +173,8 @@ pub fn packets_of_either_side_keep_a_flow(c: &mut Conversation, at: &Ends) {
         if number < 3 {
             c.request_to(&backend, &question);
         } else {
-            let answer = question.reversed().payload(b"more");
-            c.reply_from(&backend, &answer);
+            let reply = question.reversed().payload(b"more");
+            c.reply_from(&backend, &reply);
         }
         assert_eq!(c.flows().only_state(), FlowState::DatagramStream, "after {number}");
     }
@@ -230,16 +230,16 @@ pub fn a_reply_does_not_use_an_expired_flow(c: &mut Conversation, at: &Ends) {
     let question = at.to_dns(40000);
     c.request_to(&backend, &question);
     c.wait(30 + MARGIN);
-    let answer = question.reversed().payload(b"late").from(backend.as_str());
-    c.reverse(&answer).passes_for(Reason::NoFlow);
+    let reply = question.reversed().payload(b"late").from(backend.as_str());
+    c.reverse(&reply).passes_for(Reason::NoFlow);
     assert!(c.flows().is_empty());
 }
 
 pub fn an_association_keeps_its_end_for_a_day(c: &mut Conversation, at: &Ends) {
     const COOKIE_ECHO: u8 = 10;
     keeps_its_end_for(c, at, 86_400, &at.to_diameter(0), |c, request, backend| {
-        let answer = request.reversed().chunk(Sctp::INIT_ACK);
-        c.reply_from(backend, &answer);
+        let reply = request.reversed().chunk(Sctp::INIT_ACK);
+        c.reply_from(backend, &reply);
         let echo = request.chunk(COOKIE_ECHO);
         c.forward(&echo).becomes(&echo.to(backend));
     });

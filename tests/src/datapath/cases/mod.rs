@@ -79,8 +79,8 @@ macro_rules! every_case {
     ($run:ident) => {
         $crate::every_case! { @all $run
             translation: [
-                a_request_goes_to_a_backend_and_its_answer_comes_back,
-                a_datagram_goes_to_a_backend_and_its_answer_comes_back,
+                a_request_goes_to_a_backend_and_its_reply_comes_back,
+                a_datagram_goes_to_a_backend_and_its_reply_comes_back,
                 tags_of_networks_stay,
                 headers_between_stay,
                 a_datagram_without_a_checksum_keeps_none,
@@ -124,10 +124,10 @@ macro_rules! every_case {
                 a_reset_closes_a_connection,
                 a_syn_on_a_closed_connection_starts_a_new_one,
                 a_connection_past_the_service_is_not_taken_for_a_closed_one,
-                a_closed_connection_does_not_take_the_answers_of_a_later_one,
+                a_closed_connection_does_not_take_the_replies_of_a_later_one,
                 a_packet_in_the_middle_of_an_unknown_connection_follows_the_table,
                 the_first_packet_of_the_backend_decides_about_a_picked_up_connection,
-                an_answer_without_a_flow_passes,
+                a_reply_without_a_flow_passes,
                 a_flow_moves_when_its_backend_goes,
                 a_flow_moves_when_its_backend_leaves_its_service,
                 an_index_given_to_another_backend_takes_no_flow_along,
@@ -164,8 +164,8 @@ macro_rules! every_case {
                 affinity_does_not_lead_to_a_backend_that_ends,
             ]
             errors: [
-                a_backend_hears_what_becomes_of_its_answers,
-                a_client_hears_what_becomes_of_its_requests,
+                a_backend_learns_what_happens_to_its_replies,
+                a_client_learns_what_happens_to_its_requests,
                 a_pod_hears_what_becomes_of_its_packets,
                 quotes_of_datagrams_and_of_sctp_are_restored,
                 errors_about_flows_with_snat_are_distinguished,
@@ -175,7 +175,7 @@ macro_rules! every_case {
                 errors_cut_off_at_every_length_are_never_half_translated,
             ]
             fragments: [
-                all_of_a_question_and_of_its_answer_are_translated,
+                all_of_a_question_and_of_its_reply_are_translated,
                 segments_in_pieces_are_translated,
                 a_pod_sends_fragments_too,
                 a_fragment_without_its_first_one_is_counted,
@@ -197,7 +197,7 @@ macro_rules! every_case {
             receivers: [
                 frames_for_another_machine_pass,
                 frames_to_groups_are_served,
-                frames_of_pods_are_served_whoever_they_are_for,
+                frames_of_pods_are_served_for_any_receiver,
                 frames_for_interfaces_above_are_served,
                 a_new_link_address_replaces_the_old_one,
                 interfaces_with_too_many_addresses_take_all_frames,
@@ -210,7 +210,7 @@ macro_rules! every_case {
                 a_third_tag_is_one_too_many,
                 a_chain_of_headers_that_is_too_long_passes,
                 a_header_that_leads_past_the_end_passes,
-                answers_cut_off_at_every_length_pass,
+                replies_cut_off_at_every_length_pass,
                 datagrams_cut_off_at_every_length_pass,
             ]
             frontends: [
@@ -260,7 +260,7 @@ macro_rules! every_case {
             ]
             next_hop: [
                 interfaces_at_the_same_position_of_the_cache_are_not_confused,
-                a_request_leaves_to_the_next_hop_and_its_answer_to_the_client,
+                a_request_leaves_to_the_next_hop_and_its_reply_to_the_client,
                 packets_may_leave_through_the_interface_on_which_they_arrived,
                 tc_does_the_same,
                 an_unknown_neighbour_is_left_to_the_stack,
@@ -327,7 +327,7 @@ macro_rules! every_case {
                 tc_opens_tunnels_too,
                 a_connection_stays_whatever_backend_later_packets_name,
                 tags_and_headers_in_a_tunnel_stay,
-                congestion_in_a_tunnel_is_told_on,
+                congestion_in_a_tunnel_is_passed_on,
                 other_tunnels_pass,
                 a_service_may_have_the_port_of_tunnels,
                 packets_in_a_tunnel_for_a_backend_elsewhere_are_dropped,
@@ -371,7 +371,7 @@ macro_rules! every_case {
             slot_history: [
                 an_earlier_owner_is_asked_about_an_unknown_connection,
                 a_packet_from_a_tunnel_is_asked_about_too,
-                what_nobody_knows_reaches_the_backend_here,
+                packets_of_unknown_connections_reach_the_backend_here,
                 a_connection_goes_to_the_next_owner_of_its_slot,
                 a_connection_that_this_node_forwarded_comes_back,
                 every_earlier_owner_is_asked_once_in_order,
@@ -386,10 +386,10 @@ macro_rules! every_case {
                 earlier_owners_that_are_gone_are_not_asked,
             ]
             replies: [
-                an_answer_to_another_client_passes,
-                an_answer_from_another_port_passes,
+                a_reply_to_another_client_passes,
+                a_reply_from_another_port_passes,
                 datagrams_become_a_stream_by_packets_both_ways_over_time,
-                a_syn_sent_again_after_the_answer_proves_nothing,
+                a_syn_sent_again_after_the_reply_proves_nothing,
                 a_server_may_close_first,
                 a_client_may_reset_and_dial_again,
                 two_frontends_of_one_backend_are_distinguished,

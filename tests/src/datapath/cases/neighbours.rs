@@ -198,10 +198,10 @@ pub fn requests_for_other_addresses_pass(c: &mut Conversation, at: &Ends) {
 /// The stack answers for what it has.
 pub fn the_nodes_own_addresses_are_left_to_the_stack(c: &mut Conversation, at: &Ends) {
     announce(c, at);
-    // Of the interface.
+    // The node's address on this interface.
     c.announce(at.node, false);
     passes(c, &request(at, at.node));
-    // Of another interface.
+    // Its address on another interface.
     let address = announced(at);
     c.node_addresses(&[&address]);
     passes(c, &request(at, &address));

@@ -55,9 +55,9 @@ pub fn forwarded(packet: &Packet, device: u32, neighbour: Mac) -> Packet {
 pub fn open(c: &mut Conversation, request: &Packet, backend: &str, device: u32) -> String {
     let there = forwarded(&request.syn(), device, ROUTER_MAC).to(backend);
     let snat = c.forward(&request.syn()).leaves_with_snat_by(device, &there);
-    let answer = request.reversed().syn_ack();
-    let back = forwarded(&answer, OUTSIDE, CLIENT_MAC);
-    c.forward(&answer.from(backend).to(snat.as_str())).leaves_by(OUTSIDE, &back);
+    let reply = request.reversed().syn_ack();
+    let back = forwarded(&reply, OUTSIDE, CLIENT_MAC);
+    c.forward(&reply.from(backend).to(snat.as_str())).leaves_by(OUTSIDE, &back);
     let there = forwarded(&request.ack(), device, ROUTER_MAC).to(backend);
     c.forward(&request.ack()).leaves_by(device, &there.from(snat.as_str()));
     snat
@@ -67,7 +67,7 @@ pub fn request(at: &Ends) -> Packet {
     at.to_web(40000).ttl(64)
 }
 
-pub fn a_request_leaves_to_the_next_hop_and_its_answer_to_the_client(
+pub fn a_request_leaves_to_the_next_hop_and_its_reply_to_the_client(
     c: &mut Conversation,
     at: &Ends,
 ) {
@@ -91,9 +91,9 @@ pub fn tc_does_the_same(c: &mut Conversation, at: &Ends) {
     let syn = request(at).syn();
     let there = forwarded(&syn, INSIDE, ROUTER_MAC).to(backend.as_str());
     let snat = c.stack(&syn).leaves_with_snat_by(INSIDE, &there);
-    let answer = request(at).reversed().syn_ack();
-    let back = forwarded(&answer, OUTSIDE, CLIENT_MAC);
-    c.stack(&answer.from(backend.as_str()).to(snat.as_str())).leaves_by(OUTSIDE, &back);
+    let reply = request(at).reversed().syn_ack();
+    let back = forwarded(&reply, OUTSIDE, CLIENT_MAC);
+    c.stack(&reply.from(backend.as_str()).to(snat.as_str())).leaves_by(OUTSIDE, &back);
 }
 
 pub fn an_unknown_neighbour_is_left_to_the_stack(c: &mut Conversation, at: &Ends) {
@@ -136,10 +136,10 @@ pub fn packets_that_xdp_cannot_transmit_are_left_to_tc(c: &mut Conversation, at:
     let there = forwarded(&syn, INSIDE, ROUTER_MAC).to(backend.as_str());
     let snat = c.stack(&syn).leaves_with_snat_by(INSIDE, &there);
     c.device(OUTSIDE, |device| device.transmit = false);
-    let answer = request(at).reversed().syn_ack();
-    let from_backend = answer.from(backend.as_str()).to(snat.as_str());
+    let reply = request(at).reversed().syn_ack();
+    let from_backend = reply.from(backend.as_str()).to(snat.as_str());
     c.forward(&from_backend).is_deferred_for(&[]);
-    c.stack(&from_backend).leaves_by(OUTSIDE, &forwarded(&answer, OUTSIDE, CLIENT_MAC));
+    c.stack(&from_backend).leaves_by(OUTSIDE, &forwarded(&reply, OUTSIDE, CLIENT_MAC));
     c.device(INSIDE, |_| {});
     let ack = request(at).ack();
     let there = forwarded(&ack, INSIDE, ROUTER_MAC).to(backend.as_str());
@@ -180,9 +180,9 @@ pub fn a_flow_follows_a_changed_route(c: &mut Conversation, at: &Ends) {
     }
     // Replies, too.
     c.exit(&address(&at.client(0)), neighbour(ASIDE, ROUTER_MAC));
-    let answer = request(at).reversed().ack();
-    let back = forwarded(&answer, ASIDE, ROUTER_MAC);
-    c.forward(&answer.from(backend.as_str()).to(snat.as_str())).leaves_by(ASIDE, &back);
+    let reply = request(at).reversed().ack();
+    let back = forwarded(&reply, ASIDE, ROUTER_MAC);
+    c.forward(&reply.from(backend.as_str()).to(snat.as_str())).leaves_by(ASIDE, &back);
 }
 
 pub fn a_flow_follows_a_changed_neighbour(c: &mut Conversation, at: &Ends) {
@@ -207,9 +207,9 @@ pub fn clients_with_the_same_port_are_distinguished(c: &mut Conversation, at: &E
     });
     assert_ne!(snat_ports[0].2, snat_ports[1].2);
     for (request, mac_of_client, snat) in snat_ports {
-        let answer = request.reversed().syn_ack();
-        let back = forwarded(&answer, OUTSIDE, mac_of_client);
-        c.forward(&answer.from(backend.as_str()).to(snat.as_str())).leaves_by(OUTSIDE, &back);
+        let reply = request.reversed().syn_ack();
+        let back = forwarded(&reply, OUTSIDE, mac_of_client);
+        c.forward(&reply.from(backend.as_str()).to(snat.as_str())).leaves_by(OUTSIDE, &back);
     }
 }
 
@@ -220,9 +220,9 @@ pub fn ends_are_used_again_soon_after_closing(c: &mut Conversation, at: &Ends) {
         let end = request(at).fin_ack();
         let there = forwarded(&end, INSIDE, ROUTER_MAC).to(backend.as_str());
         c.forward(&end).leaves_by(INSIDE, &there.from(snat.as_str()));
-        let answer = request(at).reversed().fin_ack();
-        let back = forwarded(&answer, OUTSIDE, CLIENT_MAC);
-        c.forward(&answer.from(backend.as_str()).to(snat.as_str())).leaves_by(OUTSIDE, &back);
+        let reply = request(at).reversed().fin_ack();
+        let back = forwarded(&reply, OUTSIDE, CLIENT_MAC);
+        c.forward(&reply.from(backend.as_str()).to(snat.as_str())).leaves_by(OUTSIDE, &back);
         assert_eq!(c.flows().only_state(), FlowState::TimeWait);
     }
 }
@@ -249,9 +249,9 @@ pub fn datagrams_leave_too(c: &mut Conversation, at: &Ends) {
     let question = at.to_dns(40000).ttl(64);
     let there = forwarded(&question, INSIDE, ROUTER_MAC).to(backend.as_str());
     let snat = c.forward(&question).leaves_with_snat_by(INSIDE, &there);
-    let answer = question.reversed().payload(b"answer");
-    let back = forwarded(&answer, OUTSIDE, CLIENT_MAC);
-    c.forward(&answer.from(backend.as_str()).to(snat.as_str())).leaves_by(OUTSIDE, &back);
+    let reply = question.reversed().payload(b"answer");
+    let back = forwarded(&reply, OUTSIDE, CLIENT_MAC);
+    c.forward(&reply.from(backend.as_str()).to(snat.as_str())).leaves_by(OUTSIDE, &back);
     c.forward(&question).leaves_by(INSIDE, &there.from(snat.as_str()));
 }
 
@@ -261,9 +261,9 @@ pub fn associations_leave_too(c: &mut Conversation, at: &Ends) {
     let init = at.to_diameter(40000).ttl(64);
     let there = forwarded(&init, INSIDE, ROUTER_MAC).to(backend.as_str());
     let snat = c.forward(&init).leaves_with_snat_by(INSIDE, &there);
-    let answer = init.reversed().chunk(Sctp::INIT_ACK);
-    let back = forwarded(&answer, OUTSIDE, CLIENT_MAC);
-    c.forward(&answer.from(backend.as_str()).to(snat.as_str())).leaves_by(OUTSIDE, &back);
+    let reply = init.reversed().chunk(Sctp::INIT_ACK);
+    let back = forwarded(&reply, OUTSIDE, CLIENT_MAC);
+    c.forward(&reply.from(backend.as_str()).to(snat.as_str())).leaves_by(OUTSIDE, &back);
 }
 
 pub fn fragments_leave_where_the_first_one_went(c: &mut Conversation, at: &Ends) {
@@ -302,8 +302,8 @@ pub fn errors_are_forwarded_to_the_sender_of_the_quoted_packet(c: &mut Conversat
         .to(address(&at.client(0)).as_str());
     c.forward(&error).leaves_by(OUTSIDE, &forwarded(&to_client, OUTSIDE, CLIENT_MAC));
 
-    let answer = request.reversed().psh_ack().payload(&[7; 1400]);
-    let error = packet_too_big(at.elsewhere, &answer, 1300).quoting_only(500).ttl(64);
+    let reply = request.reversed().psh_ack().payload(&[7; 1400]);
+    let error = packet_too_big(at.elsewhere, &reply, 1300).quoting_only(500).ttl(64);
     let to_backend = error
         .inner(|quoted| quoted.from(backend.as_str()).to(snat.as_str()))
         .from(address(&snat).as_str())
@@ -317,8 +317,8 @@ pub fn a_pods_packets_go_up_the_stack_as_its_own(c: &mut Conversation, at: &Ends
     let backend = service_behind(c, at, INSIDE);
     let syn = request(at).syn();
     c.from_pod(&syn).becomes(&syn.to(backend.as_str()));
-    let answer = request(at).reversed().syn_ack();
-    c.reply_from(&backend, &answer);
+    let reply = request(at).reversed().syn_ack();
+    c.reply_from(&backend, &reply);
 }
 
 pub fn a_pod_reaches_itself_under_an_address_of_the_node(c: &mut Conversation, at: &Ends) {
@@ -331,9 +331,9 @@ pub fn a_pod_reaches_itself_under_an_address_of_the_node(c: &mut Conversation, a
     let there = forwarded(&request.syn(), INSIDE, pod_mac).to(pod.as_str());
     let snat = c.from_pod(&request.syn()).leaves_with_snat_by(INSIDE, &there);
     assert_eq!(address(&snat), own_address(at, INSIDE));
-    let answer = request.reversed().syn_ack();
-    let back = forwarded(&answer, INSIDE, pod_mac);
-    c.from_pod(&answer.from(pod.as_str()).to(snat.as_str())).leaves_by(INSIDE, &back);
+    let reply = request.reversed().syn_ack();
+    let back = forwarded(&reply, INSIDE, pod_mac);
+    c.from_pod(&reply.from(pod.as_str()).to(snat.as_str())).leaves_by(INSIDE, &back);
 }
 
 /// The reply index is a separate table: evictions from it must not break connections.
@@ -346,9 +346,9 @@ pub fn connections_with_snat_are_not_evicted_by_a_flood(c: &mut Conversation, at
         let _ = c.forward(&from(50000 + port).syn());
     }
     for (request, snat) in &established {
-        let answer = request.reversed().psh_ack().payload(b"answer");
-        let back = forwarded(&answer, OUTSIDE, CLIENT_MAC);
-        c.forward(&answer.from(backend.as_str()).to(snat.as_str())).leaves_by(OUTSIDE, &back);
+        let reply = request.reversed().psh_ack().payload(b"answer");
+        let back = forwarded(&reply, OUTSIDE, CLIENT_MAC);
+        c.forward(&reply.from(backend.as_str()).to(snat.as_str())).leaves_by(OUTSIDE, &back);
         let there = forwarded(&request.ack(), INSIDE, ROUTER_MAC).to(backend.as_str());
         c.forward(&request.ack()).leaves_by(INSIDE, &there.from(snat.as_str()));
     }

@@ -39,7 +39,7 @@ pub fn frames_for_another_machine_pass(c: &mut Conversation, at: &Ends) {
     passes(c, &at.to_dns(40000).macs(CLIENT_MAC, OTHER_MAC));
     let large = at.to_web(40000).psh_ack().payload(&[1; 3000]).dont_fragment(false);
     passes(c, &large.fragment(..1480).macs(CLIENT_MAC, OTHER_MAC));
-    // One that ends a flow if it is for this machine: a connection past the Service.
+    // A packet that would end a flow if it were for this machine: a connection past the Service.
     let direct = at.to_web(40000).to(at.backends(1)[0].as_str()).syn();
     c.stack(&direct.macs(CLIENT_MAC, OTHER_MAC)).passes();
     is_served(c, at, &request.macs(CLIENT_MAC, NODE_MAC));
@@ -52,7 +52,7 @@ pub fn frames_to_groups_are_served(c: &mut Conversation, at: &Ends) {
 }
 
 /// A pod behind a bridge sends them to its gateway, which is not the interface that they pass.
-pub fn frames_of_pods_are_served_whoever_they_are_for(c: &mut Conversation, at: &Ends) {
+pub fn frames_of_pods_are_served_for_any_receiver(c: &mut Conversation, at: &Ends) {
     c.set(&at.web(1));
     c.device(OUTSIDE, |_| {});
     let request = at.to_web(40000).syn().macs(CLIENT_MAC, OTHER_MAC);

@@ -8,64 +8,64 @@ use super::{Ends, TwoFrontends, connect, establish};
 use crate::datapath::Conversation;
 use crate::packet::tcp;
 
-pub fn an_answer_to_another_client_passes(c: &mut Conversation, at: &Ends) {
+pub fn a_reply_to_another_client_passes(c: &mut Conversation, at: &Ends) {
     c.set(&at.web(1));
     let backend = at.backends(1)[0].clone();
     establish(c, &at.to_web(40000), &backend);
-    let answer = at.to_web(40001).reversed().ack().from(backend.as_str());
-    c.reverse(&answer).passes_for(Reason::NoFlow);
-    c.reverse(&answer.to(at.end(at.elsewhere, 40000).as_str())).passes_for(Reason::NoFlow);
+    let reply = at.to_web(40001).reversed().ack().from(backend.as_str());
+    c.reverse(&reply).passes_for(Reason::NoFlow);
+    c.reverse(&reply.to(at.end(at.elsewhere, 40000).as_str())).passes_for(Reason::NoFlow);
 }
 
-pub fn an_answer_from_another_port_passes(c: &mut Conversation, at: &Ends) {
+pub fn a_reply_from_another_port_passes(c: &mut Conversation, at: &Ends) {
     let backend: SocketAddr = at.backends(1)[0].parse().expect("a backend's end");
     let other = SocketAddr::new(backend.ip(), 9090).to_string();
     c.set(&at.web(1));
     // This backend also serves the frontend, but not this client.
     c.set(&at.service(81, "TCP", 0).backends(&[&other]));
     establish(c, &at.to_web(40000), &backend.to_string());
-    let answer = at.to_web(40000).reversed().ack();
-    c.reverse(&answer.from(other.as_str())).passes_for(Reason::NoFlow);
-    c.reverse(&answer.from(SocketAddr::new(backend.ip(), 22))).passes();
+    let reply = at.to_web(40000).reversed().ack();
+    c.reverse(&reply.from(other.as_str())).passes_for(Reason::NoFlow);
+    c.reverse(&reply.from(SocketAddr::new(backend.ip(), 22))).passes();
 }
 
 pub fn datagrams_become_a_stream_by_packets_both_ways_over_time(c: &mut Conversation, at: &Ends) {
     c.set(&at.dns(1));
     let backend = at.backends(1)[0].clone();
     let question = at.to_dns(40000);
-    let answer = question.reversed().payload(b"answer");
+    let reply = question.reversed().payload(b"answer");
     c.request_to(&backend, &question);
     c.request_to(&backend, &question);
     assert_eq!(c.flows().only_state(), FlowState::Datagram);
     for _ in 0..2 {
-        c.reply_from(&backend, &answer);
+        c.reply_from(&backend, &reply);
         c.request_to(&backend, &question);
         assert_eq!(c.flows().only_state(), FlowState::DatagramReplied);
     }
     c.wait(5);
     c.request_to(&backend, &question);
     assert_eq!(c.flows().only_state(), FlowState::DatagramContinued);
-    c.reply_from(&backend, &answer);
+    c.reply_from(&backend, &reply);
     assert_eq!(c.flows().only_state(), FlowState::DatagramStream);
 }
 
-pub fn a_syn_sent_again_after_the_answer_proves_nothing(c: &mut Conversation, at: &Ends) {
+pub fn a_syn_sent_again_after_the_reply_proves_nothing(c: &mut Conversation, at: &Ends) {
     c.set(&at.web(1));
     let backend = at.backends(1)[0].clone();
     let request = at.to_web(40000);
-    let answer = request.reversed().syn_ack();
+    let reply = request.reversed().syn_ack();
     c.request_to(&backend, &request.syn());
-    c.reply_from(&backend, &answer);
+    c.reply_from(&backend, &reply);
     c.request_to(&backend, &request.syn());
     assert_eq!(c.flows().only_state(), FlowState::SynReceived);
-    c.reply_from(&backend, &answer);
+    c.reply_from(&backend, &reply);
     assert_eq!(c.flows().only_state(), FlowState::SynReceived);
 }
 
 pub fn a_server_may_close_first(c: &mut Conversation, at: &Ends) {
     let (request, backend) = connect(c, at);
-    let answer = request.reversed();
-    c.reply_from(&backend, &answer.fin_ack());
+    let reply = request.reversed();
+    c.reply_from(&backend, &reply.fin_ack());
     assert_eq!(c.flows().only_state(), FlowState::FinFromBackend);
     // The client still sends.
     let more = request.psh_ack().payload(b"more");
@@ -73,7 +73,7 @@ pub fn a_server_may_close_first(c: &mut Conversation, at: &Ends) {
     assert_eq!(c.flows().only_state(), FlowState::FinFromBackend);
     c.request_to(&backend, &request.fin_ack());
     assert_eq!(c.flows().only_state(), FlowState::TimeWait);
-    c.reply_from(&backend, &answer.ack());
+    c.reply_from(&backend, &reply.ack());
 }
 
 pub fn a_client_may_reset_and_dial_again(c: &mut Conversation, at: &Ends) {
@@ -90,10 +90,10 @@ pub fn two_frontends_of_one_backend_are_distinguished(c: &mut Conversation, at: 
     assert_ne!(snat, at.client(40000));
     assert_eq!(c.flows().len(), 2);
 
-    let answer = one.reversed().syn_ack();
-    c.reply_from(&backend, &answer);
-    let answer = other.reversed().syn_ack();
-    c.reverse(&answer.from(backend.as_str()).to(snat.as_str())).becomes(&answer);
+    let reply = one.reversed().syn_ack();
+    c.reply_from(&backend, &reply);
+    let reply = other.reversed().syn_ack();
+    c.reverse(&reply.from(backend.as_str()).to(snat.as_str())).becomes(&reply);
     c.forward(&other.ack()).becomes(&other.ack().to(backend.as_str()).from(snat.as_str()));
     c.request_to(&backend, &one.ack());
     assert_eq!(c.flows().states(), [FlowState::Established; 2]);
@@ -123,8 +123,8 @@ pub fn datagrams_of_two_frontends_are_distinguished(c: &mut Conversation, at: &E
     c.request_to(&backend, &one);
     let snat = c.forward(&other).with_snat(&other.to(backend.as_str()));
     assert_ne!(snat, at.client(40000));
-    let answer = one.reversed().payload(b"one");
-    c.reply_from(&backend, &answer);
-    let answer = other.reversed().payload(b"other");
-    c.reverse(&answer.from(backend.as_str()).to(snat.as_str())).becomes(&answer);
+    let reply = one.reversed().payload(b"one");
+    c.reply_from(&backend, &reply);
+    let reply = other.reversed().payload(b"other");
+    c.reverse(&reply.from(backend.as_str()).to(snat.as_str())).becomes(&reply);
 }

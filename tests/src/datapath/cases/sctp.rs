@@ -23,9 +23,9 @@ fn refusal(at: &Ends, packet: &Packet) -> Packet {
 }
 
 fn associate(c: &mut Conversation, request: &Packet, backend: &str) {
-    let answer = request.reversed();
+    let reply = request.reversed();
     let forward = |c: &mut Conversation, kind| c.request_to(backend, &request.chunk(kind));
-    let reverse = |c: &mut Conversation, kind| c.reply_from(backend, &answer.chunk(kind));
+    let reverse = |c: &mut Conversation, kind| c.reply_from(backend, &reply.chunk(kind));
     forward(c, Sctp::INIT);
     assert_eq!(c.flows().only_state(), FlowState::SynSent);
     reverse(c, Sctp::INIT_ACK);
@@ -43,8 +43,8 @@ pub fn an_association_picked_up_midway_is_on_probation(c: &mut Conversation, at:
     let data = at.to_diameter(40000).payload(b"question");
     c.request_to(&backend, &data);
     assert_eq!(c.flows().only_state(), FlowState::PickedUp);
-    let answer = data.reversed().payload(b"an answer");
-    c.reply_from(&backend, &answer);
+    let reply = data.reversed().payload(b"a reply");
+    c.reply_from(&backend, &reply);
     assert_eq!(c.flows().only_state(), FlowState::Probation);
 }
 
@@ -52,11 +52,11 @@ pub fn an_association_lives_from_init_to_shutdown_complete(c: &mut Conversation,
     c.set(&at.diameter(1));
     let backend = at.backends(1)[0].clone();
     let request = at.to_diameter(40000);
-    let answer = request.reversed();
+    let reply = request.reversed();
     associate(c, &request, &backend);
     let data = request.payload(b"question");
     c.request_to(&backend, &data);
-    let data = answer.payload(b"an answer");
+    let data = reply.payload(b"a reply");
     c.reply_from(&backend, &data);
     assert_eq!(c.flows().only_state(), FlowState::Established);
 
@@ -66,7 +66,7 @@ pub fn an_association_lives_from_init_to_shutdown_complete(c: &mut Conversation,
     // The server still sends.
     c.reply_from(&backend, &data);
     assert_eq!(c.flows().only_state(), FlowState::FinFromClient);
-    let shutdown_ack = answer.chunk(Sctp::SHUTDOWN_ACK);
+    let shutdown_ack = reply.chunk(Sctp::SHUTDOWN_ACK);
     c.reply_from(&backend, &shutdown_ack);
     let complete = request.chunk(Sctp::SHUTDOWN_COMPLETE);
     c.request_to(&backend, &complete);
@@ -91,10 +91,10 @@ pub fn a_wrong_checksum_stays_wrong(c: &mut Conversation, at: &Ends) {
     let request = at.to_diameter(40000);
     let field = checksum(&request);
     let first = field.start;
-    let answer = c.forward(&request.with(move |bytes| bytes[first] ^= 0x40));
-    assert!(answer.outcome.passed());
+    let processed = c.forward(&request.with(move |bytes| bytes[first] ^= 0x40));
+    assert!(processed.outcome.passed());
     let right = request.to(at.backends(1)[0].as_str());
-    let mut got = answer.outcome.bytes;
+    let mut got = processed.outcome.bytes;
     // The error in the checksum stays the same.
     got[first] ^= 0x40;
     assert_eq!(got, right[..]);
@@ -107,8 +107,8 @@ pub fn a_checksum_that_a_device_completes_stays_empty(c: &mut Conversation, at: 
     let field = checksum(&request);
     let request = request.with(move |bytes| bytes[field.clone()].fill(0));
     c.request_to(&backend, &request);
-    let answer = request.reversed();
-    c.reply_from(&backend, &answer);
+    let reply = request.reversed();
+    c.reply_from(&backend, &reply);
 }
 
 pub fn padding_is_not_summed_up(c: &mut Conversation, at: &Ends) {
@@ -144,10 +144,10 @@ pub fn associations_of_two_frontends_are_distinguished(c: &mut Conversation, at:
     c.request_to(&backend, &one);
     let snat = c.forward(&other).with_snat(&other.to(backend.as_str()));
     assert_ne!(snat, at.client(40000));
-    let answer = one.reversed().chunk(Sctp::INIT_ACK);
-    c.reply_from(&backend, &answer);
-    let answer = other.reversed().chunk(Sctp::INIT_ACK);
-    c.reverse(&answer.from(backend.as_str()).to(snat.as_str())).becomes(&answer);
+    let reply = one.reversed().chunk(Sctp::INIT_ACK);
+    c.reply_from(&backend, &reply);
+    let reply = other.reversed().chunk(Sctp::INIT_ACK);
+    c.reverse(&reply.from(backend.as_str()).to(snat.as_str())).becomes(&reply);
     let echo = other.chunk(COOKIE_ECHO);
     c.forward(&echo).becomes(&echo.to(backend.as_str()).from(snat.as_str()));
 }

@@ -39,8 +39,8 @@ pub fn all_frontends_of_a_service_port_lead_to_its_backends(c: &mut Conversation
     for (frontend, port) in frontends.iter().zip(40000..) {
         let request = tcp(at.client(port).as_str(), frontend.as_str()).syn();
         c.request_to(backend, &request);
-        let answer = request.reversed().syn_ack();
-        c.reply_from(backend, &answer);
+        let reply = request.reversed().syn_ack();
+        c.reply_from(backend, &reply);
     }
 }
 
@@ -156,8 +156,8 @@ pub fn backends_have_ports_of_their_own(c: &mut Conversation, at: &Ends) {
         let request = at.to_web(port).syn();
         let there = [one.as_str(), other.as_str()];
         let backend = c.forward(&request).chosen(&there, |backend| request.to(backend));
-        let answer = request.reversed().syn_ack();
-        c.reverse(&answer.from(backend)).becomes(&answer);
+        let reply = request.reversed().syn_ack();
+        c.reverse(&reply.from(backend)).becomes(&reply);
         seen.insert(backend);
     }
     assert_eq!(seen.len(), 2);

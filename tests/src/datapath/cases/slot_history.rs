@@ -117,7 +117,7 @@ pub fn a_packet_from_a_tunnel_is_asked_about_too(c: &mut Conversation, at: &Ends
 }
 
 /// Both if it arrived here and if it came through a tunnel.
-pub fn what_nobody_knows_reaches_the_backend_here(c: &mut Conversation, at: &Ends) {
+pub fn packets_of_unknown_connections_reach_the_backend_here(c: &mut Conversation, at: &Ends) {
     history(c, at, &[(0, false), (1, true)]);
     let to = at.backends(2).remove(1);
     for port in [40000, 40001] {
@@ -127,7 +127,7 @@ pub fn what_nobody_knows_reaches_the_backend_here(c: &mut Conversation, at: &End
         c.forward(&arrived).leaves_by_for(INSIDE, &asked, Reason::Asked);
         c.forward(&from_tunnel(at, &packet, 0, RETURNED | 1)).becomes(&packet.to(to.as_str()));
         c.forward(&arrived).becomes(&packet.to(to.as_str()));
-        // An answer that is late finds the flow.
+        // A reply that is late finds the flow.
         c.forward(&from_tunnel(at, &packet, 0, RETURNED | 1)).becomes(&packet.to(to.as_str()));
     }
     assert_eq!(c.flows().states(), [FlowState::PickedUp; 2]);
@@ -202,7 +202,7 @@ pub fn a_flow_stays_with_the_node_that_knows_it(c: &mut Conversation, at: &Ends)
         c.wait(40);
     }
     assert_eq!(c.flows().states(), [FlowState::OneWayEstablished]);
-    // Also if it does not know it any more: then the backend here answers.
+    // Also if it does not know it any more: then the backend here replies.
     let to = at.backends(3).remove(2);
     c.forward(&from_tunnel(at, &packet, 0, RETURNED | 2)).becomes(&packet.to(to.as_str()));
 }

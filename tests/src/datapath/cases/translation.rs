@@ -7,11 +7,11 @@ use crate::packet::Packet;
 /// Sends a packet to the only backend, and its reply back.
 fn there_and_back(conversation: &mut Conversation, request: &Packet, backend: &str) {
     conversation.forward(request).becomes(&request.to(backend));
-    let answer = request.reversed();
-    conversation.reverse(&answer.from(backend)).becomes(&answer);
+    let reply = request.reversed();
+    conversation.reverse(&reply.from(backend)).becomes(&reply);
 }
 
-pub fn a_request_goes_to_a_backend_and_its_answer_comes_back(c: &mut Conversation, at: &Ends) {
+pub fn a_request_goes_to_a_backend_and_its_reply_comes_back(c: &mut Conversation, at: &Ends) {
     c.set(&at.web(1));
     let request = at.to_web(40000);
     let backend = &at.backends(1)[0];
@@ -20,7 +20,7 @@ pub fn a_request_goes_to_a_backend_and_its_answer_comes_back(c: &mut Conversatio
     there_and_back(c, &request.ack().payload(b"odd"), backend);
 }
 
-pub fn a_datagram_goes_to_a_backend_and_its_answer_comes_back(c: &mut Conversation, at: &Ends) {
+pub fn a_datagram_goes_to_a_backend_and_its_reply_comes_back(c: &mut Conversation, at: &Ends) {
     c.set(&at.dns(1));
     there_and_back(c, &at.to_dns(40000), &at.backends(1)[0]);
 }
@@ -58,10 +58,10 @@ pub fn a_wrong_checksum_stays_wrong(c: &mut Conversation, at: &Ends) {
     let request = at.to_web(40000).syn();
     let field = request.transport_offset() + 16;
     let wrong = request.with(move |bytes| bytes[field] ^= 0x40);
-    let answer = c.forward(&wrong);
-    assert!(answer.outcome.passed());
+    let processed = c.forward(&wrong);
+    assert!(processed.outcome.passed());
     let right = request.to(at.backends(1)[0].as_str());
-    let (got, right) = (&answer.outcome.bytes[field..field + 2], &right[field..field + 2]);
+    let (got, right) = (&processed.outcome.bytes[field..field + 2], &right[field..field + 2]);
     assert_ne!(got, right, "a fault on the way here must be noticed at the end");
 }
 

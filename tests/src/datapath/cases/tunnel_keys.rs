@@ -16,7 +16,7 @@ pub(super) fn keyed(at: &Ends, tunnel: &Packet, key: u64) -> Packet {
     marked(at, tunnel, key, 0)
 }
 
-/// The same with a question, or its answer.
+/// The same with a question, or its reply.
 pub(super) fn marked(at: &Ends, tunnel: &Packet, key: u64, mark: u8) -> Packet {
     let gue = [&[2, if at.is_v6() { 41 } else { 4 }, 0, mark], &key.to_be_bytes()[..]].concat();
     tunnel.payload(&[&gue[..], &tunnel[behind_udp(at, tunnel)..]].concat()).no_checksum()
@@ -200,9 +200,9 @@ pub fn the_segment_size_fits_in_the_tunnel(c: &mut Conversation, at: &Ends) {
         let request = at.to_web(40000 + number);
         let syn = arriving(at, Forwarding::Gue, &request.syn(), &backend);
         c.forward(&keyed(at, &syn, KEY)).becomes(&request.syn().to(backend.as_str()));
-        let answer = request.reversed().syn_ack();
-        let from_backend = answer.mss(announced).from(backend.as_str());
-        c.reverse(&from_backend).becomes(&answer.mss(expected));
+        let reply = request.reversed().syn_ack();
+        let from_backend = reply.mss(announced).from(backend.as_str());
+        c.reverse(&from_backend).becomes(&reply.mss(expected));
         // Only when a connection begins, and whatever precedes the option.
         let later = request.reversed().ack().mss(announced);
         c.reverse(&later.from(backend.as_str())).becomes(&later);
@@ -210,6 +210,6 @@ pub fn the_segment_size_fits_in_the_tunnel(c: &mut Conversation, at: &Ends) {
     // A connection that came without a tunnel keeps its own.
     let request = at.to_web(42000);
     c.forward(&request.syn()).becomes(&request.syn().to(backend.as_str()));
-    let answer = request.reversed().syn_ack().mss(1460);
-    c.reverse(&answer.from(backend.as_str())).becomes(&answer);
+    let reply = request.reversed().syn_ack().mss(1460);
+    c.reverse(&reply.from(backend.as_str())).becomes(&reply);
 }

@@ -17,8 +17,8 @@ pub fn a_packet_from_a_tunnel_reaches_the_backend_that_it_names(c: &mut Conversa
             let request = at.to_web(port);
             c.forward(&arriving(at, kind, &request.syn(), backend))
                 .becomes(&request.syn().to(backend.as_str()));
-            let answer = request.reversed().syn_ack();
-            c.reply_from(backend, &answer);
+            let reply = request.reversed().syn_ack();
+            c.reply_from(backend, &reply);
             c.forward(&arriving(at, kind, &request.ack(), backend))
                 .becomes(&request.ack().to(backend.as_str()));
         }
@@ -32,8 +32,8 @@ pub fn tc_opens_tunnels_too(c: &mut Conversation, at: &Ends) {
         for packet in [at.to_web(port).syn(), at.to_web(port).ack().payload(&[7; 999])] {
             c.stack(&arriving(at, kind, &packet, &backend)).becomes(&packet.to(backend.as_str()));
         }
-        let answer = at.to_web(port).reversed().syn_ack();
-        c.reply_from(&backend, &answer);
+        let reply = at.to_web(port).reversed().syn_ack();
+        c.reply_from(&backend, &reply);
     }
 }
 
@@ -66,7 +66,7 @@ pub fn tags_and_headers_in_a_tunnel_stay(c: &mut Conversation, at: &Ends) {
     }
 }
 
-pub fn congestion_in_a_tunnel_is_told_on(c: &mut Conversation, at: &Ends) {
+pub fn congestion_in_a_tunnel_is_passed_on(c: &mut Conversation, at: &Ends) {
     for (kind, port) in KINDS {
         let backend = receive(c, at, kind, 1).remove(0);
         let request = at.to_web(port);
@@ -167,9 +167,9 @@ pub fn tunnels_cut_off_at_every_length_are_never_half_opened(c: &mut Conversatio
         // Without the last byte the TCP header is incomplete.
         for length in 14 + 40..tunnel.len() {
             let cut = tunnel.truncated(length);
-            let answer = c.forward(&cut);
-            assert!(answer.outcome.passed(), "{length}");
-            assert_eq!(answer.outcome.bytes, cut[..], "{length}");
+            let processed = c.forward(&cut);
+            assert!(processed.outcome.passed(), "{length}");
+            assert_eq!(processed.outcome.bytes, cut[..], "{length}");
         }
     }
 }
@@ -228,9 +228,9 @@ pub fn a_tunnel_ends_no_established_flow(c: &mut Conversation, at: &Ends) {
     let request = at.to_web(40000).ttl(64);
     let there = |packet: &Packet| packet.macs(mac(INSIDE), ROUTER_MAC).ttl(63).to(far.as_str());
     let snat = c.forward(&request.syn()).leaves_with_snat_by(INSIDE, &there(&request.syn()));
-    let answer = request.reversed().syn_ack();
-    let back = answer.macs(mac(OUTSIDE), CLIENT_MAC).ttl(63);
-    c.forward(&answer.from(far.as_str()).to(snat.as_str())).leaves_by(OUTSIDE, &back);
+    let reply = request.reversed().syn_ack();
+    let back = reply.macs(mac(OUTSIDE), CLIENT_MAC).ttl(63);
+    c.forward(&reply.from(far.as_str()).to(snat.as_str())).leaves_by(OUTSIDE, &back);
     let _ = c.forward(&request.ack()).leaves_with_snat_by(INSIDE, &there(&request.ack()));
     assert_eq!(c.flows().only_state(), FlowState::Established);
 

@@ -97,8 +97,8 @@ pub fn packets_that_allow_no_error_are_dropped(c: &mut Conversation, at: &Ends) 
     let there = forwarded(&first, INSIDE, ROUTER_MAC).to(backend.as_str());
     let _ = c.forward(&first).leaves_with_snat_by(INSIDE, &there);
     c.device(INSIDE, |device| device.mtu = 500);
-    let answer = at.to_dns(40000).reversed().payload(&[7; 600]);
-    let error = port_unreachable(at.elsewhere, &answer).quoting_only(600).ttl(64);
+    let reply = at.to_dns(40000).reversed().payload(&[7; 600]);
+    let error = port_unreachable(at.elsewhere, &reply).quoting_only(600).ttl(64);
     for sent in [&second, &error] {
         c.forward(sent).is_dropped_for(Reason::TooBig);
         c.stack(sent).is_dropped_for(Reason::TooBig);
