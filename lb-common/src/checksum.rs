@@ -23,7 +23,7 @@ impl Delta {
         Self(fold(u64::from(new.to_be()) + u64::from(!old.to_be())))
     }
 
-    /// Of a word at an even offset, in packet order.
+    /// The change of a word at an even offset, in packet order.
     #[inline(always)]
     pub fn of_octets(old: [u8; 4], new: [u8; 4]) -> Self {
         let [old, new] = [old, new].map(|word| u64::from(u32::from_ne_bytes(word)));

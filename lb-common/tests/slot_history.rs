@@ -60,7 +60,7 @@ impl Random {
         (self.next() % limit.max(1) as u64) as usize
     }
 
-    /// Of a memoryless process.
+    /// A random time of a memoryless process.
     fn exponential(&mut self, mean: u32) -> u32 {
         let uniform = (self.next() >> 11) as f64 / (1u64 << 53) as f64;
         (-(1.0 - uniform).ln() * f64::from(mean)) as u32

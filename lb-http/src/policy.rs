@@ -201,7 +201,7 @@ pub struct RateLimits {
 /// How an endpoint is chosen.
 #[derive(Clone, Debug, Default)]
 pub enum Balance {
-    /// Of two random endpoints, the one with fewer requests.
+    /// The one of two random endpoints that has fewer requests.
     #[default]
     LeastOfTwo,
     /// Requests with the same key go to the same endpoint.

@@ -102,7 +102,7 @@ impl Source {
         })
     }
 
-    /// Of a request without a body.
+    /// The body of a request without one.
     pub fn empty(now: Instant) -> Rc<Self> {
         Rc::new(Self {
             incoming: RefCell::default(),
@@ -157,7 +157,7 @@ impl Source {
         }
     }
 
-    /// The exchange has ended. A body that was kept back until then has nobody to send it any more, and a connection to
+    /// The exchange has ended. A body that was kept back until then will not be sent any more, and a connection to
     /// an endpoint must not wait for it.
     pub fn end(&self) {
         if self.gate.is_some() && !self.is_open.get() {

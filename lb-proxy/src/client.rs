@@ -146,7 +146,7 @@ impl Client {
         self.order.get()
     }
 
-    /// Of a response whose body the client has to take. With HTTP/1, the stream shows whether it does.
+    /// Follows a response whose body the client has to take. With HTTP/1, the stream shows whether it does.
     pub fn begin_response(&self) -> Option<Rc<Reader>> {
         (self.protocol == Protocol::Http2).then(|| self.outgoing.begin(Instant::now()))
     }

@@ -41,7 +41,7 @@ impl Outgoing {
         })
     }
 
-    /// Of one response. Until hyper has asked for its body, the client has to take the head.
+    /// Follows one response. Until hyper has asked for its body, the client has to take the head.
     pub fn begin(self: &Rc<Self>, now: Instant) -> Rc<Reader> {
         let stream = Stream { octets: 0, stalled_since: Some(now) };
         let key = self.streams.borrow_mut().insert(stream);
@@ -69,7 +69,7 @@ impl Outgoing {
     }
 }
 
-/// Of one response. It ends when the body and all octets of it are gone.
+/// Follows one response. It ends when the body and all octets of it are gone.
 pub(crate) struct Reader {
     outgoing: Rc<Outgoing>,
     key: usize,

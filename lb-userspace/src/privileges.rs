@@ -24,12 +24,12 @@ const AT_THE_START: [Capability; 2] = [Capability::CAP_PERFMON, Capability::CAP_
 /// The embedded API stores its objects in any configured directory.
 const FOR_STORAGE: [Capability; 1] = [Capability::CAP_DAC_OVERRIDE];
 
-/// Of the Ingress proxy: the configured ports, and a kubeconfig of the user who started it by sudo. It needs none of
-/// them if the ports are free for all, or passed to it.
+/// Capabilities of the Ingress proxy: for the configured ports, and a kubeconfig of the user who started it by sudo. It
+/// needs none of them if the ports are free for all, or passed to it.
 const FOR_PROXY: [Capability; 2] =
     [Capability::CAP_NET_BIND_SERVICE, Capability::CAP_DAC_READ_SEARCH];
 
-/// Of the thread that starts and ends the Ingress proxy, which is another user's.
+/// Capabilities of the thread that starts and ends the Ingress proxy, which runs as another user.
 const FOR_SUPERVISOR: [Capability; 3] =
     [Capability::CAP_KILL, Capability::CAP_SETGID, Capability::CAP_SETUID];
 

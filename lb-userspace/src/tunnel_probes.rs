@@ -11,9 +11,9 @@ use std::time::Duration;
 const INTERVAL: Duration = Duration::from_secs(10);
 /// After a probe that was not returned, until the node's state is known.
 const RETRY: Duration = Duration::from_secs(1);
-/// So many lost probes in a row mean that the node does not decapsulate.
+/// After this many lost probes in a row the node counts as not decapsulating.
 const MOST_LOST: u32 = 3;
-/// Of one call, so that a large cluster's replies fit in the socket's buffer.
+/// The most probes of one call, so that a large cluster's replies fit in the socket's buffer.
 const MOST_AT_ONCE: usize = 512;
 
 /// A probe to a node; the reply has the same number.

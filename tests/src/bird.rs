@@ -19,7 +19,7 @@ impl Bird {
         let file = |suffix: &str| topology.directory().join(format!("{}.{suffix}", host.name()));
         let (path, socket) = (file("conf"), file("ctl"));
         fs::write(&path, configuration)?;
-        // Of one that ran before.
+        // The socket of a daemon that ran before.
         let _ = fs::remove_file(&socket);
         let mut command = host.urgent("bird");
         command.args(["-f", "-c"]).arg(path).arg("-s").arg(&socket);

@@ -274,7 +274,7 @@ fn all_at_once(bench: &mut Bench, rounds: usize) -> Result<()> {
         bench.world.label(&others, &excluded)?;
         let has_all = |seen: &[usize]| seen.iter().all(|holder| *holder == node);
         let holders = bench.world.wait_for_holders("one node has all addresses", has_all)?;
-        // Of those that will be taken first, last and between.
+        // Addresses that will be taken first, last and between.
         let addresses = bench.world.addresses();
         let step = addresses.len().div_ceil(STREAMS);
         let some = addresses.iter().step_by(step);

@@ -18,7 +18,7 @@ pub struct Options {
     #[arg(long, value_name = "STAGE", value_parser = PossibleValuesParser::new(STAGES.map(|s| s.name)))]
     only: Vec<String>,
 
-    /// Run only what gives a first result in about five minutes, once everything is built
+    /// Run only what gives a first result in about three minutes, once everything is built
     ///
     /// Lists what it skips: among others most tests in network namespaces, the virtual machine and the benchmarks.
     #[arg(long, conflicts_with = "only")]

@@ -95,7 +95,7 @@ pub async fn measure(load: &Load, directory: &Path) -> Figures {
     let target = Target { address, directory: store.path().to_owned() };
     let mut connections = Vec::new();
     for number in 0..CONNECTIONS {
-        // Of several users: one may use half of the server only.
+        // As several users: one may use half of the server only.
         connections.push(target.connect(&format!("client-{}", number % 2)).await);
     }
     let connections = &connections;

@@ -27,7 +27,7 @@ pub type Name = (String, String);
 /// The Endpoints whose mirrored slices a change affects.
 pub fn affected(change: &Change) -> Option<Name> {
     let (before, after) = (change.before.as_deref(), change.after.as_deref());
-    // Of a Service only its existence and its selector matter.
+    // Only the existence and the selector of a Service matter.
     let selector = |stored: Option<&Stored>| stored.map(|s| s.object["spec"]["selector"].clone());
     let is_service = |stored: &Stored| stored.object["kind"] == "Service";
     if before.is_some_and(is_service) && after.is_some() && selector(before) == selector(after) {

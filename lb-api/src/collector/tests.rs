@@ -43,7 +43,7 @@ impl Random {
 
 /// An object that a client created.
 struct Created {
-    /// That of its namespace at the time: another one of the same name has another.
+    /// The uid of its namespace when it was created: a new namespace of the same name has another uid.
     namespace: String,
     owners: Vec<String>,
 }

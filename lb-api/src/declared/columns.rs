@@ -80,7 +80,7 @@ fn step(path: &str) -> Option<(Step, &str)> {
 #[derive(Debug)]
 pub struct Cell {
     path: Path,
-    /// Of the column: `string`, `integer`, `number`, `boolean` or `date`.
+    /// The type of the column: `string`, `integer`, `number`, `boolean` or `date`.
     type_: &'static str,
 }
 

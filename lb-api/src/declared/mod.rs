@@ -147,7 +147,7 @@ impl Rules for Declared {
             (Some(old), Subresource::None) if self.has_status => {
                 take(object, "status", &old["status"]);
             }
-            // Of a write of the status only the status counts, and who wrote it.
+            // A write of the status changes only the status, and its manager.
             (Some(old), Subresource::Status) => {
                 let mut whole = old.clone();
                 take(&mut whole, "status", &object["status"]);

@@ -16,9 +16,9 @@ use crate::operations::{self, Api, Target};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sight {
     All,
-    /// Those of type `kubernetes.io/tls`.
+    /// Secrets of type `kubernetes.io/tls`.
     Certificates,
-    /// None of the name that the request has.
+    /// No Secret of the name in the request.
     Nothing,
 }
 

@@ -35,7 +35,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::raw::{certified, connect_with, try_send};
-use super::server::{Place, TestServer};
+use super::server::{Location, TestServer};
 
 const SERVER: &str = "MILLRACE_ATTACKED_SERVER";
 /// How long each attack lasts.
@@ -46,7 +46,7 @@ const JSON: &str = "application/json";
 const WATCHES: usize = 200;
 
 /// One client of an attack. It repeats itself until it is aborted, and notes the outcomes.
-type Attacker = fn(Place, Outcomes) -> BoxFuture<'static, ()>;
+type Attacker = fn(Location, Outcomes) -> BoxFuture<'static, ()>;
 
 #[derive(Clone, Default)]
 struct Outcomes(Arc<Mutex<BTreeMap<String, u64>>>);
@@ -68,7 +68,7 @@ impl Outcomes {
 
 /// Sends one request over and over, each on a connection of its own.
 fn repeat(
-    server: Place,
+    server: Location,
     outcomes: Outcomes,
     request: &'static str,
     content_type: &'static str,
@@ -86,7 +86,7 @@ fn repeat(
 }
 
 /// Opens connections, sends the beginning of a request, then octet after octet.
-fn trickle(server: Place, outcomes: Outcomes, head: &'static str) -> BoxFuture<'static, ()> {
+fn trickle(server: Location, outcomes: Outcomes, head: &'static str) -> BoxFuture<'static, ()> {
     Box::pin(async move {
         let config = certified(&server, "attacker");
         loop {
@@ -105,7 +105,7 @@ fn trickle(server: Place, outcomes: Outcomes, head: &'static str) -> BoxFuture<'
 }
 
 /// Opens 1,000 watches, over HTTP/2, and reads what they get: each change of the other user.
-async fn watch(server: Place, outcomes: Outcomes) {
+async fn watch(server: Location, outcomes: Outcomes) {
     let client = server.client_as("attacker", Role::Administrator).await;
     let secrets: Api<Secret> = Api::default_namespaced(client);
     let list = secrets.list(&ListParams::default().limit(1)).await.unwrap();
@@ -252,7 +252,7 @@ const ATTACKS: &[(&str, usize, Attacker)] = &[
 #[ignore = "takes two minutes; prints figures"]
 async fn what_attacks_cost_another_client() {
     let mut server = Attacked::start();
-    fill(&server.place).await;
+    fill(&server.location).await;
     println!(
         "\n| attack by one user | outcomes | p50 ms | p99 ms | longest ms | failed | memory MB | CPU % |"
     );
@@ -262,10 +262,10 @@ async fn what_attacks_cost_another_client() {
         let outcomes = Outcomes::default();
         let mut running = JoinSet::new();
         for _ in 0..clients {
-            running.spawn(attacker(server.place.clone(), outcomes.clone()));
+            running.spawn(attacker(server.location.clone(), outcomes.clone()));
         }
         let used = server.cpu_seconds();
-        let (latencies, failed) = work(&server.place).await;
+        let (latencies, failed) = work(&server.location).await;
         let used = 100.0 * (server.cpu_seconds() - used) / LENGTH.as_secs_f64();
         let peak = server.peak_mb();
         running.shutdown().await;
@@ -281,7 +281,7 @@ async fn what_attacks_cost_another_client() {
 }
 
 /// 10,000 objects, and one for the other client.
-async fn fill(server: &Place) {
+async fn fill(server: &Location) {
     let client = server.client_as("victim", Role::Administrator).await;
     let secrets: Api<Secret> = Api::default_namespaced(client);
     let create = |name: String| {
@@ -300,7 +300,7 @@ async fn fill(server: &Place) {
 
 /// Works as another client, in a thread of its own: there it does not wait for the attackers' tasks
 /// in this process.
-async fn work(server: &Place) -> (Vec<f64>, usize) {
+async fn work(server: &Location) -> (Vec<f64>, usize) {
     let server = server.clone();
     let working = tokio::task::spawn_blocking(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -310,7 +310,7 @@ async fn work(server: &Place) -> (Vec<f64>, usize) {
 }
 
 /// Returns the latencies in ms, sorted, and how many requests failed.
-async fn read_and_write(server: &Place) -> (Vec<f64>, usize) {
+async fn read_and_write(server: &Location) -> (Vec<f64>, usize) {
     let client = server.client_as("victim", Role::Administrator).await;
     let secrets: Api<Secret> = Api::default_namespaced(client);
     let (mut latencies, mut failed) = (Vec::new(), 0);
@@ -339,7 +339,7 @@ struct Attacked {
     process: Child,
     /// The test harness in it ends if it cannot print.
     _output: Lines<BufReader<ChildStdout>>,
-    place: Place,
+    location: Location,
 }
 
 impl Attacked {
@@ -357,7 +357,7 @@ impl Attacked {
         let mut words = line.split(' ').skip(1);
         let address = words.next().unwrap().parse().unwrap();
         let directory = PathBuf::from(words.next().unwrap());
-        Self { process, _output: output, place: Place { address, directory } }
+        Self { process, _output: output, location: Location { address, directory } }
     }
 
     fn file(&self, name: &str) -> PathBuf {

@@ -13,20 +13,20 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use super::server::{Place, TestServer};
+use super::server::{Location, TestServer};
 
 /// A connection of this user, who may do everything and speaks HTTP/1.1.
 pub async fn connect(server: &TestServer, user: &str) -> TlsStream<TcpStream> {
-    try_connect(&server.place(), user).await.unwrap()
+    try_connect(&server.location(), user).await.unwrap()
 }
 
 /// The same; the server may refuse it.
-pub async fn try_connect(server: &Place, user: &str) -> io::Result<TlsStream<TcpStream>> {
+pub async fn try_connect(server: &Location, user: &str) -> io::Result<TlsStream<TcpStream>> {
     connect_with(server, certified(server, user)).await
 }
 
 /// The configuration of a user with a new certificate. Each connection makes a full handshake.
-pub fn certified(server: &Place, user: &str) -> Arc<ClientConfig> {
+pub fn certified(server: &Location, user: &str) -> Arc<ClientConfig> {
     let authority = Authority::open(&server.directory.join("pki")).unwrap();
     let client = authority.client(&Identity::new(user, Role::Administrator), 1).unwrap();
     let mut roots = RootCertStore::empty();
@@ -47,7 +47,7 @@ pub fn certified(server: &Place, user: &str) -> Arc<ClientConfig> {
 }
 
 pub async fn connect_with(
-    server: &Place,
+    server: &Location,
     config: Arc<ClientConfig>,
 ) -> io::Result<TlsStream<TcpStream>> {
     let stream = TcpStream::connect(server.address).await?;
@@ -62,13 +62,13 @@ pub async fn send(
     content_type: &str,
     body: &[u8],
 ) -> (u16, String) {
-    let place = server.place();
-    try_send(&place, certified(&place, "raw"), request, content_type, body).await.unwrap()
+    let location = server.location();
+    try_send(&location, certified(&location, "raw"), request, content_type, body).await.unwrap()
 }
 
 /// The same; the server may refuse the connection.
 pub async fn try_send(
-    server: &Place,
+    server: &Location,
     config: Arc<ClientConfig>,
     request: &str,
     content_type: &str,

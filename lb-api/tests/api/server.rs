@@ -12,12 +12,12 @@ use tempfile::TempDir;
 
 /// Where a server is, possibly in another process.
 #[derive(Clone)]
-pub struct Place {
+pub struct Location {
     pub address: SocketAddr,
     pub directory: PathBuf,
 }
 
-impl Place {
+impl Location {
     pub async fn client_as(&self, user: &str, role: Role) -> kube::Client {
         let authority = Authority::open(&self.directory.join("pki")).unwrap();
         let address = format!("https://{}", self.address);
@@ -87,11 +87,11 @@ impl TestServer {
 
     /// A client of another user.
     pub async fn client_as(&self, user: &str, role: Role) -> kube::Client {
-        self.place().client_as(user, role).await
+        self.location().client_as(user, role).await
     }
 
-    pub fn place(&self) -> Place {
-        Place { address: self.server.address, directory: self.directory.path().to_owned() }
+    pub fn location(&self) -> Location {
+        Location { address: self.server.address, directory: self.directory.path().to_owned() }
     }
 
     pub async fn config(&self) -> kube::Config {

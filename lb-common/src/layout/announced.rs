@@ -34,7 +34,7 @@ pub struct Announced {
     /// In nanoseconds of CLOCK_BOOTTIME, which also advances while the machine is suspended. 64
     /// bits, so that an entry that was left behind never becomes valid again.
     pub deadline: u64,
-    /// Of the announcement, for the agent; no program reads it.
+    /// The epoch of the announcement, for the agent; no program reads it.
     pub epoch: u32,
     pub flags: u32,
 }

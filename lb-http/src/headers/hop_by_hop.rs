@@ -31,7 +31,7 @@ pub fn strip_response(headers: &mut HeaderMap) {
     strip(headers);
 }
 
-/// Removes what must not come after a body (RFC 9110, 6.5.1): it would be taken for a header by whoever merges the two.
+/// Removes what must not come after a body (RFC 9110, 6.5.1): a receiver that merges the two would use it as a header.
 pub fn strip_trailers(trailers: &mut HeaderMap) {
     strip(trailers);
     remove_all(trailers, |name| is_protected(name) || is_about_client(name));
@@ -66,7 +66,7 @@ static HOP_BY_HOP: [HeaderName; 8] = [
     UPGRADE,
 ];
 
-/// Headers that the next hop relies on. `Connection` cannot have them removed: whoever could would change what other
+/// Headers that the next hop relies on. `Connection` cannot have them removed: a client could change what other
 /// proxies have said about the client, or the length of the body.
 fn is_protected(name: &HeaderName) -> bool {
     const PREFIXES: [&str; 5] =

@@ -231,7 +231,7 @@ async fn attempt(
     }
 }
 
-/// Of the client that the request comes from. Trusted proxies do not report its port.
+/// The addresses of the client that the request comes from. Trusted proxies do not report its port.
 fn addresses(record: &Record) -> Addresses {
     let client = &record.client;
     let source = if record.address == client.source_ip() {

@@ -6,7 +6,7 @@ use tokio::task::{JoinHandle, spawn_blocking};
 
 use super::shares::Shares;
 
-/// Those of one worker, running or waiting.
+/// The verifications of one worker, running or waiting.
 #[derive(Clone, Debug)]
 pub(crate) struct Verifications(Shares);
 

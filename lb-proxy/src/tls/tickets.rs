@@ -27,7 +27,7 @@ pub(crate) struct Tickets {
     shared: SessionKeys,
     /// While there are no shared secrets.
     own: Arc<Vec<Secret>>,
-    /// Those of the last use.
+    /// The keys of the last use.
     keys: ArcSwapOption<PeriodKeys>,
 }
 

@@ -244,7 +244,7 @@ impl Pool {
                 .initial_stream_window_size(limits.upstream_window)
                 .initial_connection_window_size(connection_window(limits))
                 .max_send_buf_size(limits.stream_buffer)
-                // An endpoint that vanished without a word is noticed while requests wait for it.
+                // An endpoint that has gone away without closing its connections is noticed while requests wait for it.
                 .keep_alive_interval(Duration::from_secs(20))
                 .keep_alive_timeout(Duration::from_secs(10));
             let (sender, mut connection) =

@@ -123,7 +123,7 @@ impl FromStr for End {
         }
         match text.parse() {
             Ok(address) => Ok(Self { address, port: None }),
-            // Of the more frequent form.
+            // The error of the more frequent form.
             Err(_) => Err(text.parse::<SocketAddr>().expect_err("it was tried")),
         }
     }

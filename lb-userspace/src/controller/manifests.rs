@@ -34,7 +34,7 @@ struct Assignment {
     ipam: Ipam,
     /// Services of type LoadBalancer, as they are in the manifests.
     services: BTreeMap<ServiceName, Box<Service>>,
-    /// Those of them that are to be passed on.
+    /// The Services among them that are to be passed on.
     pending: BTreeSet<ServiceName>,
     memory: Memory,
     metrics: Metrics,

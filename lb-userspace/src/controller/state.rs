@@ -27,7 +27,7 @@ pub struct State {
     ranges: Vec<Range>,
     notices: Arc<dyn Notices>,
     metrics: Metrics,
-    /// Those of type LoadBalancer, and those with the condition.
+    /// Services of type LoadBalancer, and those with the condition.
     services: BTreeMap<ServiceName, Box<Service>>,
     /// Pools and namespaces.
     others: BTreeMap<ObjectRef, Object>,

@@ -50,7 +50,7 @@ pub struct Explanation {
     pub upstream: Option<Upstream>,
     /// The other rules that match, in the order in which they would be used.
     pub losing_rules: Vec<LosingRule>,
-    /// Of the Ingress of the rule, and of the canary that gets the request.
+    /// Annotations of the rule's Ingress, and of the canary that gets the request.
     pub annotations: BTreeMap<String, String>,
 }
 

@@ -16,8 +16,8 @@ pub struct Listeners {
 }
 
 impl Listeners {
-    /// Those of the settings; sockets that systemd passes replace them. Must be called once, before other files are
-    /// opened by numbers.
+    /// Listens on the addresses of the settings; sockets that systemd passes replace them. Must be called once, before
+    /// other files are opened by numbers.
     pub fn of_environment(http: Vec<SocketAddr>, https: Vec<SocketAddr>) -> Result<Self> {
         let passed = sd_notify::listen_fds_with_names().context("the sockets of systemd")?;
         let passed = passed

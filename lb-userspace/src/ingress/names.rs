@@ -1,7 +1,7 @@
 //! Upstreams that are names in DNS: their addresses are looked up again and again.
 //!
 //! A name that can't be resolved keeps its last addresses. Those that [`target::check`] forbids are left out: with them,
-//! whoever may create a Service could reach what only this machine can.
+//! everyone who may create a Service could reach what only this machine can reach.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -118,7 +118,7 @@ mod tests {
 
     #[tokio::test]
     async fn addresses_that_tenants_must_not_reach_are_left_out() {
-        // Those of this machine, of Azure's WireServer, and of AWS's metadata server.
+        // Addresses of this machine, of Azure's WireServer, and of AWS's metadata server.
         for forbidden in ["localhost", "168.63.129.16", "fd00:ec2::254", "::ffff:127.0.0.1"] {
             let none = resolve(&(Arc::from(forbidden), 80)).await.unwrap();
             assert!(none.endpoints.is_empty(), "{forbidden}");

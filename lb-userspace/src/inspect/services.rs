@@ -65,7 +65,7 @@ pub struct Destination {
 pub struct Pool {
     /// Size of its table; 0 without backends.
     pub slots: usize,
-    /// Of the table: nodes with the same backends have the same. Empty without backends.
+    /// Checksum of the table: nodes with the same backends have the same. Empty without backends.
     pub checksum: String,
     pub backends: Vec<Member>,
 }

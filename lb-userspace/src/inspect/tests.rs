@@ -39,7 +39,7 @@ fn endpoints(addresses: &[&str]) -> BTreeSet<model::Backend> {
 }
 
 /// `shop/web` with two kinds of frontends and one endpoint on this node; `default/dns`, which
-/// nobody serves.
+/// has no backend.
 fn wanted() -> BTreeMap<ServicePortKey, Option<ServicePort>> {
     let web = ServicePort {
         frontends: BTreeSet::from([

@@ -53,7 +53,7 @@ impl Ledger {
     fn count(&mut self, pools: &Pools, number: u128, change: fn(u64) -> u64) {
         // Until they are counted again, the pools may be others.
         if let Some(counts) = pools.index_of(number).and_then(|index| self.counts.get_mut(index)) {
-            let count = &mut counts[place(family(number))];
+            let count = &mut counts[index_of(family(number))];
             *count = change(*count);
         }
     }
@@ -69,7 +69,7 @@ impl Ledger {
 
     /// The number of a pool's addresses that Services have.
     pub fn used(&self, pool: Index, family: AddressFamily) -> u64 {
-        self.counts.get(pool).map_or(0, |counts| counts[place(family)])
+        self.counts.get(pool).map_or(0, |counts| counts[index_of(family)])
     }
 
     /// A pool's first address that no Service has.
@@ -93,7 +93,7 @@ fn family(number: u128) -> AddressFamily {
     AddressFamily::of(&address(number))
 }
 
-fn place(family: AddressFamily) -> usize {
+fn index_of(family: AddressFamily) -> usize {
     match family {
         AddressFamily::V4 => 0,
         AddressFamily::V6 => 1,

@@ -123,7 +123,7 @@ impl Range {
         if !avoid_buggy || self.family() == AddressFamily::V6 {
             return all;
         }
-        // Of the numbers below `end`, those that end with 0 or 255.
+        // How many numbers below `end` end with 0 or 255.
         let below = |end: u128| end.div_ceil(256) + end / 256;
         all - (below(self.last + 1) - below(self.first))
     }

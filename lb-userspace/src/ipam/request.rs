@@ -9,7 +9,7 @@ use super::selector::Labels;
 use crate::kinds::service::{ADDRESSES, POOL, SHARING_KEY};
 use crate::model::{AddressFamily, Protocol};
 
-/// Of one Service. An annotation has room for all addresses of a pool.
+/// Addresses of one Service. An annotation has room for all addresses of a pool.
 const MOST_ADDRESSES: usize = 16;
 
 /// `spec.ipFamilyPolicy`.

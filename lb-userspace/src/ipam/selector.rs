@@ -22,7 +22,7 @@ enum Operator {
     NotIn(BTreeSet<String>),
     Exists,
     DoesNotExist,
-    /// Of a newer API, or mistyped: nothing is selected.
+    /// An operator of a newer API, or a mistyped one: nothing is selected.
     Unknown,
 }
 

@@ -1,7 +1,7 @@
 //! Announced addresses in the kernel, which answers for them without the agent until a deadline.
 //!
 //! Invariant: the entries of the map are the list of the multicast groups that were joined for
-//! them, so that whoever removes the entries, also after a crash, can leave the groups.
+//! them, so that the process that removes the entries, also after a crash, can leave the groups.
 //!
 //! Tests: `tests/tests/announce.rs`.
 

@@ -25,7 +25,7 @@ pub fn on_device(device: &str, index: u32, pin_path: &Path, with_xdp: bool) -> R
         let message = format!("another program holds XDP: {name}, id {program}");
         let fix = format!(
             "`bpftool net show dev {device}` shows it. Detach it: `ip link set dev {device} xdp \
-             off`, or stop whoever attached it; or leave it, and serve without XDP: --xdp-mode off"
+             off`, or stop the program that attached it; or leave it, and serve without XDP: --xdp-mode off"
         );
         return Ok(if with_xdp {
             Finding::error(&check, message, fix)

@@ -142,7 +142,7 @@ fn kernel() -> Finding {
         Err(error) => Finding::error(
             "kernel",
             format!("cannot read the kernel's version: {error}"),
-            "See that /proc is mounted",
+            "Make sure that /proc is mounted",
         ),
     }
 }

@@ -174,7 +174,8 @@ pub fn snat_ports(range: SnatRange) -> Finding {
     let mut in_use = InUse::default();
     let looked = Diagnosis::open().and_then(|mut sockets| look(&mut in_use, Some(&mut sockets)));
     if let Err(error) = looked {
-        let fix = "See that /proc and the kernel's list of sockets (CONFIG_INET_DIAG) can be read";
+        let fix =
+            "Make sure that /proc and the kernel's list of sockets (CONFIG_INET_DIAG) can be read";
         return Finding::warning(CHECK, format!("can't be counted: {error:#}"), fix);
     }
     let remaining = in_use.remaining(&range.ports());

@@ -67,12 +67,12 @@ pub fn of_port<'a>(
             let Some(endpoint) = read(slice, index, endpoint, port, weight, node, problems) else {
                 continue;
             };
-            let place = (endpoint.backend.address, port);
+            let end = (endpoint.backend.address, port);
             // Slices may overlap while an endpoint moves from one to another.
-            match found.get(&place) {
+            match found.get(&end) {
                 Some(known) if preference(known) >= preference(&endpoint) => {}
                 _ => {
-                    found.insert(place, endpoint);
+                    found.insert(end, endpoint);
                 }
             }
         }
@@ -141,9 +141,9 @@ fn read<'a>(
             return None;
         }
     };
-    let place = endpoint.node_name.as_deref();
-    let local = place == Some(node.name.as_str());
-    let known = place.filter(|_| !local).and_then(|name| node.nodes.get(name));
+    let node_name = endpoint.node_name.as_deref();
+    let local = node_name == Some(node.name.as_str());
+    let known = node_name.filter(|_| !local).and_then(|name| node.nodes.get(name));
     Some(Endpoint {
         backend: Backend {
             address,

@@ -55,7 +55,7 @@ pub struct NetworkWatch {
     view: View,
     /// As it was reported last.
     shares_hops: bool,
-    /// For the announcement of addresses, which must not wait for whoever handles the events.
+    /// For the announcement of addresses, which must not wait for the handler of the events.
     links: watch::Sender<Vec<AnnouncingLink>>,
 }
 

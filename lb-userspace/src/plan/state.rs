@@ -69,7 +69,7 @@ pub(super) struct ProgrammedPort {
     pub(super) details: BTreeSet<Detail>,
     /// Whether its name is in the kernel. The name follows from the key, so it is not stored here.
     pub(super) is_named: bool,
-    /// Of the cluster pool's table; 0 if there is none, or other nodes may have another.
+    /// Checksum of the cluster pool's table; 0 if there is none, or other nodes may have another.
     pub(super) checksum: u64,
     /// The earlier owners of the cluster pool's slots.
     pub(super) history: SlotHistory,

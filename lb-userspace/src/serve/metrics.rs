@@ -322,7 +322,7 @@ impl Metrics {
         set("earlier_owners", usage.earlier_owners as i64);
     }
 
-    /// Of the checksum, Prometheus can store 52 bits exactly.
+    /// Exports 52 bits of the checksum: Prometheus cannot store more exactly.
     pub fn set_table_checksum(&self, checksum: u64) {
         self.table_checksum.set((checksum >> 12) as i64);
     }

@@ -258,9 +258,9 @@ fn verdict_text(fate: Fate, leaves_by: Option<&str>) -> String {
         Fate::Dropped => "dropped".into(),
         Fate::Deferred => "left unmodified to tc, where no program of Millrace is attached".into(),
         Fate::Answered => format!("answered: a reply to it leaves through {device}"),
-        Fate::Sent => format!("leaves by {device} at once, not by way of the stack"),
+        Fate::Sent => format!("leaves through {device} directly, without passing the stack"),
         Fate::Resolved => {
-            format!("leaves by {device}, as soon as the stack has found the next hop")
+            format!("leaves through {device} once the stack has resolved the next hop")
         }
     }
 }

@@ -77,7 +77,7 @@ fn of_kubectl(name: &str, generation: u32, spec: &Value) -> Value {
     })
 }
 
-/// As an API server stores a Service of type LoadBalancer that nobody has given an address.
+/// As an API server stores a Service of type LoadBalancer without an address.
 fn of_load_balancer(name: &str, annotations: &Value) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Service",

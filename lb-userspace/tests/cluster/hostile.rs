@@ -117,7 +117,7 @@ async fn bookmarks_without_a_version_do_not_move_the_watch() {
     server.asked(|r| r.iter().filter(|r| r.path == SERVICES).count() == 2).await;
     let requests = server.requests();
     let again = requests.iter().rfind(|r| r.path == SERVICES).unwrap();
-    // That of the last object: bookmarks have none.
+    // The version of the last object: bookmarks have none.
     assert_ne!(again.version(), Some(version.as_str()));
     assert_eq!(again.version(), Some("1"));
     assert!(!again.is_list());

@@ -18,7 +18,7 @@ const MANIFEST: &str = include_str!("../../../deploy/kustomize/base/role.yaml");
 /// API group, resource, verb.
 pub type Permission = (String, String, String);
 
-/// Of the ClusterRole.
+/// What the ClusterRole grants.
 pub fn granted(manifest: &str) -> BTreeSet<Permission> {
     let documents = serde_norway::Deserializer::from_str(manifest);
     let documents = documents.map(|document| Value::deserialize(document).unwrap());
@@ -80,7 +80,7 @@ async fn the_deployed_role_is_what_the_agent_needs() {
         server.asked(|requests| all.clone().all(|path| watches(requests, path) > 0)).await;
         needed_by_any.extend(server.requests().iter().map(needed));
     }
-    // Of one Secret, by a Role.
+    // A Role grants access to one Secret.
     let of_secrets = BTreeSet::from(
         ["list", "watch"].map(|verb| (String::new(), "secrets".to_owned(), verb.to_owned())),
     );

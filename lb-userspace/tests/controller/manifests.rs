@@ -31,7 +31,7 @@ fn service(name: &str, more: &str) -> String {
 struct Reported {
     events: mpsc::UnboundedReceiver<Event>,
     services: BTreeMap<String, Vec<String>>,
-    /// Those of them that have the external traffic policy Local.
+    /// The Services among them with the external traffic policy Local.
     local: BTreeSet<String>,
     problems: Vec<String>,
     is_synced: bool,

@@ -120,7 +120,7 @@ async fn one_of_two_controllers_assigns_and_the_other_one_takes_over() {
     let foreign = services.get("foreign").await.unwrap();
     assert!(foreign.status.is_none_or(|status| status.conditions.is_none()));
 
-    // One that ends by itself leaves the Lease to the next one at once.
+    // A controller that exits by itself leaves the Lease to the next one at once.
     let pid = second.id().unwrap().to_string();
     assert!(Command::new("kill").args(["-TERM", &pid]).status().await.unwrap().success());
     assert!(second.wait().await.unwrap().success());

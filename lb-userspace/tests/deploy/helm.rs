@@ -211,7 +211,7 @@ fn every_value_is_honoured() {
     );
 }
 
-/// Of the container, in the namespace of the release.
+/// Arguments of the container, in the namespace of the release.
 fn arguments(objects: &Objects, workload: &str) -> Vec<String> {
     let args = &objects[workload]["spec"]["template"]["spec"]["containers"][0]["args"];
     serde_json::from_value(args.clone()).unwrap()

@@ -33,7 +33,7 @@ pub fn device(index: u32) -> Device {
         v6: format!("2001:db8:{}::1", last - 1).parse().ok(),
         mtu: 1500,
         mac: mac(index).0,
-        // Backends reply through the same interface, to whoever has sent the request.
+        // Backends reply through the same interface, to the sender of the request.
         macs_above: if index == OUTSIDE { [CLIENT_MAC.0].into() } else { BTreeSet::new() },
         redirect: true,
         transmit: true,

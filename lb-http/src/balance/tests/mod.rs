@@ -94,7 +94,7 @@ impl World {
         Settings::default().affinity_keys.token(address(number))
     }
 
-    /// So many requests to the endpoint fail in a row.
+    /// Lets this many requests to the endpoint fail in a row.
     fn fail(&self, number: u16, times: u32) {
         for _ in 0..times {
             self.balancer.report(&self.request_to(number), Outcome::Failure, self.now);

@@ -211,7 +211,7 @@ impl Writer {
         }
     }
 
-    /// Of a Service that is gone, or has no addresses yet, the status stays as it is: clients that resolve names by it
+    /// If the Service is gone, or has no addresses yet, the status stays as it is: clients that resolve names by it
     /// must not lose them because a Service is created again.
     fn set_addresses(&mut self, addresses: Option<Addresses>) {
         let Some(addresses) = addresses.filter(|addresses| !addresses.is_empty()) else { return };

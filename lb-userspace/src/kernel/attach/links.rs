@@ -102,7 +102,7 @@ pub fn explain(error: ProgramError, device: &str, hook: Hook) -> anyhow::Error {
     let context = if is_busy(&error) {
         format!(
             "another program holds {hook} on {device}; `bpftool net show dev {device}` names it.\n\
-             Detach it first: `ip link set dev {device} xdp off`, or stop whoever attached it; or \
+             Detach it first: `ip link set dev {device} xdp off`, or stop the program that attached it; or \
              leave it, and serve without XDP: --xdp-mode off"
         )
     } else {

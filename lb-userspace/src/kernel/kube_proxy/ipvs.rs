@@ -30,7 +30,7 @@ const PORT: u16 = 4;
 /// The default range of NodePorts in a cluster.
 const NODE_PORTS: std::ops::RangeInclusive<u16> = 30_000..=32_767;
 
-/// One that is found by its address; the others are found by firewall marks, which kube-proxy does not use.
+/// A virtual server with an address. Those with a firewall mark are left out: kube-proxy does not use them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VirtualServer {
     protocol: u16,
@@ -56,7 +56,7 @@ pub struct VirtualServers {
 }
 
 impl VirtualServers {
-    /// Those of this machine; none without IPVS.
+    /// Finds the virtual servers of this machine; none without IPVS.
     pub fn find() -> io::Result<Self> {
         let mut netlink = Netlink::open(SockProtocol::NetlinkGeneric)?;
         let Some(family) = family(&mut netlink, FAMILY)? else { return Ok(Self::default()) };
@@ -84,7 +84,7 @@ impl VirtualServers {
 struct Addresses {
     /// Of Services: those of [`DEVICE`].
     services: BTreeSet<IpAddr>,
-    /// Of the node: those of all other interfaces.
+    /// Addresses of the node: those of all other interfaces.
     node: BTreeSet<IpAddr>,
 }
 

@@ -109,7 +109,7 @@ fn tunnel_targets_are_the_local_backends_of_tunnelled_services() {
     {
         let wanted = ServicePort { forwarding, ..port.clone() };
         memory.carry_out(&planner.plan(change([(key("web"), Some(wanted))])));
-        // Those of the port, without the entry of the address itself.
+        // Targets of the port, without the entry of the address itself.
         let frontends = memory.targets().into_iter().filter(|(key, ..)| key.port == 80);
         assert_eq!(frontends.count(), targets, "{forwarding:?}");
         let web = memory.frontends.iter().find(|(key, _)| key.port == 80);

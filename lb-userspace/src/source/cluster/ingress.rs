@@ -167,7 +167,7 @@ impl Named {
                 self.shared.report.send([Event::Problem(too_many(reference))]);
                 continue;
             }
-            // Those of that type are watched already.
+            // Secrets of that type are watched already.
             let fields = format!("metadata.name={},type!=kubernetes.io/tls", reference.name);
             let api = Api::new(self.client.clone(), Kind::Secret)
                 .in_namespace(&reference.namespace)

@@ -150,7 +150,7 @@ impl Service<Request<Body>> for Transport {
 
 /// Builds a client without retries: callers retry, because they know how long to wait.
 fn http(config: &Config, servers: &Arc<Servers>) -> Result<Http> {
-    // Such as a file that is being written: no server could prove its name.
+    // The file may be just being written: without a certificate no server could prove its name.
     let has_ca = config.root_cert.as_ref().is_none_or(|certificates| !certificates.is_empty());
     ensure!(has_ca, "the file of the certificate authority contains no certificate");
     let connector = Connector::new(config, Arc::clone(servers))?;

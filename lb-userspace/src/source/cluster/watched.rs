@@ -72,7 +72,7 @@ pub struct Watched {
     shared: Shared,
     known: Known,
     position: Position,
-    /// Of a list: what `known` includes and is not reported yet.
+    /// Events of a list that `known` includes and that are not reported yet.
     group: Vec<Event>,
     node: Option<OwnNode>,
     /// Until the first list is complete.

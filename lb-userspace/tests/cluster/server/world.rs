@@ -61,9 +61,9 @@ pub enum Dialect {
     /// Watches can begin with all objects.
     #[default]
     Streams,
-    /// Such watches are refused. Lists of a version come from a cache, without pages.
+    /// Watches that stream a list are refused. Lists of a version come from a cache, without pages.
     Lists,
-    /// Such watches begin with all objects, and the end of these is not marked.
+    /// Watches that stream a list begin with all objects, and the end of these is not marked.
     Unmarked,
     /// The same, without further events.
     Endless,

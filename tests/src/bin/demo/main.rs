@@ -15,7 +15,7 @@ use tests::topology::{SOON, wait_until};
 
 const REQUESTS: usize = 300;
 const TLS_REQUESTS: usize = 100;
-/// Of the Ingress.
+/// The host of the Ingress.
 const HOST: &str = "shop.example.org";
 const URLS: [(&str, &str); 3] = [
     ("an address of its own, IPv4", "http://203.0.113.10/"),

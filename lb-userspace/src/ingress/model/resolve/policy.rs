@@ -12,7 +12,7 @@ use super::super::annotations::VerifyClient;
 use super::Resolver;
 
 const BURST_MULTIPLIER: u32 = 5;
-/// Those of ingress-nginx.
+/// The defaults of ingress-nginx.
 const CORS_METHODS: &str = "GET, PUT, POST, DELETE, PATCH, OPTIONS";
 const CORS_HEADERS: &str = "DNT,Keep-Alive,User-Agent,X-Requested-With,If-Modified-Since,Cache-Control,Content-Type,\
                             Range,Authorization";

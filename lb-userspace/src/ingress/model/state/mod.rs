@@ -24,7 +24,7 @@ pub struct Model {
     objects: Objects,
     classes: Classes,
     ingresses: BTreeMap<ServiceName, Box<Ingress>>,
-    /// Of the Ingresses that this controller serves.
+    /// The meaning of the Ingresses that this controller serves.
     resolved: BTreeMap<ServiceName, Resolved>,
     hosts: BTreeMap<HostPattern, Host>,
     /// By namespace, the hosts that belong to it.

@@ -8,7 +8,7 @@ use regex::bytes::{Regex, RegexBuilder};
 use crate::model::ServiceName;
 
 pub const ROOT: &str = "/";
-/// Of one compiled expression.
+/// The most octets of one compiled expression.
 const MOST_OCTETS: usize = 1 << 20;
 
 #[derive(Debug)]
