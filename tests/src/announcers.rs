@@ -7,8 +7,9 @@
 //! node1 ──┘   each node has a pod; Services have all pods as endpoints, through tunnels
 //! ```
 
+use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, SocketAddrV6, TcpStream, UdpSocket};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,6 +27,8 @@ use crate::topology::{Echo, Host, SOON, Topology, wait_until};
 
 /// The port of all Services, and of all servers.
 const PORT: u16 = 7;
+/// The port to which nodes send heartbeats.
+const HEARTBEATS: u16 = 10_245;
 const DEVICE: &str = "ext0";
 const API: &str = "192.0.2.3:6443";
 
@@ -273,11 +276,14 @@ impl Announcers {
         let mut agreed: Option<Vec<usize>> = None;
         for node in (0..self.nodes.len()).filter(|node| self.agents[*node].is_some()) {
             let rows = self.announcements(node)?;
+            let names = rows
+                .iter()
+                .filter_map(|row| Some((row["address"].as_str()?, row["holder"].as_str()?)));
+            let names: HashMap<&str, &str> = names.collect();
             let holder = |address: &String| {
-                let row = rows.iter().find(|row| row["address"] == **address);
-                let name = row
-                    .and_then(|row| row["holder"].as_str())
-                    .with_context(|| format!("node{node} knows no holder of {address}"))?;
+                let name = names.get(address.as_str());
+                let name =
+                    name.with_context(|| format!("node{node} knows no holder of {address}"))?;
                 Ok(name.trim_start_matches("node").parse()?)
             };
             let holders = self.addresses.iter().map(holder).collect::<Result<Vec<usize>>>()?;
@@ -357,6 +363,25 @@ impl Announcers {
 
     pub fn connect_within(&self, address: &str, limit: Duration) -> Result<Connection> {
         self.client.enter(|| Connection::open(address, limit))
+    }
+
+    /// Floods the link with datagrams to the port of heartbeats, which have no valid seal. Returns
+    /// how many were sent.
+    pub fn flood(&self, duration: Duration) -> Result<usize> {
+        let shown = self.client.ip("-o link show dev eth0")?;
+        let index = shown.split(':').next().unwrap_or_default().parse()?;
+        self.client.enter(|| {
+            let four = UdpSocket::bind("192.0.2.2:0")?;
+            let six = UdpSocket::bind("[::]:0")?;
+            let to_six = SocketAddrV6::new("ff02::1".parse()?, HEARTBEATS, 0, index);
+            let (begun, mut sent) = (Instant::now(), 0);
+            while begun.elapsed() < duration {
+                four.send_to(&[0; 1_000], ("224.0.0.1", HEARTBEATS))?;
+                six.send_to(&[0; 1_000], to_six)?;
+                sent += 2;
+            }
+            Ok(sent)
+        })
     }
 
     /// A directory for files of the test.

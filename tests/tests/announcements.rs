@@ -7,6 +7,7 @@ use anyhow::{Context, Result, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::json;
+use tests::agent::Agent;
 use tests::announcers::{Announcers, Connection, IMPATIENT};
 use tests::topology::SOON;
 
@@ -72,6 +73,21 @@ fn addresses_have_one_holder_whatever_happens_to_nodes() -> Result<()> {
     thread::sleep(Duration::from_millis(1_500));
     signal(&world, victim, Signal::SIGCONT)?;
     world.wait_for_holders("the paused agent continues", |seen| seen == holders)?;
+    // A flood: more datagrams than the agents can read, so that many heartbeats are lost.
+    let judged = |world: &Announcers| -> Vec<usize> {
+        let logs = world.agents.iter().flatten().map(Agent::log);
+        logs.map(|log| ["peer silent", "address taken"].map(|it| log.matches(it).count()))
+            .map(|counts| counts.iter().sum())
+            .collect()
+    };
+    let before = judged(&world);
+    let sent = world.flood(Duration::from_secs(3))?;
+    let after = world.wait_for_holders("the flood has passed", |seen| seen == holders)?;
+    ensure!(
+        after == holders && judged(&world) == before,
+        "{sent}: {before:?} {:?}",
+        judged(&world)
+    );
     let outcome = stream.end()?;
     ensure!(outcome.failed == 0 && outcome.succeeded > 10, "{outcome:?}");
     ask_all(&mut connections, None)?;
