@@ -359,8 +359,10 @@ pub(super) fn judge<F: PacketFamily, T: FamilyTables<F>>(
         Some(backend) if segment.headers.is_datagram() && backend.is_draining() => Judgement::Anew,
         Some(_) => Judgement::GoesOn,
         // The connection may be that of an earlier owner of the slot, whose node was asked through
-        // this backend's: the current owner's node can ask again.
-        None if decision.kind.has(FlowKind::TUNNELLED)
+        // this backend's: the current owner's node can ask again. Or it is a later one of the same
+        // client and port, which began on another node, so that the flow is still here.
+        None if (decision.kind.has(FlowKind::TUNNELLED)
+            || decision.kind.has(FlowKind::DELIVERED))
             && tables.tunnel_key(TunnelKey::Current) != 0 =>
         {
             Judgement::Anew

@@ -374,6 +374,7 @@ macro_rules! every_case {
                 packets_of_unknown_connections_reach_the_backend_here,
                 a_connection_goes_to_the_next_owner_of_its_slot,
                 a_connection_that_this_node_forwarded_comes_back,
+                a_later_connection_of_the_same_port_goes_to_its_own_owner,
                 every_earlier_owner_is_asked_once_in_order,
                 a_flow_stays_with_the_node_that_knows_it,
                 a_new_connection_from_the_same_port_reaches_the_backend_here,

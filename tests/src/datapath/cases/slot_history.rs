@@ -149,6 +149,20 @@ pub fn a_connection_goes_to_the_next_owner_of_its_slot(c: &mut Conversation, at:
     c.forward(&more).is_answered_by(&reset, Reason::NoBackend);
 }
 
+/// A client uses a port again, and its new connection begins on another node. Then the router moves
+/// it to this node, which has the flow of the old one, whose backend here is gone.
+pub fn a_later_connection_of_the_same_port_goes_to_its_own_owner(c: &mut Conversation, at: &Ends) {
+    history(c, at, &[(0, true)]);
+    let request = at.to_web(40000);
+    let to = at.backends(1).remove(0);
+    for packet in [request.syn(), request.ack()] {
+        c.forward(&from_tunnel(at, &packet, 0, 0)).becomes(&packet.to(to.as_str()));
+    }
+    c.set(&owned_by(at, 1, &[(1, false)]));
+    let sent = question(at, &request.ack(), &request, 1, 0);
+    c.forward(&request.ack()).leaves_by(INSIDE, &sent);
+}
+
 /// This node received a connection from the router, and forwarded it. Now its slot leads to a backend here, and another
 /// node receives the connection: it forwards it to this node, which knows where it belongs.
 pub fn a_connection_that_this_node_forwarded_comes_back(c: &mut Conversation, at: &Ends) {
