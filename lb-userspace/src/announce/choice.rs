@@ -12,6 +12,9 @@ use super::identity::{Id, Rank};
 /// The candidates of each address.
 pub type Candidates = BTreeMap<IpAddr, Vec<(Id, Rank)>>;
 
+/// A candidate with its place in an address's order.
+type Weighed = (u64, Id);
+
 /// The result for one address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chosen {
@@ -37,14 +40,14 @@ pub fn capacity(addresses: usize, participants: usize) -> usize {
 
 pub fn choose(candidates: &Candidates) -> Choice {
     let mut loads: BTreeMap<Id, usize> = BTreeMap::new();
-    let mut in_question: Vec<(IpAddr, Rank, Vec<(u64, Id)>)> = Vec::with_capacity(candidates.len());
+    let mut in_question: Vec<(IpAddr, Rank, Vec<Weighed>)> = Vec::with_capacity(candidates.len());
     for (&address, candidates) in candidates {
         let rank = candidates.iter().map(|(_, rank)| *rank).max().unwrap_or_default();
         if rank == Rank::None {
             continue;
         }
         let best = candidates.iter().filter(|(_, other)| *other == rank);
-        let best: Vec<(u64, Id)> = best.map(|(id, _)| id.weight(address)).collect();
+        let best: Vec<Weighed> = best.map(|(id, _)| id.weight(address)).collect();
         loads.extend(best.iter().map(|(_, id)| (*id, 0)));
         in_question.push((address, rank, best));
     }

@@ -197,7 +197,7 @@ fn cost_of_deciding() {
         let mut longest = Duration::ZERO;
         for _ in 0..80 {
             crowd.now += MS * 5;
-            if crowd.now.as_millis() % 100 == 0 {
+            if crowd.now.as_millis().is_multiple_of(100) {
                 for other in 1..nodes - 1 {
                     crowd.hear(other);
                 }
