@@ -128,7 +128,7 @@ fn meet_every_table(c: &mut Conversation, at: &Ends) {
     let refused = c.forward(&at.to_dns(40000));
     assert!(refused.is_counted_for(Reason::NoBackend));
     let backend = at.end(at.elsewhere, 8080);
-    c.set(&at.service(81, "TCP", 0).remote_backends(&[&backend]));
+    c.set(&at.service(81, "TCP", 0).remote_backends(&[&backend]).weight(50));
     c.device(INSIDE, |_| {});
     c.exit(at.elsewhere, neighbour(INSIDE, CLIENT_MAC));
     let _ = c.forward(&at.to_web(40000).to(at.cluster(81).as_str()).syn());

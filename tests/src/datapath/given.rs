@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use lb_common::layout::{Forwarding, FrontendKind};
-use lb_common::maglev::DEFAULT_WEIGHT;
+use lb_common::maglev::{DEFAULT_WEIGHT, Weight};
 use lb_userspace::model::{
     AddressFamily, Backend, Frontend, Policy, Protocol, ServiceName, ServicePort, ServicePortKey,
 };
@@ -102,6 +102,14 @@ impl Service {
         let node = Some(node.parse().unwrap_or_else(|_| panic!("{node}")));
         let there = |backend: Backend| Backend { node, ..backend };
         self.port.cluster = self.port.cluster.into_iter().map(there).collect();
+        self
+    }
+
+    /// All backends have this weight.
+    pub fn weight(mut self, weight: u16) -> Self {
+        let weight = Weight::new(weight).expect("a weight above 0");
+        let weighted = |backend: Backend| Backend { weight, ..backend };
+        self.port.cluster = self.port.cluster.into_iter().map(weighted).collect();
         self
     }
 
