@@ -105,7 +105,7 @@ fn a_pin_path_outside_a_bpf_file_system_is_refused_with_a_fix() -> Result<()> {
 fn an_invalid_cgroup_is_reported_and_nothing_stays_attached() -> Result<()> {
     let case = Case::new()?;
     for (cgroup, complaint) in
-        [("/nowhere/groups", "No such file"), ("/proc", "no control group of version 2")]
+        [("/nowhere/groups", "No such file"), ("/proc", "not a control group of version 2")]
     {
         let arguments = ["agent", "--manifests", &case.manifests, "--device", DEVICE];
         let more = ["--pin-path", &case.pins, "--cgroup", cgroup];

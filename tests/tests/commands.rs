@@ -226,7 +226,8 @@ fn a_watched_service_is_printed_again_when_it_changes() -> Result<()> {
         network.node.spawn(&mut network.millrace(&["services", "web", "--watch"])?)?;
     watching.wait_for_output("shop", SOON)?;
     let file = network.topology.directory().join("manifests.yaml");
-    let fewer = MANIFESTS.replace("- {addresses: [10.244.1.11], nodeName: node}\n", "");
+    let fewer = MANIFESTS.replace("- {addresses: [10.244.1.11], nodeName: node, zone: b}\n", "");
+    assert_ne!(fewer, MANIFESTS);
     fs::write(&file, fewer)?;
     watching.wait_for_output("80:30080/TCP   1 ", SOON)?;
     let printed = watching.output();
