@@ -68,7 +68,7 @@ fn memory(pid: u32) -> Option<f64> {
     Some(line.split_whitespace().next()?.parse::<f64>().ok()? / 1024.0)
 }
 
-/// The greatest anonymous memory of a process until it is told to stop.
+/// The greatest anonymous memory of a process until the measurement ends.
 fn follow_memory(pid: u32, ends: &AtomicBool) -> f64 {
     let mut peak = 0.0;
     while !ends.load(Ordering::Relaxed) {
