@@ -162,7 +162,8 @@ fn for_bpf(command: &mut Command, flags: &[&str]) {
 }
 
 fn inputs() -> Result<String> {
-    let sources = ["lb-ebpf", "lb-common", "Cargo.toml", "Cargo.lock"];
+    // This file decides how they are compiled and stripped.
+    let sources = ["lb-ebpf", "lb-common", "Cargo.toml", "Cargo.lock", "xtask/src/ebpf.rs"];
     let paths: Vec<PathBuf> = sources.iter().map(|source| root().join(source)).collect();
     fingerprint::of(&paths, &FLAGS)
 }

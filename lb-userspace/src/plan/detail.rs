@@ -83,7 +83,8 @@ impl DetailCounts {
             Detail::SourceRange { .. } => &mut self.source_ranges,
             Detail::Target { .. } => &mut self.targets,
             Detail::Peer(_) => &mut self.peers,
-            // There are as many names as service ports; histories are counted by the planner.
+            // There are as many names as service ports; histories are counted by the planner; weights
+            // are read by commands and the next agent only.
             Detail::Name { .. } | Detail::Earlier { .. } | Detail::Weight { .. } => return None,
         })
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use k8s_openapi::api::networking::v1::Ingress;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use lb_http::{HostPattern, UpstreamName};
-use lb_proxy::{Certificate, HostTls};
+use lb_proxy::{HostTls};
 
 use super::Settings;
 use super::class::{Class, Classes};
@@ -215,21 +215,11 @@ impl Model {
     /// The Secrets that Ingresses of a served class refer to, whether they exist or not, and that of the settings. The
     /// source watches those by name that are not of type `kubernetes.io/tls`.
     pub fn secrets(&self) -> BTreeSet<ObjectRef> {
-        self.secret_names().map(secret_ref).collect()
-    }
-
-    fn secret_names(&self) -> impl Iterator<Item = &ServiceName> {
         let of_ingresses = self.users.keys().filter_map(|reference| match reference {
             Reference::Secret(name) => Some(name),
             Reference::Service(_) => None,
         });
-        of_ingresses.chain(&self.objects.settings.default_certificate)
-    }
-
-    /// The certificates in use, for their expiry.
-    pub fn certificates(&self) -> impl Iterator<Item = (&ServiceName, Arc<Certificate>)> {
-        self.secret_names()
-            .filter_map(|name| Some((name, self.objects.secrets.certificate(name).certificate?)))
+        of_ingresses.chain(&self.objects.settings.default_certificate).map(secret_ref).collect()
     }
 }
 
