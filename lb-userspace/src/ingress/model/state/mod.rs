@@ -8,7 +8,7 @@ use std::sync::Arc;
 use k8s_openapi::api::networking::v1::Ingress;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use lb_http::{HostPattern, UpstreamName};
-use lb_proxy::{HostTls};
+use lb_proxy::HostTls;
 
 use super::Settings;
 use super::class::{Class, Classes};
