@@ -1,6 +1,7 @@
 //! A packet in the middle of a connection that this node does not know, although the slot of the
 //! connection leads to a backend here. The slot may have had other owners when the connection began,
-//! so their nodes are asked, one after the other, whether they know it.
+//! so their nodes are asked, one after the other, whether they know it. If another node has chosen a
+//! backend here that is not the slot's owner, the owner's node is asked first.
 //!
 //! To ask is to send the packet there through a tunnel, with the number of the question beside the
 //! key. A node that knows the connection delivers the packet. One that does not returns it, and then
@@ -13,13 +14,14 @@
 //! - Only a packet with the cluster's key is a question or an answer.
 
 use crate::conntrack;
+use crate::datapath::carried::Decision;
 use crate::datapath::forward::carry::Carried;
 use crate::datapath::forward::lookup;
 use crate::datapath::select::{self, Choice, Connection, Origin};
 use crate::datapath::stages::open::{prepare, write_flow};
 use crate::datapath::tables::FamilyTables;
 use crate::datapath::verdict::{Stage, Verdict, drop_for};
-use crate::datapath::wire::packet::Packet;
+use crate::datapath::wire::packet::{Packet, Role};
 use crate::datapath::wire::parse::{self, PacketFamily, Parsed, Segment};
 use crate::hash;
 use crate::header::KeyedGue;
@@ -90,7 +92,21 @@ pub fn may_have_moved<F: PacketFamily, T: FamilyTables<F>>(
         && tables.tunnel_key(TunnelKey::Current) != 0
 }
 
-/// Asks the next earlier owner, or takes the packet for the backend here.
+/// Whether a packet of a flow whose backend here is gone may belong to a later connection of the same
+/// client and port, which began on another node.
+#[inline(always)]
+pub fn may_be_later<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
+    packet: &P,
+    tables: &T,
+    decision: &Decision<F>,
+) -> bool {
+    packet.role() == Role::External
+        && !decision.kind.has(FlowKind::FORWARDED)
+        && !decision.kind.has(FlowKind::SNAT)
+        && tables.tunnel_key(TunnelKey::Current) != 0
+}
+
+/// Asks the next owner, or takes the packet for the backend here.
 #[inline(always)]
 pub fn ask<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
@@ -123,7 +139,7 @@ fn draft<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     let mut owner = None;
     // A new connection from the same port follows the flow of the old one until it is returned.
     if !mark.is_question() && number <= MOST_ASKED && !segment.opens() {
-        owner = nth_owner(tables, &connection, &frontend, number);
+        owner = next_owner(tables, &connection, &frontend, tag);
     }
     // A flood of such packets must not become a larger one between nodes.
     let owner = owner.filter(|_| tables.may_reject());
@@ -161,30 +177,61 @@ fn own_backend<F: PacketFamily, T: FamilyTables<F>>(
     }
     // The tag of a returned packet names the backend that was asked.
     let choice = select::backend(tables, connection, frontend, Origin::Outside)?;
-    if choice.backend.is_local() { Ok(choice) } else { Err(Reason::NoSuchTarget) }
+    if choice.backend.is_local() {
+        return Ok(choice);
+    }
+    find_owner(tables, connection, frontend, Backend::is_local).ok_or(Reason::NoSuchTarget)
 }
 
-/// The `number`th of the slot's earlier owners whose nodes can be asked.
+/// The owner of the slot that is to be asked after the one that returned the packet; the first one if
+/// none has, or if that was asked for another reason than the slot ([`may_follow`]).
 #[inline(always)]
-fn nth_owner<F: PacketFamily, T: FamilyTables<F>>(
+fn next_owner<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
     connection: &Connection<F>,
     frontend: &Frontend,
-    number: u8,
+    tag: u32,
+) -> Option<Choice<F>> {
+    let (asked, number) = (tag as u16, Mark::of_tag(tag).number());
+    let mut rank = 0;
+    let has_returned = number != 0
+        && find_owner(tables, connection, frontend, |backend| {
+            can_be_asked::<F, T>(tables, backend) && {
+                rank += 1;
+                rank <= number && hash::backend_tag(backend.address, backend.port) == asked
+            }
+        })
+        .is_some();
+    let mut left = if has_returned { rank + 1 } else { 1 };
+    find_owner(tables, connection, frontend, |backend| {
+        can_be_asked::<F, T>(tables, backend) && {
+            left -= 1;
+            left == 0
+        }
+    })
+}
+
+/// The first owner of the connection's slot that is wanted: the current one, then the earlier ones,
+/// the last one first.
+#[inline(always)]
+fn find_owner<F: PacketFamily, T: FamilyTables<F>>(
+    tables: &T,
+    connection: &Connection<F>,
+    frontend: &Frontend,
+    mut is_wanted: impl FnMut(&Backend<F::Address>) -> bool,
 ) -> Option<Choice<F>> {
     let Connection { client, client_port, address, port, protocol } = *connection;
-    let pool = tables.pool(frontend.cluster_pool)?;
+    let pool = tables.pool(frontend.cluster_pool).filter(|pool| pool.size != 0)?;
     let hash = hash::spread::<F>(client, client_port, address, port, protocol);
     let slot = PoolSlot { pool: frontend.cluster_pool, slot: hash::scale(hash, pool.size) };
-    let mut left = number;
-    for position in 0..HISTORY_DEPTH as u32 {
-        let Some(index) = tables.earlier_owner(slot, position) else { break };
-        let Some(backend) = tables.backend(index) else { break };
-        if can_be_asked::<F, T>(tables, &backend, protocol) {
-            left -= 1;
-            if left == 0 {
-                return Some(Choice { index, backend });
-            }
+    for position in 0..=HISTORY_DEPTH as u32 {
+        let index = match position {
+            0 => tables.slot(pool.offset.saturating_add(slot.slot))?,
+            _ => tables.earlier_owner(slot, position - 1)?,
+        };
+        let backend = tables.backend(index)?;
+        if backend.protocol == protocol && is_wanted(&backend) {
+            return Some(Choice { index, backend });
         }
     }
     None
@@ -196,10 +243,8 @@ fn nth_owner<F: PacketFamily, T: FamilyTables<F>>(
 fn can_be_asked<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
     backend: &Backend<F::Address>,
-    protocol: u8,
 ) -> bool {
-    backend.protocol == protocol
-        && !backend.is_local()
+    !backend.is_local()
         && backend.node != F::Address::default()
         && tables.returns(backend.node.into())
 }

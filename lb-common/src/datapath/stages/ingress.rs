@@ -1,6 +1,6 @@
 //! A packet that arrives on an interface: to a Service, or a reply to an SNAT address of this node.
 
-use super::{neighbour, receiver, shadow};
+use super::{earlier, neighbour, receiver, shadow};
 use crate::datapath::forward::lookup::{self, Known};
 use crate::datapath::forward::{refuse, send};
 use crate::datapath::tables::FamilyTables;
@@ -75,6 +75,10 @@ pub fn follow<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     match lookup::follow_request(tables, segment) {
         Ok(Known::Flow(found)) => {
             send::whole(packet, tables, segment, &found.record, Some(found.hops()))
+        }
+        Ok(Known::Gone(found)) if earlier::may_be_later(packet, tables, &found.record) => {
+            found.release();
+            Verdict::Next(opening(tables, segment, false))
         }
         Ok(Known::Gone(found)) => refuse::gone(packet, tables, segment.headers, &found),
         Ok(Known::Nothing { alone }) => Verdict::Next(opening(tables, segment, alone)),

@@ -163,6 +163,55 @@ pub fn a_later_connection_of_the_same_port_goes_to_its_own_owner(c: &mut Convers
     c.forward(&request.ack()).leaves_by(INSIDE, &sent);
 }
 
+/// The same, if the old connection came from the router, not through a tunnel.
+pub fn so_does_one_after_a_connection_from_the_router(c: &mut Conversation, at: &Ends) {
+    history(c, at, &[(0, true)]);
+    let request = at.to_web(40000);
+    let to = at.backends(1).remove(0);
+    for packet in [request.syn(), request.ack()] {
+        c.forward(&packet).becomes(&packet.to(to.as_str()));
+    }
+    c.set(&owned_by(at, 1, &[(1, false)]));
+    let sent = question(at, &request.ack(), &request, 1, 0);
+    c.forward(&request.ack()).leaves_by(INSIDE, &sent);
+}
+
+/// Another node has the flow of an old connection of the same port, to a backend here that lives but
+/// no longer owns the slot. The owner's node is asked first, then those of earlier owners.
+pub fn the_owner_is_asked_about_a_packet_for_an_earlier_one(c: &mut Conversation, at: &Ends) {
+    history(c, at, &[(0, false), (1, true), (2, false)]);
+    let packet = at.to_web(40000).ack();
+    let asked = |owner, number| question(at, &packet, &packet, owner, number);
+    let returned = |owner, number| from_tunnel(at, &packet, owner, RETURNED | number);
+    c.forward(&from_tunnel(at, &packet, 1, 0)).leaves_by_for(INSIDE, &asked(2, 1), Reason::Asked);
+    c.forward(&returned(2, 1)).leaves_by_for(INSIDE, &asked(0, 2), Reason::Asked);
+    // No node knows it: the backend here resets it.
+    c.forward(&returned(0, 2)).becomes(&packet.to(at.backends(2)[1].as_str()));
+}
+
+/// This node forwarded an old connection of the same port to the node of a backend that is not among
+/// the slot's owners. That node is asked first, and then every earlier owner.
+pub fn a_stale_flow_costs_a_question_but_no_owner(c: &mut Conversation, at: &Ends) {
+    history(c, at, &[(3, false)]);
+    let packet = at.to_web(40000).ack();
+    let asked = |owner, number| question(at, &packet, &packet, owner, number);
+    let returned = |owner, number| from_tunnel(at, &packet, owner, RETURNED | number);
+    for _ in 0..3 {
+        c.wait(40);
+        c.forward(&packet).leaves_by(INSIDE, &asked(3, 0));
+    }
+    // Its pool was empty in between, so the slot has a new history.
+    c.set(&owned_by(at, 8, &[(3, false)]));
+    for owner in [0, 1, 2] {
+        c.set(&owned_by(at, owner, &[(0, false), (1, false), (2, true), (3, false)]));
+    }
+    let arrived = from_tunnel(at, &packet, 2, 0);
+    c.forward(&arrived).leaves_by(INSIDE, &asked(3, 1));
+    c.forward(&returned(3, 1)).leaves_by_for(INSIDE, &asked(1, 2), Reason::Asked);
+    c.forward(&returned(1, 2)).leaves_by_for(INSIDE, &asked(0, 3), Reason::Asked);
+    c.forward(&returned(0, 3)).becomes(&packet.to(at.backends(3)[2].as_str()));
+}
+
 /// This node received a connection from the router, and forwarded it. Now its slot leads to a backend here, and another
 /// node receives the connection: it forwards it to this node, which knows where it belongs.
 pub fn a_connection_that_this_node_forwarded_comes_back(c: &mut Conversation, at: &Ends) {
