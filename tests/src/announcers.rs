@@ -390,7 +390,8 @@ impl Announcers {
     }
 
     /// Opens connections to an address, one after the other, until [`Stream::end`].
-    /// Each must succeed within the limit.
+    /// Each must succeed within the limit. After a failure the next ones get a quarter of it, so
+    /// that the end of a gap is seen soon.
     pub fn stream(&self, address: &str, limit: Duration) -> Stream {
         Stream::start(&self.client, address, limit)
     }
@@ -464,14 +465,19 @@ impl Stream {
             setns(std::fs::File::open(namespace)?, CloneFlags::CLONE_NEWNET)?;
             let mut outcome = Outcome::default();
             let mut last = Instant::now();
+            let mut patience = limit;
             while !stopped.load(Ordering::Relaxed) {
-                match Connection::open(&address, limit) {
+                match Connection::open(&address, patience) {
                     Ok(_) => {
                         outcome.succeeded += 1;
                         outcome.longest_gap = outcome.longest_gap.max(last.elapsed());
                         last = Instant::now();
+                        patience = limit;
                     }
-                    Err(_) => outcome.failed += 1,
+                    Err(_) => {
+                        outcome.failed += 1;
+                        patience = limit / 4;
+                    }
                 }
                 thread::sleep(Duration::from_millis(5));
             }
