@@ -351,7 +351,7 @@ impl State {
         }
     }
 
-    /// Listens if a peer waits for connections. Sockets are opened anew, because they have the passwords of all peers.
+    /// Listens if a peer waits for connections. Sockets are opened again, because they have the passwords of all peers.
     fn listen(&mut self) {
         self.listen_at = None;
         self.listeners.clear();

@@ -107,8 +107,8 @@ impl Announcements {
         Ok(())
     }
 
-    /// Joins the groups of all announced addresses of an interface again, after the interface was
-    /// created anew under the same index, or by an agent that adopted entries.
+    /// Joins the groups of all announced addresses of an interface again: after the interface was
+    /// created again under the same index, or when an agent has adopted the entries.
     pub fn join_groups(&self, device: u32) -> Result<()> {
         self.groups(device)
             .into_iter()
