@@ -62,7 +62,7 @@ pub struct Start {
     pub bfd: Option<BfdSessions>,
     /// Sends router advertisements.
     pub transmitter: Option<Arc<Transmitter>>,
-    /// Receives what people see.
+    /// Receives the state that commands and metrics show.
     pub publish: Box<dyn Fn(BgpView) + Send>,
 }
 

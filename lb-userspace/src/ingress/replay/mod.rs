@@ -175,7 +175,7 @@ impl Replay {
         servers.take(MOST_CANDIDATES).map(|server| server.replace('*', "any")).collect()
     }
 
-    /// Whether it takes another way.
+    /// Returns whether Millrace would handle the request differently.
     fn compare(&mut self, request: &Request, raw_host: &str, read: Option<&[u8]>) -> bool {
         let nginx_host = plain_host(raw_host);
         let found = read.and_then(|read| self.site.find(&nginx_host, read));
