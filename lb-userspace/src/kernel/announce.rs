@@ -136,8 +136,8 @@ impl Announcements {
         of_device.filter_map(|at| group_of(at.ip())).collect()
     }
 
-    /// Reports to switches which groups the interface wants: to be called when addresses were added,
-    /// and again before switches forget them (after 260 s, RFC 3810). Does nothing without a
+    /// Reports to switches which groups the interface wants. To be called when addresses were added
+    /// and again before switches forget the groups (after 260 s, RFC 3810). Does nothing without a
     /// link-local address.
     pub fn report_groups(&self, device: u32, own: LinkAddress) -> Result<()> {
         let groups: Vec<Address6> = self.groups(device).into_iter().collect();
