@@ -28,7 +28,7 @@ impl Link {
                     Probed::Silent { link_address, .. } if link_address == by => {
                         Whereabouts::Answered { again: now + ANSWERED }
                     }
-                    // A participant that is alive lists in its heartbeats which addresses it holds.
+                    // Another node that is alive. Its heartbeats list the addresses that it holds.
                     // If its kernel answers for another one, that may be the node's own address.
                     _ if known => Whereabouts::Answered { again: now + ANSWERED },
                     _ => {

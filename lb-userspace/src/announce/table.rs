@@ -139,7 +139,7 @@ pub struct PeerTable {
     /// The addresses that the participant says it holds, with their epochs.
     held: BTreeMap<IpAddr, u32>,
     version: u64,
-    /// The greatest version that the participant's messages have named.
+    /// The version of the whole table, according to the participant's messages.
     newest: u64,
     /// Changes that arrived before the ones they follow: `since` and `until` of each.
     ahead: Vec<(u64, u64)>,
