@@ -17,7 +17,7 @@ use crate::{
     checksum, universe,
 };
 
-/// What a run covered.
+/// How much a run covered.
 #[derive(Clone, Debug, Default)]
 pub struct Met {
     pub packets: u64,
@@ -69,7 +69,7 @@ struct Day {
     /// goes to a client.
     requested: HashSet<(SocketAddr, SocketAddr, u8)>,
     last: Option<Translated>,
-    /// No event since the last translated packet.
+    /// Whether there was no event since the last translated packet.
     fresh: bool,
     /// False once entries of the reply index have been damaged: only the index says which flow an
     /// SNAT port belongs to.
@@ -123,9 +123,9 @@ impl Day {
         }
     }
 
-    /// Whether a packet is a reply in a flow of datagrams to a backend that is draining. The client's
-    /// next datagram need not go there: it may open another flow. Where it goes then is judged as for
-    /// every packet.
+    /// Whether a packet is a reply of a draining backend in a flow of datagrams. The client's next
+    /// datagram need not go to that backend: it may open another flow, and is checked like every
+    /// other packet.
     fn is_left(&self, bytes: &[u8]) -> bool {
         fn has<F: Family>(family: &HostFamily<F>, end: End) -> bool {
             family.backends.values().any(|backend| {
@@ -144,7 +144,8 @@ impl Day {
         has(&self.host.tables.v4, end) || has(&self.host.tables.v6, end)
     }
 
-    /// The same frame to another machine passes, and leaves nothing behind but claims.
+    /// Checks that the same frame, addressed to another machine, passes unmodified and opens no
+    /// flow.
     fn judge_for_another(&self, hook: Hook, bytes: &[u8]) {
         const OTHER: [u8; 6] = [2, 0, 0, 0, 9, 9];
         if !matches!(hook, Hook::Forward | Hook::Stack) || bytes.len() < OTHER.len() {
@@ -197,8 +198,8 @@ impl Day {
         outcome
     }
 
-    /// Whether the packet asked for an announced address: exactly those are answered, and exactly
-    /// the watched claims are noted.
+    /// Returns whether the packet asked for an announced address. Checks that exactly such packets
+    /// are answered, and that exactly the claims of watched addresses are noted.
     fn judge_neighbour(
         &self,
         hook: Hook,
@@ -253,7 +254,7 @@ impl Day {
             Fate::Sent if self.judge_question(before, after, &context) => {}
             Fate::Sent if is_rejection(before, after) => {
                 let found = inspect::frame(after).expect("the data plane's packets are complete");
-                // Only a returned probe keeps what it had, right or wrong.
+                // Only a returned probe keeps the checksum that it had, right or wrong.
                 let right = found.is_right(after) || tunnel::is_returned_probe(before, after);
                 assert!(right, "made with a wrong checksum: {}", context());
             }
@@ -391,7 +392,7 @@ impl Known {
         matches!(self.state, Established | FinFromClient | FinFromBackend)
     }
 
-    /// By the documented timeouts.
+    /// Whether the flow has been idle for longer than its documented timeout.
     fn expired(&self, now: Ticks) -> bool {
         use FlowState::*;
         let seconds = match self.state {

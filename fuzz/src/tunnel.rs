@@ -25,7 +25,7 @@ pub const KEYS: [[u64; 2]; 4] = [[0, 0], [0, 0], [7, 0], [7, 8]];
 /// The keys with which [`question`] is accepted.
 pub const ASKING_KEYS: [u64; 2] = KEYS[2];
 
-/// Encapsulates a packet as another node would, or with the source address of a stranger.
+/// Encapsulates a packet as another node would, or with a source address that is no node's.
 pub fn wrap(input: &mut Input, v6: bool, packet: &[u8]) -> Vec<u8> {
     let source = match input.below(8) {
         0 => universe::stranger(v6),

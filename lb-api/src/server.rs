@@ -79,7 +79,8 @@ impl Server {
             options.kubeconfig.unwrap_or_else(|| options.data_directory.join("kubeconfig"));
         let kubeconfig = absolute(kubeconfig)?;
         let agent_kubeconfig = absolute(options.data_directory.join(AGENT))?;
-        // Nobody else has it, and this process reads it only once.
+        // Only this process uses this kubeconfig, and reads it once. So the credentials of earlier
+        // starts are revoked.
         let agent = Identity::agent();
         issued.revoke(&agent.user).unwrap_or_default();
         let text = kubeconfig::text(&authority, &format!("https://{address}"), &agent, AGENT_DAYS)?;

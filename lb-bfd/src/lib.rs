@@ -2,8 +2,8 @@
 //!
 //! Invariants:
 //! - Pure: no I/O and no clock. Time and randomness are parameters.
-//! - It knows neither addresses nor Kubernetes: who may send a packet is decided by the caller
-//!   (RFC 5881 and 5883).
+//! - It knows neither addresses nor Kubernetes: the caller decides from which addresses packets are
+//!   accepted (RFC 5881 and 5883).
 //! - What a peer can make it hold is bounded: the fields of its last packet.
 //!
 //! [`packet`] is the codec, [`session`] the state machine. Once both sides have agreed on their

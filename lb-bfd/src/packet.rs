@@ -16,11 +16,11 @@ const MULTIPOINT: u8 = 0x01;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum State {
-    /// Not to be used: by decision, not because of a fault.
+    /// The session was ended deliberately, not by a fault.
     AdminDown = 0,
     #[default]
     Down = 1,
-    /// The peer is heard, but it may not hear us.
+    /// The peer's packets arrive, but it is not known whether the peer receives this side's.
     Init = 2,
     Up = 3,
 }
@@ -87,15 +87,15 @@ pub struct Packet {
     pub control_plane_independent: bool,
     /// The sender wants no periodic packets.
     pub demand: bool,
-    /// A path is broken after the time of so many packets.
+    /// The path counts as broken when this many of the sender's packets are missing in a row.
     pub multiplier: u8,
-    /// The sender's number of the session; never 0.
+    /// The sender's discriminator, its number of the session; never 0.
     pub my_discriminator: u32,
-    /// The receiver's; 0 if the sender does not know it.
+    /// The receiver's discriminator; 0 if the sender does not know it.
     pub your_discriminator: u32,
-    /// In microseconds, as all intervals: the sender will send no faster.
+    /// The shortest interval, in microseconds like all intervals, at which the sender will send.
     pub desired_min_tx: u32,
-    /// The sender can receive no faster; 0: it wants no periodic packets.
+    /// The shortest interval at which the sender can receive; 0: it wants no periodic packets.
     pub required_min_rx: u32,
     pub required_min_echo_rx: u32,
 }

@@ -2,9 +2,10 @@
 //!
 //! Invariants:
 //! - Pure: [`Session::handle`] takes the time and an input, and returns what to do.
-//! - The same session is on both sides, or none is up: a packet that names another session is
-//!   not for this one, which the caller asks ([`Session::expects`]).
-//! - While the kernel reflects, what it has heard counts as a packet ([`Input::Heard`]).
+//! - A session is up only if both sides mean the same session: the caller hands over only packets
+//!   for which [`Session::expects`] is true.
+//! - While the kernel answers the peer (reflects its packets), a packet that the kernel has
+//!   answered counts as received ([`Input::Heard`]).
 //!
 //! Tests: `session/tests.rs`, among them random loss between two sessions, and a peer whose packets
 //! the kernel reflects.
@@ -16,18 +17,18 @@ use std::time::Duration;
 
 use crate::packet::{Diagnostic, LENGTH, Packet, State, micros};
 
-/// No faster while the session is not up (RFC 5880, section 6.8.3).
+/// The shortest interval between packets while the session is not up (RFC 5880, section 6.8.3).
 const SLOW: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// The peer takes the path for broken after the time of so many packets. At least 1.
+    /// The path counts as broken for the peer if it misses this many packets in a row. At least 1.
     pub multiplier: u8,
-    /// Between packets that are sent; the peer may want fewer.
+    /// The interval between sent packets; longer if the peer wants fewer.
     pub transmit: Duration,
-    /// Between packets that are received; the peer may send fewer.
+    /// The interval between received packets; longer if the peer sends fewer.
     pub receive: Duration,
-    /// Waits for the peer's first packet.
+    /// Send nothing before the peer's first packet.
     pub passive: bool,
 }
 
@@ -42,11 +43,12 @@ impl Default for Config {
 pub enum Input<'a> {
     /// A valid packet of the peer, for this session.
     Packet(&'a Packet),
-    /// The kernel has answered a packet as [`Effect::Reflect`] says, last at this time.
+    /// The kernel has answered packets as [`Effect::Reflect`] asks, the last one at this time.
     Heard(Duration),
-    /// The time of [`Session::deadline`] has come. What has arrived is handed over before it.
+    /// The time of [`Session::deadline`] has come. Packets that have arrived must be handed over
+    /// before.
     Tick,
-    /// Ends the session by decision; the last packet says so.
+    /// Ends the session deliberately; its last packet says so to the peer.
     AdminDown,
 }
 
@@ -54,9 +56,9 @@ pub enum Input<'a> {
 pub enum Effect {
     Send(Packet),
     Changed(Change),
-    /// From now on the kernel answers such packets, and nothing else is sent.
+    /// Make the kernel answer such packets from now on. The session itself sends nothing meanwhile.
     Reflect(Reflection),
-    /// No longer.
+    /// Make the kernel stop answering.
     StopReflecting,
 }
 
@@ -65,26 +67,27 @@ pub struct Change {
     pub from: State,
     pub to: State,
     pub diagnostic: Diagnostic,
-    /// What the peer said of itself.
+    /// The state that the peer reported last.
     pub peer: State,
 }
 
 impl Change {
-    /// Whether the path is broken. Not if one of both sides has ended the session by decision (RFC 5882, section 4.2).
+    /// Whether the path is broken. It is not if one of the two sides has ended the session
+    /// deliberately (RFC 5882, section 4.2).
     pub fn is_fault(&self) -> bool {
         self.from == State::Up && self.to == State::Down && self.peer != State::AdminDown
     }
 }
 
-/// What the kernel needs, and what a new process needs to go on with the session.
+/// What the kernel needs to answer the peer, and what a new process needs to continue the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reflection {
-    /// What the peer sends. If it also polls, the answer is final.
+    /// The peer's packet. If its poll bit is set in addition, the answer's final bit is set.
     pub expected: [u8; LENGTH],
     pub answer: [u8; LENGTH],
 }
 
-/// What the peer said last.
+/// The contents of the peer's last packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Remote {
     pub state: State,
@@ -115,9 +118,9 @@ pub struct Session {
     diagnostic: Diagnostic,
     since: Duration,
     remote: Remote,
-    /// What the packets say, in microseconds.
+    /// The transmit interval that sent packets name, in microseconds.
     desired_min_tx: u32,
-    /// The peer has not yet confirmed it.
+    /// The peer has not yet confirmed that interval.
     polling: bool,
     reflection: Option<Reflection>,
     heard: Option<Duration>,
@@ -149,8 +152,8 @@ impl Session {
         session
     }
 
-    /// Goes on with a session of an earlier process, which the kernel has kept up. `None`: this is
-    /// no such session, or not as it is now configured.
+    /// Continues a session of an earlier process, which the kernel has kept up. `None` if
+    /// `reflection` is not of such a session, or does not match the configuration.
     pub fn adopt(
         config: Config,
         reflection: &Reflection,
@@ -178,9 +181,10 @@ impl Session {
         self.discriminator
     }
 
-    /// Whether a packet may be for this session. While it is up, only one that has its number: who
-    /// does not see the path must not end the session. RFC 5880 also takes a packet without one, of
-    /// a peer that has restarted. Such a peer is noticed here after the detection time.
+    /// Whether a packet may be for this session. While the session is up, the packet must name its
+    /// discriminator, so that an attacker that does not see the packets cannot end the session. RFC
+    /// 5880 also accepts a packet without a discriminator, from a peer that has restarted. Here,
+    /// such a peer is noticed when the detection time has passed.
     pub fn expects(&self, packet: &Packet) -> bool {
         packet.your_discriminator == self.discriminator
             || packet.your_discriminator == 0 && self.state != State::Up
@@ -211,7 +215,7 @@ impl Session {
         self.reflection.is_some()
     }
 
-    /// After which time without a packet the path is broken.
+    /// How long no packet may arrive before the path counts as broken.
     pub fn detection_time(&self) -> Duration {
         let interval = micros(self.config.receive).max(self.remote.min_tx);
         Duration::from_micros(u64::from(interval)) * u32::from(self.remote.multiplier)
@@ -224,7 +228,7 @@ impl Session {
         wanted.then(|| Duration::from_micros(interval.into()))
     }
 
-    /// The kernel can't do it: packets are sent from here.
+    /// The kernel cannot answer the peer: the session sends the packets itself.
     pub fn reflect_no_longer(&mut self) {
         self.reflection = None;
     }
@@ -247,7 +251,7 @@ impl Session {
         detection.into_iter().chain(send).min()
     }
 
-    /// Whether periodic packets are sent from here.
+    /// Whether the session itself sends periodic packets.
     fn sends(&self) -> bool {
         let waits = self.config.passive && self.remote.discriminator == 0;
         let demanded =
@@ -280,11 +284,11 @@ impl Session {
         }
         self.agree_on_interval();
         if packet.poll {
-            // Not a poll of our own at the same time (RFC 5880, section 6.5).
+            // A packet must not be final and a poll at the same time (RFC 5880, section 6.5).
             let answer = Packet { poll: false, is_final: true, ..self.packet() };
             self.send(answer);
         }
-        // The peer takes packets faster than before, and expects them.
+        // The peer now accepts packets at a higher rate, and expects them.
         if self.send_interval().is_some_and(|interval| self.send_at > now + interval) {
             self.send_at = now + self.jittered_interval();
         }
@@ -303,7 +307,8 @@ impl Session {
         };
     }
 
-    /// A new interval is confirmed by the peer before it counts.
+    /// Announces a changed transmit interval. If the session is up, its packets poll until the peer
+    /// has confirmed the interval.
     fn agree_on_interval(&mut self) {
         let interval = self.transmit_interval();
         if interval != self.desired_min_tx {
@@ -319,17 +324,18 @@ impl Session {
             return configured.max(micros(SLOW));
         }
         if self.remote.state != State::Up {
-            // It says that it is slow only as long as it is not up.
+            // The peer names a long interval only because it is not up yet.
             return configured;
         }
         let of_peer = micros(self.config.receive).max(self.remote.min_tx);
         if of_peer <= configured.max(self.remote.min_rx) { configured } else { of_peer }
     }
 
-    /// Leaves the answers to the kernel as soon as each packet of the peer is like the last one.
+    /// Leaves the answers to the kernel once nothing is left to negotiate, so that each packet of
+    /// the peer equals the last one.
     fn reflect(&mut self, packet: &Packet) {
         let steady = self.state == State::Up && packet.state == State::Up && !self.polling;
-        // A poll that says something new is followed by packets that say the same without polling.
+        // A poll with new contents is followed by packets with the same contents that do not poll.
         let reflection = if steady && !packet.is_final && !packet.poll && !packet.demand {
             self.reflection_of(packet)
         } else {
@@ -345,7 +351,7 @@ impl Session {
         self.reflection = reflection;
     }
 
-    /// If the answers to the peer's packets are enough for the peer.
+    /// `None` if the peer wants no packets, or if packets name an interval that is outdated.
     fn reflection_of(&self, packet: &Packet) -> Option<Reflection> {
         let sufficient = self.remote.min_rx != 0 && self.transmit_interval() == self.desired_min_tx;
         let expected = Packet { poll: false, is_final: false, ..*packet }.encode();
@@ -384,7 +390,7 @@ impl Session {
         }
         self.diagnostic = diagnostic;
         self.since = now;
-        // The peer learns it at once.
+        // The peer is notified at once.
         self.send_at = now;
         self.counters.ups += u64::from(to == State::Up);
         self.counters.downs += u64::from(from == State::Up);
@@ -421,7 +427,8 @@ impl Session {
         }
     }
 
-    /// At most a quarter less, and at least a tenth if one lost packet breaks the path.
+    /// The send interval less a random part: up to 25 %, and at least 10 % if the multiplier is 1
+    /// (RFC 5880, section 6.8.7).
     fn jittered_interval(&mut self) -> Duration {
         let interval = self.send_interval().unwrap_or(SLOW);
         // SplitMix64.

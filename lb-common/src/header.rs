@@ -179,7 +179,7 @@ pub struct Bfd {
 impl Bfd {
     pub const POLL: u8 = 0x20;
     pub const FINAL: u8 = 0x10;
-    /// The ports of sessions with a peer on the link, and with others.
+    /// The ports of sessions with peers on the link, and with peers behind routers.
     pub const ONE_HOP: u16 = 3784;
     pub const SEVERAL_HOPS: u16 = 4784;
 

@@ -22,7 +22,7 @@ const DAY: u32 = 24 * HOUR;
 enum Router {
     /// Only the connections of a lost next hop move, and a new one takes its share ("resilient").
     Consistent,
-    /// All connections are distributed anew, as with plain multipath.
+    /// All connections are distributed again, as with plain multipath.
     Modulo,
 }
 

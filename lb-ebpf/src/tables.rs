@@ -176,8 +176,8 @@ impl NeighbourTables for KernelTables {
     fn set_claim(&self, at: &AnnouncedAddress, link_address: [u8; 6]) -> bool {
         let Some(claim) = CLAIMS.get_ptr_mut(at) else { return false };
         let claimant = Claimant { link_address, reserved: [0; 2] };
-        // SAFETY: as with devices. Each is one store of an aligned word. An entry that is removed
-        // meanwhile is written in vain.
+        // SAFETY: as with devices. Each is one store of an aligned word. If the agent removes the
+        // entry at this moment, the stores are lost, or go to an entry that reuses its memory.
         unsafe {
             let word = core::mem::transmute::<Claimant, u64>(claimant);
             (&raw mut (*claim).claimant).cast::<u64>().write_volatile(word);

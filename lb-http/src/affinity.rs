@@ -1,7 +1,7 @@
 //! Cookies that return a client to the endpoint of its first request.
 //!
 //! The cookie names the endpoint by a hash of its address, which all replicas compute alike. Without a configured key,
-//! whoever has the cookie can find the address by trying all addresses. That reveals an address inside the cluster
+//! a client that has the cookie can find the address by trying all addresses. That reveals an address inside the cluster
 //! and no more: a cookie selects among the endpoints of a route, and grants nothing.
 
 use std::fmt::{self, Display, Write};

@@ -93,7 +93,8 @@ fn is_text(value: &HeaderValue) -> bool {
     }
 }
 
-/// Tells caches that clients get different responses. For all that may be compressed, whether it is or not.
+/// `Vary: Accept-Encoding`, for caches: clients get different responses. It is added to every response that may be
+/// compressed, whether this one is or not.
 pub fn vary(headers: &mut HeaderMap) {
     if !has_token(headers, &VARY, "accept-encoding") && !has_token(headers, &VARY, "*") {
         headers.append(VARY, HeaderValue::from_static("Accept-Encoding"));

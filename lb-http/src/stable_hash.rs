@@ -1,5 +1,5 @@
 //! A hash that is the same in all processes, on all architectures and in all versions of Millrace, as replicas must
-//! agree on it. It is not secret: everyone who knows a key can compute its hash.
+//! agree on it. It is no secret: a client that knows a key can compute its hash.
 
 /// FNV-1a, with a finalizer that makes all bits depend on all octets.
 #[derive(Clone, Copy)]

@@ -60,7 +60,7 @@ impl Certificate {
         let key = CertifiedKey::new(chain, key);
         match key.keys_match() {
             Ok(()) => {}
-            // A key that does not tell its public half cannot be compared. Those of ring do.
+            // A key that does not reveal its public half cannot be compared. Those of ring do.
             Err(e) => {
                 return Err(invalid(format!(
                     "the private key does not belong to the first certificate: {e}"

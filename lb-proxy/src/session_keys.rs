@@ -120,7 +120,7 @@ impl Secret {
     }
 }
 
-/// 32 octets that nobody knows without the key.
+/// 32 octets that cannot be computed without the key.
 pub(crate) fn derive(key: &hmac::Key, purpose: &[u8]) -> [u8; 32] {
     let mut derived = [0; 32];
     derived.copy_from_slice(hmac::sign(key, purpose).as_ref());

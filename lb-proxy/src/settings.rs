@@ -1,4 +1,4 @@
-//! What the proxy is started with.
+//! The settings that the proxy is started with.
 
 use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
@@ -17,15 +17,15 @@ pub struct Settings {
     pub http: Vec<SocketAddr>,
     /// Listen addresses with TLS.
     pub https: Vec<SocketAddr>,
-    /// Sockets that listen already, of a predecessor or of systemd. Those with an address of `http` or `https` are
-    /// used; others are closed.
+    /// Sockets that listen already, from an earlier process or from systemd. Those whose address is in `http` or
+    /// `https` are used; the others are closed.
     pub inherited: Vec<TcpListener>,
-    /// Peers whose connections begin with the PROXY protocol, version 1 or 2. Connections of these without it are
-    /// closed; of others it is not accepted.
+    /// Peers whose connections begin with the PROXY protocol, version 1 or 2. Connections of these peers without it are
+    /// closed. From other peers it is not accepted.
     pub proxy_protocol: Vec<IpNet>,
-    /// Whose headers about the client are believed, and which endpoints get.
+    /// Which peers are trusted to send headers about the client, and which such headers endpoints get.
     pub forwarding: Forwarding,
-    /// The port of TLS as clients see it: where redirects lead to.
+    /// The port of TLS as clients see it, to which redirects lead.
     pub tls_port: u16,
     /// Slow start, and ejection of endpoints that fail. The keys of affinity cookies are those of `session_keys`.
     pub balancing: balance::Settings,
@@ -33,11 +33,11 @@ pub struct Settings {
     pub limits: Limits,
     /// Threads that serve requests; 0: one for each CPU that the process may use.
     pub workers: usize,
-    /// How long requests have to finish when the proxy stops. WebSockets, too.
+    /// How long requests and WebSockets have to finish when the proxy stops.
     pub shutdown_grace: Duration,
     /// Entries for the access log. A full channel drops entries and counts them.
     pub access_log: Option<mpsc::Sender<access_log::Batch>>,
-    /// Owners with metrics of their own. Those of further ones are summed up.
+    /// The most owners with metrics of their own. The metrics of further ones are summed up.
     pub most_owners: usize,
 }
 
@@ -55,7 +55,7 @@ impl Settings {
     }
 }
 
-/// What one client may take. All are enforced by the proxy, whatever the configuration says.
+/// Limits of what clients and endpoints may take. The proxy enforces all of them, whatever the configuration says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Connections of all clients. An idle one takes about as much memory as the design document states, so this
@@ -64,8 +64,8 @@ pub struct Limits {
     /// Connections of one source: an IPv4 address, or a /64 of IPv6, which is what one subscriber gets. Enough for
     /// the users behind one NAT gateway, and a hundredth of all.
     pub connections_per_source: usize,
-    /// Requests of one source at the same time, tunnels included. As many as its connections could have with HTTP/1.1,
-    /// twice; with HTTP/2 they could have 128,000, each with an endpoint's memory behind it.
+    /// Requests of one source at the same time, tunnels (upgraded connections) included. The default is twice what its
+    /// connections could have with HTTP/1.1; with HTTP/2 they could have 128,000, and each takes memory of an endpoint.
     pub requests_per_source: usize,
     /// From accepting a connection until its first request: PROXY protocol, TLS handshake, and the first octet. A
     /// handshake takes three round trips, so even a client behind a satellite needs less than 3 s.
@@ -73,17 +73,18 @@ pub struct Limits {
     /// From the first octet of a request's head until its last. A head is a few packets; a client that needs longer
     /// wants to hold a connection.
     pub head: Duration,
-    /// A connection without requests. Longer than browsers and common load balancers wait (60 s), so that the client
-    /// closes first and no request meets a closing connection.
+    /// How long a connection without requests stays open. Longer than browsers and common load balancers wait (60 s),
+    /// so that the client closes first and no request meets a closing connection.
     pub idle: Duration,
-    /// Between two reads of a request's body, until the endpoint has replied.
+    /// The longest time between two reads of a request's body while the endpoint has not replied yet.
     pub body_stall: Duration,
-    /// How long the body of a request with `Expect: 100-continue` is kept back. RFC 9110 (10.1.1) has clients not wait
-    /// forever, and endpoints of HTTP/1.0 know no interim responses.
+    /// How long the proxy waits for the endpoint's `100 Continue` before it reads the body of a request with
+    /// `Expect: 100-continue` anyway. Clients need not wait forever either (RFC 9110, 10.1.1), and HTTP/1.0 endpoints
+    /// send no interim responses.
     pub expectation: Duration,
-    /// A client that has not taken any octet of its responses. As long as nginx waits.
+    /// How long a client may take no octet of its responses. The same as nginx's default.
     pub reader_stall: Duration,
-    /// A request's head, also one of HTTP/2 after decompression. Cookies and tokens make up 16 KiB in practice.
+    /// The longest head of a request; of HTTP/2, after decompression. Cookies and tokens reach 16 KiB in practice.
     pub head_bytes: usize,
     /// Headers of a request. Up to 100 are parsed without an allocation.
     pub headers: usize,
@@ -97,8 +98,8 @@ pub struct Limits {
     pub pending_resets: usize,
     /// Streams that the proxy had to reset because of the client's mistakes (CVE-2025-8671).
     pub provoked_resets: usize,
-    /// Streams of a connection that the client has reset in its life, beyond as many as were finished. Also slow
-    /// resets make an endpoint work for nothing. Browsers cancel a few of a hundred.
+    /// How many more streams a client may reset than it lets finish, over the life of a connection. Resets make an
+    /// endpoint work for nothing even at a low rate. Browsers cancel a few of a hundred.
     pub resets: u32,
     /// Octets of response bodies that one stream of HTTP/2 buffers, at most a quarter of what its connection may.
     pub stream_buffer: usize,
@@ -113,7 +114,7 @@ pub struct Limits {
     /// Responses that one worker compresses at the same time. Each takes up to half a MiB as long as it lasts, and a
     /// client decides how long that is. Further ones are sent as they are.
     pub compressions: usize,
-    /// Of these, those for one source.
+    /// How many of these may be for one source.
     pub compressions_per_source: usize,
     /// Unused connections to one endpoint that a worker keeps.
     pub idle_upstreams: usize,
@@ -128,8 +129,8 @@ pub struct Limits {
     /// Octets of a response that an HTTP/2 endpoint may send before the client has taken them. The connection's window
     /// is this times `upstream_streams`, so that clients that take nothing keep no other request waiting.
     pub upstream_window: u32,
-    /// Octets that an endpoint sends before the body of its response: the head, and interim responses (1xx), which a
-    /// hostile endpoint could go on sending.
+    /// Octets that an endpoint may send before the body of its response: the head, and interim responses (1xx), which a
+    /// hostile endpoint could send without end.
     pub interim_bytes: u64,
 }
 

@@ -1,4 +1,4 @@
-//! What the workers are told when the proxy ends.
+//! The command to the workers when the proxy shuts down.
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stop {

@@ -191,7 +191,7 @@ impl Store {
 
     /// The Services with endpoints on some nodes.
     pub fn services_on(&self, nodes: &BTreeSet<String>) -> BTreeSet<ServiceName> {
-        // Otherwise every change would visit all endpoints in vain.
+        // Otherwise every change would visit all endpoints and find none.
         if nodes.is_empty() {
             return BTreeSet::new();
         }

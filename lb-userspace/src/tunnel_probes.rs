@@ -74,9 +74,9 @@ impl Probes {
         .collect()
     }
 
-    /// A node has returned a probe, and has told whether it also returns packets of unknown
-    /// connections. Others than the last one are ignored: their numbers may be
-    /// known by now.
+    /// A node has returned a probe, and has reported whether it also returns packets of unknown
+    /// connections. Probes other than the last one are ignored: an attacker may know their numbers
+    /// by now.
     pub fn returned(&mut self, now: Duration, reply: Probe, returns: bool) {
         let Some(node) = self.0.get_mut(&reply.node) else { return };
         if node.outstanding == Some(reply.number) {

@@ -1,5 +1,5 @@
-//! `millrace standalone` on a real disk that becomes full: reads go on, readiness reports it, and
-//! writes resume without a restart when there is room again. Also: backup and restore.
+//! `millrace standalone` on a real disk that becomes full: reads still work, readiness reports it,
+//! and writes resume without a restart when there is room again. Also: backup and restore.
 
 // All of this is tests.
 #![allow(clippy::unwrap_used)]

@@ -248,7 +248,7 @@ fn a_flow_that_loses_its_snat_port_loses_its_entry() {
         dial(&Cpu::new(Arc::clone(&node)), one, REMOTE);
         let work = vec![late_request(syn(other, REMOTE)), request(syn(one, REMOTE))];
         let fates = in_parallel(first, &node, work);
-        // There is one port: it has one flow, whoever got it last, and replies lead to that flow's client.
+        // There is one port, so one flow has it, that of either client. Replies lead to that flow's client.
         let flows = node.flows();
         assert_eq!(flows.len(), 1, "two flows with one port: {flows:?}, {fates:?}");
         let flow = &flows[0].1;
@@ -291,7 +291,7 @@ fn a_next_hop_does_not_go_to_the_flow_that_evicts() {
         let node = Node::new(1, PORTS);
         let (one, other) = (node.client(OWN, 0), node.client(OWN, 1));
         dial(&Cpu::new(Arc::clone(&node)), one, REMOTE);
-        // Its next hop is resolved anew, and noted.
+        // Its next hop is resolved again, and noted.
         let work: Vec<Work> = vec![
             Box::new(move |cpu| Cpu::new(cpu.node()).in_epoch(2).request(data(one, REMOTE))),
             late_request(syn(other, OTHER_REMOTE)),

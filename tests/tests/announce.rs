@@ -198,7 +198,7 @@ fn announcements_move_a_clients_entry_here() -> Result<()> {
     Ok(())
 }
 
-/// The client's own addresses: its kernel answers probes, whoever they are sent to.
+/// The client's own addresses: its kernel answers probes, whether sent to all hosts or to it alone.
 #[test]
 fn machines_that_have_an_address_are_found() -> Result<()> {
     let case = Case::new(&[])?;

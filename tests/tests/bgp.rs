@@ -325,7 +325,7 @@ fn routers_learn_the_addresses_that_a_node_serves() -> Result<()> {
     world.write(ALL)?;
     world.wait_for_routes("advertised again", &ADDRESSES, true)?;
 
-    // An agent that ends because the machine does withdraws everything, and its kernel goes on as long as it can.
+    // An agent that shuts down with its machine withdraws all routes. The data plane stays.
     world.write(Objects { is_ending: true, ..ALL })?;
     wait_until("the community of a drain", SOON, || {
         let shown = world.birds.show("show route 203.0.113.10/32 all").unwrap_or_default();

@@ -1,5 +1,5 @@
-//! The BGP speaker against peers and strangers who do what they should not, over a real network. One session stands
-//! through all of it.
+//! The BGP speaker against misbehaving peers and other machines, over a real network. One session stays established
+//! throughout.
 
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
@@ -243,7 +243,7 @@ fn a_session_stands_whatever_others_send() -> Result<()> {
     world.wait("signed", PeerView::is_established)?;
     drop(signed);
 
-    // From behind a router (GTSM): also who sends all at once, before the connection is accepted.
+    // From behind a router (GTSM): refused even if the peer sends everything before the connection is accepted.
     for _ in 0..20 {
         if let Ok(mut far) = world.connect(NEAR, 64, None) {
             let _ = far.write_all(&open(64_513));

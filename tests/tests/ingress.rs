@@ -233,7 +233,7 @@ fn proxy(network: &OneNode, manifests: &Path) -> Result<Process> {
     Ok(process)
 }
 
-/// Requests that go on until one fails, each over a connection of its own.
+/// Sends requests until one fails, each over a connection of its own.
 fn keep_requesting(network: &OneNode) -> Result<Process> {
     let requests = format!("http://{NODE}/?[1-1000000]");
     let mut curl = network.client.command("curl");

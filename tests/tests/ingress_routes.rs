@@ -312,7 +312,7 @@ fn hosts_have_certificates_that_can_be_replaced() -> Result<()> {
     Ok(())
 }
 
-/// How much happens while requests and WebSockets go on.
+/// How many changes are made while requests are sent, and how many WebSockets are open meanwhile.
 struct Churn {
     changes: usize,
     websockets: usize,

@@ -18,7 +18,7 @@ pub const LIST_KEYS: &str = "x-kubernetes-list-map-keys";
 pub const FORMATS: [&str; 9] =
     ["byte", "cidr", "date-time", "double", "float", "int32", "int64", "ipv4", "ipv6"];
 
-/// More violations than anybody reads. Bounds the response to an object that is wrong everywhere.
+/// The most violations that are listed. Bounds the response to an object that is wrong everywhere.
 const MOST: usize = 100;
 
 pub fn violations(

@@ -1,4 +1,5 @@
-//! What a kind is, and what its rules say: defaults, validation, allocation, table rows.
+//! The description of a kind, and the interface of its rules: defaults, validation, allocation,
+//! table rows.
 
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
@@ -27,7 +28,7 @@ pub struct Kind {
 }
 
 impl Kind {
-    /// `v1`, `networking.k8s.io/v1`
+    /// The field `apiVersion`, for example `v1` or `networking.k8s.io/v1`.
     pub fn api_version(&self) -> String {
         match self.group {
             "" => self.version.to_owned(),
@@ -140,7 +141,7 @@ pub struct Column {
     pub priority: i32,
 }
 
-/// What only one object can hold at a time.
+/// An address or a port, which only one object can hold at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Resource {
     ClusterIp(IpAddr),

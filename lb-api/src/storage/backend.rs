@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use redb::{BackendError, StorageBackend};
 
 /// After a failed flush the kernel may drop pages that it still shows to readers, so the file must
-/// be written anew (`Disk::recover`).
+/// be written again (`Disk::recover`).
 #[derive(Debug)]
 pub struct Watched<B> {
     pub inner: B,

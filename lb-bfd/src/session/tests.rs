@@ -157,7 +157,7 @@ fn a_broken_path_is_detected_in_time() {
         world.broken[direction] = true;
         let broken_at = world.now;
         run_beside_a_plain_peer(&mut world, MS * 310);
-        // Whoever no longer hears the other one is down.
+        // The side that no longer receives packets is down.
         assert_ne!(world.states()[1 - direction], State::Up, "direction {direction}");
         let (at, _) = world.nodes[1 - direction].changes.last().copied().unwrap();
         assert!(at - broken_at <= MS * 302, "{:?}", at - broken_at);

@@ -3,9 +3,9 @@
 //! Invariants:
 //! - Pure: [`Session::handle`] takes the time and an input, and returns what to do.
 //! - At most one connection is established, and at most one of each direction is on the way to it.
-//! - What waits for a peer is bounded: one message of what it sends, and of what it should read [`QUEUE`] octets and one
-//!   round of UPDATEs.
-//! - Whatever a peer sends, the session either goes on or ends with a NOTIFICATION and starts again.
+//! - Buffers of a peer are bounded: one message that it sends, and for it to read, [`QUEUE`] octets and one round of
+//!   UPDATEs.
+//! - Whatever a peer sends, the session either continues or ends with a NOTIFICATION and restarts.
 //!
 //! Tests: `session/tests`, among them random events on two sessions that are connected with each other.
 

@@ -35,7 +35,7 @@ pub struct Announcement {
 #[derive(Debug)]
 pub struct Table<Owner> {
     announcements: BTreeMap<Owner, Vec<Announcement>>,
-    /// Who contributes to a prefix.
+    /// The owners of announcements of a prefix.
     prefixes: BTreeMap<IpNet, BTreeSet<Owner>>,
 }
 

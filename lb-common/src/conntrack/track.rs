@@ -57,7 +57,7 @@ pub struct Beginning {
 }
 
 impl Beginning {
-    /// The time is read only if it is stored.
+    /// `now` is called only if the time is stored.
     #[inline(always)]
     pub fn new(protocol: u8, one_way: bool, signal: &Signal, now: impl FnOnce() -> Ticks) -> Self {
         if protocol == protocol::UDP {
@@ -101,11 +101,11 @@ pub const STREAM_AFTER: u32 = 2;
 /// right after it (RFC 7413).
 const HANDSHAKE_WINDOW: u32 = 1 << 16;
 
-/// The window of resets, in units of 64 KiB behind and ahead: a reset that the peer accepts is at
-/// the position that it acknowledged last.
+/// The window of resets: how far behind and ahead of the expected position, in units of 64 KiB. The
+/// receiver accepts only a reset at the position that it acknowledged last.
 const RESET: (u16, u16) = (1, 16);
 
-/// The window of a FIN, in the same units: as far ahead as data may be in flight.
+/// The window of a FIN, in the same units. It reaches as far ahead as data may be in flight.
 const FIN: (u16, u16) = (16, 256);
 
 /// The high half of a sequence number: a position in units of 64 KiB.
@@ -120,7 +120,7 @@ const fn coarse(now: Ticks) -> u32 {
     now.0 >> 8 & 0xffff
 }
 
-/// Whether a position is in a window around another: so many units behind and ahead.
+/// Whether a position is in the window around `base` that reaches so many units behind and ahead.
 #[inline(always)]
 const fn is_near(position: u32, base: u32, (behind, ahead): (u16, u16)) -> bool {
     (position as u16).wrapping_sub(base as u16).wrapping_add(behind) <= behind + ahead
@@ -199,7 +199,7 @@ fn change(what: u32, track: u32, sequence: u32, acknowledgement: u32, now: u32) 
     u64::from(track) << 32 | (event as u64) << 8 | u64::from(next)
 }
 
-/// The event that a TCP or SCTP packet is.
+/// Classifies a TCP or SCTP packet as an event.
 #[inline(always)]
 fn judge(
     state: u32,
@@ -331,8 +331,9 @@ pub fn may_begin_anew(state: FlowState, track: u32, protocol: u8, signal: &Signa
     }
 }
 
-/// Whether a backend's packet accepts a connection that was opened after the flow's end and not
-/// through the Service: through the Service, the SYN would have begun another flow.
+/// Whether a backend's packet belongs to a newer connection, which the client opened directly to
+/// the backend after this flow had begun to close. (If the client had opened it through the
+/// Service, its SYN would have begun another flow.)
 #[inline(always)]
 pub fn belongs_to_newer_connection(state: FlowState, signal: &Signal) -> bool {
     signal.accepts() && is_closing(state)

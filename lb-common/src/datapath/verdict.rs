@@ -20,12 +20,13 @@ pub enum Verdict {
     /// It leaves through the interface of [`Packet::leave_by`](super::Packet); its link-layer
     /// header is complete.
     Redirect,
-    /// The same, but the stack resolves the next hop's link-layer address.
+    /// As [`Self::Redirect`], but the stack resolves the next hop's link-layer address.
     Resolve,
     /// It continues unmodified to the next hook (tc after XDP), which can do more.
     Defer,
-    /// The frame is for another machine: it passes unmodified. XDP marks it for tc, if it can: there
-    /// the kernel knows what it receives, and this machine's addresses may just have changed.
+    /// The frame is for another machine, as far as the programs know: it passes unmodified. XDP
+    /// marks it for tc if it can, because this machine's link-layer addresses may just have
+    /// changed, and in tc the kernel has recognised whether a frame is for this machine.
     Yield,
     /// It is not addressed to a Service, or cannot be recognised as such: it passes unmodified; the
     /// reason has been counted. Distinct from [`Self::Pass`], so that only packets with a reason
@@ -124,7 +125,7 @@ const fn first(names: &[&'static str]) -> Option<&'static str> {
     if names.is_empty() { None } else { Some(names[0]) }
 }
 
-/// Index, behind the stages, of the program that reports a packet when it ends.
+/// Index, behind those of the stages, of the program that reports a packet after its last stage.
 pub const REPORT: u32 = Stage::ALL.len() as u32;
 
 /// The ICMP error that a packet's sender gets.

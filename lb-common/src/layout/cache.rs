@@ -4,8 +4,8 @@
 //! hash table only, which has all entries.
 //!
 //! # Invariant
-//! Only the agent writes a cache. It changes an entry's version before and after, so whoever finds the
-//! same odd version before and after has read the entry as it was written.
+//! Only the agent writes a cache. It changes an entry's version before and after each write, so a
+//! program that finds the same odd version before and after its read has read a consistent entry.
 
 use crate::atomic::{AtomicLong, Record};
 

@@ -1,9 +1,9 @@
-//! Reported packets, and who listens to them.
+//! Reported packets, and the listener for them.
 
 use super::{Reason, Ticks};
 
-/// The listener for reported packets (`millrace drops`). It has a deadline, so that one that is
-/// killed does not stay.
+/// The listener for reported packets (`millrace drops`). It has a deadline, so that packets are not
+/// reported forever if the command is killed.
 #[repr(C, align(8))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Listener {

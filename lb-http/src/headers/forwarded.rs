@@ -21,8 +21,8 @@ impl<'a> Element<'a> {
     }
 }
 
-/// The elements of all lines, the one of the nearest proxy first. A line that cannot be read ends the list: it is not
-/// known who has written what stands before it.
+/// The elements of all lines, the one of the nearest proxy first. A line that cannot be read ends the list, because it
+/// is not known which proxy wrote the elements before it.
 pub fn elements(headers: &HeaderMap) -> impl Iterator<Item = Element<'_>> {
     let lines = headers.get_all(FORWARDED).iter().rev().map(parse);
     lines.map_while(|elements| elements).flat_map(|elements| elements.into_iter().rev())

@@ -54,7 +54,7 @@ fn strip(headers: &mut HeaderMap) {
     remove_all(headers, |name| HOP_BY_HOP.contains(name));
 }
 
-/// Not constants: each use of one makes it anew.
+/// A static, because each use of a constant would build the array again.
 static HOP_BY_HOP: [HeaderName; 8] = [
     CONNECTION,
     HeaderName::from_static("keep-alive"),

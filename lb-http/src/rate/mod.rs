@@ -2,9 +2,9 @@
 //!
 //! Invariants:
 //! - Memory is fixed.
-//! - No client is refused because of what others do: where there is no room for all, those are forgotten that lose
-//!   least by it, so a limit fails open, and offenders stay known.
-//! - Who has many IPv6 addresses counts once per /64.
+//! - No client is refused because of what others do: a full table forgets the client whose bucket empties first, so a
+//!   limit fails open, and offenders stay known.
+//! - A client with many IPv6 addresses counts once per /64.
 
 mod bucket;
 mod table;

@@ -12,7 +12,7 @@ use super::bucket::{Nanos, Rate};
 
 const WAYS: usize = 8;
 
-/// What to tell a client that has too many requests at the same time: no one knows when they end.
+/// `Retry-After` for a client that has too many requests at the same time: it is not known when these end.
 const SOME_END_SOON: RetryAfter = RetryAfter(Duration::from_secs(1));
 
 /// The limits of one request.

@@ -146,7 +146,7 @@ fn strange_limits_are_limits() {
     assert!(world.admit(v4(4), &concurrent(0)).is_err());
 }
 
-/// Most entries go to the flood. Those who are far above their limits stay known, and no one else is refused.
+/// Most entries go to the flood. Clients far above their limits stay known, and no other client is refused.
 #[test]
 fn a_flood_of_addresses_frees_no_offender_and_harms_no_one() {
     let world = World::new(1_024);
@@ -234,7 +234,7 @@ proptest! {
         }
     }
 
-    /// A client that keeps to the rate, or waits as long as it is told, passes.
+    /// A client that keeps to the rate, or waits for as long as the response asks, passes.
     #[test]
     fn whoever_waits_passes(count in 1..1_000u32, multiplier in 0..4u32, requests in 1..200usize) {
         let mut world = World::new(64);

@@ -4,7 +4,7 @@
 //! control characters in values, lengths that are no plain numbers or contradict each other, and `Transfer-Encoding` in HTTP/1.0
 //! or without `chunked` at the end. It accepts `Content-Length` beside `Transfer-Encoding`, as RFC 9112 (6.3) permits:
 //! it removes the length, and closes the connection after the response. It also accepts lines that end with LF alone.
-//! Neither reaches the endpoint, since requests are written anew.
+//! Neither reaches the endpoint, since the proxy serializes requests itself.
 //!
 //! Of HTTP/2, the crate h2 refuses headers of connections, but compares only the first `content-length` with the body.
 

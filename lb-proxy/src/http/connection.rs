@@ -24,7 +24,7 @@ use crate::upstream::Local;
 const CLOSE: Duration = Duration::from_secs(5);
 /// How long a connection without requests is open when the proxy stops: its first request may be on the way.
 const FIRST_REQUEST: Duration = Duration::from_secs(1);
-/// A client of HTTP/2 that does not answer a ping for so long has gone without a word.
+/// An HTTP/2 client that does not answer a ping for this long is gone without having closed its connection.
 const PING_ANSWER: Duration = Duration::from_secs(20);
 /// What hyper needs at least.
 const LEAST_BUFFER: usize = 8 << 10;

@@ -1,4 +1,4 @@
-//! Waits for the head of an endpoint's response, with limits on everyone who may keep it waiting.
+//! Waits for the head of an endpoint's response, with a limit for each side that may delay it.
 
 use std::pin::pin;
 use std::rc::Rc;
@@ -98,7 +98,7 @@ async fn wait(
     }
 }
 
-/// How long to wait further for whoever the exchange waits for.
+/// How much longer to wait for the side, client or endpoint, that the exchange waits for.
 fn judge(
     source: &Source,
     begun: Instant,

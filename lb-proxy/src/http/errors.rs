@@ -13,7 +13,7 @@ use super::outbound::Outbound;
 use super::record::Record;
 use crate::body::Source;
 
-/// What the other Service is told about a request.
+/// The facts about a request that are sent to the Service for error pages.
 pub(crate) struct Subject {
     pub outbound: Outbound,
     pub matched_uri: PathAndQuery,

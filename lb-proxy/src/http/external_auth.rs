@@ -24,7 +24,7 @@ pub(crate) struct Granted {
     pub cookies: Vec<HeaderValue>,
 }
 
-/// Facts about the request that the server is told.
+/// The facts about a request that are sent to the authentication server.
 pub(crate) struct Subject<'a> {
     pub outbound: &'a Outbound,
     pub scheme: &'a str,

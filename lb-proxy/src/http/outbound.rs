@@ -79,7 +79,7 @@ pub(crate) fn forwarded_uri(
     PathAndQuery::try_from(text).map_err(|_| invalid())
 }
 
-/// Path and query as they were matched. Whoever else decides about the request must see the same.
+/// Path and query as they were matched. Other servers that decide about a request must see these.
 pub(crate) fn matched_uri(target: &Target<'_>, parts: &Parts) -> Result<PathAndQuery, Reply> {
     if let (Cow::Borrowed(_), Some(uri)) = (&target.path, parts.uri.path_and_query())
         && uri.path() == &*target.path

@@ -123,7 +123,7 @@ impl Endpoints {
         self.tls.is_ok()
     }
 
-    /// Whoever keeps endpoints has to say that it uses them. Otherwise they are forgotten, with their connections.
+    /// Marks the endpoints as used. A caller that keeps them must call this, or they and their connections are dropped.
     pub fn touch(&self, now: Instant) {
         self.used.set(now);
     }

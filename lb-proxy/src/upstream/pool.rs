@@ -304,7 +304,7 @@ impl Pool {
         });
     }
 
-    /// The endpoint gets no more requests. Those that it has go on.
+    /// The endpoint gets no more requests. Current ones continue.
     pub fn close(&self) {
         self.is_closed.set(true);
         self.idle.borrow_mut().clear();

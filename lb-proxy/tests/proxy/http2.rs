@@ -170,7 +170,7 @@ fn both_directions_of_a_call_stream_and_trailers_arrive() {
                 if let Some(response) = response.take() {
                     from = Some(response.await.unwrap().into_body());
                 }
-                // The endpoint's reply comes while the request goes on.
+                // The endpoint's reply comes while the request is still being sent.
                 let from: &mut RecvStream = from.as_mut().unwrap();
                 assert_eq!(from.data().await.unwrap().unwrap(), message);
             }
@@ -218,7 +218,7 @@ fn trailers_of_a_request_arrive() {
         to.send_data(Bytes::from("abc"), false).unwrap();
         let mut trailers = HeaderMap::new();
         trailers.insert("x-sum", "6".parse().unwrap());
-        // Whoever merged the two would take it for the header.
+        // A proxy that merged trailers into headers would take it for the header.
         trailers.insert("x-forwarded-for", "10.0.0.1".parse().unwrap());
         to.send_trailers(trailers).unwrap();
         let response = response.await.unwrap();
@@ -294,7 +294,7 @@ fn shutdown_lets_streams_finish_and_sends_goaway() {
         assert_eq!(from.data().await.unwrap().unwrap(), "a");
         let proxy = world.proxy.take().unwrap();
         let ended = tokio::spawn(proxy.shutdown());
-        // No new stream, but the old one goes on.
+        // No new stream is accepted, but the old one continues.
         while client.clone().ready().await.is_ok() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }

@@ -222,7 +222,7 @@ fn a_client_that_does_not_take_its_responses_is_cut_off() {
     run(async {
         let mut client = connect(world.http()).await.ready().await.unwrap();
         let response = client.send_request(get("/"), true).unwrap().0.await.unwrap();
-        // It never releases capacity, but goes on asking.
+        // The client never releases capacity, but keeps asking for data.
         let mut stream = response.into_body();
         while let Some(Ok(_)) = stream.data().await {}
     });

@@ -60,7 +60,8 @@ fn interim_responses_that_no_one_expects_are_left_out() {
     assert!(client.head().unwrap().contains(" 200 "));
 }
 
-/// Whoever is served last on a connection must not decide what the next client gets.
+/// What an endpoint sends beside its response must not become the response to the next request on that connection,
+/// which may be another client's.
 #[test]
 fn an_interim_response_has_no_body_that_becomes_the_next_response() {
     for (first, late) in [

@@ -40,7 +40,7 @@ async fn stall(client: &mut SendRequest<Bytes>, count: usize) -> Vec<ResponseFut
     stalled
 }
 
-/// As `wait_until`, while the clients' connections go on.
+/// As `wait_until`, while the clients' connections stay active.
 async fn until(what: &str, condition: impl Fn() -> bool) {
     let start = Instant::now();
     while !condition() {
@@ -169,7 +169,7 @@ fn a_short_response_that_is_not_taken_does_not_hide() {
     run(async {
         let mut client = connect_with_window(world.http(), 1).await;
         let stalled = stall(&mut client, 1).await;
-        // Other requests of the connection go on.
+        // Other requests of the connection continue.
         while world.metric(SLOW) == 0 {
             let request = Request::head(format!("http://{HOST}/")).body(()).unwrap();
             let Ok(mut ready) = client.clone().ready().await else { break };

@@ -1,4 +1,4 @@
-//! What the BGP speaker is told: this node's peers and routes, and whether it is drained.
+//! Tells the BGP speaker this node's peers and routes, and whether the node is drained.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

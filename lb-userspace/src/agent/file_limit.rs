@@ -1,5 +1,6 @@
-//! File descriptors: each health check node port takes one for each address of the node, and more
-//! for its clients. The usual limit of 1,024 is for programs that call select(), as none of ours does.
+//! The limit of file descriptors. Each health check node port takes one for each address of the
+//! node, and more for its clients. The usual limit of 1,024 is for programs that call select(),
+//! which Millrace does not.
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 

@@ -12,7 +12,7 @@ use super::identity::{Id, Rank};
 /// The candidates of each address.
 pub type Candidates = BTreeMap<IpAddr, Vec<(Id, Rank)>>;
 
-/// A candidate with its place in an address's order.
+/// A candidate with its position in an address's order.
 type Weighed = (u64, Id);
 
 /// The result for one address.
@@ -21,7 +21,7 @@ pub struct Chosen {
     pub id: Id,
     /// The first in the address's order, regardless of load.
     pub first: Id,
-    /// Candidates of a lower rank come into question only without any of this one.
+    /// The best rank among the candidates. Those of a lower rank are not considered.
     pub rank: Rank,
 }
 
@@ -53,12 +53,13 @@ pub fn choose(candidates: &Candidates) -> Choice {
     }
     let capacity = capacity(in_question.len(), loads.len());
     let mut chosen = BTreeMap::new();
-    // Addresses with a single candidate have no choice; the others take what room is left.
+    // Addresses with a single candidate come first; the others share the remaining room.
     in_question.sort_by_key(|(address, _, best)| (best.len() > 1, *address));
     for (address, rank, best) in in_question {
         let load = |id: &Id| loads.get(id).copied().unwrap_or_default();
         let with_room = best.iter().filter(|(_, id)| load(id) < capacity).max();
-        // Else the one with the least, of several the first in the address's order.
+        // Otherwise the candidate with the least load; of several, the first in the address's
+        // order.
         let least = || best.iter().max_by_key(|(weight, id)| (Reverse(load(id)), *weight, *id));
         let next = with_room.or_else(least);
         if let (Some(&(_, id)), Some(&(_, first))) = (next, best.iter().max()) {
@@ -149,7 +150,7 @@ mod tests {
                 prop_assert!(candidates[address].contains(&(chosen.id, Rank::Candidate)));
                 *loads.entry(chosen.id).or_default() += 1;
             }
-            // Each that has more has an address that none of its candidates had room for.
+            // A participant above the capacity holds an address whose candidates were all full.
             for (id, _) in loads.iter().filter(|(_, load)| **load > choice.capacity) {
                 let full = |candidates: &Vec<(Id, Rank)>| {
                     candidates.iter().all(|(id, _)| loads.get(id).is_some_and(|load| *load >= choice.capacity))

@@ -1,5 +1,5 @@
-//! Machines that use an address: those that answer a probe, those that use what is announced here,
-//! and the kernel that does not answer as it should.
+//! Reactions to other machines that use an address: they answer a probe, or use an address that
+//! this node announces. Also to a kernel that fails to answer for an address.
 
 use std::net::IpAddr;
 
@@ -23,13 +23,13 @@ impl Link {
                 let is_silent =
                     self.peers.iter().any(|(_, peer)| peer.link_address == by && peer.silent);
                 let next = match probing.of {
-                    // A node whose process was never heard, or not yet.
+                    // A silent participant: its agent does not run, but its kernel still answers.
                     _ if known && is_silent => Whereabouts::Answered { again: now + ANSWERED },
                     Probed::Silent { link_address, .. } if link_address == by => {
                         Whereabouts::Answered { again: now + ANSWERED }
                     }
-                    // Participants say by heartbeats what they hold; what one answers for without
-                    // holding it may be its own.
+                    // Another node that is alive. Its heartbeats list the addresses that it holds.
+                    // If its kernel answers for another one, that may be the node's own address.
                     _ if known => Whereabouts::Answered { again: now + ANSWERED },
                     _ => {
                         self.counts.conflicts += 1;
@@ -70,7 +70,8 @@ impl Link {
         }
     }
 
-    /// A participant that hears nobody misleads clients about an address that is held here.
+    /// A participant that hears no other participant misleads clients about an address that is
+    /// held here.
     fn redress(&mut self, address: IpAddr, mut holding: Holding, now: Time) {
         if holding.defended.is_none_or(|last| now.saturating_sub(last) >= REDRESS) {
             holding.defended = Some(now);

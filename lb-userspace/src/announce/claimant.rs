@@ -1,4 +1,4 @@
-//! What other participants say they hold.
+//! The addresses that other participants claim to hold.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -7,7 +7,7 @@ use super::identity::{Id, Rank, ahead};
 use super::link::Link;
 use super::timing::Time;
 
-/// Another participant that says it holds an address.
+/// Another participant that claims to hold an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Claimant {
     pub id: Id,
@@ -15,13 +15,13 @@ pub(super) struct Claimant {
     pub silent: bool,
     /// It does not hear this participant.
     pub deaf: bool,
-    /// It hears nobody, and whether clients can reach it is not known yet.
+    /// It hears no other participant, and it is not known yet whether clients can reach it.
     pub doubtful: bool,
     pub rank: Rank,
 }
 
 impl Claimant {
-    /// Of several, the one with the greatest holds the address.
+    /// Of several claimants, the one with the greatest standing holds the address.
     pub fn standing(&self, address: IpAddr, known: u32) -> (i32, (u64, Id)) {
         (ahead(self.epoch, known), self.id.weight(address))
     }

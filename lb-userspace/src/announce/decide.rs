@@ -12,7 +12,8 @@ use super::pacing::Pacing;
 use super::timing::{HANDOVER, MOVES_PER_INTERVAL, PROBES, Time};
 
 impl Link {
-    /// Decides what is due. What was decided may change the choice, which settles at once.
+    /// Takes the decisions that are due. A decision may change the candidates and thereby the
+    /// choice, so this repeats until nothing changes, but at most three times.
     pub(super) fn settle(&mut self, all_read: bool, now: Time) {
         for _ in 0..3 {
             if self.dirty || now >= self.decide_at {
@@ -63,7 +64,8 @@ impl Link {
         self.decide_at = self.decide_at.min(at);
     }
 
-    /// Others have taken over when an interface is down for longer than the limit of silence.
+    /// Gives up all addresses once the interface has been down for longer than the limit of
+    /// silence: by then other nodes have taken them over.
     fn give_up_without_a_link(&mut self, now: Time) {
         let limit = self.unusable_since + self.timing.silence;
         if now < limit {
@@ -93,7 +95,7 @@ impl Link {
         candidates
     }
 
-    /// Addresses that this participant wants or has something to do with.
+    /// The addresses that this participant wants, and those that it keeps a state for.
     fn relevant(&self) -> Vec<IpAddr> {
         let wanted = self.wanted.iter().flatten().map(|(address, _)| *address);
         let mut relevant: Vec<IpAddr> = wanted.chain(self.addresses.keys().copied()).collect();
@@ -107,11 +109,12 @@ impl Link {
         held.filter_map(|(address, state)| state.holding().map(|holding| (*address, holding)))
     }
 
-    /// An address that this participant holds: does it stay?
+    /// Decides whether this participant keeps an address that it holds.
     fn keep(&mut self, address: IpAddr, mut holding: Holding, claims: &[Claimant], now: Time) {
         let rival = claims.iter().filter(|claim| !claim.silent && !claim.doubtful);
         let standing = |claim: &Claimant| claim.standing(address, holding.epoch);
-        // One that is deaf cannot know better, and to contradict it is in vain.
+        // A deaf claimant does not receive this node's heartbeats, so it would not give way to a
+        // higher epoch. It gets the address.
         let rival = rival.max_by_key(|claim| (claim.deaf, standing(claim)));
         if let Some(rival) = rival
             && (rival.deaf || standing(rival) > (0, self.id.weight(address)))
@@ -119,7 +122,8 @@ impl Link {
             self.lost.insert(address, now);
             return self.release(address, Some(rival.id));
         }
-        // Its frames have misled others, now or while it still answered.
+        // A rival's frames have pointed clients to its node. When a rival appears or is gone,
+        // announce the address again.
         if holding.rival != rival.map(|rival| rival.id) {
             holding.rival = rival.map(|rival| rival.id);
             holding.pacing = Pacing::start(now);
@@ -139,12 +143,14 @@ impl Link {
         self.addresses.insert(address, Whereabouts::Here(holding));
     }
 
-    /// Whether it has listened, and only lacks the list of what it wants.
+    /// Whether this participant has listened for long enough, and only the list of wanted
+    /// addresses is missing.
     fn knows_nothing(&self) -> bool {
         self.wanted.is_none() && self.listening.is_some_and(|listening| listening.has_lasted)
     }
 
-    /// Whether it is a candidate, or was one until recently and waits for another.
+    /// Whether this participant is a candidate, or was one until recently and still waits for
+    /// another node to take over.
     fn may_keep(&mut self, address: IpAddr, holding: &mut Holding, now: Time) -> bool {
         let is_wanted = self.wanted.as_ref().is_none_or(|wanted| wanted.contains_key(&address));
         if !is_wanted {
@@ -159,7 +165,7 @@ impl Link {
         now < since + HANDOVER
     }
 
-    /// An address that this participant does not hold: should it?
+    /// Decides whether this participant takes an address that it does not hold.
     fn obtain(
         &mut self,
         address: IpAddr,
@@ -186,7 +192,7 @@ impl Link {
             }
             return;
         }
-        // One that is mute has been asked; others first.
+        // The kernel of a mute claimant has been probed already, so other silent ones come first.
         let silent = claims.iter().max_by_key(|claim| {
             let is_mute = self.peers.get(claim.id).is_some_and(|peer| peer.mute);
             (!is_mute, claim.standing(address, known))
@@ -235,13 +241,14 @@ impl Link {
         let settled = now >= self.stable_since + self.timing.settle && !holders.unsettled;
         let load = holders.loads.get(&holder.id).copied().unwrap_or_default();
         let is_better = chosen.first == self.id || load > self.choice.capacity;
-        // Two that see different participants do not take it from each other again and again.
+        // Otherwise two nodes that see different participants would take the address from each
+        // other again and again.
         let lost = self.lost.get(&address);
         let rested = lost.is_none_or(|lost| now >= *lost + self.timing.settle);
         settled && is_better && rested && self.may_move(now)
     }
 
-    /// Moves are spread over time.
+    /// Limits how many addresses move during an interval.
     fn may_move(&mut self, now: Time) -> bool {
         if now >= self.moves.0 + self.timing.interval {
             self.moves = (now, 0);

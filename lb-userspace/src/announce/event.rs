@@ -1,4 +1,4 @@
-//! What happens on a link, and what a participant does about it.
+//! The inputs of an election on a link, and its effects.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -7,21 +7,21 @@ use std::time::Duration;
 use super::identity::{Id, LinkAddress, Rank};
 use super::seal::Keys;
 
-/// What happens.
+/// What happened.
 #[derive(Clone, Debug)]
 pub enum Input<'a> {
     /// A datagram came from the link.
     Received(&'a [u8]),
-    /// The addresses of this link, and how much this participant wants each. Known since the first
-    /// time; before that, it keeps what it held.
+    /// The addresses of this link, and this participant's rank as a candidate for each. Until the
+    /// first such input, the participant keeps the addresses that the kernel answers for.
     Wanted(BTreeMap<IpAddr, Rank>),
-    /// The interface can send and receive, or not, and its link-layer address.
+    /// Whether the interface can send and receive, and its link-layer address.
     Interface { usable: bool, link_address: LinkAddress },
     /// A machine was seen to use a watched address.
     Claim { address: IpAddr, by: LinkAddress },
     /// The kernel does not answer for an address as it should.
     Failed(IpAddr),
-    /// The participant shall hand over all addresses.
+    /// The agent shuts down: hand over all addresses.
     Leave,
     /// The file with the keys has changed.
     Keys(Keys),
@@ -35,17 +35,17 @@ pub enum Input<'a> {
 /// What to do, in this order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// To all participants.
+    /// Send this message to all participants.
     Send(Vec<u8>),
-    /// The kernel answers for the address, for so long.
+    /// Make the kernel answer for the address, for the duration `hold`.
     Announce {
         address: IpAddr,
         epoch: u32,
         hold: Duration,
     },
-    /// It no longer does.
+    /// Make the kernel stop answering for the address.
     Withdraw(IpAddr),
-    /// Note machines that use the address, from now on.
+    /// Report other machines that use the address, from now on.
     Watch(IpAddr),
     Unwatch(IpAddr),
     Transmit(Frame),
@@ -54,12 +54,12 @@ pub enum Effect {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Frame {
-    /// Tells all machines where the address is. With ARP some heed only requests, and some only
-    /// replies.
+    /// A gratuitous frame: announces this node's link-layer address for the address. Some hosts
+    /// heed only ARP requests, and some only ARP replies.
     Announcement { address: IpAddr, reply: bool },
-    /// Asks all machines.
+    /// A probe to all machines.
     Probe(IpAddr),
-    /// Asks one.
+    /// A probe to one machine.
     ProbeOf(IpAddr, LinkAddress),
 }
 
@@ -88,9 +88,9 @@ pub enum News {
     },
     Joined(Id),
     Silent(Id),
-    /// Another process sends messages in this participant's name.
+    /// Another process sends messages under this participant's name.
     Namesake,
-    /// The process did not run for so long.
+    /// The process did not run for this long.
     Paused(Duration),
     /// All addresses were handed over.
     Left,

@@ -1,11 +1,17 @@
-//! Whether a participant that hears nobody receives anything at all.
+//! Whether the machine of a participant that hears no other participant receives anything at all.
 //!
-//! Its heartbeats arrive, and acknowledge nobody, or nothing that was sent lately. Either it misses only heartbeats, as behind a
-//! firewall, and its kernel answers for what it holds; then it keeps that. Or its machine receives
-//! nothing: it takes all others for silent, asks their kernels in vain, and claims what they hold,
-//! though no client can reach it. It is asked itself, by link-layer address, as soon as one
-//! heartbeat may have missed it. Its own announcements look like answers, but come seldom: two of
-//! several probes must be answered.
+//! Such a participant's heartbeats arrive here, but acknowledge no participant, or only old
+//! messages. There are two possible causes:
+//!
+//! - Only heartbeats to it are lost, for example in a firewall. Its kernel still answers for the
+//!   addresses that it holds, and it keeps them.
+//! - Its machine receives nothing. It takes all other participants for silent, gets no answer from
+//!   their kernels, and claims their addresses, though no client can reach it.
+//!
+//! To tell the two apart, this node probes an address that the participant claims, at the
+//! participant's link-layer address, as soon as the participant may have missed a heartbeat. The
+//! participant's gratuitous frames look like answers, but are rare. So several probes are sent,
+//! and two must be answered.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -21,7 +27,7 @@ const ENOUGH: u32 = 2;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Exam {
-    /// One that it says it holds.
+    /// The probed address: one that the participant claims to hold.
     address: IpAddr,
     sent: u32,
     answers: u32,
@@ -33,7 +39,7 @@ pub struct Exam {
 }
 
 impl Exam {
-    /// `passed`: what is known so far.
+    /// `passed`: the result of the probes before, if any.
     fn start(address: IpAddr, passed: Option<bool>, at: Time) -> Self {
         Self { address, sent: 0, answers: 0, answered: 0, next: at, passed }
     }
@@ -42,8 +48,8 @@ impl Exam {
 pub type Exams = BTreeMap<Id, Exam>;
 
 impl Link {
-    /// Asks the kernels of those that may hear nobody. Returns whether participants are to be left out,
-    /// or not any more.
+    /// Probes the kernels of participants that may hear no other participant. Returns whether a
+    /// participant became mute, or is mute no longer, which changes the candidates.
     pub(super) fn examine(&mut self, now: Time) -> bool {
         let mut changed = false;
         let mut due: BTreeMap<Id, (IpAddr, LinkAddress)> = BTreeMap::new();
@@ -66,7 +72,7 @@ impl Link {
             let last = self.exams.get(&id).copied();
             let mut exam = match last {
                 Some(exam) if exam.address == address => exam,
-                // It is asked for another address, as it no longer holds that one.
+                // The participant no longer claims the probed address, so another one is probed.
                 _ => Exam::start(address, last.and_then(|exam| exam.passed), now),
             };
             if let Some(last) = last.filter(|last| last.address != address) {
@@ -81,7 +87,8 @@ impl Link {
                 exam.next = now + self.timing.silent_gap();
             } else if now >= exam.next {
                 let passed = match (exam.passed, exam.answers >= ENOUGH) {
-                    // Its machine receives again, so its next messages show whether it hears others.
+                    // The machine receives again. The participant's next messages show whether
+                    // it hears others.
                     (Some(false), true) => None,
                     (_, passed) => Some(passed),
                 };
@@ -97,7 +104,7 @@ impl Link {
         changed
     }
 
-    /// A frame says that a machine has the address.
+    /// Notes a frame in which a machine claims the address: perhaps the answer to a probe.
     pub(super) fn note_answer(&mut self, address: IpAddr, by: LinkAddress) {
         for (id, exam) in &mut self.exams {
             let is_its = self.peers.get(*id).is_some_and(|peer| peer.link_address == by);

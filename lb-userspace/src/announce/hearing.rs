@@ -1,8 +1,8 @@
-//! Whether a participant receives what others send, by what its messages acknowledge.
+//! Whether a participant receives what others send, judging by what its messages acknowledge.
 //!
-//! Each acknowledgement names a message. When that message came here, it also came to the one that
-//! acknowledges it, within milliseconds. So the newest of all that are acknowledged says until when
-//! the participant received anything.
+//! Each acknowledgement names a message, which was sent to all nodes of the link. So it reached
+//! this node and the participant that acknowledges it within milliseconds of each other. The newest
+//! of all acknowledged messages therefore shows until when the participant received anything.
 
 use std::collections::VecDeque;
 
@@ -15,7 +15,7 @@ use super::wire::{Heard, Message};
 pub struct Own<'a> {
     pub id: Id,
     pub incarnation: u64,
-    /// Of the last message that was sent.
+    /// The sequence number of the last message that was sent.
     pub sequence: u64,
     /// When the last messages were sent.
     pub times: &'a Times,
@@ -29,29 +29,30 @@ impl Own<'_> {
     }
 }
 
-/// So many heartbeats are remembered at least, which is longer than losses count.
+/// How many heartbeats are remembered at least. They cover more time than
+/// [`Timing::hears_nobody`].
 const HEARTBEATS: usize = 4;
 
-/// Of an interval; messages that follow each other within it count as one.
+/// Messages within an interval divided by this number count as one.
 const PART: u32 = 4;
 
 const MOST: usize = HEARTBEATS * PART as usize;
 
-/// When the last messages of one participant came, or were sent.
+/// When the last messages of one participant arrived, or were sent.
 #[derive(Clone, Debug, Default)]
 pub struct Times(VecDeque<Burst>);
 
-/// Messages that came at almost the same time.
+/// Messages that arrived at almost the same time.
 #[derive(Clone, Copy, Debug)]
 struct Burst {
-    /// The greatest.
+    /// The greatest sequence number among them.
     sequence: u64,
-    /// When the first one came.
+    /// When the first one arrived.
     at: Time,
 }
 
 impl Times {
-    /// Notes a message, if its sequence is greater than those before.
+    /// Notes a message, if its sequence number is greater than those before.
     pub fn note(&mut self, sequence: u64, at: Time, timing: &Timing) {
         if let Some(last) = self.0.back_mut() {
             if sequence <= last.sequence {
@@ -68,8 +69,8 @@ impl Times {
         self.0.push_back(Burst { sequence, at });
     }
 
-    /// When the message of a sequence came; none if that is too long ago. Of one that did not come
-    /// here, the time of the next.
+    /// When the message with a sequence number arrived; `None` if that is too long ago. For a
+    /// message that did not arrive, the time of the next one; `now` if there is none.
     pub fn of(&self, sequence: u64, now: Time) -> Option<Time> {
         let first = self.0.front()?;
         if sequence < first.sequence {

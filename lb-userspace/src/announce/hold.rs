@@ -1,4 +1,4 @@
-//! What this participant does about one address.
+//! The state of one address on one link, as this participant keeps it.
 
 use super::identity::{Id, LinkAddress};
 use super::pacing::Pacing;
@@ -18,7 +18,8 @@ pub enum Whereabouts {
     Elsewhere,
     /// Asking whether a machine uses it.
     Probing(Probing),
-    /// Its holder is silent, but that node's kernel answers.
+    /// The kernel of another node answers for it, although that node is silent or does not claim
+    /// to hold it. Asked again later.
     Answered {
         again: Time,
     },
@@ -49,15 +50,15 @@ pub enum Probed {
 pub struct Holding {
     pub epoch: u32,
     pub since: Time,
-    /// Until then another machine that uses the address was there first.
+    /// Until then, another machine that uses the address counts as its earlier user, and gets it.
     pub yields_until: Time,
     /// When the kernel's deadline is written next.
     pub extend: Time,
     pub pacing: Pacing,
-    /// The last other holder that has lost to this one.
+    /// The other participant that currently claims the address too, but has less right to it.
     pub rival: Option<Id>,
     pub defended: Option<Time>,
-    /// Since when this participant is no candidate.
+    /// When this participant stopped being a candidate.
     pub leaving: Option<Time>,
 }
 

@@ -1,4 +1,4 @@
-//! Who takes part in an election: an interface of a node.
+//! The participants of an election: interfaces of nodes.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -19,8 +19,8 @@ impl Id {
         Self(name.fold(FIRST, |hash, octet| mix(hash ^ u64::from(octet))))
     }
 
-    /// Its place in the order of candidates for an address; the highest comes first. The same on
-    /// all nodes and in all versions.
+    /// Its position in the order of candidates for an address; the highest comes first. The order
+    /// is the same on all nodes and in all versions.
     pub fn weight(self, address: IpAddr) -> (u64, Self) {
         let octets = match address {
             IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
@@ -50,7 +50,7 @@ pub fn ahead(epoch: u32, base: u32) -> i32 {
 pub struct Identity {
     pub node: String,
     pub interface: String,
-    /// Random, chosen at every start, and another one if another participant uses the same name.
+    /// Random, chosen at every start. Replaced if another process uses the same names.
     pub incarnation: u64,
 }
 
@@ -60,7 +60,7 @@ impl Identity {
     }
 }
 
-/// How much a participant wants an address.
+/// Whether a participant is a candidate for an address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rank {
     /// It is no candidate.

@@ -1,7 +1,8 @@
-//! What follows from hearing nothing: who is silent, and that no more is to be expected.
+//! Decisions that rest on the absence of messages: which participants are silent, which of them
+//! receive nothing, and when listening ends.
 //!
-//! Invariant: only when all that arrived has been read. Otherwise a node that is overloaded, or
-//! flooded, would take living nodes for dead.
+//! Invariant: such a decision is taken only when all that arrived has been read. Otherwise a node
+//! that is overloaded or flooded would take living nodes for dead.
 
 use super::event::News;
 use super::identity::Id;
@@ -19,13 +20,14 @@ impl Link {
         self.stop_listening(now);
     }
 
-    /// Whether this participant is one too many.
+    /// Checks whether enough others take part that come before this participant in the order of
+    /// ids, so that it takes no part itself.
     fn count_participants(&mut self, now: Time) {
         let surplus = self.peers.are_enough_before(self.id);
         if surplus != self.surplus {
             self.surplus = surplus;
             self.outdated = true;
-            // The others have not heard it for a while.
+            // The others have not heard this participant for a while.
             if !surplus {
                 self.introduced = false;
                 self.listen(now);
@@ -33,8 +35,8 @@ impl Link {
         }
     }
 
-    /// Not all that arrived could be read or kept, so that others were not heard since the last
-    /// timer says nothing about them.
+    /// Not all that arrived could be read or kept. So a participant that was not heard since the
+    /// last timer may still have sent messages, and does not count as silent.
     pub(super) fn note_backlog(&mut self, now: Time) {
         self.excuse(self.judged_at, now);
         self.settle(false, now);
@@ -42,7 +44,8 @@ impl Link {
         self.decide_at = if self.decide_at > now { self.decide_at.min(soon) } else { soon };
     }
 
-    /// This participant heard nobody since then, for reasons of its own.
+    /// Restarts the timeouts of the other participants: this one heard none of them since `since`
+    /// for a reason of its own, for example because its process was paused.
     pub(super) fn excuse(&mut self, since: Time, now: Time) {
         self.peers.excuse(since, now, &self.timing);
         self.judged_at = now;
@@ -75,7 +78,8 @@ impl Link {
             self.outdated = true;
             self.dirty = true;
         } else if over {
-            // Without knowing what is wanted, it keeps what nobody else has taken.
+            // Until the list of wanted addresses arrives, this participant keeps the addresses
+            // that no other one takes.
             self.due(now + self.timing.interval);
         } else {
             self.due(until.max(now + self.timing.interval / 2));

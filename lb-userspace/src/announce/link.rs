@@ -19,11 +19,12 @@ use super::table::{Entry, OwnTable};
 use super::timing::{Time, Timing, YIELD};
 use super::wire::{self, Heard, Message};
 
-/// The time between first hearing of addresses and knowing what the others hold.
+/// A period in which this participant takes no addresses, because it does not know yet which ones
+/// the others hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Listening {
     pub since: Time,
-    /// It has been long enough for what others send, if not for their whole tables.
+    /// It has been long enough to hear all others, though perhaps not to get their whole tables.
     pub has_lasted: bool,
 }
 
@@ -52,9 +53,9 @@ pub struct Link {
     pub(super) leaving: Option<Time>,
     pub(super) left: bool,
     pub(super) addresses: BTreeMap<IpAddr, Whereabouts>,
-    /// The greatest epoch that was seen of each address.
+    /// The greatest epoch that was seen for each address.
     pub(super) epochs: BTreeMap<IpAddr, u32>,
-    /// When others won an address that this participant held.
+    /// When this participant last lost an address to another one.
     pub(super) lost: BTreeMap<IpAddr, Time>,
     pub(super) own: OwnTable,
     pub(super) peers: Peers,
@@ -62,7 +63,7 @@ pub struct Link {
     pub(super) listening: Option<Listening>,
     /// Whether it has ever finished listening; before that it wants no address.
     pub(super) introduced: bool,
-    /// Enough others take part that come before it: it wants no address, and only listens.
+    /// Enough participants with lower ids take part: this one wants no address, and only listens.
     pub(super) surplus: bool,
     pub(super) choice: Choice,
     /// The candidates may have changed since the choice.
@@ -74,13 +75,13 @@ pub struct Link {
     /// When the next decision is due by itself.
     pub(super) decide_at: Time,
     pub(super) last_input: Time,
-    /// When what others did not say was last judged, or excused.
+    /// When the silence of other participants was last judged, or excused.
     pub(super) judged_at: Time,
     pub(super) sequence: u64,
     /// When the last messages were sent.
     pub(super) times: Times,
     pub(super) heartbeat_at: Time,
-    /// Until when it takes part without candidacies.
+    /// Until when it still sends heartbeats although it has no candidacies.
     pub(super) farewell: Time,
     /// The version of the table up to which all changes were sent.
     pub(super) published: u64,
@@ -91,7 +92,7 @@ pub struct Link {
 }
 
 impl Link {
-    /// `adopted`: what the kernel answers for, from an earlier process.
+    /// `adopted`: the addresses that the kernel answers for because an earlier process asked it to.
     pub fn new(
         identity: Identity,
         timing: Timing,
@@ -146,11 +147,12 @@ impl Link {
         link
     }
 
-    /// What is to be done now.
+    /// Handles an input, and returns what the caller has to do.
     pub fn handle(&mut self, input: Input<'_>, now: Time) -> Vec<Effect> {
         self.notice_pause(now);
         match input {
-            // Of these many come at once. The timer decides what follows from all of them.
+            // Many datagrams and claims arrive together. They are only noted here; the next timer
+            // decides for all of them.
             Input::Received(octets) => self.receive(octets, now),
             Input::Claim { address, by } => self.note_claim(address, by, now),
             Input::Timer => {
@@ -166,14 +168,15 @@ impl Link {
                 self.note_own(other, now);
                 self.settle(false, now);
                 self.send_what_is_due(now);
-                // What needs a judgement as well follows at once.
+                // Decisions for which all that arrived must have been read follow with the next
+                // timer, which is due at once.
                 self.dirty = true;
             }
         }
         std::mem::take(&mut self.effects)
     }
 
-    /// Something that happened on this machine.
+    /// Handles an input that comes from this machine rather than from the link.
     fn note_own(&mut self, input: Input<'_>, now: Time) {
         self.dirty = true;
         match input {
@@ -212,7 +215,8 @@ impl Link {
         self.dirty = true;
     }
 
-    /// Heartbeats are due more often than the limit of silence.
+    /// Notices that the process did not run. There is a timer for each heartbeat, so a gap between
+    /// inputs that is longer than the limit of silence is such a pause.
     fn notice_pause(&mut self, now: Time) {
         let paused = now.saturating_sub(self.last_input);
         self.last_input = now;
@@ -230,7 +234,7 @@ impl Link {
         self.link_address = link_address;
         match (before.0, usable) {
             (true, false) => self.unusable_since = now,
-            // What others did in the meantime is unknown.
+            // What the other participants did in the meantime is unknown.
             (false, true) if now.saturating_sub(self.unusable_since) > self.timing.interval => {
                 self.excuse(self.unusable_since, now);
                 self.listen(now);
@@ -277,14 +281,15 @@ impl Link {
         self.dirty |= change.members || change.table || change.hearing;
     }
 
-    /// The greatest epoch of an address that was seen, or the one before the first.
+    /// The greatest epoch that was seen for an address; 0, the one before the first, if none was.
     pub(super) fn known_epoch(&self, address: IpAddr) -> u32 {
         self.epochs.get(&address).copied().unwrap_or_default()
     }
 
-    /// Another process uses this participant's name if somebody acknowledges more than was sent.
-    /// That one refuses what is genuine from now on, so this participant becomes another
-    /// incarnation, which has to be acknowledged anew.
+    /// If a participant acknowledges a sequence number or a version that this process has not
+    /// reached, another process sends messages under this participant's name. The acknowledging
+    /// participant would then refuse genuine messages as old. So this process chooses a new
+    /// incarnation, which the others accept only after a new exchange of acknowledgements.
     fn notice_namesake(&mut self, message: &Message, now: Time) {
         let Identity { incarnation, .. } = self.identity;
         let mut heard = message.heard.iter();
@@ -297,7 +302,8 @@ impl Link {
         }
     }
 
-    /// Of addresses that matter here; a sender cannot make it remember others.
+    /// Notes the epoch of an address that this participant wants or keeps a state for. Those of
+    /// other addresses are ignored, so that a sender cannot fill the memory with them.
     fn note_epoch(&mut self, address: IpAddr, epoch: u32) {
         let matters = self.addresses.contains_key(&address)
             || self.wanted.as_ref().is_some_and(|wanted| wanted.contains_key(&address));
@@ -322,7 +328,7 @@ impl Link {
         }
     }
 
-    /// Begins to answer for an address.
+    /// Starts answering for an address.
     pub(super) fn take(&mut self, address: IpAddr, from: Option<Id>, planned: bool, now: Time) {
         let epoch = self.epochs.entry(address).or_default();
         *epoch = epoch.wrapping_add(1);
@@ -342,7 +348,7 @@ impl Link {
         self.report(News::Taken { address, epoch, from, planned });
     }
 
-    /// Stops to answer for an address.
+    /// Stops answering for an address.
     pub(super) fn release(&mut self, address: IpAddr, to: Option<Id>) {
         self.effects.push(Effect::Withdraw(address));
         self.effects.push(Effect::Unwatch(address));
@@ -362,11 +368,11 @@ impl Link {
         self.effects.push(Effect::Report(news));
     }
 
-    /// How much this participant wants an address, as its heartbeats state it.
+    /// This participant's rank as a candidate for an address, as its heartbeats state it.
     pub(super) fn rank(&self, address: IpAddr) -> Rank {
         let state = self.addresses.get(&address);
         let refused = matches!(state, Some(Whereabouts::Blocked { by: None, .. }));
-        // What an earlier process held is this one's, as long as it is not known to be unwanted.
+        // Addresses adopted from an earlier process are kept until it is known which are wanted.
         let keeps = state.and_then(Whereabouts::holding).is_some();
         let takes_part = !self.surplus && self.leaving.is_none();
         if !takes_part || refused || !(self.introduced || keeps) {

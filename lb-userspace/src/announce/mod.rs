@@ -1,13 +1,16 @@
-//! Which node announces an address on a link. Pure: [`Link`] gets what happens and the time, and
+//! Which node announces an address on a link. Pure: [`Link`] takes events and the current time, and
 //! returns what to do, so that a test can simulate a network of nodes.
 //!
-//! Invariants: an address is taken only from a participant that is alive and hears this one, or
-//! that is silent or hears nobody and whose kernel does not answer, or if no other machine answers
-//! for it; of two holders that hear each other one gives up at once; the kernel's deadlines are not
-//! extended by a process that was paused before it has listened again; that something was not heard
-//! counts only when all that arrived has been read. See `docs/design/announcement.md`.
+//! Invariants:
 //!
-//! Tests: beside each file, and `tests`, which simulates nodes.
+//! - An address is taken only from a participant that is alive and hears this one, from one that is
+//!   silent or hears no other participant and whose kernel does not answer, or if no participant
+//!   holds it and no machine answers for it.
+//! - Of two holders that hear each other, one gives up at once.
+//! - A process that was paused listens again before it extends the kernel's deadlines.
+//! - The absence of a message counts only when all that arrived has been read.
+//!
+//! See `docs/design/announcement.md`. Tests: beside each file, and `tests`, which simulates nodes.
 
 mod choice;
 mod claim;

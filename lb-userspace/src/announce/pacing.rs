@@ -1,5 +1,5 @@
-//! When gratuitous frames are sent: to announce an address that was taken, and again for clients
-//! and switches that missed or forgot it.
+//! When gratuitous frames are sent: at once when an address was taken, and repeatedly for clients
+//! and switches that missed or forgot the first ones.
 
 use std::time::Duration;
 
@@ -9,11 +9,11 @@ use super::timing::Time;
 /// the first repetition comes later than that.
 const FIRST_GAP: Duration = Duration::from_millis(1_100);
 
-/// Switches forget where an address is after five minutes or more.
+/// Switches forget the port of a link-layer address after five minutes or more.
 const REFRESH: Duration = Duration::from_secs(60);
 
-/// Frames that are sent at once at most, and each second after that: what storm control of
-/// switches lets through.
+/// The most frames that are sent at once, and then each second: what storm control of switches
+/// lets through.
 const BURST: f64 = 1_000.0;
 const RATE: f64 = 1_000.0;
 
@@ -25,7 +25,7 @@ pub struct Pacing {
 }
 
 impl Pacing {
-    /// From now on.
+    /// The first frame is due now.
     pub fn start(now: Time) -> Self {
         Self { due: now, gap: FIRST_GAP }
     }

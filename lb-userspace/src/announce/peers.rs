@@ -1,7 +1,7 @@
 //! The other participants on a link.
 //!
-//! What sends messages becomes one of them as [`super::strangers`] says. After that, each of its
-//! sequences is accepted once.
+//! [`super::strangers`] decides when a process that sends messages becomes a participant. After
+//! that, each of its sequence numbers is accepted once.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,8 +14,8 @@ use super::table::PeerTable;
 use super::timing::{REMEMBERED, Time, Timing};
 use super::wire::{Heard, MOST_HEARD, Message};
 
-/// Participants on one link at most, and others that each follows. If there are more, those with
-/// the lowest ids take part.
+/// The most participants on one link, and the most others that each of them tracks. If there are
+/// more, those with the lowest ids take part.
 pub const MOST_PEERS: usize = 128;
 
 #[derive(Clone, Debug)]
@@ -30,19 +30,22 @@ pub struct Peer {
     heard_at: Time,
     /// When this participant last learnt that the other one hears it.
     acknowledged_at: Time,
-    /// It was given time to hear this participant, and has not acknowledged it since.
+    /// It was given time to hear this participant when it came back, and has not acknowledged it
+    /// since.
     was_given_time: bool,
     /// How much of this participant's table the other one has.
     pub acknowledged: u64,
     pub table: PeerTable,
     pub silent: bool,
-    /// When it last received something, by what it acknowledges.
+    /// When it last received a message, judging by its acknowledgements.
     received_at: Time,
-    /// Its latest message acknowledges little that is new: perhaps it hears nobody.
+    /// Its latest message acknowledges no message of the last one and a half intervals: it may
+    /// hear no other participant.
     pub is_doubted: bool,
-    /// Its latest message acknowledges nobody, or nothing new.
+    /// Its latest message acknowledges no participant, or no message of the last two and a half
+    /// intervals.
     pub hears_nobody: bool,
-    /// It hears nobody, and its kernel does not answer, either.
+    /// It hears no other participant, and its kernel does not answer probes, either.
     pub mute: bool,
 }
 
@@ -52,8 +55,9 @@ impl Peer {
         now.saturating_sub(self.acknowledged_at) > limit
     }
 
-    /// Clients can reach it again. It may need a moment to hear this participant, too. One that
-    /// comes back again and again gets no more time.
+    /// The participant is no longer silent or mute, so clients can reach it again. It gets time to
+    /// hear this participant before it counts as deaf. If it comes back again without having
+    /// acknowledged this one, it gets no more time.
     fn come_back(&mut self, now: Time) {
         self.table.give_back();
         if !std::mem::replace(&mut self.was_given_time, true) {
@@ -69,13 +73,13 @@ impl Peer {
 /// What a message has changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Change {
-    /// Who takes part.
+    /// The set of participants.
     pub members: bool,
     /// A table.
     pub table: bool,
-    /// Who is a candidate for an address.
+    /// The candidates for an address.
     pub ranks: bool,
-    /// Whether the sender hears anybody.
+    /// Whether the sender hears other participants.
     pub hearing: bool,
 }
 
@@ -102,11 +106,11 @@ impl Peers {
         self.peers.get_mut(&id)
     }
 
-    /// How many messages it takes to acknowledge everybody. The others need as many, because they
-    /// hear the same processes.
+    /// How many messages it takes to acknowledge every process that is heard. The others need as
+    /// many, because they hear the same processes.
     pub fn turns(&self) -> u32 {
         let heard = self.iter().filter(|(_, peer)| !peer.silent).count() + self.strangers.count();
-        // Few: both are bounded.
+        // The cast cannot truncate: the numbers of peers and of strangers are bounded.
         heard.div_ceil(MOST_HEARD).max(1) as u32
     }
 
@@ -132,7 +136,7 @@ impl Peers {
         true
     }
 
-    /// Whether a link-layer address is that of a participant that hears nobody.
+    /// Whether a link-layer address is that of a participant that hears no other participant.
     pub fn hears_nobody(&self, link_address: LinkAddress) -> bool {
         let mut peers = self.peers.values().filter(|peer| peer.link_address == link_address);
         peers.any(|peer| peer.hears_nobody)
@@ -144,7 +148,7 @@ impl Peers {
             || self.strangers.is_known(link_address)
     }
 
-    /// An authenticated message of another participant.
+    /// Handles an authenticated message of another process.
     pub fn hear(&mut self, message: &Message, own: Own<'_>, now: Time, timing: &Timing) -> Change {
         let received = self.received(message, own, now);
         let id = Id::of(&message.node, &message.interface);
@@ -189,13 +193,14 @@ impl Peers {
         Change { table: applied.rows, ranks: applied.ranks, ..change }
     }
 
-    /// When the sender last received a message, by what it acknowledges.
+    /// When the sender last received a message, judging by its acknowledgements.
     fn received(&self, message: &Message, own: Own<'_>, now: Time) -> Option<Time> {
         let times = message.heard.iter().map(|heard| {
             if heard.id == own.id {
                 return own.times.of(heard.sequence, now);
             }
-            // Of a process that is no participant here, anybody may have sent an old message.
+            // The acknowledged process is no participant here, so its message may have been a
+            // replay of an old one.
             let peer = self.peers.get(&heard.id)?;
             let is_same = peer.incarnation == heard.incarnation;
             is_same.then(|| peer.times.of(heard.sequence, now)).flatten()
@@ -234,8 +239,9 @@ impl Peers {
         true
     }
 
-    /// Whom to forget for another participant: the one that has been silent for longest, or the
-    /// last in the order of all, so that every node follows the same ones.
+    /// Which participant to forget to make room for another one: the one that has been silent for
+    /// longest. If none is silent, the one with the highest id, if that is higher than the other's:
+    /// so all nodes track the same participants.
     fn dispensable_for(&self, other: Id) -> Option<Id> {
         let silent = self.peers.iter().filter(|(_, peer)| peer.silent);
         let oldest = silent.min_by_key(|(_, peer)| peer.heard_at).map(|(id, _)| *id);
@@ -243,13 +249,13 @@ impl Peers {
         oldest.or(last.filter(|last| other < *last))
     }
 
-    /// Whether so many participants come before another one that it takes no part.
+    /// Whether so many participants have lower ids than this one that it takes no part.
     pub fn are_enough_before(&self, id: Id) -> bool {
         self.alive().take_while(|(other, _)| *other < id).count() >= MOST_PEERS
     }
 
-    /// Notes who is silent, and forgets who has been for long, or has said farewell. Returns
-    /// whether that is news.
+    /// Marks participants as silent. Forgets those that have been silent for long, and those that
+    /// stopped sending after they reported an empty table. Returns whether one became silent.
     pub fn age(&mut self, now: Time, timing: &Timing) -> bool {
         let mut changed = false;
         self.peers.retain(|_, peer| {
@@ -275,14 +281,14 @@ impl Peers {
         self.turned_away_at.is_some_and(|at| now.saturating_sub(at) < STRANGER)
     }
 
-    /// When [`Self::age`] has news, if nobody is heard until then.
+    /// When [`Self::age`] marks the next participant as silent, if no message arrives before.
     pub fn next_silence(&self, timing: &Timing) -> Option<Time> {
         let heard = self.alive().map(|(_, peer)| peer.heard_at).min();
         heard.map(|heard| heard + timing.silence + Duration::from_nanos(1))
     }
 
-    /// That this process heard nobody since then says nothing about others. Those that did not
-    /// hear it before that still do not.
+    /// Restarts the timeouts of all participants, because this process could not hear them since
+    /// `since`. Those that were deaf by then stay deaf.
     pub fn excuse(&mut self, since: Time, now: Time, timing: &Timing) {
         let deaf_after = self.deaf_after(timing);
         for peer in self.peers.values_mut().filter(|peer| !peer.silent) {
@@ -330,7 +336,7 @@ mod tests {
             let turns = heard.div_ceil(MOST_HEARD) as u32;
             assert!(timing.interval * turns * 3 <= timing.deaf(turns), "{heard}");
         }
-        // Of few, as soon as it is sure.
+        // With few participants, twice the limit of silence is enough.
         assert_eq!(timing.deaf(1), timing.silence * 2);
     }
 }

@@ -1,6 +1,6 @@
-//! Asking whether a machine uses an address, before it is taken.
+//! Probes, which ask whether a machine uses an address before this node takes it.
 //!
-//! Invariant: that no answer came is concluded only when all that arrived has been read.
+//! Invariant: a probe counts as unanswered only when all that arrived has been read.
 
 use std::net::IpAddr;
 
@@ -20,7 +20,8 @@ impl Link {
         if probing.is_empty() {
             return;
         }
-        // Whether what participants hold is known.
+        // Whether it is known which addresses all participants hold. A deaf one may never complete
+        // its table, so it is not waited for.
         let deaf_after = self.peers.deaf_after(&self.timing);
         let is_known = |peer: &Peer| peer.table.is_complete() || peer.is_deaf(now, deaf_after);
         let all_known = self.peers.alive().all(|(_, peer)| is_known(peer));
@@ -37,7 +38,7 @@ impl Link {
         now: Time,
     ) {
         if now >= probing.next && probing.sent >= PROBES {
-            // They are given some time to tell it.
+            // A participant whose table is incomplete may hold the address: wait for its rows.
             if !all_known && now < probing.next + self.timing.silence {
                 return self.due(now + self.timing.interval / 10);
             }

@@ -12,7 +12,7 @@ use super::wire::{self, LENGTH_OF_HEARD, LONGEST, Message};
 const MOST_AT_ONCE: usize = 16;
 
 impl Link {
-    /// Sends changes of the own table at once, and a heartbeat when it is due.
+    /// Sends changes of this participant's table at once, and a heartbeat when it is due.
     pub(super) fn send_what_is_due(&mut self, now: Time) {
         if !self.usable {
             self.heartbeat_at = now + self.timing.interval;
@@ -30,13 +30,13 @@ impl Link {
             return;
         }
         if is_due {
-            // What those who hear this participant lack.
+            // The changes that participants which hear this one have not acknowledged yet.
             let deaf_after = self.peers.deaf_after(&self.timing);
             let hearing = self.peers.alive().filter(|(_, peer)| !peer.is_deaf(now, deaf_after));
             let oldest = hearing.map(|(_, peer)| peer.acknowledged).min();
-            // And what has not been sent yet, which nobody else would ask for.
+            // And those that have not been sent yet, even if no participant hears this one.
             self.send_changes(oldest.unwrap_or(u64::MAX).min(self.published), now);
-            // Kept in step, so that a late timer does not delay all later heartbeats.
+            // On a fixed schedule, so that a late timer does not delay all later heartbeats.
             self.heartbeat_at += self.timing.interval;
             if self.heartbeat_at <= now {
                 self.heartbeat_at = now + self.timing.interval;
@@ -47,7 +47,7 @@ impl Link {
         self.published = self.own.version();
     }
 
-    /// Brings the own table up to date with what was decided.
+    /// Brings this participant's table up to date with what was decided.
     pub(super) fn update_table(&mut self) {
         let wanted = self.wanted.iter().flatten().map(|(address, _)| *address);
         let mut addresses: BTreeSet<IpAddr> = wanted.collect();

@@ -1,16 +1,16 @@
-//! Which messages of a process were seen.
+//! Which messages of a process were seen, so that each is accepted once.
 
 /// The sequences of one incarnation that were seen. A message may arrive a little later than those
 /// that were sent after it, but only once.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sequences {
     pub last: u64,
-    /// A bit for each of the 64 up to the last.
+    /// Bit n: whether the sequence number `last` - n was seen.
     seen: u64,
 }
 
 impl Sequences {
-    /// Only that one and later ones are accepted.
+    /// Accepts only this sequence number and later ones.
     pub fn from(sequence: u64) -> Self {
         Self { last: sequence.saturating_sub(1), seen: u64::MAX }
     }

@@ -1,8 +1,9 @@
-//! Processes that are no participants yet, or are replayed.
+//! Processes that are not participants yet, or whose messages are replayed.
 //!
-//! A process becomes a participant when it acknowledges a message that this one sent after it
-//! first heard of it: recorded messages, even of a process that has ended, cannot. Each process
-//! has an entry of its own, so that a recording of one does not stand in the way of another.
+//! A process becomes a participant when it acknowledges a message that this process sent after it
+//! first heard the other one. Replayed messages cannot do that, not even those of a process that
+//! has ended. Each process has an entry of its own, so that replayed messages of one process do
+//! not keep another one from becoming a participant.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use super::identity::{Id, LinkAddress};
 use super::timing::Time;
 use super::wire::{Heard, Message};
 
-/// Processes at most.
+/// The most processes that are remembered.
 pub const MOST: usize = 64;
 
 /// How long a process that does not acknowledge is remembered.
@@ -46,7 +47,7 @@ impl Strangers {
         }
         self.0.retain(|_, stranger| now.saturating_sub(stranger.heard_at) < REMEMBERED);
         if self.0.len() >= MOST {
-            // As among participants, the first in the order of all come first.
+            // As among participants, those with the lowest ids have priority.
             match self.0.keys().next_back().copied().filter(|last| process < *last) {
                 Some(last) => drop(self.0.remove(&last)),
                 None => return false,
@@ -62,7 +63,8 @@ impl Strangers {
         acknowledged.is_some_and(|sequence| sequence >= own.sequence.max(1))
     }
 
-    /// A participant is known by its present process from now on.
+    /// Forgets all processes of a participant, whose current process is now in
+    /// [`super::peers::Peers`].
     pub fn forget(&mut self, id: Id) {
         self.0.retain(|(other, _), _| *other != id);
     }
@@ -75,7 +77,7 @@ impl Strangers {
         self.0.values().any(|stranger| stranger.link_address == link_address)
     }
 
-    /// What is acknowledged to them.
+    /// The acknowledgements for these processes.
     pub fn heard(&self) -> impl Iterator<Item = Heard> {
         self.0.iter().map(|((id, incarnation), stranger)| Heard {
             id: *id,

@@ -1,8 +1,8 @@
 //! Tables of participants: for which addresses each is a candidate, and which it holds.
 //!
 //! A table has a version, which each changed row increments. A participant sends the rows that
-//! changed since the version that the others have; so a message says little in a quiet network,
-//! and the loss of one is made good by the next.
+//! changed since the version that the others have. So messages are short while nothing changes, and
+//! the next message makes up for a lost one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -10,16 +10,18 @@ use std::net::IpAddr;
 use super::identity::Rank;
 use super::wire::{Changes, Row};
 
-/// Rows of one participant at most; further ones are ignored.
+/// The most rows of one participant; further ones are ignored.
 pub const MOST_ROWS: usize = 8_192;
 
-/// Rows about addresses with which this participant has nothing to do anymore.
+/// The most empty rows: those of addresses for which this participant is no longer a candidate, and
+/// which it no longer holds.
 const MOST_EMPTY: usize = 1_024;
 
-/// Messages that arrived before their turn.
+/// The most messages that are accepted before the ones they follow.
 const MOST_AHEAD: usize = 32;
 
-/// The upper half of a version changes when the table is written anew, without old empty rows.
+/// The upper half of a version is the generation. It changes when the table is rebuilt without its
+/// empty rows.
 const GENERATION: u64 = 1 << 32;
 
 /// Content of a row.
@@ -51,12 +53,12 @@ impl OwnTable {
         self.version
     }
 
-    /// Whether it has only rows about addresses with which this participant has nothing to do.
+    /// Whether all rows are empty.
     pub fn is_empty(&self) -> bool {
         self.rows.len() == self.empty
     }
 
-    /// Of rows that are not empty.
+    /// The addresses of rows that are not empty.
     pub fn addresses(&self) -> impl Iterator<Item = IpAddr> {
         let present = self.rows.iter().filter(|(_, (entry, _))| *entry != Entry::default());
         present.map(|(address, _)| *address)
@@ -102,7 +104,7 @@ impl OwnTable {
 
     /// The first changes since a version, as many as fit.
     pub fn changes(&self, since: u64, room: usize) -> Changes {
-        // What is older than this generation starts over.
+        // A receiver that has a version of an older generation gets the whole table.
         let since = since.max(self.version / GENERATION * GENERATION);
         let mut changes = Changes { since, until: self.version, rows: Vec::new() };
         let mut used = 0;
@@ -134,19 +136,19 @@ pub struct Applied {
 #[derive(Clone, Debug, Default)]
 pub struct PeerTable {
     rows: BTreeMap<IpAddr, (Entry, u64)>,
-    /// Those of addresses that the participant says it holds.
+    /// The addresses that the participant says it holds, with their epochs.
     held: BTreeMap<IpAddr, u32>,
     version: u64,
-    /// Of the participant's messages.
+    /// The version of the whole table, according to the participant's messages.
     newest: u64,
-    /// Changes that arrived before their turn: from which version to which.
+    /// Changes that arrived before the ones they follow: `since` and `until` of each.
     ahead: Vec<(u64, u64)>,
     /// Addresses that were taken from the participant while it could not defend them.
     taken: BTreeSet<IpAddr>,
 }
 
 impl PeerTable {
-    /// How much of it is known.
+    /// The version up to which the table is known.
     pub fn version(&self) -> u64 {
         self.version
     }
@@ -155,7 +157,7 @@ impl PeerTable {
         self.version == self.newest
     }
 
-    /// The version that the participant's latest message says it has.
+    /// The version of the whole table, according to the participant's latest message.
     pub fn set_newest(&mut self, newest: u64) {
         self.newest = newest;
     }
@@ -180,7 +182,7 @@ impl PeerTable {
         held.map(|(address, epoch)| (*address, *epoch))
     }
 
-    /// What the participant says it holds, even if it was taken from it.
+    /// The addresses that the participant says it holds, including those that were taken from it.
     pub fn claimed(&self) -> impl Iterator<Item = IpAddr> {
         self.held.keys().copied()
     }
@@ -189,17 +191,19 @@ impl PeerTable {
         self.held.contains_key(&address)
     }
 
-    /// The participant has lost an address that it cannot defend.
+    /// Notes that an address was taken from the participant, which cannot defend it.
     pub fn take_from(&mut self, address: IpAddr) {
         self.taken.insert(address);
     }
 
-    /// The participant is back, and what it says it holds counts again: it sends only changes.
+    /// The participant is back, and all addresses that it says it holds count again. It does not
+    /// repeat them, because it sends only changes.
     pub fn give_back(&mut self) {
         self.taken.clear();
     }
 
-    /// The participant has started again. What it had is believed until it says otherwise.
+    /// The participant has a new process. The rows of the earlier one count until the new process
+    /// has sent its whole table.
     pub fn start_over(&mut self) {
         self.version = 0;
         self.newest = 0;
@@ -245,7 +249,7 @@ impl PeerTable {
             self.catch_up();
         }
         if self.is_complete() {
-            // Of an earlier generation or process, and not confirmed by this one.
+            // Drops rows of an earlier generation or process that this one has not confirmed.
             self.rows.retain(|address, (entry, version)| {
                 let is_current = *version / GENERATION == generation;
                 if !is_current {
@@ -258,7 +262,7 @@ impl PeerTable {
         applied
     }
 
-    /// Returns whether the rank is another one.
+    /// Returns whether the rank has changed.
     fn apply_row(&mut self, row: &Row, until: u64) -> bool {
         let before = self.rows.get(&row.address).copied();
         if !before.map_or(self.rows.len() < MOST_ROWS, |(_, version)| version <= until) {
@@ -273,7 +277,7 @@ impl PeerTable {
         before.map(|(entry, _)| entry.rank).unwrap_or_default() != row.rank
     }
 
-    /// Continues with what arrived before its turn.
+    /// Advances the version over changes that arrived before the ones they follow.
     fn catch_up(&mut self) {
         while let Some(next) = self.ahead.iter().position(|(since, _)| *since <= self.version) {
             let (_, until) = self.ahead.swap_remove(next);

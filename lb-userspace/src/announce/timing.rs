@@ -33,19 +33,19 @@ impl Default for Timing {
 /// How often an address is probed before it is announced.
 pub const PROBES: u32 = 3;
 
-/// Between two probes for an address that nobody holds. RFC 5227 asks for seconds, for hosts that
-/// cannot do without the address; machines on a link answer within a millisecond, and one that
-/// answers later is still noticed ([`YIELD`]).
+/// Between two probes for an address that no participant holds. RFC 5227 asks for seconds, for
+/// hosts that cannot do without the address. Machines on a link answer within a millisecond, and
+/// one that answers later is still noticed ([`YIELD`]).
 pub const FRESH_GAP: Duration = Duration::from_millis(10);
 
-/// For this long after it took an address that nobody held, a node gives it up to a machine that
-/// uses it, too: it was there first.
+/// For this long after it took an address that no participant held, a node gives the address up to
+/// another machine that uses it: that machine was there first.
 pub const YIELD: Duration = Duration::from_secs(10);
 
 /// Between two announcements that defend an address against another machine (RFC 5227, 2.4).
 pub const DEFENCE: Duration = Duration::from_secs(10);
 
-/// The same against a participant that hears nobody, and does not know better.
+/// Between two announcements that correct those of a participant that hears no other participant.
 pub const REDRESS: Duration = Duration::from_secs(1);
 
 /// When an address that another machine uses is probed again.
@@ -54,7 +54,7 @@ pub const BLOCKED: Duration = Duration::from_secs(2);
 /// When an address whose holder is silent, but whose kernel answers, is probed again.
 pub const ANSWERED: Duration = Duration::from_secs(1);
 
-/// How long a holder that is no longer a candidate waits for another one.
+/// How long a holder that is no longer a candidate waits for another node to take over.
 pub const HANDOVER: Duration = Duration::from_secs(2);
 
 /// How long a participant without candidacies still reports that it has none.
@@ -63,17 +63,18 @@ pub const FAREWELL: Duration = Duration::from_secs(5);
 /// How long a silent participant is remembered at most.
 pub const REMEMBERED: Duration = Duration::from_secs(600);
 
-/// How many addresses one node takes from better or overloaded ones during an interval.
+/// The most addresses that a node takes during an interval from holders that are overloaded, or
+/// that come after it in the order.
 pub const MOVES_PER_INTERVAL: u32 = 20;
 
 impl Timing {
     /// How long a participant listens before it takes an address: long enough to be heard by all
-    /// others, and to get their tables. They are acknowledged in turns of so many messages.
+    /// others, and to get their tables. Each is acknowledged once in `turns` messages.
     pub fn listen(&self, turns: u32) -> Duration {
         self.silence + self.interval * 3 * turns
     }
 
-    /// How much longer it listens while tables are incomplete.
+    /// How long it listens at most, while tables are incomplete.
     pub fn listen_longest(&self, turns: u32) -> Duration {
         self.listen(turns) * 4
     }
@@ -83,24 +84,25 @@ impl Timing {
         self.interval / 4
     }
 
-    /// A participant that has not acknowledged this one for so long does not hear it. It
-    /// acknowledges this one in one of so many messages, two of which may be lost.
+    /// A participant that has not acknowledged this one for this long counts as deaf. It
+    /// acknowledges this one once in `turns` messages, and two such messages may be lost.
     pub fn deaf(&self, turns: u32) -> Duration {
         self.silence * (turns + 1)
     }
 
-    /// A participant that acknowledges nothing newer may hear nobody, or one heartbeat was lost.
+    /// A participant that acknowledges no message newer than this may hear no other participant,
+    /// or has missed one heartbeat.
     pub fn is_doubted(&self) -> Duration {
         self.interval * 3 / 2
     }
 
-    /// A participant that acknowledges nothing newer hears nobody, or two heartbeats of all others
-    /// were lost.
+    /// A participant that acknowledges no message newer than this hears no other participant, or
+    /// has missed two heartbeats of each.
     pub fn hears_nobody(&self) -> Duration {
         self.interval * 5 / 2
     }
 
-    /// Between two writes of a deadline.
+    /// Between two writes of the kernel's deadline for an address.
     pub fn extend(&self) -> Duration {
         self.hold / 6
     }

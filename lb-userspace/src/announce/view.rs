@@ -1,4 +1,4 @@
-//! What people see of an election.
+//! The state of an election, as commands and metrics show it.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -45,7 +45,7 @@ pub struct PeerView {
 #[serde(rename_all = "camelCase")]
 pub struct AddressView {
     pub address: IpAddr,
-    /// Filled in by whoever knows them.
+    /// Filled in by the caller: an election knows no Services.
     pub services: Vec<String>,
     /// The node that holds the address, as far as this one knows.
     pub holder: Option<String>,
@@ -74,7 +74,7 @@ impl AddressView {
 impl Link {
     pub fn view(&self, now: Time) -> LinkView {
         let deaf_after = self.peers.deaf_after(&self.timing);
-        // Nobody acknowledges a participant that sends nothing.
+        // Other participants do not acknowledge one that sends nothing, so they are not deaf.
         let is_quiet = now > self.farewell;
         let peers = self.peers.iter().map(|(_, peer)| PeerView {
             node: peer.node.clone(),

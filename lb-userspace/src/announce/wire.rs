@@ -1,7 +1,7 @@
-//! Heartbeats as bytes. Pure, and total: any bytes are either a message or none.
+//! Heartbeats as bytes. Pure, and total: any bytes are either read as a message or refused.
 //!
-//! A message has a head, the participants that its sender heard, and a part of its table. The
-//! seal ([`super::seal`]) follows.
+//! A message has a head, the participants that its sender heard, and a part of the sender's table.
+//! The seal ([`super::seal`]) follows.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -14,7 +14,7 @@ pub const LONGEST: usize = 1_200;
 /// How many participants one message acknowledges.
 pub const MOST_HEARD: usize = 24;
 
-/// Of a node's and an interface's name.
+/// The longest names of nodes and interfaces, in octets.
 pub const LONGEST_NODE: usize = 253;
 pub const LONGEST_INTERFACE: usize = 15;
 
@@ -25,28 +25,28 @@ const VERSION: u8 = 1;
 pub struct Message {
     pub node: String,
     pub interface: String,
-    /// Of the sender's process.
+    /// Identifies the sender's process.
     pub incarnation: u64,
     /// Greater than in all earlier messages of this incarnation.
     pub sequence: u64,
     pub link_address: LinkAddress,
-    /// Of the sender's whole table.
+    /// The current version of the sender's table.
     pub version: u64,
     pub heard: Vec<Heard>,
     pub changes: Changes,
 }
 
-/// The sender heard this participant.
+/// An acknowledgement: the sender heard this participant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Heard {
     pub id: Id,
     pub incarnation: u64,
     pub sequence: u64,
-    /// How much of its table the sender has.
+    /// The version of the participant's table that the sender has.
     pub version: u64,
 }
 
-/// Makes version `until` of the sender's table of version `since`.
+/// The changes from version `since` of the sender's table to version `until`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
     pub since: u64,
@@ -54,7 +54,8 @@ pub struct Changes {
     pub rows: Vec<Row>,
 }
 
-/// What a participant has to do with an address. Neither rank nor epoch: nothing anymore.
+/// A row of a participant's table. With neither a rank nor an epoch, the participant is no longer a
+/// candidate for the address, and no longer holds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row {
     pub address: IpAddr,
@@ -66,7 +67,7 @@ pub struct Row {
 const IS_V6: u8 = 1;
 const HOLDS: u8 = 2;
 
-/// How long a message of these names is without participants and rows, with its seal.
+/// The length of a message with these names and its seal, but without participants and rows.
 pub fn length_of_head(node: &str, interface: &str) -> usize {
     MAGIC.len() + 1 + 8 + 8 + 6 + 8 + 1 + node.len() + 1 + interface.len() + 1 + 8 + 8 + 2 + TAG
 }
@@ -179,7 +180,7 @@ impl Reader<'_> {
         self.array().map(u64::from_be_bytes)
     }
 
-    /// A name of Kubernetes or of an interface: it is printed, so it has no control characters.
+    /// The name of a node or an interface. Control characters are refused, because it is printed.
     fn name(&mut self, longest: usize) -> Option<String> {
         let length = usize::from(self.octet()?);
         let (name, rest) = self.0.split_at_checked(length)?;

@@ -1,10 +1,10 @@
-//! Bidirectional forwarding detection (BFD) with routers, for the BGP speaker. What it decides is
-//! pure, in `lb_bfd`; here are its sockets, and what the kernel answers instead.
+//! Bidirectional forwarding detection (BFD) with routers, for the BGP speaker. Its decisions are
+//! pure, in `lb_bfd`; here are its sockets, and its entries in the kernel, which answers instead.
 //!
-//! Who may send what: packets to ports 3784 and 4784 come from anywhere. Those of other addresses
-//! than the sessions' are discarded, as are those that have crossed more routers than a session
-//! allows. A peer can send anything: the fields of its last packet are kept, and as many packets
-//! are read at once as [`socket::MOST_AT_ONCE`].
+//! Untrusted input: packets to ports 3784 and 4784 may come from any address. Those of other
+//! addresses than the sessions' are discarded, as are those that have crossed more routers than a
+//! session allows. A peer can send anything: only the fields of its last packet are kept, and at
+//! most [`socket::MOST_AT_ONCE`] packets are read at once.
 //!
 //! Tests: beside the code, and `tests/tests/bfd.rs` with real routers.
 
@@ -30,7 +30,7 @@ pub use view::BfdView;
 /// All sessions of this node, by the names of their peers.
 pub struct Monitor {
     began: Instant,
-    /// Without it, everything is sent from here.
+    /// Without it, the agent itself sends all packets.
     kernel: Option<BfdSessions>,
     receivers: Receivers,
     sessions: BTreeMap<String, Running>,
@@ -39,7 +39,7 @@ pub struct Monitor {
 }
 
 impl Monitor {
-    /// `began`: the time of which all others are durations.
+    /// `began`: all times are durations since then.
     pub fn new(kernel: Option<BfdSessions>, began: Instant) -> Self {
         Self {
             began,
@@ -54,8 +54,8 @@ impl Monitor {
         self.began.elapsed()
     }
 
-    /// Begins a session, or begins it anew if it is wanted otherwise. One that an earlier agent has
-    /// left in the kernel goes on.
+    /// Starts a session, or restarts it if its settings have changed. If an earlier agent left the
+    /// session in the kernel, it is adopted and stays up.
     pub fn watch(&mut self, name: &str, wanted: &Wanted) {
         if self.sessions.get(name).is_some_and(|running| running.wanted == *wanted) {
             return;
@@ -67,7 +67,7 @@ impl Monitor {
         self.open();
     }
 
-    /// Ends a session by decision; its last packet says so.
+    /// Ends a session deliberately; its last packet says so to the peer.
     pub fn forget(&mut self, name: &str) {
         let now = self.now();
         if let Some(mut running) = self.sessions.remove(name) {
@@ -76,7 +76,7 @@ impl Monitor {
         self.open();
     }
 
-    /// Watches these, and no others.
+    /// Runs these sessions, and ends all others.
     pub fn set(&mut self, wanted: &BTreeMap<&str, Wanted>) {
         let others = self.sessions.keys().filter(|name| !wanted.contains_key(name.as_str()));
         for name in others.cloned().collect::<Vec<String>>() {

@@ -13,7 +13,7 @@ use super::path::{Hops, Wanted};
 use super::socket::{Arrived, Sender};
 use crate::kernel::BfdSessions;
 
-/// How long the kernel answers for an agent that is gone: as long as routers keep the routes of a
+/// How long the kernel answers after the agent has ended: as long as routers keep the routes of a
 /// node whose agent restarts.
 const HOLD: Duration = Duration::from_secs(120);
 /// How often that is prolonged.
@@ -91,7 +91,8 @@ impl Running {
 
     pub fn turn(&mut self, now: Duration, mut kernel: Option<&mut BfdSessions>) {
         if self.session.deadline().is_some_and(|deadline| deadline <= now) {
-            // Whoever looks at the clock late must not take the time for silence.
+            // The agent may be late. The kernel may have heard the peer meanwhile, so its record
+            // is read before the session concludes that the peer is silent.
             if let Some(kernel) = kernel.as_deref() {
                 self.hear(now, kernel);
             }

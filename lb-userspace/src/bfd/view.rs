@@ -1,4 +1,4 @@
-//! What people see of a BFD session.
+//! The state of a BFD session, as commands and metrics show it.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ pub struct BfdView {
     pub state: String,
     /// Since when it is in this state.
     pub since: Timestamp,
-    /// What the peer says of its own state.
+    /// The state that the peer reports.
     pub peer_state: String,
     /// Why the session went down last; `none`: it did not.
     pub diagnostic: String,

@@ -1,4 +1,4 @@
-//! Peers, and others, that do what they should not.
+//! Peers and other machines that violate the protocol or try to exhaust resources.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};

@@ -2,9 +2,9 @@
 //! are its configuration (`peer`, `peers`, `detection`, `routes`: pure, too), and its sockets (`speaker`, `running`,
 //! `wire`, `socket`, `router`, `paths`, `unnumbered`).
 //!
-//! Who may send what: everybody can open connections to port 179 while a peer is passive; all but those of configured
-//! addresses are closed at once. A configured peer can send anything: one message is held, and what it announces is
-//! counted and discarded.
+//! Untrusted input: while a peer is passive, any machine can open connections to port 179; all but those from
+//! configured addresses are closed at once. A configured peer can send anything: at most one message of it is held,
+//! and the routes that it announces are counted and discarded.
 //!
 //! Tests: beside the code, `hostile.rs`, and `tests/tests/bgp.rs` with real routers.
 

@@ -89,8 +89,9 @@ impl Reach {
         Self { ttl, least: hops.map(|hops| u8::MAX - (hops - 1)) }
     }
 
-    /// Whether an accepted connection began near enough. What arrives before [`Self::apply`] is not checked by the kernel;
-    /// but who is too far away can't have sent the SYN. Without a saved one, as in a flood of SYNs: no.
+    /// Whether the SYN of an accepted connection came from near enough. The kernel does not check packets that arrive
+    /// before [`Self::apply`], but a peer that is too far away cannot have sent that SYN. False if the kernel has not
+    /// saved the SYN, as in a flood of SYNs.
     pub fn admits(self, stream: &impl AsRawFd) -> bool {
         self.least.is_none_or(|least| hop_limit_of_syn(stream).is_some_and(|ttl| ttl >= least))
     }

@@ -62,7 +62,7 @@ pub struct Start {
     pub bfd: Option<BfdSessions>,
     /// Sends router advertisements.
     pub transmitter: Option<Arc<Transmitter>>,
-    /// Receives what people see.
+    /// Receives the state that commands and metrics show.
     pub publish: Box<dyn Fn(BgpView) + Send>,
 }
 
@@ -351,7 +351,7 @@ impl State {
         }
     }
 
-    /// Listens if a peer waits for connections. Sockets are opened anew, because they have the passwords of all peers.
+    /// Listens if a peer waits for connections. Sockets are opened again, because they have the passwords of all peers.
     fn listen(&mut self) {
         self.listen_at = None;
         self.listeners.clear();

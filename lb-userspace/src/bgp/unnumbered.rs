@@ -1,7 +1,7 @@
-//! Router advertisements of this node on links without addresses (unnumbered BGP): routers such as FRR learn from them who
-//! their neighbour is, and accept no connection before.
+//! Router advertisements of this node on links without addresses (unnumbered BGP): routers such as FRR learn their
+//! neighbour's address from them, and accept no connection before.
 //!
-//! With a router lifetime of 0: no host on the link takes this node for its router (RFC 4861, section 4.2).
+//! Their router lifetime is 0, so no host on the link takes this node for its router (RFC 4861, section 4.2).
 
 use std::collections::BTreeSet;
 use std::net::Ipv6Addr;

@@ -1,4 +1,4 @@
-//! What people see of the BGP speaker.
+//! The state of the BGP speaker, as commands and metrics show it.
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;

@@ -118,7 +118,7 @@ fn room(configuration: &Configuration) -> Result<Finding> {
     Ok(fits(bytes, available(&text)))
 }
 
-/// Whether strangers on the link can take part in announcing addresses.
+/// Whether machines on the link that are not nodes can take part in announcing addresses.
 fn heartbeats(configuration: &Configuration) -> Finding {
     let has_key = KeyFile::of(configuration.agent.tunnel_key_file.clone()).is_in_use();
     let announces = !configuration.load_balancer.load_balancer_addresses.is_empty();

@@ -228,7 +228,7 @@ struct Memory {
 }
 
 impl Memory {
-    /// A file that can't be read is reported, and Services get addresses anew.
+    /// A file that can't be read is reported, and Services are assigned addresses again.
     fn open(directory: &Path) -> Self {
         let file = StateFile::new(directory, FILE, MAX_SIZE);
         let read = file.read().and_then(|text| match text {

@@ -1,8 +1,8 @@
 //! Generates the cluster's tunnel key, once, into a Secret that exists without one.
 //!
 //! The Secret is a part of the manifests, so the role allows this process to read and change that
-//! one Secret, and to create none: who may create Secrets in `kube-system` may create tokens that
-//! let machines join the cluster.
+//! one Secret, and to create none: a process that may create Secrets in `kube-system` could create
+//! tokens that let machines join the cluster.
 
 use std::fmt::Write;
 use std::time::Duration;

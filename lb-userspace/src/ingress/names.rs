@@ -1,7 +1,7 @@
 //! Upstreams that are names in DNS: their addresses are looked up again and again.
 //!
 //! A name that can't be resolved keeps its last addresses. Those that [`target::check`] forbids are left out: with them,
-//! everyone who may create a Service could reach what only this machine can reach.
+//! every user who may create a Service could reach what only this machine can reach.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

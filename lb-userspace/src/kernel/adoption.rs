@@ -1,4 +1,4 @@
-//! Which maps of an earlier agent are adopted, and which are created anew.
+//! Which maps of an earlier agent are adopted, and which are replaced by new ones.
 //!
 //! Invariant: attached programs keep running over their own maps until they are replaced. Programs
 //! hold references to maps, but the kernel empties an array of programs when its last pin is
@@ -95,7 +95,7 @@ fn decide(schema: Option<u32>, found: &BTreeMap<&'static str, Found>) -> Decisio
     Decision::Adopt(anew)
 }
 
-/// Unpins or sets aside the maps that are to be created anew, and logs what is lost. Returns the
+/// Unpins or sets aside the maps that new ones will replace, and logs what is lost. Returns the
 /// identity of the adopted maps, if any are.
 pub fn prepare(pins: &Pins, object: &[u8], sizes: Sizes) -> Result<Option<Identity>> {
     let wanted = wanted_maps(object, sizes)?;

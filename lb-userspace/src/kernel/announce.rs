@@ -51,7 +51,7 @@ type Entries<V> = HashMap<MapData, Plain<AnnouncedAddress>, Plain<V>>;
 pub struct Announcements {
     announced: Entries<Announced>,
     claims: Entries<layout::Claim>,
-    /// Everything in `announced`, also what an earlier agent left.
+    /// All entries of `announced`, also those that an earlier agent left.
     present: BTreeMap<AnnouncedAddress, Announced>,
     transmitter: Arc<Transmitter>,
 }
@@ -82,8 +82,8 @@ impl Announcements {
         Ok(self.present.iter().map(entry).collect())
     }
 
-    /// Answers requests for the address from now on, or continues to, for `hold`. Joins the
-    /// address's multicast group first.
+    /// Makes the kernel answer requests for the address for `hold` from now on. Joins the address's
+    /// multicast group first.
     pub fn announce(
         &mut self,
         device: u32,
@@ -107,15 +107,15 @@ impl Announcements {
         Ok(())
     }
 
-    /// Joins the groups of all announced addresses of an interface again, after the interface was
-    /// created anew under the same index, or by an agent that adopted entries.
+    /// Joins the groups of all announced addresses of an interface again: after the interface was
+    /// created again under the same index, or when an agent has adopted the entries.
     pub fn join_groups(&self, device: u32) -> Result<()> {
         self.groups(device)
             .into_iter()
             .try_for_each(|group| multicast::join(device, ndp::group_link(group)))
     }
 
-    /// Leaves requests for the address to the stack from now on.
+    /// The data plane no longer answers requests for the address: they pass to the stack.
     pub fn withdraw(&mut self, device: u32, address: IpAddr) -> Result<()> {
         let at = AnnouncedAddress::new(device, address);
         gone(self.announced.remove(&Plain(at)))
@@ -136,8 +136,9 @@ impl Announcements {
         of_device.filter_map(|at| group_of(at.ip())).collect()
     }
 
-    /// Tells switches which groups the interface wants, now that addresses were added, and again
-    /// before they forget it (after 260 s, RFC 3810). Does nothing without a link-local address.
+    /// Reports to switches which groups the interface wants. To be called when addresses were added
+    /// and again before switches forget the groups (after 260 s, RFC 3810). Does nothing without a
+    /// link-local address.
     pub fn report_groups(&self, device: u32, own: LinkAddress) -> Result<()> {
         let groups: Vec<Address6> = self.groups(device).into_iter().collect();
         if groups.is_empty() {
@@ -150,7 +151,8 @@ impl Announcements {
         Ok(())
     }
 
-    /// Watches for other machines that use the address, from now on: forgets what was seen before.
+    /// Starts watching for other machines that use the address. Uses that were seen before are
+    /// forgotten.
     pub fn watch(&mut self, device: u32, address: IpAddr) -> Result<()> {
         let at = AnnouncedAddress::new(device, address);
         self.claims

@@ -1,9 +1,9 @@
 //! Multicast groups of an interface that stay joined without a process.
 //!
 //! A socket's membership ends with its process, and the kernel then reports to switches that the
-//! group is left. Addresses of the link layer that are added here stay until they are removed or
-//! the interface is: the network card accepts the group's frames, and no switch learns of it. Those
-//! are told by [`lb_common::datapath::ndp::group_report`].
+//! group is left. The link-layer addresses that are added here stay until they or the interface are
+//! removed: the network card accepts the group's frames, but the kernel sends no report to
+//! switches. The agent sends these itself ([`lb_common::datapath::ndp::group_report`]).
 
 use std::fs;
 use std::io;

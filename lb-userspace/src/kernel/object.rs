@@ -60,8 +60,8 @@ pub struct DataPlane {
 
 impl DataPlane {
     /// Reuses the programs and maps of an agent of the same build. Otherwise loads the programs
-    /// over the pinned maps. Maps that can't be adopted are created anew, and the log says what is
-    /// lost.
+    /// over the pinned maps. Maps that can't be adopted are replaced by new ones, and the log says
+    /// what is lost.
     pub fn load(pins: &Pins, sizes: Sizes) -> Result<Self> {
         Self::load_with(pins, Parameters { sizes, ..Parameters::default() })
     }

@@ -24,7 +24,7 @@ pub(super) const LINKS: &str = "links";
 pub(super) const FILTERS: &str = "filters";
 /// Contains a directory for each set of loaded programs.
 const PROGRAMS: &str = "programs";
-/// Maps that were created anew, but that attached programs still need.
+/// Maps that were replaced by new ones, but that attached programs still need.
 const SET_ASIDE: &str = "set-aside";
 /// Beside the notes of an interface's filters: its qdisc was made by Millrace, too.
 const QDISC: &str = "qdisc";

@@ -8,16 +8,17 @@ pub type Mac = [u8; 6];
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
-    /// By index, as all maps here.
+    /// By interface index, as all maps here.
     pub links: BTreeMap<u32, Link>,
     /// In the kernel's order of preference.
     pub addresses: BTreeMap<u32, Vec<Address>>,
     pub default_routes: Vec<DefaultRoute>,
-    /// Whether a route, or a rule, decides by more than the destination: it selects by client, or has
-    /// several next hops. They stay true until all are read again.
+    /// Whether a route (or a rule) decides by more than the destination: it selects by client, or
+    /// has several next hops. Stays true until all routes and rules are read again.
     pub selective_routes: bool,
     pub selective_rules: bool,
-    /// Reachable neighbours. They are kept because only changes of known ones matter.
+    /// Reachable neighbours. They are kept because a notification matters only if it changes a
+    /// known one.
     neighbours: BTreeMap<(u32, IpAddr), Mac>,
     /// The devices that XDP can redirect packets to.
     pub redirect: BTreeSet<u32>,
@@ -205,14 +206,14 @@ impl Effect {
 }
 
 impl Kind {
-    /// Whether it has ports, whose packets, addresses and routes are its own.
+    /// Whether the device has ports. Their packets, addresses and routes are those of the device.
     pub fn has_ports(&self) -> bool {
         matches!(self, Self::Bond { .. } | Self::Bridge | Self::OpenVSwitch | Self::Team)
     }
 }
 
 impl Address {
-    /// Whether it shows that its device is a link to other hosts.
+    /// Whether the address shows that its device is a link to other hosts.
     pub fn is_of_network(&self) -> bool {
         self.scope == Scope::Global && self.subnet
     }
@@ -232,7 +233,7 @@ impl Snapshot {
         self.addresses.get(&device).map_or(&[], Vec::as_slice)
     }
 
-    /// Applies a notification. One without a change has no effect.
+    /// Applies a notification. If it changes nothing, it has no effect.
     pub fn apply(&mut self, notice: Notice) -> Effect {
         match notice {
             Notice::Link(link) => self.put_link(link),

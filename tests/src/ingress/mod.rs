@@ -56,7 +56,7 @@ impl Edge {
         fs::rename(&new, &self.manifests).context("the manifests can't be replaced")
     }
 
-    /// Starts a second proxy, which takes over from the first one. That goes on with its WebSockets.
+    /// Starts a second proxy, which takes over from the first one. The first keeps its WebSockets.
     pub fn upgrade(&mut self) -> Result<()> {
         let new = spawn(&self.host, &self.topology, &self.manifests)?;
         self.old.push(std::mem::replace(&mut self.proxy, new));

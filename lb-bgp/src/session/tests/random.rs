@@ -78,7 +78,7 @@ proptest! {
     }
 }
 
-/// A sane network: one session, established within the first second, whoever connects first.
+/// Without faults, one session is established within a second, whichever side connects first.
 #[test]
 fn both_sides_connect_at_the_same_time() {
     let mut late = 0;

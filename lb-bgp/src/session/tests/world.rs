@@ -247,7 +247,7 @@ impl World {
         }
     }
 
-    /// What is lost on the way takes all that follows it along: the sender does not notice.
+    /// Loses all octets of a connection that are on their way. The sender does not notice.
     fn lose(&mut self, connection: u64) {
         self.events.retain(|_, event| {
             !matches!(event, Event::Octets { connection: other, .. } if *other == connection)

@@ -4,7 +4,7 @@
 //! # Invariants
 //! - A process sees the frontend that it connected to as its peer, never the backend.
 //! - An address and port that belong to no Service are not changed.
-//! - A flow is used only as long as its backend is the one that was chosen.
+//! - A flow is used only as long as its backend has not been removed or replaced.
 //!
 //! Tests: `tests/tests/sockets_host.rs`, and `tests/tests/sockets.rs` with real programs.
 
@@ -50,8 +50,8 @@ pub enum SocketVerdict<A> {
     Translate(End<A>),
     /// The connection is refused; the reason has been counted.
     Refuse(Reason),
-    /// A packet would be dropped. A socket would wait for a reply in vain, so the system call fails
-    /// with "no route"; the reason has been counted.
+    /// Where a packet would be dropped, the system call fails with "no route", so that the process
+    /// does not wait for a reply. The reason has been counted.
     Drop(Reason),
 }
 
@@ -94,14 +94,14 @@ pub fn send<F: PacketFamily, T: SocketTables<F>>(
     if let SocketVerdict::Pass = verdict
         && tables.may_be_source(end.address, end.port, socket.protocol)
     {
-        // A backend's own address: from now on its replies come from there.
+        // A datagram directly to a backend: from now on, its replies keep the backend's address.
         tables.remove_unconnected(&reply_key(socket, end));
     }
     verdict
 }
 
-/// The frontend to which a socket sent, when it receives a datagram from `end`; `None` if it was
-/// `end` itself.
+/// The source that a process sees when its socket receives a datagram from `end`: the frontend to
+/// which it sent. `None` if it sent to `end` itself.
 #[inline(always)]
 pub fn receive<F: PacketFamily, T: SocketTables<F>>(
     tables: &T,
@@ -116,8 +116,8 @@ pub fn receive<F: PacketFamily, T: SocketTables<F>>(
     (flow.backend() == end).then(|| flow.frontend())
 }
 
-/// The frontend to which a socket connected that is connected to `end`; `None` if it was `end`
-/// itself.
+/// The peer that a process sees of a socket that is connected to `end`: the frontend to which it
+/// connected. `None` if it connected to `end` itself.
 #[inline(always)]
 pub fn peer_name<F: PacketFamily, T: SocketTables<F>>(
     tables: &T,
@@ -149,7 +149,7 @@ impl<F: PacketFamily> SocketFlow<F> {
         }
     }
 
-    /// Whether the chosen backend still exists. `backend` is what its index names now.
+    /// Whether the chosen backend still exists. `backend` is the one that has its index now.
     #[inline(always)]
     pub fn leads_to(&self, backend: &Backend<F::Address>) -> bool {
         is_same(backend, self.backend_generation)
@@ -250,7 +250,8 @@ fn choose<F: PacketFamily, T: SocketTables<F>>(
     flow: &mut SocketFlow<F>,
 ) -> Result<(), Reason> {
     let end = flow.frontend();
-    // NodePorts are stored under this address. A process that connects to it means its own node.
+    // NodePorts are stored under the unspecified address, but a process that connects to that
+    // address means its own node.
     if end.address == F::Address::unspecified() || !tables.may_be_destination(end.address) {
         return Err(Reason::NoFrontend);
     }

@@ -16,7 +16,7 @@ pub trait Packet: Sized {
     fn device(&self) -> u32;
 
     /// Whether the hook can have the stack resolve a next hop's link-layer address, and can send
-    /// through every interface. The hook before it defers packets that need this.
+    /// through every interface. XDP cannot, and defers packets that need this to tc.
     fn resolves(&self) -> bool;
 
     /// The offset and type of the network header.
@@ -38,8 +38,8 @@ pub trait Packet: Sized {
         0
     }
 
-    /// The length of a packet on the wire, whose headers claim this length. Segments are assumed to
-    /// have the smallest headers: one that fits is never reported as too big.
+    /// The length on the wire of a packet whose headers claim this length. Segments are assumed to
+    /// have the smallest headers, so that one that fits is never reported as too big.
     #[inline(always)]
     fn wire_length(&self, claimed: u32) -> u32 {
         match self.segment() {
@@ -48,14 +48,14 @@ pub trait Packet: Sized {
         }
     }
 
-    /// Whether the kernel has recognised the frame as one for this machine. A hook before that, and
-    /// one that cannot know, returns false.
+    /// Whether the kernel has recognised the frame as one for this machine. False in a hook that
+    /// runs before that, or that cannot know.
     #[inline(always)]
     fn is_received(&self) -> bool {
         false
     }
 
-    /// Whether its bytes contain VLAN tags.
+    /// Whether the packet's bytes contain VLAN tags.
     #[inline(always)]
     fn is_tagged(&self) -> bool {
         let ethernet: Option<&Ethernet> = self.header(0);
@@ -78,8 +78,8 @@ pub trait Packet: Sized {
     fn shrink_front(&mut self, bytes: usize) -> Option<()>;
 
     /// Makes room for the headers of a tunnel between the link-layer header and the network header,
-    /// which is at `network`. Both network headers are of family `F`. What exceeds an outer header
-    /// without options is for UDP.
+    /// which is at `network`. Both network headers are of family `F`. If there are more bytes than
+    /// an outer header without options needs, it is followed by a UDP header.
     #[inline(always)]
     fn make_room<F: Family>(&mut self, network: usize, bytes: usize) -> Option<()> {
         self.grow_front(bytes)?;
@@ -109,8 +109,9 @@ pub trait Packet: Sized {
 
     /// Returns `offset`, which is below 2^14.
     ///
-    /// In the kernel it hides the possible values of an offset. Otherwise the verifier would follow
-    /// the rest once for every combination of tags and extension headers.
+    /// In the kernel it hides the possible values of an offset from the verifier, which would
+    /// otherwise follow the rest of the program once for every combination of tags and extension
+    /// headers.
     #[inline(always)]
     fn blur(&self, offset: usize) -> usize {
         offset

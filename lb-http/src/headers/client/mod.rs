@@ -1,4 +1,4 @@
-//! Who the client is, as far as the peer can be trusted, and the headers that tell the endpoint.
+//! Who the client is, as far as the peer can be trusted, and the headers that report it to the endpoint.
 //!
 //! Invariant: of a peer that is not trusted, nothing is believed, and no header that says who the client is or which
 //! path it has requested reaches the endpoint.

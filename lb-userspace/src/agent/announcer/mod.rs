@@ -1,8 +1,8 @@
 //! Announces the addresses of load balancers: runs the elections ([`crate::announce`]) on this
 //! node's interfaces, in a thread of its own.
 //!
-//! Invariant: nothing that it does waits for the agent's loop, for the API server or for a lock
-//! that others hold for long. A late heartbeat would look like a failure of this node.
+//! Invariant: the thread never waits for the agent's loop, for the API server or for a lock that
+//! other threads hold for long. A late heartbeat would look like a failure of this node.
 //!
 //! Tests: `tests/tests/announcements.rs`.
 
@@ -161,5 +161,5 @@ async fn any_readable<'a>(sockets: impl Iterator<Item = &'a sockets::Sockets>) {
     }
 }
 
-/// By the interface's index.
+/// The elections, by the index of their interface.
 type Links = BTreeMap<u32, state::OnLink>;

@@ -1,4 +1,5 @@
-//! Carries out what the election decides: the kernel's maps, frames and watches.
+//! Carries out what the election decides: writes the kernel's maps, sends frames, watches for other
+//! machines.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -11,14 +12,15 @@ use crate::announce::{Frame, LinkAddress, Time};
 use crate::kernel::{Announcements, clock_of_deadlines};
 use crate::network::AnnouncingLink;
 
-/// Between two reads of what other machines use: while an address is probed, and otherwise.
+/// Between two reads of the map of other machines' claims: while an address is probed, and
+/// otherwise.
 const WHILE_PROBING: Duration = Duration::from_millis(5);
 const OTHERWISE: Duration = Duration::from_secs(1);
 
 /// Routers forget groups after 260 s (RFC 3810).
 const REPORT_GROUPS: Duration = Duration::from_secs(100);
 
-/// On the clock of the kernel's deadlines.
+/// The time on the clock of the kernel's deadlines.
 pub fn now() -> Time {
     // It cannot fail: the clock exists on all supported kernels.
     clock_of_deadlines().map_or(Time::ZERO, Time::from_nanos)
@@ -76,7 +78,7 @@ impl Performer {
         Ok(())
     }
 
-    /// The interface is new to this process, or was created anew.
+    /// The interface is new to this process, or was created again.
     pub fn adopt(&mut self, device: u32) -> Result<()> {
         self.groups.insert(device, Time::ZERO);
         self.kernel.join_groups(device)

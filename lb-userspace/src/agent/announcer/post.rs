@@ -1,4 +1,4 @@
-//! Where news of an election go: the log, and Events of Services.
+//! Reports news of an election: in the log, and as Events of Services.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ use crate::announce::{LinkAddress, News};
 use crate::model::{Kind, ObjectRef, ServiceName};
 use crate::notices::{About, Notice, Notices, Reason};
 
-/// Where news go: the log, and with a cluster Events of the Service.
+/// Writes news to the log and, with a cluster, as Events of the Service.
 pub struct Post<'a> {
     pub interface: &'a str,
     pub wanted: Option<&'a Wanted>,

@@ -2,8 +2,8 @@
 //!
 //! The groups of all nodes (ff02::1, 224.0.0.1) need no membership, so switches that watch group
 //! reports never filter them. The sockets are bound to the groups, which no router forwards, so
-//! what machines elsewhere send to this node's addresses does not arrive here. Both families are used where the link has both, so that what blocks
-//! one of them does not matter.
+//! datagrams that machines elsewhere send to this node's addresses do not arrive here. Both
+//! families are used where the link has both, so that heartbeats arrive even if one is blocked.
 
 use std::io::{self, ErrorKind};
 use std::net::{
@@ -31,7 +31,7 @@ const PORT: u16 = 10_245;
 const ALL_NODES_4: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 1);
 const ALL_NODES_6: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 
-/// Of each socket, as much as it may need while the thread does something else.
+/// The receive buffer of each socket, in octets: as much as may arrive while the thread is busy.
 const RECEIVE_BUFFER: usize = 1 << 20;
 
 sockopt_impl!(
@@ -48,7 +48,7 @@ pub struct Sockets {
 }
 
 impl Sockets {
-    /// Opens those that the interface has addresses for; fails if there are none.
+    /// Opens a socket for each family in which the interface has an address; fails if it has none.
     pub fn open(link: &AnnouncingLink) -> Result<Self> {
         let opened = [open_v6(link), open_v4(link)];
         let mut sockets = Vec::new();
@@ -66,7 +66,8 @@ impl Sockets {
         }
     }
 
-    /// To all machines on the link. A full queue or a missing address is like a lost datagram.
+    /// Sends to all machines on the link. If that fails, for example because a queue is full or an
+    /// address is missing, the datagram counts as lost.
     pub fn send(&self, octets: &[u8]) {
         for Socket { socket, to, .. } in &self.sockets {
             if let Err(error) = socket.get_ref().send_to(octets, to) {
@@ -98,13 +99,13 @@ impl Sockets {
 struct Socket {
     socket: AsyncFd<StdSocket>,
     to: SocketAddr,
-    /// How many datagrams did not fit its queue.
+    /// How many datagrams did not fit the socket's queue.
     dropped: u32,
 }
 
 impl Socket {
     fn new(socket: StdSocket, to: SocketAddr) -> Result<Self> {
-        // An agent without the capability keeps the size that the kernel gives to all.
+        // Without the capability, the agent keeps the kernel's default size.
         let _ = setsockopt(&socket, sockopt::RcvBufForce, &RECEIVE_BUFFER);
         // SAFETY: the `AsyncFd` owns the socket, whose descriptor therefore stays open, and the same,
         // until both are dropped.
@@ -113,11 +114,11 @@ impl Socket {
     }
 
     fn receive(&mut self, most: usize, take: &mut impl FnMut(&[u8])) -> bool {
-        // One more, so that longer datagrams are not taken for whole ones.
+        // One octet more, so that a longer datagram is not taken for a whole one.
         let mut buffer = [0; LONGEST + 1];
         let mut is_empty = false;
         for _ in 0..most {
-            // Not what the runtime knew when it last looked: the socket itself is asked.
+            // Reads from the socket itself: the runtime's readiness may be out of date.
             match self.socket.get_ref().recv_from(&mut buffer) {
                 Ok((length, from)) if is_on_link(from.ip()) => take(&buffer[..length]),
                 Ok(_) => {}

@@ -1,4 +1,4 @@
-//! The elections on all interfaces, and what passes between them and the outside.
+//! The elections on all interfaces, their inputs, and the reports about them.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -26,11 +26,11 @@ const REPORT: Duration = Duration::from_millis(500);
 /// The same while only counts change.
 const REPORT_COUNTS: Duration = Duration::from_secs(5);
 
-/// When an interface without sockets is tried again.
+/// How long until opening the sockets of an interface is tried again.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// Datagrams that are read before anything else is done, of all sockets together, and of each at
-/// least.
+/// The most datagrams that are read before anything else is done, of all sockets together; and how
+/// many may be read of each socket in any case.
 const MOST_AT_ONCE: usize = 1_024;
 const OF_EACH: usize = 32;
 
@@ -49,16 +49,16 @@ pub struct State {
     timing: Timing,
     keys: Keys,
     performer: Performer,
-    /// Those with addresses to announce.
+    /// The interfaces with addresses to announce.
     links: Links,
-    /// All that could announce.
+    /// All interfaces that could announce.
     facts: Vec<AnnouncingLink>,
     wanted: Option<Arc<Wanted>>,
     notices: Arc<dyn Notices>,
     condition: Arc<Condition>,
     main: Handle,
     report_at: Option<Time>,
-    /// Conflicts that were posted.
+    /// Conflicts that were reported as Events.
     in_use: BTreeSet<(IpAddr, LinkAddress)>,
     leaving: Option<oneshot::Sender<()>>,
 }
@@ -129,7 +129,7 @@ impl State {
         for index in gone {
             self.links.remove(&index);
         }
-        // Also those that an earlier agent announced.
+        // Also the interfaces on which an earlier agent announced addresses.
         let entries = self.performer.kernel().entries().unwrap_or_default();
         for entry in entries.iter().filter(|entry| !present.contains(&entry.device)) {
             let withdrawn = self.performer.withdraw(entry.device, entry.address);
@@ -143,7 +143,7 @@ impl State {
         self.distribute_wanted();
     }
 
-    /// Takes part on all interfaces on which there is something to announce.
+    /// Starts an election on each interface on which there is something to announce.
     fn reconcile(&mut self) {
         let entries = self.performer.kernel().entries().unwrap_or_default();
         for facts in self.facts.clone() {
@@ -333,7 +333,7 @@ impl State {
         }
     }
 
-    /// What people see, with the names of Services.
+    /// The state of the elections as commands and metrics show it, with the names of Services.
     fn views(&self, now: Time) -> Vec<LinkView> {
         let view = |on: &OnLink| {
             let mut view = on.link.view(now);

@@ -1,5 +1,5 @@
-//! Which addresses are to be announced, and whether this node may: what the agent's loop tells the
-//! thread that announces. Pure.
+//! Which addresses are to be announced, and whether this node may announce them. The agent's loop
+//! sends this to the thread that announces. Pure.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -29,7 +29,7 @@ pub struct WantedAddress {
     pub scopes: Vec<Scope>,
 }
 
-/// What matters of one Service.
+/// The facts about one Service that decide where its addresses are announced.
 #[derive(Debug, PartialEq, Eq)]
 struct OfService {
     uid: Box<str>,
@@ -39,7 +39,7 @@ struct OfService {
     addresses: BTreeMap<IpAddr, bool>,
 }
 
-/// What the rules say about each Service, gathered as Services change.
+/// The facts about each Service, collected as Services change.
 #[derive(Debug, Default)]
 pub struct Announcing {
     services: BTreeMap<ServiceName, OfService>,
@@ -140,7 +140,8 @@ impl Wanted {
                 true => scope.names(&link.name),
                 false => link.has_prefix_of(address),
             };
-            // Of an address that no scope places, the interface with its prefix can say why.
+            // An address that this node may announce nowhere is still listed on the interface
+            // with its prefix, so that the reason can be shown there.
             wanted.scopes.iter().any(names)
                 || wanted.scopes.is_empty() && link.has_prefix_of(address)
         };
@@ -227,7 +228,7 @@ mod tests {
         let wanted = announcing.take(&pools(), None).unwrap();
         let expected = [(address("192.0.2.2"), Rank::Candidate)];
         assert_eq!(wanted.on(&link("eth0", "192.0.2.0/24")), BTreeMap::from(expected));
-        // Nothing that matters has changed.
+        // Nothing has changed that affects the announcements.
         announcing.set(&name("b"), "", false, [port("192.0.2.2", Policy::Local, 2)].iter());
         assert_eq!(announcing.take(&pools(), None), None);
     }

@@ -83,7 +83,7 @@ fn what_was_taken_from_a_participant_counts_again_when_it_is_back() {
     assert_eq!(known(&copy), [(address(1), taken), (address(2), held(1))]);
     copy.give_back();
     assert_eq!(known(&copy), own(&table));
-    // Not of a process that has ended.
+    // Addresses that were taken from a process are not given back to its successor.
     copy.take_from(address(1));
     copy.start_over();
     copy.give_back();

@@ -1,4 +1,5 @@
-//! A process that reads later than others send: it has too little of the processor, or is flooded.
+//! A process that reads more slowly than datagrams arrive: it gets too little CPU time, or is
+//! flooded.
 
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ fn settled() -> World {
     world
 }
 
-/// Takes the datagrams of one node that a paused one has not read.
+/// Takes the datagrams of `sender` out of the queue of a paused node.
 fn unread_of(world: &mut World, node: usize, sender: &str) -> Vec<Vec<u8>> {
     let keys = world.keys.clone();
     let is_its = |octets: &Vec<u8>| {
@@ -27,14 +28,14 @@ fn unread_of(world: &mut World, node: usize, sender: &str) -> Vec<Vec<u8>> {
     its.into()
 }
 
-/// By node 0.
+/// Node 0 has reported no participant as silent, and has taken no address.
 fn nobody_is_taken_for_dead(world: &World) {
     let is_wrong = |news: &News| matches!(news, News::Silent(_) | News::Taken { .. });
     let by_it = world.news.iter().filter(|(_, node, news)| *node == 0 && is_wrong(news));
     assert_eq!(by_it.count(), 0, "{:?}", world.news);
 }
 
-/// Node 0 reads one datagram of node 1 in a time in which many arrive, and none of node 2.
+/// Node 0 reads the datagrams of node 1, while those of node 2 wait in its queue.
 #[test]
 fn nobody_is_judged_before_the_queue_is_empty() {
     let mut world = settled();
@@ -64,7 +65,8 @@ fn nobody_is_judged_before_the_queue_is_empty() {
     assert_eq!(world.longest_several(), Duration::ZERO);
 }
 
-/// The pause is too short to be noticed, and what a node sent before it is old.
+/// The pause is too short to be noticed as one, but node 0 last read a message of node 2 longer ago
+/// than the limit of silence.
 #[test]
 fn what_arrived_before_a_late_timer_is_read_before_it() {
     let mut world = settled();
@@ -85,8 +87,8 @@ fn what_arrived_before_a_late_timer_is_read_before_it() {
     nobody_is_taken_for_dead(&world);
 }
 
-/// Most datagrams are lost in a flood. Own heartbeats are sent on time, and who has died in the
-/// meantime is noticed when the flood ends.
+/// Node 0 is flooded and loses most datagrams. It still sends its heartbeats on time, and notices
+/// only after the flood that node 2 has lost power.
 #[test]
 fn a_flood_stops_judgements_and_no_heartbeats() {
     let mut world = settled();
@@ -105,7 +107,7 @@ fn a_flood_stops_judgements_and_no_heartbeats() {
         world.nodes[0].inbox.clear();
         world.give(0, Input::Backlog);
     }
-    // The others heard it throughout, and have noticed the death of node 2.
+    // Node 1 heard node 0 throughout, and has noticed that node 2 lost power.
     assert_eq!(world.loads()[0], before[0]);
     let by_the_first = world.news.iter().filter(|(_, node, _)| *node == 0);
     assert_eq!(by_the_first.count(), 0, "{:?}", world.news);

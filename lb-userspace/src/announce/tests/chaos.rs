@@ -7,11 +7,12 @@ use proptest::prelude::*;
 use super::super::*;
 use super::world::{MS, World, address};
 
-/// Without a holder, while a candidate runs and nothing else happens: a node that has just started
-/// or was paused listens first, and asks again later for an address that something answered for.
+/// The longest time without a holder while a candidate runs and nothing else happens. A node that
+/// has just started or was paused listens first, and an address whose probe was answered is probed
+/// again only later.
 const NONE: Duration = Duration::from_millis(4_500);
 
-/// Several answer, while they hear each other.
+/// The longest time in which several nodes answer for an address, while they hear each other.
 const SEVERAL: Duration = Duration::from_millis(1_000);
 
 #[derive(Clone, Copy, Debug)]
@@ -24,7 +25,7 @@ enum Fault {
     Cut(usize, usize),
     CutBoth(usize, usize),
     Isolate(usize),
-    /// It receives nothing.
+    /// The node receives nothing.
     Deafen(usize),
     Heal,
     Loss(u64),
@@ -127,7 +128,7 @@ proptest! {
             inflict(&mut world, fault);
             world.disturb();
             world.run(MS * wait as u32);
-            // Two nodes that do not hear each other cannot know.
+            // Two nodes that do not hear each other may both hold an address.
             if world.cut.is_empty() {
                 prop_assert!(world.longest_several() <= SEVERAL, "{:?}", world.watch.longest_several);
                 prop_assert!(world.longest_none() <= NONE, "{:?}", world.watch.longest_none);
@@ -139,7 +140,7 @@ proptest! {
             world.watch.longest_several.clear();
             world.watch.longest_none.clear();
         }
-        // In the end all is well, and the load within the bound.
+        // Without faults, each address gets one holder, and the load stays within the bound.
         world.cut.clear();
         world.loss = 0;
         for node in 0..nodes {
@@ -163,7 +164,7 @@ proptest! {
         let present = world.nodes[0].wanted.len();
         let bound = capacity(present, nodes);
         prop_assert!(world.loads().iter().all(|load| *load <= bound), "{:?} {}", world.loads(), bound);
-        // And quiet.
+        // After that, nothing changes.
         world.forget_observations();
         world.run(MS * 5_000);
         prop_assert_eq!(&world.news, &[]);

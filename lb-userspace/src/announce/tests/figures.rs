@@ -1,4 +1,4 @@
-//! A thousand addresses, and what that costs.
+//! Takeover of a thousand addresses, and measurements of cost.
 
 use std::time::{Duration, Instant};
 
@@ -78,12 +78,12 @@ fn cost_of_heartbeats() {
     println!("{:?} for each change of a candidacy", begun.elapsed() / 200);
 }
 
-/// A participant among others that say what the test wants.
+/// A participant under test, and others whose messages the test composes.
 struct Crowd {
     link: Link,
     others: Vec<Message>,
     now: Time,
-    /// Of the participant's last message.
+    /// The sequence number of the participant's last message.
     sequence: u64,
 }
 
@@ -114,7 +114,7 @@ impl Crowd {
         for beat in 0..80 {
             crowd.others.iter_mut().enumerate().for_each(|(other, message)| {
                 let since = message.changes.until;
-                // What is sent before they are participants is lost.
+                // Rows that are sent before the others are participants are ignored.
                 let rows = if beat < 3 { 0 } else { 100 };
                 let until = (since + rows).min(message.version);
                 let rows = (since..until).map(|row| {

@@ -24,7 +24,8 @@ fn who_is_not_heard_gives_way() {
     assert_ne!(holder(&world, 40), 0);
 }
 
-/// What it sends arrives, but it receives nothing: clients can't use what it claims.
+/// What node 0 sends arrives, but it receives nothing, so clients can't use the addresses that it
+/// claims.
 #[test]
 fn a_node_that_receives_nothing_is_replaced_and_its_claims_are_ignored() {
     for nodes in [2, 3, 5] {
@@ -36,7 +37,7 @@ fn a_node_that_receives_nothing_is_replaced_and_its_claims_are_ignored() {
             answering.retain(|node| *node != 0);
             answering
         };
-        // The others keep what they have throughout, although the node claims it.
+        // The other nodes keep their addresses throughout, although node 0 claims them.
         let mut without = Duration::ZERO;
         for _ in 0..100 {
             world.run(MS * 10);
@@ -50,7 +51,7 @@ fn a_node_that_receives_nothing_is_replaced_and_its_claims_are_ignored() {
         assert!(without > MS * 150 && without <= MS * 400, "{without:?}");
         let after: Vec<Vec<usize>> = (0..30).map(|number| serving(&world, number)).collect();
         assert!(after.iter().all(|serving| serving.len() == 1), "{after:?}");
-        // Clients hear the right node last.
+        // The last announcement of each address comes from the right node.
         world.run(SECOND * 60);
         for (number, after) in after.iter().enumerate() {
             assert_eq!(serving(&world, number), *after);
@@ -79,7 +80,8 @@ fn a_node_that_receives_nothing_for_the_time_of_one_heartbeat_keeps_its_addresse
     }
 }
 
-/// Of a table, others get only what has changed. So what was taken in vain has to be given back.
+/// Node 0 takes an address from silent node 1, but fails to announce it, and node 1 returns. Node 1
+/// does not repeat its claim, because participants send only changes, so node 0 must restore it.
 #[test]
 fn a_holder_from_whom_an_address_was_taken_in_vain_is_known_again() {
     let mut world = settled(3, 60);
@@ -88,7 +90,7 @@ fn a_holder_from_whom_an_address_was_taken_in_vain_is_known_again() {
     world.run(MS * 550);
     let taken = of_one.into_iter().find(|number| world.answering(address(*number)).contains(&0));
     let taken = address(taken.expect("node 0 takes some of node 1's"));
-    // Node 1 never hears of the claim.
+    // Node 0 gives the address up before node 1 can hear of its claim.
     world.give(0, Input::Failed(taken));
     world.cut.clear();
     world.run(SECOND * 10);
@@ -116,7 +118,7 @@ fn a_node_that_receives_nothing_takes_no_addresses_from_the_kernel_of_a_crashed_
     }
 }
 
-/// A firewall drops heartbeats to it. Clients reach it.
+/// A firewall drops heartbeats to node 0, but clients reach it.
 #[test]
 fn a_node_that_misses_heartbeats_only_keeps_its_addresses() {
     let mut world = settled(3, 30);
@@ -128,7 +130,8 @@ fn a_node_that_misses_heartbeats_only_keeps_its_addresses() {
     assert_eq!(world.longest_none(), Duration::ZERO);
 }
 
-/// Its kernel is asked for an address that it then gives up, also while a heartbeat is due.
+/// Node 0's kernel is probed for an address that node 0 then gives up, at different times between
+/// two heartbeats.
 #[test]
 fn a_node_that_misses_heartbeats_is_not_asked_for_what_it_no_longer_holds() {
     for milliseconds in [0, 30] {
@@ -150,7 +153,7 @@ fn gives_up_an_address_without_hearing_others(after_a_heartbeat: Duration) {
     assert_eq!(world.longest_none(), Duration::ZERO);
 }
 
-/// Node 1 never hears node 0, which hears it now and then.
+/// Node 1 never hears node 0, and node 0 hears node 1 only now and then.
 #[test]
 fn a_node_that_returns_from_silence_again_and_again_is_known_to_be_deaf() {
     let mut world = settled(3, 30);

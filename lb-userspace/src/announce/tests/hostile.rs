@@ -1,4 +1,4 @@
-//! Senders without the key, and with it but wrong.
+//! Senders without the key, and senders that misbehave with the key, or where there is none.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ fn settled() -> World {
     world
 }
 
-/// What a node sends.
+/// The last message of a node.
 fn overheard(world: &mut World, node: usize) -> Vec<u8> {
     world.run(MS * 150);
     world.sent[&node].clone()
@@ -51,7 +51,7 @@ fn random_and_changed_messages_change_nothing() {
     assert_eq!(world.news, []);
 }
 
-/// A recording of a node that has lost its power does not keep it alive.
+/// Replayed messages do not keep a node alive that has lost power.
 #[test]
 fn recorded_messages_are_worthless() {
     let mut world = settled();
@@ -66,7 +66,7 @@ fn recorded_messages_are_worthless() {
     }
     assert_eq!(world.loads()[1], 0);
     assert_eq!(world.loads().iter().sum::<usize>(), 12);
-    // Nor after it was forgotten, or under a new process.
+    // Nor when it has been forgotten, or when its next process runs.
     world.run(SECOND * 30);
     world.forget_observations();
     for node in [0, 2] {
@@ -84,7 +84,7 @@ fn recorded_messages_are_worthless() {
     assert_eq!(world.news, []);
 }
 
-/// All nodes have been started again. Recordings of their earlier processes arrive all the time.
+/// All nodes have been restarted. Messages of their earlier processes are replayed all the time.
 #[test]
 fn recordings_of_earlier_processes_shut_out_nobody() {
     let mut world = settled();
@@ -113,7 +113,8 @@ fn recordings_of_earlier_processes_shut_out_nobody() {
     assert_eq!(world.loads().iter().sum::<usize>(), 12);
 }
 
-/// Every node acknowledges a process that it has heard once, for long. That must not look as if it received something.
+/// Every node keeps acknowledging a process that it has heard only once. That must not make a node
+/// that receives nothing look as if it received something.
 #[test]
 fn a_recorded_message_hides_no_node_that_receives_nothing() {
     let mut world = settled();
@@ -137,7 +138,6 @@ fn read(octets: &[u8], keys: &Keys) -> Message {
     keys.open(octets).and_then(wire::read).expect("a message of a node")
 }
 
-/// Without a key.
 fn settled_without_a_key(nodes: usize) -> World {
     let mut world = World::new(nodes, 12, 3);
     world.keys = Keys::default();
@@ -165,7 +165,7 @@ fn greedy(node: &str, epoch: u32, heard: Vec<Heard>) -> Message {
     }
 }
 
-/// The last message of a node as one that heard it acknowledges it.
+/// An acknowledgement of a node's last message.
 fn acknowledge(world: &World, node: usize) -> Heard {
     let Message { node, interface, incarnation, sequence, .. } =
         read(&world.sent[&node], &world.keys);
@@ -178,7 +178,8 @@ fn send_to_all(world: &mut World, message: &Message) {
     (0..world.nodes.len()).for_each(|node| world.give(node, Input::Received(&octets)));
 }
 
-/// With the key or without it: who acknowledges no message of a node is no participant.
+/// With the key or without it, a sender that acknowledges no message of a node never becomes a
+/// participant.
 #[test]
 fn who_never_acknowledges_takes_nothing() {
     for mut world in [settled(), settled_without_a_key(3)] {
@@ -194,8 +195,8 @@ fn who_never_acknowledges_takes_nothing() {
     }
 }
 
-/// It has been a participant, and then acknowledges nothing, so that nobody can contradict it: its
-/// link-layer address must answer.
+/// A participant that stops acknowledging others looks as if it did not hear them, and its claims
+/// would win. They count only if its link-layer address answers probes.
 #[test]
 fn who_hears_nobody_and_answers_nothing_takes_nothing() {
     for mut world in [settled(), settled_without_a_key(3)] {
@@ -215,7 +216,7 @@ fn who_hears_nobody_and_answers_nothing_takes_nothing() {
     }
 }
 
-/// Without a key a machine on the link takes what it wants. What it has taken ends with it.
+/// Without a key, a machine on the link can take addresses, but only for as long as it sends.
 #[test]
 fn without_a_key_a_liar_keeps_addresses_only_while_it_sends() {
     for epoch in [1, 1 << 20, i32::MAX as u32, u32::MAX - 1, u32::MAX] {
@@ -235,7 +236,7 @@ fn without_a_key_a_liar_keeps_addresses_only_while_it_sends() {
         world.run(SECOND * 5);
         assert_eq!(world.loads().iter().sum::<usize>(), 12, "{epoch}");
         assert!(world.longest_none() <= SECOND, "{:?}", world.longest_none());
-        // All is as before: addresses move when they should, and without a gap.
+        // The election works as before: addresses move when they should, and without a gap.
         world.run(SECOND * 30);
         world.disturb();
         world.forget_observations();
@@ -273,7 +274,7 @@ fn a_forged_message_in_another_name_has_no_lasting_effect() {
         let view = world.nodes[0].link.as_ref().expect("it runs").view(world.now);
         let peer = view.peers.iter().find(|peer| peer.node == "node-1").expect("it is there");
         assert!(!peer.silent && !peer.deaf, "{what}");
-        // Its table is still followed.
+        // The other nodes still follow its table.
         world.disturb();
         world.forget_observations();
         for number in 0..12 {
@@ -289,7 +290,7 @@ fn a_forged_message_in_another_name_has_no_lasting_effect() {
 
 const TOO_MANY: &str = "as many other nodes take part as can";
 
-/// Without keys anyone may take part, but nobody takes more than bounded memory.
+/// Without a key any sender may take part, but all together they take bounded memory.
 #[test]
 fn participants_without_a_key_are_bounded() {
     let mut world = World::new(1, 4, 5);
@@ -326,7 +327,7 @@ fn participants_without_a_key_are_bounded() {
     let view = world.nodes[0].link.as_ref().expect("it runs").view(world.now);
     assert_eq!(view.peers.len(), 128);
     assert!(view.crowded);
-    // Whoever came first, those that every node would follow.
+    // In whatever order they came, those with the lowest ids are tracked, as on every node.
     let mut ids: Vec<Id> =
         (0..1_200).map(|number| Id::of(&format!("liar-{number}"), "eth0")).collect();
     ids.sort_unstable();

@@ -25,7 +25,7 @@ fn holders(world: &World) -> Vec<Vec<usize>> {
     (0..ADDRESSES).map(|number| world.answering(address(number))).collect()
 }
 
-/// Without a key, which takes most of the time.
+/// There is no key, because authentication would take most of the test's time.
 fn settled() -> World {
     let mut world = World::new(0, ADDRESSES, 1);
     world.keys = Keys::default();
@@ -64,7 +64,7 @@ fn of_too_many_nodes_the_same_take_part_and_each_address_has_one_holder() {
         known.sort_unstable();
         assert_eq!(known[..PARTICIPANTS], expected, "{node}");
     }
-    // One that holds an address loses its power, and one of the others takes part from then on.
+    // A participant that holds an address loses power. One of the others takes its place.
     world.disturb();
     world.forget_observations();
     world.power_off(before[0][0]);

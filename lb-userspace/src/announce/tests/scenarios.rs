@@ -1,4 +1,4 @@
-//! One thing that happens, and exactly what follows.
+//! Single events, and exactly what follows from each.
 
 use std::time::Duration;
 
@@ -90,7 +90,7 @@ fn the_addresses_of_a_dead_agent_move_when_the_deadline_passes() {
     world.run(SECOND * 40);
     assert!(world.longest_none() <= MS * 1_200, "{:?}", world.longest_none());
     assert_eq!(world.loads()[0], 0);
-    // It returns, and gets its share back.
+    // The agent starts again, and gets its share back.
     world.start(0);
     world.run(SECOND * 20);
     assert!(world.loads()[0] > 0);
@@ -141,7 +141,7 @@ fn a_node_that_is_excluded_or_leaves_hands_over_without_a_gap() {
     assert!(world.news.iter().any(|(_, node, news)| *node == 1 && *news == News::Left));
     assert_eq!(world.longest_none(), Duration::ZERO);
     assert!(world.longest_several() <= MS * 5, "{:?}", world.longest_several());
-    // Without another candidate, it serves as the last resort.
+    // Without another candidate, node 0 holds all addresses as the last resort.
     world.power_off(2);
     world.run(SECOND * 3);
     assert_eq!(world.loads(), [30, 0, 0]);
@@ -159,7 +159,7 @@ fn an_address_follows_its_candidates() {
     world.run(SECOND * 3);
     assert_eq!(holder(&world, 0), other);
     assert_eq!(world.longest_none(), Duration::ZERO);
-    // Without any candidate, nobody announces it.
+    // Without any candidate, no node announces it.
     world.want(other, address(0), Some(Rank::None));
     world.run(SECOND * 3);
     assert!(world.answering(address(0)).is_empty());
@@ -205,11 +205,11 @@ fn an_address_that_another_machine_uses_is_not_announced() {
     assert!(world.answering(address(5)).is_empty());
     let in_use = News::InUse { address: address(5), by: OTHER };
     assert!(world.news.iter().any(|(_, _, news)| *news == in_use));
-    // It is, once the other machine has gone.
+    // It is announced once the other machine no longer uses it.
     world.others.clear();
     world.run(SECOND * 3);
     let holder = holder(&world, 5);
-    // A machine that comes later does not get it, but the holder announces the address again.
+    // A machine that uses it later does not get it: the holder announces the address again.
     world.run(SECOND * 10);
     world.forget_observations();
     for _ in 0..50 {

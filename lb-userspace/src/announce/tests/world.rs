@@ -1,5 +1,5 @@
 //! A link with nodes, in simulated time: processes that run, pause and end, kernels that answer
-//! until a deadline, and a network that loses, delays and reorders.
+//! until a deadline, and a network that loses, delays and reorders datagrams.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr};
@@ -18,7 +18,7 @@ pub fn link_address(node: usize) -> LinkAddress {
     [2, 0, 0, 0, high, low]
 }
 
-/// Numbers that follow from a seed.
+/// Pseudo-random numbers from a seed.
 pub struct Random(pub u64);
 
 impl Random {
@@ -32,15 +32,15 @@ pub struct Node {
     /// The process; `None` if it has ended.
     pub link: Option<Link>,
     pub paused: bool,
-    /// Off: its kernel answers nothing.
+    /// If not, its kernel answers nothing.
     pub powered: bool,
     pub wanted: BTreeMap<IpAddr, Rank>,
-    /// What its kernel answers for: deadline and epoch.
+    /// The addresses that its kernel answers for, with deadline and epoch.
     pub kernel: BTreeMap<IpAddr, (Time, u32)>,
     watched: BTreeSet<IpAddr>,
-    /// What arrives while the process is paused.
+    /// Datagrams that arrive while the process is paused.
     pub inbox: VecDeque<Vec<u8>>,
-    /// When its timer comes.
+    /// When its timer is due.
     timer: Time,
 }
 
@@ -56,15 +56,15 @@ pub struct World {
     pub timing: Timing,
     pub keys: Keys,
     pub random: Random,
-    /// Directions that lose everything.
+    /// Directions, as sender and receiver, in which everything is lost.
     pub cut: BTreeSet<(usize, usize)>,
     /// Nodes that get no heartbeats, but all other frames.
     pub firewalled: BTreeSet<usize>,
-    /// Of a thousand datagrams, how many are lost; never more than two in a row.
+    /// How many of a thousand datagrams are lost; never more than two in a row.
     pub loss: u64,
     pub delay: Duration,
     lost: BTreeMap<(usize, usize), u32>,
-    /// Machines without Millrace, and what they use.
+    /// Addresses that machines without Millrace use.
     pub others: BTreeMap<IpAddr, LinkAddress>,
     queue: BTreeMap<(Time, u64), Event>,
     number: u64,
@@ -78,7 +78,7 @@ pub struct World {
     changed: bool,
 }
 
-/// For how long addresses had no or several answering kernels, since the last disturbance.
+/// For how long no kernel, or several, answered for an address since the last disturbance.
 #[derive(Default)]
 pub struct Watch {
     pub disturbed: Time,
@@ -135,7 +135,7 @@ impl World {
         });
     }
 
-    /// Starts a process, which finds what its kernel answers for.
+    /// Starts a process, which adopts the addresses that its kernel answers for.
     pub fn start(&mut self, node: usize) {
         let identity = Identity {
             node: format!("node-{node}"),
@@ -217,7 +217,7 @@ impl World {
         let is_timer = matches!(input, Input::Timer | Input::Backlog);
         let Node { link: Some(link), timer, .. } = &mut self.nodes[node] else { return };
         let effects = link.handle(input, now);
-        // A process gets the processor a little later than it asked for.
+        // A process is scheduled a little later than its timer is due.
         let next = link.next_timer().max(now) + MS / 4;
         *timer = if is_timer { next } else { next.min(*timer) };
         for effect in effects {
@@ -273,7 +273,7 @@ impl World {
         }
     }
 
-    /// A node's frame says that it has the address.
+    /// A frame of a node claims the address, and reaches the other nodes.
     fn claim(&mut self, node: usize, address: IpAddr) {
         for to in 0..self.nodes.len() {
             if to != node && !self.is_lost(node, to) {
@@ -353,7 +353,7 @@ impl World {
         }
     }
 
-    /// From now on, what follows is due to something new.
+    /// A new disturbance begins: times without a holder, or with several, are measured from now.
     pub fn disturb(&mut self) {
         self.watch.disturbed = self.now;
         self.watch.none.clear();

@@ -7,7 +7,7 @@ fn of(flags: &[&str], file: &str) -> Result<Effective, Problems> {
     let path = directory.path().join("m.yaml");
     std::fs::write(&path, file).expect("temporary files can be written");
     let option = Arg::new(FILE).long(FILE).value_parser(clap::value_parser!(PathBuf));
-    // Variables of whoever runs the tests don't count.
+    // Environment variables of the user who runs the tests are ignored.
     let settings = settings::<Configuration>();
     let command = add(Command::new("settings").no_binary_name(true), &settings)
         .mut_args(|arg| arg.env(None::<&'static str>))

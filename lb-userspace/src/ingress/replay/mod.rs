@@ -1,5 +1,5 @@
-//! Replays an access log under ingress-nginx's rules and under ours, and lists the requests that would take another
-//! way. Pure.
+//! Replays an access log under the rules of ingress-nginx and under those of Millrace, and lists the requests that
+//! would be handled differently. Pure.
 //!
 //! Invariant: memory does not grow with the log: differences are grouped by rules, and groups are limited in number.
 
@@ -29,7 +29,7 @@ const MOST_GROUPS: usize = 10_000;
 const MOST_CANDIDATES: usize = 16;
 const MOST_EXAMPLE_CHARACTERS: usize = 200;
 
-/// The requests that one rule of ingress-nginx and another one of ours serve.
+/// The requests that one rule of ingress-nginx and a different rule of Millrace serve.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Difference {
     pub requests: u64,
@@ -175,7 +175,7 @@ impl Replay {
         servers.take(MOST_CANDIDATES).map(|server| server.replace('*', "any")).collect()
     }
 
-    /// Whether it takes another way.
+    /// Returns whether Millrace would handle the request differently.
     fn compare(&mut self, request: &Request, raw_host: &str, read: Option<&[u8]>) -> bool {
         let nginx_host = plain_host(raw_host);
         let found = read.and_then(|read| self.site.find(&nginx_host, read));

@@ -66,7 +66,7 @@ pub struct Tables {
 }
 
 impl Tables {
-    /// Opens the pinned maps of a data plane, whoever loaded it.
+    /// Opens the pinned maps of a data plane, also one that another process has loaded.
     pub fn open(pins: impl Fn(&str) -> std::path::PathBuf) -> Result<Self> {
         Self::collect(|name| {
             let path = pins(name);

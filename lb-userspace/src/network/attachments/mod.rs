@@ -28,7 +28,8 @@ pub enum Role {
     Workload,
 }
 
-/// An existing device: another one of the same name has another index.
+/// A device that exists. If it is removed and another one is created under its name, that one has
+/// another index.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DeviceName {
     pub index: u32,
@@ -177,11 +178,11 @@ fn refusal(snapshot: &Snapshot, link: &Link, role: Role) -> Option<Refusal> {
 
 /// Whether ingress packets are handled at this device, and not at one below or above it.
 fn is_handled_here(snapshot: &Snapshot, settings: &Settings, link: &Link, role: Role) -> bool {
-    // They are handled at the device below.
+    // Its ingress packets are handled at the device below.
     if link.kind == Kind::Child && !link.lower_elsewhere {
         return false;
     }
-    // A bridge to a network handles its ports' packets.
+    // A bridge with a port to a network handles the packets of all its ports.
     role != Role::Workload
         || !bridge_of(snapshot, link)
             .is_some_and(|bridge| roles::has_network_port(snapshot, settings, bridge))

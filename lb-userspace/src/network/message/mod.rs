@@ -35,7 +35,8 @@ const NEIGHBOUR_HEADER: usize = 12;
 const RTA_NH_ID: u16 = 30;
 
 /// `linux/fib_rules.h`: the attributes of rules that decide by the destination: FRA_DST, FRA_PRIORITY,
-/// FRA_SUPPRESS_PREFIXLEN, FRA_TABLE, FRA_PAD and FRA_PROTOCOL, which is who has added the rule.
+/// FRA_SUPPRESS_PREFIXLEN, FRA_TABLE, FRA_PAD and FRA_PROTOCOL, which names the program that has
+/// added the rule.
 const BY_DESTINATION: [u16; 6] = [1, 6, 14, 15, 18, 21];
 
 /// `struct rtnexthop`

@@ -166,7 +166,7 @@ impl Memory {
         })
     }
 
-    /// The frontends and their names as people see them, and names without a frontend.
+    /// The frontends and their names as commands show them, and names without a frontend.
     pub fn owners(&self) -> BTreeSet<(Option<FrontendKey>, String)> {
         let frontend_of = |service_port| {
             let mut all = self.frontends.iter();

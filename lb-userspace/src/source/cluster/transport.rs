@@ -2,7 +2,7 @@
 //! files of the configuration change, and when another API server is needed.
 //!
 //! A connection keeps the client certificate that it began with, and idle ones are used again, so
-//! only a new client uses new credentials for certain. Responses that are being read go on.
+//! only a new client uses new credentials for certain. Responses that are being read continue.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex as StdMutex, PoisonError};

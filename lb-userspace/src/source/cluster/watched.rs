@@ -177,8 +177,8 @@ impl Watched {
         }
     }
 
-    /// Nothing waits for a kind that is not installed. What was reported of it stays: whoever says that there is none
-    /// may be something in front of the server.
+    /// The agent does not wait for a kind that is not installed. Objects of it that were reported before stay: the
+    /// response that the kind does not exist may come from a proxy in front of the server.
     fn note_absence(&mut self, trouble: &Trouble) {
         let (kind, reason) = (self.kind.name(), trouble.describe());
         if self.listed.take().is_some_and(|listed| listed.send(()).is_ok()) {

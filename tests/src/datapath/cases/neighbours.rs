@@ -303,7 +303,7 @@ pub fn malformed_requests_pass(c: &mut Conversation, at: &Ends) {
     c.watch(&address);
     let request = request(at, &address);
     let set = |offset: usize, value: u8| request.with(move |bytes| bytes[offset] = value);
-    // From a group, and from nobody.
+    // From a multicast address, and from the address of all zeros.
     passes(c, &request.macs(Mac([3, 0, 0, 0, 0, 1]), BROADCAST));
     passes(c, &request.macs(NOBODY, BROADCAST));
     let network = request.network_offset();

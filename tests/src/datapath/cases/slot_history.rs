@@ -142,7 +142,7 @@ pub fn a_connection_goes_to_the_next_owner_of_its_slot(c: &mut Conversation, at:
     c.forward(&request.ack()).leaves_by(INSIDE, &sent(&request.ack(), 0));
     c.set(&owned_by(at, 1, &[(1, false)]));
     c.forward(&request.ack()).leaves_by(INSIDE, &sent(&request.ack(), 1));
-    // Without any owner nobody can be asked.
+    // Without an earlier owner, there is no node to ask.
     c.set(&at.web(0).forwarding(Forwarding::Gue));
     let more = request.ack().ack_number(5);
     let reset = more.reversed().rst().seq(5).ack_number(0).window(0).ttl(64).id(0);

@@ -16,7 +16,7 @@ pub const TABLE: &[Annotation] = &[
     snippet(&["modsecurity-snippet"]),
 ];
 
-/// Directives of nginx that deny access to someone.
+/// Directives of nginx that deny access to some clients.
 const RESTRICTING: [&str; 12] = [
     "deny",
     "auth_basic",

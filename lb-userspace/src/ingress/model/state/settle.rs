@@ -270,7 +270,7 @@ impl Model {
     }
 }
 
-/// Messages quote what authors wrote, who may write long texts.
+/// Messages quote text from Ingresses, which may be long.
 fn shorten(message: &mut String) {
     if let Some((end, _)) = message.char_indices().nth(MOST_MESSAGE) {
         message.truncate(end);

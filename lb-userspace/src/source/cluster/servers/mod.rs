@@ -5,8 +5,8 @@
 //! remembered in a file, so that a node can start while the configured server is down.
 //!
 //! Invariant: wherever a connection leads, the server proves the configured name before it gets a
-//! request. Whoever can change the list, in the cluster or on disk, can delay the agent, but cannot
-//! become its API server. Without such a proof, learned addresses are not used.
+//! request. An attacker that can change the list, in the cluster or on disk, can delay the agent,
+//! but cannot become its API server. Without such a proof, learned addresses are not used.
 
 mod connector;
 mod memory;
