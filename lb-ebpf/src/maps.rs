@@ -99,6 +99,15 @@ pub static CROWDED4: Array<AtomicLong, { FLOW_BUCKETS as usize / 64 }, SHARED> =
 #[btf_map]
 pub static CROWDED6: Array<AtomicLong, { FLOW_BUCKETS as usize / 64 }, SHARED> = Array::new();
 
+/// The bits that were set, or found set, since the agent last began to clear those of no flow.
+#[btf_map]
+pub static CROWDED_LATELY4: Array<AtomicLong, { FLOW_BUCKETS as usize / 64 }, SHARED> =
+    Array::new();
+
+#[btf_map]
+pub static CROWDED_LATELY6: Array<AtomicLong, { FLOW_BUCKETS as usize / 64 }, SHARED> =
+    Array::new();
+
 #[btf_map]
 pub static UNTRACKED4: LruHashMap<ReplyKey<V4>, Untracked<V4>, { MAX_UNTRACKED as usize }> =
     LruHashMap::new();

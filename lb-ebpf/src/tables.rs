@@ -24,12 +24,12 @@ use crate::events;
 use crate::functions;
 use crate::maps::{
     AFFINITIES4, AFFINITIES6, ANNOUNCED, BACKEND_HOPS, BACKEND_TRAFFIC, BACKENDS4, BACKENDS6,
-    BFD_HEARD, BFD_SESSIONS, CLAIMS, CROWDED4, CROWDED6, DESTINATIONS, DEVICE_CACHE, DEVICES,
-    DRAFTS4, DRAFTS6, EARLIER_OWNERS, FLOWS4, FLOWS6, FRAGMENTS4, FRAGMENTS6, FRONTEND_CACHE4,
-    FRONTEND_CACHE6, FRONTENDS4, FRONTENDS6, HINTS, LINK_ADDRESSES, MEMBERS, NEIGHBOUR_EVENTS,
-    NETWORK, PEERS, POOL_SLOTS, POOLS, REASONS, REPLIES4, REPLIES6, RESERVED_PORTS, SCRATCH,
-    SERVICE_TRAFFIC, SETTINGS, SOURCE_RANGES4, SOURCE_RANGES6, SOURCES, Scratch, TARGETS,
-    TUNNEL_KEYS, TUNNEL_PEERS, UNTRACKED4, UNTRACKED6,
+    BFD_HEARD, BFD_SESSIONS, CLAIMS, CROWDED_LATELY4, CROWDED_LATELY6, CROWDED4, CROWDED6,
+    DESTINATIONS, DEVICE_CACHE, DEVICES, DRAFTS4, DRAFTS6, EARLIER_OWNERS, FLOWS4, FLOWS6,
+    FRAGMENTS4, FRAGMENTS6, FRONTEND_CACHE4, FRONTEND_CACHE6, FRONTENDS4, FRONTENDS6, HINTS,
+    LINK_ADDRESSES, MEMBERS, NEIGHBOUR_EVENTS, NETWORK, PEERS, POOL_SLOTS, POOLS, REASONS,
+    REPLIES4, REPLIES6, RESERVED_PORTS, SCRATCH, SERVICE_TRAFFIC, SETTINGS, SOURCE_RANGES4,
+    SOURCE_RANGES6, SOURCES, Scratch, TARGETS, TUNNEL_KEYS, TUNNEL_PEERS, UNTRACKED4, UNTRACKED6,
 };
 
 pub struct KernelTables;
@@ -324,7 +324,8 @@ fn with<const N: usize>(
 macro_rules! family_tables {
     (
         $family:ty, $address:ty, $frontends:ident, $frontend_cache:ident, $backends:ident,
-        $flows:ident, $mask:ident, $replies:ident, $crowded:ident, $untracked:ident, $hints:literal, $drafts:ident, $functions:ident,
+        $flows:ident, $mask:ident, $replies:ident, $crowded:ident,
+        $crowded_lately:ident, $untracked:ident, $hints:literal, $drafts:ident, $functions:ident,
         $affinities:ident, $ranges:ident, $fragments:ident
     ) => {
         impl FlowTables<$family> for KernelTables {
@@ -346,6 +347,11 @@ macro_rules! family_tables {
             #[inline(always)]
             fn crowded(&self, word: u32) -> Option<&AtomicLong> {
                 $crowded.get(word)
+            }
+
+            #[inline(always)]
+            fn crowded_lately(&self, word: u32) -> Option<&AtomicLong> {
+                $crowded_lately.get(word)
             }
         }
 
@@ -460,6 +466,7 @@ family_tables!(
     flow_mask4,
     REPLIES4,
     CROWDED4,
+    CROWDED_LATELY4,
     UNTRACKED4,
     0,
     DRAFTS4,
@@ -478,6 +485,7 @@ family_tables!(
     flow_mask6,
     REPLIES6,
     CROWDED6,
+    CROWDED_LATELY6,
     UNTRACKED6,
     1,
     DRAFTS6,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use fuzz::wire::{End, Packet};
 use lb_common::atomic::AtomicLong;
-use lb_common::conntrack::{Environment, FlowTables};
+use lb_common::conntrack::{Environment, FlowTables, clear_stale};
 use lb_common::datapath::{
     BfdTables, Counters, Draft, FamilyTables, Function, NeighbourTables, NetworkTables, PoolTables,
     Verdict, execute,
@@ -66,6 +66,7 @@ pub struct Node {
     flows: Vec<FlowBucket<V4>>,
     replies: Vec<ReplyBucket>,
     crowded: AtomicLong,
+    crowded_lately: AtomicLong,
     hints: Hints,
     now: Ticks,
 }
@@ -79,6 +80,7 @@ impl Node {
             flows: (0..buckets).map(|_| FlowBucket::default()).collect(),
             replies: (0..=settings.reply_mask).map(|_| ReplyBucket::default()).collect(),
             crowded: AtomicLong::default(),
+            crowded_lately: AtomicLong::default(),
             hints: Hints::default(),
             now: Ticks(1 << 28),
         })
@@ -119,6 +121,16 @@ impl Node {
     }
 
     /// All flows in the table.
+    /// Marks all buckets as crowded, as flows leave them that have ended.
+    pub fn mark_crowded(&self) {
+        self.crowded.store(u64::MAX);
+    }
+
+    /// The agent clears the marks that no flow needs; when it read the flows, none did.
+    pub fn clear_crowded(&self) {
+        clear_stale(&self.crowded, &self.crowded_lately, 0);
+    }
+
     pub fn flows(&self) -> Vec<(FlowState, Flow<V4>)> {
         let entries = self.flows.iter().flat_map(|bucket| bucket.entries());
         entries.map(|(state, _, flow)| (state, flow)).collect()
@@ -354,6 +366,10 @@ impl FlowTables<V4> for Cpu {
     fn crowded(&self, _: u32) -> Option<&AtomicLong> {
         Some(&self.node.crowded)
     }
+
+    fn crowded_lately(&self, _: u32) -> Option<&AtomicLong> {
+        Some(&self.node.crowded_lately)
+    }
 }
 
 impl FamilyTables<V4> for Cpu {
@@ -439,6 +455,10 @@ impl FlowTables<V6> for Cpu {
     }
 
     fn crowded(&self, _: u32) -> Option<&AtomicLong> {
+        None
+    }
+
+    fn crowded_lately(&self, _: u32) -> Option<&AtomicLong> {
         None
     }
 }

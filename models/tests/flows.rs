@@ -285,6 +285,26 @@ fn two_flows_of_full_buckets_get_entries_elsewhere() {
     });
 }
 
+/// The agent clears the bit while a flow begins that needs it, and that had found it set.
+#[test]
+fn a_bit_that_a_new_flow_needs_stays_set() {
+    explore("a bit is cleared", 2, 3, |first| {
+        let node = Node::new(2, PORTS);
+        node.fill(0);
+        node.mark_crowded();
+        let client = node.client_below(1, ONE);
+        let clear: Work = Box::new(|cpu| {
+            cpu.node().clear_crowded();
+            Fate::Lost
+        });
+        in_parallel(first, &node, vec![request(syn(client, ONE)), clear]);
+        assert!(find(&node, client, ONE).is_some());
+        let accepted = Cpu::new(Arc::clone(&node)).reply(ONE, syn_ack(ONE, client)).into_packet();
+        assert_eq!(accepted.map(|packet| packet.source), Some(ONE.frontend()));
+        assert_usable(&node, client, ONE);
+    });
+}
+
 #[test]
 fn a_next_hop_does_not_go_to_the_flow_that_evicts() {
     explore("eviction and next hop", 2, 2, |first| {

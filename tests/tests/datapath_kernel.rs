@@ -81,9 +81,11 @@ fn a_reset_world_equals_a_new_one() -> Result<()> {
 
 /// Maps that these packets do not write. They need sockets of the node, a listener of `millrace
 /// drops`, clients with very many flows, or a full flow table.
-const NOT_MET: [&str; 13] = [
+const NOT_MET: [&str; 15] = [
     map::CROWDED4,
     map::CROWDED6,
+    map::CROWDED_LATELY4,
+    map::CROWDED_LATELY6,
     map::UNTRACKED4,
     map::UNTRACKED6,
     map::HINTS,
@@ -156,6 +158,25 @@ fn a_checksum_computed_by_the_card_stays_correct() -> Result<()> {
         }
         // Both packets were translated, so the check above was effective.
         assert_eq!(conversation.kernel().context("no kernel world")?.flows().len(), 2);
+    }
+    Ok(())
+}
+
+/// Flows that are not in their client's buckets are found as long as they live. Afterwards no packet
+/// looks for them.
+#[test]
+fn marks_of_crowded_buckets_are_cleared_after_their_last_flow() -> Result<()> {
+    fn clear(c: &mut Conversation) -> Result<u32> {
+        c.kernel().context("no kernel world")?.clear_crowded_bits()
+    }
+    for at in [&V4, &V6] {
+        let mut c = both();
+        cases::flows::one_port_of_a_client_has_any_number_of_flows(&mut c, at);
+        assert_eq!(clear(&mut c)?, 0, "flows need them");
+        cases::flows::one_port_of_a_client_has_any_number_of_flows(&mut c, at);
+        c.wait(1_000_000);
+        assert!(clear(&mut c)? > 0);
+        assert_eq!(clear(&mut c)?, 0);
     }
     Ok(())
 }

@@ -5,10 +5,20 @@
 //! share of them, like a resolver that queries thousands of Services from one socket, client and
 //! frontend select two other buckets. Requests are found there by that hash, replies by the reply
 //! index. A bit for each first bucket says whether this may be so, which saves all other clients the
-//! lookup. Bits are never cleared: a stale one costs a lookup.
+//! lookup. The agent clears bits that no flow needs any more, in three steps:
+//!
+//! 1. [`forget_lately`] for every word.
+//! 2. It waits until every program has ended that ran then, reads all flows, and sets the bit of each
+//!    that is not in its client's buckets ([`bit_of`]) in words of its own.
+//! 3. [`clear_stale`] for every word.
+//!
+//! # Invariant
+//! A flow in other buckets has its bit set from before it is published until it ends, except for the
+//! few instructions of [`clear_stale`] between the two exchanges.
 
 use super::entry::Word;
 use super::tables::FlowTables;
+use crate::atomic::AtomicLong;
 use crate::branchless::is_zero;
 use crate::family::Family;
 use crate::hash::FlowHash;
@@ -41,9 +51,15 @@ pub fn is_crowded<F: Family, T: FlowTables<F>>(tables: &T, client: FlowHash) -> 
 /// Sets the bit before the first such flow is stored; false if other CPUs were always faster.
 #[inline(always)]
 pub fn set_crowded<F: Family, T: FlowTables<F>>(tables: &T, client: FlowHash) -> bool {
-    const TRIES: usize = 4;
     let (word, bit) = bit_of(client, tables.flow_mask());
-    let Some(word) = tables.crowded(word) else { return false };
+    // In this order: the agent clears a bit before it reads for the last time which were set lately.
+    set(tables.crowded_lately(word), bit) && set(tables.crowded(word), bit)
+}
+
+#[inline(always)]
+fn set(word: Option<&AtomicLong>, bit: u64) -> bool {
+    const TRIES: usize = 4;
+    let Some(word) = word else { return false };
     for _ in 0..TRIES {
         let old = word.load();
         if old & bit != 0 || word.replace(old, old | bit) {
@@ -53,8 +69,53 @@ pub fn set_crowded<F: Family, T: FlowTables<F>>(tables: &T, client: FlowHash) ->
     false
 }
 
+/// Forgets which bits were set lately.
+pub fn forget_lately(lately: &AtomicLong) {
+    lately.store(0);
+}
+
+/// Clears the bits of a word that no flow needs, and returns how many.
+pub fn clear_stale(crowded: &AtomicLong, lately: &AtomicLong, needed: u64) -> u32 {
+    let stale = loop {
+        let old = crowded.load();
+        let stale = old & !(needed | lately.load());
+        if stale == 0 {
+            return 0;
+        }
+        if crowded.replace(old, old & !stale) {
+            break stale;
+        }
+    };
+    // A CPU that found its bit still set has set the other one before.
+    let used = stale & lately.load();
+    while used != 0 {
+        let old = crowded.load();
+        if crowded.replace(old, old | used) {
+            break;
+        }
+    }
+    (stale & !used).count_ones()
+}
+
+/// The word and the bit of a client.
 #[inline(always)]
-fn bit_of(client: FlowHash, mask: u32) -> (u32, u64) {
+pub fn bit_of(client: FlowHash, mask: u32) -> (u32, u64) {
     let [bucket, _] = client.buckets(mask);
     (bucket / 64, 1 << (bucket % 64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_bits_that_no_flow_needs_are_cleared() {
+        let (crowded, lately) = (AtomicLong::new(0b1111), AtomicLong::new(0b0010));
+        assert_eq!(clear_stale(&crowded, &lately, 0b0101), 1);
+        assert_eq!(crowded.load(), 0b0111);
+        forget_lately(&lately);
+        assert_eq!(clear_stale(&crowded, &lately, 0b0101), 1);
+        assert_eq!(clear_stale(&crowded, &lately, 0b0101), 0);
+        assert_eq!(crowded.load(), 0b0101);
+    }
 }

@@ -37,7 +37,7 @@ pub mod timeout;
 pub mod track;
 
 pub use claim::{Claim, claim};
-pub use crowd::{fills_its_share, is_crowded, set_crowded};
+pub use crowd::{bit_of, clear_stale, fills_its_share, forget_lately, is_crowded, set_crowded};
 pub use hops::Hops;
 pub use state::STATES;
 pub use table::{

@@ -18,4 +18,7 @@ pub trait FlowTables<F: Family>: Environment {
     fn reply_bucket(&self, index: u32) -> Option<&ReplyBucket>;
     /// A word of the bits that mark the first buckets of clients with flows in other buckets.
     fn crowded(&self, word: u32) -> Option<&AtomicLong>;
+    /// The same word of the bits that were set, or found set, since the agent last began to clear
+    /// those that no flow needs.
+    fn crowded_lately(&self, word: u32) -> Option<&AtomicLong>;
 }

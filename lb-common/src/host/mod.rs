@@ -129,6 +129,7 @@ pub struct HostFamily<F: Family> {
     pub sockets: HostSockets<F>,
     pub replies: Vec<ReplyBucket>,
     crowded: Vec<AtomicLong>,
+    crowded_lately: Vec<AtomicLong>,
     hints: Hints,
     pub untracked: RefCell<HashMap<ReplyKey<F>, Untracked<F>>>,
     draft: UnsafeCell<Draft<F>>,
@@ -230,6 +231,7 @@ impl<F: Family> HostFamily<F> {
                 .map(|_| ReplyBucket::default())
                 .collect(),
             crowded: (0..buckets.div_ceil(64)).map(|_| AtomicLong::default()).collect(),
+            crowded_lately: (0..buckets.div_ceil(64)).map(|_| AtomicLong::default()).collect(),
             hints: Hints::default(),
             untracked: RefCell::default(),
             // SAFETY: plain numbers, for which zeros are valid.
@@ -401,6 +403,10 @@ where
 
     fn crowded(&self, word: u32) -> Option<&AtomicLong> {
         self.family().crowded.get(word as usize)
+    }
+
+    fn crowded_lately(&self, word: u32) -> Option<&AtomicLong> {
+        self.family().crowded_lately.get(word as usize)
     }
 }
 

@@ -137,6 +137,8 @@ pub mod map {
         REPLIES6
         CROWDED4
         CROWDED6
+        CROWDED_LATELY4
+        CROWDED_LATELY6
         UNTRACKED4
         UNTRACKED6
         HINTS

@@ -138,6 +138,7 @@ pub async fn start<'a>(
         let publish = move |found, silent| metrics.set_tunnel_nodes(found, silent);
         TunnelProbes::follow(pins, Box::new(publish))?
     };
+    kernel::clear_crowded_bits(pins)?;
     let tunnel_keys = TunnelKeys::open(pins)?;
     let announcement_keys = watch::Sender::new(Keys::default());
     let keys = announcement_keys.subscribe();

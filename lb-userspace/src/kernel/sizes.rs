@@ -75,7 +75,9 @@ impl Sizes {
         match name {
             map::FLOWS4 | map::FLOWS6 => Some(self.flow_buckets),
             map::REPLIES4 | map::REPLIES6 => Some(self.flow_buckets * Settings::REPLY_BUCKETS),
-            map::CROWDED4 | map::CROWDED6 => Some(self.flow_buckets.div_ceil(64)),
+            map::CROWDED4 | map::CROWDED6 | map::CROWDED_LATELY4 | map::CROWDED_LATELY6 => {
+                Some(self.flow_buckets.div_ceil(64))
+            }
             map::FRONTENDS4 | map::FRONTENDS6 => Some(self.frontends()),
             map::SERVICE_TRAFFIC | map::SERVICE_NAMES => Some(service_ports),
             // One for each scope.

@@ -14,7 +14,7 @@ use lb_common::layout::{
     NeighbourEvent, Peer, Pool, Reason, TunnelKey, capacity, map,
 };
 use lb_userspace::kernel::{
-    DataPlane, HookPoint, Layout, Pins, Plain, Sizes, Tables, TunnelKeys, clock,
+    CrowdedBits, DataPlane, HookPoint, Layout, Pins, Plain, Sizes, Tables, TunnelKeys, clock,
 };
 use lb_userspace::network::Device;
 use lb_userspace::plan::{FrontendKey, Step};
@@ -115,6 +115,12 @@ impl KernelWorld {
             cleared.with_context(|| format!("{name}[{index}] can't be cleared"))?;
         }
         self.begin()
+    }
+
+    /// Clears the marks of crowded buckets like the agent, and returns how many.
+    pub fn clear_crowded_bits(&self) -> Result<u32> {
+        let mut bits = CrowdedBits::open(&self.pins)?;
+        Ok(bits.step()? + bits.step()?)
     }
 
     /// Traces a packet like `millrace trace`.

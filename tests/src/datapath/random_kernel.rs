@@ -43,7 +43,7 @@ pub struct RandomKernel {
     fragments: Fragments,
     untracked: UntrackedFlows,
     /// The bits of crowded buckets, and hints.
-    marks: [Mapped; 3],
+    marks: [Mapped; 5],
     tunnel_keys: TunnelKeys,
     announced: HashMap<MapData, Plain<AnnouncedAddress>, Plain<Announced>>,
     tunnel_peers: HashMap<MapData, Plain<Peer>, u32>,
@@ -113,6 +113,8 @@ impl RandomKernel {
             marks: [
                 mapped(map::CROWDED4, size_of::<u64>())?,
                 mapped(map::CROWDED6, size_of::<u64>())?,
+                mapped(map::CROWDED_LATELY4, size_of::<u64>())?,
+                mapped(map::CROWDED_LATELY6, size_of::<u64>())?,
                 mapped(map::HINTS, size_of::<Hints>())?,
             ],
             tunnel_keys: TunnelKeys::open(&pins)?,

@@ -46,6 +46,10 @@ macro_rules! family_tables {
             fn crowded(&self, word: u32) -> Option<&AtomicLong> {
                 FlowTables::<$family>::crowded(self.tables, word)
             }
+
+            fn crowded_lately(&self, word: u32) -> Option<&AtomicLong> {
+                FlowTables::<$family>::crowded_lately(self.tables, word)
+            }
         }
 
         impl<T> FamilyTables<$family> for Observed<'_, T>

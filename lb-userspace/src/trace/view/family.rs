@@ -140,6 +140,11 @@ macro_rules! family_tables {
             fn crowded(&self, word: u32) -> Option<&AtomicLong> {
                 self.$view.crowded.get(word)
             }
+
+            // In a copy nothing is cleared.
+            fn crowded_lately(&self, word: u32) -> Option<&AtomicLong> {
+                self.$view.crowded.get(word)
+            }
         }
 
         impl FamilyTables<$family> for View {
