@@ -56,7 +56,8 @@ pub enum Input<'a> {
 pub enum Effect {
     Send(Packet),
     Changed(Change),
-    /// Make the kernel answer such packets from now on. The session itself sends nothing meanwhile.
+    /// Make the kernel answer such packets from now on. The session itself answers only those that
+    /// the kernel does not see, and sends nothing else meanwhile.
     Reflect(Reflection),
     /// Make the kernel stop answering.
     StopReflecting,
@@ -332,7 +333,7 @@ impl Session {
     }
 
     /// Leaves the answers to the kernel once nothing is left to negotiate, so that each packet of
-    /// the peer equals the last one.
+    /// the peer equals the last one. A packet that arrives here nevertheless is answered here.
     fn reflect(&mut self, packet: &Packet) {
         let steady = self.state == State::Up && packet.state == State::Up && !self.polling;
         // A poll with new contents is followed by packets with the same contents that do not poll.
@@ -342,6 +343,10 @@ impl Session {
             None
         };
         if reflection == self.reflection {
+            if reflection.is_some() {
+                // The kernel has not seen it: no program may be attached where it arrived.
+                self.send(self.packet());
+            }
             return;
         }
         match reflection {

@@ -149,6 +149,22 @@ fn a_session_comes_up_and_the_kernel_takes_over() {
     assert!((100..=134).contains(&new[1]), "{new:?}");
 }
 
+/// For example because no program is attached where they arrive.
+#[test]
+fn packets_that_the_kernel_does_not_see_are_answered() {
+    let mut world = World::new(config(100, 100), config(100, 100));
+    run_beside_a_plain_peer(&mut world, Duration::from_secs(5));
+    assert!(world.nodes[0].session.is_reflected());
+    world.nodes[0].can_reflect = false;
+    let sent = world.sent;
+    run_beside_a_plain_peer(&mut world, Duration::from_secs(10));
+    assert_eq!(world.states(), [State::Up; 2]);
+    assert!(world.nodes.iter().all(|node| node.session.counters().downs == 0));
+    // One for each.
+    let new = [world.sent[0] - sent[0], world.sent[1] - sent[1]];
+    assert!(new[0].abs_diff(new[1]) <= 1, "{new:?}");
+}
+
 #[test]
 fn a_broken_path_is_detected_in_time() {
     for direction in 0..2 {

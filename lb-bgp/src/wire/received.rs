@@ -205,7 +205,10 @@ fn fault_of(flags: u8, code: u8, value: &[u8], peer: Peer) -> Option<Fault> {
         code::MULTI_EXIT_DISC => (NON_TRANSITIVE, length == 4, TreatAsWithdraw),
         code::LOCAL_PREF => (WELL_KNOWN, length == 4 && !peer.external, internal),
         code::ATOMIC_AGGREGATE => (WELL_KNOWN, length == 0, DiscardAttribute),
-        code::AGGREGATOR => (TRANSITIVE, length == aggregator, DiscardAttribute),
+        code::AGGREGATOR => {
+            let names_as = value.iter().take(aggregator - 4).any(|octet| *octet != 0);
+            (TRANSITIVE, length == aggregator && names_as, DiscardAttribute)
+        }
         code::COMMUNITIES => (TRANSITIVE, list_of(4), TreatAsWithdraw),
         code::ORIGINATOR_ID => (NON_TRANSITIVE, length == 4 && !peer.external, internal),
         code::CLUSTER_LIST => (NON_TRANSITIVE, list_of(4) && !peer.external, internal),
@@ -235,8 +238,10 @@ fn is_as_path(value: &[u8], four_octet_as: bool) -> bool {
         // Sets and sequences, also of confederations.
         reader.u8().filter(|kind| (1..=4).contains(kind))?;
         let count = reader.u8().filter(|count| *count > 0)?;
-        reader.take(usize::from(count) * size)?;
-        Some(reader.is_empty())
+        let mut numbers = reader.take(usize::from(count) * size)?.chunks_exact(size);
+        // No autonomous system has number 0 (RFC 7607).
+        let are_valid = numbers.all(|number| number.iter().any(|octet| *octet != 0));
+        are_valid.then(|| reader.is_empty())
     };
     value.is_empty() || std::iter::from_fn(&mut segment).any(|at_the_end| at_the_end)
 }

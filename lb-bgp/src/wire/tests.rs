@@ -98,6 +98,7 @@ fn a_header_that_is_no_header_ends_the_session() {
 fn notifications_read_as_text_on_one_line() {
     let parse = |octets: &[u8]| Notification::parse(octets).to_string();
     assert_eq!(parse(&[6, 10]), "BFD down");
+    assert_eq!(parse(&[8, 0]), "send hold timer expired");
     assert_eq!(parse(&[6, 77, 1]), "error 6/77");
     assert_eq!(parse(&[]), "error 0/0");
     let said = |text: &str| {
@@ -135,6 +136,46 @@ fn thousands_of_prefixes_need_few_messages() {
         let withdrawn = bodies(&stream).into_iter().map(|body| Received::parse(body, PEER));
         assert_eq!(withdrawn.flat_map(|each| each.withdrawn).collect::<Vec<_>>(), all);
     }
+}
+
+/// RFC 7606, section 5.1, and the next hops of RFC 4760, 2545 and 8950.
+#[test]
+fn prefixes_in_an_attribute_come_first_with_their_next_hop() {
+    let both = [0x20, 1, 13, 184, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]
+        .into_iter()
+        .chain([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
+    let both: Vec<u8> = both.collect();
+    for (family, afi) in [(Family::Ipv4, 1), (Family::Ipv6, 2)] {
+        for (length, link_local) in
+            [(16, None), (32, Some(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1)))]
+        {
+            let NextHop::Ipv6 { global, .. } = IPV6 else { panic!() };
+            let next_hop = NextHop::Ipv6 { global, link_local };
+            let mut stream = Vec::new();
+            let one = prefixes(family, 1);
+            announce(&mut stream, family, &one, &next_hop, &Attributes::default(), &FORM);
+            let body = bodies(&stream)[0];
+            // No withdrawn prefixes; behind the lengths MP_REACH_NLRI.
+            assert_eq!((&body[..2], &body[4..6]), (&[0, 0][..], &[0x90, 14][..]));
+            assert_eq!(body[8..12], [0, afi, 1, length]);
+            assert_eq!(body[12..12 + usize::from(length)], both[..usize::from(length)]);
+        }
+    }
+}
+
+/// RFC 6793.
+#[test]
+fn a_peer_with_short_as_numbers_gets_the_long_one_beside_the_path() {
+    let form = Form { local_as: 4_200_000_000, external: true, four_octet_as: false };
+    let mut stream = Vec::new();
+    let all = prefixes(Family::Ipv4, 1);
+    announce(&mut stream, Family::Ipv4, &all, &IPV4, &Attributes::default(), &form);
+    let octets = bodies(&stream)[0];
+    let has = |attribute: &[u8]| octets.windows(attribute.len()).any(|part| part == attribute);
+    let [high, low] = 23_456_u16.to_be_bytes();
+    assert!(has(&[0x40, 2, 4, 2, 1, high, low]), "{octets:?}");
+    let [a, b, c, d] = 4_200_000_000_u32.to_be_bytes();
+    assert!(has(&[0xc0, 17, 6, 2, 1, a, b, c, d]), "{octets:?}");
 }
 
 #[test]
@@ -200,6 +241,14 @@ fn malformed_updates_are_judged_as_mildly_as_possible() {
             update(&[ORIGIN, &[0x40, 2, 6, 2, 9, 0, 0, 0, 1], NEXT_HOP]),
             Some(TreatAsWithdraw),
         ),
+        // RFC 7607.
+        (
+            "AS 0",
+            update(&[ORIGIN, &[0x40, 2, 10, 2, 2, 0, 0, 0, 1, 0, 0, 0, 0], NEXT_HOP]),
+            Some(TreatAsWithdraw),
+        ),
+        ("aggregated by AS 0", with(&[0xc0, 7, 8, 0, 0, 0, 0, 9, 9, 9, 9]), Some(DiscardAttribute)),
+        ("AS 0 in AS4_PATH", with(&[0xc0, 17, 6, 2, 1, 0, 0, 0, 0]), Some(DiscardAttribute)),
         ("ORIGIN twice", with(ORIGIN), Some(DiscardAttribute)),
         ("empty COMMUNITIES", with(&[0xc0, 8, 0]), Some(TreatAsWithdraw)),
         ("odd COMMUNITIES", with(&[0xc0, 8, 3, 0, 0, 0]), Some(TreatAsWithdraw)),
@@ -269,6 +318,34 @@ mod open {
         assert_eq!((open.autonomous_system, open.hold_time), (65000, 90));
         let families = [Family::Ipv4].into();
         assert_eq!(open.capabilities, Capabilities { families, ..<_>::default() });
+    }
+
+    /// RFC 5492: also in a parameter for each, and those that a peer alone has.
+    #[test]
+    fn unknown_capabilities_are_ignored() {
+        let parameters = [
+            &[2, 2, 99, 0][..],
+            &[2, 5, 130, 3, 1, 2, 3],
+            // Multiprotocol and AS number of wrong lengths.
+            &[2, 3, 1, 1, 0],
+            &[2, 4, 65, 2, 0, 1],
+            &[2, 6, 1, 4, 0, 2, 0, 1],
+        ]
+        .concat();
+        let head = [&[4, 0xfd, 0xe8, 0, 90, 10, 0, 0, 1, parameters.len() as u8][..], &parameters];
+        let open = Open::parse(&head.concat()).unwrap();
+        assert_eq!(open.autonomous_system, 65000);
+        let families = [Family::Ipv6].into();
+        assert_eq!(open.capabilities, Capabilities { families, ..<_>::default() });
+    }
+
+    /// RFC 6793.
+    #[test]
+    fn a_long_as_number_is_in_its_capability() {
+        let body = body(&open());
+        assert_eq!(body[1..3], 23_456_u16.to_be_bytes());
+        let capability = [&[65, 4][..], &4_200_000_000_u32.to_be_bytes()].concat();
+        assert!(body.windows(6).any(|part| part == capability), "{body:?}");
     }
 
     #[test]

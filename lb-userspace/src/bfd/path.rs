@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use lb_bfd::session::Config;
 use lb_common::header::Bfd;
+use lb_common::layout::BfdSession;
 
 /// What a session is between.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,6 +14,30 @@ pub struct Path {
     /// The interface to a peer on the link.
     pub device: u32,
     pub hops: Hops,
+}
+
+impl Path {
+    /// The only interface on which the peer's packets arrive; 0: any.
+    pub fn only_device(&self) -> u32 {
+        if self.hops == Hops::One { self.device } else { 0 }
+    }
+
+    /// Whether a session in the kernel is between the same two. Each interface has link-local
+    /// addresses of its own.
+    pub fn is_of(&self, entry: &BfdSession) -> bool {
+        let is_link_local = matches!(self.peer, IpAddr::V6(six) if six.is_unicast_link_local());
+        entry.peer == self.peer.into()
+            && entry.local == self.local.into()
+            && entry.destination_port == self.hops.port()
+            && (!is_link_local || entry.device == self.only_device())
+    }
+
+    /// Whether it also takes the same packets.
+    pub fn is_as_in(&self, entry: &BfdSession) -> bool {
+        self.is_of(entry)
+            && entry.device == self.only_device()
+            && entry.min_hop_limit == self.hops.min_hop_limit()
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,4 +70,46 @@ impl Hops {
 pub struct Wanted {
     pub path: Path,
     pub config: Config,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path(peer: &str, local: &str, device: u32, hops: Hops) -> Path {
+        Path { peer: peer.parse().unwrap(), local: local.parse().unwrap(), device, hops }
+    }
+
+    fn entry(path: &Path) -> BfdSession {
+        BfdSession {
+            deadline: 0,
+            peer: path.peer.into(),
+            local: path.local.into(),
+            expected: Bfd::default(),
+            answer: Bfd::default(),
+            device: path.only_device(),
+            source_port: 50_000,
+            destination_port: path.hops.port(),
+            min_hop_limit: path.hops.min_hop_limit(),
+            reserved: [0; 7],
+        }
+    }
+
+    /// Many routers have fe80::1 on each interface.
+    #[test]
+    fn link_local_addresses_of_two_interfaces_differ() {
+        let [one, other] = [7, 8].map(|device| path("fe80::1", "fe80::2", device, Hops::One));
+        assert!(one.is_of(&entry(&one)) && one.is_as_in(&entry(&one)));
+        assert!(!one.is_of(&entry(&other)));
+    }
+
+    /// What an earlier agent has left must not answer for the session beside a new one.
+    #[test]
+    fn a_session_between_the_same_addresses_is_replaced_if_it_takes_other_packets() {
+        let [one, other] = [7, 8].map(|device| path("192.0.2.1", "192.0.2.2", device, Hops::One));
+        assert!(one.is_of(&entry(&other)) && !one.is_as_in(&entry(&other)));
+        let [near, far] = [1, 3].map(|hops| path("192.0.2.1", "192.0.2.2", 7, Hops::Several(hops)));
+        assert!(near.is_of(&entry(&far)) && !near.is_as_in(&entry(&far)));
+        assert!(!near.is_of(&entry(&one)), "another port");
+    }
 }

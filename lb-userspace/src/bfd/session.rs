@@ -1,6 +1,5 @@
 //! One session, its sending socket, and its entry in the kernel.
 
-use std::net::IpAddr;
 use std::time::Duration;
 
 use lb_bfd::packet::LENGTH;
@@ -130,7 +129,7 @@ impl Running {
                     }
                 }
                 (Effect::Changed(change), _) => self.changes.push(change),
-                (Effect::Reflect(reflection), Some(kernel)) if self.is_reflectable() => {
+                (Effect::Reflect(reflection), Some(kernel)) => {
                     if let Some(entry) = self.entry(&reflection) {
                         self.keep(now, entry, kernel);
                     }
@@ -144,17 +143,9 @@ impl Running {
                         );
                     }
                 }
-                (Effect::Reflect(_), _) => self.session.reflect_no_longer(),
+                (Effect::Reflect(_), None) => self.session.reflect_no_longer(),
                 (Effect::StopReflecting, None) => {}
             }
-        }
-    }
-
-    /// Packets to link-local addresses do not reach the program that answers.
-    fn is_reflectable(&self) -> bool {
-        match self.wanted.path.local {
-            IpAddr::V4(local) => !local.is_link_local(),
-            IpAddr::V6(local) => !local.is_unicast_link_local(),
         }
     }
 
@@ -177,7 +168,7 @@ impl Running {
             local: path.local.into(),
             expected: header(&reflection.expected),
             answer: header(&reflection.answer),
-            device: if path.hops == Hops::One { path.device } else { 0 },
+            device: path.only_device(),
             source_port: self.sender.as_ref()?.port,
             destination_port: path.hops.port(),
             min_hop_limit: path.hops.min_hop_limit(),
@@ -202,23 +193,25 @@ fn adopt(
     random: u64,
     now: Duration,
 ) -> Option<(Session, BfdSession)> {
-    let (path, left) = (&wanted.path, kernel.all().ok()?);
-    let (discriminator, entry) = left.into_iter().find(|(_, entry)| {
-        entry.peer == path.peer.into()
-            && entry.local == path.local.into()
-            && entry.destination_port == path.hops.port()
-            && entry.min_hop_limit == path.hops.min_hop_limit()
-    })?;
-    let reflection =
-        Reflection { expected: octets(&entry.expected), answer: octets(&entry.answer) };
-    let session = Session::adopt(wanted.config, &reflection, random, now)
-        .filter(|session| session.discriminator() == discriminator);
-    if session.is_none()
-        && let Err(error) = kernel.remove(discriminator)
-    {
-        tracing::warn!(error = format!("{error:#}"), "bfd session left in the kernel");
+    let path = &wanted.path;
+    let mut adopted = None;
+    for (discriminator, entry) in kernel.all().ok()?.into_iter().filter(|(_, it)| path.is_of(it)) {
+        if adopted.is_none() && path.is_as_in(&entry) {
+            let reflection =
+                Reflection { expected: octets(&entry.expected), answer: octets(&entry.answer) };
+            let session = Session::adopt(wanted.config, &reflection, random, now);
+            adopted = session
+                .filter(|session| session.discriminator() == discriminator)
+                .map(|session| (session, entry));
+            if adopted.is_some() {
+                continue;
+            }
+        }
+        if let Err(error) = kernel.remove(discriminator) {
+            tracing::warn!(error = format!("{error:#}"), "bfd session left in the kernel");
+        }
     }
-    Some((session?, entry))
+    adopted
 }
 
 fn header(octets: &[u8; LENGTH]) -> Bfd {

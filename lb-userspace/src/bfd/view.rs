@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::path::Hops;
 use super::session::Running;
-use crate::kernel::BfdSessions;
+use crate::kernel::{BfdSessions, Heard};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -52,6 +52,7 @@ impl BfdView {
 pub fn of(name: &str, running: &Running, kernel: Option<&BfdSessions>, now: Duration) -> BfdView {
     let (session, path) = (&running.session, &running.wanted.path);
     let heard = kernel.and_then(|kernel| kernel.heard(session.discriminator()).ok().flatten());
+    let is_recent = |heard: &Heard| heard.answers > 0 && heard.age <= session.detection_time();
     let (remote, counters) = (session.remote(), session.counters());
     let age = now.saturating_sub(session.since());
     BfdView {
@@ -66,7 +67,7 @@ pub fn of(name: &str, running: &Running, kernel: Option<&BfdSessions>, now: Dura
         peer_diagnostic: remote.diagnostic.to_string(),
         detection_time_ms: session.detection_time().as_millis() as u64,
         interval_ms: session.send_interval().map(|interval| interval.as_millis() as u64),
-        in_kernel: running.is_reflected(),
+        in_kernel: running.is_reflected() && heard.as_ref().is_some_and(is_recent),
         answers: heard.map_or(0, |heard| heard.answers),
         packets_sent: counters.sent,
         packets_received: counters.received,

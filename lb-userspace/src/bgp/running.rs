@@ -258,7 +258,7 @@ impl Running {
         lingering: &mut Lingering,
     ) -> Result<()> {
         let wire = Wire::new(stream).context("no connection")?;
-        let Link { next_hops, .. } = socket::link(wire.local.ip().to_canonical(), wire.peer.ip())
+        let Link { next_hops, .. } = socket::link(wire.local, wire.peer.ip())
             .context("this node's addresses can't be read")?;
         self.last_connection += 1;
         let connection = Connection(self.last_connection);
@@ -298,7 +298,7 @@ impl Running {
     fn ends(&self, peer_as: u32) -> Option<Ends> {
         let wire = self.wires.values().next()?;
         let (peer, local) = (wire.peer.ip().to_canonical(), wire.local.ip().to_canonical());
-        let link = socket::link(local, peer).ok()?;
+        let link = socket::link(wire.local, peer).ok()?;
         let config = &self.configured.peer;
         let is_internal = peer_as == config.local_as;
         // Routers decide in the same way, and use another port for the other kind.

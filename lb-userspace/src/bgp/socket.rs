@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use ipnet::IpNet;
 use lb_bgp::session::NextHops;
 use nix::errno::Errno;
-use nix::ifaddrs::getifaddrs;
+use nix::ifaddrs::{InterfaceAddress, getifaddrs};
 use nix::libc::{
     self, IP_MINTTL, IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, IPV6_MINHOPCOUNT, TCP_MD5SIG,
     TCP_SAVE_SYN, TCP_SAVED_SYN, c_int, linger,
@@ -215,22 +215,47 @@ pub struct Link {
     pub is_on_link: bool,
 }
 
-pub fn link(local: IpAddr, peer: IpAddr) -> io::Result<Link> {
-    let all: Vec<_> = getifaddrs()?
-        .filter_map(|found| {
-            let address = ip(found.address.as_ref()?)?;
-            let mask = found.netmask.as_ref().and_then(ip);
-            Some((found.interface_name, address, mask))
-        })
-        .collect();
-    let interface = all.iter().find(|(_, address, _)| *address == local).map(|(name, ..)| name);
-    let here: Vec<_> = all.iter().filter(|(name, ..)| Some(name) == interface).collect();
-    let contains = |(_, address, mask): &&(String, IpAddr, Option<IpAddr>)| {
-        let prefix = mask.and_then(|mask| IpNet::with_netmask(*address, mask).ok());
+/// An address of this node.
+#[derive(Clone)]
+struct Own {
+    interface: String,
+    address: IpAddr,
+    mask: Option<IpAddr>,
+    /// The interface's index, if the address is link-local.
+    scope: u32,
+}
+
+impl Own {
+    fn of(found: InterfaceAddress) -> Option<Self> {
+        let storage = found.address?;
+        let scope = storage.as_sockaddr_in6().map_or(0, |six| six.scope_id());
+        let mask = found.netmask.as_ref().and_then(ip);
+        Some(Self { interface: found.interface_name, address: ip(&storage)?, mask, scope })
+    }
+}
+
+/// `local`: of a connection; a link-local address with its interface.
+pub fn link(local: SocketAddr, peer: IpAddr) -> io::Result<Link> {
+    let all: Vec<_> = getifaddrs()?.filter_map(Own::of).collect();
+    Ok(link_among(&all, local, peer))
+}
+
+fn link_among(all: &[Own], local: SocketAddr, peer: IpAddr) -> Link {
+    let scope = match local {
+        SocketAddr::V6(six) => six.scope_id(),
+        SocketAddr::V4(_) => 0,
+    };
+    let local = local.ip().to_canonical();
+    // Interfaces with one link-layer address also have the same link-local one.
+    let is_it = |own: &&Own| own.address == local && (own.scope == scope || !is_link_local(local));
+    let interface = all.iter().find(is_it).map(|own| &own.interface);
+    let here: Vec<_> = all.iter().filter(|own| Some(&own.interface) == interface).collect();
+    let contains = |own: &&Own| {
+        let prefix = own.mask.and_then(|mask| IpNet::with_netmask(own.address, mask).ok());
         prefix.is_some_and(|prefix| prefix.contains(&peer))
     };
     let is_on_link = is_link_local(peer) || here.iter().copied().any(|each| contains(&each));
-    let addresses = || here.iter().map(|(_, address, _)| *address);
+    let addresses = || here.iter().map(|own| own.address);
     let four = |address| match address {
         IpAddr::V4(four) => Some(four),
         IpAddr::V6(_) => None,
@@ -248,7 +273,7 @@ pub fn link(local: IpAddr, peer: IpAddr) -> io::Result<Link> {
             .then(|| addresses().filter(|address| is_link_local(*address)).find_map(six))
             .flatten(),
     };
-    Ok(Link { next_hops, interface: interface.cloned(), is_on_link })
+    Link { next_hops, interface: interface.cloned(), is_on_link }
 }
 
 fn ip(address: &SockaddrStorage) -> Option<IpAddr> {
@@ -312,11 +337,37 @@ mod tests {
 
     #[test]
     fn next_hops_are_of_the_interface_of_the_connection() {
-        let local = IpAddr::from([127, 0, 0, 1]);
-        let found = link(local, local).unwrap();
+        let local = SocketAddr::from(([127, 0, 0, 1], 179));
+        let found = link(local, local.ip()).unwrap();
         assert_eq!(found.next_hops.ipv4, Some(Ipv4Addr::LOCALHOST));
         assert_eq!(found.next_hops.ipv6, None, "::1 is no next hop");
         assert_eq!((found.interface.as_deref(), found.is_on_link), (Some("lo"), true));
         assert!(!link(local, "192.0.2.1".parse().unwrap()).unwrap().is_on_link);
+    }
+
+    /// For example of a VLAN, and of the interface below it.
+    #[test]
+    fn interfaces_with_the_same_link_local_address_differ() {
+        let own = |interface: &str, address: &str, scope| Own {
+            interface: interface.to_owned(),
+            address: address.parse().unwrap(),
+            mask: None,
+            scope,
+        };
+        let all = [
+            own("eth0", "fe80::1", 2),
+            own("eth0", "2001:db8:2::1", 0),
+            own("eth0.5", "fe80::1", 3),
+            own("eth0.5", "2001:db8:3::1", 0),
+        ];
+        for (scope, interface, global) in
+            [(2, "eth0", "2001:db8:2::1"), (3, "eth0.5", "2001:db8:3::1")]
+        {
+            let local = SocketAddrV6::new("fe80::1".parse().unwrap(), 179, 0, scope).into();
+            let found = link_among(&all, local, "fe80::2".parse().unwrap());
+            assert_eq!(found.interface.as_deref(), Some(interface));
+            assert_eq!(found.next_hops.ipv6, global.parse().ok());
+            assert!(found.is_on_link);
+        }
     }
 }

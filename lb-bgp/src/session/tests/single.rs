@@ -244,6 +244,24 @@ fn a_peer_that_never_reads_loses_the_session() {
     assert!(!did.iter().any(|did| matches!(did, Did::Notification(..))));
 }
 
+/// RFC 9687: twice the hold time, if that is more than eight minutes.
+#[test]
+fn a_long_hold_time_lets_a_peer_read_later() {
+    let mut script = Script::new(Config { hold_time: 600, ..config() });
+    script.input(Input::Routes(&routes(&["203.0.113.1/32"])));
+    script.input(Input::Start);
+    script.connected(1, true);
+    script.receive_open(1, &Open { hold_time: 900, ..peer_open() });
+    script.receive_keepalive(1);
+    for _ in 0..11 {
+        script.wait(seconds(100));
+        script.receive_keepalive(1);
+    }
+    assert_eq!(script.session.status().state, State::Established);
+    let did = script.wait(seconds(101));
+    assert!(did.contains(&Did::Report(Report::Down(Why::SendHoldTimer))), "{did:?}");
+}
+
 #[test]
 fn a_restart_is_announced_until_all_routes_are() {
     let mut script = Script::new(Config { restarted: true, ..config() });
@@ -322,6 +340,20 @@ fn a_drained_node_asks_for_other_routes_before_it_withdraws() {
     assert_eq!(octets.matches("192, 8, 4, 255, 255, 0, 0").count(), 2, "{octets}");
     assert_eq!(script.input(Input::Drain(true)), []);
     assert_eq!(announced(&script.input(Input::Drain(false))).len(), 2);
+}
+
+/// RFC 8326, section 4: within an autonomous system also by the local preference.
+#[test]
+fn a_drained_node_has_the_least_preference_within_its_own_autonomous_system() {
+    let mut script = Script::new(Config { peer_as: PeerAs::Internal, ..config() });
+    script.input(Input::Routes(&routes(&["203.0.113.1/32"])));
+    script.input(Input::Start);
+    script.connected(1, true);
+    script.receive_open(1, &Open { autonomous_system: LOCAL_AS, ..peer_open() });
+    let preference = |effects| format!("{effects:?}").contains("64, 5, 4, 0, 0, 0, 0,");
+    script.receive_keepalive(1);
+    assert!(preference(script.session.handle(script.now, Input::Drain(true))));
+    assert!(!preference(script.session.handle(script.now, Input::Drain(false))));
 }
 
 #[test]

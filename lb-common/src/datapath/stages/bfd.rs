@@ -22,8 +22,13 @@ const LENGTH: u16 = (size_of::<Udp>() + size_of::<Bfd>()) as u16;
 /// Whether the packet may belong to a session. Tested late, because a Service may use the port.
 #[inline(always)]
 pub fn is_bfd<F: PacketFamily>(segment: &Segment<F>) -> bool {
-    let port = segment.destination_port;
-    segment.headers.is_datagram() && (port == Bfd::ONE_HOP || port == Bfd::SEVERAL_HOPS)
+    segment.headers.is_datagram() && is_port(segment.destination_port)
+}
+
+/// Whether datagrams to this port may belong to a session.
+#[inline(always)]
+pub fn is_port(port: u16) -> bool {
+    port == Bfd::ONE_HOP || port == Bfd::SEVERAL_HOPS
 }
 
 #[inline(always)]
@@ -56,7 +61,7 @@ fn find<F: Outer, P: Packet, T: FamilyTables<F>>(
     network: usize,
 ) -> Option<(BfdSession, Bfd)> {
     let header: &F::Header = packet.header(network)?;
-    if !F::is_plain(header, protocol::UDP) {
+    if !F::is_plain(header, protocol::UDP) || !F::is_whole(header) {
         return None;
     }
     let (source, destination) = (header.source(), header.destination());

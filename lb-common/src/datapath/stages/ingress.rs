@@ -1,6 +1,6 @@
 //! A packet that arrives on an interface: to a Service, or a reply to an SNAT address of this node.
 
-use super::{earlier, neighbour, receiver, shadow};
+use super::{bfd, earlier, neighbour, receiver};
 use crate::datapath::forward::lookup::{self, Known};
 use crate::datapath::forward::{refuse, send};
 use crate::datapath::tables::FamilyTables;
@@ -8,7 +8,7 @@ use crate::datapath::verdict::{Stage, Verdict, drop_for, pass_for};
 use crate::datapath::wire::outer::Outer;
 use crate::datapath::wire::packet::Packet;
 use crate::datapath::wire::parse::{self, PacketFamily, Parsed, Segment};
-use crate::header::NetworkHeader;
+use crate::header::{NetworkHeader, Ports, protocol};
 use crate::layout::Reason;
 
 #[inline(always)]
@@ -21,11 +21,11 @@ pub fn arrive<F: Outer, P: Packet, T: FamilyTables<F>>(
         return pass_for(tables, Reason::Malformed);
     };
     if !tables.may_be_destination(header.destination()) {
-        if shadow::is_direct::<F, P, T>(packet, tables, network, header) {
+        if let Some(stage) = stage_of_datagram::<F, P, T>(packet, tables, network, header) {
             if !receiver::is_here(packet, tables) {
                 return Verdict::Yield;
             }
-            return Verdict::Next(Stage::Shadow);
+            return Verdict::Next(stage);
         }
         if F::is_neighbours(header) && neighbour::is_here(packet) {
             return Verdict::Next(Stage::Neighbour);
@@ -46,6 +46,26 @@ pub fn arrive<F: Outer, P: Packet, T: FamilyTables<F>>(
         Parsed::Tunnel => Verdict::Next(Stage::Decapsulate),
         other => pass_for(tables, other.reason()),
     }
+}
+
+/// The stage of a datagram to an address without frontends, without options or extension headers:
+/// to a backend, or of a session of BFD.
+#[inline(always)]
+fn stage_of_datagram<F: Outer, P: Packet, T: FamilyTables<F>>(
+    packet: &P,
+    tables: &T,
+    network: usize,
+    header: &F::Header,
+) -> Option<Stage> {
+    if !F::is_plain(header, protocol::UDP) {
+        return None;
+    }
+    let ports: &Ports = packet.header(network + size_of::<F::Header>())?;
+    let port = u16::from_be_bytes(ports.destination);
+    if tables.may_be_source(header.destination(), port, protocol::UDP) {
+        return Some(Stage::Shadow);
+    }
+    bfd::is_port(port).then_some(Stage::Bfd)
 }
 
 /// A packet with ports.

@@ -4,30 +4,10 @@
 use crate::datapath::forward::lookup;
 use crate::datapath::tables::FamilyTables;
 use crate::datapath::verdict::{Verdict, pass_for};
-use crate::datapath::wire::outer::Outer;
 use crate::datapath::wire::packet::Packet;
 use crate::datapath::wire::parse::{self, PacketFamily, Parsed};
-use crate::header::{NetworkHeader, Ports, protocol};
+use crate::header::protocol;
 use crate::layout::Reason;
-
-/// Whether a packet to an address without frontends is a datagram to a backend, without options or
-/// extension headers.
-#[inline(always)]
-pub fn is_direct<F: Outer, P: Packet, T: FamilyTables<F>>(
-    packet: &P,
-    tables: &T,
-    network: usize,
-    header: &F::Header,
-) -> bool {
-    if !F::is_plain(header, protocol::UDP) {
-        return false;
-    }
-    let Some(ports) = packet.header::<Ports>(network + size_of::<F::Header>()) else {
-        return false;
-    };
-    let port = u16::from_be_bytes(ports.destination);
-    tables.may_be_source(header.destination(), port, protocol::UDP)
-}
 
 /// Ends the earlier flow. The packet is a datagram to a backend, or a backend's SYN-ACK for a
 /// connection that belongs to no Service.

@@ -28,6 +28,9 @@ pub trait Outer: Answering {
 
     /// Whether the header has this protocol and no options.
     fn is_plain(header: &Self::Header, protocol: u8) -> bool;
+
+    /// Whether the packet of a plain header is no fragment.
+    fn is_whole(header: &Self::Header) -> bool;
 }
 
 impl Outer for V4 {
@@ -57,6 +60,11 @@ impl Outer for V4 {
     #[inline(always)]
     fn is_plain(header: &Ipv4, protocol: u8) -> bool {
         header.version_and_length == 0x45 && header.protocol == protocol
+    }
+
+    #[inline(always)]
+    fn is_whole(header: &Ipv4) -> bool {
+        u16::from_be_bytes(header.flags_and_offset) & 0x3fff == 0
     }
 }
 
@@ -89,6 +97,12 @@ impl Outer for V6 {
     #[inline(always)]
     fn is_plain(header: &Ipv6, protocol: u8) -> bool {
         header.version_and_class[0] >> 4 == 6 && header.next_header == protocol
+    }
+
+    /// A fragment has an extension header.
+    #[inline(always)]
+    fn is_whole(_: &Ipv6) -> bool {
+        true
     }
 }
 

@@ -55,6 +55,11 @@ fn session(at: &Ends) -> BfdSession {
 
 fn configure(c: &mut Conversation, at: &Ends, session: &BfdSession) {
     c.node_addresses(&[at.node]);
+    configure_beside_node_ports(c, session);
+}
+
+/// At an address without NodePorts, as link-local ones.
+fn configure_beside_node_ports(c: &mut Conversation, session: &BfdSession) {
     c.device(OUTSIDE, |_| {});
     c.bfd_session(SESSION, session);
 }
@@ -172,6 +177,88 @@ pub fn a_session_over_several_hops_is_answered(c: &mut Conversation, at: &Ends) 
     let packet = to_several(packet(at, &octets(&of_peer(0))), at.node);
     is_left(c, &packet.ttl(249));
     c.forward(&packet.ttl(250)).is_replaced_by(&to_several(answer(at, &own(0)), at.elsewhere));
+}
+
+/// The peer's and this node's link-local address.
+fn link_local(at: &Ends) -> [&'static str; 2] {
+    if at.is_v6() { ["fe80::99", "fe80::1"] } else { ["169.254.0.99", "169.254.0.1"] }
+}
+
+fn link_local_session(at: &Ends) -> BfdSession {
+    let [peer, local] = link_local(at).map(|text| text.parse::<IpAddr>().expect("an address"));
+    BfdSession { peer: peer.into(), local: local.into(), ..session(at) }
+}
+
+fn link_local_packet(at: &Ends, content: &Bfd) -> Packet {
+    let [peer, local] = link_local(at);
+    let from = at.end(peer, 49_155);
+    packet(at, &octets(content)).from(from.as_str()).to(at.end(local, Bfd::ONE_HOP).as_str())
+}
+
+fn link_local_answer(at: &Ends, content: &Bfd) -> Packet {
+    let [peer, local] = link_local(at);
+    let from = at.end(local, 50_001);
+    answer(at, content).from(from.as_str()).to(at.end(peer, Bfd::ONE_HOP).as_str())
+}
+
+pub fn packets_between_link_local_addresses_are_answered(c: &mut Conversation, at: &Ends) {
+    configure_beside_node_ports(c, &link_local_session(at));
+    for hook in ARRIVALS {
+        let packet = link_local_packet(at, &of_peer(0));
+        c.run(hook, &packet).is_replaced_by(&link_local_answer(at, &own(0)));
+        let poll = link_local_packet(at, &of_peer(Bfd::POLL));
+        c.run(hook, &poll).is_replaced_by(&link_local_answer(at, &own(Bfd::FINAL)));
+    }
+    assert_eq!(c.bfd_answers(SESSION), 4);
+}
+
+/// Another interface may have the same addresses.
+pub fn a_link_local_session_is_of_one_interface(c: &mut Conversation, at: &Ends) {
+    let right = link_local_packet(at, &of_peer(0));
+    configure_beside_node_ports(c, &BfdSession { device: INSIDE, ..link_local_session(at) });
+    is_left(c, &right);
+    c.bfd_session(SESSION, &link_local_session(at));
+    let [peer, local] = link_local(at);
+    is_left(c, &right.from(at.end(local, 49_155).as_str()));
+    is_left(c, &right.to(at.end(peer, Bfd::ONE_HOP).as_str()));
+    is_left(c, &right.to(at.end(local, Bfd::SEVERAL_HOPS).as_str()));
+    is_left(c, &right.ttl(254));
+    // A frame for another machine, on a switch that floods. XDP leaves it to tc.
+    c.stack(&right.macs(CLIENT_MAC, mac(INSIDE))).assert_passed();
+    let length = right.transport_offset() + 8 + 24;
+    for length in right.network_offset()..length {
+        c.forward(&right.truncated(length)).assert_passed();
+    }
+    c.bfd_session(SESSION, &BfdSession { deadline: 1, ..link_local_session(at) });
+    is_left(c, &right);
+}
+
+/// For example one on the loopback interface, or if NodePorts have addresses of their own.
+pub fn a_session_at_an_address_without_node_ports_is_answered(c: &mut Conversation, at: &Ends) {
+    configure_beside_node_ports(c, &session(at));
+    c.forward(&packet(at, &octets(&of_peer(0)))).is_replaced_by(&answer(at, &own(0)));
+    let several = BfdSession {
+        destination_port: Bfd::SEVERAL_HOPS,
+        min_hop_limit: 250,
+        device: 0,
+        ..session(at)
+    };
+    c.bfd_session(SESSION, &several);
+    let to_several = |packet: Packet, to: &str| packet.to(at.end(to, Bfd::SEVERAL_HOPS).as_str());
+    let packet = to_several(packet(at, &octets(&of_peer(0))), at.node).ttl(250);
+    c.forward(&packet).is_replaced_by(&to_several(answer(at, &own(0)), at.elsewhere));
+}
+
+pub fn fragments_are_left_to_the_agent(c: &mut Conversation, at: &Ends) {
+    configure_beside_node_ports(c, &session(at));
+    let whole = packet(at, &octets(&of_peer(0)));
+    // As if more followed; in IPv6, an extension header says so.
+    let flags = whole.network_offset() + 6;
+    let fragment = match at.is_v6() {
+        true => whole.fragment(..24),
+        false => whole.with(move |bytes| bytes[flags] = 0x20),
+    };
+    is_left(c, &fragment);
 }
 
 pub fn a_service_may_use_the_port(c: &mut Conversation, at: &Ends) {

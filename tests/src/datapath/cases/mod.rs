@@ -320,6 +320,10 @@ macro_rules! every_case {
                 packets_cut_off_at_every_length_are_left_to_the_agent,
                 nothing_is_answered_after_the_deadline,
                 a_session_over_several_hops_is_answered,
+                packets_between_link_local_addresses_are_answered,
+                a_link_local_session_is_of_one_interface,
+                a_session_at_an_address_without_node_ports_is_answered,
+                fragments_are_left_to_the_agent,
                 a_service_may_use_the_port,
             ]
             tunnels_in: [
