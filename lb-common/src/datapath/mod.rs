@@ -47,7 +47,7 @@ pub use stages::socket;
 pub use tables::{
     BfdTables, Counters, FamilyTables, NeighbourTables, NetworkTables, PoolTables, Scratch, Tables,
 };
-pub use verdict::{DEFERRED, REPORT, Rejection, RejectionKind, Stage, Verdict};
+pub use verdict::{DEFERRED, REPORT, Rejection, RejectionKind, Stage, TRANSLATED, Verdict};
 pub use wire::arp;
 pub use wire::describe::describe;
 pub use wire::link::{Frame, frame as parse_frame};
@@ -55,9 +55,10 @@ pub use wire::ndp;
 pub use wire::packet::{Packet, Role};
 pub use wire::parse::PacketFamily;
 
+use forward::direct;
 use stages::{
     bfd, decapsulate, delivered, earlier, egress as leaving, encapsulate, fragment, icmp_error,
-    ingress as arriving, neighbour, open, reject, shadow, spread,
+    ingress as arriving, neighbour, open, reject, reply, shadow, spread,
 };
 use wire::outer;
 
@@ -94,6 +95,23 @@ pub fn passed<P: Packet>(packet: &P, frame: Frame) -> Verdict {
         Verdict::Next(Stage::Neighbour)
     } else {
         Verdict::Pass
+    }
+}
+
+/// A packet that XDP has translated for a backend on this node ([`TRANSLATED`]).
+#[inline(always)]
+pub fn deliver<P, T>(packet: &mut P, tables: &T) -> Verdict
+where
+    P: Packet,
+    T: FamilyTables<V4> + FamilyTables<V6>,
+{
+    let Some(frame) = packet.frame() else {
+        return Verdict::Pass;
+    };
+    match frame.ether_type {
+        V4::ETHER_TYPE => direct::deliver::<V4, P, T>(packet, tables, frame.network),
+        V6::ETHER_TYPE => direct::deliver::<V6, P, T>(packet, tables, frame.network),
+        _ => Verdict::Pass,
     }
 }
 
@@ -159,6 +177,7 @@ where
         Stage::Accept => delivered::accept::<F, P, T>(packet, tables, network),
         Stage::Earlier => earlier::ask::<F, P, T>(packet, tables, network),
         Stage::Shadow => shadow::end::<F, P, T>(packet, tables, network),
+        Stage::Reply => reply::send::<F, P, T>(packet, tables, network),
         Stage::Bfd => bfd::answer::<F, P, T>(packet, tables, network),
         // Of both families, and of ARP.
         Stage::Neighbour => Verdict::Pass,

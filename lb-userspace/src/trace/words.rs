@@ -86,6 +86,7 @@ pub fn stage_text(stage: Stage) -> &'static str {
         Stage::Neighbour => {
             "ARP or neighbour discovery: a request for an announced address is answered"
         }
+        Stage::Reply => "it may be a reply of a pod to its client, directly",
         Stage::Bfd => "BFD: the packet of a session that is up is answered",
         Stage::Snat => "the flow needs an SNAT port, or a slot in the reply index",
         Stage::Reset => "its sender receives a TCP reset",

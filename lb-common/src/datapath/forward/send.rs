@@ -2,7 +2,7 @@
 
 use super::carry::Carried;
 use super::next_hop::{self, Out};
-use super::{refuse, rewrite};
+use super::{direct, refuse, rewrite};
 use crate::conntrack::{Hops, Location, hops_at};
 
 use crate::datapath::carried::{Decision, Draft};
@@ -43,7 +43,13 @@ pub fn past_tunnels<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     hops: Option<Hops<'_>>,
 ) -> Verdict {
     if !decision.kind.has(FlowKind::FORWARDED) {
-        return to_stack(tables, rewrite::whole(packet, tables, segment, decision));
+        let rewritten = rewrite::whole(packet, tables, segment, decision);
+        return match rewritten {
+            Ok(()) if direct::is_direct(tables, decision) => {
+                direct::deliver::<F, P, T>(packet, tables, segment.headers.network)
+            }
+            rewritten => to_stack(tables, rewritten),
+        };
     }
     if !may_go_on::<F, P>(packet, segment.headers.network) {
         return refuse::later(packet, tables, Rejection::HOP_LIMIT);
