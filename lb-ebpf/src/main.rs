@@ -18,10 +18,8 @@ use aya_ebpf::bindings::{TC_ACT_SHOT, TC_ACT_UNSPEC, xdp_action};
 use aya_ebpf::helpers::{bpf_clone_redirect, bpf_redirect, bpf_redirect_neigh, bpf_redirect_peer};
 use aya_ebpf::macros::{classifier, xdp};
 use aya_ebpf::programs::{TcContext, XdpContext};
-use lb_common::conntrack::Environment;
 use lb_common::datapath::{
-    DEFERRED, Packet, REPORT, Role, Stage, TRANSLATED, Verdict, arp, deliver, egress, ingress,
-    passed, stage,
+    DEFERRED, Packet, REPORT, Role, Stage, TRANSLATED, Verdict, arp, egress, ingress, passed, stage,
 };
 use lb_common::family::{Family, V6};
 use lb_common::layout::{Ending, Reason};
@@ -153,7 +151,10 @@ pub fn external_deferred(context: TcContext) -> i32 {
     }
     match mark_of_xdp(&context) {
         DEFERRED => return tc_ingress(context, Role::External, false),
-        TRANSLATED => return tc_deliver(context),
+        TRANSLATED => {
+            let origin = Origin { role: Role::External, raw: false };
+            return tc_go_on(TcPacket::<false>::new(context, origin), Stage::Deliver);
+        }
         _ => {}
     }
     let frame = frame_of(&context);
@@ -165,19 +166,6 @@ pub fn external_deferred(context: TcContext) -> i32 {
         Verdict::Next(_) => tc_go_on(packet, Stage::Neighbour),
         _ => TC_ACT_UNSPEC,
     }
-}
-
-/// A packet that XDP has translated for a backend on this node.
-#[inline(always)]
-fn tc_deliver(context: TcContext) -> i32 {
-    let origin = Origin { role: Role::External, raw: false };
-    let mut packet = TcPacket::<false>::new(context, origin);
-    // Otherwise XDP marks no packet so, and the verifier removes the rest.
-    if !KernelTables.settings().is_direct() {
-        return TC_ACT_UNSPEC;
-    }
-    let verdict = deliver(&mut packet, &KernelTables);
-    tc_action_of(verdict, packet)
 }
 
 /// Packets that arrive on an external interface without XDP.
@@ -288,6 +276,8 @@ fn tc_action_of<const STAGE: bool>(verdict: Verdict, packet: TcPacket<STAGE>) ->
         Verdict::Next(Stage::Open) => tc_go_on(packet, Stage::Open),
         Verdict::Next(Stage::Begin) => tc_go_on(packet, Stage::Begin),
         Verdict::Next(Stage::Snat) => tc_go_on(packet, Stage::Snat),
+        Verdict::Next(Stage::Deliver) => tc_go_on(packet, Stage::Deliver),
+        Verdict::Next(Stage::Reply) => tc_go_on(packet, Stage::Reply),
         Verdict::Next(next) => tc_go_on(packet, next),
     }
 }

@@ -19,7 +19,7 @@
 //!   counted [`Reason`](crate::layout::Reason).
 //! - No I/O, no clock, no allocation: all input comes through [`Packet`] and [`Tables`].
 //! - A packet is not modified before it continues in another stage, except that a tunnelled packet
-//!   is decapsulated.
+//!   is decapsulated, and a packet for [`Stage::Deliver`] is translated.
 //!
 //! Tests: the packet tables in the crate `tests`, run on the host and in the kernel.
 
@@ -98,23 +98,6 @@ pub fn passed<P: Packet>(packet: &P, frame: Frame) -> Verdict {
     }
 }
 
-/// A packet that XDP has translated for a backend on this node ([`TRANSLATED`]).
-#[inline(always)]
-pub fn deliver<P, T>(packet: &mut P, tables: &T) -> Verdict
-where
-    P: Packet,
-    T: FamilyTables<V4> + FamilyTables<V6>,
-{
-    let Some(frame) = packet.frame() else {
-        return Verdict::Pass;
-    };
-    match frame.ether_type {
-        V4::ETHER_TYPE => direct::deliver::<V4, P, T>(packet, tables, frame.network),
-        V6::ETHER_TYPE => direct::deliver::<V6, P, T>(packet, tables, frame.network),
-        _ => Verdict::Pass,
-    }
-}
-
 /// A packet that leaves through an interface.
 #[inline(always)]
 pub fn egress<P, T>(packet: &mut P, tables: &T) -> Verdict
@@ -177,6 +160,8 @@ where
         Stage::Accept => delivered::accept::<F, P, T>(packet, tables, network),
         Stage::Earlier => earlier::ask::<F, P, T>(packet, tables, network),
         Stage::Shadow => shadow::end::<F, P, T>(packet, tables, network),
+        Stage::Deliver => direct::deliver::<F, P, T>(packet, tables, network),
+        Stage::NoReply => reply::arrive::<F, P, T>(packet, tables, network),
         Stage::Reply => reply::send::<F, P, T>(packet, tables, network),
         Stage::Bfd => bfd::answer::<F, P, T>(packet, tables, network),
         // Of both families, and of ARP.

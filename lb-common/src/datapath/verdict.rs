@@ -28,8 +28,7 @@ pub enum Verdict {
     Resolve,
     /// It is delivered to the other end of the interface of
     /// [`Packet::leave_by`](super::Packet), a pod's; its link-layer header is complete. From XDP it
-    /// goes up the stack, marked for tc, which delivers it
-    /// ([`deliver`](super::deliver)).
+    /// goes up the stack, marked for tc, where it continues in [`Stage::Deliver`].
     Deliver,
     /// It continues unmodified to the next hook (tc after XDP), which can do more.
     Defer,
@@ -90,8 +89,12 @@ macro_rules! for_each_stage {
             /// A packet between a client and a backend that bypasses Services: it ends an earlier
             /// flow between them.
             Shadow(xdp_shadow, tc_shadow)
+            /// A packet that was translated for a backend on this node, if packets bypass the stack.
+            Deliver(, tc_deliver)
             /// A packet of a pod that may be a reply, if packets bypass the stack.
             Reply(, tc_reply)
+            /// A packet of a pod that is no such reply.
+            NoReply(, tc_no_reply)
             /// An arriving packet of bidirectional forwarding detection.
             Bfd(xdp_bfd, tc_bfd)
             /// A packet of ARP or neighbour discovery from outside.

@@ -63,7 +63,7 @@ where
             Some(frame) => datapath::passed(packet, frame),
             None => Verdict::Pass,
         },
-        Entry::Translated => datapath::deliver(packet, tables),
+        Entry::Translated => Verdict::Next(Stage::Deliver),
         Entry::Egress => datapath::egress(packet, tables),
     };
     let mut stages = 0;

@@ -11,10 +11,11 @@
 //! - A packet that cannot be delivered goes up the stack, as without direct delivery.
 
 use super::{next_hop, rewrite};
+use crate::branchless;
 use crate::datapath::carried::Decision;
 use crate::datapath::route::{NextHop, Query, Route};
 use crate::datapath::tables::FamilyTables;
-use crate::datapath::verdict::{Verdict, drop_for};
+use crate::datapath::verdict::{Stage, Verdict, drop_for};
 use crate::datapath::wire::packet::Packet;
 use crate::datapath::wire::parse::{self, PacketFamily, Parsed, Segment};
 use crate::header::{Ethernet, NetworkHeader};
@@ -23,27 +24,39 @@ use crate::layout::{Backend, Device, FlowKind, Reason};
 /// Whether the packets of a decision's flow may bypass the stack.
 #[inline(always)]
 pub fn is_direct<F: PacketFamily, T: FamilyTables<F>>(tables: &T, decision: &Decision<F>) -> bool {
-    if !tables.settings().is_direct()
-        || decision.kind.has(FlowKind::FORWARDED.and(FlowKind::DELIVERED))
-    {
+    if decision.kind.has(FlowKind::FORWARDED.and(FlowKind::DELIVERED)) {
         return false;
     }
     let backend: Option<Backend<F::Address>> = tables.backend(decision.backend_index);
     backend.is_some_and(|backend| backend.is_local())
 }
 
-/// Delivers a packet that was translated for a backend on this node. XDP leaves that to tc.
-#[inline(never)]
+/// Translates a request for a backend on this node, or for one that the stack reaches, and sends it.
+#[inline(always)]
+pub fn send_request<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
+    packet: &mut P,
+    tables: &T,
+    segment: &Segment<F>,
+    decision: &Decision<F>,
+) -> Verdict {
+    match rewrite::whole(packet, tables, segment, decision) {
+        Ok(()) if !is_direct(tables, decision) => Verdict::Pass,
+        Ok(()) if packet.resolves() => Verdict::Next(Stage::Deliver),
+        Ok(()) => Verdict::Deliver,
+        Err(reason) => drop_for(tables, reason),
+    }
+}
+
+/// Delivers a packet that was translated for a backend on this node.
+#[inline(always)]
 pub fn deliver<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
 ) -> Verdict {
-    // Otherwise the compiler passes the packet's bounds instead of the packet: plain numbers, to
-    // the verifier.
-    packet.leave_by(0);
-    if !packet.resolves() {
-        return Verdict::Deliver;
+    // Otherwise no packet comes here, and the verifier removes the rest.
+    if !tables.settings().is_direct() {
+        return Verdict::Pass;
     }
     let Parsed::Segment::<F>(segment) = parse::parse_packet(packet, network) else {
         return Verdict::Pass;
@@ -51,19 +64,14 @@ pub fn deliver<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     if !may_bypass::<F, P>(packet, network) {
         return Verdict::Pass;
     }
-    let query: Query<F> = Query {
-        to: segment.destination,
-        from: segment.source,
-        protocol: segment.headers.protocol,
-        length: next_hop::network_length::<F, P>(packet, network),
+    let Some(way) = find_way(packet, tables, &segment, segment.destination) else {
+        return Verdict::Pass;
     };
-    let Route::Known(next) = next_hop::ask(packet, &query) else { return Verdict::Pass };
-    let Some(device) = tables.device(next.device) else { return Verdict::Pass };
-    if !is_pod(&device) || query.length > device.mtu {
+    if !is_pod(&way.device) {
         return Verdict::Pass;
     }
-    match leave::<F, P>(packet, network, next, &device) {
-        Some(()) => Verdict::Deliver,
+    match leave::<F, P>(packet, network, &way) {
+        Some(()) => way.verdict(),
         None => drop_for(tables, Reason::Unwritable),
     }
 }
@@ -75,7 +83,8 @@ pub fn may_be_reply<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     tables: &T,
     network: usize,
 ) -> bool {
-    // As above.
+    // Otherwise the compiler passes the packet's bounds instead of the packet: plain numbers, to
+    // the verifier.
     packet.leave_by(0);
     let Parsed::Segment::<F>(segment) = parse::parse_packet(packet, network) else {
         return false;
@@ -83,12 +92,25 @@ pub fn may_be_reply<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     tables.may_be_source(segment.source, segment.source_port, segment.headers.protocol)
 }
 
-/// The way of a reply past the stack.
+/// The way of a packet past the stack.
 pub struct Way {
     next: NextHop,
     device: Device,
     /// Whether the stack resolves the next hop.
     unresolved: bool,
+}
+
+impl Way {
+    #[inline(always)]
+    fn verdict(&self) -> Verdict {
+        if self.unresolved {
+            Verdict::Resolve
+        } else if is_pod(&self.device) {
+            Verdict::Deliver
+        } else {
+            Verdict::Redirect
+        }
+    }
 }
 
 /// Finds the way of a reply, which arrives from its pod; `None`: the stack has to send it.
@@ -104,12 +126,24 @@ pub fn way_back<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     if !may_bypass::<F, P>(packet, network) || !is_pod(&tables.device(packet.device())?) {
         return None;
     }
+    // Asked as the stack does, which routes a reply before it is translated.
+    let way = find_way(packet, tables, segment, decision.destination.address)?;
+    // Requests from an interface without link-layer headers pass the stack.
+    (way.device.link_address != [0; 6]).then_some(way)
+}
+
+#[inline(always)]
+fn find_way<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
+    packet: &P,
+    tables: &T,
+    segment: &Segment<F>,
+    to: F::Address,
+) -> Option<Way> {
     let query: Query<F> = Query {
-        to: decision.destination.address,
-        // As the stack, which routes a reply before it is translated.
+        to,
         from: segment.source,
         protocol: segment.headers.protocol,
-        length: next_hop::network_length::<F, P>(packet, network),
+        length: next_hop::network_length::<F, P>(packet, segment.headers.network),
     };
     let (next, unresolved) = match next_hop::ask(packet, &query) {
         Route::Known(next) => (next, false),
@@ -117,9 +151,7 @@ pub fn way_back<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
         Route::TooBig(_) | Route::None => return None,
     };
     let device = tables.device(next.device)?;
-    // Requests from an interface without link-layer headers pass the stack.
-    let is_ethernet = device.link_address != [0; 6];
-    (is_ethernet && query.length <= device.mtu).then_some(Way { next, device, unresolved })
+    (query.length <= device.mtu).then_some(Way { next, device, unresolved })
 }
 
 /// Translates a reply, and sends it this way.
@@ -132,13 +164,10 @@ pub fn send_back<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     way: &Way,
 ) -> Verdict {
     let sent = rewrite::whole(packet, tables, segment, decision).and_then(|()| {
-        leave::<F, P>(packet, segment.headers.network, way.next, &way.device)
-            .ok_or(Reason::Unwritable)
+        leave::<F, P>(packet, segment.headers.network, way).ok_or(Reason::Unwritable)
     });
     match sent {
-        Ok(()) if way.unresolved => Verdict::Resolve,
-        Ok(()) if is_pod(&way.device) => Verdict::Deliver,
-        Ok(()) => Verdict::Redirect,
+        Ok(()) => way.verdict(),
         Err(reason) => drop_for(tables, reason),
     }
 }
@@ -152,6 +181,9 @@ fn is_pod(device: &Device) -> bool {
 /// tags, and with hops left.
 #[inline(always)]
 fn may_bypass<F: PacketFamily, P: Packet>(packet: &P, network: usize) -> bool {
+    // Each access starts from the packet's start again: the compiler knows that the packet is long
+    // enough, but the verifier does not.
+    branchless::forget();
     let is_here = packet.is_received()
         && packet.header::<Ethernet>(0).is_some_and(|ethernet| ethernet.destination[0] & 1 == 0);
     is_here
@@ -162,16 +194,12 @@ fn may_bypass<F: PacketFamily, P: Packet>(packet: &P, network: usize) -> bool {
 
 /// Writes what changes at a hop.
 #[inline(always)]
-fn leave<F: PacketFamily, P: Packet>(
-    packet: &mut P,
-    network: usize,
-    next: NextHop,
-    device: &Device,
-) -> Option<()> {
+fn leave<F: PacketFamily, P: Packet>(packet: &mut P, network: usize, way: &Way) -> Option<()> {
     packet.decrement_hop_limit::<F>(network)?;
-    packet.leave_by(next.device);
+    packet.leave_by(way.next.device);
+    branchless::forget();
     let ethernet: &mut Ethernet = packet.header_mut(0)?;
-    ethernet.source = device.link_address;
-    ethernet.destination = next.neighbour;
+    ethernet.source = way.device.link_address;
+    ethernet.destination = way.next.neighbour;
     Some(())
 }

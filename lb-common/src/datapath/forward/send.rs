@@ -43,13 +43,11 @@ pub fn past_tunnels<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     hops: Option<Hops<'_>>,
 ) -> Verdict {
     if !decision.kind.has(FlowKind::FORWARDED) {
-        let rewritten = rewrite::whole(packet, tables, segment, decision);
-        return match rewritten {
-            Ok(()) if direct::is_direct(tables, decision) => {
-                direct::deliver::<F, P, T>(packet, tables, segment.headers.network)
-            }
-            rewritten => to_stack(tables, rewritten),
-        };
+        // Apart from the rest: to the verifier this is a constant, and it removes one of the two.
+        if tables.settings().is_direct() {
+            return direct::send_request(packet, tables, segment, decision);
+        }
+        return to_stack(tables, rewrite::whole(packet, tables, segment, decision));
     }
     if !may_go_on::<F, P>(packet, segment.headers.network) {
         return refuse::later(packet, tables, Rejection::HOP_LIMIT);

@@ -4,7 +4,7 @@ use super::ingress;
 use crate::datapath::forward::lookup::{self, FlowOf};
 use crate::datapath::forward::{direct, untracked};
 use crate::datapath::tables::FamilyTables;
-use crate::datapath::verdict::Verdict;
+use crate::datapath::verdict::{Stage, Verdict};
 use crate::datapath::wire::outer::Outer;
 use crate::datapath::wire::packet::Packet;
 use crate::datapath::wire::parse::{self, PacketFamily, Parsed, Segment};
@@ -12,7 +12,7 @@ use crate::layout::Direction;
 
 /// Sends a reply to its client. Every other packet is handled like any that a pod sends.
 #[inline(always)]
-pub fn send<F: Outer, P: Packet, T: FamilyTables<F>>(
+pub fn send<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
@@ -23,19 +23,31 @@ pub fn send<F: Outer, P: Packet, T: FamilyTables<F>>(
     }
     match send_directly::<F, P, T>(packet, tables, network) {
         Some(verdict) => verdict,
-        None => ingress::arrive_anew::<F, P, T>(packet, tables, network),
+        None => Verdict::Next(Stage::NoReply),
     }
 }
 
+/// A packet that is no reply, or a reply that the stack has to send.
+#[inline(always)]
+pub fn arrive<F: Outer, P: Packet, T: FamilyTables<F>>(
+    packet: &mut P,
+    tables: &T,
+    network: usize,
+) -> Verdict {
+    // As above.
+    if !tables.settings().is_direct() {
+        return Verdict::Pass;
+    }
+    ingress::arrive_anew::<F, P, T>(packet, tables, network)
+}
+
 /// `None`: it is not a reply, or the stack has to send it. Then neither packet nor flow has changed.
-#[inline(never)]
+#[inline(always)]
 fn send_directly<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
 ) -> Option<Verdict> {
-    // As in `fragment`: otherwise the compiler passes the packet's bounds instead of the packet.
-    packet.leave_by(0);
     let Parsed::Segment::<F>(segment) = parse::parse_packet(packet, network) else { return None };
     let found = find(tables, &segment);
     let decision = match &found {

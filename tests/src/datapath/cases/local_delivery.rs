@@ -69,8 +69,7 @@ pub fn what_cannot_be_delivered_goes_up_the_stack(c: &mut Conversation, at: &End
     let passes = |c: &mut Conversation, packet: &Packet| {
         c.stack(packet).becomes(&packet.to(backend.as_str()));
     };
-    for exit in [neighbour(ASIDE, POD_MAC), neighbour(UNKNOWN, POD_MAC), unknown_neighbour(INSIDE)]
-    {
+    for exit in [neighbour(ASIDE, POD_MAC), neighbour(UNKNOWN, POD_MAC), unknown_neighbour(ASIDE)] {
         c.exit(&address(&backend), exit);
         passes(c, &data);
     }
@@ -130,9 +129,12 @@ pub fn replies_that_cannot_be_sent_go_up_the_stack(c: &mut Conversation, at: &En
     c.from_pod(&from_pod).leaves_by(ASIDE, &to_client);
 }
 
-pub fn the_stack_resolves_unknown_clients(c: &mut Conversation, at: &Ends) {
+pub fn the_stack_resolves_unknown_pods_and_clients(c: &mut Conversation, at: &Ends) {
     let backend = service_here(c, at);
-    c.stack(&request(at).syn()).assert_sent();
+    c.exit(&address(&backend), unknown_neighbour(INSIDE));
+    let syn = request(at).syn();
+    let there = forwarded(&syn, INSIDE, Mac([0; 6])).to(backend.as_str());
+    c.stack(&syn).leaves_by(INSIDE, &there);
     c.exit(&address(&at.client(0)), unknown_neighbour(ASIDE));
     let [from_pod, to_client] = reply(&request(at).reversed().syn_ack(), &backend);
     let unresolved = to_client.macs(mac(ASIDE), Mac([0; 6]));

@@ -434,7 +434,7 @@ macro_rules! every_direct_case {
                 what_cannot_be_delivered_goes_up_the_stack,
                 merged_segments_are_delivered_if_each_fits,
                 replies_that_cannot_be_sent_go_up_the_stack,
-                the_stack_resolves_unknown_clients,
+                the_stack_resolves_unknown_pods_and_clients,
                 a_pod_with_a_new_interface_gets_its_packets_there,
                 pods_reach_each_other_directly,
                 backends_elsewhere_are_reached_by_the_stack,
