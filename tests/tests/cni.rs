@@ -5,8 +5,8 @@ use anyhow::{Context, Result, ensure};
 use tests::agent::Agent;
 use tests::cluster::{
     CLIENT, Cluster, Ip, OTHER_TUNNELS, Plugin, Scope, Side, Transport, ask, ask_from_node,
-    check_host_ports, check_network_policies, check_several_uplinks, cluster_ip, end, node_port,
-    pod_address, server, vip,
+    check_host_ports, check_network_policies, check_several_uplinks,
+    check_several_uplinks_directly, cluster_ip, end, node_port, pod_address, server, vip,
 };
 use tests::topology::{Host, SOON, wait_until};
 
@@ -124,7 +124,7 @@ fn direct_delivery_serves_every_path_of_every_plugin() -> Result<()> {
     every_tunnel_is_served(&cluster)?;
     check_host_ports(&cluster)?;
     pods_come_and_go(&cluster, &agents[Side::A as usize])?;
-    check_several_uplinks(&cluster)
+    check_several_uplinks_directly(&cluster)
 }
 
 fn every_path_is_served(cluster: &Cluster, agents: &[Agent]) -> Result<()> {

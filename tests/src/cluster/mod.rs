@@ -30,7 +30,7 @@ pub use names::{
 };
 pub use policies::check_network_policies;
 pub use tunnel::{OTHERS as OTHER_TUNNELS, Tunnel};
-pub use uplinks::check_several_uplinks;
+pub use uplinks::{check_several_uplinks, check_several_uplinks_directly};
 
 /// The client's addresses.
 pub const CLIENT: [&str; 2] = ["192.0.2.2", "2001:db8::2"];

@@ -64,9 +64,8 @@ pub fn deliver<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     if !may_bypass::<F, P>(packet, network) {
         return Verdict::Pass;
     }
-    let Some(way) = find_way(packet, tables, &segment, segment.destination) else {
-        return Verdict::Pass;
-    };
+    let ends = (segment.source, segment.destination);
+    let Some(way) = find_way(packet, tables, &segment, ends) else { return Verdict::Pass };
     if !is_pod(&way.device) {
         return Verdict::Pass;
     }
@@ -126,8 +125,10 @@ pub fn way_back<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     if !may_bypass::<F, P>(packet, network) || !is_pod(&tables.device(packet.device())?) {
         return None;
     }
-    // Asked as the stack does, which routes a reply before it is translated.
-    let way = find_way(packet, tables, segment, decision.destination.address)?;
+    // Routed by the Service's address, like replies of backends on other nodes. The stack would route
+    // it by the pod's.
+    let ends = (decision.source.address, decision.destination.address);
+    let way = find_way(packet, tables, segment, ends)?;
     // Requests from an interface without link-layer headers pass the stack.
     (way.device.link_address != [0; 6]).then_some(way)
 }
@@ -137,11 +138,11 @@ fn find_way<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &P,
     tables: &T,
     segment: &Segment<F>,
-    to: F::Address,
+    (from, to): (F::Address, F::Address),
 ) -> Option<Way> {
     let query: Query<F> = Query {
         to,
-        from: segment.source,
+        from,
         protocol: segment.headers.protocol,
         length: next_hop::network_length::<F, P>(packet, segment.headers.network),
     };

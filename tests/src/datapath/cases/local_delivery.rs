@@ -90,7 +90,7 @@ pub fn what_cannot_be_delivered_goes_up_the_stack(c: &mut Conversation, at: &End
 
 pub fn merged_segments_are_delivered_if_each_fits(c: &mut Conversation, at: &Ends) {
     let backend = service_here(c, at);
-    let merged = request(at).psh_ack().payload(&[0x5a; 6000]);
+    let merged = request(at).psh_ack().payload(&[0x5a; 3000]);
     let there = delivered(&merged).to(backend.as_str());
     c.stack_segments(&merged, 1400).leaves_by(INSIDE, &there);
     c.stack_segments(&merged, 1500).becomes(&merged.to(backend.as_str()));
