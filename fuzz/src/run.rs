@@ -110,7 +110,9 @@ impl Host {
             Verdict::Pass | Verdict::Decline => Fate::Passed,
             Verdict::Yield if frame.resolves => Fate::Passed,
             Verdict::Defer | Verdict::Yield => Fate::Deferred,
-            Verdict::Transmit | Verdict::Redirect | Verdict::Resolve => Fate::Sent,
+            Verdict::Transmit | Verdict::Redirect | Verdict::Resolve | Verdict::Deliver => {
+                Fate::Sent
+            }
             Verdict::Drop => Fate::Dropped,
             Verdict::Next(stage) => panic!("stage {stage:?} was not run"),
         };

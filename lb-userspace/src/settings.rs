@@ -69,6 +69,16 @@ impl XdpMode {
     }
 }
 
+/// How packets between clients and pods of this node pass the node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum LocalDelivery {
+    /// Through the network stack, with its firewall, as without Millrace
+    #[default]
+    Stack,
+    /// Past the stack, where a pod has an interface of its own that routes lead to
+    Direct,
+}
+
 /// How programs are attached to tc.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum TcMode {

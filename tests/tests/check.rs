@@ -234,6 +234,25 @@ fn settings_that_stop_forwarded_packets_are_reported_with_a_fix() -> Result<()> 
 }
 
 #[test]
+fn a_firewall_that_direct_delivery_bypasses_is_reported() -> Result<()> {
+    let case = Case::new()?;
+    let direct = ["--device", DEVICE, "--local-delivery", "direct"];
+    let (_, findings) = case.check(&direct)?;
+    assert_eq!(find(&findings, "local delivery")[1], "ok", "{findings:?}");
+    let table = "add table ip policies; \
+                 add chain ip policies forward { type filter hook forward priority filter; }; \
+                 add rule ip policies forward ip saddr 192.0.2.9 drop";
+    case.0.node.run(["nft", table])?;
+    let (passed, findings) = case.check(&direct)?;
+    let found = find(&findings, "local delivery");
+    assert!(passed && found[1] == "warning", "{found:?}");
+    assert!(found[2].ends_with("chain forward of the table ip policies, with 1 rule"), "{found:?}");
+    let (_, findings) = case.check(&["--device", DEVICE])?;
+    assert!(findings.iter().all(|[check, ..]| check != "local delivery"), "{findings:?}");
+    Ok(())
+}
+
+#[test]
 fn routing_that_separates_replies_from_requests_is_reported_with_a_fix() -> Result<()> {
     let case = Case::new()?;
     let node = &case.0.node;

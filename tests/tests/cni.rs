@@ -5,8 +5,8 @@ use anyhow::{Context, Result, ensure};
 use tests::agent::Agent;
 use tests::cluster::{
     CLIENT, Cluster, Ip, OTHER_TUNNELS, Plugin, Scope, Side, Transport, ask, ask_from_node,
-    check_host_ports, check_network_policies, check_several_uplinks, cluster_ip, end, node_port,
-    pod_address, server, vip,
+    check_host_ports, check_network_policies, check_several_uplinks,
+    check_several_uplinks_directly, cluster_ip, end, node_port, pod_address, server, vip,
 };
 use tests::topology::{Host, SOON, wait_until};
 
@@ -104,6 +104,30 @@ fn an_agent_without_configuration_serves_every_path_of_every_plugin() -> Result<
         .iter()
         .map(|(side, mode)| cluster.agent(*side, mode))
         .collect::<Result<Vec<_>>>()?;
+    every_path_is_served(&cluster, &agents)?;
+    every_tunnel_is_served(&cluster)?;
+    check_network_policies(&cluster)?;
+    check_host_ports(&cluster)?;
+    pods_come_and_go(&cluster, &agents[Side::A as usize])?;
+    check_several_uplinks(&cluster)
+}
+
+/// Nodes masquerade what leaves the pod network: a reply that only the stack saw would be, too.
+#[test]
+fn direct_delivery_serves_every_path_of_every_plugin() -> Result<()> {
+    let cluster = Cluster::new()?;
+    let agents = XDP_MODES
+        .iter()
+        .map(|(side, mode)| cluster.agent_with(*side, mode, &["--local-delivery", "direct"]))
+        .collect::<Result<Vec<_>>>()?;
+    every_path_is_served(&cluster, &agents)?;
+    every_tunnel_is_served(&cluster)?;
+    check_host_ports(&cluster)?;
+    pods_come_and_go(&cluster, &agents[Side::A as usize])?;
+    check_several_uplinks_directly(&cluster)
+}
+
+fn every_path_is_served(cluster: &Cluster, agents: &[Agent]) -> Result<()> {
     let mut wrong = Vec::new();
     let mut checked = 0;
     for plugin in Plugin::ALL {
@@ -115,7 +139,7 @@ fn an_agent_without_configuration_serves_every_path_of_every_plugin() -> Result<
                         wrong.push(format!("{plugin:?} {ip:?} {transport:?} {name}: {error:#}"));
                     }
                 };
-                for path in paths(&cluster, plugin, ip, transport) {
+                for path in paths(cluster, plugin, ip, transport) {
                     note(path.name, check(&path, plugin, transport));
                 }
                 for scope in Scope::BOTH {
@@ -133,12 +157,8 @@ fn an_agent_without_configuration_serves_every_path_of_every_plugin() -> Result<
     }
     let counters = agents.iter().map(|agent| agent.get(&["counters"]));
     let counters = counters.collect::<Result<Vec<_>>>()?.join("\n");
-    assert!(wrong.is_empty(), "{} of {checked}:\n{}\n{counters}", wrong.len(), wrong.join("\n"));
-    every_tunnel_is_served(&cluster)?;
-    check_network_policies(&cluster)?;
-    check_host_ports(&cluster)?;
-    pods_come_and_go(&cluster, &agents[Side::A as usize])?;
-    check_several_uplinks(&cluster)
+    ensure!(wrong.is_empty(), "{} of {checked}:\n{}\n{counters}", wrong.len(), wrong.join("\n"));
+    Ok(())
 }
 
 /// Paths through the tunnel between the nodes, by tunnels of all kinds that this kernel has.

@@ -2,7 +2,8 @@
 
 use anyhow::{Context, Result};
 use aya::util::KernelVersion;
-use lb_userspace::kernel::Sizes;
+use lb_userspace::kernel::{Parameters, Sizes};
+use lb_userspace::settings::LocalDelivery;
 use tests::datapath::KernelWorld;
 
 /// The kernel's limit is a million instructions. Today's maximum is 76,000 on Linux 6.18, and
@@ -28,8 +29,19 @@ fn programs_with_small_tables_stay_far_below_the_limit() -> Result<()> {
     [8, 32].into_iter().try_for_each(|flows| check(Sizes::for_flows(flows)).map(drop))
 }
 
+/// It removes what is for direct delivery, unless that is set.
+#[test]
+fn programs_with_direct_delivery_stay_far_below_the_limit() -> Result<()> {
+    let (sizes, local_delivery) = (Sizes::for_flows(524_288), LocalDelivery::Direct);
+    check_with(Parameters { sizes, local_delivery, ..Parameters::default() }).map(drop)
+}
+
 fn check(sizes: Sizes) -> Result<KernelWorld> {
-    let world = KernelWorld::new(sizes)?;
+    check_with(Parameters { sizes, ..Parameters::default() })
+}
+
+fn check_with(parameters: Parameters) -> Result<KernelWorld> {
+    let world = KernelWorld::with(parameters)?;
     let mut counts = Vec::new();
     for (name, info) in world.data_plane.programs() {
         let count = info?.verified_instruction_count().context("no instruction count")?;

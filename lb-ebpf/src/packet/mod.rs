@@ -16,7 +16,7 @@ use lb_common::datapath::{NextHop, Query, Route};
 use lb_common::family::Family;
 use lb_common::header::Header;
 
-pub use tc::{Origin, TcPacket, frame_of, is_deferred, is_of_vlan, remove_priority};
+pub use tc::{Origin, TcPacket, frame_of, is_of_vlan, mark_of_xdp, remove_priority};
 pub use xdp::XdpPacket;
 
 /// A context whose packet can be viewed.

@@ -7,14 +7,14 @@ use aya_ebpf::bindings::{
     bpf_adj_room_mode::BPF_ADJ_ROOM_MAC,
 };
 use aya_ebpf::helpers::{
-    bpf_l4_csum_replace, bpf_skb_adjust_room, bpf_skb_change_head, bpf_skb_change_tail,
-    bpf_skb_vlan_pop,
+    bpf_csum_update, bpf_l4_csum_replace, bpf_skb_adjust_room, bpf_skb_change_head,
+    bpf_skb_change_tail, bpf_skb_vlan_pop,
 };
 use aya_ebpf::programs::TcContext;
 use lb_common::checksum::{self, Delta};
-use lb_common::datapath::{DEFERRED, Frame, Packet, Query, Role, Route, parse_frame};
+use lb_common::datapath::{Frame, Packet, Query, Role, Route, parse_frame};
 use lb_common::family::{Family, V4, V6};
-use lb_common::header::{Ethernet, Header};
+use lb_common::header::{Ethernet, Header, NetworkHeader};
 
 use super::buffer::{self, Field};
 use super::{View, blur, route};
@@ -140,14 +140,15 @@ pub fn frame_of(context: &TcContext) -> Frame {
     Frame { ether_type: u16::from_be(ether_type), network: size_of::<Ethernet>() }
 }
 
-/// Whether XDP has left the packet to this hook.
+/// The mark of XDP ([`DEFERRED`](lb_common::datapath::DEFERRED) or
+/// [`TRANSLATED`](lb_common::datapath::TRANSLATED)); 0 if there is none.
 #[inline(always)]
-pub fn is_deferred(context: &TcContext) -> bool {
+pub fn mark_of_xdp(context: &TcContext) -> u32 {
     let buffer = context.skb.skb;
     // SAFETY: the context is the one this program was called with.
     let (mark, data) = unsafe { ((*buffer).data_meta as usize, (*buffer).data as usize) };
     // SAFETY: before the packet's start, by the check.
-    mark + size_of::<u32>() <= data && unsafe { (mark as *const u32).read() } == DEFERRED
+    if mark + size_of::<u32>() <= data { unsafe { (mark as *const u32).read() } } else { 0 }
 }
 
 impl<const STAGE: bool> TcPacket<STAGE> {
@@ -292,6 +293,23 @@ impl<const STAGE: bool> Packet for TcPacket<STAGE> {
     fn segment(&self) -> u32 {
         // SAFETY: the context is the one this program was called with.
         unsafe { (*self.buffer()).gso_size }
+    }
+
+    /// IPv6 has no checksum of its own: the card's sum over the whole packet, if there is one,
+    /// changes with the hop limit.
+    #[inline(always)]
+    fn decrement_hop_limit<F: Family>(&mut self, network: usize) -> Option<()> {
+        let header: &mut F::Header = self.header_mut(network)?;
+        header.decrement_hop_limit();
+        let v6 = F::ETHER_TYPE == V6::ETHER_TYPE;
+        if v6 && matches!(buffer::checksum_field(self.buffer()), Field::Other) {
+            // The hop limit is the second octet of a word; whatever the first one is, it cancels out.
+            let change = Delta::of_port(1, 0);
+            // SAFETY: the context is the one this program was called with. It fails if there is no
+            // such sum.
+            let _ = unsafe { bpf_csum_update(self.buffer(), u32::from(change.raw())) };
+        }
+        Some(())
     }
 
     #[inline(always)]

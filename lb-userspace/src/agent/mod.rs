@@ -36,7 +36,7 @@ use crate::network::{self, NetworkWatch};
 use crate::privileges::Privileges;
 use crate::serve::{Addresses, Metrics};
 use crate::service_manager::{Watchdog, machine_is_stopping, notify_service_manager};
-use crate::settings::BpfLogLevel;
+use crate::settings::{BpfLogLevel, LocalDelivery};
 use crate::snat_ports::SnatRange;
 use crate::source::cluster::Access;
 
@@ -78,6 +78,8 @@ pub struct Options {
     pub sizes: WantedSizes,
     /// Ports for SNAT, except those that this node uses itself.
     pub snat_ports: SnatRange,
+    /// How packets between clients and pods of this node pass the node.
+    pub local_delivery: LocalDelivery,
     /// How long idle flows are kept.
     pub timeouts: Timeouts,
     /// How long the earlier owners of slots are remembered, in seconds; 0: not at all.
@@ -111,6 +113,7 @@ impl Options {
             sizes,
             snat_ports: self.snat_ports,
             timeouts: self.timeouts,
+            local_delivery: self.local_delivery,
             log_level: self.bpf_log_level,
         }
     }

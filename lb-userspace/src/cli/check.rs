@@ -11,14 +11,14 @@ use super::{check_bgp, output};
 use crate::agent::KeyFile;
 use crate::config::{Configuration, Effective, Problem, Problems};
 use crate::kernel::{
-    Finding, Memory, Outcome, agent_on, forwarding, kube_proxy, machine, memory, on_device,
-    routing, snat_ports,
+    Finding, Memory, Outcome, agent_on, direct_delivery, forwarding, kube_proxy, machine, memory,
+    on_device, routing, snat_ports,
 };
 use crate::network::{
     self, Attachments, DeviceName, DeviceSelector, NetworkWatch, Role, XdpFeatures,
 };
 use crate::serve;
-use crate::settings::XdpMode;
+use crate::settings::{LocalDelivery, XdpMode};
 
 #[derive(Debug, Args)]
 pub struct Options {
@@ -61,6 +61,9 @@ pub fn check(options: &Options, effective: &Effective) -> Result<()> {
     findings.push(snat_ports(configuration.agent.snat_ports));
     findings.push(heartbeats(configuration));
     findings.extend(forwarding(&bridges));
+    if configuration.agent.local_delivery == LocalDelivery::Direct {
+        findings.extend(direct_delivery());
+    }
     findings.extend(kube_proxy());
     print(options, &findings)
 }

@@ -54,7 +54,7 @@ pub use clock::clock;
 pub use conflicts::on_device;
 pub use crowded::{CrowdedBits, clear_crowded_bits};
 pub use flow_tables::Occupancy;
-pub use forwarding::forwarding;
+pub use forwarding::{direct_delivery, forwarding};
 pub use hook::{Hook, HookPoint};
 pub use kube_proxy::{KubeProxy, kube_proxy};
 pub use mapped::Mapped;

@@ -22,7 +22,7 @@ use super::tables::Tables;
 use super::transmit::{self, Transmitter};
 use super::verify;
 use crate::memory;
-use crate::settings::BpfLogLevel;
+use crate::settings::{BpfLogLevel, LocalDelivery};
 use crate::snat_ports::SnatRange;
 
 /// Built by `cargo xtask build-ebpf`; empty if that has not been run.
@@ -43,6 +43,7 @@ pub struct Parameters {
     pub sizes: Sizes,
     pub snat_ports: SnatRange,
     pub timeouts: Timeouts,
+    pub local_delivery: LocalDelivery,
     /// The programs' log level.
     pub log_level: BpfLogLevel,
 }
@@ -248,11 +249,12 @@ struct Globals {
 
 impl Globals {
     fn new(identity: Identity, parameters: Parameters, access: Access) -> Self {
-        let Parameters { sizes, snat_ports, timeouts, log_level } = parameters;
+        let Parameters { sizes, snat_ports, timeouts, local_delivery, log_level } = parameters;
         Self {
             settings: Plain(Settings {
                 snat_port_first: snat_ports.first,
                 snat_port_count: snat_ports.count,
+                direct: u32::from(local_delivery == LocalDelivery::Direct),
                 ..Settings::new(identity.flow_seed, sizes.flow_buckets()).with_timeouts(timeouts)
             }),
             buffer_sum: Plain(access.place),

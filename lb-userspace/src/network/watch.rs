@@ -219,7 +219,7 @@ impl View {
     fn of(snapshot: &Snapshot, settings: &Settings, external_before: &BTreeSet<u32>) -> Self {
         let attachments = plan_attachments(snapshot, settings, external_before);
         Self {
-            devices: devices(snapshot),
+            devices: devices(snapshot, &attachments),
             node_addresses: node_addresses(snapshot, &attachments, &settings.node_ports),
             attachments,
         }

@@ -21,7 +21,7 @@ use lb_userspace::plan::{Datagrams, Detail, Step, Sweep, WriteFamily, WriteTable
 
 use super::surroundings::OUTSIDE;
 use super::{Fate, Flows, Hook, Outcome, World};
-use crate::packet::Mac;
+use crate::packet::{Mac, NODE_MAC};
 
 /// The data plane on the host.
 pub struct HostWorld {
@@ -33,6 +33,8 @@ pub struct HostWorld {
     lingering: BTreeSet<Bitmap>,
     /// Whether tc's devices have no link-layer headers.
     raw: bool,
+    /// Whether XDP can mark packets for tc.
+    marks: bool,
 }
 
 const ETHERNET: usize = 14;
@@ -48,7 +50,20 @@ impl HostWorld {
             left_by: 0,
             lingering: BTreeSet::new(),
             raw: false,
+            marks: true,
         }
+    }
+
+    /// Packets bypass the stack.
+    pub fn direct(mut self) -> Self {
+        self.tables.settings.direct = 1;
+        self
+    }
+
+    /// XDP's driver cannot mark packets for tc.
+    pub fn without_marks(mut self) -> Self {
+        self.marks = false;
+        self
     }
 
     /// Removes the link-layer header of every packet before tc sees it, and restores it afterwards.
@@ -301,6 +316,8 @@ impl World for HostWorld {
         frame.device = OUTSIDE;
         frame.routes = self.routes.clone();
         frame.resolves = hook != Hook::Forward;
+        // As the kernel compares it with the interface's address.
+        frame.received = frame.resolves && frame.bytes.starts_with(&NODE_MAC.0);
         frame.segment = segment;
         if hook == Hook::Workload {
             frame.role = Role::Workload;
@@ -313,9 +330,13 @@ impl World for HostWorld {
         let verdict = host::run(entry, &mut frame, &self.tables, |_, _| ());
         let fate = match verdict {
             Verdict::Defer | Verdict::Yield if !frame.resolves => Fate::Deferred,
+            Verdict::Deliver if !frame.resolves && self.marks => Fate::Translated,
+            Verdict::Deliver if !frame.resolves => Fate::Passed,
             Verdict::Pass | Verdict::Decline | Verdict::Defer | Verdict::Yield => Fate::Passed,
             Verdict::Transmit if !frame.resolves => Fate::Transmitted,
-            Verdict::Transmit | Verdict::Redirect | Verdict::Resolve => Fate::Sent,
+            Verdict::Transmit | Verdict::Redirect | Verdict::Resolve | Verdict::Deliver => {
+                Fate::Sent
+            }
             Verdict::Drop | Verdict::Next(_) => Fate::Dropped,
         };
         self.left_by = frame.left_by;

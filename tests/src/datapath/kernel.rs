@@ -6,6 +6,7 @@ use std::net::IpAddr;
 
 use anyhow::{Context, Result};
 use aya::programs::{TestRun, TestRunOptions};
+use lb_common::datapath;
 use lb_common::family::{Family, V4, V6};
 use lb_common::host::Exit;
 use lb_common::layout;
@@ -14,10 +15,12 @@ use lb_common::layout::{
     NeighbourEvent, Peer, Pool, Reason, TunnelKey, capacity, map,
 };
 use lb_userspace::kernel::{
-    CrowdedBits, DataPlane, HookPoint, Layout, Pins, Plain, Sizes, Tables, TunnelKeys, clock,
+    CrowdedBits, DataPlane, HookPoint, Layout, Parameters, Pins, Plain, Sizes, Tables, TunnelKeys,
+    clock,
 };
 use lb_userspace::network::Device;
 use lb_userspace::plan::{FrontendKey, Step};
+use lb_userspace::settings::LocalDelivery;
 use lb_userspace::trace::routes::KernelRoutes;
 use lb_userspace::trace::story::Names;
 use lb_userspace::trace::{Meeting, Trace, View, trace};
@@ -26,7 +29,7 @@ use super::checksum_complete;
 use super::surroundings::{OUTSIDE, Surroundings};
 use super::{Fate, Flows, Hook, Outcome, World};
 use crate::any_map::{AnyMap, Entry};
-use crate::packet::Mac;
+use crate::packet::{Mac, NODE_MAC};
 use crate::topology::Topology;
 
 const XDP_DROP: u32 = 1;
@@ -39,10 +42,13 @@ const TC_ACT_SHOT: u32 = 2;
 const TC_ACT_REDIRECT: u32 = 7;
 /// Not a verdict of XDP: the packet passed with a mark for tc.
 const DEFERRED: u32 = u32::MAX;
+/// The same: it was translated, and marked for tc.
+const TRANSLATED: u32 = u32::MAX - 1;
 
 /// A data plane with its own pins and devices, which is not attached.
 pub struct KernelWorld {
     pub data_plane: DataPlane,
+    pub delivery: LocalDelivery,
     pub tables: Tables,
     surroundings: Surroundings,
     maps: BTreeMap<&'static str, AnyMap>,
@@ -75,9 +81,13 @@ const LARGE: [&str; 11] = [
 
 impl KernelWorld {
     pub fn new(sizes: Sizes) -> Result<Self> {
+        Self::with(Parameters { sizes, ..Parameters::default() })
+    }
+
+    pub fn with(parameters: Parameters) -> Result<Self> {
         let topology = Topology::new("kernel")?;
         let pins = Pins::open(&topology.pins())?;
-        let mut data_plane = DataPlane::load(&pins, sizes)?;
+        let mut data_plane = DataPlane::load_with(&pins, parameters)?;
         let tables = data_plane.tables()?;
         let surroundings = Surroundings::new(&topology)?;
         let maps = map::ALL
@@ -87,6 +97,7 @@ impl KernelWorld {
             .collect::<Result<_>>()?;
         let mut world = Self {
             data_plane,
+            delivery: parameters.local_delivery,
             tables,
             surroundings,
             maps,
@@ -132,7 +143,8 @@ impl KernelWorld {
             Hook::Workload => HookPoint::WorkloadIn,
             Hook::Reverse => HookPoint::Out,
         };
-        let meeting = Meeting { device: OUTSIDE, points: vec![point], segment, is_received: false };
+        let is_received = hook != Hook::Forward && frame.starts_with(&NODE_MAC.0);
+        let meeting = Meeting { device: OUTSIDE, points: vec![point], segment, is_received };
         let pins = self.pins.path();
         self.surroundings.host.enter(|| {
             let (view, routes) = (View::open(pins)?, KernelRoutes::open()?);
@@ -196,7 +208,11 @@ impl KernelWorld {
     /// Whether the sum of the network card over a packet is still correct after a tc program;
     /// `None`: this kernel does not report it.
     pub fn sum_of_card_stays_right(&mut self, hook: Hook, frame: &[u8]) -> Result<Option<bool>> {
-        let point = if hook == Hook::Reverse { HookPoint::Out } else { HookPoint::ExternalInTc };
+        let point = match hook {
+            Hook::Reverse => HookPoint::Out,
+            Hook::Workload => HookPoint::WorkloadIn,
+            _ => HookPoint::ExternalInTc,
+        };
         let program = self.data_plane.classifier(point)?;
         let context = tc_context(0);
         self.surroundings.host.enter(|| checksum_complete::stays_right(program, frame, &context))
@@ -247,9 +263,10 @@ impl KernelWorld {
             // The output begins with metadata; the context contains the start of the packet.
             let word = |at: usize| [0, 1, 2, 3].map(|byte| left[at + byte]);
             let start = u32::from_ne_bytes(word(XDP_DATA)) as usize;
-            out.drain(..start);
+            let mark: Vec<u8> = out.drain(..start).collect();
+            let mark = mark.last_chunk().map_or(0, |mark| u32::from_ne_bytes(*mark));
             if start > 0 && result.return_value == XDP_PASS {
-                return Ok((DEFERRED, out));
+                return Ok((if mark == datapath::TRANSLATED { TRANSLATED } else { DEFERRED }, out));
             }
         }
         Ok((result.return_value, out))
@@ -415,6 +432,7 @@ impl World for KernelWorld {
             .unwrap_or_else(|error| panic!("{hook:?} of {} bytes: {error:#}", frame.len()));
         let fate = match (hook, verdict) {
             (Hook::Forward, DEFERRED) => Fate::Deferred,
+            (Hook::Forward, TRANSLATED) => Fate::Translated,
             (Hook::Forward, XDP_PASS) => Fate::Passed,
             (Hook::Forward, XDP_DROP) => Fate::Dropped,
             (Hook::Forward, XDP_TX) => Fate::Transmitted,

@@ -8,7 +8,8 @@ use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
 use anyhow::Result;
-use lb_userspace::kernel::Sizes;
+use lb_userspace::kernel::{Parameters, Sizes};
+use lb_userspace::settings::LocalDelivery;
 
 use super::KernelWorld;
 use super::conversation::FLOWS;
@@ -23,14 +24,22 @@ pub struct Borrowed {
 }
 
 impl Borrowed {
-    pub fn new() -> Result<Self> {
-        let idle = idle().pop();
+    pub fn new(local_delivery: LocalDelivery) -> Result<Self> {
+        let mut worlds = idle();
+        let fits = |world: &KernelWorld| world.delivery == local_delivery;
+        let position = worlds.iter().position(fits);
+        let idle = position.map(|position| worlds.swap_remove(position));
+        drop(worlds);
         let world = match idle {
             Some(mut world) => {
                 world.reset()?;
                 world
             }
-            None => KernelWorld::new(Sizes::for_flows(FLOWS))?,
+            None => KernelWorld::with(Parameters {
+                sizes: Sizes::for_flows(FLOWS),
+                local_delivery,
+                ..Parameters::default()
+            })?,
         };
         Ok(Self { world: Some(world) })
     }

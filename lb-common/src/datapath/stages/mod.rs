@@ -14,6 +14,7 @@ pub mod open;
 pub mod probe;
 pub mod receiver;
 pub mod reject;
+pub mod reply;
 pub mod shadow;
 pub mod socket;
 pub mod spread;

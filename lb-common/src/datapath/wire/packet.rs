@@ -2,7 +2,7 @@
 
 use crate::checksum::{self, Delta};
 use crate::family::Family;
-use crate::header::{Ethernet, Header, QINQ, VLAN};
+use crate::header::{Ethernet, Header, NetworkHeader, QINQ, VLAN};
 
 use super::link::{self, Frame};
 use crate::datapath::route::{Query, Route};
@@ -63,6 +63,14 @@ pub trait Packet: Sized {
             let ether_type = u16::from_be_bytes(ethernet.ether_type);
             ether_type == VLAN || ether_type == QINQ
         })
+    }
+
+    /// Decrements TTL or hop limit, which must be above 0, of the header at `network`.
+    #[inline(always)]
+    fn decrement_hop_limit<F: Family>(&mut self, network: usize) -> Option<()> {
+        let header: &mut F::Header = self.header_mut(network)?;
+        header.decrement_hop_limit();
+        Some(())
     }
 
     /// Sets the interface through which the packet will leave.

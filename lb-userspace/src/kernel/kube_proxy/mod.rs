@@ -16,7 +16,9 @@ use nix::sys::socket::SockProtocol;
 use super::preflight::Finding;
 use crate::netlink::Netlink;
 use ipvs::{DEVICE as IPVS_DEVICE, VirtualServers};
+pub use nftables::target;
 use plan::Leftovers;
+pub use plan::{is_kube_proxys, is_kube_proxys_table};
 
 pub struct KubeProxy {
     /// Its process, if it runs.

@@ -137,7 +137,7 @@ fn read_jump(body: &[u8]) -> Option<Jump> {
 }
 
 /// The chain that an expression jumps to.
-fn target(expression: &[u8]) -> Option<String> {
+pub fn target(expression: &[u8]) -> Option<String> {
     const NAME: u16 = 1;
     const DATA: u16 = 2;
     const IMMEDIATE_DATA: u16 = 2;

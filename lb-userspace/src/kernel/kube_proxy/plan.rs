@@ -45,7 +45,13 @@ fn is_inner(name: &str) -> bool {
     name == MARK_MASQ || PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 
-fn is_kube_proxys(name: &str) -> bool {
+/// Whether a table is kube-proxy's own, of its nftables mode.
+pub fn is_kube_proxys_table(name: &str) -> bool {
+    name == OWN_TABLE
+}
+
+/// Whether a chain of another table has a name of kube-proxy's.
+pub fn is_kube_proxys(name: &str) -> bool {
     let is_hash = |text: &str| {
         text.len() == HASH_LENGTH && text.bytes().all(|b| matches!(b, b'A'..=b'Z' | b'2'..=b'7'))
     };
@@ -74,7 +80,7 @@ impl Table {
     }
 
     fn is_kube_proxys(&self) -> bool {
-        self.is_ip() && self.name == OWN_TABLE
+        self.is_ip() && is_kube_proxys_table(&self.name)
     }
 
     fn is_of_iptables(&self) -> bool {

@@ -327,7 +327,7 @@ pub(super) fn gone(removed: Result<(), MapError>) -> Result<()> {
 
 impl From<&network::Device> for Device {
     fn from(device: &network::Device) -> Self {
-        let network::Device { name: _, v4, v6, mtu, mac, macs_above: _, redirect, transmit } =
+        let network::Device { name: _, v4, v6, mtu, mac, macs_above: _, redirect, transmit, pod } =
             device;
         let flag = |on: &bool, flag| if *on { flag } else { 0 };
         Self {
@@ -335,7 +335,9 @@ impl From<&network::Device> for Device {
             address6: v6.map(Into::into).unwrap_or_default(),
             mtu: *mtu,
             link_address: *mac,
-            flags: flag(redirect, Self::REDIRECT) | flag(transmit, Self::TRANSMIT),
+            flags: flag(redirect, Self::REDIRECT)
+                | flag(transmit, Self::TRANSMIT)
+                | flag(pod, Self::POD),
             reserved: 0,
         }
     }

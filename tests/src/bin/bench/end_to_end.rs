@@ -42,7 +42,8 @@ const MANIFESTS: &str = "\
 /// No Services: programs are attached, and all packets pass them.
 const NO_SERVICES: &str = "---\n";
 
-const PATHS: [&str; 3] = ["nodeport", "passing", "direct"];
+/// `delivered`: like `nodeport`, with `--local-delivery direct`. `direct`: without a load balancer.
+const PATHS: [&str; 4] = ["nodeport", "delivered", "passing", "direct"];
 
 const NODE_PORTS: Addresses = Addresses { web: &["192.0.2.1:30080"], stream: "192.0.2.1:30521" };
 const PODS: Addresses =
@@ -78,10 +79,12 @@ pub fn measure(quick: bool, only: &Pattern) -> Result<Vec<Record>> {
     if !crr && !stream {
         return Ok(Vec::new());
     }
-    let [nodeport, passing, direct] = PATHS;
+    let [nodeport, delivered, passing, direct] = PATHS;
+    let directly = ["--local-delivery", "direct"];
     let mut paths = [
-        MeasuredPath::new(nodeport, NODE_PORTS, Some(MANIFESTS), stream)?,
-        MeasuredPath::new(passing, PODS, Some(NO_SERVICES), stream)?,
+        MeasuredPath::new(nodeport, NODE_PORTS, Some((MANIFESTS, &[])), stream)?,
+        MeasuredPath::new(delivered, NODE_PORTS, Some((MANIFESTS, &directly)), stream)?,
+        MeasuredPath::new(passing, PODS, Some((NO_SERVICES, &[])), stream)?,
         MeasuredPath::new(direct, PODS, None, stream)?,
     ];
     let (rounds, seconds) = if quick { (3, 1) } else { (5, 2) };
@@ -123,10 +126,11 @@ fn can_run(what: &str) -> bool {
 }
 
 impl MeasuredPath {
+    /// `agent`: its manifests, and arguments.
     fn new(
         name: &'static str,
         addresses: Addresses,
-        manifests: Option<&str>,
+        agent: Option<(&str, &[&str])>,
         stream: bool,
     ) -> Result<Self> {
         let network = OneNode::with_pods(2)?;
@@ -134,8 +138,7 @@ impl MeasuredPath {
         network.client.sysctl(&["net.ipv4.ip_local_port_range=1025 65535"])?;
         let server = || network.pods[0].host.iperf3_server(PODS.stream);
         let _stream_server = stream.then(server).transpose()?;
-        let agent = manifests.map(|text| network.agent_on(text)).transpose()?;
-        let agent = agent.map(|(agent, _)| agent);
+        let agent = agent.map(|(text, more)| network.agent_with(text, more)).transpose()?;
         let balanced = addresses.web == NODE_PORTS.web;
         let (requests, gigabits) = Default::default();
         Ok(Self { name, addresses, balanced, requests, gigabits, agent, network, _stream_server })
