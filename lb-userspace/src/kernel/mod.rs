@@ -33,6 +33,7 @@ mod sizes;
 mod sizing;
 mod snat_ports;
 mod sockets;
+mod source_lines;
 mod stages;
 mod survey;
 mod system_call;
