@@ -14,6 +14,7 @@ mod conflicts;
 mod details;
 mod flow_tables;
 mod forwarding;
+mod hash_table;
 mod hook;
 mod host;
 mod kube_proxy;
