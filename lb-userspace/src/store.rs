@@ -123,10 +123,8 @@ impl Store {
 
     fn apply_endpoints(&mut self, reference: &ObjectRef, endpoints: &Endpoints) -> Affected {
         let name = name_of(reference);
-        self.mirrored.insert(
-            name.clone(),
-            mirroring::slices(endpoints).into_iter().map(Slice::from).collect(),
-        );
+        self.mirrored
+            .insert(name.clone(), mirroring::slices(endpoints).iter().map(Slice::from).collect());
         Affected::one(name)
     }
 

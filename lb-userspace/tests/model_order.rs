@@ -69,7 +69,7 @@ fn service(name: &str, spec: Value) -> Service {
 
 fn meaning(service: &Service, slices: &[Value]) -> Resolved {
     let read = |slice: &Value| serde_json::from_value::<EndpointSlice>(slice.clone()).unwrap();
-    let slices: Vec<Slice> = slices.iter().map(|slice| read(slice).into()).collect();
+    let slices: Vec<Slice> = slices.iter().map(|slice| Slice::from(&read(slice))).collect();
     let slices: Vec<&Slice> = slices.iter().collect();
     let node = NodeContext {
         name: "node-0".to_owned(),

@@ -5,8 +5,9 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
+use aya::Pod;
 use aya::maps::lpm_trie::Key;
-use aya::maps::{HashMap, LpmTrie, Map, MapData};
+use aya::maps::{LpmTrie, Map, MapData};
 use ipnet::IpNet;
 use lb_common::family::{V4, V6};
 use lb_common::layout::{
@@ -15,22 +16,23 @@ use lb_common::layout::{
 };
 use lb_common::maglev::Weight;
 
+use super::hash_table::HashTable;
 use super::plain::Plain;
 use super::tables::gone;
 use crate::plan::Detail;
 
 pub struct Details {
-    members: HashMap<MapData, Plain<Member>, u32>,
+    members: HashTable<Plain<Member>, u32>,
     /// `None`: as with names.
-    weights: Option<HashMap<MapData, Plain<Member>, u32>>,
-    targets: HashMap<MapData, Plain<TunnelTarget>, u32>,
-    peers: HashMap<MapData, Plain<Peer>, u32>,
+    weights: Option<HashTable<Plain<Member>, u32>>,
+    targets: HashTable<Plain<TunnelTarget>, u32>,
+    peers: HashTable<Plain<Peer>, u32>,
     /// `None`: as with names.
-    earlier: Option<HashMap<MapData, Plain<PoolSlot>, Plain<EarlierOwners>>>,
+    earlier: Option<HashTable<Plain<PoolSlot>, Plain<EarlierOwners>>>,
     source_ranges4: LpmTrie<MapData, Plain<SourceRange<V4>>, u32>,
     source_ranges6: LpmTrie<MapData, Plain<SourceRange<V6>>, u32>,
     /// `None`: the maps are of an agent that wrote no names; such maps are only read.
-    names: Option<HashMap<MapData, u32, Plain<ServicePortName>>>,
+    names: Option<HashTable<u32, Plain<ServicePortName>>>,
 }
 
 impl Details {
@@ -118,29 +120,25 @@ impl Details {
     /// All details in the maps, as an earlier agent left them.
     pub fn all(&self) -> Result<Vec<Detail>> {
         let mut found = Vec::new();
-        for member in self.members.keys() {
-            found.push(Detail::Member(member?.0));
+        for (Plain(member), _) in self.members.entries()? {
+            found.push(Detail::Member(member));
         }
-        for entry in self.weights.iter().flat_map(HashMap::iter) {
-            let (Plain(member), weight) = entry?;
+        for (Plain(member), weight) in entries(&self.weights)? {
             // What is no weight was not written by Millrace.
             let weight = u16::try_from(weight).ok().and_then(Weight::new);
             found.extend(weight.map(|weight| Detail::Weight { member, weight }));
         }
-        for entry in self.targets.iter() {
-            let (Plain(target), backend) = entry?;
+        for (Plain(target), backend) in self.targets.entries()? {
             found.push(Detail::Target { target, backend });
         }
-        for key in self.peers.keys() {
-            let address = Ipv6Addr::from(key?.0.address.octets);
+        for (Plain(peer), _) in self.peers.entries()? {
+            let address = Ipv6Addr::from(peer.address.octets);
             found.push(Detail::Peer(IpAddr::from(address).to_canonical()));
         }
-        for entry in self.earlier.iter().flat_map(HashMap::iter) {
-            let (Plain(slot), Plain(owners)) = entry?;
+        for (Plain(slot), Plain(owners)) in entries(&self.earlier)? {
             found.push(Detail::Earlier { slot, owners });
         }
-        for entry in self.names.iter().flat_map(HashMap::iter) {
-            let (service_port, Plain(name)) = entry?;
+        for (service_port, Plain(name)) in entries(&self.names)? {
             found.push(Detail::Name { service_port, name: Arc::new(name) });
         }
         for key in self.source_ranges4.keys() {
@@ -155,6 +153,10 @@ impl Details {
         }
         Ok(found)
     }
+}
+
+fn entries<K: Pod, V: Pod>(table: &Option<HashTable<K, V>>) -> Result<Vec<(K, V)>> {
+    table.as_ref().map_or_else(|| Ok(Vec::new()), HashTable::entries)
 }
 
 pub fn unless_missing(map: Result<Map>) -> Result<Option<Map>> {

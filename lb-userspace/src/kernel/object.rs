@@ -17,6 +17,7 @@ use super::pins::Pins;
 use super::plain::Plain;
 use super::programs::{self, Build, Programs};
 use super::sizes::Sizes;
+use super::source_lines::without_lines;
 use super::stages::Stages;
 use super::tables::Tables;
 use super::transmit::{self, Transmitter};
@@ -26,7 +27,7 @@ use crate::settings::{BpfLogLevel, LocalDelivery};
 use crate::snat_ports::SnatRange;
 
 /// Built by `cargo xtask build-ebpf`; empty if that has not been run.
-static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("MILLRACE_BPF_OBJECT"));
+pub(super) static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("MILLRACE_BPF_OBJECT"));
 
 /// Estimates the memory of all maps, in bytes; `None` if this binary contains no programs.
 pub fn memory(sizes: Sizes) -> Result<Option<u64>> {
@@ -34,7 +35,7 @@ pub fn memory(sizes: Sizes) -> Result<Option<u64>> {
     if OBJECT.is_empty() {
         return Ok(None);
     }
-    adoption::memory(OBJECT, sizes, processors).map(Some)
+    adoption::memory(&without_lines(OBJECT.to_vec()), sizes, processors).map(Some)
 }
 
 /// Settings of the data plane.
@@ -110,34 +111,33 @@ impl DataPlane {
 
     fn load_anew(pins: &Pins, parameters: Parameters, access: Access) -> Result<Self> {
         let sizes = parameters.sizes;
-        let found = adoption::prepare(pins, OBJECT, sizes)?;
+        let object = buffer_sum::resolved(OBJECT, access);
+        let lean = without_lines(object.to_vec());
+        let found = adoption::prepare(pins, &lean, sizes)?;
         let adopted = found.is_some();
         let identity = found.unwrap_or_else(new_identity);
         let globals = Globals::new(identity, parameters, access);
 
-        let object = buffer_sum::resolved(OBJECT, access);
-        let mut loader = EbpfLoader::new();
-        loader.override_global("SETTINGS", &globals.settings, true);
-        loader.override_global("BUFFER_SUM", &globals.buffer_sum, true);
-        loader.override_global("AYA_LOG_LEVEL", &globals.level, true);
-        for name in map::ALL {
-            if let Some(entries) = sizes.entries(name) {
-                loader.map_max_entries(name, entries);
-            }
-            loader.map_pin_path(name, pins.map(name));
-        }
-        let mut ebpf = loader.load(&object).map_err(|error| explain(anyhow!(error)))?;
-        drop(object);
-
-        let pinned = ebpf.map_mut(map::IDENTITY).context("the object has no map IDENTITY")?;
-        let mut pinned: Array<_, Plain<Identity>> = Array::try_from(pinned)?;
-        pinned.set(0, Plain(identity), 0)?;
-        let pinned = ebpf.map_mut(map::PARAMETERS).context("the object has no map PARAMETERS")?;
-        Array::try_from(pinned)?.set(0, globals.settings, 0)?;
+        let load = |object: &[u8]| {
+            let mut ebpf = globals.loader(pins, sizes).load(object)?;
+            let pinned = ebpf.map_mut(map::IDENTITY).context("the object has no map IDENTITY")?;
+            let mut pinned: Array<_, Plain<Identity>> = Array::try_from(pinned)?;
+            pinned.set(0, Plain(identity), 0)?;
+            let pinned = ebpf.map_mut(map::PARAMETERS);
+            let pinned = pinned.context("the object has no map PARAMETERS")?;
+            Array::try_from(pinned)?.set(0, globals.settings, 0)?;
+            anyhow::Ok(ebpf)
+        };
+        let mut ebpf = load(&lean).map_err(explain)?;
+        drop(lean);
 
         // Free the memory for reading the object before the verifier needs memory.
         memory::give_back();
-        verify::load(&mut ebpf).map_err(explain)?;
+        if verify::load(&mut ebpf).is_err() {
+            // Again, for a log with source lines.
+            ebpf = load(&object).map_err(explain)?;
+            verify::load(&mut ebpf).map_err(explain)?;
+        }
         let programs = programs::pin(pins, &globals.build(sizes), &mut ebpf)?;
         let mut data_plane = Self::new(pins, programs, identity, access, adopted);
         data_plane.messages = (parameters.log_level != BpfLogLevel::Off).then_some(ebpf);
@@ -260,6 +260,21 @@ impl Globals {
             buffer_sum: Plain(access.place),
             level: log_level.number(),
         }
+    }
+
+    /// Loads programs with these values over the pinned maps; what is not pinned is created and pinned.
+    fn loader(&self, pins: &Pins, sizes: Sizes) -> EbpfLoader<'_> {
+        let mut loader = EbpfLoader::new();
+        loader.override_global("SETTINGS", &self.settings, true);
+        loader.override_global("BUFFER_SUM", &self.buffer_sum, true);
+        loader.override_global("AYA_LOG_LEVEL", &self.level, true);
+        for name in map::ALL {
+            if let Some(entries) = sizes.entries(name) {
+                loader.map_max_entries(name, entries);
+            }
+            loader.map_pin_path(name, pins.map(name));
+        }
+        loader
     }
 
     fn build(&self, sizes: Sizes) -> Build {

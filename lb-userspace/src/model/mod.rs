@@ -6,6 +6,7 @@
 //! Tests: `tests/model/`, one file for each rule: manifests above, the expected table below.
 
 mod address;
+mod api_slice;
 mod conflicts;
 mod eligibility;
 mod endpoints;
@@ -31,6 +32,7 @@ use k8s_openapi::api::core::v1::Service;
 
 use health_check::ReadyHere;
 
+pub use api_slice::{ApiSlice, Fields};
 pub use conflicts::Claims;
 pub use kind::Kind;
 pub use node::Node;

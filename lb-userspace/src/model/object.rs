@@ -4,12 +4,13 @@ use std::fmt::{self, Display};
 
 use anyhow::{Result, anyhow};
 use k8s_openapi::api::core::v1::{Endpoints, Namespace, Node as ApiNode, Secret, Service};
-use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::api::networking::v1::{Ingress, IngressClass};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
+use super::api_slice::{ApiSlice, Fields};
 use super::kind::Kind;
 use super::service::trim_unused;
 use super::strip::strip;
@@ -98,7 +99,8 @@ impl Object {
                 Self::Service(service)
             }
             Kind::EndpointSlice => {
-                Self::EndpointSlice(Box::new(read::<EndpointSlice>(value)?.into()))
+                let Fields(slice): Fields<ApiSlice<'_>> = read_from(&value)?;
+                Self::EndpointSlice(Box::new(slice.into()))
             }
             Kind::Endpoints => Self::Endpoints(Box::new(read(value)?)),
             Kind::Node => Self::Node(Box::new(read::<ApiNode>(value)?.into())),
@@ -148,6 +150,12 @@ impl Object {
 }
 
 fn read<T: DeserializeOwned>(value: Value) -> Result<T> {
+    read_from(value)
+}
+
+fn read_from<'de, T: Deserialize<'de>>(
+    value: impl Deserializer<'de, Error = serde_json::Error>,
+) -> Result<T> {
     serde_path_to_error::deserialize(value)
         .map_err(|error| anyhow!("{}: {}", error.path(), error.inner()))
 }

@@ -6,18 +6,12 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use k8s_openapi::api::discovery::v1::{
-    Endpoint as ApiEndpoint, EndpointHints, EndpointPort, EndpointSlice,
-};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use serde::Deserialize;
 
 use super::address;
-use super::fields::annotation;
+use super::api_slice::{ApiEndpoint, ApiHints, ApiPort, ApiSlice, Fields, Named, Text, or_empty};
 use super::types::{AddressFamily, Protocol, ServiceName};
-use super::weights::WEIGHT;
-
-const SERVICE_NAME: &str = "kubernetes.io/service-name";
-/// The cluster's controller writes on a slice the time of the change that made it write the slice.
-const TRIGGER_TIME: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Slice {
@@ -81,39 +75,47 @@ pub struct Hints {
     pub for_zones: Option<Box<[Box<str>]>>,
 }
 
-impl From<EndpointSlice> for Slice {
-    fn from(slice: EndpointSlice) -> Self {
-        let metadata = slice.metadata;
-        let name = ServiceName::of(&metadata);
-        let label = metadata.labels.as_ref().and_then(|labels| labels.get(SERVICE_NAME));
-        let service = label.map(|label| ServiceName::new(&name.namespace, label));
-        let trigger_time = annotation(&metadata, TRIGGER_TIME);
-        let trigger_time = trigger_time.and_then(|time| time.parse().ok());
-        let weight = annotation(&metadata, WEIGHT).map(Into::into);
-        let address_type = AddressType::read(slice.address_type);
+impl From<ApiSlice<'_>> for Slice {
+    fn from(slice: ApiSlice<'_>) -> Self {
+        let Fields(metadata) = slice.metadata.unwrap_or_default();
+        let namespace = metadata.namespace.as_ref().map(Text::as_str);
+        let namespace = namespace.filter(|namespace| !namespace.is_empty()).unwrap_or("default");
+        let Fields(labels) = metadata.labels.unwrap_or_default();
+        let Fields(annotations) = metadata.annotations.unwrap_or_default();
+        let address_type = AddressType::read(or_empty(&slice.address_type));
         let endpoints = match address_type {
             AddressType::Of(family) => {
                 let mut zones = BTreeSet::new();
-                let all = slice.endpoints.into_iter().flatten();
+                let all = slice.endpoints.iter().flatten();
                 all.map(|endpoint| Endpoint::read(endpoint, family, &mut zones)).collect()
             }
             AddressType::Fqdn | AddressType::Unknown(_) => Box::default(),
         };
         Self {
-            name,
-            uid: metadata.uid.unwrap_or_default().into(),
-            service,
-            trigger_time,
-            weight,
+            name: ServiceName::new(namespace, or_empty(&metadata.name)),
+            uid: or_empty(&metadata.uid).into(),
+            service: labels.service_name.map(|name| ServiceName::new(namespace, name.as_str())),
+            trigger_time: annotations.trigger_time.and_then(|time| time.as_str().parse().ok()),
+            weight: annotations.weight.as_ref().map(boxed),
             address_type,
-            ports: slice.ports.into_iter().flatten().map(Port::read).collect(),
+            ports: slice.ports.iter().flatten().map(|port| Port::read(port)).collect(),
             endpoints,
         }
     }
 }
 
+/// Of the few slices that are not read from a text.
+impl From<&EndpointSlice> for Slice {
+    fn from(slice: &EndpointSlice) -> Self {
+        // The text of a slice is one: nothing fails.
+        let json = serde_json::to_value(slice).unwrap_or_default();
+        let Fields(slice) = Fields::<ApiSlice<'_>>::deserialize(&json).unwrap_or_default();
+        slice.into()
+    }
+}
+
 impl AddressType {
-    fn read(name: String) -> Self {
+    fn read(name: &str) -> Self {
         let family = AddressFamily::ALL.into_iter().find(|family| family.name() == name);
         match family {
             Some(family) => Self::Of(family),
@@ -124,33 +126,42 @@ impl AddressType {
 }
 
 impl Port {
-    fn read(port: EndpointPort) -> Self {
-        let protocol = Protocol::parse(port.protocol.as_deref());
+    fn read(port: &ApiPort<'_>) -> Self {
+        let protocol = Protocol::parse(port.protocol.as_ref().map(Text::as_str));
         Self {
-            name: port.name.unwrap_or_default().into(),
-            protocol: protocol.ok_or_else(|| port.protocol.unwrap_or_default().into()),
+            name: or_empty(&port.name).into(),
+            protocol: protocol.ok_or_else(|| or_empty(&port.protocol).into()),
             number: port.port,
         }
     }
 }
 
 impl Endpoint {
-    fn read(endpoint: ApiEndpoint, family: AddressFamily, zones: &mut BTreeSet<Arc<str>>) -> Self {
+    fn read(
+        endpoint: &ApiEndpoint<'_>,
+        family: AddressFamily,
+        zones: &mut BTreeSet<Arc<str>>,
+    ) -> Self {
         let conditions = endpoint.conditions.as_ref();
+        let address = endpoint.addresses.as_ref().and_then(|addresses| addresses.first());
         Self {
-            address: read_address(endpoint.addresses.first(), family).map_err(Box::new),
-            node_name: endpoint.node_name.map(Into::into),
-            zone: endpoint.zone.map(|zone| shared(zone, zones)),
+            address: read_address(address.map(Text::as_str), family).map_err(Box::new),
+            node_name: endpoint.node_name.as_ref().map(boxed),
+            zone: endpoint.zone.as_ref().map(|zone| shared(zone.as_str(), zones)),
             ready: conditions.and_then(|c| c.ready).unwrap_or(true),
             serving: conditions.and_then(|c| c.serving).unwrap_or(true),
             terminating: conditions.and_then(|c| c.terminating).unwrap_or(false),
-            hints: endpoint.hints.and_then(Hints::read),
+            hints: endpoint.hints.as_ref().and_then(|hints| Hints::read(hints)),
         }
     }
 }
 
-fn shared(name: String, known: &mut BTreeSet<Arc<str>>) -> Arc<str> {
-    if let Some(known) = known.get(name.as_str()) {
+fn boxed(text: &Text<'_>) -> Box<str> {
+    text.as_str().into()
+}
+
+fn shared(name: &str, known: &mut BTreeSet<Arc<str>>) -> Arc<str> {
+    if let Some(known) = known.get(name) {
         return Arc::clone(known);
     }
     let name: Arc<str> = name.into();
@@ -158,7 +169,7 @@ fn shared(name: String, known: &mut BTreeSet<Arc<str>>) -> Arc<str> {
     name
 }
 
-fn read_address(text: Option<&String>, family: AddressFamily) -> Result<IpAddr, UnusableAddress> {
+fn read_address(text: Option<&str>, family: AddressFamily) -> Result<IpAddr, UnusableAddress> {
     let Some(text) = text else {
         let message = "is empty; the endpoint is skipped".to_owned();
         return Err(UnusableAddress { field: "addresses", message });
@@ -174,13 +185,12 @@ fn read_address(text: Option<&String>, family: AddressFamily) -> Result<IpAddr, 
 }
 
 impl Hints {
-    fn read(hints: EndpointHints) -> Option<Box<Self>> {
-        let names = |names: Vec<String>| {
-            (!names.is_empty()).then(|| names.into_iter().map(Into::into).collect())
+    fn read(hints: &ApiHints<'_>) -> Option<Box<Self>> {
+        let names = |all: &Option<Vec<Fields<Named<'_>>>>| {
+            let all = all.as_ref().filter(|all| !all.is_empty())?;
+            Some(all.iter().map(|named| or_empty(&named.name).into()).collect())
         };
-        let nodes = hints.for_nodes.into_iter().flatten().map(|node| node.name).collect();
-        let zones = hints.for_zones.into_iter().flatten().map(|zone| zone.name).collect();
-        let read = Self { for_nodes: names(nodes), for_zones: names(zones) };
+        let read = Self { for_nodes: names(&hints.for_nodes), for_zones: names(&hints.for_zones) };
         (read != Self::default()).then(|| Box::new(read))
     }
 }

@@ -5,14 +5,15 @@
 //! changes writes nothing. What is still needed keeps its index, so that flows keep naming the
 //! right backend. The rest is retired by the same plan.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use lb_common::layout::{EarlierOwners, Pool, PoolSlot};
 use lb_common::maglev::{self, DEFAULT_WEIGHT, Weight};
 use lb_common::slot_history::SlotHistory;
 
-use super::adopted::{Adopted, AdoptedPool};
+use super::adopted::{Adopted, AdoptedBackends, AdoptedPool};
 use super::allocate::Region;
 use super::backends::Backends;
 use super::detail::Detail;
@@ -30,7 +31,9 @@ impl Planner {
     /// Starts from the contents that an earlier agent left in the kernel.
     pub fn adopting(snapshot: Snapshot, room: Room) -> Self {
         let mut planner = Self::with_room(room);
-        let mut backends = HashMap::new();
+        let mut backends = AdoptedBackends::default();
+        planner.backends.expect(snapshot.backends.len());
+        planner.bits.expect_sources(snapshot.backends.len());
         for found in snapshot.backends {
             planner.backends.adopt_generation(found.index, found.generation);
             if let Some((backend, standing)) = found.backend {
@@ -44,7 +47,7 @@ impl Planner {
             let region = Region { offset: pool.offset, size: pool.size };
             let is_free = planner.regions.take_exactly(region);
             let region = if is_free { region } else { Region::EMPTY };
-            for (key, _) in members.iter().filter_map(|member| backends.get(member)) {
+            for (key, _) in members.iter().filter_map(|&member| backends.get(member)) {
                 planner.backends.join(key);
             }
             pools.insert(index, AdoptedPool { region, members, digest });
@@ -126,9 +129,10 @@ impl Planner {
             let wanted_members = scope.members(wanted);
             let weights = weights(&details, scope.pool_index(index));
             let members = adopted.members(&pool, protocol, &weights, wanted_members);
-            let kept: HashSet<BackendKey> =
-                members.iter().map(|member| BackendKey::of(member, protocol)).collect();
-            let is_member = |key: &BackendKey| kept.contains(key);
+            let kept: Vec<End> = members.iter().map(end).collect();
+            let is_member = |key: &BackendKey| {
+                key.protocol == protocol && kept.binary_search(&(key.address, key.port)).is_ok()
+            };
             held.tables[scope as usize] = PoolTable {
                 region: pool.region,
                 // Slots are compared only if the members are unchanged, or their owners remembered.
@@ -213,6 +217,13 @@ impl Planner {
     }
 }
 
+/// Where a backend listens.
+type End = (IpAddr, u16);
+
+fn end(backend: &Backend) -> End {
+    (backend.address, backend.port)
+}
+
 impl Adopted {
     /// The backends in a pool's slots. A backend that is wanted, and in the kernel as it is wanted,
     /// is returned as the wanted one. For others only the fields in the kernel are known.
@@ -223,11 +234,12 @@ impl Adopted {
         weights: &HashMap<u32, Weight>,
         wanted: &BTreeSet<Backend>,
     ) -> BTreeSet<Backend> {
-        let by_end: HashMap<_, _> =
-            wanted.iter().map(|member| ((member.address, member.port), member)).collect();
+        // Sorted, as the set is by these fields first.
+        let wanted: Vec<&Backend> = wanted.iter().collect();
+        let wanted = |of: End| Some(wanted[wanted.binary_search_by_key(&of, |it| end(it)).ok()?]);
         let indexes = pool.members.iter();
         indexes
-            .filter_map(|index| Some((index, self.backends.get(index)?)))
+            .filter_map(|&index| Some((index, self.backends.get(index)?)))
             // Backends of another protocol and draining ones belong in no pool: one that has them
             // is rebuilt.
             .filter(|(_, (key, standing))| key.protocol == protocol && !standing.draining)
@@ -237,10 +249,10 @@ impl Adopted {
                     port: key.port,
                     local: standing.local,
                     node: standing.node,
-                    weight: weights.get(index).copied().unwrap_or(DEFAULT_WEIGHT),
+                    weight: weights.get(&index).copied().unwrap_or(DEFAULT_WEIGHT),
                 };
-                match by_end.get(&(key.address, key.port)) {
-                    Some(&wanted)
+                match wanted((key.address, key.port)) {
+                    Some(wanted)
                         if Standing::in_pool(wanted) == *standing
                             && wanted.weight == found.weight =>
                     {
@@ -254,7 +266,7 @@ impl Adopted {
 
     /// Takes back `join` for the selected backends of a pool.
     fn leave(&self, pool: &AdoptedPool, which: impl Fn(&BackendKey) -> bool, all: &mut Backends) {
-        let found = pool.members.iter().filter_map(|index| self.backends.get(index));
+        let found = pool.members.iter().filter_map(|&index| self.backends.get(index));
         found.filter(|(key, _)| which(key)).for_each(|(key, _)| all.leave(key));
     }
 }

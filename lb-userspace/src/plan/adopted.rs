@@ -15,8 +15,7 @@ pub(super) struct Adopted {
     /// Compared with what the first plan sets.
     pub(super) found: Found,
     pub(super) pools: HashMap<u32, AdoptedPool>,
-    /// By index.
-    pub(super) backends: HashMap<u32, (BackendKey, Standing)>,
+    pub(super) backends: AdoptedBackends,
     /// Indexes of service ports.
     pub(super) unclaimed: BTreeSet<u32>,
     pub(super) source_bits: Vec<Bitmap>,
@@ -27,6 +26,24 @@ pub(super) struct Adopted {
     /// The earlier owners of slots, by pool.
     pub(super) earlier: HashMap<u32, Vec<(u32, EarlierOwners)>>,
     pub(super) datagrams: BTreeSet<(u32, u32)>,
+}
+
+/// By index: nearly all indexes up to the highest one are in use.
+#[derive(Default)]
+pub(super) struct AdoptedBackends(Vec<Option<(BackendKey, Standing)>>);
+
+impl AdoptedBackends {
+    pub(super) fn insert(&mut self, index: u32, backend: (BackendKey, Standing)) {
+        let index = index as usize;
+        if index >= self.0.len() {
+            self.0.resize(index + 1, None);
+        }
+        self.0[index] = Some(backend);
+    }
+
+    pub(super) fn get(&self, index: u32) -> Option<&(BackendKey, Standing)> {
+        self.0.get(index as usize)?.as_ref()
+    }
 }
 
 pub(super) struct AdoptedPool {

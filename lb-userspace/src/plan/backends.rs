@@ -12,8 +12,8 @@ use crate::model;
 pub struct Backends {
     indexes: Indexes,
     held: HashMap<BackendKey, ProgrammedBackend>,
-    /// The generation of every index that was ever used.
-    generations: HashMap<u32, u32>,
+    /// By index, up to the highest one that was ever used; 0: not used yet.
+    generations: Vec<u32>,
 }
 
 struct ProgrammedBackend {
@@ -31,7 +31,7 @@ impl Backends {
             // Index 0 is never a backend.
             indexes: Indexes::new(1, limit),
             held: HashMap::new(),
-            generations: HashMap::new(),
+            generations: Vec::new(),
         }
     }
 
@@ -80,13 +80,13 @@ impl Backends {
             held.pools += 1;
             if held.standing != standing {
                 held.standing = standing;
-                let (index, generation) = (held.index, self.generations[&held.index]);
+                let (index, generation) = (held.index, self.generations[held.index as usize]);
                 plan.prepare.push(Step::SetBackend { index, backend, standing, generation });
             }
             return Some(held.index);
         }
         let index = self.indexes.take()?;
-        let generation = self.generations.entry(index).or_default();
+        let generation = self.generation_mut(index);
         // The counters of an index that was never used are zero.
         if *generation > 0 {
             plan.prepare.push(Step::ResetBackendTraffic { index });
@@ -146,13 +146,13 @@ impl Backends {
         }
         held.standing.draining = true;
         let (index, standing) = (held.index, held.standing);
-        let generation = self.generations[&index];
+        let generation = self.generations[index as usize];
         plan.retire.push(Step::SetBackend { index, backend, standing, generation });
     }
 
     fn retire(&mut self, backend: BackendKey, bits: &mut Bits, plan: &mut Plan) {
         let Some(held) = self.held.remove(&backend) else { return };
-        let generation = self.generations[&held.index];
+        let generation = self.generations[held.index as usize];
         plan.retire.push(Step::RetireBackend {
             index: held.index,
             family: backend.address,
@@ -169,9 +169,22 @@ impl Backends {
         self.held.insert(backend, ProgrammedBackend { index, standing, pools: 0, keepers: 0 });
     }
 
+    fn generation_mut(&mut self, index: u32) -> &mut u32 {
+        let index = index as usize;
+        if index >= self.generations.len() {
+            self.generations.resize(index + 1, 0);
+        }
+        &mut self.generations[index]
+    }
+
+    /// Makes room for backends that the kernel already had.
+    pub fn expect(&mut self, adopted: usize) {
+        self.held.reserve(adopted);
+    }
+
     /// Stores the generation of an index, used or not.
     pub fn adopt_generation(&mut self, index: u32, generation: u32) {
-        self.generations.insert(index, generation);
+        *self.generation_mut(index) = generation;
     }
 
     /// Retires adopted backends that are not wanted, or lets them drain.

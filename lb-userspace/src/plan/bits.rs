@@ -45,6 +45,11 @@ impl Bits {
         }
     }
 
+    /// Makes room for the bits of backends that the kernel already had.
+    pub fn expect_sources(&mut self, adopted: usize) {
+        self.sources.reserve(adopted);
+    }
+
     /// Counts a bit that is already set in the kernel.
     pub fn adopt_source(&mut self, backend: BackendKey) {
         add(&mut self.sources, source_bit(backend));

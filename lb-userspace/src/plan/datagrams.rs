@@ -64,7 +64,7 @@ impl Planner {
     pub(super) fn sweep_flows(plan: &mut Plan) {
         let sweep = std::mem::take(&mut plan.sweep);
         if !sweep.is_empty() {
-            plan.retire.push(Step::SweepFlows(sweep));
+            plan.retire.push(Step::SweepFlows(Box::new(sweep)));
         }
     }
 

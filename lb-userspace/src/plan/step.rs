@@ -50,7 +50,8 @@ pub enum Step {
     SetDetail(Detail),
     RemoveDetail(Detail),
     /// The last step of a plan: no flow that it would have to end can begin after it.
-    SweepFlows(Sweep),
+    /// Boxed, because it is the largest step, and of a plan with hundreds of thousands of steps the only one.
+    SweepFlows(Box<Sweep>),
     ResetServiceTraffic {
         index: u32,
     },

@@ -317,7 +317,7 @@ fn steps(change: &Change) -> Vec<(Step, Option<Step>)> {
         Change::Pool { index, pool } => (Step::SwapPool { index: *index, pool: *pool }, None),
         Change::Destination(address) => {
             let bit = destination_bit(*address);
-            (Step::SetDestinationBit(bit), Some(Step::SweepFlows(Sweep::of_bits([bit]))))
+            (Step::SetDestinationBit(bit), Some(Step::SweepFlows(Box::new(Sweep::of_bits([bit])))))
         }
         Change::Source(end) => {
             let bit = source_bit(&End { ..*end });

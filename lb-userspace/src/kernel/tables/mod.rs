@@ -19,6 +19,7 @@ use lb_common::layout::{
 
 use super::details::{Details, unless_missing};
 use super::flow_tables::{self, Occupancy};
+use super::hash_table::HashTable;
 use super::host::own_host;
 use super::mapped::Mapped;
 use super::plain::Plain;
@@ -29,7 +30,7 @@ use crate::plan::{BackendKey, FoundBackend, FrontendKey, PoolReader, Snapshot, S
 
 /// The maps of one address family.
 struct FamilyMaps<F: Family> {
-    frontends: HashMap<MapData, Plain<layout::FrontendKey<F>>, Plain<layout::Frontend>>,
+    frontends: HashTable<Plain<layout::FrontendKey<F>>, Plain<layout::Frontend>>,
     /// `None`: as `Tables::neighbour_events`.
     frontend_cache: Option<Mapped>,
     backends: Mapped,
@@ -298,18 +299,15 @@ impl Tables {
 impl<F: Family> FamilyMaps<F> {
     fn fill_cache(&self) -> Result<()> {
         let Some(cached) = &self.frontend_cache else { return Ok(()) };
-        for entry in self.frontends.iter() {
-            let (Plain(key), Plain(value)) = entry?;
+        for (Plain(key), Plain(value)) in self.frontends.entries()? {
             cache::write(cached, key.cache_index(), key, Some(value));
         }
         Ok(())
     }
 
     fn read_frontends(&self, read: &mut Vec<(FrontendKey, layout::Frontend)>) -> Result<()> {
-        for entry in self.frontends.iter() {
-            let (Plain(key), Plain(value)) = entry?;
-            read.push((key.into(), value));
-        }
+        let entries = self.frontends.entries()?.into_iter();
+        read.extend(entries.map(|(Plain(key), Plain(value))| (key.into(), value)));
         Ok(())
     }
 }

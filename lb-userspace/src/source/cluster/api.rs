@@ -5,10 +5,10 @@ use std::time::Duration;
 use kube::Client;
 use kube::api::{ListParams, VersionMatch, WatchParams};
 use kube::core::Request;
-use serde_json::Value;
 
 use super::items::{Items, ListMeta};
 use super::response::{self, Changes};
+use super::sent::Sent;
 use super::trouble::Trouble;
 use crate::backoff::random_up_to;
 use crate::model::Kind;
@@ -71,11 +71,7 @@ impl Api {
     }
 
     /// Hands each object to `take` as soon as it has arrived.
-    pub async fn list(
-        &self,
-        part: &Part,
-        mut take: impl FnMut(Value),
-    ) -> Result<ListMeta, Trouble> {
+    pub async fn list(&self, part: &Part, mut take: impl FnMut(Sent)) -> Result<ListMeta, Trouble> {
         let selected = ListParams {
             label_selector: self.labels.clone(),
             field_selector: self.fields.clone(),
@@ -95,7 +91,7 @@ impl Api {
         let mut items = Items::default();
         while let Some(bytes) = response::next(&mut body).await? {
             items.push(&bytes, |item| {
-                let object = serde_json::from_slice(item);
+                let object = Sent::read(self.kind, item);
                 take(object.map_err(|error| format!("the server's list is not JSON: {error}"))?);
                 Ok::<_, Trouble>(())
             })?;
@@ -114,6 +110,6 @@ impl Api {
         };
         let request = Request::new(&self.path).watch(&parameters, version);
         let request = request.map_err(|error| Trouble::Failed(error.to_string()))?;
-        Ok(Changes::of(response::send(&self.client, request).await?))
+        Ok(Changes::of(self.kind, response::send(&self.client, request).await?))
     }
 }

@@ -1,86 +1,85 @@
 //! The reported objects of one kind, so that a new list can be reported as a difference. Pure.
 
-use std::collections::{HashMap, HashSet};
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 use serde_json::Value;
 
-use crate::model::{Kind, Object, ObjectRef, Problem};
+use super::sent::Sent;
+use crate::model::{Kind, ObjectRef, Problem};
 use crate::source::Event;
 
 pub struct Known {
     kind: Kind,
-    /// The hash of each object's uid and resource version.
-    versions: HashMap<ObjectRef, u64>,
-    /// While the objects are listed: those seen in the list.
-    listing: Option<HashSet<ObjectRef>>,
+    objects: HashMap<ObjectRef, Seen>,
+    /// Whether the objects are being listed.
+    is_listing: bool,
+}
+
+struct Seen {
+    /// See [`Sent::state`].
+    state: u64,
+    /// Whether the list that is being read has it.
+    is_listed: bool,
 }
 
 impl Known {
     pub fn new(kind: Kind) -> Self {
-        Self { kind, versions: HashMap::new(), listing: None }
+        Self { kind, objects: HashMap::new(), is_listing: false }
     }
 
     #[cfg(test)]
     fn len(&self) -> usize {
-        self.versions.len()
+        self.objects.len()
     }
 
     pub fn contains(&self, reference: &ObjectRef) -> bool {
-        self.versions.contains_key(reference)
+        self.objects.contains_key(reference)
     }
 
     /// A list begins. One that was begun before is void.
     pub fn list(&mut self) {
-        self.listing = Some(HashSet::new());
+        self.is_listing = true;
+        self.objects.values_mut().for_each(|seen| seen.is_listed = false);
     }
 
     /// A list has ended: what it did not hold is gone.
     pub fn listed(&mut self) -> Vec<Event> {
-        let Some(seen) = self.listing.take() else { return Vec::new() };
-        let gone: Vec<ObjectRef> =
-            self.versions.keys().filter(|known| !seen.contains(known)).cloned().collect();
-        for reference in &gone {
-            self.versions.remove(reference);
+        if !std::mem::take(&mut self.is_listing) {
+            return Vec::new();
         }
-        gone.into_iter().map(Event::Deleted).collect()
+        let gone = self.objects.extract_if(|_, seen| !seen.is_listed);
+        gone.map(|(reference, _)| Event::Deleted(reference)).collect()
     }
 
     /// An object is there, listed or changed. What can't be read becomes a problem, and what was
     /// described of it before stays true.
-    pub fn apply(&mut self, value: Value) -> Option<Event> {
-        let reference = ObjectRef::of(self.kind, &value);
-        if let Some(seen) = &mut self.listing {
-            seen.insert(reference.clone());
-        }
-        let version = version(&value);
-        if self.versions.insert(reference.clone(), version) == Some(version) {
+    pub fn apply(&mut self, sent: Sent) -> Option<Event> {
+        let (reference, state) = (sent.reference(self.kind), sent.state());
+        let seen = Seen { state, is_listed: true };
+        let known = self.objects.entry(reference);
+        let is_same = matches!(&known, Entry::Occupied(known) if known.get().state == state);
+        if is_same {
+            known.insert_entry(seen);
             return None;
         }
-        Some(match Object::read(self.kind, value) {
+        let event = match sent.decode(self.kind) {
             Ok(object) => Event::Applied(object),
             Err(error) => Event::Problem(Problem {
-                object: reference.to_string(),
+                object: known.key().to_string(),
                 field: String::new(),
                 message: error.to_string(),
             }),
-        })
+        };
+        known.insert_entry(seen);
+        Some(event)
     }
 
     pub fn delete(&mut self, value: &Value) -> Option<Event> {
         let reference = ObjectRef::of(self.kind, value);
-        self.versions.remove(&reference)?;
+        self.objects.remove(&reference)?;
         Some(Event::Deleted(reference))
     }
-}
-
-/// Identifies a state of an object. The uid tells apart objects that had the same name one after the other.
-fn version(value: &Value) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    for field in ["uid", "resourceVersion"] {
-        value["metadata"][field].as_str().hash(&mut hasher);
-    }
-    hasher.finish()
 }
 
 #[cfg(test)]
@@ -111,13 +110,13 @@ mod tests {
     fn a_new_list_yields_only_changes_and_deletions() {
         let mut known = Known::new(Kind::Service);
         known.list();
-        let first = ["a", "b", "c"].map(|name| known.apply(service(name, "1")));
+        let first = ["a", "b", "c"].map(|name| known.apply(service(name, "1").into()));
         assert_eq!(described(first.into_iter().flatten()), ["+a", "+b", "+c"]);
         assert_eq!(described(known.listed()), [""; 0]);
 
         known.list();
         let second = [("a", "1"), ("b", "2"), ("d", "3")];
-        let second = second.map(|(name, version)| known.apply(service(name, version)));
+        let second = second.map(|(name, version)| known.apply(service(name, version).into()));
         assert_eq!(described(second.into_iter().flatten()), ["+b", "+d"]);
         assert_eq!(described(known.listed()), ["-c"]);
         assert_eq!(known.len(), 3);
@@ -126,13 +125,13 @@ mod tests {
     #[test]
     fn a_list_that_breaks_off_makes_nothing_disappear() {
         let mut known = Known::new(Kind::Service);
-        known.apply(service("a", "1"));
-        known.apply(service("b", "1"));
+        known.apply(service("a", "1").into());
+        known.apply(service("b", "1").into());
         known.list();
-        known.apply(service("a", "1"));
+        known.apply(service("a", "1").into());
         known.list();
-        known.apply(service("b", "1"));
-        known.apply(service("a", "1"));
+        known.apply(service("b", "1").into());
+        known.apply(service("a", "1").into());
         assert_eq!(described(known.listed()), [""; 0]);
     }
 
@@ -144,19 +143,19 @@ mod tests {
             service["metadata"]["uid"] = uid.into();
             service
         };
-        assert!(known.apply(with_uid("1")).is_some());
-        assert!(known.apply(with_uid("1")).is_none());
-        assert!(known.apply(with_uid("2")).is_some());
+        assert!(known.apply(with_uid("1").into()).is_some());
+        assert!(known.apply(with_uid("1").into()).is_none());
+        assert!(known.apply(with_uid("2").into()).is_some());
     }
 
     #[test]
     fn what_cannot_be_read_is_named_and_stays_as_it_was() {
         let mut known = Known::new(Kind::Service);
-        known.apply(service("a", "1"));
+        known.apply(service("a", "1").into());
         let mut wrong = service("a", "2");
         wrong["spec"] = json!({"ports": [{"port": "http"}]});
         known.list();
-        let event = known.apply(wrong);
+        let event = known.apply(wrong.into());
         let [problem] = &described(event)[..] else { panic!() };
         assert!(problem.starts_with("?Service default/a: spec.ports[0].port"), "{problem}");
         assert_eq!(described(known.listed()), [""; 0]);
@@ -166,7 +165,7 @@ mod tests {
     fn the_deletion_of_an_unreported_object_is_not_reported() {
         let mut known = Known::new(Kind::Service);
         assert!(known.delete(&service("a", "1")).is_none());
-        known.apply(service("a", "1"));
+        known.apply(service("a", "1").into());
         assert_eq!(described(known.delete(&service("a", "2"))), ["-a"]);
     }
 }

@@ -20,6 +20,7 @@ mod nodes;
 mod position;
 mod report;
 mod response;
+mod sent;
 mod servers;
 mod transport;
 mod trouble;

@@ -2,6 +2,7 @@
 //!
 //! All of it is bounded, in size and in time: something else than an API server may answer.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use axum::body::{Body, BodyDataStream, Bytes};
@@ -16,7 +17,9 @@ use serde_json::Value;
 use tokio::time::timeout;
 
 use super::lines::Lines;
+use super::sent::Sent;
 use super::trouble::{Trouble, is_cut_off, one_line, root_cause};
+use crate::model::{ApiSlice, Fields, Kind};
 
 /// The longest silence while a response is expected.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -79,7 +82,7 @@ fn refusal(code: u16, headers: &HeaderMap, body: &[u8]) -> Box<Status> {
 /// An event of a watch.
 #[derive(Debug, PartialEq)]
 pub enum Change {
-    Applied(Value),
+    Applied(Sent),
     Deleted(Value),
     /// Everything up to this version has been sent. `ends_list`: all objects, too.
     Bookmark {
@@ -90,6 +93,7 @@ pub enum Change {
 
 /// The changes that a watch reports.
 pub struct Changes {
+    kind: Kind,
     body: BodyDataStream,
     bytes: Bytes,
     lines: Lines,
@@ -98,8 +102,8 @@ pub struct Changes {
 const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
 
 impl Changes {
-    pub fn of(body: BodyDataStream) -> Self {
-        Self { body, bytes: Bytes::new(), lines: Lines::default() }
+    pub fn of(kind: Kind, body: BodyDataStream) -> Self {
+        Self { kind, body, bytes: Bytes::new(), lines: Lines::default() }
     }
 
     /// The next change; nothing at the end of the watch, even if that is in the middle of an
@@ -116,7 +120,7 @@ impl Changes {
                 };
             }
             if let Some(line) = self.lines.next(&mut self.bytes)?
-                && let Some(change) = parse(&line)?
+                && let Some(change) = parse(self.kind, &line)?
             {
                 return Ok(Some(change));
             }
@@ -132,10 +136,30 @@ struct Event {
     object: Value,
 }
 
+/// An event with a slice that is read at once.
+#[derive(Deserialize)]
+struct SliceEvent<'a> {
+    #[serde(borrow, rename = "type")]
+    kind: Cow<'a, str>,
+    #[serde(borrow)]
+    object: Fields<ApiSlice<'a>>,
+}
+
+fn parse_slice(line: &[u8]) -> Option<Change> {
+    let event: SliceEvent<'_> = serde_json::from_slice(line).ok()?;
+    let is_applied = matches!(&*event.kind, "ADDED" | "MODIFIED");
+    is_applied.then(|| Change::Applied(event.object.0.into()))
+}
+
 /// A line of a watch. Empty lines and types of a newer API are no changes.
-fn parse(line: &[u8]) -> Result<Option<Change>, Trouble> {
+fn parse(of: Kind, line: &[u8]) -> Result<Option<Change>, Trouble> {
     if line.trim_ascii().is_empty() {
         return Ok(None);
+    }
+    if of == Kind::EndpointSlice
+        && let Some(change) = parse_slice(line)
+    {
+        return Ok(Some(change));
     }
     let Event { kind, object } = match serde_json::from_slice(line) {
         Ok(event) => event,
@@ -151,7 +175,7 @@ fn parse(line: &[u8]) -> Result<Option<Change>, Trouble> {
         },
     };
     Ok(match kind.as_str() {
-        "ADDED" | "MODIFIED" => Some(Change::Applied(object)),
+        "ADDED" | "MODIFIED" => Some(Change::Applied(object.into())),
         "DELETED" => Some(Change::Deleted(object)),
         "BOOKMARK" => {
             let metadata = &object["metadata"];
@@ -213,7 +237,8 @@ mod tests {
     }
 
     async fn changes(lines: &[&str]) -> (Vec<Change>, Result<(), Trouble>) {
-        let mut changes = Changes::of(Body::from(lines.join("\n")).into_data_stream());
+        let mut changes =
+            Changes::of(Kind::Service, Body::from(lines.join("\n")).into_data_stream());
         let mut found = Vec::new();
         loop {
             match changes.next().await {
@@ -228,7 +253,7 @@ mod tests {
     async fn a_watch_that_ends_within_an_event_ends_before_it() {
         let body = [r#"{"type": "ADDED", "object": 1}"#, r#"{"type": "ADDED", "obj"#];
         let (found, end) = changes(&body).await;
-        assert_eq!(found, [Change::Applied(1.into())]);
+        assert_eq!(found, [Change::Applied(json!(1).into())]);
         assert!(end.is_ok());
     }
 

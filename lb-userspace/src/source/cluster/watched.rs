@@ -4,7 +4,6 @@ use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::Value;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -307,11 +306,12 @@ impl Watched {
             };
             match change? {
                 Some(Change::Applied(object)) => {
-                    self.move_on(&object);
+                    self.position.moved_to(object.resource_version().unwrap_or_default());
                     self.shared.report.send(self.known.apply(object));
                 }
                 Some(Change::Deleted(object)) => {
-                    self.move_on(&object);
+                    let version = object["metadata"]["resourceVersion"].as_str();
+                    self.position.moved_to(version.unwrap_or_default());
                     self.shared.report.send(self.known.delete(&object));
                 }
                 Some(Change::Bookmark { version, .. }) => {
@@ -319,12 +319,6 @@ impl Watched {
                 }
                 None => return Ok(()),
             }
-        }
-    }
-
-    fn move_on(&mut self, object: &Value) {
-        if let Some(version) = object["metadata"]["resourceVersion"].as_str() {
-            self.position.moved_to(version);
         }
     }
 
