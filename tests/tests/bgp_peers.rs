@@ -284,7 +284,10 @@ fn check_a_pause(world: &World) -> Result<()> {
     sleep(Duration::from_secs(4));
     let during = world.faults();
     kill(pid, Signal::SIGCONT)?;
-    ensure!(during? == faults && world.faults()? == faults, "{faults}\n{}", world.faults()?);
+    let (during, log) = (during?, agent.log());
+    ensure!(during == faults, "before:\n{faults}meanwhile:\n{during}{log}");
+    let after = world.faults()?;
+    ensure!(after == faults, "before:\n{faults}afterwards:\n{after}{log}");
     world.wait_for_paths()
 }
 
