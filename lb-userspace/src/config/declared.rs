@@ -173,11 +173,10 @@ pub struct AgentSettings {
 
     /// How packets of Services reach pods of this node, and replies leave: stack or direct
     ///
-    /// direct hands them over between the interfaces, without the network stack of the node: less latency and CPU
-    /// time. The node's firewall does not see them any more, nor do network policies that it implements, other tc
-    /// programs and traffic limits of pods' interfaces; `millrace check` lists the chains. It needs pods with an
-    /// interface of their own that routes lead to (veth or netkit): packets of pods behind a bridge pass the
-    /// stack, and so do fragments and packets out of tunnels.
+    /// direct hands them over between the interfaces, without the network stack of the node. The node's firewall does
+    /// not see them any more, nor do network policies that it implements, other tc programs and traffic limits of pods'
+    /// interfaces; `millrace check` lists the chains. It needs pods with an interface of their own that routes lead to
+    /// (veth or netkit): packets of pods behind a bridge pass the stack, and so do fragments and packets out of tunnels.
     #[arg(long, value_name = "MODE", value_enum, default_value_t)]
     pub local_delivery: LocalDelivery,
 
