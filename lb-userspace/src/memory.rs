@@ -1,7 +1,7 @@
 //! The agent's own memory.
 
-/// Returns free memory to the kernel. Reading the programs and all objects takes a hundred
-/// megabytes and more at the start, which glibc would keep while anything above them is in use.
+/// Returns free memory to the kernel. Loading the programs and planning all
+/// Services take tens of megabytes at the start, which glibc would keep while anything above them is in use.
 pub fn give_back() {
     #[cfg(target_env = "gnu")]
     // SAFETY: it releases only unused memory, and may be called at any time.
