@@ -284,18 +284,22 @@ pub fn packets_outside_the_window_do_not_end_a_connection(c: &mut Conversation, 
 /// A resolver that uses very many Services from one socket. In tables of this size it depends on the
 /// seed whether all flows get entries.
 pub fn one_port_of_a_client_has_any_number_of_flows(c: &mut Conversation, at: &Ends) {
-    const SERVICES: u16 = 24;
-    let backends = at.backends(SERVICES);
+    one_port_has_flows(c, at, 24);
+}
+
+/// The port has a flow to each of so many Services.
+pub fn one_port_has_flows(c: &mut Conversation, at: &Ends, services: u16) {
+    let backends = at.backends(services);
     let question = |port: u16| at.to_dns(40000).to(at.cluster(1000 + port).as_str());
-    for (port, backend) in (0..SERVICES).zip(&backends) {
+    for (port, backend) in (0..services).zip(&backends) {
         c.set(&at.service(1000 + port, "UDP", 0).backends(&[backend]));
     }
     for _ in 0..2 {
-        for (port, backend) in (0..SERVICES).zip(&backends) {
+        for (port, backend) in (0..services).zip(&backends) {
             c.request_to(backend, &question(port));
         }
-        assert_eq!(c.flows().len(), usize::from(SERVICES), "each has its own");
-        for (port, backend) in (0..SERVICES).zip(&backends) {
+        assert_eq!(c.flows().len(), usize::from(services), "each has its own");
+        for (port, backend) in (0..services).zip(&backends) {
             let reply = question(port).reversed().payload(b"answer");
             c.reply_from(backend, &reply);
         }
