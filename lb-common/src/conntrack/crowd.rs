@@ -88,9 +88,9 @@ pub fn clear_stale(crowded: &AtomicLong, lately: &AtomicLong, needed: u64) -> u3
     };
     // A CPU that found its bit still set has set the other one before.
     let used = stale & lately.load();
-    while used != 0 {
+    loop {
         let old = crowded.load();
-        if crowded.replace(old, old | used) {
+        if used == 0 || crowded.replace(old, old | used) {
             break;
         }
     }
