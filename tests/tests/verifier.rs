@@ -6,8 +6,8 @@ use lb_userspace::kernel::{Parameters, Sizes};
 use lb_userspace::settings::LocalDelivery;
 use tests::datapath::KernelWorld;
 
-/// The kernel's limit is a million instructions. Today's maximum is 76,000 on Linux 6.18, and
-/// 112,000 on 6.1. For the same code, compilers and kernel versions may differ by more than a factor
+/// The kernel's limit is a million instructions. Today's maximum is 161,000 on Linux 6.18. For the
+/// same code, compilers and kernel versions may differ by more than a factor
 /// of two, because a heuristic decides where the verifier remembers states.
 const LIMIT: u32 = 250_000;
 
