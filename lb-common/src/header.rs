@@ -268,20 +268,12 @@ impl NeighbourMessage {
     }
 }
 
-/// The common start of the options of neighbour discovery.
-#[repr(C)]
-#[derive(Debug)]
-pub struct NdpOption {
-    pub kind: u8,
-    /// In units of eight octets, with the type and this field.
-    pub length: u8,
-}
-
-/// The option with an Ethernet address.
+/// The option of neighbour discovery with an Ethernet address, or the first eight octets of another.
 #[repr(C)]
 #[derive(Debug)]
 pub struct LinkOption {
     pub kind: u8,
+    /// In units of eight octets, with the type and this field.
     pub length: u8,
     pub address: [u8; 6],
 }
@@ -321,7 +313,6 @@ headers! {
     Icmp: 8,
     Arp: 28,
     NeighbourMessage: 24,
-    NdpOption: 2,
     LinkOption: 8,
     [u8; 2]: 2,
     [u8; 4]: 4,

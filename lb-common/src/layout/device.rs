@@ -95,10 +95,10 @@ impl LinkAddresses {
         if device < 1 << 16 { word | u64::from(device) << 48 } else { 0 }
     }
 
-    /// Whether a word is one of the interface.
+    /// The index of the interface that a word is of; 0: of none.
     #[inline(always)]
-    pub fn is_of(word: u64, device: u32) -> bool {
-        word != 0 && word >> 48 == u64::from(device)
+    pub fn device(word: u64) -> u64 {
+        word >> 48
     }
 }
 

@@ -41,10 +41,15 @@ pub fn answer<F: Outer, P: Packet, T: FamilyTables<F>>(
     let Some((session, received)) = find::<F, P, T>(packet, tables, network) else {
         return Verdict::Pass;
     };
+    // XDP sees packets on the interface below: tc sees them on the VLAN's or the bond's. If they
+    // cannot be marked for tc, they pass to the agent.
+    if session.device != 0 && session.device != packet.device() {
+        return Verdict::Yield;
+    }
     let can_send = packet.resolves()
         || tables.device(packet.device()).is_some_and(|it| it.flags & Device::TRANSMIT != 0);
     if !can_send {
-        return Verdict::Defer;
+        return Verdict::Yield;
     }
     tables.note_heard(received.receiver());
     match write::<F, P>(packet, network, &session, &received) {
@@ -53,7 +58,8 @@ pub fn answer<F: Outer, P: Packet, T: FamilyTables<F>>(
     }
 }
 
-/// The session of a packet that is to be answered, and what the packet says.
+/// The session of a packet that is to be answered on the session's interface, and what the packet
+/// says.
 #[inline(always)]
 fn find<F: Outer, P: Packet, T: FamilyTables<F>>(
     packet: &P,
@@ -77,8 +83,7 @@ fn find<F: Outer, P: Packet, T: FamilyTables<F>>(
         && session.peer == source.into()
         && session.local == destination.into()
         && session.destination_port == port
-        && session.min_hop_limit <= hop_limit
-        && (session.device == 0 || session.device == packet.device());
+        && session.min_hop_limit <= hop_limit;
     if !is_of_session || session.deadline <= tables.since_boot() {
         return None;
     }

@@ -260,7 +260,7 @@ pub fn is_known<F: PacketFamily, T: FamilyTables<F>>(tables: &T, segment: &Segme
 }
 
 /// Whether a packet that came through a tunnel may follow a flow to another node: only as a question
-/// to that node. If it has just returned the packet, the flow is released.
+/// to that node. If it has just returned the packet, or would not return it, the flow is released.
 ///
 /// The flow of a connection that this node received from a router before, and forwarded, knows more
 /// than the node that has now taken a backend here for the connection's.
@@ -272,7 +272,12 @@ pub fn may_follow<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Carried {
         return Carried::Failed(Reason::NoSuchTarget);
     }
     let asked = draft.decision.kind.asked().max(1);
-    if mark.number() < asked {
+    // The flow may be older than questions, and lead to a node that does not know them.
+    let can_ask = draft.decision.kind.asked() != 0 || {
+        let backend = tables.backend(draft.decision.backend_index);
+        backend.is_some_and(|backend| can_be_asked::<F, T>(tables, &backend))
+    };
+    if mark.number() < asked && can_ask {
         draft.decision.kind = draft.decision.kind.and(FlowKind::asking(asked));
         return Carried::Found;
     }

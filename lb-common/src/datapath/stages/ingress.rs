@@ -25,12 +25,13 @@ pub fn arrive<F: Outer, P: Packet, T: FamilyTables<F>>(
     {
         return Verdict::Next(Stage::Reply);
     }
-    arrive_anew::<F, P, T>(packet, tables, network)
+    arrive_to_service::<F, P, T>(packet, tables, network)
 }
 
-/// A packet that is not a reply which bypasses the stack.
+/// A packet to a Service, or a reply to an SNAT address: one that is not a reply which bypasses the
+/// stack.
 #[inline(always)]
-pub fn arrive_anew<F: Outer, P: Packet, T: FamilyTables<F>>(
+pub fn arrive_to_service<F: Outer, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
@@ -38,24 +39,25 @@ pub fn arrive_anew<F: Outer, P: Packet, T: FamilyTables<F>>(
     let Some(header) = packet.header::<F::Header>(network) else {
         return pass_for(tables, Reason::Malformed);
     };
-    if !tables.may_be_destination(header.destination()) {
-        if let Some(stage) = stage_of_datagram::<F, P, T>(packet, tables, network, header) {
-            if !receiver::is_here(packet, tables) {
-                return Verdict::Yield;
-            }
-            return Verdict::Next(stage);
-        }
+    // Claims are noted whatever address they are to, and whatever the frame's receiver is.
+    let unless_claim = |verdict| {
         if F::is_neighbours(header) && neighbour::is_here(packet) {
             return Verdict::Next(Stage::Neighbour);
         }
-        return Verdict::Pass;
+        verdict
+    };
+    let mut stage = None;
+    if !tables.may_be_destination(header.destination()) {
+        stage = stage_of_datagram::<F, P, T>(packet, tables, network, header);
+        if stage.is_none() {
+            return unless_claim(Verdict::Pass);
+        }
     }
     if !receiver::is_here(packet, tables) {
-        // Claims are noted whatever the frame's receiver is.
-        if F::is_neighbours(header) && neighbour::is_here(packet) {
-            return Verdict::Next(Stage::Neighbour);
-        }
-        return Verdict::Yield;
+        return unless_claim(Verdict::Yield);
+    }
+    if let Some(stage) = stage {
+        return Verdict::Next(stage);
     }
     match parse::parse_packet(packet, network) {
         Parsed::Segment(segment) => follow(packet, tables, &segment),

@@ -38,7 +38,7 @@ pub fn arrive<F: Outer, P: Packet, T: FamilyTables<F>>(
     if !tables.settings().is_direct() {
         return Verdict::Pass;
     }
-    ingress::arrive_anew::<F, P, T>(packet, tables, network)
+    ingress::arrive_to_service::<F, P, T>(packet, tables, network)
 }
 
 /// `None`: it is not a reply, or the stack has to send it. Then neither packet nor flow has changed.

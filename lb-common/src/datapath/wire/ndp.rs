@@ -4,10 +4,10 @@
 use super::arp::LinkAddress;
 use super::made::Answering;
 use super::packet::Packet;
+use crate::branchless::{choose, is_zero};
 use crate::family::{Address6, Family, V6};
 use crate::header::{
-    Ethernet, Ipv6, LINK_HOP_LIMIT, LinkOption, NdpOption, NeighbourMessage, NetworkHeader,
-    protocol,
+    Ethernet, Ipv6, LINK_HOP_LIMIT, LinkOption, NeighbourMessage, NetworkHeader, protocol,
 };
 
 pub const SOLICITATION: u8 = 135;
@@ -125,26 +125,26 @@ struct Links {
 /// length, or is cut off.
 #[inline(always)]
 fn links<P: Packet>(packet: &P, at: usize, length: usize) -> Option<Links> {
-    let mut links = Links { has_source: false, target: [0; 6] };
+    // Without branches: the verifier would follow each combination of options.
+    let (mut has_source, mut target) = (0, 0);
     let mut offset = size_of::<NeighbourMessage>();
     for _ in 0..(LONGEST - size_of::<NeighbourMessage>()) / 8 {
         if offset >= length {
             break;
         }
-        let option: &NdpOption = packet.header(packet.blur(at + offset))?;
-        let (kind, units) = (option.kind, usize::from(option.length));
+        let option: &LinkOption = packet.header(packet.blur(at + offset))?;
+        let units = usize::from(option.length);
         if units == 0 || offset + units * 8 > length {
             return None;
         }
-        if kind == SOURCE_LINK {
-            links.has_source = true;
-        }
-        if kind == TARGET_LINK && units == 1 {
-            let option: &LinkOption = packet.header(packet.blur(at + offset))?;
-            links.target = option.address;
-        }
+        has_source |= is_zero(u64::from(option.kind ^ SOURCE_LINK));
+        let is_target = is_zero(u64::from((option.kind ^ TARGET_LINK) | (option.length ^ 1)));
+        let [a, b, c, d, e, f] = option.address;
+        target = choose(is_target, u64::from_le_bytes([a, b, c, d, e, f, 0, 0]), target);
         offset += units * 8;
     }
+    let [a, b, c, d, e, f, ..] = target.to_le_bytes();
+    let links = Links { has_source: has_source != 0, target: [a, b, c, d, e, f] };
     (offset == length).then_some(links)
 }
 

@@ -15,7 +15,7 @@ pub fn write(words: &Mapped, index: u32, device: Option<&Device>) {
     let bucket: Vec<u32> =
         (LinkAddresses::bucket(index)..).take(LinkAddresses::SLOTS as usize).collect();
     let read = |slot: &u32| words.word(*slot).load(Ordering::Relaxed);
-    let is_kept = |slot: &u32| LinkAddresses::is_of(read(slot), index);
+    let is_kept = |slot: &u32| LinkAddresses::device(read(slot)) == u64::from(index);
     if bucket.iter().filter(|slot| is_kept(slot)).map(read).eq(wanted.iter().copied()) {
         return;
     }

@@ -140,11 +140,20 @@ pub fn packets_of_others_are_left_to_the_agent(c: &mut Conversation, at: &Ends) 
     // From behind a router.
     is_left(c, &right.ttl(254));
     is_left(c, &right.to(at.end(at.node, Bfd::SEVERAL_HOPS).as_str()));
-    // On another interface.
-    c.bfd_session(SESSION, &BfdSession { device: INSIDE, ..session(at) });
-    is_left(c, &right);
     c.bfd_session(SESSION, &BfdSession { local: peer(at).into(), ..session(at) });
     is_left(c, &right);
+}
+
+/// It may be a VLAN or a bond above the one on which XDP sees the packet.
+pub fn what_arrives_on_another_interface_is_left_to_tc(c: &mut Conversation, at: &Ends) {
+    configure(c, at, &BfdSession { device: INSIDE, ..session(at) });
+    let right = packet(at, &octets(&of_peer(0)));
+    c.forward(&right).is_deferred_for(&[]);
+    c.forward(&right.vlan(100)).is_deferred_for(&[]);
+    c.stack(&right).assert_passed();
+    // Another session's, or of none.
+    c.forward(&packet(at, &octets(&control(UP, PEER, SESSION + 1, 7)))).assert_passed();
+    assert_eq!(c.bfd_answers(SESSION), 0);
 }
 
 pub fn packets_cut_off_at_every_length_are_left_to_the_agent(c: &mut Conversation, at: &Ends) {
@@ -216,7 +225,8 @@ pub fn packets_between_link_local_addresses_are_answered(c: &mut Conversation, a
 pub fn a_link_local_session_is_of_one_interface(c: &mut Conversation, at: &Ends) {
     let right = link_local_packet(at, &of_peer(0));
     configure_beside_node_ports(c, &BfdSession { device: INSIDE, ..link_local_session(at) });
-    is_left(c, &right);
+    c.forward(&right).is_deferred_for(&[]);
+    c.stack(&right).assert_passed();
     c.bfd_session(SESSION, &link_local_session(at));
     let [peer, local] = link_local(at);
     is_left(c, &right.from(at.end(local, 49_155).as_str()));

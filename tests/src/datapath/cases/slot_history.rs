@@ -237,6 +237,19 @@ pub fn a_connection_that_this_node_forwarded_comes_back(c: &mut Conversation, at
         .becomes(&request.ack().to(to.as_str()));
 }
 
+/// The same, but the other node is of an older version, which would not deliver a question.
+pub fn a_flow_to_an_older_node_becomes_no_question(c: &mut Conversation, at: &Ends) {
+    history(c, at, &[(0, false)]);
+    c.tunnel_peer(at.elsewhere);
+    let request = at.to_web(40000);
+    let sent = question(at, &request.ack(), &request, 0, 0);
+    c.forward(&request.ack()).leaves_by(INSIDE, &sent);
+    c.set(&owned_by(at, 1, &[(0, false), (1, true)]));
+    let arrived = from_tunnel(at, &request.ack(), 1, 0);
+    let to = at.backends(2).remove(1);
+    c.forward(&arrived).becomes(&request.ack().to(to.as_str()));
+}
+
 pub fn every_earlier_owner_is_asked_once_in_order(c: &mut Conversation, at: &Ends) {
     // One of the five is on this node, which knows its own connections; at most three are asked.
     history(c, at, &[(0, false), (1, false), (2, true), (3, false), (4, false), (5, true)]);
