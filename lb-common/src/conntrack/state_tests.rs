@@ -173,6 +173,29 @@ fn a_syn_replaces_only_a_closed_connection_and_only_if_it_is_newer() {
 }
 
 #[test]
+fn a_syn_ack_of_a_closing_connection_begins_another_one_unless_it_is_a_repeated_one() {
+    for ends in [&[Forward][..], &[Reverse], &[Forward, Reverse]] {
+        let mut flow = Flow::established();
+        for end in ends {
+            let _ = match end {
+                Forward => flow.client(FIN),
+                Reverse => flow.backend(FIN),
+            };
+        }
+        let before = flow.state();
+        assert_eq!(flow.pass(Reverse, SYN_ACK, BACKEND, CLIENT + 1), before, "repeated");
+        let other = BACKEND.wrapping_add(1 << 30);
+        assert_eq!(flow.pass(Reverse, SYN_ACK, other, CLIENT + 9), SynReceived);
+        assert_eq!(flow.pass(Forward, ACK, CLIENT + 9, BACKEND), SynReceived, "of the old one");
+        assert_eq!(flow.pass(Forward, ACK, CLIENT + 9, other + 1), Established);
+    }
+    let mut flow = Flow::established();
+    assert_eq!(flow.pass(Reverse, SYN_ACK, BACKEND.wrapping_add(1 << 30), CLIENT), Established);
+    flow.backend(RST);
+    assert_eq!(flow.pass(Reverse, SYN_ACK, BACKEND.wrapping_add(1 << 30), CLIENT), Reset);
+}
+
+#[test]
 fn only_a_reset_inside_the_window_cancels_a_syn() {
     let mut flow = Flow::syn();
     assert_eq!(flow.pass(Forward, RST, CLIENT + (1 << 20), 0), SynSent);

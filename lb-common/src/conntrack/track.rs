@@ -227,7 +227,8 @@ fn judge(
     }
     if flags & Tcp::SYN != 0 {
         let both = flags & (Tcp::SYN | Tcp::ACK) == Tcp::SYN | Tcp::ACK;
-        return if both && !forward { Event::SynAck } else { Event::Nothing };
+        let counts = both && !forward && !(is_connected(state) && is_old(track, protocol, signal));
+        return if counts { Event::SynAck } else { Event::Nothing };
     }
     // SCTP has no ACK flag: every packet contains the tag.
     if protocol == protocol::TCP && flags & Tcp::ACK == 0 {
@@ -258,6 +259,15 @@ fn judge(
     let age = coarse(now).wrapping_sub(track >> 16) & 0xffff;
     let late = waits && age > Ticks::in_seconds(PROBATION) >> 8;
     if late { Event::Late } else { Event::Ack }
+}
+
+/// Whether a SYN-ACK is a repeated one of a connection whose positions are known.
+#[inline(always)]
+fn is_old(track: u32, protocol: u8, signal: &Signal) -> bool {
+    if protocol != protocol::TCP {
+        return signal.sequence.wrapping_add(1) == track;
+    }
+    is_near(half(signal.sequence), track >> 16, FIN)
 }
 
 /// Whether a reset is inside the window of a connection whose positions are known.
@@ -332,9 +342,10 @@ pub fn may_begin_anew(state: FlowState, track: u32, protocol: u8, signal: &Signa
 }
 
 /// Whether a backend's packet belongs to a newer connection, which the client opened directly to
-/// the backend after this flow had begun to close. (If the client had opened it through the
-/// Service, its SYN would have begun another flow.)
+/// the backend after this flow had begun to close. Not with an SNAT address, which only the flow
+/// leads to: its SYN came through the Service, and was sent to the old backend because it may have
+/// been forged, or old ([`may_begin_anew`]).
 #[inline(always)]
-pub fn belongs_to_newer_connection(state: FlowState, signal: &Signal) -> bool {
-    signal.accepts() && is_closing(state)
+pub fn belongs_to_newer_connection(state: FlowState, is_snat: bool, signal: &Signal) -> bool {
+    signal.accepts() && is_closing(state) && !is_snat
 }

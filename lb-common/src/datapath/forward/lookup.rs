@@ -312,7 +312,11 @@ pub(super) fn replied<F: PacketFamily>(
     let client = (segment.destination, segment.destination_port);
     let backend = (segment.source, segment.source_port);
     let same = is_between(flow, client, backend, segment.headers.protocol)
-        && !track::belongs_to_newer_connection(state, &segment.signal);
+        && !track::belongs_to_newer_connection(
+            state,
+            flow.kind.has(FlowKind::SNAT),
+            &segment.signal,
+        );
     same.then(|| Decision::of_reply(flow))
 }
 
@@ -355,8 +359,14 @@ pub(super) fn judge<F: PacketFamily, T: FamilyTables<F>>(
     let backend: Option<Backend<F::Address>> = tables.backend(decision.backend_index);
     let backend = backend.filter(|b| b.protocol != 0 && b.generation as u16 == generation);
     match backend {
-        // Datagrams move to another backend at once; connections may continue to a draining one.
-        Some(backend) if segment.headers.is_datagram() && backend.is_draining() => Judgement::Anew,
+        // Datagrams and SYNs without a reply move to another backend at once; connections may continue
+        // to a draining one.
+        Some(backend)
+            if backend.is_draining()
+                && (segment.headers.is_datagram() || opens && is_unanswered(state)) =>
+        {
+            Judgement::Anew
+        }
         Some(_) => Judgement::GoesOn,
         // The connection may be that of an earlier owner of the slot, whose node was asked through
         // this backend's: the current owner's node can ask again. Or it is a later one of the same
@@ -370,4 +380,10 @@ pub(super) fn judge<F: PacketFamily, T: FamilyTables<F>>(
         None if !segment.headers.is_datagram() && !opens => Judgement::Gone,
         None => Judgement::Anew,
     }
+}
+
+/// Whether nothing was seen of a connection but its SYN.
+#[inline(always)]
+fn is_unanswered(state: FlowState) -> bool {
+    matches!(state, FlowState::SynSent | FlowState::OneWaySyn)
 }

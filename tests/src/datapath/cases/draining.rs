@@ -51,6 +51,20 @@ pub fn a_new_connection_from_an_old_port_goes_elsewhere(c: &mut Conversation, at
     c.forward(&request.syn()).becomes(&request.syn().to(backends[1].as_str()));
 }
 
+/// The backend's node may be dead.
+pub fn a_syn_without_a_reply_is_repeated_to_another_backend(c: &mut Conversation, at: &Ends) {
+    let backends = at.backends(2);
+    c.set(&at.web(1));
+    let [lost, answered] = [40000, 40001].map(|port| at.to_web(port));
+    for request in [&lost, &answered] {
+        c.request_to(&backends[0], &request.syn());
+    }
+    c.reply_from(&backends[0], &answered.reversed().syn_ack());
+    c.set(&at.web(0).backends(&[&backends[1]]).draining(&[&backends[0]]));
+    c.request_to(&backends[1], &lost.syn());
+    c.request_to(&backends[0], &answered.syn());
+}
+
 pub fn datagrams_leave_a_backend_that_ends(c: &mut Conversation, at: &Ends) {
     let backends = at.backends(2);
     c.set(&at.dns(1));

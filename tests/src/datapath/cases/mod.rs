@@ -161,6 +161,7 @@ macro_rules! every_case {
                 a_backend_that_ends_keeps_its_connections,
                 the_last_backend_that_ends_keeps_its_connections,
                 a_new_connection_from_an_old_port_goes_elsewhere,
+                a_syn_without_a_reply_is_repeated_to_another_backend,
                 datagrams_leave_a_backend_that_ends,
                 affinity_does_not_lead_to_a_backend_that_ends,
             ]
@@ -264,6 +265,8 @@ macro_rules! every_case {
                 a_request_leaves_to_the_next_hop_and_its_reply_to_the_client,
                 packets_may_leave_through_the_interface_on_which_they_arrived,
                 tc_does_the_same,
+                a_client_that_is_gone_uses_the_port_of_a_half_closed_connection_again,
+                a_client_begins_again_with_an_older_sequence_number,
                 an_unknown_neighbour_is_left_to_the_stack,
                 fragments_of_what_opens_a_flow_in_tc_are_left_to_it,
                 packets_that_xdp_cannot_transmit_are_left_to_tc,

@@ -63,6 +63,55 @@ pub fn open(c: &mut Conversation, request: &Packet, backend: &str, device: u32) 
     snat
 }
 
+/// A client's SYN, and the SYN-ACK with which the backend of an earlier connection accepts it.
+fn open_again(c: &mut Conversation, request: &Packet, [backend, snat]: [&str; 2], sequence: u32) {
+    let syn = request.syn().seq(sequence);
+    let there = forwarded(&syn, INSIDE, ROUTER_MAC).to(backend);
+    c.forward(&syn).leaves_by(INSIDE, &there.from(snat));
+    let reply = request.reversed().syn_ack().seq(2_000_000_000);
+    let back = forwarded(&reply, OUTSIDE, CLIENT_MAC);
+    c.forward(&reply.from(backend).to(snat)).leaves_by(OUTSIDE, &back);
+    assert_eq!(c.flows().only_state(), FlowState::SynReceived);
+    let ack = request.ack().seq(sequence.wrapping_add(1)).ack_number(2_000_000_001);
+    let there = forwarded(&ack, INSIDE, ROUTER_MAC).to(backend);
+    c.forward(&ack).leaves_by(INSIDE, &there.from(snat));
+    assert_eq!(c.flows().only_state(), FlowState::Established);
+}
+
+/// The backend has closed, and the client is gone without a word. Behind an address translator, the
+/// next connection may have the same port.
+pub fn a_client_that_is_gone_uses_the_port_of_a_half_closed_connection_again(
+    c: &mut Conversation,
+    at: &Ends,
+) {
+    let backend = service_behind(c, at, INSIDE);
+    let snat = open(c, &request(at), &backend, INSIDE);
+    let end = request(at).reversed().fin_ack();
+    let back = forwarded(&end, OUTSIDE, CLIENT_MAC);
+    c.forward(&end.from(backend.as_str()).to(snat.as_str())).leaves_by(OUTSIDE, &back);
+    assert_eq!(c.flows().only_state(), FlowState::FinFromBackend);
+    // A repeated SYN-ACK of the old connection changes nothing.
+    let repeated = request(at).reversed().syn_ack();
+    let back = forwarded(&repeated, OUTSIDE, CLIENT_MAC);
+    c.forward(&repeated.from(backend.as_str()).to(snat.as_str())).leaves_by(OUTSIDE, &back);
+    assert_eq!(c.flows().only_state(), FlowState::FinFromBackend);
+    open_again(c, &request(at), [&backend, &snat], 7 << 20);
+}
+
+/// Both have closed, and the next SYN looks older.
+pub fn a_client_begins_again_with_an_older_sequence_number(c: &mut Conversation, at: &Ends) {
+    let backend = service_behind(c, at, INSIDE);
+    let snat = open(c, &request(at), &backend, INSIDE);
+    let end = request(at).fin_ack();
+    let there = forwarded(&end, INSIDE, ROUTER_MAC).to(backend.as_str());
+    c.forward(&end).leaves_by(INSIDE, &there.from(snat.as_str()));
+    let end = request(at).reversed().fin_ack();
+    let back = forwarded(&end, OUTSIDE, CLIENT_MAC);
+    c.forward(&end.from(backend.as_str()).to(snat.as_str())).leaves_by(OUTSIDE, &back);
+    assert_eq!(c.flows().only_state(), FlowState::TimeWait);
+    open_again(c, &request(at), [&backend, &snat], 0u32.wrapping_sub(1 << 20));
+}
+
 pub fn request(at: &Ends) -> Packet {
     at.to_web(40000).ttl(64)
 }
