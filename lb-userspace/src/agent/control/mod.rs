@@ -220,9 +220,10 @@ impl<T: Write> Agent<T> {
                 self.store.apply(object)
             }
             Event::Deleted(reference) => {
-                self.note_change(reference.kind);
+                self.count_change(reference.kind);
                 if self.is_our_node(&reference) {
                     self.outlets.health.set_node_eligible(false);
+                    self.note_announcing_changed();
                 }
                 self.store.delete(&reference)
             }
@@ -240,7 +241,7 @@ impl<T: Write> Agent<T> {
     /// Updates latency, health and metrics for an object, before it replaces its previous version.
     fn look_at(&mut self, object: &Object) {
         let reference = object.reference();
-        self.note_change(reference.kind);
+        self.count_change(reference.kind);
         match object {
             Object::EndpointSlice(slice) => {
                 let before = self.store.slice(&reference.namespace, &reference.name);
@@ -249,19 +250,25 @@ impl<T: Write> Agent<T> {
                     self.latency.come(family, before, slice.trigger_time);
                 }
             }
-            Object::Node(node) if self.is_our_node(&reference) => {
+            // A kubelet updates its Node now and then, and mostly fields that are not held.
+            Object::Node(node)
+                if self.is_our_node(&reference) && self.store.node(&node.name) != Some(node) =>
+            {
                 self.outlets.health.set_node_eligible(node.is_eligible);
+                self.note_announcing_changed();
             }
             _ => {}
         }
     }
 
-    fn note_change(&mut self, kind: Kind) {
-        self.advertiser.note_change(kind);
+    /// Pools, peers or this node have changed: each concerns the announcements of all Services.
+    fn note_announcing_changed(&mut self) {
+        self.announcing.note_change();
+        self.advertiser.note_change();
+    }
+
+    fn count_change(&self, kind: Kind) {
         let what = match kind {
-            Kind::AddressPool | Kind::IpAddressPool | Kind::L2Advertisement | Kind::Node => {
-                return self.announcing.note_change();
-            }
             Kind::Service => Changed::Service,
             Kind::EndpointSlice | Kind::Endpoints => Changed::Endpoints,
             _ => return,

@@ -79,6 +79,9 @@ impl<T: Write> Agent<T> {
         if std::mem::take(&mut self.health_checks_changed) {
             self.outlets.check_health(&self.health_checks, &self.store);
         }
+        if self.store.take_announcing_changed() {
+            self.note_announcing_changed();
+        }
         // What is not programmed yet must attract no packets.
         let node = self.store.node(&self.node.name);
         if let Some(wanted) = self.announcing.take(self.store.pools(), node) {

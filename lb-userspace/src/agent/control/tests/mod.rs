@@ -1,5 +1,6 @@
 //! The agent with tables whose writes fail, and with full maps.
 
+mod announcing;
 mod memory;
 
 use std::collections::BTreeMap;
@@ -42,11 +43,16 @@ struct Case {
 
 impl Case {
     fn new() -> Self {
+        Self::with(|outlets| outlets)
+    }
+
+    fn with(more: impl FnOnce(Outlets) -> Outlets) -> Self {
         let (memory, posted) = (Memory::default(), Posted::default());
         let health = Arc::new(Health::new(false));
         health.attached();
         let notices = Arc::new(posted.clone());
         let outlets = Outlets::new(notices, Arc::clone(&health), Arc::new(Metrics::new()));
+        let outlets = more(outlets);
         let reporter = Reporter {
             node_name: "node-a".to_owned(),
             health: Arc::clone(&health),
