@@ -90,7 +90,7 @@ pub struct Started<'a> {
     pub speaker: Speaker,
 }
 
-/// Loads the programs, waits for all objects of the source, programs them, and only then attaches.
+/// Loads the programs, waits for all Services of the source, programs them, and only then attaches.
 pub async fn start<'a>(
     pins: &'a Pins,
     source: OpenedSource,
@@ -198,8 +198,13 @@ pub async fn start<'a>(
 
     loop {
         match events.recv().await {
-            Some(Event::Synced) => break,
-            Some(event) => drop(agent.store_event(event)),
+            Some(event) => {
+                let is_synced = matches!(event, Event::Synced(_));
+                drop(agent.store_event(event));
+                if is_synced {
+                    break;
+                }
+            }
             None => bail!("the source of objects ended before its first list was complete"),
         }
     }

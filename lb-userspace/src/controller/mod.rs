@@ -214,7 +214,7 @@ impl Controller {
     fn take_in(&mut self, first: Event, readiness: Option<&Readiness>) {
         let mut next = Some(first);
         while let Some(event) = next {
-            if matches!(event, Event::Synced) {
+            if matches!(event, Event::Synced(_)) {
                 self.is_synced = true;
                 if let Some(readiness) = readiness {
                     readiness.set_ready(true);

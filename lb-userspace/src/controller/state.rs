@@ -98,7 +98,7 @@ impl State {
             Event::Deleted(reference) => self.delete(&reference),
             Event::Together(events) => events.into_iter().for_each(|event| self.store(event)),
             Event::Problem(problem) => self.post(None, Reason::NotServed, problem.to_string()),
-            Event::Synced => {}
+            Event::Synced(_) => {}
         }
     }
 

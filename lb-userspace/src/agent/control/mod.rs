@@ -29,7 +29,7 @@ use crate::network;
 use crate::notices::Reason;
 use crate::plan::Planner;
 use crate::serve::Changed;
-use crate::source::Event;
+use crate::source::{Event, Extent};
 use crate::store::{Affected, Store};
 
 /// The agent's state: objects, and what was planned.
@@ -68,6 +68,8 @@ pub struct Agent<T> {
     node_ports: NodePorts,
     announcing: Announcing,
     advertiser: Advertiser,
+    /// Which objects are all known.
+    synced: Option<Extent>,
     outlets: Outlets,
 }
 
@@ -125,6 +127,7 @@ impl<T: Write> Agent<T> {
             node_ports: NodePorts::default(),
             announcing: Announcing::default(),
             advertiser: Advertiser::default(),
+            synced: None,
             outlets,
         }
     }
@@ -234,7 +237,10 @@ impl<T: Write> Agent<T> {
                 self.outlets.post(&problem, Reason::NotServed, &self.store);
                 Affected::default()
             }
-            Event::Synced => Affected::default(),
+            Event::Synced(extent) => {
+                self.synced = Some(extent);
+                Affected::default()
+            }
         }
     }
 

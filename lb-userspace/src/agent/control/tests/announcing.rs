@@ -20,6 +20,11 @@ impl World {
         Self { case, wanted, commands }
     }
 
+    /// All objects are known, as far as `extent` says.
+    fn synced(&mut self, extent: Extent) {
+        self.case.handle(Event::Synced(extent));
+    }
+
     fn apply(&mut self, object: Value) {
         self.case.handle(applied(object));
     }
@@ -77,6 +82,7 @@ fn node(name: &str, rack: &str, cordoned: bool, heartbeat: u32) -> Value {
 #[test]
 fn only_what_announcements_depend_on_is_sent_again() {
     let mut world = World::new();
+    world.synced(Extent::All);
     world.apply(node("node-a", "1", false, 0));
     world.serve();
     assert!(world.sent().contains(&"wanted"));
@@ -100,4 +106,19 @@ fn only_what_announcements_depend_on_is_sent_again() {
     assert_eq!(world.sent(), ["wanted", "routes", "drain"], "this node is deleted");
     world.case.handle(Event::Deleted(ObjectRef::new(Kind::AddressPool, None, Some("a"))));
     assert_eq!(world.sent(), ["wanted", "routes"], "a pool");
+}
+
+#[test]
+fn nothing_is_announced_or_withdrawn_until_pools_and_peers_are_known() {
+    let mut world = World::new();
+    world.synced(Extent::Services);
+    world.serve();
+    assert_eq!(world.case.memory.led_to()["192.0.2.1"], ["10.244.0.1"], "the Service is served");
+    assert_eq!(world.sent(), [""; 0]);
+    world.synced(Extent::Pools);
+    assert_eq!(world.sent(), ["wanted"]);
+    world.apply(node("node-a", "1", false, 0));
+    assert_eq!(world.sent(), ["wanted"], "other pools may select other nodes");
+    world.synced(Extent::All);
+    assert_eq!(world.sent(), ["routes", "synced"]);
 }
