@@ -92,7 +92,7 @@ impl<T: Write> Agent<T> {
     /// The first tunnel key has been found: `auto` may use tunnels from now on.
     pub fn set_tunnel_key(&mut self, has_key: bool) {
         if std::mem::replace(&mut self.node.has_tunnel_key, has_key) != has_key {
-            self.program_changes(Affected::All, None);
+            self.program_changes(Affected::All);
         }
     }
 
@@ -160,16 +160,24 @@ impl<T: Write> Agent<T> {
         while let Ok(event) = events.try_recv() {
             affected = affected.and(self.store_event(event));
         }
-        self.program_changes(affected, None);
+        self.program_changes(affected);
     }
 
     /// Handles a change of the network.
     pub fn take_in_network(&mut self, event: network::Event) {
+        use network::Event::{Devices, NodeAddresses};
+        let concerns_services = matches!(event, Devices(_) | NodeAddresses(_));
+        self.note_network(event);
+        if concerns_services {
+            self.program_changes(Affected::default());
+        }
+    }
+
+    /// The same without a plan: before all Services are known, one would remove those that are not.
+    pub fn note_network(&mut self, event: network::Event) {
         match event {
-            network::Event::NodeAddresses(addresses) => {
-                self.program_changes(Affected::default(), Some(addresses));
-            }
-            network::Event::Devices(devices) => self.change_devices(devices),
+            network::Event::NodeAddresses(addresses) => self.note_node_addresses(addresses),
+            network::Event::Devices(devices) => self.note_devices(devices),
             network::Event::SharedHops(shared) => self.share_hops(shared),
             network::Event::Epoch => self.tables.tables_mut().next_epoch(),
             // Handled by the owner of the links.
@@ -188,11 +196,6 @@ impl<T: Write> Agent<T> {
         self.tables.tables_mut().share_hops(self.shares_hops);
     }
 
-    fn change_devices(&mut self, changed: BTreeMap<u32, Option<network::Device>>) {
-        self.note_devices(changed);
-        self.program_changes(Affected::default(), None);
-    }
-
     /// Handles changes of this machine's interfaces; their addresses are left for the next plan.
     /// Must get all interfaces before the first plan, which retires entries that it does not know.
     pub fn note_devices(&mut self, changed: BTreeMap<u32, Option<network::Device>>) {
@@ -208,6 +211,14 @@ impl<T: Write> Agent<T> {
             [device.v4.map(IpAddr::V4), device.v6.map(IpAddr::V6)].into_iter().flatten()
         };
         self.unplanned.snat_addresses = Some(self.devices.values().flat_map(addresses).collect());
+    }
+
+    /// Handles a change of the addresses with NodePorts, which are left for the next plan.
+    pub fn note_node_addresses(&mut self, addresses: BTreeSet<IpAddr>) {
+        self.outlets.set_node_addresses(addresses.clone());
+        self.tables.set_node_addresses(addresses.clone());
+        self.write_network();
+        self.unplanned.node_addresses = Some(addresses);
     }
 
     pub fn store_event(&mut self, event: Event) -> Affected {
@@ -288,18 +299,8 @@ impl<T: Write> Agent<T> {
 
     /// Plans and executes what has changed. While earlier steps fail, nothing new is planned:
     /// changes are collected, and planned as one when the steps succeed.
-    pub fn program_changes(
-        &mut self,
-        affected: Affected,
-        node_addresses: Option<BTreeSet<IpAddr>>,
-    ) {
+    pub fn program_changes(&mut self, affected: Affected) {
         self.unplanned.services = std::mem::take(&mut self.unplanned.services).and(affected);
-        if let Some(addresses) = node_addresses {
-            self.outlets.set_node_addresses(addresses.clone());
-            self.tables.set_node_addresses(addresses.clone());
-            self.write_network();
-            self.unplanned.node_addresses = Some(addresses);
-        }
         self.outlets.health.changed(Instant::now());
         if self.steps_retry.at().is_none() {
             self.work();
