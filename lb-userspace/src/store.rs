@@ -23,6 +23,8 @@ pub struct Store {
     pools: Pools,
     /// BGP peers.
     peers: Peers,
+    /// Whether pools or peers have changed.
+    announcing_changed: bool,
 }
 
 /// The Services that a change may concern.
@@ -72,14 +74,14 @@ impl Store {
             | Object::L2Advertisement(_)
             | Object::BgpAdvertisement(_)
             | Object::Community(_)) => {
-                self.pools.apply(&pool);
+                self.announcing_changed |= self.pools.apply(&pool);
                 Affected::nothing()
             }
             peer @ (Object::BgpPeer(_)
             | Object::MetallbBgpPeer(_)
             | Object::BfdProfile(_)
             | Object::Secret(_)) => {
-                self.peers.apply(&peer);
+                self.announcing_changed |= self.peers.apply(&peer);
                 Affected::nothing()
             }
             Object::Ingress(_) | Object::IngressClass(_) | Object::Namespace(_) => {
@@ -110,11 +112,11 @@ impl Store {
             | Kind::L2Advertisement
             | Kind::BgpAdvertisement
             | Kind::Community => {
-                self.pools.delete(reference);
+                self.announcing_changed |= self.pools.delete(reference);
                 Affected::nothing()
             }
             Kind::BgpPeer | Kind::MetallbBgpPeer | Kind::BfdProfile | Kind::Secret => {
-                self.peers.delete(reference);
+                self.announcing_changed |= self.peers.delete(reference);
                 Affected::nothing()
             }
             Kind::Ingress | Kind::IngressClass | Kind::Namespace => Affected::nothing(),
@@ -185,6 +187,11 @@ impl Store {
     /// up for all of them at once: a cluster has many nodes, and many more endpoints.
     pub fn take_moved_nodes(&mut self) -> BTreeSet<String> {
         std::mem::take(&mut self.moved_nodes)
+    }
+
+    /// Whether pools or BGP peers have changed since the last call, by more than their status.
+    pub fn take_announcing_changed(&mut self) -> bool {
+        std::mem::take(&mut self.announcing_changed)
     }
 
     /// The Services with endpoints on some nodes.

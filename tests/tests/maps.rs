@@ -107,7 +107,7 @@ impl Case {
         let watched =
             Watched { tables: tables.clone(), fails: Arc::default(), seen: Arc::default() };
         let mut case = Self { agent: agent(&watched)?, watched, objects: BTreeMap::new() };
-        case.agent.program_changes(Affected::All, None);
+        case.agent.program_changes(Affected::All);
         Ok(case)
     }
 
@@ -145,7 +145,7 @@ impl Case {
         for object in self.objects.values() {
             self.agent.store_event(applied(object.clone()));
         }
-        self.agent.program_changes(Affected::All, None);
+        self.agent.program_changes(Affected::All);
         Ok(())
     }
 

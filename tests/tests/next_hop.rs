@@ -22,7 +22,7 @@ struct TwoWires {
     network: OneNode,
     backend: Host,
     _server: Process,
-    _agent: Agent,
+    agent: Option<Agent>,
     connection: TcpStream,
 }
 
@@ -48,7 +48,7 @@ impl TwoWires {
         let connection = network.client.enter(|| Ok(TcpStream::connect("203.0.113.10:80")?))?;
         // Shorter than the timeout of any program, longer than a retransmission takes.
         connection.set_read_timeout(Some(Duration::from_secs(10)))?;
-        Ok(Self { network, backend, _server: server, _agent: agent, connection })
+        Ok(Self { network, backend, _server: server, agent: Some(agent), connection })
     }
 
     /// Sends a request over the open connection.
@@ -90,6 +90,22 @@ fn an_established_connection_follows_a_changed_route() -> Result<()> {
         answered && wires.received(2).is_ok_and(|now| now >= before + QUESTIONS)
     })?;
     // The first link is no longer needed.
+    wires.network.node.ip("link set lan1 down")?;
+    wires.ask()
+}
+
+/// The API server may be behind the route that has changed.
+#[test]
+fn a_restarted_agent_follows_routes_before_it_has_read_any_object() -> Result<()> {
+    let mut wires = TwoWires::new()?;
+    wires.ask()?;
+    wires.ask()?;
+    if let Some(agent) = wires.agent.take() {
+        agent.kill();
+    }
+    let _waiting = wires.network.agent_that_waits()?;
+    wires.backend.route("10.9.1.1/32", "10.9.2.1").context("replies through link 2")?;
+    wires.network.node.ip("route replace 10.50.0.1 via 10.9.2.2")?;
     wires.network.node.ip("link set lan1 down")?;
     wires.ask()
 }

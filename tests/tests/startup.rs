@@ -96,7 +96,7 @@ fn start(network: &OneNode, server: &ApiServer, flags: &[&str]) -> Result<(Start
     let (waited, peak) = thread::scope(|scope| {
         let peak = scope.spawn(|| follow_memory(pid, &ends));
         let waited = agent
-            .wait_for_output("all objects listed")
+            .wait_for_output("endpoints and nodes listed")
             .map(|()| began.elapsed())
             .and_then(|listed| agent.wait_for_output("ready service_ports=").map(|()| listed));
         let waited = waited.map(|listed| (listed, began.elapsed(), processor_time(pid)));

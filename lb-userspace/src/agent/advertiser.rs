@@ -23,15 +23,10 @@ pub struct Advertiser {
 }
 
 impl Advertiser {
-    /// Notes an object of a kind that concerns all Services.
-    pub fn note_change(&mut self, kind: Kind) {
-        let is_of_bgp = Kind::OF_BGP.contains(&kind) || Kind::OF_POOLS.contains(&kind);
-        if is_of_bgp || matches!(kind, Kind::Node | Kind::Secret) {
-            self.is_changed = true;
-        }
-        if is_of_bgp || kind == Kind::Node {
-            self.advertising.note_change();
-        }
+    /// Pools, peers or this node have changed.
+    pub fn note_change(&mut self) {
+        self.is_changed = true;
+        self.advertising.note_change();
     }
 
     /// Notes the service ports of a Service; none if it has been deleted.

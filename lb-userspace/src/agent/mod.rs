@@ -24,7 +24,7 @@ use clap::ValueEnum;
 use lb_common::layout::{Forwarding, Timeouts};
 use sd_notify::NotifyState;
 use tokio::sync::watch;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use crate::announce::Timing;
 use crate::controller;
@@ -163,33 +163,32 @@ pub async fn run(options: Options) -> Result<()> {
     };
     let started = tokio::select! {
         started = start(
-            &pins, source, &options, &network, Arc::clone(&metrics), (tunnel_keys, key_found),
+            &pins, source, &options, network, Arc::clone(&metrics), (tunnel_keys, key_found),
         ) => started.map(Some),
         () = ending.requested() => Ok(None),
     };
-    let Started { mut agent, mut events, mut devices, mut announcer, speaker } = match started {
-        Ok(Some(started)) => started,
-        ended => {
-            // The links of this start are detached.
-            let ended = ended.map(drop);
-            if !pins.existed()
-                && let Err(error) = kernel::remove(pins)
-            {
-                let error = format!("{error:#}");
-                tracing::warn!(error, "maps and programs not removed after a failed start");
+    let Started { mut agent, mut events, mut network, mut devices, mut announcer, speaker } =
+        match started {
+            Ok(Some(started)) => started,
+            ended => {
+                // The links of this start are detached.
+                let ended = ended.map(drop);
+                if !pins.existed()
+                    && let Err(error) = kernel::remove(pins)
+                {
+                    let error = format!("{error:#}");
+                    tracing::warn!(error, "maps and programs not removed after a failed start");
+                }
+                return ended;
             }
-            return ended;
-        }
-    };
+        };
 
     let (services, service_ports) = agent.programmed_counts();
     let status =
         format!("{service_ports} service ports of {services} Services programmed at startup");
     notify_service_manager(&[NotifyState::Ready, NotifyState::Status(&status)]);
     let mut watchdog = Watchdog::new();
-    let mut network_events = network.follow();
-    let mut renewal = interval(SHARED_HOPS_RENEWAL);
-    renewal.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut renewal = renewal_of_shared_hops();
     let ended = loop {
         tokio::select! {
             event = events.recv() => match event {
@@ -197,7 +196,7 @@ pub async fn run(options: Options) -> Result<()> {
                 None => break Err(anyhow::anyhow!("the source of objects has ended")),
             },
             () = until(agent.retry_at()) => agent.retry(),
-            event = network_events.recv() => match event {
+            event = network.recv() => match event {
                 Some(network::Event::Attachments(attachments)) => devices.follow(&attachments),
                 Some(event) => agent.take_in_network(event),
                 None => break Err(anyhow::anyhow!("the watch of this machine's network has ended")),
@@ -256,6 +255,13 @@ async fn held(path: &Path) -> Result<Pins> {
         tokio::time::sleep(HELD_RETRY).await;
     }
 }
+
+fn renewal_of_shared_hops() -> Interval {
+    let mut renewal = interval(SHARED_HOPS_RENEWAL);
+    renewal.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    renewal
+}
+
 /// Never returns if there is no such moment.
 async fn until(moment: Option<Instant>) {
     match moment {

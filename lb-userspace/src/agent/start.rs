@@ -12,7 +12,9 @@ use tokio::sync::{mpsc, watch};
 use super::announcer::{self, Announcer};
 use super::devices::Devices;
 use super::tunnel_keys::TunnelKeyFile;
-use super::{Agent, LoadBalancer, Options, Origin, Outlets, counters};
+use super::{
+    Agent, LoadBalancer, Options, Origin, Outlets, counters, renewal_of_shared_hops, until,
+};
 use crate::announce::Keys;
 use crate::bgp::{self, Speaker};
 use crate::controller::{self, Assigning};
@@ -85,17 +87,18 @@ fn run_source<S: Source + Send + 'static>(source: S, events: mpsc::UnboundedSend
 pub struct Started<'a> {
     pub agent: Agent<WithSockets<Tables>>,
     pub events: mpsc::UnboundedReceiver<Event>,
+    pub network: mpsc::UnboundedReceiver<network::Event>,
     pub devices: Devices<'a>,
     pub announcer: Announcer,
     pub speaker: Speaker,
 }
 
-/// Loads the programs, waits for all objects of the source, programs them, and only then attaches.
+/// Loads the programs, waits for all Services of the source, programs them, and only then attaches.
 pub async fn start<'a>(
     pins: &'a Pins,
     source: OpenedSource,
     options: &Options,
-    network: &NetworkWatch,
+    network: NetworkWatch,
     metrics: Arc<Metrics>,
     (key_file, key_found): (TunnelKeyFile, watch::Sender<bool>),
 ) -> Result<Started<'a>> {
@@ -196,20 +199,39 @@ pub async fn start<'a>(
         .with_forwarding(options.forwarding, has_tunnel_key)
         .with_pools(Pools::new(&options.load_balancer.ranges));
 
+    agent.note_devices(devices);
+    agent.note_node_addresses(network.node_addresses().clone());
+    agent.share_hops(network.shares_hops());
+    // The programs of an earlier agent forward meanwhile, also to changed routes and interfaces.
+    let mut attachments = network.attachments().clone();
+    let mut network = network.follow();
+    let mut renewal = renewal_of_shared_hops();
     loop {
-        match events.recv().await {
-            Some(Event::Synced) => break,
-            Some(event) => drop(agent.store_event(event)),
-            None => bail!("the source of objects ended before its first list was complete"),
+        tokio::select! {
+            event = events.recv() => {
+                let Some(event) = event else {
+                    bail!("the source of objects ended before its first list was complete");
+                };
+                let is_synced = matches!(event, Event::Synced(_));
+                drop(agent.store_event(event));
+                if is_synced {
+                    break;
+                }
+            }
+            event = network.recv() => match event {
+                Some(network::Event::Attachments(changed)) => attachments = changed,
+                Some(event) => agent.note_network(event),
+                None => bail!("the watch of this machine's network has ended"),
+            },
+            () = until(agent.retry_at()) => agent.retry(),
+            _ = renewal.tick() => agent.renew_hops(),
         }
     }
-    agent.note_devices(devices);
-    agent.share_hops(network.shares_hops());
-    agent.program_changes(Affected::All, Some(network.node_addresses().clone()));
+    agent.program_changes(Affected::All);
 
     let links = attach_processes(pins, &mut data_plane, options.cgroup.as_deref())?;
-    let attachments = network.attachments();
-    let devices = Devices::start(pins, data_plane, options.modes, attachments, metrics, condition)?;
+    let devices =
+        Devices::start(pins, data_plane, options.modes, &attachments, metrics, condition)?;
     links.keep();
     options.privileges.once_attached()?;
     health.attached();
@@ -217,7 +239,7 @@ pub async fn start<'a>(
     memory::give_back();
     tracing::info!(steps = agent.carried_out(), "maps programmed");
     tracing::info!(service_ports, services, "ready");
-    Ok(Started { agent, events, devices, announcer, speaker })
+    Ok(Started { agent, events, network, devices, announcer, speaker })
 }
 
 /// Chooses the sizes of the maps, and reports them.

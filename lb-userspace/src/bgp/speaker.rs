@@ -46,7 +46,7 @@ pub enum Command {
     /// The peers of this node; sessions with others end.
     Peers(BTreeMap<String, Configured>),
     Routes(Routes),
-    /// All Services have been read once.
+    /// All Services, pools and peers have been read once.
     Synced,
     /// Whether peers should prefer other nodes.
     Drain(bool),

@@ -16,7 +16,7 @@ use super::Metrics;
 use crate::ipam::{Ipam, Outcome, Pools, Range, Reason, Settings};
 use crate::kinds::service::CONDITION;
 use crate::model::{Kind, Object, ObjectRef, Problem, ServiceName};
-use crate::source::{Event, Source};
+use crate::source::{Event, Extent, Source};
 use crate::state_file::StateFile;
 
 /// In the state directory.
@@ -73,7 +73,7 @@ impl<S: Source + Send> Source for Assigning<S> {
             // Until all Services are known, none gets an address.
             let mut is_synced = false;
             while let Some(event) = received.recv().await {
-                let ends_list = matches!(event, Event::Synced);
+                let ends_list = matches!(event, Event::Synced(_));
                 let mut passed = Vec::new();
                 assignment.take_in(event, &mut passed);
                 is_synced |= ends_list;
@@ -81,7 +81,7 @@ impl<S: Source + Send> Source for Assigning<S> {
                     passed.extend(assignment.settle());
                 }
                 if !passed.is_empty() && events.send(Event::Together(passed)).is_err()
-                    || ends_list && events.send(Event::Synced).is_err()
+                    || ends_list && events.send(Event::Synced(Extent::All)).is_err()
                 {
                     return;
                 }
@@ -133,7 +133,7 @@ impl Assignment {
                 passed.push(Event::Deleted(reference));
             }
             Event::Problem(problem) => passed.push(Event::Problem(problem)),
-            Event::Synced => {}
+            Event::Synced(_) => {}
         }
     }
 

@@ -33,8 +33,12 @@ pub struct State {
     others: BTreeMap<ObjectRef, Object>,
     /// `None` while another process assigns addresses.
     ipam: Option<Ipam>,
+    /// Services that may have another status to write than before.
+    changed: BTreeSet<ServiceName>,
     /// Services whose status is to be written.
     due: BTreeSet<ServiceName>,
+    /// Services whose last write failed: they wait, and others don't.
+    postponed: BTreeSet<ServiceName>,
     /// Versions that were written and may not have arrived yet.
     ahead: BTreeMap<ServiceName, (u64, Instant)>,
     /// Problems of pools that were posted.
@@ -56,7 +60,9 @@ impl State {
             services: BTreeMap::new(),
             others: BTreeMap::new(),
             ipam: None,
+            changed: BTreeSet::new(),
             due: BTreeSet::new(),
+            postponed: BTreeSet::new(),
             ahead: BTreeMap::new(),
             problems: BTreeMap::new(),
         }
@@ -70,7 +76,7 @@ impl State {
             ipam.apply(&Object::Service(service.clone()));
         }
         self.ipam = Some(ipam);
-        self.due = self.services.keys().cloned().collect();
+        self.changed = self.services.keys().cloned().collect();
         self.settle();
     }
 
@@ -78,6 +84,7 @@ impl State {
     pub fn follow(&mut self) {
         self.ipam = None;
         self.due.clear();
+        self.postponed.clear();
         self.metrics.set(None);
     }
 
@@ -98,7 +105,7 @@ impl State {
             Event::Deleted(reference) => self.delete(&reference),
             Event::Together(events) => events.into_iter().for_each(|event| self.store(event)),
             Event::Problem(problem) => self.post(None, Reason::NotServed, problem.to_string()),
-            Event::Synced => {}
+            Event::Synced(_) => {}
         }
     }
 
@@ -119,7 +126,7 @@ impl State {
             ipam.apply(&Object::Service(service.clone()));
         }
         self.services.insert(name.clone(), service);
-        self.due.insert(name);
+        self.changed.insert(name);
     }
 
     fn delete(&mut self, reference: &ObjectRef) {
@@ -136,18 +143,21 @@ impl State {
         }
     }
 
-    /// Assigns addresses, and finds what is to be written.
+    /// Assigns addresses, and finds what is to be written. The cost depends on what has changed, not on what is due.
     pub fn settle(&mut self) {
         let Some(ipam) = &mut self.ipam else {
-            self.due.clear();
+            self.changed.clear();
             return;
         };
-        self.due.extend(ipam.settle());
-        let due = std::mem::take(&mut self.due);
-        self.due = due
-            .into_iter()
-            .filter(|name| self.patch(name, Timestamp::UNIX_EPOCH).is_some())
-            .collect();
+        self.changed.extend(ipam.settle());
+        for name in std::mem::take(&mut self.changed) {
+            let is_due = self.patch(&name, Timestamp::UNIX_EPOCH).is_some();
+            if is_due && !self.postponed.contains(&name) {
+                self.due.insert(name);
+            } else {
+                self.due.remove(&name);
+            }
+        }
         self.metrics.set(self.ipam.as_ref());
         self.report_problems();
     }
@@ -156,8 +166,22 @@ impl State {
         self.due.iter()
     }
 
+    /// A write has failed.
+    pub fn postpone(&mut self, name: ServiceName) {
+        self.due.remove(&name);
+        self.postponed.insert(name);
+    }
+
+    /// Writes that have failed are due again.
+    pub fn resume(&mut self) {
+        self.changed.append(&mut self.postponed);
+        self.settle();
+    }
+
     /// What is to be written to the status of a Service; `None`: nothing.
     pub fn patch(&self, name: &ServiceName, now: Timestamp) -> Option<Value> {
+        #[cfg(test)]
+        super::tests::PATCHES.set(super::tests::PATCHES.get() + 1);
         let service = self.services.get(name)?;
         match self.ipam.as_ref()?.outcome(name) {
             Some(outcome) => status::patch(service, outcome, now),

@@ -119,7 +119,7 @@ impl Controller {
             Event::Deleted(reference) => self.delete(&reference),
             Event::Together(events) => events.into_iter().for_each(|event| self.store(event)),
             Event::Problem(problem) => self.post(&problem),
-            Event::Synced => {}
+            Event::Synced(_) => {}
         }
     }
 

@@ -310,7 +310,7 @@ async fn store_until_synced(
     loop {
         tokio::select! {
             event = events.recv() => match event {
-                Some(Event::Synced) => return Ok(()),
+                Some(Event::Synced(_)) => return Ok(()),
                 Some(event) => controller.store(event),
                 None => return Err(anyhow!("the source of objects ended before its first list was complete")),
             },

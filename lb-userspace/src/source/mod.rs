@@ -23,10 +23,22 @@ pub enum Event {
     Deleted(ObjectRef),
     /// Simultaneous events, which must be handled together.
     Together(Vec<Event>),
-    /// All existing objects have been delivered.
-    Synced,
+    /// The existing objects have been delivered, as far as this says.
+    Synced(Extent),
     /// An object or file could not be read.
     Problem(Problem),
+}
+
+/// Which objects have been delivered. A source that does not deliver all at once says so step by step, so that Services
+/// do not wait for what only announcements need.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Extent {
+    /// Services, their endpoints, and Nodes.
+    Services,
+    /// And pools of addresses.
+    Pools,
+    /// And everything else.
+    All,
 }
 
 /// Sends events until the receiver is dropped.

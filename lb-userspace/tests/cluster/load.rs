@@ -16,7 +16,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use kube::{Client, Config};
 use lb_userspace::model::{NodeContext, resolve};
-use lb_userspace::source::{Cluster, Event, Source};
+use lb_userspace::source::{Cluster, Event, Extent, Source};
 use lb_userspace::store::Store;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -202,7 +202,7 @@ async fn client() {
     tokio::spawn(Cluster::new(client, "node-a").run(sender));
     let mut store = Store::default();
     while let Some(event) = events.recv().await {
-        if matches!(event, Event::Synced) {
+        if matches!(event, Event::Synced(Extent::All)) {
             break;
         }
         apply(&mut store, event);
@@ -226,6 +226,6 @@ fn apply(store: &mut Store, event: Event) {
         Event::Deleted(reference) => drop(store.delete(&reference)),
         Event::Together(events) => events.into_iter().for_each(|event| apply(store, event)),
         Event::Problem(problem) => panic!("{problem}"),
-        Event::Synced => {}
+        Event::Synced(_) => {}
     }
 }

@@ -20,7 +20,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use kube::{Client, Config};
-use lb_userspace::source::{Cluster, Event, Source};
+use lb_userspace::source::{Cluster, Event, Extent, Source};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -39,6 +39,8 @@ struct Reported {
     applied: Vec<String>,
     deleted: Vec<String>,
     problems: Vec<String>,
+    /// What has been delivered, and how often all has.
+    extent: Option<Extent>,
     synced: usize,
 }
 
@@ -56,6 +58,7 @@ impl Reported {
             applied: Vec::new(),
             deleted: Vec::new(),
             problems: Vec::new(),
+            extent: None,
             synced: 0,
         }
     }
@@ -95,7 +98,11 @@ impl Reported {
                 self.deleted.push(reference.to_string());
             }
             Event::Problem(problem) => self.problems.push(problem.to_string()),
-            Event::Synced => self.synced += 1,
+            Event::Synced(extent) => {
+                assert!(self.extent < Some(extent) || extent == Extent::All);
+                self.extent = Some(extent);
+                self.synced += usize::from(extent == Extent::All);
+            }
             Event::Together(events) => events.into_iter().for_each(|event| self.take(event)),
         }
     }

@@ -1,6 +1,7 @@
 //! Kinds of pools that a cluster may lack.
 
 use lb_userspace::kinds::METALLB_NAMESPACE;
+use lb_userspace::source::Extent;
 use serde_json::{Value, json};
 
 use super::server::Server;
@@ -50,6 +51,32 @@ async fn nothing_waits_for_kinds_that_are_not_installed_and_they_are_found_later
         server.put(POOLS, pool("a"));
         server.refuse(POOLS, 200);
         reported.until(|reported| reported.is_there("AddressPool a")).await;
+    }
+}
+
+/// As a server does that is overloaded, or cannot convert the objects to the version that is read.
+#[tokio::test]
+async fn services_do_not_wait_for_kinds_that_the_server_fails_to_list() {
+    for status in [429, 500] {
+        let server = without_pools(status).await;
+        let mut reported = Reported::watching(&server);
+        reported.until(|reported| reported.extent == Some(Extent::Services)).await;
+        // Announcements do: what an earlier agent announced is not known to be wanted no longer.
+        for path in [POOLS.to_owned(), of_metallb("ipaddresspools"), of_metallb("l2advertisements")]
+        {
+            server.asked(|all| all.iter().filter(|request| request.path == path).count() > 1).await;
+            assert_eq!(reported.so_far().extent, Some(Extent::Services));
+            server.refuse(&path, 200);
+        }
+        reported.until(|reported| reported.extent == Some(Extent::Pools)).await;
+        for path in [PEERS, PASSWORDS] {
+            server.refuse(path, 200);
+        }
+        for resource in ["bfdprofiles", "bgpadvertisements", "bgppeers", "communities"] {
+            assert_eq!(reported.so_far().extent, Some(Extent::Pools));
+            server.refuse(&of_metallb(resource), 200);
+        }
+        reported.until(|reported| reported.synced == 1).await;
     }
 }
 

@@ -74,7 +74,7 @@ impl Reported {
             }
             Event::Deleted(reference) => drop(self.services.remove(&reference.name)),
             Event::Problem(problem) => self.problems.push(problem.to_string()),
-            Event::Synced => self.is_synced = true,
+            Event::Synced(_) => self.is_synced = true,
             Event::Applied(_) => {}
         }
     }

@@ -29,7 +29,7 @@ use crate::network;
 use crate::notices::Reason;
 use crate::plan::Planner;
 use crate::serve::Changed;
-use crate::source::Event;
+use crate::source::{Event, Extent};
 use crate::store::{Affected, Store};
 
 /// The agent's state: objects, and what was planned.
@@ -68,6 +68,8 @@ pub struct Agent<T> {
     node_ports: NodePorts,
     announcing: Announcing,
     advertiser: Advertiser,
+    /// Which objects are all known.
+    synced: Option<Extent>,
     outlets: Outlets,
 }
 
@@ -90,7 +92,7 @@ impl<T: Write> Agent<T> {
     /// The first tunnel key has been found: `auto` may use tunnels from now on.
     pub fn set_tunnel_key(&mut self, has_key: bool) {
         if std::mem::replace(&mut self.node.has_tunnel_key, has_key) != has_key {
-            self.program_changes(Affected::All, None);
+            self.program_changes(Affected::All);
         }
     }
 
@@ -125,6 +127,7 @@ impl<T: Write> Agent<T> {
             node_ports: NodePorts::default(),
             announcing: Announcing::default(),
             advertiser: Advertiser::default(),
+            synced: None,
             outlets,
         }
     }
@@ -157,16 +160,24 @@ impl<T: Write> Agent<T> {
         while let Ok(event) = events.try_recv() {
             affected = affected.and(self.store_event(event));
         }
-        self.program_changes(affected, None);
+        self.program_changes(affected);
     }
 
     /// Handles a change of the network.
     pub fn take_in_network(&mut self, event: network::Event) {
+        use network::Event::{Devices, NodeAddresses};
+        let concerns_services = matches!(event, Devices(_) | NodeAddresses(_));
+        self.note_network(event);
+        if concerns_services {
+            self.program_changes(Affected::default());
+        }
+    }
+
+    /// The same without a plan: before all Services are known, one would remove those that are not.
+    pub fn note_network(&mut self, event: network::Event) {
         match event {
-            network::Event::NodeAddresses(addresses) => {
-                self.program_changes(Affected::default(), Some(addresses));
-            }
-            network::Event::Devices(devices) => self.change_devices(devices),
+            network::Event::NodeAddresses(addresses) => self.note_node_addresses(addresses),
+            network::Event::Devices(devices) => self.note_devices(devices),
             network::Event::SharedHops(shared) => self.share_hops(shared),
             network::Event::Epoch => self.tables.tables_mut().next_epoch(),
             // Handled by the owner of the links.
@@ -183,11 +194,6 @@ impl<T: Write> Agent<T> {
     /// Says so again: programs forget it if no agent follows the network.
     pub fn renew_hops(&mut self) {
         self.tables.tables_mut().share_hops(self.shares_hops);
-    }
-
-    fn change_devices(&mut self, changed: BTreeMap<u32, Option<network::Device>>) {
-        self.note_devices(changed);
-        self.program_changes(Affected::default(), None);
     }
 
     /// Handles changes of this machine's interfaces; their addresses are left for the next plan.
@@ -207,6 +213,14 @@ impl<T: Write> Agent<T> {
         self.unplanned.snat_addresses = Some(self.devices.values().flat_map(addresses).collect());
     }
 
+    /// Handles a change of the addresses with NodePorts, which are left for the next plan.
+    pub fn note_node_addresses(&mut self, addresses: BTreeSet<IpAddr>) {
+        self.outlets.set_node_addresses(addresses.clone());
+        self.tables.set_node_addresses(addresses.clone());
+        self.write_network();
+        self.unplanned.node_addresses = Some(addresses);
+    }
+
     pub fn store_event(&mut self, event: Event) -> Affected {
         match event {
             Event::Applied(mut object) => {
@@ -220,9 +234,10 @@ impl<T: Write> Agent<T> {
                 self.store.apply(object)
             }
             Event::Deleted(reference) => {
-                self.note_change(reference.kind);
+                self.count_change(reference.kind);
                 if self.is_our_node(&reference) {
                     self.outlets.health.set_node_eligible(false);
+                    self.note_announcing_changed();
                 }
                 self.store.delete(&reference)
             }
@@ -233,14 +248,17 @@ impl<T: Write> Agent<T> {
                 self.outlets.post(&problem, Reason::NotServed, &self.store);
                 Affected::default()
             }
-            Event::Synced => Affected::default(),
+            Event::Synced(extent) => {
+                self.synced = Some(extent);
+                Affected::default()
+            }
         }
     }
 
     /// Updates latency, health and metrics for an object, before it replaces its previous version.
     fn look_at(&mut self, object: &Object) {
         let reference = object.reference();
-        self.note_change(reference.kind);
+        self.count_change(reference.kind);
         match object {
             Object::EndpointSlice(slice) => {
                 let before = self.store.slice(&reference.namespace, &reference.name);
@@ -249,19 +267,25 @@ impl<T: Write> Agent<T> {
                     self.latency.come(family, before, slice.trigger_time);
                 }
             }
-            Object::Node(node) if self.is_our_node(&reference) => {
+            // A kubelet updates its Node now and then, and mostly fields that are not held.
+            Object::Node(node)
+                if self.is_our_node(&reference) && self.store.node(&node.name) != Some(node) =>
+            {
                 self.outlets.health.set_node_eligible(node.is_eligible);
+                self.note_announcing_changed();
             }
             _ => {}
         }
     }
 
-    fn note_change(&mut self, kind: Kind) {
-        self.advertiser.note_change(kind);
+    /// Pools, peers or this node have changed: each concerns the announcements of all Services.
+    fn note_announcing_changed(&mut self) {
+        self.announcing.note_change();
+        self.advertiser.note_change();
+    }
+
+    fn count_change(&self, kind: Kind) {
         let what = match kind {
-            Kind::AddressPool | Kind::IpAddressPool | Kind::L2Advertisement | Kind::Node => {
-                return self.announcing.note_change();
-            }
             Kind::Service => Changed::Service,
             Kind::EndpointSlice | Kind::Endpoints => Changed::Endpoints,
             _ => return,
@@ -275,18 +299,8 @@ impl<T: Write> Agent<T> {
 
     /// Plans and executes what has changed. While earlier steps fail, nothing new is planned:
     /// changes are collected, and planned as one when the steps succeed.
-    pub fn program_changes(
-        &mut self,
-        affected: Affected,
-        node_addresses: Option<BTreeSet<IpAddr>>,
-    ) {
+    pub fn program_changes(&mut self, affected: Affected) {
         self.unplanned.services = std::mem::take(&mut self.unplanned.services).and(affected);
-        if let Some(addresses) = node_addresses {
-            self.outlets.set_node_addresses(addresses.clone());
-            self.tables.set_node_addresses(addresses.clone());
-            self.write_network();
-            self.unplanned.node_addresses = Some(addresses);
-        }
         self.outlets.health.changed(Instant::now());
         if self.steps_retry.at().is_none() {
             self.work();

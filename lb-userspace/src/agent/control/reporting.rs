@@ -9,6 +9,7 @@ use crate::kernel::Write;
 use crate::model::{Problem, ServiceName};
 use crate::notices::Reason;
 use crate::plan::Plan;
+use crate::source::Extent;
 
 impl<T: Write> Agent<T> {
     /// Reports and stores what does not fit.
@@ -79,12 +80,20 @@ impl<T: Write> Agent<T> {
         if std::mem::take(&mut self.health_checks_changed) {
             self.outlets.check_health(&self.health_checks, &self.store);
         }
-        // What is not programmed yet must attract no packets.
+        if self.store.take_announcing_changed() {
+            self.note_announcing_changed();
+        }
+        // What is not programmed yet must attract no packets. What an earlier agent announced must not be withdrawn
+        // because the pool or peer is not known yet.
         let node = self.store.node(&self.node.name);
-        if let Some(wanted) = self.announcing.take(self.store.pools(), node) {
+        if self.synced >= Some(Extent::Pools)
+            && let Some(wanted) = self.announcing.take(self.store.pools(), node)
+        {
             self.outlets.announce(wanted);
         }
-        self.advertiser.tell(&self.node.name, &self.store, &self.outlets);
+        if self.synced == Some(Extent::All) {
+            self.advertiser.tell(&self.node.name, &self.store, &self.outlets);
+        }
         self.outlets.health.record_programmed(now);
         self.post_fixed();
         let metrics = &self.outlets.metrics;

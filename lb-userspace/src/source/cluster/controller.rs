@@ -16,7 +16,7 @@ use super::transport::Transport;
 use super::watched::{Shared, Watched};
 use super::{Connection, SERVICE_SELECTOR};
 use crate::model::Kind;
-use crate::source::{Event, Source};
+use crate::source::{Event, Extent, Source};
 
 /// Few controllers look for kinds that are not installed.
 const LONGEST_ABSENCE: Duration = Duration::from_secs(30);
@@ -61,7 +61,7 @@ impl Source for ControllerCluster {
             .unzip();
         let synced = async {
             join_all(all_listed).await;
-            let _ = events.send(Event::Synced);
+            let _ = events.send(Event::Synced(Extent::All));
             events.closed().await;
         };
         let watches = join_all(watches.into_iter().map(Watched::run));

@@ -23,7 +23,7 @@ use super::watched::{Shared, Watched};
 use super::{Connection, START_SPREAD};
 use crate::backoff::random_up_to;
 use crate::model::{Kind, ObjectRef, Problem};
-use crate::source::{Event, Source};
+use crate::source::{Event, Extent, Source};
 
 const TLS_SECRETS: &str = "type=kubernetes.io/tls";
 /// Each Secret that is watched by name takes a connection to the API server.
@@ -32,7 +32,7 @@ const MOST_NAMED: usize = 256;
 /// What is watched everywhere; in one namespace, if there is a setting for that.
 const KINDS: [Kind; 4] = [Kind::Service, Kind::EndpointSlice, Kind::Ingress, Kind::IngressClass];
 
-/// [`Event::Synced`] is sent when all is listed, and again each time that the Secrets are that `wanted` adds.
+/// [`Extent::All`] is reported when all is listed, and again each time that the Secrets are that `wanted` adds.
 pub struct IngressCluster {
     client: Client,
     transport: Transport,
@@ -95,7 +95,7 @@ impl Source for IngressCluster {
         let watches = join_all(watches.into_iter().map(Watched::run));
         let named = async {
             join_all(all_listed).await;
-            let _ = events.send(Event::Synced);
+            let _ = events.send(Event::Synced(Extent::All));
             Named { client: self.client.clone(), shared: shared.clone(), watches: BTreeMap::new() }
                 .follow(self.wanted.clone(), &events)
                 .await;
@@ -136,7 +136,7 @@ impl Named {
             let events = events.clone();
             tokio::spawn(async move {
                 join_all(listed).await;
-                let _ = events.send(Event::Synced);
+                let _ = events.send(Event::Synced(Extent::All));
             });
         }
         // The set stays as it is.

@@ -99,7 +99,7 @@ mod tests {
                 Event::Applied(object) => format!("+{}", object.reference().name),
                 Event::Deleted(reference) => format!("-{}", reference.name),
                 Event::Problem(problem) => format!("?{problem}"),
-                Event::Synced | Event::Together(_) => panic!("{event:?} is not expected here"),
+                Event::Synced(_) | Event::Together(_) => panic!("{event:?} is not expected here"),
             })
             .collect();
         described.sort();

@@ -38,7 +38,7 @@ use lb_common::layout::Forwarding;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::time::sleep;
 
-use super::{Event, Source};
+use super::{Event, Extent, Source};
 use crate::backoff::random_up_to;
 use crate::kinds::{METALLB_NAMESPACE, PASSWORDS};
 use crate::model::Kind;
@@ -177,22 +177,30 @@ impl Source for Cluster {
             watched(self.api(Kind::EndpointSlice).labelled(SLICE_SELECTOR));
         let (nodes, nodes_listed) = watched(self.api(Kind::Node));
         let nodes = watch_nodes(nodes, &self.node_name, &scope, services_listed.clone());
-        let kinds = Kind::OF_POOLS.into_iter().chain(Kind::OF_BGP);
-        let (mut pools, mut pools_listed): (Vec<_>, Vec<_>) =
-            kinds.map(|kind| watched(self.api(kind))).unzip();
+        let all_of = |kinds: &[Kind]| -> (Vec<_>, Vec<_>) {
+            kinds.iter().map(|&kind| watched(self.api(kind))).unzip()
+        };
+        let (pools, pools_listed) = all_of(&Kind::OF_POOLS);
+        let (mut peers, mut peers_listed) = all_of(&Kind::OF_BGP);
         let (passwords, passwords_listed) = watched(self.passwords());
-        pools.push(passwords.optional());
-        pools_listed.push(passwords_listed);
+        peers.push(passwords.optional());
+        peers_listed.push(passwords_listed);
+        // What the server fails to list keeps nothing waiting that does not need it.
         let report_synced = async {
+            let report = |extent| drop(events.send(Event::Synced(extent)));
             join3(services_listed, slices_listed, nodes_listed).await;
+            tracing::info!("services, endpoints and nodes listed");
+            report(Extent::Services);
             join_all(pools_listed).await;
+            report(Extent::Pools);
+            join_all(peers_listed).await;
             tracing::info!("all objects listed");
-            let _ = events.send(Event::Synced);
+            report(Extent::All);
             events.closed().await;
         };
-        let pools = join_all(pools.into_iter().map(Watched::run));
+        let others = join_all(pools.into_iter().chain(peers).map(Watched::run));
         let nodes = join(nodes, key_comes.map(|()| scope.watch_all()));
-        let watches = join3(join(services.run(), slices.run()), nodes, pools);
+        let watches = join3(join(services.run(), slices.run()), nodes, others);
         select(Box::pin(watches), Box::pin(report_synced)).await;
         Ok(())
     }

@@ -55,6 +55,7 @@ mod tests {
 
     use super::*;
     use crate::model::Kind;
+    use crate::source::Extent;
 
     fn applied(forwarding: Option<&str>) -> Event {
         let annotations = forwarding.map(|name| json!({"millrace.io/forwarding": name}));
@@ -69,7 +70,7 @@ mod tests {
         for (event, expected) in [
             (applied(None), Nodes::Own),
             (applied(Some("masquerade")), Nodes::Own),
-            (Event::Synced, Nodes::Own),
+            (Event::Synced(Extent::All), Nodes::Own),
             (applied(Some("ipip")), Nodes::All),
             (applied(None), Nodes::All),
         ] {

@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 
 use super::documents::{self, Contents};
 use super::watch::Watch;
-use super::{Event, Source};
+use super::{Event, Extent, Source};
 use crate::model::{Kind, Object, Problem};
 
 const EXTENSIONS: [&str; 3] = ["yaml", "yml", "json"];
@@ -70,7 +70,7 @@ impl Source for Manifests {
             if !changes.is_empty() && events.send(Event::Together(changes)).is_err() {
                 return Ok(());
             }
-            if !synced && events.send(Event::Synced).is_err() {
+            if !synced && events.send(Event::Synced(Extent::All)).is_err() {
                 return Ok(());
             }
             synced = true;

@@ -53,7 +53,7 @@ fn short(event: &Event) -> String {
     match event {
         Event::Applied(object) => format!("applied {}", object.reference()),
         Event::Deleted(reference) => format!("deleted {reference}"),
-        Event::Synced => "synced".to_owned(),
+        Event::Synced(_) => "synced".to_owned(),
         Event::Problem(problem) => format!("problem {problem}"),
         Event::Together(events) => events.iter().map(short).collect::<Vec<_>>().join(", "),
     }

@@ -173,7 +173,7 @@ fn program_objects(agent: &mut Agent<Tables>, objects: Vec<Object>) {
     for object in objects {
         agent.store_event(Event::Applied(object));
     }
-    agent.program_changes(Affected::All, None);
+    agent.program_changes(Affected::All);
 }
 
 fn objects(services: u32, endpoints: u32) -> Result<Vec<Object>> {

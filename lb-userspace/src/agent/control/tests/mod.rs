@@ -1,6 +1,8 @@
 //! The agent with tables whose writes fail, and with full maps.
 
+mod announcing;
 mod memory;
+mod network;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -11,7 +13,6 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::network;
 use crate::notices::{Notice, Notices};
 use crate::serve::{Health, Metrics, Reporter};
 
@@ -42,11 +43,16 @@ struct Case {
 
 impl Case {
     fn new() -> Self {
+        Self::with(|outlets| outlets)
+    }
+
+    fn with(more: impl FnOnce(Outlets) -> Outlets) -> Self {
         let (memory, posted) = (Memory::default(), Posted::default());
         let health = Arc::new(Health::new(false));
         health.attached();
         let notices = Arc::new(posted.clone());
         let outlets = Outlets::new(notices, Arc::clone(&health), Arc::new(Metrics::new()));
+        let outlets = more(outlets);
         let reporter = Reporter {
             node_name: "node-a".to_owned(),
             health: Arc::clone(&health),
@@ -138,59 +144,6 @@ fn a_change_that_cannot_be_programmed_makes_the_node_unhealthy() {
     case.memory.break_down(false);
     case.agent.retry();
     assert!(case.health.report(later).healthz());
-}
-
-fn device(name: &str) -> network::Device {
-    network::Device { name: name.to_owned(), ..network::Device::default() }
-}
-
-#[test]
-fn a_failed_write_of_an_interface_is_retried_and_delays_nothing() {
-    let mut case = Case::new();
-    case.memory.0.lock().unwrap().broken_devices.insert(2);
-    let came = ["eth0", "eth1", "eth2"].map(|name| Some(device(name)));
-    case.agent.take_in_network(network::Event::Devices((1..).zip(came).collect()));
-    let written = || case.memory.0.lock().unwrap().devices.clone();
-    assert_eq!(written().into_keys().collect::<Vec<_>>(), [1, 3]);
-    assert!(case.reporter.report().network.is_some_and(|why| why.contains("os error 7")));
-    assert_eq!(case.reporter.report().waiting, None);
-
-    let mut case = case;
-    case.service("web", "10.96.0.1");
-    assert!(case.memory.led_to().contains_key("10.96.0.1"), "Services do not wait");
-    assert!(case.is_healthy());
-    case.agent.retry();
-    assert!(case.agent.retry_at().is_some(), "still broken");
-
-    // Only the last of several changes matters.
-    let renamed = BTreeMap::from([(2, Some(device("uplink")))]);
-    case.agent.take_in_network(network::Event::Devices(renamed));
-    let epoch = {
-        let mut held = case.memory.0.lock().unwrap();
-        held.broken_devices.clear();
-        held.epoch
-    };
-    case.agent.retry();
-    assert_eq!(case.agent.retry_at(), None);
-    assert_eq!(case.reporter.report().network, None);
-    let held = case.memory.0.lock().unwrap();
-    assert_eq!(held.devices[&2], "uplink");
-    assert!(held.epoch > epoch, "next hops resolved without the interface are invalid");
-}
-
-#[test]
-fn failed_writes_of_node_addresses_are_retried() {
-    let mut case = Case::new();
-    case.memory.0.lock().unwrap().broken_addresses = true;
-    let addresses = BTreeSet::from([IpAddr::from([192, 0, 2, 1])]);
-    case.agent.take_in_network(network::Event::NodeAddresses(addresses.clone()));
-    case.service("web", "10.96.0.1");
-    assert!(case.is_healthy());
-    assert!(case.reporter.report().network.is_some());
-    case.memory.0.lock().unwrap().broken_addresses = false;
-    case.agent.retry();
-    assert_eq!(case.memory.0.lock().unwrap().addresses, addresses);
-    assert_eq!((case.agent.retry_at(), case.reporter.report().network), (None, None));
 }
 
 #[test]
