@@ -71,13 +71,26 @@ fn a_silent_peer_ends_the_session_after_the_hold_time() {
     assert_eq!(did, [Did::Connect]);
 }
 
-/// What arrived while the process was paused counts.
+/// What arrived while the process was paused counts, whatever else has come up since.
 #[test]
 fn a_pause_of_this_process_ends_no_session() {
     let (mut script, _) = Script::established(config());
     script.now += seconds(60);
+    script.input(Input::Routes(&routes(&["203.0.113.1/32"])));
+    script.written(1);
     script.receive_keepalive(1);
+    script.input(Input::Tick);
     assert_eq!(script.session.status().state, State::Established);
+}
+
+/// The connection may stand, but this process does not know it yet.
+#[test]
+fn a_pause_of_this_process_ends_no_attempt_to_connect() {
+    let mut script = Script::new(config());
+    script.input(Input::Start);
+    script.now += seconds(60);
+    assert_eq!(script.input(Input::Synced), []);
+    assert!(matches!(script.connected(1, true)[..], [Did::Open(1, _)]));
 }
 
 #[test]
