@@ -161,6 +161,19 @@ fn peers_that_are_not_the_configured_one_are_refused() {
 }
 
 #[test]
+fn a_peer_of_other_families_is_refused() {
+    let mut script = Script::new(config());
+    script.input(Input::Start);
+    script.connected(1, true);
+    let [high, low] = (PEER_AS as u16).to_be_bytes();
+    // EVPN.
+    let open = [4, high, low, 0, 90, 192, 0, 2, 254, 8, 2, 6, 1, 4, 0, 25, 0, 70];
+    let did = script.receive(1, &[&[0xff; 16][..], &[0, 37, 1], &open].concat());
+    assert_eq!(did[0], Did::Notification(1, "unsupported capability".into()));
+    assert_eq!(did[1], Did::Close(1));
+}
+
+#[test]
 fn messages_out_of_order_end_the_session() {
     let mut update = Vec::new();
     end_of_rib(&mut update, Family::Ipv4);
