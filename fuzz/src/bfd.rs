@@ -99,7 +99,7 @@ fn check(
         }
         Effect::Reflect(reflection) => {
             assert!(session.is_reflected() && session.state() == State::Up);
-            let adopted = Session::adopt(*config, reflection, seed.into(), now);
+            let adopted = Session::adopt(*config, reflection, Duration::ZERO, seed.into(), now);
             let adopted = adopted.expect("the next process goes on with it");
             assert_eq!(adopted.discriminator(), DISCRIMINATOR);
             "reflected"

@@ -153,11 +153,13 @@ impl Session {
         session
     }
 
-    /// Continues a session of an earlier process, which the kernel has kept up. `None` if
-    /// `reflection` is not of such a session, or does not match the configuration.
+    /// Continues a session of an earlier process, which the kernel has kept up: it answered last
+    /// `age` ago. `None` if that is the detection time or longer, so that the peer has ended the
+    /// session; or if `reflection` is not of such a session, or does not match the configuration.
     pub fn adopt(
         config: Config,
         reflection: &Reflection,
+        age: Duration,
         seed: u64,
         now: Duration,
     ) -> Option<Self> {
@@ -174,8 +176,9 @@ impl Session {
         session.remember(&expected);
         let is_same = session.reflection_of(&expected) == Some(*reflection);
         session.reflection = Some(*reflection);
-        session.heard = Some(now);
-        (belongs && is_same).then_some(session)
+        session.heard = Some(now.saturating_sub(age));
+        let is_alive = age < session.detection_time();
+        (belongs && is_same && is_alive).then_some(session)
     }
 
     pub fn discriminator(&self) -> u32 {

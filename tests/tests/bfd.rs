@@ -157,14 +157,14 @@ fn answers(views: &[BfdView]) -> u64 {
     views.iter().map(|view| view.answers).min().unwrap_or(0)
 }
 
-fn follow<R: Router + Sync>() -> Result<()> {
+fn follow<R: Router + Send + Sync>() -> Result<()> {
     let network = OneNode::warm(1)?;
     network.write_manifests(&manifests(&[]))?;
     network.start_agent(&[])?.kill();
     let shown: Value =
         serde_json::from_str(&network.node.ip(&format!("-json link show dev {DEVICE}"))?)?;
     let device = shown[0]["ifindex"].as_u64().context("an index")? as u32;
-    let router = R::start(&network)?;
+    let mut router = R::start(&network)?;
     network.node.enter(|| {
         let mut agent = Agent::start(&network, device)?;
         agent.run_until("both sessions are answered in the kernel", |views| {
@@ -238,6 +238,18 @@ fn follow<R: Router + Sync>() -> Result<()> {
         agent.run_until("both sessions are up again", |views| {
             views.iter().all(|view| view.state == "up" && view.in_kernel)
         })?;
+
+        // The router restarts while no agent runs. The session that the kernel has kept is no longer the router's: it
+        // must not be adopted, and then be found to be broken.
+        drop((agent, router));
+        std::thread::sleep(Duration::from_secs(1));
+        router = R::start(&network)?;
+        let mut agent = Agent::start_with(&network, device, SLOWER)?;
+        agent.run_until("sessions with the new router", |views| {
+            views.iter().all(|view| view.state == "up" && view.in_kernel)
+        })?;
+        let mut changes = agent.changes.iter().map(|(_, _, change)| change);
+        ensure!(changes.all(|change| !change.is_fault()), "{:?}", agent.changes);
 
         // No longer wanted: no fault.
         agent.monitor.forget(CLIENT);

@@ -222,7 +222,7 @@ fn a_session_outlives_its_process() {
         world.run(MS, |_| false);
         plain(&mut world.nodes[1]);
     }
-    let session = Session::adopt(config(100, 100), &reflection, 7, world.now).unwrap();
+    let session = Session::adopt(config(100, 100), &reflection, MS * 80, 7, world.now).unwrap();
     assert_eq!(session.state(), State::Up);
     assert_eq!(session.discriminator(), 0x1111);
     world.nodes[0].session = session;
@@ -230,10 +230,22 @@ fn a_session_outlives_its_process() {
     assert_eq!(world.states(), [State::Up; 2]);
     assert_eq!(world.nodes[1].changes.len(), changes);
 
-    assert!(Session::adopt(config(200, 100), &reflection, 7, world.now).is_none());
+    assert!(Session::adopt(config(200, 100), &reflection, MS * 80, 7, world.now).is_none());
     let mut wrong = reflection;
     wrong.answer[7] ^= 1;
-    assert!(Session::adopt(config(100, 100), &wrong, 7, world.now).is_none());
+    assert!(Session::adopt(config(100, 100), &wrong, MS * 80, 7, world.now).is_none());
+}
+
+/// Its peer has given it up, and may have restarted since.
+#[test]
+fn a_session_that_was_silent_for_the_detection_time_is_not_adopted() {
+    let mut world = World::new(config(100, 100), config(100, 100));
+    run_beside_a_plain_peer(&mut world, Duration::from_secs(5));
+    let (reflection, now) = (world.nodes[0].kernel.unwrap(), world.now);
+    let adopt = |age| Session::adopt(config(100, 100), &reflection, age, 7, now);
+    // Silence counts from the last answer, not from the adoption.
+    assert_eq!(adopt(MS * 299).unwrap().deadline(), Some(now + MS));
+    assert!(adopt(MS * 300).is_none());
 }
 
 #[test]

@@ -90,8 +90,7 @@ impl Session {
         }
     }
 
-    /// `now` never decreases. Timers count after the input, so what has arrived is to be handed over before
-    /// [`Input::Tick`].
+    /// `now` never decreases. Only [`Input::Tick`] lets timers expire, so what has arrived is to be handed over before.
     pub fn handle(&mut self, now: Duration, input: Input) -> Vec<Effect> {
         match input {
             Input::Start => self.start(now),
@@ -120,9 +119,9 @@ impl Session {
             }
             Input::Synced => self.outbox.set_synced(),
             Input::Drain(drained) => self.outbox.set_drained(drained),
-            Input::Tick => (),
+            Input::Tick => self.expire(now),
         }
-        self.expire(now);
+        self.begin_due(now);
         self.write_updates(now);
         std::mem::take(&mut self.effects)
     }

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use super::config::DECISION;
 use super::{Agreement, Connection, Dial, Effect, Established, Phase, Report, Session, Why};
-use crate::wire::{Capabilities, Form, GracefulRestart, Notification, Open, Reason};
+use crate::wire::{
+    Capabilities, Form, GracefulRestart, Notification, Open, Reason, refusal_without,
+};
 
 impl Session {
     pub(super) fn own_open(&self) -> Open {
@@ -75,11 +77,7 @@ impl Session {
             return Err(Notification::new(Reason::BadIdentifier));
         }
         if config.families.is_disjoint(&open.capabilities.families) {
-            // RFC 5492: the data is what the peer lacks.
-            let (mut missing, families) = (Vec::new(), config.families.clone());
-            let needed = Capabilities { families, ..Capabilities::default() };
-            needed.encode(config.local_as, &mut missing);
-            return Err(Notification::new(Reason::UnsupportedCapability).with(&missing));
+            return Err(refusal_without(config.families.clone()));
         }
         Ok(open)
     }

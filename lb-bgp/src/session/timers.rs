@@ -27,21 +27,28 @@ impl Session {
         self.running && !self.config.passive && !in_the_way
     }
 
+    /// Ends what the peer has had enough time for.
     pub(super) fn expire(&mut self, now: Duration) {
         let connections: Vec<_> = self.channels.iter().map(|each| each.connection).collect();
         for connection in connections {
             self.expire_channel(now, connection);
         }
-        match self.dial {
-            Dial::At(at) if at <= now && self.may_dial() => {
-                self.dial = Dial::Until(now + CONNECT_TIMEOUT);
-                self.effects.push(Effect::Connect);
-            }
-            Dial::Until(until) if until <= now => {
-                self.effects.push(Effect::AbandonConnect);
-                self.connect_failed(now);
-            }
-            _ => (),
+        if let Dial::Until(until) = self.dial
+            && until <= now
+        {
+            self.effects.push(Effect::AbandonConnect);
+            self.connect_failed(now);
+        }
+    }
+
+    /// Begins what is due.
+    pub(super) fn begin_due(&mut self, now: Duration) {
+        if let Dial::At(at) = self.dial
+            && at <= now
+            && self.may_dial()
+        {
+            self.dial = Dial::Until(now + CONNECT_TIMEOUT);
+            self.effects.push(Effect::Connect);
         }
         if self.refresh_at <= now && !self.refresh.is_empty() {
             self.refresh_at = now + REFRESH_INTERVAL;

@@ -22,6 +22,6 @@ pub mod update;
 
 pub use message::{Kind, MOST_OCTETS, keepalive};
 pub use notification::{Notification, Reason};
-pub use open::{Capabilities, GracefulRestart, Open};
+pub use open::{Capabilities, GracefulRestart, Open, refusal_without};
 pub use received::Received;
 pub use update::Form;

@@ -37,7 +37,7 @@ pub struct Open {
 /// Those that matter to a speaker that only announces. Others are ignored.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Capabilities {
-    /// Never empty in a received message: a peer that announces none can do IPv4.
+    /// Never empty in a received message: a peer that announces no family, known or unknown, can do IPv4.
     pub families: BTreeSet<Family>,
     pub route_refresh: bool,
     /// AS numbers in AS_PATH have four octets.
@@ -98,16 +98,16 @@ impl Open {
             return None;
         }
         let mut capabilities = Capabilities::default();
-        let mut long_as = None;
+        let (mut long_as, mut names_families) = (None, false);
         while !parameters.is_empty() {
             let parameter = parameters.u8()?;
             let part = if extended { parameters.long_part()? } else { parameters.part()? };
             if parameter != CAPABILITIES {
                 return refuse(Reason::UnsupportedParameter);
             }
-            capabilities.read(part, &mut long_as)?;
+            capabilities.read(part, &mut long_as, &mut names_families)?;
         }
-        if capabilities.families.is_empty() {
+        if !names_families {
             capabilities.families.insert(Family::Ipv4);
         }
         let autonomous_system = long_as.unwrap_or(short_as.into());
@@ -116,9 +116,19 @@ impl Open {
             _ if autonomous_system == 0 => refuse(Reason::BadPeerAs),
             _ if hold_time == 1 || hold_time == 2 => refuse(Reason::UnacceptableHoldTime),
             _ if identifier.is_unspecified() => refuse(Reason::BadIdentifier),
+            _ if capabilities.families.is_empty() => Some(Err(refusal_without(Family::ALL.into()))),
             _ => Some(Ok(Self { autonomous_system, hold_time, identifier, capabilities })),
         }
     }
+}
+
+/// RFC 5492: a refusal contains what the peer lacks.
+pub fn refusal_without(families: BTreeSet<Family>) -> Notification {
+    let mut missing = Vec::new();
+    let needed = Capabilities { families, ..Capabilities::default() };
+    // The AS number is in another capability.
+    needed.encode(0, &mut missing);
+    Notification::new(Reason::UnsupportedCapability).with(&missing)
 }
 
 /// The optional parameters, and whether their lengths have two octets.
@@ -158,12 +168,21 @@ impl Capabilities {
     }
 
     /// A capability of an unexpected length is ignored; `None` if its end is not known.
-    fn read(&mut self, mut reader: Reader, long_as: &mut Option<u32>) -> Option<()> {
+    fn read(
+        &mut self,
+        mut reader: Reader,
+        long_as: &mut Option<u32>,
+        names_families: &mut bool,
+    ) -> Option<()> {
         while !reader.is_empty() {
             let code = reader.u8()?;
             let mut value = reader.part()?;
             match code {
-                code::MULTIPROTOCOL => self.families.extend(value.family()),
+                code::MULTIPROTOCOL => {
+                    let found = value.family();
+                    *names_families |= found.is_some();
+                    self.families.extend(found.flatten());
+                }
                 code::ROUTE_REFRESH => self.route_refresh = true,
                 code::EXTENDED_NEXT_HOP => self.extended_next_hop |= allows_ipv6_for_ipv4(value),
                 code::GRACEFUL_RESTART => self.graceful_restart = GracefulRestart::read(value),
@@ -179,10 +198,10 @@ impl Capabilities {
 }
 
 impl Reader<'_> {
-    /// AFI, a reserved octet, SAFI.
-    fn family(&mut self) -> Option<Family> {
+    /// AFI, a reserved octet, SAFI. `Some(None)`: another family.
+    fn family(&mut self) -> Option<Option<Family>> {
         let (afi, _reserved, safi) = (self.u16()?, self.u8()?, self.u8()?);
-        Family::of_identifiers(afi, safi)
+        Some(Family::of_identifiers(afi, safi))
     }
 }
 

@@ -320,6 +320,16 @@ mod open {
         assert_eq!(open.capabilities, Capabilities { families, ..<_>::default() });
     }
 
+    /// RFC 4760: only a peer that announces no family at all can do IPv4 without saying so.
+    #[test]
+    fn a_peer_of_other_families_is_refused() {
+        // EVPN.
+        let open = [4, 0xfd, 0xe8, 0, 90, 10, 0, 0, 1, 8, 2, 6, 1, 4, 0, 25, 0, 70];
+        let refusal = Open::parse(&open).expect_err("refused");
+        assert_eq!(refusal.reason(), Some(Reason::UnsupportedCapability));
+        assert_eq!(refusal.data, [1, 4, 0, 1, 0, 1, 1, 4, 0, 2, 0, 1]);
+    }
+
     /// RFC 5492: also in a parameter for each, and those that a peer alone has.
     #[test]
     fn unknown_capabilities_are_ignored() {

@@ -10,7 +10,7 @@ use lb_common::layout::BfdSession;
 
 use super::path::{Hops, Wanted};
 use super::socket::{Arrived, Sender};
-use crate::kernel::BfdSessions;
+use crate::kernel::{BfdSessions, Heard};
 
 /// How long the kernel answers after the agent has ended: as long as routers keep the routes of a
 /// node whose agent restarts.
@@ -185,8 +185,8 @@ impl Running {
     }
 }
 
-/// The session of this path that an earlier agent has left. If it was configured otherwise, the
-/// kernel no longer answers for it: the peer would hear two sessions.
+/// The session of this path that an earlier agent has left. If the peer has ended it, or it was
+/// configured otherwise, the kernel no longer answers for it: the peer would hear two sessions.
 fn adopt(
     wanted: &Wanted,
     kernel: &mut BfdSessions,
@@ -196,10 +196,14 @@ fn adopt(
     let path = &wanted.path;
     let mut adopted = None;
     for (discriminator, entry) in kernel.all().ok()?.into_iter().filter(|(_, it)| path.is_of(it)) {
-        if adopted.is_none() && path.is_as_in(&entry) {
+        let heard = kernel.heard(discriminator).ok().flatten();
+        if let Some(Heard { age, .. }) = heard
+            && adopted.is_none()
+            && path.is_as_in(&entry)
+        {
             let reflection =
                 Reflection { expected: octets(&entry.expected), answer: octets(&entry.answer) };
-            let session = Session::adopt(wanted.config, &reflection, random, now);
+            let session = Session::adopt(wanted.config, &reflection, age, random, now);
             adopted = session
                 .filter(|session| session.discriminator() == discriminator)
                 .map(|session| (session, entry));

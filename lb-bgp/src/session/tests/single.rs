@@ -71,13 +71,26 @@ fn a_silent_peer_ends_the_session_after_the_hold_time() {
     assert_eq!(did, [Did::Connect]);
 }
 
-/// What arrived while the process was paused counts.
+/// What arrived while the process was paused counts, whatever else has come up since.
 #[test]
 fn a_pause_of_this_process_ends_no_session() {
     let (mut script, _) = Script::established(config());
     script.now += seconds(60);
+    script.input(Input::Routes(&routes(&["203.0.113.1/32"])));
+    script.written(1);
     script.receive_keepalive(1);
+    script.input(Input::Tick);
     assert_eq!(script.session.status().state, State::Established);
+}
+
+/// The connection may stand, but this process does not know it yet.
+#[test]
+fn a_pause_of_this_process_ends_no_attempt_to_connect() {
+    let mut script = Script::new(config());
+    script.input(Input::Start);
+    script.now += seconds(60);
+    assert_eq!(script.input(Input::Synced), []);
+    assert!(matches!(script.connected(1, true)[..], [Did::Open(1, _)]));
 }
 
 #[test]
@@ -145,6 +158,19 @@ fn peers_that_are_not_the_configured_one_are_refused() {
         assert_eq!(did[0], Did::Notification(1, refusal.into()));
         assert_eq!(did[1], Did::Close(1));
     }
+}
+
+#[test]
+fn a_peer_of_other_families_is_refused() {
+    let mut script = Script::new(config());
+    script.input(Input::Start);
+    script.connected(1, true);
+    let [high, low] = (PEER_AS as u16).to_be_bytes();
+    // EVPN.
+    let open = [4, high, low, 0, 90, 192, 0, 2, 254, 8, 2, 6, 1, 4, 0, 25, 0, 70];
+    let did = script.receive(1, &[&[0xff; 16][..], &[0, 37, 1], &open].concat());
+    assert_eq!(did[0], Did::Notification(1, "unsupported capability".into()));
+    assert_eq!(did[1], Did::Close(1));
 }
 
 #[test]
