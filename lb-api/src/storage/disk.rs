@@ -110,25 +110,41 @@ impl Disk {
     }
 
     fn rewrite(&self, state: &State) -> Result<Database> {
-        let unfinished = self.path.with_extension("redb.new");
-        let written = write_new(&unfinished, state, &self.opener);
-        if written.is_err() {
-            let _ = fs::remove_file(&unfinished);
-        }
-        let database = written?;
-        fs::rename(&unfinished, &self.path)?;
+        let (new, database) = write_new(&self.path, state, &self.opener)?;
+        fs::rename(&new, &self.path)?;
         flush_directory(&self.path)?;
         Ok(database)
     }
 }
 
-/// Writes a new store with these contents.
-pub(super) fn create(path: &Path, state: &State) -> Result<()> {
-    write_new(path, state, &(Box::new(open_file) as Opener)).map(drop)?;
+/// Replaces a store by a new one with these contents, or creates it. The previous one stays beside
+/// it, under another name. Whenever this ends, there is a complete store: the start would take a
+/// missing one for an empty one, and replace the last snapshot by that.
+pub(super) fn replace(path: &Path, state: &State, opener: &Opener) -> Result<()> {
+    let (new, database) = write_new(path, state, opener)?;
+    drop(database);
+    if path.exists() {
+        let replaced = path.with_extension("redb.replaced");
+        if replaced.exists() {
+            fs::remove_file(&replaced)?;
+        }
+        fs::hard_link(path, &replaced)?;
+    }
+    fs::rename(&new, path)?;
     flush_directory(path)
 }
 
-fn write_new(path: &Path, state: &State, opener: &Opener) -> Result<Database> {
+/// Writes a complete store beside the one at this path. If it fails, nothing is left.
+fn write_new(path: &Path, state: &State, opener: &Opener) -> Result<(PathBuf, Database)> {
+    let new = path.with_extension("redb.new");
+    let written = write_store(&new, state, opener);
+    if written.is_err() {
+        let _ = fs::remove_file(&new);
+    }
+    Ok((new, written?))
+}
+
+fn write_store(path: &Path, state: &State, opener: &Opener) -> Result<Database> {
     if path.exists() {
         fs::remove_file(path)?;
     }
