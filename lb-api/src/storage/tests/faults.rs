@@ -2,6 +2,7 @@
 
 use std::io;
 use std::ops::Bound;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use redb::backends::FileBackend;
@@ -162,6 +163,32 @@ async fn a_failed_flush_leaves_nothing_behind() {
             (revision, vec![("a/1".to_owned(), 1)])
         );
     }
+}
+
+/// After a failed flush the file is written anew. So is that one after another.
+#[tokio::test]
+async fn each_failed_flush_is_noticed() {
+    let directory = tempfile::tempdir().unwrap();
+    let faults = Faults::none();
+    let (inner, opened) = (opener(&faults), Arc::<Mutex<Vec<String>>>::default());
+    let names = Arc::clone(&opened);
+    let opener: disk::Opener = Box::new(move |path, flush_failed| {
+        let name = path.file_name().unwrap().to_str().unwrap();
+        names.lock().unwrap().push(name.to_owned());
+        inner(path, flush_failed)
+    });
+    let storage = Storage::open_with(directory.path(), WINDOW, opener).unwrap();
+    for number in 1..=3 {
+        faults.set(u64::MAX, 0);
+        try_put(&storage, "a/1", number).await.unwrap_err();
+        faults.repair();
+        storage.try_recover().await;
+        try_put(&storage, "a/1", number).await.unwrap();
+    }
+    let new = format!("{}.new", directory::FILE);
+    assert_eq!(*opened.lock().unwrap(), [directory::FILE, &new, &new, &new]);
+    drop(storage);
+    assert_eq!(contents(&reopen(directory.path()).await), [("a/1".to_owned(), 3)]);
 }
 
 proptest! {
