@@ -44,7 +44,7 @@ const NAMES: [&str; 30] = [
     "cookie",
     "x-a",
 ];
-const VALUES: [&str; 34] = [
+const VALUES: [&str; 35] = [
     "chunked",
     "identity",
     "gzip",
@@ -79,6 +79,7 @@ const VALUES: [&str; 34] = [
     "https",
     "a.org",
     "8443",
+    "\u{ff}",
 ];
 
 pub fn request(bytes: &[u8]) -> &'static str {
@@ -95,6 +96,7 @@ pub fn request(bytes: &[u8]) -> &'static str {
     let mut headers = parts.headers.clone();
     strip_request(&mut headers);
     is_for_the_endpoint(&parts.headers, &headers);
+    is_identified(&mut input, headers.clone());
     is_described(&mut input, &mut headers);
     "accepted"
 }
@@ -212,6 +214,27 @@ fn is_for_the_endpoint(before: &HeaderMap, after: &HeaderMap) {
     ] {
         assert!(before.get_all(name).iter().eq(after.get_all(name)), "{name}");
     }
+}
+
+/// Whatever a client writes, a trusted proxy that appends its address to it, or sends it in a line of its own, is read.
+fn is_identified(input: &mut Input, mut headers: HeaderMap) {
+    let (source, name, appended) = input.choose(&[
+        (ForwardedSource::XForwarded, "x-forwarded-for", "192.0.2.77"),
+        (ForwardedSource::Forwarded, "forwarded", "for=192.0.2.77"),
+        (ForwardedSource::Forwarded, "forwarded", "proto=https;for=\"192.0.2.77:80\""),
+    ]);
+    match headers.get_all(name).iter().next_back() {
+        Some(written) if input.chance(192) => {
+            let line = [written.as_bytes(), b", ", appended.as_bytes()].concat();
+            headers.insert(name, HeaderValue::from_bytes(&line).expect("a value"));
+        }
+        _ => drop(headers.append(name, HeaderValue::from_static(appended))),
+    }
+    let trusted = ["10.0.0.0/8".parse().expect("a network")];
+    let forwarding = Forwarding { trusted: trusted.into(), source, send_forwarded: false };
+    let peer = Peer { address: ([10, 0, 0, 9], 1).into(), is_tls: false, port: 80 };
+    let client = Client::identify(&forwarding, &peer, &headers);
+    assert_eq!(client.address, IpAddr::from([192, 0, 2, 77]));
 }
 
 /// An endpoint learns about the client only what this proxy, or one that it trusts, has seen.

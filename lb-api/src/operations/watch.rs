@@ -24,7 +24,9 @@ use crate::storage::{Change, Gone, Key, Storage, Stored};
 
 const BOOKMARKS: Duration = Duration::from_secs(60);
 /// The duration for clients that do not request one.
-const LONGEST: Duration = Duration::from_secs(3600);
+const DURATION: Duration = Duration::from_secs(3600);
+/// Seconds. No connection lasts longer, and the clock can count them.
+const LONGEST: u64 = 365 * 24 * 3600;
 
 /// Objects or changes that are read at a time.
 const AHEAD: usize = 128;
@@ -84,7 +86,8 @@ impl Api {
             selector = selector.with_name(name);
         }
         let timeout = query.number("timeoutSeconds")?.and_then(|n| u64::try_from(n).ok());
-        let timeout = timeout.filter(|n| *n > 0).map_or(LONGEST, Duration::from_secs);
+        let timeout = timeout.filter(|n| *n > 0);
+        let timeout = timeout.map_or(DURATION, |n| Duration::from_secs(n.min(LONGEST)));
         let from = revision(query)?;
         let initial = query.flag("sendInitialEvents")?;
         check_initial_events(initial, query.text("resourceVersionMatch"))?;

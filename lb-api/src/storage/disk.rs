@@ -49,6 +49,7 @@ pub(super) struct Disk {
     path: PathBuf,
     /// `None` after a failure, until `recover` has opened it again.
     database: Option<Database>,
+    /// Of the file at the path: a new file has a new one.
     flush_failed: Arc<AtomicBool>,
 }
 
@@ -92,7 +93,7 @@ impl Disk {
     /// Opens the file again and undoes what reached it of the failed commit. If that does not work,
     /// or a flush has failed, writes a new file from the state in memory.
     pub fn recover(&mut self, state: &State) -> Result<()> {
-        let failed = || format!("store {} not recovered", self.path.display());
+        let failed = format!("store {} not recovered", self.path.display());
         let reopened = if self.flush_failed.load(Ordering::Relaxed) {
             Err(anyhow!("a flush failed"))
         } else {
@@ -102,38 +103,64 @@ impl Disk {
         };
         let database = match reopened {
             Ok(database) => database,
-            Err(error) => self.rewrite(state).context(error).with_context(failed)?,
+            Err(error) => self.rewrite(state).context(error).context(failed)?,
         };
-        self.flush_failed.store(false, Ordering::Relaxed);
         self.database = Some(database);
         Ok(())
     }
 
-    fn rewrite(&self, state: &State) -> Result<Database> {
-        let unfinished = self.path.with_extension("redb.new");
-        let written = write_new(&unfinished, state, &self.opener);
-        if written.is_err() {
-            let _ = fs::remove_file(&unfinished);
-        }
-        let database = written?;
-        fs::rename(&unfinished, &self.path)?;
+    fn rewrite(&mut self, state: &State) -> Result<Database> {
+        let flush_failed = Arc::default();
+        let (new, database) = write_new(&self.path, state, &self.opener, &flush_failed)?;
+        fs::rename(&new, &self.path)?;
         flush_directory(&self.path)?;
+        self.flush_failed = flush_failed;
         Ok(database)
     }
 }
 
-/// Writes a new store with these contents.
-pub(super) fn create(path: &Path, state: &State) -> Result<()> {
-    write_new(path, state, &(Box::new(open_file) as Opener)).map(drop)?;
+/// Replaces a store by a new one with these contents, or creates it. The previous one stays beside
+/// it, under another name. Whenever this ends, there is a complete store: the start would take a
+/// missing one for an empty one, and replace the last snapshot by that.
+pub(super) fn replace(path: &Path, state: &State, opener: &Opener) -> Result<()> {
+    let (new, database) = write_new(path, state, opener, &Arc::default())?;
+    drop(database);
+    if path.exists() {
+        let replaced = path.with_extension("redb.replaced");
+        if replaced.exists() {
+            fs::remove_file(&replaced)?;
+        }
+        fs::hard_link(path, &replaced)?;
+    }
+    fs::rename(&new, path)?;
     flush_directory(path)
 }
 
-fn write_new(path: &Path, state: &State, opener: &Opener) -> Result<Database> {
+/// Writes a complete store beside the one at this path. If it fails, nothing is left.
+fn write_new(
+    path: &Path,
+    state: &State,
+    opener: &Opener,
+    flush_failed: &Arc<AtomicBool>,
+) -> Result<(PathBuf, Database)> {
+    let new = path.with_extension("redb.new");
+    let written = write_store(&new, state, opener, flush_failed);
+    if written.is_err() {
+        let _ = fs::remove_file(&new);
+    }
+    Ok((new, written?))
+}
+
+fn write_store(
+    path: &Path,
+    state: &State,
+    opener: &Opener,
+    flush_failed: &Arc<AtomicBool>,
+) -> Result<Database> {
     if path.exists() {
         fs::remove_file(path)?;
     }
-    let flush_failed = Arc::default();
-    let database = opener(path, Arc::clone(&flush_failed)).map_err(of_database)?;
+    let database = opener(path, Arc::clone(flush_failed)).map_err(of_database)?;
     let transaction = database.begin_write()?;
     {
         let mut numbers = transaction.open_table(NUMBERS)?;

@@ -88,19 +88,22 @@ fn load(snapshot: &Path) -> Result<State> {
 /// Replaces the store in a data directory by a snapshot. The previous store stays beside it.
 /// Returns the number of objects.
 pub fn restore(snapshot: &Path, directory: &Path) -> Result<usize> {
+    restore_with(snapshot, directory, &(Box::new(disk::open_file) as disk::Opener))
+}
+
+pub(super) fn restore_with(
+    snapshot: &Path,
+    directory: &Path,
+    opener: &disk::Opener,
+) -> Result<usize> {
     let state = load(snapshot)?;
     make_private(directory)?;
     let store = directory.join(FILE);
-    if store.exists() {
-        if disk::is_in_use(&store) {
-            bail!("store {}: {}; stop it first", store.display(), disk::IN_USE);
-        }
-        let replaced = store.with_extension("redb.replaced");
-        fs::rename(&store, &replaced)
-            .with_context(|| format!("store {} not moved away", store.display()))?;
+    if store.exists() && disk::is_in_use(&store) {
+        bail!("store {}: {}; stop it first", store.display(), disk::IN_USE);
     }
-    disk::create(&store, &state)
-        .with_context(|| format!("store {} not written", store.display()))?;
+    disk::replace(&store, &state, opener)
+        .with_context(|| format!("store {} not replaced", store.display()))?;
     Ok(state.range("", None).count())
 }
 

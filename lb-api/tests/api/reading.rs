@@ -70,6 +70,15 @@ async fn deprecated_watch_paths_watch() {
 }
 
 #[tokio::test]
+async fn a_watch_may_have_any_timeout() {
+    let server = TestServer::start().await;
+    let client = server.client().await;
+    let path = format!("{SERVICES}?watch=true&timeoutSeconds={}", i64::MAX);
+    let request = hyper::Request::get(path).body(Body::empty()).unwrap();
+    assert_eq!(client.send(request).await.unwrap().status(), 200);
+}
+
+#[tokio::test]
 async fn aggregated_discovery_is_sent_on_request() {
     let server = TestServer::start().await;
     let client = server.client().await;

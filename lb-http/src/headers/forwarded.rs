@@ -1,18 +1,25 @@
 //! `Forwarded` (RFC 7239), and the addresses in it and in `X-Forwarded-For`.
 
 use std::fmt::Write;
+use std::iter;
 use std::net::{IpAddr, SocketAddr};
 
 use http::HeaderMap;
-use http::header::{FORWARDED, HeaderValue};
+use http::header::FORWARDED;
 
-/// What one proxy has added.
+use super::text;
+
+/// What one proxy has added, in reverse order.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Element<'a>(Vec<(&'a str, &'a str)>);
 
 impl<'a> Element<'a> {
     pub fn get(&self, wanted: &str) -> Option<&'a str> {
-        self.0.iter().find(|(name, _)| name.eq_ignore_ascii_case(wanted)).map(|(_, value)| *value)
+        self.0
+            .iter()
+            .rev()
+            .find(|(name, _)| name.eq_ignore_ascii_case(wanted))
+            .map(|(_, value)| *value)
     }
 
     /// Not if the proxy hides it (`unknown`, `_secret`).
@@ -21,47 +28,66 @@ impl<'a> Element<'a> {
     }
 }
 
-/// The elements of all lines, the one of the nearest proxy first. A line that cannot be read ends the list, because it
-/// is not known which proxy wrote the elements before it.
+/// The elements of all lines, the one of the nearest proxy first. Each line is read from its end: what the client wrote
+/// at its beginning cannot hide what a proxy has appended. What cannot be read ends the list, because it is not known
+/// which proxy wrote the elements before it.
 pub fn elements(headers: &HeaderMap) -> impl Iterator<Item = Element<'_>> {
-    let lines = headers.get_all(FORWARDED).iter().rev().map(parse);
-    lines.map_while(|elements| elements).flat_map(|elements| elements.into_iter().rev())
+    let lines = headers.get_all(FORWARDED).iter().rev();
+    lines.flat_map(|line| from_end(line.as_bytes())).map_while(|element| element)
 }
 
-fn parse(line: &HeaderValue) -> Option<Vec<Element<'_>>> {
-    let mut rest = line.to_str().ok()?.trim_start_matches(BLANKS);
-    let mut elements = vec![Element::default()];
-    while !rest.is_empty() {
-        if let Some(after) = rest.strip_prefix([',', ';']) {
-            if rest.starts_with(',') {
-                elements.push(Element::default());
+/// The elements of a line, the last one first, and `None` at the end if the rest cannot be read.
+fn from_end(line: &[u8]) -> impl Iterator<Item = Option<Element<'_>>> {
+    let mut rest = Some(line);
+    iter::from_fn(move || {
+        let (element, before) = split_element(rest.take()?).unzip();
+        rest = before.flatten();
+        Some(element)
+    })
+}
+
+/// The last element, and what stands before its comma, if there is one.
+fn split_element(mut line: &[u8]) -> Option<(Element<'_>, Option<&[u8]>)> {
+    let mut element = Element::default();
+    loop {
+        line = line.trim_ascii_end();
+        match line.split_last() {
+            None => return Some((element, None)),
+            Some((b',', before)) => return Some((element, Some(before))),
+            Some((b';', before)) => line = before,
+            Some(_) => {
+                let (pair, before) = split_pair(line)?;
+                element.0.push(pair);
+                line = before;
             }
-            rest = after.trim_start_matches(BLANKS);
-            continue;
         }
-        let (name, value) = rest.split_once('=')?;
-        if name.is_empty() || !name.bytes().all(is_token) {
-            return None;
-        }
-        let (value, after) = match value.strip_prefix('"') {
-            // Neither addresses nor hosts or protocols contain what must be escaped.
-            Some(quoted) => quoted.split_once('"').filter(|(value, _)| !value.contains('\\'))?,
-            None => value.split_at(
-                value
-                    .find(|end: char| !end.is_ascii() || !is_token(end as u8))
-                    .unwrap_or(value.len()),
-            ),
-        };
-        rest = after.trim_start_matches(BLANKS);
-        if !rest.is_empty() && !rest.starts_with([',', ';']) {
-            return None;
-        }
-        elements.last_mut()?.0.push((name, value));
     }
-    Some(elements)
 }
 
-const BLANKS: [char; 2] = [' ', '\t'];
+/// The name and the value at the end, and what stands before them.
+fn split_pair(line: &[u8]) -> Option<((&str, &str), &[u8])> {
+    let (named, value) = match line.strip_suffix(b"\"") {
+        // A quote within a value is escaped, so none follows `=`. Neither addresses nor hosts or protocols contain what
+        // must be escaped, so nothing is unescaped.
+        Some(quoted) => {
+            let equals = quoted.windows(2).rposition(|octets| octets == b"=\"")?;
+            (&quoted[..equals], &quoted[equals + 2..])
+        }
+        None => {
+            let (named, value) = split_token(line);
+            (named.strip_suffix(b"=")?, value)
+        }
+    };
+    let (before, name) = split_token(named);
+    let before = before.trim_ascii_end();
+    let is_separated = matches!(before.last(), None | Some(b',' | b';'));
+    (!name.is_empty() && is_separated).then(|| ((text(name), text(value)), before))
+}
+
+/// Splits off the token at the end, which may be empty.
+fn split_token(line: &[u8]) -> (&[u8], &[u8]) {
+    line.split_at(line.iter().rposition(|octet| !is_token(*octet)).map_or(0, |other| other + 1))
+}
 
 /// RFC 9110, 5.6.2.
 fn is_token(octet: u8) -> bool {
@@ -119,34 +145,34 @@ mod tests {
             ("For=\"[2001:db8:cafe::17]:4711\"", "For [2001:db8:cafe::17]:4711"),
             (
                 "for=192.0.2.43, for=198.51.100.17 ;host=a",
-                "for 192.0.2.43 | for 198.51.100.17, host a",
+                "for 198.51.100.17, host a | for 192.0.2.43",
             ),
             ("for=_gazonk", "for _gazonk"),
-            (",for=a;", " | for a"),
+            (",for=a;", "for a | "),
             ("", ""),
-            ("for=\"a, for=b", "none"),
-            ("for=\"a\\\"b\"", "none"),
+            ("for=\"a\\\",for=\\\"b\"", "for a\\\",for=\\\"b"),
+            ("for=\"a, for=b", "for b | none"),
+            ("for=\"a, for=\"b\"", "for b | none"),
+            ("for=a, ;b;for=c", "none"),
             ("for=\"a\"b", "none"),
+            ("for=\"a\"b=c", "none"),
             ("for", "none"),
             ("=a", "none"),
+            ("=\"a\"", "none"),
+            ("\"", "none"),
             ("for =a", "none"),
             ("for=a b", "none"),
+            ("for=a b=c", "none"),
             ("for=[::1]", "none"),
         ];
         for (line, expected) in cases {
-            let line = HeaderValue::from_str(line).unwrap();
-            let text = parse(&line).map(|elements| {
-                let pairs = |element: &Element| {
-                    element
-                        .0
-                        .iter()
-                        .map(|(name, value)| format!("{name} {value}"))
-                        .collect::<Vec<_>>()
-                        .join(", ")
-                };
-                elements.iter().map(pairs).collect::<Vec<_>>().join(" | ")
-            });
-            assert_eq!(text.as_deref().unwrap_or("none"), expected, "{line:?}");
+            let show = |element: Option<Element>| {
+                let Some(Element(pairs)) = element else { return "none".to_string() };
+                let pairs = pairs.iter().rev().map(|(name, value)| format!("{name} {value}"));
+                pairs.collect::<Vec<_>>().join(", ")
+            };
+            let elements: Vec<_> = from_end(line.as_bytes()).map(show).collect();
+            assert_eq!(elements.join(" | "), expected, "{line}");
         }
     }
 

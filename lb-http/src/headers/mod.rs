@@ -11,11 +11,15 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 pub use client::{Client, ForwardedSource, Forwarding, Peer};
 pub use hop_by_hop::{strip_request, strip_response, strip_trailers};
 
-/// The elements of a comma-separated list. A value that is no text has none.
+/// The elements of a comma-separated list. One that is no text hides none of the others.
 pub fn tokens(value: &HeaderValue) -> impl DoubleEndedIterator<Item = &str> {
-    let elements =
-        value.to_str().unwrap_or_default().split(',').map(|token| token.trim_matches([' ', '\t']));
-    elements.filter(|token| !token.is_empty())
+    let elements = value.as_bytes().split(|octet| *octet == b',').map(|token| token.trim_ascii());
+    elements.filter(|token| !token.is_empty()).map(text)
+}
+
+/// What is no text becomes a character that no token, address or host contains.
+fn text(octets: &[u8]) -> &str {
+    str::from_utf8(octets).unwrap_or("\u{fffd}")
 }
 
 /// Whether a list, which may be spread over several lines, has an element, regardless of case.

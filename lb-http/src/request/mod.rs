@@ -173,7 +173,7 @@ fn wanted_upgrade(parts: &Parts) -> Option<&HeaderValue> {
     if parts.version != Version::HTTP_11 || !has_token(&parts.headers, &CONNECTION, "upgrade") {
         return None;
     }
-    let value = only(&parts.headers, &UPGRADE).ok().flatten()?;
+    let value = only(&parts.headers, &UPGRADE).ok()?.filter(|value| value.to_str().is_ok())?;
     let protocol = tokens(value).next()?;
     let (name, _) = protocol.split_once('/').unwrap_or((protocol, ""));
     let is_known_danger =
@@ -345,6 +345,7 @@ mod tests {
             ("Connection: upgrade\nUpgrade: TLS/1.0", Ok("a/")),
             ("Connection: upgrade\nUpgrade: websocket, h2c", Ok("a/")),
             ("Connection: upgrade\nUpgrade: websocket\nUpgrade: h2c", Ok("a/")),
+            ("Connection: upgrade\nUpgrade: é", Ok("a/")),
             (
                 "Connection: upgrade\nUpgrade: websocket\nContent-Length: 1",
                 Err("upgrade_with_body"),

@@ -2,7 +2,8 @@
 
 use std::io;
 use std::ops::Bound;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use redb::backends::FileBackend;
 use redb::{BackendError, Builder, StorageBackend};
@@ -13,22 +14,22 @@ use super::*;
 
 /// From now on, how many operations of each kind succeed.
 #[derive(Debug)]
-struct Faults {
+pub(super) struct Faults {
     writes: AtomicU64,
     flushes: AtomicU64,
 }
 
 impl Faults {
-    fn none() -> Arc<Self> {
+    pub fn none() -> Arc<Self> {
         let most = || AtomicU64::new(u64::MAX);
         Arc::new(Self { writes: most(), flushes: most() })
     }
 
-    fn repair(&self) {
+    pub fn repair(&self) {
         self.set(u64::MAX, u64::MAX);
     }
 
-    fn set(&self, writes: u64, flushes: u64) {
+    pub fn set(&self, writes: u64, flushes: u64) {
         self.writes.store(writes, Ordering::SeqCst);
         self.flushes.store(flushes, Ordering::SeqCst);
     }
@@ -86,14 +87,17 @@ impl StorageBackend for Faulty {
     }
 }
 
-fn open_faulty(directory: &Path, faults: &Arc<Faults>) -> Storage {
+pub(super) fn opener(faults: &Arc<Faults>) -> disk::Opener {
     let faults = Arc::clone(faults);
-    let opener = move |path: &Path, flush_failed: Arc<AtomicBool>| {
+    Box::new(move |path, flush_failed| {
         let inner = FileBackend::new(open_private(path)?)?;
         let inner = Faulty { inner, faults: Arc::clone(&faults) };
         Builder::new().create_with_backend(Watched { inner, flush_failed })
-    };
-    Storage::open_with(directory, WINDOW, Box::new(opener)).unwrap()
+    })
+}
+
+fn open_faulty(directory: &Path, faults: &Arc<Faults>) -> Storage {
+    Storage::open_with(directory, WINDOW, opener(faults)).unwrap()
 }
 
 async fn try_put(storage: &Storage, key: &str, number: u64) -> Result<(), WriteError> {
@@ -159,6 +163,32 @@ async fn a_failed_flush_leaves_nothing_behind() {
             (revision, vec![("a/1".to_owned(), 1)])
         );
     }
+}
+
+/// After a failed flush the file is written anew. So is that one after another.
+#[tokio::test]
+async fn each_failed_flush_is_noticed() {
+    let directory = tempfile::tempdir().unwrap();
+    let faults = Faults::none();
+    let (inner, opened) = (opener(&faults), Arc::<Mutex<Vec<String>>>::default());
+    let names = Arc::clone(&opened);
+    let opener: disk::Opener = Box::new(move |path, flush_failed| {
+        let name = path.file_name().unwrap().to_str().unwrap();
+        names.lock().unwrap().push(name.to_owned());
+        inner(path, flush_failed)
+    });
+    let storage = Storage::open_with(directory.path(), WINDOW, opener).unwrap();
+    for number in 1..=3 {
+        faults.set(u64::MAX, 0);
+        try_put(&storage, "a/1", number).await.unwrap_err();
+        faults.repair();
+        storage.try_recover().await;
+        try_put(&storage, "a/1", number).await.unwrap();
+    }
+    let new = format!("{}.new", directory::FILE);
+    assert_eq!(*opened.lock().unwrap(), [directory::FILE, &new, &new, &new]);
+    drop(storage);
+    assert_eq!(contents(&reopen(directory.path()).await), [("a/1".to_owned(), 3)]);
 }
 
 proptest! {

@@ -5,7 +5,8 @@ use std::os::unix::fs::PermissionsExt;
 
 use super::super::directory::FILE;
 use super::super::disk::open_file;
-use super::super::snapshot::{SNAPSHOT, restore, save};
+use super::super::snapshot::{SNAPSHOT, restore, restore_with, save};
+use super::faults::{Faults, opener};
 use super::*;
 
 async fn filled(directory: &Path) -> Storage {
@@ -58,6 +59,36 @@ async fn a_corrupted_store_is_reported_and_restored_from_its_snapshot() {
     assert!(storage.revision() > revision);
     assert!(storage.changes("", revision, usize::MAX).is_err());
     assert!(directory.path().join("objects.redb.replaced").exists());
+}
+
+/// Else the next start would find no store, begin an empty one, and replace the snapshot by it.
+#[tokio::test]
+async fn a_failed_restore_changes_nothing_whenever_the_disk_fails() {
+    let directory = tempfile::tempdir().unwrap();
+    let storage = filled(directory.path()).await;
+    let snapshot = directory.path().join(SNAPSHOT);
+    save(&storage, &snapshot).unwrap();
+    close(storage).await;
+    corrupt(directory.path());
+    let store = directory.path().join(FILE);
+    let corrupted = fs::read(&store).unwrap();
+    let faults = Faults::none();
+    let mut failed = 0;
+    for writes in (0..).step_by(3) {
+        faults.set(writes, u64::MAX);
+        if restore_with(&snapshot, directory.path(), &opener(&faults)).is_ok() {
+            break;
+        }
+        failed += 1;
+        assert!(fs::read(&store).unwrap() == corrupted, "after {writes} writes");
+        let mut files: Vec<_> =
+            fs::read_dir(directory.path()).unwrap().map(|file| file.unwrap().file_name()).collect();
+        files.sort();
+        assert_eq!(files, [FILE, SNAPSHOT], "after {writes} writes");
+    }
+    assert!(failed > 2, "{failed} restores failed");
+    assert!(fs::read(store.with_extension("redb.replaced")).unwrap() == corrupted);
+    assert_eq!(reopen(directory.path()).await.count(), 20);
 }
 
 #[tokio::test]

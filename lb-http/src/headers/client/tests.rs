@@ -156,6 +156,49 @@ fn forwarded_is_read_at_the_element_that_names_the_client() {
     );
 }
 
+/// Clients write what stands before the trusted proxy's own element, in any octets.
+#[test]
+fn nothing_hides_what_a_trusted_proxy_has_appended() {
+    use ForwardedSource::{Forwarded, XForwarded};
+    let cases: [(ForwardedSource, &'static str, &[u8]); 9] = [
+        (XForwarded, "x-forwarded-for", b"\xff, 192.0.2.1"),
+        (XForwarded, "x-forwarded-for", b"192.0.2.7, \xff, 192.0.2.1, 10.0.0.2"),
+        (Forwarded, "forwarded", b"for=\", for=192.0.2.1"),
+        (Forwarded, "forwarded", b"for=\", For=\"192.0.2.1\"; proto=http"),
+        (Forwarded, "forwarded", b"for=\"192.0.2.7, for=192.0.2.1;host=\"a.org:80\",for=10.0.0.2"),
+        (Forwarded, "forwarded", b"for=192.0.2.7;, \xff, for=192.0.2.1"),
+        (Forwarded, "forwarded", b"for=\"\\, for=192.0.2.1"),
+        (Forwarded, "forwarded", b"=,;, for=192.0.2.1"),
+        // The proxy repeats the host that the client has named.
+        (Forwarded, "forwarded", b"for=192.0.2.1;host=\"\xff\\\",for=\\\"10.0.0.3\""),
+    ];
+    for (source, name, value) in cases {
+        let mut headers = HeaderMap::new();
+        headers.append(name, HeaderValue::from_bytes(value).unwrap());
+        let client = Client::identify(&forwarding(source), &peer("10.0.0.1"), &headers);
+        let value = value.escape_ascii();
+        assert_eq!(client.address.to_string(), "192.0.2.1", "{name}: {value}");
+    }
+}
+
+#[test]
+fn what_cannot_be_read_ends_the_chain() {
+    use ForwardedSource::{Forwarded, XForwarded};
+    let cases: [(ForwardedSource, &'static str, &[u8]); 4] = [
+        (XForwarded, "x-forwarded-for", b"192.0.2.7, \xff, 10.0.0.2"),
+        (Forwarded, "forwarded", b"for=192.0.2.7, \xff, for=10.0.0.2"),
+        (Forwarded, "forwarded", b"for=192.0.2.7, for=\"\xff\", for=10.0.0.2"),
+        (Forwarded, "forwarded", b"for=192.0.2.7, for=a\", for=10.0.0.2"),
+    ];
+    for (source, name, value) in cases {
+        let mut headers = HeaderMap::new();
+        headers.append(name, HeaderValue::from_bytes(value).unwrap());
+        let client = Client::identify(&forwarding(source), &peer("10.0.0.1"), &headers);
+        let value = value.escape_ascii();
+        assert_eq!(client.address.to_string(), "10.0.0.2", "{name}: {value}");
+    }
+}
+
 #[test]
 fn a_host_or_protocol_that_is_none_is_not_passed_on() {
     let sent = [
