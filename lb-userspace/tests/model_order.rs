@@ -91,12 +91,16 @@ fn name(service: u8) -> ServiceName {
 
 fn claim(service: u8, [address, port, _]: [u8; 3]) -> Resolved {
     let spec = json!({
+        "type": "LoadBalancer",
         "clusterIP": format!("10.96.0.{}", service + 1),
         // Its own ClusterIP, or that of another Service.
         "externalIPs": [format!("203.0.113.{}", address + 1), format!("10.96.0.{}", address + 1)],
         "ports": [{"name": "http", "port": 80, "nodePort": 30000 + i32::from(port)}],
     });
-    meaning(&self::service(&name(service).name, spec), &[])
+    let mut service = self::service(&name(service).name, spec);
+    let assigned = json!({"ingress": [{"ip": format!("203.0.113.{}", port + 1)}]});
+    service.status = serde_json::from_value(json!({"loadBalancer": assigned})).unwrap();
+    meaning(&service, &[])
 }
 
 fn created([.., day]: [u8; 3]) -> Option<String> {

@@ -1,6 +1,7 @@
-//! Two Services that claim one frontend: the older Service gets it, but no other kind of claim
-//! takes a ClusterIP. The cluster assigns ClusterIPs. Users choose externalIPs, and could otherwise
-//! take over another Service's traffic (CVE-2020-8554).
+//! Two Services that claim one frontend: a ClusterIP precedes the address of a load balancer, and
+//! that all others; of equal claims, the older Service's. The cluster assigns ClusterIPs and the
+//! addresses of load balancers. Users choose externalIPs, and could otherwise take over another
+//! Service's traffic (CVE-2020-8554).
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,6 +28,7 @@ struct Claim {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Right {
     ClusterIp,
+    LoadBalancer,
     Other,
 }
 
@@ -148,7 +150,13 @@ fn claimed(meaning: &Meaning) -> Vec<(Destination, Right)> {
 }
 
 fn right(kind: FrontendKind) -> Right {
-    if kind == FrontendKind::ClusterIp { Right::ClusterIp } else { Right::Other }
+    match kind {
+        FrontendKind::ClusterIp => Right::ClusterIp,
+        FrontendKind::LoadBalancer => Right::LoadBalancer,
+        FrontendKind::NodePort | FrontendKind::ExternalIp | FrontendKind::NodeAddress => {
+            Right::Other
+        }
+    }
 }
 
 fn lost(key: &ServicePortKey, frontend: &Frontend, owner: &Claim) -> Problem {
@@ -163,10 +171,10 @@ fn lost(key: &ServicePortKey, frontend: &Frontend, owner: &Claim) -> Problem {
         FrontendKind::NodePort => format!("node port {}", frontend.port),
         _ => std::net::SocketAddr::new(frontend.address, frontend.port).to_string(),
     };
-    let why = if owner.right < right(frontend.kind) {
-        "as its cluster address"
-    } else {
-        "which came first"
+    let why = match owner.right {
+        same if same == right(frontend.kind) => "which came first",
+        Right::ClusterIp => "as its cluster address",
+        _ => "as its load balancer address",
     };
     Problem {
         object: format!("Service {}", key.service),
