@@ -8,7 +8,6 @@ use caps::{CapSet, Capability, CapsHashSet};
 use lb_common::datapath::{arp, ndp};
 use lb_common::layout::NeighbourEvent;
 use lb_userspace::kernel::{Announcements, DataPlane, Pins, Tables, existing_sizes};
-use serde_json::Value;
 use tests::manifests::{Service, manifests};
 use tests::one_node::{DEVICE, NODE, NODE6, OneNode};
 use tests::topology::{Host, SOON, wait_until};
@@ -40,9 +39,8 @@ impl Case {
             service("web6", 11, ADDRESSES[1], "fd00:10:244:1::10"),
         ]))?;
         network.start_agent(more)?.kill();
-        let link = link(&network.node, DEVICE)?;
-        let device = link["ifindex"].as_u64().context("an index")? as u32;
-        let mac = mac_of(link["address"].as_str().context("an address")?)?;
+        let device = network.node.interface_index(DEVICE)?;
+        let mac = mac_of(&network.node, DEVICE)?;
         Ok(Self { network, device, mac })
     }
 
@@ -81,12 +79,9 @@ fn ip(address: &str) -> IpAddr {
     address.parse().expect("an address of the test")
 }
 
-fn link(host: &Host, device: &str) -> Result<Value> {
-    let shown: Value = serde_json::from_str(&host.ip(&format!("-json link show dev {device}"))?)?;
-    Ok(shown[0].clone())
-}
-
-fn mac_of(text: &str) -> Result<[u8; 6]> {
+fn mac_of(host: &Host, device: &str) -> Result<[u8; 6]> {
+    let shown = host.interface(device)?;
+    let text = shown["address"].as_str().context("an address")?;
     let octets: Vec<u8> =
         text.split(':').map(|part| u8::from_str_radix(part, 16)).collect::<Result<_, _>>()?;
     octets.try_into().ok().with_context(|| text.to_owned())
@@ -202,7 +197,7 @@ fn announcements_move_a_clients_entry_here() -> Result<()> {
 #[test]
 fn machines_that_have_an_address_are_found() -> Result<()> {
     let case = Case::new(&[])?;
-    let mac = mac_of(link(&case.network.client, "eth0")?["address"].as_str().context("one")?)?;
+    let mac = mac_of(&case.network.client, "eth0")?;
     case.as_agent(|it| {
         // The agent may have begun to watch what it announces.
         let left = it.watched()?;
@@ -294,8 +289,8 @@ fn switches_learn_the_groups_of_announced_addresses() -> Result<()> {
     switch.ip("link add br0 type bridge mcast_snooping 1 mcast_querier 1 mcast_mld_version 2")?;
     switch.ip("link set br0 up")?;
     case.network.topology.link(node.port("ext1"), switch.port("one").bridge("br0"))?;
-    let own = mac_of(link(node, "ext1")?["address"].as_str().context("one")?)?;
-    let device = link(node, "ext1")?["ifindex"].as_u64().context("an index")? as u32;
+    let own = mac_of(node, "ext1")?;
+    let device = node.interface_index("ext1")?;
     let known = || switch.run(["bridge", "mdb", "show", "dev", "br0"]);
     let has_address = || node.ip("-6 address show dev ext1 scope link -tentative");
     wait_until("a link-local address", SOON, || has_address().is_ok_and(|it| it.contains("fe80")))?;

@@ -1,10 +1,15 @@
 //! Services on stacked interfaces: VLANs, VLANs in VLANs, bonds. A test is skipped, with a message,
 //! if the kernel does not support its interfaces.
 
-use anyhow::{Context, Result};
+use std::net::{IpAddr, UdpSocket};
+
+use anyhow::{Context, Result, ensure};
+use lb_common::header::Bfd;
+use lb_common::layout::BfdSession;
+use lb_userspace::kernel::{BfdSessions, Pins};
 use tests::agent::Agent;
 use tests::manifests::{here, manifests};
-use tests::one_node::{DEVICE, NODE, NODE6, OneNode};
+use tests::one_node::{CLIENT, DEVICE, NODE, NODE6, OneNode};
 use tests::topology::{Host, SOON, wait_until};
 
 const URLS: [&str; 2] = ["http://203.0.113.10/", "http://[2001:db8:113::10]/"];
@@ -96,6 +101,50 @@ fn check(network: &OneNode, device: &str, xdp: &[&str]) -> Result<Agent> {
     Ok(agent)
 }
 
+/// Checks that the kernel answers packets of a session on the interface, while no agent runs. XDP sees
+/// them on the interface below.
+fn check_bfd(network: &OneNode, device: &str) -> Result<()> {
+    let up = |my: u8, your: u8| Bfd {
+        version_and_diagnostic: 0x20,
+        state_and_flags: 0xc0,
+        multiplier: 3,
+        length: 24,
+        fields: [[my; 4], [your; 4], [0, 1, 0, 0], [0, 1, 0, 0], [0; 4]],
+    };
+    let (own, peer) = (up(7, 8), up(8, 7));
+    let index = network.node.interface_index(device)?;
+    network.node.enter(|| {
+        let [peer_address, local] = [CLIENT, NODE].map(|text| text.parse::<IpAddr>());
+        let session = BfdSession {
+            deadline: 0,
+            peer: peer_address?.into(),
+            local: local?.into(),
+            expected: peer,
+            answer: own,
+            device: index,
+            source_port: 50_001,
+            destination_port: Bfd::ONE_HOP,
+            min_hop_limit: 255,
+            reserved: [0; 7],
+        };
+        BfdSessions::open(&Pins::open(&network.pin_path())?)?.set(
+            u32::from_be_bytes(own.fields[0]),
+            &session,
+            SOON,
+        )
+    })?;
+    network.client.enter(|| {
+        let socket = UdpSocket::bind((CLIENT, Bfd::ONE_HOP))?;
+        socket.set_ttl(255)?;
+        socket.set_read_timeout(Some(SOON))?;
+        socket.send_to(&peer.words().concat(), (NODE, Bfd::ONE_HOP))?;
+        let mut answer = [0; 64];
+        let (length, from) = socket.recv_from(&mut answer).context("no answer")?;
+        ensure!(from.port() == 50_001 && answer[..length] == own.words().concat(), "from {from}");
+        Ok(())
+    })
+}
+
 #[test]
 fn a_service_works_in_a_vlan_and_in_a_stacked_vlan() -> Result<()> {
     let network = OneNode::warm(1)?;
@@ -109,6 +158,7 @@ fn a_service_works_in_a_vlan_and_in_a_stacked_vlan() -> Result<()> {
     }
     move_addresses(&network, "eth0.7", "ext0.7")?;
     let _ = check(&network, "ext0.7", &[DEVICE])?.terminate()?;
+    check_bfd(&network, "ext0.7")?;
     for (host, device) in [(&network.client, "eth0.7"), (&network.node, "ext0.7")] {
         host.ip(&format!("link delete {device}"))?;
     }
@@ -124,7 +174,7 @@ fn a_service_works_through_either_port_of_a_bond() -> Result<()> {
     }
     add_bond(&network, "active-backup")?;
     move_addresses(&network, "bond0", "bond0")?;
-    let _agent = check(&network, "bond0", &["bond0"])?;
+    let agent = check(&network, "bond0", &["bond0"])?;
     for (down, up) in [(DEVICE, "ext1"), ("ext1", DEVICE)] {
         network.node.ip(&format!("link set {up} up"))?;
         network.node.ip(&format!("link set {down} down"))?;
@@ -133,7 +183,8 @@ fn a_service_works_through_either_port_of_a_bond() -> Result<()> {
         })
         .with_context(|| states(&network))?;
     }
-    Ok(())
+    agent.kill();
+    check_bfd(&network, "bond0")
 }
 
 #[test]
@@ -148,5 +199,6 @@ fn a_service_works_in_a_vlan_on_a_bond() -> Result<()> {
         add_vlan(host, "bond0", "bond0.7", "id 7")?;
     }
     move_addresses(&network, "bond0.7", "bond0.7")?;
-    check(&network, "bond0.7", &[DEVICE, "ext1"]).map(drop)
+    check(&network, "bond0.7", &[DEVICE, "ext1"])?.kill();
+    check_bfd(&network, "bond0.7")
 }

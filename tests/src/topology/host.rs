@@ -160,6 +160,19 @@ impl Host {
         })
     }
 
+    /// What `ip` shows of an interface.
+    pub fn interface(&self, device: &str) -> Result<Value> {
+        let shown = self.ip(&format!("-json link show dev {device}"))?;
+        let shown: Value = serde_json::from_str(&shown)?;
+        Ok(shown[0].clone())
+    }
+
+    /// The kernel's number of an interface.
+    pub fn interface_index(&self, device: &str) -> Result<u32> {
+        let index = self.interface(device)?["ifindex"].as_u64();
+        index.context("an index")?.try_into().context("an index")
+    }
+
     /// Starts a program in the background: `host.spawn(host.command("sleep").arg("60"))`.
     pub fn spawn(&self, command: &mut Command) -> Result<Process> {
         // nsenter's own arguments are before `--`.
