@@ -190,7 +190,7 @@ impl Worker {
 
     /// The endpoints of a route as of the current snapshot.
     pub fn endpoints_of(&self, route: &Known, now: Instant) -> Option<Rc<Endpoints>> {
-        route.endpoints(self.snapshot.get(), now, |upstream| self.endpoints(upstream, now))
+        route.endpoints(self.snapshot.get(), |upstream| self.endpoints(upstream, now))
     }
 
     pub fn log(&self, entry: Entry) {

@@ -40,7 +40,7 @@ pub(crate) struct Endpoints {
     used: Cell<Instant>,
 }
 
-/// How long an upstream without requests is remembered.
+/// How long an upstream without requests is remembered, if no route or request holds its endpoints.
 const KEPT: Duration = Duration::from_secs(600);
 /// Time between two looks at unused connections.
 const TEND: Duration = Duration::from_secs(5);
@@ -56,7 +56,7 @@ impl Upstreams {
     ) -> Option<Rc<Endpoints>> {
         let upstream = config.upstreams.get(name)?;
         if let Some(known) = self.by_name.borrow().get(name) {
-            known.touch(now);
+            known.used.set(now);
             known.update(upstream, balancers, now);
             return Some(known.clone());
         }
@@ -74,7 +74,9 @@ impl Upstreams {
         let mut by_name = self.by_name.borrow_mut();
         let before = by_name.len();
         by_name.retain(|name, endpoints| {
-            let is_used = now.saturating_duration_since(endpoints.used.get()) < KEPT;
+            // A holder goes on using them, so others must get the same ones.
+            let is_used = Rc::strong_count(endpoints) > 1
+                || now.saturating_duration_since(endpoints.used.get()) < KEPT;
             match config.upstreams.get(name).filter(|_| is_used) {
                 Some(upstream) => {
                     endpoints.update(upstream, balancers, now);
@@ -121,11 +123,6 @@ impl Endpoints {
 
     pub fn is_usable(&self) -> bool {
         self.tls.is_ok()
-    }
-
-    /// Marks the endpoints as used. A caller that keeps them must call this, or they and their connections are dropped.
-    pub fn touch(&self, now: Instant) {
-        self.used.set(now);
     }
 
     /// For new requests.

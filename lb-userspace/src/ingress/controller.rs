@@ -219,10 +219,9 @@ impl Controller {
     }
 
     /// Addresses of upstreams that are names in DNS.
-    pub fn take_in_resolved(&mut self, (upstream, addresses): Resolved) {
-        // It may not be used any more.
-        if let Some(known) = self.snapshot.upstreams.get_mut(&upstream) {
-            *known = addresses;
+    pub fn take_in_resolved(&mut self, resolved: Resolved) {
+        if self.names.is_current(&resolved) {
+            self.snapshot.upstreams.insert(resolved.upstream, resolved.addresses);
             self.publish();
         }
     }
@@ -347,3 +346,6 @@ fn reason_of(reference: Option<&ObjectRef>, field: &str) -> Reason {
 fn name_of(reference: &ObjectRef) -> ServiceName {
     ServiceName::new(&reference.namespace, &reference.name)
 }
+
+#[cfg(test)]
+mod tests;

@@ -18,14 +18,19 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Look-ups at the same time.
 const CONCURRENT: usize = 16;
 
-/// Host name and port.
-type Target = (Arc<str>, u16);
+/// Host name and port. Each change of an upstream makes another one, even if it is equal: the addresses are gone that
+/// were resolved before.
+type Target = Arc<(Arc<str>, u16)>;
 
 /// The upstreams to resolve.
 pub struct Names(watch::Sender<BTreeMap<UpstreamName, Target>>);
 
 /// The addresses of an upstream.
-pub type Resolved = (UpstreamName, Arc<Upstream>);
+pub struct Resolved {
+    pub upstream: UpstreamName,
+    pub addresses: Arc<Upstream>,
+    target: Target,
+}
 
 impl Names {
     /// Sends addresses that have changed to `results`.
@@ -35,11 +40,20 @@ impl Names {
         Self(wanted)
     }
 
-    pub fn set(&self, upstream: &UpstreamName, target: Option<Target>) {
-        self.0.send_if_modified(|wanted| match target {
-            Some(target) => wanted.insert(upstream.clone(), target.clone()) != Some(target),
+    pub fn set(&self, upstream: &UpstreamName, name: Option<(Arc<str>, u16)>) {
+        self.0.send_if_modified(|wanted| match name {
+            Some(name) => {
+                wanted.insert(upstream.clone(), Arc::new(name));
+                true
+            }
             None => wanted.remove(upstream).is_some(),
         });
+    }
+
+    /// Whether the upstream has not changed since it was resolved.
+    pub fn is_current(&self, resolved: &Resolved) -> bool {
+        let wanted = self.0.borrow();
+        wanted.get(&resolved.upstream).is_some_and(|target| Arc::ptr_eq(target, &resolved.target))
     }
 }
 
@@ -51,7 +65,9 @@ async fn follow(
     let mut all = false;
     loop {
         let names = wanted.borrow_and_update().clone();
-        known.retain(|upstream, (target, _)| names.get(upstream) == Some(target));
+        known.retain(|upstream, (target, _)| {
+            names.get(upstream).is_some_and(|wanted| Arc::ptr_eq(wanted, target))
+        });
         let due: Vec<(UpstreamName, Target)> = names
             .into_iter()
             .filter(|(upstream, _)| all || !known.contains_key(upstream))
@@ -66,9 +82,9 @@ async fn follow(
         for (upstream, target, addresses) in resolved {
             let Some(addresses) = addresses else { continue };
             let addresses = Arc::new(addresses);
-            let entry = (target, Arc::clone(&addresses));
-            if known.insert(upstream.clone(), entry.clone()).is_none_or(|before| before != entry)
-                && results.send((upstream, addresses)).is_err()
+            let before = known.insert(upstream.clone(), (target.clone(), Arc::clone(&addresses)));
+            if before.is_none_or(|(_, before)| before != addresses)
+                && results.send(Resolved { upstream, addresses, target }).is_err()
             {
                 return;
             }
@@ -86,7 +102,8 @@ async fn follow(
 }
 
 /// `None`: the name can't be resolved now.
-async fn resolve((host, port): &Target) -> Option<Upstream> {
+async fn resolve(target: &Target) -> Option<Upstream> {
+    let (host, port) = &**target;
     let found = match timeout(PATIENCE, lookup_host((&**host, *port))).await {
         Ok(Ok(found)) => found,
         Ok(Err(error)) => {
@@ -120,10 +137,10 @@ mod tests {
     async fn addresses_that_tenants_must_not_reach_are_left_out() {
         // Addresses of this machine, of Azure's WireServer, and of AWS's metadata server.
         for forbidden in ["localhost", "168.63.129.16", "fd00:ec2::254", "::ffff:127.0.0.1"] {
-            let none = resolve(&(Arc::from(forbidden), 80)).await.unwrap();
+            let none = resolve(&Arc::new((Arc::from(forbidden), 80))).await.unwrap();
             assert!(none.endpoints.is_empty(), "{forbidden}");
         }
-        let found = resolve(&(Arc::from("192.0.2.1"), 80)).await.unwrap();
+        let found = resolve(&Arc::new((Arc::from("192.0.2.1"), 80))).await.unwrap();
         assert_eq!(found.endpoints[0].address, ([192, 0, 2, 1], 80).into());
     }
 
@@ -139,8 +156,8 @@ mod tests {
             tls: None,
         };
         names.set(&upstream, Some((Arc::from("192.0.2.1"), 80)));
-        let (of, addresses) = resolved.recv().await.unwrap();
-        assert_eq!(of, upstream);
-        assert_eq!(addresses.endpoints[0].address, ([192, 0, 2, 1], 80).into());
+        let resolved = resolved.recv().await.unwrap();
+        assert_eq!(resolved.upstream, upstream);
+        assert_eq!(resolved.addresses.endpoints[0].address, ([192, 0, 2, 1], 80).into());
     }
 }
