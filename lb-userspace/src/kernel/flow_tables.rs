@@ -9,7 +9,7 @@ use lb_common::layout::{BUCKET_ENTRIES, Backend, Bitmap, Flow, FlowBucket, FlowS
 
 use super::mapped::Mapped;
 use super::plain::Layout;
-use crate::plan::Datagrams;
+use crate::plan::{DatagramFlow, Datagrams};
 
 pub fn flows<F: Family>(mapped: &Mapped) -> impl Iterator<Item = (FlowState, Ticks, Flow<F>)> + '_ {
     (0..mapped.len()).flat_map(|index| bucket::<F>(mapped, index).entries())
@@ -19,7 +19,7 @@ pub fn states<F: Family>(mapped: &Mapped) -> impl Iterator<Item = FlowState> + '
     (0..mapped.len()).flat_map(|index| bucket::<F>(mapped, index).states())
 }
 
-pub fn datagrams<F: Family>(mapped: &Mapped, backends: &Mapped) -> BTreeSet<(u32, u32)>
+pub fn datagrams<F: Family>(mapped: &Mapped, backends: &Mapped) -> BTreeSet<DatagramFlow>
 where
     Backend<F::Address>: Layout,
 {
@@ -35,7 +35,7 @@ where
     };
     flows::<F>(mapped)
         .filter(|(_, _, flow)| flow.protocol == protocol::UDP && stays(flow))
-        .map(|(_, _, flow)| (flow.service_port, flow.backend_index))
+        .map(|(_, _, flow)| DatagramFlow::from(&flow))
         .collect()
 }
 
@@ -49,7 +49,7 @@ pub fn sweep<F: Family>(
 ) {
     for bucket in (0..mapped.len()).map(|index| bucket::<F>(mapped, index)) {
         if !datagrams.is_empty() {
-            bucket.end_datagrams(|flow| !datagrams.may_stay(flow.service_port, flow.backend_index));
+            bucket.end_datagrams(|flow| !datagrams.may_stay(&flow.into()));
         }
         if bits.is_empty() {
             continue;

@@ -9,6 +9,7 @@ use super::allocate::Region;
 use super::detail::Detail;
 use super::found::Found;
 use super::key::{BackendKey, Standing};
+use super::sweep::DatagramFlow;
 
 /// What was found, and is not claimed by a service port yet.
 pub(super) struct Adopted {
@@ -25,7 +26,7 @@ pub(super) struct Adopted {
     pub(super) names: HashMap<u32, Arc<ServicePortName>>,
     /// The earlier owners of slots, by pool.
     pub(super) earlier: HashMap<u32, Vec<(u32, EarlierOwners)>>,
-    pub(super) datagrams: BTreeSet<(u32, u32)>,
+    pub(super) datagrams: BTreeSet<DatagramFlow>,
 }
 
 /// By index: nearly all indexes up to the highest one are in use.

@@ -1,31 +1,37 @@
-//! Finds the service ports whose datagram flows may lead to backends that have left them.
+//! Finds the service ports whose datagram flows may use backends or frontends that have left them.
 //!
 //! The data plane itself moves datagram flows away from a backend that is gone or draining, by its
 //! entry. But if other service ports still have the backend in their pools, its entry is unchanged.
-//! And datagram flows, unlike connections, need not end.
+//! And datagram flows, unlike connections, need not end: without a sweep, a client's flow would also
+//! keep its frontend away from another Service that has got it.
 
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 
 use super::key::{BackendKey, FrontendKey, Scope};
 use super::state::{Leftover, Planner, ProgrammedPort};
 use super::step::{Plan, Step};
+use super::sweep::{Allowed, DatagramFlow};
 
 use crate::model::{AddressFamily, Protocol, ServicePortKey};
 
 impl Planner {
-    /// Adds a service port if some of its former members are still in use by others.
+    /// Adds a service port if some of its former members are still in use by others, or if it is
+    /// still there and has lost a frontend.
     pub(super) fn note_datagrams(&self, leftover: &Leftover, plan: &mut Plan) {
         let owner = &leftover.owner;
-        if owner.protocol != Protocol::Udp || leftover.members.is_empty() {
+        let is_reduced = !leftover.members.is_empty() || !leftover.frontends.is_empty();
+        if owner.protocol != Protocol::Udp || !is_reduced {
             return;
         }
         let held = self.held.get(owner);
         let gone = leftover.retired.map(|(index, _)| index);
         let Some(index) = held.map(|held| held.index).or(gone) else { return };
-        let members = held.map(|held| self.members(owner, held)).unwrap_or_default();
+        let allowed = held.map(|held| self.allowed(owner, held)).unwrap_or_default();
+        let lost_frontend = held.is_some() && !leftover.frontends.is_empty();
         let in_use = leftover.members.iter().filter_map(|member| self.backends.in_pool(member));
-        if in_use.into_iter().any(|backend| !members.contains(&backend)) {
-            plan.sweep.restrict(index, members, &[owner.family]);
+        if lost_frontend || in_use.into_iter().any(|backend| !allowed.backends.contains(&backend)) {
+            plan.sweep.restrict(index, allowed, &[owner.family]);
         }
     }
 
@@ -33,21 +39,24 @@ impl Planner {
     /// change and before its sweep.
     pub(super) fn note_found_datagrams(
         &self,
-        found: &BTreeSet<(u32, u32)>,
+        found: &BTreeSet<DatagramFlow>,
         gone: &BTreeSet<u32>,
         plan: &mut Plan,
     ) {
-        for (index, _) in found.iter().filter(|(index, _)| gone.contains(index)) {
-            plan.sweep.restrict(*index, BTreeSet::new(), &AddressFamily::ALL);
+        for flow in found.iter().filter(|flow| gone.contains(&flow.service_port)) {
+            plan.sweep.restrict(flow.service_port, Allowed::default(), &AddressFamily::ALL);
         }
         if found.is_empty() {
             return;
         }
         for (key, held) in self.held.iter().filter(|(key, _)| key.protocol == Protocol::Udp) {
-            let flows = found.range((held.index, 0)..=(held.index, u32::MAX));
-            let members = self.members(key, held);
-            if flows.into_iter().any(|(_, backend)| !members.contains(backend)) {
-                plan.sweep.restrict(held.index, members, &[key.family]);
+            let mut flows = found.range(first_of(held.index)..first_of(held.index + 1)).peekable();
+            if flows.peek().is_none() {
+                continue;
+            }
+            let allowed = self.allowed(key, held);
+            if !flows.all(|flow| allowed.allows(flow)) {
+                plan.sweep.restrict(held.index, allowed, &[key.family]);
             }
         }
     }
@@ -56,7 +65,7 @@ impl Planner {
     pub(super) fn end_all_datagrams(service_port: u32, frontend: &FrontendKey, plan: &mut Plan) {
         if frontend.protocol == Protocol::Udp.number() {
             let family = AddressFamily::of(&frontend.address);
-            plan.sweep.restrict(service_port, BTreeSet::new(), &[family]);
+            plan.sweep.restrict(service_port, Allowed::default(), &[family]);
         }
     }
 
@@ -68,11 +77,21 @@ impl Planner {
         }
     }
 
-    /// The indexes of the backends in a service port's pools.
-    fn members(&self, key: &ServicePortKey, held: &ProgrammedPort) -> BTreeSet<u32> {
+    /// The backends in a service port's pools, and its frontends.
+    fn allowed(&self, key: &ServicePortKey, held: &ProgrammedPort) -> Allowed {
         let protocol = key.protocol.number();
         let members = Scope::BOTH.into_iter().flat_map(|scope| scope.members(&held.service_port));
         let members = members.map(|m| BackendKey::new(m.address, m.port, protocol));
-        members.filter_map(|member| self.backends.index_of(&member)).collect()
+        let frontends = held.service_port.frontends.iter();
+        Allowed {
+            backends: members.filter_map(|member| self.backends.index_of(&member)).collect(),
+            frontends: frontends.map(|f| SocketAddr::new(f.address, f.port)).collect(),
+        }
     }
+}
+
+/// Sorts before all flows of a service port.
+fn first_of(service_port: u32) -> DatagramFlow {
+    let frontend = SocketAddr::new(AddressFamily::V4.unspecified(), 0);
+    DatagramFlow { service_port, backend: 0, frontend }
 }

@@ -6,6 +6,7 @@ use lb_common::layout::{self, Bitmap, Pool};
 
 use super::detail::Detail;
 use super::key::{BackendKey, FrontendKey, Standing};
+use super::sweep::DatagramFlow;
 use super::table;
 
 /// What an earlier agent left in the kernel.
@@ -18,8 +19,7 @@ pub struct Snapshot {
     pub destination_bits: Vec<Bitmap>,
     pub source_bits: Vec<Bitmap>,
     pub details: Vec<Detail>,
-    /// The service ports and backends, by index, between which there are datagram flows.
-    pub datagrams: BTreeSet<(u32, u32)>,
+    pub datagrams: BTreeSet<DatagramFlow>,
 }
 
 /// What the kernel already has, so that the first plan need not set it.

@@ -1,27 +1,64 @@
-//! A pass over the flow tables: ends datagram flows whose backend has left their service port, and
-//! finds out which bits of destinations flows still need.
+//! A pass over the flow tables: ends datagram flows whose backend or frontend has left their service
+//! port, and finds out which bits of destinations flows still need.
 //!
 //! Both read all flows of an address family. So a plan has one step for both, and only for the
 //! families that it changes.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 
-use lb_common::layout::Bitmap;
+use lb_common::family::Family;
+use lb_common::layout::{Bitmap, Flow};
 
 use crate::model::AddressFamily;
 
-/// The backends to which datagram flows of some service ports may lead, all by index. Flows of
-/// other service ports stay.
+/// What a sweep needs to know of a flow of datagrams. Service port and backend by index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct DatagramFlow {
+    pub service_port: u32,
+    pub backend: u32,
+    /// As the client addresses it: also a NodePort has an address here.
+    pub frontend: SocketAddr,
+}
+
+impl<F: Family> From<&Flow<F>> for DatagramFlow {
+    fn from(flow: &Flow<F>) -> Self {
+        Self {
+            service_port: flow.service_port,
+            backend: flow.backend_index,
+            frontend: SocketAddr::new(flow.frontend.into(), flow.frontend_port),
+        }
+    }
+}
+
+/// What flows of one service port may use. NodePorts have the unspecified address.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Datagrams(BTreeMap<u32, BTreeSet<u32>>);
+pub struct Allowed {
+    /// By index.
+    pub backends: BTreeSet<u32>,
+    pub frontends: BTreeSet<SocketAddr>,
+}
+
+impl Allowed {
+    pub fn allows(&self, flow: &DatagramFlow) -> bool {
+        let any = AddressFamily::of(&flow.frontend.ip()).unspecified();
+        let node_port = SocketAddr::new(any, flow.frontend.port());
+        self.backends.contains(&flow.backend)
+            && (self.frontends.contains(&flow.frontend) || self.frontends.contains(&node_port))
+    }
+}
+
+/// What datagram flows of some service ports may use, by index. Flows of other service ports stay.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Datagrams(BTreeMap<u32, Allowed>);
 
 impl Datagrams {
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    pub fn may_stay(&self, service_port: u32, backend: u32) -> bool {
-        self.0.get(&service_port).is_none_or(|backends| backends.contains(&backend))
+    pub fn may_stay(&self, flow: &DatagramFlow) -> bool {
+        self.0.get(&flow.service_port).is_none_or(|allowed| allowed.allows(flow))
     }
 }
 
@@ -47,13 +84,8 @@ impl Sweep {
         self.families.extend(families);
     }
 
-    /// Ends the datagram flows of a service port that lead to other backends.
-    pub(super) fn restrict(
-        &mut self,
-        service_port: u32,
-        to: BTreeSet<u32>,
-        families: &[AddressFamily],
-    ) {
+    /// Ends the datagram flows of a service port that use anything else.
+    pub(super) fn restrict(&mut self, service_port: u32, to: Allowed, families: &[AddressFamily]) {
         self.datagrams.0.insert(service_port, to);
         self.families.extend(families);
     }

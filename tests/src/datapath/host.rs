@@ -128,7 +128,7 @@ fn destinations<F: Family>(flows: &[FlowBucket<F>]) -> HashSet<Bitmap> {
 
 fn end_datagrams<F: Family>(flows: &[FlowBucket<F>], datagrams: &Datagrams) {
     for bucket in flows {
-        bucket.end_datagrams(|flow| !datagrams.may_stay(flow.service_port, flow.backend_index));
+        bucket.end_datagrams(|flow| !datagrams.may_stay(&flow.into()));
     }
 }
 

@@ -26,7 +26,9 @@ use super::plain::Plain;
 use crate::kernel::clock::clock;
 use crate::model::AddressFamily;
 use crate::network;
-use crate::plan::{BackendKey, FoundBackend, FrontendKey, PoolReader, Snapshot, Standing};
+use crate::plan::{
+    BackendKey, DatagramFlow, FoundBackend, FrontendKey, PoolReader, Snapshot, Standing,
+};
 
 /// The maps of one address family.
 struct FamilyMaps<F: Family> {
@@ -204,9 +206,9 @@ impl Tables {
         Ok(snapshot)
     }
 
-    /// The service ports and backends between which there are datagram flows. Leaves out flows that
-    /// the data plane moves by itself, because their backend's entry is gone or draining.
-    fn datagrams(&self) -> BTreeSet<(u32, u32)> {
+    /// The flows of datagrams. Leaves out those that the data plane moves by itself, because their
+    /// backend's entry is gone or draining.
+    fn datagrams(&self) -> BTreeSet<DatagramFlow> {
         let mut found = flow_tables::datagrams::<V4>(&self.v4.flows, &self.v4.backends);
         found.extend(flow_tables::datagrams::<V6>(&self.v6.flows, &self.v6.backends));
         found

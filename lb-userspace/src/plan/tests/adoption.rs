@@ -147,16 +147,19 @@ fn after_a_restart_only_datagram_flows_that_may_not_stay_end() {
     let mut memory = left_by_various();
     let dns = memory.named().find(|(_, name)| name.contains("dns")).unwrap().0;
     let (member, other) = (memory.index_udp("10.244.0.1"), memory.index_udp("10.244.1.1"));
-    memory.datagrams.insert((dns, member.unwrap()));
+    let flow = |backend, frontend| datagrams(dns, backend, frontend);
+    let stays = flow(member.unwrap(), "10.96.0.1:80");
+    memory.datagrams.insert(stays);
     let plan = Planner::adopting(memory.snapshot(), Room::default()).plan(various());
     assert!(plan.is_empty(), "{plan:?}");
 
     assert_eq!(other, None);
-    memory.datagrams.insert((dns, 77));
+    memory.datagrams.insert(flow(77, "10.96.0.1:80"));
+    memory.datagrams.insert(flow(member.unwrap(), "10.96.0.9:80"));
     let plan = Planner::adopting(memory.snapshot(), Room::default()).plan(various());
     memory.carry_out(&plan);
     assert_eq!(plan.steps().count(), 1, "{plan:?}");
-    assert_eq!(memory.datagrams, BTreeSet::from([(dns, member.unwrap())]));
+    assert_eq!(memory.datagrams, BTreeSet::from([stays]));
 }
 
 /// Flows may begin between the snapshot and the plan.
@@ -168,7 +171,8 @@ fn the_datagram_flows_of_a_service_that_is_gone_end() {
     let plan = Planner::adopting(memory.snapshot(), Room::default()).plan(wanted);
     let dns = memory.named().find(|(_, name)| name.contains("dns")).unwrap().0;
     let Some(Step::SweepFlows(sweep)) = plan.steps().last() else { panic!("{plan:?}") };
-    assert!(!sweep.datagrams.may_stay(dns, memory.index_udp("10.244.0.1").unwrap()));
+    let flow = datagrams(dns, memory.index_udp("10.244.0.1").unwrap(), "10.96.0.1:80");
+    assert!(!sweep.datagrams.may_stay(&flow));
     assert_eq!(sweep.families, BTreeSet::from([AddressFamily::V4]));
 }
 

@@ -20,8 +20,7 @@ pub struct Memory {
     pub destinations: HashSet<Bitmap>,
     pub sources: HashSet<Bitmap>,
     pub details: BTreeSet<Detail>,
-    /// Service ports and backends between which there are datagram flows.
-    pub datagrams: BTreeSet<(u32, u32)>,
+    pub datagrams: BTreeSet<DatagramFlow>,
 }
 
 impl Memory {
@@ -284,7 +283,7 @@ impl WriteTables for Memory {
 
     fn sweep_flows(&mut self, sweep: &Sweep) {
         let Sweep { datagrams, bits, .. } = sweep;
-        self.datagrams.retain(|&(port, backend)| datagrams.may_stay(port, backend));
+        self.datagrams.retain(|flow| datagrams.may_stay(flow));
         self.destinations.retain(|bit| !bits.contains(bit));
     }
 

@@ -237,19 +237,28 @@ fn a_restarted_agent_keeps_indexes_and_retires_removed_endpoints() {
     );
 }
 
+fn udp(name: &str) -> ServicePortKey {
+    ServicePortKey { protocol: Protocol::Udp, ..key(name) }
+}
+
+fn datagrams(service_port: u32, backend: u32, frontend: &str) -> DatagramFlow {
+    DatagramFlow { service_port, backend, frontend: frontend.parse().unwrap() }
+}
+
+/// The datagram flows that a plan ends.
+fn ended(plan: &Plan) -> Vec<Datagrams> {
+    let datagrams = |step: &Step| match step {
+        Step::SweepFlows(sweep) => {
+            assert_eq!(sweep.families, BTreeSet::from([AddressFamily::V4]));
+            Some(sweep.datagrams.clone()).filter(|datagrams| !datagrams.is_empty())
+        }
+        _ => None,
+    };
+    plan.steps().filter_map(datagrams).collect()
+}
+
 #[test]
 fn only_datagram_flows_that_may_not_stay_are_ended() {
-    let udp = |name| ServicePortKey { protocol: Protocol::Udp, ..key(name) };
-    let ended = |plan: &Plan| -> Vec<Datagrams> {
-        let datagrams = |step: &Step| match step {
-            Step::SweepFlows(sweep) => {
-                assert_eq!(sweep.families, BTreeSet::from([AddressFamily::V4]));
-                Some(sweep.datagrams.clone()).filter(|datagrams| !datagrams.is_empty())
-            }
-            _ => None,
-        };
-        plan.steps().filter_map(datagrams).collect()
-    };
     let both = || Some(service_port("10.96.0.1", &["10.244.0.1", "10.244.0.2"]));
     let other = || Some(service_port("10.96.0.2", &["10.244.0.1"]));
     let mut planner = Planner::new();
@@ -262,15 +271,56 @@ fn only_datagram_flows_that_may_not_stay_are_ended() {
 
     let fewer = || Some(service_port("10.96.0.1", &["10.244.0.2"]));
     let plan = planner.plan(change([(udp("dns"), fewer()), (key("web"), fewer())]));
-    let [datagrams] = &ended(&plan)[..] else { panic!("{plan:?}") };
-    assert!(!datagrams.may_stay(dns, shared));
-    assert!(datagrams.may_stay(dns, shared + 1));
-    assert!(datagrams.may_stay(others, shared));
+    let [sweep] = &ended(&plan)[..] else { panic!("{plan:?}") };
+    assert!(!sweep.may_stay(&datagrams(dns, shared, "10.96.0.1:80")));
+    assert!(sweep.may_stay(&datagrams(dns, shared + 1, "10.96.0.1:80")));
+    assert!(sweep.may_stay(&datagrams(others, shared, "10.96.0.2:80")));
     assert!(matches!(plan.steps().last(), Some(Step::SweepFlows(_))));
 
     // No other service port has it: its entry becomes unused.
     let plan = planner.plan(change([(udp("dns"), None)]));
     assert_eq!(ended(&plan), []);
+}
+
+#[test]
+fn datagram_flows_end_when_their_frontend_leaves_their_service() {
+    let backends = ["10.244.0.1"];
+    let mut planner = Planner::new();
+    let with = |address: &str, port, kind| {
+        let mut with = service_port("10.96.0.1", &backends);
+        let address = address.parse().unwrap();
+        with.frontends.insert(crate::model::Frontend { address, port, kind });
+        Some(with)
+    };
+    planner.plan(change([(udp("dns"), with("203.0.113.1", 80, FrontendKind::LoadBalancer))]));
+    let dns = planner.held[&udp("dns")].index;
+    let backend = BackendKey::new("10.244.0.1".parse().unwrap(), 8080, 17);
+    let backend = planner.backends.index_of(&backend).unwrap();
+    let stays = |plan: &Plan, frontend| {
+        let [sweep] = &ended(plan)[..] else { panic!("{plan:?}") };
+        sweep.may_stay(&datagrams(dns, backend, frontend))
+    };
+
+    let node_port = || with("0.0.0.0", 30053, FrontendKind::NodePort);
+    let plan = planner.plan(change([(udp("dns"), node_port())]));
+    assert!(!stays(&plan, "203.0.113.1:80"));
+    assert!(stays(&plan, "10.96.0.1:80"));
+    assert!(stays(&plan, "192.0.2.1:30053"));
+
+    // What another Service gets in the same change is not removed from the kernel.
+    let plan = planner.plan(change([
+        (udp("dns"), Some(service_port("10.96.0.2", &backends))),
+        (udp("other"), node_port()),
+    ]));
+    assert!(!stays(&plan, "10.96.0.1:80"));
+    assert!(!stays(&plan, "192.0.2.1:30053"));
+    assert!(stays(&plan, "10.96.0.2:80"));
+
+    // Connections do not end with their frontend.
+    let web = || (key("web"), Some(service_port("10.96.1.1", &backends)));
+    planner.plan(change([web()]));
+    let moved = (key("web"), Some(service_port("10.96.1.2", &backends)));
+    assert_eq!(ended(&planner.plan(change([moved]))), []);
 }
 
 #[test]

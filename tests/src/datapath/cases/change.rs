@@ -4,7 +4,7 @@ use lb_common::layout::Reason;
 
 use super::{Ends, establish};
 use crate::datapath::Conversation;
-use crate::packet::{CLIENT_MAC, NODE_MAC, Packet, port_unreachable, tcp};
+use crate::packet::{CLIENT_MAC, NODE_MAC, Packet, port_unreachable, tcp, udp};
 
 /// The ICMP error for a port without a backend.
 fn refusal(at: &Ends, packet: &Packet) -> Packet {
@@ -49,6 +49,22 @@ pub fn a_changed_target_port_takes_datagrams_along(c: &mut Conversation, at: &En
     let reset = more.reversed().rst().seq(5).ack_number(0).window(0).ttl(64).id(0);
     c.forward(&more).is_answered_by(&reset, Reason::BackendGone);
     c.request_to(&new, &request.syn());
+}
+
+/// Its old Service stays, with the backends that it had.
+pub fn datagrams_follow_an_address_that_moves_to_another_service(c: &mut Conversation, at: &Ends) {
+    let [old, new] = [0, 1].map(|number| at.backends(2)[number].clone());
+    let address = at.load_balancer(53);
+    let question = udp(at.client(40000).as_str(), address.as_str()).payload(b"question");
+    c.set(&at.dns(1).load_balancer(&address));
+    c.request_to(&old, &question);
+    c.request_to(&old, &at.to_dns(40001));
+    c.set(&at.dns(1));
+    c.set(&at.service(54, "UDP", 0).backends(&[&new]).load_balancer(&address));
+    c.request_to(&new, &question);
+    // Those to its other addresses stay.
+    c.set(&at.dns(2));
+    c.request_to(&old, &at.to_dns(40001));
 }
 
 /// Pods are replaced one by one; each is terminating before it is removed.

@@ -145,6 +145,7 @@ macro_rules! every_case {
             change: [
                 a_client_that_was_refused_is_served_at_once,
                 a_changed_target_port_takes_datagrams_along,
+                datagrams_follow_an_address_that_moves_to_another_service,
                 a_rolling_update_under_policy_local_breaks_no_connection,
             ]
             corrupt: [
