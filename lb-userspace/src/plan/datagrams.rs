@@ -23,7 +23,8 @@ impl Planner {
         let gone = leftover.retired.map(|(index, _)| index);
         let Some(index) = held.map(|held| held.index).or(gone) else { return };
         let members = held.map(|held| self.members(owner, held)).unwrap_or_default();
-        let in_use = leftover.members.iter().filter_map(|member| self.backends.in_pool(member));
+        let keys = leftover.members.iter().map(|m| BackendKey::of(m, owner.protocol.number()));
+        let in_use = keys.filter_map(|member| self.backends.in_pool(&member));
         if in_use.into_iter().any(|backend| !members.contains(&backend)) {
             plan.sweep.restrict(index, members, &[owner.family]);
         }
