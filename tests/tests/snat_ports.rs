@@ -70,6 +70,15 @@ fn ports_are_reserved_while_the_node_uses_them() -> Result<()> {
     case.becomes_reserved(20001, false)
 }
 
+#[test]
+fn node_ports_stay_reserved_while_a_restarted_agent_waits_for_the_api_server() -> Result<()> {
+    let case = Case::new()?;
+    case.start(&[])?.kill();
+    let _next = case.0.agent_that_waits()?;
+    assert!(case.is_reserved(30080)?);
+    Ok(())
+}
+
 /// Sixteen of 257 ports are left. No connection may get another one.
 #[test]
 fn connections_get_only_ports_that_are_not_reserved() -> Result<()> {

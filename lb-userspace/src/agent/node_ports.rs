@@ -8,29 +8,34 @@ use lb_common::layout::FrontendKind;
 use crate::model::{ServicePort, ServicePortKey};
 use crate::snat_ports::PortSet;
 
-/// Contains only service ports with a NodePort.
 #[derive(Default)]
-pub struct NodePorts(BTreeMap<ServicePortKey, u16>);
+pub struct NodePorts {
+    /// Contains only service ports with a NodePort.
+    ports: BTreeMap<ServicePortKey, u16>,
+    /// Whether they have been returned once.
+    known: bool,
+}
 
 impl NodePorts {
-    /// Updates changed service ports; returns all NodePorts if any of these changed.
+    /// Updates changed service ports; returns all NodePorts if any of these changed, and the first
+    /// time.
     pub fn take_in(
         &mut self,
         changed: &BTreeMap<ServicePortKey, Option<Arc<ServicePort>>>,
     ) -> Option<PortSet> {
-        let mut has_changed = false;
+        let mut has_changed = !std::mem::replace(&mut self.known, true);
         for (key, port) in changed {
             let frontends = port.iter().flat_map(|port| port.frontends.iter());
             let mut node_ports =
                 frontends.filter(|frontend| frontend.kind == FrontendKind::NodePort);
             let now = node_ports.next().map(|frontend| frontend.port);
             let before = match now {
-                Some(port) => self.0.insert(key.clone(), port),
-                None => self.0.remove(key),
+                Some(port) => self.ports.insert(key.clone(), port),
+                None => self.ports.remove(key),
             };
             has_changed |= before != now;
         }
-        has_changed.then(|| self.0.values().copied().collect())
+        has_changed.then(|| self.ports.values().copied().collect())
     }
 }
 
@@ -62,6 +67,7 @@ mod tests {
             let ports = all.take_in(&BTreeMap::from([(key(name), port)]));
             ports.map(|ports| ports.iter().collect::<Vec<_>>())
         };
+        assert_eq!(change("web", port(None)), Some(vec![]), "known from now on");
         assert_eq!(change("web", port(None)), None);
         assert_eq!(change("web", port(Some(30080))), Some(vec![30080]));
         assert_eq!(change("web", port(Some(30080))), None);

@@ -130,11 +130,12 @@ pub async fn start<'a>(
     serve::start(&options.addresses, &health, &metrics, &source.notices);
     let snat_ports = {
         let (metrics, reserved) = (Arc::clone(&metrics), ReservedPorts::open(pins)?);
+        let earlier = reserved.read();
         let publish = Box::new(move |ports: &PortSet, remaining: &Remaining| {
             reserved.write(ports);
             metrics.set_snat_ports(remaining.ports);
         });
-        SnatPorts::follow(options.snat_ports, publish)?
+        SnatPorts::follow(options.snat_ports, earlier, publish)?
     };
     let tunnel_probes = {
         let metrics = Arc::clone(&metrics);

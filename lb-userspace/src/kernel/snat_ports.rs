@@ -5,7 +5,7 @@ use std::fs;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use aya::maps::MapData;
@@ -38,6 +38,15 @@ impl ReservedPorts {
         Ok(Self(Mapped::new(&data, size_of::<u64>())?))
     }
 
+    /// What an earlier agent has written.
+    pub fn read(&self) -> PortSet {
+        let mut ports = PortSet::default();
+        for (index, word) in (0..self.0.len()).zip(ports.words_mut()) {
+            *word = self.0.word(index).load(Ordering::Relaxed);
+        }
+        ports
+    }
+
     /// Written word by word: a port that stays reserved is never free in between.
     pub fn write(&self, ports: &PortSet) {
         for (index, &word) in (0..self.0.len()).zip(ports.words()) {
@@ -50,10 +59,21 @@ impl ReservedPorts {
 pub struct SnatPorts(Sender<PortSet>);
 
 impl SnatPorts {
-    /// Publishes the excluded ports before it returns.
-    pub fn follow(range: SnatRange, publish: Publish) -> Result<Self> {
+    /// Publishes the excluded ports before it returns. Those of an earlier agent stay excluded until
+    /// the NodePorts are known.
+    pub fn follow(range: SnatRange, earlier: PortSet, publish: Publish) -> Result<Self> {
+        Self::follow_every(INTERVAL, range, earlier, publish)
+    }
+
+    fn follow_every(
+        interval: Duration,
+        range: SnatRange,
+        earlier: PortSet,
+        publish: Publish,
+    ) -> Result<Self> {
         let (sender, node_ports) = channel();
         let mut follower = Follower {
+            interval,
             range,
             publish,
             diagnosis: Diagnosis::open()
@@ -62,7 +82,7 @@ impl SnatPorts {
                     tracing::warn!(error, "sockets cannot be listed; SNAT may use their ports");
                 })
                 .ok(),
-            in_use: InUse::default(),
+            in_use: InUse { earlier, ..InUse::default() },
             published: None,
             complained: String::new(),
         };
@@ -84,6 +104,7 @@ impl SnatPorts {
 }
 
 struct Follower {
+    interval: Duration,
     range: SnatRange,
     publish: Publish,
     diagnosis: Option<Diagnosis>,
@@ -95,15 +116,21 @@ struct Follower {
 
 impl Follower {
     fn run(&mut self, node_ports: &Receiver<PortSet>) {
+        let mut due = Instant::now() + self.interval;
         loop {
-            match node_ports.recv_timeout(INTERVAL) {
+            match node_ports.recv_timeout(due.saturating_duration_since(Instant::now())) {
                 Ok(ports) => {
                     // Only the last of several changes matters.
                     self.in_use.node_ports = node_ports.try_iter().last().unwrap_or(ports);
+                    self.in_use.earlier = PortSet::default();
                     self.publish();
                 }
-                Err(RecvTimeoutError::Timeout) => self.look(),
+                Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
+            }
+            if Instant::now() >= due {
+                self.look();
+                due = Instant::now() + self.interval;
             }
         }
     }
@@ -209,11 +236,50 @@ mod tests {
                 published.lock().unwrap().push((excluded.clone(), remaining.ports));
             })
         };
-        let _following = SnatPorts::follow(range, publish).unwrap();
+        let _following = SnatPorts::follow(range, PortSet::default(), publish).unwrap();
         let published = published.lock().unwrap();
         let [(excluded, remaining)] = &published[..] else { panic!("once: {}", published.len()) };
         assert!(ports.iter().all(|port| excluded.contains(*port)), "{ports:?}");
         assert_eq!(excluded.count_within(&range.ports()) + remaining, u32::from(range.count));
+    }
+
+    #[test]
+    fn sockets_are_read_while_node_ports_change_all_the_time() {
+        const INTERVAL: Duration = Duration::from_millis(20);
+        let (sender, published) = channel();
+        let publish = Box::new(move |excluded: &PortSet, _: &Remaining| {
+            let _ = sender.send(excluded.clone());
+        });
+        let range = SnatRange::new(1..=65535).unwrap();
+        let following =
+            SnatPorts::follow_every(INTERVAL, range, PortSet::default(), publish).unwrap();
+        // Outside of the ephemeral range, whose ports are excluded anyway.
+        let outside =
+            || (2000..2100).find_map(|port| UdpSocket::bind((Ipv4Addr::LOCALHOST, port)).ok());
+        let socket = outside().expect("a free port");
+        let port = socket.local_addr().expect("it is bound").port();
+        let is_read = (30_000..30_500).any(|node_port| {
+            following.set_node_ports([node_port].into_iter().collect());
+            thread::sleep(INTERVAL / 4);
+            published.try_iter().any(|excluded| excluded.contains(port))
+        });
+        assert!(is_read, "port {port}");
+    }
+
+    #[test]
+    fn ports_of_an_earlier_agent_stay_excluded_until_the_node_ports_are_known() {
+        // Outside of the ephemeral range. No socket of a test machine has them.
+        let [kept, unused] = [61_001, 61_002];
+        let (sender, published) = channel();
+        let publish = Box::new(move |excluded: &PortSet, _: &Remaining| {
+            let _ = sender.send([kept, unused].map(|port| excluded.contains(port)));
+        });
+        let range = SnatRange::new(1..=65535).unwrap();
+        let earlier = [kept, unused].into_iter().collect();
+        let following = SnatPorts::follow(range, earlier, publish).unwrap();
+        assert_eq!(published.recv(), Ok([true, true]));
+        following.set_node_ports([kept].into_iter().collect());
+        assert_eq!(published.recv(), Ok([true, false]));
     }
 
     #[test]

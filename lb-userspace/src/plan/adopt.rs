@@ -6,7 +6,6 @@
 //! right backend. The rest is retired by the same plan.
 
 use std::collections::{BTreeSet, HashMap};
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use lb_common::layout::{EarlierOwners, Pool, PoolSlot};
@@ -47,8 +46,8 @@ impl Planner {
             let region = Region { offset: pool.offset, size: pool.size };
             let is_free = planner.regions.take_exactly(region);
             let region = if is_free { region } else { Region::EMPTY };
-            for (key, _) in members.iter().filter_map(|&member| backends.get(member)) {
-                planner.backends.join(key);
+            for (key, standing) in members.iter().filter_map(|&member| backends.get(member)) {
+                planner.backends.join(key, *standing);
             }
             pools.insert(index, AdoptedPool { region, members, digest });
             unclaimed.insert(Scope::service_port_of(index));
@@ -129,10 +128,6 @@ impl Planner {
             let wanted_members = scope.members(wanted);
             let weights = weights(&details, scope.pool_index(index));
             let members = adopted.members(&pool, protocol, &weights, wanted_members);
-            let kept: Vec<End> = members.iter().map(end).collect();
-            let is_member = |key: &BackendKey| {
-                key.protocol == protocol && kept.binary_search(&(key.address, key.port)).is_ok()
-            };
             held.tables[scope as usize] = PoolTable {
                 region: pool.region,
                 // Slots are compared only if the members are unchanged, or their owners remembered.
@@ -142,7 +137,7 @@ impl Planner {
                     Fit::Unknown
                 },
             };
-            adopted.leave(&pool, |key| !is_member(key), &mut self.backends);
+            adopted.describe(&pool, protocol, &members, &mut self.backends);
             *scope.members_mut(Arc::make_mut(&mut held.service_port)) = members;
         }
         let rows = adopted.earlier.remove(&Scope::Cluster.pool_index(index)).unwrap_or_default();
@@ -184,7 +179,7 @@ impl Planner {
         for (&index, pool) in &adopted.pools {
             plan.retire.push(Step::SwapPool { index, pool: Pool::default() });
             self.regions.give_back(pool.region);
-            adopted.leave(pool, |_| true, &mut self.backends);
+            adopted.describe(pool, 0, &BTreeSet::new(), &mut self.backends);
         }
         self.note_found_datagrams(&adopted.datagrams, &adopted.unclaimed, plan);
         for index in adopted.unclaimed {
@@ -217,16 +212,17 @@ impl Planner {
     }
 }
 
-/// Where a backend listens.
-type End = (IpAddr, u16);
-
-fn end(backend: &Backend) -> End {
-    (backend.address, backend.port)
+/// Finds a backend among sorted ones.
+fn find<'a>(sorted: &[&'a Backend], key: &BackendKey) -> Option<&'a Backend> {
+    let end = (key.address, key.port);
+    let index =
+        sorted.binary_search_by_key(&end, |backend| (backend.address, backend.port)).ok()?;
+    Some(sorted[index])
 }
 
 impl Adopted {
-    /// The backends in a pool's slots. A backend that is wanted, and in the kernel as it is wanted,
-    /// is returned as the wanted one. For others only the fields in the kernel are known.
+    /// The backends in a pool's slots. A backend that is wanted, with the weight in the kernel, is
+    /// returned as the wanted one. For others only the fields in the kernel are known.
     fn members(
         &self,
         pool: &AdoptedPool,
@@ -236,7 +232,6 @@ impl Adopted {
     ) -> BTreeSet<Backend> {
         // Sorted, as the set is by these fields first.
         let wanted: Vec<&Backend> = wanted.iter().collect();
-        let wanted = |of: End| Some(wanted[wanted.binary_search_by_key(&of, |it| end(it)).ok()?]);
         let indexes = pool.members.iter();
         indexes
             .filter_map(|&index| Some((index, self.backends.get(index)?)))
@@ -244,30 +239,42 @@ impl Adopted {
             // is rebuilt.
             .filter(|(_, (key, standing))| key.protocol == protocol && !standing.draining)
             .map(|(index, (key, standing))| {
-                let found = Backend {
-                    address: key.address,
-                    port: key.port,
-                    local: standing.local,
-                    node: standing.node,
-                    weight: weights.get(&index).copied().unwrap_or(DEFAULT_WEIGHT),
-                };
-                match wanted((key.address, key.port)) {
-                    Some(wanted)
-                        if Standing::in_pool(wanted) == *standing
-                            && wanted.weight == found.weight =>
-                    {
-                        *wanted
-                    }
-                    _ => found,
+                let weight = weights.get(&index).copied().unwrap_or(DEFAULT_WEIGHT);
+                match find(&wanted, key) {
+                    Some(wanted) if wanted.weight == weight => *wanted,
+                    _ => Backend {
+                        address: key.address,
+                        port: key.port,
+                        local: standing.local,
+                        node: standing.node,
+                        weight,
+                    },
                 }
             })
             .collect()
     }
 
-    /// Takes back `join` for the selected backends of a pool.
-    fn leave(&self, pool: &AdoptedPool, which: impl Fn(&BackendKey) -> bool, all: &mut Backends) {
-        let found = pool.members.iter().filter_map(|&index| self.backends.get(index));
-        found.filter(|(key, _)| which(key)).for_each(|(key, _)| all.leave(key));
+    /// Describes the backends of a pool as its members are, instead of as in the kernel's entries.
+    /// Backends that are no members leave.
+    fn describe(
+        &self,
+        pool: &AdoptedPool,
+        protocol: u8,
+        members: &BTreeSet<Backend>,
+        all: &mut Backends,
+    ) {
+        let members: Vec<&Backend> = members.iter().collect();
+        for (key, found) in pool.members.iter().filter_map(|&index| self.backends.get(index)) {
+            let member = find(&members, key).filter(|_| key.protocol == protocol);
+            let described = member.map(Standing::in_pool);
+            if described == Some(*found) {
+                continue;
+            }
+            all.leave(key, *found);
+            if let Some(described) = described {
+                all.join(key, described);
+            }
+        }
     }
 }
 

@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use super::allocate::Indexes;
 use super::bits::Bits;
 use super::key::{BackendKey, Standing};
+use super::locations::Locations;
 use super::step::{Plan, Step};
 use super::table::WeightedBackend;
 use crate::model;
@@ -14,6 +15,7 @@ pub struct Backends {
     held: HashMap<BackendKey, ProgrammedBackend>,
     /// By index, up to the highest one that was ever used; 0: not used yet.
     generations: Vec<u32>,
+    locations: Locations,
 }
 
 struct ProgrammedBackend {
@@ -32,6 +34,7 @@ impl Backends {
             indexes: Indexes::new(1, limit),
             held: HashMap::new(),
             generations: Vec::new(),
+            locations: Locations::default(),
         }
     }
 
@@ -75,16 +78,23 @@ impl Backends {
         bits: &mut Bits,
         plan: &mut Plan,
     ) -> Option<u32> {
-        let standing = Standing::in_pool(member);
-        if let Some(held) = self.held.get_mut(&backend) {
-            held.pools += 1;
-            if held.standing != standing {
-                held.standing = standing;
-                let (index, generation) = (held.index, self.generations[held.index as usize]);
-                plan.prepare.push(Step::SetBackend { index, backend, standing, generation });
-            }
-            return Some(held.index);
-        }
+        let described = Standing::in_pool(member);
+        let index = match self.index_of(&backend) {
+            Some(index) => index,
+            None => self.begin(backend, described, bits, plan)?,
+        };
+        self.join(&backend, described);
+        Some(index)
+    }
+
+    /// Adds a backend, in no pool yet.
+    fn begin(
+        &mut self,
+        backend: BackendKey,
+        described: Standing,
+        bits: &mut Bits,
+        plan: &mut Plan,
+    ) -> Option<u32> {
         let index = self.indexes.take()?;
         let generation = self.generation_mut(index);
         // The counters of an index that was never used are zero.
@@ -95,30 +105,52 @@ impl Backends {
         let generation = *generation;
         // The bit is set first: an adopted backend is assumed to have its bit.
         bits.add_source(backend, plan);
+        let standing = described;
         plan.prepare.push(Step::SetBackend { index, backend, standing, generation });
-        self.held.insert(backend, ProgrammedBackend { index, standing, pools: 1, keepers: 0 });
+        self.held.insert(backend, ProgrammedBackend { index, standing, pools: 0, keepers: 0 });
         Some(index)
     }
 
-    /// Counts one more pool in which a backend was found.
-    pub fn join(&mut self, backend: &BackendKey) {
+    /// Counts one more pool of a backend, which describes it like this.
+    pub fn join(&mut self, backend: &BackendKey, described: Standing) {
         if let Some(held) = self.held.get_mut(backend) {
+            self.locations.add(backend, described, (held.standing, held.pools));
             held.pools += 1;
         }
     }
 
     /// Takes back `join`. If the backend is then in no pool, `settle_adopted` retires it.
-    pub fn leave(&mut self, backend: &BackendKey) {
+    pub fn leave(&mut self, backend: &BackendKey, described: Standing) {
         if let Some(held) = self.held.get_mut(backend) {
             held.pools -= 1;
+            self.locations.remove(backend, described);
         }
     }
 
     /// Counts one pool less. After the last one the backend is draining, or is retired.
-    pub fn release(&mut self, backend: BackendKey, bits: &mut Bits, plan: &mut Plan) {
-        let Some(held) = self.held.get_mut(&backend) else { return };
-        held.pools -= 1;
+    pub fn release(
+        &mut self,
+        member: &model::Backend,
+        protocol: u8,
+        bits: &mut Bits,
+        plan: &mut Plan,
+    ) {
+        let backend = BackendKey::of(member, protocol);
+        self.leave(&backend, Standing::in_pool(member));
         self.settle_one(backend, bits, plan);
+    }
+
+    /// Writes where backends are, if their descriptions have changed. To be called when the plan has
+    /// joined and left all pools.
+    pub fn write_locations(&mut self, plan: &mut Plan) {
+        for (backend, standing) in self.locations.changed() {
+            let Some(held) = self.held.get_mut(&backend) else { continue };
+            if held.standing != standing {
+                held.standing = standing;
+                let (index, generation) = (held.index, self.generations[held.index as usize]);
+                plan.prepare.push(Step::SetBackend { index, backend, standing, generation });
+            }
+        }
     }
 
     /// Counts a service port that keeps a backend outside of its pools. Returns whether the kernel

@@ -29,7 +29,8 @@ impl Planner {
         let Some(index) = held.map(|held| held.index).or(gone) else { return };
         let allowed = held.map(|held| self.allowed(owner, held)).unwrap_or_default();
         let lost_frontend = held.is_some() && !leftover.frontends.is_empty();
-        let in_use = leftover.members.iter().filter_map(|member| self.backends.in_pool(member));
+        let keys = leftover.members.iter().map(|m| BackendKey::of(m, owner.protocol.number()));
+        let in_use = keys.filter_map(|member| self.backends.in_pool(&member));
         if lost_frontend || in_use.into_iter().any(|backend| !allowed.backends.contains(&backend)) {
             plan.sweep.restrict(index, allowed, &[owner.family]);
         }

@@ -99,7 +99,7 @@ impl Display for BackendKey {
 }
 
 /// A backend's state and location, as far as the kernel's entry contains them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Standing {
     /// On this node.
     pub local: bool,
@@ -110,7 +110,7 @@ pub struct Standing {
 }
 
 impl Standing {
-    /// The standing of a pool's member. As in the kernel's entry, the node's address has the backend's
+    /// How a pool describes its member. As in the kernel's entry, the node's address has the backend's
     /// address family.
     pub fn in_pool(backend: &Backend) -> Self {
         let is_of_family = |node: &IpAddr| node.is_ipv4() == backend.address.is_ipv4();

@@ -28,6 +28,7 @@ mod found;
 mod frontends;
 mod history;
 mod key;
+mod locations;
 mod look;
 mod names;
 mod pool_table;
@@ -111,6 +112,7 @@ impl Planner {
             self.retire(leftover, &mut plan);
         }
         self.retire_adopted(&mut plan);
+        self.backends.write_locations(&mut plan);
         self.expire_history(&mut plan);
         self.compact(&mut plan);
         Self::sweep_flows(&mut plan);
@@ -197,7 +199,7 @@ impl Planner {
                 .filter(|f| !kept.contains(&(f.address, f.port)))
                 .map(|f| FrontendKey::new(f.address, f.port, protocol))
                 .collect(),
-            members: members.iter().map(|member| BackendKey::of(member, protocol)).collect(),
+            members: members.into_iter().copied().collect(),
             draining: old.draining,
             details: old.details.difference(&details).cloned().collect(),
             owner: key.clone(),
@@ -235,7 +237,7 @@ impl Planner {
         let members = service_port.cluster.iter().chain(&service_port.local);
         Some(Leftover {
             frontends: frontends.map(|f| FrontendKey::new(f.address, f.port, protocol)).collect(),
-            members: members.map(|m| BackendKey::new(m.address, m.port, protocol)).collect(),
+            members: members.copied().collect(),
             draining: held.draining,
             details: held.details.iter().cloned().collect(),
             owner: key,
@@ -259,8 +261,9 @@ impl Planner {
             }
             self.indexes.give_back(index);
         }
-        for &member in &leftover.members {
-            self.backends.release(member, &mut self.bits, plan);
+        let protocol = leftover.owner.protocol.number();
+        for member in &leftover.members {
+            self.backends.release(member, protocol, &mut self.bits, plan);
         }
         self.note_datagrams(&leftover, plan);
         for member in leftover.draining {

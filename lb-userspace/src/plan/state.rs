@@ -16,7 +16,7 @@ use super::detail::{Detail, DetailCounts};
 use super::key::{BackendKey, FrontendKey};
 use super::pool_table::PoolTable;
 use super::room::Room;
-use crate::model::{ServicePort, ServicePortKey};
+use crate::model::{Backend, ServicePort, ServicePortKey};
 
 /// What the kernel holds, as planned so far.
 pub struct Planner {
@@ -95,7 +95,7 @@ impl ProgrammedPort {
 pub(super) struct Leftover {
     pub(super) owner: ServicePortKey,
     pub(super) frontends: Vec<FrontendKey>,
-    pub(super) members: Vec<BackendKey>,
+    pub(super) members: Vec<Backend>,
     pub(super) draining: Vec<BackendKey>,
     pub(super) details: Vec<Detail>,
     /// The index and tables, if the service port was removed.

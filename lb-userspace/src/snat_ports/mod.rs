@@ -28,12 +28,14 @@ pub struct InUse {
     /// Listening TCP sockets, and bound UDP sockets.
     pub sockets: PortSet,
     pub node_ports: PortSet,
+    /// What an earlier agent excluded, until the NodePorts are known.
+    pub earlier: PortSet,
 }
 
 impl InUse {
     pub fn all(&self) -> PortSet {
         let mut all = PortSet::default();
-        [&self.ephemeral, &self.reserved, &self.sockets, &self.node_ports]
+        [&self.ephemeral, &self.reserved, &self.sockets, &self.node_ports, &self.earlier]
             .into_iter()
             .for_each(|ports| all.add_all(ports));
         all

@@ -33,6 +33,10 @@ impl PortSet {
         (0..=u16::MAX).filter(|port| self.contains(*port))
     }
 
+    pub fn words_mut(&mut self) -> &mut [u64; WORDS] {
+        &mut self.0
+    }
+
     pub fn words(&self) -> &[u64; WORDS] {
         &self.0
     }

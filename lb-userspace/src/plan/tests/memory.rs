@@ -237,6 +237,12 @@ impl Memory {
         })
     }
 
+    /// Where the members of pools are.
+    pub fn standings(&self) -> BTreeMap<BackendKey, Standing> {
+        let used = self.backends.values().filter_map(|(backend, _)| *backend);
+        used.filter(|(_, standing)| !standing.draining).collect()
+    }
+
     /// Backends that stay only for their connections.
     pub fn draining(&self) -> impl Iterator<Item = BackendKey> + '_ {
         let used = self.backends.values().filter_map(|(backend, _)| *backend);

@@ -4,6 +4,7 @@ mod adoption;
 mod backends;
 mod details;
 mod history;
+mod locations;
 mod memory;
 mod random;
 mod room;

@@ -1,0 +1,74 @@
+//! Where backends are, from what their pools say.
+//!
+//! Services may disagree about a backend, for example if only the slices of one contain its node.
+//! It is on this node if any of them says so; and it has another node, to which tunnels lead, only
+//! if all of them say so: without a tunnel it can always be reached. So the result does not depend
+//! on the order of changes.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use super::key::{BackendKey, Standing};
+
+#[derive(Default)]
+pub struct Locations {
+    /// How many pools describe a backend in which way. Contains few backends: those that not all of
+    /// their pools describe as the kernel's entry does.
+    described: HashMap<BackendKey, BTreeMap<Standing, u32>>,
+    /// Backends whose descriptions have changed since the last call of `changed`.
+    changed: BTreeSet<BackendKey>,
+}
+
+impl Locations {
+    /// Adds a pool's description. So far this number of pools had described the backend as the
+    /// kernel's entry does, unless they are stored here.
+    pub fn add(
+        &mut self,
+        backend: &BackendKey,
+        described: Standing,
+        (held, pools): (Standing, u32),
+    ) {
+        if let Some(all) = self.described.get_mut(backend) {
+            *all.entry(described).or_default() += 1;
+        } else if described == held {
+            return;
+        } else {
+            let others = (pools > 0).then_some((held, pools));
+            let all = others.into_iter().chain([(described, 1)]).collect();
+            self.described.insert(*backend, all);
+        }
+        self.changed.insert(*backend);
+    }
+
+    /// Removes a pool's description.
+    pub fn remove(&mut self, backend: &BackendKey, described: Standing) {
+        let Some(all) = self.described.get_mut(backend) else { return };
+        if let Some(pools) = all.get_mut(&described) {
+            *pools -= 1;
+            if *pools == 0 {
+                all.remove(&described);
+            }
+        }
+        self.changed.insert(*backend);
+    }
+
+    /// The standings of backends whose descriptions have changed; without backends that are in no
+    /// pool any more.
+    pub fn changed(&mut self) -> Vec<(BackendKey, Standing)> {
+        let changed = std::mem::take(&mut self.changed).into_iter();
+        changed.filter_map(|backend| Some((backend, self.settle(&backend)?))).collect()
+    }
+
+    fn settle(&mut self, backend: &BackendKey) -> Option<Standing> {
+        let all = self.described.remove(backend)?;
+        let standing = all.keys().copied().reduce(|one, other| Standing {
+            local: one.local || other.local,
+            node: one.node.filter(|node| other.node == Some(*node)),
+            draining: false,
+        })?;
+        let standing = Standing { node: standing.node.filter(|_| !standing.local), ..standing };
+        if all.len() > 1 || !all.contains_key(&standing) {
+            self.described.insert(*backend, all);
+        }
+        Some(standing)
+    }
+}
