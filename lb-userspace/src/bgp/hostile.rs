@@ -1,4 +1,5 @@
-//! Peers and other machines that violate the protocol or try to exhaust resources.
+//! Peers and other machines that violate the protocol or try to exhaust resources, and what the speaker itself must not
+//! do to a peer that keeps to it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
@@ -6,12 +7,12 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use fuzz::bgp::router::{RawRouter, apply};
+use fuzz::bgp::router::{RawRouter, apply, open};
 use ipnet::IpNet;
 use lb_bgp::session::PeerAs;
 use lb_bgp::table::Announcement;
 use lb_bgp::wire::update::announce;
-use lb_bgp::wire::{Form, Kind};
+use lb_bgp::wire::{Form, Kind, keepalive};
 use lb_bgp::{Attributes, Family, NextHop};
 
 use super::view::BgpView;
@@ -191,6 +192,31 @@ fn a_peer_that_closes_at_once_is_tried_again_with_pauses() {
         drop(world.accept());
     }
     assert!(began.elapsed() > Duration::from_secs(2), "{:?}", began.elapsed());
+}
+
+/// The thread waits for the test as it would for a processor, and finds a change of routes first.
+#[test]
+fn a_pause_ends_no_session_with_a_peer_that_lives() {
+    let world = World::start();
+    let mut router = RawRouter::new(world.accept());
+    let mut octets = open(64_513);
+    // The hold time: 3 s.
+    octets[22..24].copy_from_slice(&[0, 3]);
+    router.stream.write_all(&octets).unwrap();
+    router.next(Kind::Keepalive).unwrap();
+    world.wait("established", PeerView::is_established);
+    let shown = world.shown.lock().unwrap();
+    let mut alive = Vec::new();
+    keepalive(&mut alive);
+    for _ in 0..6 {
+        std::thread::sleep(Duration::from_secs(1));
+        router.stream.write_all(&alive).unwrap();
+    }
+    world.route(1);
+    drop(shown);
+    for kind in [Kind::Update, Kind::Keepalive] {
+        router.next(kind).unwrap();
+    }
 }
 
 /// Needs the port of BGP, which only root may open; not if something else listens there.

@@ -18,6 +18,7 @@ use lb_bgp::table::Table;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Builder;
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::yield_now;
 use tokio::time::sleep;
 
 use super::paths::Paths;
@@ -123,7 +124,11 @@ async fn run(mut state: State, mut commands: mpsc::UnboundedReceiver<Command>) {
             Woken::Accepted(stream, from) => state.accept(stream, from),
             Woken::Ready => {}
         }
-        state.turn();
+        // Sockets are readable once the runtime has asked the kernel, which a command does not wait for. Without this,
+        // timers expired after a pause while the messages of peers had arrived.
+        let now = state.now();
+        yield_now().await;
+        state.turn(now);
     }
 }
 
@@ -224,8 +229,8 @@ impl State {
         }
     }
 
-    fn turn(&mut self) {
-        let now = self.now();
+    /// `now`: before the kernel was asked what has arrived.
+    fn turn(&mut self, now: Duration) {
         let mut is_active = false;
         for peer in self.peers.values_mut() {
             is_active |= peer.turn(now, &mut self.lingering);
