@@ -12,7 +12,7 @@ use ipnet::IpNet;
 use lb_bgp::session::PeerAs;
 use lb_bgp::table::Announcement;
 use lb_bgp::wire::update::announce;
-use lb_bgp::wire::{Form, Kind, keepalive};
+use lb_bgp::wire::{Form, Kind, Open, keepalive};
 use lb_bgp::{Attributes, Family, NextHop};
 
 use super::view::BgpView;
@@ -30,12 +30,17 @@ const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 /// A speaker with one peer, and the peer's socket.
 struct World {
     speaker: Speaker,
+    configured: Configured,
     listener: TcpListener,
     shown: Arc<Mutex<BgpView>>,
 }
 
 impl World {
     fn start() -> Self {
+        Self::start_as(false)
+    }
+
+    fn start_as(restarted: bool) -> Self {
         let listener = TcpListener::bind((LOCAL, 0)).unwrap();
         let shown = Arc::new(Mutex::new(BgpView::default()));
         let publish = {
@@ -43,14 +48,9 @@ impl World {
             Box::new(move |view| *shown.lock().unwrap() = view)
         };
         let privileges = Privileges::AGENT;
-        let speaker = Speaker::start(Start {
-            restarted: false,
-            privileges,
-            bfd: None,
-            transmitter: None,
-            publish,
-        })
-        .unwrap();
+        let speaker =
+            Speaker::start(Start { restarted, privileges, bfd: None, transmitter: None, publish })
+                .unwrap();
         let peer = Peer {
             location: Location::Address(LOCAL, None),
             port: listener.local_addr().unwrap().port(),
@@ -69,10 +69,16 @@ impl World {
         };
         let identifier = Ipv4Addr::new(192, 0, 2, 11);
         let configured = Configured { peer, identifier, password: None, detection: None };
-        let world = Self { speaker, listener, shown };
-        world.tell(Command::Peers(BTreeMap::from([("router".to_owned(), configured)])));
+        let world = Self { speaker, configured, listener, shown };
+        world.configure(9);
         world.tell(Command::Synced);
         world
+    }
+
+    fn configure(&self, hold_time: u16) {
+        let mut configured = self.configured.clone();
+        configured.peer.hold_time = hold_time;
+        self.tell(Command::Peers(BTreeMap::from([("router".to_owned(), configured)])));
     }
 
     fn tell(&self, command: Command) {
@@ -217,6 +223,24 @@ fn a_pause_ends_no_session_with_a_peer_that_lives() {
     for kind in [Kind::Update, Kind::Keepalive] {
         router.next(kind).unwrap();
     }
+}
+
+/// A router that restarts itself does not wait for the routes of a speaker that has restarted (RFC 4724).
+#[test]
+fn a_restart_is_over_when_the_peer_has_all_routes() {
+    let world = World::start_as(true);
+    let next = || {
+        let mut router = RawRouter::new(world.accept());
+        let open = Open::parse(&router.next(Kind::Open).unwrap()).unwrap();
+        (router, open.capabilities.graceful_restart.unwrap())
+    };
+    let (mut router, told) = next();
+    assert!(told.restarting && told.preserved[&Family::Ipv4]);
+    router.establish(64_513).unwrap();
+    world.wait("complete", |peer| peer.complete);
+    world.configure(30);
+    let (_, told) = next();
+    assert!(!told.restarting && told.preserved[&Family::Ipv4]);
 }
 
 /// Needs the port of BGP, which only root may open; not if something else listens there.

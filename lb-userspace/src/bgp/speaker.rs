@@ -304,6 +304,8 @@ impl State {
     fn set_peers(&mut self, mut peers: BTreeMap<String, Configured>) {
         let now = self.now();
         let lingering = &mut self.lingering;
+        // Peers that know all about a restart of this process.
+        let mut informed = BTreeSet::new();
         self.peers.retain(|name, running| {
             let stop = match peers.get(name) {
                 Some(configured) if configured.has_session_of(running.configured()) => {
@@ -313,6 +315,9 @@ impl State {
                 Some(_) => Stop::Changed,
                 None => Stop::Removed,
             };
+            if !running.is_restarting(now) {
+                informed.insert(name.clone());
+            }
             running.give(now, Input::Stop(stop), lingering);
             false
         });
@@ -321,7 +326,10 @@ impl State {
         // Before the first connection, because a listener has the passwords.
         let new: Vec<String> = peers.keys().cloned().collect();
         for (name, configured) in peers {
-            let mut running = Running::new(&name, configured, self.restarted, random(), now);
+            let wait = configured.peer.restart_time.filter(|_| !informed.contains(&name));
+            let wait = wait.unwrap_or_default();
+            let restarted = self.restarted.then_some(Duration::from_secs(wait.into()));
+            let mut running = Running::new(&name, configured, restarted, random(), now);
             let lingering = &mut self.lingering;
             running.give(now, Input::Routes(&self.table.all(&name)), lingering);
             running.set_draining(now, self.is_draining, lingering);
