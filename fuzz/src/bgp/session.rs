@@ -35,7 +35,7 @@ pub fn session(bytes: &[u8]) -> &'static str {
         families: Family::ALL.into(),
         passive: input.chance(64),
         restart_time: (!input.chance(64)).then_some(120),
-        restarted: input.chance(128),
+        restarted: input.chance(128).then_some(Duration::from_secs(120)),
     };
     let session = Session::new(config, input.word().into(), now);
     let mut world = World {

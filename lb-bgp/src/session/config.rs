@@ -20,8 +20,9 @@ pub struct Config {
     pub passive: bool,
     /// For how long the peer keeps the routes while this speaker restarts, in seconds. `None`: not at all.
     pub restart_time: Option<u16>,
-    /// The programs have kept forwarding since before this process began.
-    pub restarted: bool,
+    /// Set if the programs have kept forwarding since before this process began: until when peers wait for it to announce
+    /// again what the process before has announced.
+    pub restarted: Option<Duration>,
 }
 
 impl Config {

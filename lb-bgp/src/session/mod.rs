@@ -183,7 +183,7 @@ impl Session {
         let channel = Channel::new(now, connection, outgoing, during_session, next_hops);
         self.channels.push(channel);
         let mut octets = Vec::new();
-        self.own_open().encode(&mut octets);
+        self.own_open(now).encode(&mut octets);
         self.send(now, connection, octets);
     }
 

@@ -9,11 +9,16 @@ use crate::wire::{
 };
 
 impl Session {
-    pub(super) fn own_open(&self) -> Open {
+    /// Whether the peer waits for what it had before this process began.
+    pub fn is_restarting(&self, now: Duration) -> bool {
+        !self.complete && self.config.restarted.is_some_and(|until| now < until)
+    }
+
+    pub(super) fn own_open(&self, now: Duration) -> Open {
         let config = &self.config;
-        let preserved = config.restarted || self.counters.established > 0;
+        let preserved = config.restarted.is_some() || self.counters.established > 0;
         let graceful_restart = config.restart_time.map(|time| GracefulRestart {
-            restarting: config.restarted && !self.complete,
+            restarting: self.is_restarting(now),
             time,
             preserved: config.families.iter().map(|family| (*family, preserved)).collect(),
         });
@@ -93,7 +98,7 @@ impl Session {
 
     /// The peer has confirmed.
     pub(super) fn establish(&mut self, now: Duration, connection: Connection) {
-        let own = self.own_open();
+        let own = self.own_open(now);
         let Some(channel) = self.channel(connection) else { return };
         let Phase::OpenConfirm(open) = &channel.phase else { return };
         let open = open.clone();

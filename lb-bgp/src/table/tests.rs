@@ -214,7 +214,7 @@ fn established() -> Session {
         families: Family::ALL.into(),
         passive: false,
         restart_time: None,
-        restarted: false,
+        restarted: None,
     };
     let mut session = Session::new(config, 1, now);
     session.handle(now, Input::Start);

@@ -1,4 +1,5 @@
-//! Peers and other machines that violate the protocol or try to exhaust resources.
+//! Peers and other machines that violate the protocol or try to exhaust resources, and what the speaker itself must not
+//! do to a peer that keeps to it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
@@ -6,12 +7,12 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use fuzz::bgp::router::{RawRouter, apply};
+use fuzz::bgp::router::{RawRouter, apply, open};
 use ipnet::IpNet;
 use lb_bgp::session::PeerAs;
 use lb_bgp::table::Announcement;
 use lb_bgp::wire::update::announce;
-use lb_bgp::wire::{Form, Kind};
+use lb_bgp::wire::{Form, Kind, Open, keepalive};
 use lb_bgp::{Attributes, Family, NextHop};
 
 use super::view::BgpView;
@@ -29,12 +30,17 @@ const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 /// A speaker with one peer, and the peer's socket.
 struct World {
     speaker: Speaker,
+    configured: Configured,
     listener: TcpListener,
     shown: Arc<Mutex<BgpView>>,
 }
 
 impl World {
     fn start() -> Self {
+        Self::start_as(false)
+    }
+
+    fn start_as(restarted: bool) -> Self {
         let listener = TcpListener::bind((LOCAL, 0)).unwrap();
         let shown = Arc::new(Mutex::new(BgpView::default()));
         let publish = {
@@ -42,14 +48,9 @@ impl World {
             Box::new(move |view| *shown.lock().unwrap() = view)
         };
         let privileges = Privileges::AGENT;
-        let speaker = Speaker::start(Start {
-            restarted: false,
-            privileges,
-            bfd: None,
-            transmitter: None,
-            publish,
-        })
-        .unwrap();
+        let speaker =
+            Speaker::start(Start { restarted, privileges, bfd: None, transmitter: None, publish })
+                .unwrap();
         let peer = Peer {
             location: Location::Address(LOCAL, None),
             port: listener.local_addr().unwrap().port(),
@@ -68,10 +69,16 @@ impl World {
         };
         let identifier = Ipv4Addr::new(192, 0, 2, 11);
         let configured = Configured { peer, identifier, password: None, detection: None };
-        let world = Self { speaker, listener, shown };
-        world.tell(Command::Peers(BTreeMap::from([("router".to_owned(), configured)])));
+        let world = Self { speaker, configured, listener, shown };
+        world.configure(9);
         world.tell(Command::Synced);
         world
+    }
+
+    fn configure(&self, hold_time: u16) {
+        let mut configured = self.configured.clone();
+        configured.peer.hold_time = hold_time;
+        self.tell(Command::Peers(BTreeMap::from([("router".to_owned(), configured)])));
     }
 
     fn tell(&self, command: Command) {
@@ -191,6 +198,49 @@ fn a_peer_that_closes_at_once_is_tried_again_with_pauses() {
         drop(world.accept());
     }
     assert!(began.elapsed() > Duration::from_secs(2), "{:?}", began.elapsed());
+}
+
+/// The thread waits for the test as it would for a processor, and finds a change of routes first.
+#[test]
+fn a_pause_ends_no_session_with_a_peer_that_lives() {
+    let world = World::start();
+    let mut router = RawRouter::new(world.accept());
+    let mut octets = open(64_513);
+    // The hold time: 3 s.
+    octets[22..24].copy_from_slice(&[0, 3]);
+    router.stream.write_all(&octets).unwrap();
+    router.next(Kind::Keepalive).unwrap();
+    world.wait("established", PeerView::is_established);
+    let shown = world.shown.lock().unwrap();
+    let mut alive = Vec::new();
+    keepalive(&mut alive);
+    for _ in 0..6 {
+        std::thread::sleep(Duration::from_secs(1));
+        router.stream.write_all(&alive).unwrap();
+    }
+    world.route(1);
+    drop(shown);
+    for kind in [Kind::Update, Kind::Keepalive] {
+        router.next(kind).unwrap();
+    }
+}
+
+/// A router that restarts itself does not wait for the routes of a speaker that has restarted (RFC 4724).
+#[test]
+fn a_restart_is_over_when_the_peer_has_all_routes() {
+    let world = World::start_as(true);
+    let next = || {
+        let mut router = RawRouter::new(world.accept());
+        let open = Open::parse(&router.next(Kind::Open).unwrap()).unwrap();
+        (router, open.capabilities.graceful_restart.unwrap())
+    };
+    let (mut router, told) = next();
+    assert!(told.restarting && told.preserved[&Family::Ipv4]);
+    router.establish(64_513).unwrap();
+    world.wait("complete", |peer| peer.complete);
+    world.configure(30);
+    let (_, told) = next();
+    assert!(!told.restarting && told.preserved[&Family::Ipv4]);
 }
 
 /// Needs the port of BGP, which only root may open; not if something else listens there.

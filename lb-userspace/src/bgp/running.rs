@@ -56,7 +56,7 @@ impl Running {
     pub fn new(
         name: &str,
         configured: Configured,
-        restarted: bool,
+        restarted: Option<Duration>,
         seed: u64,
         now: Duration,
     ) -> Self {
@@ -101,6 +101,10 @@ impl Running {
         let hops = detection.hops(is_on_link);
         let path = Path { peer, local, device, hops };
         Some(Wanted { path, config: detection.config })
+    }
+
+    pub fn is_restarting(&self, now: Duration) -> bool {
+        self.session.is_restarting(now)
     }
 
     pub fn configured(&self) -> &Configured {

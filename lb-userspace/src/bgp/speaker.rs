@@ -18,6 +18,7 @@ use lb_bgp::table::Table;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Builder;
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::yield_now;
 use tokio::time::sleep;
 
 use super::paths::Paths;
@@ -123,7 +124,11 @@ async fn run(mut state: State, mut commands: mpsc::UnboundedReceiver<Command>) {
             Woken::Accepted(stream, from) => state.accept(stream, from),
             Woken::Ready => {}
         }
-        state.turn();
+        // Sockets are readable once the runtime has asked the kernel, which a command does not wait for. Without this,
+        // timers expired after a pause while the messages of peers had arrived.
+        let now = state.now();
+        yield_now().await;
+        state.turn(now);
     }
 }
 
@@ -224,8 +229,8 @@ impl State {
         }
     }
 
-    fn turn(&mut self) {
-        let now = self.now();
+    /// `now`: before the kernel was asked what has arrived.
+    fn turn(&mut self, now: Duration) {
         let mut is_active = false;
         for peer in self.peers.values_mut() {
             is_active |= peer.turn(now, &mut self.lingering);
@@ -299,6 +304,8 @@ impl State {
     fn set_peers(&mut self, mut peers: BTreeMap<String, Configured>) {
         let now = self.now();
         let lingering = &mut self.lingering;
+        // Peers that know all about a restart of this process.
+        let mut informed = BTreeSet::new();
         self.peers.retain(|name, running| {
             let stop = match peers.get(name) {
                 Some(configured) if configured.has_session_of(running.configured()) => {
@@ -308,6 +315,9 @@ impl State {
                 Some(_) => Stop::Changed,
                 None => Stop::Removed,
             };
+            if !running.is_restarting(now) {
+                informed.insert(name.clone());
+            }
             running.give(now, Input::Stop(stop), lingering);
             false
         });
@@ -316,7 +326,10 @@ impl State {
         // Before the first connection, because a listener has the passwords.
         let new: Vec<String> = peers.keys().cloned().collect();
         for (name, configured) in peers {
-            let mut running = Running::new(&name, configured, self.restarted, random(), now);
+            let wait = configured.peer.restart_time.filter(|_| !informed.contains(&name));
+            let wait = wait.unwrap_or_default();
+            let restarted = self.restarted.then_some(Duration::from_secs(wait.into()));
+            let mut running = Running::new(&name, configured, restarted, random(), now);
             let lingering = &mut self.lingering;
             running.give(now, Input::Routes(&self.table.all(&name)), lingering);
             running.set_draining(now, self.is_draining, lingering);

@@ -28,7 +28,7 @@ pub fn config() -> Config {
         families: Family::ALL.into(),
         passive: false,
         restart_time: Some(120),
-        restarted: false,
+        restarted: None,
     }
 }
 

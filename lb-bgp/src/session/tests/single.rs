@@ -288,18 +288,20 @@ fn a_long_hold_time_lets_a_peer_read_later() {
     assert!(did.contains(&Did::Report(Report::Down(Why::SendHoldTimer))), "{did:?}");
 }
 
+/// The bits R and F of an OPEN (RFC 4724).
+fn restart_bits(did: &[Did]) -> (bool, bool) {
+    let [Did::Open(_, open)] = did else { panic!("{did:?}") };
+    let restart = open.capabilities.graceful_restart.clone().expect("configured");
+    assert_eq!(restart.time, 120);
+    (restart.restarting, restart.preserved.into_values().all(|preserved| preserved))
+}
+
 #[test]
 fn a_restart_is_announced_until_all_routes_are() {
-    let mut script = Script::new(Config { restarted: true, ..config() });
+    let mut script = Script::new(Config { restarted: Some(seconds(1120)), ..config() });
     script.input(Input::Routes(&routes(&["203.0.113.1/32"])));
     script.input(Input::Start);
-    let open_of = |did: &[Did]| {
-        let [Did::Open(_, open)] = did else { panic!("{did:?}") };
-        let restart = open.capabilities.graceful_restart.clone().expect("configured");
-        assert_eq!(restart.time, 120);
-        (restart.restarting, restart.preserved.into_values().all(|preserved| preserved))
-    };
-    assert_eq!(open_of(&script.connected(1, true)), (true, true));
+    assert_eq!(restart_bits(&script.connected(1, true)), (true, true));
     script.receive_open(1, &peer_open());
     let did = script.receive_keepalive(1);
     assert_eq!((announced(&did), ends(&did)), (vec!["203.0.113.1/32".to_owned()], vec![]));
@@ -310,20 +312,29 @@ fn a_restart_is_announced_until_all_routes_are() {
     // A session that is lost later is no restart, but forwarding has not ended.
     script.input(Input::Closed { connection: Connection(1) });
     script.wait(seconds(2));
-    assert_eq!(open_of(&script.connected(2, true)), (false, true));
+    assert_eq!(restart_bits(&script.connected(2, true)), (false, true));
     script.receive_open(2, &peer_open());
     let did = script.receive_keepalive(2);
     assert_eq!((announced(&did).len(), ends(&did)), (2, Family::ALL.to_vec()));
+}
+
+/// It would not wait for the routes when it restarts itself.
+#[test]
+fn a_peer_that_comes_later_hears_of_no_restart() {
+    let mut script = Script::new(Config { restarted: Some(seconds(1120)), ..config() });
+    script.input(Input::Start);
+    script.wait(seconds(119));
+    assert_eq!(restart_bits(&script.connected(1, true)), (true, true));
+    script.input(Input::Closed { connection: Connection(1) });
+    script.wait(seconds(1));
+    assert_eq!(restart_bits(&script.connected(2, true)), (false, true));
 }
 
 #[test]
 fn a_first_start_has_preserved_nothing() {
     let mut script = Script::new(config());
     script.input(Input::Start);
-    let did = script.connected(1, true);
-    let [Did::Open(_, open)] = &did[..] else { panic!("{did:?}") };
-    let restart = open.capabilities.graceful_restart.clone().unwrap();
-    assert!(!restart.restarting && !restart.preserved[&Family::Ipv4]);
+    assert_eq!(restart_bits(&script.connected(1, true)), (false, false));
 }
 
 #[test]

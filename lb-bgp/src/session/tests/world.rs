@@ -57,7 +57,7 @@ pub struct World {
     random: u64,
 }
 
-fn configuration(side: usize, restarted: bool) -> Config {
+fn configuration(side: usize, restarted: Option<Duration>) -> Config {
     let [local_as, peer_as] =
         if side == SPEAKER { [LOCAL_AS, PEER_AS] } else { [PEER_AS, LOCAL_AS] };
     let identifier = if side == SPEAKER { "192.0.2.1" } else { "192.0.2.2" };
@@ -74,7 +74,7 @@ impl World {
     pub fn new(seed: u64) -> Self {
         let now = seconds(1);
         let session =
-            |side: usize| Session::new(configuration(side, false), seed + side as u64, now);
+            |side: usize| Session::new(configuration(side, None), seed + side as u64, now);
         let mut world = Self {
             now,
             sessions: [session(SPEAKER), session(ROUTER)],
@@ -320,7 +320,7 @@ impl World {
         if side == ROUTER {
             self.routes.clear();
         }
-        let restarted = side == SPEAKER;
+        let restarted = (side == SPEAKER).then(|| self.now + seconds(120));
         let seed = self.below(1 << 30);
         self.sessions[side] = Session::new(configuration(side, restarted), seed, self.now);
         self.input(side, Input::Start);
