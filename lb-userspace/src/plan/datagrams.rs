@@ -82,7 +82,7 @@ impl Planner {
     fn allowed(&self, key: &ServicePortKey, held: &ProgrammedPort) -> Allowed {
         let protocol = key.protocol.number();
         let members = Scope::BOTH.into_iter().flat_map(|scope| scope.members(&held.service_port));
-        let members = members.map(|m| BackendKey::new(m.address, m.port, protocol));
+        let members = members.map(|m| BackendKey::of(m, protocol));
         let frontends = held.service_port.frontends.iter();
         Allowed {
             backends: members.filter_map(|member| self.backends.index_of(&member)).collect(),
