@@ -26,6 +26,8 @@ pub(crate) struct Source {
     gate: Option<Arc<Gate>>,
     is_open: Cell<bool>,
     waker: RefCell<Option<Waker>>,
+    /// The number of the try that gets the body.
+    current: Cell<u32>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,6 +101,7 @@ impl Source {
             gate,
             is_open: Cell::new(false),
             waker: RefCell::default(),
+            current: Cell::new(0),
         })
     }
 
@@ -114,6 +117,7 @@ impl Source {
             gate: None,
             is_open: Cell::new(true),
             waker: RefCell::default(),
+            current: Cell::new(0),
         })
     }
 
@@ -152,6 +156,17 @@ impl Source {
     /// Lets the body through; see [`Gate`].
     pub fn open(&self) {
         self.is_open.set(true);
+        self.wake();
+    }
+
+    /// The number of a new try. The one before gets nothing of the body any more, so its connection ends.
+    fn next_try(&self) -> u32 {
+        self.current.set(self.current.get() + 1);
+        self.wake();
+        self.current.get()
+    }
+
+    fn wake(&self) {
         if let Some(waker) = self.waker.take() {
             waker.wake();
         }
@@ -223,14 +238,14 @@ impl Source {
 /// The body of one try.
 pub(crate) enum RequestBody {
     Empty,
-    Source(Rc<Source>),
+    Source { source: Rc<Source>, number: u32 },
 }
 
 impl RequestBody {
     pub fn of(source: &Rc<Source>) -> Self {
         match source.state() {
             State::Done => Self::Empty,
-            _ => Self::Source(source.clone()),
+            _ => Self::Source { source: source.clone(), number: source.next_try() },
         }
     }
 }
@@ -245,14 +260,18 @@ impl Body for RequestBody {
     ) -> Poll<Option<Result<Frame<Bytes>, BodyFailure>>> {
         match self.get_mut() {
             Self::Empty => Poll::Ready(None),
-            Self::Source(source) => Poll::Ready(ready!(source.poll(cx))),
+            Self::Source { source, number } if *number != source.current.get() => {
+                // For the connection this is as if the client had gone.
+                Poll::Ready(Some(Err(BodyFailure::Client)))
+            }
+            Self::Source { source, .. } => Poll::Ready(ready!(source.poll(cx))),
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Empty => true,
-            Self::Source(source) => {
+            Self::Source { source, .. } => {
                 source.incoming.borrow().as_ref().is_none_or(Body::is_end_stream)
             }
         }
@@ -261,7 +280,7 @@ impl Body for RequestBody {
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Empty => SizeHint::with_exact(0),
-            Self::Source(source) => {
+            Self::Source { source, .. } => {
                 let incoming = source.incoming.borrow();
                 incoming.as_ref().map_or_else(|| SizeHint::with_exact(0), Body::size_hint)
             }

@@ -269,7 +269,7 @@ fn judge<R>(
     }
     let was_sent = error.take_message().is_none();
     let error = error.into_error();
-    if !was_sent || is_refused_stream(&error) {
+    if !was_sent || is_unprocessed(&error) {
         let is_stale = lease.is_reused;
         return Attempt::Failed(Failed {
             error: UpstreamError::Closed,
@@ -283,11 +283,13 @@ fn judge<R>(
     Attempt::Failed(Failed { error: kind, failure: Failure::NoResponse, is_stale })
 }
 
-/// The endpoint says that it has not processed the request (RFC 9113, 8.7).
-fn is_refused_stream(error: &hyper::Error) -> bool {
+/// The endpoint says that it has not processed the request (RFC 9113, 8.7). A GOAWAY is the error of the streams that
+/// it leaves out, and of no other.
+fn is_unprocessed(error: &hyper::Error) -> bool {
     let source = error.source().and_then(|source| source.downcast_ref::<h2::Error>());
     source.is_some_and(|error| {
-        error.is_remote() && error.reason() == Some(h2::Reason::REFUSED_STREAM)
+        let is_refused = error.reason() == Some(h2::Reason::REFUSED_STREAM);
+        error.is_remote() && (is_refused || error.is_go_away())
     })
 }
 

@@ -1,5 +1,6 @@
 //! HTTP/2 with clients and with endpoints.
 
+use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,6 +19,7 @@ use tokio::time::timeout;
 
 use crate::client::Client;
 use crate::endpoint::{Endpoint, Then, respond};
+use crate::http2_attacks::{END_HEADERS, END_STREAM, HEADERS};
 use crate::world::{HOST, PATIENCE, World, config, protocol_config};
 
 pub fn run(test: impl Future<Output = ()>) {
@@ -256,6 +258,56 @@ fn a_refused_stream_is_sent_again() {
         seen.store(0, Ordering::SeqCst);
         assert_eq!(status(&mut client, "POST").await.unwrap().status(), 200);
     });
+}
+
+/// An endpoint that ends its first connection at the second request, which it says it has not processed.
+fn goes_away() -> (SocketAddr, Arc<AtomicUsize>) {
+    const SETTINGS: u8 = 4;
+    const GOAWAY: u8 = 7;
+    const ACK: u8 = 1;
+    const STATUS_200: u8 = 0x88;
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let connections = Arc::new(AtomicUsize::new(0));
+    let count = connections.clone();
+    let frame = |kind: u8, flags: u8, stream: u8, payload: &[u8]| {
+        [&[0, 0, payload.len() as u8, kind, flags, 0, 0, 0, stream], payload].concat()
+    };
+    thread::spawn(move || {
+        for tcp in listener.incoming() {
+            let is_first = count.fetch_add(1, Ordering::SeqCst) == 0;
+            let mut tcp = tcp.unwrap();
+            tcp.read_exact(&mut [0; 24]).unwrap();
+            tcp.write_all(&frame(SETTINGS, 0, 0, &[])).unwrap();
+            let mut head = [0; 9];
+            // To the end of the connection, so that the last frame is not lost by a reset.
+            while tcp.read_exact(&mut head).is_ok() {
+                let [_, high, low, kind, flags, .., stream] = head;
+                let mut payload = vec![0; usize::from(u16::from_be_bytes([high, low]))];
+                tcp.read_exact(&mut payload).unwrap();
+                let reply = match (kind, stream) {
+                    (SETTINGS, _) if flags & ACK == 0 => frame(SETTINGS, ACK, 0, &[]),
+                    (HEADERS, 3) if is_first => frame(GOAWAY, 0, 0, &[0, 0, 0, 1, 0, 0, 0, 0]),
+                    (HEADERS, _) => frame(HEADERS, END_STREAM | END_HEADERS, stream, &[STATUS_200]),
+                    _ => continue,
+                };
+                tcp.write_all(&reply).unwrap();
+            }
+        }
+    });
+    (address, connections)
+}
+
+#[test]
+fn a_request_that_a_goaway_leaves_out_is_sent_again() {
+    let (address, connections) = goes_away();
+    let world = World::start(protocol_config(&[address], Policy::default(), Protocol::H2c));
+    let mut client = Client::connect(world.http());
+    for _ in 0..3 {
+        client.send("POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 0\r\n\r\n");
+        assert_eq!(client.response().status, 200);
+    }
+    assert_eq!(connections.load(Ordering::SeqCst), 2);
 }
 
 #[test]

@@ -81,8 +81,8 @@ pub const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
 pub const WINDOW_UPDATE: u8 = 8;
 const CONTINUATION: u8 = 9;
-const END_STREAM: u8 = 1;
-const END_HEADERS: u8 = 4;
+pub const END_STREAM: u8 = 1;
+pub const END_HEADERS: u8 = 4;
 const ENHANCE_YOUR_CALM: u32 = 11;
 
 /// Indexed :method POST.

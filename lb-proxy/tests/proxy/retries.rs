@@ -1,8 +1,10 @@
 //! Which requests are sent again, and that no other is.
 
-use std::io::Write;
-use std::sync::Arc;
+use std::io::{ErrorKind, Read, Write};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread::sleep;
+use std::time::Duration;
 
 use lb_http::Policy;
 use lb_http::policy::Retry;
@@ -10,7 +12,7 @@ use lb_http::policy::Retry;
 use crate::client::Client;
 use crate::endpoint::{Endpoint, Then, respond};
 use crate::forwarding::closed_port;
-use crate::world::{HOST, World, config, policy_config, wait_until};
+use crate::world::{HOST, PATIENCE, World, config, policy_config, wait_until};
 
 #[test]
 fn a_request_goes_to_another_endpoint_if_one_cannot_be_reached() {
@@ -181,4 +183,57 @@ fn an_endpoint_that_fails_is_ejected_for_all_workers() {
     assert_eq!(failing.count(), 5);
     let series = "ejections_total{namespace=\"default\",ingress=\"web\"}";
     assert_eq!(world.metric(series), 1);
+}
+
+/// One endpoint refuses a body without reading it, and another one takes it. The first one gets none of it, and its
+/// connection, on which the body is missing, ends.
+fn a_refused_body(refuses_late: bool) {
+    let wanted = Arc::new(AtomicBool::new(false));
+    let (seen, by_the_first) = mpsc::channel();
+    let is_wanted = wanted.clone();
+    let refusing = Endpoint::on_heads(true, move |_, stream| {
+        let _ = stream.write_all(b"HTTP/1.1 503 No\r\nContent-Length: 2\r\n\r\nn");
+        if refuses_late {
+            wait_until("the other endpoint", || is_wanted.load(Ordering::SeqCst));
+        }
+        let _ = stream.write_all(b"o");
+        let _ = seen.send(stream.read(&mut [0]).map_err(|error| error.kind()));
+        Then::Close
+    });
+    let wants = wanted.clone();
+    let taking = Endpoint::on_heads(true, move |_, stream| {
+        let _ = stream.write_all(b"HTTP/1.1 100 Continue\r\n\r\n");
+        wants.store(true, Ordering::SeqCst);
+        let mut body = [0; 2];
+        let _ = stream.read_exact(&mut body);
+        respond(stream, std::str::from_utf8(&body).unwrap());
+        Then::Keep
+    });
+    let retry = Retry { statuses: [503].into(), ..Retry::default() };
+    let policy = Policy { retry, ..Policy::default() };
+    let world = World::start(policy_config(&[refusing.address, taking.address], policy));
+    while refusing.count() == 0 {
+        wanted.store(false, Ordering::SeqCst);
+        let mut client = Client::connect(world.http());
+        client.send(
+            "PUT / HTTP/1.1\r\nHost: a.test\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n",
+        );
+        assert!(client.head().unwrap().starts_with("HTTP/1.1 100 "));
+        // Time for the end of the late refusal to arrive first.
+        sleep(Duration::from_millis(50));
+        client.send("hi");
+        assert_eq!(client.response().text(), "hi");
+    }
+    let seen = by_the_first.recv_timeout(PATIENCE / 4).expect("the connection stays");
+    assert!(matches!(seen, Ok(0) | Err(ErrorKind::ConnectionReset)), "{seen:?}");
+}
+
+#[test]
+fn a_connection_ends_whose_body_another_endpoint_gets() {
+    a_refused_body(false);
+}
+
+#[test]
+fn an_endpoint_that_refuses_late_takes_no_body_from_the_next_one() {
+    a_refused_body(true);
 }
