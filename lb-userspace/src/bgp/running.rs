@@ -307,8 +307,7 @@ impl Running {
         let is_internal = peer_as == config.local_as;
         // Routers decide in the same way, and use another port for the other kind.
         let is_on_link = !config.multihop && (link.is_on_link || !is_internal);
-        let index = link.interface.filter(|_| link.is_on_link).map(|name| interface_index(&name));
-        let device = index.and_then(Result::ok).unwrap_or(0);
+        let device = link.interface.filter(|_| link.is_on_link).unwrap_or(0);
         Some(Ends { peer, local, device, is_on_link })
     }
 

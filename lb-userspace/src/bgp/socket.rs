@@ -8,7 +8,6 @@ use anyhow::{Context, Result};
 use ipnet::IpNet;
 use lb_bgp::session::NextHops;
 use nix::errno::Errno;
-use nix::ifaddrs::{InterfaceAddress, getifaddrs};
 use nix::libc::{
     self, IP_MINTTL, IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, IPV6_MINHOPCOUNT, TCP_MD5SIG,
     TCP_SAVE_SYN, TCP_SAVED_SYN, c_int, linger,
@@ -20,6 +19,7 @@ use nix::sys::socket::{
 use nix::{setsockopt_impl, sockopt_impl};
 
 use super::peer::{LONGEST_PASSWORD, Secret};
+use crate::network::{Address, preferred_address, read_addresses};
 
 sockopt_impl!(
     /// The least TTL of packets that are accepted.
@@ -209,53 +209,34 @@ pub fn finish(stream: &impl AsRawFd) {
 pub struct Link {
     /// This node's addresses on the interface.
     pub next_hops: NextHops,
-    /// The interface with the local address.
-    pub interface: Option<String>,
+    /// The index of the interface with the local address.
+    pub interface: Option<u32>,
     /// Whether the peer is on the same link.
     pub is_on_link: bool,
 }
 
-/// An address of this node.
-#[derive(Clone)]
-struct Own {
-    interface: String,
-    address: IpAddr,
-    mask: Option<IpAddr>,
-    /// The interface's index, if the address is link-local.
-    scope: u32,
-}
-
-impl Own {
-    fn of(found: InterfaceAddress) -> Option<Self> {
-        let storage = found.address?;
-        let scope = storage.as_sockaddr_in6().map_or(0, |six| six.scope_id());
-        let mask = found.netmask.as_ref().and_then(ip);
-        Some(Self { interface: found.interface_name, address: ip(&storage)?, mask, scope })
-    }
-}
-
 /// `local`: of a connection; a link-local address with its interface.
 pub fn link(local: SocketAddr, peer: IpAddr) -> io::Result<Link> {
-    let all: Vec<_> = getifaddrs()?.filter_map(Own::of).collect();
-    Ok(link_among(&all, local, peer))
+    Ok(link_among(&read_addresses()?, local, peer))
 }
 
-fn link_among(all: &[Own], local: SocketAddr, peer: IpAddr) -> Link {
+/// `all`: of this node, by interface.
+fn link_among(all: &[(u32, Address)], local: SocketAddr, peer: IpAddr) -> Link {
     let scope = match local {
         SocketAddr::V6(six) => six.scope_id(),
         SocketAddr::V4(_) => 0,
     };
     let local = local.ip().to_canonical();
     // Interfaces with one link-layer address also have the same link-local one.
-    let is_it = |own: &&Own| own.address == local && (own.scope == scope || !is_link_local(local));
-    let interface = all.iter().find(is_it).map(|own| &own.interface);
-    let here: Vec<_> = all.iter().filter(|own| Some(&own.interface) == interface).collect();
-    let contains = |own: &&Own| {
-        let prefix = own.mask.and_then(|mask| IpNet::with_netmask(own.address, mask).ok());
-        prefix.is_some_and(|prefix| prefix.contains(&peer))
+    let is_it = |(index, own): &&(u32, Address)| {
+        own.ip == local && (*index == scope || !is_link_local(local))
     };
-    let is_on_link = is_link_local(peer) || here.iter().copied().any(|each| contains(&each));
-    let addresses = || here.iter().map(|own| own.address);
+    let interface = all.iter().find(is_it).map(|(index, _)| *index);
+    let of_interface = all.iter().filter(|(index, _)| Some(*index) == interface);
+    let here: Vec<&Address> = of_interface.map(|(_, own)| own).collect();
+    let contains =
+        |own: &&Address| IpNet::new(own.ip, own.prefix).is_ok_and(|prefix| prefix.contains(&peer));
+    let is_on_link = is_link_local(peer) || here.iter().any(contains);
     let four = |address| match address {
         IpAddr::V4(four) => Some(four),
         IpAddr::V6(_) => None,
@@ -264,24 +245,16 @@ fn link_among(all: &[Own], local: SocketAddr, peer: IpAddr) -> Link {
         IpAddr::V6(six) => Some(six),
         IpAddr::V4(_) => None,
     };
-    let globals =
-        || addresses().filter(|address| !is_link_local(*address) && !address.is_loopback());
+    let preferred = |v6| preferred_address(here.iter().copied(), v6);
+    let link_local = here.iter().map(|own| own.ip).filter(|ip| is_link_local(*ip)).find_map(six);
     let next_hops = NextHops {
-        ipv4: four(local).or_else(|| globals().find_map(four)),
-        ipv6: six(local).filter(|_| !is_link_local(local)).or_else(|| globals().find_map(six)),
-        link_local: is_on_link
-            .then(|| addresses().filter(|address| is_link_local(*address)).find_map(six))
-            .flatten(),
+        ipv4: four(local).or_else(|| preferred(false).and_then(four)),
+        ipv6: six(local)
+            .filter(|_| !is_link_local(local))
+            .or_else(|| preferred(true).and_then(six)),
+        link_local: link_local.filter(|_| is_on_link),
     };
-    Link { next_hops, interface: interface.cloned(), is_on_link }
-}
-
-fn ip(address: &SockaddrStorage) -> Option<IpAddr> {
-    match (address.as_sockaddr_in(), address.as_sockaddr_in6()) {
-        (Some(four), _) => Some(four.ip().into()),
-        (_, Some(six)) => Some(six.ip().into()),
-        _ => None,
-    }
+    Link { next_hops, interface, is_on_link }
 }
 
 pub fn is_link_local(address: IpAddr) -> bool {
@@ -341,33 +314,46 @@ mod tests {
         let found = link(local, local.ip()).unwrap();
         assert_eq!(found.next_hops.ipv4, Some(Ipv4Addr::LOCALHOST));
         assert_eq!(found.next_hops.ipv6, None, "::1 is no next hop");
-        assert_eq!((found.interface.as_deref(), found.is_on_link), (Some("lo"), true));
+        // lo.
+        assert_eq!((found.interface, found.is_on_link), (Some(1), true));
         assert!(!link(local, "192.0.2.1".parse().unwrap()).unwrap().is_on_link);
     }
 
     /// For example of a VLAN, and of the interface below it.
     #[test]
     fn interfaces_with_the_same_link_local_address_differ() {
-        let own = |interface: &str, address: &str, scope| Own {
-            interface: interface.to_owned(),
-            address: address.parse().unwrap(),
-            mask: None,
-            scope,
-        };
+        let own = |interface, ip: &str| (interface, Address::of_subnet(ip.parse().unwrap(), 64));
         let all = [
-            own("eth0", "fe80::1", 2),
-            own("eth0", "2001:db8:2::1", 0),
-            own("eth0.5", "fe80::1", 3),
-            own("eth0.5", "2001:db8:3::1", 0),
+            own(2, "fe80::1"),
+            own(2, "2001:db8:2::1"),
+            own(3, "fe80::1"),
+            own(3, "2001:db8:3::1"),
         ];
-        for (scope, interface, global) in
-            [(2, "eth0", "2001:db8:2::1"), (3, "eth0.5", "2001:db8:3::1")]
-        {
-            let local = SocketAddrV6::new("fe80::1".parse().unwrap(), 179, 0, scope).into();
+        for (interface, global) in [(2, "2001:db8:2::1"), (3, "2001:db8:3::1")] {
+            let local = SocketAddrV6::new("fe80::1".parse().unwrap(), 179, 0, interface).into();
             let found = link_among(&all, local, "fe80::2".parse().unwrap());
-            assert_eq!(found.interface.as_deref(), Some(interface));
+            assert_eq!(found.interface, Some(interface));
             assert_eq!(found.next_hops.ipv6, global.parse().ok());
             assert!(found.is_on_link);
+        }
+    }
+
+    /// A temporary address ends while the session continues, and a deprecated one may be another node's soon.
+    #[test]
+    fn the_next_hop_of_the_other_family_is_an_address_that_stays() {
+        let own = |ip: &str| Address::of_subnet(ip.parse().unwrap(), 64);
+        let temporary = Address { secondary: true, ..own("2001:db8::1") };
+        let deprecated = Address { deprecated: true, ..own("2001:db8::2") };
+        let stable = own("2001:db8::3");
+        for six in [[&temporary, &deprecated, &stable], [&stable, &deprecated, &temporary]] {
+            let four = Address::of_subnet("192.0.2.1".parse().unwrap(), 24);
+            let all: Vec<_> =
+                std::iter::once(&four).chain(six).map(|own| (2, own.clone())).collect();
+            let local = SocketAddr::from(([192, 0, 2, 1], 179));
+            let found = link_among(&all, local, "192.0.2.254".parse().unwrap());
+            assert!(found.is_on_link);
+            assert_eq!(found.next_hops.ipv4, "192.0.2.1".parse().ok());
+            assert_eq!(found.next_hops.ipv6, "2001:db8::3".parse().ok());
         }
     }
 }

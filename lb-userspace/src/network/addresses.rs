@@ -154,13 +154,21 @@ fn external_address(snapshot: &Snapshot, attachments: &Attachments, v6: bool) ->
 
 /// The source address of new connections through a device.
 fn own_address(snapshot: &Snapshot, device: u32, v6: bool) -> Option<IpAddr> {
+    preferred_address(snapshot.addresses_of(device), v6)
+}
+
+/// The same, among the addresses of a device: neither temporary nor deprecated, if there is another.
+pub fn preferred_address<'a>(
+    addresses: impl IntoIterator<Item = &'a Address>,
+    v6: bool,
+) -> Option<IpAddr> {
     let fits = |address: &&Address| {
         address.ip.is_ipv6() == v6
             && accepts_connections(address)
             && !address.deprecated
             && !address.ip.is_loopback()
     };
-    let candidates = snapshot.addresses_of(device).iter().filter(fits);
+    let candidates = addresses.into_iter().filter(fits);
     // `min_by_key` returns the first of several equal ones.
     candidates.min_by_key(|address| rank(address)).map(|address| address.ip)
 }

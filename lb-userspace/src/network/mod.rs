@@ -25,10 +25,11 @@ mod snapshot;
 mod socket;
 mod watch;
 
-pub use addresses::{Device, devices, node_addresses};
+pub use addresses::{Device, devices, node_addresses, preferred_address};
 pub use attachments::{Attachments, DeviceName, Refusal, Role, Served, plan_attachments};
 pub use links::AnnouncingLink;
 pub use netdev::{XdpFeatures, xdp_features};
+pub use requests::read_addresses;
 pub use selection::{DeviceSelector, NodePortAddresses, Settings};
 pub use snapshot::{
     Address, BondMode, DefaultRoute, Effect, Kind, Link, Mac, Notice, Scope, Snapshot,

@@ -7,11 +7,11 @@ use nix::errno::Errno;
 use nix::libc;
 use nix::sys::socket::SockProtocol;
 
-use super::message::{default_route, is_selective_route, is_selective_rule, notice};
+use super::message::{address, default_route, is_selective_route, is_selective_rule, notice};
 use super::netdev::{self, Netdev};
-use super::snapshot::{DefaultRoute, Snapshot};
+use super::snapshot::{Address, DefaultRoute, Snapshot};
 use super::socket::Socket;
-use crate::netlink::{Message, messages, request, u32_at};
+use crate::netlink::{Message, Netlink, messages, request, u32_at};
 
 /// Attempts to read a dump that changes interrupt.
 const ATTEMPTS: usize = 10;
@@ -86,6 +86,15 @@ async fn are_rules_selective() -> bool {
         }
     }
     false
+}
+
+/// All addresses of this machine, by the indexes of their interfaces.
+pub fn read_addresses() -> io::Result<Vec<(u32, Address)>> {
+    let mut found = Vec::new();
+    let mut netlink = Netlink::open(SockProtocol::NetlinkRoute)?;
+    netlink
+        .ask(libc::RTM_GETADDR, libc::NLM_F_DUMP, &[0; 8], |body| found.extend(address(body)))?;
+    Ok(found)
 }
 
 /// Requests a dump; returns the results of `take`.

@@ -157,7 +157,8 @@ fn bond_mode(number: Option<u8>) -> BondMode {
     }
 }
 
-fn address(body: &[u8]) -> Option<(u32, Address)> {
+/// Of `struct ifaddrmsg` and attributes: the interface's index, and the address.
+pub fn address(body: &[u8]) -> Option<(u32, Address)> {
     let scope = match *body.get(3)? {
         libc::RT_SCOPE_UNIVERSE | libc::RT_SCOPE_SITE => Scope::Global,
         libc::RT_SCOPE_LINK => Scope::Link,
