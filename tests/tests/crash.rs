@@ -10,7 +10,7 @@ use anyhow::Result;
 use tests::agent::{Agent, Source};
 use tests::contents::Contents;
 use tests::one_node::{DEVICE, OneNode};
-use tests::topology::{Echo, LARGE, SOON, name_of_server};
+use tests::topology::{Echo, LARGE, SOON, name_of_server, wait_until};
 use tests::watcher::{Outcome, Watcher};
 
 /// The number of kills.
@@ -138,6 +138,18 @@ fn repeated_kills_break_no_connection_and_leave_nothing_behind() -> Result<()> {
     let _agent = network.agent(&file)?;
     assert_eq!(left, Contents::of(&network.pin_path())?, "(after all kills, after a fresh start)");
     Ok(())
+}
+
+#[test]
+fn a_pod_that_is_added_while_an_agent_waits_for_its_source_reaches_services() -> Result<()> {
+    let network = OneNode::with_pods(2)?;
+    let (agent, _file) = network.agent_on(&state(1))?;
+    agent.kill();
+    let _waiting = network.agent_that_waits()?;
+    let late = network.node.pod("late", &["10.244.1.99"])?;
+    wait_until("the pod is served", SOON, || late.curl("http://10.96.0.10/").is_ok())?;
+    // And what was there.
+    network.curl("http://203.0.113.10/").map(drop)
 }
 
 #[test]

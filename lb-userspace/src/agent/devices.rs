@@ -23,6 +23,8 @@ pub struct Devices<'a> {
     data_plane: DataPlane,
     modes: Modes,
     attachments: Attachments,
+    /// Until the start: the indexes of devices that may have programs of an earlier agent, over its own maps.
+    held_back: BTreeSet<u32>,
     /// Devices that do not support XDP: tc handles all their ingress packets.
     without_xdp: BTreeSet<DeviceName>,
     wanted: HookPoints,
@@ -37,9 +39,8 @@ pub struct Devices<'a> {
 }
 
 impl<'a> Devices<'a> {
-    /// Attaches to all external devices, or fails and attaches to none. A pod's device may be
-    /// removed at any time, so its failure does not prevent the start.
-    pub fn start(
+    /// Attaches to nothing yet, and until [`Self::start`] only to devices that are added.
+    pub fn new(
         pins: &'a Pins,
         data_plane: DataPlane,
         modes: Modes,
@@ -53,6 +54,7 @@ impl<'a> Devices<'a> {
             data_plane,
             modes,
             attachments: attachments.clone(),
+            held_back: BTreeSet::new(),
             without_xdp: BTreeSet::new(),
             wanted: HookPoints::new(),
             attached: HookPoints::new(),
@@ -63,17 +65,27 @@ impl<'a> Devices<'a> {
             condition,
         };
         devices.decide();
-        let mut links = Links::new(pins);
-        while let Some((device, missing)) =
-            devices.next_missing(|device| devices.is_required(device))
-        {
-            devices.attach(&mut links, &device, &missing)?;
-        }
-        links.detach_others(&by_name(&devices.wanted))?;
-        links.keep();
-        devices.complain_of_refused();
-        devices.attach_missing();
+        devices.held_back = devices.wanted.keys().map(|device| device.index).collect();
         Ok(devices)
+    }
+
+    pub fn data_plane(&mut self) -> &mut DataPlane {
+        &mut self.data_plane
+    }
+
+    /// Attaches to all external devices, or fails and attaches to none. A pod's device may be
+    /// removed at any time, so its failure does not prevent the start.
+    pub fn start(&mut self) -> Result<()> {
+        self.held_back.clear();
+        let mut links = Links::new(self.pins);
+        while let Some((device, missing)) = self.next_missing(|device| self.is_required(device)) {
+            self.attach(&mut links, &device, &missing)?;
+        }
+        links.detach_others(&by_name(&self.wanted))?;
+        links.keep();
+        self.complain_of_refused();
+        self.attach_missing();
+        Ok(())
     }
 
     /// Attaches to added devices and detaches from removed ones.
@@ -112,7 +124,9 @@ impl<'a> Devices<'a> {
 
     pub fn attach_missing(&mut self) {
         let mut failed = BTreeSet::new();
-        while let Some((device, missing)) = self.next_missing(|device| !failed.contains(device)) {
+        while let Some((device, missing)) = self.next_missing(|device| {
+            !failed.contains(device) && !self.held_back.contains(&device.index)
+        }) {
             let mut links = Links::new(self.pins);
             match self.attach(&mut links, &device, &missing) {
                 Ok(()) => links.keep(),
@@ -124,8 +138,9 @@ impl<'a> Devices<'a> {
             }
         }
         self.retry = (!failed.is_empty()).then(|| Instant::now() + RETRY);
-        // Where attaching failed, an earlier agent's program stays attached.
+        // Where attaching failed or has not begun, an earlier agent's program stays attached.
         if failed.is_empty()
+            && self.held_back.is_empty()
             && let Err(error) = self.pins.forget_set_aside()
         {
             let error = format!("{error:#}");

@@ -203,8 +203,9 @@ pub async fn start<'a>(
     agent.note_devices(devices);
     agent.note_node_addresses(network.node_addresses().clone());
     agent.share_hops(network.shares_hops());
-    // The programs of an earlier agent forward meanwhile, also to changed routes and interfaces.
-    let mut attachments = network.attachments().clone();
+    let (modes, attachments) = (options.modes, network.attachments());
+    let mut devices = Devices::new(pins, data_plane, modes, attachments, metrics, condition)?;
+    // The programs of an earlier agent forward meanwhile, also to changed routes and from added interfaces.
     let mut network = network.follow();
     let mut renewal = renewal_of_shared_hops();
     loop {
@@ -220,19 +221,19 @@ pub async fn start<'a>(
                 }
             }
             event = network.recv() => match event {
-                Some(network::Event::Attachments(changed)) => attachments = changed,
+                Some(network::Event::Attachments(attachments)) => devices.follow(&attachments),
                 Some(event) => agent.note_network(event),
                 None => bail!("the watch of this machine's network has ended"),
             },
             () = until(agent.retry_at()) => agent.retry(),
+            () = devices.retry_due() => devices.attach_missing(),
             _ = renewal.tick() => agent.renew_hops(),
         }
     }
     agent.program_changes(Affected::All);
 
-    let links = attach_processes(pins, &mut data_plane, options.cgroup.as_deref())?;
-    let devices =
-        Devices::start(pins, data_plane, options.modes, &attachments, metrics, condition)?;
+    let links = attach_processes(pins, devices.data_plane(), options.cgroup.as_deref())?;
+    devices.start()?;
     links.keep();
     options.privileges.once_attached()?;
     health.attached();
