@@ -88,6 +88,20 @@ pub struct Reflection {
     pub answer: [u8; LENGTH],
 }
 
+impl Reflection {
+    /// Tells the peer that a session which is not adopted has ended by decision, as
+    /// [`Input::AdminDown`] does.
+    pub fn last_packet(&self) -> Option<Packet> {
+        let answer = Packet::decode(&self.answer).ok()?;
+        Some(Packet {
+            state: State::AdminDown,
+            diagnostic: Diagnostic::ADMINISTRATIVELY_DOWN,
+            desired_min_tx: answer.desired_min_tx.max(micros(SLOW)),
+            ..answer
+        })
+    }
+}
+
 /// The contents of the peer's last packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Remote {

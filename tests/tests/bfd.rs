@@ -211,9 +211,17 @@ fn follow<R: Router + Send + Sync>() -> Result<()> {
         agent.run_until("the kernel goes on", |views| answers(views) > before + 10)?;
         ensure!(agent.is_up() && router.sessions()? == seen, "the router has seen a fault");
 
-        // Another configuration: a new session, and the kernel no longer answers for the old one.
+        // Another configuration: a new session, and the kernel no longer answers for the old one. The agent has said so
+        // before it does anything else: the router has not found a fault.
         drop(agent);
+        let capture = network.client.capture("eth0", "udp port 3784")?;
         let mut agent = Agent::start_with(&network, device, SLOWER)?;
+        wait_until("the router knows", SOON, || {
+            router.sessions().is_ok_and(|seen| seen.values().all(|(up, _)| !up))
+        })?;
+        let (said, lines) = ("State AdminDown", capture.lines());
+        ensure!(lines.iter().filter(|line| line.contains(said)).count() == 2, "{lines:#?}");
+        ensure!(!lines.iter().any(|line| line.contains("Detection Time Expired")), "{lines:#?}");
         ensure!(!agent.is_up(), "not adopted: {:#?}", agent.monitor.views());
         let left = BfdSessions::open(&Pins::open(&network.pin_path())?)?.all()?;
         ensure!(left.is_empty(), "{left:?}");

@@ -15,7 +15,7 @@ struct Node {
     /// When the kernel answered last.
     reflected: Option<Duration>,
     can_reflect: bool,
-    changes: Vec<(Duration, State)>,
+    changes: Vec<(Duration, Change)>,
 }
 
 impl Node {
@@ -29,7 +29,7 @@ impl Node {
         for effect in effects {
             match effect {
                 Effect::Send(packet) => sent.push(packet),
-                Effect::Changed(change) => self.changes.push((now, change.to)),
+                Effect::Changed(change) => self.changes.push((now, change)),
                 Effect::Reflect(reflection) => self.kernel = Some(reflection),
                 Effect::StopReflecting => self.kernel = None,
             }
@@ -246,6 +246,22 @@ fn a_session_that_was_silent_for_the_detection_time_is_not_adopted() {
     // Silence counts from the last answer, not from the adoption.
     assert_eq!(adopt(MS * 299).unwrap().deadline(), Some(now + MS));
     assert!(adopt(MS * 300).is_none());
+}
+
+/// Its process was replaced by one that is configured otherwise.
+#[test]
+fn the_end_of_a_session_that_is_not_adopted_is_no_fault() {
+    let mut world = World::new(config(100, 100), config(100, 100));
+    run_beside_a_plain_peer(&mut world, Duration::from_secs(5));
+    let reflection = world.nodes[0].kernel.unwrap();
+    world.nodes[0] = Node::new(config(150, 150), 0x3333, true);
+    let last: Vec<Packet> = reflection.last_packet().into_iter().collect();
+    world.send(0, last, &mut |_| false);
+    run_beside_a_plain_peer(&mut world, Duration::from_secs(5));
+    assert_eq!(world.states(), [State::Up; 2]);
+    let changes = &world.nodes[1].changes;
+    assert!(changes.iter().any(|(_, change)| change.from == State::Up), "{changes:?}");
+    assert!(changes.iter().all(|(_, change)| !change.is_fault()), "{changes:?}");
 }
 
 #[test]

@@ -186,7 +186,8 @@ impl Running {
 }
 
 /// The session of this path that an earlier agent has left. If the peer has ended it, or it was
-/// configured otherwise, the kernel no longer answers for it: the peer would hear two sessions.
+/// configured otherwise, the kernel no longer answers for it: the peer would hear two sessions. The
+/// session ends with a packet that says so, as the peer would take any other end for a broken path.
 fn adopt(
     wanted: &Wanted,
     kernel: &mut BfdSessions,
@@ -196,13 +197,13 @@ fn adopt(
     let path = &wanted.path;
     let mut adopted = None;
     for (discriminator, entry) in kernel.all().ok()?.into_iter().filter(|(_, it)| path.is_of(it)) {
+        let reflection =
+            Reflection { expected: octets(&entry.expected), answer: octets(&entry.answer) };
         let heard = kernel.heard(discriminator).ok().flatten();
         if let Some(Heard { age, .. }) = heard
             && adopted.is_none()
             && path.is_as_in(&entry)
         {
-            let reflection =
-                Reflection { expected: octets(&entry.expected), answer: octets(&entry.answer) };
             let session = Session::adopt(wanted.config, &reflection, age, random, now);
             adopted = session
                 .filter(|session| session.discriminator() == discriminator)
@@ -210,6 +211,11 @@ fn adopt(
             if adopted.is_some() {
                 continue;
             }
+        }
+        if let Some(last) = reflection.last_packet()
+            && let Ok(sender) = Sender::open(path, Some(entry.source_port), random)
+        {
+            sender.send(&last.encode());
         }
         if let Err(error) = kernel.remove(discriminator) {
             tracing::warn!(error = format!("{error:#}"), "bfd session left in the kernel");
