@@ -205,6 +205,7 @@ pub async fn start<'a>(
         }
     }
     agent.note_devices(devices);
+    agent.note_own_addresses(network.own_addresses().clone());
     agent.share_hops(network.shares_hops());
     agent.program_changes(Affected::All, Some(network.node_addresses().clone()));
 

@@ -75,6 +75,7 @@ pub struct Agent<T> {
 struct Unplanned {
     services: Affected,
     node_addresses: Option<BTreeSet<IpAddr>>,
+    own_addresses: Option<BTreeSet<IpAddr>>,
     snat_addresses: Option<BTreeSet<IpAddr>>,
 }
 
@@ -166,6 +167,10 @@ impl<T: Write> Agent<T> {
             network::Event::NodeAddresses(addresses) => {
                 self.program_changes(Affected::default(), Some(addresses));
             }
+            network::Event::OwnAddresses(addresses) => {
+                self.note_own_addresses(addresses);
+                self.program_changes(Affected::default(), None);
+            }
             network::Event::Devices(devices) => self.change_devices(devices),
             network::Event::SharedHops(shared) => self.share_hops(shared),
             network::Event::Epoch => self.tables.tables_mut().next_epoch(),
@@ -205,6 +210,11 @@ impl<T: Write> Agent<T> {
             [device.v4.map(IpAddr::V4), device.v6.map(IpAddr::V6)].into_iter().flatten()
         };
         self.unplanned.snat_addresses = Some(self.devices.values().flat_map(addresses).collect());
+    }
+
+    /// Leaves all addresses of this node for the next plan.
+    pub fn note_own_addresses(&mut self, addresses: BTreeSet<IpAddr>) {
+        self.unplanned.own_addresses = Some(addresses);
     }
 
     pub fn store_event(&mut self, event: Event) -> Affected {

@@ -194,6 +194,23 @@ fn failed_writes_of_node_addresses_are_retried() {
 }
 
 #[test]
+fn a_new_address_of_this_node_writes_only_the_backends_there() {
+    let mut case = Case::new();
+    case.service("web", "10.96.0.1");
+    case.endpoints("web", &["10.7.0.1", "10.244.0.1"]);
+    let mut writes_of = |addresses: &[[u8; 4]]| {
+        let before = case.memory.writes();
+        let addresses = addresses.iter().copied().map(IpAddr::from).collect();
+        case.agent.take_in_network(network::Event::OwnAddresses(addresses));
+        case.memory.writes() - before
+    };
+    assert_eq!(writes_of(&[[192, 0, 2, 1]]), 0);
+    assert_eq!(writes_of(&[[192, 0, 2, 1], [10, 7, 0, 1]]), 1);
+    assert_eq!(writes_of(&[[10, 7, 0, 1]]), 0);
+    assert_eq!(writes_of(&[]), 1);
+}
+
+#[test]
 fn a_fixed_service_is_reported_once_when_it_is_programmed() {
     let mut case = Case::new();
     let mut wrong = service("web", "10.96.0.1");
