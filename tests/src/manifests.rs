@@ -91,6 +91,14 @@ impl Service {
         self
     }
 
+    /// Adds endpoints whose node the slice does not name.
+    pub fn somewhere(mut self, addresses: &[&str]) -> Self {
+        for &address in addresses {
+            self.endpoints.push((address.to_owned(), json!({"addresses": [address]})));
+        }
+        self
+    }
+
     /// Adds endpoints on the node that is tested.
     pub fn here(self, addresses: &[&str]) -> Self {
         self.on("node", addresses)

@@ -3,10 +3,10 @@
 use std::ffi::OsStr;
 use std::io::{Read, Write};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use tests::agent::{Agent, program};
 use tests::manifests::{Service, manifests};
-use tests::topology::{Host, LARGE, Process, Topology};
+use tests::topology::{Host, LARGE, Process, SOON, Topology, wait_until};
 
 const VIP: &str = "http://203.0.113.10/";
 const VIP6: &str = "http://[2001:db8:113::10]/";
@@ -67,10 +67,10 @@ impl TwoNodes {
     }
 
     fn agent(&self, more: &[&str]) -> Result<Agent> {
-        let web = Service::new("web", &["10.96.0.10", "fd00:10:96::a"])
-            .load_balancer(&["203.0.113.10", "2001:db8:113::10"])
-            .tcp(80, 8080)
-            .there(&["10.0.0.2", "fd00:a::2"]);
+        self.agent_with(web().there(&["10.0.0.2", "fd00:a::2"]), more)
+    }
+
+    fn agent_with(&self, web: Service, more: &[&str]) -> Result<Agent> {
         let file = self.topology.write_manifests(&manifests(&[web]))?;
         Agent::start(&self.node, &self.topology.warm_agent_pins(), &file, "ext0", more)
     }
@@ -78,6 +78,12 @@ impl TwoNodes {
     fn curl(&self, url: &str) -> Result<String> {
         Ok(self.client.curl(url)?.trim().to_owned())
     }
+}
+
+fn web() -> Service {
+    Service::new("web", &["10.96.0.10", "fd00:10:96::a"])
+        .load_balancer(&["203.0.113.10", "2001:db8:113::10"])
+        .tcp(80, 8080)
 }
 
 #[test]
@@ -95,6 +101,31 @@ fn a_backend_on_another_node_sees_an_address_of_this_node() -> Result<()> {
     let _agent = network.agent(&["--device", "in0"])?;
     assert_eq!(network.curl(&format!("{VIP}client"))?, "10.0.0.1");
     assert_eq!(network.curl(&format!("{VIP6}client"))?, "fd00:a::1");
+    Ok(())
+}
+
+/// As the slices of Services without a selector, for example of `default/kubernetes`. An interface
+/// gets the addresses of the second one while the agent runs.
+#[test]
+fn a_backend_at_an_address_of_the_node_gets_connections_if_no_slice_names_its_node() -> Result<()> {
+    let network = TwoNodes::on_two_devices()?;
+    let added = ["10.0.0.9", "fd00:a::9"];
+    for (addresses, is_added) in [(["10.0.0.1", "fd00:a::1"], false), (added, true)] {
+        let [v4, v6] = addresses;
+        let agent = network.agent_with(web().somewhere(&addresses), &["--device", "in0"])?;
+        if is_added {
+            network.node.address("in0", "10.0.0.9/24")?;
+            network.node.address("in0", "fd00:a::9/64")?;
+        }
+        let ends = [format!("{v4}:8080"), format!("[{v6}]:8080")];
+        let _server = network.node.http_server(&ends.each_ref().map(String::as_str), "node")?;
+        for (vip, client) in [(VIP, "192.0.2.2"), (VIP6, "2001:db8::2")] {
+            let is_served = || network.curl(&format!("{vip}client")).is_ok_and(|it| it == client);
+            wait_until("the Service works", SOON, is_served)
+                .with_context(|| agent.get(&["counters"]).unwrap_or_default())?;
+        }
+        agent.kill();
+    }
     Ok(())
 }
 

@@ -202,6 +202,7 @@ pub async fn start<'a>(
 
     agent.note_devices(devices);
     agent.note_node_addresses(network.node_addresses().clone());
+    agent.note_own_addresses(network.own_addresses().clone());
     agent.share_hops(network.shares_hops());
     let (modes, attachments) = (options.modes, network.attachments());
     let mut devices = Devices::new(pins, data_plane, modes, attachments, metrics, condition)?;

@@ -22,6 +22,12 @@ use crate::source::Event;
 /// How long an older version of a Service is ignored that arrives after a newer one was written.
 const STALE: Duration = Duration::from_secs(30);
 
+#[cfg(test)]
+thread_local! {
+    /// How many patches were built.
+    pub static PATCHES: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
 pub struct State {
     settings: Settings,
     ranges: Vec<Range>,
@@ -181,7 +187,7 @@ impl State {
     /// What is to be written to the status of a Service; `None`: nothing.
     pub fn patch(&self, name: &ServiceName, now: Timestamp) -> Option<Value> {
         #[cfg(test)]
-        super::tests::PATCHES.set(super::tests::PATCHES.get() + 1);
+        PATCHES.set(PATCHES.get() + 1);
         let service = self.services.get(name)?;
         match self.ipam.as_ref()?.outcome(name) {
             Some(outcome) => status::patch(service, outcome, now),

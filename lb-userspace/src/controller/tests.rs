@@ -1,6 +1,5 @@
 //! What many Services cost, and what must not wait for them.
 
-use std::cell::Cell;
 use std::convert::Infallible;
 use std::future::pending;
 
@@ -9,13 +8,9 @@ use kube::client::Body;
 use serde_json::json;
 use tokio::sync::oneshot;
 
+use super::state::PATCHES;
 use super::*;
 use crate::notices::Log;
-
-thread_local! {
-    /// How many patches were built.
-    pub static PATCHES: Cell<usize> = const { Cell::new(0) };
-}
 
 fn state() -> State {
     let settings = Settings { is_alone: true, ..Settings::default() };

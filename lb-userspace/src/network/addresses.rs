@@ -1,5 +1,5 @@
-//! The node's addresses: those on which NodePorts are open, and the source address of connections
-//! that leave through a device. Pure.
+//! The node's addresses: all of them, those on which NodePorts are open, and the source address of
+//! connections that leave through a device. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -90,6 +90,13 @@ fn macs_above(snapshot: &Snapshot, link: &Link) -> BTreeSet<Mac> {
     }
     let macs = found.iter().filter_map(|index| Some(snapshot.links.get(index)?.mac));
     macs.filter(|mac| *mac != link.mac && *mac != Mac::default()).collect()
+}
+
+/// Every address at which something outside can reach this node itself.
+pub fn own_addresses(snapshot: &Snapshot) -> BTreeSet<IpAddr> {
+    let all = snapshot.addresses.values().flatten();
+    let own = all.filter(|address| accepts_connections(address)).map(|address| address.ip);
+    own.filter(|ip| !ip.is_loopback()).collect()
 }
 
 /// The addresses with NodePorts; never loopback or link-local ones.
@@ -307,6 +314,17 @@ mod tests {
             let addresses: Vec<String> = addresses.iter().map(IpAddr::to_string).collect();
             assert_eq!(addresses.join(" "), expected, "{name}");
         }
+    }
+
+    #[test]
+    fn own_addresses_are_those_of_all_devices_that_others_can_reach() {
+        let own = own_addresses(&network(
+            "eth0: 192.0.2.1, 169.254.0.1 link, 2001:db8::3 tentative, 2001:db8::1, fe80::1\n\
+             lo: 127.0.0.1 host, 127.0.0.2, 10.255.0.1, ::1 host\n\
+             veth1: 10.244.0.1",
+        ));
+        let own: Vec<String> = own.iter().map(IpAddr::to_string).collect();
+        assert_eq!(own, ["10.244.0.1", "10.255.0.1", "192.0.2.1", "2001:db8::1"]);
     }
 
     #[test]

@@ -25,7 +25,7 @@ mod snapshot;
 mod socket;
 mod watch;
 
-pub use addresses::{Device, devices, node_addresses, preferred_address};
+pub use addresses::{Device, devices, node_addresses, own_addresses, preferred_address};
 pub use attachments::{Attachments, DeviceName, Refusal, Role, Served, plan_attachments};
 pub use links::AnnouncingLink;
 pub use netdev::{XdpFeatures, xdp_features};

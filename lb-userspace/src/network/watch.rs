@@ -11,7 +11,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
 use tokio::time::{sleep, sleep_until};
 
-use super::addresses::{Device, devices, node_addresses};
+use super::addresses::{Device, devices, node_addresses, own_addresses};
 use super::attachments::{Attachments, plan_attachments};
 use super::links::{AnnouncingLink, announcing_links};
 use super::notices::Notices;
@@ -34,7 +34,10 @@ pub enum Event {
     /// Added and changed devices; `None`: removed.
     Devices(BTreeMap<u32, Option<Device>>),
     Attachments(Attachments),
+    /// The addresses with NodePorts.
     NodeAddresses(BTreeSet<IpAddr>),
+    /// All addresses of this node.
+    OwnAddresses(BTreeSet<IpAddr>),
     /// Whether next hops depend on the destination only.
     SharedHops(bool),
     /// Next hops must be resolved again.
@@ -65,6 +68,7 @@ struct View {
     attachments: Attachments,
     devices: BTreeMap<u32, Device>,
     node_addresses: BTreeSet<IpAddr>,
+    own_addresses: BTreeSet<IpAddr>,
 }
 
 impl NetworkWatch {
@@ -91,6 +95,11 @@ impl NetworkWatch {
     /// The addresses with NodePorts.
     pub fn node_addresses(&self) -> &BTreeSet<IpAddr> {
         &self.view.node_addresses
+    }
+
+    /// All addresses of this node.
+    pub fn own_addresses(&self) -> &BTreeSet<IpAddr> {
+        &self.view.own_addresses
     }
 
     /// Whether next hops depend on the destination only.
@@ -203,6 +212,9 @@ impl NetworkWatch {
             if old.node_addresses != self.view.node_addresses {
                 send(Event::NodeAddresses(self.view.node_addresses.clone()))?;
             }
+            if old.own_addresses != self.view.own_addresses {
+                send(Event::OwnAddresses(self.view.own_addresses.clone()))?;
+            }
         }
         if self.shares_hops != self.snapshot.shares_hops() {
             self.shares_hops = !self.shares_hops;
@@ -221,6 +233,7 @@ impl View {
         Self {
             devices: devices(snapshot, &attachments),
             node_addresses: node_addresses(snapshot, &attachments, &settings.node_ports),
+            own_addresses: own_addresses(snapshot),
             attachments,
         }
     }

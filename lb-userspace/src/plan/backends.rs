@@ -1,6 +1,7 @@
 //! Indexes of backends, and the number of pools that each is in.
 
 use std::collections::{BTreeSet, HashMap};
+use std::net::IpAddr;
 
 use super::allocate::Indexes;
 use super::bits::Bits;
@@ -105,7 +106,7 @@ impl Backends {
         let generation = *generation;
         // The bit is set first: an adopted backend is assumed to have its bit.
         bits.add_source(backend, plan);
-        let standing = described;
+        let standing = self.locations.of_one(&backend, described);
         plan.prepare.push(Step::SetBackend { index, backend, standing, generation });
         self.held.insert(backend, ProgrammedBackend { index, standing, pools: 0, keepers: 0 });
         Some(index)
@@ -138,6 +139,12 @@ impl Backends {
         let backend = BackendKey::of(member, protocol);
         self.leave(&backend, Standing::in_pool(member));
         self.settle_one(backend, bits, plan);
+    }
+
+    /// Sets all addresses of this node.
+    pub fn move_own(&mut self, addresses: BTreeSet<IpAddr>) {
+        let held = self.held.iter().map(|(key, held)| (key, (held.standing, held.pools)));
+        self.locations.move_own(addresses, held);
     }
 
     /// Writes where backends are, if their descriptions have changed. To be called when the plan has

@@ -4,13 +4,19 @@
 //! It is on this node if any of them says so; and it has another node, to which tunnels lead, only
 //! if all of them say so: without a tunnel it can always be reached. So the result does not depend
 //! on the order of changes.
+//!
+//! A backend at an address of this node is on this node, whatever Services say: no route leads
+//! there.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
 
 use super::key::{BackendKey, Standing};
 
 #[derive(Default)]
 pub struct Locations {
+    /// All addresses of this node.
+    own: BTreeSet<IpAddr>,
     /// How many pools describe a backend in which way. Contains few backends: those that not all of
     /// their pools describe as the kernel's entry does.
     described: HashMap<BackendKey, BTreeMap<Standing, u32>>,
@@ -19,6 +25,13 @@ pub struct Locations {
 }
 
 impl Locations {
+    /// The standing of a backend that one pool describes.
+    pub fn of_one(&self, backend: &BackendKey, described: Standing) -> Standing {
+        let local = described.local || self.own.contains(&backend.address);
+        let node = described.node.filter(|_| !local);
+        Standing { local, draining: false, node }
+    }
+
     /// Adds a pool's description. So far this number of pools had described the backend as the
     /// kernel's entry does, unless they are stored here.
     pub fn add(
@@ -51,6 +64,26 @@ impl Locations {
         self.changed.insert(*backend);
     }
 
+    /// Sets the addresses of this node. `held`: all backends, as in `add`.
+    pub fn move_own<'a>(
+        &mut self,
+        wanted: BTreeSet<IpAddr>,
+        held: impl Iterator<Item = (&'a BackendKey, (Standing, u32))>,
+    ) {
+        let moved: BTreeSet<IpAddr> = wanted.symmetric_difference(&self.own).copied().collect();
+        self.own = wanted;
+        if moved.is_empty() {
+            return;
+        }
+        for (backend, description) in held.filter(|(backend, _)| moved.contains(&backend.address)) {
+            let (_, pools) = description;
+            if pools > 0 {
+                self.described.entry(*backend).or_insert_with(|| [description].into());
+                self.changed.insert(*backend);
+            }
+        }
+    }
+
     /// The standings of backends whose descriptions have changed; without backends that are in no
     /// pool any more.
     pub fn changed(&mut self) -> Vec<(BackendKey, Standing)> {
@@ -60,12 +93,12 @@ impl Locations {
 
     fn settle(&mut self, backend: &BackendKey) -> Option<Standing> {
         let all = self.described.remove(backend)?;
-        let standing = all.keys().copied().reduce(|one, other| Standing {
+        let agreed = all.keys().copied().reduce(|one, other| Standing {
             local: one.local || other.local,
             node: one.node.filter(|node| other.node == Some(*node)),
             draining: false,
         })?;
-        let standing = Standing { node: standing.node.filter(|_| !standing.local), ..standing };
+        let standing = self.of_one(backend, agreed);
         if all.len() > 1 || !all.contains_key(&standing) {
             self.described.insert(*backend, all);
         }

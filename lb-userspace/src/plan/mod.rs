@@ -72,6 +72,9 @@ pub struct Change {
     pub service_ports: BTreeMap<ServicePortKey, Option<Arc<ServicePort>>>,
     /// The addresses of this node on which NodePorts are open, if they changed.
     pub node_addresses: Option<BTreeSet<IpAddr>>,
+    /// All addresses of this node, if they changed: backends there are on this node, even if no
+    /// Service says so.
+    pub own_addresses: Option<BTreeSet<IpAddr>>,
     /// The SNAT addresses of this node, if they changed.
     pub snat_addresses: Option<BTreeSet<IpAddr>>,
     /// The addresses of the cluster's nodes, from which tunnels are accepted, if they changed.
@@ -95,6 +98,9 @@ impl Planner {
         }
         if let Some(addresses) = change.snat_addresses {
             self.addresses.move_snat(addresses, &mut self.bits, &mut plan);
+        }
+        if let Some(addresses) = change.own_addresses {
+            self.backends.move_own(addresses);
         }
         self.nodes = change.peers.or(self.nodes.take());
         // First everything that is added, then everything that is removed: a frontend or backend

@@ -77,6 +77,7 @@ pub struct Agent<T> {
 struct Unplanned {
     services: Affected,
     node_addresses: Option<BTreeSet<IpAddr>>,
+    own_addresses: Option<BTreeSet<IpAddr>>,
     snat_addresses: Option<BTreeSet<IpAddr>>,
 }
 
@@ -165,8 +166,8 @@ impl<T: Write> Agent<T> {
 
     /// Handles a change of the network.
     pub fn take_in_network(&mut self, event: network::Event) {
-        use network::Event::{Devices, NodeAddresses};
-        let concerns_services = matches!(event, Devices(_) | NodeAddresses(_));
+        use network::Event::{Devices, NodeAddresses, OwnAddresses};
+        let concerns_services = matches!(event, Devices(_) | NodeAddresses(_) | OwnAddresses(_));
         self.note_network(event);
         if concerns_services {
             self.program_changes(Affected::default());
@@ -177,6 +178,7 @@ impl<T: Write> Agent<T> {
     pub fn note_network(&mut self, event: network::Event) {
         match event {
             network::Event::NodeAddresses(addresses) => self.note_node_addresses(addresses),
+            network::Event::OwnAddresses(addresses) => self.note_own_addresses(addresses),
             network::Event::Devices(devices) => self.note_devices(devices),
             network::Event::SharedHops(shared) => self.share_hops(shared),
             network::Event::Epoch => self.tables.tables_mut().next_epoch(),
@@ -219,6 +221,11 @@ impl<T: Write> Agent<T> {
         self.tables.set_node_addresses(addresses.clone());
         self.write_network();
         self.unplanned.node_addresses = Some(addresses);
+    }
+
+    /// Leaves all addresses of this node for the next plan.
+    pub fn note_own_addresses(&mut self, addresses: BTreeSet<IpAddr>) {
+        self.unplanned.own_addresses = Some(addresses);
     }
 
     pub fn store_event(&mut self, event: Event) -> Affected {

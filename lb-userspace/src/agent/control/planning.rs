@@ -36,7 +36,8 @@ impl<T: Write> Agent<T> {
         self.succeed(began);
     }
 
-    fn plan(&mut self, Unplanned { services, node_addresses, snat_addresses }: Unplanned) -> Plan {
+    fn plan(&mut self, unplanned: Unplanned) -> Plan {
+        let Unplanned { services, node_addresses, own_addresses, snat_addresses } = unplanned;
         let moved = self.store.take_moved_nodes();
         let all = services == Affected::All || moved.contains(&self.node.name);
         let peers = (all || !moved.is_empty()).then(|| self.look_at_nodes());
@@ -54,7 +55,8 @@ impl<T: Write> Agent<T> {
         let now = clock_of_deadlines().unwrap_or_default() / 1_000_000_000;
         let now = u32::try_from(now).unwrap_or(u32::MAX);
         let service_ports = BTreeMap::new();
-        let mut change = Change { service_ports, node_addresses, snat_addresses, peers, now };
+        let mut change =
+            Change { service_ports, node_addresses, own_addresses, snat_addresses, peers, now };
         for service in &concerned {
             self.collect(service, &mut change);
         }

@@ -32,6 +32,12 @@ fn b(location: Location) -> (ServicePortKey, Option<ServicePort>) {
     (key("b"), port_of("10.96.0.2", location))
 }
 
+/// This node has exactly these addresses.
+fn own(addresses: &[&str], change: Change) -> Change {
+    let addresses = addresses.iter().map(|address| address.parse().unwrap()).collect();
+    Change { own_addresses: Some(addresses), ..change }
+}
+
 fn standing(local: bool, node: Option<&str>) -> Standing {
     Standing { local, draining: false, node: node.map(|node| node.parse().unwrap()) }
 }
@@ -45,6 +51,28 @@ fn after(changes: impl IntoIterator<Item = Change>) -> (Planner, Memory) {
     let (mut planner, mut memory) = (Planner::new(), Memory::default());
     changes.into_iter().for_each(|change| memory.carry_out(&planner.plan(change)));
     (planner, memory)
+}
+
+#[test]
+fn a_backend_at_an_address_of_this_node_is_here_whatever_services_say() {
+    for location in [HERE, UNKNOWN, THERE] {
+        let (mut planner, mut memory) = after([own(&[BACKEND], change([a(location)]))]);
+        assert_eq!(found(&memory), standing(true, None), "{location:?}");
+        let mut next = Planner::adopting(memory.snapshot(), Room::default());
+        assert!(next.plan(own(&[BACKEND], change([a(location)]))).is_empty(), "{location:?}");
+
+        // The address moves to another machine, and back.
+        let described = standing(location.0, location.1);
+        memory.carry_out(&planner.plan(own(&[], Change::default())));
+        assert_eq!(found(&memory), described, "{location:?}");
+        memory.carry_out(&planner.plan(own(&[BACKEND], Change::default())));
+        assert_eq!(found(&memory), standing(true, None), "{location:?}");
+
+        // It moves while no agent runs.
+        let mut next = Planner::adopting(memory.snapshot(), Room::default());
+        memory.carry_out(&next.plan(own(&[], change([a(location)]))));
+        assert_eq!(found(&memory), described, "{location:?}");
+    }
 }
 
 #[test]

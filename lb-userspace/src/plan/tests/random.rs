@@ -56,26 +56,37 @@ fn difference(
     change(gone.chain(new.iter().map(|(key, port)| (key.clone(), Some(port.clone())))))
 }
 
+/// Addresses of this node, among those of backends.
+fn own_addresses() -> impl Strategy<Value = BTreeSet<IpAddr>> {
+    let own = (0u8..6).prop_map(|n| Ipv4Addr::new(10, 244, 0, n).into());
+    prop::collection::btree_set(own, 0..3)
+}
+
 proptest! {
     #[test]
     fn after_any_changes_the_tables_are_those_of_a_fresh_start(
-        states in prop::collection::vec((state(), any::<bool>()), 1..12),
+        states in prop::collection::vec((state(), own_addresses(), any::<bool>()), 1..12),
     ) {
         let mut planner = Planner::new().keeping_history(1);
         let mut memory = Memory::default();
         let mut held = BTreeMap::new();
-        for (state, restart) in states {
+        for (state, own, restart) in states {
             let wanted = service_ports(&state);
+            let own_addresses = || Some(own.clone());
             if restart {
                 planner = Planner::adopting(memory.snapshot(), Room::default()).keeping_history(1);
                 held.clear();
             }
-            memory.carry_out(&planner.plan(difference(&held, &wanted)));
+            let change = difference(&held, &wanted);
+            memory.carry_out(&planner.plan(Change { own_addresses: own_addresses(), ..change }));
             super::history::check(&memory);
             held = wanted;
             let adopting = Planner::adopting(memory.snapshot(), Room::default());
             let mut successor = adopting.keeping_history(1);
-            let first = || difference(&BTreeMap::new(), &held);
+            let first = || Change {
+                own_addresses: own_addresses(),
+                ..difference(&BTreeMap::new(), &held)
+            };
             let plan = successor.plan(first());
             prop_assert!(plan.is_empty(), "a restart that finds nothing changed: {:?}", plan);
 

@@ -71,3 +71,20 @@ fn before_all_services_are_known_a_change_is_written_and_nothing_planned() {
     assert_eq!(held.addresses, addresses);
     assert!(held.epoch > epoch);
 }
+
+#[test]
+fn a_new_address_of_this_node_writes_only_the_backends_there() {
+    let mut case = Case::new();
+    case.service("web", "10.96.0.1");
+    case.endpoints("web", &["10.7.0.1", "10.244.0.1"]);
+    let mut writes_of = |addresses: &[[u8; 4]]| {
+        let before = case.memory.writes();
+        let addresses = addresses.iter().copied().map(IpAddr::from).collect();
+        case.agent.take_in_network(network::Event::OwnAddresses(addresses));
+        case.memory.writes() - before
+    };
+    assert_eq!(writes_of(&[[192, 0, 2, 1]]), 0);
+    assert_eq!(writes_of(&[[192, 0, 2, 1], [10, 7, 0, 1]]), 1);
+    assert_eq!(writes_of(&[[10, 7, 0, 1]]), 0);
+    assert_eq!(writes_of(&[]), 1);
+}
