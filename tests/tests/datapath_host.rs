@@ -42,6 +42,16 @@ fn a_long_packet_does_not_use_a_shared_next_hop() {
     }
 }
 
+#[test]
+fn a_request_that_could_be_a_reply_has_a_replys_source() {
+    for at in [&V4, &V6] {
+        cases::replies::a_request_that_could_be_a_reply_has_a_replys_source(
+            &mut Conversation::on_host(),
+            at,
+        );
+    }
+}
+
 /// Flows from one client port to one backend through several frontends need different SNAT ports.
 #[test]
 fn when_snat_ports_run_out_only_new_flows_are_refused() {

@@ -399,6 +399,41 @@ fn an_unconnected_socket_keeps_its_backend_until_it_is_removed() -> Result<()> {
     Ok(())
 }
 
+/// Another Service keeps the backend, so that it is not removed.
+#[test]
+fn sockets_of_datagrams_leave_a_backend_that_leaves_their_service() -> Result<()> {
+    let case = Case::new(2, ONE)?;
+    let other = ONE.service("other", "10.96.0.54", "fd00:10:96::54", "UDP", 54, 5300, 30054);
+    let set = |services: Services| fs::write(&case.manifests, services.manifests() + &other);
+    set(ONE)?;
+    let is_served = || {
+        let came = case.socket("udp", ANY4, &["ask=hello@10.96.0.54:54"]);
+        came.is_ok_and(|came| came[0].starts_with("pod-0 "))
+    };
+    wait_until("the other Service is served", SOON, is_served)?;
+    let connected = |bind, end| -> Result<Process> {
+        let mut socket = case.start("udp", bind, &[&format!("connect={end}"), "peer", "hold"])?;
+        socket.wait_for_output(&format!("peer: {end}"), SOON)?;
+        Ok(socket)
+    };
+    let mut sockets = Vec::new();
+    for (bind, end) in [(ANY4, "10.96.0.53:53"), (ANY6, "[fd00:10:96::53]:53")] {
+        let mut asking = case.start("udp", bind, &[&format!("keep-asking={end}")])?;
+        asking.wait_for_output("pod-0 ", SOON)?;
+        sockets.push((asking, connected(bind, end)?));
+    }
+    let mut of_the_other = connected(ANY4, "10.96.0.54:54")?;
+
+    set(Services { endpoints: &[(1, "node")], more: "" })?;
+    for (asking, connected) in &mut sockets {
+        asking.wait_for_output("pod-1 ", SOON)?;
+        connected.wait_for_output("hold: Software caused connection abort (os error 103)", SOON)?;
+    }
+    assert!(!of_the_other.has_ended(), "{}", of_the_other.output());
+    assert!(is_served());
+    Ok(())
+}
+
 #[test]
 fn processes_reach_services_without_an_agent_and_after_its_restart() -> Result<()> {
     let Case { agent, manifests, network, _servers } = Case::new(1, ONE)?;

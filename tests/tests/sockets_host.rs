@@ -411,6 +411,20 @@ cases! {
         assert_eq!(node.send(socket, &frontend), Came::Refused(Reason::NoBackend));
     }
 
+    /// Another Service keeps the backend, so that its entry does not change.
+    fn an_unconnected_socket_moves_when_its_backend_leaves_its_service(at: &Ends) {
+        let mut node = Node::with(&[at.dns(1), at.service(54, "UDP", 1)]);
+        let [old, new] = [0, 1].map(|number| at.backends(2)[number].clone());
+        let (socket, other) = (node.udp(), node.udp());
+        assert_eq!(node.send(socket, &at.cluster(53)), led(&old));
+        assert_eq!(node.send(other, &at.cluster(54)), led(&old));
+        node.set(&at.dns(0).backends(&[&new]));
+        assert_eq!(node.send(socket, &at.cluster(53)), led(&new));
+        assert_eq!(node.hears(socket, &old), at.cluster(53), "a late reply");
+        assert_eq!(node.send(other, &at.cluster(54)), led(&old));
+        assert_eq!(node.new_flows(), 3);
+    }
+
     fn sockets_do_not_follow_a_reused_backend_index(at: &Ends) {
         let mut node = Node::with(&[at.dns(1)]);
         let (frontend, backend) = (at.cluster(53), &at.backends(1)[0]);

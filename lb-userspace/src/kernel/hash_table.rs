@@ -27,7 +27,7 @@ impl<K: Pod, V: Pod> TryFrom<Map> for HashTable<K, V> {
     type Error = anyhow::Error;
 
     fn try_from(map: Map) -> Result<Self> {
-        let Map::HashMap(data) = &map else {
+        let (Map::HashMap(data) | Map::LruHashMap(data)) = &map else {
             bail!("a map that must be a hash map is of another type");
         };
         let descriptor = data.fd().as_fd().try_clone_to_owned()?;

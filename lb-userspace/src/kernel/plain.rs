@@ -45,7 +45,7 @@ use lb_common::layout::{
     Affinity, AffinityKey, Announced, AnnouncedAddress, Backend, BfdHeard, BfdSession, BufferSum,
     Claim, Device, EarlierOwners, Fragment, FragmentKey, Frontend, FrontendKey, Host, Identity,
     KeyValue, Listener, Member, NetworkEpoch, Peer, Pool, PoolSlot, ReplyKey, ServicePortName,
-    Settings, SlotPair, SocketFlow, SourceRange, Traffic, TunnelTarget, Untracked,
+    Settings, SlotPair, SocketEnd, SocketFlow, SourceRange, Traffic, TunnelTarget, Untracked,
 };
 
 layouts! {
@@ -55,7 +55,7 @@ layouts! {
 }
 
 family_layouts! {
-    FrontendKey, AffinityKey, FragmentKey, ReplyKey, SourceRange, SocketFlow, Untracked,
+    FrontendKey, AffinityKey, FragmentKey, ReplyKey, SourceRange, SocketEnd, SocketFlow, Untracked,
 }
 
 // SAFETY: see `Plain`; the assertions beside `Slot` cover its uses.

@@ -57,7 +57,7 @@ pub use key::{BackendKey, FrontendKey, Scope, Standing};
 pub use room::{MORE_ENDPOINTS, MORE_SERVICE_PORTS, Room};
 pub use state::Planner;
 pub use step::{Plan, Step};
-pub use sweep::{DatagramFlow, Datagrams, Sweep};
+pub use sweep::{Allowed, DatagramFlow, Datagrams, Sweep};
 pub use table::{Table, WeightedBackend};
 
 use frontends::frontend_value;

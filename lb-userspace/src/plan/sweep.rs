@@ -1,5 +1,5 @@
 //! A pass over the flow tables: ends datagram flows whose backend or frontend has left their service
-//! port, and finds out which bits of destinations flows still need.
+//! port, also those of sockets, and finds out which bits of destinations flows still need.
 //!
 //! Both read all flows of an address family. So a plan has one step for both, and only for the
 //! families that it changes.
@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use lb_common::family::Family;
-use lb_common::layout::{Bitmap, Flow};
+use lb_common::layout::{Bitmap, Flow, SocketFlow};
 
 use crate::model::AddressFamily;
 
@@ -23,6 +23,16 @@ pub struct DatagramFlow {
 
 impl<F: Family> From<&Flow<F>> for DatagramFlow {
     fn from(flow: &Flow<F>) -> Self {
+        Self {
+            service_port: flow.service_port,
+            backend: flow.backend_index,
+            frontend: SocketAddr::new(flow.frontend.into(), flow.frontend_port),
+        }
+    }
+}
+
+impl<F: Family> From<&SocketFlow<F>> for DatagramFlow {
+    fn from(flow: &SocketFlow<F>) -> Self {
         Self {
             service_port: flow.service_port,
             backend: flow.backend_index,
@@ -57,6 +67,11 @@ impl Datagrams {
         self.0.is_empty()
     }
 
+    /// Adds restrictions, which replace earlier ones of the same service ports.
+    pub fn add(&mut self, later: Self) {
+        self.0.extend(later.0);
+    }
+
     pub fn may_stay(&self, flow: &DatagramFlow) -> bool {
         self.0.get(&flow.service_port).is_none_or(|allowed| allowed.allows(flow))
     }
@@ -85,7 +100,7 @@ impl Sweep {
     }
 
     /// Ends the datagram flows of a service port that use anything else.
-    pub(super) fn restrict(&mut self, service_port: u32, to: Allowed, families: &[AddressFamily]) {
+    pub fn restrict(&mut self, service_port: u32, to: Allowed, families: &[AddressFamily]) {
         self.datagrams.0.insert(service_port, to);
         self.families.extend(families);
     }

@@ -10,11 +10,13 @@ use lb_common::conntrack::track::STREAM_AFTER;
 use lb_common::datapath::{Role, Verdict};
 use lb_common::family::Family;
 use lb_common::header::protocol;
-use lb_common::host::{self, Entry, Exit, Frame, HostFamily, HostTables, OfFamily, Routes};
+use lb_common::host::{
+    self, Entry, Exit, Frame, HostFamily, HostSockets, HostTables, OfFamily, Routes,
+};
 use lb_common::layout::{
     Announced, AnnouncedAddress, Backend, BfdHeard, BfdSession, Bitmap, Claim, Device, Flow,
     FlowBucket, FlowState, Frontend, FrontendKey, LinkAddresses, NeighbourEvent, Peer, Pool,
-    Reason, Ticks, TunnelKey,
+    Reason, Side, SocketEnd, SocketFlow, Ticks, TunnelKey,
 };
 use lb_userspace::network;
 use lb_userspace::plan::{Datagrams, Detail, Step, Sweep, WriteFamily, WriteTables};
@@ -132,6 +134,14 @@ fn end_datagrams<F: Family>(flows: &[FlowBucket<F>], datagrams: &Datagrams) {
     }
 }
 
+/// Datagrams that sockets send; replies are still recognized.
+fn end_sent_datagrams<F: Family>(sockets: &HostSockets<F>, datagrams: &Datagrams) {
+    let may_stay = |end: &SocketEnd<F>, flow: &SocketFlow<F>| {
+        end.side == Side::Backend as u8 || datagrams.may_stay(&flow.into())
+    };
+    sockets.unconnected.borrow_mut().retain(|end, flow| may_stay(end, flow));
+}
+
 impl WriteTables for HostWorld {
     fn write_slots(&mut self, offset: u32, slots: &[u32]) -> Result<()> {
         self.tables.slots.extend((offset..).zip(slots.iter().copied()));
@@ -192,6 +202,8 @@ impl WriteTables for HostWorld {
         let tables = &mut self.tables;
         end_datagrams(&tables.v4.flows, &sweep.datagrams);
         end_datagrams(&tables.v6.flows, &sweep.datagrams);
+        end_sent_datagrams(&tables.v4.sockets, &sweep.datagrams);
+        end_sent_datagrams(&tables.v6.sockets, &sweep.datagrams);
         self.lingering.extend(&sweep.bits);
         let mut needed = destinations(&tables.v4.flows);
         needed.extend(destinations(&tables.v6.flows));

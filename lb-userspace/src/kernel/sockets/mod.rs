@@ -1,4 +1,5 @@
-//! Closes sockets of processes on this node that are connected to removed backends.
+//! Closes sockets of processes on this node that are connected to removed backends, and those of UDP
+//! whose backend has left their Service.
 //!
 //! The programs run only when a socket connects, not for the packets of the connection. So a socket
 //! would stay connected to a backend that is gone, unless it is closed from here.
@@ -24,7 +25,7 @@ use super::backlog::Write;
 use super::pins::Pins;
 use super::plain::Plain;
 use crate::network;
-use crate::plan::Step;
+use crate::plan::{Datagrams, Step};
 use crate::privileges::Privileges;
 
 type Flows<F> = HashMap<MapData, u64, Plain<SocketFlow<F>>>;
@@ -37,7 +38,8 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// Tables that close the sockets connected to a backend when it is removed.
 pub struct WithSockets<T> {
     tables: T,
-    changed: Sender<()>,
+    /// With the flows of datagrams that have ended; backends that are gone are found in the maps.
+    changed: Sender<Datagrams>,
 }
 
 impl<T> WithSockets<T> {
@@ -63,22 +65,26 @@ impl<T> WithSockets<T> {
             ),
         }
         let with_sockets = Self { tables, changed };
-        with_sockets.backends_are_gone();
+        with_sockets.check(Datagrams::default());
         Ok(with_sockets)
     }
 
     /// Returns at once: another thread lists the sockets.
-    fn backends_are_gone(&self) {
+    fn check(&self, datagrams: Datagrams) {
         // Without a receiver, sockets cannot be listed; this has been logged.
-        let _ = self.changed.send(());
+        let _ = self.changed.send(datagrams);
     }
 }
 
 impl<T: Write> Write for WithSockets<T> {
     fn apply(&mut self, step: &Step) -> Result<()> {
         self.tables.apply(step)?;
-        if let Step::RetireBackend { .. } = step {
-            self.backends_are_gone();
+        match step {
+            Step::RetireBackend { .. } => self.check(Datagrams::default()),
+            Step::SweepFlows(sweep) if !sweep.datagrams.is_empty() => {
+                self.check(sweep.datagrams.clone());
+            }
+            _ => {}
         }
         Ok(())
     }
@@ -101,9 +107,9 @@ impl<T: Write> Write for WithSockets<T> {
 }
 
 /// Runs until the agent ends.
-fn watch(tables: &Tables, diagnosis: &mut Diagnosis, changes: &Receiver<()>) {
+fn watch(tables: &Tables, diagnosis: &mut Diagnosis, changes: &Receiver<Datagrams>) {
     let mut complained = String::new();
-    let mut look = || match end_stale(tables, diagnosis) {
+    let mut look = |datagrams: &Datagrams| match end_stale(tables, diagnosis, datagrams) {
         Ok(()) => complained.clear(),
         Err(error) => {
             let error = format!("{error:#}");
@@ -113,24 +119,27 @@ fn watch(tables: &Tables, diagnosis: &mut Diagnosis, changes: &Receiver<()>) {
             complained = error;
         }
     };
-    while changes.recv().is_ok() {
+    while let Ok(mut datagrams) = changes.recv() {
         loop {
             // Merges changes: only the latest state matters.
-            while changes.try_recv().is_ok() {}
-            look();
+            while let Ok(later) = changes.try_recv() {
+                datagrams.add(later);
+            }
+            look(&datagrams);
             match changes.recv_timeout(AGAIN) {
-                Ok(()) => {}
+                Ok(later) => datagrams = later,
                 Err(RecvTimeoutError::Timeout) => break,
                 Err(RecvTimeoutError::Disconnected) => return,
             }
         }
-        look();
+        // Only for backends that are gone: others may have come back to their Service.
+        look(&Datagrams::default());
     }
 }
 
-fn end_stale(tables: &Tables, diagnosis: &mut Diagnosis) -> Result<()> {
+fn end_stale(tables: &Tables, diagnosis: &mut Diagnosis, datagrams: &Datagrams) -> Result<()> {
     let mut ended = 0;
-    for socket in diagnosis.connected(|socket| is_stale(socket, tables))? {
+    for socket in diagnosis.connected(|socket| is_stale(socket, datagrams, tables))? {
         ended += usize::from(diagnosis.destroy(&socket)?);
     }
     if ended > 0 {

@@ -1,10 +1,13 @@
-//! Decides which sockets are connected to a backend that is gone. Pure.
+//! Decides which sockets are connected to a backend that is gone, or that has left their Service. Pure.
 
 use std::net::{IpAddr, SocketAddr};
 
 use lb_common::datapath::{End, PacketFamily};
 use lb_common::family::{V4, V6};
+use lb_common::header::protocol::UDP;
 use lb_common::layout::{Backend, SocketFlow};
+
+use crate::plan::Datagrams;
 
 /// A connected socket of a process on this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,12 +23,17 @@ pub trait SocketView<F: PacketFamily> {
 }
 
 /// Whether the socket was connected to a backend by the programs, is still connected to it, and the
-/// backend is gone. A draining backend is not gone: it keeps its connections.
-pub fn is_stale(socket: &Connected, held: &(impl SocketView<V4> + SocketView<V6>)) -> bool {
+/// backend is gone, or it sends datagrams that may not stay. A draining backend is not gone: it keeps
+/// its connections.
+pub fn is_stale(
+    socket: &Connected,
+    datagrams: &Datagrams,
+    held: &(impl SocketView<V4> + SocketView<V6>),
+) -> bool {
     let port = socket.remote.port();
     match socket.remote.ip().to_canonical() {
-        IpAddr::V4(address) => is_led_astray::<V4>(socket, address.into(), port, held),
-        IpAddr::V6(address) => is_led_astray::<V6>(socket, address.into(), port, held),
+        IpAddr::V4(address) => is_led_astray::<V4>(socket, address.into(), port, datagrams, held),
+        IpAddr::V6(address) => is_led_astray::<V6>(socket, address.into(), port, datagrams, held),
     }
 }
 
@@ -33,12 +41,16 @@ fn is_led_astray<F: PacketFamily>(
     socket: &Connected,
     address: F::Address,
     port: u16,
+    datagrams: &Datagrams,
     held: &impl SocketView<F>,
 ) -> bool {
     let Some(flow) = held.flow(socket.cookie) else { return false };
     // Otherwise the socket was connected elsewhere later, bypassing Services.
     flow.backend() == End { address, port }
-        && !held.backend(flow.backend_index).is_some_and(|backend| flow.leads_to(&backend))
+        && !held.backend(flow.backend_index).is_some_and(|backend| {
+            let may_stay = || backend.is_draining() || datagrams.may_stay(&(&flow).into());
+            flow.leads_to(&backend) && (backend.protocol != UDP || may_stay())
+        })
 }
 
 #[cfg(test)]
@@ -46,6 +58,12 @@ mod tests {
     use std::collections::HashMap;
 
     use super::*;
+    use crate::model::AddressFamily;
+    use crate::plan::{Allowed, Sweep};
+
+    fn is_stale(socket: &Connected, held: &Tables) -> bool {
+        super::is_stale(socket, &Datagrams::default(), held)
+    }
 
     const COOKIE: u64 = 42;
     const INDEX: u32 = 3;
@@ -114,6 +132,29 @@ mod tests {
         assert!(is_stale(&socket, &given(GENERATION + 1, 6)), "the entry is another backend's");
         let no_entry = Tables { backends4: HashMap::new(), ..given(GENERATION, 6) };
         assert!(is_stale(&socket, &no_entry));
+    }
+
+    #[test]
+    fn a_socket_of_datagrams_is_stale_when_its_backend_has_left_the_service() {
+        let socket = socket(COOKIE, "10.244.1.1:8080");
+        let left = |backends: &[u32]| {
+            let frontends = ["10.96.0.10:80".parse().expect("an address")].into();
+            let mut sweep = Sweep::default();
+            let allowed = Allowed { backends: backends.iter().copied().collect(), frontends };
+            sweep.restrict(1, allowed, &[AddressFamily::V4]);
+            sweep.datagrams
+        };
+        let is_stale = |datagrams, protocol, flags| {
+            let mut tables = given(GENERATION, protocol);
+            tables.backends4.get_mut(&INDEX).expect("its entry").flags = flags;
+            super::is_stale(&socket, datagrams, &tables)
+        };
+        let (others, all) = (left(&[INDEX + 1]), left(&[INDEX, INDEX + 1]));
+        assert!(is_stale(&others, UDP, 0));
+        assert!(!is_stale(&all, UDP, 0), "it is a member");
+        assert!(!is_stale(&others, 6, 0), "a connection continues");
+        let draining = Backend::<lb_common::family::Address4>::DRAINING;
+        assert!(!is_stale(&others, UDP, draining), "no pool contains it, until it is removed");
     }
 
     #[test]

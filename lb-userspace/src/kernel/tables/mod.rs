@@ -2,6 +2,7 @@
 
 mod cache;
 mod link_addresses;
+mod sockets;
 mod write;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -37,6 +38,7 @@ struct FamilyMaps<F: Family> {
     frontend_cache: Option<Mapped>,
     backends: Mapped,
     flows: Mapped,
+    unconnected: sockets::Unconnected<F>,
 }
 
 pub struct Tables {
@@ -88,6 +90,7 @@ impl Tables {
                     .transpose()?,
                 backends: mapped::<Backend<Address4>>(map(map::BACKENDS4)?)?,
                 flows: mapped::<FlowBucket<V4>>(map(map::FLOWS4)?)?,
+                unconnected: map(map::UNCONNECTED4)?.try_into()?,
             },
             v6: FamilyMaps {
                 frontends: map(map::FRONTENDS6)?.try_into()?,
@@ -96,6 +99,7 @@ impl Tables {
                     .transpose()?,
                 backends: mapped::<Backend<Address6>>(map(map::BACKENDS6)?)?,
                 flows: mapped::<FlowBucket<V6>>(map(map::FLOWS6)?)?,
+                unconnected: map(map::UNCONNECTED6)?.try_into()?,
             },
             pools: mapped::<Pool>(map(map::POOLS)?)?,
             slots: mapped::<SlotPair>(map(map::POOL_SLOTS)?)?,
@@ -202,16 +206,18 @@ impl Tables {
         snapshot.details = self.details.all()?;
         snapshot.destination_bits = bits(&self.destinations);
         snapshot.source_bits = bits(&self.sources);
-        snapshot.datagrams = self.datagrams();
+        snapshot.datagrams = self.datagrams()?;
         Ok(snapshot)
     }
 
     /// The flows of datagrams. Leaves out those that the data plane moves by itself, because their
     /// backend's entry is gone or draining.
-    fn datagrams(&self) -> BTreeSet<DatagramFlow> {
+    fn datagrams(&self) -> Result<BTreeSet<DatagramFlow>> {
         let mut found = flow_tables::datagrams::<V4>(&self.v4.flows, &self.v4.backends);
         found.extend(flow_tables::datagrams::<V6>(&self.v6.flows, &self.v6.backends));
-        found
+        found.extend(sockets::datagrams(&self.v4.unconnected, &self.v4.backends)?);
+        found.extend(sockets::datagrams(&self.v6.unconnected, &self.v6.backends)?);
+        Ok(found)
     }
 
     /// Every index that has, or had, a backend.

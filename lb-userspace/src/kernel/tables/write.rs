@@ -9,7 +9,7 @@ use aya::util::nr_cpus;
 use lb_common::family::{Family, V4, V6};
 use lb_common::layout::{self, Backend, Bitmap, Pool, Traffic};
 
-use super::{FamilyMaps, Tables, cache, gone};
+use super::{FamilyMaps, Tables, cache, gone, sockets};
 use crate::kernel::flow_tables;
 use crate::kernel::mapped::Order;
 use crate::kernel::plain::Plain;
@@ -55,7 +55,7 @@ impl WriteTables for Tables {
         self.details.remove(detail)
     }
 
-    /// Ends the datagram flows that may not stay. Clears the bits of destinations that neither a
+    /// Ends the datagram flows that may not stay, also those of sockets. Clears the bits of destinations that neither a
     /// frontend nor a flow has, so that packets to them pass at the prefilter. Reads each family's
     /// table at most once.
     fn sweep_flows(&mut self, sweep: &Sweep) {
@@ -67,6 +67,12 @@ impl WriteTables for Tables {
         if !self.lingering.is_empty() {
             families.extend(&self.lingering_families);
             families.extend(AddressFamily::ALL.iter().filter(|_| !self.swept_apart));
+        }
+        if !sweep.datagrams.is_empty()
+            && let Err(error) = self.sweep_sockets(sweep)
+        {
+            let error = format!("{error:#}");
+            tracing::warn!(error, "sockets may keep sending to a backend that left its Service");
         }
         let mut needed = HashSet::new();
         if families.contains(&AddressFamily::V4) {
@@ -99,6 +105,18 @@ impl WriteTables for Tables {
 
     fn reset_backend_traffic(&mut self, index: u32) -> Result<()> {
         reset(&mut self.backend_traffic, index)
+    }
+}
+
+impl Tables {
+    fn sweep_sockets(&mut self, sweep: &Sweep) -> Result<()> {
+        for family in &sweep.families {
+            match family {
+                AddressFamily::V4 => sockets::sweep(&mut self.v4.unconnected, &sweep.datagrams)?,
+                AddressFamily::V6 => sockets::sweep(&mut self.v6.unconnected, &sweep.datagrams)?,
+            }
+        }
+        Ok(())
     }
 }
 

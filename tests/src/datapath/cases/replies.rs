@@ -6,7 +6,7 @@ use lb_common::layout::{FlowState, Reason};
 
 use super::{Ends, TwoFrontends, connect, establish};
 use crate::datapath::Conversation;
-use crate::packet::tcp;
+use crate::packet::{tcp, udp};
 
 pub fn a_reply_to_another_client_passes(c: &mut Conversation, at: &Ends) {
     c.set(&at.web(1));
@@ -15,6 +15,26 @@ pub fn a_reply_to_another_client_passes(c: &mut Conversation, at: &Ends) {
     let reply = at.to_web(40001).reversed().ack().from(backend.as_str());
     c.reverse(&reply).passes_for(Reason::NoFlow);
     c.reverse(&reply.to(at.end(at.elsewhere, 40000).as_str())).passes_for(Reason::NoFlow);
+}
+
+/// A backend may also be the client of its own client, with the same ports: then its requests look like
+/// replies, and get the source address of one. Each side still receives what the other sends.
+pub fn a_request_that_could_be_a_reply_has_a_replys_source(c: &mut Conversation, at: &Ends) {
+    let [one, other] = [0, 1].map(|number| at.backends(2)[number].clone());
+    let (service_of_one, service_of_other) = (at.cluster(53), at.cluster(54));
+    c.set(&at.dns(0).backends(&[&one]));
+    c.set(&at.service(54, "UDP", 0).backends(&[&other]));
+    let earlier = udp(other.as_str(), service_of_one.as_str()).payload(b"earlier");
+    c.from_pod(&earlier).becomes(&earlier.to(one.as_str()));
+
+    let request = udp(one.as_str(), service_of_other.as_str()).payload(b"request");
+    let there = request.to(other.as_str());
+    c.from_pod(&request).becomes(&there);
+    c.reverse(&there).becomes(&there.from(service_of_one.as_str()));
+    let reply = udp(other.as_str(), service_of_one.as_str()).payload(b"reply");
+    let back = reply.to(one.as_str());
+    c.from_pod(&reply).becomes(&back);
+    c.reverse(&back).becomes(&back.from(service_of_other.as_str()));
 }
 
 pub fn a_reply_from_another_port_passes(c: &mut Conversation, at: &Ends) {
