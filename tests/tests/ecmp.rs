@@ -8,6 +8,7 @@
 //! no node loses power, and so none is added.
 
 use std::env;
+use std::net::SocketAddr;
 use std::thread;
 use std::time::Duration;
 
@@ -130,8 +131,15 @@ impl Bench {
         self.crowd.settle()?;
         let seen = self.crowd.take();
         self.lost += seen.lost.len();
+        // The node without history, where it is asked about connections.
+        let mut by_added = 0;
+        for loss in &seen.lost {
+            if let SocketAddr::V4(client) = loss.client {
+                by_added += usize::from(self.rack.owner(client)? == VICTIMS[0]);
+            }
+        }
         println!(
-            "| {what} | {} | {} | {} of {} | {} ms | {} ms |",
+            "| {what} | {} | {by_added} | {} | {} of {} | {} ms | {} ms |",
             seen.lost.len(),
             seen.ended,
             seen.failed,
@@ -158,9 +166,10 @@ fn table(kind: Kind, history: u32) -> Result<usize> {
         sizes.backends
     );
     println!(
-        "| what happens | lost, backend lives | lost with its backend | failed new | failing for | longest wait |"
+        "| what happens | lost, backend lives | of these, slot led to node {} | lost with its backend | failed new | failing for | longest wait |",
+        VICTIMS[0]
     );
-    println!("| --- | --- | --- | --- | --- | --- |");
+    println!("| --- | --- | --- | --- | --- | --- | --- |");
     bench.run("nothing", |_| Ok(()))?;
     bench.run(&format!("{replaced} backends are replaced"), |bench| {
         bench.replace_backends(replaced)

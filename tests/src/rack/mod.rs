@@ -9,10 +9,14 @@
 
 mod router;
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
+use lb_common::family::{Address4, V4};
+use lb_common::hash::{backend_identity, scale, spread};
+use lb_common::header::protocol;
+use lb_common::maglev;
 use serde_json::json;
 
 use crate::agent::{Agent, Source, program};
@@ -130,6 +134,22 @@ impl Rack {
 
     pub fn backends(&self) -> &[Backend] {
         &self.backends
+    }
+
+    /// The node of the backend to which the slot of a client's connection leads. It looks for those that
+    /// nobody knows.
+    pub fn owner(&self, client: SocketAddrV4) -> Result<usize> {
+        let SocketAddr::V4(target) = self.target()? else { bail!("an IPv4 address") };
+        let identity = |it: &Backend| (backend_identity(Address4::from(it.address), PORT), it.node);
+        let mut backends: Vec<_> = self.backends.iter().map(identity).collect();
+        backends.sort_unstable();
+        let identities: Vec<u64> = backends.iter().map(|(identity, _)| *identity).collect();
+        let slots = maglev::table(&identities, maglev::fitted_size(identities.len()));
+        let ends = [client, target].map(|end| (Address4::from(*end.ip()), end.port()));
+        let [(from, from_port), (to, to_port)] = ends;
+        let hash = spread::<V4>(from, from_port, to, to_port, protocol::TCP);
+        let slot = scale(hash, slots.len() as u32);
+        Ok(backends[slots[slot as usize] as usize].1)
     }
 
     /// Starts a backend. The agents learn of it by [`Self::write`].
