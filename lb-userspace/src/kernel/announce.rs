@@ -22,7 +22,7 @@ use super::multicast;
 use super::object::DataPlane;
 use super::pins::Pins;
 use super::plain::{Layout, Plain};
-use super::tables::gone;
+use super::removal::gone;
 use super::transmit::Transmitter;
 
 /// An entry of the map.

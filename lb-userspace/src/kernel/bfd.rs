@@ -12,7 +12,7 @@ use lb_common::layout::{BfdHeard, BfdSession, map};
 use super::announce::clock_of_deadlines;
 use super::pins::Pins;
 use super::plain::Plain;
-use super::tables::gone;
+use super::removal::gone;
 
 /// When the kernel has answered a peer last, and how often.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -18,7 +18,7 @@ use lb_common::maglev::Weight;
 
 use super::hash_table::HashTable;
 use super::plain::Plain;
-use super::tables::gone;
+use super::removal::gone;
 use crate::plan::Detail;
 
 pub struct Details {

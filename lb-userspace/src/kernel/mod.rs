@@ -29,6 +29,7 @@ mod pins;
 mod plain;
 mod preflight;
 mod programs;
+mod removal;
 mod routing;
 mod set_aside;
 mod sizes;

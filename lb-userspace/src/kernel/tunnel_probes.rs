@@ -21,7 +21,7 @@ use nix::sys::socket::sockopt::RcvBufForce;
 
 use super::pins::Pins;
 use super::plain::Plain;
-use super::tables::gone;
+use super::removal::gone;
 use crate::privileges::Privileges;
 use crate::tunnel_probes::{Probe, Probes};
 

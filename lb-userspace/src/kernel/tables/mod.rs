@@ -6,12 +6,11 @@ mod sockets;
 mod write;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, Result, anyhow};
-use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, PerCpuValues};
+use aya::maps::{Array, HashMap, Map, MapData, PerCpuArray, PerCpuValues};
 use lb_common::family::{Address4, Address6, Family, V4, V6};
 use lb_common::layout::{
     self, Backend, Bitmap, CacheEntry, Device, DeviceCacheEntry, Flow, FlowBucket, FlowState, Host,
@@ -24,6 +23,7 @@ use super::hash_table::HashTable;
 use super::host::own_host;
 use super::mapped::Mapped;
 use super::plain::Plain;
+use super::removal::gone;
 use crate::kernel::clock::clock;
 use crate::model::AddressFamily;
 use crate::network;
@@ -317,17 +317,6 @@ impl<F: Family> FamilyMaps<F> {
         let entries = self.frontends.entries()?.into_iter();
         read.extend(entries.map(|(Plain(key), Plain(value))| (key.into(), value)));
         Ok(())
-    }
-}
-
-/// Removing an entry succeeds if it does not exist.
-pub(super) fn gone(removed: Result<(), MapError>) -> Result<()> {
-    match removed {
-        Ok(()) | Err(MapError::KeyNotFound) => Ok(()),
-        Err(MapError::SyscallError(error)) if error.io_error.kind() == ErrorKind::NotFound => {
-            Ok(())
-        }
-        Err(error) => Err(error.into()),
     }
 }
 

@@ -9,10 +9,10 @@ use anyhow::Result;
 use lb_common::datapath::PacketFamily;
 use lb_common::layout::{Backend, Side, SocketEnd, SocketFlow};
 
-use super::gone;
 use crate::kernel::hash_table::HashTable;
 use crate::kernel::mapped::Mapped;
 use crate::kernel::plain::{Layout, Plain};
+use crate::kernel::removal::gone;
 use crate::plan::{DatagramFlow, Datagrams};
 
 pub type Unconnected<F> = HashTable<Plain<SocketEnd<F>>, Plain<SocketFlow<F>>>;

@@ -9,10 +9,11 @@ use aya::util::nr_cpus;
 use lb_common::family::{Family, V4, V6};
 use lb_common::layout::{self, Backend, Bitmap, Pool, Traffic};
 
-use super::{FamilyMaps, Tables, cache, gone, sockets};
+use super::{FamilyMaps, Tables, cache, sockets};
 use crate::kernel::flow_tables;
 use crate::kernel::mapped::Order;
 use crate::kernel::plain::Plain;
+use crate::kernel::removal::gone;
 use crate::model::AddressFamily;
 use crate::plan::{Detail, FrontendKey, Sweep, WriteFamily, WriteTables};
 
