@@ -313,6 +313,8 @@ proptest! {
             && !update.attributes.has_validation_warnings()
         {
             let reach = update.attributes.get_reachable_nlri();
+            // Routes for multicast are ignored: nobody has agreed on them, either.
+            let reach = reach.filter(|reach| reach.safi == bgpkit::Safi::Unicast);
             let reach = reach.map(|reach| reach.prefixes.clone()).unwrap_or_default();
             let found = reach.iter().chain(&update.announced_prefixes);
             let found: Vec<IpNet> = found.map(|each| each.prefix.trunc()).collect();
