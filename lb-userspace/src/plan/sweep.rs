@@ -58,9 +58,10 @@ impl Allowed {
     }
 }
 
-/// What datagram flows of some service ports may use, by index. Flows of other service ports stay.
+/// What datagram flows of some service ports may use, by family and index. Flows of other service ports
+/// stay, also those of the other family that an earlier owner of the index has left.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Datagrams(BTreeMap<u32, Allowed>);
+pub struct Datagrams(BTreeMap<(AddressFamily, u32), Allowed>);
 
 impl Datagrams {
     pub fn is_empty(&self) -> bool {
@@ -73,7 +74,8 @@ impl Datagrams {
     }
 
     pub fn may_stay(&self, flow: &DatagramFlow) -> bool {
-        self.0.get(&flow.service_port).is_none_or(|allowed| allowed.allows(flow))
+        let family = AddressFamily::of(&flow.frontend.ip());
+        self.0.get(&(family, flow.service_port)).is_none_or(|allowed| allowed.allows(flow))
     }
 }
 
@@ -101,7 +103,9 @@ impl Sweep {
 
     /// Ends the datagram flows of a service port that use anything else.
     pub fn restrict(&mut self, service_port: u32, to: Allowed, families: &[AddressFamily]) {
-        self.datagrams.0.insert(service_port, to);
+        for family in families {
+            self.datagrams.0.insert((*family, service_port), to.clone());
+        }
         self.families.extend(families);
     }
 
