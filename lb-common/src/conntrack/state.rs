@@ -42,8 +42,9 @@ pub const fn next(state: FlowState, direction: Direction, event: Event) -> FlowS
         (SynReceived | Established | Probation, Forward, Fin) => FinFromClient,
         (Established | Probation, Reverse, Fin) => FinFromBackend,
         (FinFromClient, Reverse, Fin) | (FinFromBackend, Forward, Fin) => TimeWait,
-        // The client has begun again, with a SYN that looked like a forged or an old one.
-        (FinFromClient | FinFromBackend | TimeWait, Reverse, SynAck) => SynReceived,
+        // The client has begun again, with a SYN that looked like an old one. A half-closed connection
+        // stays as it is: the SYN-ACK may be forged, and would end its protection.
+        (TimeWait, Reverse, SynAck) => SynReceived,
         (PickedUp, Reverse, Ack | Fin) => Probation,
         (Probation, Forward, Late) => Established,
         (SynSent, _, Rst) | (SynReceived, Reverse, Rst) => Reset,

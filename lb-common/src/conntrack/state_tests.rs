@@ -173,26 +173,20 @@ fn a_syn_replaces_only_a_closed_connection_and_only_if_it_is_newer() {
 }
 
 #[test]
-fn a_syn_ack_of_a_closing_connection_begins_another_one_unless_it_is_a_repeated_one() {
-    for ends in [&[Forward][..], &[Reverse], &[Forward, Reverse]] {
-        let mut flow = Flow::established();
-        for end in ends {
-            let _ = match end {
-                Forward => flow.client(FIN),
-                Reverse => flow.backend(FIN),
-            };
-        }
-        let before = flow.state();
-        assert_eq!(flow.pass(Reverse, SYN_ACK, BACKEND, CLIENT + 1), before, "repeated");
-        let other = BACKEND.wrapping_add(1 << 30);
-        assert_eq!(flow.pass(Reverse, SYN_ACK, other, CLIENT + 9), SynReceived);
-        assert_eq!(flow.pass(Forward, ACK, CLIENT + 9, BACKEND), SynReceived, "of the old one");
-        assert_eq!(flow.pass(Forward, ACK, CLIENT + 9, other + 1), Established);
-    }
+fn a_syn_ack_begins_another_connection_only_after_both_have_closed() {
+    let other = BACKEND.wrapping_add(1 << 30);
     let mut flow = Flow::established();
-    assert_eq!(flow.pass(Reverse, SYN_ACK, BACKEND.wrapping_add(1 << 30), CLIENT), Established);
+    assert_eq!(flow.pass(Reverse, SYN_ACK, other, CLIENT), Established);
+    flow.client(FIN);
+    assert_eq!(flow.pass(Reverse, SYN_ACK, other, CLIENT), FinFromClient, "it may be forged");
+    flow.backend(FIN);
+    assert_eq!(flow.pass(Reverse, SYN_ACK, BACKEND, CLIENT + 1), TimeWait, "repeated");
+    assert_eq!(flow.pass(Reverse, SYN_ACK, other, CLIENT + 9), SynReceived);
+    assert_eq!(flow.pass(Forward, ACK, CLIENT + 9, BACKEND), SynReceived, "of the old one");
+    assert_eq!(flow.pass(Forward, ACK, CLIENT + 9, other + 1), Established);
+    let mut flow = Flow::established();
     flow.backend(RST);
-    assert_eq!(flow.pass(Reverse, SYN_ACK, BACKEND.wrapping_add(1 << 30), CLIENT), Reset);
+    assert_eq!(flow.pass(Reverse, SYN_ACK, other, CLIENT), Reset);
 }
 
 #[test]
