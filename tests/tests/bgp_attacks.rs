@@ -89,7 +89,8 @@ impl World {
             publish,
         };
         // Its thread stays in the namespace.
-        let speaker = node.enter(|| Speaker::start(start))?;
+        let (speaker, commands) = Speaker::new();
+        node.enter(|| commands.start_speaker(start))?;
         let world = Self { speaker, shown, outside, node, _topology: topology };
         world.tell(Command::Peers(peers))?;
         world.tell(Command::Synced)?;

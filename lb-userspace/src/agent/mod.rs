@@ -10,6 +10,7 @@ mod file_limit;
 mod latency;
 mod node_ports;
 mod outlets;
+mod programs;
 mod retry;
 mod start;
 mod tally;

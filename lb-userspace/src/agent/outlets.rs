@@ -41,6 +41,10 @@ impl Outlets {
         }
     }
 
+    pub fn with_condition(self, condition: Arc<Condition>) -> Self {
+        Self { condition, ..self }
+    }
+
     pub fn with_snat_ports(self, snat_ports: SnatPorts) -> Self {
         Self { snat_ports: Some(snat_ports), ..self }
     }

@@ -9,27 +9,28 @@ use anyhow::{Result, bail};
 use lb_common::layout::TunnelKey;
 use tokio::sync::{mpsc, watch};
 
-use super::announcer::{self, Announcer};
+use super::announcer::Announcer;
 use super::devices::Devices;
+use super::programs::{Dependents, Programs};
 use super::tunnel_keys::TunnelKeyFile;
 use super::{
     Agent, LoadBalancer, Options, Origin, Outlets, counters, renewal_of_shared_hops, until,
 };
 use crate::announce::Keys;
-use crate::bgp::{self, Speaker};
+use crate::bgp::Speaker;
 use crate::controller::{self, Assigning};
 use crate::ipam::Pools;
 use crate::kernel::{
-    self, Announcements, BfdSessions, DataPlane, Links, Memory, Pins, ReservedPorts, Sizes,
-    SnatPorts, Tables, TunnelKeys, TunnelProbes, WantedSizes, WithSockets, cgroup_root,
-    existing_sizes,
+    self, DataPlane, Links, Memory, Pins, Prepared, ReservedPorts, Sizes, SnatPorts, Tables,
+    TunnelKeys, TunnelProbes, WantedSizes, WithSockets, cgroup_root, existing_sizes,
 };
 use crate::memory;
 use crate::network::{self, NetworkWatch};
 use crate::notices::{Log, Notices};
 use crate::plan::Planner;
-use crate::serve::{self, AnnouncementMetrics, BfdMetrics, BgpMetrics, Health, Metrics, Reporter};
-use crate::settings::BpfLogLevel;
+use crate::serve::{
+    self, AnnouncementMetrics, BfdMetrics, BgpMetrics, Condition, Health, Metrics, Reporter,
+};
 use crate::snat_ports::{PortSet, Remaining};
 use crate::source::cluster::Events;
 use crate::source::{Cluster, Event, Manifests, Source};
@@ -93,34 +94,52 @@ pub struct Started<'a> {
     pub speaker: Speaker,
 }
 
-/// Loads the programs, waits for all Services of the source, programs them, and only then attaches.
+/// Creates or adopts the maps, waits for all Services of the source and programs them, while the kernel verifies the
+/// programs, and only then attaches.
 pub async fn start<'a>(
     pins: &'a Pins,
     source: OpenedSource,
-    options: &Options,
+    options: &'a Options,
     network: NetworkWatch,
     metrics: Arc<Metrics>,
     (key_file, key_found): (TunnelKeyFile, watch::Sender<bool>),
 ) -> Result<Started<'a>> {
     let has_tunnel_key = key_file.has_key();
-    // It sends objects while the kernel verifies the programs.
     let (sender, mut events) = mpsc::unbounded_channel();
     (source.run)(sender);
     let sizes = choose_sizes(options.sizes, pins)?;
-    let mut data_plane = DataPlane::load_with(pins, options.parameters(sizes))?;
-    if options.bpf_log_level != BpfLogLevel::Off {
-        data_plane.follow_messages()?;
-    }
-    let tables = data_plane.tables()?;
-    let planner = if data_plane.adopted() {
+    let prepared = Prepared::open(pins, options.parameters(sizes))?;
+    let tables = Tables::open(|name| pins.map(name))?;
+    let adopted = prepared.adopted();
+    // An agent that ended before it had attached left tables that no program reads.
+    let serves = adopted && pins.has_programs()?;
+    let (announcer, orders) = Announcer::new();
+    let (speaker, commands) = Speaker::new();
+    let condition = Arc::<Condition>::default();
+    let announcement_keys = watch::Sender::new(Keys::default());
+    let mut programs = Programs::verify(
+        prepared,
+        Dependents {
+            pins,
+            options,
+            restarted: serves,
+            announcer: orders,
+            speaker: commands,
+            keys: announcement_keys.subscribe(),
+            links: network.links(),
+            attachments: network.attachments().clone(),
+            notices: Arc::clone(&source.notices),
+            metrics: Arc::clone(&metrics),
+            condition: Arc::clone(&condition),
+        },
+    );
+    let planner = if adopted {
         tables.fill_cache()?;
         Planner::adopting(tables.snapshot()?, sizes.room())
     } else {
         Planner::with_room(sizes.room())
     };
     let planner = planner.keeping_history(options.slot_history);
-    // An agent that ended before it had attached left tables that no program reads.
-    let serves = data_plane.adopted() && pins.has_programs()?;
     let health = Arc::new(Health::new(serves));
     metrics.set_config(options.described(has_tunnel_key));
     metrics.set_max_objects(options.metrics_max_objects);
@@ -144,8 +163,6 @@ pub async fn start<'a>(
     };
     kernel::clear_crowded_bits(pins)?;
     let tunnel_keys = TunnelKeys::open(pins)?;
-    let announcement_keys = watch::Sender::new(Keys::default());
-    let keys = announcement_keys.subscribe();
     key_file.follow(move |secrets| {
         tunnel_keys.write(secrets.digests);
         tunnel_probes.set_key(secrets.digests[TunnelKey::Current as usize]);
@@ -155,32 +172,10 @@ pub async fn start<'a>(
     });
     let outlets =
         Outlets::new(Arc::clone(&source.notices), Arc::clone(&health), Arc::clone(&metrics))
-            .with_snat_ports(snat_ports);
-    let condition = Arc::clone(&outlets.condition);
-    let announcements = Announcements::open(pins, &mut data_plane)?;
-    let transmitter = announcements.transmitter();
-    // Before all objects are known, which may take long: what an earlier agent announced continues.
-    let announcer = Announcer::start(announcer::Start {
-        node_name: options.node_name.clone(),
-        timing: options.announcements,
-        kernel: announcements,
-        links: network.links(),
-        keys,
-        notices: source.notices,
-        condition: Arc::clone(&condition),
-        privileges: options.privileges,
-    })?;
-    let speaker = Speaker::start(bgp::Start {
-        restarted: serves,
-        privileges: options.privileges,
-        bfd: Some(BfdSessions::open(pins)?),
-        transmitter: Some(transmitter),
-        publish: {
-            let condition = Arc::clone(&condition);
-            Box::new(move |view| condition.set_bgp(view))
-        },
-    })?;
-    let outlets = outlets.with_announcer(announcer.publisher()).with_speaker(speaker.commands());
+            .with_condition(Arc::clone(&condition))
+            .with_snat_ports(snat_ports)
+            .with_announcer(announcer.publisher())
+            .with_speaker(speaker.commands());
     metrics.add(AnnouncementMetrics::of(&condition));
     metrics.add(BgpMetrics::of(&condition));
     metrics.add(BfdMetrics::of(&condition));
@@ -204,35 +199,11 @@ pub async fn start<'a>(
     agent.note_node_addresses(network.node_addresses().clone());
     agent.note_own_addresses(network.own_addresses().clone());
     agent.share_hops(network.shares_hops());
-    let (modes, attachments) = (options.modes, network.attachments());
-    let mut devices = Devices::new(pins, data_plane, modes, attachments, metrics, condition)?;
-    // The programs of an earlier agent forward meanwhile, also to changed routes and from added interfaces.
     let mut network = network.follow();
-    let mut renewal = renewal_of_shared_hops();
-    loop {
-        tokio::select! {
-            event = events.recv() => {
-                let Some(event) = event else {
-                    bail!("the source of objects ended before its first list was complete");
-                };
-                let is_synced = matches!(event, Event::Synced(_));
-                drop(agent.store_event(event));
-                if is_synced {
-                    break;
-                }
-            }
-            event = network.recv() => match event {
-                Some(network::Event::Attachments(attachments)) => devices.follow(&attachments),
-                Some(event) => agent.note_network(event),
-                None => bail!("the watch of this machine's network has ended"),
-            },
-            () = until(agent.retry_at()) => agent.retry(),
-            () = devices.retry_due() => devices.attach_missing(),
-            _ = renewal.tick() => agent.renew_hops(),
-        }
-    }
+    wait_for_objects(&mut agent, &mut events, &mut network, &mut programs).await?;
     agent.program_changes(Affected::All);
 
+    let mut devices = programs.loaded().await?;
     let links = attach_processes(pins, devices.data_plane(), options.cgroup.as_deref())?;
     devices.start()?;
     links.keep();
@@ -243,6 +214,39 @@ pub async fn start<'a>(
     tracing::info!(steps = agent.carried_out(), "maps programmed");
     tracing::info!(service_ports, services, "ready");
     Ok(Started { agent, events, network, devices, announcer, speaker })
+}
+
+/// Stores objects until all are known. The programs of an earlier agent forward meanwhile, also to changed routes and
+/// from added interfaces.
+async fn wait_for_objects(
+    agent: &mut Agent<WithSockets<Tables>>,
+    events: &mut mpsc::UnboundedReceiver<Event>,
+    network: &mut mpsc::UnboundedReceiver<network::Event>,
+    programs: &mut Programs<'_>,
+) -> Result<()> {
+    let mut renewal = renewal_of_shared_hops();
+    loop {
+        tokio::select! {
+            event = events.recv() => {
+                let Some(event) = event else {
+                    bail!("the source of objects ended before its first list was complete");
+                };
+                let is_synced = matches!(event, Event::Synced(_));
+                drop(agent.store_event(event));
+                if is_synced {
+                    return Ok(());
+                }
+            }
+            event = network.recv() => match event {
+                Some(network::Event::Attachments(attachments)) => programs.follow(attachments),
+                Some(event) => agent.note_network(event),
+                None => bail!("the watch of this machine's network has ended"),
+            },
+            () = until(agent.retry_at()) => agent.retry(),
+            proceeded = programs.proceed() => proceeded?,
+            _ = renewal.tick() => agent.renew_hops(),
+        }
+    }
 }
 
 /// Chooses the sizes of the maps, and reports them.

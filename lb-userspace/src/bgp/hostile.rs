@@ -48,9 +48,10 @@ impl World {
             Box::new(move |view| *shown.lock().unwrap() = view)
         };
         let privileges = Privileges::AGENT;
-        let speaker =
-            Speaker::start(Start { restarted, privileges, bfd: None, transmitter: None, publish })
-                .unwrap();
+        let (speaker, commands) = Speaker::new();
+        commands
+            .start_speaker(Start { restarted, privileges, bfd: None, transmitter: None, publish })
+            .unwrap();
         let peer = Peer {
             location: Location::Address(LOCAL, None),
             port: listener.local_addr().unwrap().port(),

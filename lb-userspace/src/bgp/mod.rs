@@ -26,5 +26,5 @@ mod wire;
 pub use peer::{Location, Password, Peer, Secret};
 pub use peers::{Configured, Peers};
 pub use routes::{Advertising, Routes};
-pub use speaker::{Command, Speaker, Start};
+pub use speaker::{Command, Commands, Speaker, Start};
 pub use view::{BgpView, PeerView, RouteView};

@@ -70,15 +70,17 @@ pub struct Start {
 /// The agent's side of the thread. Without it, sessions end like those of a process that restarts.
 pub struct Speaker(mpsc::UnboundedSender<Command>);
 
-impl Speaker {
-    pub fn start(start: Start) -> Result<Self> {
-        let (sender, commands) = mpsc::unbounded_channel();
+/// The thread's side. Commands wait until it starts.
+pub struct Commands(mpsc::UnboundedReceiver<Command>);
+
+impl Commands {
+    pub fn start_speaker(self, start: Start) -> Result<()> {
         let run = move || {
             if let Err(error) = start.privileges.once_attached() {
                 tracing::warn!(error = format!("{error:#}"), "capabilities not dropped");
             }
             match Builder::new_current_thread().enable_all().build() {
-                Ok(runtime) => runtime.block_on(run(State::new(start), commands)),
+                Ok(runtime) => runtime.block_on(run(State::new(start), self.0)),
                 Err(error) => {
                     tracing::error!(error = format!("{error:#}"), "bgp speaker not started");
                 }
@@ -88,7 +90,14 @@ impl Speaker {
             .name("bgp".to_owned())
             .spawn(run)
             .context("the thread of the BGP speaker can't be started")?;
-        Ok(Self(sender))
+        Ok(())
+    }
+}
+
+impl Speaker {
+    pub fn new() -> (Self, Commands) {
+        let (sender, commands) = mpsc::unbounded_channel();
+        (Self(sender), Commands(commands))
     }
 
     pub fn commands(&self) -> mpsc::UnboundedSender<Command> {

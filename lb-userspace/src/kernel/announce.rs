@@ -18,8 +18,8 @@ use lb_common::family::Address6;
 use lb_common::layout::{self, Announced, AnnouncedAddress, Claimant, map};
 use nix::time::{ClockId, clock_gettime};
 
+use super::data_plane::DataPlane;
 use super::multicast;
-use super::object::DataPlane;
 use super::pins::Pins;
 use super::plain::{Layout, Plain};
 use super::removal::gone;

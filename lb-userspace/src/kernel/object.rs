@@ -1,26 +1,21 @@
-//! The BPF object: its maps, created or adopted, and its programs, loaded or reused.
-
-use std::path::PathBuf;
+//! The BPF object: its maps are created or adopted, then the kernel verifies its programs, or those of an agent of the
+//! same build are used.
+//!
+//! Verification takes most of the time of a start. So the maps can be written meanwhile.
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use aya::maps::{Array, Map, MapData};
-use aya::programs::{Program, ProgramError, ProgramInfo, SchedClassifier, Xdp};
 use aya::{Ebpf, EbpfLoader};
-use lb_common::datapath::{REPORT, Stage};
 use lb_common::layout::{BufferSum, Identity, SCHEMA, Settings, Timeouts, map};
 
 use super::adoption;
 use super::buffer_sum::{self, Access};
-use super::hook::HookPoint;
-use super::messages;
+use super::data_plane::DataPlane;
 use super::pins::Pins;
 use super::plain::Plain;
-use super::programs::{self, Build, Programs};
+use super::programs::{self, Build};
 use super::sizes::Sizes;
 use super::source_lines::without_lines;
-use super::stages::Stages;
-use super::tables::Tables;
-use super::transmit::{self, Transmitter};
 use super::verify;
 use crate::memory;
 use crate::settings::{BpfLogLevel, LocalDelivery};
@@ -49,17 +44,6 @@ pub struct Parameters {
     pub log_level: BpfLogLevel,
 }
 
-/// The loaded programs and their maps, as they are pinned. Dropping this detaches nothing.
-pub struct DataPlane {
-    programs: Programs,
-    pin_path: PathBuf,
-    /// Only for programs with messages: their ring buffer is not pinned.
-    messages: Option<Ebpf>,
-    reads_buffers: bool,
-    adopted: bool,
-    flow_seed: u64,
-}
-
 impl DataPlane {
     /// Reuses the programs and maps of an agent of the same build. Otherwise loads the programs
     /// over the pinned maps. Maps that can't be adopted are replaced by new ones, and the log says
@@ -70,6 +54,31 @@ impl DataPlane {
 
     /// The same, with settings other than sizes.
     pub fn load_with(pins: &Pins, parameters: Parameters) -> Result<Self> {
+        let mut prepared = Prepared::open(pins, parameters)?;
+        prepared.verify();
+        prepared.finish(pins)
+    }
+}
+
+/// A data plane with maps, whose programs may still have to be verified.
+pub struct Prepared {
+    programs: Unfinished,
+    identity: Identity,
+    access: Access,
+    parameters: Parameters,
+    adopted: bool,
+}
+
+enum Unfinished {
+    /// With the programs of an earlier agent.
+    Reused(DataPlane),
+    /// Relocated; verified if the kernel has not refused them.
+    Loaded { ebpf: Ebpf, refused: bool },
+}
+
+impl Prepared {
+    /// Creates or adopts the maps, and pins them.
+    pub fn open(pins: &Pins, parameters: Parameters) -> Result<Self> {
         if OBJECT.is_empty() {
             bail!(
                 "this binary was built without the BPF programs.\n\
@@ -82,10 +91,10 @@ impl DataPlane {
             _ => Err(anyhow!("their messages could not be read")),
         };
         match reused {
-            Ok(data_plane) => Ok(data_plane),
+            Ok(prepared) => Ok(prepared),
             Err(why) => {
                 tracing::debug!(reason = format!("{why:#}"), "pinned programs not reused");
-                Self::load_anew(pins, parameters, access)
+                Self::open_anew(pins, parameters, access)
             }
         }
     }
@@ -98,101 +107,30 @@ impl DataPlane {
         ensure!(identity.schema == SCHEMA, "the maps have schema {}", identity.schema);
         let globals = Globals::new(identity, parameters, access);
         let programs = programs::find(pins, &globals.build(parameters.sizes))?;
-        let data_plane = Self::new(pins, programs, identity, access, true);
-        data_plane.lead_to_stages()?;
+        let count = programs.len();
+        let data_plane = DataPlane::new(pins, programs, identity, access, None)?;
         tracing::info!(
-            programs = data_plane.programs.len(),
+            programs = count,
             adopted_maps = map::ALL.len(),
             maps = map::ALL.len(),
             "adopting maps and programs of the previous agent"
         );
-        Ok(data_plane)
+        let programs = Unfinished::Reused(data_plane);
+        Ok(Self { programs, identity, access, parameters, adopted: true })
     }
 
-    fn load_anew(pins: &Pins, parameters: Parameters, access: Access) -> Result<Self> {
-        let sizes = parameters.sizes;
-        let object = buffer_sum::resolved(OBJECT, access);
-        let lean = without_lines(object.to_vec());
-        let found = adoption::prepare(pins, &lean, sizes)?;
+    fn open_anew(pins: &Pins, parameters: Parameters, access: Access) -> Result<Self> {
+        let lean = without_lines(buffer_sum::resolved(OBJECT, access).to_vec());
+        let found = adoption::prepare(pins, &lean, parameters.sizes)?;
         let adopted = found.is_some();
         let identity = found.unwrap_or_else(new_identity);
         let globals = Globals::new(identity, parameters, access);
-
-        let load = |object: &[u8]| {
-            let mut ebpf = globals.loader(pins, sizes).load(object)?;
-            let pinned = ebpf.map_mut(map::IDENTITY).context("the object has no map IDENTITY")?;
-            let mut pinned: Array<_, Plain<Identity>> = Array::try_from(pinned)?;
-            pinned.set(0, Plain(identity), 0)?;
-            let pinned = ebpf.map_mut(map::PARAMETERS);
-            let pinned = pinned.context("the object has no map PARAMETERS")?;
-            Array::try_from(pinned)?.set(0, globals.settings, 0)?;
-            anyhow::Ok(ebpf)
-        };
-        let mut ebpf = load(&lean).map_err(explain)?;
+        let ebpf = globals.load(pins, parameters.sizes, identity, &lean)?;
         drop(lean);
-
         // Free the memory for reading the object before the verifier needs memory.
         memory::give_back();
-        if verify::load(&mut ebpf).is_err() {
-            // Again, for a log with source lines.
-            ebpf = load(&object).map_err(explain)?;
-            verify::load(&mut ebpf).map_err(explain)?;
-        }
-        let programs = programs::pin(pins, &globals.build(sizes), &mut ebpf)?;
-        let mut data_plane = Self::new(pins, programs, identity, access, adopted);
-        data_plane.messages = (parameters.log_level != BpfLogLevel::Off).then_some(ebpf);
-        data_plane.lead_to_stages()?;
-        Ok(data_plane)
-    }
-
-    fn new(
-        pins: &Pins,
-        programs: Programs,
-        identity: Identity,
-        access: Access,
-        adopted: bool,
-    ) -> Self {
-        Self {
-            programs,
-            pin_path: pins.path().to_owned(),
-            messages: None,
-            reads_buffers: access.place != BufferSum::UNKNOWN,
-            adopted,
-            flow_seed: identity.flow_seed,
-        }
-    }
-
-    /// Fills the arrays of programs by which programs tail-call stages. An earlier agent's programs
-    /// may already be running over them.
-    fn lead_to_stages(&self) -> Result<()> {
-        let xdp: Vec<_> = Stage::ALL
-            .into_iter()
-            .filter_map(|stage| Some((stage as u32, stage.xdp_program()?)))
-            .collect();
-        let tc = Stage::ALL.map(|stage| (stage as u32, stage.tc_program()));
-        for (array, stages, report) in [
-            (map::XDP_STAGES, &xdp[..], (REPORT, "xdp_report")),
-            (map::TC_STAGES, &tc[..], (REPORT, "tc_report")),
-        ] {
-            let array = Stages::open(&self.pin_path.join(array))?;
-            for &(index, name) in stages.iter().chain([&report]) {
-                let program = self.programs.get(name);
-                let program = program.with_context(|| format!("the object has no {name}"))?;
-                array.lead_to(index, program).with_context(|| format!("stage {name}"))?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Writes the programs' messages to the log, as long as the runtime runs.
-    pub fn follow_messages(&mut self) -> Result<()> {
-        let ebpf = self.messages.as_mut().context("the programs were loaded without messages")?;
-        messages::follow(ebpf)
-    }
-
-    /// Whether tc programs read the checksum state that the kernel keeps for a packet.
-    pub fn reads_buffers(&self) -> bool {
-        self.reads_buffers
+        let programs = Unfinished::Loaded { ebpf, refused: false };
+        Ok(Self { programs, identity, access, parameters, adopted })
     }
 
     /// Whether the maps were adopted from an earlier agent.
@@ -200,43 +138,32 @@ impl DataPlane {
         self.adopted
     }
 
-    /// Seed of the hash that selects a flow's buckets.
-    pub fn flow_seed(&self) -> u64 {
-        self.flow_seed
-    }
-
-    pub fn tables(&mut self) -> Result<Tables> {
-        Tables::open(|name| self.pin_path.join(name))
-    }
-
-    /// Every program that is loaded, by name.
-    pub fn programs(&self) -> impl Iterator<Item = (&str, Result<ProgramInfo, ProgramError>)> {
-        self.programs.iter().map(|(name, program)| (name.as_str(), program.info()))
-    }
-
-    /// The program of [`HookPoint::ExternalIn`].
-    pub fn xdp(&mut self) -> Result<&mut Xdp> {
-        Ok(self.program(HookPoint::ExternalIn.program())?.try_into()?)
-    }
-
-    /// The program of one of the other hook points.
-    pub fn classifier(&mut self, point: HookPoint) -> Result<&mut SchedClassifier> {
-        Ok(self.program(point.program())?.try_into()?)
-    }
-
-    /// Takes the program that sends the agent's own frames. Each data plane has one.
-    pub fn transmitter(&mut self) -> Result<Transmitter> {
-        let program = self.programs.remove(transmit::PROGRAM);
-        let program =
-            program.with_context(|| format!("the object has no {}", transmit::PROGRAM))?;
-        match program {
-            Program::SchedClassifier(program) => Ok(Transmitter::new(program)),
-            _ => bail!("{} is not a program of tc", transmit::PROGRAM),
+    /// Has the kernel verify the programs, unless it has done so for an earlier agent. Takes
+    /// seconds; [`Self::finish`] returns the error.
+    pub fn verify(&mut self) {
+        if let Unfinished::Loaded { ebpf, refused } = &mut self.programs {
+            *refused = verify::load(ebpf).is_err();
         }
     }
 
-    pub fn program(&mut self, name: &str) -> Result<&mut Program> {
-        self.programs.get_mut(name).with_context(|| format!("the object has no {name}"))
+    /// Pins the verified programs, and leads them to their stages.
+    pub fn finish(self, pins: &Pins) -> Result<DataPlane> {
+        let Self { programs, identity, access, parameters, .. } = self;
+        let globals = Globals::new(identity, parameters, access);
+        let mut ebpf = match programs {
+            Unfinished::Reused(data_plane) => return Ok(data_plane),
+            Unfinished::Loaded { ebpf, refused: false } => ebpf,
+            Unfinished::Loaded { refused: true, .. } => {
+                // Again, for a log with source lines.
+                let object = buffer_sum::resolved(OBJECT, access);
+                let mut ebpf = globals.load(pins, parameters.sizes, identity, &object)?;
+                verify::load(&mut ebpf).map_err(explain)?;
+                ebpf
+            }
+        };
+        let programs = programs::pin(pins, &globals.build(parameters.sizes), &mut ebpf)?;
+        let messages = (parameters.log_level != BpfLogLevel::Off).then_some(ebpf);
+        DataPlane::new(pins, programs, identity, access, messages)
     }
 }
 
@@ -275,6 +202,21 @@ impl Globals {
             loader.map_pin_path(name, pins.map(name));
         }
         loader
+    }
+
+    /// Loads the object, and fills the maps that programs only read.
+    fn load(&self, pins: &Pins, sizes: Sizes, identity: Identity, object: &[u8]) -> Result<Ebpf> {
+        let load = || {
+            let mut ebpf = self.loader(pins, sizes).load(object)?;
+            let pinned = ebpf.map_mut(map::IDENTITY).context("the object has no map IDENTITY")?;
+            let mut pinned: Array<_, Plain<Identity>> = Array::try_from(pinned)?;
+            pinned.set(0, Plain(identity), 0)?;
+            let pinned = ebpf.map_mut(map::PARAMETERS);
+            let pinned = pinned.context("the object has no map PARAMETERS")?;
+            Array::try_from(pinned)?.set(0, self.settings, 0)?;
+            Ok(ebpf)
+        };
+        load().map_err(explain)
     }
 
     fn build(&self, sizes: Sizes) -> Build {

@@ -55,11 +55,15 @@ pub struct Announcer {
     leave: Option<oneshot::Sender<oneshot::Sender<()>>>,
 }
 
-impl Announcer {
+/// The thread's side. What the agent publishes waits until it starts.
+pub struct Orders {
+    wanted: watch::Receiver<Option<Arc<Wanted>>>,
+    leave: oneshot::Receiver<oneshot::Sender<()>>,
+}
+
+impl Orders {
     /// Starts the thread, which continues what an earlier agent announced.
-    pub fn start(start: Start) -> Result<Self> {
-        let (wanted, follow_wanted) = watch::channel(None);
-        let (leave, asked_to_leave) = oneshot::channel();
+    pub fn start_announcer(self, start: Start) -> Result<()> {
         let main = Handle::current();
         let run = move || {
             if let Err(error) = start.privileges.once_attached() {
@@ -67,8 +71,7 @@ impl Announcer {
             }
             match Builder::new_current_thread().enable_all().build() {
                 Ok(runtime) => {
-                    let ended = runtime.block_on(run(start, follow_wanted, asked_to_leave, main));
-                    if let Err(error) = ended {
+                    if let Err(error) = runtime.block_on(run(start, self, main)) {
                         tracing::error!(error = format!("{error:#}"), "announcements ended");
                     }
                 }
@@ -81,7 +84,15 @@ impl Announcer {
             .name("announcer".to_owned())
             .spawn(run)
             .context("the thread that announces addresses can't be started")?;
-        Ok(Self { wanted, leave: Some(leave) })
+        Ok(())
+    }
+}
+
+impl Announcer {
+    pub fn new() -> (Self, Orders) {
+        let (publish, wanted) = watch::channel(None);
+        let (ask, leave) = oneshot::channel();
+        (Self { wanted: publish, leave: Some(ask) }, Orders { wanted, leave })
     }
 
     pub fn publisher(&self) -> watch::Sender<Option<Arc<Wanted>>> {
@@ -97,12 +108,8 @@ impl Announcer {
     }
 }
 
-async fn run(
-    start: Start,
-    mut wanted: watch::Receiver<Option<Arc<Wanted>>>,
-    leave: oneshot::Receiver<oneshot::Sender<()>>,
-    main: Handle,
-) -> Result<()> {
+async fn run(start: Start, orders: Orders, main: Handle) -> Result<()> {
+    let Orders { mut wanted, leave } = orders;
     let Start { node_name, timing, kernel, mut links, mut keys, notices, condition, .. } = start;
     let performer = Performer::new(kernel)?;
     let mut state = State::new(node_name, timing, performer, notices, condition, main);

@@ -13,9 +13,9 @@ use aya::programs::{CgroupAttachMode, CgroupSock, CgroupSockAddr, Program, Progr
 use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, statfs};
 
 use super::links::{Links, not_a_link};
+use crate::kernel::data_plane::DataPlane;
 use crate::kernel::hook::SOCKET_PROGRAMS;
 use crate::kernel::link::{PinnedLink, remove_link};
-use crate::kernel::object::DataPlane;
 
 /// The root of the control group hierarchy: its mount point.
 pub fn root() -> Result<Option<PathBuf>> {

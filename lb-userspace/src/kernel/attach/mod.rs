@@ -17,9 +17,9 @@ use std::path::Path;
 use anyhow::Result;
 
 use super::announce;
+use super::data_plane::DataPlane;
 use super::hook::{Direction, Hook, HookPoint, Slot};
 use super::link::remove_link;
-use super::object::DataPlane;
 use super::pins::{Pins, unescaped};
 use crate::settings::{TcMode, XdpMode};
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use lb_common::layout::capacity;
 use lb_userspace::agent::{Agent, Outlets};
-use lb_userspace::kernel::{self, DataPlane, Pins, Sizes, Tables};
+use lb_userspace::kernel::{self, DataPlane, Parameters, Pins, Prepared, Sizes, Tables};
 use lb_userspace::model::{Kind, Object};
 use lb_userspace::notices::{Notice, Notices};
 use lb_userspace::plan::Planner;
@@ -150,12 +150,11 @@ fn on(pins: &Pins, services: u32, endpoints: u32) -> Result<Measured> {
     })
 }
 
-/// The time in which an agent adopts the maps of another, once it has all objects. Loading programs
-/// is not included.
+/// The time in which an agent adopts the maps of another, once it has all objects.
 fn restart(pins: &Pins, limits: Limits, all: Vec<Object>) -> Result<f64> {
-    let mut data_plane = DataPlane::load(pins, limits.sizes())?;
-    ensure!(data_plane.adopted(), "the maps were not adopted");
-    let tables = data_plane.tables()?;
+    let parameters = Parameters { sizes: limits.sizes(), ..Parameters::default() };
+    ensure!(Prepared::open(pins, parameters)?.adopted(), "the maps were not adopted");
+    let tables = Tables::open(|name| pins.map(name))?;
     let began = Instant::now();
     let planner = Planner::adopting(tables.snapshot()?, limits.sizes().room());
     program_objects(&mut agent(planner, tables), all);
