@@ -62,6 +62,18 @@ impl SlotHistory {
         Self(rows)
     }
 
+    /// Adds what another node remembers of a slot that has this owner: backends, and until when each
+    /// owned the slot. A row that names the same owners stays as it is.
+    pub fn learn(&mut self, slot: u32, owner: u32, others: &[(u32, u32)]) {
+        let own: Vec<_> = self.0.get(&slot).into_iter().flat_map(entries).collect();
+        let all = own.iter().chain(others).copied().collect();
+        let Some(kept) = newest(all, |backend| backend != owner) else { return };
+        let same = entries(&kept).map(|(backend, _)| backend);
+        if !same.eq(own.iter().map(|(backend, _)| *backend)) {
+            self.0.insert(slot, kept);
+        }
+    }
+
     /// Removes owners that are gone for good, and those that lost their slot before a time.
     pub fn retain(&mut self, since: u32, is_alive: impl Fn(u32) -> bool) {
         self.0.retain(|_, owners| {
@@ -92,7 +104,7 @@ impl SlotHistory {
 }
 
 /// The owners in a row, with the time until which each owned the slot.
-fn entries(owners: &EarlierOwners) -> impl Iterator<Item = (u32, u32)> + '_ {
+pub fn entries(owners: &EarlierOwners) -> impl Iterator<Item = (u32, u32)> + '_ {
     let all = owners.backends.iter().copied().zip(owners.until.iter().copied());
     all.take_while(|(backend, _)| *backend != NO_BACKEND)
 }
@@ -160,6 +172,20 @@ mod tests {
         assert!(history.after(&[1, 2, 3], &[1, 2, 3], 5).is_empty());
         assert!(history.after(&[], &[1, 2], 5).is_empty());
         assert!(history.after(&[1, 2], &[], 5).is_empty());
+    }
+
+    #[test]
+    fn what_another_node_remembers_is_added_behind_what_is_known() {
+        let mut history = SlotHistory::default().after(&[1, 9], &[2, 9], 100);
+        let known = history.clone();
+        history.learn(0, 2, &[(1, 98)]);
+        assert_eq!(history, known, "the same owners, seen by a clock that differs");
+        history.learn(0, 2, &[(1, 98), (3, 50), (2, 40), (4, 0), (5, 0), (6, 0)]);
+        assert_eq!(owners(&history, 0), [1, 3, 4, 5], "no current owner, and four at most");
+        history.learn(1, 9, &[(9, 10), (NO_BACKEND, 5)]);
+        assert!(history.get(1).is_none());
+        history.learn(1, 9, &[(7, 10)]);
+        assert_eq!(owners(&history, 1), [7]);
     }
 
     #[test]

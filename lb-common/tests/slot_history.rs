@@ -9,7 +9,7 @@
 use std::collections::HashMap;
 
 use lb_common::hash::{mix, scale};
-use lb_common::layout::{EarlierOwners, FlowKind, HISTORY_DEPTH};
+use lb_common::layout::{EarlierOwners, FlowKind};
 use lb_common::maglev;
 use lb_common::slot_history::SlotHistory;
 
@@ -89,8 +89,6 @@ struct Figures {
     ended_with_backend: u64,
     broken_without: u64,
     broken_with: u64,
-    /// Of these, those whose owner was known to nodes that were there before.
-    broken_by_joining: u64,
     redirected: u64,
     /// Questions to earlier owners' nodes.
     asked: u64,
@@ -106,8 +104,8 @@ struct World {
     random: Random,
     now: u32,
     next_number: u32,
-    /// The router's next hops, with the time since which each has seen changes of tables.
-    nodes: Vec<(u32, u32)>,
+    /// The router's next hops. One that joins learns the history from others.
+    nodes: Vec<u32>,
     /// The node of each backend in the pool.
     backends: HashMap<u32, u32>,
     /// The same as a list, from which some are picked.
@@ -134,7 +132,7 @@ impl World {
             figures: Figures::default(),
         };
         for _ in 0..setup.nodes {
-            world.add_node(0);
+            world.add_node();
         }
         for _ in 0..setup.backends {
             world.add_backend();
@@ -152,14 +150,14 @@ impl World {
         self.next_number
     }
 
-    fn add_node(&mut self, since: u32) {
+    fn add_node(&mut self) {
         let node = self.number();
-        self.nodes.push((node, since));
+        self.nodes.push(node);
     }
 
     fn add_backend(&mut self) {
         let backend = self.number();
-        let node = self.nodes[self.random.below(self.nodes.len())].0;
+        let node = self.nodes[self.random.below(self.nodes.len())];
         self.backends.insert(backend, node);
         self.numbers.push(backend);
     }
@@ -200,10 +198,10 @@ impl World {
     /// The router's choice.
     fn route(&self, hash: u32) -> u32 {
         match self.setup.router {
-            Router::Modulo => self.nodes[hash as usize % self.nodes.len()].0,
+            Router::Modulo => self.nodes[hash as usize % self.nodes.len()],
             Router::Consistent => {
-                let best = self.nodes.iter().max_by_key(|(node, _)| weight(hash, *node));
-                best.expect("there are nodes").0
+                let best = self.nodes.iter().max_by_key(|node| weight(hash, **node));
+                *best.expect("there are nodes")
             }
         }
     }
@@ -212,11 +210,11 @@ impl World {
     /// to a consistent choice.
     fn route_again(&self, connection: &Connection) -> u32 {
         let &Connection { hash, node, .. } = connection;
-        let is_there = self.nodes.iter().any(|(number, _)| *number == node);
+        let is_there = self.nodes.contains(&node);
         if self.setup.router == Router::Modulo || !is_there {
             return self.route(hash);
         }
-        let (last, _) = *self.nodes.last().expect("there are nodes");
+        let last = *self.nodes.last().expect("there are nodes");
         if weight(hash, last) > weight(hash, node) { last } else { node }
     }
 
@@ -256,10 +254,10 @@ impl World {
     /// A node leaves with its backends, which run elsewhere afterwards; or one is added.
     fn change_nodes(&mut self) {
         if self.nodes.len() < self.setup.nodes as usize {
-            self.add_node(self.now);
+            self.add_node();
         } else {
             let at = self.random.below(self.nodes.len());
-            let (node, _) = self.nodes.swap_remove(at);
+            let node = self.nodes.swap_remove(at);
             let lost: Vec<u32> =
                 self.numbers.iter().copied().filter(|n| self.backends[n] == node).collect();
             for backend in lost {
@@ -299,18 +297,10 @@ impl World {
             connection.broken_without = true;
             self.figures.broken_without += 1;
         }
-        // The owner's node asks, if it has seen the slot change.
-        let node = self.backends[&owner];
-        let since = self.nodes.iter().find(|(number, _)| *number == node).map_or(0, |(_, t)| *t);
-        let earlier = self.history.get(slot).copied().unwrap_or_default();
-        let EarlierOwners { backends, until } = earlier;
-        let asked_by_node_since = |since| {
-            let alive = (0..HISTORY_DEPTH).filter(|&n| self.backends.contains_key(&backends[n]));
-            let known = alive.filter(|&n| until[n] >= since).map(|n| backends[n]);
-            known.take(FlowKind::MOST_ASKED.into()).collect::<Vec<u32>>()
-        };
-        let askable = asked_by_node_since(since);
-        let is_remembered = asked_by_node_since(0).contains(&connection.backend);
+        // The owner's node asks.
+        let EarlierOwners { backends, .. } = self.history.get(slot).copied().unwrap_or_default();
+        let alive = backends.into_iter().filter(|backend| self.backends.contains_key(backend));
+        let askable: Vec<u32> = alive.take(FlowKind::MOST_ASKED.into()).collect();
         match askable.iter().position(|backend| *backend == connection.backend) {
             Some(position) => {
                 self.figures.asked += position as u64 + 1;
@@ -321,7 +311,6 @@ impl World {
             None => {
                 self.figures.asked += askable.len() as u64;
                 self.figures.broken_with += 1;
-                self.figures.broken_by_joining += u64::from(is_remembered);
                 self.open()
             }
         }
@@ -381,7 +370,6 @@ impl Figures {
             let share = percent(broken, self.opened);
             println!("  broken {what:<24}{broken:>12}  {share:.5} % of all");
         }
-        println!("  of these, by nodes that joined {:>12}", self.broken_by_joining);
         let share = percent(self.redirected_seconds, self.seconds);
         println!(
             "  redirected                     {:>12}  {share:.3} % of all packets",

@@ -86,7 +86,7 @@ async fn served(adopted: bool) -> Served {
     let health = Arc::new(Health::new(adopted));
     let metrics = Arc::new(Metrics::new());
     let notices: Arc<dyn Notices> = Arc::new(Posted::default());
-    serve::start(&addresses, &health, &metrics, &notices);
+    serve::start(&addresses, &health, &metrics, axum::Router::new(), &notices);
     Served { health, metrics, healthz, metrics_port }
 }
 

@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 
 use anyhow::{Context, Result, ensure};
-use tests::agent::Agent;
+use tests::agent::{Agent, program};
 use tests::topology::{Echo, Host, SOON, Topology, wait_until};
 
 const KEY: &str = "5f4dcc3b5aa765d61d8327deb882cf99";
@@ -23,7 +23,10 @@ const NEW_NODE: &str = "10.7.4.2";
 struct Network {
     client: Host,
     router: Host,
-    agents: [Agent; 3],
+    nodes: [Host; 3],
+    /// Arguments of all agents.
+    arguments: Vec<String>,
+    agents: Vec<Agent>,
     _echos: [Echo; 2],
     topology: Topology,
 }
@@ -51,25 +54,55 @@ impl Network {
             pods[0].tcp_echo(&format!("{OLD}:9000"), "old")?,
             pods[1].tcp_echo(&format!("{NEW}:9000"), "new")?,
         ];
-        let manifests = topology.manifests();
         write(&topology, &[(OLD, "old")])?;
         let key_file = topology.directory().join("key");
         fs::write(&key_file, KEY)?;
         let key_file = key_file.to_str().context("a path in UTF-8")?;
-        let agent = |host: &Host| {
-            let pins = topology.warm_pins(host.name());
-            let more = ["--node-name", host.name(), "--tunnel-key-file", key_file];
-            let more = [&more[..], &["--slot-history", history, "--xdp-mode", xdp_mode]].concat();
-            Agent::start(host, &pins, &manifests, "ext0", &more)
-        };
-        let agents = [agent(&nodes[0])?, agent(old)?, agent(new)?];
-        // Nodes ask only those whose replies to probes say that they understand questions.
+        let arguments = ["--tunnel-key-file", key_file, "--slot-history", history];
+        let arguments = [&arguments[..], &["--xdp-mode", xdp_mode]].concat();
+        let arguments = arguments.into_iter().map(str::to_owned).collect();
+        let agents = Vec::new();
+        let mut network =
+            Self { client, router, nodes, arguments, agents, _echos: echos, topology };
+        for node in 0..network.nodes.len() {
+            let agent = network.start_agent(node, network.nodes[node].name())?;
+            network.agents.push(agent);
+        }
+        network.wait_for_probes()?;
+        Ok(network)
+    }
+
+    fn start_agent(&self, node: usize, pins: &str) -> Result<Agent> {
+        let node = &self.nodes[node];
+        let arguments = self.arguments.iter().map(String::as_str);
+        let arguments: Vec<&str> =
+            ["--node-name", node.name()].into_iter().chain(arguments).collect();
+        let pins = self.topology.warm_pins(pins);
+        Agent::start(node, &pins, &self.topology.manifests(), "ext0", &arguments)
+    }
+
+    /// Nodes ask only those whose replies to probes say that they understand questions.
+    fn wait_for_probes(&self) -> Result<()> {
+        let [_, _, new] = &self.nodes;
         let knows_others = || {
             let metrics = new.curl("http://127.0.0.1:10249/metrics").unwrap_or_default();
             metrics.contains("millrace_tunnel_nodes{state=\"decapsulates\"} 2\n")
         };
-        wait_until("the nodes have replied to probes", SOON, knows_others)?;
-        Ok(Self { client, router, agents, _echos: echos, topology })
+        wait_until("the nodes have replied to probes", SOON, knows_others)
+    }
+
+    /// The node with the new backend loses all its state, and joins again.
+    fn replace_new_node(&mut self) -> Result<()> {
+        let agent = self.agents.pop().context("its agent runs")?;
+        let log = agent.end()?;
+        let pins = self.topology.warm_pins(self.nodes[2].name());
+        let mut cleanup = self.nodes[2].command(program()?);
+        let output = cleanup.arg("cleanup").arg("--pin-path").arg(pins).output()?;
+        ensure!(output.status.success(), "{}\n{log}", String::from_utf8_lossy(&output.stderr));
+        let mut agent = self.start_agent(2, "joined")?;
+        agent.wait_for_output("earlier owners of slots learned")?;
+        self.agents.push(agent);
+        self.wait_for_probes()
     }
 
     /// Adds the other backend on all nodes.
@@ -129,8 +162,18 @@ fn ask(stream: &mut TcpStream) -> Result<String> {
 
 /// How many connections survive that the router moves from one node to another one, and how often an earlier owner
 /// recognised one.
-fn survivors(history: &str, xdp_mode: &str, [from, to]: [&str; 2]) -> Result<(usize, u64)> {
-    let network = Network::new(history, xdp_mode, from)?;
+fn survivors(history: &str, xdp_mode: &str, nodes: [&str; 2]) -> Result<(usize, u64)> {
+    survivors_after(history, xdp_mode, nodes, |_| Ok(()))
+}
+
+/// The same, if something happens before the router moves them.
+fn survivors_after(
+    history: &str,
+    xdp_mode: &str,
+    [from, to]: [&str; 2],
+    act: impl FnOnce(&mut Network) -> Result<()>,
+) -> Result<(usize, u64)> {
+    let mut network = Network::new(history, xdp_mode, from)?;
     let mut connections = Vec::new();
     for _ in 0..CONNECTIONS {
         let mut stream = network.client.tcp_connect(FRONTEND)?;
@@ -139,6 +182,7 @@ fn survivors(history: &str, xdp_mode: &str, [from, to]: [&str; 2]) -> Result<(us
         connections.push(stream);
     }
     network.add_backend()?;
+    act(&mut network)?;
     network.router.ip(&format!("route replace 203.0.113.0/24 via {to}"))?;
     let mut alive = 0;
     for stream in &mut connections {
@@ -165,6 +209,15 @@ fn connections_survive_the_move_to_a_node_that_asks_earlier_owners() -> Result<(
         assert_eq!(alive, CONNECTIONS, "{xdp_mode}");
         assert!(recognized > 0);
     }
+    Ok(())
+}
+
+#[test]
+fn a_node_that_joins_after_the_change_learns_of_it() -> Result<()> {
+    let nodes = [ENTRY_NODE, NEW_NODE];
+    let (alive, recognized) = survivors_after("86400", "native", nodes, Network::replace_new_node)?;
+    assert_eq!(alive, CONNECTIONS);
+    assert!(recognized > 0);
     Ok(())
 }
 

@@ -6,6 +6,7 @@ mod complaints;
 mod control;
 mod counters;
 mod devices;
+mod exchange;
 mod file_limit;
 mod latency;
 mod node_ports;
@@ -46,6 +47,7 @@ pub use file_limit::raise_file_limit;
 pub use outlets::Outlets;
 pub use tunnel_keys::KeyFile;
 
+use exchange::Exchange;
 use start::{Started, open, start};
 use tunnel_keys::TunnelKeyFile;
 
@@ -168,21 +170,28 @@ pub async fn run(options: Options) -> Result<()> {
         ) => started.map(Some),
         () = ending.requested() => Ok(None),
     };
-    let Started { mut agent, mut events, mut network, mut devices, mut announcer, speaker } =
-        match started {
-            Ok(Some(started)) => started,
-            ended => {
-                // The links of this start are detached.
-                let ended = ended.map(drop);
-                if !pins.existed()
-                    && let Err(error) = kernel::remove(pins)
-                {
-                    let error = format!("{error:#}");
-                    tracing::warn!(error, "maps and programs not removed after a failed start");
-                }
-                return ended;
+    let Started {
+        mut agent,
+        mut events,
+        mut exchange,
+        mut network,
+        mut devices,
+        mut announcer,
+        speaker,
+    } = match started {
+        Ok(Some(started)) => started,
+        ended => {
+            // The links of this start are detached.
+            let ended = ended.map(drop);
+            if !pins.existed()
+                && let Err(error) = kernel::remove(pins)
+            {
+                let error = format!("{error:#}");
+                tracing::warn!(error, "maps and programs not removed after a failed start");
             }
-        };
+            return ended;
+        }
+    };
 
     let (services, service_ports) = agent.programmed_counts();
     let status =
@@ -201,6 +210,11 @@ pub async fn run(options: Options) -> Result<()> {
                 Some(network::Event::Attachments(attachments)) => devices.follow(&attachments),
                 Some(event) => agent.take_in_network(event),
                 None => break Err(anyhow::anyhow!("the watch of this machine's network has ended")),
+            },
+            Some(exchanged) = exchange.recv() => match exchanged {
+                Exchange::Asked(reply) if reply.is_closed() => {}
+                Exchange::Asked(reply) => drop(reply.send(agent.known_history())),
+                Exchange::Learned(known) => agent.learn_history(known),
             },
             Ok(()) = has_tunnel_key.changed() => {
                 let has_key = *has_tunnel_key.borrow_and_update();

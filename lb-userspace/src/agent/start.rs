@@ -11,6 +11,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::announcer::Announcer;
 use super::devices::Devices;
+use super::exchange::{self, Exchange};
 use super::programs::{Dependents, Programs};
 use super::tunnel_keys::TunnelKeyFile;
 use super::{
@@ -88,6 +89,7 @@ fn run_source<S: Source + Send + 'static>(source: S, events: mpsc::UnboundedSend
 pub struct Started<'a> {
     pub agent: Agent<WithSockets<Tables>>,
     pub events: mpsc::UnboundedReceiver<Event>,
+    pub exchange: mpsc::UnboundedReceiver<Exchange>,
     pub network: mpsc::UnboundedReceiver<network::Event>,
     pub devices: Devices<'a>,
     pub announcer: Announcer,
@@ -117,6 +119,8 @@ pub async fn start<'a>(
     let (speaker, commands) = Speaker::new();
     let condition = Arc::<Condition>::default();
     let announcement_keys = watch::Sender::new(Keys::default());
+    let (exchange_keys, history_keys) = watch::channel(Keys::default());
+    let (exchanged, exchange) = mpsc::unbounded_channel();
     let mut programs = Programs::verify(
         prepared,
         Dependents {
@@ -146,7 +150,8 @@ pub async fn start<'a>(
     metrics.set_capacities(sizes.capacities());
     let pin_path = options.pin_path.clone();
     metrics.read_traffic_from(move || counters::open(&pin_path));
-    serve::start(&options.addresses, &health, &metrics, &source.notices);
+    let history = exchange::route(history_keys.clone(), exchanged.clone());
+    serve::start(&options.addresses, &health, &metrics, history, &source.notices);
     let snat_ports = {
         let (metrics, reserved) = (Arc::clone(&metrics), ReservedPorts::open(pins)?);
         let earlier = reserved.read();
@@ -167,6 +172,7 @@ pub async fn start<'a>(
         tunnel_keys.write(secrets.digests);
         tunnel_probes.set_key(secrets.digests[TunnelKey::Current as usize]);
         announcement_keys.send_replace(Keys::derive(&secrets.lines));
+        exchange_keys.send_replace(exchange::keys(&secrets.lines));
         let has_key = secrets.has_key();
         key_found.send_if_modified(|found| std::mem::replace(found, has_key) != has_key);
     });
@@ -209,11 +215,18 @@ pub async fn start<'a>(
     links.keep();
     options.privileges.once_attached()?;
     health.attached();
+    // This node may have joined, or lost its maps.
+    if options.slot_history > 0 && !agent.has_history() {
+        let (keys, port) = (history_keys.borrow().clone(), options.addresses.healthz);
+        if let Some(port) = port.map(|address| address.port()).filter(|_| keys.authenticate()) {
+            tokio::spawn(exchange::ask_others(agent.other_nodes(), port, keys, exchanged));
+        }
+    }
     let (services, service_ports) = agent.programmed_counts();
     memory::give_back();
     tracing::info!(steps = agent.carried_out(), "maps programmed");
     tracing::info!(service_ports, services, "ready");
-    Ok(Started { agent, events, network, devices, announcer, speaker })
+    Ok(Started { agent, events, exchange, network, devices, announcer, speaker })
 }
 
 /// Stores objects until all are known. The programs of an earlier agent forward meanwhile, also to changed routes and

@@ -15,9 +15,17 @@ pub struct Keys(Vec<hmac::Key>);
 impl Keys {
     /// Without secrets, messages are not authenticated.
     pub fn derive<S: AsRef<[u8]>>(secrets: impl IntoIterator<Item = S>) -> Self {
+        Self::derive_for(PURPOSE, secrets)
+    }
+
+    /// For another protocol.
+    pub fn derive_for<S: AsRef<[u8]>>(
+        purpose: &[u8],
+        secrets: impl IntoIterator<Item = S>,
+    ) -> Self {
         let derive = |secret: S| {
             let secret = hmac::Key::new(hmac::HMAC_SHA256, secret.as_ref());
-            hmac::Key::new(hmac::HMAC_SHA256, hmac::sign(&secret, PURPOSE).as_ref())
+            hmac::Key::new(hmac::HMAC_SHA256, hmac::sign(&secret, purpose).as_ref())
         };
         Self(secrets.into_iter().map(derive).collect())
     }

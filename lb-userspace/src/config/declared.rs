@@ -133,6 +133,8 @@ pub struct AgentSettings {
     pub nodeport_addresses: Vec<NodePortAddresses>,
 
     /// Listen address for the health checks /healthz and /livez, or `off`
+    ///
+    /// Other nodes that have the tunnel key read the history of slots (slot-history) here.
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "[::]:10256")]
     #[arg(value_parser = address)]
     pub healthz_bind_address: Address,
@@ -259,7 +261,8 @@ pub struct AgentSettings {
     ///
     /// A router may move a connection to another node after the backends of its Service have changed. If the Service
     /// uses tunnels, that node still finds the connection's backend for this long. Needs tunnel-key-file. Set it to the
-    /// usual duration of connections.
+    /// usual duration of connections. A node that joins asks other nodes for their history, at the port of
+    /// healthz-bind-address, which must be reachable between nodes.
     #[arg(long, value_name = "SECONDS", default_value_t = 86_400)]
     #[arg(value_parser = clap::value_parser!(u32).range(0..=Timeouts::LONGEST as i64))]
     pub slot_history: u32,

@@ -1,7 +1,7 @@
 //! Indexes of backends, and the number of pools that each is in.
 
 use std::collections::{BTreeSet, HashMap};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use super::allocate::Indexes;
 use super::bits::Bits;
@@ -51,6 +51,11 @@ impl Backends {
         self.held.get(backend).map(|held| held.index)
     }
 
+    /// The address of each, by index.
+    pub fn addresses(&self) -> impl Iterator<Item = (u32, SocketAddr)> {
+        self.held.iter().map(|(key, held)| (held.index, SocketAddr::new(key.address, key.port)))
+    }
+
     /// The index of a backend, if it is in a pool.
     pub fn in_pool(&self, backend: &BackendKey) -> Option<u32> {
         let held = self.held.get(backend)?;
@@ -82,7 +87,7 @@ impl Backends {
         let described = Standing::in_pool(member);
         let index = match self.index_of(&backend) {
             Some(index) => index,
-            None => self.begin(backend, described, bits, plan)?,
+            None => self.begin(backend, self.locations.of_one(&backend, described), bits, plan)?,
         };
         self.join(&backend, described);
         Some(index)
@@ -92,7 +97,7 @@ impl Backends {
     fn begin(
         &mut self,
         backend: BackendKey,
-        described: Standing,
+        standing: Standing,
         bits: &mut Bits,
         plan: &mut Plan,
     ) -> Option<u32> {
@@ -106,7 +111,6 @@ impl Backends {
         let generation = *generation;
         // The bit is set first: an adopted backend is assumed to have its bit.
         bits.add_source(backend, plan);
-        let standing = self.locations.of_one(&backend, described);
         plan.prepare.push(Step::SetBackend { index, backend, standing, generation });
         self.held.insert(backend, ProgrammedBackend { index, standing, pools: 0, keepers: 0 });
         Some(index)
@@ -165,6 +169,23 @@ impl Backends {
     pub fn keep(&mut self, backend: &BackendKey) -> bool {
         let held = self.held.get_mut(backend);
         held.map(|held| held.keepers += 1).is_some()
+    }
+
+    /// The same for a backend that was in a pool of other nodes, and may have connections there. Returns
+    /// whether there was room for it.
+    pub fn keep_for_others(
+        &mut self,
+        member: &model::Backend,
+        protocol: u8,
+        bits: &mut Bits,
+        plan: &mut Plan,
+    ) -> bool {
+        let backend = BackendKey::of(member, protocol);
+        if !self.held.contains_key(&backend) {
+            let standing = self.locations.of_one(&backend, Standing::in_pool(member));
+            self.begin(backend, Standing { draining: true, ..standing }, bits, plan);
+        }
+        self.keep(&backend)
     }
 
     /// Counts one keeper less.

@@ -72,7 +72,7 @@ impl Planner {
     }
 
     /// The backends' indexes in the table of a service port's cluster pool.
-    fn slots_of(&self, port: &ServicePort, size: u32, protocol: u8) -> Vec<u32> {
+    pub(super) fn slots_of(&self, port: &ServicePort, size: u32, protocol: u8) -> Vec<u32> {
         Table::maglev(size, self.backends.weighted(&port.cluster, protocol)).slots()
     }
 

@@ -23,6 +23,7 @@ mod compact;
 mod datagrams;
 mod detail;
 mod details;
+mod exchange;
 mod execute;
 mod found;
 mod frontends;
@@ -51,6 +52,7 @@ use crate::model::{ServicePort, ServicePortKey};
 
 pub use checksum::of_table as table_checksum;
 pub use detail::{Detail, DetailCounts};
+pub use exchange::KnownHistory;
 pub use execute::{WriteFamily, WriteTables};
 pub use found::{FoundBackend, FoundPool, PoolReader, Snapshot};
 pub use key::{BackendKey, FrontendKey, Scope, Standing};
@@ -79,6 +81,8 @@ pub struct Change {
     pub snat_addresses: Option<BTreeSet<IpAddr>>,
     /// The addresses of the cluster's nodes, from which tunnels are accepted, if they changed.
     pub peers: Option<BTreeSet<IpAddr>>,
+    /// What other nodes know of earlier owners.
+    pub known_history: Vec<KnownHistory>,
     /// The time, in seconds since the machine started.
     pub now: u32,
 }
@@ -119,6 +123,7 @@ impl Planner {
         }
         self.retire_adopted(&mut plan);
         self.backends.write_locations(&mut plan);
+        self.learn_history(&change.known_history, &mut plan);
         self.expire_history(&mut plan);
         self.compact(&mut plan);
         Self::sweep_flows(&mut plan);

@@ -62,23 +62,24 @@ struct Shared {
     metrics: Arc<Metrics>,
 }
 
-/// Starts the servers. A port that cannot be bound is reported, and tried again: the agent works
-/// without it.
+/// Starts the servers; `for_agents` is served on the port for health. A port that cannot be bound is
+/// reported, and tried again: the agent works without it.
 pub fn start(
     addresses: &Addresses,
     health: &Arc<Health>,
     metrics: &Arc<Metrics>,
+    for_agents: Router,
     notices: &Arc<dyn Notices>,
 ) {
     let shared = Shared { health: Arc::clone(health), metrics: Arc::clone(metrics) };
     let health = Router::new().route("/healthz", get(healthz)).route("/livez", get(livez));
-    let metrics = Router::new().route("/metrics", get(metrics_text));
+    let health = health.with_state(shared.clone()).merge(for_agents);
+    let metrics = Router::new().route("/metrics", get(metrics_text)).with_state(shared);
     let servers = [
         (addresses.healthz, "--healthz-bind-address", health, HEALTHZ_LIMITS),
         (addresses.metrics, "--metrics-bind-address", metrics, METRICS_LIMITS),
     ];
     for (address, option, router, limits) in servers {
-        let router = router.with_state(shared.clone());
         serve(address, option, router, limits, notices);
     }
 }

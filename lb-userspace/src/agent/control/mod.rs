@@ -27,7 +27,7 @@ use crate::model::{
 };
 use crate::network;
 use crate::notices::Reason;
-use crate::plan::Planner;
+use crate::plan::{KnownHistory, Planner};
 use crate::serve::Changed;
 use crate::source::{Event, Extent};
 use crate::store::{Affected, Store};
@@ -79,6 +79,7 @@ struct Unplanned {
     node_addresses: Option<BTreeSet<IpAddr>>,
     own_addresses: Option<BTreeSet<IpAddr>>,
     snat_addresses: Option<BTreeSet<IpAddr>>,
+    known_history: Vec<KnownHistory>,
 }
 
 impl<T: Write> Agent<T> {
@@ -151,6 +152,35 @@ impl<T: Write> Agent<T> {
     /// The number of Services of which something does not fit.
     pub fn lacking(&self) -> usize {
         self.lacking.len()
+    }
+
+    /// What this node knows of the earlier owners of slots.
+    pub fn known_history(&self) -> Vec<KnownHistory> {
+        self.planner.known_history(planning::now())
+    }
+
+    /// Whether this node knows the earlier owner of any slot.
+    pub fn has_history(&self) -> bool {
+        self.planner.slots_with_history() > 0
+    }
+
+    /// Adds what another node knows of the earlier owners of slots.
+    pub fn learn_history(&mut self, known: Vec<KnownHistory>) {
+        let before = self.planner.slots_with_history();
+        self.unplanned.known_history.extend(known);
+        self.program_changes(Affected::default());
+        let after = self.planner.slots_with_history();
+        if after > before {
+            let slots = after - before;
+            tracing::info!(slots, "earlier owners of slots learned from another node");
+        }
+    }
+
+    /// An address of each other node.
+    pub fn other_nodes(&self) -> Vec<IpAddr> {
+        let nodes = self.store.node_addresses().into_iter();
+        let others = nodes.filter(|(name, _)| *name != self.node.name);
+        others.filter_map(|(_, addresses)| addresses.0.first().copied()).collect()
     }
 
     /// Handles an event, and all that are queued behind it as one change. A single event is not

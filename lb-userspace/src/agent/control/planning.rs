@@ -16,6 +16,12 @@ use crate::store::Affected;
 /// Limit of plans for one change, each with room that the previous one gave up.
 const MOST_PLANS: usize = 8;
 
+/// Seconds since the machine started.
+pub(super) fn now() -> u32 {
+    let now = clock_of_deadlines().unwrap_or_default() / 1_000_000_000;
+    u32::try_from(now).unwrap_or(u32::MAX)
+}
+
 impl<T: Write> Agent<T> {
     pub(super) fn work(&mut self) {
         let began = Instant::now();
@@ -37,7 +43,8 @@ impl<T: Write> Agent<T> {
     }
 
     fn plan(&mut self, unplanned: Unplanned) -> Plan {
-        let Unplanned { services, node_addresses, own_addresses, snat_addresses } = unplanned;
+        let Unplanned { services, node_addresses, own_addresses, snat_addresses, known_history } =
+            unplanned;
         let moved = self.store.take_moved_nodes();
         let all = services == Affected::All || moved.contains(&self.node.name);
         let peers = (all || !moved.is_empty()).then(|| self.look_at_nodes());
@@ -52,11 +59,15 @@ impl<T: Write> Agent<T> {
         for service in &services {
             concerned.extend(self.resolve(service));
         }
-        let now = clock_of_deadlines().unwrap_or_default() / 1_000_000_000;
-        let now = u32::try_from(now).unwrap_or(u32::MAX);
-        let service_ports = BTreeMap::new();
-        let mut change =
-            Change { service_ports, node_addresses, own_addresses, snat_addresses, peers, now };
+        let mut change = Change {
+            service_ports: BTreeMap::new(),
+            node_addresses,
+            own_addresses,
+            snat_addresses,
+            peers,
+            known_history,
+            now: now(),
+        };
         for service in &concerned {
             self.collect(service, &mut change);
         }

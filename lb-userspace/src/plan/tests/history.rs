@@ -1,5 +1,7 @@
 //! The earlier owners of slots.
 
+use std::net::SocketAddr;
+
 use lb_common::layout::{EarlierOwners, Forwarding, NO_BACKEND, PoolSlot};
 
 use super::*;
@@ -164,4 +166,103 @@ fn histories_keep_within_their_room() {
         check(&memory);
     }
     assert_eq!(planner.slots_with_history(), 100);
+}
+
+/// A node that was there while `one`, `two` and `three` had a slot in turn, and one that has joined.
+fn old_and_new_node() -> (Planner, (Planner, Memory)) {
+    let [one, two, three] = ["10.244.0.1", "10.244.0.2", "10.244.0.3"];
+    let (mut old, mut new, mut memory) = (keeping(), keeping(), Memory::default());
+    drop(old.plan(at(1_010, tunnelled(&[one], &[]))));
+    drop(old.plan(at(1_020, tunnelled(&[two], &[one]))));
+    drop(old.plan(at(1_030, tunnelled(&[three], &[one, two]))));
+    memory.carry_out(&new.plan(at(5, tunnelled(&[three], &[one, two]))));
+    assert!(earlier(&memory).is_empty());
+    (old, (new, memory))
+}
+
+fn learning(known: Vec<KnownHistory>, now: u32) -> Change {
+    Change { known_history: known, now, ..Change::default() }
+}
+
+#[test]
+fn a_node_that_joins_learns_the_changes_from_before() {
+    let (old, (mut new, mut memory)) = old_and_new_node();
+    let known = old.known_history(1_040);
+    let text = serde_json::to_string(&known).expect("it can be sent");
+    assert_eq!(
+        text,
+        r#"[{"servicePort":"default/web:http/TCP/IPv4","slots":1,"owners":["10.244.0.2:8080","10.244.0.1:8080"],"rows":[[0,0,10,1,20]]}]"#
+    );
+    assert_eq!(serde_json::from_str::<Vec<KnownHistory>>(&text).expect("and read"), known);
+
+    memory.carry_out(&new.plan(learning(known.clone(), 15)));
+    check(&memory);
+    let rows = || [["10.244.0.2".to_owned(), "10.244.0.1".to_owned()]];
+    assert_eq!(earlier(&memory).into_values().collect::<Vec<_>>(), rows());
+    assert_eq!(new.slots_with_history(), 1);
+    let again = new.plan(learning(known, 16));
+    assert!(again.is_empty(), "{again:?}");
+
+    // Its own changes come before those.
+    let draining = ["10.244.0.1", "10.244.0.2", "10.244.0.3"];
+    memory.carry_out(&new.plan(at(20, tunnelled(&["10.244.0.4"], &draining))));
+    let rows: Vec<_> = earlier(&memory).into_values().collect();
+    assert_eq!(rows, [["10.244.0.3", "10.244.0.2", "10.244.0.1"]]);
+}
+
+#[test]
+fn what_does_not_belong_to_a_nodes_own_tables_is_not_learned() {
+    let (old, (mut new, mut memory)) = old_and_new_node();
+    let known = |change: &dyn Fn(&mut KnownHistory)| {
+        let mut known = old.known_history(1_040);
+        change(&mut known[0]);
+        known
+    };
+    let other: SocketAddr = "10.244.0.9:8080".parse().expect("an address");
+    for wrong in [
+        known(&|it| it.service_port = "default/other:http/TCP/IPv4".to_owned()),
+        known(&|it| it.slots = 7),
+        known(&|it| it.slots = u32::MAX),
+        known(&|it| it.owners = vec![other; 2]),
+        known(&|it| it.owners.clear()),
+        known(&|it| it.rows = vec![Vec::new(), vec![0], vec![0, 0]]),
+        known(&|it| it.rows = vec![vec![1, 0, 10], vec![u32::MAX, 0, 10]]),
+        known(&|it| it.rows = vec![vec![0, 2, 10, u32::MAX, 10]]),
+        known(&|it| it.rows = vec![vec![0, 0, HOUR, 1, u32::MAX]]),
+        // The current owner.
+        known(&|it| {
+            it.owners[0].set_ip("10.244.0.3".parse().expect("an address"));
+            it.rows = vec![vec![0, 0, 10]];
+        }),
+    ] {
+        memory.carry_out(&new.plan(learning(wrong.clone(), 15)));
+        assert_eq!(new.slots_with_history(), 0, "{wrong:?}");
+        assert!(earlier(&memory).is_empty());
+    }
+    // Too much of it: what fits into a row is kept.
+    let repeated = known(&|it| it.rows = vec![[0, 0, 10, 1, 20].repeat(1_000); 1_000]);
+    memory.carry_out(&new.plan(learning(repeated, 15)));
+    check(&memory);
+    assert_eq!(new.slots_with_history(), 1);
+}
+
+#[test]
+fn what_is_learned_keeps_within_its_room() {
+    let (mut old, mut memory) = (keeping(), Memory::default());
+    let mut new = Planner::with_room(Room { history: 40, ..Room::default() }).keeping_history(HOUR);
+    let (two, three) = (["10.244.0.1", "10.244.0.2"], ["10.244.0.1", "10.244.0.2", "10.244.0.3"]);
+    drop(old.plan(at(10, tunnelled(&two, &[]))));
+    drop(old.plan(at(20, tunnelled(&three, &[]))));
+    let known = old.known_history(30);
+    let rows = known[0].rows.len();
+    assert!(rows > 50, "{rows}");
+    memory.carry_out(&new.plan(at(5, tunnelled(&three, &[]))));
+    memory.carry_out(&new.plan(learning(known.clone(), 6)));
+    assert_eq!(new.slots_with_history(), 40);
+    assert_eq!(earlier(&memory).len(), 40);
+    check(&memory);
+    // A node that keeps no history learns none.
+    let mut without = Planner::new();
+    drop(without.plan(at(5, tunnelled(&three, &[]))));
+    assert!(without.plan(learning(known, 6)).is_empty());
 }

@@ -65,13 +65,19 @@ fn own_addresses() -> impl Strategy<Value = BTreeSet<IpAddr>> {
 proptest! {
     #[test]
     fn after_any_changes_the_tables_are_those_of_a_fresh_start(
-        states in prop::collection::vec((state(), own_addresses(), any::<bool>()), 1..12),
+        states in prop::collection::vec((state(), own_addresses(), any::<bool>(), state()), 1..12),
     ) {
         let mut planner = Planner::new().keeping_history(1);
+        // A node that sees other changes in between, and gives away its history.
+        let (mut other, mut held_by_other) = (Planner::new().keeping_history(1), BTreeMap::new());
         let mut memory = Memory::default();
         let mut held = BTreeMap::new();
-        for (state, own, restart) in states {
+        for (state, own, restart, between) in states {
             let wanted = service_ports(&state);
+            for seen in [service_ports(&between), wanted.clone()] {
+                drop(other.plan(difference(&held_by_other, &seen)));
+                held_by_other = seen;
+            }
             let own_addresses = || Some(own.clone());
             if restart {
                 planner = Planner::adopting(memory.snapshot(), Room::default()).keeping_history(1);
@@ -81,6 +87,9 @@ proptest! {
             memory.carry_out(&planner.plan(Change { own_addresses: own_addresses(), ..change }));
             super::history::check(&memory);
             held = wanted;
+            let known_history = other.known_history(0);
+            memory.carry_out(&planner.plan(Change { known_history, ..Change::default() }));
+            super::history::check(&memory);
             let adopting = Planner::adopting(memory.snapshot(), Room::default());
             let mut successor = adopting.keeping_history(1);
             let first = || Change {

@@ -1,0 +1,142 @@
+//! The history of slots as nodes give it to each other: a node that joins has seen no changes from before.
+//!
+//! Untrusted input: the contents come from any machine that answers at a node's address. Only rows of slots that this
+//! node has are taken, only with backends of the same Service as owners, as many as a row and the map have room for. So
+//! wrong ones cost questions to nodes that do not know the connection, and lead no packet to a backend of another
+//! Service.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::net::SocketAddr;
+
+use lb_common::layout::HISTORY_DEPTH;
+use lb_common::slot_history::{SlotHistory, entries};
+use serde::{Deserialize, Serialize};
+
+use super::key::{BackendKey, Scope};
+use super::pool_table::Fit;
+use super::state::{Planner, ProgrammedPort};
+use super::step::Plan;
+use crate::model::ServicePortKey;
+
+/// What a node knows of the slots of a service port.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct KnownHistory {
+    /// As logs name it.
+    pub service_port: String,
+    /// The size of its table.
+    pub slots: u32,
+    /// All backends that the rows refer to.
+    pub owners: Vec<SocketAddr>,
+    /// A slot, then for each earlier owner, the last one first: its position in `owners`, and how many seconds ago it
+    /// lost the slot.
+    pub rows: Vec<Vec<u32>>,
+}
+
+impl Planner {
+    /// What this node knows, for a node that joins.
+    pub fn known_history(&self, now: u32) -> Vec<KnownHistory> {
+        let with_history = self.held.iter().filter(|(_, held)| !held.history.is_empty());
+        let addresses: HashMap<u32, SocketAddr> = if self.history_rows > 0 {
+            self.backends.addresses().collect()
+        } else {
+            HashMap::new()
+        };
+        with_history
+            .map(|(key, held)| {
+                let (mut owners, mut positions) = (Vec::new(), HashMap::new());
+                let mut position_of = |backend: u32| {
+                    let address = *addresses.get(&backend)?;
+                    Some(*positions.entry(backend).or_insert_with(|| {
+                        owners.push(address);
+                        owners.len() as u32 - 1
+                    }))
+                };
+                let rows = held.history.rows().map(|(slot, earlier)| {
+                    let each = entries(earlier).filter_map(|(backend, until)| {
+                        Some([position_of(backend)?, now.saturating_sub(until)])
+                    });
+                    [slot].into_iter().chain(each.flatten()).collect()
+                });
+                let rows = rows.collect();
+                let slots = held.tables[Scope::Cluster as usize].region.size;
+                KnownHistory { service_port: key.to_string(), slots, owners, rows }
+            })
+            .collect()
+    }
+
+    /// Adds what other nodes know.
+    pub(super) fn learn_history(&mut self, known: &[KnownHistory], plan: &mut Plan) {
+        if known.is_empty() || self.history_age == 0 {
+            return;
+        }
+        let tunnelled = self.held.iter().filter(|(_, held)| held.service_port.is_tunnelled());
+        let keys: BTreeMap<String, ServicePortKey> =
+            tunnelled.map(|(key, _)| (key.to_string(), key.clone())).collect();
+        for known in known {
+            if let Some(key) = keys.get(&known.service_port) {
+                self.learn_of(key, known, plan);
+            }
+        }
+    }
+
+    fn learn_of(&mut self, key: &ServicePortKey, known: &KnownHistory, plan: &mut Plan) {
+        // The entry is put back below.
+        let Some(mut held) = self.held.remove(key) else { return };
+        let table = &held.tables[Scope::Cluster as usize];
+        if table.region.size == known.slots && table.fit != Fit::Unknown {
+            let protocol = key.protocol.number();
+            self.keep_owners(&mut held, known, protocol, plan);
+            let history = self.with_rows(&held, known, protocol);
+            self.replace_history(held.index, &held.history, &history, plan);
+            held.history = history;
+        }
+        self.held.insert(key.clone(), held);
+    }
+
+    /// Adds owners that began to drain before this node joined.
+    fn keep_owners(
+        &mut self,
+        held: &mut ProgrammedPort,
+        known: &KnownHistory,
+        protocol: u8,
+        plan: &mut Plan,
+    ) {
+        let owners: HashSet<&SocketAddr> = known.owners.iter().collect();
+        for member in &held.service_port.draining {
+            let backend = BackendKey::of(member, protocol);
+            let is_new = !held.draining.contains(&backend);
+            if is_new
+                && owners.contains(&SocketAddr::new(member.address, member.port))
+                && self.backends.keep_for_others(member, protocol, &mut self.bits, plan)
+            {
+                held.draining.push(backend);
+            }
+        }
+    }
+
+    /// A service port's history with that of another node.
+    fn with_rows(&self, held: &ProgrammedPort, known: &KnownHistory, protocol: u8) -> SlotHistory {
+        let members = held.service_port.cluster.iter().map(|it| BackendKey::of(it, protocol));
+        let alive: HashSet<BackendKey> = members.chain(held.draining.iter().copied()).collect();
+        let index = |owner: &SocketAddr| {
+            let owner = BackendKey::new(owner.ip(), owner.port(), protocol);
+            alive.contains(&owner).then(|| self.backends.index_of(&owner)).flatten()
+        };
+        let owners: Vec<Option<u32>> = known.owners.iter().map(index).collect();
+        let slots = self.slots_of(&held.service_port, known.slots, protocol);
+        let mut history = held.history.clone();
+        for row in &known.rows {
+            let Some((&slot, row)) = row.split_first() else { continue };
+            let Some(&owner) = slots.get(slot as usize) else { continue };
+            let earlier = row.as_chunks().0.iter().filter_map(|&[position, age]| {
+                let backend = owners.get(position as usize).copied().flatten()?;
+                // A change before this machine started is one at its start.
+                (age < self.history_age).then(|| (backend, self.now.saturating_sub(age)))
+            });
+            history.learn(slot, owner, &earlier.take(HISTORY_DEPTH).collect::<Vec<_>>());
+        }
+        history.limit(self.room.history.saturating_sub(self.history_rows - held.history.len()));
+        history
+    }
+}
