@@ -63,13 +63,13 @@ impl SlotHistory {
     }
 
     /// Adds what another node remembers of a slot that has this owner: backends, and until when each
-    /// owned the slot. A row that names the same owners stays as it is.
+    /// owned the slot. They come after those that this node remembers, which stay as they are.
     pub fn learn(&mut self, slot: u32, owner: u32, others: &[(u32, u32)]) {
         let own: Vec<_> = self.0.get(&slot).into_iter().flat_map(entries).collect();
-        let all = own.iter().chain(others).copied().collect();
-        let Some(kept) = newest(all, |backend| backend != owner) else { return };
-        let same = entries(&kept).map(|(backend, _)| backend);
-        if !same.eq(own.iter().map(|(backend, _)| *backend)) {
+        let last = own.last().map_or(u32::MAX, |&(_, until)| until);
+        let others = others.iter().map(|&(backend, until)| (backend, until.min(last)));
+        let all = own.iter().copied().chain(others).collect();
+        if let Some(kept) = newest(all, |backend| backend != owner) {
             self.0.insert(slot, kept);
         }
     }
@@ -180,8 +180,12 @@ mod tests {
         let known = history.clone();
         history.learn(0, 2, &[(1, 98)]);
         assert_eq!(history, known, "the same owners, seen by a clock that differs");
-        history.learn(0, 2, &[(1, 98), (3, 50), (2, 40), (4, 0), (5, 0), (6, 0)]);
+        history.learn(0, 2, &[(1, 98), (3, 300), (2, 40), (4, 0), (5, 0), (6, 0)]);
         assert_eq!(owners(&history, 0), [1, 3, 4, 5], "no current owner, and four at most");
+        assert_eq!(history.get(0).unwrap().until, [100, 100, 0, 0]);
+        let known = history.clone();
+        history.learn(0, 2, &[(7, 400), (8, 400)]);
+        assert_eq!(history, known, "nothing displaces what this node has seen");
         history.learn(1, 9, &[(9, 10), (NO_BACKEND, 5)]);
         assert!(history.get(1).is_none());
         history.learn(1, 9, &[(7, 10)]);

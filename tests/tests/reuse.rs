@@ -47,6 +47,8 @@ impl Case {
         let agent = self.start(more)?;
         let log = agent.log();
         ensure!(log.contains("adopting") && !log.contains(REUSED), "{log}");
+        // The thread that has them verified has the capabilities for it.
+        ensure!(!log.contains("programs refused"), "{log}");
         Ok(agent)
     }
 

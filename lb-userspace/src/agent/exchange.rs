@@ -1,29 +1,32 @@
-//! The history of slots between agents: one whose maps are new asks others for the changes before it, and each answers
-//! on its health port.
+//! The history of slots between agents: one that knows none asks others for the changes before it, and each answers on its
+//! health port.
 //!
-//! Untrusted input: anyone who reaches the health port may ask, and gets nothing without the tunnel key; one request is
-//! answered at a time. The reply comes from whatever machine has a node's address: it has a limit, and
-//! [`plan`](crate::plan::KnownHistory) takes from it only what belongs to this node's own tables.
+//! Untrusted input: anyone who reaches the health port may ask, and gets nothing without the tunnel key. Those that have it,
+//! or repeat a request that they have seen, get one answer a second. An answer is used only if it is sealed by the same key
+//! for this request; it has a limit, and [`plan`](crate::plan::KnownHistory) takes from it only what belongs to this node's
+//! own tables.
 
+use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use axum::Router;
-use axum::body::{Body, to_bytes};
+use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::State;
-use axum::http::header::{AUTHORIZATION, CONTENT_TYPE};
+use axum::http::header::AUTHORIZATION;
 use axum::http::{HeaderMap, Request, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use futures::stream;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use lb_common::hash::mix;
-use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use tokio::task::spawn_blocking;
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::announce::Keys;
 use crate::plan::KnownHistory;
@@ -32,13 +35,23 @@ const PATH: &str = "/slot-history";
 /// Derived keys differ from those that other protocols derive from the same secret.
 const PURPOSE: &[u8] = b"millrace slot history 1";
 const SCHEME: &str = "Millrace ";
-/// So many nodes are asked: one may have joined as lately as this one.
+/// Answers that contain a history; several, since a node may have joined lately itself.
 const ENOUGH: usize = 3;
-const MOST_TRIES: usize = 8;
+/// Of each round; on many nodes no agent may run.
+const MOST_TRIES: usize = 30;
+/// Pauses before each round. There is another one as long as nothing was learned: the nodes that are asked may be
+/// starting, too.
+const ROUNDS: [Duration; 4] =
+    [Duration::ZERO, Duration::from_secs(2), Duration::from_secs(30), Duration::from_secs(120)];
 const CONNECT: Duration = Duration::from_secs(2);
 const REPLY: Duration = Duration::from_secs(10);
+/// An agent that is starting does not answer.
+const LOOP: Duration = Duration::from_secs(1);
+/// An answer takes time of the agent's loop, and memory until it is sent.
+const BETWEEN_ANSWERS: Duration = Duration::from_secs(1);
 /// Twice what a full map takes.
 const MOST_OCTETS: usize = 32 << 20;
+const CHUNK: usize = 64 << 10;
 
 /// For the agent's loop.
 pub enum Exchange {
@@ -58,49 +71,82 @@ struct Shared {
     keys: watch::Receiver<Keys>,
     agent: mpsc::UnboundedSender<Exchange>,
     room: Arc<Semaphore>,
+    answered: Arc<Mutex<Option<Instant>>>,
 }
 
 /// The route for other agents.
 pub fn route(keys: watch::Receiver<Keys>, agent: mpsc::UnboundedSender<Exchange>) -> Router {
-    let shared = Shared { keys, agent, room: Arc::new(Semaphore::new(1)) };
+    let shared =
+        Shared { keys, agent, room: Arc::new(Semaphore::new(1)), answered: Arc::default() };
     Router::new().route(PATH, get(answer)).with_state(shared)
 }
 
 async fn answer(State(shared): State<Shared>, headers: HeaderMap) -> Response {
-    if !is_authorized(&shared.keys.borrow(), &headers) {
-        return StatusCode::UNAUTHORIZED.into_response();
-    }
-    let Ok(_one) = shared.room.try_acquire() else {
+    let nonce = nonce_of(&shared.keys.borrow(), &headers);
+    let Some(nonce) = nonce else { return StatusCode::UNAUTHORIZED.into_response() };
+    let Some(permit) = shared.admit() else {
         return StatusCode::SERVICE_UNAVAILABLE.into_response();
     };
     let (reply, known) = oneshot::channel();
     let _ = shared.agent.send(Exchange::Asked(reply));
-    let Ok(known) = known.await else {
+    let Ok(Ok(known)) = timeout(LOOP, known).await else {
         return StatusCode::SERVICE_UNAVAILABLE.into_response();
     };
-    match spawn_blocking(move || serde_json::to_vec(&known)).await {
-        Ok(Ok(text)) => ([(CONTENT_TYPE, "application/json")], text).into_response(),
+    let keys = shared.keys.borrow().clone();
+    let sealed = spawn_blocking(move || {
+        let mut message = nonce.to_vec();
+        serde_json::to_writer(&mut message, &known).ok()?;
+        keys.seal(&mut message);
+        Some(Bytes::from(message).split_off(NONCE))
+    });
+    match sealed.await {
+        Ok(Some(text)) => sent_with(text, permit).into_response(),
         _ => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
     }
 }
 
-/// Proves that the sender has the tunnel key.
-fn authorization(keys: &Keys) -> String {
-    let mut sealed = PATH.as_bytes().to_vec();
-    keys.seal(&mut sealed);
-    let tag = sealed[PATH.len()..].iter().map(|octet| format!("{octet:02x}"));
-    format!("{SCHEME}{}", tag.collect::<String>())
+impl Shared {
+    /// Whether there is room for an answer now.
+    fn admit(&self) -> Option<OwnedSemaphorePermit> {
+        let permit = Arc::clone(&self.room).try_acquire_owned().ok()?;
+        let mut answered = self.answered.lock().unwrap_or_else(PoisonError::into_inner);
+        if answered.is_some_and(|at| at.elapsed() < BETWEEN_ANSWERS) {
+            return None;
+        }
+        *answered = Some(Instant::now());
+        Some(permit)
+    }
 }
 
-fn is_authorized(keys: &Keys, headers: &HeaderMap) -> bool {
-    let tag = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
-    let tag = tag.and_then(|value| value.strip_prefix(SCHEME)).and_then(|digits| {
-        let (pairs, rest) = digits.as_bytes().as_chunks::<2>();
-        let octet = |pair: &[u8; 2]| u8::from_str_radix(str::from_utf8(pair).ok()?, 16).ok();
-        rest.is_empty().then(|| pairs.iter().map(octet).collect::<Option<Vec<u8>>>()).flatten()
-    });
-    let sealed = tag.map(|tag| [PATH.as_bytes(), &tag].concat());
-    keys.authenticate() && sealed.is_some_and(|sealed| keys.open(&sealed) == Some(PATH.as_bytes()))
+/// Holds the permit until all is sent.
+fn sent_with(text: Bytes, permit: OwnedSemaphorePermit) -> Body {
+    Body::from_stream(stream::unfold((text, permit), |(mut rest, permit)| async move {
+        let chunk = rest.split_to(rest.len().min(CHUNK));
+        (!chunk.is_empty()).then_some((Ok::<_, Infallible>(chunk), (rest, permit)))
+    }))
+}
+
+/// Octets of the number that distinguishes a request, and that its answer is sealed with.
+const NONCE: usize = 16;
+
+/// Proves that the sender has the tunnel key.
+fn authorization(keys: &Keys, nonce: [u8; NONCE]) -> String {
+    let mut sealed = [PATH.as_bytes(), &nonce].concat();
+    keys.seal(&mut sealed);
+    let digits = sealed[PATH.len()..].iter().map(|octet| format!("{octet:02x}"));
+    format!("{SCHEME}{}", digits.collect::<String>())
+}
+
+/// The number of a request whose sender has the key.
+fn nonce_of(keys: &Keys, headers: &HeaderMap) -> Option<[u8; NONCE]> {
+    let digits = headers.get(AUTHORIZATION)?.to_str().ok()?.strip_prefix(SCHEME)?;
+    let (pairs, []) = digits.as_bytes().as_chunks::<2>() else { return None };
+    let octet = |pair: &[u8; 2]| u8::from_str_radix(str::from_utf8(pair).ok()?, 16).ok();
+    let sealed: Vec<u8> = pairs.iter().map(octet).collect::<Option<_>>()?;
+    let sealed = [PATH.as_bytes(), &sealed].concat();
+    // Without a key everything would be accepted.
+    let message = keys.authenticate().then(|| keys.open(&sealed)).flatten()?;
+    message.strip_prefix(PATH.as_bytes())?.try_into().ok()
 }
 
 /// Asks other nodes, in an order that differs from node to node, on the port that this agent has, too.
@@ -115,28 +161,37 @@ pub async fn ask_others(
         IpAddr::V4(address) => mix(seed ^ u64::from(address.to_bits())),
         IpAddr::V6(address) => mix(seed ^ address.to_bits() as u64),
     });
+    nodes.truncate(MOST_TRIES);
     let mut connector = HttpConnector::new();
     connector.set_connect_timeout(Some(CONNECT));
     let client = Client::builder(TokioExecutor::new()).pool_max_idle_per_host(0).build(connector);
-    let authorization = authorization(&keys);
-    let mut answered = 0;
-    for node in nodes.into_iter().take(MOST_TRIES) {
-        let asked = ask(&client, SocketAddr::new(node, port), &authorization);
-        match timeout(REPLY, asked).await.context("no reply in time").flatten() {
-            Ok(known) => {
-                answered += 1;
-                let _ = agent.send(Exchange::Learned(known));
+    let (mut answered, mut learned) = (false, 0);
+    for pause in ROUNDS {
+        sleep(pause).await;
+        for node in &nodes {
+            let asked = ask(&client, SocketAddr::new(*node, port), &keys);
+            match timeout(REPLY, asked).await.context("no reply in time").flatten() {
+                Ok(known) => {
+                    answered = true;
+                    if !known.is_empty() {
+                        learned += 1;
+                        let _ = agent.send(Exchange::Learned(known));
+                    }
+                }
+                Err(error) => {
+                    let error = format!("{error:#}");
+                    tracing::debug!(%node, error, "no slot history from another node");
+                }
             }
-            Err(error) => {
-                let error = format!("{error:#}");
-                tracing::debug!(%node, error, "no slot history from another node");
+            if learned == ENOUGH {
+                return;
             }
         }
-        if answered == ENOUGH {
-            break;
+        if learned > 0 {
+            return;
         }
     }
-    if answered == 0 {
+    if !answered && !nodes.is_empty() {
         tracing::info!(
             port,
             "no node has sent its slot history; connections that routers move here may be reset"
@@ -147,15 +202,23 @@ pub async fn ask_others(
 async fn ask(
     client: &Client<HttpConnector, Body>,
     node: SocketAddr,
-    authorization: &str,
+    keys: &Keys,
 ) -> Result<Vec<KnownHistory>> {
+    let mut nonce = [0; NONCE];
+    getrandom::fill(&mut nonce)?;
     let request = Request::get(format!("http://{node}{PATH}"))
-        .header(AUTHORIZATION, authorization)
+        .header(AUTHORIZATION, authorization(keys, nonce))
         .body(Body::empty())?;
     let response = client.request(request).await?;
     ensure!(response.status() == StatusCode::OK, "{}", response.status());
     let text = to_bytes(Body::new(response.into_body()), MOST_OCTETS).await?;
-    Ok(spawn_blocking(move || serde_json::from_slice(&text)).await??)
+    let keys = keys.clone();
+    let read = spawn_blocking(move || {
+        let sealed = [&nonce, &text[..]].concat();
+        let message = keys.open(&sealed).context("the answer is not sealed by the tunnel key")?;
+        Ok(serde_json::from_slice(&message[NONCE..])?)
+    });
+    read.await?
 }
 
 #[cfg(test)]
@@ -175,7 +238,6 @@ mod tests {
         }]
     }
 
-    /// A node that answers, if it lets the asking one: its address, and what it was asked.
     async fn serve(router: Router) -> SocketAddr {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -192,54 +254,88 @@ mod tests {
         }
     }
 
-    #[tokio::test]
-    async fn nodes_with_the_key_learn_what_another_knows_and_others_nothing() {
+    /// One request; what it gets, or why nothing.
+    async fn ask_once(address: SocketAddr, key: &str) -> Result<Vec<KnownHistory>, String> {
+        let client = Client::builder(TokioExecutor::new()).build(HttpConnector::new());
+        let asked = ask(&client, address, &keys(&[key.to_owned()])).await;
+        asked.map_err(|error| format!("{error:#}"))
+    }
+
+    /// A node that knows something, and a key for its keys.
+    async fn node(secrets: &[&str]) -> SocketAddr {
+        let secrets: Vec<String> = secrets.iter().map(|&secret| secret.to_owned()).collect();
+        let keys = if secrets.is_empty() { Keys::default() } else { keys(&secrets) };
+        let (_, keys) = watch::channel(keys);
         let (agent, mut asked) = mpsc::unbounded_channel();
-        let (_keep, keys) = watch::channel(keys(&["another".to_owned(), KEY.to_owned()]));
-        let address = serve(route(keys, agent)).await;
-        let answers = tokio::spawn(async move {
-            let mut count = 0;
+        tokio::spawn(async move {
             while let Some(Exchange::Asked(reply)) = asked.recv().await {
-                count += 1;
                 let _ = reply.send(known());
-                if count == 2 {
-                    break;
-                }
             }
         });
-        assert_eq!(learn(address.port(), "wrong").await, None);
-        assert_eq!(learn(address.port(), KEY).await, Some(known()));
-        assert_eq!(learn(address.port(), "another").await, Some(known()), "the next key");
-        answers.await.unwrap();
+        serve(route(keys, agent)).await
+    }
+
+    #[tokio::test]
+    async fn nodes_with_the_key_learn_what_another_knows_and_others_nothing() {
+        let address = node(&["another", KEY]).await;
+        assert_eq!(ask_once(address, "wrong").await.unwrap_err(), "401 Unauthorized");
+        assert_eq!(ask_once(address, "").await.unwrap_err(), "401 Unauthorized");
+        // It seals by its current key, which the asking one must accept.
+        assert_eq!(ask_once(address, "another").await, Ok(known()));
+        let one = node(&[KEY]).await;
+        assert_eq!(learn(one.port(), KEY).await, Some(known()));
+    }
+
+    #[tokio::test]
+    async fn a_node_answers_once_a_second_also_those_with_the_key() {
+        let address = node(&[KEY]).await;
+        assert_eq!(ask_once(address, KEY).await, Ok(known()));
+        let again = ask_once(address, KEY).await;
+        assert_eq!(again.unwrap_err(), "503 Service Unavailable");
     }
 
     #[tokio::test]
     async fn a_node_without_a_key_answers_nobody() {
-        let (agent, _asked) = mpsc::unbounded_channel();
-        let (_keep, keys) = watch::channel(Keys::default());
-        let address = serve(route(keys, agent)).await;
-        assert_eq!(learn(address.port(), KEY).await, None);
+        let address = node(&[]).await;
+        assert_eq!(ask_once(address, KEY).await.unwrap_err(), "401 Unauthorized");
         let with = |value: &str| HeaderMap::from_iter([(AUTHORIZATION, value.parse().unwrap())]);
-        let none = Keys::default();
-        for value in ["", "Millrace ", "Millrace 0", "Millrace zz", "Basic 00"] {
-            assert!(!is_authorized(&none, &with(value)), "{value}");
+        let zeros = format!("{SCHEME}{}", "00".repeat(NONCE + 16));
+        for value in ["", "Millrace ", "Millrace 0", "Millrace zz", "Basic 00", &zeros] {
+            for keys in [Keys::default(), keys(&[KEY.to_owned()])] {
+                assert_eq!(nonce_of(&keys, &with(value)), None, "{value}");
+            }
         }
-        let zeros = format!("{SCHEME}{}", "00".repeat(16));
-        assert!(!is_authorized(&none, &with(&zeros)), "no key must not mean no check");
+        assert_eq!(nonce_of(&keys(&[KEY.to_owned()]), &HeaderMap::new()), None);
     }
 
     #[tokio::test]
-    async fn replies_that_are_no_history_or_too_long_are_refused() {
-        let endless = || async { Body::from(vec![b' '; MOST_OCTETS + 1]) };
-        let garbage = || async { "[{\"servicePort\": 7}]" };
-        let failing = || async { StatusCode::NOT_FOUND };
-        for router in [
-            Router::new().route(PATH, get(endless)),
-            Router::new().route(PATH, get(garbage)),
-            Router::new().route(PATH, get(failing)),
-        ] {
-            let address = serve(router).await;
-            assert_eq!(learn(address.port(), KEY).await, None);
+    async fn an_agent_that_is_starting_does_not_keep_others_waiting() {
+        let (_keep, keys) = watch::channel(keys(&[KEY.to_owned()]));
+        let (agent, _asked) = mpsc::unbounded_channel();
+        let address = serve(route(keys, agent)).await;
+        assert_eq!(ask_once(address, KEY).await.unwrap_err(), "503 Service Unavailable");
+    }
+
+    #[tokio::test]
+    async fn answers_that_are_not_sealed_for_this_request_or_too_long_are_refused() {
+        let text = serde_json::to_vec(&known()).unwrap();
+        let mut sealed_for_another = [&[7; NONCE], &text[..]].concat();
+        keys(&[KEY.to_owned()]).seal(&mut sealed_for_another);
+        let sealed_for_another = sealed_for_another.split_off(NONCE);
+        for body in [Vec::new(), text, sealed_for_another, vec![b' '; MOST_OCTETS + 1]] {
+            let length = body.len();
+            let body = Bytes::from(body);
+            let answer = move || async move { body };
+            let address = serve(Router::new().route(PATH, get(answer))).await;
+            let error = ask_once(address, KEY).await.unwrap_err();
+            let expected = match length > MOST_OCTETS {
+                true => "length limit exceeded: length limit exceeded",
+                false => "the answer is not sealed by the tunnel key",
+            };
+            assert_eq!(error, expected, "{length} octets");
         }
+        let failing = Router::new().route(PATH, get(|| async { StatusCode::NOT_FOUND }));
+        let address = serve(failing).await;
+        assert_eq!(ask_once(address, KEY).await.unwrap_err(), "404 Not Found");
     }
 }

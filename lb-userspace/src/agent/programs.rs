@@ -1,25 +1,25 @@
 //! The programs during the start: the kernel verifies them while the agent reads objects and writes the maps.
 
 use std::sync::Arc;
+use std::thread;
 
 use anyhow::{Context, Result};
-use tokio::sync::watch;
-use tokio::task::{JoinHandle, spawn_blocking};
+use tokio::sync::{oneshot, watch};
 
-use super::Options;
-use super::announcer::{self, Orders};
+use super::announcer::{Orders, Start};
 use super::devices::Devices;
-use crate::announce::Keys;
+use crate::announce::{Keys, Timing};
 use crate::bgp::{self, Commands};
-use crate::kernel::{Announcements, BfdSessions, Pins, Prepared};
+use crate::kernel::{Announcements, BfdSessions, Modes, Pins, Prepared};
 use crate::network::{AnnouncingLink, Attachments};
 use crate::notices::Notices;
+use crate::privileges::Privileges;
 use crate::serve::{Condition, Metrics};
 use crate::settings::BpfLogLevel;
 
 /// Programs that the kernel verifies in a thread of its own, then devices to attach them to.
 pub struct Programs<'a> {
-    verifying: JoinHandle<Prepared>,
+    verifying: oneshot::Receiver<Prepared>,
     /// `None` once they are started.
     dependents: Option<Dependents<'a>>,
     /// The last ones that came during the verification.
@@ -30,7 +30,11 @@ pub struct Programs<'a> {
 /// What needs the programs, and is started when they are verified.
 pub struct Dependents<'a> {
     pub pins: &'a Pins,
-    pub options: &'a Options,
+    pub node_name: String,
+    pub timing: Timing,
+    pub modes: Modes,
+    pub log_level: BpfLogLevel,
+    pub privileges: Privileges,
     /// Programs of an earlier agent have been forwarding.
     pub restarted: bool,
     pub announcer: Orders,
@@ -44,13 +48,20 @@ pub struct Dependents<'a> {
 }
 
 impl<'a> Programs<'a> {
-    /// Begins the verification. Its thread ends by itself if the start is given up.
-    pub fn verify(mut prepared: Prepared, dependents: Dependents<'a>) -> Self {
-        let verifying = spawn_blocking(move || {
+    /// Begins the verification. To be called by a thread that still has all capabilities, which those of the runtime
+    /// have not: the verifier needs CAP_PERFMON. The thread that it starts ends by itself if the start is given up.
+    pub fn verify(mut prepared: Prepared, dependents: Dependents<'a>) -> Result<Self> {
+        let (verified, verifying) = oneshot::channel();
+        let verify = move || {
             prepared.verify();
-            prepared
-        });
-        Self { verifying, dependents: Some(dependents), attachments: None, devices: None }
+            // Nobody waits if the start was given up.
+            let _ = verified.send(prepared);
+        };
+        thread::Builder::new()
+            .name("verifier".to_owned())
+            .spawn(verify)
+            .context("the thread that verifies programs can't be started")?;
+        Ok(Self { verifying, dependents: Some(dependents), attachments: None, devices: None })
     }
 
     /// Follows changes of devices, also before the programs are there.
@@ -79,40 +90,39 @@ impl<'a> Programs<'a> {
         Ok(())
     }
 
-    /// Waits for the programs.
-    pub async fn loaded(mut self) -> Result<Devices<'a>> {
-        loop {
-            match self.devices {
-                Some(devices) => return Ok(devices),
-                None => self.proceed().await?,
-            }
-        }
+    /// Whether the programs are verified, and what needs them runs.
+    pub fn are_loaded(&self) -> bool {
+        self.devices.is_some()
+    }
+
+    pub fn into_devices(self) -> Result<Devices<'a>> {
+        self.devices.context("the BPF programs are not loaded")
     }
 }
 
 impl<'a> Dependents<'a> {
     /// Before all objects are known, which may take long: what an earlier agent announced continues.
     fn start(self, prepared: Prepared) -> Result<Devices<'a>> {
-        let Self { pins, options, metrics, condition, .. } = self;
+        let Self { pins, modes, privileges, metrics, condition, .. } = self;
         let mut data_plane = prepared.finish(pins)?;
-        if options.bpf_log_level != BpfLogLevel::Off {
+        if self.log_level != BpfLogLevel::Off {
             data_plane.follow_messages()?;
         }
         let announcements = Announcements::open(pins, &mut data_plane)?;
         let transmitter = announcements.transmitter();
-        self.announcer.start_announcer(announcer::Start {
-            node_name: options.node_name.clone(),
-            timing: options.announcements,
+        self.announcer.start_announcer(Start {
+            node_name: self.node_name,
+            timing: self.timing,
             kernel: announcements,
             links: self.links,
             keys: self.keys,
             notices: self.notices,
             condition: Arc::clone(&condition),
-            privileges: options.privileges,
+            privileges,
         })?;
         self.speaker.start_speaker(bgp::Start {
             restarted: self.restarted,
-            privileges: options.privileges,
+            privileges,
             bfd: Some(BfdSessions::open(pins)?),
             transmitter: Some(transmitter),
             publish: {
@@ -120,6 +130,6 @@ impl<'a> Dependents<'a> {
                 Box::new(move |view| condition.set_bgp(view))
             },
         })?;
-        Devices::new(pins, data_plane, options.modes, &self.attachments, metrics, condition)
+        Devices::new(pins, data_plane, modes, &self.attachments, metrics, condition)
     }
 }

@@ -8,6 +8,7 @@ use std::time::SystemTime;
 use anyhow::{Result, bail};
 use lb_common::layout::TunnelKey;
 use tokio::sync::{mpsc, watch};
+use tokio::time::Interval;
 
 use super::announcer::Announcer;
 use super::devices::Devices;
@@ -101,7 +102,7 @@ pub struct Started<'a> {
 pub async fn start<'a>(
     pins: &'a Pins,
     source: OpenedSource,
-    options: &'a Options,
+    options: &Options,
     network: NetworkWatch,
     metrics: Arc<Metrics>,
     (key_file, key_found): (TunnelKeyFile, watch::Sender<bool>),
@@ -112,7 +113,7 @@ pub async fn start<'a>(
     let sizes = choose_sizes(options.sizes, pins)?;
     let prepared = Prepared::open(pins, options.parameters(sizes))?;
     let tables = Tables::open(|name| pins.map(name))?;
-    let adopted = prepared.adopted();
+    let (adopted, reused) = (prepared.adopted(), prepared.is_verified());
     // An agent that ended before it had attached left tables that no program reads.
     let serves = adopted && pins.has_programs()?;
     let (announcer, orders) = Announcer::new();
@@ -125,7 +126,11 @@ pub async fn start<'a>(
         prepared,
         Dependents {
             pins,
-            options,
+            node_name: options.node_name.clone(),
+            timing: options.announcements,
+            modes: options.modes,
+            log_level: options.bpf_log_level,
+            privileges: options.privileges,
             restarted: serves,
             announcer: orders,
             speaker: commands,
@@ -136,7 +141,11 @@ pub async fn start<'a>(
             metrics: Arc::clone(&metrics),
             condition: Arc::clone(&condition),
         },
-    );
+    )?;
+    if reused {
+        // At once: what an earlier agent announced continues.
+        programs.proceed().await?;
+    }
     let planner = if adopted {
         tables.fill_cache()?;
         Planner::adopting(tables.snapshot()?, sizes.room())
@@ -206,10 +215,19 @@ pub async fn start<'a>(
     agent.note_own_addresses(network.own_addresses().clone());
     agent.share_hops(network.shares_hops());
     let mut network = network.follow();
-    wait_for_objects(&mut agent, &mut events, &mut network, &mut programs).await?;
-    agent.program_changes(Affected::All);
+    let mut waiting = Waiting {
+        agent: &mut agent,
+        network: &mut network,
+        programs: &mut programs,
+        renewal: renewal_of_shared_hops(),
+    };
+    waiting.store_objects(&mut events).await?;
+    waiting.agent.program_changes(Affected::All);
+    waiting.load_programs().await?;
+    // The network may have changed meanwhile.
+    agent.program_changes(Affected::default());
 
-    let mut devices = programs.loaded().await?;
+    let mut devices = programs.into_devices()?;
     let links = attach_processes(pins, devices.data_plane(), options.cgroup.as_deref())?;
     devices.start()?;
     links.keep();
@@ -229,35 +247,66 @@ pub async fn start<'a>(
     Ok(Started { agent, events, exchange, network, devices, announcer, speaker })
 }
 
-/// Stores objects until all are known. The programs of an earlier agent forward meanwhile, also to changed routes and
-/// from added interfaces.
-async fn wait_for_objects(
-    agent: &mut Agent<WithSockets<Tables>>,
-    events: &mut mpsc::UnboundedReceiver<Event>,
-    network: &mut mpsc::UnboundedReceiver<network::Event>,
-    programs: &mut Programs<'_>,
-) -> Result<()> {
-    let mut renewal = renewal_of_shared_hops();
-    loop {
-        tokio::select! {
-            event = events.recv() => {
-                let Some(event) = event else {
-                    bail!("the source of objects ended before its first list was complete");
-                };
-                let is_synced = matches!(event, Event::Synced(_));
-                drop(agent.store_event(event));
-                if is_synced {
-                    return Ok(());
+/// What goes on until all objects are known and the programs are loaded. The programs of an earlier agent forward
+/// meanwhile, also to changed routes and from added interfaces.
+struct Waiting<'w, 'a> {
+    agent: &'w mut Agent<WithSockets<Tables>>,
+    network: &'w mut mpsc::UnboundedReceiver<network::Event>,
+    programs: &'w mut Programs<'a>,
+    renewal: Interval,
+}
+
+impl Waiting<'_, '_> {
+    /// Returns when all objects are known.
+    async fn store_objects(&mut self, events: &mut mpsc::UnboundedReceiver<Event>) -> Result<()> {
+        loop {
+            tokio::select! {
+                biased;
+                turned = self.turn() => turned?,
+                event = events.recv() => {
+                    let Some(event) = event else {
+                        bail!("the source of objects ended before its first list was complete");
+                    };
+                    let is_synced = matches!(event, Event::Synced(_));
+                    drop(self.agent.store_event(event));
+                    if is_synced {
+                        return Ok(());
+                    }
                 }
             }
-            event = network.recv() => match event {
-                Some(network::Event::Attachments(attachments)) => programs.follow(attachments),
-                Some(event) => agent.note_network(event),
+        }
+    }
+
+    /// Returns when the programs are loaded, and no change of the network is left.
+    async fn load_programs(&mut self) -> Result<()> {
+        while !self.programs.are_loaded() {
+            self.turn().await?;
+        }
+        while let Ok(event) = self.network.try_recv() {
+            self.note_network(event);
+        }
+        Ok(())
+    }
+
+    /// Waits for something other than objects, and handles it.
+    async fn turn(&mut self) -> Result<()> {
+        tokio::select! {
+            biased;
+            proceeded = self.programs.proceed() => proceeded?,
+            event = self.network.recv() => match event {
+                Some(event) => self.note_network(event),
                 None => bail!("the watch of this machine's network has ended"),
             },
-            () = until(agent.retry_at()) => agent.retry(),
-            proceeded = programs.proceed() => proceeded?,
-            _ = renewal.tick() => agent.renew_hops(),
+            () = until(self.agent.retry_at()) => self.agent.retry(),
+            _ = self.renewal.tick() => self.agent.renew_hops(),
+        }
+        Ok(())
+    }
+
+    fn note_network(&mut self, event: network::Event) {
+        match event {
+            network::Event::Attachments(attachments) => self.programs.follow(attachments),
+            event => self.agent.note_network(event),
         }
     }
 }

@@ -138,11 +138,23 @@ impl Prepared {
         self.adopted
     }
 
+    /// Whether the programs are those of an earlier agent.
+    pub fn is_verified(&self) -> bool {
+        matches!(self.programs, Unfinished::Reused(_))
+    }
+
     /// Has the kernel verify the programs, unless it has done so for an earlier agent. Takes
     /// seconds; [`Self::finish`] returns the error.
     pub fn verify(&mut self) {
-        if let Unfinished::Loaded { ebpf, refused } = &mut self.programs {
-            *refused = verify::load(ebpf).is_err();
+        if let Unfinished::Loaded { ebpf, refused } = &mut self.programs
+            && let Err(error) = verify::load(ebpf)
+        {
+            let error = format!("{error:#}");
+            tracing::warn!(
+                error,
+                "programs refused; loading them again, for a log with source lines"
+            );
+            *refused = true;
         }
     }
 

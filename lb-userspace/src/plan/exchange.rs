@@ -1,9 +1,9 @@
 //! The history of slots as nodes give it to each other: a node that joins has seen no changes from before.
 //!
-//! Untrusted input: the contents come from any machine that answers at a node's address. Only rows of slots that this
-//! node has are taken, only with backends of the same Service as owners, as many as a row and the map have room for. So
-//! wrong ones cost questions to nodes that do not know the connection, and lead no packet to a backend of another
-//! Service.
+//! Untrusted input: the contents come from another node, which may be of another version, or taken over. Only rows of
+//! slots that this node has are taken, only with backends of the same Service as owners, as many as a row and the map have
+//! room for beside those that this node has seen itself. So wrong ones cost questions to nodes that do not know the
+//! connection.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::SocketAddr;
@@ -66,16 +66,17 @@ impl Planner {
     }
 
     /// Adds what other nodes know.
-    pub(super) fn learn_history(&mut self, known: &[KnownHistory], plan: &mut Plan) {
+    pub(super) fn learn_history(&mut self, known: Vec<KnownHistory>, plan: &mut Plan) {
         if known.is_empty() || self.history_age == 0 {
             return;
         }
         let tunnelled = self.held.iter().filter(|(_, held)| held.service_port.is_tunnelled());
-        let keys: BTreeMap<String, ServicePortKey> =
+        let mut keys: BTreeMap<String, ServicePortKey> =
             tunnelled.map(|(key, _)| (key.to_string(), key.clone())).collect();
         for known in known {
-            if let Some(key) = keys.get(&known.service_port) {
-                self.learn_of(key, known, plan);
+            // Each once.
+            if let Some(key) = keys.remove(&known.service_port) {
+                self.learn_of(&key, &known, plan);
             }
         }
     }
@@ -126,9 +127,14 @@ impl Planner {
         let owners: Vec<Option<u32>> = known.owners.iter().map(index).collect();
         let slots = self.slots_of(&held.service_port, known.slots, protocol);
         let mut history = held.history.clone();
-        for row in &known.rows {
+        let room = self.room.history.saturating_sub(self.history_rows - held.history.len());
+        // A slot has one row.
+        for row in known.rows.iter().take(slots.len()) {
             let Some((&slot, row)) = row.split_first() else { continue };
             let Some(&owner) = slots.get(slot as usize) else { continue };
+            if history.len() >= room && history.get(slot).is_none() {
+                continue;
+            }
             let earlier = row.as_chunks().0.iter().filter_map(|&[position, age]| {
                 let backend = owners.get(position as usize).copied().flatten()?;
                 // A change before this machine started is one at its start.
@@ -136,7 +142,6 @@ impl Planner {
             });
             history.learn(slot, owner, &earlier.take(HISTORY_DEPTH).collect::<Vec<_>>());
         }
-        history.limit(self.room.history.saturating_sub(self.history_rows - held.history.len()));
         history
     }
 }

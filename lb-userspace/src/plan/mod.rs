@@ -118,12 +118,12 @@ impl Planner {
             }
         }
         self.move_peers(&mut plan);
+        self.learn_history(change.known_history, &mut plan);
         for leftover in leftovers {
             self.retire(leftover, &mut plan);
         }
         self.retire_adopted(&mut plan);
         self.backends.write_locations(&mut plan);
-        self.learn_history(&change.known_history, &mut plan);
         self.expire_history(&mut plan);
         self.compact(&mut plan);
         Self::sweep_flows(&mut plan);

@@ -84,12 +84,11 @@ proptest! {
                 held.clear();
             }
             let change = difference(&held, &wanted);
-            memory.carry_out(&planner.plan(Change { own_addresses: own_addresses(), ..change }));
+            let known_history = other.known_history(0);
+            let change = Change { own_addresses: own_addresses(), known_history, ..change };
+            memory.carry_out(&planner.plan(change));
             super::history::check(&memory);
             held = wanted;
-            let known_history = other.known_history(0);
-            memory.carry_out(&planner.plan(Change { known_history, ..Change::default() }));
-            super::history::check(&memory);
             let adopting = Planner::adopting(memory.snapshot(), Room::default());
             let mut successor = adopting.keeping_history(1);
             let first = || Change {
