@@ -1,15 +1,16 @@
 //! The history of slots between agents: one that knows none asks others for the changes before it, and each answers on its
 //! health port.
 //!
-//! Untrusted input: anyone who reaches the health port may ask, and gets nothing without the tunnel key. Those that have it,
-//! or repeat a request that they have seen, get one answer a second. An answer is used only if it is sealed by the same key
-//! for this request; it has a limit, and [`plan`](crate::plan::KnownHistory) takes from it only what belongs to this node's
-//! own tables.
+//! Untrusted input: anyone who reaches the health port may ask, and gets nothing without the tunnel key. A request is
+//! accepted once by a node, and for some minutes, so one that was seen on the way is of little use; answers are not encrypted.
+//! An answer is used only if it is sealed by the same key for this request; it has a limit, and
+//! [`plan`](crate::plan::KnownHistory) takes from it only what belongs to this node's own tables.
 
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, ensure};
 use axum::Router;
@@ -46,11 +47,13 @@ const ROUNDS: [Duration; 4] =
 const CONNECT: Duration = Duration::from_secs(2);
 const REPLY: Duration = Duration::from_secs(10);
 /// An agent that is starting does not answer.
-const LOOP: Duration = Duration::from_secs(1);
+const PATIENCE: Duration = Duration::from_secs(5);
 /// An answer takes time of the agent's loop, and memory until it is sent.
 const BETWEEN_ANSWERS: Duration = Duration::from_secs(1);
-/// Twice what a full map takes.
-const MOST_OCTETS: usize = 32 << 20;
+/// What a full map takes.
+const MOST_OCTETS: usize = 16 << 20;
+/// How far the clocks of nodes may differ, in seconds.
+const CLOCKS_DIFFER: u64 = 300;
 const CHUNK: usize = 64 << 10;
 
 /// For the agent's loop.
@@ -71,33 +74,44 @@ struct Shared {
     keys: watch::Receiver<Keys>,
     agent: mpsc::UnboundedSender<Exchange>,
     room: Arc<Semaphore>,
-    answered: Arc<Mutex<Option<Instant>>>,
+    /// How long the agent's loop may take.
+    patience: Duration,
+    admitted: Arc<Mutex<Admitted>>,
 }
+
+#[derive(Default)]
+struct Admitted {
+    last: Option<Instant>,
+    /// Of requests that would be accepted if they were repeated.
+    stamps: BTreeSet<Stamp>,
+}
+
+/// What distinguishes a request: when it was made, in seconds, and a random number.
+type Stamp = (u64, u128);
 
 /// The route for other agents.
 pub fn route(keys: watch::Receiver<Keys>, agent: mpsc::UnboundedSender<Exchange>) -> Router {
-    let shared =
-        Shared { keys, agent, room: Arc::new(Semaphore::new(1)), answered: Arc::default() };
-    Router::new().route(PATH, get(answer)).with_state(shared)
+    Router::new().route(PATH, get(answer)).with_state(Shared::new(keys, agent))
 }
 
 async fn answer(State(shared): State<Shared>, headers: HeaderMap) -> Response {
-    let nonce = nonce_of(&shared.keys.borrow(), &headers);
-    let Some(nonce) = nonce else { return StatusCode::UNAUTHORIZED.into_response() };
-    let Some(permit) = shared.admit() else {
+    let stamp = stamp_of(&shared.keys.borrow(), &headers);
+    let stamp = stamp.filter(|(time, _)| time.abs_diff(now()) <= CLOCKS_DIFFER);
+    let Some(stamp) = stamp else { return StatusCode::UNAUTHORIZED.into_response() };
+    let Some(permit) = shared.admit(stamp) else {
         return StatusCode::SERVICE_UNAVAILABLE.into_response();
     };
     let (reply, known) = oneshot::channel();
     let _ = shared.agent.send(Exchange::Asked(reply));
-    let Ok(Ok(known)) = timeout(LOOP, known).await else {
+    let Ok(Ok(known)) = timeout(shared.patience, known).await else {
         return StatusCode::SERVICE_UNAVAILABLE.into_response();
     };
     let keys = shared.keys.borrow().clone();
     let sealed = spawn_blocking(move || {
-        let mut message = nonce.to_vec();
+        let mut message = octets(stamp).to_vec();
         serde_json::to_writer(&mut message, &known).ok()?;
         keys.seal(&mut message);
-        Some(Bytes::from(message).split_off(NONCE))
+        Some(Bytes::from(message).split_off(STAMP))
     });
     match sealed.await {
         Ok(Some(text)) => sent_with(text, permit).into_response(),
@@ -106,16 +120,31 @@ async fn answer(State(shared): State<Shared>, headers: HeaderMap) -> Response {
 }
 
 impl Shared {
-    /// Whether there is room for an answer now.
-    fn admit(&self) -> Option<OwnedSemaphorePermit> {
+    fn new(keys: watch::Receiver<Keys>, agent: mpsc::UnboundedSender<Exchange>) -> Self {
+        let (room, admitted) = (Arc::new(Semaphore::new(1)), Arc::default());
+        Self { keys, agent, room, patience: PATIENCE, admitted }
+    }
+
+    /// Whether there is room for an answer now, and the request is not repeated.
+    fn admit(&self, stamp: Stamp) -> Option<OwnedSemaphorePermit> {
         let permit = Arc::clone(&self.room).try_acquire_owned().ok()?;
-        let mut answered = self.answered.lock().unwrap_or_else(PoisonError::into_inner);
-        if answered.is_some_and(|at| at.elapsed() < BETWEEN_ANSWERS) {
+        let mut admitted = self.admitted.lock().unwrap_or_else(PoisonError::into_inner);
+        let too_soon = admitted.last.is_some_and(|last| last.elapsed() < BETWEEN_ANSWERS);
+        if too_soon || admitted.stamps.contains(&stamp) {
             return None;
         }
-        *answered = Some(Instant::now());
+        // One a second at most, so these are few.
+        let oldest = now().saturating_sub(CLOCKS_DIFFER);
+        admitted.stamps = admitted.stamps.split_off(&(oldest, 0));
+        admitted.stamps.insert(stamp);
+        admitted.last = Some(Instant::now());
         Some(permit)
     }
+}
+
+/// The wall clock, in seconds.
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
 /// Holds the permit until all is sent.
@@ -126,19 +155,26 @@ fn sent_with(text: Bytes, permit: OwnedSemaphorePermit) -> Body {
     }))
 }
 
-/// Octets of the number that distinguishes a request, and that its answer is sealed with.
-const NONCE: usize = 16;
+const STAMP: usize = 24;
+
+/// As they are sent, and as an answer is sealed with them.
+fn octets((time, number): Stamp) -> [u8; STAMP] {
+    let mut octets = [0; STAMP];
+    octets[..8].copy_from_slice(&time.to_be_bytes());
+    octets[8..].copy_from_slice(&number.to_be_bytes());
+    octets
+}
 
 /// Proves that the sender has the tunnel key.
-fn authorization(keys: &Keys, nonce: [u8; NONCE]) -> String {
-    let mut sealed = [PATH.as_bytes(), &nonce].concat();
+fn authorization(keys: &Keys, stamp: Stamp) -> String {
+    let mut sealed = [PATH.as_bytes(), &octets(stamp)].concat();
     keys.seal(&mut sealed);
     let digits = sealed[PATH.len()..].iter().map(|octet| format!("{octet:02x}"));
     format!("{SCHEME}{}", digits.collect::<String>())
 }
 
-/// The number of a request whose sender has the key.
-fn nonce_of(keys: &Keys, headers: &HeaderMap) -> Option<[u8; NONCE]> {
+/// The stamp of a request whose sender has the key.
+fn stamp_of(keys: &Keys, headers: &HeaderMap) -> Option<Stamp> {
     let digits = headers.get(AUTHORIZATION)?.to_str().ok()?.strip_prefix(SCHEME)?;
     let (pairs, []) = digits.as_bytes().as_chunks::<2>() else { return None };
     let octet = |pair: &[u8; 2]| u8::from_str_radix(str::from_utf8(pair).ok()?, 16).ok();
@@ -146,7 +182,8 @@ fn nonce_of(keys: &Keys, headers: &HeaderMap) -> Option<[u8; NONCE]> {
     let sealed = [PATH.as_bytes(), &sealed].concat();
     // Without a key everything would be accepted.
     let message = keys.authenticate().then(|| keys.open(&sealed)).flatten()?;
-    message.strip_prefix(PATH.as_bytes())?.try_into().ok()
+    let (time, number) = message.strip_prefix(PATH.as_bytes())?.split_first_chunk()?;
+    Some((u64::from_be_bytes(*time), u128::from_be_bytes(number.try_into().ok()?)))
 }
 
 /// Asks other nodes, in an order that differs from node to node, on the port that this agent has, too.
@@ -161,14 +198,14 @@ pub async fn ask_others(
         IpAddr::V4(address) => mix(seed ^ u64::from(address.to_bits())),
         IpAddr::V6(address) => mix(seed ^ address.to_bits() as u64),
     });
-    nodes.truncate(MOST_TRIES);
     let mut connector = HttpConnector::new();
     connector.set_connect_timeout(Some(CONNECT));
     let client = Client::builder(TokioExecutor::new()).pool_max_idle_per_host(0).build(connector);
     let (mut answered, mut learned) = (false, 0);
+    let mut next = nodes.iter().cycle();
     for pause in ROUNDS {
         sleep(pause).await;
-        for node in &nodes {
+        for node in next.by_ref().take(nodes.len().min(MOST_TRIES)) {
             let asked = ask(&client, SocketAddr::new(*node, port), &keys);
             match timeout(REPLY, asked).await.context("no reply in time").flatten() {
                 Ok(known) => {
@@ -204,19 +241,20 @@ async fn ask(
     node: SocketAddr,
     keys: &Keys,
 ) -> Result<Vec<KnownHistory>> {
-    let mut nonce = [0; NONCE];
-    getrandom::fill(&mut nonce)?;
+    let mut number = [0; 16];
+    getrandom::fill(&mut number)?;
+    let stamp = (now(), u128::from_be_bytes(number));
     let request = Request::get(format!("http://{node}{PATH}"))
-        .header(AUTHORIZATION, authorization(keys, nonce))
+        .header(AUTHORIZATION, authorization(keys, stamp))
         .body(Body::empty())?;
     let response = client.request(request).await?;
     ensure!(response.status() == StatusCode::OK, "{}", response.status());
     let text = to_bytes(Body::new(response.into_body()), MOST_OCTETS).await?;
     let keys = keys.clone();
     let read = spawn_blocking(move || {
-        let sealed = [&nonce, &text[..]].concat();
+        let sealed = [&octets(stamp), &text[..]].concat();
         let message = keys.open(&sealed).context("the answer is not sealed by the tunnel key")?;
-        Ok(serde_json::from_slice(&message[NONCE..])?)
+        Ok(serde_json::from_slice(&message[STAMP..])?)
     });
     read.await?
 }
@@ -234,7 +272,7 @@ mod tests {
             service_port: "default/web:http/TCP/IPv4".to_owned(),
             slots: 1_031,
             owners: vec!["10.244.0.1:80".parse().unwrap()],
-            rows: vec![vec![17, 0, 300]],
+            rows: vec![17, 1, 0, 300],
         }]
     }
 
@@ -286,12 +324,40 @@ mod tests {
         assert_eq!(learn(one.port(), KEY).await, Some(known()));
     }
 
+    fn shared() -> (Shared, mpsc::UnboundedReceiver<Exchange>) {
+        let (_, keys) = watch::channel(keys(&[KEY.to_owned()]));
+        let (agent, asked) = mpsc::unbounded_channel();
+        (Shared::new(keys, agent), asked)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_node_answers_once_a_second_and_a_request_once() {
+        let (shared, _asked) = shared();
+        let stamp = |number| (now(), number);
+        let first = stamp(1);
+        let permit = shared.admit(first);
+        assert!(permit.is_some());
+        sleep(BETWEEN_ANSWERS).await;
+        assert!(shared.admit(stamp(2)).is_none(), "the first answer is not sent yet");
+        drop(permit);
+        assert!(shared.admit(first).is_none(), "a request that was seen is repeated");
+        assert!(shared.admit(stamp(2)).is_some());
+        assert!(shared.admit(stamp(3)).is_none(), "too soon");
+        sleep(BETWEEN_ANSWERS).await;
+        assert!(shared.admit(stamp(3)).is_some());
+    }
+
     #[tokio::test]
-    async fn a_node_answers_once_a_second_also_those_with_the_key() {
-        let address = node(&[KEY]).await;
-        assert_eq!(ask_once(address, KEY).await, Ok(known()));
-        let again = ask_once(address, KEY).await;
-        assert_eq!(again.unwrap_err(), "503 Service Unavailable");
+    async fn requests_of_another_time_are_refused() {
+        let (shared, _asked) = shared();
+        let keys = keys(&[KEY.to_owned()]);
+        for time in [0, now() - 2 * CLOCKS_DIFFER, now() + 2 * CLOCKS_DIFFER, u64::MAX] {
+            let value = authorization(&keys, (time, 7));
+            let headers = HeaderMap::from_iter([(AUTHORIZATION, value.parse().unwrap())]);
+            assert_eq!(stamp_of(&keys, &headers), Some((time, 7)));
+            let answer = answer(State(shared.clone()), headers).await;
+            assert_eq!(answer.status(), StatusCode::UNAUTHORIZED);
+        }
     }
 
     #[tokio::test]
@@ -299,29 +365,29 @@ mod tests {
         let address = node(&[]).await;
         assert_eq!(ask_once(address, KEY).await.unwrap_err(), "401 Unauthorized");
         let with = |value: &str| HeaderMap::from_iter([(AUTHORIZATION, value.parse().unwrap())]);
-        let zeros = format!("{SCHEME}{}", "00".repeat(NONCE + 16));
+        let zeros = format!("{SCHEME}{}", "00".repeat(STAMP + 16));
         for value in ["", "Millrace ", "Millrace 0", "Millrace zz", "Basic 00", &zeros] {
             for keys in [Keys::default(), keys(&[KEY.to_owned()])] {
-                assert_eq!(nonce_of(&keys, &with(value)), None, "{value}");
+                assert_eq!(stamp_of(&keys, &with(value)), None, "{value}");
             }
         }
-        assert_eq!(nonce_of(&keys(&[KEY.to_owned()]), &HeaderMap::new()), None);
+        assert_eq!(stamp_of(&keys(&[KEY.to_owned()]), &HeaderMap::new()), None);
     }
 
     #[tokio::test]
     async fn an_agent_that_is_starting_does_not_keep_others_waiting() {
-        let (_keep, keys) = watch::channel(keys(&[KEY.to_owned()]));
-        let (agent, _asked) = mpsc::unbounded_channel();
-        let address = serve(route(keys, agent)).await;
+        let (shared, _asked) = shared();
+        let shared = Shared { patience: Duration::from_millis(10), ..shared };
+        let address = serve(Router::new().route(PATH, get(answer)).with_state(shared)).await;
         assert_eq!(ask_once(address, KEY).await.unwrap_err(), "503 Service Unavailable");
     }
 
     #[tokio::test]
     async fn answers_that_are_not_sealed_for_this_request_or_too_long_are_refused() {
         let text = serde_json::to_vec(&known()).unwrap();
-        let mut sealed_for_another = [&[7; NONCE], &text[..]].concat();
+        let mut sealed_for_another = [&[7; STAMP], &text[..]].concat();
         keys(&[KEY.to_owned()]).seal(&mut sealed_for_another);
-        let sealed_for_another = sealed_for_another.split_off(NONCE);
+        let sealed_for_another = sealed_for_another.split_off(STAMP);
         for body in [Vec::new(), text, sealed_for_another, vec![b' '; MOST_OCTETS + 1]] {
             let length = body.len();
             let body = Bytes::from(body);

@@ -222,6 +222,10 @@ pub async fn start<'a>(
         renewal: renewal_of_shared_hops(),
     };
     waiting.store_objects(&mut events).await?;
+    if adopted {
+        // Programs of an earlier agent may use some of the maps, and others only new ones: both change together.
+        waiting.load_programs().await?;
+    }
     waiting.agent.program_changes(Affected::All);
     waiting.load_programs().await?;
     // The network may have changed meanwhile.

@@ -165,7 +165,8 @@ impl Prepared {
         let mut ebpf = match programs {
             Unfinished::Reused(data_plane) => return Ok(data_plane),
             Unfinished::Loaded { ebpf, refused: false } => ebpf,
-            Unfinished::Loaded { refused: true, .. } => {
+            Unfinished::Loaded { ebpf, refused: true } => {
+                drop(ebpf);
                 // Again, for a log with source lines.
                 let object = buffer_sum::resolved(OBJECT, access);
                 let mut ebpf = globals.load(pins, parameters.sizes, identity, &object)?;

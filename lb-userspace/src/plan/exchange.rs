@@ -12,10 +12,11 @@ use lb_common::layout::HISTORY_DEPTH;
 use lb_common::slot_history::{SlotHistory, entries};
 use serde::{Deserialize, Serialize};
 
+use super::detail::Detail;
 use super::key::{BackendKey, Scope};
 use super::pool_table::Fit;
 use super::state::{Planner, ProgrammedPort};
-use super::step::Plan;
+use super::step::{Plan, Step};
 use crate::model::ServicePortKey;
 
 /// What a node knows of the slots of a service port.
@@ -28,9 +29,24 @@ pub struct KnownHistory {
     pub slots: u32,
     /// All backends that the rows refer to.
     pub owners: Vec<SocketAddr>,
-    /// A slot, then for each earlier owner, the last one first: its position in `owners`, and how many seconds ago it
-    /// lost the slot.
-    pub rows: Vec<Vec<u32>>,
+    /// One after the other, so that they take no more memory than text: a slot, the number of its earlier owners, and for
+    /// each, the last one first, its position in `owners` and how many seconds ago it lost the slot.
+    pub rows: Vec<u32>,
+}
+
+/// A slot, and its earlier owners.
+type Row<'a> = (u32, &'a [[u32; 2]]);
+
+impl KnownHistory {
+    fn rows(&self) -> impl Iterator<Item = Row<'_>> {
+        let mut rest = &self.rows[..];
+        std::iter::from_fn(move || {
+            let (&[slot, count], after) = rest.split_first_chunk()?;
+            let (owners, after) = after.split_at_checked(2 * count as usize)?;
+            rest = after;
+            Some((slot, owners.as_chunks().0))
+        })
+    }
 }
 
 impl Planner {
@@ -52,13 +68,15 @@ impl Planner {
                         owners.len() as u32 - 1
                     }))
                 };
-                let rows = held.history.rows().map(|(slot, earlier)| {
-                    let each = entries(earlier).filter_map(|(backend, until)| {
+                let mut rows = Vec::new();
+                for (slot, earlier) in held.history.rows() {
+                    let owners = entries(earlier).filter_map(|(backend, until)| {
                         Some([position_of(backend)?, now.saturating_sub(until)])
                     });
-                    [slot].into_iter().chain(each.flatten()).collect()
-                });
-                let rows = rows.collect();
+                    let owners: Vec<[u32; 2]> = owners.collect();
+                    rows.extend([slot, owners.len() as u32]);
+                    rows.extend(owners.into_iter().flatten());
+                }
                 let slots = held.tables[Scope::Cluster as usize].region.size;
                 KnownHistory { service_port: key.to_string(), slots, owners, rows }
             })
@@ -90,6 +108,14 @@ impl Planner {
             self.keep_owners(&mut held, known, protocol, plan);
             let history = self.with_rows(&held, known, protocol);
             self.replace_history(held.index, &held.history, &history, plan);
+            // This plan may have removed a row that is added again.
+            let pool = Scope::Cluster.pool_index(held.index);
+            plan.retire.retain(|step| match step {
+                Step::RemoveDetail(Detail::Earlier { slot, .. }) => {
+                    slot.pool != pool || history.get(slot.slot).is_none()
+                }
+                _ => true,
+            });
             held.history = history;
         }
         self.held.insert(key.clone(), held);
@@ -129,13 +155,12 @@ impl Planner {
         let mut history = held.history.clone();
         let room = self.room.history.saturating_sub(self.history_rows - held.history.len());
         // A slot has one row.
-        for row in known.rows.iter().take(slots.len()) {
-            let Some((&slot, row)) = row.split_first() else { continue };
+        for (slot, row) in known.rows().take(slots.len()) {
             let Some(&owner) = slots.get(slot as usize) else { continue };
             if history.len() >= room && history.get(slot).is_none() {
                 continue;
             }
-            let earlier = row.as_chunks().0.iter().filter_map(|&[position, age]| {
+            let earlier = row.iter().filter_map(|&[position, age]| {
                 let backend = owners.get(position as usize).copied().flatten()?;
                 // A change before this machine started is one at its start.
                 (age < self.history_age).then(|| (backend, self.now.saturating_sub(age)))

@@ -88,6 +88,7 @@ proptest! {
             let change = Change { own_addresses: own_addresses(), known_history, ..change };
             memory.carry_out(&planner.plan(change));
             super::history::check(&memory);
+            prop_assert_eq!(super::history::rows(&memory), planner.slots_with_history());
             held = wanted;
             let adopting = Planner::adopting(memory.snapshot(), Room::default());
             let mut successor = adopting.keeping_history(1);
