@@ -29,8 +29,9 @@ pub struct KnownHistory {
     pub slots: u32,
     /// All backends that the rows refer to.
     pub owners: Vec<SocketAddr>,
-    /// One after the other, so that they take no more memory than text: a slot, the number of its earlier owners, and for
-    /// each, the last one first, its position in `owners` and how many seconds ago it lost the slot.
+    /// One after the other, so that many short ones take little more memory than their text: a slot, the number of its
+    /// earlier owners, and for each, the last one first, its position in `owners` and how many seconds ago it lost the
+    /// slot.
     pub rows: Vec<u32>,
 }
 

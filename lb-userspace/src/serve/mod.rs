@@ -2,7 +2,8 @@
 //! whether this node serves a Service.
 //!
 //! Invariants:
-//! - Nothing here delays the agent. Servers run concurrently and read what it shares.
+//! - Nothing here delays the agent. Servers run concurrently and read what it shares. Only the history of slots is asked
+//!   of its loop (`agent/exchange.rs`), once a second at most.
 //! - No client keeps other clients from being served, least of all local ones (`admission`).
 
 mod accept;
