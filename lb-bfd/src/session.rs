@@ -10,12 +10,14 @@
 //! Tests: `session/tests.rs`, among them random loss between two sessions, and a peer whose packets
 //! the kernel reflects.
 
+mod settings;
 #[cfg(test)]
 mod tests;
 
 use std::time::Duration;
 
 use crate::packet::{Diagnostic, LENGTH, Packet, State, micros};
+use settings::Intervals;
 
 /// The shortest interval between packets while the session is not up (RFC 5880, section 6.8.3).
 const SLOW: Duration = Duration::from_secs(1);
@@ -135,8 +137,10 @@ pub struct Session {
     remote: Remote,
     /// The transmit interval that sent packets name, in microseconds.
     desired_min_tx: u32,
-    /// The peer has not yet confirmed that interval.
+    /// The peer has not yet confirmed that interval, or [`Session::configure`].
     polling: bool,
+    /// What the peer goes by until it has confirmed new settings; 0: there are none.
+    before: Intervals,
     reflection: Option<Reflection>,
     heard: Option<Duration>,
     send_at: Duration,
@@ -157,6 +161,7 @@ impl Session {
             remote: Remote { min_rx: 1, ..Remote::default() },
             desired_min_tx: 0,
             polling: false,
+            before: Intervals::default(),
             reflection: None,
             heard: None,
             send_at: now,
@@ -165,34 +170,6 @@ impl Session {
         };
         session.desired_min_tx = session.transmit_interval();
         session
-    }
-
-    /// Continues a session of an earlier process, which the kernel has kept up: it answered last
-    /// `age` ago. `None` if that is the detection time or longer, so that the peer has ended the
-    /// session; or if `reflection` is not of such a session, or does not match the configuration.
-    pub fn adopt(
-        config: Config,
-        reflection: &Reflection,
-        age: Duration,
-        seed: u64,
-        now: Duration,
-    ) -> Option<Self> {
-        let expected = Packet::decode(&reflection.expected).ok()?;
-        let answer = Packet::decode(&reflection.answer).ok()?;
-        let belongs = expected.your_discriminator == answer.my_discriminator
-            && expected.my_discriminator == answer.your_discriminator
-            && expected.state == State::Up
-            && answer.state == State::Up;
-        let mut session = Self::new(config, answer.my_discriminator, seed, now);
-        session.state = State::Up;
-        session.diagnostic = answer.diagnostic;
-        session.desired_min_tx = answer.desired_min_tx;
-        session.remember(&expected);
-        let is_same = session.reflection_of(&expected) == Some(*reflection);
-        session.reflection = Some(*reflection);
-        session.heard = Some(now.saturating_sub(age));
-        let is_alive = age < session.detection_time();
-        (belongs && is_same && is_alive).then_some(session)
     }
 
     pub fn discriminator(&self) -> u32 {
@@ -235,15 +212,25 @@ impl Session {
 
     /// How long no packet may arrive before the path counts as broken.
     pub fn detection_time(&self) -> Duration {
-        let interval = micros(self.config.receive).max(self.remote.min_tx);
+        let interval = micros(self.config.receive).max(self.before.receive);
+        let interval = interval.max(self.remote.min_tx);
         Duration::from_micros(u64::from(interval)) * u32::from(self.remote.multiplier)
     }
 
     /// The longest time between two packets that are sent; `None`: the peer wants none.
     pub fn send_interval(&self) -> Option<Duration> {
         let wanted = self.remote.min_rx != 0;
-        let interval = self.desired_min_tx.max(self.remote.min_rx);
+        let interval = self.own_interval().max(self.remote.min_rx);
         wanted.then(|| Duration::from_micros(interval.into()))
+    }
+
+    /// In microseconds, as far as the peer leaves it to this side.
+    fn own_interval(&self) -> u32 {
+        // The peer expects packets at the old interval until it has confirmed a longer one.
+        match self.before.transmit {
+            0 => self.desired_min_tx,
+            before => before.min(self.desired_min_tx),
+        }
     }
 
     /// The kernel cannot answer the peer: the session sends the packets itself.
@@ -288,7 +275,7 @@ impl Session {
         self.heard = Some(now);
         self.remember(packet);
         if packet.is_final {
-            self.polling = false;
+            self.confirm();
         }
         match (self.state, packet.state) {
             (State::Down, State::Down) => self.change(now, State::Init, Diagnostic::NONE),
@@ -311,6 +298,12 @@ impl Session {
             self.send_at = now + self.jittered_interval();
         }
         self.reflect(packet);
+    }
+
+    /// The peer knows the intervals.
+    fn confirm(&mut self) {
+        self.polling = false;
+        self.before = Intervals::default();
     }
 
     fn remember(&mut self, packet: &Packet) {
@@ -417,7 +410,7 @@ impl Session {
         self.counters.ups += u64::from(to == State::Up);
         self.counters.downs += u64::from(from == State::Up);
         if to != State::Up {
-            self.polling = false;
+            self.confirm();
         }
         if to != State::Up && self.reflection.take().is_some() {
             self.effects.push(Effect::StopReflecting);

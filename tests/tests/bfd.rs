@@ -26,6 +26,9 @@ const SLOWER: Config = Config {
     passive: false,
 };
 
+/// A path through whatever interface has a route.
+const ANY_DEVICE: u32 = 0;
+
 /// Another implementation, on the client.
 trait Router: Sized {
     fn start(network: &OneNode) -> Result<Self>;
@@ -101,14 +104,19 @@ impl Agent {
     fn start_with(network: &OneNode, device: u32, config: Config) -> Result<Self> {
         let pins = Pins::open(&network.pin_path())?;
         let runtime = Builder::new_current_thread().enable_all().build()?;
-        let mut monitor = Monitor::new(Some(BfdSessions::open(&pins)?), Instant::now());
-        let entered = runtime.enter();
+        let monitor = Monitor::new(Some(BfdSessions::open(&pins)?), Instant::now());
+        let mut agent = Self { monitor, runtime, changes: Vec::new() };
+        agent.watch(device, config)?;
+        Ok(agent)
+    }
+
+    fn watch(&mut self, device: u32, config: Config) -> Result<()> {
+        let _entered = self.runtime.enter();
         for (peer, local) in [(CLIENT, NODE), (CLIENT6, NODE6)] {
             let path = Path { peer: peer.parse()?, local: local.parse()?, device, hops: Hops::One };
-            monitor.watch(peer, &Wanted { path, config });
+            self.monitor.watch(peer, &Wanted { path, config });
         }
-        drop(entered);
-        Ok(Self { monitor, runtime, changes: Vec::new() })
+        Ok(())
     }
 
     fn turn(&mut self) {
@@ -211,11 +219,25 @@ fn follow<R: Router + Send + Sync>() -> Result<()> {
         agent.run_until("the kernel goes on", |views| answers(views) > before + 10)?;
         ensure!(agent.is_up() && router.sessions()? == seen, "the router has seen a fault");
 
-        // Another configuration: a new session, and the kernel no longer answers for the old one. The agent has said so
-        // before it does anything else: the router has not found a fault.
+        // Other settings, of a new agent and of one that runs: the session goes on with them.
+        drop(agent);
+        let mut agent = Agent::start_with(&network, device, SLOWER)?;
+        for (config, detection) in [(SLOWER, 450), (Config::default(), 300)] {
+            agent.watch(device, config)?;
+            agent.run_until("the kernel answers with the new settings", |views| {
+                views.iter().all(|it| it.in_kernel && it.detection_time_ms == detection)
+            })?;
+            let before = answers(&agent.monitor.views());
+            agent.run_until("the kernel goes on", |views| answers(views) > before + 10)?;
+            ensure!(agent.changes.is_empty(), "{:#?}", agent.changes);
+            ensure!(router.sessions()? == seen, "the router has seen a fault");
+        }
+
+        // Another path: a new session, and the kernel no longer answers for the old one. The agent has said so before it
+        // does anything else: the router has not found a fault.
         drop(agent);
         let capture = network.client.capture("eth0", "udp port 3784")?;
-        let mut agent = Agent::start_with(&network, device, SLOWER)?;
+        let mut agent = Agent::start(&network, ANY_DEVICE)?;
         wait_until("the router knows", SOON, || {
             router.sessions().is_ok_and(|seen| seen.values().all(|(up, _)| !up))
         })?;

@@ -230,7 +230,6 @@ fn a_session_outlives_its_process() {
     assert_eq!(world.states(), [State::Up; 2]);
     assert_eq!(world.nodes[1].changes.len(), changes);
 
-    assert!(Session::adopt(config(200, 100), &reflection, MS * 80, 7, world.now).is_none());
     let mut wrong = reflection;
     wrong.answer[7] ^= 1;
     assert!(Session::adopt(config(100, 100), &wrong, MS * 80, 7, world.now).is_none());
@@ -248,7 +247,64 @@ fn a_session_that_was_silent_for_the_detection_time_is_not_adopted() {
     assert!(adopt(MS * 300).is_none());
 }
 
-/// Its process was replaced by one that is configured otherwise.
+/// Another interval in either direction, for either side the longer one, or another multiplier.
+fn other_settings() -> [Config; 6] {
+    let multiplier = Config { multiplier: 5, ..config(100, 100) };
+    [
+        config(50, 100),
+        config(300, 100),
+        config(100, 50),
+        config(100, 300),
+        config(400, 30),
+        multiplier,
+    ]
+}
+
+/// A session is up between two nodes; what `change` does to the first one's settings is no fault for either, even if
+/// packets are lost, and then the kernel answers again.
+fn stays_up_with_other_settings(change: impl Fn(&mut World, Config)) {
+    for other in other_settings() {
+        let mut world = World::new(config(100, 100), config(100, 100));
+        run_beside_a_plain_peer(&mut world, Duration::from_secs(5));
+        let changes = world.nodes.each_ref().map(|node| node.changes.len());
+        change(&mut world, other);
+        // The first packets with the new settings are lost.
+        world.broken[0] = true;
+        run_beside_a_plain_peer(&mut world, MS * 150);
+        world.broken[0] = false;
+        run_beside_a_plain_peer(&mut world, Duration::from_secs(5));
+        assert_eq!(world.states(), [State::Up; 2], "{other:?}");
+        let [first, second] = &world.nodes;
+        assert_eq!([first.changes.len(), second.changes.len()], changes, "{other:?}");
+        assert!(first.session.is_reflected(), "{other:?}");
+        assert_eq!(first.session.before, Intervals::default());
+        let told = second.session.remote();
+        assert_eq!(told.min_rx, micros(other.receive), "{other:?}");
+        assert_eq!(told.multiplier, other.multiplier);
+        let expected = second.session.send_interval().unwrap() * 3;
+        assert_eq!(first.session.detection_time(), expected, "{other:?}");
+    }
+}
+
+#[test]
+fn a_session_stays_up_when_its_settings_change() {
+    stays_up_with_other_settings(|world, other| {
+        let effects = world.nodes[0].session.configure(other, world.now);
+        let sent = world.nodes[0].perform(world.now, effects);
+        assert!(sent.is_empty() && !world.nodes[0].session.is_reflected());
+    });
+}
+
+#[test]
+fn a_process_with_other_settings_continues_the_session() {
+    stays_up_with_other_settings(|world, other| {
+        let reflection = world.nodes[0].kernel.unwrap();
+        let session = Session::adopt(other, &reflection, MS * 10, 7, world.now).unwrap();
+        world.nodes[0].session = session;
+    });
+}
+
+/// Another process did not adopt it.
 #[test]
 fn the_end_of_a_session_that_is_not_adopted_is_no_fault() {
     let mut world = World::new(config(100, 100), config(100, 100));

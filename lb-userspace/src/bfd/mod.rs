@@ -54,14 +54,19 @@ impl Monitor {
         self.began.elapsed()
     }
 
-    /// Starts a session, or restarts it if its settings have changed. If an earlier agent left the
-    /// session in the kernel, it is adopted and stays up.
+    /// Starts a session, or restarts it if its path has changed. With other settings it stays up, and so
+    /// does one that an earlier agent left in the kernel.
     pub fn watch(&mut self, name: &str, wanted: &Wanted) {
-        if self.sessions.get(name).is_some_and(|running| running.wanted == *wanted) {
+        let now = self.now();
+        if let Some(running) = self.sessions.get_mut(name)
+            && running.wanted.path == wanted.path
+        {
+            if running.wanted != *wanted {
+                running.configure(wanted, now, self.kernel.as_mut());
+            }
             return;
         }
         self.forget(name);
-        let now = self.now();
         let running = Running::new(name, wanted.clone(), self.kernel.as_mut(), now);
         self.sessions.insert(name.to_owned(), running);
         self.open();

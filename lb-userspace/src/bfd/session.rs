@@ -176,6 +176,13 @@ impl Running {
         })
     }
 
+    /// Changes the settings of a session whose path stays the same.
+    pub fn configure(&mut self, wanted: &Wanted, now: Duration, kernel: Option<&mut BfdSessions>) {
+        self.wanted = wanted.clone();
+        let effects = self.session.configure(wanted.config, now);
+        self.perform(now, effects, kernel);
+    }
+
     /// Ends the session for good.
     pub fn end(&mut self, now: Duration, kernel: Option<&mut BfdSessions>) {
         if self.session.state() != State::AdminDown {
@@ -185,9 +192,9 @@ impl Running {
     }
 }
 
-/// The session of this path that an earlier agent has left. If the peer has ended it, or it was
-/// configured otherwise, the kernel no longer answers for it: the peer would hear two sessions. The
-/// session ends with a packet that says so, as the peer would take any other end for a broken path.
+/// The session of this path that an earlier agent has left. If the peer has ended it, or its packets
+/// are accepted otherwise now, the kernel no longer answers for it: the peer would hear two sessions.
+/// The session ends with a packet that says so, as the peer would take any other end for a broken path.
 fn adopt(
     wanted: &Wanted,
     kernel: &mut BfdSessions,

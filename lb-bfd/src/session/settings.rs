@@ -1,0 +1,78 @@
+//! New settings for a session that is up, of this process or of an earlier one.
+
+use std::time::Duration;
+
+use super::{Config, Effect, Reflection, Session};
+use crate::packet::{Packet, State, micros};
+
+/// In microseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Intervals {
+    pub transmit: u32,
+    pub receive: u32,
+}
+
+impl Session {
+    /// Continues a session of an earlier process, which the kernel has kept up: it answered last
+    /// `age` ago. `None` if that is the detection time or longer, so that the peer has ended the
+    /// session; or if `reflection` is not of such a session.
+    pub fn adopt(
+        config: Config,
+        reflection: &Reflection,
+        age: Duration,
+        seed: u64,
+        now: Duration,
+    ) -> Option<Self> {
+        let expected = Packet::decode(&reflection.expected).ok()?;
+        let answer = Packet::decode(&reflection.answer).ok()?;
+        let belongs = expected.your_discriminator == answer.my_discriminator
+            && expected.my_discriminator == answer.your_discriminator
+            && expected.state == State::Up
+            && answer.state == State::Up;
+        let interval = |micros: u32| Duration::from_micros(micros.into());
+        let before = Config {
+            multiplier: answer.multiplier,
+            transmit: interval(answer.desired_min_tx),
+            receive: interval(answer.required_min_rx),
+            ..config
+        };
+        let mut session = Self::new(before, answer.my_discriminator, seed, now);
+        session.state = State::Up;
+        session.diagnostic = answer.diagnostic;
+        session.desired_min_tx = answer.desired_min_tx;
+        session.remember(&expected);
+        let is_whole = session.reflection_of(&expected) == Some(*reflection);
+        session.reflection = Some(*reflection);
+        session.heard = Some(now.saturating_sub(age));
+        let is_alive = age < session.detection_time();
+        session.effects = session.configure(config, now);
+        (belongs && is_whole && is_alive).then_some(session)
+    }
+
+    /// Changes the settings. A session that is up stays up: its packets poll until the peer has
+    /// confirmed the new intervals (RFC 5880, section 6.8.3).
+    pub fn configure(&mut self, config: Config, now: Duration) -> Vec<Effect> {
+        let before = Intervals {
+            transmit: self.own_interval(),
+            receive: micros(self.config.receive).max(self.before.receive),
+        };
+        self.config = config;
+        let says_the_same = self.reflection.is_some_and(|reflection| {
+            let expected = Packet::decode(&reflection.expected);
+            expected.is_ok_and(|expected| self.reflection_of(&expected) == Some(reflection))
+        });
+        if says_the_same {
+            return Vec::new();
+        }
+        self.agree_on_interval();
+        if self.state == State::Up {
+            self.before = before;
+            self.polling = true;
+            self.send_at = now;
+            if self.reflection.take().is_some() {
+                self.effects.push(Effect::StopReflecting);
+            }
+        }
+        std::mem::take(&mut self.effects)
+    }
+}
