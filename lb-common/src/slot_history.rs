@@ -3,10 +3,16 @@
 //! A connection that a router moves to another node is unknown there, and its slot may lead to
 //! another backend by now. So each slot remembers to which backends it led before.
 //!
+//! A node knows the connections of all its backends, so only one of them is needed to ask it. An
+//! owner that is gone for good is replaced by another backend on its node.
+//!
 //! # Invariants
-//! - A slot has at most [`HISTORY_DEPTH`] of them, each once, the last one first, and never its
-//!   current owner.
+//! - A slot has at most [`HISTORY_DEPTH`] earlier owners, each on a node of its own, none on that of
+//!   the current owner; the last one comes first.
 //! - Nodes that see the same changes keep the same history.
+//!
+//! `asked`, an argument of several functions, returns the backend by which an owner's node is asked,
+//! and the node: the owner itself as long as it is there. `None`: none of the node is left.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -41,7 +47,13 @@ impl SlotHistory {
 
     /// The history after the table changed at this time. The tables have a backend's index in each
     /// slot; they may have different sizes.
-    pub fn after(&self, old: &[u32], new: &[u32], now: u32) -> Self {
+    pub fn after<N: PartialEq>(
+        &self,
+        old: &[u32],
+        new: &[u32],
+        now: u32,
+        asked: impl Fn(u32) -> Option<(u32, N)>,
+    ) -> Self {
         let (before, slots) = (old.len() as u32, new.len() as u32);
         // Mostly few slots change their owner, and the others keep what they have.
         let mut rows = if before == slots { self.0.clone() } else { BTreeMap::new() };
@@ -54,7 +66,7 @@ impl SlotHistory {
                 owners.push((old[same as usize], now));
                 owners.extend(self.0.get(&same).into_iter().flat_map(entries));
             }
-            match newest(owners, |backend| backend != owner) {
+            match newest(owners, Some(owner), &asked) {
                 Some(kept) => drop(rows.insert(slot, kept)),
                 None => drop(rows.remove(&slot)),
             }
@@ -64,28 +76,37 @@ impl SlotHistory {
 
     /// Adds what another node remembers of a slot that has this owner: backends, and until when each
     /// owned the slot. They come after those that this node remembers, which stay as they are.
-    pub fn learn(&mut self, slot: u32, owner: u32, others: &[(u32, u32)]) {
-        let own: Vec<_> = self.0.get(&slot).into_iter().flat_map(entries).collect();
-        let last = own.last().map_or(u32::MAX, |&(_, until)| until);
-        let others = others.iter().map(|&(backend, until)| (backend, until.min(last)));
-        let all = own.iter().copied().chain(others).collect();
-        if let Some(kept) = newest(all, |backend| backend != owner) {
+    pub fn learn<N: PartialEq>(
+        &mut self,
+        slot: u32,
+        owner: u32,
+        others: &[(u32, u32)],
+        asked: impl Fn(u32) -> Option<(u32, N)>,
+    ) {
+        let mut all: Vec<_> = self.0.get(&slot).into_iter().flat_map(entries).collect();
+        let last = all.last().map_or(u32::MAX, |&(_, until)| until);
+        all.extend(others.iter().map(|&(backend, until)| (backend, until.min(last))));
+        if let Some(kept) = newest(all, Some(owner), asked) {
             self.0.insert(slot, kept);
         }
     }
 
-    /// Removes owners that are gone for good, and those that lost their slot before a time.
-    pub fn retain(&mut self, since: u32, is_alive: impl Fn(u32) -> bool) {
+    /// Removes owners that lost their slot before a time, and those whose node has no backend left.
+    pub fn retain<N: PartialEq>(&mut self, since: u32, asked: impl Fn(u32) -> Option<(u32, N)>) {
+        self.forget(since);
+        let is_there = |(owner, _)| asked(owner).is_some_and(|(backend, _)| backend == owner);
         self.0.retain(|_, owners| {
-            let kept =
-                entries(owners).filter(|&(backend, until)| until >= since && is_alive(backend));
-            match newest(kept.collect(), |_| true) {
-                Some(kept) => {
-                    *owners = kept;
-                    true
-                }
-                None => false,
-            }
+            // Rows of which nobody has gone stay as they are, even if backends move.
+            entries(owners).all(is_there)
+                || replace(owners, newest(entries(owners).collect(), None, &asked))
+        });
+    }
+
+    /// Removes owners that lost their slot before a time.
+    pub fn forget(&mut self, since: u32) {
+        self.0.retain(|_, owners| {
+            let kept = entries(owners).filter(|&(_, until)| until >= since);
+            replace(owners, row(kept))
         });
     }
 
@@ -109,20 +130,40 @@ pub fn entries(owners: &EarlierOwners) -> impl Iterator<Item = (u32, u32)> + '_ 
     all.take_while(|(backend, _)| *backend != NO_BACKEND)
 }
 
-/// The last owners of some, each once; `None`: there are none.
-fn newest(mut owners: Vec<(u32, u32)>, wanted: impl Fn(u32) -> bool) -> Option<EarlierOwners> {
+/// The last ones of a slot's owners as a row has them; `None`: there are none.
+fn newest<N: PartialEq>(
+    mut owners: Vec<(u32, u32)>,
+    current: Option<u32>,
+    asked: impl Fn(u32) -> Option<(u32, N)>,
+) -> Option<EarlierOwners> {
     // Stable: of equal times the order stays.
     owners.sort_by_key(|&(_, until)| std::cmp::Reverse(until));
-    let mut kept = EarlierOwners::default();
+    let current = current.and_then(&asked);
+    let mut nodes: Vec<N> = current.into_iter().map(|(_, node)| node).collect();
+    row(owners.into_iter().filter_map(|(owner, until)| {
+        let (backend, node) = asked(owner)?;
+        let is_new = backend != NO_BACKEND && !nodes.contains(&node);
+        is_new.then(|| {
+            nodes.push(node);
+            (backend, until)
+        })
+    }))
+}
+
+/// A row of the first of some owners; `None`: there are none.
+fn row(owners: impl Iterator<Item = (u32, u32)>) -> Option<EarlierOwners> {
+    let mut row = EarlierOwners::default();
     let mut count = 0;
-    for (backend, until) in owners {
-        let is_new = backend != NO_BACKEND && !kept.backends.contains(&backend) && wanted(backend);
-        if is_new && count < HISTORY_DEPTH {
-            (kept.backends[count], kept.until[count]) = (backend, until);
-            count += 1;
-        }
+    for (backend, until) in owners.take(HISTORY_DEPTH) {
+        (row.backends[count], row.until[count]) = (backend, until);
+        count += 1;
     }
-    (count > 0).then_some(kept)
+    (count > 0).then_some(row)
+}
+
+/// Replaces a row, if anything is left of it.
+fn replace(row: &mut EarlierOwners, left: Option<EarlierOwners>) -> bool {
+    left.map(|left| *row = left).is_some()
 }
 
 /// The slots of a table with `others` slots to which the hashes of a slot of a table with `slots`
@@ -148,6 +189,11 @@ mod tests {
     use crate::hash::mix;
     use crate::maglev;
 
+    /// Each backend is on a node of its own.
+    fn apart(backend: u32) -> Option<(u32, u32)> {
+        Some((backend, backend))
+    }
+
     fn owners(history: &SlotHistory, slot: u32) -> Vec<u32> {
         history.get(slot).into_iter().flat_map(entries).map(|(backend, _)| backend).collect()
     }
@@ -157,38 +203,78 @@ mod tests {
         let mut history = SlotHistory::default();
         let mut table = [1];
         for (now, next) in (10..).zip([2, 3, 2, 4, 5, 6, 7]) {
-            history = history.after(&table, &[next], now);
+            history = history.after(&table, &[next], now, apart);
             table = [next];
         }
         assert_eq!(owners(&history, 0), [6, 5, 4, 2]);
         assert_eq!(history.get(0).unwrap().until, [16, 15, 14, 13]);
         // An earlier owner that gets its slot back is no earlier one any more.
-        assert_eq!(owners(&history.after(&[7], &[5], 20), 0), [7, 6, 4, 2]);
+        assert_eq!(owners(&history.after(&[7], &[5], 20, apart), 0), [7, 6, 4, 2]);
+    }
+
+    #[test]
+    fn a_slot_remembers_one_owner_of_each_node() {
+        let node = |backend: u32| Some((backend, backend / 10));
+        let mut history = SlotHistory::default();
+        let mut table = [10];
+        for (now, next) in (10..).zip([20, 21, 11, 30, 31, 40]) {
+            history = history.after(&table, &[next], now, node);
+            table = [next];
+        }
+        assert_eq!(owners(&history, 0), [31, 11, 21]);
+        assert_eq!(history.get(0).unwrap().until[..3], [15, 13, 12]);
+        // The owner's node is not asked.
+        history = history.after(&[40], &[12], 20, node);
+        assert_eq!(owners(&history, 0), [40, 31, 21]);
+        history.learn(0, 12, &[(13, 9), (22, 9), (50, 9), (60, 9)], node);
+        assert_eq!(owners(&history, 0), [40, 31, 21, 50]);
+        history.forget(12);
+        assert_eq!(owners(&history, 0), [40, 31, 21]);
+    }
+
+    #[test]
+    fn another_backend_of_its_node_replaces_an_owner_that_is_gone() {
+        let node = |backend: u32| Some((backend, backend / 10));
+        let mut history = SlotHistory::default().after(&[10], &[20], 1, node);
+        history = history.after(&[20], &[30], 2, node);
+        let without_20 = |backend: u32| match backend {
+            20 => Some((25, 2)),
+            _ => node(backend),
+        };
+        history.retain(0, without_20);
+        assert_eq!(owners(&history, 0), [25, 10]);
+        assert_eq!(history.get(0).unwrap().until[..2], [2, 1]);
+        // One that is gone when it loses its slot, too.
+        let without_30 = |backend: u32| (backend != 30).then(|| without_20(backend)).flatten();
+        assert_eq!(owners(&history.after(&[30], &[40], 3, without_30), 0), [25, 10]);
+        let in_its_place =
+            |backend: u32| Some((if backend == 30 { 31 } else { backend }, backend / 10));
+        assert_eq!(owners(&history.after(&[30], &[40], 3, in_its_place), 0), [31, 25, 10]);
     }
 
     #[test]
     fn an_unchanged_table_adds_nothing_and_none_has_no_history() {
         let history = SlotHistory::default();
-        assert!(history.after(&[1, 2, 3], &[1, 2, 3], 5).is_empty());
-        assert!(history.after(&[], &[1, 2], 5).is_empty());
-        assert!(history.after(&[1, 2], &[], 5).is_empty());
+        assert!(history.after(&[1, 2, 3], &[1, 2, 3], 5, apart).is_empty());
+        assert!(history.after(&[], &[1, 2], 5, apart).is_empty());
+        assert!(history.after(&[1, 2], &[], 5, apart).is_empty());
     }
 
     #[test]
     fn what_another_node_remembers_is_added_behind_what_is_known() {
-        let mut history = SlotHistory::default().after(&[1, 9], &[2, 9], 100);
+        let mut history = SlotHistory::default().after(&[1, 9], &[2, 9], 100, apart);
         let known = history.clone();
-        history.learn(0, 2, &[(1, 98)]);
+        history.learn(0, 2, &[(1, 98)], apart);
         assert_eq!(history, known, "the same owners, seen by a clock that differs");
-        history.learn(0, 2, &[(1, 98), (3, 300), (2, 40), (4, 0), (5, 0), (6, 0)]);
+        history.learn(0, 2, &[(1, 98), (3, 300), (2, 40), (4, 0), (5, 0), (6, 0)], apart);
         assert_eq!(owners(&history, 0), [1, 3, 4, 5], "no current owner, and four at most");
         assert_eq!(history.get(0).unwrap().until, [100, 100, 0, 0]);
         let known = history.clone();
-        history.learn(0, 2, &[(7, 400), (8, 400)]);
+        history.learn(0, 2, &[(7, 400), (8, 400)], apart);
         assert_eq!(history, known, "nothing displaces what this node has seen");
-        history.learn(1, 9, &[(9, 10), (NO_BACKEND, 5)]);
+        history.learn(1, 9, &[(9, 10), (NO_BACKEND, 5)], apart);
         assert!(history.get(1).is_none());
-        history.learn(1, 9, &[(7, 10)]);
+        history.learn(1, 9, &[(7, 10)], apart);
         assert_eq!(owners(&history, 1), [7]);
     }
 
@@ -196,20 +282,20 @@ mod tests {
     fn gone_and_aged_owners_are_removed() {
         let mut history = SlotHistory::default();
         for (now, [old, new]) in (10..).zip([[1, 2], [2, 3], [3, 4]]) {
-            history = history.after(&[old, 9], &[new, 9], now);
+            history = history.after(&[old, 9], &[new, 9], now, apart);
         }
-        history.retain(0, |backend| backend != 2);
+        history.retain(0, |backend| (backend != 2).then_some((backend, backend)));
         assert_eq!(owners(&history, 0), [3, 1]);
-        history.retain(11, |_| true);
+        history.retain(11, apart);
         assert_eq!(owners(&history, 0), [3]);
-        history.retain(13, |_| true);
+        history.forget(13);
         assert!(history.is_empty());
     }
 
     #[test]
     fn the_oldest_rows_are_given_up_when_there_is_no_room() {
-        let first = SlotHistory::default().after(&[1, 1, 1], &[2, 1, 1], 10);
-        let mut history = first.after(&[2, 1, 1], &[2, 2, 2], 20);
+        let first = SlotHistory::default().after(&[1, 1, 1], &[2, 1, 1], 10, apart);
+        let mut history = first.after(&[2, 1, 1], &[2, 2, 2], 20, apart);
         history.limit(3);
         assert_eq!(history.len(), 3);
         history.limit(2);
@@ -253,7 +339,7 @@ mod tests {
                 states.iter().map(|state| table(&state.iter().copied().collect::<Vec<_>>())).collect();
             let mut history = SlotHistory::default();
             for (now, tables) in (1..).zip(tables.windows(2)) {
-                history = history.after(&tables[0], &tables[1], now);
+                history = history.after(&tables[0], &tables[1], now, apart);
             }
             let current = tables.last().unwrap();
             let at = |table: &[u32], hash| table[hash::scale(hash, table.len() as u32) as usize];

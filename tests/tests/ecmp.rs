@@ -12,10 +12,11 @@ use std::net::SocketAddr;
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
-use tests::crowd::Crowd;
+use anyhow::{Context, Result, bail, ensure};
+use lb_common::layout::{FlowKind, HISTORY_DEPTH};
+use tests::crowd::{Crowd, Loss};
 use tests::figures::size;
-use tests::rack::{Kind, Rack, Sizes};
+use tests::rack::{Backend, Kind, Rack, Sizes};
 
 const NODES: usize = 4;
 const SECOND: Duration = Duration::from_secs(1);
@@ -122,6 +123,20 @@ impl Bench {
         self.rack.wait_for_nodes(self.rack.nodes.len())
     }
 
+    /// Whether the connection began so many owners of its slot ago that they are not remembered, or
+    /// not all of them asked.
+    fn is_too_long_ago(&self, loss: &Loss) -> Result<bool> {
+        let SocketAddr::V4(client) = loss.client else { bail!("an IPv4 address") };
+        let owners = self.rack.owners(client)?;
+        let current = owners.first().context("no table")?;
+        let is_alive = |owner: &&Backend| self.rack.backends().contains(owner);
+        let remembered = owners[1..].iter().filter(is_alive).take(HISTORY_DEPTH);
+        let asked =
+            remembered.filter(|owner| owner.node != current.node).take(FlowKind::MOST_ASKED.into());
+        let mut known = asked.chain(owners.iter().filter(|owner| owner.node == current.node));
+        Ok(!known.any(|owner| owner.address == loss.server))
+    }
+
     /// Prints what something did to clients.
     fn run(&mut self, what: &str, act: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
         self.crowd.take();
@@ -131,15 +146,12 @@ impl Bench {
         self.crowd.settle()?;
         let seen = self.crowd.take();
         self.lost += seen.lost.len();
-        // The node without history, where it is asked about connections.
-        let mut by_added = 0;
+        let mut too_long_ago = 0;
         for loss in &seen.lost {
-            if let SocketAddr::V4(client) = loss.client {
-                by_added += usize::from(self.rack.owner(client)? == VICTIMS[0]);
-            }
+            too_long_ago += usize::from(self.is_too_long_ago(loss)?);
         }
         println!(
-            "| {what} | {} | {by_added} | {} | {} of {} | {} ms | {} ms |",
+            "| {what} | {} | {too_long_ago} | {} | {} of {} | {} ms | {} ms |",
             seen.lost.len(),
             seen.ended,
             seen.failed,
@@ -149,6 +161,17 @@ impl Bench {
         );
         for loss in seen.lost.iter().take(size("ECMP_SHOWN", 0)) {
             println!("  {loss:?}");
+            if let SocketAddr::V4(client) = loss.client {
+                let is_alive = |owner: &Backend| self.rack.backends().contains(owner);
+                for owner in self.rack.owners(client)? {
+                    println!(
+                        "    {} on {}, alive: {}",
+                        owner.address,
+                        owner.node,
+                        is_alive(&owner)
+                    );
+                }
+            }
         }
         Ok(())
     }
@@ -166,8 +189,7 @@ fn table(kind: Kind, history: u32) -> Result<usize> {
         sizes.backends
     );
     println!(
-        "| what happens | lost, backend lives | of these, slot led to node {} | lost with its backend | failed new | failing for | longest wait |",
-        VICTIMS[0]
+        "| what happens | lost, backend lives | of these, too many owners ago | lost with its backend | failed new | failing for | longest wait |"
     );
     println!("| --- | --- | --- | --- | --- | --- | --- |");
     bench.run("nothing", |_| Ok(()))?;

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use super::allocate::Indexes;
 use super::bits::Bits;
-use super::key::{BackendKey, Standing};
+use super::key::{BackendKey, Place, Standing};
 use super::locations::Locations;
 use super::step::{Plan, Step};
 use super::table::WeightedBackend;
@@ -49,6 +49,29 @@ impl Backends {
 
     pub fn index_of(&self, backend: &BackendKey) -> Option<u32> {
         self.held.get(backend).map(|held| held.index)
+    }
+
+    /// By the index of an owner of a slot: by which backend its node is asked about a connection, and the node. `left`:
+    /// owners that may be in no pool any more; the first other backend on the node takes their place.
+    pub fn asked(&self, there: &[BackendKey], left: &[BackendKey]) -> HashMap<u32, (u32, Place)> {
+        let of = |key: &BackendKey| {
+            let &ProgrammedBackend { index, standing, .. } = self.held.get(key)?;
+            Some((index, standing.place(index)))
+        };
+        let mut first: HashMap<Place, (BackendKey, u32)> = HashMap::new();
+        let mut asked = HashMap::new();
+        for key in there {
+            let Some((index, place)) = of(key) else { continue };
+            asked.insert(index, (index, place));
+            let first = first.entry(place).or_insert((*key, index));
+            *first = (*first).min((*key, index));
+        }
+        for (index, place) in left.iter().filter_map(of) {
+            if let Some(&(_, other)) = first.get(&place) {
+                asked.entry(index).or_insert((other, place));
+            }
+        }
+        asked
     }
 
     /// The address of each, by index.

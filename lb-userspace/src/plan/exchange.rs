@@ -8,7 +8,6 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::SocketAddr;
 
-use lb_common::layout::HISTORY_DEPTH;
 use lb_common::slot_history::{SlotHistory, entries};
 use serde::{Deserialize, Serialize};
 
@@ -146,10 +145,11 @@ impl Planner {
     /// A service port's history with that of another node.
     fn with_rows(&self, held: &ProgrammedPort, known: &KnownHistory, protocol: u8) -> SlotHistory {
         let members = held.service_port.cluster.iter().map(|it| BackendKey::of(it, protocol));
-        let alive: HashSet<BackendKey> = members.chain(held.draining.iter().copied()).collect();
+        let there: Vec<_> = members.chain(held.draining.iter().copied()).collect();
+        let asked = self.backends.asked(&there, &[]);
         let index = |owner: &SocketAddr| {
             let owner = BackendKey::new(owner.ip(), owner.port(), protocol);
-            alive.contains(&owner).then(|| self.backends.index_of(&owner)).flatten()
+            self.backends.index_of(&owner).filter(|index| asked.contains_key(index))
         };
         let owners: Vec<Option<u32>> = known.owners.iter().map(index).collect();
         let slots = self.slots_of(&held.service_port, known.slots, protocol);
@@ -166,7 +166,8 @@ impl Planner {
                 // A change before this machine started is one at its start.
                 (age < self.history_age).then(|| (backend, self.now.saturating_sub(age)))
             });
-            history.learn(slot, owner, &earlier.take(HISTORY_DEPTH).collect::<Vec<_>>());
+            let asked = |owner: u32| asked.get(&owner).copied();
+            history.learn(slot, owner, &earlier.collect::<Vec<_>>(), asked);
         }
         history
     }

@@ -3,8 +3,6 @@
 //! They are written before the pool that changes, so that a packet that meets the new owner finds
 //! the earlier ones.
 
-use std::collections::HashSet;
-
 use lb_common::layout::PoolSlot;
 use lb_common::slot_history::SlotHistory;
 
@@ -44,6 +42,13 @@ impl Planner {
         if self.history_age == 0 || !wanted.is_tunnelled() {
             return SlotHistory::default();
         }
+        let keys = |port: &ServicePort, draining: &[BackendKey]| {
+            let members = port.cluster.iter().map(|member| BackendKey::of(member, protocol));
+            members.chain(draining.iter().copied()).collect::<Vec<_>>()
+        };
+        let left = keys(&old.service_port, &old.draining);
+        let asked = self.backends.asked(&keys(wanted, draining), &left);
+        let asked = |owner: u32| asked.get(&owner).copied();
         let before = &old.tables[Scope::Cluster as usize];
         let is_known = before.fit != Fit::Unknown && table.fit != Fit::Unknown;
         let is_same = before == table && old.service_port.cluster == wanted.cluster;
@@ -52,16 +57,11 @@ impl Planner {
                 self.slots_of(port, table.region.size, protocol)
             };
             let (before, after) = (slots(&old.service_port, before), slots(wanted, table));
-            old.history.after(&before, &after, self.now)
+            old.history.after(&before, &after, self.now, asked)
         } else {
             old.history.clone()
         };
-        let keys = wanted.cluster.iter().map(|member| BackendKey::of(member, protocol));
-        let alive: HashSet<u32> = keys
-            .chain(draining.iter().copied())
-            .filter_map(|key| self.backends.index_of(&key))
-            .collect();
-        history.retain(self.oldest(), |backend| alive.contains(&backend));
+        history.retain(self.oldest(), asked);
         history.limit(self.room.history.saturating_sub(self.history_rows - old.history.len()));
         history
     }
@@ -113,7 +113,7 @@ impl Planner {
             let Some(held) = self.held.get_mut(&key) else { continue };
             let index = held.index;
             let mut kept = held.history.clone();
-            kept.retain(oldest, |_| true);
+            kept.forget(oldest);
             if kept == held.history {
                 continue;
             }

@@ -122,6 +122,25 @@ impl Standing {
         let node = Some(entry.node).filter(|node| *node != A::default()).map(Into::into);
         Self { local: entry.is_local(), draining: entry.is_draining(), node }
     }
+
+    /// `index`: the backend's.
+    pub fn place(self, index: u32) -> Place {
+        match self.node {
+            _ if self.local => Place::Here,
+            Some(node) => Place::Node(node),
+            None => Place::Unknown(index),
+        }
+    }
+}
+
+/// The node of a backend. Two are equal only if both are known to be the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Place {
+    Here,
+    /// Its address.
+    Node(IpAddr),
+    /// The backend's index.
+    Unknown(u32),
 }
 
 /// The backends that a pool may contain: of the cluster, or of this node.

@@ -9,6 +9,7 @@
 
 mod router;
 
+use std::cell::RefCell;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::path::PathBuf;
 
@@ -44,6 +45,8 @@ pub struct Rack {
     daemons: Option<Daemons>,
     servers: Servers,
     backends: Vec<Backend>,
+    /// The backends that the agents have been told of, from the first ones on.
+    written: RefCell<Vec<Vec<Backend>>>,
     cordoned: Option<usize>,
     /// In seconds.
     history: u32,
@@ -110,6 +113,7 @@ impl Rack {
             daemons: None,
             servers: Servers::new(PORT)?,
             backends: Vec::new(),
+            written: RefCell::default(),
             cordoned: None,
             history,
             topology,
@@ -136,20 +140,26 @@ impl Rack {
         &self.backends
     }
 
-    /// The node of the backend to which the slot of a client's connection leads. It looks for those that
-    /// nobody knows.
-    pub fn owner(&self, client: SocketAddrV4) -> Result<usize> {
+    /// The backends to which the slot of a client's connection has led, each once, the last one first.
+    pub fn owners(&self, client: SocketAddrV4) -> Result<Vec<Backend>> {
         let SocketAddr::V4(target) = self.target()? else { bail!("an IPv4 address") };
-        let identity = |it: &Backend| (backend_identity(Address4::from(it.address), PORT), it.node);
-        let mut backends: Vec<_> = self.backends.iter().map(identity).collect();
-        backends.sort_unstable();
-        let identities: Vec<u64> = backends.iter().map(|(identity, _)| *identity).collect();
-        let slots = maglev::table(&identities, maglev::fitted_size(identities.len()));
-        let ends = [client, target].map(|end| (Address4::from(*end.ip()), end.port()));
-        let [(from, from_port), (to, to_port)] = ends;
+        let [(from, from_port), (to, to_port)] =
+            [client, target].map(|end| (Address4::from(*end.ip()), end.port()));
         let hash = spread::<V4>(from, from_port, to, to_port, protocol::TCP);
-        let slot = scale(hash, slots.len() as u32);
-        Ok(backends[slots[slot as usize] as usize].1)
+        let mut owners = Vec::new();
+        for backends in self.written.borrow().iter().rev() {
+            let identity = |it: &Backend| (backend_identity(Address4::from(it.address), PORT), *it);
+            let mut backends: Vec<_> = backends.iter().map(identity).collect();
+            backends.sort_unstable_by_key(|(identity, _)| *identity);
+            let identities: Vec<u64> = backends.iter().map(|(identity, _)| *identity).collect();
+            let slots = maglev::table(&identities, maglev::fitted_size(identities.len()));
+            let slot = scale(hash, slots.len() as u32) as usize;
+            let owner = backends[slots[slot] as usize].1;
+            if !owners.contains(&owner) {
+                owners.push(owner);
+            }
+        }
+        Ok(owners)
     }
 
     /// Starts a backend. The agents learn of it by [`Self::write`].
@@ -181,6 +191,10 @@ impl Rack {
 
     /// Writes what the agents read.
     pub fn write(&self) -> Result<()> {
+        let mut written = self.written.borrow_mut();
+        if written.last() != Some(&self.backends) {
+            written.push(self.backends.clone());
+        }
         let mut objects: Vec<_> = (0..self.nodes.len())
             .map(|number| {
                 let address = json!({"type": "InternalIP", "address": node_address(number)});

@@ -1,5 +1,6 @@
 //! The earlier owners of slots.
 
+use std::mem;
 use std::net::SocketAddr;
 
 use lb_common::layout::{EarlierOwners, Forwarding, NO_BACKEND, PoolSlot};
@@ -8,10 +9,30 @@ use super::*;
 
 const HOUR: u32 = 3600;
 
-/// A tunnelled service port.
+/// A tunnelled service port, with each backend on a node of its own.
 fn tunnelled(backends: &[&str], draining: &[&str]) -> ServicePort {
-    let port = with_draining("10.96.0.1", backends, draining);
-    ServicePort { forwarding: Forwarding::Gue, ..port }
+    let mut port = with_draining("10.96.0.1", backends, draining);
+    let (cluster, draining) = (mem::take(&mut port.cluster), mem::take(&mut port.draining));
+    let elsewhere = |backend| Backend { local: false, ..backend };
+    ServicePort {
+        cluster: cluster.into_iter().map(elsewhere).collect(),
+        draining: draining.into_iter().map(elsewhere).collect(),
+        forwarding: Forwarding::Gue,
+        ..port
+    }
+}
+
+/// The same with the node of each backend.
+fn on_nodes(backends: &[(&str, &str)]) -> ServicePort {
+    let addresses: Vec<&str> = backends.iter().map(|(address, _)| *address).collect();
+    let mut port = tunnelled(&addresses, &[]);
+    let place = |backend: Backend| {
+        let is_it = |(address, _): &&(&str, &str)| *address == backend.address.to_string();
+        let (_, node) = backends.iter().find(is_it).expect("one of them");
+        Backend { node: Some(node.parse().expect("an address")), ..backend }
+    };
+    port.cluster = port.cluster.into_iter().map(place).collect();
+    port
 }
 
 fn at(now: u32, port: ServicePort) -> Change {
@@ -87,6 +108,30 @@ fn a_new_backend_takes_slots_from_members_that_stay() {
     memory.carry_out(&planner.plan(change([(key("web"), None)])));
     assert!(earlier(&memory).is_empty(), "the Service is gone");
     assert_eq!(planner.slots_with_history(), 0);
+}
+
+#[test]
+fn the_node_of_an_owner_that_has_gone_is_asked_by_another_backend_on_it() {
+    let (mut planner, mut memory) = (keeping(), Memory::default());
+    let [near, far] = ["192.0.2.1", "192.0.2.2"];
+    let (one, two, other) = (("10.244.0.1", near), ("10.244.0.2", near), ("10.244.1.1", far));
+    memory.carry_out(&planner.plan(at(10, on_nodes(&[one]))));
+    memory.carry_out(&planner.plan(at(20, on_nodes(&[two]))));
+    assert!(earlier(&memory).is_empty(), "the node knows the connections of both");
+    memory.carry_out(&planner.plan(at(30, on_nodes(&[one, two, other]))));
+    let slots = |memory: &Memory| earlier(memory).into_keys().collect::<BTreeSet<_>>();
+    let before = slots(&memory);
+
+    // While no agent runs, too.
+    let mut next = Planner::adopting(memory.snapshot(), Room::default()).keeping_history(HOUR);
+    memory.carry_out(&next.plan(at(40, on_nodes(&[one, other]))));
+    check(&memory);
+    let rows = earlier(&memory);
+    assert!(rows.values().any(|owners| *owners == [one.0]), "{rows:?}");
+    assert!(!rows.values().flatten().any(|owner| owner == two.0), "{rows:?}");
+    assert!(slots(&memory).is_superset(&before));
+    memory.carry_out(&next.plan(at(50, on_nodes(&[other]))));
+    assert!(earlier(&memory).is_empty(), "the node has none left");
 }
 
 #[test]

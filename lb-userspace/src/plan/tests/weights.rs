@@ -12,7 +12,7 @@ fn weighted(backends: &[(&str, u16)]) -> ServicePort {
     let weight = |backend: Backend| {
         let address = backend.address.to_string();
         let (_, weight) = backends.iter().find(|(known, _)| *known == address).unwrap();
-        Backend { weight: Weight::new(*weight).unwrap(), ..backend }
+        Backend { weight: Weight::new(*weight).unwrap(), local: false, ..backend }
     };
     port.cluster = port.cluster.into_iter().map(weight).collect();
     port
