@@ -13,18 +13,12 @@ const DISCRIMINATOR: u32 = 0x0102_0304;
 /// The furthest that the session came.
 pub fn session(bytes: &[u8]) -> &'static str {
     let mut input = Input::new(bytes);
-    let interval = || Duration::from_millis(100);
-    let config = Config {
-        multiplier: input.byte().max(1),
-        transmit: interval(),
-        receive: interval(),
-        passive: input.chance(64),
-    };
+    let mut wanted = config(&mut input, 100);
     let mut now = Duration::from_secs(1);
-    let mut session = Session::new(config, DISCRIMINATOR, input.word().into(), now);
+    let mut session = Session::new(wanted, DISCRIMINATOR, input.word().into(), now);
     let mut met = "nothing";
     while !input.is_empty() {
-        let effects = match input.below(8) {
+        let effects = match input.below(9) {
             0..=4 => match packet(&mut input) {
                 Some(packet) if session.expects(&packet) => {
                     session.handle(now, Event::Packet(&packet))
@@ -36,6 +30,11 @@ pub fn session(bytes: &[u8]) -> &'static str {
                 session.handle(now, Event::Tick)
             }
             6 => session.handle(now, Event::Heard(now)),
+            7 => {
+                let longest = input.short();
+                wanted = config(&mut input, longest);
+                session.configure(wanted, now)
+            }
             _ if input.chance(8) => session.handle(now, Event::AdminDown),
             _ => {
                 session.reflect_no_longer();
@@ -43,7 +42,7 @@ pub fn session(bytes: &[u8]) -> &'static str {
             }
         };
         for effect in effects {
-            met = furthest(met, check(&session, &config, &effect, now, input.word()));
+            met = furthest(met, check(&session, wanted, &effect, now, input.word()));
         }
         // What is due is done, and nothing stays due.
         if session.deadline().is_some_and(|deadline| deadline <= now) {
@@ -52,6 +51,16 @@ pub fn session(bytes: &[u8]) -> &'static str {
         }
     }
     met
+}
+
+fn config(input: &mut Input, interval: u16) -> Config {
+    let interval = Duration::from_millis(interval.max(1).into());
+    Config {
+        multiplier: input.byte().max(1),
+        transmit: interval,
+        receive: interval / (1 + u32::from(input.chance(128))),
+        passive: input.chance(64),
+    }
 }
 
 /// Mostly one that this session may get.
@@ -82,7 +91,7 @@ fn packet(input: &mut Input) -> Option<Packet> {
 
 fn check(
     session: &Session,
-    config: &Config,
+    wanted: Config,
     effect: &Effect,
     now: Duration,
     seed: u32,
@@ -99,8 +108,9 @@ fn check(
         }
         Effect::Reflect(reflection) => {
             assert!(session.is_reflected() && session.state() == State::Up);
-            let adopted = Session::adopt(*config, reflection, Duration::ZERO, seed.into(), now);
-            let adopted = adopted.expect("the next process goes on with it");
+            let adopted = Session::adopt(wanted, reflection, Duration::ZERO, seed.into(), now);
+            let (adopted, effects) = adopted.expect("the next process goes on with it");
+            assert!(effects.is_empty(), "as it is");
             assert_eq!(adopted.discriminator(), DISCRIMINATOR);
             "reflected"
         }

@@ -129,6 +129,8 @@ pub struct Counters {
 #[derive(Debug)]
 pub struct Session {
     config: Config,
+    /// Other settings that have come during a poll.
+    wanted: Option<Config>,
     discriminator: u32,
     random: u64,
     state: State,
@@ -153,6 +155,7 @@ impl Session {
     pub fn new(config: Config, discriminator: u32, seed: u64, now: Duration) -> Self {
         let mut session = Self {
             config,
+            wanted: None,
             discriminator,
             random: seed,
             state: State::Down,
@@ -275,7 +278,7 @@ impl Session {
         self.heard = Some(now);
         self.remember(packet);
         if packet.is_final {
-            self.confirm();
+            self.confirm(now);
         }
         match (self.state, packet.state) {
             (State::Down, State::Down) => self.change(now, State::Init, Diagnostic::NONE),
@@ -300,10 +303,11 @@ impl Session {
         self.reflect(packet);
     }
 
-    /// The peer knows the intervals.
-    fn confirm(&mut self) {
+    /// The peer knows the intervals, or has to be told all of them anyway.
+    fn confirm(&mut self, now: Duration) {
         self.polling = false;
         self.before = Intervals::default();
+        self.apply_wanted(now);
     }
 
     fn remember(&mut self, packet: &Packet) {
@@ -410,7 +414,7 @@ impl Session {
         self.counters.ups += u64::from(to == State::Up);
         self.counters.downs += u64::from(from == State::Up);
         if to != State::Up {
-            self.confirm();
+            self.confirm(now);
         }
         if to != State::Up && self.reflection.take().is_some() {
             self.effects.push(Effect::StopReflecting);

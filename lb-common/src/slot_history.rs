@@ -3,22 +3,35 @@
 //! A connection that a router moves to another node is unknown there, and its slot may lead to
 //! another backend by now. So each slot remembers to which backends it led before.
 //!
-//! A node knows the connections of all its backends, so only one of them is needed to ask it. An
-//! owner that is gone for good is replaced by another backend on its node.
+//! A node knows the connections of all its backends, so one owner on each node is enough to ask it.
+//! An owner that is gone for good has no connections left: it is forgotten, unless it stands for others
+//! on its node. Then another backend on the node takes its place.
 //!
 //! # Invariants
-//! - A slot has at most [`HISTORY_DEPTH`] earlier owners, each on a node of its own, none on that of
-//!   the current owner; the last one comes first.
+//! - A slot has at most [`HISTORY_DEPTH`] earlier owners, each on another node when they were noted, the
+//!   last one first. The current owner is among them only if it stands for others.
 //! - Nodes that see the same changes keep the same history.
 //!
 //! `asked`, an argument of several functions, returns the backend by which an owner's node is asked,
 //! and the node: the owner itself as long as it is there. `None`: none of the node is left.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
 use crate::hash;
 use crate::layout::{EarlierOwners, HISTORY_DEPTH, NO_BACKEND};
+
+/// An owner as a row has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// Its index.
+    pub backend: u32,
+    /// Until when it owned the slot.
+    pub until: u32,
+    /// It stands for several owners on its node.
+    pub several: bool,
+}
 
 /// The slots of one table that have earlier owners, with these.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -63,10 +76,11 @@ impl SlotHistory {
             }
             let mut owners = Vec::new();
             for same in slots_of_same_hashes(slot, slots, before) {
-                owners.push((old[same as usize], now));
+                owners.push(Owner { backend: old[same as usize], until: now, several: false });
                 owners.extend(self.0.get(&same).into_iter().flat_map(entries));
             }
-            match newest(owners, Some(owner), &asked) {
+            owners.retain(|earlier| earlier.backend != owner || earlier.several);
+            match newest(owners, &asked) {
                 Some(kept) => drop(rows.insert(slot, kept)),
                 None => drop(rows.remove(&slot)),
             }
@@ -74,38 +88,40 @@ impl SlotHistory {
         Self(rows)
     }
 
-    /// Adds what another node remembers of a slot that has this owner: backends, and until when each
-    /// owned the slot. They come after those that this node remembers, which stay as they are.
+    /// Adds what another node remembers of a slot that has this owner. It comes after what this node
+    /// remembers, which stays as it is.
     pub fn learn<N: PartialEq>(
         &mut self,
         slot: u32,
         owner: u32,
-        others: &[(u32, u32)],
+        others: impl IntoIterator<Item = Owner>,
         asked: impl Fn(u32) -> Option<(u32, N)>,
     ) {
-        let mut all: Vec<_> = self.0.get(&slot).into_iter().flat_map(entries).collect();
-        let last = all.last().map_or(u32::MAX, |&(_, until)| until);
-        all.extend(others.iter().map(|&(backend, until)| (backend, until.min(last))));
-        if let Some(kept) = newest(all, Some(owner), asked) {
+        let mut all: Vec<Owner> = self.0.get(&slot).into_iter().flat_map(entries).collect();
+        let last = all.last().map_or(u32::MAX, |last| last.until);
+        let others = others.into_iter().filter(|other| other.backend != owner || other.several);
+        all.extend(others.map(|other| Owner { until: other.until.min(last), ..other }));
+        if let Some(kept) = newest(all, asked) {
             self.0.insert(slot, kept);
         }
     }
 
-    /// Removes owners that lost their slot before a time, and those whose node has no backend left.
+    /// Removes owners that lost their slot before a time, and those that are gone for good.
     pub fn retain<N: PartialEq>(&mut self, since: u32, asked: impl Fn(u32) -> Option<(u32, N)>) {
         self.forget(since);
-        let is_there = |(owner, _)| asked(owner).is_some_and(|(backend, _)| backend == owner);
+        let is_there =
+            |owner: Owner| asked(owner.backend).is_some_and(|(it, _)| it == owner.backend);
         self.0.retain(|_, owners| {
             // Rows of which nobody has gone stay as they are, even if backends move.
             entries(owners).all(is_there)
-                || replace(owners, newest(entries(owners).collect(), None, &asked))
+                || replace(owners, newest(entries(owners).collect(), &asked))
         });
     }
 
     /// Removes owners that lost their slot before a time.
     pub fn forget(&mut self, since: u32) {
         self.0.retain(|_, owners| {
-            let kept = entries(owners).filter(|&(_, until)| until >= since);
+            let kept = entries(owners).filter(|owner| owner.until >= since);
             replace(owners, row(kept))
         });
     }
@@ -115,8 +131,8 @@ impl SlotHistory {
         let Some(excess) = self.0.len().checked_sub(most).filter(|excess| *excess > 0) else {
             return;
         };
-        let mut by_age: Vec<(u32, u32)> =
-            self.0.iter().map(|(&slot, owners)| (owners.until[0], slot)).collect();
+        let last = |owners| entries(owners).next().map(|owner| owner.until);
+        let mut by_age: Vec<_> = self.0.iter().map(|(&slot, it)| (last(it), slot)).collect();
         by_age.sort_unstable();
         for (_, slot) in &by_age[..excess] {
             self.0.remove(slot);
@@ -124,38 +140,44 @@ impl SlotHistory {
     }
 }
 
-/// The owners in a row, with the time until which each owned the slot.
-pub fn entries(owners: &EarlierOwners) -> impl Iterator<Item = (u32, u32)> + '_ {
-    let all = owners.backends.iter().copied().zip(owners.until.iter().copied());
-    all.take_while(|(backend, _)| *backend != NO_BACKEND)
+pub fn entries(row: &EarlierOwners) -> impl Iterator<Item = Owner> + '_ {
+    let all = row.backends.iter().zip(&row.until).map(|(&backend, &until)| Owner {
+        backend,
+        until: until & !EarlierOwners::SEVERAL,
+        several: until & EarlierOwners::SEVERAL != 0,
+    });
+    all.take_while(|owner| owner.backend != NO_BACKEND)
 }
 
-/// The last ones of a slot's owners as a row has them; `None`: there are none.
+/// The last ones of a slot's earlier owners, as a row has them; `None`: there are none.
 fn newest<N: PartialEq>(
-    mut owners: Vec<(u32, u32)>,
-    current: Option<u32>,
+    mut owners: Vec<Owner>,
     asked: impl Fn(u32) -> Option<(u32, N)>,
 ) -> Option<EarlierOwners> {
     // Stable: of equal times the order stays.
-    owners.sort_by_key(|&(_, until)| std::cmp::Reverse(until));
-    let current = current.and_then(&asked);
-    let mut nodes: Vec<N> = current.into_iter().map(|(_, node)| node).collect();
-    row(owners.into_iter().filter_map(|(owner, until)| {
-        let (backend, node) = asked(owner)?;
-        let is_new = backend != NO_BACKEND && !nodes.contains(&node);
-        is_new.then(|| {
-            nodes.push(node);
-            (backend, until)
-        })
-    }))
+    owners.sort_by_key(|owner| Reverse(owner.until));
+    let mut kept: Vec<(Owner, N)> = Vec::new();
+    for owner in owners {
+        let Some((backend, node)) = asked(owner.backend) else { continue };
+        let is_there = backend == owner.backend;
+        if backend == NO_BACKEND || !is_there && !owner.several {
+            continue;
+        }
+        match kept.iter_mut().find(|(_, other)| *other == node) {
+            Some((same, _)) => same.several |= owner.several || same.backend != backend,
+            None => kept.push((Owner { backend, ..owner }, node)),
+        }
+    }
+    row(kept.into_iter().map(|(owner, _)| owner))
 }
 
 /// A row of the first of some owners; `None`: there are none.
-fn row(owners: impl Iterator<Item = (u32, u32)>) -> Option<EarlierOwners> {
+fn row(owners: impl Iterator<Item = Owner>) -> Option<EarlierOwners> {
     let mut row = EarlierOwners::default();
     let mut count = 0;
-    for (backend, until) in owners.take(HISTORY_DEPTH) {
-        (row.backends[count], row.until[count]) = (backend, until);
+    for Owner { backend, until, several } in owners.take(HISTORY_DEPTH) {
+        row.backends[count] = backend;
+        row.until[count] = if several { until | EarlierOwners::SEVERAL } else { until };
         count += 1;
     }
     (count > 0).then_some(row)
@@ -195,7 +217,13 @@ mod tests {
     }
 
     fn owners(history: &SlotHistory, slot: u32) -> Vec<u32> {
-        history.get(slot).into_iter().flat_map(entries).map(|(backend, _)| backend).collect()
+        history.get(slot).into_iter().flat_map(entries).map(|owner| owner.backend).collect()
+    }
+
+    /// What another node remembers.
+    fn learned(owners: &[(u32, u32)]) -> Vec<Owner> {
+        let owner = |&(backend, until)| Owner { backend, until, several: false };
+        owners.iter().map(owner).collect()
     }
 
     #[test]
@@ -221,35 +249,53 @@ mod tests {
             history = history.after(&table, &[next], now, node);
             table = [next];
         }
-        assert_eq!(owners(&history, 0), [31, 11, 21]);
-        assert_eq!(history.get(0).unwrap().until[..3], [15, 13, 12]);
-        // The owner's node is not asked.
-        history = history.after(&[40], &[12], 20, node);
-        assert_eq!(owners(&history, 0), [40, 31, 21]);
-        history.learn(0, 12, &[(13, 9), (22, 9), (50, 9), (60, 9)], node);
-        assert_eq!(owners(&history, 0), [40, 31, 21, 50]);
-        history.forget(12);
-        assert_eq!(owners(&history, 0), [40, 31, 21]);
+        let seen: Vec<Owner> = entries(history.get(0).unwrap()).collect();
+        let owner = |backend, until| Owner { backend, until, several: true };
+        assert_eq!(seen, [owner(31, 15), owner(11, 13), owner(21, 12)]);
+        history.learn(0, 40, learned(&[(13, 9), (22, 9), (50, 9), (60, 9)]), node);
+        assert_eq!(owners(&history, 0), [31, 11, 21, 50]);
+        history.forget(13);
+        assert_eq!(owners(&history, 0), [31, 11]);
+        history.limit(0);
+        assert!(history.is_empty());
     }
 
     #[test]
-    fn another_backend_of_its_node_replaces_an_owner_that_is_gone() {
+    fn another_backend_of_its_node_replaces_an_owner_that_stands_for_others() {
         let node = |backend: u32| Some((backend, backend / 10));
-        let mut history = SlotHistory::default().after(&[10], &[20], 1, node);
-        history = history.after(&[20], &[30], 2, node);
-        let without_20 = |backend: u32| match backend {
-            20 => Some((25, 2)),
-            _ => node(backend),
+        let change =
+            |history: &SlotHistory, old, new, now| history.after(&[old], &[new], now, node);
+        let gone = |backends: &'static [u32], other: u32| {
+            move |it: u32| if backends.contains(&it) { Some((other, it / 10)) } else { node(it) }
         };
-        history.retain(0, without_20);
-        assert_eq!(owners(&history, 0), [25, 10]);
-        assert_eq!(history.get(0).unwrap().until[..2], [2, 1]);
-        // One that is gone when it loses its slot, too.
-        let without_30 = |backend: u32| (backend != 30).then(|| without_20(backend)).flatten();
-        assert_eq!(owners(&history.after(&[30], &[40], 3, without_30), 0), [25, 10]);
-        let in_its_place =
-            |backend: u32| Some((if backend == 30 { 31 } else { backend }, backend / 10));
-        assert_eq!(owners(&history.after(&[30], &[40], 3, in_its_place), 0), [31, 25, 10]);
+        let mut history = change(&SlotHistory::default(), 10, 20, 1);
+        history = change(&history, 20, 21, 2);
+        history = change(&history, 21, 30, 3);
+        assert_eq!(owners(&history, 0), [21, 10]);
+        let known = history.clone();
+        history.retain(0, gone(&[10], 15));
+        assert_eq!(owners(&history, 0), [21], "10 stood for itself");
+        history.retain(0, gone(&[21], 25));
+        assert_eq!(owners(&history, 0), [25], "there may be connections of 20");
+        assert_eq!(history.get(0).unwrap().until[0], 3 | EarlierOwners::SEVERAL);
+        history.retain(0, |it: u32| (it >= 30).then_some((it, it)));
+        assert!(history.is_empty(), "the node has none left");
+
+        // One that is gone when it loses its slot.
+        assert_eq!(owners(&known.after(&[30], &[40], 4, gone(&[30], 31)), 0), [21, 10]);
+        // The current owner's node has a row as well: it stands for others when it loses its slot.
+        let mut history = change(&known, 30, 20, 4);
+        assert_eq!(owners(&history, 0), [30, 21, 10]);
+        history = change(&history, 20, 40, 5);
+        assert_eq!(owners(&history, 0), [20, 30, 10]);
+        history.retain(0, gone(&[20], 21));
+        assert_eq!(owners(&history, 0), [21, 30, 10]);
+        let mut history = change(&known, 30, 25, 4);
+        history.retain(0, gone(&[21], 25));
+        assert_eq!(owners(&history, 0), [30, 25, 10], "the current owner, in place of another");
+        history = change(&history, 25, 40, 5);
+        history.retain(0, gone(&[25], 26));
+        assert_eq!(owners(&history, 0), [26, 30, 10]);
     }
 
     #[test]
@@ -264,17 +310,17 @@ mod tests {
     fn what_another_node_remembers_is_added_behind_what_is_known() {
         let mut history = SlotHistory::default().after(&[1, 9], &[2, 9], 100, apart);
         let known = history.clone();
-        history.learn(0, 2, &[(1, 98)], apart);
+        history.learn(0, 2, learned(&[(1, 98)]), apart);
         assert_eq!(history, known, "the same owners, seen by a clock that differs");
-        history.learn(0, 2, &[(1, 98), (3, 300), (2, 40), (4, 0), (5, 0), (6, 0)], apart);
+        history.learn(0, 2, learned(&[(1, 98), (3, 300), (2, 40), (4, 0), (5, 0), (6, 0)]), apart);
         assert_eq!(owners(&history, 0), [1, 3, 4, 5], "no current owner, and four at most");
         assert_eq!(history.get(0).unwrap().until, [100, 100, 0, 0]);
         let known = history.clone();
-        history.learn(0, 2, &[(7, 400), (8, 400)], apart);
+        history.learn(0, 2, learned(&[(7, 400), (8, 400)]), apart);
         assert_eq!(history, known, "nothing displaces what this node has seen");
-        history.learn(1, 9, &[(9, 10), (NO_BACKEND, 5)], apart);
+        history.learn(1, 9, learned(&[(9, 10), (NO_BACKEND, 5)]), apart);
         assert!(history.get(1).is_none());
-        history.learn(1, 9, &[(7, 10)], apart);
+        history.learn(1, 9, learned(&[(7, 10)]), apart);
         assert_eq!(owners(&history, 1), [7]);
     }
 

@@ -320,11 +320,12 @@ impl World {
         }
     }
 
-    /// The nodes that the current owner of a slot asks about a connection.
+    /// The nodes that the current owner's node asks about a connection.
     fn asked(&self, slot: u32) -> Vec<u32> {
+        let own = self.backends[&self.table[slot as usize]];
         let EarlierOwners { backends, .. } = self.history.get(slot).copied().unwrap_or_default();
         let nodes = backends.into_iter().filter_map(|backend| self.backends.get(&backend).copied());
-        nodes.take(FlowKind::MOST_ASKED.into()).collect()
+        nodes.filter(|node| *node != own).take(FlowKind::MOST_ASKED.into()).collect()
     }
 
     fn change_table(&mut self) {

@@ -6,7 +6,7 @@ use aya_ebpf::bindings::{BPF_F_MMAPABLE, BPF_F_NO_PREALLOC};
 use aya_ebpf::btf_maps::{Array, HashMap, LpmTrie, LruHashMap, PerCpuArray, ProgramArray, RingBuf};
 use aya_ebpf::macros::btf_map;
 use lb_common::atomic::AtomicLong;
-use lb_common::datapath::{Allowance, Draft, Encapsulation, REPORT, Rejection};
+use lb_common::datapath::{Draft, Encapsulation, Questions, REPORT, Rejection, Rejections};
 use lb_common::family::{Address4, Address6, V4, V6};
 use lb_common::layout::capacity::{
     AFFINITIES as MAX_AFFINITIES, ANNOUNCED as MAX_ANNOUNCED, BACKENDS as MAX_BACKENDS,
@@ -221,12 +221,13 @@ pub struct Scratch {
     pub delivered: u32,
     pub tag: u32,
     pub encapsulation: Encapsulation,
-    pub allowance: Allowance,
+    pub rejections: Rejections,
     /// The reason for which the packet is reported when it ends, plus one; 0: it is not reported.
     pub noted_reason: u32,
     /// The action that is returned then.
     pub action: u32,
-    pub events: Allowance,
+    pub events: Rejections,
+    pub questions: Questions,
 }
 
 #[btf_map]

@@ -258,7 +258,13 @@ impl Counters for KernelTables {
     #[inline(always)]
     fn may_reject(&self) -> bool {
         let now = self.now();
-        scratch(|scratch| scratch.allowance.take(now)).unwrap_or(false)
+        scratch(|scratch| scratch.rejections.take(now)).unwrap_or(false)
+    }
+
+    #[inline(always)]
+    fn may_ask(&self) -> bool {
+        let now = self.now();
+        scratch(|scratch| scratch.questions.take(now)).unwrap_or(false)
     }
 
     #[inline(always)]

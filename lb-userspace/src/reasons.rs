@@ -126,8 +126,8 @@ pub fn meaning(reason: Reason) -> Meaning {
         ),
         Reason::RateLimited => (
             Dropped,
-            "the packet is refused without a reset or ICMP error, because too many were sent recently",
-            "A flood of refused packets. The other counters show the reason.",
+            "the packet is refused without a reset or ICMP error, or no other node is asked about its connection, because too many were sent recently",
+            "A flood of refused packets, or of packets of unknown connections. The other counters show the reason.",
         ),
         Reason::TooBig => (
             Answered,

@@ -348,6 +348,10 @@ impl Counters for Cpu {
     fn may_reject(&self) -> bool {
         true
     }
+
+    fn may_ask(&self) -> bool {
+        true
+    }
 }
 
 impl FlowTables<V4> for Cpu {

@@ -227,6 +227,10 @@ fn follow<R: Router + Send + Sync>() -> Result<()> {
             agent.run_until("the kernel answers with the new settings", |views| {
                 views.iter().all(|it| it.in_kernel && it.detection_time_ms == detection)
             })?;
+            for (_, entry) in BfdSessions::open(&Pins::open(&network.pin_path())?)?.all()? {
+                let said = u32::from_be_bytes(entry.answer.fields[3]);
+                ensure!(u128::from(said) == config.receive.as_micros(), "{entry:?}");
+            }
             let before = answers(&agent.monitor.views());
             agent.run_until("the kernel goes on", |views| answers(views) > before + 10)?;
             ensure!(agent.changes.is_empty(), "{:#?}", agent.changes);

@@ -13,7 +13,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use lb_common::layout::{FlowKind, HISTORY_DEPTH};
+use lb_common::layout::FlowKind;
 use tests::crowd::{Crowd, Loss};
 use tests::figures::size;
 use tests::rack::{Backend, Kind, Rack, Sizes};
@@ -123,18 +123,20 @@ impl Bench {
         self.rack.wait_for_nodes(self.rack.nodes.len())
     }
 
-    /// Whether the connection began so many owners of its slot ago that they are not remembered, or
-    /// not all of them asked.
+    /// Whether the connection began so many owners of its slot ago that its node was not asked.
     fn is_too_long_ago(&self, loss: &Loss) -> Result<bool> {
         let SocketAddr::V4(client) = loss.client else { bail!("an IPv4 address") };
         let owners = self.rack.owners(client)?;
         let current = owners.first().context("no table")?;
-        let is_alive = |owner: &&Backend| self.rack.backends().contains(owner);
-        let remembered = owners[1..].iter().filter(is_alive).take(HISTORY_DEPTH);
-        let asked =
-            remembered.filter(|owner| owner.node != current.node).take(FlowKind::MOST_ASKED.into());
-        let mut known = asked.chain(owners.iter().filter(|owner| owner.node == current.node));
-        Ok(!known.any(|owner| owner.address == loss.server))
+        let mut nodes = vec![current.node];
+        for owner in owners.iter().filter(|owner| self.rack.backends().contains(owner)) {
+            if !nodes.contains(&owner.node) {
+                nodes.push(owner.node);
+            }
+        }
+        nodes.truncate(1 + usize::from(FlowKind::MOST_ASKED));
+        let server = owners.iter().find(|owner| owner.address == loss.server);
+        Ok(server.is_none_or(|server| !nodes.contains(&server.node)))
     }
 
     /// Prints what something did to clients.

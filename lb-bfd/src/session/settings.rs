@@ -22,7 +22,7 @@ impl Session {
         age: Duration,
         seed: u64,
         now: Duration,
-    ) -> Option<Self> {
+    ) -> Option<(Self, Vec<Effect>)> {
         let expected = Packet::decode(&reflection.expected).ok()?;
         let answer = Packet::decode(&reflection.answer).ok()?;
         let belongs = expected.your_discriminator == answer.my_discriminator
@@ -45,24 +45,37 @@ impl Session {
         session.reflection = Some(*reflection);
         session.heard = Some(now.saturating_sub(age));
         let is_alive = age < session.detection_time();
-        session.effects = session.configure(config, now);
-        (belongs && is_whole && is_alive).then_some(session)
+        let effects = session.configure(config, now);
+        (belongs && is_whole && is_alive).then_some((session, effects))
     }
 
     /// Changes the settings. A session that is up stays up: its packets poll until the peer has
-    /// confirmed the new intervals (RFC 5880, section 6.8.3).
+    /// confirmed the new intervals (RFC 5880, section 6.8.3). What the kernel has heard must be handed
+    /// over before: it answers no longer.
     pub fn configure(&mut self, config: Config, now: Duration) -> Vec<Effect> {
-        let before = Intervals {
-            transmit: self.own_interval(),
-            receive: micros(self.config.receive).max(self.before.receive),
+        self.wanted = Some(config);
+        self.apply_wanted(now);
+        std::mem::take(&mut self.effects)
+    }
+
+    /// Applies new settings. While the peer has still to confirm others, they wait: its confirmation
+    /// does not say which it means.
+    pub(super) fn apply_wanted(&mut self, now: Duration) {
+        if self.state == State::Up && self.polling {
+            return;
+        }
+        let Some(config) = self.wanted.take().filter(|config| *config != self.config) else {
+            return;
         };
+        let before =
+            Intervals { transmit: self.own_interval(), receive: micros(self.config.receive) };
         self.config = config;
         let says_the_same = self.reflection.is_some_and(|reflection| {
             let expected = Packet::decode(&reflection.expected);
             expected.is_ok_and(|expected| self.reflection_of(&expected) == Some(reflection))
         });
         if says_the_same {
-            return Vec::new();
+            return;
         }
         self.agree_on_interval();
         if self.state == State::Up {
@@ -73,6 +86,5 @@ impl Session {
                 self.effects.push(Effect::StopReflecting);
             }
         }
-        std::mem::take(&mut self.effects)
     }
 }

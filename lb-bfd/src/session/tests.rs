@@ -31,7 +31,7 @@ impl Node {
                 Effect::Send(packet) => sent.push(packet),
                 Effect::Changed(change) => self.changes.push((now, change)),
                 Effect::Reflect(reflection) => self.kernel = Some(reflection),
-                Effect::StopReflecting => self.kernel = None,
+                Effect::StopReflecting => (self.kernel, self.reflected) = (None, None),
             }
         }
         sent
@@ -52,11 +52,25 @@ impl Node {
         }
     }
 
-    fn tick(&mut self, now: Duration) -> Vec<Packet> {
-        // What a kernel that reflects has heard; one that does not is this session itself.
+    /// What a kernel that reflects has heard; one that does not is this session itself.
+    fn hear(&mut self, now: Duration) {
         if let Some(at) = self.reflected.take() {
-            self.session.handle(now, Input::Heard(at));
+            assert!(self.session.handle(now, Input::Heard(at)).is_empty());
         }
+    }
+
+    fn configure(&mut self, now: Duration, config: Config) {
+        self.hear(now);
+        let effects = self.session.configure(config, now);
+        assert!(self.perform(now, effects).is_empty());
+    }
+
+    fn tick(&mut self, now: Duration) -> Vec<Packet> {
+        if self.session.deadline().is_none_or(|deadline| deadline > now) {
+            return Vec::new();
+        }
+        // Only now, as an agent does.
+        self.hear(now);
         if self.session.deadline().is_none_or(|deadline| deadline > now) {
             return Vec::new();
         }
@@ -222,7 +236,9 @@ fn a_session_outlives_its_process() {
         world.run(MS, |_| false);
         plain(&mut world.nodes[1]);
     }
-    let session = Session::adopt(config(100, 100), &reflection, MS * 80, 7, world.now).unwrap();
+    let adopted = Session::adopt(config(100, 100), &reflection, MS * 80, 7, world.now);
+    let (session, effects) = adopted.unwrap();
+    assert!(effects.is_empty());
     assert_eq!(session.state(), State::Up);
     assert_eq!(session.discriminator(), 0x1111);
     world.nodes[0].session = session;
@@ -243,7 +259,7 @@ fn a_session_that_was_silent_for_the_detection_time_is_not_adopted() {
     let (reflection, now) = (world.nodes[0].kernel.unwrap(), world.now);
     let adopt = |age| Session::adopt(config(100, 100), &reflection, age, 7, now);
     // Silence counts from the last answer, not from the adoption.
-    assert_eq!(adopt(MS * 299).unwrap().deadline(), Some(now + MS));
+    assert_eq!(adopt(MS * 299).unwrap().0.deadline(), Some(now + MS));
     assert!(adopt(MS * 300).is_none());
 }
 
@@ -263,14 +279,16 @@ fn other_settings() -> [Config; 6] {
 /// A session is up between two nodes; what `change` does to the first one's settings is no fault for either, even if
 /// packets are lost, and then the kernel answers again.
 fn stays_up_with_other_settings(change: impl Fn(&mut World, Config)) {
-    for other in other_settings() {
+    // The session knows of the kernel's last answer at very different times.
+    let ages = |other| (0..300).step_by(20).map(move |age| (other, age));
+    for (other, age) in other_settings().into_iter().flat_map(ages) {
         let mut world = World::new(config(100, 100), config(100, 100));
-        run_beside_a_plain_peer(&mut world, Duration::from_secs(5));
+        run_beside_a_plain_peer(&mut world, MS * 5_000 + MS * age);
         let changes = world.nodes.each_ref().map(|node| node.changes.len());
         change(&mut world, other);
         // The first packets with the new settings are lost.
         world.broken[0] = true;
-        run_beside_a_plain_peer(&mut world, MS * 150);
+        run_beside_a_plain_peer(&mut world, MS * 120);
         world.broken[0] = false;
         run_beside_a_plain_peer(&mut world, Duration::from_secs(5));
         assert_eq!(world.states(), [State::Up; 2], "{other:?}");
@@ -289,9 +307,19 @@ fn stays_up_with_other_settings(change: impl Fn(&mut World, Config)) {
 #[test]
 fn a_session_stays_up_when_its_settings_change() {
     stays_up_with_other_settings(|world, other| {
-        let effects = world.nodes[0].session.configure(other, world.now);
-        let sent = world.nodes[0].perform(world.now, effects);
-        assert!(sent.is_empty() && !world.nodes[0].session.is_reflected());
+        world.nodes[0].configure(world.now, other);
+        assert!(!world.nodes[0].session.is_reflected() && world.nodes[0].kernel.is_none());
+    });
+}
+
+#[test]
+fn settings_that_change_again_during_a_poll_wait_for_its_end() {
+    stays_up_with_other_settings(|world, other| {
+        world.nodes[0].configure(world.now, config(1_000, 1_000));
+        run_beside_a_plain_peer(world, MS * 2);
+        assert!(world.nodes[0].session.polling);
+        world.nodes[0].configure(world.now, config(700, 700));
+        world.nodes[0].configure(world.now, other);
     });
 }
 
@@ -299,8 +327,12 @@ fn a_session_stays_up_when_its_settings_change() {
 fn a_process_with_other_settings_continues_the_session() {
     stays_up_with_other_settings(|world, other| {
         let reflection = world.nodes[0].kernel.unwrap();
-        let session = Session::adopt(other, &reflection, MS * 10, 7, world.now).unwrap();
-        world.nodes[0].session = session;
+        let age = world.nodes[0].reflected.map_or(MS * 10, |at| world.now - at);
+        let adopted = Session::adopt(other, &reflection, age, 7, world.now);
+        let (session, effects) = adopted.unwrap();
+        let node = &mut world.nodes[0];
+        node.session = session;
+        assert!(node.perform(world.now, effects).is_empty() && node.kernel.is_none());
     });
 }
 

@@ -91,8 +91,10 @@ pub trait Counters {
     fn count_packet(&self, service_port: u32, backend: u32, direction: Direction, bytes: u32);
     fn count_new_flow(&self, service_port: u32, backend: u32);
     fn count_neighbour(&self, event: NeighbourEvent);
-    /// Whether the rate limit allows another generated packet.
+    /// Whether the rate limit allows another reset, ICMP error or reply to a probe.
     fn may_reject(&self) -> bool;
+    /// The same for questions and answers about connections.
+    fn may_ask(&self) -> bool;
 }
 
 /// All tables that both address families share.

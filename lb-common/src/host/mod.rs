@@ -15,8 +15,8 @@ use ipnet::IpNet;
 use crate::atomic::AtomicLong;
 use crate::conntrack::{Environment, FlowTables};
 use crate::datapath::{
-    self, Allowance, BfdTables, Counters, Direction, Draft, FamilyTables, Function,
-    NeighbourTables, NetworkTables, Packet, PacketFamily, PoolTables, Stage, Verdict,
+    self, BfdTables, Counters, Direction, Draft, FamilyTables, Function, NeighbourTables,
+    NetworkTables, Packet, PacketFamily, PoolTables, Questions, Rejections, Stage, Verdict,
 };
 use crate::family::{Family, V4, V6};
 use crate::layout::{
@@ -105,7 +105,8 @@ pub struct HostTables {
     backend_hops: Vec<BackendHop>,
     /// By service port.
     pub source_ranges: HashMap<u32, Vec<IpNet>>,
-    pub allowance: Cell<Allowance>,
+    pub rejections: Cell<Rejections>,
+    pub questions: Cell<Questions>,
     /// In nanoseconds.
     pub since_boot: Cell<u64>,
     pub announced: HashMap<AnnouncedAddress, Announced>,
@@ -182,7 +183,8 @@ impl HostTables {
             shares_hops: false,
             backend_hops: (0..BACKEND_HOPS).map(|_| BackendHop::default()).collect(),
             source_ranges: HashMap::new(),
-            allowance: Cell::default(),
+            rejections: Cell::default(),
+            questions: Cell::default(),
             since_boot: Cell::new(1),
             announced: HashMap::new(),
             claims: RefCell::default(),
@@ -359,9 +361,16 @@ impl HoldsScratch for HostTables {
 
 impl Counters for HostTables {
     fn may_reject(&self) -> bool {
-        let mut allowance = self.allowance.get();
-        let may = allowance.take(self.now());
-        self.allowance.set(allowance);
+        let mut rejections = self.rejections.get();
+        let may = rejections.take(self.now());
+        self.rejections.set(rejections);
+        may
+    }
+
+    fn may_ask(&self) -> bool {
+        let mut questions = self.questions.get();
+        let may = questions.take(self.now());
+        self.questions.set(questions);
         may
     }
 

@@ -18,8 +18,14 @@ pub struct PoolSlot {
 pub struct EarlierOwners {
     /// Indexes of backends; [`NO_BACKEND`](super::NO_BACKEND) after the last one.
     pub backends: [u32; HISTORY_DEPTH],
-    /// Until when each owned the slot, in seconds since the machine started.
+    /// Until when each owned the slot, in seconds since the machine started; with [`Self::SEVERAL`] in
+    /// addition.
     pub until: [u32; HISTORY_DEPTH],
+}
+
+impl EarlierOwners {
+    /// The backend stands for several owners on its node.
+    pub const SEVERAL: u32 = 1 << 31;
 }
 
 const _: () = assert!(size_of::<PoolSlot>() == 8);

@@ -33,22 +33,23 @@ impl Running {
     pub fn new(
         name: &str,
         wanted: Wanted,
-        kernel: Option<&mut BfdSessions>,
+        mut kernel: Option<&mut BfdSessions>,
         now: Duration,
     ) -> Self {
         let random = getrandom::u64().unwrap_or_default();
-        let left = kernel.and_then(|kernel| adopt(&wanted, kernel, random, now));
-        let (session, reflected, port) = match left {
-            Some((session, entry)) => {
+        let left = kernel.as_deref_mut().and_then(|kernel| adopt(&wanted, kernel, random, now));
+        let (session, effects, entry) = match left {
+            Some((session, effects, entry)) => {
                 tracing::info!(peer = name, "bfd session adopted");
-                (session, Some((entry, now)), Some(entry.source_port))
+                (session, effects, Some(entry))
             }
             None => {
                 // Never 0.
                 let discriminator = (random >> 32) as u32 | 1;
-                (Session::new(wanted.config, discriminator, random, now), None, None)
+                (Session::new(wanted.config, discriminator, random, now), Vec::new(), None)
             }
         };
+        let port = entry.map(|entry| entry.source_port);
         let (sender, problem) = match Sender::open(&wanted.path, port, random) {
             Ok(sender) => (Some(sender), None),
             Err(error) => {
@@ -57,7 +58,10 @@ impl Running {
                 (None, Some(error))
             }
         };
-        Self { wanted, session, sender, reflected, changes: Vec::new(), problem }
+        let reflected = entry.map(|entry| (entry, now));
+        let mut running = Self { wanted, session, sender, reflected, changes: Vec::new(), problem };
+        running.perform(now, effects, kernel);
+        running
     }
 
     pub fn deadline(&self) -> Option<Duration> {
@@ -92,9 +96,7 @@ impl Running {
         if self.session.deadline().is_some_and(|deadline| deadline <= now) {
             // The agent may be late. The kernel may have heard the peer meanwhile, so its record
             // is read before the session concludes that the peer is silent.
-            if let Some(kernel) = kernel.as_deref() {
-                self.hear(now, kernel);
-            }
+            self.hear(now, kernel.as_deref());
             let effects = self.session.handle(now, Input::Tick);
             self.perform(now, effects, kernel.as_deref_mut());
         }
@@ -104,14 +106,13 @@ impl Running {
         }
     }
 
-    fn hear(&mut self, now: Duration, kernel: &BfdSessions) {
-        if self.reflected.is_none() {
-            return;
-        }
-        if let Ok(Some(heard)) = kernel.heard(self.session.discriminator())
+    fn hear(&mut self, now: Duration, kernel: Option<&BfdSessions>) {
+        if let Some(kernel) = kernel.filter(|_| self.reflected.is_some())
+            && let Ok(Some(heard)) = kernel.heard(self.session.discriminator())
             && heard.answers > 0
         {
-            self.session.handle(now, Input::Heard(now.saturating_sub(heard.age)));
+            let effects = self.session.handle(now, Input::Heard(now.saturating_sub(heard.age)));
+            debug_assert!(effects.is_empty(), "to have heard the peer changes nothing");
         }
     }
 
@@ -179,6 +180,8 @@ impl Running {
     /// Changes the settings of a session whose path stays the same.
     pub fn configure(&mut self, wanted: &Wanted, now: Duration, kernel: Option<&mut BfdSessions>) {
         self.wanted = wanted.clone();
+        // Soon the kernel's record is gone.
+        self.hear(now, kernel.as_deref());
         let effects = self.session.configure(wanted.config, now);
         self.perform(now, effects, kernel);
     }
@@ -200,7 +203,7 @@ fn adopt(
     kernel: &mut BfdSessions,
     random: u64,
     now: Duration,
-) -> Option<(Session, BfdSession)> {
+) -> Option<(Session, Vec<Effect>, BfdSession)> {
     let path = &wanted.path;
     let mut adopted = None;
     for (discriminator, entry) in kernel.all().ok()?.into_iter().filter(|(_, it)| path.is_of(it)) {
@@ -213,8 +216,8 @@ fn adopt(
         {
             let session = Session::adopt(wanted.config, &reflection, age, random, now);
             adopted = session
-                .filter(|session| session.discriminator() == discriminator)
-                .map(|session| (session, entry));
+                .filter(|(session, _)| session.discriminator() == discriminator)
+                .map(|(session, effects)| (session, effects, entry));
             if adopted.is_some() {
                 continue;
             }

@@ -8,7 +8,8 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::SocketAddr;
 
-use lb_common::slot_history::{SlotHistory, entries};
+use lb_common::layout::EarlierOwners;
+use lb_common::slot_history::{Owner, SlotHistory, entries};
 use serde::{Deserialize, Serialize};
 
 use super::detail::Detail;
@@ -30,7 +31,7 @@ pub struct KnownHistory {
     pub owners: Vec<SocketAddr>,
     /// One after the other, so that many short ones take little more memory than their text: a slot, the number of its
     /// earlier owners, and for each, the last one first, its position in `owners` and how many seconds ago it lost the
-    /// slot.
+    /// slot; with the highest bit in addition if it stands for several on its node.
     pub rows: Vec<u32>,
 }
 
@@ -70,8 +71,10 @@ impl Planner {
                 };
                 let mut rows = Vec::new();
                 for (slot, earlier) in held.history.rows() {
-                    let owners = entries(earlier).filter_map(|(backend, until)| {
-                        Some([position_of(backend)?, now.saturating_sub(until)])
+                    let owners = entries(earlier).filter_map(|owner| {
+                        let several = if owner.several { EarlierOwners::SEVERAL } else { 0 };
+                        let age = now.saturating_sub(owner.until) | several;
+                        Some([position_of(owner.backend)?, age])
                     });
                     let owners: Vec<[u32; 2]> = owners.collect();
                     rows.extend([slot, owners.len() as u32]);
@@ -146,7 +149,7 @@ impl Planner {
     fn with_rows(&self, held: &ProgrammedPort, known: &KnownHistory, protocol: u8) -> SlotHistory {
         let members = held.service_port.cluster.iter().map(|it| BackendKey::of(it, protocol));
         let there: Vec<_> = members.chain(held.draining.iter().copied()).collect();
-        let asked = self.backends.asked(&there, &[]);
+        let asked = self.backends.asked(&there, &[], &SlotHistory::default());
         let index = |owner: &SocketAddr| {
             let owner = BackendKey::new(owner.ip(), owner.port(), protocol);
             self.backends.index_of(&owner).filter(|index| asked.contains_key(index))
@@ -163,11 +166,14 @@ impl Planner {
             }
             let earlier = row.iter().filter_map(|&[position, age]| {
                 let backend = owners.get(position as usize).copied().flatten()?;
+                let (age, several) =
+                    (age & !EarlierOwners::SEVERAL, age & EarlierOwners::SEVERAL != 0);
                 // A change before this machine started is one at its start.
-                (age < self.history_age).then(|| (backend, self.now.saturating_sub(age)))
+                let until = self.now.saturating_sub(age);
+                (age < self.history_age).then_some(Owner { backend, until, several })
             });
             let asked = |owner: u32| asked.get(&owner).copied();
-            history.learn(slot, owner, &earlier.collect::<Vec<_>>(), asked);
+            history.learn(slot, owner, earlier, asked);
         }
         history
     }

@@ -42,20 +42,20 @@ impl Planner {
         if self.history_age == 0 || !wanted.is_tunnelled() {
             return SlotHistory::default();
         }
+        let slots = |port: &ServicePort, table: &PoolTable| {
+            self.slots_of(port, table.region.size, protocol)
+        };
         let keys = |port: &ServicePort, draining: &[BackendKey]| {
             let members = port.cluster.iter().map(|member| BackendKey::of(member, protocol));
             members.chain(draining.iter().copied()).collect::<Vec<_>>()
         };
-        let left = keys(&old.service_port, &old.draining);
-        let asked = self.backends.asked(&keys(wanted, draining), &left);
+        let before = keys(&old.service_port, &old.draining);
+        let asked = self.backends.asked(&keys(wanted, draining), &before, &old.history);
         let asked = |owner: u32| asked.get(&owner).copied();
         let before = &old.tables[Scope::Cluster as usize];
         let is_known = before.fit != Fit::Unknown && table.fit != Fit::Unknown;
         let is_same = before == table && old.service_port.cluster == wanted.cluster;
         let mut history = if is_known && !is_same {
-            let slots = |port: &ServicePort, table: &PoolTable| {
-                self.slots_of(port, table.region.size, protocol)
-            };
             let (before, after) = (slots(&old.service_port, before), slots(wanted, table));
             old.history.after(&before, &after, self.now, asked)
         } else {

@@ -141,8 +141,11 @@ fn draft<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     if !mark.is_question() && number <= MOST_ASKED && !segment.opens() {
         owner = next_owner(tables, &connection, &frontend, tag);
     }
-    // A flood of such packets must not become a larger one between nodes.
-    let owner = owner.filter(|_| tables.may_reject());
+    // A flood of such packets must not become a larger one between nodes. The client repeats what is
+    // dropped, while a backend that does not know the connection would reset it.
+    if owner.is_some() && !tables.may_ask() {
+        return Err(Reason::RateLimited);
+    }
     let draft = tables.draft().ok_or(Reason::CorruptTable)?;
     let (choice, kind) = match owner {
         Some(choice) => {

@@ -35,7 +35,8 @@ pub fn reflect<const PROBE: bool, F: Outer, P: Packet, T: FamilyTables<F>>(
     if !can_send {
         return Verdict::Defer;
     }
-    if !tables.may_reject() {
+    let may = if PROBE { tables.may_reject() } else { tables.may_ask() };
+    if !may {
         return drop_for(tables, Reason::RateLimited);
     }
     if !PROBE {

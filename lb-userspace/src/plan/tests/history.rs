@@ -4,6 +4,7 @@ use std::mem;
 use std::net::SocketAddr;
 
 use lb_common::layout::{EarlierOwners, Forwarding, NO_BACKEND, PoolSlot};
+use lb_common::slot_history::{Owner, entries};
 
 use super::*;
 
@@ -22,16 +23,19 @@ fn tunnelled(backends: &[&str], draining: &[&str]) -> ServicePort {
     }
 }
 
-/// The same with the node of each backend.
-fn on_nodes(backends: &[(&str, &str)]) -> ServicePort {
-    let addresses: Vec<&str> = backends.iter().map(|(address, _)| *address).collect();
-    let mut port = tunnelled(&addresses, &[]);
+/// The same with the node of each backend; the last ones are draining.
+fn on_nodes(backends: &[(&str, &str)], draining: &[(&str, &str)]) -> ServicePort {
+    let (addresses, _): (Vec<&str>, Vec<&str>) = backends.iter().copied().unzip();
+    let (old, _): (Vec<&str>, Vec<&str>) = draining.iter().copied().unzip();
+    let mut port = tunnelled(&addresses, &old);
     let place = |backend: Backend| {
         let is_it = |(address, _): &&(&str, &str)| *address == backend.address.to_string();
-        let (_, node) = backends.iter().find(is_it).expect("one of them");
+        let found = backends.iter().chain(draining).find(is_it);
+        let (_, node) = found.expect("one of them");
         Backend { node: Some(node.parse().expect("an address")), ..backend }
     };
     port.cluster = port.cluster.into_iter().map(place).collect();
+    port.draining = port.draining.into_iter().map(place).collect();
     port
 }
 
@@ -64,14 +68,17 @@ pub fn rows(memory: &Memory) -> usize {
     earlier(memory).len()
 }
 
-/// Earlier owners are in use, and their slots exist and lead to others.
+/// Earlier owners are in use, and their slots exist and lead to others, unless the owner stands for several.
 pub fn check(memory: &Memory) {
-    for (slot, owners) in earlier(memory) {
+    // They are in use.
+    drop(earlier(memory));
+    for detail in &memory.details {
+        let Detail::Earlier { slot, owners } = detail else { continue };
         let pool = memory.pools[&slot.pool];
         assert!(slot.slot < pool.size, "{slot:?} of {pool:?}");
-        let owner = memory.slots[(pool.offset + slot.slot) as usize];
-        let (owner, _) = memory.backends[&owner].0.expect("a slot names a backend in use");
-        assert!(!owners.contains(&owner.address.to_string()), "{slot:?}: {owners:?}");
+        let current = memory.slots[(pool.offset + slot.slot) as usize];
+        let is_wrong = |owner: &Owner| owner.backend == current && !owner.several;
+        assert!(!entries(owners).any(|owner| is_wrong(&owner)), "{slot:?}: {owners:?}");
     }
 }
 
@@ -112,26 +119,37 @@ fn a_new_backend_takes_slots_from_members_that_stay() {
 
 #[test]
 fn the_node_of_an_owner_that_has_gone_is_asked_by_another_backend_on_it() {
-    let (mut planner, mut memory) = (keeping(), Memory::default());
-    let [near, far] = ["192.0.2.1", "192.0.2.2"];
-    let (one, two, other) = (("10.244.0.1", near), ("10.244.0.2", near), ("10.244.1.1", far));
-    memory.carry_out(&planner.plan(at(10, on_nodes(&[one]))));
-    memory.carry_out(&planner.plan(at(20, on_nodes(&[two]))));
-    assert!(earlier(&memory).is_empty(), "the node knows the connections of both");
-    memory.carry_out(&planner.plan(at(30, on_nodes(&[one, two, other]))));
-    let slots = |memory: &Memory| earlier(memory).into_keys().collect::<BTreeSet<_>>();
-    let before = slots(&memory);
-
-    // While no agent runs, too.
-    let mut next = Planner::adopting(memory.snapshot(), Room::default()).keeping_history(HOUR);
-    memory.carry_out(&next.plan(at(40, on_nodes(&[one, other]))));
-    check(&memory);
-    let rows = earlier(&memory);
-    assert!(rows.values().any(|owners| *owners == [one.0]), "{rows:?}");
-    assert!(!rows.values().flatten().any(|owner| owner == two.0), "{rows:?}");
-    assert!(slots(&memory).is_superset(&before));
-    memory.carry_out(&next.plan(at(50, on_nodes(&[other]))));
-    assert!(earlier(&memory).is_empty(), "the node has none left");
+    let [near, far, third] = ["192.0.2.1", "192.0.2.2", "192.0.2.3"];
+    let (one, two) = (("10.244.1.1", near), ("10.244.1.2", near));
+    let (other, last) = (("10.244.2.1", far), ("10.244.3.1", third));
+    let owners = |memory: &Memory| {
+        check(memory);
+        earlier(memory).into_values().collect::<Vec<_>>()
+    };
+    // The last owner on the node goes at once, or drains first, while an agent runs or none.
+    for (drains, restarts) in [(false, false), (false, true), (true, false), (true, true)] {
+        let (mut planner, mut memory) = (keeping(), Memory::default());
+        let mut plan = |now, backends: &[_], draining: &[_], restarts: bool| {
+            if restarts {
+                let adopting = Planner::adopting(memory.snapshot(), Room::default());
+                planner = adopting.keeping_history(HOUR);
+            }
+            memory.carry_out(&planner.plan(at(now, on_nodes(backends, draining))));
+            owners(&memory)
+        };
+        assert!(plan(10, &[one], &[], false).is_empty());
+        assert_eq!(plan(20, &[two], &[one], false), [[one.0]]);
+        assert_eq!(plan(30, &[other], &[one, two], false), [[two.0]], "the node knows both's");
+        assert_eq!(plan(35, &[other], &[one, two], restarts), [[two.0]]);
+        if !drains {
+            assert_eq!(plan(40, &[last], &[one, other], restarts), [[other.0, one.0]]);
+        } else {
+            assert_eq!(plan(40, &[other], &[one], restarts), [[one.0]]);
+            assert_eq!(plan(50, &[last], &[one, other], restarts), [[other.0, one.0]]);
+        }
+        assert_eq!(plan(60, &[last], &[other], restarts), [[other.0]], "the node has none left");
+        assert!(plan(70, &[last], &[], restarts).is_empty(), "it stood for itself");
+    }
 }
 
 #[test]

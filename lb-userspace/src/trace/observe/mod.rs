@@ -281,6 +281,10 @@ where
         self.tables.may_reject()
     }
 
+    fn may_ask(&self) -> bool {
+        self.tables.may_ask()
+    }
+
     fn count(&self, reason: Reason) {
         self.note(Observation::Counted(reason));
         self.tables.count(reason);

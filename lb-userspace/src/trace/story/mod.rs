@@ -221,7 +221,7 @@ impl<'a> Narrator<'a> {
             Observation::EarlierOwner(slot, position, found) => {
                 let text = match (found, position) {
                     (Some(index), _) => {
-                        format!("slot {} led to backend {index} before", slot.slot)
+                        format!("slot {} led to the node of backend {index} before", slot.slot)
                     }
                     (None, 0) => format!("slot {} has no earlier owner", slot.slot),
                     (None, _) => format!("slot {} has no more earlier owners", slot.slot),

@@ -264,6 +264,10 @@ impl Counters for View {
         true
     }
 
+    fn may_ask(&self) -> bool {
+        true
+    }
+
     // Traced packets are not counted.
     fn count(&self, _: Reason) {}
     fn count_packet(&self, _: u32, _: u32, _: Direction, _: u32) {}

@@ -39,6 +39,16 @@ pub static V6: Ends = Ends {
 };
 
 impl Ends {
+    /// The same with one of several other nodes; the first one is `elsewhere`.
+    pub fn beside(&self, node: usize) -> Self {
+        let (v4, v6) = (
+            ["192.0.2.99", "192.0.2.98", "192.0.2.97", "192.0.2.96", "192.0.2.95"],
+            ["2001:db8::99", "2001:db8::98", "2001:db8::97", "2001:db8::96", "2001:db8::95"],
+        );
+        let nodes = if self.v6 { v6 } else { v4 };
+        Self { elsewhere: nodes[node], ..*self }
+    }
+
     pub fn end(&self, address: &str, port: u16) -> String {
         if self.v6 { format!("[{address}]:{port}") } else { format!("{address}:{port}") }
     }

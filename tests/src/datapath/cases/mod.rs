@@ -389,7 +389,7 @@ macro_rules! every_case {
                 so_does_one_after_a_connection_from_the_router,
                 the_owner_is_asked_about_a_packet_for_an_earlier_one,
                 a_stale_flow_costs_a_question_but_no_owner,
-                every_earlier_owner_is_asked_once_in_order,
+                each_node_is_asked_once, every_earlier_owner_is_asked_once_in_order,
                 a_flow_stays_with_the_node_that_knows_it,
                 a_new_connection_from_the_same_port_reaches_the_backend_here,
                 a_node_that_is_asked_delivers_what_it_knows,

@@ -16,12 +16,18 @@ use crate::packet::Packet;
 /// Added to the number of a question that is returned.
 const RETURNED: u8 = 0x80;
 
-/// The Service with its only backend on this node, or on the other one; the others are draining.
+/// Each of the first five backends has a node of its own. The sixth is on that of the first.
+fn beside(at: &Ends, backend: usize) -> Ends {
+    at.beside(backend % 5)
+}
+
+/// The Service with its only backend on this node, or on another one; the others are draining.
 fn owned_by(at: &Ends, owner: usize, all: &[(usize, bool)]) -> Service {
     let backends = at.backends(8);
     let backend = |&(number, local): &(usize, bool)| {
         let end: SocketAddr = backends[number].parse().expect("an end of a case");
-        let node = (!local).then(|| at.elsewhere.parse().expect("an address of a case"));
+        let node = beside(at, number).elsewhere.parse().expect("an address of a case");
+        let node = (!local).then_some(node);
         Backend { address: end.ip(), port: end.port(), local, node, weight: DEFAULT_WEIGHT }
     };
     let mut service = at.web(0).forwarding(Forwarding::Gue);
@@ -34,17 +40,20 @@ fn owned_by(at: &Ends, owner: usize, all: &[(usize, bool)]) -> Service {
     service
 }
 
-/// A node with a key and another node, which can be asked. The slot led to the backends in this
+/// A node with a key and others, which can be asked. The slot led to the backends in this
 /// order, and leads to the last one now; of each: its number, and whether it is on this node.
 fn history(c: &mut Conversation, at: &Ends, owners: &[(usize, bool)]) {
     c.node_addresses(&[at.node]);
-    c.peers(&[at.elsewhere]);
+    let others = [0, 1, 2, 3, 4].map(|node| at.beside(node).elsewhere);
+    c.peers(&others);
     c.tunnel_keys([KEY, 0]);
     for index in [OUTSIDE, INSIDE] {
         c.device(index, |_| {});
     }
-    c.exit(at.elsewhere, neighbour(INSIDE, ROUTER_MAC));
-    c.returning_peer(at.elsewhere);
+    for other in others {
+        c.exit(other, neighbour(INSIDE, ROUTER_MAC));
+        c.returning_peer(other);
+    }
     for (owner, _) in owners {
         c.set(&owned_by(at, *owner, owners));
     }
@@ -62,12 +71,14 @@ pub fn question_to_this_node(at: &Ends, packet: &Packet) -> Packet {
 
 /// The question about a packet to this backend's node.
 fn question(at: &Ends, packet: &Packet, flow: &Packet, backend: usize, number: u8) -> Packet {
+    let at = &beside(at, backend);
     let plain = leaving(at, Forwarding::Gue, packet, flow, &at.backends(8)[backend]);
     marked(at, &plain, KEY, number)
 }
 
-/// The packet in a tunnel from the other node.
+/// The packet in a tunnel for a backend: from its node, or from another one if it is on this node.
 fn from_tunnel(at: &Ends, packet: &Packet, backend: usize, mark: u8) -> Packet {
+    let at = &beside(at, backend);
     marked(at, &arriving(at, Forwarding::Gue, packet, &at.backends(8)[backend]), KEY, mark)
 }
 
@@ -263,6 +274,24 @@ pub fn every_earlier_owner_is_asked_once_in_order(c: &mut Conversation, at: &End
     c.forward(&returned(3, 2)).leaves_by_for(INSIDE, &asked(1, 3), Reason::Asked);
     let to = at.backends(6).remove(5);
     c.forward(&returned(1, 3)).becomes(&packet.to(to.as_str()));
+}
+
+/// A node knows the connections of all its backends.
+pub fn each_node_is_asked_once(c: &mut Conversation, at: &Ends) {
+    history(c, at, &[(1, false), (0, false), (5, false), (2, true)]);
+    let packet = at.to_web(40000).ack();
+    let asked = |owner, number| question(at, &packet, &packet, owner, number);
+    let returned = |owner, number| from_tunnel(at, &packet, owner, RETURNED | number);
+    c.forward(&packet).leaves_by_for(INSIDE, &asked(5, 1), Reason::Asked);
+    c.forward(&returned(5, 1)).leaves_by_for(INSIDE, &asked(1, 2), Reason::Asked);
+    let to = at.backends(3).remove(2);
+    c.forward(&returned(1, 2)).becomes(&packet.to(to.as_str()));
+
+    // Of the two on one node, the last owner has gone: the other one stands for both.
+    c.set(&owned_by(at, 2, &[(1, false), (0, false), (2, true)]));
+    let packet = at.to_web(40001).ack();
+    let asked = question(at, &packet, &packet, 0, 1);
+    c.forward(&packet).leaves_by_for(INSIDE, &asked, Reason::Asked);
 }
 
 pub fn a_flow_stays_with_the_node_that_knows_it(c: &mut Conversation, at: &Ends) {
