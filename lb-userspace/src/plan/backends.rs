@@ -1,9 +1,7 @@
 //! Indexes of backends, and the number of pools that each is in.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
-
-use lb_common::slot_history::{SlotHistory, entries};
 
 use super::allocate::Indexes;
 use super::bits::Bits;
@@ -30,6 +28,12 @@ struct ProgrammedBackend {
     keepers: u32,
 }
 
+impl ProgrammedBackend {
+    fn place(&self) -> (u32, Place) {
+        (self.index, self.standing.place(self.index))
+    }
+}
+
 impl Backends {
     pub fn new(limit: u32) -> Self {
         Self {
@@ -53,40 +57,14 @@ impl Backends {
         self.held.get(backend).map(|held| held.index)
     }
 
-    /// By the index of an owner of a slot: by which backend its node is asked about a connection, and the node. Of those
-    /// that are not `there` any more, which were in a pool `before` or are in the history, it is the first one there on
-    /// the same node.
-    pub fn asked(
-        &self,
-        there: &[BackendKey],
-        before: &[BackendKey],
-        history: &SlotHistory,
-    ) -> HashMap<u32, (u32, Place)> {
-        let place = |held: &ProgrammedBackend| (held.index, held.standing.place(held.index));
-        let of = |key: &BackendKey| self.held.get(key).map(place);
-        let mut first: HashMap<Place, (BackendKey, u32)> = HashMap::new();
-        let mut asked = HashMap::new();
-        for key in there {
-            let Some((index, place)) = of(key) else { continue };
-            asked.insert(index, (index, place));
-            let first = first.entry(place).or_insert((*key, index));
-            *first = (*first).min((*key, index));
-        }
-        let mut replace = |(index, place): (u32, Place)| {
-            if let Some(&(_, other)) = first.get(&place) {
-                asked.entry(index).or_insert((other, place));
-            }
-        };
-        before.iter().filter_map(of).for_each(&mut replace);
-        // An earlier agent may have left owners that were draining, and have gone meanwhile.
-        let mut rest: HashSet<u32> =
-            history.rows().flat_map(|(_, row)| entries(row)).map(|owner| owner.backend).collect();
-        before.iter().chain(there).filter_map(of).for_each(|(index, _)| drop(rest.remove(&index)));
-        if !rest.is_empty() {
-            let held = self.held.values().filter(|held| rest.contains(&held.index));
-            held.map(place).for_each(replace);
-        }
-        asked
+    /// The index of a backend, and where it is.
+    pub fn place_of(&self, backend: &BackendKey) -> Option<(u32, Place)> {
+        self.held.get(backend).map(ProgrammedBackend::place)
+    }
+
+    /// The same of all.
+    pub fn places(&self) -> impl Iterator<Item = (u32, Place)> {
+        self.held.values().map(ProgrammedBackend::place)
     }
 
     /// The address of each, by index.

@@ -13,6 +13,7 @@ use lb_common::slot_history::{Owner, SlotHistory, entries};
 use serde::{Deserialize, Serialize};
 
 use super::detail::Detail;
+use super::history;
 use super::key::{BackendKey, Scope};
 use super::pool_table::Fit;
 use super::state::{Planner, ProgrammedPort};
@@ -149,7 +150,7 @@ impl Planner {
     fn with_rows(&self, held: &ProgrammedPort, known: &KnownHistory, protocol: u8) -> SlotHistory {
         let members = held.service_port.cluster.iter().map(|it| BackendKey::of(it, protocol));
         let there: Vec<_> = members.chain(held.draining.iter().copied()).collect();
-        let asked = self.backends.asked(&there, &[], &SlotHistory::default());
+        let asked = history::asked(&self.backends, &there, &[], &SlotHistory::default());
         let index = |owner: &SocketAddr| {
             let owner = BackendKey::new(owner.ip(), owner.port(), protocol);
             self.backends.index_of(&owner).filter(|index| asked.contains_key(index))

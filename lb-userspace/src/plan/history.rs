@@ -3,11 +3,14 @@
 //! They are written before the pool that changes, so that a packet that meets the new owner finds
 //! the earlier ones.
 
-use lb_common::layout::PoolSlot;
-use lb_common::slot_history::SlotHistory;
+use std::collections::{HashMap, HashSet};
 
+use lb_common::layout::PoolSlot;
+use lb_common::slot_history::{SlotHistory, entries};
+
+use super::backends::Backends;
 use super::detail::Detail;
-use super::key::{BackendKey, Scope};
+use super::key::{BackendKey, Place, Scope};
 use super::pool_table::{Fit, PoolTable};
 use super::state::{Planner, ProgrammedPort};
 use super::step::{Plan, Step};
@@ -50,7 +53,7 @@ impl Planner {
             members.chain(draining.iter().copied()).collect::<Vec<_>>()
         };
         let before = keys(&old.service_port, &old.draining);
-        let asked = self.backends.asked(&keys(wanted, draining), &before, &old.history);
+        let asked = asked(&self.backends, &keys(wanted, draining), &before, &old.history);
         let asked = |owner: u32| asked.get(&owner).copied();
         let before = &old.tables[Scope::Cluster as usize];
         let is_known = before.fit != Fit::Unknown && table.fit != Fit::Unknown;
@@ -121,4 +124,38 @@ impl Planner {
             self.replace_history(index, &old, &kept, plan);
         }
     }
+}
+
+/// By the index of an owner of a slot: by which backend its node is asked about a connection, and the node. Of those that
+/// are not `there` any more, which were in a pool `before` or are in the history, it is the first one there on the same
+/// node.
+pub(super) fn asked(
+    backends: &Backends,
+    there: &[BackendKey],
+    before: &[BackendKey],
+    history: &SlotHistory,
+) -> HashMap<u32, (u32, Place)> {
+    let mut first: HashMap<Place, (BackendKey, u32)> = HashMap::new();
+    let mut asked = HashMap::new();
+    for key in there {
+        let Some((index, place)) = backends.place_of(key) else { continue };
+        asked.insert(index, (index, place));
+        let first = first.entry(place).or_insert((*key, index));
+        *first = (*first).min((*key, index));
+    }
+    let before = before.iter().filter_map(|key| backends.place_of(key));
+    let mut gone: HashMap<u32, Place> = before.collect();
+    // An earlier agent may have left owners that were draining, and have gone meanwhile.
+    let owners = history.rows().flat_map(|(_, row)| entries(row)).map(|owner| owner.backend);
+    let is_known = |owner: &u32| asked.contains_key(owner) || gone.contains_key(owner);
+    let unknown: HashSet<u32> = owners.filter(|owner| !is_known(owner)).collect();
+    if !unknown.is_empty() {
+        gone.extend(backends.places().filter(|(index, _)| unknown.contains(index)));
+    }
+    for (index, place) in gone {
+        if let Some(&(_, other)) = first.get(&place) {
+            asked.entry(index).or_insert((other, place));
+        }
+    }
+    asked
 }
