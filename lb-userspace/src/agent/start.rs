@@ -222,8 +222,6 @@ pub async fn start<'a>(
         renewal: renewal_of_shared_hops(),
     };
     waiting.store_objects(&mut events).await?;
-    // Reading the objects has left much free memory between them, and planning needs some.
-    memory::give_back();
     if adopted {
         // Programs of an earlier agent may use some of the maps, and others only new ones: both change together.
         waiting.load_programs().await?;

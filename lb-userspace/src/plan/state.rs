@@ -103,6 +103,11 @@ pub(super) struct Leftover {
 }
 
 impl Planner {
+    /// Whether the kernel has no service port, also none of an earlier agent.
+    pub fn is_empty(&self) -> bool {
+        self.held.is_empty() && self.adopted.is_none()
+    }
+
     /// Starts from an empty kernel, with maps of the default sizes.
     pub fn new() -> Self {
         Self::with_room(Room::default())

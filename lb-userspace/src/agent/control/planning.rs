@@ -1,9 +1,11 @@
 //! Resolves the Services that have changed, settles conflicts between them, and plans and executes
 //! the steps.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 use std::time::Instant;
+
+use anyhow::Result;
 
 use super::{Agent, Tally, Unplanned};
 use crate::ipam;
@@ -22,19 +24,26 @@ pub(super) fn now() -> u32 {
     u32::try_from(now).unwrap_or(u32::MAX)
 }
 
+/// How many service ports are planned at once if nothing is programmed yet; more if a Service has more.
+pub(super) const PORTION: usize = 1_000;
+
+/// A change, and the Services that it concerns.
+pub(super) struct Portion {
+    pub(super) concerned: BTreeSet<ServiceName>,
+    pub(super) change: Change,
+}
+
 impl<T: Write> Agent<T> {
     pub(super) fn work(&mut self) {
         let began = Instant::now();
         // The room that one plan gives up can be used by the next.
         for _ in 0..MOST_PLANS {
             let unplanned = std::mem::take(&mut self.unplanned);
-            let plan = self.plan(unplanned);
-            let carried_out = self.tables.carry_out(&plan);
-            self.report_set_aside();
-            if let Err(error) = carried_out {
-                return self.fail(&error);
-            }
-            if !plan.makes_room || self.lacking.is_empty() {
+            let makes_room = match self.program(unplanned) {
+                Ok(makes_room) => makes_room,
+                Err(error) => return self.fail(&error),
+            };
+            if !makes_room || self.lacking.is_empty() {
                 break;
             }
             self.unplanned.services = Affected::Services(std::mem::take(&mut self.lacking));
@@ -42,7 +51,52 @@ impl<T: Write> Agent<T> {
         self.succeed(began);
     }
 
-    fn plan(&mut self, unplanned: Unplanned) -> Plan {
+    /// Plans changes, and executes the plan; returns whether that has made room. If nothing is programmed
+    /// yet, everything is added, and planned in portions: the steps for many Services take much memory.
+    fn program(&mut self, unplanned: Unplanned) -> Result<bool> {
+        let everything = self.collect_all(unplanned);
+        let most = if self.planner.is_empty() { PORTION } else { usize::MAX };
+        let mut portions = everything.split(most);
+        let (mut services, mut steps, mut makes_room) = (0, 0, false);
+        let mut failed = None;
+        while let Some(portion) = portions.pop_front() {
+            let plan = self.plan(&portion.concerned, portion.change);
+            if !plan.is_empty() {
+                services += portion.concerned.len();
+                steps += plan.steps().count();
+            }
+            makes_room |= plan.makes_room;
+            let carried_out = self.tables.carry_out(&plan);
+            self.report_set_aside();
+            if let Err(error) = carried_out {
+                failed = Some(error);
+                break;
+            }
+        }
+        // Planned when writing succeeds again.
+        let rest = portions.into_iter().flat_map(|portion| portion.concerned).collect();
+        self.unplanned.services =
+            std::mem::take(&mut self.unplanned.services).and(Affected::Services(rest));
+        if steps > 0 {
+            tracing::info!(services, steps, "services changed");
+        }
+        failed.map_or(Ok(makes_room), Err)
+    }
+
+    fn plan(&mut self, concerned: &BTreeSet<ServiceName>, change: Change) -> Plan {
+        self.tally.count(&change.service_ports);
+        if let Some(ports) = self.node_ports.take_in(&change.service_ports) {
+            self.outlets.set_node_ports(ports);
+        }
+        let keys: Vec<ServicePortKey> = change.service_ports.keys().cloned().collect();
+        let plan = self.planner.plan(change);
+        Tally::catalogue(keys.iter(), &self.planner, &self.outlets.metrics);
+        self.report_lacking(concerned, &plan);
+        plan
+    }
+
+    /// Resolves what has changed.
+    fn collect_all(&mut self, unplanned: Unplanned) -> Portion {
         let Unplanned { services, node_addresses, own_addresses, snat_addresses, known_history } =
             unplanned;
         let moved = self.store.take_moved_nodes();
@@ -71,19 +125,7 @@ impl<T: Write> Agent<T> {
         for service in &concerned {
             self.collect(service, &mut change);
         }
-        self.tally.count(&change.service_ports);
-        if let Some(ports) = self.node_ports.take_in(&change.service_ports) {
-            self.outlets.set_node_ports(ports);
-        }
-        let keys: Vec<ServicePortKey> = change.service_ports.keys().cloned().collect();
-        let plan = self.planner.plan(change);
-        Tally::catalogue(keys.iter(), &self.planner, &self.outlets.metrics);
-        self.report_lacking(&concerned, &plan);
-        if !plan.is_empty() {
-            let (services, steps) = (concerned.len(), plan.steps().count());
-            tracing::info!(services, steps, "services changed");
-        }
-        plan
+        Portion { concerned, change }
     }
 
     /// Reads the state of all nodes; returns their addresses.
@@ -144,5 +186,31 @@ impl<T: Write> Agent<T> {
         change.service_ports.extend(gone);
         let wanted = settled.service_ports.into_iter().map(|(key, port)| (key, Some(port)));
         change.service_ports.extend(wanted);
+    }
+}
+
+impl Portion {
+    /// In portions of at most so many service ports, unless one Service has more. The first one has everything that
+    /// concerns no service port.
+    pub(super) fn split(mut self, most: usize) -> VecDeque<Self> {
+        let now = self.change.now;
+        let mut ports = std::mem::take(&mut self.change.service_ports).into_iter().peekable();
+        let mut portions = VecDeque::new();
+        let mut last = self;
+        while let Some((key, port)) = ports.next() {
+            let service = key.service.clone();
+            last.change.service_ports.insert(key, port);
+            let is_full = last.change.service_ports.len() >= most;
+            if let Some((next, _)) = ports.peek()
+                && is_full
+                && next.service != service
+            {
+                let concerned = last.concerned.split_off(&next.service);
+                let change = Change { now, ..Change::default() };
+                portions.push_back(std::mem::replace(&mut last, Self { concerned, change }));
+            }
+        }
+        portions.push_back(last);
+        portions
     }
 }

@@ -24,6 +24,8 @@ pub struct MemoryState {
     pub slots: BTreeMap<u32, u32>,
     pub backends: BTreeMap<u32, IpAddr>,
     pub broken: bool,
+    /// The number of writes that succeed.
+    pub breaks_after: Option<usize>,
     pub details: BTreeSet<Detail>,
     pub room: Option<usize>,
     pub room_for_details: Option<usize>,
@@ -40,7 +42,7 @@ pub struct MemoryState {
 impl Write for Memory {
     fn apply(&mut self, step: &Step) -> Result<()> {
         let mut held = self.0.lock().unwrap();
-        if held.broken {
+        if held.broken || held.breaks_after.is_some_and(|most| held.writes >= most) {
             return Err(anyhow!(io::Error::from_raw_os_error(Errno::ENOMEM as i32)));
         }
         held.writes += 1;
@@ -111,6 +113,12 @@ impl Write for Memory {
 impl Memory {
     pub fn break_down(&self, broken: bool) {
         self.0.lock().unwrap().broken = broken;
+    }
+
+    /// Writes fail after so many more; `None`: they do not.
+    pub fn break_after(&self, writes: Option<usize>) {
+        let mut held = self.0.lock().unwrap();
+        held.breaks_after = writes.map(|writes| held.writes + writes);
     }
 
     pub fn limit(&self, room: usize) {

@@ -3,6 +3,7 @@
 mod announcing;
 mod memory;
 mod network;
+mod portions;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
