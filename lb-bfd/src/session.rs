@@ -141,6 +141,9 @@ pub struct Session {
     desired_min_tx: u32,
     /// The peer has not yet confirmed that interval, or [`Session::configure`].
     polling: bool,
+    /// The peer has sent a packet that confirms nothing since the last poll, so none of its
+    /// confirmations is on the way (RFC 5880, section 6.8.3).
+    settled: bool,
     /// What the peer goes by until it has confirmed new settings; 0: there are none.
     before: Intervals,
     reflection: Option<Reflection>,
@@ -164,6 +167,7 @@ impl Session {
             remote: Remote { min_rx: 1, ..Remote::default() },
             desired_min_tx: 0,
             polling: false,
+            settled: true,
             before: Intervals::default(),
             reflection: None,
             heard: None,
@@ -278,7 +282,9 @@ impl Session {
         self.heard = Some(now);
         self.remember(packet);
         if packet.is_final {
-            self.confirm(now);
+            self.confirm();
+        } else if !self.polling {
+            self.settled = true;
         }
         match (self.state, packet.state) {
             (State::Down, State::Down) => self.change(now, State::Init, Diagnostic::NONE),
@@ -290,6 +296,7 @@ impl Session {
             }
             _ => (),
         }
+        self.apply_wanted(now);
         self.agree_on_interval();
         if packet.poll {
             // A packet must not be final and a poll at the same time (RFC 5880, section 6.5).
@@ -303,11 +310,15 @@ impl Session {
         self.reflect(packet);
     }
 
+    fn poll(&mut self, polls: bool) {
+        self.polling = polls;
+        self.settled &= !polls;
+    }
+
     /// The peer knows the intervals, or has to be told all of them anyway.
-    fn confirm(&mut self, now: Duration) {
+    fn confirm(&mut self) {
         self.polling = false;
         self.before = Intervals::default();
-        self.apply_wanted(now);
     }
 
     fn remember(&mut self, packet: &Packet) {
@@ -328,7 +339,7 @@ impl Session {
         let interval = self.transmit_interval();
         if interval != self.desired_min_tx {
             self.desired_min_tx = interval;
-            self.polling = self.state == State::Up;
+            self.poll(self.state == State::Up);
         }
     }
 
@@ -414,7 +425,9 @@ impl Session {
         self.counters.ups += u64::from(to == State::Up);
         self.counters.downs += u64::from(from == State::Up);
         if to != State::Up {
-            self.confirm(now);
+            self.confirm();
+            self.settled = true;
+            self.apply_wanted(now);
         }
         if to != State::Up && self.reflection.take().is_some() {
             self.effects.push(Effect::StopReflecting);

@@ -89,7 +89,7 @@ impl SlotHistory {
     }
 
     /// Adds what another node remembers of a slot that has this owner. It comes after what this node
-    /// remembers, which stays as it is.
+    /// remembers, whose order stays.
     pub fn learn<N: PartialEq>(
         &mut self,
         slot: u32,

@@ -6,7 +6,9 @@ use aya_ebpf::bindings::{BPF_F_MMAPABLE, BPF_F_NO_PREALLOC};
 use aya_ebpf::btf_maps::{Array, HashMap, LpmTrie, LruHashMap, PerCpuArray, ProgramArray, RingBuf};
 use aya_ebpf::macros::btf_map;
 use lb_common::atomic::AtomicLong;
-use lb_common::datapath::{Draft, Encapsulation, Questions, REPORT, Rejection, Rejections};
+use lb_common::datapath::{
+    Draft, Encapsulation, Questions, REPORT, Rejection, Rejections, Reports,
+};
 use lb_common::family::{Address4, Address6, V4, V6};
 use lb_common::layout::capacity::{
     AFFINITIES as MAX_AFFINITIES, ANNOUNCED as MAX_ANNOUNCED, BACKENDS as MAX_BACKENDS,
@@ -226,7 +228,7 @@ pub struct Scratch {
     pub noted_reason: u32,
     /// The action that is returned then.
     pub action: u32,
-    pub events: Rejections,
+    pub events: Reports,
     pub questions: Questions,
 }
 

@@ -126,7 +126,7 @@ pub fn meaning(reason: Reason) -> Meaning {
         ),
         Reason::RateLimited => (
             Dropped,
-            "the packet is refused without a reset or ICMP error, or no other node is asked about its connection, because too many were sent recently",
+            "too many resets, ICMP errors or replies to probes were sent recently, or too many questions about connections and answers to them: the packet gets none",
             "A flood of refused packets, or of packets of unknown connections. The other counters show the reason.",
         ),
         Reason::TooBig => (

@@ -1,7 +1,7 @@
 //! `millrace drops` reports packets that are dropped or refused, and no others.
 
 use anyhow::{Context, Result};
-use lb_common::datapath::Rejections;
+use lb_common::datapath::Reports;
 use lb_common::layout::map;
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -117,7 +117,7 @@ fn in_a_flood_every_packet_is_reported_or_counted() -> Result<()> {
     let not_printed: u64 = not_printed.sum();
     assert_eq!(reported + not_printed, met, "{reported} were reported, {not_printed} were not");
     assert!(
-        reported >= u64::from(Rejections::BURST) && not_printed > reported,
+        reported >= u64::from(Reports::BURST) && not_printed > reported,
         "{reported} of {met} were reported"
     );
     Ok(())

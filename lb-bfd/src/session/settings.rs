@@ -58,10 +58,10 @@ impl Session {
         std::mem::take(&mut self.effects)
     }
 
-    /// Applies new settings. While the peer has still to confirm others, they wait: its confirmation
-    /// does not say which it means.
+    /// Applies new settings. As long as confirmations of others may be on the way, they wait: a
+    /// confirmation does not say which it means.
     pub(super) fn apply_wanted(&mut self, now: Duration) {
-        if self.state == State::Up && self.polling {
+        if self.state == State::Up && !self.settled {
             return;
         }
         let Some(config) = self.wanted.take().filter(|config| *config != self.config) else {
@@ -80,7 +80,7 @@ impl Session {
         self.agree_on_interval();
         if self.state == State::Up {
             self.before = before;
-            self.polling = true;
+            self.poll(true);
             self.send_at = now;
             if self.reflection.take().is_some() {
                 self.effects.push(Effect::StopReflecting);

@@ -323,6 +323,30 @@ fn settings_that_change_again_during_a_poll_wait_for_its_end() {
     });
 }
 
+/// Over several hops more than one poll is on the way at once.
+#[test]
+fn a_late_confirmation_is_not_taken_for_that_of_later_settings() {
+    let mut world = World::new(config(100, 100), config(100, 100));
+    run_beside_a_plain_peer(&mut world, Duration::from_secs(5));
+    let now = world.now;
+    let plain = world.nodes[1].session.packet();
+    let last = Packet { is_final: true, ..plain };
+    let node = &mut world.nodes[0];
+    node.configure(now, config(1_000, 1_000));
+    let receive = |node: &mut Node, packet: &Packet| {
+        node.session.handle(now, Input::Packet(packet));
+        node.session.polling
+    };
+    assert!(!receive(node, &last));
+    // Before a packet that confirms nothing, the first poll's second confirmation may come.
+    node.configure(now, config(300, 50));
+    assert!(!node.session.polling);
+    assert!(!receive(node, &last));
+    assert!(receive(node, &plain), "now they are announced");
+    assert_eq!(node.session.detection_time(), MS * 3_000);
+    assert!(!node.session.is_reflected());
+}
+
 #[test]
 fn a_process_with_other_settings_continues_the_session() {
     stays_up_with_other_settings(|world, other| {

@@ -6,6 +6,9 @@ use crate::layout::Ticks;
 /// Resets, ICMP errors and replies to probes: about 1,000 a second.
 pub type Rejections = Allowance<256, 17>;
 
+/// Reports of packets to a command that listens.
+pub type Reports = Rejections;
+
 /// Questions to other nodes about a connection, and packets that are returned as an answer: about 16,000 a
 /// second. When a router moves all connections at once, one of each may be needed.
 pub type Questions = Allowance<4_096, 272>;
@@ -23,6 +26,7 @@ pub struct Allowance<const BURST: u32, const PER_TICK: u32> {
 
 impl<const BURST: u32, const PER_TICK: u32> Allowance<BURST, PER_TICK> {
     pub const BURST: u32 = BURST;
+    pub const PER_TICK: u32 = PER_TICK;
 
     #[inline(always)]
     pub fn take(&mut self, now: Ticks) -> bool {
@@ -55,7 +59,10 @@ mod tests {
 
     #[test]
     fn a_burst_is_allowed_and_a_flood_is_not() {
-        check::<{ Rejections::BURST }, 17>();
-        check::<{ Questions::BURST }, 272>();
+        check::<{ Rejections::BURST }, { Rejections::PER_TICK }>();
+        check::<{ Questions::BURST }, { Questions::PER_TICK }>();
+        let a_second = |per_tick: u32| u64::from(per_tick) * 1_000_000_000 >> 24;
+        assert_eq!(a_second(Rejections::PER_TICK), 1_013);
+        assert_eq!(a_second(Questions::PER_TICK), 16_212);
     }
 }

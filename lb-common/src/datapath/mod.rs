@@ -37,7 +37,7 @@ mod wire;
 use crate::family::{Family, V4, V6};
 
 pub use crate::layout::Direction;
-pub use allowance::{Questions, Rejections};
+pub use allowance::{Questions, Rejections, Reports};
 pub use carried::{Decision, Draft, Encapsulation, End};
 pub use forward::execute::execute;
 pub use function::Function;

@@ -227,12 +227,19 @@ fn find_owner<F: PacketFamily, T: FamilyTables<F>>(
     let pool = tables.pool(frontend.cluster_pool).filter(|pool| pool.size != 0)?;
     let hash = hash::spread::<F>(client, client_port, address, port, protocol);
     let slot = PoolSlot { pool: frontend.cluster_pool, slot: hash::scale(hash, pool.size) };
+    let mut current = F::Address::default();
     for position in 0..=HISTORY_DEPTH as u32 {
         let index = match position {
             0 => tables.slot(pool.offset.saturating_add(slot.slot))?,
             _ => tables.earlier_owner(slot, position - 1)?,
         };
         let backend = tables.backend(index)?;
+        if position == 0 {
+            current = backend.node;
+        } else if backend.node == current && current != F::Address::default() {
+            // The current owner's node has been asked.
+            continue;
+        }
         if backend.protocol == protocol && is_wanted(&backend) {
             return Some(Choice { index, backend });
         }

@@ -24,7 +24,7 @@ pub(super) fn now() -> u32 {
     u32::try_from(now).unwrap_or(u32::MAX)
 }
 
-/// How many service ports are planned at once if nothing is programmed yet; more if a Service has more.
+/// How many service ports of a change that only adds some are planned at once.
 pub(super) const PORTION: usize = 1_000;
 
 /// A change, and the Services that it concerns.
@@ -51,11 +51,15 @@ impl<T: Write> Agent<T> {
         self.succeed(began);
     }
 
-    /// Plans changes, and executes the plan; returns whether that has made room. If nothing is programmed
-    /// yet, everything is added, and planned in portions: the steps for many Services take much memory.
+    /// Plans changes, and executes the plan; returns whether that has made room. What only adds service
+    /// ports, as at the start, is planned in portions: the steps for many Services take much memory.
     fn program(&mut self, unplanned: Unplanned) -> Result<bool> {
         let everything = self.collect_all(unplanned);
-        let most = if self.planner.is_empty() { PORTION } else { usize::MAX };
+        // All of them at once: SNAT must not use the NodePorts of the last portion, either.
+        if let Some(ports) = self.node_ports.take_in(&everything.change.service_ports) {
+            self.outlets.set_node_ports(ports);
+        }
+        let most = if self.planner.only_adds(&everything.change) { PORTION } else { usize::MAX };
         let mut portions = everything.split(most);
         let (mut services, mut steps, mut makes_room) = (0, 0, false);
         let mut failed = None;
@@ -85,9 +89,6 @@ impl<T: Write> Agent<T> {
 
     fn plan(&mut self, concerned: &BTreeSet<ServiceName>, change: Change) -> Plan {
         self.tally.count(&change.service_ports);
-        if let Some(ports) = self.node_ports.take_in(&change.service_ports) {
-            self.outlets.set_node_ports(ports);
-        }
         let keys: Vec<ServicePortKey> = change.service_ports.keys().cloned().collect();
         let plan = self.planner.plan(change);
         Tally::catalogue(keys.iter(), &self.planner, &self.outlets.metrics);
@@ -190,8 +191,8 @@ impl<T: Write> Agent<T> {
 }
 
 impl Portion {
-    /// In portions of at most so many service ports, unless one Service has more. The first one has everything that
-    /// concerns no service port.
+    /// In portions, each of which ends with the Service that makes it as large as that. The first one has everything
+    /// that concerns no service port.
     pub(super) fn split(mut self, most: usize) -> VecDeque<Self> {
         let now = self.change.now;
         let mut ports = std::mem::take(&mut self.change.service_ports).into_iter().peekable();

@@ -294,6 +294,17 @@ pub fn each_node_is_asked_once(c: &mut Conversation, at: &Ends) {
     c.forward(&packet).leaves_by_for(INSIDE, &asked, Reason::Asked);
 }
 
+/// Another node has an old flow to a backend here. The owner's node is asked first, and not again for an earlier owner.
+pub fn the_owners_node_is_asked_once(c: &mut Conversation, at: &Ends) {
+    history(c, at, &[(1, false), (2, true), (0, false), (5, false)]);
+    let packet = at.to_web(40000).ack();
+    let asked = |owner, number| question(at, &packet, &packet, owner, number);
+    let returned = |owner, number| from_tunnel(at, &packet, owner, RETURNED | number);
+    c.forward(&from_tunnel(at, &packet, 2, 0)).leaves_by_for(INSIDE, &asked(5, 1), Reason::Asked);
+    c.forward(&returned(5, 1)).leaves_by_for(INSIDE, &asked(1, 2), Reason::Asked);
+    c.forward(&returned(1, 2)).becomes(&packet.to(at.backends(3)[2].as_str()));
+}
+
 pub fn a_flow_stays_with_the_node_that_knows_it(c: &mut Conversation, at: &Ends) {
     history(c, at, &[(0, false), (1, false), (2, true)]);
     let packet = at.to_web(40000).ack();
