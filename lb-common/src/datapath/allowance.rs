@@ -61,7 +61,7 @@ mod tests {
     fn a_burst_is_allowed_and_a_flood_is_not() {
         check::<{ Rejections::BURST }, { Rejections::PER_TICK }>();
         check::<{ Questions::BURST }, { Questions::PER_TICK }>();
-        let a_second = |per_tick: u32| u64::from(per_tick) * 1_000_000_000 >> 24;
+        let a_second = |per_tick: u32| (u64::from(per_tick) * 1_000_000_000) >> 24;
         assert_eq!(a_second(Rejections::PER_TICK), 1_013);
         assert_eq!(a_second(Questions::PER_TICK), 16_212);
     }

@@ -88,6 +88,14 @@ pub struct Change {
 }
 
 impl Planner {
+    /// Whether a change only adds service ports, and nothing of an earlier agent is to be adopted.
+    pub fn only_adds(&self, change: &Change) -> bool {
+        let is_new = |(key, port): (&ServicePortKey, &Option<_>)| {
+            port.is_some() && !self.held.contains_key(key)
+        };
+        self.adopted.is_none() && change.service_ports.iter().all(is_new)
+    }
+
     /// Plans a change. What does not fit is reported in the plan's problems; the rest is planned.
     pub fn plan(&mut self, change: Change) -> Plan {
         let mut plan = Plan::default();

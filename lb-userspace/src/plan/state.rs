@@ -7,7 +7,6 @@ use std::sync::Arc;
 use lb_common::layout::FrontendKind;
 use lb_common::slot_history::SlotHistory;
 
-use super::Change;
 use super::addresses::Addresses;
 use super::adopted::Adopted;
 use super::allocate::{Indexes, Regions};
@@ -104,14 +103,6 @@ pub(super) struct Leftover {
 }
 
 impl Planner {
-    /// Whether a change only adds service ports, and nothing of an earlier agent is to be adopted.
-    pub fn only_adds(&self, change: &Change) -> bool {
-        let is_new = |(key, port): (&ServicePortKey, &Option<_>)| {
-            port.is_some() && !self.held.contains_key(key)
-        };
-        self.adopted.is_none() && change.service_ports.iter().all(is_new)
-    }
-
     /// Starts from an empty kernel, with maps of the default sizes.
     pub fn new() -> Self {
         Self::with_room(Room::default())
