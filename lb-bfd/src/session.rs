@@ -129,7 +129,7 @@ pub struct Counters {
 #[derive(Debug)]
 pub struct Session {
     config: Config,
-    /// Other settings that have come during a poll.
+    /// Other settings, which wait until the peer's confirmations of earlier ones have come.
     wanted: Option<Config>,
     discriminator: u32,
     random: u64,
@@ -310,9 +310,9 @@ impl Session {
         self.reflect(packet);
     }
 
-    fn poll(&mut self, polls: bool) {
-        self.polling = polls;
-        self.settled &= !polls;
+    fn set_polling(&mut self, polling: bool) {
+        self.polling = polling;
+        self.settled &= !polling;
     }
 
     /// The peer knows the intervals, or has to be told all of them anyway.
@@ -339,7 +339,7 @@ impl Session {
         let interval = self.transmit_interval();
         if interval != self.desired_min_tx {
             self.desired_min_tx = interval;
-            self.poll(self.state == State::Up);
+            self.set_polling(self.state == State::Up);
         }
     }
 

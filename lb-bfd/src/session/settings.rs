@@ -80,7 +80,7 @@ impl Session {
         self.agree_on_interval();
         if self.state == State::Up {
             self.before = before;
-            self.poll(true);
+            self.set_polling(true);
             self.send_at = now;
             if self.reflection.take().is_some() {
                 self.effects.push(Effect::StopReflecting);

@@ -90,6 +90,20 @@ fn another_backend_of_its_node_replaces_an_owner_that_stands_for_others() {
     assert_eq!(owners(&history, 0), [26, 30, 10]);
 }
 
+/// Otherwise the first plan after a restart would write rows again, without any change.
+#[test]
+fn a_row_of_which_nobody_has_gone_stays_when_backends_move() {
+    let mut history = SlotHistory::default();
+    for (now, [old, new]) in (1..).zip([[10, 20], [20, 30]]) {
+        history = history.after(&[old], &[new], now, apart);
+    }
+    let known = history.clone();
+    history.retain(0, |backend| Some((backend, 1)));
+    assert_eq!(history, known);
+    history.retain(2, |backend| Some((backend, 1)));
+    assert_eq!(owners(&history, 0), [20], "it still ages");
+}
+
 #[test]
 fn an_unchanged_table_adds_nothing_and_none_has_no_history() {
     let history = SlotHistory::default();
