@@ -144,10 +144,9 @@ impl SlotHistory {
 }
 
 pub fn entries(row: &EarlierOwners) -> impl Iterator<Item = Owner> + '_ {
-    let all = row.backends.iter().zip(&row.until).map(|(&backend, &until)| Owner {
-        backend,
-        until: until & !EarlierOwners::SEVERAL,
-        several: until & EarlierOwners::SEVERAL != 0,
+    let all = row.backends.iter().zip(&row.until).map(|(&backend, &word)| {
+        let (until, several) = EarlierOwners::without_mark(word);
+        Owner { backend, until, several }
     });
     all.take_while(|owner| owner.backend != NO_BACKEND)
 }
@@ -180,7 +179,7 @@ fn row(owners: impl Iterator<Item = Owner>) -> Option<EarlierOwners> {
     let mut count = 0;
     for Owner { backend, until, several } in owners.take(HISTORY_DEPTH) {
         row.backends[count] = backend;
-        row.until[count] = if several { until | EarlierOwners::SEVERAL } else { until };
+        row.until[count] = EarlierOwners::with_mark(until, several);
         count += 1;
     }
     (count > 0).then_some(row)

@@ -26,6 +26,16 @@ pub struct EarlierOwners {
 impl EarlierOwners {
     /// The backend stands for several owners on its node.
     pub const SEVERAL: u32 = 1 << 31;
+
+    /// A time or an age, and whether the backend stands for several, in one word.
+    pub const fn with_mark(seconds: u32, several: bool) -> u32 {
+        if several { seconds | Self::SEVERAL } else { seconds }
+    }
+
+    /// The two of such a word.
+    pub const fn without_mark(word: u32) -> (u32, bool) {
+        (word & !Self::SEVERAL, word & Self::SEVERAL != 0)
+    }
 }
 
 const _: () = assert!(size_of::<PoolSlot>() == 8);

@@ -73,9 +73,9 @@ impl Planner {
                 let mut rows = Vec::new();
                 for (slot, earlier) in held.history.rows() {
                     let owners = entries(earlier).filter_map(|owner| {
-                        let several = if owner.several { EarlierOwners::SEVERAL } else { 0 };
-                        let age = now.saturating_sub(owner.until) | several;
-                        Some([position_of(owner.backend)?, age])
+                        let age = now.saturating_sub(owner.until);
+                        let word = EarlierOwners::with_mark(age, owner.several);
+                        Some([position_of(owner.backend)?, word])
                     });
                     let owners: Vec<[u32; 2]> = owners.collect();
                     rows.extend([slot, owners.len() as u32]);
@@ -165,10 +165,9 @@ impl Planner {
             if history.len() >= room && history.get(slot).is_none() {
                 continue;
             }
-            let earlier = row.iter().filter_map(|&[position, age]| {
+            let earlier = row.iter().filter_map(|&[position, word]| {
                 let backend = owners.get(position as usize).copied().flatten()?;
-                let (age, several) =
-                    (age & !EarlierOwners::SEVERAL, age & EarlierOwners::SEVERAL != 0);
+                let (age, several) = EarlierOwners::without_mark(word);
                 // A change before this machine started is one at its start.
                 let until = self.now.saturating_sub(age);
                 (age < self.history_age).then_some(Owner { backend, until, several })
