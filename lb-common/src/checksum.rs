@@ -4,53 +4,75 @@
 //! matter as long as all terms have the same.
 
 use crate::address::Address;
+use crate::word::{load, store};
 
-/// What the replacement of some words adds to a sum that includes them; folded to 16 bits.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Delta(u16);
+/// What the replacement of some words adds to a sum that includes them.
+///
+/// It is folded to 16 bits only when it is used. Each adds less than 2^36, and a packet has few.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Delta(u64);
 
 impl Delta {
     #[inline(always)]
     pub fn of_address<A: Address>(old: A, new: A) -> Self {
-        // ~old in one's complement is (2^16 - 1) * n - old, with n such that no intermediate result
-        // is negative; multiples of 0xffff are zero.
-        Self(fold(new.sum() + u64::from(!fold(old.sum()))))
+        // Multiples of 0xffff are zero, and this one is larger than any sum that is subtracted.
+        const ZERO: u64 = 4 * u32::MAX as u64;
+        Self(new.sum() + (ZERO - old.sum()))
     }
 
     /// `old` and `new` in host order.
     #[inline(always)]
     pub fn of_port(old: u16, new: u16) -> Self {
-        Self(fold(u64::from(new.to_be()) + u64::from(!old.to_be())))
+        Self(u64::from(new.to_be()) + u64::from(!old.to_be()))
     }
 
     /// The change of a word at an even offset, in packet order.
     #[inline(always)]
     pub fn of_octets(old: [u8; 4], new: [u8; 4]) -> Self {
-        let [old, new] = [old, new].map(|word| u64::from(u32::from_ne_bytes(word)));
-        Self(fold(new + u64::from(!fold(old))))
+        let [old, new] = [old, new].map(u32::from_ne_bytes);
+        Self(u64::from(new) + u64::from(!old))
     }
 
     #[inline(always)]
     pub fn plus(self, other: Self) -> Self {
-        Self(fold(u64::from(self.0) + u64::from(other.0)))
+        Self(self.0 + other.0)
     }
 
     /// Whether it changes no sum. One's complement has two zeros.
     #[inline(always)]
     pub fn is_nothing(self) -> bool {
-        self.0 == 0 || self.0 == u16::MAX
+        let sum = self.raw();
+        sum == 0 || sum == u16::MAX
     }
 
     /// The delta in the format of the kernel's helpers.
     #[inline(always)]
     pub fn raw(self) -> u16 {
-        self.0
+        fold(self.0)
+    }
+
+    /// Updates a checksum field.
+    #[inline(always)]
+    pub fn update(self, field: &mut [u8; 2]) {
+        let before: u16 = load(field);
+        store(field, u16::from_ne_bytes(self.apply(before.to_ne_bytes())));
+    }
+
+    /// Updates the field of a transport checksum, unless it is zero and `optional`: then there is no
+    /// checksum (UDP), and no other one may become zero.
+    #[inline(always)]
+    pub fn update_unless_absent(self, field: &mut [u8; 2], optional: bool) {
+        let before = load::<2, u16>(field).to_ne_bytes();
+        if optional && before == [0, 0] {
+            return;
+        }
+        store(field, u16::from_ne_bytes(written(self.apply(before), optional)));
     }
 
     /// The checksum field after the replacement.
     #[inline(always)]
     pub fn apply(self, field: [u8; 2]) -> [u8; 2] {
-        let sum = u64::from(!u16::from_ne_bytes(field)) + u64::from(self.0);
+        let sum = u64::from(!u16::from_ne_bytes(field)) + self.0;
         (!fold(sum)).to_ne_bytes()
     }
 
@@ -58,7 +80,7 @@ impl Delta {
     /// [`Self::apply`] unless the delta is zero.
     #[inline(always)]
     pub fn add_to_sum(self, field: [u8; 2]) -> [u8; 2] {
-        let sum = u64::from(u16::from_ne_bytes(field)) + u64::from(self.0);
+        let sum = u64::from(u16::from_ne_bytes(field)) + self.0;
         fold(sum).to_ne_bytes()
     }
 }
@@ -97,10 +119,11 @@ impl Sum {
     }
 }
 
+/// The sum in 16 bits.
 #[inline(always)]
 fn fold(sum: u64) -> u16 {
     let sum = (sum & 0xffff_ffff) + (sum >> 32);
-    let sum = (sum & 0xffff) + ((sum >> 16) & 0xffff) + (sum >> 32);
+    let sum = (sum & 0xffff) + (sum >> 16);
     let sum = (sum & 0xffff) + (sum >> 16);
     let sum = (sum & 0xffff) + (sum >> 16);
     sum as u16

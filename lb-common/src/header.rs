@@ -4,6 +4,7 @@
 
 use crate::address::{Address, Address4, Address6};
 use crate::checksum::Delta;
+use crate::word::{load, number16, store};
 
 /// A type that any bytes can be viewed as.
 ///
@@ -319,31 +320,6 @@ headers! {
     [u8; 14]: 14,
 }
 
-/// Reads an address as whole words, at any alignment.
-#[inline(always)]
-fn load<const N: usize, A: Address>(octets: &[u8; N]) -> A {
-    const { assert!(size_of::<A>() == N) };
-    let address = octets.as_ptr().cast::<A>();
-    // SAFETY: as many bytes as the address has, and any are valid. On BPF, an unaligned read would
-    // become one load per byte. The CPUs on which the programs run load unaligned words of packets
-    // with one instruction; elsewhere the verifier rejects the program.
-    unsafe { if cfg!(target_arch = "bpf") { address.read() } else { address.read_unaligned() } }
-}
-
-#[inline(always)]
-fn store<const N: usize, A: Address>(octets: &mut [u8; N], new: A) {
-    const { assert!(size_of::<A>() == N) };
-    let address = octets.as_mut_ptr().cast::<A>();
-    // SAFETY: as in `load`.
-    unsafe {
-        if cfg!(target_arch = "bpf") {
-            address.write(new);
-        } else {
-            address.write_unaligned(new);
-        }
-    }
-}
-
 /// What the two IP headers have in common.
 pub trait NetworkHeader: Header {
     type Address: Address;
@@ -404,12 +380,19 @@ impl NetworkHeader for Ipv4 {
         let before = u16::from_be_bytes([self.time_to_live, self.protocol]);
         self.time_to_live = limit;
         let after = u16::from_be_bytes([self.time_to_live, self.protocol]);
-        self.checksum = Delta::of_port(before, after).apply(self.checksum);
+        Delta::of_port(before, after).update(&mut self.checksum);
+    }
+
+    #[inline(always)]
+    fn decrement_hop_limit(&mut self) {
+        // The high octet of a word: whatever it was, the checksum changes by the same.
+        self.time_to_live = self.time_to_live.wrapping_sub(1);
+        Delta::of_port(1 << 8, 0).update(&mut self.checksum);
     }
 
     #[inline(always)]
     fn length(&self) -> u32 {
-        u32::from(u16::from_be_bytes(self.total_length))
+        u32::from(number16(&self.total_length))
     }
 
     #[inline(always)]
@@ -453,7 +436,7 @@ impl NetworkHeader for Ipv6 {
 
     #[inline(always)]
     fn length(&self) -> u32 {
-        size_of::<Self>() as u32 + u32::from(u16::from_be_bytes(self.payload_length))
+        size_of::<Self>() as u32 + u32::from(number16(&self.payload_length))
     }
 
     #[inline(always)]

@@ -28,3 +28,4 @@ pub mod layout;
 pub mod maglev;
 #[cfg(feature = "std")]
 pub mod slot_history;
+pub mod word;

@@ -10,6 +10,7 @@ use crate::datapath::wire::packet::Packet;
 use crate::datapath::wire::parse::PacketFamily;
 use crate::header::{Ethernet, NetworkHeader};
 use crate::layout::{Device, Direction, Reason};
+use crate::word::set_link_address;
 
 /// How a packet leaves.
 #[derive(Default)]
@@ -142,8 +143,8 @@ impl Out {
             return Ok(Verdict::Resolve);
         }
         let ethernet: &mut Ethernet = packet.header_mut(0).ok_or(Reason::Unwritable)?;
-        ethernet.source = self.source;
-        ethernet.destination = self.neighbour;
+        set_link_address(&mut ethernet.source, self.source);
+        set_link_address(&mut ethernet.destination, self.neighbour);
         Ok(if self.back { Verdict::Transmit } else { Verdict::Redirect })
     }
 }

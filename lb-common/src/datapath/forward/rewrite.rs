@@ -8,6 +8,7 @@ use crate::datapath::wire::packet::Packet;
 use crate::datapath::wire::parse::{Headers, PacketFamily, Segment};
 use crate::header::{NetworkHeader, Ports, Sctp, Tcp, Udp};
 use crate::layout::Reason;
+use crate::word::set_number16;
 
 /// Translates a packet and counts it.
 #[inline(always)]
@@ -23,8 +24,8 @@ pub fn whole<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
 
     let address = addresses(packet, segment, decision)?;
     let ports: &mut Ports = packet.header_mut(headers.transport).ok_or(Reason::Unwritable)?;
-    ports.source = source.port.to_be_bytes();
-    ports.destination = destination.port.to_be_bytes();
+    set_number16(&mut ports.source, source.port);
+    set_number16(&mut ports.destination, destination.port);
     if headers.is_sctp() {
         finish_sctp::<F, P>(packet, segment, decision)?;
         count(tables, decision, bytes);
@@ -78,7 +79,7 @@ pub fn addresses<F: PacketFamily, P: Packet>(
     let change = Delta::of_address(segment.source, source.address)
         .plus(Delta::of_address(segment.destination, destination.address));
     if let Some(checksum) = network.checksum_mut() {
-        *checksum = change.apply(*checksum);
+        change.update(checksum);
     }
     Ok(change)
 }

@@ -211,7 +211,7 @@ fn translate<F: PacketFamily, P: Packet>(
     // ICMPv6's checksum is over the addresses, too; ICMP's is not, but IPv4's is.
     let address = match header.checksum_mut() {
         Some(checksum) => {
-            *checksum = address.apply(*checksum);
+            address.update(checksum);
             Delta::default()
         }
         None => address,

@@ -11,6 +11,7 @@ use crate::datapath::tables::NetworkTables;
 use crate::datapath::wire::packet::{Packet, Role};
 use crate::header::Ethernet;
 use crate::layout::LinkAddresses;
+use crate::word::link_address;
 
 /// Whether this machine is the receiver.
 #[inline(always)]
@@ -18,7 +19,8 @@ pub fn is_here<P: Packet, T: NetworkTables>(packet: &P, tables: &T) -> bool {
     if packet.is_received() || packet.role() != Role::External || packet.is_raw() {
         return true;
     }
-    let Some(&Ethernet { destination: receiver, .. }) = packet.header(0) else { return true };
+    let Some(Ethernet { destination, .. }) = packet.header(0) else { return true };
+    let receiver = link_address(destination);
     let device = packet.device();
     let (bucket, wanted) = (LinkAddresses::bucket(device), LinkAddresses::word(device, receiver));
     // Nearly always the first one.

@@ -5,6 +5,7 @@ use super::packet::Packet;
 use crate::branchless;
 use crate::family::{Family, V4, V6};
 use crate::header::{Ethernet, Header, QINQ, VLAN, VlanTag};
+use crate::word::number16;
 
 /// The network header's offset, and the EtherType.
 pub struct Frame {
@@ -19,14 +20,14 @@ pub fn frame<P: Packet>(packet: &P) -> Option<Frame> {
         return raw_frame(packet);
     }
     let ethernet: &Ethernet = packet.header(0)?;
-    let mut ether_type = u16::from_be_bytes(ethernet.ether_type);
+    let mut ether_type = number16(&ethernet.ether_type);
     let mut network = size_of::<Ethernet>();
     for _ in 0..2 {
         if ether_type != VLAN && ether_type != QINQ {
             break;
         }
         let tag: &VlanTag = packet.header(network)?;
-        ether_type = u16::from_be_bytes(tag.ether_type);
+        ether_type = number16(&tag.ether_type);
         network += size_of::<VlanTag>();
     }
     Some(Frame { ether_type, network: packet.blur(network) })

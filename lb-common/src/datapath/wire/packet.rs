@@ -1,11 +1,12 @@
 //! Packets as hooks provide them.
 
-use crate::checksum::{self, Delta};
+use crate::checksum::Delta;
 use crate::family::Family;
 use crate::header::{Ethernet, Header, NetworkHeader, QINQ, VLAN};
 
 use super::link::{self, Frame};
 use crate::datapath::route::{Query, Route};
+use crate::word::number16;
 
 /// A packet's bytes, from the start of its Ethernet header, and the operations of its hook.
 pub trait Packet: Sized {
@@ -60,7 +61,7 @@ pub trait Packet: Sized {
     fn is_tagged(&self) -> bool {
         let ethernet: Option<&Ethernet> = self.header(0);
         ethernet.is_some_and(|ethernet| {
-            let ether_type = u16::from_be_bytes(ethernet.ether_type);
+            let ether_type = number16(&ethernet.ether_type);
             ether_type == VLAN || ether_type == QINQ
         })
     }
@@ -149,10 +150,7 @@ pub trait Packet: Sized {
         optional: bool,
     ) -> Option<()> {
         let field: &mut [u8; 2] = self.header_mut(offset)?;
-        if optional && *field == [0, 0] {
-            return Some(());
-        }
-        *field = checksum::written(address.plus(port).apply(*field), optional);
+        address.plus(port).update_unless_absent(field, optional);
         Some(())
     }
 }

@@ -8,6 +8,7 @@ use crate::header::{
     Extension, FragmentHeader, Ipv4, Ipv6, LINK_HOP_LIMIT, NetworkHeader, Sctp, Tcp, Udp, protocol,
 };
 use crate::layout::Reason;
+use crate::word::{number16, number32};
 
 /// Maximum number of IPv6 extension headers: hop-by-hop, destination options, routing and again
 /// destination options.
@@ -191,7 +192,7 @@ impl PacketFamily for V4 {
         if header.version_and_length >> 4 != 4 || length < size_of::<Ipv4>() {
             return Transport::MALFORMED;
         }
-        let fragment = u16::from_be_bytes(header.flags_and_offset) & (MORE_FOLLOW | OFFSET);
+        let fragment = number16(&header.flags_and_offset) & (MORE_FOLLOW | OFFSET);
         if !FRAGMENTS && fragment != 0 {
             return Transport::FRAGMENT;
         }
@@ -202,7 +203,7 @@ impl PacketFamily for V4 {
                 MORE_FOLLOW => Part::First,
                 _ => Part::Later,
             },
-            identification: u32::from(u16::from_be_bytes(header.identification)),
+            identification: u32::from(number16(&header.identification)),
             protocol: header.protocol,
         }
     }
@@ -249,7 +250,7 @@ impl PacketFamily for V6 {
                         return Transport::MALFORMED;
                     };
                     part = fragment.part();
-                    identification = u32::from_be_bytes(fragment.identification);
+                    identification = number32(&fragment.identification);
                     protocol = fragment.next_header;
                     part_of = protocol;
                     transport += size_of::<FragmentHeader>();
@@ -275,7 +276,7 @@ impl FragmentHeader {
     /// An atomic fragment counts as a whole packet (RFC 6946).
     #[inline(always)]
     fn part(&self) -> Part {
-        match u16::from_be_bytes(self.offset_and_more) & 0xfff9 {
+        match number16(&self.offset_and_more) & 0xfff9 {
             0 => Part::Whole,
             1 => Part::First,
             _ => Part::Later,
@@ -346,8 +347,8 @@ pub fn segment<F: PacketFamily, P: Packet>(packet: &P, headers: Headers) -> Pars
             let Some(tcp) = packet.header::<Tcp>(headers.transport) else {
                 return Parsed::Malformed;
             };
-            let sequence = u32::from_be_bytes(tcp.sequence);
-            let acknowledgement = u32::from_be_bytes(tcp.acknowledgement);
+            let sequence = number32(&tcp.sequence);
+            let acknowledgement = number32(&tcp.acknowledgement);
             (&tcp.ports, Signal { flags: tcp.flags, sequence, acknowledgement })
         }
         protocol::UDP => {
@@ -370,8 +371,8 @@ pub fn segment<F: PacketFamily, P: Packet>(packet: &P, headers: Headers) -> Pars
         headers,
         source,
         destination,
-        source_port: u16::from_be_bytes(ports.source),
-        destination_port: u16::from_be_bytes(ports.destination),
+        source_port: number16(&ports.source),
+        destination_port: number16(&ports.destination),
         signal,
     };
     Parsed::Segment(segment.blur())
@@ -385,9 +386,9 @@ fn signal_of_chunk<P: Packet>(packet: &P, transport: usize, sctp: &Sctp) -> Sign
     if sctp.chunk == Sctp::INIT_ACK
         && let Some(tag) = packet.header::<[u8; 4]>(transport + size_of::<Sctp>())
     {
-        sequence = u32::from_be_bytes(*tag).wrapping_sub(1);
+        sequence = number32(tag).wrapping_sub(1);
     }
-    let acknowledgement = u32::from_be_bytes(sctp.verification_tag);
+    let acknowledgement = number32(&sctp.verification_tag);
     Signal { flags: flags_of_chunk(sctp.chunk), sequence, acknowledgement }
 }
 
