@@ -81,7 +81,8 @@ impl Case {
 
     /// A backend's reply to it, if the backend knows the client's address.
     pub fn reply(&self) -> Packet {
-        let reply = self.request().reversed();
+        // From the next hop, to the interface on which it arrives.
+        let reply = self.request().reversed().macs(ROUTER_MAC, mac(OUTSIDE));
         match (self.kind, self.backends().first()) {
             (Kind::None, _) | (_, None) => reply,
             (_, Some(backend)) => reply.from(backend.as_str()),
