@@ -24,7 +24,6 @@ impl<'a, F: Family> Claim<'a, F> {
         // they copied an incomplete record.
         unsafe { self.entry.flow.write(flow) };
         self.entry.track.store(track);
-        self.entry.next_hops.forget();
     }
 
     /// Makes the flow visible, in a state.
@@ -80,6 +79,8 @@ pub fn claim<'a, F: Family>(
     if !tag.word.replace(old.0, word.0) {
         return None;
     }
+    // As soon as possible: the record's cache line is fetched while the flow is prepared.
+    entry.next_hops.forget();
     let at = Location::new(index, number as u32, word.generation());
     Some(Claim { tag, entry, word, at })
 }
@@ -92,26 +93,51 @@ fn best<F: Family>(
     now: Ticks,
 ) -> Option<(i64, usize, usize)> {
     // Rank and entry in one number: the verifier need not follow how each was chosen.
-    let mut best = 0;
-    for number in 0..2 * BUCKET_ENTRIES {
-        let (bucket, entry) = nth_entry(number);
+    let number = |bucket: usize, entry: usize| {
         let tag = &buckets[bucket].1.tags[entry];
-        let word = Word(tag.word.load());
-        let rank = rank(tag, word, settings, now);
-        best = larger(best, rank << 4 | (LAST - number) as i64);
+        let rank = rank(tag, Word(tag.word.load()), settings, now);
+        rank << 4 | (LAST - place(bucket, entry)) as i64
+    };
+    // Of each bucket for itself, so that a CPU can compare in both at once.
+    let (mut first, mut second) = (0, 0);
+    for entry in 0..BUCKET_ENTRIES {
+        first = larger(first, number(0, entry));
+        second = larger(second, number(1, entry));
     }
-    let (bucket, entry) = nth_entry(LAST - (best as usize & LAST));
+    let best = larger(first, second);
+    let (bucket, entry) = entry_at(LAST - (best as usize & LAST));
     let rank = best >> 4;
     (rank > 0).then_some((rank, bucket, entry))
 }
 
 const LAST: usize = 2 * BUCKET_ENTRIES - 1;
 
-/// The entries of two buckets in the order in which they fill, each as bucket and number: half of the
-/// first bucket, which lookups read first, half of the other, and so on. So most flows are found in
-/// their first bucket, and neither bucket is full much before the other.
+const HALF: usize = BUCKET_ENTRIES / 2;
+
+/// The place of an entry in the order in which two buckets fill: half of the first bucket, which
+/// lookups read first, half of the other, and so on. So most flows are found in their first bucket,
+/// and neither bucket is full much before the other.
 #[inline(always)]
-fn nth_entry(number: usize) -> (usize, usize) {
-    const HALF: usize = BUCKET_ENTRIES / 2;
-    ((number / HALF) & 1, number % HALF + number / BUCKET_ENTRIES * HALF)
+fn place(bucket: usize, entry: usize) -> usize {
+    entry / HALF * BUCKET_ENTRIES + bucket * HALF + entry % HALF
+}
+
+/// The bucket and the number of the entry at a place.
+#[inline(always)]
+fn entry_at(place: usize) -> (usize, usize) {
+    ((place / HALF) & 1, place % HALF + place / BUCKET_ENTRIES * HALF)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_entry_has_its_place() {
+        let entries = (0..2).flat_map(|bucket| (0..BUCKET_ENTRIES).map(move |e| (bucket, e)));
+        for (bucket, entry) in entries {
+            assert_eq!(entry_at(place(bucket, entry)), (bucket, entry));
+        }
+        assert_eq!([place(0, 0), place(0, 3), place(1, 0), place(0, 4)], [0, 3, 4, 8]);
+    }
 }

@@ -81,7 +81,11 @@ fn preferred_bucket<F: Family, T: FlowTables<F>>(
 /// 1 if there is no entry with this hash, else 0. The flow of an entry may be gone.
 #[inline(always)]
 pub fn seems_free<F: Family, T: FlowTables<F>>(tables: &T, hash: ReplyHash) -> u64 {
-    is_zero(first(tables, hash).0 >> 1)
+    let [first, second] = hash.buckets(tables.settings().reply_mask);
+    let (Some(one), Some(other)) = (tables.reply_bucket(first), tables.reply_bucket(second)) else {
+        return 0;
+    };
+    is_zero(count(one, hash) + count(other, hash))
 }
 
 #[inline(always)]
@@ -143,20 +147,22 @@ fn entry_to_take(one: &ReplyBucket, other: &ReplyBucket, hash: ReplyHash) -> usi
     const FREE: u32 = 8;
     const LAST: u64 = 2 * REPLY_BUCKET_ENTRIES as u64 - 1;
     let preferred = hash.preferred_entry() as u64;
-    let mut best = u64::from(hash.any_entry());
-    for (bucket, first) in [(one, 0), (other, REPLY_BUCKET_ENTRIES as u64)] {
-        for (number, slot) in bucket.entries.iter().enumerate() {
-            let entry = Entry(slot.load());
-            let rank = entry.fits(hash) << FITS | is_zero(entry.0 >> 1) << FREE;
-            // The lower its distance from the preferred entry, the better.
-            let distance = first | number as u64 ^ preferred;
-            // An entry that neither matches nor is free does not replace the arbitrary one.
-            let candidate = (rank | (LAST - distance)) as i64;
-            best = choose(is_zero(rank), best, larger(best as i64, candidate) as u64);
-        }
+    // The lower an entry's distance from the preferred one, the better.
+    let candidate = |bucket: &ReplyBucket, first: u64, number: usize| {
+        let entry = Entry(bucket.entries[number].load());
+        let rank = entry.fits(hash) << FITS | is_zero(entry.0 >> 1) << FREE;
+        (rank | (LAST - (first | number as u64 ^ preferred))) as i64
+    };
+    // Of each bucket for itself, so that a CPU can compare in both at once.
+    let (mut first, mut second) = (0, 0);
+    for number in 0..REPLY_BUCKET_ENTRIES {
+        first = larger(first, candidate(one, 0, number));
+        second = larger(second, candidate(other, REPLY_BUCKET_ENTRIES as u64, number));
     }
-    let arbitrary = is_zero(best >> FREE) * ARBITRARY as u64;
-    ((LAST - (best & LAST)) ^ preferred | arbitrary) as usize
+    let best = larger(first, second) as u64;
+    let found = (LAST - (best & LAST)) ^ preferred;
+    let is_arbitrary = is_zero(best >> FREE);
+    choose(is_arbitrary, u64::from(hash.any_entry()) | ARBITRARY as u64, found) as usize
 }
 
 /// Marks the number of an entry that neither has the fingerprint nor is free.
