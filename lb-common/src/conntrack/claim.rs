@@ -10,10 +10,12 @@ use crate::hash::FlowHash;
 use crate::layout::{BUCKET_ENTRIES, Flow, FlowBucket, FlowEntry, FlowTag, Settings, Ticks};
 
 /// An entry that only this CPU may write, until it is published or abandoned.
+///
+/// Fields of eight bytes only: a function that returns one writes fields, and its caller reads words.
+/// A CPU waits for a word that was written in part until all stores before it are done.
 pub struct Claim<'a, F: Family> {
     tag: &'a FlowTag,
     entry: &'a FlowEntry<F>,
-    word: Word,
     pub at: Location,
 }
 
@@ -30,13 +32,19 @@ impl<'a, F: Family> Claim<'a, F> {
     #[inline(always)]
     pub fn publish(self, state: u32, now: Ticks) -> Hops<'a> {
         self.tag.seen.store(now.0);
-        self.hand_over(self.word.with_state(state));
+        self.hand_over(self.word().with_state(state));
         Hops::new(&self.entry.next_hops, self.at)
     }
 
     #[inline(always)]
     pub fn abandon(self) {
-        self.hand_over(self.word.freed());
+        self.hand_over(self.word().freed());
+    }
+
+    /// The tag's word, which no other CPU changes.
+    #[inline(always)]
+    fn word(&self) -> Word {
+        Word(self.tag.word.load())
     }
 
     /// No other CPU changes a claimed tag, so a store is sufficient. An exchange would wait until
@@ -82,7 +90,7 @@ pub fn claim<'a, F: Family>(
     // As soon as possible: the record's cache line is fetched while the flow is prepared.
     entry.next_hops.forget();
     let at = Location::new(index, number as u32, word.generation());
-    Some(Claim { tag, entry, word, at })
+    Some(Claim { tag, entry, at })
 }
 
 /// The entry of two buckets with the highest rank: its rank, its bucket, and its number.
