@@ -4,7 +4,7 @@
 //! matter as long as all terms have the same.
 
 use crate::address::Address;
-use crate::word::{load, store};
+use crate::word::{pair, set_pair};
 
 /// What the replacement of some words adds to a sum that includes them.
 ///
@@ -15,7 +15,7 @@ pub struct Delta(u64);
 impl Delta {
     #[inline(always)]
     pub fn of_address<A: Address>(old: A, new: A) -> Self {
-        // Multiples of 0xffff are zero, and this one is larger than any sum that is subtracted.
+        // Multiples of 0xffff are zero, and no sum that is subtracted is larger than this one.
         const ZERO: u64 = 4 * u32::MAX as u64;
         Self(new.sum() + (ZERO - old.sum()))
     }
@@ -54,19 +54,17 @@ impl Delta {
     /// Updates a checksum field.
     #[inline(always)]
     pub fn update(self, field: &mut [u8; 2]) {
-        let before: u16 = load(field);
-        store(field, u16::from_ne_bytes(self.apply(before.to_ne_bytes())));
+        set_pair(field, self.apply(pair(field)));
     }
 
     /// Updates the field of a transport checksum, unless it is zero and `optional`: then there is no
     /// checksum (UDP), and no other one may become zero.
     #[inline(always)]
     pub fn update_unless_absent(self, field: &mut [u8; 2], optional: bool) {
-        let before = load::<2, u16>(field).to_ne_bytes();
-        if optional && before == [0, 0] {
-            return;
+        let before = pair(field);
+        if !optional || before != [0, 0] {
+            set_pair(field, written(self.apply(before), optional));
         }
-        store(field, u16::from_ne_bytes(written(self.apply(before), optional)));
     }
 
     /// The checksum field after the replacement.

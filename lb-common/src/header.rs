@@ -462,3 +462,33 @@ impl Sctp {
     pub const SHUTDOWN_ACK: u8 = 8;
     pub const SHUTDOWN_COMPLETE: u8 = 14;
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_decremented_limit_has_the_checksum_of_one_that_was_set() {
+        let header = |time_to_live, checksum: u16| Ipv4 {
+            version_and_length: 0x45,
+            traffic_class: 0,
+            total_length: [0, 40],
+            identification: [0; 2],
+            flags_and_offset: [0; 2],
+            time_to_live,
+            protocol: protocol::TCP,
+            checksum: checksum.to_be_bytes(),
+            source: [10, 0, 0, 1],
+            destination: [10, 0, 0, 2],
+        };
+        for (limit, checksum) in (1..=u8::MAX).flat_map(|limit| {
+            [0, 1, 0xfe, 0xff, 0x100, 0x7fff, 0xfeff, 0xff00, 0xfffe].map(|sum| (limit, sum))
+        }) {
+            let [mut decremented, mut set] = [header(limit, checksum), header(limit, checksum)];
+            decremented.decrement_hop_limit();
+            set.set_hop_limit(limit - 1);
+            assert_eq!(decremented.time_to_live, set.time_to_live);
+            assert_eq!(decremented.checksum, set.checksum, "{limit} {checksum:#x}");
+        }
+    }
+}

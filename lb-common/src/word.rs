@@ -38,6 +38,17 @@ pub fn set_number16(octets: &mut [u8; 2], number: u16) {
     store(octets, number.to_be());
 }
 
+/// Two octets as they are, such as a checksum.
+#[inline(always)]
+pub fn pair(octets: &[u8; 2]) -> [u8; 2] {
+    load::<2, u16>(octets).to_ne_bytes()
+}
+
+#[inline(always)]
+pub fn set_pair(octets: &mut [u8; 2], pair: [u8; 2]) {
+    store(octets, u16::from_ne_bytes(pair));
+}
+
 /// A link-layer address, as two words.
 #[inline(always)]
 pub fn link_address(octets: &[u8; 6]) -> [u8; 6] {

@@ -16,6 +16,8 @@ use crate::layout::{BUCKET_ENTRIES, Flow, FlowBucket, FlowEntry, FlowTag, Settin
 pub struct Claim<'a, F: Family> {
     tag: &'a FlowTag,
     entry: &'a FlowEntry<F>,
+    /// The tag's word.
+    word: u64,
     pub at: Location,
 }
 
@@ -41,10 +43,9 @@ impl<'a, F: Family> Claim<'a, F> {
         self.hand_over(self.word().freed());
     }
 
-    /// The tag's word, which no other CPU changes.
     #[inline(always)]
     fn word(&self) -> Word {
-        Word(self.tag.word.load())
+        Word(self.word as u32)
     }
 
     /// No other CPU changes a claimed tag, so a store is sufficient. An exchange would wait until
@@ -87,10 +88,11 @@ pub fn claim<'a, F: Family>(
     if !tag.word.replace(old.0, word.0) {
         return None;
     }
-    // As soon as possible: the record's cache line is fetched while the flow is prepared.
+    // As soon as possible: the store fetches the cache line, of IPv4 that of the record, while the flow
+    // is prepared.
     entry.next_hops.forget();
     let at = Location::new(index, number as u32, word.generation());
-    Some(Claim { tag, entry, at })
+    Some(Claim { tag, entry, word: word.0.into(), at })
 }
 
 /// The entry of two buckets with the highest rank: its rank, its bucket, and its number.

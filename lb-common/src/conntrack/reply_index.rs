@@ -232,3 +232,61 @@ fn is_alive<F: Family, T: FlowTables<F>>(tables: &T, entry: Entry, now: Ticks) -
     let bucket = tables.flow_bucket(location.bucket() & tables.flow_mask());
     bucket.is_some_and(|bucket| table::is_alive(bucket, location, tables.settings(), now))
 }
+
+#[cfg(all(test, not(feature = "model")))]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::family::V4;
+    use crate::hash::Secret;
+
+    /// What an entry holds.
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    enum Holds {
+        Nothing,
+        Another,
+        TheFingerprint,
+    }
+
+    fn hash_of(port: u16) -> ReplyHash {
+        let (backend, node) = ([10, 0, 0, 1].into(), [10, 0, 0, 2].into());
+        ReplyHash::of::<V4>(&Secret::new(7), (backend, 80), (node, port), 6)
+    }
+
+    fn buckets(holds: [Holds; 16], hash: ReplyHash) -> [ReplyBucket; 2] {
+        let buckets = [ReplyBucket::default(), ReplyBucket::default()];
+        for (number, holds) in holds.into_iter().enumerate() {
+            let fingerprint = u64::from(hash.fingerprint());
+            let word = match holds {
+                Holds::Nothing => 0,
+                Holds::Another => (fingerprint ^ 1) << 36 | 5,
+                Holds::TheFingerprint => fingerprint << 36 | 5,
+            };
+            buckets[number / 8].entries[number % 8].store(word);
+        }
+        buckets
+    }
+
+    fn holds() -> impl Strategy<Value = Holds> {
+        use Holds::*;
+        prop_oneof![1 => Just(Nothing), 8 => Just(Another), 1 => Just(TheFingerprint)]
+    }
+
+    proptest! {
+        #[test]
+        fn the_entry_to_take_fits_or_is_the_nearest_free_one_or_any(
+            holds in prop::array::uniform16(holds()), port: u16,
+        ) {
+            let hash = hash_of(port);
+            let [one, other] = buckets(holds, hash);
+            let nearest = |wanted: Holds| {
+                let fitting = (0..16).filter(|&number| holds[number] == wanted);
+                fitting.min_by_key(|number| number ^ hash.preferred_entry())
+            };
+            let any = hash.any_entry() as usize | ARBITRARY;
+            let expected = nearest(Holds::TheFingerprint).or_else(|| nearest(Holds::Nothing));
+            prop_assert_eq!(entry_to_take(&one, &other, hash), expected.unwrap_or(any));
+        }
+    }
+}

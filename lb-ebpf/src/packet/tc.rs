@@ -15,6 +15,7 @@ use lb_common::checksum::{self, Delta};
 use lb_common::datapath::{Frame, Packet, Query, Role, Route, parse_frame};
 use lb_common::family::{Family, V4, V6};
 use lb_common::header::{Ethernet, Header, NetworkHeader};
+use lb_common::word::{pair, set_pair};
 
 use super::buffer::{self, Field};
 use super::{View, blur, route};
@@ -392,7 +393,7 @@ impl<const STAGE: bool> Packet for TcPacket<STAGE> {
         port: Delta,
         optional: bool,
     ) -> Option<()> {
-        let field = *self.header::<[u8; 2]>(offset)?;
+        let field = pair(self.header(offset)?);
         if optional && field == [0, 0] {
             return Some(());
         }
@@ -403,7 +404,7 @@ impl<const STAGE: bool> Packet for TcPacket<STAGE> {
                 return self.update_by_helper::<F>(offset, address, port, optional);
             }
         };
-        *self.header_mut::<[u8; 2]>(offset)? = checksum::written(updated, optional);
+        set_pair(self.header_mut(offset)?, checksum::written(updated, optional));
         Some(())
     }
 }

@@ -20,6 +20,7 @@ use crate::datapath::wire::packet::Packet;
 use crate::datapath::wire::parse::{self, PacketFamily, Parsed, Segment};
 use crate::header::{Ethernet, NetworkHeader};
 use crate::layout::{Backend, Device, FlowKind, Reason};
+use crate::word::set_link_address;
 
 /// Whether the packets of a decision's flow may bypass the stack.
 #[inline(always)]
@@ -200,7 +201,7 @@ fn leave<F: PacketFamily, P: Packet>(packet: &mut P, network: usize, way: &Way) 
     packet.leave_by(way.next.device);
     branchless::forget();
     let ethernet: &mut Ethernet = packet.header_mut(0)?;
-    ethernet.source = way.device.link_address;
-    ethernet.destination = way.next.neighbour;
+    set_link_address(&mut ethernet.source, way.device.link_address);
+    set_link_address(&mut ethernet.destination, way.next.neighbour);
     Some(())
 }

@@ -210,8 +210,8 @@ fn store<F: PacketFamily, T: FamilyTables<F>>(
     // tunnelled packets do not pass this node.
     let is_elsewhere = draft.crowded != 0 && !flow.kind.has(FlowKind::TUNNELLED);
     let is_indexed = is_elsewhere || flow.kind.has(FlowKind::SNAT);
-    // Before the record is written: the exchange in the index would wait until that is in the cache.
-    // Until the flow is published, its entry in the index leads to none.
+    // Before the record is written, for which an exchange waits. Until the flow is published, its entry in
+    // the index leads to none.
     if is_indexed && !reply_index::insert(tables, replies_of(tables, flow), claim.at, tables.now())
     {
         return false;
