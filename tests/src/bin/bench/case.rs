@@ -22,6 +22,8 @@ pub enum Kind {
     /// From an unknown client. New flows fill the entries that established flows leave free, and then
     /// replace each other, as in a flood.
     New,
+    /// The same in a table with room: flows find entries that are free, or whose flows have expired.
+    Fresh,
     /// From a backend on another node to an SNAT port.
     Reply,
     /// Not addressed to a Service.
@@ -91,11 +93,12 @@ pub fn cases(flows: u32, v6: bool) -> Vec<Case> {
         cases.push(Case { hook: Hook::Reverse, ..case });
     }
     let case = Case::established(v6, false);
+    cases.push(Case { kind: Kind::Fresh, ..case });
     let sticky = Case { policy: Policy::Affinity, ..case };
     cases.push(sticky);
     cases.push(Case { kind: Kind::New, ..sticky });
     for hook in [Hook::Forward, Hook::Stack] {
-        for kind in [Kind::Established, Kind::New, Kind::Reply] {
+        for kind in [Kind::Established, Kind::New, Kind::Fresh, Kind::Reply] {
             cases.push(Case { hook, kind, backends: Backends::Remote, ..case });
         }
     }
@@ -164,6 +167,7 @@ impl Case {
             Kind::None => return format!("{hook}.{family}.none"),
             Kind::New if self.backends == Backends::Nowhere => "rejected",
             Kind::New => "new",
+            Kind::Fresh => "fresh",
             Kind::Reply => "reply",
             Kind::Established => "established",
             Kind::Untracked => "untracked",
@@ -291,7 +295,7 @@ impl Case {
         let (forward_packets, reverse_packets, new_flows) = match (self.kind, self.is_request()) {
             (Kind::None | Kind::Error, _) => (0, 0, 0),
             _ if is_dropped => (0, 0, 0),
-            (Kind::New, _) => (packets, 0, packets),
+            (Kind::New | Kind::Fresh, _) => (packets, 0, packets),
             (_, true) => (packets, 0, 0),
             (_, false) => (0, packets, 0),
         };

@@ -22,13 +22,13 @@ impl Case {
     /// The first measured packet, and how it varies. `some`: any flow.
     pub fn template(&self, flows: u32, some: Option<Ends>) -> (Packet, Template) {
         let packet = match self.kind {
-            Kind::New | Kind::Flood => self.fresh(),
+            Kind::New | Kind::Fresh | Kind::Flood => self.fresh(),
             Kind::Untracked => self.opening(),
             _ => self.packet(some),
         };
         let template = match (self.kind, self.is_request()) {
             (Kind::Reply, _) => template_of_list(&packet, flows),
-            (Kind::New | Kind::Flood, _) => template(&packet, Side::Source, ENDLESS),
+            (Kind::New | Kind::Fresh | Kind::Flood, _) => template(&packet, Side::Source, ENDLESS),
             (Kind::Fragment | Kind::Error, _) => unvaried(&packet),
             (_, true) => self.template_of(&packet, flows),
             (_, false) => template(&packet, Side::Destination, flows),
