@@ -27,6 +27,9 @@ const REPEAT: u32 = 200_000;
 /// Maximum number of passes until all flows are established.
 const PASSES: usize = 10;
 
+/// After how many flows those without a reply are refreshed.
+const REFRESHED: usize = 65_536;
+
 /// Longer than the time after which a datagram flow becomes a stream.
 const UNTIL_STREAM: u32 = Ticks::in_seconds(3);
 
@@ -230,7 +233,12 @@ fn establish(case: &Case, world: &mut KernelWorld, flows: u32) -> Result<()> {
     // All clients at once are a flood, in which a few evict each other. Another request opens their
     // flows again, and the next pass replies to them.
     for _ in 0..PASSES {
-        for (_, ends) in ends(world).into_iter().filter(|(state, _)| !is_established(*state)) {
+        let unestablished = ends(world).into_iter().filter(|(state, _)| !is_established(*state));
+        for (number, (_, ends)) in unestablished.enumerate() {
+            // Flows without a reply expire after a minute, which is too short for all of them.
+            if number % REFRESHED == REFRESHED - 1 {
+                send(world, &first)?;
+            }
             let reply = reply.from(ends.backend);
             match case.backends {
                 Backends::Local => world.run(Hook::Reverse, &reply.to(ends.client)),
