@@ -54,8 +54,8 @@ struct Options {
     #[arg(long, value_name = "TIMES", default_value_t = 8, value_parser = value_parser!(u32).range(1..=64))]
     room: u32,
 
-    /// Number of live flows; may be repeated [default: 1, 4096, 65536 and 524288; with --quick 1]
-    #[arg(long, value_name = "NUMBER", value_delimiter = ',', value_parser = value_parser!(u32).range(1..=1 << 22))]
+    /// Number of live flows, a power of two; may be repeated [default: 1, 4096, 65536 and 524288; with --quick 1]
+    #[arg(long, value_name = "NUMBER", value_delimiter = ',', value_parser = number_of_flows)]
     flows: Vec<u32>,
 
     /// Output directory for the JSON and the plot [default: target/bench]
@@ -69,6 +69,16 @@ const FLOWS: [u32; 4] = [1, 4_096, 65_536, 524_288];
 
 /// The minimum capacity of a table.
 const LEAST_ROOM: u32 = 65_536;
+
+/// The wrapper numbers clients by a mask.
+fn number_of_flows(text: &str) -> Result<u32> {
+    let number: u32 = text.parse()?;
+    let is_valid = number.is_power_of_two() && number <= MOST_FLOWS;
+    ensure!(is_valid, "give a power of two, {MOST_FLOWS} at most");
+    Ok(number)
+}
+
+const MOST_FLOWS: u32 = 1 << 22;
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
@@ -211,4 +221,21 @@ fn progress(steps: usize) -> Result<ProgressBar> {
     }
     let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {wide_msg}")?;
     Ok(ProgressBar::new(steps as u64).with_style(style))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_numbers_of_flows_that_the_wrapper_can_vary_are_accepted() {
+        for (text, expected) in
+            [("1", Some(1)), ("65536", Some(65_536)), ("4194304", Some(MOST_FLOWS)), ("0", None)]
+        {
+            assert_eq!(number_of_flows(text).ok(), expected, "{text}");
+        }
+        for text in ["52000", "8388608", "-1", "many"] {
+            assert!(number_of_flows(text).is_err(), "{text}");
+        }
+    }
 }
