@@ -121,6 +121,15 @@ impl Agent {
         found.and_then(|row| row["packets"].as_u64()).context(counters)
     }
 
+    /// The number of flows that were opened to a frontend, given by its address and port or their end, such as `:80`.
+    pub fn new_flows(&self, frontend: &str) -> Result<u64> {
+        let rows: Vec<Value> = serde_json::from_str(&self.get(&["frontends", "-o", "json"])?)?;
+        let found = rows
+            .iter()
+            .find(|row| row["address"].as_str().is_some_and(|address| address.ends_with(frontend)));
+        Ok(found.and_then(|row| row["traffic"]["newFlows"].as_u64()).unwrap_or(0))
+    }
+
     pub fn pid(&self) -> u32 {
         self.process.pid()
     }

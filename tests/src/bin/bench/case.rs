@@ -47,6 +47,8 @@ pub enum Backends {
     Local,
     /// On other nodes: both directions are translated with SNAT and sent from the hook.
     Remote,
+    /// One on another node, to which all SNAT ports are in use, or have been.
+    Crowded,
     /// On another node, behind a tunnel; replies do not pass this node.
     Tunnelled(Forwarding),
     /// There are none. Packets are dropped, and very few are rejected, because of the rate limit.
@@ -101,6 +103,9 @@ pub fn cases(flows: u32, v6: bool) -> Vec<Case> {
         for kind in [Kind::Established, Kind::New, Kind::Fresh, Kind::Reply] {
             cases.push(Case { hook, kind, backends: Backends::Remote, ..case });
         }
+    }
+    for kind in [Kind::New, Kind::Fresh] {
+        cases.push(Case { kind, backends: Backends::Crowded, ..case });
     }
     for tunnel in TUNNELS {
         let sent = Case { backends: Backends::Tunnelled(tunnel), ..case };
@@ -157,6 +162,7 @@ impl Case {
             (Policy::Affinity, ..) => ".affinity",
             (Policy::Ranges, ..) => ".ranges",
             (_, Backends::Remote, _) => ".snat",
+            (_, Backends::Crowded, _) => ".ports",
             (_, Backends::Tunnelled(tunnel), _) | (_, _, Kind::Delivered(tunnel)) => match tunnel {
                 Forwarding::Ipip => ".ipip",
                 _ => ".gue",
@@ -191,7 +197,7 @@ impl Case {
         let service = service(&format!("{cluster}/{protocol}"));
         let service = match self.backends {
             Backends::Local | Backends::Nowhere => service.backends(&backends),
-            Backends::Remote => service.remote_backends(&backends),
+            Backends::Remote | Backends::Crowded => service.remote_backends(&backends),
             Backends::Tunnelled(tunnel) => {
                 service.remote_backends(&backends).on_node(&self.other_node()).forwarding(tunnel)
             }
@@ -222,7 +228,7 @@ impl Case {
             Backends::Tunnelled(_) => {
                 vec![(parse(&self.other_node()), INSIDE, ROUTER_MAC)]
             }
-            Backends::Remote => {
+            Backends::Remote | Backends::Crowded => {
                 let backends = self.backends().into_iter();
                 let clients = (0..flows.div_ceil(PORTS)).map(|number| {
                     let client = self.end(
@@ -274,7 +280,7 @@ impl Case {
         match (self.backends, self.kind) {
             (Backends::Remote, Kind::Flood) => &[Fate::Dropped],
             (Backends::Local, _) => &[Fate::Passed, Fate::Deferred],
-            (Backends::Remote | Backends::Tunnelled(_), _) => &[Fate::Sent, Fate::Transmitted],
+            (Backends::Remote | Backends::Crowded | Backends::Tunnelled(_), _) => &[Fate::Sent, Fate::Transmitted],
             (Backends::Nowhere, _) => &[Fate::Dropped, Fate::Transmitted],
         }
     }
@@ -319,7 +325,7 @@ impl Case {
     pub fn backends(&self) -> Vec<String> {
         let count = match (self.backends, self.kind) {
             (Backends::Nowhere, _) => 0,
-            (_, Kind::Delivered(_) | Kind::Error) => 1,
+            (Backends::Crowded, _) | (_, Kind::Delivered(_) | Kind::Error) => 1,
             (_, Kind::Reply) => BACKENDS,
             _ if self.is_request() => BACKENDS,
             _ => 1,

@@ -180,13 +180,7 @@ impl MeasuredPath {
 
     /// The number of flows that were opened to a NodePort.
     fn new_flows(&self, node_port: &str) -> Result<u64> {
-        let Some(agent) = &self.agent else { return Ok(0) };
-        let frontends: Vec<Value> =
-            serde_json::from_str(&agent.get(&["frontends", "-o", "json"])?)?;
-        let asked = frontends.iter().find(|frontend| {
-            frontend["address"].as_str().is_some_and(|address| address.ends_with(node_port))
-        });
-        Ok(asked.and_then(|frontend| frontend["traffic"]["newFlows"].as_u64()).unwrap_or(0))
+        self.agent.as_ref().map_or(Ok(0), |agent| agent.new_flows(node_port))
     }
 
     /// Fails unless the load balancer has counted every connection, or none without it: otherwise

@@ -10,9 +10,12 @@ mod plot;
 mod record;
 mod report;
 mod scaling;
+mod socket_timer;
+mod sockets;
 mod subject;
 mod wrapper;
 
+use std::env;
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -83,6 +86,11 @@ const MOST_FLOWS: u32 = 1 << 22;
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
 fn main() -> Result<()> {
+    if let [_, first, server] = &env::args().collect::<Vec<_>>()[..]
+        && first == socket_timer::ARGUMENT
+    {
+        return socket_timer::serve(server);
+    }
     let options = Options::parse();
     let earlier = options.compare.as_deref().map(report::read).transpose()?;
     // A handler instead of the default: Ctrl-C must not skip the clean-up.
@@ -99,6 +107,7 @@ fn main() -> Result<()> {
             check_interrupted,
             &mut failed,
         )?);
+        records.extend(sockets::measure(options.quick, &options.only)?);
         records.extend(end_to_end::measure(options.quick, &options.only)?);
         Ok(())
     });

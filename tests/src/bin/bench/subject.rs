@@ -98,7 +98,11 @@ impl Subject {
             wrapper.list(&known.iter().map(|(_, ends)| end_of_reply(ends)).collect::<Vec<_>>())?;
         }
         let sample = Sample::default();
-        Ok(Self { case, flows, room, world, wrapper, packet, template, sample })
+        let mut subject = Self { case, flows, room, world, wrapper, packet, template, sample };
+        if case.backends == Backends::Crowded {
+            subject.run(REPEAT)?;
+        }
+        Ok(subject)
     }
 
     /// Another wrapper of the same program, for another CPU.
@@ -242,7 +246,9 @@ fn establish(case: &Case, world: &mut KernelWorld, flows: u32) -> Result<()> {
             let reply = reply.from(ends.backend);
             match case.backends {
                 Backends::Local => world.run(Hook::Reverse, &reply.to(ends.client)),
-                Backends::Remote => world.run(Hook::Forward, &reply.to(ends.snat)),
+                Backends::Remote | Backends::Crowded => {
+                    world.run(Hook::Forward, &reply.to(ends.snat))
+                }
                 Backends::Tunnelled(_) | Backends::Nowhere => continue,
             };
             world.run(Hook::Forward, &case.arriving(&request.from(ends.client)));

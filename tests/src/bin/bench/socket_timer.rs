@@ -1,0 +1,182 @@
+//! A process that times system calls on UDP sockets of its host. The benchmark starts one on each host, with a
+//! server address as argument, and sends it orders: a line each, answered by a line of nanoseconds per call.
+
+use std::io::{self, BufRead, BufReader, Write};
+use std::net::{SocketAddr, UdpSocket};
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+use std::time::{Duration, Instant};
+use std::env;
+
+use anyhow::{Context, Result, bail, ensure};
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::unistd::Pid;
+use tests::topology::Host;
+
+/// The first argument of such a process.
+pub const ARGUMENT: &str = "time-sockets";
+
+/// Time limit of a datagram.
+const LIMIT: Duration = Duration::from_secs(5);
+
+/// Datagrams on the way at once: fewer than a receive buffer holds.
+const BATCH: u32 = 64;
+
+/// What is timed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// Opening a socket, connecting it, and closing it.
+    Connect,
+    /// A datagram from a socket that is not connected.
+    Send,
+    /// The reply to such a datagram.
+    Receive,
+    /// The address of a connected socket's peer.
+    Peer,
+}
+
+impl Operation {
+    pub const ALL: [Self; 4] = [Self::Connect, Self::Send, Self::Receive, Self::Peer];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Connect => "connect",
+            Self::Send => "send",
+            Self::Receive => "receive",
+            Self::Peer => "peer",
+        }
+    }
+
+    /// The number of connections or flows that it opens.
+    pub fn opened(self, times: u32) -> u64 {
+        if self == Self::Connect { times.into() } else { 1 }
+    }
+}
+
+/// A running process, which ends when its input does.
+pub struct Timer {
+    child: Child,
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+}
+
+impl Timer {
+    /// Starts the process on a host, in the host's cgroup.
+    pub fn start(host: &Host, server: SocketAddr) -> Result<Self> {
+        let mut command = host.command(env::current_exe()?);
+        command.arg(ARGUMENT).arg(server.to_string());
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let (input, output) = (child.stdin.take(), child.stdout.take());
+        let output = BufReader::new(output.context("its output is a pipe")?);
+        Ok(Self { child, input, output })
+    }
+
+    /// Returns the nanoseconds per call, of so many calls.
+    pub fn time(&mut self, operation: Operation, target: SocketAddr, times: u32) -> Result<f64> {
+        let input = self.input.as_mut().context("its input is a pipe")?;
+        writeln!(input, "{} {target} {times}", operation.name())?;
+        let mut line = String::new();
+        self.output.read_line(&mut line)?;
+        line.trim().parse().with_context(|| format!("the process has ended; it said {line:?}"))
+    }
+}
+
+impl Drop for Timer {
+    fn drop(&mut self) {
+        self.input.take();
+        let _ = self.child.wait();
+    }
+}
+
+/// The process itself.
+pub fn serve(server: &str) -> Result<()> {
+    stay_on_one_cpu()?;
+    let server = open(server.parse()?)?;
+    for line in io::stdin().lines() {
+        let line = line?;
+        let [operation, target, times] = line.split(' ').collect::<Vec<_>>()[..] else {
+            bail!("{line:?} is no order");
+        };
+        let operation = Operation::ALL.into_iter().find(|known| known.name() == operation);
+        let (target, times) = (target.parse()?, times.parse()?);
+        let time = match operation.with_context(|| format!("{line:?} is no order"))? {
+            Operation::Connect => connect(target, times),
+            Operation::Send => exchange(&server, target, times).map(|(sent, _)| sent),
+            Operation::Receive => exchange(&server, target, times).map(|(_, received)| received),
+            Operation::Peer => peer(target, times),
+        }
+        .with_context(|| line.clone())?;
+        println!("{}", time.as_nanos() as f64 / f64::from(times));
+    }
+    Ok(())
+}
+
+/// All such processes use the same one.
+fn stay_on_one_cpu() -> Result<()> {
+    let allowed = sched_getaffinity(Pid::from_raw(0))?;
+    let first = (0..CpuSet::count()).find(|cpu| allowed.is_set(*cpu).unwrap_or(false));
+    let mut one = CpuSet::new();
+    one.set(first.context("no CPU")?)?;
+    Ok(sched_setaffinity(Pid::from_raw(0), &one)?)
+}
+
+fn open(address: SocketAddr) -> Result<UdpSocket> {
+    let socket = UdpSocket::bind(address).with_context(|| format!("binding {address}"))?;
+    socket.set_read_timeout(Some(LIMIT))?;
+    Ok(socket)
+}
+
+/// Any port of any address, of the target's family.
+fn unbound(target: SocketAddr) -> SocketAddr {
+    let mut any = target;
+    any.set_ip(if target.is_ipv6() { [0; 16].into() } else { [0; 4].into() });
+    any.set_port(0);
+    any
+}
+
+fn connect(target: SocketAddr, times: u32) -> Result<Duration> {
+    let any = unbound(target);
+    let began = Instant::now();
+    for _ in 0..times {
+        UdpSocket::bind(any)?.connect(target)?;
+    }
+    Ok(began.elapsed())
+}
+
+fn peer(target: SocketAddr, times: u32) -> Result<Duration> {
+    let socket = open(unbound(target))?;
+    socket.connect(target)?;
+    let began = Instant::now();
+    for _ in 0..times {
+        ensure!(socket.peer_addr()? == target, "the peer has another address");
+    }
+    Ok(began.elapsed())
+}
+
+/// Sends datagrams to the target, whose server is this process, and its replies. Returns the times of sending the
+/// former, and of receiving the latter.
+fn exchange(server: &UdpSocket, target: SocketAddr, times: u32) -> Result<(Duration, Duration)> {
+    let client = open(unbound(target))?;
+    let (mut sent, mut received) = (Duration::ZERO, Duration::ZERO);
+    let mut buffer = [0; 16];
+    let mut left = times;
+    while left > 0 {
+        let batch = left.min(BATCH);
+        left -= batch;
+        let began = Instant::now();
+        for _ in 0..batch {
+            client.send_to(b"request", target)?;
+        }
+        sent += began.elapsed();
+        for _ in 0..batch {
+            let (_, from) = server.recv_from(&mut buffer)?;
+            server.send_to(b"reply", from)?;
+        }
+        let began = Instant::now();
+        for _ in 0..batch {
+            let (_, from) = client.recv_from(&mut buffer)?;
+            ensure!(from == target, "a reply came from {from}");
+        }
+        received += began.elapsed();
+    }
+    Ok((sent, received))
+}

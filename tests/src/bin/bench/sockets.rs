@@ -1,0 +1,189 @@
+//! What the socket hooks add to the system calls of a node's processes. BPF_PROG_TEST_RUN does not run such programs.
+
+use std::net::SocketAddr;
+
+use anyhow::{Result, ensure};
+use tests::agent::Agent;
+use tests::figures::Sample;
+use tests::one_node::OneNode;
+
+use super::check_interrupted;
+use super::pattern::Pattern;
+use super::record::Record;
+use super::socket_timer::{Operation, Timer};
+
+/// A Service whose endpoint is the node itself, so that datagrams stay on one CPU.
+const MANIFESTS: &str = "\
+{apiVersion: v1, kind: Service, metadata: {name: dns}, spec: {
+  clusterIP: 10.96.0.53, clusterIPs: [10.96.0.53, \"fd00:10:96::53\"], ipFamilies: [IPv4, IPv6],
+  ports: [{port: 53, protocol: UDP}]}}
+---
+{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, addressType: IPv4,
+  metadata: {name: dns-4, labels: {kubernetes.io/service-name: dns}},
+  ports: [{port: 5300, protocol: UDP}], endpoints: [{addresses: [192.0.2.1], nodeName: node}]}
+---
+{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, addressType: IPv6,
+  metadata: {name: dns-6, labels: {kubernetes.io/service-name: dns}},
+  ports: [{port: 5300, protocol: UDP}], endpoints: [{addresses: [\"2001:db8::1\"], nodeName: node}]}
+";
+
+const FAMILIES: [Family; 2] = [
+    Family {
+        name: "v4",
+        service: "10.96.0.53:53",
+        node: "192.0.2.1:5300",
+        client: "192.0.2.2:5300",
+    },
+    Family {
+        name: "v6",
+        service: "[fd00:10:96::53]:53",
+        node: "[2001:db8::1]:5300",
+        client: "[2001:db8::2]:5300",
+    },
+];
+
+struct Family {
+    name: &'static str,
+    service: &'static str,
+    /// Of the servers.
+    node: &'static str,
+    client: &'static str,
+}
+
+impl Family {
+    /// The wanted ones.
+    fn operations(&self, only: &Pattern) -> Vec<Operation> {
+        let is_wanted = |operation: &Operation| {
+            Place::ALL.iter().any(|place| only.fits(&place.case(self, *operation)))
+        };
+        Operation::ALL.into_iter().filter(is_wanted).collect()
+    }
+}
+
+/// The share of calls that warm up the caches, and are not measured.
+const WARM_UP: u32 = 10;
+
+/// Where the calls are made, and to what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// On a node without programs. The others are differences to it.
+    Bare,
+    /// On the node, to an address of no Service.
+    None,
+    /// In another network namespace, like a pod: the programs run for it, too.
+    Pod,
+    /// On the node, to the Service.
+    Service,
+}
+
+impl Place {
+    const ALL: [Self; 4] = [Self::Bare, Self::None, Self::Pod, Self::Service];
+
+    fn case(self, family: &Family, operation: Operation) -> String {
+        let ending = match self {
+            Self::Bare => ".bare",
+            Self::None => ".none",
+            Self::Pod => ".pod",
+            Self::Service => "",
+        };
+        format!("socket.{}.{}{ending}", family.name, operation.name())
+    }
+}
+
+/// Measures all wanted calls in turn, one family after the other.
+pub fn measure(quick: bool, only: &Pattern) -> Result<Vec<Record>> {
+    let wanted: Vec<_> = FAMILIES
+        .iter()
+        .map(|family| (family, family.operations(only)))
+        .filter(|(_, operations)| !operations.is_empty())
+        .collect();
+    if wanted.is_empty() {
+        return Ok(Vec::new());
+    }
+    let (network, bare) = (OneNode::with_pods(0)?, OneNode::with_pods(0)?);
+    let agent = network.agent_with(MANIFESTS, &[])?;
+    let (rounds, times) = if quick { (3, 1_000) } else { (15, 20_000) };
+    let mut records = Vec::new();
+    for (family, operations) in wanted {
+        let mut hosts = Hosts::new(family, &network, &bare, &agent)?;
+        let mut samples: Vec<_> = operations.iter().map(|o| (*o, Samples::default())).collect();
+        for _ in 0..rounds {
+            for (operation, samples) in &mut samples {
+                check_interrupted()?;
+                hosts.measure(*operation, times, samples)?;
+            }
+        }
+        for (operation, samples) in samples {
+            let of = |(place, sample): (Place, _)| {
+                Record::end_to_end(&sample, &place.case(family, operation), "ns")
+            };
+            records.extend(Place::ALL.into_iter().zip(samples).map(of));
+        }
+    }
+    Ok(records.into_iter().filter(|record| only.fits(&record.case)).collect())
+}
+
+/// Of each place.
+type Samples = [Sample; Place::ALL.len()];
+
+/// The processes that make the calls.
+struct Hosts<'a> {
+    family: &'a Family,
+    agent: &'a Agent,
+    bare: Timer,
+    node: Timer,
+    client: Timer,
+}
+
+impl<'a> Hosts<'a> {
+    fn new(
+        family: &'a Family,
+        network: &OneNode,
+        bare: &OneNode,
+        agent: &'a Agent,
+    ) -> Result<Self> {
+        Ok(Self {
+            family,
+            agent,
+            bare: Timer::start(&bare.node, family.node.parse()?)?,
+            node: Timer::start(&network.node, family.node.parse()?)?,
+            client: Timer::start(&network.client, family.client.parse()?)?,
+        })
+    }
+
+    /// Measures a call once in each place.
+    fn measure(&mut self, operation: Operation, times: u32, samples: &mut Samples) -> Result<()> {
+        let mut bare = 0.0;
+        for (place, sample) in Place::ALL.into_iter().zip(samples) {
+            let before = self.agent.new_flows(self.family.service)?;
+            let time = self.time(place, operation, times)?;
+            let seen = self.agent.new_flows(self.family.service)? - before;
+            let opened = match place {
+                Place::Service => operation.opened(times) + operation.opened(times / WARM_UP),
+                _ => 0,
+            };
+            let case = place.case(self.family, operation);
+            ensure!(seen == opened, "{case}: {seen} flows were counted, where {opened} were opened");
+            if place == Place::Bare {
+                bare = time;
+                sample.push(time);
+            } else {
+                sample.push(time - bare);
+            }
+        }
+        Ok(())
+    }
+
+    fn time(&mut self, place: Place, operation: Operation, times: u32) -> Result<f64> {
+        let Family { service, node, client, .. } = *self.family;
+        let (timer, target) = match place {
+            Place::Bare => (&mut self.bare, node),
+            Place::None => (&mut self.node, node),
+            Place::Pod => (&mut self.client, client),
+            Place::Service => (&mut self.node, service),
+        };
+        let target: SocketAddr = target.parse()?;
+        timer.time(operation, target, times / WARM_UP)?;
+        timer.time(operation, target, times)
+    }
+}
