@@ -10,6 +10,7 @@
 mod connection;
 mod flood;
 mod full;
+mod ports;
 mod world;
 
 use std::collections::BTreeMap;

@@ -78,16 +78,6 @@ fn preferred_bucket<F: Family, T: FlowTables<F>>(
     tables.reply_bucket(first)
 }
 
-/// 1 if there is no entry with this hash, else 0. The flow of an entry may be gone.
-#[inline(always)]
-pub fn seems_free<F: Family, T: FlowTables<F>>(tables: &T, hash: ReplyHash) -> u64 {
-    let [first, second] = hash.buckets(tables.settings().reply_mask);
-    let (Some(one), Some(other)) = (tables.reply_bucket(first), tables.reply_bucket(second)) else {
-        return 0;
-    };
-    is_zero(count(one, hash) + count(other, hash))
-}
-
 #[inline(always)]
 fn first<F: Family, T: FlowTables<F>>(tables: &T, hash: ReplyHash) -> Entry {
     let mut found = 0;

@@ -17,8 +17,6 @@ macro_rules! for_each_function {
             BeginIndexed(begin_indexed4, begin_indexed6)
             /// Chooses an SNAT port that the drafted flow may try.
             ChoosePort(choose_port4, choose_port6)
-            /// Takes over the SNAT port of a flow that may be evicted.
-            TakeOverPort(take_over_port4, take_over_port6)
             /// Whether replies to the drafted flow would be mistaken for those of another.
             IsTaken(is_taken4, is_taken6)
         }

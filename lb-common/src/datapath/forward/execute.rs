@@ -12,10 +12,6 @@ pub fn execute<F: PacketFamily, T: FamilyTables<F>>(function: Function, tables: 
         Function::Begin => begin::begin::<F, T>(tables) as u32,
         Function::BeginIndexed => snat::begin::<F, T>(tables) as u32,
         Function::ChoosePort => snat::choose_port::<F, T>(tables),
-        Function::TakeOverPort => {
-            snat::take_over_port::<F, T>(tables);
-            0
-        }
         Function::IsTaken => u32::from(begin::is_taken::<F, T>(tables)),
     }
 }

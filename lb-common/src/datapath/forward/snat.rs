@@ -8,7 +8,7 @@
 
 use super::begin::{Begun, candidates, hash_of, publish, replies_of};
 use super::lookup::client_hash;
-use crate::branchless::{choose as choose_number, forget};
+use crate::branchless::forget;
 use crate::conntrack::{self, Claim, fills_its_share, reply_index, set_crowded};
 use crate::datapath::carried::{Decision, Draft};
 use crate::datapath::function::Function;
@@ -17,14 +17,14 @@ use crate::datapath::wire::parse::PacketFamily;
 use crate::hash::{self, ReplyHash};
 use crate::layout::{Direction, Flow, FlowKind, Reason};
 
-/// Ports that a round of the stage examines. It tries one of them.
+/// Ports that a round examines.
 const LOOKED_AT: u32 = 8;
 
 /// From this round on the range counts as exhausted, and a port is taken over from a flow that may
 /// be evicted. Otherwise a flood of few packets could use up the ports of a backend.
 const LAST_RESORT: u32 = 2;
 
-/// Rounds: the kernel follows no more than 33 tail calls.
+/// Each repetition of the stage takes at least one: the kernel follows no more than 33 tail calls.
 const ROUNDS: u32 = 29;
 
 /// Begins the drafted flow, and stores its location in the draft. [`Begun::Indexed`] if more ports
@@ -51,10 +51,8 @@ pub fn begin<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Begun {
         (Err(Reason::FlowTableFull), _) => return Begun::Untracked,
         _ => return Begun::Corrupt,
     };
-    if !keeps_port {
-        choose::<F, T>(tables);
-    }
-    if is_available::<F, T>(tables)
+    if (keeps_port || choose::<F, T>(tables))
+        && is_available::<F, T>(tables)
         && let Some(draft) = tables.draft()
         && store(tables, &claim, draft)
     {
@@ -81,62 +79,36 @@ fn is_taken<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> bool {
     !tunnelled && tables.call(Function::IsTaken) != 0
 }
 
-/// Flag beside a port: no flow to the backend seems to use it.
-const SEEMS_FREE: u32 = 1 << 16;
-
-/// Chooses the SNAT port to try in this round.
+/// Chooses the SNAT port to try. False if all ports of some rounds are in use, and none can be taken over.
 #[inline(always)]
-fn choose<F: PacketFamily, T: FamilyTables<F>>(tables: &T) {
-    let chosen = tables.call(Function::ChoosePort);
-    let Some(draft) = tables.draft() else { return };
+fn choose<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> bool {
+    let Some(draft) = tables.draft() else { return false };
     draft.flow.kind = draft.flow.kind.and(FlowKind::SNAT);
-    draft.flow.snat_port = chosen as u16;
-    if chosen & SEEMS_FREE == 0 && draft.round >= LAST_RESORT {
-        tables.call(Function::TakeOverPort);
+    for _ in 0..LAST_RESORT {
+        if tables.call(Function::ChoosePort) != 0 {
+            return true;
+        }
+        let Some(draft) = tables.draft() else { return false };
+        draft.round += 1;
     }
+    tables.call(Function::ChoosePort) != 0
 }
 
-/// The port to try in a round: one that no flow to the backend seems to use. If all seem to be in
-/// use, one after the other, because a flow may be gone.
+/// Chooses one of a round's ports: one that no live flow to the backend uses. As a last resort it takes over the port
+/// of the flow with the highest eviction rank. 0 if it has not chosen any, else 1.
 #[inline(always)]
 pub fn choose_port<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> u32 {
     let Some(draft) = tables.draft() else { return 0 };
-    let (flow, round) = (&draft.flow, draft.round);
-    let ports = Ports::of(tables, draft);
-    let first = round * LOOKED_AT;
-    let mut chosen = u64::from(ports.port(first + round % LOOKED_AT));
-    for number in 0..LOOKED_AT {
-        let port = ports.port(first + number);
-        let hash = ReplyHash::of::<F>(
-            &tables.settings().secret,
-            (flow.backend, flow.backend_port),
-            (flow.snat, port),
-            flow.protocol,
-        );
-        let reserved = tables.is_port_reserved(port);
-        let seems_free = reply_index::seems_free(tables, hash);
-        let good = if reserved { 0 } else { seems_free };
-        chosen = choose_number(good, u64::from(port) | u64::from(SEEMS_FREE), chosen);
-        // Most flows use the first port, and do not read the cache lines of the others.
-        if good != 0 {
-            break;
-        }
-    }
-    chosen as u32
-}
-
-/// Takes over the port whose flow has the highest eviction rank of a round's ports, if there is
-/// one, and releases that flow.
-#[inline(always)]
-pub fn take_over_port<F: PacketFamily, T: FamilyTables<F>>(tables: &T) {
-    let Some(draft) = tables.draft() else { return };
     let ports = Ports::of(tables, draft);
     let (settings, now) = (tables.settings(), tables.now());
     draft.rank = 0;
     for number in 0..LOOKED_AT {
-        // The verifier knows registers, but not the draft: so it follows each round once.
+        // The verifier knows registers, but not the draft: so it follows each port once.
         forget();
         let port = ports.port(draft.round * LOOKED_AT + number);
+        if tables.is_port_reserved(port) {
+            continue;
+        }
         let flow = &draft.flow;
         let hash = ReplyHash::of::<F>(
             &settings.secret,
@@ -144,8 +116,15 @@ pub fn take_over_port<F: PacketFamily, T: FamilyTables<F>>(tables: &T) {
             (flow.snat, port),
             flow.protocol,
         );
-        let Some(at) = reply_index::find(tables, hash) else { continue };
+        let Some(at) = reply_index::find(tables, hash) else {
+            draft.flow.snat_port = port;
+            return 1;
+        };
         let Some(bucket) = tables.flow_bucket(at.bucket() & tables.flow_mask()) else { continue };
+        if conntrack::is_gone(bucket, at, settings, now) != 0 {
+            draft.flow.snat_port = port;
+            return 1;
+        }
         let rank = conntrack::rank_at(bucket, at, settings, now);
         if rank > draft.rank {
             draft.rank = rank;
@@ -153,11 +132,13 @@ pub fn take_over_port<F: PacketFamily, T: FamilyTables<F>>(tables: &T) {
             draft.at = at;
         }
     }
-    if draft.rank > 0
+    if draft.round >= LAST_RESORT
+        && draft.rank > 0
         && let Some(bucket) = tables.flow_bucket(draft.at.bucket() & tables.flow_mask())
     {
-        conntrack::evict_at(bucket, draft.at, settings, now);
+        return conntrack::evict_at(bucket, draft.at, settings, now).into();
     }
+    0
 }
 
 /// A function of its own, for its stack frame. The claim is passed by reference: BPF functions

@@ -280,7 +280,9 @@ impl Case {
         match (self.backends, self.kind) {
             (Backends::Remote, Kind::Flood) => &[Fate::Dropped],
             (Backends::Local, _) => &[Fate::Passed, Fate::Deferred],
-            (Backends::Remote | Backends::Crowded | Backends::Tunnelled(_), _) => &[Fate::Sent, Fate::Transmitted],
+            (Backends::Remote | Backends::Crowded | Backends::Tunnelled(_), _) => {
+                &[Fate::Sent, Fate::Transmitted]
+            }
             (Backends::Nowhere, _) => &[Fate::Dropped, Fate::Transmitted],
         }
     }

@@ -1,11 +1,11 @@
 //! A process that times system calls on UDP sockets of its host. The benchmark starts one on each host, with a
 //! server address as argument, and sends it orders: a line each, answered by a line of nanoseconds per call.
 
+use std::env;
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{SocketAddr, UdpSocket};
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 use std::time::{Duration, Instant};
-use std::env;
 
 use anyhow::{Context, Result, bail, ensure};
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};

@@ -163,7 +163,10 @@ impl<'a> Hosts<'a> {
                 _ => 0,
             };
             let case = place.case(self.family, operation);
-            ensure!(seen == opened, "{case}: {seen} flows were counted, where {opened} were opened");
+            ensure!(
+                seen == opened,
+                "{case}: {seen} flows were counted, where {opened} were opened"
+            );
             if place == Place::Bare {
                 bare = time;
                 sample.push(time);
