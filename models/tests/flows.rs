@@ -240,6 +240,26 @@ fn three_flows_never_get_the_same_snat_port() {
     });
 }
 
+/// Opens a connection to the remote backend, up to its SYN-ACK.
+fn accept(node: &Arc<Node>, client: End) {
+    let cpu = Cpu::new(Arc::clone(node));
+    let source = dial(&cpu, client, REMOTE);
+    cpu.reply(REMOTE, syn_ack(REMOTE, source)).into_packet().expect("a reply");
+}
+
+/// There is one port: at most one flow has it, and replies to it lead to no other client.
+fn assert_one_has_the_port(node: &Arc<Node>, clients: &[End]) {
+    let flows = node.flows();
+    assert!(flows.len() <= 1, "two flows with one port: {flows:?}");
+    let Some((_, flow)) = flows.first() else { return };
+    let own = clients.iter().find(|client| client.port == flow.client_port).expect("a client");
+    let sent = syn_ack(REMOTE, End { address: flow.snat.octets.into(), port: flow.snat_port });
+    let received = Cpu::new(Arc::clone(node)).later(LATE).reply(REMOTE, sent).into_packet();
+    let expected = Packet { source: REMOTE.frontend(), destination: *own, ..sent };
+    // The flow may have expired meanwhile: then it is not translated.
+    assert!([Some(expected), Some(sent), None].contains(&received), "{received:?}");
+}
+
 #[test]
 fn a_flow_that_loses_its_snat_port_loses_its_entry() {
     explore("SNAT port and expiry", 2, 1, |first| {
@@ -248,17 +268,37 @@ fn a_flow_that_loses_its_snat_port_loses_its_entry() {
         dial(&Cpu::new(Arc::clone(&node)), one, REMOTE);
         let work = vec![late_request(syn(other, REMOTE)), request(syn(one, REMOTE))];
         let fates = in_parallel(first, &node, work);
-        // There is one port, so one flow has it, that of either client. Replies lead to that flow's client.
-        let flows = node.flows();
-        assert_eq!(flows.len(), 1, "two flows with one port: {flows:?}, {fates:?}");
-        let flow = &flows[0].1;
-        let client = if flow.client_port == one.port { one } else { other };
-        let source = End { address: flow.snat.octets.into(), port: flow.snat_port };
-        let sent = syn_ack(REMOTE, source);
-        let received = Cpu::new(Arc::clone(&node)).later(LATE).reply(REMOTE, sent).into_packet();
-        let expected = Packet { source: REMOTE.frontend(), destination: client, ..sent };
-        // The flow may have expired meanwhile: then it is not translated.
-        assert!([Some(expected), Some(sent), None].contains(&received), "{received:?}");
+        // There is one port, so one flow has it.
+        assert_eq!(node.flows().len(), 1, "two flows with one port: {:?}, {fates:?}", node.flows());
+        assert_one_has_the_port(&node, &[one, other]);
+    });
+}
+
+/// The last packet before the flow expires changes its state.
+#[test]
+fn a_flow_that_goes_on_keeps_its_snat_port() {
+    explore("SNAT port and handshake", 2, 1, |first| {
+        let node = Node::new(1, 1);
+        let (one, other) = (node.client(OWN, 0), node.client((0, 1), 1));
+        accept(&node, one);
+        let work = vec![late_request(syn(other, REMOTE)), request(data(one, REMOTE))];
+        in_parallel(first, &node, work);
+        assert_one_has_the_port(&node, &[one, other]);
+    });
+}
+
+/// A flow wants the only port, which another flow has, while that one is established.
+#[test]
+fn a_port_is_taken_over_or_kept_by_a_flow_that_is_established() {
+    explore("SNAT port taken over", 2, 1, |first| {
+        let node = Node::new(1, 1);
+        let (one, other) = (node.client(OWN, 0), node.client((0, 1), 1));
+        accept(&node, one);
+        let work = vec![request(syn(other, REMOTE)), request(data(one, REMOTE))];
+        let fates = in_parallel(first, &node, work);
+        assert_one_has_the_port(&node, &[one, other]);
+        let established = find(&node, one, REMOTE) == Some(FlowState::Established);
+        assert!(!established || source(fates[0]).is_none(), "{fates:?}");
     });
 }
 

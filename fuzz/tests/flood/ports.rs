@@ -10,34 +10,69 @@ use fuzz::wire::{End, Packet, SYN};
 const SERVICE: Service = Service { path: Path::Snat, protocol: TCP };
 const BUCKETS: u32 = 2_048;
 
-/// Opens the flow of this number by a SYN; returns its SNAT port and backend.
-fn open(world: &mut World, number: u32) -> (u16, End) {
+/// A port, and the backend to which it is used.
+type Port = (u16, End);
+
+fn client(number: u32) -> End {
     let [_, b, c, d] = number.to_be_bytes();
-    let syn = Packet::tcp(End::new([11, b, c, d], 40_000), SERVICE.frontend(), SYN, number);
+    End::new([11, b, c, d], 40_000)
+}
+
+/// Opens the flow of this number by a SYN.
+fn open(world: &mut World, number: u32) -> Port {
+    let syn = Packet::tcp(client(number), SERVICE.frontend(), SYN, number);
     let Fate::Delivered(sent) = world.request(&syn) else { panic!("flow {number} is refused") };
     (sent.source.port, sent.destination)
 }
 
-/// A range of so few ports is examined as a whole in each round.
+/// Asserts that a reply to the port is translated for the client of this flow.
+fn check_reply(world: &mut World, (port, backend): Port, number: u32) {
+    let source = End { port, ..World::own_end() };
+    let reply = Packet::tcp(backend, source, SYN, !number).acknowledging(number + 1);
+    let fate = world.reply(SERVICE, &reply, client(number));
+    let Fate::Delivered(reply) = fate else { panic!("the reply to {number}: {fate:?}") };
+    assert_eq!((reply.source, reply.destination), (SERVICE.frontend(), client(number)));
+}
+
+/// Three rounds examine all ports of such a range.
+#[test]
+fn no_flow_loses_its_port_while_there_is_another() {
+    const PORTS: u16 = 23;
+    let mut world = World::new(BUCKETS, PORTS);
+    let mut used: HashMap<Port, u32> = HashMap::new();
+    let mut of_backend: HashMap<End, u16> = HashMap::new();
+    for number in 0.. {
+        let port = open(&mut world, number);
+        let before = of_backend.entry(port.1).or_default();
+        if *before == PORTS {
+            break;
+        }
+        *before += 1;
+        assert_eq!(used.insert(port, number), None, "flow {number} takes a port in use");
+    }
+    assert!(used.len() > usize::from(PORTS) * 2, "{} ports were in use", used.len());
+}
+
+/// One round examines all ports of such a range.
 #[test]
 fn of_all_ports_in_use_the_one_that_is_idle_for_longest_is_taken_over() {
     const PORTS: u16 = 7;
     let mut world = World::new(BUCKETS, PORTS);
-    let mut used_by: HashMap<(End, u16), u32> = HashMap::new();
-    let mut taken_over = 0;
-    for number in 0..250 {
+    let mut used_by: HashMap<Port, u32> = HashMap::new();
+    open(&mut world, 0);
+    let (stages, mut taken_over) = (world.stages, 0);
+    for number in 1..250 {
         world.advance(SECOND / 5);
-        let (port, backend) = open(&mut world, number);
-        let of_backend = || used_by.iter().filter(|((end, _), _)| *end == backend);
+        let port = open(&mut world, number);
+        assert_eq!(world.stages, stages, "flow {number}");
+        let of_backend = || used_by.iter().filter(|((_, backend), _)| *backend == port.1);
         if of_backend().count() == usize::from(PORTS) {
             let oldest = of_backend().min_by_key(|(_, number)| **number);
-            let oldest = oldest.expect("it has flows").0;
-            assert_eq!((backend, port), *oldest, "flow {number}");
+            assert_eq!(Some(port), oldest.map(|(port, _)| *port), "flow {number}");
             taken_over += 1;
-        } else {
-            assert!(!used_by.contains_key(&(backend, port)), "flow {number} takes a port in use");
         }
-        used_by.insert((backend, port), number);
+        used_by.insert(port, number);
+        check_reply(&mut world, port, number);
     }
     assert!(taken_over > 100, "{taken_over}");
 }
@@ -47,15 +82,13 @@ fn of_all_ports_in_use_the_one_that_is_idle_for_longest_is_taken_over() {
 fn ports_of_expired_flows_are_as_good_as_unused_ones() {
     const PORTS: u16 = 251;
     let all = u32::from(PORTS) * BACKENDS as u32;
-    let mut world = World::new(BUCKETS, PORTS);
-    open(&mut world, 0);
-    let stages = world.stages;
-    for number in 1..4 * all {
-        open(&mut world, number);
+    let (mut used, mut unused) = (World::new(BUCKETS, PORTS), World::new(BUCKETS, PORTS));
+    for number in 0..4 * all {
+        open(&mut used, number);
     }
-    world.advance(61 * SECOND);
+    used.advance(61 * SECOND);
     for number in 4 * all..4 * all + all / 2 {
-        open(&mut world, number);
-        assert_eq!(world.stages, stages, "flow {number}");
+        assert_eq!(open(&mut used, number), open(&mut unused, number), "flow {number}");
+        assert_eq!(used.stages, unused.stages, "flow {number}");
     }
 }

@@ -125,6 +125,11 @@ impl World {
         world
     }
 
+    /// The address of this node, as the source of flows with SNAT.
+    pub fn own_end() -> End {
+        End { address: NODE, port: 0 }
+    }
+
     pub fn advance(&mut self, nanoseconds: u64) {
         self.now += nanoseconds;
         // Far enough from zero for flows last seen before the start.

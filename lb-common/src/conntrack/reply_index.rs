@@ -117,8 +117,9 @@ pub fn insert<F: Family, T: FlowTables<F>>(
     if !slot.replace(old.0, new.0) {
         return false;
     }
-    if old.0 != 0 {
-        forget(tables, old);
+    if old.0 != 0 && !forget(tables, old) {
+        slot.replace(new.0, old.0);
+        return false;
     }
     // Both may be the same bucket.
     let matching = count(one, hash) + if first == second { 0 } else { count(other, hash) };
@@ -207,13 +208,12 @@ fn count(bucket: &ReplyBucket, hash: ReplyHash) -> u64 {
 }
 
 /// Releases the expired flow of a replaced entry, if it still exists: its client could continue
-/// with an SNAT port that now belongs to another flow.
+/// with an SNAT port that now belongs to another flow. False if its last packet arrives meanwhile, and it goes on.
 #[inline(always)]
-fn forget<F: Family, T: FlowTables<F>>(tables: &T, entry: Entry) {
+fn forget<F: Family, T: FlowTables<F>>(tables: &T, entry: Entry) -> bool {
     let location = entry.location();
-    if let Some(bucket) = tables.flow_bucket(location.bucket() & tables.flow_mask()) {
-        table::release_at(bucket, location);
-    }
+    let bucket = tables.flow_bucket(location.bucket() & tables.flow_mask());
+    bucket.is_none_or(|bucket| table::release_at(bucket, location))
 }
 
 #[inline(always)]

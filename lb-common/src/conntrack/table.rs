@@ -247,7 +247,7 @@ pub fn is_gone<F: Family>(
     1 - same * (1 - free) * (1 - has_expired(tag, word, settings, now))
 }
 
-/// The eviction rank of the flow at a stored location; 0 or less if it is protected or gone.
+/// The eviction rank of the flow at a stored location; 0 or less if it is protected, or was replaced.
 #[inline(always)]
 pub fn rank_at<F: Family>(
     bucket: &FlowBucket<F>,
@@ -274,11 +274,9 @@ pub fn evict_at<F: Family>(
     is_there && rank(tag, word, settings, now) > 0 && tag.word.replace(word.0, word.freed().0)
 }
 
-/// Releases the flow at a stored location, if it is still there.
+/// Releases the flow at a stored location, if it is still there. False if its state changes meanwhile: then it stays.
 #[inline(always)]
-pub fn release_at<F: Family>(bucket: &FlowBucket<F>, location: Location) {
+pub fn release_at<F: Family>(bucket: &FlowBucket<F>, location: Location) -> bool {
     let (tag, word) = tag_of(bucket, location.entry_number());
-    if is_flow_at(word, location) {
-        tag.word.replace(word.0, word.freed().0);
-    }
+    !is_flow_at(word, location) || tag.word.replace(word.0, word.freed().0)
 }

@@ -43,11 +43,11 @@ pub struct Draft<F: Family> {
     /// 1 if client and frontend select the flow's buckets, because the client has too many flows or its
     /// buckets are full.
     pub crowded: u32,
-    /// How often its stage was repeated.
+    /// How many rounds of SNAT ports were in use.
     pub round: u32,
     /// The packet's sequence number, which differs between connections of a client.
     pub sequence: u32,
-    /// The location of the flow that the decision came from, or that has begun.
+    /// The location of the flow that the decision came from, that has begun, or whose port may be taken over.
     pub at: Location,
     /// The network's epoch when the next hop was resolved.
     pub epoch: u32,

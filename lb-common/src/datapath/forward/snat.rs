@@ -3,8 +3,8 @@
 //!
 //! An SNAT port is chosen as RFC 6056 suggests: from an unpredictable start, with a stride that
 //! visits every port of the range. Ports that this node may use itself are skipped, and so are
-//! ports of flows to the same backend that are live or have closed within the last minute. Only if
-//! all examined ports are in use does a flow lose its port, by eviction rank.
+//! ports of flows to the same backend that are in the table, and live or have closed within the last
+//! minute. Only if all examined ports are in use does a flow lose its port, by eviction rank.
 
 use super::begin::{Begun, candidates, hash_of, publish, replies_of};
 use super::lookup::client_hash;
@@ -24,7 +24,11 @@ const LOOKED_AT: u32 = 8;
 /// be evicted. Otherwise a flood of few packets could use up the ports of a backend.
 const LAST_RESORT: u32 = 2;
 
-/// Each repetition of the stage takes at least one: the kernel follows no more than 33 tail calls.
+/// How many rounds of ports the stage may examine before it begins anew.
+const AT_ONCE: u32 = 3;
+
+/// After so many, no port is looked for. Each time the stage begins anew takes at least one: the kernel follows no
+/// more than 33 tail calls.
 const ROUNDS: u32 = 29;
 
 /// Begins the drafted flow, and stores its location in the draft. [`Begun::Indexed`] if more ports
@@ -79,12 +83,12 @@ fn is_taken<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> bool {
     !tunnelled && tables.call(Function::IsTaken) != 0
 }
 
-/// Chooses the SNAT port to try. False if all ports of some rounds are in use, and none can be taken over.
+/// Chooses the SNAT port to try. False if all ports of the rounds are in use, and none can be taken over.
 #[inline(always)]
 fn choose<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> bool {
     let Some(draft) = tables.draft() else { return false };
     draft.flow.kind = draft.flow.kind.and(FlowKind::SNAT);
-    for _ in 0..LAST_RESORT {
+    for _ in 1..AT_ONCE {
         if tables.call(Function::ChoosePort) != 0 {
             return true;
         }
@@ -101,6 +105,7 @@ pub fn choose_port<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> u32 {
     let Some(draft) = tables.draft() else { return 0 };
     let ports = Ports::of(tables, draft);
     let (settings, now) = (tables.settings(), tables.now());
+    let takes_over = draft.round >= LAST_RESORT;
     draft.rank = 0;
     for number in 0..LOOKED_AT {
         // The verifier knows registers, but not the draft: so it follows each port once.
@@ -125,15 +130,14 @@ pub fn choose_port<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> u32 {
             draft.flow.snat_port = port;
             return 1;
         }
-        let rank = conntrack::rank_at(bucket, at, settings, now);
+        let rank = if takes_over { conntrack::rank_at(bucket, at, settings, now) } else { 0 };
         if rank > draft.rank {
             draft.rank = rank;
             draft.flow.snat_port = port;
             draft.at = at;
         }
     }
-    if draft.round >= LAST_RESORT
-        && draft.rank > 0
+    if draft.rank > 0
         && let Some(bucket) = tables.flow_bucket(draft.at.bucket() & tables.flow_mask())
     {
         return conntrack::evict_at(bucket, draft.at, settings, now).into();
@@ -165,9 +169,6 @@ fn claim<'a, F: PacketFamily, T: FamilyTables<F>>(
 fn is_available<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> bool {
     let Some(draft) = tables.draft() else { return false };
     let flow = &draft.flow;
-    if flow.kind.has(FlowKind::SNAT) && tables.is_port_reserved(flow.snat_port) {
-        return false;
-    }
     // The client may use the port directly.
     flow.snat != flow.client || !is_taken::<F, T>(tables)
 }
