@@ -26,7 +26,9 @@ const BATCH: u32 = 64;
 pub enum Operation {
     /// Opening a socket, connecting it, and closing it.
     Connect,
-    /// A datagram from a socket that is not connected.
+    /// Opening a socket, sending a datagram, and closing it.
+    First,
+    /// A further datagram from a socket that is not connected.
     Send,
     /// The reply to such a datagram.
     Receive,
@@ -35,11 +37,12 @@ pub enum Operation {
 }
 
 impl Operation {
-    pub const ALL: [Self; 4] = [Self::Connect, Self::Send, Self::Receive, Self::Peer];
+    pub const ALL: [Self; 5] = [Self::Connect, Self::First, Self::Send, Self::Receive, Self::Peer];
 
     pub fn name(self) -> &'static str {
         match self {
             Self::Connect => "connect",
+            Self::First => "first",
             Self::Send => "send",
             Self::Receive => "receive",
             Self::Peer => "peer",
@@ -48,7 +51,10 @@ impl Operation {
 
     /// The number of connections or flows that it opens.
     pub fn opened(self, times: u32) -> u64 {
-        if self == Self::Connect { times.into() } else { 1 }
+        match self {
+            Self::Connect | Self::First => times.into(),
+            Self::Send | Self::Receive | Self::Peer => 1,
+        }
     }
 }
 
@@ -100,6 +106,7 @@ pub fn serve(server: &str) -> Result<()> {
         let (target, times) = (target.parse()?, times.parse()?);
         let time = match operation.with_context(|| format!("{line:?} is no order"))? {
             Operation::Connect => connect(target, times),
+            Operation::First => first(&server, target, times),
             Operation::Send => exchange(&server, target, times).map(|(sent, _)| sent),
             Operation::Receive => exchange(&server, target, times).map(|(_, received)| received),
             Operation::Peer => peer(target, times),
@@ -142,6 +149,27 @@ fn connect(target: SocketAddr, times: u32) -> Result<Duration> {
     Ok(began.elapsed())
 }
 
+fn first(server: &UdpSocket, target: SocketAddr, times: u32) -> Result<Duration> {
+    let any = unbound(target);
+    let mut time = Duration::ZERO;
+    for batch in batches(times) {
+        let began = Instant::now();
+        for _ in 0..batch {
+            UdpSocket::bind(any)?.send_to(b"request", target)?;
+        }
+        time += began.elapsed();
+        for _ in 0..batch {
+            server.recv_from(&mut [0; 16])?;
+        }
+    }
+    Ok(time)
+}
+
+/// Sizes of batches.
+fn batches(times: u32) -> impl Iterator<Item = u32> {
+    (0..times).step_by(BATCH as usize).map(move |done| BATCH.min(times - done))
+}
+
 fn peer(target: SocketAddr, times: u32) -> Result<Duration> {
     let socket = open(unbound(target))?;
     socket.connect(target)?;
@@ -158,10 +186,7 @@ fn exchange(server: &UdpSocket, target: SocketAddr, times: u32) -> Result<(Durat
     let client = open(unbound(target))?;
     let (mut sent, mut received) = (Duration::ZERO, Duration::ZERO);
     let mut buffer = [0; 16];
-    let mut left = times;
-    while left > 0 {
-        let batch = left.min(BATCH);
-        left -= batch;
+    for batch in batches(times) {
         let began = Instant::now();
         for _ in 0..batch {
             client.send_to(b"request", target)?;
