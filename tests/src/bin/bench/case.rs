@@ -104,9 +104,6 @@ pub fn cases(flows: u32, v6: bool) -> Vec<Case> {
             cases.push(Case { hook, kind, backends: Backends::Remote, ..case });
         }
     }
-    for kind in [Kind::New, Kind::Fresh] {
-        cases.push(Case { kind, backends: Backends::Crowded, ..case });
-    }
     for tunnel in TUNNELS {
         let sent = Case { backends: Backends::Tunnelled(tunnel), ..case };
         cases.extend([sent, Case { kind: Kind::Delivered(tunnel), ..case }]);
@@ -125,6 +122,8 @@ fn rare(case: Case) -> impl Iterator<Item = Case> {
     let datagram = Case { udp: true, ..case };
     let new = Case { kind: Kind::New, ..case };
     [
+        Case { backends: Backends::Crowded, ..new },
+        Case { backends: Backends::Crowded, kind: Kind::Fresh, ..case },
         Case { policy: Policy::Ranges, ..new },
         Case { backends: Backends::Tunnelled(Forwarding::Gue), ..new },
         Case { backends: Backends::Nowhere, ..new },
