@@ -21,7 +21,8 @@ pub struct NextHop {
 /// The result of a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Route {
-    Known(NextHop),
+    /// With the route's MTU, which may be smaller than the interface's.
+    Known(NextHop, u32),
     /// The interface is known, the neighbour's link-layer address is not resolved.
     NoNeighbour(u32),
     /// Only packets up to this length fit.

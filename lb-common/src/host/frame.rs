@@ -67,7 +67,7 @@ impl Frame {
             return Route::TooBig(mtu);
         }
         match neighbour {
-            Some(neighbour) => Route::Known(NextHop { device, neighbour }),
+            Some(neighbour) => Route::Known(NextHop { device, neighbour }, mtu),
             None => Route::NoNeighbour(device),
         }
     }

@@ -78,7 +78,10 @@ fn route<F: Family>(context: *mut core::ffi::c_void, device: u32, query: &Query<
         unsafe { bpf_fib_lookup(context, &raw mut *asked, size_of::<FibQuery>() as i32, 0) };
     match result as u32 {
         BPF_FIB_LKUP_RET_SUCCESS => {
-            Route::Known(NextHop { device: asked.ifindex, neighbour: asked.dmac })
+            let next = NextHop { device: asked.ifindex, neighbour: asked.dmac };
+            // SAFETY: the kernel has written the route's MTU, as the query has a length.
+            let mtu = unsafe { asked.__bindgen_anon_1.mtu_result };
+            Route::Known(next, u32::from(mtu))
         }
         BPF_FIB_LKUP_RET_NO_NEIGH => Route::NoNeighbour(asked.ifindex),
         BPF_FIB_LKUP_RET_FRAG_NEEDED => {

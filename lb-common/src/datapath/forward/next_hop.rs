@@ -1,6 +1,7 @@
 //! The interface and link-layer address to which a packet is sent.
 
 use super::refuse;
+use crate::branchless::opaque;
 use crate::conntrack::Hops;
 use crate::datapath::route::{NextHop, Query, Route};
 use crate::datapath::tables::{FamilyTables, Tables};
@@ -53,9 +54,9 @@ pub fn find<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     let next = match remembered {
         Some(word) => NextHop::from_word(word),
         None => match ask(packet, query) {
-            Route::Known(next) => {
+            Route::Known(next, mtu) => {
                 if let Some(hops) = hops {
-                    hops.set(direction, epoch, next.to_word());
+                    hops.set(direction, epoch, to_word(tables, next, mtu));
                 }
                 next
             }
@@ -63,6 +64,18 @@ pub fn find<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
         },
     };
     by(packet, tables, next, query.length)
+}
+
+/// A next hop as flows store it; 0 if each packet must ask for it, because its route has a smaller MTU than its
+/// interface.
+#[inline(always)]
+pub fn to_word<T: Tables>(tables: &T, next: NextHop, mtu: u32) -> u64 {
+    // The compiler would compare an uninitialized MTU if there is no device.
+    let most = match tables.device(next.device) {
+        Some(device) => opaque(device.mtu.into()),
+        None => opaque(0),
+    };
+    if u64::from(mtu) < most { 0 } else { next.to_word() }
 }
 
 /// Few packets need a route lookup, so it has its own stack frame.
@@ -80,7 +93,7 @@ fn unresolved<P: Packet, T: Tables>(packet: &P, tables: &T, route: Route) -> Res
             Err(Verdict::Defer)
         }
         Route::TooBig(mtu) => Err(refuse::later(packet, tables, Rejection::too_big(mtu))),
-        Route::None | Route::Known(_) => Err(drop_for(tables, Reason::NoRoute)),
+        Route::None | Route::Known(..) => Err(drop_for(tables, Reason::NoRoute)),
     }
 }
 

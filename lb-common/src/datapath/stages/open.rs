@@ -225,9 +225,13 @@ fn masquerade<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     // A longer packet may not fit a route's own limit, which only a lookup knows.
     let known =
         if length <= F::LEAST_MTU { known_hop(tables, from, choice, draft.epoch) } else { None };
-    let device = match known.map_or_else(|| next_hop::ask(packet, &query), Route::Known) {
-        Route::Known(next) => {
-            draft.hop = NextHop::to_word(next);
+    let route = match known {
+        Some(next) => Route::Known(next, u32::MAX),
+        None => next_hop::ask(packet, &query),
+    };
+    let device = match route {
+        Route::Known(next, mtu) => {
+            draft.hop = next_hop::to_word(tables, next, mtu);
             if known.is_none() {
                 keep_hop(tables, from, choice, draft);
             }

@@ -313,7 +313,7 @@ impl<'a> Narrator<'a> {
 
     fn route_text(&self, to: IpAddr, from: IpAddr, route: Route) -> String {
         match route {
-            Route::Known(next) => {
+            Route::Known(next, _) => {
                 let device = self.names.device(next.device);
                 format!("to {to} from {from}: {device}, next hop {}", mac_text(next.neighbour))
             }

@@ -1,5 +1,6 @@
 //! New flows that use the next hop of earlier ones to the same backend.
 
+use lb_common::host::Exit;
 use lb_common::layout::Reason;
 
 use super::Ends;
@@ -35,6 +36,24 @@ pub fn a_packet_too_large_for_a_shared_next_hop_is_rejected(c: &mut Conversation
     let large = of_length(&question(40001), 1501);
     let error = sent_by_balancer(&packet_too_big(at.cluster_address(), &large, 1500));
     c.forward(&large).is_answered_by(&error, Reason::TooBig);
+}
+
+/// A connection begins with short packets.
+pub fn connections_do_not_exceed_a_route_narrower_than_its_device(c: &mut Conversation, at: &Ends) {
+    c.share_hops(true);
+    let backend = service_behind(c, at, INSIDE);
+    c.exit(&address(&backend), Exit { mtu: 1300, ..neighbour(INSIDE, ROUTER_MAC) });
+    for port in 40000..40002 {
+        let request = at.to_web(port).ttl(64);
+        let snat = open(c, &request, &backend, INSIDE);
+        let too_long = of_length(&request.psh_ack(), 1301);
+        let error = sent_by_balancer(&packet_too_big(at.cluster_address(), &too_long, 1300));
+        c.forward(&too_long).is_answered_by(&error, Reason::TooBig);
+        c.stack(&too_long).is_answered_by(&error, Reason::TooBig);
+        let fits = of_length(&request.psh_ack(), 1300);
+        let there = forwarded(&fits, INSIDE, ROUTER_MAC).to(backend.as_str());
+        c.forward(&fits).leaves_by(INSIDE, &there.from(snat.as_str()));
+    }
 }
 
 /// A route may have a smaller MTU than its interface, which only a lookup knows. On the host only: the

@@ -87,6 +87,9 @@ pub fn a_route_may_be_narrower_than_its_device(c: &mut Conversation, at: &Ends) 
     let fits = of_length(&question, 1300);
     let there = forwarded(&fits, INSIDE, ROUTER_MAC).to(backend.as_str());
     let _ = c.forward(&fits).leaves_with_snat_by(INSIDE, &there);
+    // Also once the flow's next hop is known.
+    c.forward(&too_long).is_answered_by(&error, Reason::TooBig);
+    c.stack(&too_long).is_answered_by(&error, Reason::TooBig);
 }
 
 /// There must be no ICMP error about ICMP errors and later fragments that exceed the MTU.
