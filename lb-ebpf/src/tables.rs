@@ -94,8 +94,8 @@ impl NetworkTables for KernelTables {
         if let Some(device) = cached.and_then(|entry| entry.read(&index.into())) {
             return Some(device);
         }
-        // SAFETY: elements of this map are allocated on demand, and freed only after this program
-        // has ended.
+        // SAFETY: the map may reuse an element for another key while it is copied, if the agent removes and
+        // adds interfaces in this instant. Any mixture of integers is a valid `Device`.
         unsafe { DEVICES.get(index).copied() }
     }
 
