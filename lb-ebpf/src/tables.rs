@@ -413,6 +413,20 @@ macro_rules! family_tables {
 
             #[inline(always)]
             fn set_affinity(&self, key: &AffinityKey<$family>, affinity: Affinity) {
+                // Most clients with an entry stay with their backend. To replace the entry would lock its
+                // bucket.
+                if let Some(entry) = $affinities.get_ptr_mut(key) {
+                    // SAFETY: the map may reuse the element for another key meanwhile, which is then
+                    // remembered for longer. Each field is a whole aligned word.
+                    unsafe {
+                        let backend = (&raw const (*entry).backend).read_volatile();
+                        let generation = (&raw const (*entry).generation).read_volatile();
+                        if backend == affinity.backend && generation == affinity.generation {
+                            (&raw mut (*entry).used).write_volatile(affinity.used);
+                            return;
+                        }
+                    }
+                }
                 // It fails only if all entries are being replaced at once; then nothing is stored.
                 let _ = $affinities.insert(key, &affinity, 0);
             }
