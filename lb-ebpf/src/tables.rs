@@ -416,8 +416,8 @@ macro_rules! family_tables {
                 // Most clients with an entry stay with their backend. To replace the entry would lock its
                 // bucket.
                 if let Some(entry) = $affinities.get_ptr_mut(key) {
-                    // SAFETY: the map may reuse the element for another key meanwhile, which is then
-                    // remembered for longer. Each field is a whole aligned word.
+                    // SAFETY: each field is a whole aligned word. The map may reuse the element for another
+                    // client meanwhile, which is then remembered for longer, and this one is not.
                     unsafe {
                         let backend = (&raw const (*entry).backend).read_volatile();
                         let generation = (&raw const (*entry).generation).read_volatile();

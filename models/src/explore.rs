@@ -20,7 +20,7 @@ pub type Work = Box<dyn FnOnce(&Cpu) -> Fate + Send>;
 pub struct First(usize);
 
 /// Limit for each first CPU; loom checks it every 20,000 orders. Only models with three CPUs that
-/// write records reach it.
+/// write records reach it, and the one of an SNAT port that is reused.
 const MOST_ORDERS: usize = 25_000;
 
 /// Runs a model with `cpus` CPUs in every order that loom finds, with at most `preemptions`

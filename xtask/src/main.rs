@@ -70,7 +70,7 @@ enum Command {
     Test(test::Options),
     /// Run tests in a virtual machine with Linux 6.1, the oldest supported kernel
     VmTest(vm::Options),
-    /// Run benchmarks: nanoseconds per packet, requests per second
+    /// Run benchmarks: nanoseconds per packet and system call, requests per second
     ///
     /// `bench control` measures the control plane, `bench api` the embedded API beside etcd. `bench compare` compares
     /// Millrace with nftables, iptables, HAProxy and direct connections, `bench ingress` the Ingress proxy with nginx,

@@ -110,15 +110,11 @@ pub fn insert<F: Family, T: FlowTables<F>>(
     }
     let slot = entry_of((one, other), number);
     let old = Entry(slot.load());
-    if old.0 != 0 && is_alive(tables, old, now) {
+    if old.0 != 0 && !release_expired(tables, old, now) {
         return false;
     }
     let new = Entry::new(hash, location);
     if !slot.replace(old.0, new.0) {
-        return false;
-    }
-    if old.0 != 0 && !forget(tables, old) {
-        slot.replace(new.0, old.0);
         return false;
     }
     // Both may be the same bucket.
@@ -207,20 +203,13 @@ fn count(bucket: &ReplyBucket, hash: ReplyHash) -> u64 {
     matching
 }
 
-/// Releases the expired flow of a replaced entry, if it still exists: its client could continue
-/// with an SNAT port that now belongs to another flow. False if its last packet arrives meanwhile, and it goes on.
+/// Releases an entry's flow if it has expired: its client could continue with an SNAT port that now belongs to
+/// another flow. Returns whether it is gone.
 #[inline(always)]
-fn forget<F: Family, T: FlowTables<F>>(tables: &T, entry: Entry) -> bool {
+fn release_expired<F: Family, T: FlowTables<F>>(tables: &T, entry: Entry, now: Ticks) -> bool {
     let location = entry.location();
     let bucket = tables.flow_bucket(location.bucket() & tables.flow_mask());
-    bucket.is_none_or(|bucket| table::release_at(bucket, location))
-}
-
-#[inline(always)]
-fn is_alive<F: Family, T: FlowTables<F>>(tables: &T, entry: Entry, now: Ticks) -> bool {
-    let location = entry.location();
-    let bucket = tables.flow_bucket(location.bucket() & tables.flow_mask());
-    bucket.is_some_and(|bucket| table::is_alive(bucket, location, tables.settings(), now))
+    bucket.is_none_or(|bucket| table::release_expired_at(bucket, location, tables.settings(), now))
 }
 
 #[cfg(all(test, not(feature = "model")))]

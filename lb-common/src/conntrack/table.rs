@@ -274,9 +274,26 @@ pub fn evict_at<F: Family>(
     is_there && rank(tag, word, settings, now) > 0 && tag.word.replace(word.0, word.freed().0)
 }
 
-/// Releases the flow at a stored location, if it is still there. False if its state changes meanwhile: then it stays.
+/// Releases the flow at a stored location, if it is still there.
 #[inline(always)]
-pub fn release_at<F: Family>(bucket: &FlowBucket<F>, location: Location) -> bool {
+pub fn release_at<F: Family>(bucket: &FlowBucket<F>, location: Location) {
     let (tag, word) = tag_of(bucket, location.entry_number());
-    !is_flow_at(word, location) || tag.word.replace(word.0, word.freed().0)
+    if is_flow_at(word, location) {
+        tag.word.replace(word.0, word.freed().0);
+    }
+}
+
+/// Releases the flow at a stored location if it has expired. Returns whether it is gone: false if it is live, or if its
+/// state changes meanwhile.
+#[inline(always)]
+pub fn release_expired_at<F: Family>(
+    bucket: &FlowBucket<F>,
+    location: Location,
+    settings: &Settings,
+    now: Ticks,
+) -> bool {
+    let (tag, word) = tag_of(bucket, location.entry_number());
+    word.generation() != location.generation()
+        || word.is_free()
+        || is_expired(tag, word, settings, now) && tag.word.replace(word.0, word.freed().0)
 }

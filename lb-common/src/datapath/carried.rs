@@ -43,7 +43,7 @@ pub struct Draft<F: Family> {
     /// 1 if client and frontend select the flow's buckets, because the client has too many flows or its
     /// buckets are full.
     pub crowded: u32,
-    /// How many rounds of SNAT ports were in use.
+    /// The number of ports, or rounds of SNAT ports, that were in use.
     pub round: u32,
     /// The packet's sequence number, which differs between connections of a client.
     pub sequence: u32,

@@ -7,7 +7,7 @@ pub struct Query<F: Family> {
     pub to: F::Address,
     pub from: F::Address,
     pub protocol: u8,
-    /// Length of the packet from its IP header on; 0 if it will be segmented to fit.
+    /// Length of the packet from its IP header on.
     pub length: u32,
 }
 
@@ -21,8 +21,11 @@ pub struct NextHop {
 /// The result of a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Route {
-    /// With the route's MTU, which may be smaller than the interface's.
-    Known(NextHop, u32),
+    /// `mtu`: of the route. It may be smaller than that of the interface.
+    Known {
+        next: NextHop,
+        mtu: u32,
+    },
     /// The interface is known, the neighbour's link-layer address is not resolved.
     NoNeighbour(u32),
     /// Only packets up to this length fit.

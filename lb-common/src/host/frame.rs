@@ -56,18 +56,11 @@ impl Frame {
         let Some(Exit { device, neighbour, mtu }) = exit else {
             return Route::None;
         };
-        // Without a length in the query, tc checks the packet itself unless it will be segmented,
-        // and allows for its link-layer header and one tag.
-        const LINK_LAYER: u32 = 14 + 4;
-        let length = match query.length {
-            0 if self.resolves && self.segment == 0 => self.length().saturating_sub(LINK_LAYER),
-            length => length,
-        };
-        if length > mtu {
+        if query.length > mtu {
             return Route::TooBig(mtu);
         }
         match neighbour {
-            Some(neighbour) => Route::Known(NextHop { device, neighbour }, mtu),
+            Some(neighbour) => Route::Known { next: NextHop { device, neighbour }, mtu },
             None => Route::NoNeighbour(device),
         }
     }

@@ -81,7 +81,7 @@ fn route<F: Family>(context: *mut core::ffi::c_void, device: u32, query: &Query<
             let next = NextHop { device: asked.ifindex, neighbour: asked.dmac };
             // SAFETY: the kernel has written the route's MTU, as the query has a length.
             let mtu = unsafe { asked.__bindgen_anon_1.mtu_result };
-            Route::Known(next, u32::from(mtu))
+            Route::Known { next, mtu: mtu.into() }
         }
         BPF_FIB_LKUP_RET_NO_NEIGH => Route::NoNeighbour(asked.ifindex),
         BPF_FIB_LKUP_RET_FRAG_NEEDED => {

@@ -148,7 +148,7 @@ fn find_way<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
         length: next_hop::network_length::<F, P>(packet, segment.headers.network),
     };
     let (next, unresolved) = match next_hop::ask(packet, &query) {
-        Route::Known(next, _) => (next, false),
+        Route::Known { next, .. } => (next, false),
         Route::NoNeighbour(device) => (NextHop { device, neighbour: [0; 6] }, true),
         Route::TooBig(_) | Route::None => return None,
     };

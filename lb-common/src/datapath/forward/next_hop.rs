@@ -54,9 +54,12 @@ pub fn find<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     let next = match remembered {
         Some(word) => NextHop::from_word(word),
         None => match ask(packet, query) {
-            Route::Known(next, mtu) => {
-                if let Some(hops) = hops {
-                    hops.set(direction, epoch, to_word(tables, next, mtu));
+            Route::Known { next, mtu } => {
+                let word = word_to_store(tables, next, mtu);
+                if word != 0
+                    && let Some(hops) = hops
+                {
+                    hops.set(direction, epoch, word);
                 }
                 next
             }
@@ -69,8 +72,8 @@ pub fn find<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
 /// A next hop as flows store it; 0 if each packet must ask for it, because its route has a smaller MTU than its
 /// interface.
 #[inline(always)]
-pub fn to_word<T: Tables>(tables: &T, next: NextHop, mtu: u32) -> u64 {
-    // The compiler would compare an uninitialized MTU if there is no device.
+pub fn word_to_store<T: Tables>(tables: &T, next: NextHop, mtu: u32) -> u64 {
+    // Opaque: the compiler would compare the MTU also if there is no device, and the verifier refuses to read it.
     let most = match tables.device(next.device) {
         Some(device) => opaque(device.mtu.into()),
         None => opaque(0),
@@ -93,7 +96,7 @@ fn unresolved<P: Packet, T: Tables>(packet: &P, tables: &T, route: Route) -> Res
             Err(Verdict::Defer)
         }
         Route::TooBig(mtu) => Err(refuse::later(packet, tables, Rejection::too_big(mtu))),
-        Route::None | Route::Known(..) => Err(drop_for(tables, Reason::NoRoute)),
+        Route::None | Route::Known { .. } => Err(drop_for(tables, Reason::NoRoute)),
     }
 }
 

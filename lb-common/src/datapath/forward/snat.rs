@@ -27,8 +27,7 @@ const LAST_RESORT: u32 = 2;
 /// How many rounds of ports the stage may examine before it begins anew.
 const AT_ONCE: u32 = 3;
 
-/// After so many, no port is looked for. Each time the stage begins anew takes at least one: the kernel follows no
-/// more than 33 tail calls.
+/// The limit of rounds. Each run of the stage takes at least one, and the kernel follows at most 33 tail calls.
 const ROUNDS: u32 = 29;
 
 /// Begins the drafted flow, and stores its location in the draft. [`Begun::Indexed`] if more ports

@@ -222,28 +222,30 @@ fn masquerade<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
         length,
     };
     let from = hop_of(packet, choice);
-    // A longer packet may not fit a route's own limit, which only a lookup knows.
+    // A longer packet may not fit the path, which only a lookup knows.
     let known =
         if length <= F::LEAST_MTU { known_hop(tables, from, choice, draft.epoch) } else { None };
-    let route = match known {
-        Some(next) => Route::Known(next, u32::MAX),
-        None => next_hop::ask(packet, &query),
-    };
-    let device = match route {
-        Route::Known(next, mtu) => {
-            draft.hop = next_hop::to_word(tables, next, mtu);
-            if known.is_none() {
-                keep_hop(tables, from, choice, draft);
-            }
+    let device = match known {
+        Some(next) => {
+            draft.hop = next.to_word();
             next.device
         }
-        Route::NoNeighbour(device) if packet.resolves() => device,
-        Route::NoNeighbour(_) => {
-            tables.count(Reason::NoNeighbour);
-            return Err(Verdict::Defer);
-        }
-        Route::TooBig(mtu) => return Err(refuse::later(packet, tables, Rejection::too_big(mtu))),
-        Route::None => return Err(drop_for(tables, Reason::NoRoute)),
+        None => match next_hop::ask(packet, &query) {
+            Route::Known { next, mtu } => {
+                draft.hop = next_hop::word_to_store(tables, next, mtu);
+                keep_hop(tables, from, choice, draft);
+                next.device
+            }
+            Route::NoNeighbour(device) if packet.resolves() => device,
+            Route::NoNeighbour(_) => {
+                tables.count(Reason::NoNeighbour);
+                return Err(Verdict::Defer);
+            }
+            Route::TooBig(mtu) => {
+                return Err(refuse::later(packet, tables, Rejection::too_big(mtu)));
+            }
+            Route::None => return Err(drop_for(tables, Reason::NoRoute)),
+        },
     };
     let address = tables.device(device).map(|device| F::address_of(&device));
     match address {
@@ -282,7 +284,8 @@ fn keep_hop<F: PacketFamily, T: FamilyTables<F>>(
     choice: &Choice<F>,
     draft: &Draft<F>,
 ) {
-    if tables.shares_hops()
+    if draft.hop != 0
+        && tables.shares_hops()
         && let Some(hop) = tables.backend_hop(choice.index)
     {
         hop.set(from, draft.epoch, tables.now(), draft.hop);

@@ -111,7 +111,7 @@ impl<'a> Narrator<'a> {
                     // The stage repeats until a port is found.
                     self.rounds += 1;
                     if self.rounds > 1 {
-                        let text = format!("round {} found no port that is free", self.rounds - 1);
+                        let text = format!("try {} found no port that is free", self.rounds - 1);
                         self.add_step("snat", text);
                     }
                 }
@@ -313,7 +313,7 @@ impl<'a> Narrator<'a> {
 
     fn route_text(&self, to: IpAddr, from: IpAddr, route: Route) -> String {
         match route {
-            Route::Known(next, _) => {
+            Route::Known { next, .. } => {
                 let device = self.names.device(next.device);
                 format!("to {to} from {from}: {device}, next hop {}", mac_text(next.neighbour))
             }

@@ -48,7 +48,7 @@ pub enum Backends {
     /// On other nodes: both directions are translated with SNAT and sent from the hook.
     Remote,
     /// One on another node, to which all SNAT ports are in use, or have been.
-    Crowded,
+    PortsInUse,
     /// On another node, behind a tunnel; replies do not pass this node.
     Tunnelled(Forwarding),
     /// There are none. Packets are dropped, and very few are rejected, because of the rate limit.
@@ -122,8 +122,8 @@ fn rare(case: Case) -> impl Iterator<Item = Case> {
     let datagram = Case { udp: true, ..case };
     let new = Case { kind: Kind::New, ..case };
     [
-        Case { backends: Backends::Crowded, ..new },
-        Case { backends: Backends::Crowded, kind: Kind::Fresh, ..case },
+        Case { backends: Backends::PortsInUse, ..new },
+        Case { backends: Backends::PortsInUse, kind: Kind::Fresh, ..case },
         Case { policy: Policy::Ranges, ..new },
         Case { backends: Backends::Tunnelled(Forwarding::Gue), ..new },
         Case { backends: Backends::Nowhere, ..new },
@@ -161,7 +161,7 @@ impl Case {
             (Policy::Affinity, ..) => ".affinity",
             (Policy::Ranges, ..) => ".ranges",
             (_, Backends::Remote, _) => ".snat",
-            (_, Backends::Crowded, _) => ".ports",
+            (_, Backends::PortsInUse, _) => ".ports",
             (_, Backends::Tunnelled(tunnel), _) | (_, _, Kind::Delivered(tunnel)) => match tunnel {
                 Forwarding::Ipip => ".ipip",
                 _ => ".gue",
@@ -196,7 +196,7 @@ impl Case {
         let service = service(&format!("{cluster}/{protocol}"));
         let service = match self.backends {
             Backends::Local | Backends::Nowhere => service.backends(&backends),
-            Backends::Remote | Backends::Crowded => service.remote_backends(&backends),
+            Backends::Remote | Backends::PortsInUse => service.remote_backends(&backends),
             Backends::Tunnelled(tunnel) => {
                 service.remote_backends(&backends).on_node(&self.other_node()).forwarding(tunnel)
             }
@@ -227,7 +227,7 @@ impl Case {
             Backends::Tunnelled(_) => {
                 vec![(parse(&self.other_node()), INSIDE, ROUTER_MAC)]
             }
-            Backends::Remote | Backends::Crowded => {
+            Backends::Remote | Backends::PortsInUse => {
                 let backends = self.backends().into_iter();
                 let clients = (0..flows.div_ceil(PORTS)).map(|number| {
                     let client = self.end(
@@ -279,7 +279,7 @@ impl Case {
         match (self.backends, self.kind) {
             (Backends::Remote, Kind::Flood) => &[Fate::Dropped],
             (Backends::Local, _) => &[Fate::Passed, Fate::Deferred],
-            (Backends::Remote | Backends::Crowded | Backends::Tunnelled(_), _) => {
+            (Backends::Remote | Backends::PortsInUse | Backends::Tunnelled(_), _) => {
                 &[Fate::Sent, Fate::Transmitted]
             }
             (Backends::Nowhere, _) => &[Fate::Dropped, Fate::Transmitted],
@@ -326,7 +326,7 @@ impl Case {
     pub fn backends(&self) -> Vec<String> {
         let count = match (self.backends, self.kind) {
             (Backends::Nowhere, _) => 0,
-            (Backends::Crowded, _) | (_, Kind::Delivered(_) | Kind::Error) => 1,
+            (Backends::PortsInUse, _) | (_, Kind::Delivered(_) | Kind::Error) => 1,
             (_, Kind::Reply) => BACKENDS,
             _ if self.is_request() => BACKENDS,
             _ => 1,

@@ -131,7 +131,7 @@ impl Case {
             (Kind::Error, _, Some(flow)) => {
                 vec![packet.inner(|quoted| quoted.from(flow.backend)).to(flow.backend.ip())]
             }
-            (_, Backends::Remote | Backends::Crowded, Some(flow)) => {
+            (_, Backends::Remote | Backends::PortsInUse, Some(flow)) => {
                 let backend = packet.from(flow.snat).to(flow.backend);
                 vec![backend.macs(mac(INSIDE), ROUTER_MAC).ttl(HOP_LIMIT - 1)]
             }

@@ -1,22 +1,20 @@
-//! A process that times system calls on UDP sockets of its host. The benchmark starts one on each host, with a
-//! server address as argument, and sends it orders: a line each, answered by a line of nanoseconds per call.
+//! A process that times system calls on UDP sockets of its host. The benchmark starts one on each host, with server
+//! addresses as arguments, and writes commands to it. It answers each line with a line: nanoseconds per call.
 
 use std::env;
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{SocketAddr, UdpSocket};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
-use tests::topology::Host;
+use tests::topology::{Host, SOON};
 
 /// The first argument of such a process.
 pub const ARGUMENT: &str = "time-sockets";
-
-/// Time limit of a datagram.
-const LIMIT: Duration = Duration::from_secs(5);
 
 /// Datagrams on the way at once: fewer than a receive buffer holds.
 const BATCH: u32 = 64;
@@ -67,9 +65,11 @@ pub struct Timer {
 
 impl Timer {
     /// Starts the process on a host, in the host's cgroup.
-    pub fn start(host: &Host, server: SocketAddr) -> Result<Self> {
+    pub fn start(host: &Host, servers: &[&str]) -> Result<Self> {
         let mut command = host.command(env::current_exe()?);
-        command.arg(ARGUMENT).arg(server.to_string());
+        command.arg(ARGUMENT).args(servers);
+        // Without Ctrl-C, after which it would end before the benchmark.
+        command.process_group(0);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let (input, output) = (child.stdin.take(), child.stdout.take());
         let output = BufReader::new(output.context("its output is a pipe")?);
@@ -94,21 +94,25 @@ impl Drop for Timer {
 }
 
 /// The process itself.
-pub fn serve(server: &str) -> Result<()> {
+pub fn serve(servers: &[String]) -> Result<()> {
     stay_on_one_cpu()?;
-    let server = open(server.parse()?)?;
+    let open_server = |server: &String| open(server.parse()?);
+    let servers: Vec<UdpSocket> = servers.iter().map(open_server).collect::<Result<_>>()?;
     for line in io::stdin().lines() {
         let line = line?;
         let [operation, target, times] = line.split(' ').collect::<Vec<_>>()[..] else {
-            bail!("{line:?} is no order");
+            bail!("unknown command {line:?}");
         };
         let operation = Operation::ALL.into_iter().find(|known| known.name() == operation);
         let (target, times) = (target.parse()?, times.parse()?);
-        let time = match operation.with_context(|| format!("{line:?} is no order"))? {
+        let own = servers.iter().find(|server| server.local_addr().ok() == Some(target));
+        // The address of the Service, which leads to the first server.
+        let server = own.or(servers.first()).context("no server")?;
+        let time = match operation.with_context(|| format!("unknown command {line:?}"))? {
             Operation::Connect => connect(target, times),
-            Operation::First => first(&server, target, times),
-            Operation::Send => exchange(&server, target, times).map(|(sent, _)| sent),
-            Operation::Receive => exchange(&server, target, times).map(|(_, received)| received),
+            Operation::First => first(server, target, times),
+            Operation::Send => exchange(server, target, times).map(|(sent, _)| sent),
+            Operation::Receive => exchange(server, target, times).map(|(_, received)| received),
             Operation::Peer => peer(target, times),
         }
         .with_context(|| line.clone())?;
@@ -117,7 +121,7 @@ pub fn serve(server: &str) -> Result<()> {
     Ok(())
 }
 
-/// All such processes use the same one.
+/// Uses the first CPU only, as the processes on the other hosts do.
 fn stay_on_one_cpu() -> Result<()> {
     let allowed = sched_getaffinity(Pid::from_raw(0))?;
     let first = (0..CpuSet::count()).find(|cpu| allowed.is_set(*cpu).unwrap_or(false));
@@ -128,7 +132,7 @@ fn stay_on_one_cpu() -> Result<()> {
 
 fn open(address: SocketAddr) -> Result<UdpSocket> {
     let socket = UdpSocket::bind(address).with_context(|| format!("binding {address}"))?;
-    socket.set_read_timeout(Some(LIMIT))?;
+    socket.set_read_timeout(Some(SOON))?;
     Ok(socket)
 }
 

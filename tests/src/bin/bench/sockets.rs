@@ -27,17 +27,22 @@ const MANIFESTS: &str = "\
   ports: [{port: 5300, protocol: UDP}], endpoints: [{addresses: [\"2001:db8::1\"], nodeName: node}]}
 ";
 
+/// Services are reached at these addresses of the node only.
+const ARGUMENTS: [&str; 2] = ["--nodeport-addresses", "192.0.2.0/24,2001:db8::/64"];
+
 const FAMILIES: [Family; 2] = [
     Family {
         name: "v4",
         service: "10.96.0.53:53",
-        node: "192.0.2.1:5300",
+        backend: "192.0.2.1:5300",
+        elsewhere: "198.51.100.1:5300",
         client: "192.0.2.2:5300",
     },
     Family {
         name: "v6",
         service: "[fd00:10:96::53]:53",
-        node: "[2001:db8::1]:5300",
+        backend: "[2001:db8::1]:5300",
+        elsewhere: "[2001:db8:51::1]:5300",
         client: "[2001:db8::2]:5300",
     },
 ];
@@ -45,13 +50,16 @@ const FAMILIES: [Family; 2] = [
 struct Family {
     name: &'static str,
     service: &'static str,
-    /// Of the servers.
-    node: &'static str,
+    /// The server that the Service leads to.
+    backend: &'static str,
+    /// A server on the node that no Service leads to.
+    elsewhere: &'static str,
+    /// A server on the client.
     client: &'static str,
 }
 
 impl Family {
-    /// The wanted ones.
+    /// The operations of which some case is wanted.
     fn operations(&self, only: &Pattern) -> Vec<Operation> {
         let is_wanted = |operation: &Operation| {
             Place::ALL.iter().any(|place| only.fits(&place.case(self, *operation)))
@@ -101,7 +109,11 @@ pub fn measure(quick: bool, only: &Pattern) -> Result<Vec<Record>> {
         return Ok(Vec::new());
     }
     let (network, bare) = (OneNode::with_pods(0)?, OneNode::with_pods(0)?);
-    let agent = network.agent_with(MANIFESTS, &[])?;
+    for node in [&network.node, &bare.node] {
+        node.address("lo", "198.51.100.1/32")?;
+        node.address("lo", "2001:db8:51::1/128")?;
+    }
+    let agent = network.agent_with(MANIFESTS, &ARGUMENTS)?;
     let (rounds, times) = if quick { (3, 1_000) } else { (15, 20_000) };
     let mut records = Vec::new();
     for (family, operations) in wanted {
@@ -123,7 +135,7 @@ pub fn measure(quick: bool, only: &Pattern) -> Result<Vec<Record>> {
     Ok(records.into_iter().filter(|record| only.fits(&record.case)).collect())
 }
 
-/// Of each place.
+/// A sample for each place.
 type Samples = [Sample; Place::ALL.len()];
 
 /// The processes that make the calls.
@@ -145,9 +157,9 @@ impl<'a> Hosts<'a> {
         Ok(Self {
             family,
             agent,
-            bare: Timer::start(&bare.node, family.node.parse()?)?,
-            node: Timer::start(&network.node, family.node.parse()?)?,
-            client: Timer::start(&network.client, family.client.parse()?)?,
+            bare: Timer::start(&bare.node, &[family.elsewhere])?,
+            node: Timer::start(&network.node, &[family.backend, family.elsewhere])?,
+            client: Timer::start(&network.client, &[family.client])?,
         })
     }
 
@@ -155,18 +167,10 @@ impl<'a> Hosts<'a> {
     fn measure(&mut self, operation: Operation, times: u32, samples: &mut Samples) -> Result<()> {
         let mut bare = 0.0;
         for (place, sample) in Place::ALL.into_iter().zip(samples) {
-            let before = self.agent.new_flows(self.family.service)?;
-            let time = self.time(place, operation, times)?;
-            let seen = self.agent.new_flows(self.family.service)? - before;
-            let opened = match place {
-                Place::Service => operation.opened(times) + operation.opened(times / WARM_UP),
-                _ => 0,
+            let time = match place {
+                Place::Service => self.time_balanced(operation, times)?,
+                _ => self.time(place, operation, times)?,
             };
-            let case = place.case(self.family, operation);
-            ensure!(
-                seen == opened,
-                "{case}: {seen} flows were counted, where {opened} were opened"
-            );
             if place == Place::Bare {
                 bare = time;
                 sample.push(time);
@@ -177,11 +181,22 @@ impl<'a> Hosts<'a> {
         Ok(())
     }
 
+    /// Fails unless all flows are counted for the Service: otherwise something else was measured.
+    fn time_balanced(&mut self, operation: Operation, times: u32) -> Result<f64> {
+        let before = self.agent.new_flows(self.family.service)?;
+        let time = self.time(Place::Service, operation, times)?;
+        let seen = self.agent.new_flows(self.family.service)? - before;
+        let opened = operation.opened(times) + operation.opened(times / WARM_UP);
+        let case = Place::Service.case(self.family, operation);
+        ensure!(seen == opened, "{case}: {seen} flows were counted, where {opened} were opened");
+        Ok(time)
+    }
+
     fn time(&mut self, place: Place, operation: Operation, times: u32) -> Result<f64> {
-        let Family { service, node, client, .. } = *self.family;
+        let Family { service, elsewhere, client, .. } = *self.family;
         let (timer, target) = match place {
-            Place::Bare => (&mut self.bare, node),
-            Place::None => (&mut self.node, node),
+            Place::Bare => (&mut self.bare, elsewhere),
+            Place::None => (&mut self.node, elsewhere),
             Place::Pod => (&mut self.client, client),
             Place::Service => (&mut self.node, service),
         };

@@ -99,7 +99,7 @@ impl Subject {
         }
         let sample = Sample::default();
         let mut subject = Self { case, flows, room, world, wrapper, packet, template, sample };
-        if case.backends == Backends::Crowded {
+        if case.backends == Backends::PortsInUse {
             subject.run(REPEAT)?;
         }
         Ok(subject)
@@ -246,7 +246,7 @@ fn establish(case: &Case, world: &mut KernelWorld, flows: u32) -> Result<()> {
             let reply = reply.from(ends.backend);
             match case.backends {
                 Backends::Local => world.run(Hook::Reverse, &reply.to(ends.client)),
-                Backends::Remote | Backends::Crowded => {
+                Backends::Remote | Backends::PortsInUse => {
                     world.run(Hook::Forward, &reply.to(ends.snat))
                 }
                 Backends::Tunnelled(_) | Backends::Nowhere => continue,
