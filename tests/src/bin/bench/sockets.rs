@@ -68,13 +68,10 @@ impl Family {
     }
 }
 
-/// The share of calls that warm up the caches, and are not measured.
-const WARM_UP: u32 = 10;
-
 /// Where the calls are made, and to what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
-    /// On a node without programs. The others are differences to it.
+    /// On a node without programs, to the backend.
     Bare,
     /// On the node, to an address of no Service.
     None,
@@ -138,13 +135,14 @@ pub fn measure(quick: bool, only: &Pattern) -> Result<Vec<Record>> {
 /// A sample for each place.
 type Samples = [Sample; Place::ALL.len()];
 
-/// The processes that make the calls.
+/// The processes that make the calls, in the network with programs and in the one without.
 struct Hosts<'a> {
     family: &'a Family,
     agent: &'a Agent,
-    bare: Timer,
     node: Timer,
     client: Timer,
+    bare_node: Timer,
+    bare_client: Timer,
 }
 
 impl<'a> Hosts<'a> {
@@ -154,54 +152,64 @@ impl<'a> Hosts<'a> {
         bare: &OneNode,
         agent: &'a Agent,
     ) -> Result<Self> {
+        let on_node = [family.backend, family.elsewhere];
         Ok(Self {
             family,
             agent,
-            bare: Timer::start(&bare.node, &[family.elsewhere])?,
-            node: Timer::start(&network.node, &[family.backend, family.elsewhere])?,
+            node: Timer::start(&network.node, &on_node)?,
             client: Timer::start(&network.client, &[family.client])?,
+            bare_node: Timer::start(&bare.node, &on_node)?,
+            bare_client: Timer::start(&bare.client, &[family.client])?,
         })
     }
 
-    /// Measures a call once in each place.
+    /// Measures a call once in each place: what it takes more than without programs, to the same server.
     fn measure(&mut self, operation: Operation, times: u32, samples: &mut Samples) -> Result<()> {
-        let mut bare = 0.0;
+        let Family { service, backend, elsewhere, client, .. } = *self.family;
+        let call = Call { operation, times };
+        let bare = call.time(&mut self.bare_node, backend)?;
+        let balanced = self.time_balanced(&call, service)?;
+        let own = call.time(&mut self.node, elsewhere)?;
+        let bare_own = call.time(&mut self.bare_node, elsewhere)?;
+        let bare_pods = call.time(&mut self.bare_client, client)?;
+        let pods = call.time(&mut self.client, client)?;
         for (place, sample) in Place::ALL.into_iter().zip(samples) {
-            let time = match place {
-                Place::Service => self.time_balanced(operation, times)?,
-                _ => self.time(place, operation, times)?,
-            };
-            if place == Place::Bare {
-                bare = time;
-                sample.push(time);
-            } else {
-                sample.push(time - bare);
-            }
+            sample.push(match place {
+                Place::Bare => bare,
+                Place::None => own - bare_own,
+                Place::Pod => pods - bare_pods,
+                Place::Service => balanced - bare,
+            });
         }
         Ok(())
     }
 
     /// Fails unless all flows are counted for the Service: otherwise something else was measured.
-    fn time_balanced(&mut self, operation: Operation, times: u32) -> Result<f64> {
-        let before = self.agent.new_flows(self.family.service)?;
-        let time = self.time(Place::Service, operation, times)?;
-        let seen = self.agent.new_flows(self.family.service)? - before;
-        let opened = operation.opened(times) + operation.opened(times / WARM_UP);
-        let case = Place::Service.case(self.family, operation);
+    fn time_balanced(&mut self, call: &Call, service: &str) -> Result<f64> {
+        let before = self.agent.new_flows(service)?;
+        let time = call.time(&mut self.node, service)?;
+        let seen = self.agent.new_flows(service)? - before;
+        let opened = call.operation.opened(call.times) + call.operation.opened(call.warm_up());
+        let case = Place::Service.case(self.family, call.operation);
         ensure!(seen == opened, "{case}: {seen} flows were counted, where {opened} were opened");
         Ok(time)
     }
+}
 
-    fn time(&mut self, place: Place, operation: Operation, times: u32) -> Result<f64> {
-        let Family { service, elsewhere, client, .. } = *self.family;
-        let (timer, target) = match place {
-            Place::Bare => (&mut self.bare, elsewhere),
-            Place::None => (&mut self.node, elsewhere),
-            Place::Pod => (&mut self.client, client),
-            Place::Service => (&mut self.node, service),
-        };
+struct Call {
+    operation: Operation,
+    times: u32,
+}
+
+impl Call {
+    /// The number of calls that warm up the caches, and are not measured.
+    fn warm_up(&self) -> u32 {
+        self.times / 10
+    }
+
+    fn time(&self, timer: &mut Timer, target: &str) -> Result<f64> {
         let target: SocketAddr = target.parse()?;
-        timer.time(operation, target, times / WARM_UP)?;
-        timer.time(operation, target, times)
+        timer.time(self.operation, target, self.warm_up())?;
+        timer.time(self.operation, target, self.times)
     }
 }
