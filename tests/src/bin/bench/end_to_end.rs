@@ -14,7 +14,7 @@ use tests::load::{Ends, connections, is_ok};
 use tests::one_node::OneNode;
 use tests::topology::Process;
 
-use super::check_interrupted;
+use super::interrupt::check_interrupted;
 use super::pattern::Pattern;
 use super::record::Record;
 

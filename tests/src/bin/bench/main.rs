@@ -3,6 +3,7 @@
 mod baselines;
 mod case;
 mod end_to_end;
+mod interrupt;
 mod memory;
 mod packets;
 mod pattern;
@@ -18,7 +19,6 @@ mod wrapper;
 use std::env;
 use std::io::IsTerminal;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Parser, value_parser};
@@ -26,6 +26,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use baselines::Baselines;
 use case::Case;
+use interrupt::check_interrupted;
 use memory::Memory;
 use pattern::Pattern;
 use record::Record;
@@ -83,8 +84,6 @@ fn number_of_flows(text: &str) -> Result<u32> {
 
 const MOST_FLOWS: u32 = 1 << 22;
 
-static INTERRUPTED: AtomicBool = AtomicBool::new(false);
-
 fn main() -> Result<()> {
     if let [_, first, servers @ ..] = &env::args().collect::<Vec<_>>()[..]
         && first == socket_timer::ARGUMENT
@@ -93,20 +92,14 @@ fn main() -> Result<()> {
     }
     let options = Options::parse();
     let earlier = options.compare.as_deref().map(report::read).transpose()?;
-    // A handler instead of the default: Ctrl-C must not skip the clean-up.
-    ctrlc::set_handler(|| INTERRUPTED.store(true, Ordering::Relaxed))?;
+    interrupt::handle()?;
 
     let mut records = Vec::new();
     let mut failed = Vec::new();
     // Results are kept even if the rest fails.
     let packets = packets(&options, &mut records, &mut failed);
     let ended = packets.and_then(|()| {
-        records.extend(scaling::measure(
-            options.quick,
-            &options.only,
-            check_interrupted,
-            &mut failed,
-        )?);
+        records.extend(scaling::measure(options.quick, &options.only, &mut failed)?);
         match sockets::measure(options.quick, &options.only) {
             Ok(measured) => records.extend(measured),
             Err(error) => failed.push(error.context("socket hooks")),
@@ -131,12 +124,6 @@ fn show(options: &Options, mut records: Vec<Record>, earlier: Option<&[Record]>)
     let own = report::write(&options.output, &records)?;
     plot::write(&options.output.join("latest.svg"), &records)?;
     println!("\nWritten: {}, the same as latest.json, and latest.svg", own.display());
-    Ok(())
-}
-
-/// Called between measurements.
-fn check_interrupted() -> Result<()> {
-    ensure!(!INTERRUPTED.load(Ordering::Relaxed), "interrupted; everything was cleaned up");
     Ok(())
 }
 

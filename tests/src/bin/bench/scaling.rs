@@ -13,6 +13,7 @@ use tests::generator::{Side, template};
 use tests::packet::Packet;
 
 use super::case::{Backends, Case, Kind};
+use super::interrupt::check_interrupted;
 use super::pattern::Pattern;
 use super::record::Record;
 use super::subject::Subject;
@@ -34,11 +35,10 @@ enum Sharing {
 }
 
 /// The cases in turn, and what the machine allows: the wrapper with the empty program. Nothing, if there
-/// is only one CPU. `check_interrupted` is called between cases.
+/// is only one CPU.
 pub fn measure(
     quick: bool,
     only: &Pattern,
-    check_interrupted: impl Fn() -> Result<()>,
     failed: &mut Vec<anyhow::Error>,
 ) -> Result<Vec<Record>> {
     let cpus = cpus()?;

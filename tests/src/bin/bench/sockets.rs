@@ -7,7 +7,7 @@ use tests::agent::Agent;
 use tests::figures::Sample;
 use tests::one_node::OneNode;
 
-use super::check_interrupted;
+use super::interrupt::check_interrupted;
 use super::pattern::Pattern;
 use super::record::Record;
 use super::socket_timer::{Operation, Timer};
