@@ -104,7 +104,6 @@ pub fn choose_port<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> u32 {
     let Some(draft) = tables.draft() else { return 0 };
     let ports = Ports::of(tables, draft);
     let (settings, now) = (tables.settings(), tables.now());
-    let takes_over = draft.round >= LAST_RESORT;
     draft.rank = 0;
     for number in 0..LOOKED_AT {
         // The verifier knows registers, but not the draft: so it follows each port once.
@@ -129,14 +128,15 @@ pub fn choose_port<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> u32 {
             draft.flow.snat_port = port;
             return 1;
         }
-        let rank = if takes_over { conntrack::rank_at(bucket, at, settings, now) } else { 0 };
+        let rank = conntrack::rank_at(bucket, at, settings, now);
         if rank > draft.rank {
             draft.rank = rank;
             draft.flow.snat_port = port;
             draft.at = at;
         }
     }
-    if draft.rank > 0
+    if draft.round >= LAST_RESORT
+        && draft.rank > 0
         && let Some(bucket) = tables.flow_bucket(draft.at.bucket() & tables.flow_mask())
     {
         return conntrack::evict_at(bucket, draft.at, settings, now).into();
