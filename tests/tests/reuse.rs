@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
@@ -217,9 +216,14 @@ fn another_build_loads_its_own_programs() -> Result<()> {
     for start in objects {
         binary[start + 15] = 1;
     }
-    let changed = case.0.topology.directory().join("changed");
-    fs::write(&changed, binary)?;
-    fs::set_permissions(&changed, fs::Permissions::from_mode(0o755))?;
+    let directory = case.0.topology.directory();
+    let (written, changed) = (directory.join("written"), directory.join("changed"));
+    fs::write(&written, binary)?;
+    // Copied by another process: one that another test starts may still have the file open for writing, and then
+    // it can't be executed.
+    let copy =
+        [OsStr::new("install"), OsStr::new("--mode=755"), written.as_ref(), changed.as_ref()];
+    case.0.node.run(copy)?;
     let mut command = case.0.node.command(&changed);
     command
         .args(["agent", "--device", DEVICE, "--xdp-mode", "native", "--node-name", "node"])
