@@ -105,13 +105,6 @@ impl Host {
         parsed[0]["stats64"]["tx"]["dropped"].as_u64().context(shown)
     }
 
-    /// SYNs that this host's clients have sent more than once.
-    pub fn repeated_syns(&self) -> Result<u64> {
-        let counters = self.run(["nstat", "-asz", "-j", "TcpExtTCPSynRetrans"])?;
-        let parsed: Value = serde_json::from_str(&counters)?;
-        parsed["kernel"]["TcpExtTCPSynRetrans"].as_u64().context(counters)
-    }
-
     /// Packets of a device that its XDP program has redirected.
     pub fn redirected_by_xdp(&self, device: &str) -> Result<u64> {
         let counters = self.run(["ethtool", "-S", device])?;

@@ -174,7 +174,7 @@ impl World {
         )?;
         let used = self.meter.read()?.since(started);
         self.count(&done);
-        self.check_connections(before, &done)?;
+        self.check(Measured::Web, before, expected(&done))?;
         self.push(Figure::Connections, done.a_second());
         self.push_used(Figure::ConnectionTime, Some(Figure::ConnectionSoftirq), used, &done);
         Ok(())
@@ -188,7 +188,7 @@ impl World {
         let mut done =
             load::connections(&self.network.client, &servers, 1, time, Ends::Client, is_backends)?;
         self.count(&done);
-        self.check_connections(before, &done)?;
+        self.check(Measured::Web, before, expected(&done))?;
         self.push_times([Figure::ConnectHalf, Figure::ConnectMost], &mut done)
     }
 
@@ -285,16 +285,7 @@ impl World {
         Ok(Counts {
             balanced: self.balancer.balanced(&self.network, measured)?,
             sent_on: self.balancer.sent_on_by_xdp(&self.network)?,
-            repeated: self.network.client.repeated_syns()?,
         })
-    }
-
-    /// The same as [`Self::check`]. A client that is reset may connect once more, and the SYN that a client repeats
-    /// after it has reset the connection itself opens another flow.
-    fn check_connections(&self, before: Counts, done: &Done) -> Result<()> {
-        let repeated = self.network.client.repeated_syns()? - before.repeated;
-        let answered = done.answered();
-        self.check(Measured::Web, before, answered..=answered + 2 * done.failed + repeated)
     }
 
     /// Fails unless the load balancer has counted every connection: otherwise something else was
@@ -365,8 +356,11 @@ struct Counts {
     balanced: u64,
     /// Packets redirected by XDP, if XDP should forward them.
     sent_on: Option<u64>,
-    /// SYNs that the client has repeated.
-    repeated: u64,
+}
+
+/// The possible numbers of counted connections: a client that is reset may connect once more.
+fn expected(done: &Done) -> RangeInclusive<u64> {
+    done.answered()..=done.answered() + 2 * done.failed
 }
 
 /// Whether this is the response of a backend, which contains its name.
