@@ -68,7 +68,7 @@ impl Timer {
     pub fn start(host: &Host, servers: &[&str]) -> Result<Self> {
         let mut command = host.command(env::current_exe()?);
         command.arg(ARGUMENT).args(servers);
-        // Without Ctrl-C, after which it would end before the benchmark.
+        // In a process group of its own: Ctrl-C would end it before the benchmark.
         command.process_group(0);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let (input, output) = (child.stdin.take(), child.stdout.take());
@@ -184,8 +184,8 @@ fn peer(target: SocketAddr, times: u32) -> Result<Duration> {
     Ok(began.elapsed())
 }
 
-/// Sends datagrams to the target, whose server is this process, and its replies. Returns the times of sending the
-/// former, and of receiving the latter.
+/// Sends requests to the target, which leads to the server, and its replies. Returns the times of sending the requests
+/// and of receiving the replies.
 fn exchange(server: &UdpSocket, target: SocketAddr, times: u32) -> Result<(Duration, Duration)> {
     let client = open(unbound(target))?;
     let (mut sent, mut received) = (Duration::ZERO, Duration::ZERO);
