@@ -1,5 +1,6 @@
 //! The data plane in the kernel, run by BPF_PROG_TEST_RUN.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::{offset_of, take};
 use std::net::IpAddr;
@@ -8,6 +9,7 @@ use anyhow::{Context, Result};
 use aya::programs::{TestRun, TestRunOptions};
 use lb_common::datapath;
 use lb_common::family::{Family, V4, V6};
+use lb_common::hash::mix;
 use lb_common::host::Exit;
 use lb_common::layout;
 use lb_common::layout::{
@@ -229,6 +231,23 @@ impl KernelWorld {
         self.change_all(map::FLOWS4, |bytes| change_bucket::<V4>(bytes, |bucket| bucket.fill(now)));
         self.change_all(map::FLOWS6, |bytes| change_bucket::<V6>(bytes, |bucket| bucket.fill(now)));
         Ok(())
+    }
+
+    /// Fills the reply indexes with entries of flows that are gone, as on a node that has had many.
+    pub fn age_reply_index(&self) {
+        // Such an entry has a fingerprint, a location, and generation 0, which no flow of a new table has.
+        const GENERATION: u64 = 0xff << 28;
+        const FINGERPRINT: u64 = 1 << 63;
+        let number = Cell::new(0);
+        let age = |bytes: &mut [u8]| {
+            for entry in bytes.chunks_exact_mut(size_of::<u64>()) {
+                number.set(number.get() + 1);
+                let entry_of_none = mix(number.get()) & !GENERATION | FINGERPRINT;
+                entry.copy_from_slice(&entry_of_none.to_ne_bytes());
+            }
+        };
+        self.change_all(map::REPLIES4, age);
+        self.change_all(map::REPLIES6, age);
     }
 
     /// Runs a program for a packet that has arrived on the first device.

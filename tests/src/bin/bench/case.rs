@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use lb_common::bench::{FIRST_PORT, PORTS};
-use lb_common::layout::{Forwarding, Reason, Traffic};
+use lb_common::layout::{Forwarding, Reason, Settings, Traffic};
 use tests::datapath::surroundings::{INSIDE, OUTSIDE};
 use tests::datapath::{Fate, Hook, Service, service};
 use tests::packet::{CLIENT_MAC, Mac};
@@ -26,6 +26,9 @@ pub enum Kind {
     Fresh,
     /// From a backend on another node to an SNAT port.
     Reply,
+    /// The same on a node that has had more flows than its reply index has entries: all are of flows that
+    /// are gone.
+    AgedReply,
     /// Not addressed to a Service.
     None,
     /// From a client whose flow gets no entry: all are protected.
@@ -100,7 +103,7 @@ pub fn cases(flows: u32, v6: bool) -> Vec<Case> {
     cases.push(sticky);
     cases.push(Case { kind: Kind::New, ..sticky });
     for hook in [Hook::Forward, Hook::Stack] {
-        for kind in [Kind::Established, Kind::New, Kind::Fresh, Kind::Reply] {
+        for kind in [Kind::Established, Kind::New, Kind::Fresh, Kind::Reply, Kind::AgedReply] {
             cases.push(Case { hook, kind, backends: Backends::Remote, ..case });
         }
     }
@@ -174,6 +177,7 @@ impl Case {
             Kind::New => "new",
             Kind::Fresh => "fresh",
             Kind::Reply => "reply",
+            Kind::AgedReply => "aged.reply",
             Kind::Established => "established",
             Kind::Untracked => "untracked",
             Kind::Flood => "flood",
@@ -251,6 +255,15 @@ impl Case {
         !fills && self.backends != Backends::Nowhere
     }
 
+    /// The least capacity of the table: eight times as many entries as the case has flows, also those of SNAT ports
+    /// that are in use.
+    pub fn least_room(&self) -> u32 {
+        match self.backends {
+            Backends::PortsInUse => (8 * u32::from(Settings::SNAT_PORT_COUNT)).next_power_of_two(),
+            _ => 0,
+        }
+    }
+
     /// Whether packets are encapsulated.
     pub fn is_tunnelled(&self) -> bool {
         matches!(self.backends, Backends::Tunnelled(_))
@@ -261,6 +274,11 @@ impl Case {
         self.backends == Backends::Nowhere
     }
 
+    /// Whether the packets are from backends on other nodes.
+    pub fn is_reply(&self) -> bool {
+        matches!(self.kind, Kind::Reply | Kind::AgedReply)
+    }
+
     /// Whether no flow can get an entry of the table.
     pub fn is_full(&self) -> bool {
         matches!(self.kind, Kind::Untracked | Kind::Flood)
@@ -269,7 +287,7 @@ impl Case {
     /// Whether the measured packets come from clients.
     pub fn is_request(&self) -> bool {
         match self.hook {
-            Hook::Forward | Hook::Stack => !matches!(self.kind, Kind::Reply | Kind::Error),
+            Hook::Forward | Hook::Stack => !(self.is_reply() || self.kind == Kind::Error),
             Hook::AfterXdp | Hook::Workload | Hook::Reverse => false,
         }
     }
@@ -327,8 +345,7 @@ impl Case {
         let count = match (self.backends, self.kind) {
             (Backends::Nowhere, _) => 0,
             (Backends::PortsInUse, _) | (_, Kind::Delivered(_) | Kind::Error) => 1,
-            (_, Kind::Reply) => BACKENDS,
-            _ if self.is_request() => BACKENDS,
+            _ if self.is_reply() || self.is_request() => BACKENDS,
             _ => 1,
         };
         (1..=count)

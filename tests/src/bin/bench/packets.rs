@@ -27,7 +27,7 @@ impl Case {
             _ => self.packet(some),
         };
         let template = match (self.kind, self.is_request()) {
-            (Kind::Reply, _) => template_of_list(&packet, flows),
+            (Kind::Reply | Kind::AgedReply, _) => template_of_list(&packet, flows),
             (Kind::New | Kind::Fresh | Kind::Flood, _) => template(&packet, Side::Source, ENDLESS),
             (Kind::Fragment | Kind::Error, _) => unvaried(&packet),
             (_, true) => self.template_of(&packet, flows),
@@ -101,7 +101,9 @@ impl Case {
     /// A packet of an established connection as the program gets it.
     fn packet(&self, some: Option<Ends>) -> Packet {
         match (self.kind, some) {
-            (Kind::Reply, Some(ends)) => self.reply().from(ends.backend).to(ends.snat),
+            (Kind::Reply | Kind::AgedReply, Some(ends)) => {
+                self.reply().from(ends.backend).to(ends.snat)
+            }
             (Kind::Fragment, _) => self.whole().fragment(1480..2960),
             (Kind::Error, Some(ends)) => {
                 let reply = self.request().from(ends.client).reversed();
@@ -124,7 +126,7 @@ impl Case {
         let expected = match (self.kind, self.backends, flow) {
             (Kind::None, ..) | (_, Backends::Nowhere, _) => vec![packet.clone()],
             (Kind::Flood, Backends::Remote, _) => vec![packet.clone()],
-            (Kind::Reply, _, Some(flow)) => {
+            (Kind::Reply | Kind::AgedReply, _, Some(flow)) => {
                 let client = packet.from(self.frontend().as_str()).to(flow.client);
                 vec![client.macs(mac(OUTSIDE), CLIENT_MAC).ttl(HOP_LIMIT - 1)]
             }

@@ -60,6 +60,7 @@ pub struct Subject {
 impl Subject {
     /// `room`: the capacity of the table.
     pub fn new(case: Case, flows: u32, room: u32) -> Result<Self> {
+        let room = room.max(case.least_room());
         let mut world = KernelWorld::new(Sizes::for_flows(room))?;
         // Interfaces have link-layer addresses, to which frames are compared.
         for index in [OUTSIDE, INSIDE] {
@@ -82,6 +83,9 @@ impl Subject {
 
         // As on most nodes.
         world.share_hops(true);
+        if case.kind == Kind::AgedReply {
+            world.age_reply_index();
+        }
         if case.has_flows() {
             establish(&case, &mut world, flows)?;
         }
@@ -94,7 +98,7 @@ impl Subject {
         // What fills a table has no addresses.
         let known = if case.has_flows() { ends(&world) } else { Vec::new() };
         let (packet, template) = case.template(flows, known.first().map(|(_, ends)| *ends));
-        if case.kind == Kind::Reply {
+        if case.is_reply() {
             wrapper.list(&known.iter().map(|(_, ends)| end_of_reply(ends)).collect::<Vec<_>>())?;
         }
         let sample = Sample::default();
@@ -130,7 +134,9 @@ impl Subject {
     /// Sends a packet of every flow: datagram flows would expire while others are set up.
     pub fn keep_alive(&mut self) -> Result<()> {
         match self.case.kind {
-            Kind::Established | Kind::Reply | Kind::Delivered(_) => self.run(self.flows).map(drop),
+            Kind::Established | Kind::Reply | Kind::AgedReply | Kind::Delivered(_) => {
+                self.run(self.flows).map(drop)
+            }
             _ => Ok(()),
         }
     }
