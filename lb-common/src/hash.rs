@@ -109,6 +109,9 @@ impl FlowHash {
 pub struct ReplyHash(u64);
 
 impl ReplyHash {
+    /// The first buckets are a quarter of all (a shift), which has entries for half of the flows.
+    const FIRST_PART: u32 = 2;
+
     /// The hash of a reply's addresses and ports: from the backend to the SNAT address.
     #[inline(always)]
     pub fn of<F: Family>(
@@ -121,21 +124,17 @@ impl ReplyHash {
         Self(secret.mix_end::<F>(near, backend.0, backend.1, protocol))
     }
 
+    /// The bucket to look in first, and the one to look in next. All first buckets are in one part of the
+    /// index, so that the entries of many flows share few cache lines.
     #[inline(always)]
     pub fn buckets(self, mask: u32) -> [u32; 2] {
-        [self.0 as u32 & mask, (self.0 >> 24) as u32 & mask]
+        [self.0 as u32 & mask >> Self::FIRST_PART, (self.0 >> 24) as u32 & mask]
     }
 
-    /// The preferred entry of the first bucket: read first, and used if it is free.
+    /// The preferred entry of a bucket: read first, and used if it is free.
     #[inline(always)]
     pub fn preferred_entry(self) -> usize {
         (self.0 >> 57) as usize & 0b111
-    }
-
-    /// An arbitrary one of the sixteen entries of both buckets.
-    #[inline(always)]
-    pub fn any_entry(self) -> u32 {
-        (self.0 >> 60) as u32
     }
 
     /// 28 bits of which the highest is set, so that no fingerprint is 0.

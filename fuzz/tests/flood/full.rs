@@ -13,8 +13,8 @@ pub struct Connection {
     number: u32,
     client: End,
     /// The client's end as the backend sees it.
-    source: End,
-    backend: End,
+    pub source: End,
+    pub backend: End,
 }
 
 /// Opens the connection of this number; `None` if its SYN was not delivered.
@@ -44,8 +44,13 @@ impl Connection {
         world.reply(service, &segment.acknowledging(self.number + 1), self.client)
     }
 
+    /// The backend resets it.
+    pub fn reset(&self, world: &mut World, service: Service) {
+        self.reply(world, service, RST, (!self.number).wrapping_add(1));
+    }
+
     /// Asserts that both directions are translated.
-    fn check(&self, world: &mut World, service: Service) {
+    pub fn check(&self, world: &mut World, service: Service) {
         let there = self.request(world, service);
         let Fate::Delivered(there) = there else { panic!("{:?}: {there:?}", self.client) };
         assert_eq!((there.source, there.destination), (self.source, self.backend));
@@ -86,8 +91,7 @@ fn refused_at(percent: usize, path: Path) -> usize {
     let mut open: Vec<Connection> = (0..wanted).map(|_| connect(&mut world, &mut 0)).collect();
     for step in 0..capacity {
         let ending = mix(step as u64) as usize % wanted;
-        let ended = &open[ending];
-        ended.reply(&mut world, service, RST, (!ended.number).wrapping_add(1));
+        open[ending].reset(&mut world, service);
         open[ending] = connect(&mut world, &mut refused);
     }
     open.iter().for_each(|connection| connection.check(&mut world, service));

@@ -10,6 +10,7 @@
 mod connection;
 mod flood;
 mod full;
+mod index;
 mod ports;
 mod world;
 

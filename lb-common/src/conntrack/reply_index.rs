@@ -13,7 +13,7 @@
 //!   CPU has added an equal one meanwhile.
 
 use crate::atomic::AtomicLong;
-use crate::branchless::{choose, is_zero, larger};
+use crate::branchless::{choose, hide, is_zero, larger};
 use crate::family::Family;
 use crate::hash::ReplyHash;
 
@@ -27,6 +27,8 @@ use super::tables::FlowTables;
 struct Entry(u64);
 
 impl Entry {
+    const FREE: Self = Self(0);
+
     #[inline(always)]
     fn new(hash: ReplyHash, location: Location) -> Self {
         Self(
@@ -57,42 +59,50 @@ impl Entry {
 /// The location of the flow whose replies have this hash, if there is one.
 #[inline(always)]
 pub fn find<F: Family, T: FlowTables<F>>(tables: &T, hash: ReplyHash) -> Option<Location> {
-    let mut found = Entry(0);
-    if let Some(bucket) = preferred_bucket(tables, hash) {
+    let [first, second] = hash.buckets(tables.settings().reply_mask);
+    let bucket: &ReplyBucket = tables.reply_bucket(first)?;
+    // Most flows have their preferred entry.
+    let mut found = Entry(bucket.entries[hash.preferred_entry()].load());
+    if found.fits(hash) == 0 {
+        found = fitting(bucket, hash, Entry::FREE);
+    }
+    if found == Entry::FREE {
+        found = fitting(tables.reply_bucket(second)?, hash, Entry::FREE);
+    }
+    (found != Entry::FREE).then(|| found.location())
+}
+
+/// The same, with fewer branches and more loads: for code that the verifier follows once for each branch.
+#[inline(always)]
+pub fn find_in_both<F: Family, T: FlowTables<F>>(tables: &T, hash: ReplyHash) -> Option<Location> {
+    let buckets = hash.buckets(tables.settings().reply_mask);
+    let mut found = Entry::FREE;
+    if let Some(bucket) = tables.reply_bucket(buckets[0]) {
         found = Entry(bucket.entries[hash.preferred_entry()].load());
     }
-    // Most flows have their preferred entry.
     if found.fits(hash) == 0 {
-        found = first(tables, hash);
-    }
-    (found.0 != 0).then(|| found.location())
-}
-
-/// The bucket of a hash in which entries are stored first.
-#[inline(always)]
-fn preferred_bucket<F: Family, T: FlowTables<F>>(
-    tables: &T,
-    hash: ReplyHash,
-) -> Option<&ReplyBucket> {
-    let [first, _] = hash.buckets(tables.settings().reply_mask);
-    tables.reply_bucket(first)
-}
-
-#[inline(always)]
-fn first<F: Family, T: FlowTables<F>>(tables: &T, hash: ReplyHash) -> Entry {
-    let mut found = 0;
-    for index in hash.buckets(tables.settings().reply_mask) {
-        let Some(bucket): Option<&ReplyBucket> = tables.reply_bucket(index) else { continue };
-        for entry in &bucket.entries {
-            let entry = Entry(entry.load());
-            found = choose(entry.fits(hash), entry.0, found);
+        found = Entry::FREE;
+        for index in buckets {
+            let Some(bucket) = tables.reply_bucket(index) else { continue };
+            found = fitting(bucket, hash, found);
         }
+    }
+    (found != Entry::FREE).then(|| found.location())
+}
+
+/// The entry of a bucket that has the fingerprint, or another one.
+#[inline(always)]
+fn fitting(bucket: &ReplyBucket, hash: ReplyHash, other: Entry) -> Entry {
+    let mut found = other.0;
+    for slot in &bucket.entries {
+        let entry = Entry(slot.load());
+        found = choose(entry.fits(hash), entry.0, found);
     }
     Entry(found)
 }
 
 /// Stores the location of a flow. False if its replies could be taken for those of another flow, or
-/// if the entry that was tried is in use.
+/// if no entry that was tried can be taken.
 #[inline(always)]
 pub fn insert<F: Family, T: FlowTables<F>>(
     tables: &T,
@@ -104,13 +114,9 @@ pub fn insert<F: Family, T: FlowTables<F>>(
     let (Some(one), Some(other)) = (tables.reply_bucket(first), tables.reply_bucket(second)) else {
         return false;
     };
-    let mut number = entry_to_take(one, other, hash);
-    if number & ARBITRARY != 0 {
-        number = abandoned_entry(tables, (one, other), number, now);
-    }
-    let slot = entry_of((one, other), number);
+    let Some(slot) = slot_to_take(tables, (one, other), hash, now) else { return false };
     let old = Entry(slot.load());
-    if old.0 != 0 && !release_expired(tables, old, now) {
+    if old != Entry::FREE && !release_expired(tables, old, now) {
         return false;
     }
     let new = Entry::new(hash, location);
@@ -125,73 +131,117 @@ pub fn insert<F: Family, T: FlowTables<F>>(
     matching == 1
 }
 
-/// The number, over both buckets, of the entry to take: one with this fingerprint, because there
-/// must not be two; else a free one, preferably the preferred entry, then one of the first bucket;
-/// else any, marked as [`ARBITRARY`].
+/// The entry to take: one with this fingerprint in the first bucket, else a free one there, else one there whose flow
+/// is gone, else one of the second bucket. `None` if there is none, or if the flow of an entry with
+/// this fingerprint is not gone.
 #[inline(always)]
-fn entry_to_take(one: &ReplyBucket, other: &ReplyBucket, hash: ReplyHash) -> usize {
-    const FITS: u32 = 9;
-    const FREE: u32 = 8;
-    const LAST: u64 = 2 * REPLY_BUCKET_ENTRIES as u64 - 1;
-    let preferred = hash.preferred_entry() as u64;
-    // The lower an entry's distance from the preferred one, the better.
-    let candidate = |bucket: &ReplyBucket, first: u64, number: usize| {
-        let entry = Entry(bucket.entries[number].load());
-        let rank = entry.fits(hash) << FITS | is_zero(entry.0 >> 1) << FREE;
-        (rank | (LAST - (first | number as u64 ^ preferred))) as i64
-    };
-    // Of each bucket for itself, so that a CPU can compare in both at once.
-    let (mut first, mut second) = (0, 0);
-    for number in 0..REPLY_BUCKET_ENTRIES {
-        first = larger(first, candidate(one, 0, number));
-        second = larger(second, candidate(other, REPLY_BUCKET_ENTRIES as u64, number));
+fn slot_to_take<'a, F: Family, T: FlowTables<F>>(
+    tables: &T,
+    (one, other): (&'a ReplyBucket, &'a ReplyBucket),
+    hash: ReplyHash,
+    now: Ticks,
+) -> Option<&'a AtomicLong> {
+    let preferred = hash.preferred_entry();
+    let (in_first, in_second) = (best_entry(one, hash), best_entry(other, hash));
+    // There must not be two with this fingerprint, and lookups read the first bucket first.
+    if in_second.fits() && !in_first.fits() {
+        let slot = &other.entries[in_second.number(preferred)];
+        let old = Entry(slot.load());
+        if !release_expired(tables, old, now) || !slot.replace(old.0, Entry::FREE.0) {
+            return None;
+        }
     }
-    let best = larger(first, second) as u64;
-    let found = (LAST - (best & LAST)) ^ preferred;
-    let is_arbitrary = is_zero(best >> FREE);
-    choose(is_arbitrary, u64::from(hash.any_entry()) | ARBITRARY as u64, found) as usize
+    if in_first.can_be_taken() {
+        return Some(&one.entries[in_first.number(preferred)]);
+    }
+    let number = abandoned_entry(tables, one, preferred, now);
+    if number != NONE {
+        return Some(&one.entries[number & LAST]);
+    }
+    if in_second.can_be_taken() {
+        return Some(&other.entries[in_second.number(preferred)]);
+    }
+    let number = abandoned_entry(tables, other, preferred, now);
+    (number != NONE).then(|| &other.entries[number & LAST])
 }
 
-/// Marks the number of an entry that neither has the fingerprint nor is free.
-const ARBITRARY: usize = 2 * REPLY_BUCKET_ENTRIES;
+/// The highest number of an entry in its bucket.
+const LAST: usize = REPLY_BUCKET_ENTRIES - 1;
 
-/// One of the next four entries whose flow is gone; an entry of a flow stays behind when that is replaced.
-/// Not a loop: Linux 6.1 refuses the one that the compiler makes of it.
+/// Not the number of an entry.
+const NONE: usize = REPLY_BUCKET_ENTRIES;
+
+/// An entry that may be taken, in one number: whether it has the fingerprint, whether it is free, and how near
+/// it is to the preferred one.
+#[derive(Clone, Copy)]
+struct Candidate(u64);
+
+impl Candidate {
+    const FITS: u32 = 4;
+    const FREE: u32 = 3;
+
+    #[inline(always)]
+    fn fits(self) -> bool {
+        self.0 >> Self::FITS != 0
+    }
+
+    /// Whether it has the fingerprint, or is free.
+    #[inline(always)]
+    fn can_be_taken(self) -> bool {
+        self.0 >> Self::FREE != 0
+    }
+
+    #[inline(always)]
+    fn number(self, preferred: usize) -> usize {
+        LAST - (self.0 as usize & LAST) ^ preferred
+    }
+}
+
+/// The entry of a bucket with this fingerprint, else the free one that is nearest to the preferred one.
+#[inline(always)]
+fn best_entry(bucket: &ReplyBucket, hash: ReplyHash) -> Candidate {
+    let mut best = 0;
+    for number in 0..REPLY_BUCKET_ENTRIES {
+        let entry = Entry(bucket.entries[number].load());
+        let [fits, free] = [entry.fits(hash), is_zero(entry.0 >> 1)];
+        let near = (LAST - (number ^ hash.preferred_entry())) as u64;
+        best = larger(best, (fits << Candidate::FITS | free << Candidate::FREE | near) as i64);
+    }
+    Candidate(best as u64)
+}
+
+/// The number of an entry whose flow is gone, of four around the preferred one, else [`NONE`]: an entry stays behind
+/// when its flow is replaced. Not a loop: Linux 6.1 refuses the one that the compiler makes of it.
 #[inline(always)]
 fn abandoned_entry<F: Family, T: FlowTables<F>>(
     tables: &T,
-    buckets: (&ReplyBucket, &ReplyBucket),
-    first: usize,
+    bucket: &ReplyBucket,
+    preferred: usize,
     now: Ticks,
 ) -> usize {
-    let found = this_if_gone(tables, buckets, first, first, now);
-    let found = this_if_gone(tables, buckets, first + 1, found, now);
-    let found = this_if_gone(tables, buckets, first + 2, found, now);
-    this_if_gone(tables, buckets, first + 3, found, now)
+    // Otherwise the verifier would follow each combination of these four.
+    let none = hide(NONE as u64, preferred as u64) as usize;
+    let found = this_if_gone(tables, bucket, preferred ^ 3, none, now);
+    let found = this_if_gone(tables, bucket, preferred ^ 2, found, now);
+    let found = this_if_gone(tables, bucket, preferred ^ 1, found, now);
+    this_if_gone(tables, bucket, preferred, found, now)
 }
 
 /// The number of an entry if its flow is gone, else another one.
 #[inline(always)]
 fn this_if_gone<F: Family, T: FlowTables<F>>(
     tables: &T,
-    buckets: (&ReplyBucket, &ReplyBucket),
+    bucket: &ReplyBucket,
     number: usize,
     other: usize,
     now: Ticks,
 ) -> usize {
-    let location = Entry(entry_of(buckets, number).load()).location();
+    let location = Entry(bucket.entries[number & LAST].load()).location();
     let Some(bucket) = tables.flow_bucket(location.bucket() & tables.flow_mask()) else {
         return other;
     };
     let gone = table::is_gone(bucket, location, tables.settings(), now);
     choose(gone, number as u64, other as u64) as usize
-}
-
-/// The entry with a number over both buckets.
-#[inline(always)]
-fn entry_of<'a>((one, other): (&'a ReplyBucket, &'a ReplyBucket), number: usize) -> &'a AtomicLong {
-    let bucket = if number & REPLY_BUCKET_ENTRIES == 0 { one } else { other };
-    &bucket.entries[number & (REPLY_BUCKET_ENTRIES - 1)]
 }
 
 #[inline(always)]
@@ -220,31 +270,17 @@ mod tests {
     use crate::family::V4;
     use crate::hash::Secret;
 
+    fn hash_of(port: u16) -> ReplyHash {
+        let (backend, node) = ([10, 0, 0, 1].into(), [10, 0, 0, 2].into());
+        ReplyHash::of::<V4>(&Secret::new(7), (backend, 80), (node, port), 6)
+    }
+
     /// What an entry holds.
     #[derive(Clone, Copy, Debug, PartialEq)]
     enum Holds {
         Nothing,
         Another,
         TheFingerprint,
-    }
-
-    fn hash_of(port: u16) -> ReplyHash {
-        let (backend, node) = ([10, 0, 0, 1].into(), [10, 0, 0, 2].into());
-        ReplyHash::of::<V4>(&Secret::new(7), (backend, 80), (node, port), 6)
-    }
-
-    fn buckets(holds: [Holds; 16], hash: ReplyHash) -> [ReplyBucket; 2] {
-        let buckets = [ReplyBucket::default(), ReplyBucket::default()];
-        for (number, holds) in holds.into_iter().enumerate() {
-            let fingerprint = u64::from(hash.fingerprint());
-            let word = match holds {
-                Holds::Nothing => 0,
-                Holds::Another => (fingerprint ^ 1) << 36 | 5,
-                Holds::TheFingerprint => fingerprint << 36 | 5,
-            };
-            buckets[number / 8].entries[number % 8].store(word);
-        }
-        buckets
     }
 
     fn holds() -> impl Strategy<Value = Holds> {
@@ -254,18 +290,28 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_entry_to_take_fits_or_is_the_nearest_free_one_or_any(
-            holds in prop::array::uniform16(holds()), port: u16,
+        fn the_best_entry_fits_or_is_the_nearest_free_one(
+            holds in prop::array::uniform8(holds()), port: u16,
         ) {
             let hash = hash_of(port);
-            let [one, other] = buckets(holds, hash);
+            let bucket = ReplyBucket::default();
+            for (slot, holds) in bucket.entries.iter().zip(holds) {
+                let fingerprint = u64::from(hash.fingerprint());
+                slot.store(match holds {
+                    Holds::Nothing => 0,
+                    Holds::Another => (fingerprint ^ 1) << 36 | 5,
+                    Holds::TheFingerprint => fingerprint << 36 | 5,
+                });
+            }
             let nearest = |wanted: Holds| {
-                let fitting = (0..16).filter(|&number| holds[number] == wanted);
+                let fitting = (0..8).filter(|&number| holds[number] == wanted);
                 fitting.min_by_key(|number| number ^ hash.preferred_entry())
             };
-            let any = hash.any_entry() as usize | ARBITRARY;
-            let expected = nearest(Holds::TheFingerprint).or_else(|| nearest(Holds::Nothing));
-            prop_assert_eq!(entry_to_take(&one, &other, hash), expected.unwrap_or(any));
+            let best = best_entry(&bucket, hash);
+            let (fits, free) = (nearest(Holds::TheFingerprint), nearest(Holds::Nothing));
+            prop_assert_eq!(best.fits(), fits.is_some());
+            let number = best.can_be_taken().then(|| best.number(hash.preferred_entry()));
+            prop_assert_eq!(number, fits.or(free));
         }
     }
 }

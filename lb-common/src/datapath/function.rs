@@ -17,6 +17,8 @@ macro_rules! for_each_function {
             BeginIndexed(begin_indexed4, begin_indexed6)
             /// Chooses an SNAT port that the drafted flow may try, as a last resort that of a flow that it evicts.
             ChoosePort(choose_port4, choose_port6)
+            /// Stores the drafted flow's location in the reply index.
+            Index(index4, index6)
             /// Whether replies to the drafted flow would be mistaken for those of another.
             IsTaken(is_taken4, is_taken6)
         }

@@ -12,6 +12,7 @@ pub fn execute<F: PacketFamily, T: FamilyTables<F>>(function: Function, tables: 
         Function::Begin => begin::begin::<F, T>(tables) as u32,
         Function::BeginIndexed => snat::begin::<F, T>(tables) as u32,
         Function::ChoosePort => snat::choose_port::<F, T>(tables),
+        Function::Index => u32::from(snat::index::<F, T>(tables)),
         Function::IsTaken => u32::from(begin::is_taken::<F, T>(tables)),
     }
 }

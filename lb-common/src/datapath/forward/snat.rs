@@ -59,7 +59,6 @@ pub fn begin<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Begun {
         && let Some(draft) = tables.draft()
         && store(tables, &claim, draft)
     {
-        draft.at = claim.at;
         draft.decision = Decision::of_request(&draft.flow);
         let hops = publish(tables, draft, claim, tables.now());
         // The next hop is known if a route lookup determined the SNAT address.
@@ -119,7 +118,7 @@ pub fn choose_port<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> u32 {
             (flow.snat, port),
             flow.protocol,
         );
-        let Some(at) = reply_index::find(tables, hash) else {
+        let Some(at) = reply_index::find_in_both(tables, hash) else {
             draft.flow.snat_port = port;
             return 1;
         };
@@ -193,12 +192,19 @@ fn store<F: PacketFamily, T: FamilyTables<F>>(
     let is_indexed = is_elsewhere || flow.kind.has(FlowKind::SNAT);
     // Before the record is written, for which an exchange waits. Until the flow is published, its entry in
     // the index leads to none.
-    if is_indexed && !reply_index::insert(tables, replies_of(tables, flow), claim.at, tables.now())
-    {
+    draft.at = claim.at;
+    if is_indexed && tables.call(Function::Index) == 0 {
         return false;
     }
     claim.write(flow, draft.track);
     true
+}
+
+/// Stores the drafted flow's location in the reply index.
+#[inline(always)]
+pub fn index<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> bool {
+    let Some(draft) = tables.draft() else { return false };
+    reply_index::insert(tables, replies_of(tables, &draft.flow), draft.at, tables.now())
 }
 
 /// The order in which a flow tries ports.
