@@ -120,7 +120,21 @@ impl Node {
         fitting.next().expect("there are many")
     }
 
-    /// All flows in the table.
+    /// Moves the only entry of the reply index, that of replies from a backend to an SNAT port, to its second bucket,
+    /// where it would be if the first were full.
+    pub fn displace(&self, backend: End, source: End) {
+        let secret = &self.settings.secret;
+        let (from, to) =
+            ((backend.address.into(), backend.port), (source.address.into(), source.port));
+        let hash = ReplyHash::of::<V4>(secret, from, to, TCP);
+        let buckets = hash.buckets(self.settings.reply_mask);
+        let [first, second] = buckets.map(|bucket| &self.replies[bucket as usize].entries);
+        assert_ne!(buckets[0], buckets[1], "the two buckets are one");
+        let slot = first.iter().find(|slot| slot.load() != 0).expect("the flow has an entry");
+        second[0].store(slot.load());
+        slot.store(0);
+    }
+
     /// Marks all buckets as crowded, as flows leave them that have ended.
     pub fn mark_crowded(&self) {
         self.crowded.store(u64::MAX);
@@ -131,6 +145,7 @@ impl Node {
         clear_stale(&self.crowded, &self.crowded_lately, 0);
     }
 
+    /// All flows in the table.
     pub fn flows(&self) -> Vec<(FlowState, Flow<V4>)> {
         let entries = self.flows.iter().flat_map(|bucket| bucket.entries());
         entries.map(|(state, _, flow)| (state, flow)).collect()

@@ -282,6 +282,20 @@ fn a_flow_that_goes_on_keeps_its_snat_port_or_loses_its_entry() {
     });
 }
 
+/// The entry of the expired flow is in its second bucket, so that both free it, and add one to the first.
+#[test]
+fn two_flows_never_get_the_port_of_an_expired_flow() {
+    explore("SNAT port of an expired flow", 2, 2, |first| {
+        let node = Node::new(2, 1);
+        let clients = [0, 1, 2].map(|entry| node.client((0, entry), 0));
+        let source = dial(&Cpu::new(Arc::clone(&node)), clients[0], REMOTE);
+        node.displace(REMOTE.backend(), source);
+        let work = clients[1..].iter().map(|client| late_request(syn(*client, REMOTE)));
+        in_parallel(first, &node, work.collect());
+        assert_one_has_the_port(&node, &clients);
+    });
+}
+
 /// A flow takes over the only port while the backend replies to the flow that has it.
 #[test]
 fn a_flow_whose_port_is_taken_over_loses_its_entry() {

@@ -26,6 +26,8 @@ mod crowd;
 mod entry;
 mod hops;
 pub mod reply_index;
+#[cfg(all(test, not(feature = "model")))]
+mod reply_index_tests;
 pub mod state;
 #[cfg(test)]
 mod state_tests;

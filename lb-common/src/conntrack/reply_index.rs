@@ -8,9 +8,11 @@
 //! - A live flow's entry is never taken. Only free entries are, and those of flows that are gone or
 //!   have expired; an expired flow is released with its entry. So flow and entry cannot be evicted
 //!   separately.
-//! - Of all live entries that one reply may find, no two have the same fingerprint: the first match
-//!   is the only one. A CPU that adds an entry searches again afterwards, and removes it if another
-//!   CPU has added an equal one meanwhile.
+//! - No two entries of live flows have equal hashes. A CPU that adds an entry searches again afterwards, and removes
+//!   it if another CPU has added an equal one meanwhile.
+//! - A new entry has another fingerprint than all others in both buckets of its hash. Flows with one fingerprint and
+//!   only one bucket in common are not told apart: the later one hides one that is in its second bucket. Nobody can
+//!   aim at that without the secret, and fingerprints have 27 random bits.
 
 use crate::atomic::AtomicLong;
 use crate::branchless::{choose, hide, is_zero, larger};
@@ -75,14 +77,14 @@ pub fn find<F: Family, T: FlowTables<F>>(tables: &T, hash: ReplyHash) -> Option<
 /// The same, with fewer branches and more loads: for code that the verifier follows once for each branch.
 #[inline(always)]
 pub fn find_in_both<F: Family, T: FlowTables<F>>(tables: &T, hash: ReplyHash) -> Option<Location> {
-    let buckets = hash.buckets(tables.settings().reply_mask);
+    let [first, second] = hash.buckets(tables.settings().reply_mask);
     let mut found = Entry::FREE;
-    if let Some(bucket) = tables.reply_bucket(buckets[0]) {
+    if let Some(bucket) = tables.reply_bucket(first) {
         found = Entry(bucket.entries[hash.preferred_entry()].load());
     }
     if found.fits(hash) == 0 {
         found = Entry::FREE;
-        for index in buckets {
+        for index in [second, first] {
             let Some(bucket) = tables.reply_bucket(index) else { continue };
             found = fitting(bucket, hash, found);
         }
@@ -131,9 +133,9 @@ pub fn insert<F: Family, T: FlowTables<F>>(
     matching == 1
 }
 
-/// The entry to take: one with this fingerprint in the first bucket, else a free one there, else one there whose flow
-/// is gone, else one of the second bucket. `None` if there is none, or if the flow of an entry with
-/// this fingerprint is not gone.
+/// Chooses the entry to take: in the first bucket one with this fingerprint, else a free one, else one whose flow is
+/// gone; else one of the second bucket. An entry there that has this fingerprint is freed. `None` if its flow is not gone,
+/// or if there is no entry to take.
 #[inline(always)]
 fn slot_to_take<'a, F: Family, T: FlowTables<F>>(
     tables: &T,
@@ -143,11 +145,13 @@ fn slot_to_take<'a, F: Family, T: FlowTables<F>>(
 ) -> Option<&'a AtomicLong> {
     let preferred = hash.preferred_entry();
     let (in_first, in_second) = (best_entry(one, hash), best_entry(other, hash));
-    // There must not be two with this fingerprint, and lookups read the first bucket first.
     if in_second.fits() && !in_first.fits() {
         let slot = &other.entries[in_second.number(preferred)];
         let old = Entry(slot.load());
-        if !release_expired(tables, old, now) || !slot.replace(old.0, Entry::FREE.0) {
+        let is_vacated = old.fits(hash) != 0
+            && release_expired(tables, old, now)
+            && slot.replace(old.0, Entry::FREE.0);
+        if !is_vacated {
             return None;
         }
     }
@@ -155,6 +159,10 @@ fn slot_to_take<'a, F: Family, T: FlowTables<F>>(
         return Some(&one.entries[in_first.number(preferred)]);
     }
     let number = abandoned_entry(tables, one, preferred, now);
+    if number != NONE {
+        return Some(&one.entries[number & LAST]);
+    }
+    let number = abandoned_entry(tables, one, preferred ^ OTHER_HALF, now);
     if number != NONE {
         return Some(&one.entries[number & LAST]);
     }
@@ -170,6 +178,9 @@ const LAST: usize = REPLY_BUCKET_ENTRIES - 1;
 
 /// Not the number of an entry.
 const NONE: usize = REPLY_BUCKET_ENTRIES;
+
+/// Leads from an entry to one in the other half of its bucket.
+const OTHER_HALF: usize = REPLY_BUCKET_ENTRIES / 2;
 
 /// An entry that may be taken, in one number: whether it has the fingerprint, whether it is free, and how near
 /// it is to the preferred one.
@@ -210,21 +221,21 @@ fn best_entry(bucket: &ReplyBucket, hash: ReplyHash) -> Candidate {
     Candidate(best as u64)
 }
 
-/// The number of an entry whose flow is gone, of four around the preferred one, else [`NONE`]: an entry stays behind
-/// when its flow is replaced. Not a loop: Linux 6.1 refuses the one that the compiler makes of it.
+/// The number of an entry whose flow is gone, in the half of a bucket that contains `start`, else [`NONE`]: an entry
+/// stays behind when its flow is replaced. Not a loop: Linux 6.1 refuses the one that the compiler makes of it.
 #[inline(always)]
 fn abandoned_entry<F: Family, T: FlowTables<F>>(
     tables: &T,
     bucket: &ReplyBucket,
-    preferred: usize,
+    start: usize,
     now: Ticks,
 ) -> usize {
     // Otherwise the verifier would follow each combination of these four.
-    let none = hide(NONE as u64, preferred as u64) as usize;
-    let found = this_if_gone(tables, bucket, preferred ^ 3, none, now);
-    let found = this_if_gone(tables, bucket, preferred ^ 2, found, now);
-    let found = this_if_gone(tables, bucket, preferred ^ 1, found, now);
-    this_if_gone(tables, bucket, preferred, found, now)
+    let none = hide(NONE as u64, start as u64) as usize;
+    let found = this_if_gone(tables, bucket, start ^ 3, none, now);
+    let found = this_if_gone(tables, bucket, start ^ 2, found, now);
+    let found = this_if_gone(tables, bucket, start ^ 1, found, now);
+    this_if_gone(tables, bucket, start, found, now)
 }
 
 /// The number of an entry if its flow is gone, else another one.
@@ -260,58 +271,4 @@ fn release_expired<F: Family, T: FlowTables<F>>(tables: &T, entry: Entry, now: T
     let location = entry.location();
     let bucket = tables.flow_bucket(location.bucket() & tables.flow_mask());
     bucket.is_none_or(|bucket| table::release_expired_at(bucket, location, tables.settings(), now))
-}
-
-#[cfg(all(test, not(feature = "model")))]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-    use crate::family::V4;
-    use crate::hash::Secret;
-
-    fn hash_of(port: u16) -> ReplyHash {
-        let (backend, node) = ([10, 0, 0, 1].into(), [10, 0, 0, 2].into());
-        ReplyHash::of::<V4>(&Secret::new(7), (backend, 80), (node, port), 6)
-    }
-
-    /// What an entry holds.
-    #[derive(Clone, Copy, Debug, PartialEq)]
-    enum Holds {
-        Nothing,
-        Another,
-        TheFingerprint,
-    }
-
-    fn holds() -> impl Strategy<Value = Holds> {
-        use Holds::*;
-        prop_oneof![1 => Just(Nothing), 8 => Just(Another), 1 => Just(TheFingerprint)]
-    }
-
-    proptest! {
-        #[test]
-        fn the_best_entry_fits_or_is_the_nearest_free_one(
-            holds in prop::array::uniform8(holds()), port: u16,
-        ) {
-            let hash = hash_of(port);
-            let bucket = ReplyBucket::default();
-            for (slot, holds) in bucket.entries.iter().zip(holds) {
-                let fingerprint = u64::from(hash.fingerprint());
-                slot.store(match holds {
-                    Holds::Nothing => 0,
-                    Holds::Another => (fingerprint ^ 1) << 36 | 5,
-                    Holds::TheFingerprint => fingerprint << 36 | 5,
-                });
-            }
-            let nearest = |wanted: Holds| {
-                let fitting = (0..8).filter(|&number| holds[number] == wanted);
-                fitting.min_by_key(|number| number ^ hash.preferred_entry())
-            };
-            let best = best_entry(&bucket, hash);
-            let (fits, free) = (nearest(Holds::TheFingerprint), nearest(Holds::Nothing));
-            prop_assert_eq!(best.fits(), fits.is_some());
-            let number = best.can_be_taken().then(|| best.number(hash.preferred_entry()));
-            prop_assert_eq!(number, fits.or(free));
-        }
-    }
 }

@@ -56,8 +56,8 @@ pub fn begin<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Begun {
     };
     if (keeps_port || choose::<F, T>(tables))
         && is_available::<F, T>(tables)
+        && store(tables, &claim)
         && let Some(draft) = tables.draft()
-        && store(tables, &claim, draft)
     {
         draft.decision = Decision::of_request(&draft.flow);
         let hops = publish(tables, draft, claim, tables.now());
@@ -173,11 +173,8 @@ fn is_available<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> bool {
 
 /// Writes the flow into its entry, and that into the reply index if it needs to be there.
 #[inline(never)]
-fn store<F: PacketFamily, T: FamilyTables<F>>(
-    tables: &T,
-    claim: &Claim<'_, F>,
-    draft: &mut Draft<F>,
-) -> bool {
+fn store<F: PacketFamily, T: FamilyTables<F>>(tables: &T, claim: &Claim<'_, F>) -> bool {
+    let Some(draft) = tables.draft() else { return false };
     let flow = &mut draft.flow;
     if draft.crowded != 0 {
         flow.kind = flow.kind.and(FlowKind::SPREAD);
@@ -190,13 +187,14 @@ fn store<F: PacketFamily, T: FamilyTables<F>>(
     // tunnelled packets do not pass this node.
     let is_elsewhere = draft.crowded != 0 && !flow.kind.has(FlowKind::TUNNELLED);
     let is_indexed = is_elsewhere || flow.kind.has(FlowKind::SNAT);
+    draft.at = claim.at;
     // Before the record is written, for which an exchange waits. Until the flow is published, its entry in
     // the index leads to none.
-    draft.at = claim.at;
     if is_indexed && tables.call(Function::Index) == 0 {
         return false;
     }
-    claim.write(flow, draft.track);
+    let Some(draft) = tables.draft() else { return false };
+    claim.write(&draft.flow, draft.track);
     true
 }
 

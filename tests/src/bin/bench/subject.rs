@@ -50,6 +50,8 @@ pub struct Subject {
     case: Case,
     flows: u32,
     room: u32,
+    /// How many new flows find room.
+    fresh: u32,
     world: KernelWorld,
     wrapper: Wrapper,
     packet: Packet,
@@ -60,6 +62,7 @@ pub struct Subject {
 impl Subject {
     /// `room`: the capacity of the table.
     pub fn new(case: Case, flows: u32, room: u32) -> Result<Self> {
+        let fresh = room / ROOM;
         let room = room.max(case.least_room());
         let mut world = KernelWorld::new(Sizes::for_flows(room))?;
         // Interfaces have link-layer addresses, to which frames are compared.
@@ -102,7 +105,8 @@ impl Subject {
             wrapper.list(&known.iter().map(|(_, ends)| end_of_reply(ends)).collect::<Vec<_>>())?;
         }
         let sample = Sample::default();
-        let mut subject = Self { case, flows, room, world, wrapper, packet, template, sample };
+        let mut subject =
+            Self { case, flows, room, fresh, world, wrapper, packet, template, sample };
         if case.backends == Backends::PortsInUse {
             subject.run(REPEAT)?;
         }
@@ -145,7 +149,7 @@ impl Subject {
     pub fn measure(&mut self, baselines: &Baselines) -> Result<()> {
         let time = if self.case.kind == Kind::Fresh {
             self.world.grow_older(UNTIL_EXPIRED);
-            self.run(self.room / ROOM)?
+            self.run(self.fresh)?
         } else {
             let repeat = REPEAT.max(self.flows);
             // Warm up: the caches contain data of the previous case.

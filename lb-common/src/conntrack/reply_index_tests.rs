@@ -1,0 +1,146 @@
+//! Where a new flow's entry goes in an index whose entries lead to live flows, and to flows that are gone.
+
+use proptest::prelude::*;
+
+use super::entry::Word;
+use super::reply_index::{find, find_in_both, insert};
+use super::{Environment, FlowTables, Location};
+use crate::atomic::AtomicLong;
+use crate::family::V4;
+use crate::hash::{ReplyHash, Secret};
+use crate::layout::{BUCKET_ENTRIES, FlowBucket, ReplyBucket, Settings, Ticks};
+
+const NOW: Ticks = Ticks(1 << 28);
+
+/// How many of the flows are live.
+const LIVE: u64 = 6;
+
+/// One bucket of flows, the first ones of which are live, and an index that leads to them.
+struct Table {
+    settings: Settings,
+    flows: FlowBucket<V4>,
+    replies: [ReplyBucket; 4],
+}
+
+impl Environment for Table {
+    fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    fn now(&self) -> Ticks {
+        NOW
+    }
+}
+
+impl FlowTables<V4> for Table {
+    fn flow_mask(&self) -> u32 {
+        0
+    }
+
+    fn flow_bucket(&self, _: u32) -> Option<&FlowBucket<V4>> {
+        Some(&self.flows)
+    }
+
+    fn reply_bucket(&self, index: u32) -> Option<&ReplyBucket> {
+        self.replies.get(index as usize)
+    }
+
+    fn crowded(&self, _: u32) -> Option<&AtomicLong> {
+        None
+    }
+
+    fn crowded_lately(&self, _: u32) -> Option<&AtomicLong> {
+        None
+    }
+}
+
+/// An entry of the index.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    has_fingerprint: bool,
+    /// The number of its flow.
+    flow: u64,
+}
+
+impl Entry {
+    fn word(self, hash: ReplyHash) -> u64 {
+        let fingerprint = u64::from(hash.fingerprint());
+        let fingerprint = if self.has_fingerprint { fingerprint } else { fingerprint ^ 1 };
+        fingerprint << 36 | self.flow << 24
+    }
+}
+
+fn is_live(word: u64) -> bool {
+    word != 0 && word >> 24 & 0xf < LIVE
+}
+
+fn fits(word: u64, hash: ReplyHash) -> bool {
+    word >> 36 == u64::from(hash.fingerprint())
+}
+
+impl Table {
+    fn new(entries: [Option<Entry>; 32], hash: ReplyHash) -> Self {
+        let settings = Settings { reply_mask: 3, ..Settings::new(7, 2) };
+        let table = Self { settings, flows: FlowBucket::default(), replies: Default::default() };
+        table.flows.fill(NOW);
+        for tag in &table.flows.tags[LIVE as usize..] {
+            tag.word.store(Word(tag.word.load()).freed().0);
+        }
+        let slots = table.replies.iter().flat_map(|bucket| &bucket.entries);
+        for (slot, entry) in slots.zip(entries) {
+            slot.store(entry.map_or(0, |entry| entry.word(hash)));
+        }
+        table
+    }
+
+    /// The entries of each bucket.
+    fn words(&self) -> [[u64; 8]; 4] {
+        self.replies.each_ref().map(|bucket| bucket.entries.each_ref().map(AtomicLong::load))
+    }
+}
+
+fn entry() -> impl Strategy<Value = Option<Entry>> {
+    let entry = (prop::bool::weighted(0.04), 0..BUCKET_ENTRIES as u64);
+    let entry = entry.prop_map(|(has_fingerprint, flow)| Entry { has_fingerprint, flow });
+    prop_oneof![1 => Just(None), 16 => entry.prop_map(Some)]
+}
+
+proptest! {
+    #[test]
+    fn a_flow_gets_the_best_entry_that_no_live_flow_has(
+        entries in prop::array::uniform32(entry()), port: u16,
+    ) {
+        let (backend, node) = ([10, 0, 0, 1].into(), [10, 0, 0, 2].into());
+        let hash = ReplyHash::of::<V4>(&Secret::new(7), (backend, 80), (node, port), 6);
+        let table = Table::new(entries, hash);
+        let location = Location::new(0, 7, 1);
+        let before = table.words();
+        let inserted = insert(&table, hash, location, NOW);
+        let after = table.words();
+
+        for (before, after) in before.iter().flatten().zip(after.iter().flatten()) {
+            prop_assert!(before == after || !is_live(*before));
+        }
+        let [first, second] = hash.buckets(3).map(|bucket| bucket as usize);
+        let both = || before[first].iter().chain(&before[second]);
+        if !inserted {
+            let equal = both().any(|word| fits(*word, hash));
+            prop_assert!(equal || before[first].iter().all(|word| is_live(*word)));
+            return Ok(());
+        }
+        prop_assert_eq!(find(&table, hash), Some(location));
+        prop_assert_eq!(find_in_both(&table, hash), Some(location));
+        let own = [first, second].map(|bucket| after[bucket].iter().position(|word| fits(*word, hash)));
+        let free = (0..8).filter(|number| before[first][*number] == 0);
+        let nearest = free.min_by_key(|number| number ^ hash.preferred_entry());
+        if before[first].iter().any(|word| fits(*word, hash)) {
+            prop_assert!(own[0].is_some());
+        } else if nearest.is_some() {
+            prop_assert_eq!(own[0], nearest);
+        } else {
+            let all_live = before[first].iter().all(|word| is_live(*word));
+            prop_assert!(all_live || own[0].is_some());
+        }
+        prop_assert!(first == second || own[0].is_none() || own[1].is_none());
+    }
+}
