@@ -14,7 +14,7 @@ use lb_common::datapath::{
     Verdict, execute,
 };
 use lb_common::family::{Address4, Address6, V4, V6};
-use lb_common::hash::FlowHash;
+use lb_common::hash::{FlowHash, ReplyHash};
 use lb_common::header::protocol::TCP;
 use lb_common::host::{self, Entry, Exit, Frame, HoldsScratch, PacketScratch, Routes};
 use lb_common::layout::{
@@ -120,18 +120,28 @@ impl Node {
         fitting.next().expect("there are many")
     }
 
-    /// Moves the only entry of the reply index, that of replies from a backend to an SNAT port, to its second bucket,
-    /// where it would be if the first were full.
-    pub fn displace(&self, backend: End, source: End) {
-        let secret = &self.settings.secret;
-        let (from, to) =
-            ((backend.address.into(), backend.port), (source.address.into(), source.port));
-        let hash = ReplyHash::of::<V4>(secret, from, to, TCP);
-        let buckets = hash.buckets(self.settings.reply_mask);
-        let [first, second] = buckets.map(|bucket| &self.replies[bucket as usize].entries);
-        assert_ne!(buckets[0], buckets[1], "the two buckets are one");
-        let slot = first.iter().find(|slot| slot.load() != 0).expect("the flow has an entry");
-        second[0].store(slot.load());
+    /// The buckets of the reply index for replies from a backend to an SNAT port, which must be two, and their fingerprint.
+    fn reply_buckets(&self, backend: End, port: u16) -> ([&ReplyBucket; 2], u64) {
+        let (secret, backend) = (&self.settings.secret, (backend.address.into(), backend.port));
+        let hash = ReplyHash::of::<V4>(secret, backend, (NODE.into(), port), TCP);
+        let [first, second] = hash.buckets(self.settings.reply_mask).map(|bucket| bucket as usize);
+        assert_ne!(first, second, "the two buckets are one");
+        ([&self.replies[first], &self.replies[second]], hash.fingerprint().into())
+    }
+
+    /// Adds the entry of an earlier flow, which is gone, to the second bucket of the reply index.
+    pub fn leave_behind(&self, backend: End, port: u16) {
+        let ([_, second], fingerprint) = self.reply_buckets(backend, port);
+        // No flow has generation 0, and all entries of the table are still free.
+        second.entries[0].store(fingerprint << 36);
+    }
+
+    /// Moves the entry of a flow to the second bucket of the reply index, where it would be if the first had been full.
+    pub fn displace(&self, backend: End, port: u16) {
+        let ([first, second], fingerprint) = self.reply_buckets(backend, port);
+        let own = |slot: &&AtomicLong| slot.load() >> 36 == fingerprint;
+        let slot = first.entries.iter().find(own).expect("it is in its first bucket");
+        second.entries[0].store(slot.load());
         slot.store(0);
     }
 

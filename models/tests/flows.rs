@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use fuzz::wire::{ACK, End, FIN, Packet, SYN};
-use lb_common::layout::FlowState;
+use lb_common::layout::{FlowState, Settings};
 use models::{Cpu, Fate, Node, Service, Work, explore, in_parallel};
 
 /// The first entry of the first bucket: where flows contend.
@@ -227,6 +227,21 @@ fn two_flows_never_get_the_same_snat_port() {
     });
 }
 
+/// Earlier flows have used both ports, and left entries in their second buckets, which are freed.
+#[test]
+fn two_flows_never_get_the_same_used_snat_port() {
+    explore("two used SNAT ports", 2, 2, |first| {
+        let node = Node::new(2, 2);
+        for port in Settings::SNAT_PORT_FIRST..Settings::SNAT_PORT_FIRST + 2 {
+            node.leave_behind(REMOTE.backend(), port);
+        }
+        let (one, other) = (node.client(OWN, 0), node.client((0, 1), 1));
+        let fates =
+            in_parallel(first, &node, vec![request(syn(one, REMOTE)), request(syn(other, REMOTE))]);
+        assert_own_ports(&node, &[(one, source(fates[0])), (other, source(fates[1]))]);
+    });
+}
+
 #[test]
 fn three_flows_never_get_the_same_snat_port() {
     explore("three SNAT ports", 3, 1, |first| {
@@ -282,17 +297,18 @@ fn a_flow_that_goes_on_keeps_its_snat_port_or_loses_its_entry() {
     });
 }
 
-/// The entry of the expired flow is in its second bucket, so that both free it, and add one to the first.
+/// The same if the flow's entry in the reply index is in its second bucket.
 #[test]
-fn two_flows_never_get_the_port_of_an_expired_flow() {
-    explore("SNAT port of an expired flow", 2, 2, |first| {
+fn a_displaced_flow_that_goes_on_keeps_its_snat_port_or_loses_its_entry() {
+    explore("SNAT port and handshake, displaced", 2, 3, |first| {
         let node = Node::new(2, 1);
-        let clients = [0, 1, 2].map(|entry| node.client((0, entry), 0));
-        let source = dial(&Cpu::new(Arc::clone(&node)), clients[0], REMOTE);
-        node.displace(REMOTE.backend(), source);
-        let work = clients[1..].iter().map(|client| late_request(syn(*client, REMOTE)));
-        in_parallel(first, &node, work.collect());
-        assert_one_has_the_port(&node, &clients);
+        let (one, other) = (node.client(OWN, 0), node.client((0, 1), 1));
+        let source = dial(&Cpu::new(Arc::clone(&node)), one, REMOTE);
+        node.displace(REMOTE.backend(), source.port);
+        let answer = from_backend(REMOTE, syn_ack(REMOTE, source));
+        let work = vec![late_request(syn(other, REMOTE)), answer];
+        in_parallel(first, &node, work);
+        assert_one_has_the_port(&node, &[one, other]);
     });
 }
 
