@@ -204,7 +204,7 @@ impl Candidate {
 
     #[inline(always)]
     fn number(self, preferred: usize) -> usize {
-        LAST - (self.0 as usize & LAST) ^ preferred
+        (LAST - (self.0 as usize & LAST)) ^ preferred
     }
 }
 
