@@ -144,9 +144,9 @@ fn slot_to_take<'a, F: Family, T: FlowTables<F>>(
     now: Ticks,
 ) -> Option<&'a AtomicLong> {
     let preferred = hash.preferred_entry();
-    let (in_first, in_second) = (best_entry(one, hash), best_entry(other, hash));
-    if in_second.fits() && !in_first.fits() {
-        let slot = &other.entries[in_second.number(preferred)];
+    let in_first = best_entry(one, hash);
+    if count(other, hash) != 0 && !in_first.fits() {
+        let slot = &other.entries[best_entry(other, hash).number(preferred)];
         let old = Entry(slot.load());
         let is_vacated = old.fits(hash) != 0
             && release_expired(tables, old, now)
@@ -162,10 +162,7 @@ fn slot_to_take<'a, F: Family, T: FlowTables<F>>(
     if number != NONE {
         return Some(&one.entries[number & LAST]);
     }
-    let number = abandoned_entry(tables, one, preferred ^ OTHER_HALF, now);
-    if number != NONE {
-        return Some(&one.entries[number & LAST]);
-    }
+    let in_second = best_entry(other, hash);
     if in_second.can_be_taken() {
         return Some(&other.entries[in_second.number(preferred)]);
     }
@@ -178,9 +175,6 @@ const LAST: usize = REPLY_BUCKET_ENTRIES - 1;
 
 /// Not the number of an entry.
 const NONE: usize = REPLY_BUCKET_ENTRIES;
-
-/// Leads from an entry to one in the other half of its bucket.
-const OTHER_HALF: usize = REPLY_BUCKET_ENTRIES / 2;
 
 /// An entry that may be taken, in one number: whether it has the fingerprint, whether it is free, and how near
 /// it is to the preferred one.
@@ -221,21 +215,21 @@ fn best_entry(bucket: &ReplyBucket, hash: ReplyHash) -> Candidate {
     Candidate(best as u64)
 }
 
-/// The number of an entry whose flow is gone, in the half of a bucket that contains `start`, else [`NONE`]: an entry
+/// The number of an entry whose flow is gone, in the half of a bucket with the preferred entry, else [`NONE`]: an entry
 /// stays behind when its flow is replaced. Not a loop: Linux 6.1 refuses the one that the compiler makes of it.
 #[inline(always)]
 fn abandoned_entry<F: Family, T: FlowTables<F>>(
     tables: &T,
     bucket: &ReplyBucket,
-    start: usize,
+    preferred: usize,
     now: Ticks,
 ) -> usize {
     // Otherwise the verifier would follow each combination of these four.
-    let none = hide(NONE as u64, start as u64) as usize;
-    let found = this_if_gone(tables, bucket, start ^ 3, none, now);
-    let found = this_if_gone(tables, bucket, start ^ 2, found, now);
-    let found = this_if_gone(tables, bucket, start ^ 1, found, now);
-    this_if_gone(tables, bucket, start, found, now)
+    let none = hide(NONE as u64, preferred as u64) as usize;
+    let found = this_if_gone(tables, bucket, preferred ^ 3, none, now);
+    let found = this_if_gone(tables, bucket, preferred ^ 2, found, now);
+    let found = this_if_gone(tables, bucket, preferred ^ 1, found, now);
+    this_if_gone(tables, bucket, preferred, found, now)
 }
 
 /// The number of an entry if its flow is gone, else another one.
