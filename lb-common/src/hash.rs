@@ -125,10 +125,12 @@ impl ReplyHash {
     }
 
     /// The bucket to look in first, and the one to look in next. All first buckets are in one part of the
-    /// index, so that the entries of many flows share few cache lines.
+    /// index, so that the entries of many flows share few cache lines, and all second ones in the rest.
     #[inline(always)]
     pub fn buckets(self, mask: u32) -> [u32; 2] {
-        [self.0 as u32 & mask >> Self::FIRST_PART, (self.0 >> 24) as u32 & mask]
+        let first_mask = mask >> Self::FIRST_PART;
+        let second = first_mask + 1 + scale((self.0 >> 24) as u32, mask - first_mask);
+        [self.0 as u32 & first_mask, second]
     }
 
     /// The preferred entry of a bucket: read first, and used if it is free.
@@ -220,6 +222,29 @@ mod tests {
             }
         }
         assert_eq!(hashes.len(), 256 * 256);
+    }
+
+    #[test]
+    fn first_and_second_buckets_of_replies_are_in_different_parts() {
+        for bits in 1..=12 {
+            let (mask, first_part) = ((1_u32 << bits) - 1, (1_u32 << bits) / 4);
+            let mut filled = std::vec![0_u32; 1 << bits];
+            for port in 0..=u16::MAX {
+                let (backend, node) = ([10, 0, 0, 1].into(), [10, 0, 0, 2].into());
+                let hash = ReplyHash::of::<V4>(&Secret::new(7), (backend, 80), (node, port), 6);
+                let [first, second] = hash.buckets(mask);
+                assert!(
+                    first < first_part.max(1) && first < second && second <= mask,
+                    "{bits} bits"
+                );
+                filled[second as usize] += 1;
+            }
+            let rest = &filled[first_part.max(1) as usize..];
+            let mean: u32 = 65_536 / rest.len() as u32;
+            // Six standard deviations of a fair spread.
+            let most = mean + 1 + 6 * mean.isqrt().max(1);
+            assert!(rest.iter().all(|n| *n <= most), "{bits} bits: more than {most}: {rest:?}");
+        }
     }
 
     #[test]

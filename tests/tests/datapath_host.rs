@@ -165,7 +165,7 @@ fn a_reassigned_snat_port_is_not_used_by_two_flows() {
 #[test]
 fn one_port_of_a_client_has_any_number_of_flows() {
     for at in [&V4, &V6] {
-        let mut conversation = Conversation::on_host_with_seed(7);
+        let mut conversation = Conversation::on_host();
         cases::flows::one_port_of_a_client_has_any_number_of_flows(&mut conversation, at);
     }
 }

@@ -125,8 +125,7 @@ pub fn insert<F: Family, T: FlowTables<F>>(
     if !slot.replace(old.0, new.0) {
         return false;
     }
-    // Both may be the same bucket.
-    let matching = count(one, hash) + if first == second { 0 } else { count(other, hash) };
+    let matching = count(one, hash) + count(other, hash);
     if matching != 1 {
         slot.replace(new.0, 0);
     }

@@ -1,5 +1,8 @@
 //! Where a new flow's entry goes in an index whose entries lead to live flows, and to flows that are gone.
 
+extern crate std;
+use std::vec::Vec;
+
 use proptest::prelude::*;
 
 use super::entry::Word;
@@ -19,7 +22,7 @@ const LIVE: u64 = 6;
 struct Table {
     settings: Settings,
     flows: FlowBucket<V4>,
-    replies: [ReplyBucket; 4],
+    replies: Vec<ReplyBucket>,
 }
 
 impl Environment for Table {
@@ -79,24 +82,51 @@ fn fits(word: u64, hash: ReplyHash) -> bool {
 }
 
 impl Table {
-    fn new(entries: [Option<Entry>; 32], hash: ReplyHash) -> Self {
-        let settings = Settings { reply_mask: 3, ..Settings::new(7, 2) };
-        let table = Self { settings, flows: FlowBucket::default(), replies: Default::default() };
+    /// An empty index for a number of buckets of flows.
+    fn new(flow_buckets: u32) -> Self {
+        let settings = Settings::new(7, flow_buckets);
+        let replies = (0..=settings.reply_mask).map(|_| ReplyBucket::default()).collect();
+        let table = Self { settings, flows: FlowBucket::default(), replies };
         table.flows.fill(NOW);
         for tag in &table.flows.tags[LIVE as usize..] {
             tag.word.store(Word(tag.word.load()).freed().0);
         }
-        let slots = table.replies.iter().flat_map(|bucket| &bucket.entries);
-        for (slot, entry) in slots.zip(entries) {
-            slot.store(entry.map_or(0, |entry| entry.word(hash)));
-        }
         table
     }
 
-    /// The entries of each bucket.
-    fn words(&self) -> [[u64; 8]; 4] {
-        self.replies.each_ref().map(|bucket| bucket.entries.each_ref().map(AtomicLong::load))
+    fn fill(&self, entries: [Option<Entry>; 32], hash: ReplyHash) {
+        let slots = self.replies.iter().flat_map(|bucket| &bucket.entries);
+        for (slot, entry) in slots.zip(entries) {
+            slot.store(entry.map_or(0, |entry| entry.word(hash)));
+        }
     }
+
+    /// The entries of each bucket.
+    fn words(&self) -> Vec<[u64; 8]> {
+        let words = |bucket: &ReplyBucket| bucket.entries.each_ref().map(AtomicLong::load);
+        self.replies.iter().map(words).collect()
+    }
+}
+
+/// The hash of replies from a backend to an SNAT port.
+fn hash_of(backend: u8, port: u16) -> ReplyHash {
+    let (backend, node) = ([10, 0, 0, backend].into(), [10, 0, 1, 1].into());
+    ReplyHash::of::<V4>(&Secret::new(7), (backend, 80), (node, port), 6)
+}
+
+/// A flow whose port cannot be changed is tried once.
+#[test]
+fn nearly_every_flow_of_a_full_table_has_an_entry() {
+    const BUCKETS: u32 = 1 << 13;
+    let table = Table::new(BUCKETS);
+    let (all, mut refused) = (BUCKETS * BUCKET_ENTRIES as u32, 0);
+    for number in 0..all {
+        let location = Location::new(0, number % LIVE as u32, 0);
+        let hash = hash_of((number >> 14) as u8, (number & 0x3fff) as u16);
+        refused += u32::from(!insert(&table, hash, location, NOW));
+    }
+    std::println!("{refused} of {all} refused");
+    assert!(refused * 500 < all, "{refused} of {all}");
 }
 
 fn entry() -> impl Strategy<Value = Option<Entry>> {
@@ -110,9 +140,8 @@ proptest! {
     fn a_flow_gets_the_best_entry_that_no_live_flow_has(
         entries in prop::array::uniform32(entry()), port: u16,
     ) {
-        let (backend, node) = ([10, 0, 0, 1].into(), [10, 0, 0, 2].into());
-        let hash = ReplyHash::of::<V4>(&Secret::new(7), (backend, 80), (node, port), 6);
-        let table = Table::new(entries, hash);
+        let (table, hash) = (Table::new(2), hash_of(1, port));
+        table.fill(entries, hash);
         let location = Location::new(0, 7, 1);
         let before = table.words();
         let inserted = insert(&table, hash, location, NOW);
@@ -145,6 +174,6 @@ proptest! {
         } else {
             prop_assert!(first_is_live || own[0].is_some());
         }
-        prop_assert!(first == second || own[0].is_none() || own[1].is_none());
+        prop_assert!(own[0].is_none() || own[1].is_none());
     }
 }
