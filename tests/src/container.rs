@@ -11,7 +11,7 @@ use caps::Capability;
 use serde_json::Value;
 
 use crate::agent::program;
-use crate::topology::{Host, Process, Topology};
+use crate::topology::{Host, Process, Topology, copy_program};
 
 const DAEMON_SET: &str = include_str!("../../deploy/kustomize/base/daemon-set.yaml");
 
@@ -165,13 +165,14 @@ fn unpack(image: &Path, root: &Path) -> Result<()> {
 fn copy(program: &Path, root: &Path) -> Result<()> {
     let bin = root.join("usr/bin");
     fs::create_dir_all(&bin)?;
-    fs::copy(program, bin.join("millrace")).with_context(|| program.display().to_string())?;
+    copy_program(program, &bin.join("millrace"))?;
     let output = Command::new("ldd").arg(program).output().context("ldd can't be started")?;
     let output = String::from_utf8_lossy(&output.stdout);
     for library in output.split_ascii_whitespace().filter(|word| word.starts_with('/')) {
         let copy = root.join(library.trim_start_matches('/'));
         fs::create_dir_all(copy.parent().context("a library is in a directory")?)?;
-        fs::copy(library, copy).with_context(|| library.to_owned())?;
+        // One of them is the program's interpreter, which the kernel starts too.
+        copy_program(Path::new(library), &copy)?;
     }
     Ok(())
 }

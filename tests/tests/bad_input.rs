@@ -8,7 +8,7 @@ use anyhow::Result;
 use aya::programs::{SchedClassifier, TcAttachType};
 use tests::agent::{Agent, program};
 use tests::one_node::{DEVICE, OneNode, WEB};
-use tests::topology::{SOON, wait_until};
+use tests::topology::{SOON, copy_program, wait_until};
 
 /// Runs the agent, which must fail, and returns its stderr.
 fn refused(network: &OneNode, arguments: &[&str]) -> Result<String> {
@@ -145,7 +145,7 @@ fn without_root_the_agent_exits_with_an_error() -> Result<()> {
     let program = program()?;
     // A copy that every user may execute, wherever the build is.
     let copy = case.network.topology.directory().join("millrace");
-    fs::copy(&program, &copy)?;
+    copy_program(&program, &copy)?;
     let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     fs::set_permissions(case.network.topology.directory(), everybody)?;
     let nobody = ["--reuid=65534", "--regid=65534", "--clear-groups", "--"];

@@ -1,6 +1,7 @@
 //! `millrace check` and `millrace cleanup` on nodes in various states.
 
 use std::fs;
+use std::path::Path;
 
 use anyhow::{Context, Result};
 use aya::maps::MapData;
@@ -9,7 +10,7 @@ use aya::programs::{SchedClassifier, TcAttachType};
 use lb_common::layout::map;
 use tests::agent::{Agent, program};
 use tests::one_node::{DEVICE, OneNode};
-use tests::topology::{SOON, wait_until};
+use tests::topology::{SOON, copy_program, wait_until};
 
 struct Case(OneNode);
 
@@ -360,7 +361,7 @@ fn kube_proxy_is_found_by_its_process_and_by_its_rules() -> Result<()> {
     case.0.node.run(["nft", "add", "chain", "ip", "kube-proxy", "services"])?;
     // A process named kube-proxy.
     let copy = case.0.topology.directory().join("kube-proxy");
-    fs::copy("/bin/sleep", &copy)?;
+    copy_program(Path::new("/bin/sleep"), &copy)?;
     let process = case.0.node.spawn(case.0.node.command(&copy).arg("1000"))?;
     let comm = format!("/proc/{}/comm", process.pid());
     wait_until("the process is named kube-proxy", SOON, || {

@@ -8,7 +8,7 @@ use std::env;
 use std::fmt::Write as _;
 use std::fs;
 use std::io::Write as _;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -75,16 +75,8 @@ fn scripts() -> Vec<PathBuf> {
 async fn run(script: &str, program: &Path, declarations: Vec<Declaration>) -> String {
     let server = TestServer::start_declared(declarations).await;
     let directory = server.directory.path();
-    let wrapper = directory.join("kubectl");
-    let text = format!(
-        "#!/bin/sh\nexec {} --kubeconfig {} --cache-dir {} \"$@\"\n",
-        program.display(),
-        server.server.kubeconfig.display(),
-        directory.join("cache").display()
-    );
-    fs::write(&wrapper, text).unwrap();
-    fs::set_permissions(&wrapper, fs::Permissions::from_mode(0o755)).unwrap();
-    let path = format!("{}:{}", directory.display(), env::var("PATH").unwrap());
+    let kubeconfig = &server.server.kubeconfig;
+    symlink(program, directory.join("kubectl")).unwrap();
 
     let mut printed = String::new();
     let mut lines = script.lines().peekable();
@@ -102,23 +94,28 @@ async fn run(script: &str, program: &Path, declarations: Vec<Declaration>) -> St
             writeln!(printed, "{line}").unwrap();
             writeln!(input, "{}", line[1..].strip_prefix(' ').unwrap_or(&line[1..])).unwrap();
         }
-        let (command, path) = (command.to_owned(), path.clone());
-        let output = tokio::task::spawn_blocking(move || shell(&command, &input, &path));
+        let shell = shell(command, directory, kubeconfig);
+        let output = tokio::task::spawn_blocking(move || output_of(shell, &input));
         printed.push_str(&plain(&output.await.unwrap(), directory));
     }
     printed
 }
 
-fn shell(command: &str, input: &str, path: &str) -> String {
-    let mut child = Command::new("timeout")
+/// A shell that runs a command in which `kubectl` is the one in the directory, which also keeps
+/// its cache.
+fn shell(command: &str, directory: &Path, kubeconfig: &Path) -> Command {
+    let mut shell = Command::new("timeout");
+    shell
         .args(["60", "sh", "-c", &format!("{{ {command}\n}} 2>&1")])
-        .env("PATH", path)
+        .env("PATH", format!("{}:{}", directory.display(), env::var("PATH").unwrap()))
+        .env("HOME", directory)
         .env("LC_ALL", "C")
-        .env_remove("KUBECONFIG")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
+        .env("KUBECONFIG", kubeconfig);
+    shell
+}
+
+fn output_of(mut command: Command, input: &str) -> String {
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
     let output = child.wait_with_output().unwrap();
     String::from_utf8_lossy(&output.stdout).into_owned()

@@ -2,6 +2,7 @@
 
 use std::env;
 use std::ffi::OsStr;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -28,6 +29,13 @@ pub fn run(command: &mut Command) -> Result<String> {
         bail!("{}: {}\n{}", line(command), output.status, String::from_utf8_lossy(&printed).trim());
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Copies a program so that it can be started at once. The copy is written by another process:
+/// one that another thread starts meanwhile would inherit the open file for a moment, and the
+/// kernel starts no program that is open for writing ("Text file busy").
+pub fn copy_program(program: &Path, copy: &Path) -> Result<()> {
+    run(Command::new("cp").arg("--").arg(program).arg(copy)).map(drop)
 }
 
 /// A command as typed in a shell.
