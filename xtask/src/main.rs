@@ -3,6 +3,7 @@
 mod dependencies;
 mod ebpf;
 mod etcd;
+mod excerpt;
 mod fingerprint;
 mod fuzz;
 mod image;

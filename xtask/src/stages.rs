@@ -12,10 +12,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::excerpt::excerpt;
 use crate::process::root;
-
-/// Lines of a failed stage's output to print.
-const TAIL: usize = 300;
 
 /// Time to wait for output after a command has ended.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -125,7 +123,7 @@ pub fn run(
     }
     println!("{}", summary(name, outcome.succeeded, started.elapsed(), outcome.tally));
     if !outcome.succeeded {
-        show_tail(&log)?;
+        show_failure(&log)?;
     }
     Ok(outcome)
 }
@@ -183,14 +181,10 @@ fn summary(name: &str, ok: bool, elapsed: Duration, tally: Tally) -> String {
     line
 }
 
-fn show_tail(log: &Path) -> Result<()> {
+fn show_failure(log: &Path) -> Result<()> {
     let text = fs::read_to_string(log)?;
-    let lines: Vec<&str> = text.lines().collect();
-    let skipped = lines.len().saturating_sub(TAIL);
-    if skipped > 0 {
-        println!("... the first {skipped} lines are in {}", log.display());
-    }
-    println!("{}", lines[skipped..].join("\n"));
+    println!("{}", excerpt(&text).join("\n"));
+    println!("... the whole output is in {}", log.display());
     Ok(())
 }
 
