@@ -124,8 +124,9 @@ impl ReplyHash {
         Self(secret.mix_end::<F>(near, backend.0, backend.1, protocol))
     }
 
-    /// The bucket to look in first, and the one to look in next. All first buckets are in one part of the
-    /// index, so that the entries of many flows share few cache lines, and all second ones in the rest.
+    /// The bucket to look in first, and the one to look in next. All first buckets are in one part
+    /// of the index, so that the entries of many flows share few cache lines, and all second ones
+    /// in the rest.
     #[inline(always)]
     pub fn buckets(self, mask: u32) -> [u32; 2] {
         let first_mask = mask >> Self::FIRST_PART;

@@ -219,11 +219,7 @@ fn another_build_loads_its_own_programs() -> Result<()> {
     let directory = case.0.topology.directory();
     let (written, changed) = (directory.join("written"), directory.join("changed"));
     fs::write(&written, binary)?;
-    // Copied by another process: one that another test starts may still have the file open for writing, and then
-    // it can't be executed.
-    let copy =
-        [OsStr::new("install"), OsStr::new("--mode=755"), written.as_ref(), changed.as_ref()];
-    case.0.node.run(copy)?;
+    tests::topology::copy_program(&written, &changed)?;
     let mut command = case.0.node.command(&changed);
     command
         .args(["agent", "--device", DEVICE, "--xdp-mode", "native", "--node-name", "node"])

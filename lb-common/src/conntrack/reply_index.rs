@@ -8,17 +8,17 @@
 //! - A live flow's entry is never taken. Only free entries are, and those of flows that are gone or
 //!   have expired; an expired flow is released with its entry. So flow and entry cannot be evicted
 //!   separately.
-//! - No two entries of live flows have equal hashes. A CPU that adds an entry searches again afterwards, and removes
-//!   it if another CPU has added an equal one meanwhile.
-//! - A new entry has another fingerprint than all others in both buckets of its hash. Flows with one fingerprint and
-//!   only one bucket in common are not told apart: the later one hides one that is in its second bucket. Nobody can
-//!   aim at that without the secret, and fingerprints have 27 random bits.
+//! - No two entries of live flows have equal hashes. A CPU that adds an entry searches again
+//!   afterwards, and removes it if another CPU has added an equal one meanwhile.
+//! - A new entry has another fingerprint than all others in both buckets of its hash. Flows with
+//!   one fingerprint and only one bucket in common are not told apart: the later one hides one that
+//!   is in its second bucket. Nobody can aim at that without the secret, and fingerprints have 27
+//!   random bits.
 
 use crate::atomic::AtomicLong;
 use crate::branchless::{choose, hide, is_zero, larger};
 use crate::family::Family;
 use crate::hash::ReplyHash;
-
 use crate::layout::{REPLY_BUCKET_ENTRIES, ReplyBucket, Ticks};
 
 use super::table::{self, Location};
@@ -74,7 +74,8 @@ pub fn find<F: Family, T: FlowTables<F>>(tables: &T, hash: ReplyHash) -> Option<
     (found != Entry::FREE).then(|| found.location())
 }
 
-/// The same, with fewer branches and more loads: for code that the verifier follows once for each branch.
+/// The same, with fewer branches and more loads: for code that the verifier follows once for each
+/// branch.
 #[inline(always)]
 pub fn find_in_both<F: Family, T: FlowTables<F>>(tables: &T, hash: ReplyHash) -> Option<Location> {
     let [first, second] = hash.buckets(tables.settings().reply_mask);
@@ -132,9 +133,9 @@ pub fn insert<F: Family, T: FlowTables<F>>(
     matching == 1
 }
 
-/// Chooses the entry to take: in the first bucket one with this fingerprint, else a free one, else one whose flow is
-/// gone; else one of the second bucket. An entry there that has this fingerprint is freed. `None` if its flow is not gone,
-/// or if there is no entry to take.
+/// Chooses the entry to take: in the first bucket one with this fingerprint, else a free one, else
+/// one whose flow is gone; else one of the second bucket. An entry there that has this fingerprint
+/// is freed. `None` if its flow is not gone, or if there is no entry to take.
 #[inline(always)]
 fn slot_to_take<'a, F: Family, T: FlowTables<F>>(
     tables: &T,
@@ -175,8 +176,8 @@ const LAST: usize = REPLY_BUCKET_ENTRIES - 1;
 /// Not the number of an entry.
 const NONE: usize = REPLY_BUCKET_ENTRIES;
 
-/// An entry that may be taken, in one number: whether it has the fingerprint, whether it is free, and how near
-/// it is to the preferred one.
+/// An entry that may be taken, in one number: whether it has the fingerprint, whether it is free,
+/// and how near it is to the preferred one.
 #[derive(Clone, Copy)]
 struct Candidate(u64);
 
@@ -201,7 +202,7 @@ impl Candidate {
     }
 }
 
-/// The entry of a bucket with this fingerprint, else the free one that is nearest to the preferred one.
+/// The entry of a bucket with this fingerprint, else the free one nearest to the preferred one.
 #[inline(always)]
 fn best_entry(bucket: &ReplyBucket, hash: ReplyHash) -> Candidate {
     let mut best = 0;
@@ -214,8 +215,9 @@ fn best_entry(bucket: &ReplyBucket, hash: ReplyHash) -> Candidate {
     Candidate(best as u64)
 }
 
-/// The number of an entry whose flow is gone, in the half of a bucket with the preferred entry, else [`NONE`]: an entry
-/// stays behind when its flow is replaced. Not a loop: Linux 6.1 refuses the one that the compiler makes of it.
+/// The number of an entry whose flow is gone, in the half of a bucket with the preferred entry, else
+/// [`NONE`]: an entry stays behind when its flow is replaced. Not a loop: Linux 6.1 refuses the one
+/// that the compiler makes of it.
 #[inline(always)]
 fn abandoned_entry<F: Family, T: FlowTables<F>>(
     tables: &T,
@@ -257,8 +259,8 @@ fn count(bucket: &ReplyBucket, hash: ReplyHash) -> u64 {
     matching
 }
 
-/// Releases an entry's flow if it has expired: its client could continue with an SNAT port that now belongs to
-/// another flow. Returns whether it is gone.
+/// Releases an entry's flow if it has expired: its client could continue with an SNAT port that now
+/// belongs to another flow. Returns whether it is gone.
 #[inline(always)]
 fn release_expired<F: Family, T: FlowTables<F>>(tables: &T, entry: Entry, now: Ticks) -> bool {
     let location = entry.location();

@@ -31,11 +31,11 @@ pub fn run(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Copies a program so that it can be started at once. The copy is written by another process:
+/// Copies a program so that everybody can start it at once. The copy is written by another process:
 /// one that another thread starts meanwhile would inherit the open file for a moment, and the
 /// kernel starts no program that is open for writing ("Text file busy").
 pub fn copy_program(program: &Path, copy: &Path) -> Result<()> {
-    run(Command::new("cp").arg("--").arg(program).arg(copy)).map(drop)
+    run(Command::new("install").args(["--mode=755", "--"]).arg(program).arg(copy)).map(drop)
 }
 
 /// A command as typed in a shell.
