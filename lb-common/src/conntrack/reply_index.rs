@@ -117,7 +117,7 @@ pub fn insert<F: Family, T: FlowTables<F>>(
     let (Some(one), Some(other)) = (tables.reply_bucket(first), tables.reply_bucket(second)) else {
         return false;
     };
-    let Some(slot) = slot_to_take(tables, (one, other), hash, now) else { return false };
+    let Some(slot) = slot_to_take(tables, [one, other], hash, now) else { return false };
     let old = Entry(slot.load());
     if old != Entry::FREE && !release_expired(tables, old, now) {
         return false;
@@ -127,47 +127,52 @@ pub fn insert<F: Family, T: FlowTables<F>>(
         return false;
     }
     let matching = count(one, hash) + count(other, hash);
-    if matching != 1 {
-        slot.replace(new.0, 0);
+    let is_only_one = matching == 1 || matching == 2 && vacate_equal(tables, other, hash, new, now);
+    if !is_only_one {
+        slot.replace(new.0, Entry::FREE.0);
     }
-    matching == 1
+    is_only_one
+}
+
+/// Frees an entry of a bucket that has the same fingerprint as a new one, if its flow is gone.
+/// Otherwise false.
+#[inline(always)]
+fn vacate_equal<F: Family, T: FlowTables<F>>(
+    tables: &T,
+    bucket: &ReplyBucket,
+    hash: ReplyHash,
+    new: Entry,
+    now: Ticks,
+) -> bool {
+    let slot = &bucket.entries[best_entry(bucket, hash).number(hash.preferred_entry())];
+    let old = Entry(slot.load());
+    old.fits(hash) != 0
+        && old != new
+        && release_expired(tables, old, now)
+        && slot.replace(old.0, Entry::FREE.0)
 }
 
 /// Chooses the entry to take: in the first bucket one with this fingerprint, else a free one, else
-/// one whose flow is gone; else one of the second bucket. An entry there that has this fingerprint
-/// is freed. `None` if its flow is not gone, or if there is no entry to take.
+/// one whose flow is gone; else one of the second bucket. `None` if there is none to take.
 #[inline(always)]
 fn slot_to_take<'a, F: Family, T: FlowTables<F>>(
     tables: &T,
-    (one, other): (&'a ReplyBucket, &'a ReplyBucket),
+    buckets: [&'a ReplyBucket; 2],
     hash: ReplyHash,
     now: Ticks,
 ) -> Option<&'a AtomicLong> {
     let preferred = hash.preferred_entry();
-    let in_first = best_entry(one, hash);
-    if count(other, hash) != 0 && !in_first.fits() {
-        let slot = &other.entries[best_entry(other, hash).number(preferred)];
-        let old = Entry(slot.load());
-        let is_vacated = old.fits(hash) != 0
-            && release_expired(tables, old, now)
-            && slot.replace(old.0, Entry::FREE.0);
-        if !is_vacated {
-            return None;
+    for bucket in buckets {
+        let best = best_entry(bucket, hash);
+        if best.can_be_taken() {
+            return Some(&bucket.entries[best.number(preferred)]);
+        }
+        let number = abandoned_entry(tables, bucket, preferred, now);
+        if number != NONE {
+            return Some(&bucket.entries[number & LAST]);
         }
     }
-    if in_first.can_be_taken() {
-        return Some(&one.entries[in_first.number(preferred)]);
-    }
-    let number = abandoned_entry(tables, one, preferred, now);
-    if number != NONE {
-        return Some(&one.entries[number & LAST]);
-    }
-    let in_second = best_entry(other, hash);
-    if in_second.can_be_taken() {
-        return Some(&other.entries[in_second.number(preferred)]);
-    }
-    let number = abandoned_entry(tables, other, preferred, now);
-    (number != NONE).then(|| &other.entries[number & LAST])
+    None
 }
 
 /// The highest number of an entry in its bucket.
@@ -184,11 +189,6 @@ struct Candidate(u64);
 impl Candidate {
     const FITS: u32 = 4;
     const FREE: u32 = 3;
-
-    #[inline(always)]
-    fn fits(self) -> bool {
-        self.0 >> Self::FITS != 0
-    }
 
     /// Whether it has the fingerprint, or is free.
     #[inline(always)]
