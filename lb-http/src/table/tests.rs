@@ -263,9 +263,18 @@ fn naive<'a>(
         PathPattern::Regex(regex) => regex.matches(path).then_some((2, regex.text().len(), 0)),
         PathPattern::Default => Some((1, 0, 0)),
     };
+    // Of equal prefixes the first is served: `/a/` is the same as `/a`.
+    let prefix = |at: usize| match &rules[at].0 {
+        PathPattern::Prefix(text) => normalize(text).ok().map(|text| elements(&text)),
+        _ => None,
+    };
+    let is_first = |at: usize| {
+        prefix(at).is_none_or(|own| !(0..at).any(|at| prefix(at).as_ref() == Some(&own)))
+    };
     let mut best: Option<((i32, usize, i32), &str)> = None;
-    for (pattern, route) in rules {
+    for (at, (pattern, route)) in rules.iter().enumerate() {
         if let Some(rank) = rank(pattern)
+            && is_first(at)
             && best.is_none_or(|(before, _)| rank > before)
         {
             best = Some((rank, &route.owner.name));
