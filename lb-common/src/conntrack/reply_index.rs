@@ -161,18 +161,25 @@ fn slot_to_take<'a, F: Family, T: FlowTables<F>>(
     hash: ReplyHash,
     now: Ticks,
 ) -> Option<&'a AtomicLong> {
+    let [one, other] = buckets;
+    slot_in(tables, one, hash, now).or_else(|| slot_in(tables, other, hash, now))
+}
+
+/// The same in one bucket.
+#[inline(always)]
+fn slot_in<'a, F: Family, T: FlowTables<F>>(
+    tables: &T,
+    bucket: &'a ReplyBucket,
+    hash: ReplyHash,
+    now: Ticks,
+) -> Option<&'a AtomicLong> {
     let preferred = hash.preferred_entry();
-    for bucket in buckets {
-        let best = best_entry(bucket, hash);
-        if best.can_be_taken() {
-            return Some(&bucket.entries[best.number(preferred)]);
-        }
-        let number = abandoned_entry(tables, bucket, preferred, now);
-        if number != NONE {
-            return Some(&bucket.entries[number & LAST]);
-        }
+    let best = best_entry(bucket, hash);
+    if best.can_be_taken() {
+        return Some(&bucket.entries[best.number(preferred)]);
     }
-    None
+    let number = abandoned_entry(tables, bucket, preferred, now);
+    (number != NONE).then(|| &bucket.entries[number & LAST])
 }
 
 /// The highest number of an entry in its bucket.
