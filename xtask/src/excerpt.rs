@@ -1,7 +1,7 @@
 //! What a terminal shows of the log of a failed stage: the output of the failed tests, which many
 //! others may follow, and the end.
 
-/// The most lines of each of the two parts.
+/// The most lines of failed tests' output, and of the end if no test failed.
 const MOST: usize = 300;
 
 /// Lines of the end if there are failed tests: cargo's list of their programs.

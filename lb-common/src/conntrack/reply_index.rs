@@ -165,7 +165,8 @@ fn slot_to_take<'a, F: Family, T: FlowTables<F>>(
     slot_in(tables, one, hash, now).or_else(|| slot_in(tables, other, hash, now))
 }
 
-/// The same in one bucket.
+/// The same in one bucket. Not a loop over both: for that, four calls together would need more
+/// stack than Linux 6.1 allows.
 #[inline(always)]
 fn slot_in<'a, F: Family, T: FlowTables<F>>(
     tables: &T,
