@@ -72,6 +72,15 @@ pub fn larger(one: i64, other: i64) -> i64 {
     one.wrapping_sub(ahead & behind)
 }
 
+/// The smaller of two numbers that are less than 2^63 apart.
+#[inline(always)]
+pub fn smaller(one: i64, other: i64) -> i64 {
+    let ahead = one.wrapping_sub(other);
+    // As above.
+    let behind = opaque((ahead >> 63) as u64) as i64;
+    other.wrapping_add(ahead & behind)
+}
+
 /// The number if it is below 2^31, else 0: then it is a negative difference.
 #[inline(always)]
 pub fn at_least_zero(number: u32) -> u32 {
@@ -91,6 +100,10 @@ mod tests {
         assert_eq!(
             [larger(3, 5), larger(5, 3), larger(4, 4), larger(-1, i64::MIN + 1)],
             [5, 5, 4, -1]
+        );
+        assert_eq!(
+            [smaller(3, 5), smaller(5, 3), smaller(4, 4), smaller(-1, i64::MIN + 1)],
+            [3, 3, 4, i64::MIN + 1]
         );
     }
 }

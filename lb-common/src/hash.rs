@@ -57,6 +57,17 @@ fn product(word: u64, key: u64) -> u64 {
     u64::from(low) * u64::from(high)
 }
 
+/// The core is this part of a table (a shift).
+const CORE: u32 = 2;
+
+/// A bucket in the core of a table, and one in the rest; of a table of one bucket, that one. While a
+/// table has few entries in use, most are in the core, where many share few cache lines and pages.
+#[inline(always)]
+fn in_core_and_rest(one: u32, other: u32, mask: u32) -> [u32; 2] {
+    let core_mask = mask >> CORE;
+    [one & core_mask, mask - scale(other, mask - core_mask)]
+}
+
 /// The hash of a client's address and port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowHash(u64);
@@ -84,11 +95,17 @@ impl FlowHash {
         Self(secret.mix_end::<F>(near, frontend.0, frontend.1, protocol))
     }
 
-    /// The bucket to look in first, and the one to look in next. `mask` is the number of
-    /// buckets, a power of two, less one; 24 bits of each are independent.
+    /// The bucket in the core of the flow table, and the one in the rest. `mask` is the number of
+    /// buckets, a power of two, less one.
     #[inline(always)]
     pub fn buckets(self, mask: u32) -> [u32; 2] {
-        [self.0 as u32 & mask, (self.0 >> 24) as u32 & mask]
+        in_core_and_rest(self.0 as u32, (self.0 >> 16) as u32, mask)
+    }
+
+    /// The number of the client's mark, one of as many as there are buckets.
+    #[inline(always)]
+    pub fn mark(self, mask: u32) -> u32 {
+        self.0 as u32 & mask
     }
 
     /// Distinguishes most flows of one bucket without access to their records.
@@ -109,9 +126,6 @@ impl FlowHash {
 pub struct ReplyHash(u64);
 
 impl ReplyHash {
-    /// The first buckets are a quarter of all (a shift), which has entries for half of the flows.
-    const FIRST_PART: u32 = 2;
-
     /// The hash of a reply's addresses and ports: from the backend to the SNAT address.
     #[inline(always)]
     pub fn of<F: Family>(
@@ -124,14 +138,11 @@ impl ReplyHash {
         Self(secret.mix_end::<F>(near, backend.0, backend.1, protocol))
     }
 
-    /// The bucket to look in first, and the one to look in next. All first buckets are in one part
-    /// of the index, so that the entries of many flows share few cache lines, and all second ones
-    /// in the rest.
+    /// The bucket to look in first, in the core of the index, and the one to look in next, in the
+    /// rest. The core has entries for half of the flows.
     #[inline(always)]
     pub fn buckets(self, mask: u32) -> [u32; 2] {
-        let first_mask = mask >> Self::FIRST_PART;
-        let second = first_mask + 1 + scale((self.0 >> 24) as u32, mask - first_mask);
-        [self.0 as u32 & first_mask, second]
+        in_core_and_rest(self.0 as u32, (self.0 >> 24) as u32, mask)
     }
 
     /// The preferred entry of a bucket: read first, and used if it is free.
@@ -187,27 +198,66 @@ mod tests {
     use super::*;
     use crate::family::{Address4, V4};
 
-    #[test]
-    fn consecutive_client_ports_fill_buckets_evenly() {
-        let mut filled = [0u32; 1024];
-        for port in 0..65535 {
-            let address = Address4::from([192, 0, 2, 7]);
-            let hash = FlowHash::of_client::<V4>(&Secret::new(99), address, port, 6);
-            filled[hash.buckets(1023)[0] as usize] += 1;
-        }
-        // The mean is 64; six standard deviations of a fair spread are 48.
-        assert!(filled.iter().all(|&n| (16..=112).contains(&n)), "{filled:?}");
+    fn of_client(port: u16) -> FlowHash {
+        FlowHash::of_client::<V4>(&Secret::new(99), Address4::from([192, 0, 2, 7]), port, 6)
+    }
+
+    fn of_reply(port: u16) -> ReplyHash {
+        let (backend, node) = ([10, 0, 0, 1].into(), [10, 0, 0, 2].into());
+        ReplyHash::of::<V4>(&Secret::new(7), (backend, 80), (node, port), 6)
+    }
+
+    /// Whether none of these numbers is six standard deviations of a fair spread from their mean.
+    fn is_even(filled: &[u32]) -> bool {
+        let mean = filled.iter().sum::<u32>() / filled.len() as u32;
+        filled.iter().all(|n| n.abs_diff(mean) <= 1 + 6 * mean.isqrt().max(1))
     }
 
     #[test]
-    fn the_two_buckets_of_one_client_are_independent() {
-        let same = (0..10_000)
-            .map(|port| {
-                FlowHash::of_client::<V4>(&Secret::new(7), Address4::from([10, 0, 0, 1]), port, 6)
-            })
-            .filter(|hash| hash.buckets(1023)[0] == hash.buckets(1023)[1])
-            .count();
-        assert!(same < 40, "{same} of 10,000 where about 10 are expected");
+    fn core_and_rest_are_filled_evenly() {
+        for bits in 1..=12 {
+            let (mask, core) = ((1_u32 << bits) - 1, ((1_u32 << bits) / 4).max(1));
+            let buckets: [fn(u16, u32) -> [u32; 2]; 2] = [
+                |port, mask| of_client(port).buckets(mask),
+                |port, mask| of_reply(port).buckets(mask),
+            ];
+            for buckets_of in buckets {
+                let mut filled = std::vec![0_u32; 1 << bits];
+                for port in 0..=u16::MAX {
+                    let [one, other] = buckets_of(port, mask);
+                    assert!(one < core && core <= other && other <= mask, "{bits} bits");
+                    filled[one as usize] += 1;
+                    filled[other as usize] += 1;
+                }
+                let (in_core, in_rest) = filled.split_at(core as usize);
+                assert!(is_even(in_core) && is_even(in_rest), "{bits} bits: {filled:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_table_of_one_bucket_has_only_that() {
+        assert_eq!([of_client(1).buckets(0), of_reply(1).buckets(0)], [[0, 0]; 2]);
+    }
+
+    /// Otherwise clients with a bucket in common would have fewer marks, fingerprints or preferred
+    /// entries than others.
+    #[test]
+    fn the_parts_of_a_hash_are_independent() {
+        const MASK: u32 = 63;
+        let mut pairs = std::vec![0_u32; 16 * 16];
+        let parts: [fn(FlowHash) -> u32; 3] = [
+            |hash| hash.buckets(MASK)[0],
+            |hash| (hash.buckets(MASK)[1] - 16) / 3,
+            |hash| hash.fingerprint() >> 8 & 15,
+        ];
+        for (one, other) in [(0, 1), (0, 2), (1, 2)] {
+            pairs.fill(0);
+            for hash in (0..=u16::MAX).map(of_client) {
+                pairs[(parts[one](hash) * 16 + parts[other](hash)) as usize] += 1;
+            }
+            assert!(is_even(&pairs), "parts {one} and {other}: {pairs:?}");
+        }
     }
 
     #[test]
@@ -223,29 +273,6 @@ mod tests {
             }
         }
         assert_eq!(hashes.len(), 256 * 256);
-    }
-
-    #[test]
-    fn first_and_second_buckets_of_replies_are_in_different_parts() {
-        for bits in 1..=12 {
-            let (mask, first_part) = ((1_u32 << bits) - 1, (1_u32 << bits) / 4);
-            let mut filled = std::vec![0_u32; 1 << bits];
-            for port in 0..=u16::MAX {
-                let (backend, node) = ([10, 0, 0, 1].into(), [10, 0, 0, 2].into());
-                let hash = ReplyHash::of::<V4>(&Secret::new(7), (backend, 80), (node, port), 6);
-                let [first, second] = hash.buckets(mask);
-                assert!(
-                    first < first_part.max(1) && first < second && second <= mask,
-                    "{bits} bits"
-                );
-                filled[second as usize] += 1;
-            }
-            let rest = &filled[first_part.max(1) as usize..];
-            let mean: u32 = 65_536 / rest.len() as u32;
-            // Six standard deviations of a fair spread.
-            let most = mean + 1 + 6 * mean.isqrt().max(1);
-            assert!(rest.iter().all(|n| *n <= most), "{bits} bits: more than {most}: {rest:?}");
-        }
     }
 
     #[test]

@@ -359,6 +359,11 @@ macro_rules! family_tables {
             fn crowded_lately(&self, word: u32) -> Option<&AtomicLong> {
                 $crowded_lately.get(word)
             }
+
+            #[inline(always)]
+            fn hints(&self) -> Option<&Hints> {
+                HINTS.get($hints)
+            }
         }
 
         impl FamilyTables<$family> for KernelTables {
@@ -452,11 +457,6 @@ macro_rules! family_tables {
                 // It fails only if all entries are being replaced at once. The other fragments are
                 // then counted as fragments without a first one.
                 let _ = $fragments.insert(key, &fragment, 0);
-            }
-
-            #[inline(always)]
-            fn hints(&self) -> Option<&Hints> {
-                HINTS.get($hints)
             }
 
             #[inline(always)]

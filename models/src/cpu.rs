@@ -97,25 +97,24 @@ impl Node {
         own.nth(number).expect("there are many")
     }
 
-    /// Fills a bucket with flows that no new flow replaces.
-    pub fn fill(&self, bucket: u32) {
-        self.flows[bucket as usize].fill(self.now);
+    /// A table of four buckets, the first two of which are filled with flows that no new flow replaces.
+    pub fn half_full(snat_ports: u16) -> Arc<Self> {
+        let node = Self::new(4, snat_ports);
+        node.flows[..2].iter().for_each(|bucket| bucket.fill(node.now));
+        node
     }
 
-    /// A client whose own two buckets are below `below`, and whose flow to the Service may also be in
-    /// others, where it prefers the first entry.
-    pub fn client_below(&self, below: u32, service: Service) -> End {
+    /// A client whose own buckets are the first two, and whose flow to the Service may also be in the
+    /// third.
+    pub fn client_of_full_buckets(&self, service: Service) -> End {
         let (secret, mask) = (&self.settings.secret, self.settings.flow_mask4);
         let ends = (40_000..u16::MAX).map(|port| End::new([192, 0, 2, 1], port));
         let mut fitting = ends.filter(|end| {
             let (client, frontend) = ((end.address.into(), end.port), service.frontend());
             let own = FlowHash::of_client::<V4>(secret, client.0, client.1, TCP).buckets(mask);
             let frontend = (frontend.address.into(), frontend.port);
-            let hash = FlowHash::of_frontend::<V4>(secret, client, frontend, TCP);
-            let others = hash.buckets(mask);
-            own.iter().all(|bucket| *bucket < below)
-                && others.iter().all(|bucket| *bucket >= below)
-                && hash.entry_number() == 0
+            let others = FlowHash::of_frontend::<V4>(secret, client, frontend, TCP).buckets(mask);
+            (own, others) == ([0, 1], [0, 2])
         });
         fitting.next().expect("there are many")
     }
@@ -398,6 +397,10 @@ impl FlowTables<V4> for Cpu {
     fn crowded_lately(&self, _: u32) -> Option<&AtomicLong> {
         Some(&self.node.crowded_lately)
     }
+
+    fn hints(&self) -> Option<&Hints> {
+        Some(&self.node.hints)
+    }
 }
 
 impl FamilyTables<V4> for Cpu {
@@ -457,10 +460,6 @@ impl FamilyTables<V4> for Cpu {
 
     fn set_fragment(&self, _: &FragmentKey<V4>, _: Fragment) {}
 
-    fn hints(&self) -> Option<&Hints> {
-        Some(&self.node.hints)
-    }
-
     fn untracked(&self, _: &ReplyKey<V4>) -> Option<Untracked<V4>> {
         None
     }
@@ -487,6 +486,10 @@ impl FlowTables<V6> for Cpu {
     }
 
     fn crowded_lately(&self, _: u32) -> Option<&AtomicLong> {
+        None
+    }
+
+    fn hints(&self) -> Option<&Hints> {
         None
     }
 }
@@ -531,10 +534,6 @@ impl FamilyTables<V6> for Cpu {
     }
 
     fn set_fragment(&self, _: &FragmentKey<V6>, _: Fragment) {}
-
-    fn hints(&self) -> Option<&Hints> {
-        None
-    }
 
     fn untracked(&self, _: &ReplyKey<V6>) -> Option<Untracked<V6>> {
         None

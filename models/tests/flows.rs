@@ -325,14 +325,12 @@ fn a_flow_whose_port_is_taken_over_loses_its_entry() {
     });
 }
 
-/// A flow whose buckets are full is stored in others, which its requests find by a bit of its first
-/// bucket, and its replies by the reply index.
+/// A flow whose buckets are full is stored in others, which its requests find by a bit of its client, and its replies by the reply index.
 #[test]
 fn two_flows_of_full_buckets_get_entries_elsewhere() {
     explore("two full buckets", 2, 2, |first| {
-        let node = Node::new(2, PORTS);
-        node.fill(0);
-        let clients = [ONE, OTHER].map(|service| (node.client_below(1, service), service));
+        let node = Node::half_full(PORTS);
+        let clients = [ONE, OTHER].map(|service| (node.client_of_full_buckets(service), service));
         let work = clients.map(|(client, service)| request(syn(client, service)));
         let fates = in_parallel(first, &node, work.into());
         let cpu = Cpu::new(Arc::clone(&node));
@@ -352,10 +350,9 @@ fn two_flows_of_full_buckets_get_entries_elsewhere() {
 #[test]
 fn a_bit_that_a_new_flow_needs_stays_set() {
     explore("a bit is cleared", 2, 3, |first| {
-        let node = Node::new(2, PORTS);
-        node.fill(0);
+        let node = Node::half_full(PORTS);
         node.mark_crowded();
-        let client = node.client_below(1, ONE);
+        let client = node.client_of_full_buckets(ONE);
         let clear: Work = Box::new(|cpu| {
             cpu.node().clear_crowded();
             Fate::Lost

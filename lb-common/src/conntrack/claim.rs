@@ -95,7 +95,8 @@ pub fn claim<'a, F: Family>(
     Some(Claim { tag, entry, word: word.0.into(), at })
 }
 
-/// The entry of two buckets with the highest rank: its rank, its bucket, and its number.
+/// The entry of two buckets with the highest rank, the first one of several: its rank, its bucket, and
+/// its number.
 #[inline(always)]
 fn best<F: Family>(
     buckets: &[(u32, &FlowBucket<F>); 2],
@@ -106,7 +107,7 @@ fn best<F: Family>(
     let number = |bucket: usize, entry: usize| {
         let tag = &buckets[bucket].1.tags[entry];
         let rank = rank(tag, Word(tag.word.load()), settings, now);
-        rank << 4 | (LAST - place(bucket, entry)) as i64
+        rank << 4 | (LAST - (bucket * BUCKET_ENTRIES + entry)) as i64
     };
     // Of each bucket for itself, so that a CPU can compare in both at once.
     let (mut first, mut second) = (0, 0);
@@ -115,39 +116,9 @@ fn best<F: Family>(
         second = larger(second, number(1, entry));
     }
     let best = larger(first, second);
-    let (bucket, entry) = entry_at(LAST - (best as usize & LAST));
+    let place = LAST - (best as usize & LAST);
     let rank = best >> 4;
-    (rank > 0).then_some((rank, bucket, entry))
+    (rank > 0).then_some((rank, place / BUCKET_ENTRIES, place % BUCKET_ENTRIES))
 }
 
 const LAST: usize = 2 * BUCKET_ENTRIES - 1;
-
-const HALF: usize = BUCKET_ENTRIES / 2;
-
-/// The place of an entry in the order in which two buckets fill: half of the first bucket, which
-/// lookups read first, half of the other, and so on. So most flows are found in their first bucket,
-/// and neither bucket is full much before the other.
-#[inline(always)]
-fn place(bucket: usize, entry: usize) -> usize {
-    entry / HALF * BUCKET_ENTRIES + bucket * HALF + entry % HALF
-}
-
-/// The bucket and the number of the entry at a place.
-#[inline(always)]
-fn entry_at(place: usize) -> (usize, usize) {
-    ((place / HALF) & 1, place % HALF + place / BUCKET_ENTRIES * HALF)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_entry_has_its_place() {
-        let entries = (0..2).flat_map(|bucket| (0..BUCKET_ENTRIES).map(move |e| (bucket, e)));
-        for (bucket, entry) in entries {
-            assert_eq!(entry_at(place(bucket, entry)), (bucket, entry));
-        }
-        assert_eq!([place(0, 0), place(0, 3), place(1, 0), place(0, 4)], [0, 3, 4, 8]);
-    }
-}

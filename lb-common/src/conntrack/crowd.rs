@@ -4,8 +4,8 @@
 //! flows. If established connections have all entries of both, or if the client has used up its
 //! share of them, like a resolver that queries thousands of Services from one socket, client and
 //! frontend select two other buckets. Requests are found there by that hash, replies by the reply
-//! index. A bit for each first bucket says whether this may be so, which saves all other clients the
-//! lookup. The agent clears bits that no flow needs any more, in three steps:
+//! index. A bit for each client says whether this may be so, which saves most other clients the
+//! lookup; clients share bits, of which there are as many as buckets. The agent clears bits that no flow needs any more, in three steps:
 //!
 //! 1. [`forget_lately`] for every word.
 //! 2. It waits until every program has ended that ran then, reads all flows, and sets the bit of each
@@ -100,8 +100,8 @@ pub fn clear_stale(crowded: &AtomicLong, lately: &AtomicLong, needed: u64) -> u3
 /// The word and the bit of a client.
 #[inline(always)]
 pub fn bit_of(client: FlowHash, mask: u32) -> (u32, u64) {
-    let [bucket, _] = client.buckets(mask);
-    (bucket / 64, 1 << (bucket % 64))
+    let mark = client.mark(mask);
+    (mark / 64, 1 << (mark % 64))
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use super::{Environment, FlowTables, Location};
 use crate::atomic::AtomicLong;
 use crate::family::V4;
 use crate::hash::{ReplyHash, Secret};
-use crate::layout::{BUCKET_ENTRIES, FlowBucket, ReplyBucket, Settings, Ticks};
+use crate::layout::{BUCKET_ENTRIES, FlowBucket, Hints, ReplyBucket, Settings, Ticks};
 
 const NOW: Ticks = Ticks(1 << 28);
 
@@ -53,6 +53,10 @@ impl FlowTables<V4> for Table {
     }
 
     fn crowded_lately(&self, _: u32) -> Option<&AtomicLong> {
+        None
+    }
+
+    fn hints(&self) -> Option<&Hints> {
         None
     }
 }

@@ -1,8 +1,10 @@
 //! What connection tracking requires of the tables.
 
 use crate::atomic::AtomicLong;
+use crate::branchless::choose;
 use crate::family::Family;
-use crate::layout::{FlowBucket, ReplyBucket, Settings, Ticks};
+use crate::hash::FlowHash;
+use crate::layout::{FlowBucket, Hints, ReplyBucket, Settings, Ticks};
 
 /// What all lookups require.
 pub trait Environment {
@@ -21,4 +23,14 @@ pub trait FlowTables<F: Family>: Environment {
     /// The same word of the bits that were set, or found set, since the agent last began to clear
     /// those that no flow needs.
     fn crowded_lately(&self, word: u32) -> Option<&AtomicLong>;
+    fn hints(&self) -> Option<&Hints>;
+
+    /// The bucket in which a flow with this hash is looked for first, and the other one.
+    #[inline(always)]
+    fn buckets_of(&self, hash: FlowHash) -> [u32; 2] {
+        let [core, rest] = hash.buckets(self.flow_mask());
+        let begins = self.hints().map_or(0, |hints| hints.begins_in_rest.load()) & 1;
+        let first = choose(begins.into(), rest.into(), core.into()) as u32;
+        [first, core ^ rest ^ first]
+    }
 }

@@ -65,7 +65,7 @@ fn seconds_ago(seconds: u32) -> Ticks {
 }
 
 #[test]
-fn buckets_fill_by_halves_after_a_flows_own_entry() {
+fn the_first_bucket_fills_before_the_second_after_a_flows_own_entry() {
     let table = Table::new();
     let own = hash_of(100).entry_number();
     let order: Vec<_> = (0..2 * BUCKET_ENTRIES)
@@ -74,7 +74,7 @@ fn buckets_fill_by_halves_after_a_flows_own_entry() {
             table.open_by(hash, NOW).unwrap()
         })
         .collect();
-    let mut expected = std::vec![0, 1, 2, 3, 8, 9, 10, 11, 4, 5, 6, 7, 12, 13, 14, 15];
+    let mut expected: Vec<_> = (0..2 * BUCKET_ENTRIES).collect();
     expected.retain(|number| *number != own);
     expected.insert(0, own);
     assert_eq!(order, expected);
@@ -165,6 +165,18 @@ fn a_stream_outlives_nascent_flows_of_an_eighth_of_its_idle_time() {
     table.set(3, FlowState::SynSent, seconds_ago(2));
     table.set(10, FlowState::DatagramStream, seconds_ago(30));
     assert_eq!(table.open(NOW), Some(10));
+}
+
+/// Otherwise a table that has had many flows would have few in the core.
+#[test]
+fn an_expired_flow_of_the_first_bucket_is_replaced_before_a_free_entry_of_the_second_is_used() {
+    let table = Table::filled(FlowState::Established, NOW);
+    (BUCKET_ENTRIES..2 * BUCKET_ENTRIES).for_each(|n| table.set(n, FlowState::Free, Ticks(0)));
+    for (number, state) in [(2, FlowState::SynSent), (5, FlowState::Established)] {
+        table.set(number, state, seconds_ago(86_400 + 120));
+        assert_eq!(table.open(NOW), Some(number), "{state:?}");
+    }
+    assert_eq!(table.open(NOW), Some(BUCKET_ENTRIES));
 }
 
 #[test]

@@ -13,7 +13,7 @@
 //! fill the table.
 
 use super::entry::Word;
-use crate::branchless::opaque;
+use crate::branchless::{opaque, smaller};
 use crate::layout::{FlowState, FlowTag, Settings, Ticks};
 
 pub use crate::layout::Timeouts;
@@ -27,11 +27,11 @@ const TOLERANCE: u32 = 64;
 /// The distance between two classes: more than any idle time.
 const CLASS: i64 = 1 << 34;
 
-/// The rank of a free entry.
+/// The highest rank, of free and expired entries.
 const FREE: i64 = 16 * CLASS;
 
-/// Added to the rank of an expired entry: it is replaced before all but free ones.
-const EXPIRED: i64 = 10 * CLASS;
+/// Added to the rank of an expired entry, which then is that of a free one, but for claimed entries.
+const EXPIRED: i64 = 20 * CLASS;
 
 /// Eviction rank by state, to which the idle time is added. An entry of rank 0 or less is never
 /// replaced. The lowest bits are the right shift of the idle time.
@@ -83,7 +83,8 @@ pub fn rank(tag: &FlowTag, word: Word, settings: &Settings, now: Ticks) -> i64 {
     // The sign, in all bits.
     let expired = opaque(beyond(idle, word, settings)) as i64 >> 63;
     let rank = RANKS[word.state_number() as usize];
-    rank + (idle >> (rank & LASTING)) + (expired & EXPIRED)
+    // All free and expired entries are equal, so that flows take the first one, in the first bucket.
+    smaller(rank + (idle >> (rank & LASTING)) + (expired & EXPIRED), FREE)
 }
 
 /// 1 if a flow has been idle for longer than its state allows, else 0.

@@ -4,8 +4,8 @@ use crate::conntrack::{Environment, FlowTables};
 use crate::family::Family;
 use crate::layout::{
     Affinity, AffinityKey, Announced, AnnouncedAddress, Backend, BackendHop, BfdSession, Device,
-    Direction, Fragment, FragmentKey, Frontend, FrontendKey, Hints, Member, NeighbourEvent, Peer,
-    Pool, PoolSlot, Reason, ReplyKey, TunnelKey, TunnelTarget, Untracked,
+    Direction, Fragment, FragmentKey, Frontend, FrontendKey, Member, NeighbourEvent, Peer, Pool,
+    PoolSlot, Reason, ReplyKey, TunnelKey, TunnelTarget, Untracked,
 };
 
 use super::carried::{Draft, Encapsulation};
@@ -126,7 +126,6 @@ pub trait FamilyTables<F: Family>: Tables + FlowTables<F> {
     fn is_source_allowed(&self, service_port: u32, client: F::Address) -> bool;
     fn fragment(&self, key: &FragmentKey<F>) -> Option<Fragment>;
     fn set_fragment(&self, key: &FragmentKey<F>, fragment: Fragment);
-    fn hints(&self) -> Option<&Hints>;
     /// The frontend that the client of a flow without an entry uses.
     fn untracked(&self, key: &ReplyKey<F>) -> Option<Untracked<F>>;
     fn set_untracked(&self, key: &ReplyKey<F>, untracked: &Untracked<F>);

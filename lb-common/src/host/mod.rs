@@ -420,6 +420,10 @@ where
     fn crowded_lately(&self, word: u32) -> Option<&AtomicLong> {
         self.family().crowded_lately.get(word as usize)
     }
+
+    fn hints(&self) -> Option<&Hints> {
+        Some(&self.family().hints)
+    }
 }
 
 impl<F: PacketFamily> FamilyTables<F> for HostTables
@@ -475,10 +479,6 @@ where
 
     fn set_fragment(&self, key: &FragmentKey<F>, fragment: Fragment) {
         self.family().fragments.borrow_mut().insert(*key, fragment);
-    }
-
-    fn hints(&self) -> Option<&Hints> {
-        Some(&self.family().hints)
     }
 
     fn untracked(&self, key: &ReplyKey<F>) -> Option<Untracked<F>> {

@@ -21,7 +21,9 @@ pub struct ReplyBucket {
 pub struct Hints {
     /// When a packet was last forwarded without an entry, in [`super::Ticks`]; 0: never.
     pub untracked: AtomicWord,
-    pub reserved: u32,
+    /// 1 if flows begin in the rest of the flow table, and are looked for there first: its core is
+    /// nearly full. Otherwise 0.
+    pub begins_in_rest: AtomicWord,
 }
 
 #[cfg(not(feature = "model"))]

@@ -124,7 +124,7 @@ pub fn candidates<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
     hash: FlowHash,
 ) -> Result<Candidates<'_, F>, Reason> {
-    let [first, second] = hash.buckets(tables.flow_mask());
+    let [first, second] = tables.buckets_of(hash);
     let one = tables.flow_bucket(first).ok_or(Reason::CorruptTable)?;
     let other = tables.flow_bucket(second).ok_or(Reason::CorruptTable)?;
     Ok([(first, one), (second, other)])

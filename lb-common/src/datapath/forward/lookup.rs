@@ -164,7 +164,7 @@ pub(super) fn find_by_hash<'a, F: PacketFamily, T: FamilyTables<F>, R>(
     hash: FlowHash,
     mut wanted: impl FnMut(&Flow<F>, FlowState) -> Option<R>,
 ) -> Result<Option<Found<'a, F, R>>, Reason> {
-    let [first, second] = hash.buckets(tables.flow_mask());
+    let [first, second] = tables.buckets_of(hash);
     let bucket = tables.flow_bucket(first).ok_or(Reason::CorruptTable)?;
     if let Some(found) = conntrack::find_first((first, bucket), hash, &mut wanted) {
         return Ok(Some(found));

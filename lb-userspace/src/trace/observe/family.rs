@@ -50,6 +50,10 @@ macro_rules! family_tables {
             fn crowded_lately(&self, word: u32) -> Option<&AtomicLong> {
                 FlowTables::<$family>::crowded_lately(self.tables, word)
             }
+
+            fn hints(&self) -> Option<&Hints> {
+                FlowTables::<$family>::hints(self.tables)
+            }
         }
 
         impl<T> FamilyTables<$family> for Observed<'_, T>
@@ -129,10 +133,6 @@ macro_rules! family_tables {
                 let Fragment { source_port, destination_port, .. } = fragment;
                 self.note(Observation::FragmentSet(source_port, destination_port));
                 self.tables.set_fragment(key, fragment);
-            }
-
-            fn hints(&self) -> Option<&Hints> {
-                FamilyTables::<$family>::hints(self.tables)
             }
 
             fn untracked(&self, key: &ReplyKey<$family>) -> Option<Untracked<$family>> {

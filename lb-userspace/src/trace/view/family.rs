@@ -101,14 +101,15 @@ impl<F: InMaps> FamilyView<F> {
             source_ranges,
         } = F::NAMES;
         let all_hints: Elements<[u32; 2]> = maps.elements(map::HINTS)?;
-        let [last_untracked, _] = all_hints.get(hints).unwrap_or_default();
+        let words = all_hints.get(hints).unwrap_or_default();
+        let [untracked_since, begins_in_rest] = words.map(AtomicWord::new);
         Ok(Self {
             frontends: maps.entries(frontends)?,
             backends: maps.elements(backends)?,
             flows: Copies::new(maps.elements(flows)?, BUCKET_ENTRIES),
             replies: Copies::new(maps.elements(replies)?, REPLY_BUCKET_ENTRIES),
             crowded: Copies::new(maps.elements(crowded)?, 1),
-            hints: Hints { untracked: AtomicWord::new(last_untracked), reserved: 0 },
+            hints: Hints { untracked: untracked_since, begins_in_rest },
             untracked: maps.overlaid(untracked)?,
             affinities: maps.overlaid(affinities)?,
             fragments: maps.overlaid(fragments)?,
@@ -144,6 +145,10 @@ macro_rules! family_tables {
             // In a copy nothing is cleared.
             fn crowded_lately(&self, word: u32) -> Option<&AtomicLong> {
                 self.$view.crowded.get(word)
+            }
+
+            fn hints(&self) -> Option<&Hints> {
+                Some(&self.$view.hints)
             }
         }
 
@@ -198,10 +203,6 @@ macro_rules! family_tables {
 
             fn set_fragment(&self, key: &FragmentKey<$family>, fragment: Fragment) {
                 self.$view.fragments.set(key, fragment);
-            }
-
-            fn hints(&self) -> Option<&Hints> {
-                Some(&self.$view.hints)
             }
 
             fn untracked(&self, key: &ReplyKey<$family>) -> Option<Untracked<$family>> {
