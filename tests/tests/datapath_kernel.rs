@@ -193,6 +193,25 @@ fn marks_of_crowded_buckets_are_cleared_after_their_last_flow() -> Result<()> {
     Ok(())
 }
 
+/// The agent decides it by the flows that are in the table. Host and kernel agree on the entries that
+/// flows get afterwards.
+#[test]
+fn flows_begin_in_the_rest_of_the_table_while_its_core_is_nearly_full() -> Result<()> {
+    for (at, nearly_full) in [(&V4, [true, false]), (&V6, [false, true])] {
+        let mut c = both();
+        cases::flows::clients_connect(&mut c, at, 40_000..40_006);
+        assert_eq!(c.place_new_flows()?, [false; 2]);
+        cases::flows::clients_connect(&mut c, at, 40_006..40_007);
+        assert_eq!(c.place_new_flows()?, nearly_full);
+        cases::flows::clients_connect(&mut c, at, 40_007..40_010);
+        // Until all have expired.
+        c.wait(90_000);
+        assert_eq!(c.place_new_flows()?, [false; 2]);
+        cases::flows::clients_connect(&mut c, at, 40_010..40_013);
+    }
+    Ok(())
+}
+
 /// The hop limit changes the sum, too.
 #[test]
 fn a_checksum_computed_by_the_card_stays_correct_for_pods() -> Result<()> {

@@ -2,7 +2,7 @@
 
 use super::entry::Word;
 use super::state::is_datagram;
-use super::timeout::rank;
+use super::timeout::{is_expired, rank};
 use crate::family::Family;
 use crate::layout::{
     BUCKET_ENTRIES, Flow, FlowBucket, FlowEntry, FlowState, FlowTag, Settings, Ticks,
@@ -60,6 +60,14 @@ impl<F: Family> FlowBucket<F> {
         let tags = self.tags.iter().map(|tag| (tag, Word(tag.word.load())));
         tags.filter(move |(tag, word)| word.holds_a_flow() && rank(tag, *word, settings, now) <= 0)
             .map(|(_, word)| word.state())
+    }
+
+    /// How many flows in the bucket have not expired.
+    pub fn living(&self, settings: &Settings, now: Ticks) -> u32 {
+        let words = self.tags.iter().map(|tag| (tag, Word(tag.word.load())));
+        let living = words
+            .filter(|(tag, word)| word.holds_a_flow() && !is_expired(tag, *word, settings, now));
+        living.count() as u32
     }
 
     /// The flows in the bucket: state, when last seen, record.

@@ -208,6 +208,13 @@ impl HostTables {
         }
     }
 
+    /// Whether flows begin in the rest of the flow table: IPv4's, and IPv6's.
+    pub fn begin_in_rest(&self, rest: [bool; 2]) {
+        for (hints, rest) in [&self.v4.hints, &self.v6.hints].into_iter().zip(rest) {
+            hints.begins_in_rest.store(rest.into());
+        }
+    }
+
     pub fn set_destination(&mut self, bit: Bitmap, on: bool) {
         set(&mut self.destinations[bit.word as usize], bit.bit, on);
     }

@@ -176,6 +176,7 @@ pub async fn start<'a>(
         TunnelProbes::follow(pins, Box::new(publish))?
     };
     kernel::clear_crowded_bits(pins)?;
+    kernel::place_new_flows(pins)?;
     let tunnel_keys = TunnelKeys::open(pins)?;
     key_file.follow(move |secrets| {
         tunnel_keys.write(secrets.digests);

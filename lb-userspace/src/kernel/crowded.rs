@@ -12,13 +12,13 @@ use lb_common::conntrack::{bit_of, clear_stale, forget_lately};
 use lb_common::family::{Family, V4, V6};
 use lb_common::hash::FlowHash;
 use lb_common::layout::{FlowBucket, FlowKind, Settings, Ticks, map};
-use tokio::time::{MissedTickBehavior, interval};
 
 use super::clock::clock;
 use super::flow_tables::flows;
 use super::mapped::Mapped;
 use super::pins::Pins;
 use super::plain::Plain;
+use super::repeat::repeat;
 
 /// The time between two steps. The programs that run when a clearing begins have long ended when it
 /// continues.
@@ -30,24 +30,12 @@ const TOLERATED: u64 = 64;
 /// Takes a step for both families every minute, until the process ends.
 pub fn clear_crowded_bits(pins: &Pins) -> Result<()> {
     let mut bits = CrowdedBits::open(pins)?;
-    tokio::spawn(async move {
-        let mut ticks = interval(INTERVAL);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            ticks.tick().await;
-            // It may read the whole flow table.
-            let step = tokio::task::spawn_blocking(move || (bits.step(), bits));
-            // Fails only if the step has panicked, which has been reported.
-            let Ok((cleared, kept)) = step.await else { return };
-            bits = kept;
-            match cleared {
-                Ok(0) => {}
-                Ok(buckets) => tracing::debug!(buckets, "marks of crowded buckets cleared"),
-                Err(error) => {
-                    tracing::warn!(error = format!("{error:#}"), "marks of crowded buckets stay");
-                }
-            }
+    repeat(INTERVAL, "marks of crowded buckets stay", move || {
+        let buckets = bits.step()?;
+        if buckets > 0 {
+            tracing::debug!(buckets, "marks of crowded buckets cleared");
         }
+        Ok(())
     });
     Ok(())
 }

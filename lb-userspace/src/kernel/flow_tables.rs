@@ -88,16 +88,28 @@ impl Occupancy {
     }
 }
 
-/// Buckets that are read for an estimate. Flows are spread over buckets by a hash, so any sample is
-/// as good as another.
+/// How many buckets are read for an estimate.
 const SAMPLE: u32 = 2_048;
 
+/// Some buckets of a table.
+pub struct Sample<I> {
+    pub buckets: I,
+    /// How many buckets each of them stands for.
+    pub scale: u32,
+}
+
+/// Buckets at equal distances: a table's parts are filled differently, and evenly in themselves.
+pub fn sample<F: Family>(mapped: &Mapped) -> Sample<impl Iterator<Item = &FlowBucket<F>>> {
+    let scale = mapped.len().div_ceil(SAMPLE);
+    let numbers = (0..mapped.len()).step_by(scale as usize);
+    Sample { buckets: numbers.map(|index| bucket::<F>(mapped, index)), scale }
+}
+
 pub fn occupancy<F: Family>(mapped: &Mapped) -> Occupancy {
-    let sample = mapped.len().min(SAMPLE);
-    let scale = u64::from(mapped.len()) / u64::from(sample.max(1));
+    let Sample { buckets, scale } = sample::<F>(mapped);
     let mut states = [0; state::STATES];
-    for (state, ..) in (0..sample).flat_map(|index| bucket::<F>(mapped, index).entries()) {
-        states[state as usize] += scale;
+    for state in buckets.flat_map(FlowBucket::states) {
+        states[state as usize] += u64::from(scale);
     }
     Occupancy { states, capacity: u64::from(mapped.len()) * BUCKET_ENTRIES as u64 }
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use lb_common::host::{Exit, HostTables};
 use lb_common::layout::{BfdSession, NeighbourEvent, Reason, Ticks, TunnelKey, TunnelPeer};
 use lb_userspace::kernel::clock;
@@ -213,6 +213,19 @@ impl Conversation {
     /// Whether next hops depend on the destination only.
     pub fn share_hops(&mut self, shared: bool) {
         self.in_both(|world| world.share_hops(shared));
+    }
+
+    /// Whether flows begin in the rest of the flow table, instead of its core.
+    pub fn begin_in_rest(&mut self, rest: bool) {
+        self.in_both(|world| world.begin_in_rest(rest));
+    }
+
+    /// Decides like the agent whether flows begin in the rest of the flow table: IPv4's, and IPv6's.
+    pub fn place_new_flows(&mut self) -> Result<[bool; 2]> {
+        let kernel = self.kernel.as_ref().context("no kernel world")?;
+        let rest = kernel.place_new_flows()?;
+        self.host.tables.begin_in_rest(rest);
+        Ok(rest)
     }
 
     /// Removes the route to an address.

@@ -308,6 +308,10 @@ impl World for HostWorld {
         self.tables.shares_hops = shared;
     }
 
+    fn begin_in_rest(&mut self, rest: bool) {
+        self.tables.begin_in_rest([rest; 2]);
+    }
+
     fn next_epoch(&mut self) {
         self.tables.epoch.set(self.tables.epoch.get() + 1);
     }

@@ -14,11 +14,11 @@ use lb_common::host::Exit;
 use lb_common::layout;
 use lb_common::layout::{
     Affinity, Announced, AnnouncedAddress, BfdHeard, BfdSession, Claim, FlowBucket, Fragment,
-    NeighbourEvent, Peer, Pool, Reason, TunnelKey, capacity, map,
+    Hints, NeighbourEvent, Peer, Pool, Reason, TunnelKey, capacity, map,
 };
 use lb_userspace::kernel::{
-    CrowdedBits, DataPlane, HookPoint, Layout, Parameters, Pins, Plain, Sizes, Tables, TunnelKeys,
-    clock,
+    CrowdedBits, DataPlane, FlowPlaces, HookPoint, Layout, Parameters, Pins, Plain, Sizes, Tables,
+    TunnelKeys, clock,
 };
 use lb_userspace::network::Device;
 use lb_userspace::plan::{FrontendKey, Step};
@@ -134,6 +134,11 @@ impl KernelWorld {
     pub fn clear_crowded_bits(&self) -> Result<u32> {
         let mut bits = CrowdedBits::open(&self.pins)?;
         Ok(bits.step()? + bits.step()?)
+    }
+
+    /// Decides like the agent whether flows begin in the rest of the flow table: IPv4's, and IPv6's.
+    pub fn place_new_flows(&self) -> Result<[bool; 2]> {
+        FlowPlaces::open(&self.pins)?.decide()
     }
 
     /// Traces a packet like `millrace trace`.
@@ -424,6 +429,13 @@ impl World for KernelWorld {
 
     fn share_hops(&mut self, shared: bool) {
         self.tables.share_hops(shared);
+    }
+
+    fn begin_in_rest(&mut self, rest: bool) {
+        self.change_all(map::HINTS, |bytes| {
+            bytes[offset_of!(Hints, begins_in_rest)..]
+                .copy_from_slice(&u32::from(rest).to_ne_bytes());
+        });
     }
 
     fn next_epoch(&mut self) {

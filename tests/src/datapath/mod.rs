@@ -103,6 +103,8 @@ pub trait World {
     fn bfd_heard(&self, discriminator: u32) -> BfdHeard;
     /// Whether next hops depend on the destination only.
     fn share_hops(&mut self, shared: bool);
+    /// Whether flows begin in the rest of the flow table, instead of its core.
+    fn begin_in_rest(&mut self, rest: bool);
     /// Invalidates resolved next hops.
     fn next_epoch(&mut self);
     /// Makes all entries in the tables older.

@@ -1,5 +1,7 @@
 //! States of flows, and which entries new flows replace.
 
+use std::ops::Range;
+
 use lb_common::layout::{FlowState, Reason};
 
 use super::{Ends, connect, establish};
@@ -303,6 +305,35 @@ pub fn one_port_has_flows(c: &mut Conversation, at: &Ends, services: u16) {
             let reply = question(port).reversed().payload(b"answer");
             c.reply_from(backend, &reply);
         }
+    }
+}
+
+/// Connects a client from each of these ports, and returns its requests.
+pub fn clients_connect(c: &mut Conversation, at: &Ends, ports: Range<u16>) -> Vec<Packet> {
+    c.set(&at.web(1));
+    let requests: Vec<_> = ports.map(|port| at.to_web(port)).collect();
+    for request in &requests {
+        establish(c, request, &at.backends(1)[0]);
+    }
+    requests
+}
+
+/// Whichever of its two buckets a flow began in, packets in both directions find it.
+pub fn flows_are_found_wherever_new_ones_begin(c: &mut Conversation, at: &Ends) {
+    let mut requests = Vec::new();
+    for (first, rest) in [(40000, false), (40010, true)] {
+        c.begin_in_rest(rest);
+        requests.extend(clients_connect(c, at, first..first + 4));
+    }
+    let backend = at.backends(1)[0].clone();
+    for rest in [false, true] {
+        c.begin_in_rest(rest);
+        for request in &requests {
+            let reply = request.reversed().ack();
+            c.reply_from(&backend, &reply);
+            c.request_to(&backend, &request.ack());
+        }
+        assert_eq!(c.flows().len(), requests.len(), "none began again");
     }
 }
 

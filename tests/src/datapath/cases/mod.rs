@@ -122,6 +122,7 @@ macro_rules! every_case {
             ]
             flows: [
                 a_connection_lives_from_syn_to_fin,
+                flows_are_found_wherever_new_ones_begin,
                 a_reset_closes_a_connection,
                 a_syn_on_a_closed_connection_starts_a_new_one,
                 a_connection_past_the_service_is_not_taken_for_a_closed_one,

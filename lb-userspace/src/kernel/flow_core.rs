@@ -1,0 +1,127 @@
+//! Decides where in the flow table new flows go: to its core while that has room, otherwise to the
+//! rest (`lb_common::hash`).
+//!
+//! Each flow has a bucket in both, and is looked for in both. A late or wrong decision costs time,
+//! but no flow. It stays in the map while no agent runs.
+
+use std::marker::PhantomData;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use anyhow::Result;
+use aya::maps::{Array, Map, MapData};
+use lb_common::family::{Family, V4, V6};
+use lb_common::layout::{BUCKET_ENTRIES, FlowBucket, Hints, Settings, Ticks, map};
+
+use super::clock::clock;
+use super::flow_tables::sample;
+use super::mapped::Mapped;
+use super::pins::Pins;
+use super::plain::Plain;
+use super::repeat::repeat;
+
+/// In this time a thousand connections a second fill less than a tenth of the core of a table with
+/// default size. What does not fit goes to the rest anyway.
+const INTERVAL: Duration = Duration::from_secs(10);
+
+/// Decides for both families every ten seconds, until the process ends.
+pub fn place_new_flows(pins: &Pins) -> Result<()> {
+    let places = FlowPlaces::open(pins)?;
+    repeat(INTERVAL, "new flows stay where they go now", move || places.decide().map(drop));
+    Ok(())
+}
+
+/// Where flows begin, of both families.
+pub struct FlowPlaces {
+    v4: OfFamily<V4>,
+    v6: OfFamily<V6>,
+    hints: Mapped,
+    settings: Settings,
+}
+
+impl FlowPlaces {
+    pub fn open(pins: &Pins) -> Result<Self> {
+        let parameters = MapData::from_pin(pins.map(map::PARAMETERS))?;
+        let parameters = Array::<_, Plain<Settings>>::try_from(Map::Array(parameters))?;
+        let Plain(settings) = parameters.get(&0, 0)?;
+        let hints = Mapped::new(&MapData::from_pin(pins.map(map::HINTS))?, size_of::<Hints>())?;
+        let v4 = OfFamily::open(pins, map::FLOWS4)?;
+        Ok(Self { v4, v6: OfFamily::open(pins, map::FLOWS6)?, hints, settings })
+    }
+
+    /// Returns whether flows begin in the rest now: IPv4's, and IPv6's.
+    pub fn decide(&self) -> Result<[bool; 2]> {
+        let now = clock()?;
+        let v4 = self.decide_for(0, "IPv4", self.v4.load(&self.settings, now));
+        let v6 = self.decide_for(1, "IPv6", self.v6.load(&self.settings, now));
+        Ok([v4, v6])
+    }
+
+    fn decide_for(&self, index: u32, family: &str, load: Load) -> bool {
+        let hint = self.hints.half(index, true);
+        let before = hint.load(Ordering::Relaxed) != 0;
+        let after = begins_in_rest(before, load);
+        if after != before {
+            hint.store(after.into(), Ordering::Relaxed);
+            let first = if after { "rest" } else { "core" };
+            tracing::debug!(family, flows = load.flows, first, "new flows begin elsewhere");
+        }
+        after
+    }
+}
+
+struct OfFamily<F: Family> {
+    flows: Mapped,
+    family: PhantomData<F>,
+}
+
+impl<F: Family> OfFamily<F> {
+    fn open(pins: &Pins, name: &str) -> Result<Self> {
+        let flows = Mapped::new(&MapData::from_pin(pins.map(name))?, size_of::<FlowBucket<F>>())?;
+        Ok(Self { flows, family: PhantomData })
+    }
+
+    /// An estimate.
+    fn load(&self, settings: &Settings, now: Ticks) -> Load {
+        let sample = sample::<F>(&self.flows);
+        let scale = u64::from(sample.scale);
+        let living = sample.buckets.map(|bucket| u64::from(bucket.living(settings, now)));
+        let entries = u64::from(self.flows.len()) * BUCKET_ENTRIES as u64;
+        Load { flows: living.sum::<u64>() * scale, entries }
+    }
+}
+
+/// How many flows live in a table, and its capacity.
+#[derive(Clone, Copy, Debug)]
+pub struct Load {
+    pub flows: u64,
+    pub entries: u64,
+}
+
+/// Whether new flows go to the rest first: once there are flows for three quarters of the core, and
+/// until there are flows for less than half of it.
+pub fn begins_in_rest(before: bool, Load { flows, entries }: Load) -> bool {
+    let core = entries / 4;
+    if before { 2 * flows > core } else { 4 * flows > 3 * core }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flows_begin_in_the_rest_while_the_core_is_nearly_full() {
+        let decisions = [
+            (false, 0, false),
+            (false, 12, false),
+            (false, 13, true),
+            (true, 64, true),
+            (true, 9, true),
+            (true, 8, false),
+        ];
+        for (before, flows, after) in decisions {
+            let load = Load { flows, entries: 64 };
+            assert_eq!(begins_in_rest(before, load), after, "{before}, {load:?}");
+        }
+    }
+}
