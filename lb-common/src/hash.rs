@@ -60,17 +60,29 @@ fn product(word: u64, key: u64) -> u64 {
 /// The core is this part of a table (a shift).
 const CORE: u32 = 2;
 
-/// A bucket in the core of a table, and one in the rest; of a table of one bucket, that one. While a
-/// table has few entries in use, most are in the core, where many share few cache lines and pages.
+/// A bucket in the core of a table. `mask` is the number of buckets, a power of two, less one.
+///
+/// While a table has few entries in use, most are in the core, where many share few cache lines and
+/// pages.
 #[inline(always)]
-fn in_core_and_rest(one: u32, other: u32, mask: u32) -> [u32; 2] {
-    let core_mask = mask >> CORE;
-    [one & core_mask, mask - scale(other, mask - core_mask)]
+fn in_core(hash: u32, mask: u32) -> u32 {
+    hash & mask >> CORE
 }
 
-/// The hash of a client's address and port.
+/// A bucket in the rest of a table, which is selected by the high bits; of a table of one bucket, that
+/// one.
+#[inline(always)]
+fn in_rest(hash: u32, mask: u32) -> u32 {
+    mask - scale(hash, mask - (mask >> CORE))
+}
+
+/// The hash of a client's address and port, or of client and frontend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FlowHash(u64);
+pub struct FlowHash {
+    bits: u64,
+    /// Of client and frontend.
+    spread: bool,
+}
 
 impl FlowHash {
     #[inline(always)]
@@ -80,7 +92,8 @@ impl FlowHash {
         port: u16,
         protocol: u8,
     ) -> Self {
-        Self(secret.mix_end::<F>(secret.seed, address, port, protocol))
+        let bits = secret.mix_end::<F>(secret.seed, address, port, protocol);
+        Self { bits, spread: false }
     }
 
     /// The hash of client and frontend, for flows that are not in their client's buckets.
@@ -92,32 +105,34 @@ impl FlowHash {
         protocol: u8,
     ) -> Self {
         let near = secret.mix_end::<F>(secret.seed, client.0, client.1, protocol);
-        Self(secret.mix_end::<F>(near, frontend.0, frontend.1, protocol))
+        Self { bits: secret.mix_end::<F>(near, frontend.0, frontend.1, protocol), spread: true }
     }
 
-    /// The bucket in the core of the flow table, and the one in the rest. `mask` is the number of
-    /// buckets, a power of two, less one.
+    /// The bucket in the core of the flow table, and the one in the rest, where a flow that is not in
+    /// its client's buckets has both: in a nearly full table the core is full.
     #[inline(always)]
     pub fn buckets(self, mask: u32) -> [u32; 2] {
-        in_core_and_rest(self.0 as u32, (self.0 >> 16) as u32, mask)
+        let low = self.bits as u32;
+        let one = if self.spread { in_rest(low << 8, mask) } else { in_core(low, mask) };
+        [one, in_rest((self.bits >> 16) as u32, mask)]
     }
 
     /// The number of the client's mark, one of as many as there are buckets.
     #[inline(always)]
     pub fn mark(self, mask: u32) -> u32 {
-        self.0 as u32 & mask
+        self.bits as u32 & mask
     }
 
     /// Distinguishes most flows of one bucket without access to their records.
     #[inline(always)]
     pub fn fingerprint(self) -> u32 {
-        (self.0 >> 48) as u32
+        (self.bits >> 48) as u32
     }
 
     /// The preferred entry of a bucket: read first, and used if it is free.
     #[inline(always)]
     pub fn entry_number(self) -> usize {
-        (self.0 >> 61) as usize
+        (self.bits >> 61) as usize
     }
 }
 
@@ -142,7 +157,7 @@ impl ReplyHash {
     /// rest. The core has entries for half of the flows.
     #[inline(always)]
     pub fn buckets(self, mask: u32) -> [u32; 2] {
-        in_core_and_rest(self.0 as u32, (self.0 >> 24) as u32, mask)
+        [in_core(self.0 as u32, mask), in_rest((self.0 >> 24) as u32, mask)]
     }
 
     /// The preferred entry of a bucket: read first, and used if it is free.
@@ -202,6 +217,11 @@ mod tests {
         FlowHash::of_client::<V4>(&Secret::new(99), Address4::from([192, 0, 2, 7]), port, 6)
     }
 
+    fn of_frontend(port: u16) -> FlowHash {
+        let (client, frontend) = ([192, 0, 2, 7].into(), [10, 0, 0, 1].into());
+        FlowHash::of_frontend::<V4>(&Secret::new(99), (client, port), (frontend, 80), 6)
+    }
+
     fn of_reply(port: u16) -> ReplyHash {
         let (backend, node) = ([10, 0, 0, 1].into(), [10, 0, 0, 2].into());
         ReplyHash::of::<V4>(&Secret::new(7), (backend, 80), (node, port), 6)
@@ -236,43 +256,40 @@ mod tests {
     }
 
     #[test]
-    fn a_table_of_one_bucket_has_only_that() {
-        assert_eq!([of_client(1).buckets(0), of_reply(1).buckets(0)], [[0, 0]; 2]);
+    fn flows_that_are_not_in_their_clients_buckets_fill_the_rest_evenly() {
+        let mut filled = [0_u32; 64];
+        for hash in (0..=u16::MAX).map(of_frontend) {
+            hash.buckets(63).into_iter().for_each(|bucket| filled[bucket as usize] += 1);
+        }
+        assert!(filled[..16] == [0; 16] && is_even(&filled[16..]), "{filled:?}");
     }
 
-    /// Otherwise clients with a bucket in common would have fewer marks, fingerprints or preferred
+    #[test]
+    fn a_table_of_one_bucket_has_only_that() {
+        let hashes = [of_client(1).buckets(0), of_frontend(1).buckets(0), of_reply(1).buckets(0)];
+        assert_eq!(hashes, [[0, 0]; 3]);
+    }
+
+    /// Otherwise flows with a bucket in common would have fewer other buckets, fingerprints or preferred
     /// entries than others.
     #[test]
     fn the_parts_of_a_hash_are_independent() {
         const MASK: u32 = 63;
-        let mut pairs = std::vec![0_u32; 16 * 16];
-        let parts: [fn(FlowHash) -> u32; 3] = [
-            |hash| hash.buckets(MASK)[0],
-            |hash| (hash.buckets(MASK)[1] - 16) / 3,
-            |hash| hash.fingerprint() >> 8 & 15,
-        ];
-        for (one, other) in [(0, 1), (0, 2), (1, 2)] {
-            pairs.fill(0);
-            for hash in (0..=u16::MAX).map(of_client) {
-                pairs[(parts[one](hash) * 16 + parts[other](hash)) as usize] += 1;
-            }
-            assert!(is_even(&pairs), "parts {one} and {other}: {pairs:?}");
-        }
-    }
-
-    #[test]
-    fn neighbouring_addresses_and_ports_do_not_collide_in_ipv6() {
-        use crate::family::{Address6, V6};
-        let mut hashes = std::collections::HashSet::new();
-        for host in 0..=255 {
-            let mut octets = [0x20; 16];
-            octets[15] = host;
-            for port in 10_000..10_256 {
-                let address = Address6::from(octets);
-                hashes.insert(FlowHash::of_client::<V6>(&Secret::new(99), address, port, 6).0);
+        // The core has 16 buckets, and the rest three times as many.
+        let part_of = |bucket: u32| bucket.checked_sub(16).map_or(bucket, |bucket| bucket / 3);
+        for hash_of in [of_client, of_frontend] {
+            let parts = (0..=u16::MAX).map(hash_of).map(|hash| {
+                let [one, other] = hash.buckets(MASK).map(part_of);
+                [one, other, hash.fingerprint() >> 8 & 15]
+            });
+            for (first, second) in [(0, 1), (0, 2), (1, 2)] {
+                let mut pairs = [0_u32; 16 * 16];
+                parts
+                    .clone()
+                    .for_each(|part| pairs[(part[first] * 16 + part[second]) as usize] += 1);
+                assert!(is_even(&pairs), "parts {first} and {second}: {pairs:?}");
             }
         }
-        assert_eq!(hashes.len(), 256 * 256);
     }
 
     #[test]

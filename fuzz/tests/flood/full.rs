@@ -68,6 +68,8 @@ const BUCKETS: u32 = 2_048;
 /// many of a million new ones got no entry.
 fn refused_at(percent: usize, path: Path) -> usize {
     let mut world = World::new(BUCKETS, Settings::SNAT_PORT_COUNT);
+    // As the agent decides it.
+    world.tables.begin_in_rest([true; 2]);
     let service = Service { path, protocol: TCP };
     let (capacity, mut number, mut refused) = (world.capacity(), 0, 0);
     let refusals = |world: &World| {

@@ -8,7 +8,7 @@ use anyhow::{Result, bail, ensure};
 use lb_common::bench::{End, Template};
 use lb_common::family::Family;
 use lb_common::layout::{Flow, FlowState, Reason, Ticks, Traffic};
-use lb_userspace::kernel::{HookPoint, Sizes};
+use lb_userspace::kernel::{HookPoint, Load, Sizes, begins_in_rest};
 use lb_userspace::network::Device;
 use lb_userspace::plan::{Change, Planner};
 use tests::datapath::surroundings::{INSIDE, OUTSIDE, device, neighbour};
@@ -89,6 +89,9 @@ impl Subject {
         if case.kind == Kind::AgedReply {
             world.age_reply_index();
         }
+        // As the agent decides it.
+        let load = Load { flows: flows.into(), entries: room.into() };
+        world.begin_in_rest(begins_in_rest(false, load));
         if case.has_flows() {
             establish(&case, &mut world, flows)?;
         }
