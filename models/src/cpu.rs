@@ -143,6 +143,11 @@ impl Node {
         slot.store(0);
     }
 
+    /// The agent decides that new flows begin in the rest of the table.
+    pub fn begin_in_rest(&self) {
+        self.hints.begins_in_rest.store(1);
+    }
+
     /// Marks all buckets as crowded, as flows leave them that have ended.
     pub fn mark_crowded(&self) {
         self.crowded.store(u64::MAX);

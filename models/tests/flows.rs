@@ -141,6 +141,23 @@ fn a_request_is_not_translated_by_the_flow_that_evicts_its_own() {
     });
 }
 
+/// The agent decides that new flows begin in the other bucket, between any two accesses of a packet.
+#[test]
+fn a_flow_is_found_while_new_ones_begin_elsewhere() {
+    explore("new flows begin elsewhere", 2, 3, |first| {
+        let node = Node::new(2, PORTS);
+        let client = node.client(OWN, 0);
+        let begin_elsewhere: Work = Box::new(|cpu| {
+            cpu.node().begin_in_rest();
+            Fate::Lost
+        });
+        let fates = in_parallel(first, &node, vec![request(syn(client, ONE)), begin_elsewhere]);
+        assert_own_backend(fates[0], client, ONE);
+        assert_usable(&node, client, ONE);
+        assert_eq!(node.flows().len(), 1);
+    });
+}
+
 #[test]
 fn a_reply_is_not_translated_by_the_flow_that_evicts_its_own() {
     explore("eviction and reply", 2, 2, |first| {

@@ -1,7 +1,6 @@
 //! What connection tracking requires of the tables.
 
 use crate::atomic::AtomicLong;
-use crate::branchless::choose;
 use crate::family::Family;
 use crate::hash::FlowHash;
 use crate::layout::{FlowBucket, Hints, ReplyBucket, Settings, Ticks};
@@ -29,8 +28,7 @@ pub trait FlowTables<F: Family>: Environment {
     #[inline(always)]
     fn buckets_of(&self, hash: FlowHash) -> [u32; 2] {
         let [core, rest] = hash.buckets(self.flow_mask());
-        let begins = self.hints().map_or(0, |hints| hints.begins_in_rest.load()) & 1;
-        let first = choose(begins.into(), rest.into(), core.into()) as u32;
-        [first, core ^ rest ^ first]
+        let begins_in_rest = self.hints().is_some_and(|hints| hints.begins_in_rest.load() != 0);
+        if begins_in_rest { [rest, core] } else { [core, rest] }
     }
 }

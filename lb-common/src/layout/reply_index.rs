@@ -21,8 +21,8 @@ pub struct ReplyBucket {
 pub struct Hints {
     /// When a packet was last forwarded without an entry, in [`super::Ticks`]; 0: never.
     pub untracked: AtomicWord,
-    /// 1 if flows begin in the rest of the flow table, and are looked for there first: its core is
-    /// nearly full. Otherwise 0.
+    /// 1 if flows begin in the rest of the flow table, and are looked for there first, because there
+    /// are many. Otherwise 0.
     pub begins_in_rest: AtomicWord,
 }
 
