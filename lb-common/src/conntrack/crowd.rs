@@ -5,7 +5,8 @@
 //! share of them, like a resolver that queries thousands of Services from one socket, client and
 //! frontend select two other buckets. Requests are found there by that hash, replies by the reply
 //! index. A bit for each client says whether this may be so, which saves most other clients the
-//! lookup; clients share bits, of which there are as many as buckets. The agent clears bits that no flow needs any more, in three steps:
+//! lookup; clients share bits, of which there are as many as buckets. The agent clears bits that no
+//! flow needs any more, in three steps:
 //!
 //! 1. [`forget_lately`] for every word.
 //! 2. It waits until every program has ended that ran then, reads all flows, and sets the bit of each

@@ -1,4 +1,5 @@
-//! Decides where in the flow table new flows go: to its core while there are few, otherwise to the rest (`lb_common::hash`).
+//! Decides where in the flow table new flows go: to its core while there are few flows, otherwise to
+//! the rest (`lb_common::hash`).
 //!
 //! Each flow has a bucket in both, and is looked for in both. A late or wrong decision costs time,
 //! but no flow. It stays in the map while no agent runs.
