@@ -100,7 +100,7 @@ fn refused_at(percent: usize, path: Path) -> usize {
     refused * 1_000_000 / (capacity + refused)
 }
 
-/// With only the two buckets that the client selects, 12,119, 262,812 and 492,063 were refused.
+/// With only the two buckets that the client selects, 11,046, 302,867 and 560,326 were refused.
 #[test]
 fn few_flows_are_refused_by_a_nearly_full_table() {
     for path in [Path::Local, Path::Snat] {
