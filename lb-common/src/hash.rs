@@ -280,7 +280,7 @@ mod tests {
         for hash_of in [of_client, of_frontend] {
             let parts = (0..=u16::MAX).map(hash_of).map(|hash| {
                 let [one, other] = hash.buckets(MASK).map(part_of);
-                [one, other, hash.fingerprint() >> 8 & 15]
+                [one, other, hash.fingerprint() >> 12]
             });
             for (first, second) in [(0, 1), (0, 2), (1, 2)] {
                 let mut pairs = [0_u32; 16 * 16];
@@ -290,6 +290,21 @@ mod tests {
                 assert!(is_even(&pairs), "parts {first} and {second}: {pairs:?}");
             }
         }
+    }
+
+    #[test]
+    fn neighbouring_addresses_and_ports_do_not_collide_in_ipv6() {
+        use crate::family::{Address6, V6};
+        let mut hashes = std::collections::HashSet::new();
+        for host in 0..=255 {
+            let mut octets = [0x20; 16];
+            octets[15] = host;
+            for port in 10_000..10_256 {
+                let address = Address6::from(octets);
+                hashes.insert(FlowHash::of_client::<V6>(&Secret::new(99), address, port, 6).bits);
+            }
+        }
+        assert_eq!(hashes.len(), 256 * 256);
     }
 
     #[test]

@@ -94,7 +94,7 @@ pub static REPLIES4: Array<ReplyBucket, REPLY_BUCKETS, SHARED> = Array::new();
 #[btf_map]
 pub static REPLIES6: Array<ReplyBucket, REPLY_BUCKETS, SHARED> = Array::new();
 
-/// A bit for each bucket of flows.
+/// Bits for clients, as many as buckets of flows.
 #[btf_map]
 pub static CROWDED4: Array<AtomicLong, { FLOW_BUCKETS as usize / 64 }, SHARED> = Array::new();
 

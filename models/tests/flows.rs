@@ -141,20 +141,26 @@ fn a_request_is_not_translated_by_the_flow_that_evicts_its_own() {
     });
 }
 
-/// The agent decides that new flows begin in the other bucket, between any two accesses of a packet.
+/// The agent decides that flows begin in the other bucket, between any two accesses of a packet that
+/// belongs to one flow and one that begins another.
 #[test]
-fn a_flow_is_found_while_new_ones_begin_elsewhere() {
-    explore("new flows begin elsewhere", 2, 3, |first| {
+fn flows_are_found_while_new_ones_begin_elsewhere() {
+    explore("new flows begin elsewhere", 3, 1, |first| {
         let node = Node::new(2, PORTS);
-        let client = node.client(OWN, 0);
+        let (one, other) = (node.client(OWN, 0), node.client(OWN, 1));
+        dial(&Cpu::new(Arc::clone(&node)), one, ONE);
         let begin_elsewhere: Work = Box::new(|cpu| {
             cpu.node().begin_in_rest();
             Fate::Lost
         });
-        let fates = in_parallel(first, &node, vec![request(syn(client, ONE)), begin_elsewhere]);
-        assert_own_backend(fates[0], client, ONE);
-        assert_usable(&node, client, ONE);
-        assert_eq!(node.flows().len(), 1);
+        let work = vec![request(data(one, ONE)), request(syn(other, OTHER)), begin_elsewhere];
+        let fates = in_parallel(first, &node, work);
+        assert_own_backend(fates[0], one, ONE);
+        assert_own_backend(fates[1], other, OTHER);
+        for (client, service) in [(one, ONE), (other, OTHER)] {
+            assert_usable(&node, client, service);
+        }
+        assert_eq!(node.flows().len(), 2);
     });
 }
 

@@ -65,11 +65,11 @@ const BUCKETS: u32 = 2_048;
 
 /// A table in which established connections have this share of the entries, in percent. As many
 /// connections as there are entries then end, one by one, and are replaced by new ones. Returns how
-/// many of a million new ones got no entry.
-fn refused_at(percent: usize, path: Path) -> usize {
+/// many of a million new ones got no entry. New flows begin in the rest of the table, as the agent
+/// decides it, or in its core, as without an agent.
+fn refused_at(percent: usize, path: Path, in_rest: bool) -> usize {
     let mut world = World::new(BUCKETS, Settings::SNAT_PORT_COUNT);
-    // As the agent decides it.
-    world.tables.begin_in_rest([true; 2]);
+    world.tables.begin_in_rest([in_rest; 2]);
     let service = Service { path, protocol: TCP };
     let (capacity, mut number, mut refused) = (world.capacity(), 0, 0);
     let refusals = |world: &World| {
@@ -103,10 +103,13 @@ fn refused_at(percent: usize, path: Path) -> usize {
 /// With only the two buckets that the client selects, 11,046, 302,867 and 560,326 were refused.
 #[test]
 fn few_flows_are_refused_by_a_nearly_full_table() {
-    for path in [Path::Local, Path::Snat] {
+    let cases = [(Path::Local, true), (Path::Snat, true), (Path::Local, false)];
+    for (path, in_rest) in cases {
         for (percent, most) in [(70, 500), (90, 80_000), (95, 270_000)] {
-            let refused = refused_at(percent, path);
-            let result = format!("{path:?}, {percent} % full: {refused} of 1,000,000 refused");
+            let refused = refused_at(percent, path, in_rest);
+            let result = format!(
+                "{path:?}, in the rest {in_rest}, {percent} % full: {refused} of 1,000,000 refused"
+            );
             println!("{result}");
             assert!(refused <= most, "{result}, more than {most}");
         }

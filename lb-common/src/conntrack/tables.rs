@@ -17,7 +17,7 @@ pub trait FlowTables<F: Family>: Environment {
     fn flow_mask(&self) -> u32;
     fn flow_bucket(&self, index: u32) -> Option<&FlowBucket<F>>;
     fn reply_bucket(&self, index: u32) -> Option<&ReplyBucket>;
-    /// A word of the bits that mark the first buckets of clients with flows in other buckets.
+    /// A word of the bits that mark clients with flows in other buckets than their own.
     fn crowded(&self, word: u32) -> Option<&AtomicLong>;
     /// The same word of the bits that were set, or found set, since the agent last began to clear
     /// those that no flow needs.

@@ -15,7 +15,7 @@ pub struct ReplyBucket {
     pub entries: [AtomicLong; REPLY_BUCKET_ENTRIES],
 }
 
-/// Hints that all CPUs share, on a page of their own for each family.
+/// Hints that all CPUs share, of each family.
 #[repr(C)]
 #[derive(Debug, Default)]
 pub struct Hints {

@@ -98,12 +98,12 @@ pub struct Load {
     pub entries: u64,
 }
 
-/// Whether new flows go to the rest first: once there are flows for three eighths of the core, and
-/// until there are flows for a quarter of it. In a core that is half full, every other flow is not in
-/// its preferred entry, and packets are slower than in the rest.
+/// Whether new flows go to the rest first: once there are flows for more than a quarter of the core,
+/// and until there are flows for an eighth of it. The fuller it is the more flows are not in their
+/// preferred entry, and their packets wait for one line of memory after the other.
 pub fn begins_in_rest(before: bool, Load { flows, entries }: Load) -> bool {
     let core = entries / 4;
-    if before { 4 * flows > core } else { 8 * flows > 3 * core }
+    if before { 8 * flows > core } else { 4 * flows > core }
 }
 
 #[cfg(test)]
@@ -114,11 +114,11 @@ mod tests {
     fn flows_begin_in_the_rest_while_there_are_many() {
         let decisions = [
             (false, 0, false),
-            (false, 6, false),
-            (false, 7, true),
+            (false, 4, false),
+            (false, 5, true),
             (true, 64, true),
-            (true, 5, true),
-            (true, 4, false),
+            (true, 3, true),
+            (true, 2, false),
         ];
         for (before, flows, after) in decisions {
             let load = Load { flows, entries: 64 };

@@ -111,7 +111,6 @@ fn set_seen<F: Family>(family: &HostFamily<F>, seen: impl Iterator<Item = Ticks>
 }
 
 fn grow_older<F: Family>(family: &mut HostFamily<F>, ticks: u32) {
-    // Also free entries: the one that was freed first is used first.
     family.flows.iter().for_each(|bucket| bucket.grow_older(ticks));
     for affinity in family.affinities.get_mut().values_mut() {
         affinity.used.0 = affinity.used.0.wrapping_sub(ticks);

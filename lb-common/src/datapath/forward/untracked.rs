@@ -35,8 +35,11 @@ pub fn remember<F: PacketFamily, T: FamilyTables<F>>(tables: &T, flow: &Flow<F>)
         tables.set_untracked(&key, &untracked);
     }
     if let Some(hints) = tables.hints() {
-        // 0 is never.
-        hints.untracked.store(tables.now().0 | 1);
+        // 0 is never. Written only when it changes: every packet of every CPU reads the cache line.
+        let now = tables.now().0 | 1;
+        if hints.untracked.load() != now {
+            hints.untracked.store(now);
+        }
     }
 }
 

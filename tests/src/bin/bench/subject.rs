@@ -90,7 +90,8 @@ impl Subject {
             world.age_reply_index();
         }
         // As the agent decides it.
-        let load = Load { flows: flows.into(), entries: room.into() };
+        let used = if case.is_full() { room } else { flows };
+        let load = Load { flows: used.into(), entries: room.into() };
         world.begin_in_rest(begins_in_rest(false, load));
         if case.has_flows() {
             establish(&case, &mut world, flows)?;
