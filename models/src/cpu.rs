@@ -105,7 +105,7 @@ impl Node {
     }
 
     /// A client whose own buckets are the first two, and whose flow to the Service may also be in the
-    /// third and the fourth.
+    /// third, where it prefers the first entry, and the fourth.
     pub fn client_of_full_buckets(&self, service: Service) -> End {
         let (secret, mask) = (&self.settings.secret, self.settings.flow_mask4);
         let ends = (40_000..u16::MAX).map(|port| End::new([192, 0, 2, 1], port));
@@ -113,8 +113,8 @@ impl Node {
             let (client, frontend) = ((end.address.into(), end.port), service.frontend());
             let own = FlowHash::of_client::<V4>(secret, client.0, client.1, TCP).buckets(mask);
             let frontend = (frontend.address.into(), frontend.port);
-            let others = FlowHash::of_frontend::<V4>(secret, client, frontend, TCP).buckets(mask);
-            (own, others) == ([0, 1], [2, 3])
+            let hash = FlowHash::of_frontend::<V4>(secret, client, frontend, TCP);
+            (own, hash.buckets(mask)) == ([0, 1], [2, 3]) && hash.entry_number() == 0
         });
         fitting.next().expect("there are many")
     }

@@ -145,7 +145,7 @@ fn a_request_is_not_translated_by_the_flow_that_evicts_its_own() {
 /// belongs to one flow and one that begins another.
 #[test]
 fn flows_are_found_while_new_ones_begin_elsewhere() {
-    explore("new flows begin elsewhere", 3, 1, |first| {
+    explore("new flows begin elsewhere", 3, 2, |first| {
         let node = Node::new(2, PORTS);
         let (one, other) = (node.client(OWN, 0), node.client(OWN, 1));
         dial(&Cpu::new(Arc::clone(&node)), one, ONE);
