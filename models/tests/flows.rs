@@ -348,7 +348,8 @@ fn a_flow_whose_port_is_taken_over_loses_its_entry() {
     });
 }
 
-/// A flow whose buckets are full is stored in others, which its requests find by a bit of its client, and its replies by the reply index.
+/// A flow whose buckets are full is stored in others, which its requests find by a bit of its client,
+/// and its replies by the reply index.
 #[test]
 fn two_flows_of_full_buckets_get_entries_elsewhere() {
     explore("two full buckets", 2, 2, |first| {

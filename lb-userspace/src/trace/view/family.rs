@@ -102,14 +102,14 @@ impl<F: InMaps> FamilyView<F> {
         } = F::NAMES;
         let all_hints: Elements<[u32; 2]> = maps.elements(map::HINTS)?;
         let words = all_hints.get(hints).unwrap_or_default();
-        let [untracked_since, begins_in_rest] = words.map(AtomicWord::new);
+        let [last_untracked, begins_in_rest] = words.map(AtomicWord::new);
         Ok(Self {
             frontends: maps.entries(frontends)?,
             backends: maps.elements(backends)?,
             flows: Copies::new(maps.elements(flows)?, BUCKET_ENTRIES),
             replies: Copies::new(maps.elements(replies)?, REPLY_BUCKET_ENTRIES),
             crowded: Copies::new(maps.elements(crowded)?, 1),
-            hints: Hints { untracked: untracked_since, begins_in_rest },
+            hints: Hints { untracked: last_untracked, begins_in_rest },
             untracked: maps.overlaid(untracked)?,
             affinities: maps.overlaid(affinities)?,
             fragments: maps.overlaid(fragments)?,
