@@ -57,31 +57,56 @@ fn product(word: u64, key: u64) -> u64 {
     u64::from(low) * u64::from(high)
 }
 
-/// The core is this part of a table (a shift).
-const CORE: u32 = 2;
+/// The core of a table: its first buckets, of which the shift says how many they are. While few
+/// entries are in use, most are in the core, where they share few cache lines and pages.
+#[derive(Clone, Copy)]
+struct Core(u32);
 
-/// A bucket in the core of a table. `mask` is the number of buckets, a power of two, less one.
-///
-/// While a table has few entries in use, most are in the core, where many share few cache lines and
-/// pages.
-#[inline(always)]
-fn in_core(hash: u32, mask: u32) -> u32 {
-    hash & mask >> CORE
-}
+impl Core {
+    /// A sixteenth of the flow table.
+    const OF_FLOWS: Self = Self(4);
+    /// A quarter of the reply index, which has entries for half of the flows.
+    const OF_INDEX: Self = Self(2);
 
-/// A bucket in the rest of a table, which is selected by the high bits; of a table of one bucket, that
-/// one.
-#[inline(always)]
-fn in_rest(hash: u32, mask: u32) -> u32 {
-    mask - scale(hash, mask - (mask >> CORE))
+    /// The number of its buckets, a power of two, less one; `mask` is that of all buckets.
+    #[inline(always)]
+    const fn mask(self, mask: u32) -> u32 {
+        mask >> self.0
+    }
+
+    /// A bucket in the core.
+    #[inline(always)]
+    fn select(self, hash: u32, mask: u32) -> u32 {
+        hash & self.mask(mask)
+    }
+
+    /// A bucket in the rest, which is selected by the high bits; of a table of one bucket, that one.
+    #[inline(always)]
+    fn select_beyond(self, hash: u32, mask: u32) -> u32 {
+        mask - scale(hash, mask - self.mask(mask))
+    }
 }
 
 /// The hash of a client's address and port, or of client and frontend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowHash {
     bits: u64,
-    /// Of client and frontend.
-    spread: bool,
+    of: Hashed,
+}
+
+/// The number of buckets in the core of a flow table with so many buckets.
+pub const fn core_of_flows(buckets: u32) -> u32 {
+    Core::OF_FLOWS.mask(buckets - 1) + 1
+}
+
+/// What a flow's buckets depend on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Hashed {
+    Client,
+    /// Client and frontend.
+    Frontend,
+    /// These as well. They select other buckets.
+    Further,
 }
 
 impl FlowHash {
@@ -93,7 +118,7 @@ impl FlowHash {
         protocol: u8,
     ) -> Self {
         let bits = secret.mix_end::<F>(secret.seed, address, port, protocol);
-        Self { bits, spread: false }
+        Self { bits, of: Hashed::Client }
     }
 
     /// The hash of client and frontend, for flows that are not in their client's buckets.
@@ -105,16 +130,28 @@ impl FlowHash {
         protocol: u8,
     ) -> Self {
         let near = secret.mix_end::<F>(secret.seed, client.0, client.1, protocol);
-        Self { bits: secret.mix_end::<F>(near, frontend.0, frontend.1, protocol), spread: true }
+        let bits = secret.mix_end::<F>(near, frontend.0, frontend.1, protocol);
+        Self { bits, of: Hashed::Frontend }
+    }
+
+    /// Selects two more buckets for client and frontend; `None` of any other hash.
+    #[inline(always)]
+    pub fn further(self) -> Option<Self> {
+        let further = Self { bits: mix(self.bits), of: Hashed::Further };
+        (self.of == Hashed::Frontend).then_some(further)
     }
 
     /// The bucket in the core of the flow table, and the one in the rest, where a flow that is not in
     /// its client's buckets has both: in a nearly full table the core is full.
     #[inline(always)]
     pub fn buckets(self, mask: u32) -> [u32; 2] {
+        const CORE: Core = Core::OF_FLOWS;
         let low = self.bits as u32;
-        let one = if self.spread { in_rest(low << 8, mask) } else { in_core(low, mask) };
-        [one, in_rest((self.bits >> 16) as u32, mask)]
+        let one = match self.of {
+            Hashed::Client => CORE.select(low, mask),
+            Hashed::Frontend | Hashed::Further => CORE.select_beyond(low << 8, mask),
+        };
+        [one, CORE.select_beyond((self.bits >> 16) as u32, mask)]
     }
 
     /// The number of the client's mark, one of as many as there are buckets.
@@ -154,10 +191,11 @@ impl ReplyHash {
     }
 
     /// The bucket to look in first, in the core of the index, and the one to look in next, in the
-    /// rest. The core has entries for half of the flows.
+    /// rest.
     #[inline(always)]
     pub fn buckets(self, mask: u32) -> [u32; 2] {
-        [in_core(self.0 as u32, mask), in_rest((self.0 >> 24) as u32, mask)]
+        const CORE: Core = Core::OF_INDEX;
+        [CORE.select(self.0 as u32, mask), CORE.select_beyond((self.0 >> 24) as u32, mask)]
     }
 
     /// The preferred entry of a bucket: read first, and used if it is free.
@@ -222,6 +260,10 @@ mod tests {
         FlowHash::of_frontend::<V4>(&Secret::new(99), (client, port), (frontend, 80), 6)
     }
 
+    fn further(port: u16) -> FlowHash {
+        of_frontend(port).further().unwrap()
+    }
+
     fn of_reply(port: u16) -> ReplyHash {
         let (backend, node) = ([10, 0, 0, 1].into(), [10, 0, 0, 2].into());
         ReplyHash::of::<V4>(&Secret::new(7), (backend, 80), (node, port), 6)
@@ -235,13 +277,14 @@ mod tests {
 
     #[test]
     fn core_and_rest_are_filled_evenly() {
+        type BucketsOf = fn(u16, u32) -> [u32; 2];
+        let tables: [(BucketsOf, u32); 2] = [
+            (|port, mask| of_client(port).buckets(mask), 16),
+            (|port, mask| of_reply(port).buckets(mask), 4),
+        ];
         for bits in 1..=12 {
-            let (mask, core) = ((1_u32 << bits) - 1, ((1_u32 << bits) / 4).max(1));
-            let buckets: [fn(u16, u32) -> [u32; 2]; 2] = [
-                |port, mask| of_client(port).buckets(mask),
-                |port, mask| of_reply(port).buckets(mask),
-            ];
-            for buckets_of in buckets {
+            for (buckets_of, part) in tables {
+                let (mask, core) = ((1_u32 << bits) - 1, ((1_u32 << bits) / part).max(1));
                 let mut filled = std::vec![0_u32; 1 << bits];
                 for port in 0..=u16::MAX {
                     let [one, other] = buckets_of(port, mask);
@@ -257,11 +300,24 @@ mod tests {
 
     #[test]
     fn flows_that_are_not_in_their_clients_buckets_fill_the_rest_evenly() {
-        let mut filled = [0_u32; 64];
-        for hash in (0..=u16::MAX).map(of_frontend) {
-            hash.buckets(63).into_iter().for_each(|bucket| filled[bucket as usize] += 1);
+        for hash_of in [of_frontend, further] {
+            let mut filled = [0_u32; 64];
+            for hash in (0..=u16::MAX).map(hash_of) {
+                hash.buckets(63).into_iter().for_each(|bucket| filled[bucket as usize] += 1);
+            }
+            assert!(filled[..4] == [0; 4] && is_even(&filled[4..]), "{filled:?}");
         }
-        assert!(filled[..16] == [0; 16] && is_even(&filled[16..]), "{filled:?}");
+    }
+
+    #[test]
+    fn a_flow_table_has_a_core_of_a_sixteenth_and_at_least_one_bucket() {
+        assert_eq!([1, 4, 16, 32, 65_536].map(core_of_flows), [1, 1, 1, 2, 4_096]);
+    }
+
+    #[test]
+    fn only_client_and_frontend_have_further_buckets() {
+        assert_eq!((of_client(1).further(), further(1).further()), (None, None));
+        assert_ne!(further(1).buckets(1023), of_frontend(1).buckets(1023));
     }
 
     #[test]
@@ -274,10 +330,10 @@ mod tests {
     /// entries than others.
     #[test]
     fn the_parts_of_a_hash_are_independent() {
-        const MASK: u32 = 63;
-        // The core has 16 buckets, and the rest three times as many.
-        let part_of = |bucket: u32| bucket.checked_sub(16).map_or(bucket, |bucket| bucket / 3);
-        for hash_of in [of_client, of_frontend] {
+        const MASK: u32 = 255;
+        // The core has 16 buckets, and the rest fifteen times as many.
+        let part_of = |bucket: u32| bucket.checked_sub(16).map_or(bucket, |bucket| bucket / 15);
+        for hash_of in [of_client, of_frontend, further] {
             let parts = (0..=u16::MAX).map(hash_of).map(|hash| {
                 let [one, other] = hash.buckets(MASK).map(part_of);
                 [one, other, hash.fingerprint() >> 12]

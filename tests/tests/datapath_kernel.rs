@@ -199,11 +199,11 @@ fn marks_of_crowded_buckets_are_cleared_after_their_last_flow() -> Result<()> {
 fn flows_begin_in_the_rest_of_the_table_while_there_are_many() -> Result<()> {
     for (at, many) in [(&V4, [true, false]), (&V6, [false, true])] {
         let mut c = both();
-        cases::flows::clients_connect(&mut c, at, 40_000..40_002);
+        cases::flows::clients_connect(&mut c, at, 40_000..40_004);
         assert_eq!(c.place_new_flows()?, [false; 2]);
-        cases::flows::clients_connect(&mut c, at, 40_002..40_003);
+        cases::flows::clients_connect(&mut c, at, 40_004..40_005);
         assert_eq!(c.place_new_flows()?, many);
-        cases::flows::clients_connect(&mut c, at, 40_003..40_010);
+        cases::flows::clients_connect(&mut c, at, 40_005..40_010);
         // Until all have expired.
         c.wait(90_000);
         assert_eq!(c.place_new_flows()?, [false; 2]);

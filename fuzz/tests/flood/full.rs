@@ -105,7 +105,7 @@ fn refused_at(percent: usize, path: Path, in_rest: bool) -> usize {
 fn few_flows_are_refused_by_a_nearly_full_table() {
     let cases = [(Path::Local, true), (Path::Snat, true), (Path::Local, false)];
     for (path, in_rest) in cases {
-        for (percent, most) in [(70, 500), (90, 80_000), (95, 270_000)] {
+        for (percent, most) in [(70, 200), (90, 35_000), (95, 170_000)] {
             let refused = refused_at(percent, path, in_rest);
             let result = format!(
                 "{path:?}, in the rest {in_rest}, {percent} % full: {refused} of 1,000,000 refused"

@@ -41,7 +41,7 @@ pub struct Draft<F: Family> {
     /// 1 if the Service has session affinity.
     pub sticky: u32,
     /// 1 if client and frontend select the flow's buckets, because the client has too many flows or its
-    /// buckets are full.
+    /// buckets are full; 2 if those are full, too, and they select two more.
     pub crowded: u32,
     /// The number of ports, or rounds of SNAT ports, that were in use.
     pub round: u32,

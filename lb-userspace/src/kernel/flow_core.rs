@@ -11,6 +11,7 @@ use std::time::Duration;
 use anyhow::Result;
 use aya::maps::{Array, Map, MapData};
 use lb_common::family::{Family, V4, V6};
+use lb_common::hash::core_of_flows;
 use lb_common::layout::{BUCKET_ENTRIES, FlowBucket, Hints, Settings, Ticks, map};
 
 use super::clock::clock;
@@ -20,7 +21,7 @@ use super::pins::Pins;
 use super::plain::Plain;
 use super::repeat::repeat;
 
-/// In this time a thousand connections a second fill less than a tenth of the core of a table with
+/// In this time a thousand connections a second fill less than a third of the core of a table with
 /// default size. What does not fit goes to the rest anyway.
 const INTERVAL: Duration = Duration::from_secs(10);
 
@@ -86,24 +87,23 @@ impl<F: Family> OfFamily<F> {
         let sample = sample::<F>(&self.flows);
         let scale = u64::from(sample.scale);
         let living = sample.buckets.map(|bucket| u64::from(bucket.living(settings, now)));
-        let entries = u64::from(self.flows.len()) * BUCKET_ENTRIES as u64;
-        Load { flows: living.sum::<u64>() * scale, entries }
+        Load { flows: living.sum::<u64>() * scale, buckets: self.flows.len() }
     }
 }
 
-/// How many flows live in a table, and its capacity.
+/// How many flows live in a table, and how many buckets it has.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
     pub flows: u64,
-    pub entries: u64,
+    pub buckets: u32,
 }
 
-/// Whether new flows go to the rest first: once there are flows for more than a quarter of the core,
-/// and until there are flows for an eighth of it. The fuller it is the more flows are not in their
+/// Whether new flows go to the rest first: once there are flows for more than half of the core, and
+/// until there are flows for a quarter of it. The fuller it is the more flows are not in their
 /// preferred entry, and their packets wait for one line of memory after the other.
-pub fn begins_in_rest(before: bool, Load { flows, entries }: Load) -> bool {
-    let core = entries / 4;
-    if before { 8 * flows > core } else { 4 * flows > core }
+pub fn begins_in_rest(before: bool, Load { flows, buckets }: Load) -> bool {
+    let core = u64::from(core_of_flows(buckets)) * BUCKET_ENTRIES as u64;
+    if before { 4 * flows > core } else { 2 * flows > core }
 }
 
 #[cfg(test)]
@@ -114,14 +114,14 @@ mod tests {
     fn flows_begin_in_the_rest_while_there_are_many() {
         let decisions = [
             (false, 0, false),
-            (false, 4, false),
-            (false, 5, true),
-            (true, 64, true),
-            (true, 3, true),
-            (true, 2, false),
+            (false, 8, false),
+            (false, 9, true),
+            (true, 256, true),
+            (true, 5, true),
+            (true, 4, false),
         ];
         for (before, flows, after) in decisions {
-            let load = Load { flows, entries: 64 };
+            let load = Load { flows, buckets: 32 };
             assert_eq!(begins_in_rest(before, load), after, "{before}, {load:?}");
         }
     }

@@ -15,6 +15,9 @@ use crate::layout::{Flow, FlowBucket, FlowKind, FlowState, Reason, Ticks};
 /// The two buckets of a flow, with their numbers.
 pub type Candidates<'a, F> = [(u32, &'a FlowBucket<F>); 2];
 
+/// The last value of [`Draft::crowded`] with which a flow looks for an entry.
+pub const MOST_CROWDED: u32 = 2;
+
 /// The outcome of beginning a drafted flow.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,10 +137,13 @@ pub fn candidates<F: PacketFamily, T: FamilyTables<F>>(
 #[inline(always)]
 pub fn hash_of<F: PacketFamily, T: FamilyTables<F>>(tables: &T, draft: &Draft<F>) -> FlowHash {
     let Flow { client, client_port, frontend, frontend_port, protocol, .. } = draft.flow;
-    if draft.crowded != 0 {
-        spread_hash(tables, (client, client_port), (frontend, frontend_port), protocol)
-    } else {
-        client_hash(tables, client, client_port, protocol)
+    if draft.crowded == 0 {
+        return client_hash(tables, client, client_port, protocol);
+    }
+    let hash = spread_hash(tables, (client, client_port), (frontend, frontend_port), protocol);
+    match hash.further() {
+        Some(further) if draft.crowded > 1 => further,
+        _ => hash,
     }
 }
 

@@ -157,9 +157,22 @@ pub(super) fn living<'a, F: PacketFamily, T: FamilyTables<F>, R>(
     found
 }
 
-/// Looks for a flow in the buckets of a hash.
+/// Looks for a flow in the buckets of a hash, and then in the further ones that it has.
 #[inline(always)]
 pub(super) fn find_by_hash<'a, F: PacketFamily, T: FamilyTables<F>, R>(
+    tables: &'a T,
+    hash: FlowHash,
+    mut wanted: impl FnMut(&Flow<F>, FlowState) -> Option<R>,
+) -> Result<Option<Found<'a, F, R>>, Reason> {
+    let found = find_in_buckets(tables, hash, &mut wanted)?;
+    match hash.further() {
+        Some(further) if found.is_none() => find_in_buckets(tables, further, wanted),
+        _ => Ok(found),
+    }
+}
+
+#[inline(always)]
+fn find_in_buckets<'a, F: PacketFamily, T: FamilyTables<F>, R>(
     tables: &'a T,
     hash: FlowHash,
     mut wanted: impl FnMut(&Flow<F>, FlowState) -> Option<R>,

@@ -6,7 +6,7 @@
 //! ports of flows to the same backend that are in the table, and live or have closed within the last
 //! minute. Only if all examined ports are in use does a flow lose its port, by eviction rank.
 
-use super::begin::{Begun, candidates, hash_of, publish, replies_of};
+use super::begin::{Begun, MOST_CROWDED, candidates, hash_of, publish, replies_of};
 use super::lookup::client_hash;
 use crate::branchless::forget;
 use crate::conntrack::{self, Claim, fills_its_share, reply_index, set_crowded};
@@ -42,9 +42,9 @@ pub fn begin<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Begun {
     let keeps_port = draft.round == 0 && !has_snat;
     let claim = match (outcome, claimed) {
         (Ok(()), Some(claim)) => claim,
-        // All entries are protected: client and frontend select two more buckets.
-        (Err(Reason::FlowTableFull), _) if draft.crowded == 0 => {
-            draft.crowded = 1;
+        // All entries are protected: client and frontend select two more buckets, twice.
+        (Err(Reason::FlowTableFull), _) if draft.crowded < MOST_CROWDED => {
+            draft.crowded += 1;
             return Begun::Indexed;
         }
         (Err(Reason::FlowTableFull), _) if has_snat || is_taken::<F, T>(tables) => {

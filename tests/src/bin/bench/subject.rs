@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Result, bail, ensure};
 use lb_common::bench::{End, Template};
 use lb_common::family::Family;
-use lb_common::layout::{Flow, FlowState, Reason, Ticks, Traffic};
+use lb_common::layout::{BUCKET_ENTRIES, Flow, FlowState, Reason, Ticks, Traffic};
 use lb_userspace::kernel::{HookPoint, Load, Sizes, begins_in_rest};
 use lb_userspace::network::Device;
 use lb_userspace::plan::{Change, Planner};
@@ -91,7 +91,7 @@ impl Subject {
         }
         // As the agent decides it.
         let used = if case.is_full() { room } else { flows };
-        let load = Load { flows: used.into(), entries: room.into() };
+        let load = Load { flows: used.into(), buckets: room / BUCKET_ENTRIES as u32 };
         world.begin_in_rest(begins_in_rest(false, load));
         if case.has_flows() {
             establish(&case, &mut world, flows)?;
