@@ -1,8 +1,8 @@
 //! Hashing, for two purposes that must not be confused:
 //!
-//! - [`FlowHash`] selects the buckets of a client's flows. It depends only on the client's address
-//!   and port, which packets of both directions contain, and on a secret, so that an attacker
-//!   cannot aim at one bucket.
+//! - [`FlowHash`] selects the buckets of a client's flows. It depends on the client's address and
+//!   port, which packets of both directions contain, on the frontend only if their buckets are full,
+//!   and on a secret, so that an attacker cannot aim at one bucket.
 //! - [`spread`] chooses the slot of a Maglev table. It is the same on every node, so that a
 //!   router in front may move a connection from node to node.
 
@@ -57,8 +57,8 @@ fn product(word: u64, key: u64) -> u64 {
     u64::from(low) * u64::from(high)
 }
 
-/// The core of a table: its first buckets, of which the shift says how many they are. While few
-/// entries are in use, most are in the core, where they share few cache lines and pages.
+/// The core of a table: its first buckets, one in 2ⁿ of all. While few entries are in use, most are in
+/// the core, where they share few cache lines and pages.
 #[derive(Clone, Copy)]
 struct Core(u32);
 
@@ -87,16 +87,16 @@ impl Core {
     }
 }
 
+/// The number of buckets in the core of a flow table with so many buckets.
+pub const fn core_of_flows(buckets: u32) -> u32 {
+    Core::OF_FLOWS.mask(buckets - 1) + 1
+}
+
 /// The hash of a client's address and port, or of client and frontend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowHash {
     bits: u64,
     of: Hashed,
-}
-
-/// The number of buckets in the core of a flow table with so many buckets.
-pub const fn core_of_flows(buckets: u32) -> u32 {
-    Core::OF_FLOWS.mask(buckets - 1) + 1
 }
 
 /// What a flow's buckets depend on.
@@ -105,7 +105,7 @@ enum Hashed {
     Client,
     /// Client and frontend.
     Frontend,
-    /// These as well. They select other buckets.
+    /// Client and frontend, mixed once more: two other buckets.
     Further,
 }
 
@@ -327,24 +327,27 @@ mod tests {
     }
 
     /// Otherwise flows with a bucket in common would have fewer other buckets, fingerprints or preferred
-    /// entries than others.
+    /// entries than others; those of one hash, and of the three that a flow may have.
     #[test]
     fn the_parts_of_a_hash_are_independent() {
         const MASK: u32 = 255;
         // The core has 16 buckets, and the rest fifteen times as many.
         let part_of = |bucket: u32| bucket.checked_sub(16).map_or(bucket, |bucket| bucket / 15);
-        for hash_of in [of_client, of_frontend, further] {
-            let parts = (0..=u16::MAX).map(hash_of).map(|hash| {
+        let parts_of = |port: u16| {
+            [of_client, of_frontend, further].map(|hash_of| hash_of(port)).map(|hash| {
                 let [one, other] = hash.buckets(MASK).map(part_of);
                 [one, other, hash.fingerprint() >> 12]
-            });
-            for (first, second) in [(0, 1), (0, 2), (1, 2)] {
-                let mut pairs = [0_u32; 16 * 16];
-                parts
-                    .clone()
-                    .for_each(|part| pairs[(part[first] * 16 + part[second]) as usize] += 1);
-                assert!(is_even(&pairs), "parts {first} and {second}: {pairs:?}");
+            })
+        };
+        let parts: std::vec::Vec<_> = (0..=u16::MAX).map(parts_of).collect();
+        for (first, second) in
+            (0..9).flat_map(|first| (0..first).map(move |second| (first, second)))
+        {
+            let mut pairs = [0_u32; 16 * 16];
+            for part in parts.iter().map(|parts| parts.as_flattened()) {
+                pairs[(part[first] * 16 + part[second]) as usize] += 1;
             }
+            assert!(is_even(&pairs), "parts {first} and {second}: {pairs:?}");
         }
     }
 

@@ -105,7 +105,7 @@ impl Node {
     }
 
     /// A client whose own buckets are the first two, and whose flow to the Service may also be in the
-    /// third, where it prefers the first entry, and the fourth.
+    /// third, where it prefers the first entry, and the fourth, which its further buckets may be, too.
     pub fn client_of_full_buckets(&self, service: Service) -> End {
         let (secret, mask) = (&self.settings.secret, self.settings.flow_mask4);
         let ends = (40_000..u16::MAX).map(|port| End::new([192, 0, 2, 1], port));

@@ -360,7 +360,8 @@ fn two_flows_of_full_buckets_get_entries_elsewhere() {
         let cpu = Cpu::new(Arc::clone(&node));
         for (fate, (client, service)) in fates.into_iter().zip(clients) {
             assert_own_backend(fate, client, service);
-            // One that loses an entry to the other meanwhile is forwarded without one.
+            // One that loses an entry to the other meanwhile tries its further buckets, and may be forwarded
+            // without one.
             let has_entry = find(&node, client, service).is_some();
             let accepted = cpu.reply(service, syn_ack(service, client)).into_packet();
             let expected = Packet { source: service.frontend(), ..syn_ack(service, client) };

@@ -111,7 +111,7 @@ fn run(kind: Kind, path: Path, protocol: u8) {
     println!("  entries of the flood a minute later: {:?}", states(&world));
     println!("  counted: {:?}", world.tables.reasons.borrow());
     check(&honest, "during or after the flood");
-    // One stage to open the flow, one to allocate its SNAT port. More only if two more buckets are needed.
+    // One stage to open the flow, one to allocate its SNAT port. More only if other buckets are needed.
     let stages = tally.stages as f64 / scale.packets as f64;
     assert!(stages < 2.5, "{stages} stages for each of the flood's packets");
     fill_with_connections(&mut world);

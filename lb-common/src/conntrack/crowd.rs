@@ -3,9 +3,10 @@
 //! A client's address and port, which packets in both directions carry, select two buckets for its
 //! flows. If established connections have all entries of both, or if the client has used up its
 //! share of them, like a resolver that queries thousands of Services from one socket, client and
-//! frontend select two other buckets. Requests are found there by that hash, replies by the reply
-//! index. A bit for each client says whether this may be so, which saves most other clients the
-//! lookup; clients share bits, of which there are as many as buckets. The agent clears bits that no
+//! frontend select two other buckets, and two more if established connections have all entries of
+//! those. Requests are found there by these hashes, replies by the reply index. A bit for each
+//! client says whether this may be so, which saves most other clients the lookup; clients share
+//! bits, of which there are as many as buckets. The agent clears bits that no
 //! flow needs any more, in three steps:
 //!
 //! 1. [`forget_lately`] for every word.

@@ -1,6 +1,6 @@
 //! Clears the bits that mark buckets as crowded once no flow needs them any more
 //! (`lb_common::conntrack`). Otherwise, after a time with a nearly full table, every new flow would be
-//! looked for in four buckets instead of two.
+//! looked for in six buckets instead of two.
 
 use std::marker::PhantomData;
 use std::time::Duration;

@@ -220,6 +220,12 @@ impl Conversation {
         self.in_both(|world| world.begin_in_rest(rest));
     }
 
+    /// Whether the flow of a client's port is in none of the buckets that are searched first: those of the
+    /// client, and the first two of client and frontend.
+    pub fn is_in_further_buckets(&self, port: u16) -> bool {
+        self.host.is_in_further_buckets(port)
+    }
+
     /// Decides like the agent whether flows begin in the rest of the flow table: IPv4's, and IPv6's.
     pub fn place_new_flows(&mut self) -> Result<[bool; 2]> {
         let kernel = self.kernel.as_ref().context("no kernel world")?;

@@ -9,6 +9,7 @@ use lb_common::conntrack::state::is_over;
 use lb_common::conntrack::track::STREAM_AFTER;
 use lb_common::datapath::{Role, Verdict};
 use lb_common::family::Family;
+use lb_common::hash::FlowHash;
 use lb_common::header::protocol;
 use lb_common::host::{
     self, Entry, Exit, Frame, HostFamily, HostSockets, HostTables, OfFamily, Routes,
@@ -16,7 +17,7 @@ use lb_common::host::{
 use lb_common::layout::{
     Announced, AnnouncedAddress, Backend, BfdHeard, BfdSession, Bitmap, Claim, Device, Flow,
     FlowBucket, FlowState, Frontend, FrontendKey, LinkAddresses, NeighbourEvent, Peer, Pool,
-    Reason, Side, SocketEnd, SocketFlow, Ticks, TunnelKey,
+    Reason, Settings, Side, SocketEnd, SocketFlow, Ticks, TunnelKey,
 };
 use lb_userspace::network;
 use lb_userspace::plan::{Datagrams, Detail, Step, Sweep, WriteFamily, WriteTables};
@@ -42,6 +43,11 @@ pub struct HostWorld {
 const ETHERNET: usize = 14;
 
 impl HostWorld {
+    pub fn is_in_further_buckets(&self, port: u16) -> bool {
+        let HostTables { v4, v6, settings, .. } = &self.tables;
+        is_in_further_buckets(v4, settings, port) || is_in_further_buckets(v6, settings, port)
+    }
+
     pub fn new(buckets: u32, flow_seed: u64) -> Self {
         let mut tables = HostTables::new(buckets, flow_seed);
         let device = Device { flags: Device::TRANSMIT, ..Device::default() };
@@ -386,6 +392,26 @@ fn is_plain_ip(frame: &[u8]) -> bool {
         Some([0x86, 0xdd]) => version == Some(6),
         _ => false,
     }
+}
+
+/// Whether a flow of this client's port is in other buckets than those of the client, and the first
+/// two of client and frontend.
+fn is_in_further_buckets<F: Family>(
+    family: &HostFamily<F>,
+    settings: &Settings,
+    port: u16,
+) -> bool {
+    let mask = family.flows.len() as u32 - 1;
+    (0..).zip(&family.flows).any(|(index, bucket)| {
+        bucket.entries().filter(|(_, _, flow)| flow.client_port == port).any(|(_, _, flow)| {
+            let (client, frontend) =
+                ((flow.client, flow.client_port), (flow.frontend, flow.frontend_port));
+            let (secret, protocol) = (&settings.secret, flow.protocol);
+            let own = FlowHash::of_client::<F>(secret, client.0, client.1, protocol);
+            let spread = FlowHash::of_frontend::<F>(secret, client, frontend, protocol);
+            ![own, spread].iter().any(|hash| hash.buckets(mask).contains(&index))
+        })
+    })
 }
 
 fn flows<F: Family>(family: &HostFamily<F>) -> Vec<(FlowState, Ticks, Flow<F>)> {

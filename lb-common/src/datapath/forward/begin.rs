@@ -88,7 +88,7 @@ pub fn begin<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Begun {
         }
     }
     let Some(claim) = conntrack::claim(buckets, hash, tables.settings(), now) else {
-        // All entries are protected: client and frontend select two more buckets.
+        // All entries are protected: client and frontend select other buckets.
         draft.crowded = 1;
         return Begun::Indexed;
     };

@@ -27,8 +27,9 @@ const LAST_RESORT: u32 = 2;
 /// How many rounds of ports the stage may examine before it begins anew.
 const AT_ONCE: u32 = 3;
 
-/// The limit of rounds. Each run of the stage takes at least one, and the kernel follows at most 33 tail calls.
-const ROUNDS: u32 = 29;
+/// The limit of rounds. The kernel follows at most 33 tail calls: up to six stages come before this one, two
+/// of its runs take no round, because the flow's buckets are full, and one stage follows.
+const ROUNDS: u32 = 24;
 
 /// Begins the drafted flow, and stores its location in the draft. [`Begun::Indexed`] if more ports
 /// may be tried.
@@ -42,7 +43,7 @@ pub fn begin<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Begun {
     let keeps_port = draft.round == 0 && !has_snat;
     let claim = match (outcome, claimed) {
         (Ok(()), Some(claim)) => claim,
-        // All entries are protected: client and frontend select two more buckets, twice.
+        // All entries are protected: client and frontend select two more buckets, at most twice.
         (Err(Reason::FlowTableFull), _) if draft.crowded < MOST_CROWDED => {
             draft.crowded += 1;
             return Begun::Indexed;

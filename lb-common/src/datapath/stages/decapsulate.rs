@@ -5,7 +5,7 @@
 use super::earlier::{self, Mark};
 use super::{fragment, icmp_error, probe};
 use crate::branchless;
-use crate::datapath::forward::{lookup, own};
+use crate::datapath::forward::own;
 use crate::datapath::select::{self, Connection};
 use crate::datapath::tables::FamilyTables;
 use crate::datapath::verdict::{Stage, Verdict, drop_for, pass_for};
@@ -156,7 +156,7 @@ fn judge_inner<F: Outer, P: Packet, T: FamilyTables<F>>(
     match found.part {
         Part::Later => {
             let segment = fragment::recall::<F, P, T>(packet, tables, &found);
-            let flow = segment.is_some_and(|segment| is_followed(tables, &segment));
+            let flow = segment.is_some_and(|segment| earlier::is_known(tables, &segment));
             return if flow {
                 Verdict::Next(Stage::FragmentIn)
             } else {
@@ -198,16 +198,10 @@ fn judge_error<F: Outer, P: Packet, T: FamilyTables<F>>(
     let Some((_, quoted_reply)) = icmp_error::about::<F, P>(packet, inner) else {
         return pass_for(tables, Reason::UnknownProtocol);
     };
-    if !is_followed(tables, &quoted_reply) {
+    if !earlier::is_known(tables, &quoted_reply) {
         return drop_for(tables, Reason::UnknownQuote);
     }
     Verdict::Next(Stage::ErrorIn)
-}
-
-/// Whether there is a flow to a backend on this node for what a client sends.
-#[inline(always)]
-fn is_followed<F: Outer, T: FamilyTables<F>>(tables: &T, segment: &Segment<F>) -> bool {
-    lookup::is_delivered(&lookup::find_request(tables, segment))
 }
 
 /// Removes the outer headers.

@@ -259,8 +259,8 @@ fn can_be_asked<F: PacketFamily, T: FamilyTables<F>>(
         && tables.returns(backend.node.into())
 }
 
-/// Whether this node knows the connection of a question.
-#[inline(always)]
+/// Whether there is a flow to a backend on this node for what a client sends.
+#[inline(never)]
 pub fn is_known<F: PacketFamily, T: FamilyTables<F>>(tables: &T, segment: &Segment<F>) -> bool {
     if lookup::is_delivered(&lookup::find_request(tables, segment)) {
         return true;

@@ -12,6 +12,7 @@ pub mod flows;
 pub mod foreign;
 pub mod fragments;
 pub mod frontends;
+pub mod full_buckets;
 pub mod headers;
 pub mod idle;
 pub mod local_delivery;
@@ -142,6 +143,10 @@ macro_rules! every_case {
                 only_an_ack_of_the_syn_ack_establishes_a_connection,
                 a_half_closed_connection_keeps_its_identity,
                 a_reset_out_of_the_window_closes_nothing,
+            ]
+            full_buckets: [
+                a_flow_of_full_buckets_is_found,
+                fragments_and_errors_of_a_crowded_client_come_out_of_tunnels,
             ]
             change: [
                 a_client_that_was_refused_is_served_at_once,
