@@ -154,10 +154,10 @@ impl FlowHash {
         [one, CORE.select_beyond((self.bits >> 16) as u32, mask)]
     }
 
-    /// The number of the client's mark, one of as many as there are buckets.
+    /// The number of the client's mark, one of `marks`, a power of two.
     #[inline(always)]
-    pub fn mark(self, mask: u32) -> u32 {
-        self.bits as u32 & mask
+    pub fn mark(self, marks: u32) -> u32 {
+        self.bits as u32 & (marks - 1)
     }
 
     /// Distinguishes most flows of one bucket without access to their records.

@@ -6,6 +6,7 @@ use aya_ebpf::bindings::{BPF_F_MMAPABLE, BPF_F_NO_PREALLOC};
 use aya_ebpf::btf_maps::{Array, HashMap, LpmTrie, LruHashMap, PerCpuArray, ProgramArray, RingBuf};
 use aya_ebpf::macros::btf_map;
 use lb_common::atomic::AtomicLong;
+use lb_common::conntrack::words_of_table;
 use lb_common::datapath::{
     Draft, Encapsulation, Questions, REPORT, Rejection, Rejections, Reports,
 };
@@ -94,21 +95,21 @@ pub static REPLIES4: Array<ReplyBucket, REPLY_BUCKETS, SHARED> = Array::new();
 #[btf_map]
 pub static REPLIES6: Array<ReplyBucket, REPLY_BUCKETS, SHARED> = Array::new();
 
-/// Bits for clients, as many as buckets of flows.
+const CROWDED_WORDS: usize = words_of_table(FLOW_BUCKETS) as usize;
+
+/// Bits for clients, as many as entries of flows.
 #[btf_map]
-pub static CROWDED4: Array<AtomicLong, { FLOW_BUCKETS as usize / 64 }, SHARED> = Array::new();
+pub static CROWDED4: Array<AtomicLong, CROWDED_WORDS, SHARED> = Array::new();
 
 #[btf_map]
-pub static CROWDED6: Array<AtomicLong, { FLOW_BUCKETS as usize / 64 }, SHARED> = Array::new();
+pub static CROWDED6: Array<AtomicLong, CROWDED_WORDS, SHARED> = Array::new();
 
 /// The bits that were set, or found set, since the agent last began to clear those of no flow.
 #[btf_map]
-pub static CROWDED_LATELY4: Array<AtomicLong, { FLOW_BUCKETS as usize / 64 }, SHARED> =
-    Array::new();
+pub static CROWDED_LATELY4: Array<AtomicLong, CROWDED_WORDS, SHARED> = Array::new();
 
 #[btf_map]
-pub static CROWDED_LATELY6: Array<AtomicLong, { FLOW_BUCKETS as usize / 64 }, SHARED> =
-    Array::new();
+pub static CROWDED_LATELY6: Array<AtomicLong, CROWDED_WORDS, SHARED> = Array::new();
 
 #[btf_map]
 pub static UNTRACKED4: LruHashMap<ReplyKey<V4>, Untracked<V4>, { MAX_UNTRACKED as usize }> =

@@ -1,7 +1,7 @@
 //! New flows while established connections have most entries of the flow table, which no new flow
 //! replaces.
 
-use lb_common::conntrack::FlowTables;
+use lb_common::conntrack::{FlowTables, bits_of_table, words_of_table};
 use lb_common::family::V4;
 use lb_common::hash::mix;
 use lb_common::header::protocol::TCP;
@@ -101,12 +101,13 @@ fn fill(percent: usize, path: Path, in_rest: bool) -> Filled {
     let of_clients = |(_, _, flow): &(_, _, Flow<V4>)| !flow.kind.has(FlowKind::SPREAD);
     let entries = world.tables.v4.flows.iter().flat_map(|bucket| bucket.entries());
     let elsewhere = entries.filter(|entry| !of_clients(entry)).count();
-    let words = (0..BUCKETS / 64).filter_map(|word| FlowTables::<V4>::crowded(&world.tables, word));
+    let words = (0..words_of_table(BUCKETS))
+        .filter_map(|word| FlowTables::<V4>::crowded(&world.tables, word));
     let marks: u32 = words.map(|word| word.load().count_ones()).sum();
     Filled {
         refused: refused * 1_000_000 / (capacity + refused),
         elsewhere: elsewhere as f64 / wanted as f64,
-        marked: f64::from(marks) / f64::from(BUCKETS),
+        marked: f64::from(marks) / f64::from(bits_of_table(BUCKETS)),
     }
 }
 

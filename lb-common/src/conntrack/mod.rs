@@ -39,7 +39,10 @@ pub mod timeout;
 pub mod track;
 
 pub use claim::{Claim, claim};
-pub use crowd::{bit_of, clear_stale, fills_its_share, forget_lately, is_crowded, set_crowded};
+pub use crowd::{
+    bit_of, bits_of_table, clear_stale, fills_its_share, forget_lately, is_crowded, set_crowded,
+    words_of_table,
+};
 pub use hops::Hops;
 pub use state::STATES;
 pub use table::{

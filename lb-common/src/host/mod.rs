@@ -13,7 +13,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use crate::atomic::AtomicLong;
-use crate::conntrack::{Environment, FlowTables};
+use crate::conntrack::{Environment, FlowTables, words_of_table};
 use crate::datapath::{
     self, BfdTables, Counters, Direction, Draft, FamilyTables, Function, NeighbourTables,
     NetworkTables, Packet, PacketFamily, PoolTables, Questions, Rejections, Stage, Verdict,
@@ -242,8 +242,8 @@ impl<F: Family> HostFamily<F> {
             replies: (0..buckets * Settings::REPLY_BUCKETS)
                 .map(|_| ReplyBucket::default())
                 .collect(),
-            crowded: (0..buckets.div_ceil(64)).map(|_| AtomicLong::default()).collect(),
-            crowded_lately: (0..buckets.div_ceil(64)).map(|_| AtomicLong::default()).collect(),
+            crowded: (0..words_of_table(buckets)).map(|_| AtomicLong::default()).collect(),
+            crowded_lately: (0..words_of_table(buckets)).map(|_| AtomicLong::default()).collect(),
             hints: Hints::default(),
             untracked: RefCell::default(),
             // SAFETY: plain numbers, for which zeros are valid.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::Result;
 use aya::maps::{Array, Map, MapData};
 use lb_common::atomic::AtomicLong;
-use lb_common::conntrack::{bit_of, clear_stale, forget_lately};
+use lb_common::conntrack::{bit_of, bits_of_table, clear_stale, forget_lately};
 use lb_common::family::{Family, V4, V6};
 use lb_common::hash::FlowHash;
 use lb_common::layout::{FlowBucket, FlowKind, Settings, Ticks, map};
@@ -24,7 +24,7 @@ use super::repeat::repeat;
 /// continues.
 const INTERVAL: Duration = Duration::from_secs(60);
 
-/// Stale bits are cleared if one of this many buckets is marked: fewer are hardly ever met.
+/// Stale bits are cleared if one of this many is set: fewer are hardly ever met.
 const TOLERATED: u64 = 64;
 
 /// Takes a step for both families every minute, until the process ends.
@@ -96,7 +96,7 @@ impl<F: Family> OfFamily<F> {
         }
         let words = (0..self.crowded.len()).map(|index| bits(&self.crowded, index).load());
         let set: u64 = words.map(|word| u64::from(word.count_ones())).sum();
-        self.has_begun = set * TOLERATED > u64::from(self.flows.len());
+        self.has_begun = set * TOLERATED > u64::from(bits_of_table(self.flows.len()));
         if self.has_begun {
             (0..self.lately.len()).for_each(|index| forget_lately(bits(&self.lately, index)));
         }
