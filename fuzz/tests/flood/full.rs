@@ -1,11 +1,11 @@
 //! New flows while established connections have most entries of the flow table, which no new flow
 //! replaces.
 
-use lb_common::conntrack::{FlowTables, bits_of_table, words_of_table};
+use lb_common::conntrack::{FlowTables, crowded_bits, crowded_words};
 use lb_common::family::V4;
 use lb_common::hash::mix;
 use lb_common::header::protocol::TCP;
-use lb_common::layout::{Flow, FlowKind, Reason, Settings};
+use lb_common::layout::{FlowKind, FlowState, Reason, Settings};
 
 use crate::world::{Fate, Path, Service, World};
 use fuzz::wire::{ACK, End, Packet, RST, SYN};
@@ -98,16 +98,16 @@ fn fill(percent: usize, path: Path, in_rest: bool) -> Filled {
         open[ending] = connect(&mut world, &mut refused);
     }
     open.iter().for_each(|connection| connection.check(&mut world, service));
-    let of_clients = |(_, _, flow): &(_, _, Flow<V4>)| !flow.kind.has(FlowKind::SPREAD);
     let entries = world.tables.v4.flows.iter().flat_map(|bucket| bucket.entries());
-    let elsewhere = entries.filter(|entry| !of_clients(entry)).count();
-    let words = (0..words_of_table(BUCKETS))
+    let established = entries.filter(|(state, ..)| *state == FlowState::Established);
+    let elsewhere = established.filter(|(_, _, flow)| flow.kind.has(FlowKind::SPREAD)).count();
+    let words = (0..crowded_words(BUCKETS))
         .filter_map(|word| FlowTables::<V4>::crowded(&world.tables, word));
     let marks: u32 = words.map(|word| word.load().count_ones()).sum();
     Filled {
         refused: refused * 1_000_000 / (capacity + refused),
         elsewhere: elsewhere as f64 / wanted as f64,
-        marked: f64::from(marks) / f64::from(bits_of_table(BUCKETS)),
+        marked: f64::from(marks) / f64::from(crowded_bits(BUCKETS)),
     }
 }
 
