@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::rc::Rc;
 
-use lb_common::datapath::{Role, Stage, Verdict};
+use lb_common::datapath::{MOST_STAGES, Role, Stage, Verdict};
 use lb_common::host::{self, Entry, Exit, Frame, HostTables, Routes};
 use lb_common::layout::{Device, LinkAddresses, NeighbourEvent, Reason};
 
@@ -41,9 +41,6 @@ pub enum Fate {
 
 /// Buckets of the flow table. So few that they fill up.
 const BUCKETS: u32 = 4;
-
-/// The kernel's limit of tail calls, and so of stages for one packet.
-const MOST_STAGES: usize = 33;
 
 pub struct Host {
     pub tables: HostTables,
@@ -104,7 +101,7 @@ impl Host {
             }
             assert_eq!(frame.bytes, expected, "the packet was modified before {stage:?}");
             stages.push(stage);
-            assert!(stages.len() <= MOST_STAGES, "too many stages: {stages:?}");
+            assert!(stages.len() <= MOST_STAGES as usize, "too many stages: {stages:?}");
         });
         let fate = match verdict {
             Verdict::Pass | Verdict::Decline => Fate::Passed,

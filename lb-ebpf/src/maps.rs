@@ -6,7 +6,7 @@ use aya_ebpf::bindings::{BPF_F_MMAPABLE, BPF_F_NO_PREALLOC};
 use aya_ebpf::btf_maps::{Array, HashMap, LpmTrie, LruHashMap, PerCpuArray, ProgramArray, RingBuf};
 use aya_ebpf::macros::btf_map;
 use lb_common::atomic::AtomicLong;
-use lb_common::conntrack::words_of_table;
+use lb_common::conntrack::crowded_words;
 use lb_common::datapath::{
     Draft, Encapsulation, Questions, REPORT, Rejection, Rejections, Reports,
 };
@@ -95,7 +95,7 @@ pub static REPLIES4: Array<ReplyBucket, REPLY_BUCKETS, SHARED> = Array::new();
 #[btf_map]
 pub static REPLIES6: Array<ReplyBucket, REPLY_BUCKETS, SHARED> = Array::new();
 
-const CROWDED_WORDS: usize = words_of_table(FLOW_BUCKETS) as usize;
+const CROWDED_WORDS: usize = crowded_words(FLOW_BUCKETS) as usize;
 
 /// Bits for clients, as many as entries of flows.
 #[btf_map]

@@ -176,16 +176,14 @@ fn a_checksum_computed_by_the_card_stays_correct() -> Result<()> {
 /// looks for them.
 #[test]
 fn marks_of_crowded_buckets_are_cleared_after_their_last_flow() -> Result<()> {
-    /// More than the client's share of its buckets, and fewer than any two buckets have entries.
-    const SERVICES: u16 = 12;
     fn clear(c: &mut Conversation) -> Result<u32> {
         c.kernel().context("no kernel world")?.clear_crowded_bits()
     }
     for at in [&V4, &V6] {
         let mut c = both();
-        cases::flows::one_port_has_flows(&mut c, at, SERVICES);
+        cases::flows::one_port_has_flows(&mut c, at, cases::flows::MORE_THAN_ITS_SHARE);
         assert_eq!(clear(&mut c)?, 0, "flows need them");
-        cases::flows::one_port_has_flows(&mut c, at, SERVICES);
+        cases::flows::one_port_has_flows(&mut c, at, cases::flows::MORE_THAN_ITS_SHARE);
         c.wait(1_000_000);
         assert!(clear(&mut c)? > 0);
         assert_eq!(clear(&mut c)?, 0);

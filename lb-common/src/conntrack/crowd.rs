@@ -6,8 +6,8 @@
 //! frontend select two other buckets, and two more if established connections have all entries of
 //! those. Requests are found there by these hashes, replies by the reply index. A bit for each
 //! client says whether this may be so, which saves most other clients the lookup; clients share
-//! bits, of which there are as many as entries. The agent clears bits that no
-//! flow needs any more, in three steps:
+//! bits, of which there are as many as entries. The agent clears bits that no flow needs any more,
+//! in three steps:
 //!
 //! 1. [`forget_lately`] for every word.
 //! 2. It waits until every program has ended that ran then, reads all flows, and sets the bit of each
@@ -99,20 +99,20 @@ pub fn clear_stale(crowded: &AtomicLong, lately: &AtomicLong, needed: u64) -> u3
     (stale & !used).count_ones()
 }
 
-/// The number of bits in a table with so many buckets.
-pub const fn bits_of_table(buckets: u32) -> u32 {
+/// The number of bits for a flow table with so many buckets.
+pub const fn crowded_bits(buckets: u32) -> u32 {
     buckets * BUCKET_ENTRIES as u32
 }
 
 /// The number of words with these bits.
-pub const fn words_of_table(buckets: u32) -> u32 {
-    bits_of_table(buckets).div_ceil(64)
+pub const fn crowded_words(buckets: u32) -> u32 {
+    crowded_bits(buckets).div_ceil(64)
 }
 
 /// The word and the bit of a client.
 #[inline(always)]
 pub fn bit_of(client: FlowHash, flow_mask: u32) -> (u32, u64) {
-    let mark = client.mark(bits_of_table(flow_mask + 1));
+    let mark = client.mark(crowded_bits(flow_mask + 1));
     (mark / 64, 1 << (mark % 64))
 }
 

@@ -40,8 +40,8 @@ pub mod track;
 
 pub use claim::{Claim, claim};
 pub use crowd::{
-    bit_of, bits_of_table, clear_stale, fills_its_share, forget_lately, is_crowded, set_crowded,
-    words_of_table,
+    bit_of, clear_stale, crowded_bits, crowded_words, fills_its_share, forget_lately, is_crowded,
+    set_crowded,
 };
 pub use hops::Hops;
 pub use state::STATES;

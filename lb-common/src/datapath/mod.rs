@@ -47,7 +47,9 @@ pub use stages::socket;
 pub use tables::{
     BfdTables, Counters, FamilyTables, NeighbourTables, NetworkTables, PoolTables, Scratch, Tables,
 };
-pub use verdict::{DEFERRED, REPORT, Rejection, RejectionKind, Stage, TRANSLATED, Verdict};
+pub use verdict::{
+    DEFERRED, MOST_STAGES, REPORT, Rejection, RejectionKind, Stage, TRANSLATED, Verdict,
+};
 pub use wire::arp;
 pub use wire::describe::describe;
 pub use wire::link::{Frame, frame as parse_frame};

@@ -10,6 +10,9 @@ pub const DEFERRED: u32 = 0x4d69_6c6c;
 /// deliver directly.
 pub const TRANSLATED: u32 = 0x4d69_6c74;
 
+/// The kernel's limit of consecutive tail calls, and so of stages for one packet.
+pub const MOST_STAGES: u32 = 33;
+
 /// What happens to a packet.
 ///
 /// One number: the verifier has difficulties with values that only some variants have.

@@ -13,10 +13,11 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use crate::atomic::AtomicLong;
-use crate::conntrack::{Environment, FlowTables, words_of_table};
+use crate::conntrack::{Environment, FlowTables, crowded_words};
 use crate::datapath::{
-    self, BfdTables, Counters, Direction, Draft, FamilyTables, Function, NeighbourTables,
-    NetworkTables, Packet, PacketFamily, PoolTables, Questions, Rejections, Stage, Verdict,
+    self, BfdTables, Counters, Direction, Draft, FamilyTables, Function, MOST_STAGES,
+    NeighbourTables, NetworkTables, Packet, PacketFamily, PoolTables, Questions, Rejections, Stage,
+    Verdict,
 };
 use crate::family::{Family, V4, V6};
 use crate::layout::{
@@ -41,9 +42,6 @@ pub enum Entry {
     Translated,
     Egress,
 }
-
-/// The kernel's limit of consecutive tail calls.
-const MOST_STAGES: usize = 33;
 
 /// Runs a packet through the data plane, as the kernel's programs do: entry point and stages.
 /// `comes` is called before each stage.
@@ -242,8 +240,8 @@ impl<F: Family> HostFamily<F> {
             replies: (0..buckets * Settings::REPLY_BUCKETS)
                 .map(|_| ReplyBucket::default())
                 .collect(),
-            crowded: (0..words_of_table(buckets)).map(|_| AtomicLong::default()).collect(),
-            crowded_lately: (0..words_of_table(buckets)).map(|_| AtomicLong::default()).collect(),
+            crowded: (0..crowded_words(buckets)).map(|_| AtomicLong::default()).collect(),
+            crowded_lately: (0..crowded_words(buckets)).map(|_| AtomicLong::default()).collect(),
             hints: Hints::default(),
             untracked: RefCell::default(),
             // SAFETY: plain numbers, for which zeros are valid.

@@ -1,4 +1,4 @@
-//! Clears the bits that mark buckets as crowded once no flow needs them any more
+//! Clears the bits that mark clients as crowded once no flow needs them any more
 //! (`lb_common::conntrack`). Otherwise, after a time with a nearly full table, every new flow would be
 //! looked for in six buckets instead of two.
 
@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::Result;
 use aya::maps::{Array, Map, MapData};
 use lb_common::atomic::AtomicLong;
-use lb_common::conntrack::{bit_of, bits_of_table, clear_stale, forget_lately};
+use lb_common::conntrack::{bit_of, clear_stale, crowded_bits, forget_lately};
 use lb_common::family::{Family, V4, V6};
 use lb_common::hash::FlowHash;
 use lb_common::layout::{FlowBucket, FlowKind, Settings, Ticks, map};
@@ -30,10 +30,10 @@ const TOLERATED: u64 = 64;
 /// Takes a step for both families every minute, until the process ends.
 pub fn clear_crowded_bits(pins: &Pins) -> Result<()> {
     let mut bits = CrowdedBits::open(pins)?;
-    repeat(INTERVAL, "marks of crowded buckets stay", move || {
-        let buckets = bits.step()?;
-        if buckets > 0 {
-            tracing::debug!(buckets, "marks of crowded buckets cleared");
+    repeat(INTERVAL, "marks of crowded clients stay", move || {
+        let marks = bits.step()?;
+        if marks > 0 {
+            tracing::debug!(marks, "marks of crowded clients cleared");
         }
         Ok(())
     });
@@ -96,7 +96,7 @@ impl<F: Family> OfFamily<F> {
         }
         let words = (0..self.crowded.len()).map(|index| bits(&self.crowded, index).load());
         let set: u64 = words.map(|word| u64::from(word.count_ones())).sum();
-        self.has_begun = set * TOLERATED > u64::from(bits_of_table(self.flows.len()));
+        self.has_begun = set * TOLERATED > u64::from(crowded_bits(self.flows.len()));
         if self.has_begun {
             (0..self.lately.len()).for_each(|index| forget_lately(bits(&self.lately, index)));
         }

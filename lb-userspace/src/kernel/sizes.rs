@@ -1,6 +1,6 @@
 //! Sizes of the maps. Three numbers are configured; everything else follows from them.
 
-use lb_common::conntrack::words_of_table;
+use lb_common::conntrack::crowded_words;
 use lb_common::layout::{BUCKET_ENTRIES, Settings, capacity, map};
 use lb_common::maglev;
 
@@ -77,7 +77,7 @@ impl Sizes {
             map::FLOWS4 | map::FLOWS6 => Some(self.flow_buckets),
             map::REPLIES4 | map::REPLIES6 => Some(self.flow_buckets * Settings::REPLY_BUCKETS),
             map::CROWDED4 | map::CROWDED6 | map::CROWDED_LATELY4 | map::CROWDED_LATELY6 => {
-                Some(words_of_table(self.flow_buckets))
+                Some(crowded_words(self.flow_buckets))
             }
             map::FRONTENDS4 | map::FRONTENDS6 => Some(self.frontends()),
             map::SERVICE_TRAFFIC | map::SERVICE_NAMES => Some(service_ports),

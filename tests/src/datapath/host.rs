@@ -43,11 +43,6 @@ pub struct HostWorld {
 const ETHERNET: usize = 14;
 
 impl HostWorld {
-    pub fn is_in_further_buckets(&self, port: u16) -> bool {
-        let HostTables { v4, v6, settings, .. } = &self.tables;
-        is_in_further_buckets(v4, settings, port) || is_in_further_buckets(v6, settings, port)
-    }
-
     pub fn new(buckets: u32, flow_seed: u64) -> Self {
         let mut tables = HostTables::new(buckets, flow_seed);
         let device = Device { flags: Device::TRANSMIT, ..Device::default() };
@@ -60,6 +55,13 @@ impl HostWorld {
             raw: false,
             marks: true,
         }
+    }
+
+    /// Whether the flow of a client's port is in none of the buckets that are searched first: those of the
+    /// client, and the first two of client and frontend.
+    pub fn is_in_further_buckets(&self, port: u16) -> bool {
+        let HostTables { v4, v6, settings, .. } = &self.tables;
+        is_in_further_buckets(v4, settings, port) || is_in_further_buckets(v6, settings, port)
     }
 
     /// Packets bypass the stack.
@@ -394,8 +396,6 @@ fn is_plain_ip(frame: &[u8]) -> bool {
     }
 }
 
-/// Whether a flow of this client's port is in other buckets than those of the client, and the first
-/// two of client and frontend.
 fn is_in_further_buckets<F: Family>(
     family: &HostFamily<F>,
     settings: &Settings,
@@ -404,8 +404,8 @@ fn is_in_further_buckets<F: Family>(
     let mask = family.flows.len() as u32 - 1;
     (0..).zip(&family.flows).any(|(index, bucket)| {
         bucket.entries().filter(|(_, _, flow)| flow.client_port == port).any(|(_, _, flow)| {
-            let (client, frontend) =
-                ((flow.client, flow.client_port), (flow.frontend, flow.frontend_port));
+            let client = (flow.client, flow.client_port);
+            let frontend = (flow.frontend, flow.frontend_port);
             let (secret, protocol) = (&settings.secret, flow.protocol);
             let own = FlowHash::of_client::<F>(secret, client.0, client.1, protocol);
             let spread = FlowHash::of_frontend::<F>(secret, client, frontend, protocol);

@@ -13,6 +13,7 @@ use crate::conntrack::{self, Claim, fills_its_share, reply_index, set_crowded};
 use crate::datapath::carried::{Decision, Draft};
 use crate::datapath::function::Function;
 use crate::datapath::tables::FamilyTables;
+use crate::datapath::verdict::MOST_STAGES;
 use crate::datapath::wire::parse::PacketFamily;
 use crate::hash::{self, ReplyHash};
 use crate::layout::{Direction, Flow, FlowKind, Reason};
@@ -27,9 +28,13 @@ const LAST_RESORT: u32 = 2;
 /// How many rounds of ports the stage may examine before it begins anew.
 const AT_ONCE: u32 = 3;
 
-/// The limit of rounds. The kernel follows at most 33 tail calls: up to six stages come before this one, two
-/// of its runs take no round, because the flow's buckets are full, and one stage follows.
-const ROUNDS: u32 = 24;
+/// The stages that may come before this one: of a packet from a tunnel whose client has flows in other
+/// buckets, and whose connection this node does not know.
+const BEFORE: u32 = 6;
+
+/// The limit of rounds. Each run of this stage takes at least one, except those after which a flow of full
+/// buckets looks in others; and one stage may follow.
+const ROUNDS: u32 = MOST_STAGES - BEFORE - MOST_CROWDED - 1;
 
 /// Begins the drafted flow, and stores its location in the draft. [`Begun::Indexed`] if more ports
 /// may be tried.

@@ -289,6 +289,9 @@ pub fn one_port_of_a_client_has_any_number_of_flows(c: &mut Conversation, at: &E
     one_port_has_flows(c, at, 24);
 }
 
+/// More flows than a client's share of its buckets, and fewer than any two buckets have entries.
+pub const MORE_THAN_ITS_SHARE: u16 = 12;
+
 /// The port has a flow to each of so many Services.
 pub fn one_port_has_flows(c: &mut Conversation, at: &Ends, services: u16) {
     let backends = at.backends(services);

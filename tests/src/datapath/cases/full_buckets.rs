@@ -1,15 +1,12 @@
-//! Flows that are not in the buckets of their client, because these are full.
+//! Flows that are not in the buckets of their client: these are full, or the client has used up its share.
 
 use lb_common::layout::Reason;
 
 use super::Ends;
-use super::flows::one_port_has_flows;
+use super::flows::{MORE_THAN_ITS_SHARE, one_port_has_flows};
 use super::tunnels::{KINDS, address, arriving, pieces, receive};
 use crate::datapath::Conversation;
 use crate::packet::{Packet, packet_too_big};
-
-/// More than the client's share of its buckets, and fewer than any two buckets have entries.
-const SERVICES: u16 = 12;
 
 /// Established connections have all entries of the buckets that the client selects, and of those that
 /// client and frontend select first. Whatever belongs to the flow finds it in the others.
@@ -80,10 +77,11 @@ pub fn fragments_and_errors_of_a_crowded_client_come_out_of_tunnels(
     c: &mut Conversation,
     at: &Ends,
 ) {
-    one_port_has_flows(c, at, SERVICES);
+    one_port_has_flows(c, at, MORE_THAN_ITS_SHARE);
     for (id, (kind, _)) in (1..).zip(KINDS) {
         // The last backend has no other flow of the client, which would need SNAT.
-        let backend = receive(c, at, kind, SERVICES + 1).remove(SERVICES.into());
+        let mut backends = receive(c, at, kind, MORE_THAN_ITS_SHARE + 1);
+        let backend = backends.remove(MORE_THAN_ITS_SHARE.into());
         let question = at.to_dns(40000);
         for piece in pieces(&question, id) {
             c.forward(&arriving(at, kind, &piece, &backend)).becomes(&piece.to(backend.as_str()));
