@@ -23,6 +23,10 @@ pub struct Options {
     /// Lists what it skips: among others most tests in network namespaces, the virtual machine and the benchmarks.
     #[arg(long, conflicts_with = "only")]
     quick: bool,
+
+    /// Also run what changes rarely: models of the flow table, all of the virtual machine, benchmarks, comparisons
+    #[arg(long, conflicts_with = "quick")]
+    all: bool,
 }
 
 struct Stage {
@@ -37,12 +41,14 @@ struct Stage {
     root: bool,
     /// A directory to which the stage must write JSON.
     writes: Option<&'static str>,
+    /// Whether the stage runs only with `--all`, or when it is named.
+    rare: bool,
 }
 
 /// All stages in their order. All use one profile and the same features of dependencies, so that each
 /// reuses the builds of the earlier ones. So xtask, which needs more features, is tested separately:
 /// its own dependencies are built before it runs.
-const STAGES: [Stage; 12] = [
+const STAGES: [Stage; 13] = [
     stage("prerequisites", &["xtask", "prerequisites"], &[]),
     stage("build-ebpf", &["xtask", "build-ebpf", "--verbose"], &[]),
     Stage { shares_build: true, ..stage("build", &["build"], &["build-ebpf"]) },
@@ -50,7 +56,7 @@ const STAGES: [Stage; 12] = [
     Stage { shares_build: true, ..stage("unit", &["test", "--no-fail-fast"], &["build-ebpf"]) },
     stage("xtask", &["test", "--package", "xtask"], &[]),
     // Built separately: its feature of `lb-common` must not affect other crates.
-    stage("models", &["test", "--package", "models"], &[]),
+    Stage { rare: true, ..stage("models", &["test", "--package", "models"], &[]) },
     Stage {
         root: true,
         // All of `tests/tests`.
@@ -62,12 +68,22 @@ const STAGES: [Stage; 12] = [
     },
     // The virtual machine is slow, but needs no root.
     stage("vm", &["xtask", "vm-test"], &["prerequisites", "build-ebpf", "build"]),
+    Stage {
+        rare: true,
+        ..stage(
+            "vm rare",
+            &["xtask", "vm-test", "--rare"],
+            &["prerequisites", "build-ebpf", "build"],
+        )
+    },
     stage("demo", &["xtask", "run", "--exit-after-demo"], &["prerequisites", "build-ebpf"]),
     Stage {
+        rare: true,
         writes: Some("target/bench"),
         ..stage("bench", &["xtask", "bench", "--quick"], &["prerequisites", "build-ebpf"])
     },
     Stage {
+        rare: true,
         writes: Some("target/bench"),
         ..stage(
             "compare",
@@ -82,7 +98,7 @@ const fn stage(
     arguments: &'static [&'static str],
     needs: &'static [&'static str],
 ) -> Stage {
-    Stage { name, arguments, shares_build: false, needs, root: false, writes: None }
+    Stage { name, arguments, shares_build: false, needs, root: false, writes: None, rare: false }
 }
 
 /// The stages for a first result: unit tests, all packet tables on the host, and a few tests in the
@@ -152,7 +168,7 @@ pub fn test(options: &Options) -> Result<ExitCode> {
     let mut total = Tally::default();
     let mut timings: Vec<Timing> = Vec::new();
     let mut failed: Vec<&str> = Vec::new();
-    for stage in stages.iter().filter(|stage| is_wanted(stage.name, &options.only)) {
+    for stage in stages.iter().filter(|stage| is_wanted(stage, options)) {
         if let Some(need) = stage.needs.iter().find(|need| failed.contains(need)) {
             println!("FAIL  {:<14} not run: it needs {need}", stage.name);
             total.failed += 1;
@@ -169,6 +185,9 @@ pub fn test(options: &Options) -> Result<ExitCode> {
     print_slowest(timings);
     if options.quick {
         println!("{SKIPPED}");
+    } else if options.only.is_empty() && !options.all {
+        let rare = STAGES.iter().filter(|stage| stage.rare).map(|stage| stage.name);
+        println!("run by --all only: {}", rare.collect::<Vec<_>>().join(", "));
     }
     if !failed.is_empty() {
         println!("failed: {}; their output is in target/xtask/logs", failed.join(", "));
@@ -207,11 +226,14 @@ fn print_slowest(mut timings: Vec<Timing>) {
     }
 }
 
-/// Whether the stage is selected, or needed by a selected one. Without a selection, all are.
-fn is_wanted(name: &str, only: &[String]) -> bool {
-    let needed =
-        |other: &Stage| only.iter().any(|only| only == other.name) && other.needs.contains(&name);
-    only.is_empty() || only.iter().any(|only| only == name) || STAGES.iter().any(needed)
+/// Whether the stage is selected, or needed by a selected one. Without a selection, all stages are that are not rare.
+fn is_wanted(stage: &Stage, options: &Options) -> bool {
+    let selected = |other: &Stage| options.only.iter().any(|only| only == other.name);
+    let needed = |other: &Stage| selected(other) && other.needs.contains(&stage.name);
+    if options.only.is_empty() {
+        return options.all || !stage.rare;
+    }
+    selected(stage) || STAGES.iter().any(needed)
 }
 
 fn run(stage: &Stage) -> Result<Outcome> {
@@ -269,16 +291,19 @@ pub fn runner_variable() -> String {
 mod tests {
     use super::*;
 
-    fn wanted(only: &[&str]) -> Vec<&'static str> {
-        let only: Vec<String> = only.iter().map(|name| name.to_string()).collect();
-        STAGES.iter().map(|stage| stage.name).filter(|name| is_wanted(name, &only)).collect()
+    fn wanted(only: &[&str], all: bool) -> Vec<&'static str> {
+        let only = only.iter().map(|name| name.to_string()).collect();
+        let options = Options { only, all, ..Options::default() };
+        STAGES.iter().filter(|stage| is_wanted(stage, &options)).map(|stage| stage.name).collect()
     }
 
     #[test]
     fn a_stage_includes_the_stages_that_it_needs() {
-        assert_eq!(wanted(&["lint"]), ["lint"]);
-        assert_eq!(wanted(&["kernel"]), ["prerequisites", "build-ebpf", "build", "kernel"]);
-        assert_eq!(wanted(&[]).len(), STAGES.len());
+        assert_eq!(wanted(&["lint"], false), ["lint"]);
+        assert_eq!(wanted(&["models"], false), ["models"]);
+        assert_eq!(wanted(&["kernel"], false), ["prerequisites", "build-ebpf", "build", "kernel"]);
+        assert_eq!(wanted(&[], true).len(), STAGES.len());
+        assert!(!wanted(&[], false).contains(&"bench"));
     }
 
     #[test]

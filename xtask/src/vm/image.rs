@@ -16,6 +16,8 @@ use crate::process::{cargo, find, output, root, run, target};
 pub struct Test {
     pub name: &'static str,
     pub arguments: &'static [&'static str],
+    /// Whether it runs only with `--rare`, or when it is named.
+    pub rare: bool,
 }
 
 /// Modules for the tests' networks, and for the agent's attachments and socket queries.

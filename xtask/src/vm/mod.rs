@@ -23,15 +23,16 @@ use crate::{ebpf, packages};
 use image::Test;
 
 /// Files of `tests/tests` that test the kernel. The machine is an order of magnitude slower than
-/// this one.
+/// this one, so the first ones are run by default, and the rare ones before a release.
 const TESTS: [Test; 7] = [
     // The default sizes: each load takes minutes here.
-    Test { name: "verifier", arguments: &["--skip", "small_tables"] },
+    Test { name: "verifier", arguments: &["--skip", "small_tables"], rare: false },
     Test {
         name: "datapath_kernel",
         // Skipped: one test reads all maps to their ends, and tests the test environment. The other
         // draws a random day; the day with a fixed seed runs, and is as long.
         arguments: &["--skip", "a_reset_world", "--skip", "a_new_random_scenario"],
+        rare: false,
     },
     // Tests of clsact, the replacement for tcx, with real clients and servers.
     Test {
@@ -43,14 +44,19 @@ const TESTS: [Test; 7] = [
             "cleanup_removes",
             "without_xdp",
         ],
+        rare: true,
     },
     // The agent's own frames, and answers to real clients.
-    Test { name: "announce", arguments: &["a_client_cannot_take", "machines_that_have"] },
+    Test {
+        name: "announce",
+        arguments: &["a_client_cannot_take", "machines_that_have"],
+        rare: true,
+    },
     // Use device types that this machine's kernel may lack.
-    Test { name: "devices", arguments: &[] },
-    Test { name: "cni", arguments: &[] },
+    Test { name: "devices", arguments: &[], rare: true },
+    Test { name: "cni", arguments: &[], rare: true },
     // Needs IPVS.
-    Test { name: "kube_proxy", arguments: &["virtual_servers"] },
+    Test { name: "kube_proxy", arguments: &["virtual_servers"], rare: true },
 ];
 
 /// Time limit in seconds.
@@ -61,6 +67,10 @@ pub struct Options {
     /// Run only this test binary of tests/tests; may be repeated
     #[arg(long, value_name = "TEST", value_parser = PossibleValuesParser::new(TESTS.map(|t| t.name)))]
     only: Vec<String>,
+
+    /// Run the test binaries that change rarely: clsact, announcements, network plugins, devices, IPVS
+    #[arg(long, conflicts_with = "only")]
+    rare: bool,
 
     /// Debian package of the kernel to boot [default: the package in target/vm]
     ///
@@ -91,8 +101,10 @@ pub fn test(options: &Options) -> Result<()> {
     let directory = root().join("target/vm");
     fs::create_dir_all(&directory).with_context(|| directory.display().to_string())?;
     let kernel = kernel::ensure(&directory, options.kernel.as_deref())?;
-    let wanted =
-        |test: &&Test| options.only.is_empty() || options.only.iter().any(|only| only == test.name);
+    let wanted = |test: &&Test| match options.only.as_slice() {
+        [] => test.rare == options.rare,
+        only => only.iter().any(|only| only == test.name),
+    };
     let tests: Vec<&Test> = TESTS.iter().filter(wanted).collect();
     let image = directory.join("initramfs.cpio");
     image::build(&image, &kernel, &tests, &options.arguments)?;
