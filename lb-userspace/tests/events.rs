@@ -5,7 +5,7 @@
 
 // Shared with the tests of the API, which use more of it.
 #[allow(dead_code)]
-#[path = "../../lb-api/tests/api/server.rs"]
+#[path = "../../crates/api/tests/api/server.rs"]
 mod server;
 
 use std::time::Duration;

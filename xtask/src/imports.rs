@@ -40,7 +40,9 @@ pub fn check() -> Result<()> {
 /// The root files of all libraries, programs and integration tests.
 fn crate_roots() -> Result<Vec<PathBuf>> {
     let mut roots = Vec::new();
-    for package in directory(root())?.filter(|path| path.join("Cargo.toml").exists()) {
+    let crates = root().join("crates");
+    let folders = directory(root())?.chain(directory(&crates)?);
+    for package in folders.filter(|path| path.join("Cargo.toml").exists()) {
         let sources = ["src/lib.rs", "src/main.rs"].map(|file| package.join(file));
         roots.extend(sources.into_iter().filter(|file| file.exists()));
         for folder in ["src/bin", "tests"].map(|folder| package.join(folder)) {

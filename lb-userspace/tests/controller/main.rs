@@ -7,7 +7,7 @@
 mod api_server;
 mod kubectl;
 // Shared with the tests of the API.
-#[path = "../../../lb-api/tests/api/kubectls.rs"]
+#[path = "../../../crates/api/tests/api/kubectls.rs"]
 mod kubectls;
 mod manifests;
 mod replicas;

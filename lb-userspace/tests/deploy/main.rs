@@ -7,7 +7,7 @@ mod definitions;
 mod document;
 mod helm;
 // Shared with the tests of the API.
-#[path = "../../../lb-api/tests/api/kubectls.rs"]
+#[path = "../../../crates/api/tests/api/kubectls.rs"]
 mod kubectls;
 mod kustomize;
 mod monitoring;

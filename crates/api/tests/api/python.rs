@@ -26,7 +26,7 @@ async fn the_python_client_works_as_on_a_cluster() {
 }
 
 fn python() -> Option<PathBuf> {
-    let installed = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/python/bin/python");
+    let installed = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/python/bin/python");
     let candidates = env::var_os("MILLRACE_PYTHON").map(PathBuf::from);
     candidates.into_iter().chain([installed, "python3".into()]).find(|python| {
         let imported = Command::new(python).args(["-c", "import kubernetes"]).output();

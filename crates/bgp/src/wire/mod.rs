@@ -6,7 +6,7 @@
 //!   longer than [`MOST_OCTETS`].
 //! - A received UPDATE is never an error of the session: see [`received`].
 //!
-//! `lb-bgp/tests` compares it with two other implementations; `fuzz/src/bgp` feeds it random messages.
+//! `crates/bgp/tests` compares it with two other implementations; `fuzz/src/bgp` feeds it random messages.
 
 mod attributes;
 pub mod message;
