@@ -8,26 +8,22 @@ use clap::{Arg, Args, Command};
 use super::declared::{AgentSettings, Common, OriginSettings, StandaloneSettings};
 use super::ingress::IngressSettings;
 use super::load_balancer::{ControllerSettings, LoadBalancerSettings};
-use super::{file, name, variable};
+use super::{file, name};
 
 const HEAD: &str = "\
 # Configuration
 
 <!-- Generated from the code: UPDATE_EXPECT=1 cargo test -p lb-userspace --lib config::reference -->
 
-Each setting has a flag (`--max-flows 4096`), an environment variable (`MILLRACE_MAX_FLOWS=4096`) and a key in the
-configuration file (`max-flows: 4096`). `--config` or `MILLRACE_CONFIG` names the file, which is YAML.
+Each setting has a flag (`--max-flows 4096`), an environment variable (`MILLRACE_MAX_FLOWS=4096`: the name in capitals) and a key in the
+YAML file that `--config` or `MILLRACE_CONFIG` names (`max-flows: 4096`). A flag takes precedence over a variable, a variable over the
+file, and the file over the default.
 
-- A flag takes precedence over a variable, a variable over the file, and the file over the default.
-- An empty variable counts as not set.
-- A setting with several values is a list in the file. In flags and variables the values are separated by commas; a
-  flag can also be repeated.
-- All commands can share one file: each uses the settings that it has.
-- Unknown keys are errors. All errors are reported together, each with its file and line, variable or flag.
+- An empty variable counts as not set. Several values are a list in the file, and separated by commas elsewhere; a flag can be repeated.
+- All commands can share one file: each uses the settings that it has. Unknown keys are errors.
 
-`millrace config` takes the same flags, variables and file as the agent, and prints the settings in effect and the
-source of each. `-o yaml` prints a file for `--config`, `-o json` is for programs. `millrace config --check` only
-validates them, and exits with 1 if there are errors.
+`millrace config`, with the same flags, variables and file, prints the settings in effect and the source of each; `-o yaml` prints a file
+for `--config`. `--check` only validates: it exits with 1, and names each error with its file and line, variable or flag.
 
 ";
 
@@ -78,15 +74,18 @@ fn describe(text: &mut String, setting: &Arg) {
         let _ = write!(text, "{details}\n\n");
     }
     let many = if file::takes_many(setting) { ", any number" } else { "" };
-    let _ = writeln!(text, "- flag: `--{} {value}`{many}", name(setting));
-    let _ = writeln!(text, "- variable: `{}`", variable(setting));
+    let _ = write!(text, "`--{} {value}`{many}", name(setting));
     let defaults: Vec<String> = setting
         .get_default_values()
         .iter()
         .map(|value| format!("`{}`", value.to_string_lossy()))
         .collect();
     if !defaults.is_empty() {
-        let _ = writeln!(text, "- default: {}", defaults.join(", "));
+        let _ = write!(text, "; default {}", defaults.join(", "));
+    }
+    text.push('\n');
+    if setting.get_possible_values().iter().any(|value| value.get_help().is_some()) {
+        text.push('\n');
     }
     for value in setting.get_possible_values() {
         if let Some(help) = value.get_help() {

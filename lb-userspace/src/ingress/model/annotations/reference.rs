@@ -26,30 +26,39 @@ fn tables() -> String {
     }
     let _ =
         write!(text, "\nAccepted without effect:\n\n| of ingress-nginx | why |\n| --- | --- |\n");
-    for annotation in all() {
-        if let Effect::Nothing(why) = annotation.effect {
-            let _ = writeln!(text, "| {} | {} |", names(annotation.nginx), cell(why));
-        }
-    }
+    text += &rows_by_reason(all().filter_map(|annotation| match annotation.effect {
+        Effect::Nothing(why) => Some((names(annotation.nginx), why)),
+        _ => None,
+    }));
     let _ = write!(
         text,
         "\nNot supported, and reported as an Event of the Ingress:\n\n| of ingress-nginx | why |\n| --- | --- |\n"
     );
-    for annotation in all() {
-        let mark = if annotation.restricts { "\u{2020}" } else { "" };
-        let names = names(annotation.nginx);
-        match annotation.effect {
-            Effect::Unsupported { why, .. } => {
-                let _ = writeln!(text, "| {names}{mark} | {} |", cell(why));
-            }
+    text += &rows_by_reason(all().filter_map(|annotation| {
+        let why = match annotation.effect {
+            Effect::Unsupported { why, .. } => why,
             Effect::Snippet => {
-                let why = "snippets are never executed; one that restricts access closes the rules";
-                let _ = writeln!(text, "| {names}{mark} | {why} |");
+                "snippets are never executed; one that restricts access closes the rules"
             }
-            Effect::Set(_) | Effect::Nothing(_) => {}
+            Effect::Set(_) | Effect::Nothing(_) => return None,
+        };
+        let mark = if annotation.restricts { "\u{2020}" } else { "" };
+        Some((names(annotation.nginx) + mark, why))
+    }));
+    text + "\n"
+}
+
+/// Rows of names and the reason that they share, in the order of the first name.
+fn rows_by_reason<'a>(named: impl Iterator<Item = (String, &'a str)>) -> String {
+    let mut rows: Vec<(&str, Vec<String>)> = Vec::new();
+    for (names, why) in named {
+        match rows.iter_mut().find(|(other, _)| *other == why) {
+            Some((_, others)) => others.push(names),
+            None => rows.push((why, vec![names])),
         }
     }
-    text + "\n"
+    let rows = rows.into_iter();
+    rows.map(|(why, names)| format!("| {} | {} |\n", names.join(", "), cell(why))).collect()
 }
 
 fn names(names: &[&str]) -> String {
