@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
+use std::path::Path;
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -172,17 +173,56 @@ fn losses(api: &Api, history: &History) -> Vec<String> {
     unexplained.map(|(uid, _)| format!("{uid} is lost")).collect()
 }
 
+fn open_api(directory: &Path) -> Api {
+    let storage = Storage::open(directory, Window::default()).unwrap();
+    let cluster_ips = vec!["10.96.0.0/16".parse().unwrap()];
+    Api::new(storage, Kinds::default(), Ranges { cluster_ips, node_ports: 30000..=32767 }).unwrap()
+}
+
+/// The collector does not run, so only requests change the finalizers.
+#[tokio::test]
+async fn a_later_delete_replaces_the_policy_of_an_earlier_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let api = open_api(directory.path());
+    let of = |name| target(kind("ConfigMap"), Some("default"), name);
+    create(&api, target(kind("Namespace"), None, None), &json!({"metadata": {"name": "default"}}))
+        .await;
+    let finalizers = || {
+        let all = objects(&api);
+        let map = all.into_iter().find(|one| text(one, "name") == "owner");
+        map.map(|map| map["metadata"]["finalizers"].clone())
+    };
+    let metadata = json!({"name": "owner", "finalizers": ["example.org/own"]});
+    let created = create(&api, of(None), &json!({"metadata": metadata})).await.unwrap();
+    let uid = text(&created, "uid");
+    for (policy, expected) in [
+        ("Foreground", json!(["example.org/own", "foregroundDeletion"])),
+        ("Foreground", json!(["example.org/own", "foregroundDeletion"])),
+        ("Orphan", json!(["example.org/own", "orphan"])),
+        ("Foreground", json!(["example.org/own", "foregroundDeletion"])),
+        ("Background", json!(["example.org/own"])),
+        ("Orphan", json!(["example.org/own", "orphan"])),
+    ] {
+        assert!(delete(&api, of(Some("owner")), policy, uid).await);
+        assert_eq!(finalizers(), Some(expected), "{policy}");
+    }
+
+    // Without a finalizer of its own, the object is gone as soon as nobody waits for dependents.
+    let metadata = json!({"name": "free"});
+    let created = create(&api, of(None), &json!({"metadata": metadata})).await.unwrap();
+    let is_present = || objects(&api).iter().any(|one| text(one, "name") == "free");
+    assert!(delete(&api, of(Some("free")), "Foreground", text(&created, "uid")).await);
+    assert!(is_present());
+    assert!(delete(&api, of(Some("free")), "Background", text(&created, "uid")).await);
+    assert!(!is_present());
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn random_interleavings_leave_no_garbage_and_lose_nothing() {
     let mut created = 0;
     for seed in 0..ROUNDS {
         let directory = tempfile::tempdir().unwrap();
-        let storage = Storage::open(directory.path(), Window::default()).unwrap();
-        let ranges = Ranges {
-            cluster_ips: vec!["10.96.0.0/16".parse().unwrap()],
-            node_ports: 30000..=32767,
-        };
-        let api = Api::new(storage, Kinds::default(), ranges).unwrap();
+        let api = open_api(directory.path());
         let collector = tokio::spawn(run(api.clone()));
         let history = std::sync::Arc::new(Mutex::new(History::default()));
         let clients: Vec<_> = (0..CLIENTS)

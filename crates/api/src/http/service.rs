@@ -79,7 +79,10 @@ impl Service {
         };
         let accept = header(request.headers(), ACCEPT).to_owned();
         let wishes = Wishes { query, accept, pretty };
-        let response = self.try_respond(request, client, &wishes).await;
+        let response = match refuse_impersonation(request.headers(), client) {
+            Ok(()) => self.try_respond(request, client, &wishes).await,
+            Err(failure) => Err(failure),
+        };
         response.unwrap_or_else(|failure| respond::failure(&failure, pretty))
     }
 
@@ -315,6 +318,24 @@ fn verb(method: &Method, watch: bool, named: bool) -> Option<&'static str> {
         (&Method::DELETE, false) => "deletecollection",
         _ => return None,
     })
+}
+
+/// Fails if the request is to be made in the name of another user (`kubectl --as`). Roles belong to
+/// certificates, so the request of such a client would be allowed as its own, and do more than it
+/// intends.
+fn refuse_impersonation(headers: &HeaderMap, client: &Identity) -> Result<(), Failure> {
+    let Some(header) = headers.keys().find(|name| name.as_str().starts_with("impersonate-")) else {
+        return Ok(());
+    };
+    let whom = headers.get("impersonate-user").and_then(|user| user.to_str().ok());
+    let message = format!(
+        "users {:?} is forbidden: User {:?} cannot impersonate: this server does not support \
+         impersonation (header {:?}); use a certificate of the other user",
+        whom.unwrap_or_default(),
+        client.user,
+        header.as_str(),
+    );
+    Err(Failure::new(403, "Forbidden", message))
 }
 
 /// Fails if the client may not do this.

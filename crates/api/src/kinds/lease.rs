@@ -9,6 +9,9 @@ use super::{Column, Rules, Subresource, metadata, names, table};
 
 pub struct Lease;
 
+/// Strategies of Kubernetes. Others have a prefix, such as `example.org/strategy`.
+const STRATEGIES: [&str; 1] = ["OldestEmulationVersion"];
+
 impl Rules for Lease {
     fn prepare(&self, object: &mut Value, old: Option<&Value>, _subresource: Subresource) {
         metadata::keep_generation(object, old);
@@ -23,6 +26,7 @@ impl Rules for Lease {
         };
         at_least("spec.leaseDurationSeconds", 1, "must be greater than 0");
         at_least("spec.leaseTransitions", 0, "must be greater than or equal to 0");
+        violations.extend(strategy(object));
         violations
     }
 
@@ -45,5 +49,25 @@ impl Rules for Lease {
 
     fn updates_unconditionally(&self) -> bool {
         false
+    }
+}
+
+fn strategy(object: &Value) -> Vec<Violation> {
+    let (field, strategy) = ("spec.strategy", text(object, "spec.strategy"));
+    if at(object, field).is_none() {
+        return match text(object, "spec.preferredHolder") {
+            "" => Vec::new(),
+            _ => {
+                let why = "may only be specified if `strategy` is defined";
+                vec![Violation::forbidden("spec.preferredHolder", why)]
+            }
+        };
+    }
+    if strategy.contains('/') {
+        names::violations(field, strategy, names::qualified)
+    } else if STRATEGIES.contains(&strategy) {
+        Vec::new()
+    } else {
+        vec![Violation::not_supported(field, strategy, &STRATEGIES)]
     }
 }

@@ -100,7 +100,10 @@ fn networks(object: &Value, old: Option<&Value>) -> Vec<Violation> {
             violations.push(Violation::invalid(format!("{path}[{index}]"), *network, detail));
         }
     }
-    if networks.len() > 2 {
+    let valid: Vec<IpNet> = networks.iter().filter_map(|network| network.parse().ok()).collect();
+    let twice_ipv4 = valid.iter().filter(|network| network.addr().is_ipv4()).count() > 1;
+    let twice_ipv6 = valid.iter().filter(|network| network.addr().is_ipv6()).count() > 1;
+    if networks.len() > 2 || twice_ipv4 || twice_ipv6 {
         let detail = "may specify no more than one CIDR for each IP family";
         violations.push(Violation::invalid(path, networks.clone(), detail));
     }

@@ -97,10 +97,9 @@ fn delete(
         return Err(Failure::forbidden(kind, text(&object, "name"), why));
     }
     let now = Timestamp::now();
-    match options.propagation {
-        Some(Propagation::Foreground) => add_finalizer(&mut object, FOREGROUND),
-        Some(Propagation::Orphan) => add_finalizer(&mut object, ORPHAN),
-        Some(Propagation::Background) | None => {}
+    let old_finalizers = object["metadata"]["finalizers"].clone();
+    if let Some(policy) = options.propagation {
+        set_policy(&mut object, policy);
     }
     let dry_run = options.dry_run;
     if metadata::is_free_to_go(&object) {
@@ -109,14 +108,17 @@ fn delete(
         return Ok((change.remove(object)?, true));
     }
     if metadata::is_being_deleted(&object) {
-        return Ok((object, false));
-    }
-    metadata::mark_deleted(&mut object, now);
-    if let Some(generation) = object["metadata"]["generation"].as_i64() {
-        object["metadata"]["generation"] = (generation + 1).into();
-    }
-    if kind.kind == "Namespace" {
-        object["status"]["phase"] = "Terminating".into();
+        if object["metadata"]["finalizers"] == old_finalizers {
+            return Ok((object, false));
+        }
+    } else {
+        metadata::mark_deleted(&mut object, now);
+        if let Some(generation) = object["metadata"]["generation"].as_i64() {
+            object["metadata"]["generation"] = (generation + 1).into();
+        }
+        if kind.kind == "Namespace" {
+            object["status"]["phase"] = "Terminating".into();
+        }
     }
     if dry_run {
         return Ok((object, false));
@@ -128,13 +130,26 @@ fn delete(
     Ok((shown(kind, &transaction.put(key, object)), false))
 }
 
-fn add_finalizer(object: &mut Value, finalizer: &str) {
+/// Replaces what an earlier request decided about the dependents. Validation forbids both finalizers
+/// in one object.
+fn set_policy(object: &mut Value, policy: Propagation) {
     let fields = metadata::fields(object);
     let finalizers = fields.entry("finalizers").or_insert_with(|| json!([]));
-    if let Value::Array(finalizers) = finalizers
-        && !finalizers.iter().any(|one| one == finalizer)
+    let Value::Array(finalizers) = finalizers else { return };
+    let wanted = match policy {
+        Propagation::Background => None,
+        Propagation::Foreground => Some(FOREGROUND),
+        Propagation::Orphan => Some(ORPHAN),
+    };
+    let is_policy = |one: &Value| one == FOREGROUND || one == ORPHAN;
+    finalizers.retain(|one| !is_policy(one) || wanted.is_some_and(|wanted| one == wanted));
+    if let Some(wanted) = wanted
+        && !finalizers.iter().any(|one| one == wanted)
     {
-        finalizers.push(finalizer.into());
+        finalizers.push(wanted.into());
+    }
+    if finalizers.is_empty() {
+        fields.remove("finalizers");
     }
 }
 

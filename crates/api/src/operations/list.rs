@@ -76,6 +76,8 @@ impl Api {
         let (target, query) = (&request.target, &request.query);
         let selector =
             Selector::parse(target.kind, query.text("labelSelector"), query.text("fieldSelector"))?;
+        // Lists have no use for it, but a client that sends nonsense must learn so.
+        query.number("timeoutSeconds")?;
         let limit = query.number("limit")?.and_then(|limit| usize::try_from(limit).ok());
         let limit = limit.filter(|limit| *limit > 0);
         let prefix = target.prefix();

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use crate::failure::Failure;
-use crate::kinds::Kind;
+use crate::kinds::{Kind, names};
 
 /// The limit of requirements, labels and fields each.
 const MOST: usize = 256;
@@ -115,12 +115,10 @@ impl Test {
 
 /// `a=b,c!=d,e in (f,g),h notin (i),j,!k,l>1`
 fn labels_of(text: &str) -> Result<Vec<LabelRequirement>, String> {
-    split_outside_parentheses(text)?
-        .into_iter()
-        .map(str::trim)
-        .filter(|part| !part.is_empty())
-        .map(label_requirement)
-        .collect()
+    if text.trim().is_empty() {
+        return Ok(Vec::new());
+    }
+    split_outside_parentheses(text)?.into_iter().map(str::trim).map(label_requirement).collect()
 }
 
 fn split_outside_parentheses(text: &str) -> Result<Vec<&str>, String> {
@@ -147,27 +145,29 @@ fn split_outside_parentheses(text: &str) -> Result<Vec<&str>, String> {
 fn label_requirement(part: &str) -> Result<LabelRequirement, String> {
     let requirement = |key: &str, test| {
         let key = key.trim();
-        let fits = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);
-        if key.is_empty() || !key.chars().all(fits) {
-            return Err(format!("{key:?} is not a label, in {part:?}"));
+        match names::qualified(key).into_iter().next() {
+            Some(why) => Err(format!("key: Invalid value: {key:?}: {why}, in {part:?}")),
+            None => Ok(LabelRequirement { key: key.to_owned(), test }),
         }
-        Ok(LabelRequirement { key: key.to_owned(), test })
     };
     let value = |text: &str| {
         let text = text.trim();
-        let fits = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-        if text.chars().all(fits) && text.len() <= 63 {
-            Ok(text.to_owned())
-        } else {
-            Err(format!("{text:?} is not a label value, in {part:?}"))
+        match names::label_value(text).into_iter().next() {
+            Some(why) => Err(format!("values: Invalid value: {text:?}: {why}, in {part:?}")),
+            None => Ok(text.to_owned()),
         }
     };
     let number = |text: &str| {
-        text.trim().parse::<i64>().map_err(|_| format!("{text:?} is not a number, in {part:?}"))
+        value(text)?
+            .parse::<i64>()
+            .map_err(|_| format!("{text:?} is not a number, in {part:?}"))
     };
     if let Some((before, values)) = part.split_once('(') {
         let values =
             values.strip_suffix(')').ok_or_else(|| format!("what follows in {part:?}?"))?;
+        if values.trim().is_empty() {
+            return Err(format!("for 'in', 'notin' operators, values set can't be empty: {part:?}"));
+        }
         let values = values.split(',').map(value).collect::<Result<_, _>>()?;
         return match before.trim().rsplit_once(char::is_whitespace) {
             Some((key, "in")) => requirement(key, Test::In(values)),
@@ -250,6 +250,8 @@ mod tests {
         let labels = json!({"app": "web", "tier": "3", "empty": ""});
         for (selector, expected) in [
             ("", true),
+            (" ", true),
+            ("app in (,web)", true),
             ("app=web", true),
             ("app==web,tier=3", true),
             ("app=api", false),
@@ -275,6 +277,14 @@ mod tests {
     #[test]
     fn nonsense_is_refused() {
         for selector in ["a in b", "a in (b", "a b", "=b", "(a)", "a=(b)", "a in (b) c", "a>b"] {
+            assert!(labels_of(selector).is_err(), "{selector}");
+        }
+        // Keys and values that no object can have: as negations they would select everything.
+        let long = format!("{}!=b", "k".repeat(64));
+        for selector in [
+            "-a!=b", "a-!=b", "!-a", "/a!=b", "A/b!=c", "a/b/c!=d", "a!=-b", "a!=b.", "a notin (-b)",
+            "a notin ()", "a in ( )", "a>-1", "a,", ",a", "a,,b", ",", &long,
+        ] {
             assert!(labels_of(selector).is_err(), "{selector}");
         }
         for selector in ["metadata.name", "a=b\\"] {

@@ -209,3 +209,37 @@ async fn a_client_that_never_reads_delays_no_other_and_is_disconnected() {
     }
     assert!(read < CHANGES, "it was never disconnected");
 }
+
+/// A client that asks to act as another one, to do less than it may, must not be obeyed as itself.
+#[tokio::test]
+async fn requests_in_the_name_of_another_user_are_refused() {
+    let server = TestServer::start().await;
+    let services: Api<Service> = Api::default_namespaced(server.client().await);
+    let service = json!({"metadata": {"name": "web"}, "spec": {"ports": [{"port": 80}]}});
+    let service = serde_json::from_value(service).unwrap();
+    services.create(&PostParams::default(), &service).await.unwrap();
+    let review = "POST /apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+    for request in
+        ["DELETE /api/v1/namespaces/default/services/web", review, "GET /version", "GET /livez"]
+    {
+        for header in [
+            "Impersonate-User: nobody",
+            "impersonate-user: nobody",
+            "Impersonate-Group: viewers",
+            "Impersonate-Uid: 1",
+            "Impersonate-Extra-scopes: view",
+            "Impersonate-Extra-: ",
+            "Impersonate-Later: x",
+        ] {
+            let head = format!("{request} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{header}\r\n");
+            let mut client = connect(&server, "admin").await;
+            client.write_all(format!("{head}Content-Length: 0\r\n\r\n").as_bytes()).await.unwrap();
+            let mut response = Vec::new();
+            let _ = within_a_minute(client.read_to_end(&mut response)).await;
+            let response = String::from_utf8_lossy(&response);
+            assert!(response.starts_with("HTTP/1.1 403"), "{request}, {header}: {response}");
+            assert!(response.contains("does not support impersonation"), "{response}");
+        }
+    }
+    services.get("web").await.unwrap();
+}

@@ -12,7 +12,33 @@ fn violations_read_like_an_api_servers() {
         (0..20_001).map(|index| json!({ "name": format!("p{index}") })).collect();
     let backend = json!({ "service": { "name": "web", "port": { "number": 80 } } });
     let path = |path: Value| json!({ "spec": { "rules": [{ "http": { "paths": [path] } }] } });
+    let networks = |networks: Value| json!({ "spec": { "podCIDRs": networks } });
+    let strategy = |strategy: &str| json!({ "spec": { "strategy": strategy } });
     let cases = vec![
+        (
+            "v1",
+            "Node",
+            networks(json!(["10.0.0.0/24", "10.0.1.0/24"])),
+            "spec.podCIDRs: Invalid value: [\"10.0.0.0/24\",\"10.0.1.0/24\"]: may specify no more than one CIDR for each IP family",
+        ),
+        (
+            "v1",
+            "Node",
+            networks(json!(["fd00::/64", "fd01::/64"])),
+            "spec.podCIDRs: Invalid value: [\"fd00::/64\",\"fd01::/64\"]: may specify no more than one CIDR for each IP family",
+        ),
+        (
+            "coordination.k8s.io/v1",
+            "Lease",
+            strategy("Youngest"),
+            "spec.strategy: Unsupported value: \"Youngest\": supported values: \"OldestEmulationVersion\"",
+        ),
+        (
+            "coordination.k8s.io/v1",
+            "Lease",
+            json!({ "spec": { "preferredHolder": "a" } }),
+            "spec.preferredHolder: Forbidden: may only be specified if `strategy` is defined",
+        ),
         ("discovery.k8s.io/v1", "EndpointSlice", json!({}), "addressType: Required value"),
         (
             "discovery.k8s.io/v1",

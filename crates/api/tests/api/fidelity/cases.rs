@@ -144,6 +144,7 @@ pub fn lists(revision: &str) -> Vec<Case> {
         get("a continuation with a match", format!("?continue=abc&{exact}"), INVALID),
         get("a label selector", "?labelSelector=a%3Db".to_owned(), OK),
         get("a broken label selector", "?labelSelector=a%3D%3D%3Db".to_owned(), BAD),
+        get("a label that no object has", "?labelSelector=-a%21%3Db".to_owned(), BAD),
         get("a field selector", "?fieldSelector=metadata.name%3Dold".to_owned(), OK),
         get("an unknown field", "?fieldSelector=spec.nothing%3Da".to_owned(), BAD),
         get("initial events without a watch", "?sendInitialEvents=true".to_owned(), INVALID),
@@ -154,6 +155,7 @@ pub fn lists(revision: &str) -> Vec<Case> {
         ),
         get("a match of a watch", format!("?watch=true&resourceVersion=1&{exact}"), INVALID),
         get("a broken limit", "?limit=many".to_owned(), BAD),
+        get("a broken timeout", "?timeoutSeconds=abc".to_owned(), BAD),
     ]
 }
 
