@@ -444,7 +444,7 @@ fn a_shorter_memory_saves_fewer_connections() {
     assert!(figures.broken_with * 2 > figures.broken_without, "{figures:?}");
 }
 
-/// The rack of `tests/tests/ecmp.rs`: half of the backends are replaced within the life of each
+/// The rack of `tests/tests/peers/ecmp.rs`: half of the backends are replaced within the life of each
 /// connection. Three questions reach all other nodes.
 #[test]
 fn no_owner_is_lost_among_four_nodes_after_many_changes() {

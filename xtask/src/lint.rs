@@ -23,8 +23,6 @@ pub fn lint() -> Result<()> {
         imports::check(),
         dependencies::check(),
         clippy(&[&["--all-targets"], &SHARED_BUILD[..]].concat()),
-        // `--all-targets` leaves out the tests that run only by name.
-        clippy(&["--package", "tests", "--test", "*"]),
         clippy(&["--all-targets", "--package", "xtask"]),
         clippy(&["--all-targets", "--package", "models"]),
         ebpf::clippy(),

@@ -13,6 +13,7 @@ mod lint;
 mod packages;
 mod paths;
 mod process;
+mod programs;
 mod prometheus;
 mod python;
 mod run;
@@ -93,6 +94,9 @@ enum Command {
     Lint,
     /// Same as `test`: what CI runs
     Ci,
+    /// Build all test programs, and run those that need no root, or the others
+    #[command(hide = true)]
+    Programs(programs::Options),
     /// Install the programs that the tests use
     #[command(hide = true)]
     Prerequisites,
@@ -124,6 +128,7 @@ fn dispatch(command: Command) -> Result<ExitCode> {
         Command::Fmt { check } => lint::format(check)?,
         Command::Lint => lint::lint()?,
         Command::Ci => return test::test(&test::Options::default()),
+        Command::Programs(options) => programs::test(&options)?,
         Command::Prerequisites => {
             packages::ensure()?;
             python::ensure();

@@ -48,21 +48,24 @@ struct Stage {
 /// All stages in their order. All use one profile and the same features of dependencies, so that each
 /// reuses the builds of the earlier ones. So xtask, which needs more features, is tested separately:
 /// its own dependencies are built before it runs.
-const STAGES: [Stage; 13] = [
+const STAGES: [Stage; 14] = [
     stage("prerequisites", &["xtask", "prerequisites"], &[]),
     stage("build-ebpf", &["xtask", "build-ebpf", "--verbose"], &[]),
     Stage { shares_build: true, ..stage("build", &["build"], &["build-ebpf"]) },
     stage("lint", &["xtask", "lint"], &[]),
-    Stage { shares_build: true, ..stage("unit", &["test", "--no-fail-fast"], &["build-ebpf"]) },
+    stage("unit", &["xtask", "programs"], &["build-ebpf"]),
+    Stage {
+        shares_build: true,
+        ..stage("doc", &["test", "--doc", "--no-fail-fast"], &["build-ebpf"])
+    },
     stage("xtask", &["test", "--package", "xtask"], &[]),
     // Built separately: its feature of `lb-common` must not affect other crates.
     Stage { rare: true, ..stage("models", &["test", "--package", "models"], &[]) },
     Stage {
         root: true,
-        // All of `tests/tests`.
         ..stage(
             "kernel",
-            &["test", "--package", "tests", "--test", "*", "--no-fail-fast"],
+            &["xtask", "programs", "--worlds"],
             &["prerequisites", "build-ebpf", "build"],
         )
     },
@@ -122,7 +125,7 @@ const QUICK: [Stage; 5] = [
             "--test",
             "config",
             "--test",
-            "datapath_host",
+            "host",
             "--",
             "--skip",
             "adoption",
@@ -139,13 +142,16 @@ const QUICK: [Stage; 5] = [
                 "--package",
                 "tests",
                 "--test",
-                "verifier",
+                "kernel",
                 "--test",
-                "agreement",
+                "node",
                 "--test",
-                "pods",
-                "--test",
-                "service",
+                "life",
+                "--",
+                "verifier::",
+                "agreement::",
+                "pods::",
+                "service::",
             ],
             &["prerequisites", "build-ebpf"],
         )
@@ -281,6 +287,17 @@ fn check_sudo() -> Result<()> {
 
 /// Starts a program as root, without asking for a password.
 pub const AS_ROOT: &str = "sudo --non-interactive --preserve-env";
+
+/// A command for a program as root.
+pub fn as_root(program: &Path) -> Command {
+    if is_root() {
+        return Command::new(program);
+    }
+    let mut words = AS_ROOT.split(' ');
+    let mut command = Command::new(words.next().unwrap_or_default());
+    command.args(words).arg(program);
+    command
+}
 
 /// Environment variable with the command that cargo starts test programs with.
 pub fn runner_variable() -> String {

@@ -6,7 +6,7 @@
 //! session allows. A peer can send anything: only the fields of its last packet are kept, and at
 //! most [`socket::MOST_AT_ONCE`] packets are read at once.
 //!
-//! Tests: beside the code, and `tests/tests/bfd.rs` with real routers.
+//! Tests: beside the code, and `tests/tests/peers/bfd.rs` with real routers.
 
 mod path;
 mod session;

@@ -6,7 +6,7 @@
 //! configured addresses are closed at once. A configured peer can send anything: at most one message of it is held,
 //! and the routes that it announces are counted and discarded.
 //!
-//! Tests: beside the code, `hostile.rs`, and `tests/tests/bgp.rs` with real routers.
+//! Tests: beside the code, `hostile.rs`, and `tests/tests/peers/bgp.rs` with real routers.
 
 mod detection;
 #[cfg(test)]

@@ -3,7 +3,7 @@
 //! Invariant: the entries of the map are the list of the multicast groups that were joined for
 //! them, so that the process that removes the entries, also after a crash, can leave the groups.
 //!
-//! Tests: `tests/tests/announce.rs`.
+//! Tests: `tests/tests/node/announce.rs`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

@@ -1,7 +1,7 @@
 //! Sessions of bidirectional forwarding detection (BFD) in the kernel, which answers their peers
 //! without the agent until a deadline.
 //!
-//! Tests: `tests/tests/bfd.rs`.
+//! Tests: `tests/tests/peers/bfd.rs`.
 
 use std::time::Duration;
 

@@ -7,7 +7,7 @@
 //! incomplete or changed directory never matches. Pins do not survive a reboot, so they always
 //! belong to the kernel that verified the programs.
 //!
-//! Tests: below, and `tests/tests/reuse.rs`.
+//! Tests: below, and `tests/tests/life/reuse.rs`.
 
 use std::collections::BTreeMap;
 use std::fs;

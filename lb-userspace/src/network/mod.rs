@@ -10,7 +10,7 @@
 //!   an [`Event::Epoch`] is sent.
 //! - The first change after a quiet time is reported at once, those of a burst together.
 //!
-//! Tests: beside the code, and `tests/tests/network.rs` with real devices.
+//! Tests: beside the code, and `tests/tests/node/network.rs` with real devices.
 
 mod addresses;
 mod attachments;

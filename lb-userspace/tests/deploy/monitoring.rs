@@ -1,4 +1,4 @@
-//! The dashboard and the alerts use existing metrics. In `tests/tests/monitoring.rs` Prometheus
+//! The dashboard and the alerts use existing metrics. In `tests/tests/peers/monitoring.rs` Prometheus
 //! evaluates them with a real agent.
 
 use std::collections::{BTreeMap, BTreeSet};

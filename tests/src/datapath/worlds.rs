@@ -1,7 +1,7 @@
 //! Reuse of kernel worlds: loading the programs takes longer than most cases.
 //!
 //! Invariant: a borrowed world does not differ from a new one, whatever the case before did.
-//! Tests: `tests/tests/datapath_kernel.rs`.
+//! Tests: `tests/tests/kernel/packet_tables.rs`.
 
 use std::mem::take;
 use std::ops::{Deref, DerefMut};

@@ -8,7 +8,7 @@
 //! - A dropped [`Topology`] leaves nothing, also after a panic. Remains of a killed run are removed
 //!   by the next one.
 //!
-//! Its tests: `tests/tests/topology.rs`.
+//! Its tests: `tests/tests/node/topology.rs`.
 //!
 //! ```no_run
 //! # fn main() -> anyhow::Result<()> {

@@ -110,7 +110,7 @@ pub fn build(options: &Options) -> Result<()> {
 fn start_containers(layout: &Path) -> Result<()> {
     packages::ensure()?;
     let mut command = cargo();
-    command.args(["test", "--package", "tests", "--test", "container"]);
+    command.args(["test", "--package", "tests", "--test", "peers", "--", "container::"]);
     if !is_root() {
         command.env(test::runner_variable(), test::AS_ROOT);
     }

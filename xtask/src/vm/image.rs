@@ -1,6 +1,7 @@
 //! The file system of the virtual machine: the tests and the agent, and this machine's programs
 //! that they use, with their libraries.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -12,12 +13,30 @@ use super::kernel::Kernel;
 use crate::packages;
 use crate::process::{cargo, find, output, root, run, target};
 
-/// A file in `tests/tests`, and the arguments of its program.
+/// A module of a test program in `tests/tests`.
 pub struct Test {
-    pub name: &'static str,
-    pub arguments: &'static [&'static str],
+    pub program: &'static str,
+    pub module: &'static str,
+    /// Beginnings of the names of its tests to run; empty for all.
+    pub only: &'static [&'static str],
+    /// Parts of the names of tests to leave out.
+    pub skipped: &'static [&'static str],
     /// Whether it runs only with `--rare`, or when it is named.
     pub rare: bool,
+}
+
+impl Test {
+    /// Arguments of the program that select the tests.
+    pub fn filters(&self) -> Vec<String> {
+        let mut filters: Vec<String> =
+            self.only.iter().map(|name| format!("{}::{name}", self.module)).collect();
+        if filters.is_empty() {
+            filters.push(format!("{}::", self.module));
+        }
+        filters
+            .extend(self.skipped.iter().flat_map(|name| ["--skip".to_owned(), name.to_string()]));
+        filters
+    }
 }
 
 /// Modules for the tests' networks, and for the agent's attachments and socket queries.
@@ -65,19 +84,20 @@ const PROGRAMS: [&str; 19] = [
 const DIRECTORY: &str = "/vm";
 
 pub fn build(image: &Path, kernel: &Kernel, tests: &[&Test], arguments: &[String]) -> Result<()> {
-    let programs = build_programs(tests)?;
+    let names: BTreeSet<&str> = tests.iter().map(|test| test.program).collect();
+    let programs = build_programs(&names)?;
     let mut archive = Archive::create(image)?;
     let list =
         |lines: Vec<String>| lines.iter().map(|line| format!("{line}\n")).collect::<String>();
 
-    let mut lines = Vec::new();
-    for (test, program) in tests.iter().zip(&programs) {
-        let path = format!("{DIRECTORY}/{}", test.name);
-        add_stripped(&mut archive, program, &path)?;
-        let own = test.arguments.iter().map(|argument| argument.to_string());
-        let words: Vec<String> = own.chain(arguments.iter().cloned()).collect();
-        lines.push([vec![path], words].concat().join(" "));
+    for (name, program) in names.iter().zip(&programs) {
+        add_stripped(&mut archive, program, &format!("{DIRECTORY}/{name}"))?;
     }
+    let line = |test: &&Test| {
+        let program = format!("{DIRECTORY}/{}", test.program);
+        [vec![program], test.filters(), arguments.to_vec()].concat().join(" ")
+    };
+    let lines = tests.iter().map(line).collect();
     archive.file(&format!("{DIRECTORY}/tests"), list(lines).as_bytes())?;
 
     let built = target().join("debug");
@@ -110,15 +130,15 @@ pub fn build(image: &Path, kernel: &Kernel, tests: &[&Test], arguments: &[String
 }
 
 /// Builds the programs like the other stages do. Returns those of the tests.
-fn build_programs(tests: &[&Test]) -> Result<Vec<PathBuf>> {
+fn build_programs(names: &BTreeSet<&str>) -> Result<Vec<PathBuf>> {
     let mut command = cargo();
     command.args(["build", "--package", "lb-userspace", "--package", "tests"]);
     run(command.args(["--bin", "millrace", "--bin", "vm_init", "--bin", "socket"]))?;
     let mut command = cargo();
     command.args(["test", "--package", "tests", "--no-run"]);
-    command.args(tests.iter().flat_map(|test| ["--test", test.name]));
+    command.args(names.iter().flat_map(|name| ["--test", name]));
     let messages = output(command.args(["--message-format", "json"]))?;
-    tests.iter().map(|test| executable(&messages, test.name)).collect()
+    names.iter().map(|name| executable(&messages, name)).collect()
 }
 
 /// The program that cargo has built for a test, from its messages.

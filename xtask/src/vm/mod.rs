@@ -22,53 +22,55 @@ use crate::{ebpf, packages};
 
 use image::Test;
 
-/// Files of `tests/tests` that test the kernel. The machine is an order of magnitude slower than
-/// this one, so the first ones are run by default, and the rare ones before a release.
+/// Modules of `tests/tests` that test the kernel. The machine is an order of magnitude slower than this one, so the
+/// first ones are run by default, and the rare ones before a release.
 const TESTS: [Test; 7] = [
     // The default sizes: each load takes minutes here.
-    Test { name: "verifier", arguments: &["--skip", "small_tables"], rare: false },
+    Test { skipped: &["small_tables"], ..module_of("kernel", "verifier") },
     Test {
-        name: "datapath_kernel",
         // Skipped: one test reads all maps to their ends, and tests the test environment. The other
         // draws a random day; the day with a fixed seed runs, and is as long.
-        arguments: &["--skip", "a_reset_world", "--skip", "a_new_random_scenario"],
-        rare: false,
+        skipped: &["a_reset_world", "a_new_random_scenario"],
+        ..module_of("kernel", "packet_tables")
     },
     // Tests of clsact, the replacement for tcx, with real clients and servers.
     Test {
-        name: "clsact",
-        arguments: &[
-            "reach_services_through_clsact",
+        only: &[
+            "clients_and_pods_reach_services",
             "a_new_agent_replaces",
             "a_conflicting_qdisc",
             "cleanup_removes",
             "without_xdp",
         ],
-        rare: true,
+        ..rare("node", "clsact")
     },
     // The agent's own frames, and answers to real clients.
-    Test {
-        name: "announce",
-        arguments: &["a_client_cannot_take", "machines_that_have"],
-        rare: true,
-    },
+    Test { only: &["a_client_cannot_take", "machines_that_have"], ..rare("node", "announce") },
     // Use device types that this machine's kernel may lack.
-    Test { name: "devices", arguments: &[], rare: true },
-    Test { name: "cni", arguments: &[], rare: true },
+    rare("node", "devices"),
+    rare("nodes", "cni"),
     // Needs IPVS.
-    Test { name: "kube_proxy", arguments: &["virtual_servers"], rare: true },
+    Test { only: &["virtual_servers"], ..rare("node", "kube_proxy") },
 ];
+
+const fn module_of(program: &'static str, module: &'static str) -> Test {
+    Test { program, module, only: &[], skipped: &[], rare: false }
+}
+
+const fn rare(program: &'static str, module: &'static str) -> Test {
+    Test { rare: true, ..module_of(program, module) }
+}
 
 /// Time limit in seconds.
 const LIMIT: &str = "3600";
 
 #[derive(Debug, Default, Args)]
 pub struct Options {
-    /// Run only this test binary of tests/tests; may be repeated
-    #[arg(long, value_name = "TEST", value_parser = PossibleValuesParser::new(TESTS.map(|t| t.name)))]
+    /// Run only this module of tests; may be repeated
+    #[arg(long, value_name = "MODULE", value_parser = PossibleValuesParser::new(TESTS.map(|t| t.module)))]
     only: Vec<String>,
 
-    /// Run the test binaries that change rarely: clsact, announcements, network plugins, devices, IPVS
+    /// Run the tests that change rarely: clsact, announcements, network plugins, devices, IPVS
     #[arg(long, conflicts_with = "only")]
     rare: bool,
 
@@ -103,7 +105,7 @@ pub fn test(options: &Options) -> Result<()> {
     let kernel = kernel::ensure(&directory, options.kernel.as_deref())?;
     let wanted = |test: &&Test| match options.only.as_slice() {
         [] => test.rare == options.rare,
-        only => only.iter().any(|only| only == test.name),
+        only => only.iter().any(|only| only == test.module),
     };
     let tests: Vec<&Test> = TESTS.iter().filter(wanted).collect();
     let image = directory.join("initramfs.cpio");
@@ -158,7 +160,7 @@ fn boot(kernel: &Path, image: &Path, log: &Path, tests: usize) -> Result<()> {
             "the virtual machine stopped before its tests ended ({status}); last kernel messages:\n{tail}"
         );
     }
-    ensure!(passed == tests, "{} of {tests} test programs failed", tests - passed);
+    ensure!(passed == tests, "{} of {tests} modules of tests failed", tests - passed);
     Ok(())
 }
 
@@ -169,15 +171,28 @@ mod tests {
     #[test]
     fn filters_name_tests_that_exist() -> Result<()> {
         for test in &TESTS {
-            let path = root().join("tests/tests").join(test.name).with_extension("rs");
+            let path = root().join("tests/tests").join(test.program).join(test.module);
+            let path = path.with_extension("rs");
             let code = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
             let functions: Vec<&str> =
                 code.lines().filter_map(|line| line.strip_prefix("fn ")).collect();
-            for filter in test.arguments.iter().filter(|argument| **argument != "--skip") {
-                let matches = functions.iter().any(|function| function.contains(filter));
-                assert!(matches, "no test of {} contains {filter}", path.display());
+            for name in test.only {
+                let exists = functions.iter().any(|function| function.starts_with(name));
+                assert!(exists, "no test of {} begins with {name}", path.display());
+            }
+            for name in test.skipped {
+                let exists = functions.iter().any(|function| function.contains(name));
+                assert!(exists, "no test of {} contains {name}", path.display());
             }
         }
         Ok(())
+    }
+
+    #[test]
+    fn filters_select_tests_of_their_module() {
+        let of_kernel = Test { skipped: &["slow"], ..module_of("kernel", "verifier") };
+        assert_eq!(of_kernel.filters(), ["verifier::", "--skip", "slow"]);
+        let of_node = Test { only: &["one", "two"], ..rare("node", "clsact") };
+        assert_eq!(of_node.filters(), ["clsact::one", "clsact::two"]);
     }
 }

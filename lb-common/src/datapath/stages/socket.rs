@@ -6,7 +6,7 @@
 //! - An address and port that belong to no Service are not changed.
 //! - A flow is used only as long as its backend has not been removed or replaced.
 //!
-//! Tests: `tests/tests/sockets_host.rs`, and `tests/tests/sockets.rs` with real programs.
+//! Tests: `tests/tests/host/sockets.rs`, and `tests/tests/node/sockets.rs` with real programs.
 
 use crate::datapath::carried::End;
 use crate::datapath::select::{self, Connection, Origin, affinity};

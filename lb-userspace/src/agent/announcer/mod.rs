@@ -4,7 +4,7 @@
 //! Invariant: the thread never waits for the agent's loop, for the API server or for a lock that
 //! other threads hold for long. A late heartbeat would look like a failure of this node.
 //!
-//! Tests: `tests/tests/announcements.rs`.
+//! Tests: `tests/tests/nodes/announcements.rs`.
 
 mod perform;
 mod post;

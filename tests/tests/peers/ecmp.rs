@@ -1,7 +1,7 @@
 //! Connections through four nodes behind a router that spreads packets over them, FRR or BIRD, while nodes, backends,
 //! agents and the router come and go. The figures of docs/design/slot-history.md:
 //!
-//! `cargo test --release -p tests --test ecmp -- --ignored --nocapture`
+//! `cargo test --release -p tests --test peers ecmp:: -- --ignored --nocapture`
 //!
 //! `ECMP_CONNECTIONS`, `ECMP_BACKENDS`, `ECMP_REPLACED` and `ECMP_ATTEMPTS` (per second) set the sizes,
 //! `ECMP_ROUTERS=frr,bird` and `ECMP_HISTORY=86400,0` what is measured; with `ECMP_JOINS=0`

@@ -2,7 +2,7 @@
 //! reaches it, and to the BGP UPDATE that a router gets: `millrace standalone`, the API over HTTP,
 //! ARP.
 //!
-//! How long it takes: `cargo test --release -p tests --test assignment -- --ignored --nocapture`
+//! How long it takes: `cargo test --release -p tests --test api assignment:: -- --ignored --nocapture`
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};

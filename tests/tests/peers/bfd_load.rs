@@ -2,7 +2,7 @@
 //! node of the same machine, FRR's bfdd. The router's daemons have the highest priority, as if on a machine of their
 //! own; the nodes' have the normal one.
 //!
-//! `cargo test --release -p tests --test bfd_load -- --ignored --nocapture`
+//! `cargo test --release -p tests --test peers bfd_load:: -- --ignored --nocapture`
 //!
 //! `BFD_SECONDS`, `BFD_INTERVAL` (milliseconds) and `BFD_THREADS` change the defaults.
 

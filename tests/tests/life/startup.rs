@@ -1,7 +1,7 @@
 //! How long an agent takes from its start until it is ready, among many Services of a cluster, and what that costs.
 //! Measured by hand:
 //!
-//! `cargo test --release -p tests --test startup -- --ignored --nocapture`
+//! `cargo test --release -p tests --test life startup:: -- --ignored --nocapture`
 //!
 //! `STARTUP_SERVICES`, `STARTUP_ENDPOINTS` (of each) and `STARTUP_ROUNDS` change the defaults.
 

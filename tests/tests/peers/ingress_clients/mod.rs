@@ -80,7 +80,7 @@ fn python(module: &str) -> Option<PathBuf> {
 }
 
 fn script(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/ingress_clients").join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/peers/ingress_clients").join(name)
 }
 
 fn start(edge: &Edge, number: usize, python: &Path, name: &str, words: &[&str]) -> Result<Process> {

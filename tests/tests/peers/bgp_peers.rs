@@ -31,11 +31,11 @@ use tests::frr::{BFD_PROFILES, Frr};
 use tests::manifests::{Service, manifests};
 use tests::topology::{Host, SOON, Topology, wait_until};
 
-const OBJECTS: &str = include_str!("../manifests/bgp-peers.yaml");
+const OBJECTS: &str = include_str!("../../manifests/bgp-peers.yaml");
 /// zebra sends router advertisements because bgpd asks it to.
-const BGPD: &str = include_str!("../manifests/bgp-peers-bgpd.conf");
-const BIRD: &str = include_str!("../manifests/bgp-peers-bird.conf");
-const BIRD_BEHIND: &str = include_str!("../manifests/bgp-peers-bird-behind.conf");
+const BGPD: &str = include_str!("../../manifests/bgp-peers-bgpd.conf");
+const BIRD: &str = include_str!("../../manifests/bgp-peers-bird.conf");
+const BIRD_BEHIND: &str = include_str!("../../manifests/bgp-peers-bird-behind.conf");
 
 const POD: [&str; 2] = ["10.244.1.10", "fd00:10:244:1::10"];
 /// The node's address on the link to the other daemons, and the one behind a router from them.

@@ -223,7 +223,7 @@ fn requests_take_the_routes_of_the_api() -> Result<()> {
 
 /// The document lists the metrics of the proxy, and no others.
 fn check_metrics(text: &str) {
-    let document = include_str!("../../docs/metrics.md");
+    let document = include_str!("../../../docs/metrics.md");
     let rows = document.lines().filter_map(|line| line.strip_prefix("| `millrace_ingress_"));
     let documented: BTreeSet<&str> = rows
         .filter_map(|row| row.split('`').next())

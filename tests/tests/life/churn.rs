@@ -2,7 +2,7 @@
 //! docs/cni.md:
 //!
 //! ```console
-//! $ cargo test -p tests --test churn -- --ignored --nocapture
+//! $ cargo test -p tests --test life churn:: -- --ignored --nocapture
 //! ```
 
 use std::collections::VecDeque;

@@ -18,7 +18,7 @@ use tests::frr::Frr;
 use tests::manifests::{Service, manifests};
 use tests::topology::{Host, Process, SOON, Topology, wait_until};
 
-const DOCUMENT: &str = include_str!("../../docs/bgp.md");
+const DOCUMENT: &str = include_str!("../../../docs/bgp.md");
 /// Addresses of the pool in the document.
 const ADDRESSES: [&str; 2] = ["203.0.113.10", "2001:db8:f::10"];
 const POD: [&str; 2] = ["10.244.1.10", "fd00:10:244:1::10"];

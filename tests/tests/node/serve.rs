@@ -110,7 +110,7 @@ fn metrics_have_the_documented_labels() -> Result<()> {
     }
     let metrics = ask(&network, url)?;
 
-    let document = include_str!("../../docs/metrics.md");
+    let document = include_str!("../../../docs/metrics.md");
     let mut looked_at = 0;
     for row in document.lines().filter(|line| line.starts_with("| `")) {
         let cells: Vec<&str> = row.split('|').map(str::trim).collect();
@@ -182,7 +182,7 @@ fn healthz_fails_on_a_node_that_is_being_deleted() -> Result<()> {
 /// The figures are in docs/design/observability.md:
 ///
 /// ```console
-/// $ cargo test -p tests --test serve -- --ignored --nocapture
+/// $ cargo test -p tests --test node serve:: -- --ignored --nocapture
 /// ```
 ///
 /// That such connections do not stop probes is tested without time in `serve/accept/tests.rs`.

@@ -1,7 +1,7 @@
 //! Host and kernel agree on random packets and table states.
 //!
 //! With a million packets, and a given seed:
-//! `AGREEMENT_PACKETS=1000000 AGREEMENT_SEED=7 cargo test -p tests --release --test agreement
+//! `AGREEMENT_PACKETS=1000000 AGREEMENT_SEED=7 cargo test -p tests --release --test kernel agreement::
 //! -- --nocapture`
 
 use std::env;

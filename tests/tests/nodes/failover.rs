@@ -2,7 +2,7 @@
 //! the figures of docs/design/announcement.md. With keepalived beside it, if MILLRACE_KEEPALIVED is
 //! its path.
 //!
-//! `cargo test -p tests --test failover -- --ignored --nocapture`
+//! `cargo test -p tests --test nodes failover:: -- --ignored --nocapture`
 
 use std::env;
 use std::fs;

@@ -1,0 +1,11 @@
+//! The life of an agent: starts, restarts, upgrades, crashes. Each test has a pin directory of its own, and loads
+//! the programs itself: needs root and much processor time.
+
+mod bad_input;
+mod churn;
+mod crash;
+mod restart;
+mod reuse;
+mod service;
+mod startup;
+mod upgrade;

@@ -1,0 +1,12 @@
+//! Several nodes and routers in network namespaces: needs root.
+
+mod announcements;
+mod bgp_attacks;
+mod cni;
+mod failover;
+mod forwarding;
+mod path_mtu;
+mod receivers;
+mod slot_history;
+mod tunnels;
+mod xdp;
