@@ -248,7 +248,7 @@ pub fn tls_secret(name: &str, certificate: &str, key: &str) -> String {
     })])
 }
 
-/// The dual-stack Service `here` without ports: the first pod of a [`OneNode`](crate::one_node::OneNode).
+/// The dual-stack Service `here` without ports: the first pod of a [`OneNode`](crate::worlds::one_node::OneNode).
 pub fn here() -> Service {
     Service::new("here", &["10.96.0.10", "fd00:10:96::a"])
         .load_balancer(&["203.0.113.10", "2001:db8:113::10"])
@@ -256,7 +256,7 @@ pub fn here() -> Service {
 }
 
 /// The dual-stack Service `there` without ports: the
-/// [`other_node`](crate::one_node::OneNode::other_node).
+/// [`other_node`](crate::worlds::one_node::OneNode::other_node).
 pub fn there() -> Service {
     Service::new("there", &["10.96.0.11", "fd00:10:96::b"])
         .load_balancer(&["203.0.113.11", "2001:db8:113::11"])

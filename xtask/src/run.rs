@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 
-use crate::process::{become_root_command, cargo, run, target};
+use crate::process::{SHARED_BUILD, become_root_command, cargo, run, target};
 use crate::{ebpf, etcd, packages};
 
 /// Runs the demo, in the profile of the tests to share their build. The kernel does the work that
@@ -24,27 +24,19 @@ pub fn bench(arguments: &[String]) -> Result<()> {
         return bench_api(rest);
     }
     packages::ensure()?;
-    let (program, arguments) = match arguments.split_first() {
-        Some((first, rest)) if first == "control" => ("control", rest),
-        Some((first, rest)) if first == "compare" => {
-            packages::ensure_compared();
-            ("compare", rest)
-        }
-        Some((first, rest)) if first == "ingress" => {
-            packages::ensure_compared();
-            ("ingress", rest)
-        }
-        _ => ("bench", arguments),
-    };
+    let benchmark = arguments.first().map(String::as_str);
+    if let Some("compare" | "ingress") = benchmark {
+        packages::ensure_compared();
+    }
     // A quick run only shows that everything works. It shares the build of the tests, which saves
     // minutes on a new machine. The cost of a packet in the kernel does not depend on the profile;
     // that of a request in the proxy does, so the proxy is built as for the image.
-    let profiles = match program {
+    let profiles = match benchmark {
         _ if arguments.iter().any(|argument| argument == "--quick") => ("dev", "dev"),
-        "ingress" => ("release", "image"),
+        Some("ingress") => ("release", "image"),
         _ => ("release", "release"),
     };
-    let (program, agent) = build(program, profiles.0, profiles.1)?;
+    let (program, agent) = build("bench", profiles.0, profiles.1)?;
     become_root_command(&program, arguments, &agent)
 }
 
@@ -63,7 +55,7 @@ fn bench_api(arguments: &[String]) -> Result<()> {
     run(&mut command)
 }
 
-/// Builds the BPF objects, and one program of `tests` and the agent with a profile each. Returns the paths of both.
+/// Builds the BPF objects, and one program of `lb-bench` and the agent with a profile each. Returns the paths of both.
 fn build(program: &str, profile: &str, of_agent: &str) -> Result<(PathBuf, PathBuf)> {
     ebpf::build(&ebpf::Options::default())?;
     if profile == of_agent {
@@ -77,16 +69,8 @@ fn build(program: &str, profile: &str, of_agent: &str) -> Result<(PathBuf, PathB
 
 fn compile(profile: &str, programs: &[&str]) -> Result<()> {
     let mut command = cargo();
-    // Always both packages: their dependencies then have the same features.
-    command.args([
-        "build",
-        "--package",
-        "lb-userspace",
-        "--package",
-        "tests",
-        "--profile",
-        profile,
-    ]);
+    // All packages that the tests build: their dependencies then have the same features, and are built once.
+    command.args(["build", "--profile", profile]).args(SHARED_BUILD);
     command.args(programs.iter().flat_map(|program| ["--bin", program]));
     run(&mut command)
 }

@@ -18,10 +18,10 @@ use kube::Api;
 use kube::api::{DeleteParams, PostParams};
 use lb_bgp::wire::Kind;
 use serde_json::{Value, json};
-use tests::agent::Agent;
-use tests::api_server;
-use tests::one_node::{CLIENT, DEVICE, OneNode};
-use tests::topology::{Host, SOON};
+use tests::programs::agent::Agent;
+use tests::programs::api_server;
+use tests::worlds::one_node::{CLIENT, DEVICE, OneNode};
+use tests::worlds::topology::{Host, SOON};
 use tokio::runtime::Builder;
 
 const COUNT: usize = 200;

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use nix::sys::signal::Signal;
-use tests::agent::program;
-use tests::one_node::{NODE, OneNode, has_kubectl};
-use tests::topology::{Process, SOON, wait_until};
+use tests::programs::agent::program;
+use tests::worlds::one_node::{NODE, OneNode, has_kubectl};
+use tests::worlds::topology::{Process, SOON, wait_until};
 
 const EXAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/ingress.yaml");
 const HOST: &str = "shop.example.org";

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
-use tests::agent::{Agent, Source, program};
-use tests::api_server::ApiServer;
-use tests::one_node::{DEVICE, OneNode, has_kubectl};
+use tests::programs::agent::{Agent, Source, program};
+use tests::programs::api_server::ApiServer;
+use tests::worlds::one_node::{DEVICE, OneNode, has_kubectl};
 
 const TOKEN: &str = "eyJhbGciOiJub25lIn0.c2VjcmV0LXRva2Vu.bWlsbHJhY2U";
 const PASSWORD: &str = "correct-horse-battery-staple";

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use anyhow::Result;
-use tests::agent::Agent;
-use tests::one_node::{OneNode, has_kubectl};
-use tests::topology::{SOON, wait_until};
+use tests::programs::agent::Agent;
+use tests::worlds::one_node::{OneNode, has_kubectl};
+use tests::worlds::topology::{SOON, wait_until};
 
 const EXAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/web.yaml");
 const VIP: &str = "http://203.0.113.10/";

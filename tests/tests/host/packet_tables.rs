@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 
 use lb_common::layout::{Reason, Ticks};
 use proptest::prelude::*;
-use tests::datapath::cases::{self, Ends, V4, V6};
-use tests::datapath::{Conversation, Fate, Hook, Outcome, ends};
-use tests::packet::{Packet, dissect, explain_difference, tcp};
-use tests::scenario::{self, Event, Sent};
+use tests::packets::datapath::cases::{self, Ends, V4, V6};
+use tests::packets::datapath::{Conversation, Fate, Hook, Outcome, ends};
+use tests::packets::scenario::{self, Event, Sent};
+use tests::packets::{Packet, dissect, explain_difference, tcp};
 
 fn run(case: fn(&mut Conversation, &Ends), ends: &Ends) {
     case(&mut Conversation::on_host(), ends);

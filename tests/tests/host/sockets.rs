@@ -11,8 +11,8 @@ use lb_common::header::protocol::{TCP, UDP};
 use lb_common::host::{HostFamily, HostTables, OfFamily};
 use lb_common::layout::{Backend, Bitmap, Frontend, Member, Reason, Side, SocketEnd};
 use lb_userspace::plan::{Change, Planner};
-use tests::datapath::cases::{Ends, V4, V6};
-use tests::datapath::{HostWorld, Service, World};
+use tests::packets::datapath::cases::{Ends, V4, V6};
+use tests::packets::datapath::{HostWorld, Service, World};
 
 /// The verdict on a connect or send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -484,7 +484,7 @@ cases! {
     }
 
     fn replies_of_a_shared_backend_come_from_the_frontend_used_last(at: &Ends) {
-        let other = tests::datapath::service(&format!("{}/UDP", at.load_balancer(53)));
+        let other = tests::packets::datapath::service(&format!("{}/UDP", at.load_balancer(53)));
         let backend = &at.backends(1)[0];
         let mut node = Node::with(&[at.dns(1), other.backends(&[backend])]);
         let socket = node.udp();

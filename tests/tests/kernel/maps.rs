@@ -19,8 +19,8 @@ use lb_userspace::store::Affected;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use serde_json::{Value, json};
-use tests::contents::Contents;
-use tests::topology::Topology;
+use tests::maps::contents::Contents;
+use tests::worlds::topology::Topology;
 use tokio::sync::mpsc;
 
 /// Small, so that the maps can be read completely after every write.

@@ -8,12 +8,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result};
 use lb_common::layout::{Forwarding, Reason, map};
 use lb_userspace::kernel::Sizes;
-use tests::any_map::Entry;
-use tests::datapath::cases::{self, Ends, V4, V6};
-use tests::datapath::surroundings::{INSIDE, OUTSIDE, neighbour};
-use tests::datapath::{Conversation, FLOWS, Hook, KernelWorld, World};
-use tests::packet::CLIENT_MAC;
-use tests::scenario::{self, Event, Sent};
+use tests::maps::any_map::Entry;
+use tests::packets::CLIENT_MAC;
+use tests::packets::datapath::cases::{self, Ends, V4, V6};
+use tests::packets::datapath::surroundings::{INSIDE, OUTSIDE, neighbour};
+use tests::packets::datapath::{Conversation, FLOWS, Hook, KernelWorld, World};
+use tests::packets::scenario::{self, Event, Sent};
 
 fn run(case: fn(&mut Conversation, &Ends), ends: &Ends) {
     case(&mut both(), ends);

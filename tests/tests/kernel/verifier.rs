@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 use aya::util::KernelVersion;
 use lb_userspace::kernel::{Parameters, Sizes};
 use lb_userspace::settings::LocalDelivery;
-use tests::datapath::KernelWorld;
+use tests::packets::datapath::KernelWorld;
 
 /// The kernel's limit is a million instructions. Today's maximum is 93,000 on Linux 6.18. For the
 /// same code, compilers and kernel versions may differ by more than a factor

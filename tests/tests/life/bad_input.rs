@@ -6,9 +6,9 @@ use std::path::Path;
 
 use anyhow::Result;
 use aya::programs::{SchedClassifier, TcAttachType};
-use tests::agent::{Agent, program};
-use tests::one_node::{DEVICE, OneNode, WEB};
-use tests::topology::{SOON, copy_program, wait_until};
+use tests::programs::agent::{Agent, program};
+use tests::worlds::one_node::{DEVICE, OneNode, WEB};
+use tests::worlds::topology::{SOON, copy_program, wait_until};
 
 /// Runs the agent, which must fail, and returns its stderr.
 fn refused(network: &OneNode, arguments: &[&str]) -> Result<String> {

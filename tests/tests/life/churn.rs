@@ -11,10 +11,10 @@ use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use tests::agent::Agent;
 use tests::manifests::{Service, manifests};
-use tests::one_node::OneNode;
-use tests::topology::{Echo, Host, SOON, wait_until};
+use tests::programs::agent::Agent;
+use tests::worlds::one_node::OneNode;
+use tests::worlds::topology::{Echo, Host, SOON, wait_until};
 
 const SERVICE: &str = "10.96.0.10:53";
 /// Between two datagrams of a new pod.

@@ -7,11 +7,11 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::Result;
-use tests::agent::{Agent, Source};
-use tests::contents::Contents;
-use tests::one_node::{DEVICE, OneNode};
-use tests::topology::{Echo, LARGE, SOON, name_of_server, wait_until};
-use tests::watcher::{Outcome, Watcher};
+use tests::load::watcher::{Outcome, Watcher};
+use tests::maps::contents::Contents;
+use tests::programs::agent::{Agent, Source};
+use tests::worlds::one_node::{DEVICE, OneNode};
+use tests::worlds::topology::{Echo, LARGE, SOON, name_of_server, wait_until};
 
 /// The number of kills.
 const KILLS: u64 = 25;

@@ -13,9 +13,9 @@ use std::{env, fs, thread};
 
 use anyhow::{Context, Result, ensure};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use tests::agent::Agent;
-use tests::one_node::{DEVICE, OneNode};
-use tests::topology::Host;
+use tests::programs::agent::Agent;
+use tests::worlds::one_node::{DEVICE, OneNode};
+use tests::worlds::topology::Host;
 
 const SERVICES: u32 = 10_000;
 const ENDPOINTS: u32 = 10;

@@ -11,9 +11,9 @@ use aya::maps::{Map, MapData, ProgramArray};
 use aya::programs::ProgramInfo;
 use aya::programs::links::{FdLink, PinnedLink};
 use lb_common::layout::map;
-use tests::agent::{Agent, program};
 use tests::manifests::{here, manifests};
-use tests::one_node::{DEVICE, OneNode};
+use tests::programs::agent::{Agent, program};
+use tests::worlds::one_node::{DEVICE, OneNode};
 
 /// Logged by an agent that loads no program.
 const REUSED: &str = "adopting maps and programs";
@@ -219,7 +219,7 @@ fn another_build_loads_its_own_programs() -> Result<()> {
     let directory = case.0.topology.directory();
     let (written, changed) = (directory.join("written"), directory.join("changed"));
     fs::write(&written, binary)?;
-    tests::topology::copy_program(&written, &changed)?;
+    tests::worlds::topology::copy_program(&written, &changed)?;
     let mut command = case.0.node.command(&changed);
     command
         .args(["agent", "--device", DEVICE, "--xdp-mode", "native", "--node-name", "node"])
@@ -230,7 +230,7 @@ fn another_build_loads_its_own_programs() -> Result<()> {
         .arg("--cgroup")
         .arg(case.0.node.cgroup());
     let mut agent = case.0.node.spawn(&mut command)?;
-    agent.wait_for_output("ready service_ports=", tests::topology::SOON)?;
+    agent.wait_for_output("ready service_ports=", tests::worlds::topology::SOON)?;
     let log = agent.output();
     assert!(log.contains("adopting") && !log.contains(REUSED), "{log}");
     assert_eq!(case.0.curl("http://203.0.113.10/")?.trim(), "pod-0");

@@ -5,9 +5,9 @@ use std::os::unix::net::UnixDatagram;
 
 use anyhow::{Context, Result};
 use nix::sys::signal::Signal;
-use tests::agent::{Agent, program};
-use tests::one_node::{DEVICE, OneNode, REFUSED};
-use tests::topology::SOON;
+use tests::programs::agent::{Agent, program};
+use tests::worlds::one_node::{DEVICE, OneNode, REFUSED};
+use tests::worlds::topology::SOON;
 
 /// Waits for a notification to the service manager, and returns it.
 fn hear(socket: &UnixDatagram, wanted: &str) -> Result<String> {

@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use nix::unistd::{SysconfVar, sysconf};
 use serde_json::{Value, json};
-use tests::agent::{Agent, Source};
-use tests::api_server::ApiServer;
-use tests::figures::{Sample, size};
-use tests::one_node::{DEVICE, OneNode};
+use tests::load::figures::{Sample, size};
+use tests::programs::agent::{Agent, Source};
+use tests::programs::api_server::ApiServer;
+use tests::worlds::one_node::{DEVICE, OneNode};
 
 fn address(first: [u8; 4], number: usize) -> String {
     Ipv4Addr::from(u32::from(Ipv4Addr::from(first)) + number as u32).to_string()

@@ -9,12 +9,12 @@ use anyhow::{Context, Result};
 use aya::maps::{Array, Map, MapData};
 use lb_common::layout::{Identity, SCHEMA, map};
 use lb_userspace::kernel::Plain;
-use tests::agent::{Agent, Source};
-use tests::contents::Contents;
+use tests::load::watcher::{Outcome, Watcher};
 use tests::manifests::{here, manifests};
-use tests::one_node::{DEVICE, OneNode};
-use tests::topology::{Echo, name_of_server};
-use tests::watcher::{Outcome, Watcher};
+use tests::maps::contents::Contents;
+use tests::programs::agent::{Agent, Source};
+use tests::worlds::one_node::{DEVICE, OneNode};
+use tests::worlds::topology::{Echo, name_of_server};
 
 const FRONTEND: &str = "203.0.113.10:90";
 

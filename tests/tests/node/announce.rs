@@ -9,8 +9,8 @@ use lb_common::datapath::{arp, ndp};
 use lb_common::layout::NeighbourEvent;
 use lb_userspace::kernel::{Announcements, DataPlane, Pins, Tables, existing_sizes};
 use tests::manifests::{Service, manifests};
-use tests::one_node::{DEVICE, NODE, NODE6, OneNode};
-use tests::topology::{Host, SOON, wait_until};
+use tests::worlds::one_node::{DEVICE, NODE, NODE6, OneNode};
+use tests::worlds::topology::{Host, SOON, wait_until};
 
 /// On the link of client and node.
 const ADDRESSES: [&str; 2] = ["192.0.2.10", "2001:db8::10"];

@@ -8,10 +8,10 @@ use std::thread;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
-use tests::agent::Agent;
 use tests::manifests::{here, manifests, there};
-use tests::one_node::{DEVICE, OneNode};
-use tests::topology::Host;
+use tests::programs::agent::Agent;
+use tests::worlds::one_node::{DEVICE, OneNode};
+use tests::worlds::topology::Host;
 
 /// Pseudo-random, without a period.
 static CONTENT: LazyLock<Vec<u8>> = LazyLock::new(|| {

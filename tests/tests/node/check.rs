@@ -8,9 +8,9 @@ use aya::maps::MapData;
 use aya::programs::links::PinnedLink;
 use aya::programs::{SchedClassifier, TcAttachType};
 use lb_common::layout::map;
-use tests::agent::{Agent, program};
-use tests::one_node::{DEVICE, OneNode};
-use tests::topology::{SOON, copy_program, wait_until};
+use tests::programs::agent::{Agent, program};
+use tests::worlds::one_node::{DEVICE, OneNode};
+use tests::worlds::topology::{SOON, copy_program, wait_until};
 
 struct Case(OneNode);
 

@@ -6,10 +6,10 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use aya::programs::{SchedClassifier, TcAttachType};
-use tests::agent::{Agent, program};
 use tests::manifests::{here, manifests};
-use tests::one_node::{DEVICE, OneNode};
-use tests::topology::{SOON, wait_until};
+use tests::programs::agent::{Agent, program};
+use tests::worlds::one_node::{DEVICE, OneNode};
+use tests::worlds::topology::{SOON, wait_until};
 
 const VIP: &str = "http://203.0.113.10/";
 const VIP6: &str = "http://[2001:db8:113::10]/";

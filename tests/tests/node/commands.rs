@@ -9,9 +9,9 @@ use anyhow::{Context, Result, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
-use tests::agent::{Agent, program};
-use tests::one_node::{CLIENT, DEVICE, OneNode};
-use tests::topology::{SOON, wait_until};
+use tests::programs::agent::{Agent, program};
+use tests::worlds::one_node::{CLIENT, DEVICE, OneNode};
+use tests::worlds::topology::{SOON, wait_until};
 
 /// `shop/web` with two endpoints, and `default/dns` without endpoints.
 const MANIFESTS: &str = "\

@@ -7,10 +7,10 @@ use anyhow::{Context, Result, ensure};
 use lb_common::header::Bfd;
 use lb_common::layout::BfdSession;
 use lb_userspace::kernel::{BfdSessions, Pins};
-use tests::agent::Agent;
 use tests::manifests::{here, manifests};
-use tests::one_node::{CLIENT, DEVICE, NODE, NODE6, OneNode};
-use tests::topology::{Host, SOON, wait_until};
+use tests::programs::agent::Agent;
+use tests::worlds::one_node::{CLIENT, DEVICE, NODE, NODE6, OneNode};
+use tests::worlds::topology::{Host, SOON, wait_until};
 
 const URLS: [&str; 2] = ["http://203.0.113.10/", "http://[2001:db8:113::10]/"];
 

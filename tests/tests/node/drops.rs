@@ -5,10 +5,10 @@ use lb_common::datapath::Reports;
 use lb_common::layout::map;
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use tests::agent::Agent;
-use tests::one_node::{CLIENT, OneNode, REFUSED};
-use tests::packet::udp;
-use tests::topology::{Process, SOON, wait_until};
+use tests::packets::udp;
+use tests::programs::agent::Agent;
+use tests::worlds::one_node::{CLIENT, OneNode, REFUSED};
+use tests::worlds::topology::{Process, SOON, wait_until};
 
 const NOT_PRINTED: &str = " more not printed: too many at once";
 

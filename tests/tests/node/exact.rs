@@ -5,9 +5,9 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::Result;
-use tests::one_node::OneNode;
-use tests::topology::{Echo, SOON, wait_until};
-use tests::watcher::{Outcome, Watcher};
+use tests::load::watcher::{Outcome, Watcher};
+use tests::worlds::one_node::OneNode;
+use tests::worlds::topology::{Echo, SOON, wait_until};
 
 /// Changes per test.
 const CHANGES: usize = 24;

@@ -13,11 +13,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
-use tests::agent::Agent;
 use tests::manifests::{here, manifests, there};
-use tests::one_node::OneNode;
-use tests::packet::{tcp, udp};
-use tests::topology::{Echo, RawSocket};
+use tests::packets::{tcp, udp};
+use tests::programs::agent::Agent;
+use tests::worlds::one_node::OneNode;
+use tests::worlds::topology::{Echo, RawSocket};
 
 /// Entries of the flow table, for each address family.
 const FLOWS: usize = 256;

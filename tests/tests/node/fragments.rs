@@ -1,10 +1,10 @@
 //! Datagrams larger than any frame, in both directions: they pass through the node in fragments.
 
 use anyhow::{Context, Result, ensure};
-use tests::agent::Agent;
 use tests::manifests::{here, manifests, there};
-use tests::one_node::{DEVICE, OneNode};
-use tests::topology::{Echo, Host};
+use tests::programs::agent::Agent;
+use tests::worlds::one_node::{DEVICE, OneNode};
+use tests::worlds::topology::{Echo, Host};
 
 /// Bytes: six fragments, and more than forty.
 const SIZES: [usize; 2] = [8_000, 60_000];

@@ -9,8 +9,8 @@ use std::thread;
 use anyhow::{Context, Result};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, connect, socket};
 use tests::manifests::{here, manifests, there};
-use tests::one_node::OneNode;
-use tests::topology::{Host, SOON};
+use tests::worlds::one_node::OneNode;
+use tests::worlds::topology::{Host, SOON};
 
 /// Makes a socket send options or extension headers.
 fn carry(socket: &impl AsFd, to: SocketAddr) -> Result<()> {

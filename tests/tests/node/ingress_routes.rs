@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use anyhow::Result;
-use tests::ingress::{Edge, HTTPS, Kept, WebSocket, service};
 use tests::manifests::{Ingress, ingress_class, manifests, tls_secret};
-use tests::topology::{Host, SOON, wait_until};
+use tests::worlds::edge::{Edge, HTTPS, Kept, WebSocket, service};
+use tests::worlds::topology::{Host, SOON, wait_until};
 
 /// The servers of the conformance tests, and their Services of the same names.
 const SERVERS: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::process::Stdio;
 
 use anyhow::{Context, Result, ensure};
-use tests::one_node::OneNode;
+use tests::worlds::one_node::OneNode;
 
 /// Rules of a user, of a current kubelet, and of a container runtime.
 const OTHERS: &str = "\

@@ -4,10 +4,10 @@ use std::io::{Read, Write};
 use std::net::UdpSocket;
 
 use anyhow::{Context, Result, ensure};
-use tests::agent::Agent;
 use tests::manifests::{Service, manifests};
-use tests::one_node::OneNode;
-use tests::topology::{Echo, Host, LARGE, SOON, wait_until};
+use tests::programs::agent::Agent;
+use tests::worlds::one_node::OneNode;
+use tests::worlds::topology::{Echo, Host, LARGE, SOON, wait_until};
 
 const DIRECT: [&str; 4] = ["--workload-device", "pod-*", "--local-delivery", "direct"];
 const VIPS: [&str; 2] = ["203.0.113.10", "[2001:db8:113::10]"];

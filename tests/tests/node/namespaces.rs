@@ -5,10 +5,10 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 
 use anyhow::{Context, Result};
-use tests::agent::{Agent, SMALL_MAPS};
 use tests::manifests::{Service, manifests};
-use tests::one_node::{CLIENT, DEVICE, OneNode};
-use tests::topology::{LARGE, SOON, wait_until};
+use tests::programs::agent::{Agent, SMALL_MAPS};
+use tests::worlds::one_node::{CLIENT, DEVICE, OneNode};
+use tests::worlds::topology::{LARGE, SOON, wait_until};
 
 const VIP: &str = "http://203.0.113.10/";
 

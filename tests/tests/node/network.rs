@@ -3,10 +3,10 @@
 use std::fs;
 
 use anyhow::{Context, Result};
-use tests::agent::Agent;
 use tests::manifests::{Service, manifests};
-use tests::one_node::{DEVICE, OneNode};
-use tests::topology::{SOON, wait_until};
+use tests::programs::agent::Agent;
+use tests::worlds::one_node::{DEVICE, OneNode};
+use tests::worlds::topology::{SOON, wait_until};
 
 /// A Service with NodePort 30080, and a ClusterIP for pods.
 fn web() -> Service {

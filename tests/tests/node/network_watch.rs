@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use lb_userspace::network::{Device, Event, NetworkWatch, NodePortAddresses, Settings};
-use tests::topology::{Host, SOON, Topology};
+use tests::worlds::topology::{Host, SOON, Topology};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{sleep, timeout};
 

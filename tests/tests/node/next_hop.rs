@@ -5,10 +5,10 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use tests::agent::Agent;
 use tests::manifests::{Service, manifests};
-use tests::one_node::OneNode;
-use tests::topology::{Host, Process, SOON, wait_until};
+use tests::programs::agent::Agent;
+use tests::worlds::one_node::OneNode;
+use tests::worlds::topology::{Host, Process, SOON, wait_until};
 
 fn web() -> Service {
     Service::new("web", &["10.96.0.10"])

@@ -10,10 +10,10 @@ use nix::sys::socket::sockopt::{Mark, OriginalDst};
 use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, SockaddrIn, connect, getsockopt, setsockopt, socket,
 };
-use tests::agent::Agent;
 use tests::manifests::{Service, manifests};
-use tests::one_node::{NODE, OneNode};
-use tests::topology::SOON;
+use tests::programs::agent::Agent;
+use tests::worlds::one_node::{NODE, OneNode};
+use tests::worlds::topology::SOON;
 
 /// A Service with one endpoint, and one without endpoints.
 fn services() -> [Service; 2] {

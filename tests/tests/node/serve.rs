@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn, bind, connect, socket};
-use tests::one_node::{CLIENT, NODE, OneNode};
-use tests::topology::{SOON, wait_until};
+use tests::worlds::one_node::{CLIENT, NODE, OneNode};
+use tests::worlds::topology::{SOON, wait_until};
 
 /// A Service with this external traffic policy, and one endpoint on the given node.
 fn web(policy: &str, node_of_endpoint: &str) -> String {

@@ -3,10 +3,10 @@
 use anyhow::{Context, Result};
 use aya::maps::{Array, Map, MapData};
 use lb_common::layout::map;
-use tests::agent::Agent;
 use tests::manifests::{Service, manifests};
-use tests::one_node::OneNode;
-use tests::topology::{SOON, wait_until};
+use tests::programs::agent::Agent;
+use tests::worlds::one_node::OneNode;
+use tests::worlds::topology::{SOON, wait_until};
 
 /// A Service with this NodePort, and its backend on another node.
 fn web(node_port: u16) -> String {

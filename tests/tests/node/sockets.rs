@@ -5,9 +5,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use tests::agent::{Agent, program};
-use tests::one_node::{DEVICE, OneNode};
-use tests::topology::{Echo, Host, Process, SOON, wait_until};
+use tests::programs::agent::{Agent, program};
+use tests::worlds::one_node::{DEVICE, OneNode};
+use tests::worlds::topology::{Echo, Host, Process, SOON, wait_until};
 
 const SOCKET: &str = env!("CARGO_BIN_EXE_socket");
 const ANY4: &str = "0.0.0.0:0";

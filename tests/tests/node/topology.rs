@@ -14,8 +14,8 @@ use anyhow::{Context, Result};
 use lb_userspace::kernel::{Tables, cgroup_root};
 use lb_userspace::plan::Snapshot;
 use tests::manifests::{here, manifests};
-use tests::one_node::OneNode;
-use tests::topology::{Host, Id, LARGE, SOON, Topology, bpffs, sweep, wait_until};
+use tests::worlds::one_node::OneNode;
+use tests::worlds::topology::{Host, Id, LARGE, SOON, Topology, bpffs, sweep, wait_until};
 
 /// A client, a router and a server with addresses of both families, and routes between them.
 fn routed(name: &str) -> Result<(Topology, Host, Host, Host)> {

@@ -7,13 +7,13 @@ use std::net::SocketAddr;
 use anyhow::{Context, Result, ensure};
 use lb_common::layout::map;
 use serde_json::{Value, json};
-use tests::agent::{Agent, SMALL_MAPS};
-use tests::any_map::{AnyMap, Entry};
-use tests::datapath::Conversation;
-use tests::datapath::cases::{self, Ends, V4, V6};
 use tests::manifests::{Service, manifests};
-use tests::one_node::{CLIENT, DEVICE, OneNode, REFUSED};
-use tests::topology::{SOON, wait_until};
+use tests::maps::any_map::{AnyMap, Entry};
+use tests::packets::datapath::Conversation;
+use tests::packets::datapath::cases::{self, Ends, V4, V6};
+use tests::programs::agent::{Agent, SMALL_MAPS};
+use tests::worlds::one_node::{CLIENT, DEVICE, OneNode, REFUSED};
+use tests::worlds::topology::{SOON, wait_until};
 
 type Case = fn(&mut Conversation, &Ends);
 

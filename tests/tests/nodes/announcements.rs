@@ -7,9 +7,9 @@ use anyhow::{Context, Result, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::json;
-use tests::agent::Agent;
-use tests::announcers::{Announcers, Connection, IMPATIENT};
-use tests::topology::SOON;
+use tests::programs::agent::Agent;
+use tests::worlds::announcers::{Announcers, Connection, IMPATIENT};
+use tests::worlds::topology::SOON;
 
 const EXCLUDED: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
 /// In a pool that one rack announces.

@@ -20,7 +20,7 @@ use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, SockaddrStorage, bind, connect, setsockopt, socket, sockopt,
 };
 use serde_json::{Value, json};
-use tests::topology::{Host, SOON, Topology, wait_until};
+use tests::worlds::topology::{Host, SOON, Topology, wait_until};
 
 const NODE: &str = "192.0.2.11";
 const GOOD: &str = "192.0.2.1";

@@ -2,13 +2,13 @@
 //! interfaces. The table in docs/cni.md is this test's.
 
 use anyhow::{Context, Result, ensure};
-use tests::agent::Agent;
-use tests::cluster::{
+use tests::programs::agent::Agent;
+use tests::worlds::cluster::{
     CLIENT, Cluster, Ip, OTHER_TUNNELS, Plugin, Scope, Side, Transport, ask, ask_from_node,
     check_host_ports, check_network_policies, check_several_uplinks,
     check_several_uplinks_directly, cluster_ip, end, node_port, pod_address, server, vip,
 };
-use tests::topology::{Host, SOON, wait_until};
+use tests::worlds::topology::{Host, SOON, wait_until};
 
 /// Node A takes clients' packets in by XDP, as with a physical network card; node B by tc, as veths do.
 const XDP_MODES: [(Side, &str); 2] = [(Side::A, "native"), (Side::B, "auto")];

@@ -13,9 +13,9 @@ use anyhow::{Context, Result, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::json;
-use tests::announcers::{Announcers, Connection, IMPATIENT, Stream};
-use tests::figures::size;
-use tests::topology::Process;
+use tests::load::figures::size;
+use tests::worlds::announcers::{Announcers, Connection, IMPATIENT, Stream};
+use tests::worlds::topology::Process;
 
 const NODES: usize = 5;
 /// Nodes that fail. Their pods are no endpoints, so that only the address matters.
@@ -327,7 +327,7 @@ fn keepalived(
             echos.push(world.nodes[node].tcp_echo("0.0.0.0:7", &format!("node{node}"))?);
         }
         let mut reached = String::new();
-        tests::topology::wait_until("keepalived has an address", SECOND * 60, || {
+        tests::worlds::topology::wait_until("keepalived has an address", SECOND * 60, || {
             let connected = world.connect_within(ADDRESS, SECOND / 5);
             reached = connected.map(|connection| connection.server).unwrap_or_default();
             !reached.is_empty()

@@ -4,9 +4,9 @@ use std::ffi::OsStr;
 use std::io::{Read, Write};
 
 use anyhow::{Context, Result};
-use tests::agent::{Agent, program};
 use tests::manifests::{Service, manifests};
-use tests::topology::{Host, LARGE, Process, SOON, Topology, wait_until};
+use tests::programs::agent::{Agent, program};
+use tests::worlds::topology::{Host, LARGE, Process, SOON, Topology, wait_until};
 
 const VIP: &str = "http://203.0.113.10/";
 const VIP6: &str = "http://[2001:db8:113::10]/";

@@ -2,10 +2,10 @@
 //! sides learn that only from ICMP errors about packets that were translated.
 
 use anyhow::{Context, Result};
-use tests::agent::Agent;
+use tests::load::upload::upload;
 use tests::manifests::{Service, manifests};
-use tests::topology::{Host, LARGE, Port, Process, Topology};
-use tests::upload::upload;
+use tests::programs::agent::Agent;
+use tests::worlds::topology::{Host, LARGE, Port, Process, Topology};
 
 /// client - outer =(1400)= inner - node - pod
 ///                                  \ gate =(1300)= other

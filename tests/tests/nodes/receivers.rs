@@ -5,9 +5,9 @@ use std::net::UdpSocket;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
-use tests::agent::Agent;
 use tests::manifests::{Service, manifests};
-use tests::topology::{Echo, Host, SOON, Topology, wait_until};
+use tests::programs::agent::Agent;
+use tests::worlds::topology::{Echo, Host, SOON, Topology, wait_until};
 
 const FRONTEND: &str = "203.0.113.10";
 const BACKEND: &str = "10.244.9.10";

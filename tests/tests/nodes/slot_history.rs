@@ -5,8 +5,8 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 
 use anyhow::{Context, Result, ensure};
-use tests::agent::{Agent, program};
-use tests::topology::{Echo, Host, SOON, Topology, wait_until};
+use tests::programs::agent::{Agent, program};
+use tests::worlds::topology::{Echo, Host, SOON, Topology, wait_until};
 
 const KEY: &str = "5f4dcc3b5aa765d61d8327deb882cf99";
 const FRONTEND: &str = "203.0.113.11:9000";

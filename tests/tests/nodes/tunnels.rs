@@ -5,9 +5,9 @@ use std::fs;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use tests::agent::Agent;
-use tests::topology::{Echo, Host, LARGE, Process, SOON, Topology, wait_until};
-use tests::upload::upload;
+use tests::load::upload::upload;
+use tests::programs::agent::Agent;
+use tests::worlds::topology::{Echo, Host, LARGE, Process, SOON, Topology, wait_until};
 
 /// Each kind of tunnel, and the load balancer addresses of the Service that uses it.
 const KINDS: [(&str, [&str; 2]); 2] = [
@@ -358,7 +358,7 @@ fn without_a_key_no_tunnel_is_used_by_default() -> Result<()> {
 fn forged_tunnel_packets_without_the_key_open_no_flow() -> Result<()> {
     let network = Tunnels::with_key(Sending::Xdp, 1500, Some(KEY))?;
     let [node, other] = &network.agents;
-    let inner = tests::packet::tcp("10.7.1.2:40000", "203.0.113.10:80").syn();
+    let inner = tests::packets::tcp("10.7.1.2:40000", "203.0.113.10:80").syn();
     let inner = &inner[14..];
     let keyed = [&[2, 4, 0, 0][..], &[7; 8], inner].concat();
     let socket = network.node.udp_socket("10.7.2.2:40000")?;

@@ -2,9 +2,9 @@
 //! counters show which.
 
 use anyhow::{Context, Result};
-use tests::agent::Agent;
 use tests::manifests::{Service, manifests};
-use tests::topology::{Host, Process, SOON, Topology, wait_until};
+use tests::programs::agent::Agent;
+use tests::worlds::topology::{Host, Process, SOON, Topology, wait_until};
 
 const VIP: &str = "http://203.0.113.10/";
 

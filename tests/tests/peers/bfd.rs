@@ -10,11 +10,11 @@ use lb_bfd::{Diagnostic, Packet, State};
 use lb_userspace::bfd::{BfdView, Hops, Monitor, Path, Wanted};
 use lb_userspace::kernel::{BfdSessions, Pins};
 use serde_json::Value;
-use tests::bird::Bird;
-use tests::frr::Frr;
 use tests::manifests::manifests;
-use tests::one_node::{CLIENT, DEVICE, NODE, NODE6, OneNode};
-use tests::topology::{SOON, wait_until};
+use tests::programs::bird::Bird;
+use tests::programs::frr::Frr;
+use tests::worlds::one_node::{CLIENT, DEVICE, NODE, NODE6, OneNode};
+use tests::worlds::topology::{SOON, wait_until};
 use tokio::runtime::{Builder, Runtime};
 
 const CLIENT6: &str = "2001:db8::2";

@@ -13,12 +13,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::json;
-use tests::bgp::{Speaker, is_answered, is_established};
-use tests::figures::size;
-use tests::frr::Frr;
+use tests::load::figures::size;
 use tests::manifests::manifests;
-use tests::one_node::{CLIENT, NODE, OneNode};
-use tests::topology::{SOON, wait_until};
+use tests::programs::bgp::{Speaker, is_answered, is_established};
+use tests::programs::frr::Frr;
+use tests::worlds::one_node::{CLIENT, NODE, OneNode};
+use tests::worlds::topology::{SOON, wait_until};
 
 const RIVAL: &str = "198.51.100.2";
 const ROUTER: &str = "198.51.100.1";

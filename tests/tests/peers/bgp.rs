@@ -11,12 +11,12 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
-use tests::agent::Agent;
-use tests::bgp::{Speaker, is_answered, is_established};
-use tests::bird::Bird;
-use tests::frr::Frr;
 use tests::manifests::{Service, manifests};
-use tests::topology::{Host, Process, SOON, Topology, wait_until};
+use tests::programs::agent::Agent;
+use tests::programs::bgp::{Speaker, is_answered, is_established};
+use tests::programs::bird::Bird;
+use tests::programs::frr::Frr;
+use tests::worlds::topology::{Host, Process, SOON, Topology, wait_until};
 
 const DOCUMENT: &str = include_str!("../../../docs/bgp.md");
 /// Addresses of the pool in the document.

@@ -23,13 +23,13 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{setsockopt, sockopt};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
-use tests::agent::Agent;
-use tests::bgp::{Speaker, is_answered, is_established};
-use tests::bgp_daemons::{Daemon, PASSWORD, Running};
-use tests::bird::Bird;
-use tests::frr::{BFD_PROFILES, Frr};
 use tests::manifests::{Service, manifests};
-use tests::topology::{Host, SOON, Topology, wait_until};
+use tests::programs::agent::Agent;
+use tests::programs::bgp::{Speaker, is_answered, is_established};
+use tests::programs::bgp_daemons::{Daemon, PASSWORD, Running};
+use tests::programs::bird::Bird;
+use tests::programs::frr::{BFD_PROFILES, Frr};
+use tests::worlds::topology::{Host, SOON, Topology, wait_until};
 
 const OBJECTS: &str = include_str!("../../manifests/bgp-peers.yaml");
 /// zebra sends router advertisements because bgpd asks it to.

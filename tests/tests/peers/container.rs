@@ -6,9 +6,9 @@ use std::fs;
 use anyhow::{Context, Result, ensure};
 use caps::Capability;
 use serde_json::Value;
-use tests::container::{Container, Specification};
-use tests::one_node::{OneNode, WEB};
-use tests::topology::SOON;
+use tests::worlds::container::{Container, Specification};
+use tests::worlds::one_node::{OneNode, WEB};
+use tests::worlds::topology::SOON;
 
 const SETTINGS: &str = "\
 manifests: [/etc/millrace/web.yaml]

@@ -14,9 +14,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use lb_common::layout::FlowKind;
-use tests::crowd::{Crowd, Loss};
-use tests::figures::size;
-use tests::rack::{Backend, Kind, Rack, Sizes};
+use tests::load::crowd::{Crowd, Loss};
+use tests::load::figures::size;
+use tests::worlds::rack::{Backend, Kind, Rack, Sizes};
 
 const NODES: usize = 4;
 const SECOND: Duration = Duration::from_secs(1);

@@ -9,8 +9,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
-use tests::one_node::{OneNode, WEB};
-use tests::topology::{Process, SOON, wait_until};
+use tests::worlds::one_node::{OneNode, WEB};
+use tests::worlds::topology::{Process, SOON, wait_until};
 
 /// Short intervals, so that rates are available soon.
 fn configuration(rules: &Path) -> String {

@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::cpio::Archive;
 use super::kernel::Kernel;
 use crate::packages;
-use crate::process::{cargo, find, output, root, run, target};
+use crate::process::{SHARED_BUILD, cargo, find, output, root, run, target};
 
 /// A module of a test program in `tests/tests`.
 pub struct Test {
@@ -132,10 +132,10 @@ pub fn build(image: &Path, kernel: &Kernel, tests: &[&Test], arguments: &[String
 /// Builds the programs like the other stages do. Returns those of the tests.
 fn build_programs(names: &BTreeSet<&str>) -> Result<Vec<PathBuf>> {
     let mut command = cargo();
-    command.args(["build", "--package", "lb-userspace", "--package", "tests"]);
+    command.arg("build").args(SHARED_BUILD);
     run(command.args(["--bin", "millrace", "--bin", "vm_init", "--bin", "socket"]))?;
     let mut command = cargo();
-    command.args(["test", "--package", "tests", "--no-run"]);
+    command.args(["test", "--no-run"]).args(SHARED_BUILD);
     command.args(names.iter().flat_map(|name| ["--test", name]));
     let messages = output(command.args(["--message-format", "json"]))?;
     names.iter().map(|name| executable(&messages, name)).collect()

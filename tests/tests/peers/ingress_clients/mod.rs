@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
-use tests::ingress::{Edge, HTTP, address_of, service};
 use tests::manifests::{Ingress, ingress_class, manifests};
-use tests::topology::{Process, SOON};
+use tests::worlds::edge::{Edge, HTTP, address_of, service};
+use tests::worlds::topology::{Process, SOON};
 
 const GRPC: usize = 1;
 const WEBSOCKET: usize = 2;

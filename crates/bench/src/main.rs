@@ -1,0 +1,57 @@
+//! `cargo xtask bench`: what packets, system calls and requests cost, and how long the agent takes for a change; beside
+//! other load balancers and proxies, too.
+
+mod compare;
+mod control;
+mod generator;
+mod ingress;
+mod load;
+mod machine;
+mod packets;
+mod tables;
+
+use anyhow::Result;
+use clap::{Args, Parser, Subcommand};
+
+/// Where results are written.
+const OUTPUT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/bench");
+
+#[derive(Debug, Parser)]
+#[command(
+    name = "cargo xtask bench",
+    bin_name = "cargo xtask bench",
+    args_conflicts_with_subcommands = true
+)]
+struct Bench {
+    #[command(subcommand)]
+    benchmark: Option<Benchmark>,
+
+    #[command(flatten)]
+    packets: packets::Options,
+}
+
+#[derive(Debug, Subcommand)]
+enum Benchmark {
+    Control(control::Options),
+    Compare(compare::Options),
+    Ingress(ingress::Options),
+    /// Time system calls on sockets, as the benchmark of packets asks by standard input
+    #[command(name = packets::SOCKET_TIMER, hide = true)]
+    SocketTimer(SocketTimer),
+}
+
+#[derive(Debug, Args)]
+struct SocketTimer {
+    servers: Vec<String>,
+}
+
+fn main() -> Result<()> {
+    let Bench { benchmark, packets } = Bench::parse();
+    match benchmark {
+        None => packets::run(&packets),
+        Some(Benchmark::Control(options)) => control::run(&options),
+        Some(Benchmark::Compare(options)) => compare::run(&options),
+        Some(Benchmark::Ingress(options)) => ingress::run(&options),
+        Some(Benchmark::SocketTimer(options)) => packets::time_sockets(&options.servers),
+    }
+}

@@ -1,0 +1,105 @@
+//! The cost of the harness itself, measured in the same rounds as the cases.
+
+use crate::generator::{Side, template};
+use ::tests::load::figures::Sample;
+use ::tests::packets::Packet;
+use ::tests::packets::datapath::Hook;
+use anyhow::Result;
+use lb_common::bench::Template;
+
+use super::case::{Case, Kind};
+use super::record::Record;
+use super::wrapper::Wrapper;
+
+const REPEAT: u32 = 400_000;
+
+pub struct Baselines {
+    forward: Baseline,
+    reverse: Baseline,
+    growth: Growth,
+}
+
+/// The baselines of one hook.
+struct Baseline {
+    wrapper: Wrapper,
+    packet: Packet,
+    template: Template,
+    /// The empty program in the wrapper.
+    wrapped: Sample,
+    /// The empty program.
+    empty: Sample,
+}
+
+/// A program that adds bytes in front of the packet, which the wrapper removes: two calls of a helper.
+struct Growth {
+    wrapper: Wrapper,
+    sample: Sample,
+}
+
+impl Baselines {
+    pub fn new() -> Result<Self> {
+        Ok(Self {
+            forward: Baseline::new(Hook::Forward)?,
+            reverse: Baseline::new(Hook::Reverse)?,
+            growth: Growth { wrapper: Wrapper::around_growth()?, sample: Sample::default() },
+        })
+    }
+
+    pub fn measure(&mut self) -> Result<()> {
+        self.forward.measure()?;
+        self.reverse.measure()?;
+        let Growth { wrapper, sample } = &mut self.growth;
+        let Baseline { packet, template, .. } = &self.forward;
+        let template = Template { at_front: 1, ..*template };
+        sample.push(wrapper.run(&template, packet, REPEAT)?.as_nanos() as f64);
+        Ok(())
+    }
+
+    /// What the wrapper's call costs that restores the packet's start, in nanoseconds: half of the two.
+    pub fn restoring(&self) -> f64 {
+        (self.growth.sample.last() - self.forward.wrapped.last()) / 2.0
+    }
+
+    /// The wrapper's cost in this round, in nanoseconds.
+    pub fn wrapper(&self, hook: Hook) -> f64 {
+        match hook {
+            Hook::Forward => self.forward.wrapped.last(),
+            Hook::Stack | Hook::AfterXdp | Hook::Workload | Hook::Reverse => {
+                self.reverse.wrapped.last()
+            }
+        }
+    }
+
+    /// Named `<hook>.empty` and `<hook>.wrapper`. Nothing is subtracted from them.
+    pub fn records(&self) -> Vec<Record> {
+        [("xdp", &self.forward), ("tc", &self.reverse)]
+            .into_iter()
+            .flat_map(|(hook, baseline)| {
+                let Baseline { empty, wrapped, .. } = baseline;
+                [("empty", empty), ("wrapper", wrapped)].map(|(what, sample)| {
+                    Record::packet(sample, &format!("{hook}.{what}"), 0, None)
+                })
+            })
+            .chain([Record::packet(&self.growth.sample, "xdp.growth.wrapper", 0, None)])
+            .collect()
+    }
+}
+
+impl Baseline {
+    fn new(hook: Hook) -> Result<Self> {
+        let packet = Case { hook, kind: Kind::None, ..Case::established(false, false) }.request();
+        // The number of clients does not affect the cost: the wrapper stores nothing about them.
+        let template = template(&packet, Side::Source, 1);
+        let wrapper = Wrapper::around_nothing(hook)?;
+        let (wrapped, empty) = (Sample::default(), Sample::default());
+        Ok(Self { wrapper, packet, template, wrapped, empty })
+    }
+
+    fn measure(&mut self) -> Result<()> {
+        let Self { wrapper, packet, template, wrapped, empty } = self;
+        wrapper.run(template, packet, REPEAT / 4)?;
+        wrapped.push(wrapper.run(template, packet, REPEAT)?.as_nanos() as f64);
+        empty.push(wrapper.run_empty(packet, REPEAT)?.as_nanos() as f64);
+        Ok(())
+    }
+}

@@ -1,0 +1,6 @@
+//! Clients and servers for more than single requests.
+
+pub mod crowd;
+pub mod figures;
+pub mod upload;
+pub mod watcher;

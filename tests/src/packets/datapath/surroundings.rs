@@ -1,0 +1,125 @@
+//! The devices and neighbours of the data plane: a namespace for the kernel, and equal tables for
+//! the host.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use anyhow::Result;
+use lb_common::host::Exit;
+use lb_userspace::network::Device;
+
+use crate::packets::{CLIENT_MAC, Mac, NODE_MAC};
+use crate::worlds::topology::{Host, Topology};
+
+/// The ingress device.
+pub const OUTSIDE: u32 = 10;
+/// The device to other nodes.
+pub const INSIDE: u32 = 20;
+/// Another device to other nodes.
+pub const ASIDE: u32 = 30;
+
+/// A device that is not in the data plane's tables.
+pub const UNKNOWN: u32 = 40;
+
+const DEVICES: [u32; 4] = [OUTSIDE, INSIDE, ASIDE, UNKNOWN];
+
+/// A device's entry: its addresses, 192.0.2.1 and 2001:db8::1 for the first one, and that XDP can
+/// redirect to it.
+pub fn device(index: u32) -> Device {
+    let last = index / 10;
+    Device {
+        name: name(index).into(),
+        v4: format!("192.0.{}.1", last + 1).parse().ok(),
+        v6: format!("2001:db8:{}::1", last - 1).parse().ok(),
+        mtu: 1500,
+        mac: mac(index).0,
+        // Backends reply through the same interface, to the sender of the request.
+        macs_above: if index == OUTSIDE { [CLIENT_MAC.0].into() } else { BTreeSet::new() },
+        redirect: true,
+        transmit: true,
+        pod: false,
+    }
+}
+
+/// The link-layer address of a device. Packets are addressed to that of the ingress device.
+pub fn mac(device: u32) -> Mac {
+    if device == OUTSIDE { NODE_MAC } else { Mac([2, 0, 0, 0, 0, device as u8]) }
+}
+
+fn name(index: u32) -> &'static str {
+    match index {
+        OUTSIDE => "ext0",
+        INSIDE => "lan0",
+        ASIDE => "lan1",
+        _ => "lan2",
+    }
+}
+
+/// A route through a device to a neighbour with this link-layer address.
+pub fn neighbour(device: u32, mac: Mac) -> Exit {
+    Exit { device, neighbour: Some(mac.0), mtu: 1500 }
+}
+
+/// The same with an unresolved neighbour.
+pub fn unknown_neighbour(device: u32) -> Exit {
+    Exit { device, neighbour: None, mtu: 1500 }
+}
+
+/// A namespace with these devices, without neighbours.
+pub struct Surroundings {
+    pub host: Host,
+    exits: Vec<IpAddr>,
+}
+
+impl Surroundings {
+    pub fn new(topology: &Topology) -> Result<Self> {
+        let host = topology.router("node")?;
+        for index in DEVICES {
+            let (name, mac) = (name(index), mac(index));
+            host.ip(&format!(
+                "link add {name} index {index} address {mac} type veth peer name {name}-far"
+            ))?;
+            host.ip(&format!("link set {name}-far up"))?;
+            host.ip(&format!("link set {name} up"))?;
+            let Device { v4, v6, .. } = device(index);
+            for address in
+                v4.map(|a| format!("{a}/32")).into_iter().chain(v6.map(|a| format!("{a}/128")))
+            {
+                host.address(name, &address)?;
+            }
+        }
+        Ok(Self { host, exits: Vec::new() })
+    }
+
+    pub fn set_exit(&mut self, to: IpAddr, exit: &Exit) -> Result<()> {
+        self.exits.push(to);
+        self.forget_neighbours(to)?;
+        let Exit { device, neighbour, mtu } = *exit;
+        let device = name(device);
+        self.host.ip(&format!("route replace {to} dev {device} mtu lock {mtu}"))?;
+        if let Some(mac) = neighbour.map(Mac) {
+            let permanent = format!("neigh replace {to} lladdr {mac} dev {device} nud permanent");
+            self.host.ip(&permanent)?;
+        }
+        Ok(())
+    }
+
+    pub fn remove_exit(&mut self, to: IpAddr) -> Result<()> {
+        self.exits.retain(|exit| *exit != to);
+        self.forget_neighbours(to)?;
+        self.host.ip(&format!("route del {to}")).map(drop)
+    }
+
+    /// Removes all routes and neighbours.
+    pub fn reset(&mut self) -> Result<()> {
+        while let Some(&exit) = self.exits.last() {
+            self.remove_exit(exit)?;
+        }
+        Ok(())
+    }
+
+    fn forget_neighbours(&self, to: IpAddr) -> Result<()> {
+        let family = if to.is_ipv4() { "-4" } else { "-6" };
+        self.host.ip(&format!("{family} neigh flush to {to} nud permanent")).map(drop)
+    }
+}

@@ -1,0 +1,28 @@
+//! What an IP packet carries, and the verdict about its checksum.
+
+use etherparse::IpNumber;
+
+use super::checksum::{computed, pseudo_header, verdict};
+use crate::packets::address::Addresses;
+
+/// What an IP packet carries.
+#[derive(Clone, Copy)]
+pub struct Segment<'a> {
+    pub addresses: Addresses,
+    pub bytes: &'a [u8],
+    /// Why there is no verdict about a checksum.
+    pub incomplete: Option<&'static str>,
+}
+
+impl Segment<'_> {
+    /// The verdict about a checksum over the first `length` bytes and the pseudo header.
+    pub fn verdict(&self, protocol: IpNumber, length: usize, field: usize, found: u16) -> String {
+        match self.incomplete {
+            Some(reason) => format!("checksum 0x{found:04x} [not verified: {reason}]"),
+            None => {
+                let sum = pseudo_header(self.addresses, protocol, length);
+                verdict(found, computed(sum, &self.bytes[..length], field))
+            }
+        }
+    }
+}
