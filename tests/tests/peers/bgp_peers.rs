@@ -1,6 +1,6 @@
 //! The kinds of BGP peers beside those of docs/bgp.md: unnumbered, behind another router, of the same AS, one that
 //! connects by itself, and objects of MetalLB; and other daemons than FRR and BIRD, each on the link and behind a router.
-//! The table in docs/design/bgp.md says what each daemon shows.
+//! docs/design/bgp.md says what each daemon shows.
 //!
 //! ```text
 //! frr  ─── link-local addresses ─── u0 ┐

@@ -1,5 +1,4 @@
-//! Measures what 10,000 endpoints that are probed every two seconds cost, for
-//! docs/design/embedded-api.md:
+//! Measures what 10,000 endpoints that are probed every two seconds cost:
 //!
 //! ```console
 //! $ cargo test --release -p lb-api --lib health_checker::budget -- --ignored --nocapture

@@ -40,7 +40,7 @@ fn traffic_of_many_nodes() {
     }
 }
 
-/// Prints what docs/design/announcement.md quotes. Run in release mode:
+/// Prints what the election costs. Run in release mode:
 /// `cargo test --release -p lb-userspace --lib announce::tests::figures -- --ignored --nocapture`
 #[test]
 #[ignore = "a measurement"]
@@ -162,7 +162,7 @@ impl Crowd {
     }
 }
 
-/// Prints what docs/design/announcement.md quotes. Run in release mode:
+/// Prints what the election costs. Run in release mode:
 /// `cargo test --release -p lb-userspace --lib announce::tests::figures -- --ignored --nocapture`
 #[test]
 #[ignore = "a measurement"]
