@@ -17,9 +17,11 @@ mod programs;
 mod prometheus;
 mod python;
 mod run;
+mod schedule;
 mod stages;
 mod test;
 mod toolchain;
+mod usage;
 mod vm;
 
 use std::process::ExitCode;
@@ -94,7 +96,7 @@ enum Command {
     Lint,
     /// Same as `test`: what CI runs
     Ci,
-    /// Build all test programs, and run those that need no root, or the others
+    /// Build all test programs, or run some of them
     #[command(hide = true)]
     Programs(programs::Options),
     /// Install the programs that the tests use

@@ -1,6 +1,7 @@
-//! The test programs of all crates that share one build. Cargo builds them at once, and they are run without it: another
-//! selection of crates would have other features, and be another build.
+//! The test programs of all crates that share one build. Cargo builds them at once, and `cargo xtask test` runs them
+//! without it: cargo would run one after the other, and wait for the lock of another cargo.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -8,58 +9,101 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 use serde_json::Value;
 
-use crate::process::{SHARED_BUILD, cargo, root};
+use crate::process::{SHARED_BUILD, cargo, root, target};
 use crate::test::as_root;
 
-/// The only program of `tests` that needs no root, apart from its unit tests.
+/// The only program of the crate `tests` that needs no root, apart from its unit tests.
 const HOST: &str = "host";
 
 #[derive(Debug, Args)]
 pub struct Options {
-    /// Run the programs of `tests` that need root, instead of all others
-    #[arg(long)]
-    worlds: bool,
+    /// Build all test programs, and remember where they are
+    #[arg(long, conflicts_with_all = ["select", "threads"])]
+    build: bool,
+
+    /// Run these programs, one after the other
+    #[command(flatten)]
+    run: Run,
+}
+
+#[derive(Debug, Args)]
+pub struct Run {
+    /// A program such as tests/node, the unit tests of a crate such as lb-common, or a group: `unit`
+    ///
+    /// With filters after =, only tests whose names contain one of them: tests/node=pods::,trace::
+    #[arg(value_name = "PROGRAM[=FILTER,...]")]
+    select: Vec<String>,
+
+    /// Number of tests at the same time for each processor
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    threads: usize,
+
+    /// Leave out programs and tests whose names contain this; may be repeated
+    #[arg(long, value_name = "NAME")]
+    skip: Vec<String>,
 }
 
 /// A built test program.
-#[derive(Debug, PartialEq, Eq)]
-struct Program {
-    /// The name of the file in `tests`, or of the crate whose unit tests it has.
-    name: String,
-    path: PathBuf,
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Program {
+    /// The directory of its crate in the repository, and the name of the file in `tests` if it is not the crate's unit
+    /// tests: `tests/node`, `lb-common`.
+    pub name: String,
+    pub path: PathBuf,
     /// The directory of its crate.
     directory: PathBuf,
-    /// Whether it has the unit tests of a crate.
-    unit: bool,
+    needs_root: bool,
 }
 
-impl Program {
-    fn needs_root(&self) -> bool {
-        self.directory == root().join("tests") && !self.unit && self.name != HOST
-    }
-}
-
-/// Builds all test programs, and runs one after the other. Fails if one of them fails.
 pub fn test(options: &Options) -> Result<()> {
-    let programs = build()?;
+    if options.build { build() } else { run(&options.run) }
+}
+
+/// Runs programs one after the other. Fails if one of them fails.
+fn run(options: &Run) -> Result<()> {
+    let programs = built()?;
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let mut failed = Vec::new();
-    for program in programs.iter().filter(|program| program.needs_root() == options.worlds) {
-        let path = program.path.strip_prefix(root()).unwrap_or(&program.path);
-        println!("     Running {} ({})", program.name, path.display());
-        let mut command =
-            if options.worlds { as_root(&program.path) } else { Command::new(&program.path) };
-        // As cargo does.
-        command.current_dir(&program.directory).env("CARGO_MANIFEST_DIR", &program.directory);
-        let status = command.status().with_context(|| program.path.display().to_string())?;
-        if !status.success() {
-            failed.push(program.name.as_str());
+    for selected in &options.select {
+        let (name, filters) = selected.split_once('=').unwrap_or((selected, ""));
+        let mut chosen = programs.iter().filter(|program| program.is_selected(name)).peekable();
+        ensure!(chosen.peek().is_some(), "there is no test program {name}");
+        let is_wanted = |program: &&Program| !options.skip.contains(&program.name);
+        for program in chosen.filter(is_wanted) {
+            let path = program.path.strip_prefix(root()).unwrap_or(&program.path);
+            println!("     Running {} ({})", program.name, path.display());
+            let mut command = program.command();
+            command.args(filters.split_terminator(','));
+            command.args(options.skip.iter().flat_map(|name| ["--skip", name]));
+            command.args(["--test-threads", &(options.threads * processors).to_string()]);
+            // The time of each test, which only the unstable version of libtest prints.
+            command.args(["-Z", "unstable-options", "--report-time"]).env("RUSTC_BOOTSTRAP", "1");
+            let status = command.status().with_context(|| program.path.display().to_string())?;
+            if !status.success() {
+                failed.push(program.name.as_str());
+            }
         }
     }
     ensure!(failed.is_empty(), "failed test programs: {}", failed.join(", "));
     Ok(())
 }
 
-fn build() -> Result<Vec<Program>> {
+impl Program {
+    fn is_selected(&self, name: &str) -> bool {
+        self.name == name || name == "unit" && !self.needs_root
+    }
+
+    /// A command that runs it where cargo would.
+    fn command(&self) -> Command {
+        let mut command =
+            if self.needs_root { as_root(&self.path) } else { Command::new(&self.path) };
+        command.current_dir(&self.directory).env("CARGO_MANIFEST_DIR", &self.directory);
+        command
+    }
+}
+
+/// Builds all test programs, and the programs of crates with integration tests.
+pub fn build() -> Result<()> {
     let mut command = cargo();
     command.args(["test", "--no-run", "--message-format", "json-render-diagnostics"]);
     let built = command
@@ -68,24 +112,40 @@ fn build() -> Result<Vec<Program>> {
         .output()
         .context("cargo can't be started")?;
     ensure!(built.status.success(), "cargo test --no-run ended with {}", built.status);
-    let programs = programs(&String::from_utf8_lossy(&built.stdout));
+    fs::write(list(), &built.stdout).with_context(|| list().display().to_string())
+}
+
+/// The test programs of the last [`build`].
+pub fn built() -> Result<Vec<Program>> {
+    let messages = fs::read_to_string(list()).with_context(|| list().display().to_string())?;
+    let programs = programs(&messages);
     ensure!(!programs.is_empty(), "cargo reported no test program");
     Ok(programs)
+}
+
+/// Cargo's messages of the last build.
+fn list() -> PathBuf {
+    target().join("test-programs.json")
 }
 
 /// The test programs in cargo's messages.
 fn programs(messages: &str) -> Vec<Program> {
     let messages = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let tests = messages.filter(|message| message["profile"]["test"] == true);
-    let program = |message: Value| {
-        Some(Program {
-            name: message["target"]["name"].as_str()?.to_owned(),
-            path: message["executable"].as_str()?.into(),
-            directory: Path::new(message["manifest_path"].as_str()?).parent()?.to_owned(),
-            unit: message["target"]["kind"][0] != "test",
-        })
-    };
-    tests.filter_map(program).collect()
+    tests.filter_map(|message| program(&message, root())).collect()
+}
+
+fn program(message: &Value, root: &Path) -> Option<Program> {
+    let directory = Path::new(message["manifest_path"].as_str()?).parent()?;
+    let file = message["target"]["name"].as_str()?;
+    let folder = directory.strip_prefix(root).unwrap_or(directory).to_string_lossy();
+    let is_integration = message["target"]["kind"][0] == "test";
+    Some(Program {
+        name: if is_integration { format!("{folder}/{file}") } else { folder.to_string() },
+        path: message["executable"].as_str()?.into(),
+        directory: directory.to_owned(),
+        needs_root: is_integration && folder == "tests" && file != HOST,
+    })
 }
 
 #[cfg(test)]
@@ -94,39 +154,46 @@ mod tests {
 
     #[test]
     fn programs_are_read_from_cargos_messages() {
-        let messages = r#"{"reason":"build-script-executed"}
-not json
-{"target":{"kind":["test"],"name":"pods"},"profile":{"test":true},"executable":"/t/pods-1","manifest_path":"/r/tests/Cargo.toml"}
-{"target":{"kind":["bin"],"name":"millrace"},"profile":{"test":false},"executable":"/t/millrace","manifest_path":"/r/m/Cargo.toml"}
-{"target":{"kind":["lib"],"name":"lb_api"},"profile":{"test":true},"executable":"/t/lb_api-1","manifest_path":"/r/a/Cargo.toml"}
-"#;
-        let program = |name: &str, path: &str, directory: &str, unit| Program {
-            name: name.to_owned(),
-            path: path.into(),
-            directory: directory.into(),
-            unit,
+        let read = |message: &str| {
+            program(&serde_json::from_str(message).unwrap_or_default(), Path::new("/r"))
         };
-        assert_eq!(
-            programs(messages),
-            [
-                program("pods", "/t/pods-1", "/r/tests", false),
-                program("lb_api", "/t/lb_api-1", "/r/a", true)
-            ]
-        );
+        let program = |name: &str, path: &str, directory: &str, needs_root| {
+            let (name, path, directory) = (name.to_owned(), path.into(), directory.into());
+            Some(Program { name, path, directory, needs_root })
+        };
+        for (message, expected) in [
+            (
+                r#"{"target":{"kind":["test"],"name":"node"},"executable":"/t/node-1","manifest_path":"/r/tests/Cargo.toml"}"#,
+                program("tests/node", "/t/node-1", "/r/tests", true),
+            ),
+            (
+                r#"{"target":{"kind":["test"],"name":"host"},"executable":"/t/host-1","manifest_path":"/r/tests/Cargo.toml"}"#,
+                program("tests/host", "/t/host-1", "/r/tests", false),
+            ),
+            (
+                r#"{"target":{"kind":["test"],"name":"api"},"executable":"/t/api-1","manifest_path":"/r/crates/api/Cargo.toml"}"#,
+                program("crates/api/api", "/t/api-1", "/r/crates/api", false),
+            ),
+            (
+                r#"{"target":{"kind":["lib"],"name":"tests"},"executable":"/t/tests-1","manifest_path":"/r/tests/Cargo.toml"}"#,
+                program("tests", "/t/tests-1", "/r/tests", false),
+            ),
+            (r#"{"reason":"build-script-executed"}"#, None),
+        ] {
+            assert_eq!(read(message), expected, "{message}");
+        }
     }
 
     #[test]
-    fn only_worlds_need_root() {
-        let of_tests = |name: &str, unit| Program {
-            name: name.to_owned(),
+    fn programs_are_selected_by_name_or_group() {
+        let node = Program {
+            name: "tests/node".to_owned(),
             path: PathBuf::new(),
-            directory: root().join("tests"),
-            unit,
+            directory: PathBuf::new(),
+            needs_root: true,
         };
-        assert!(of_tests("node", false).needs_root());
-        assert!(!of_tests("host", false).needs_root());
-        assert!(!of_tests("tests", true).needs_root());
-        let of_other = Program { directory: root().join("crates/api"), ..of_tests("api", false) };
-        assert!(!of_other.needs_root());
+        assert!(node.is_selected("tests/node"));
+        assert!(!node.is_selected("node") && !node.is_selected("unit"));
+        assert!(Program { needs_root: false, ..node }.is_selected("unit"));
     }
 }

@@ -10,10 +10,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
 use crate::excerpt::excerpt;
 use crate::process::root;
+use crate::usage;
 
 /// Time to wait for output after a command has ended.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -48,42 +49,41 @@ impl Tally {
     }
 }
 
-/// The run time of one test program.
+/// The run time of one test.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Timing {
-    pub program: String,
+    pub test: String,
     pub seconds: f64,
 }
 
-/// Collects run times from a log of `cargo test`.
+/// Collects run times from a log of test programs.
 #[derive(Default)]
 struct Timings {
     program: String,
-    found: Vec<Timing>,
+    read: Vec<Timing>,
 }
 
 impl Timings {
     fn read(&mut self, line: &str) {
         if let Some(program) = program_of(line) {
             self.program = program.to_owned();
-        } else if line.starts_with("test result: ")
-            && let Some(seconds) = line.rsplit_once("finished in ")
-            && let Ok(seconds) = seconds.1.trim_end_matches('s').parse()
-        {
-            self.found.push(Timing { program: self.program.clone(), seconds });
+        } else if let Some((test, seconds)) = time_of(line) {
+            self.read.push(Timing { test: format!("{} {test}", self.program), seconds });
         }
     }
 }
 
-/// The program in "Running tests/verifier.rs (target/debug/deps/verifier-eba2d49fd722d522)" or
-/// "vm: runs /vm/verifier --skip programs".
+/// The program in "Running tests/node (target/debug/deps/node-eba2d49fd722d522)".
 fn program_of(line: &str) -> Option<&str> {
-    if let Some(command) = line.strip_prefix("vm: runs ") {
-        return command.trim_start_matches('/').split(' ').next();
-    }
-    let path = line.trim_start().strip_prefix("Running ")?.strip_suffix(')')?.rsplit_once('(')?.1;
-    let file = path.rsplit_once('/').map_or(path, |(_, file)| file);
-    file.rsplit_once('-').map(|(name, _)| name)
+    let (program, _) = line.trim_start().strip_prefix("Running ")?.split_once(" (")?;
+    Some(program)
+}
+
+/// The test and its time in "test pods::a_pod_reaches_itself ... ok <1.250s>".
+fn time_of(line: &str) -> Option<(&str, f64)> {
+    let (test, result) = line.strip_prefix("test ")?.split_once(" ... ")?;
+    let seconds = result.strip_suffix("s>")?.rsplit_once('<')?.1.parse().ok()?;
+    Some((test, seconds))
 }
 
 /// The result of a stage.
@@ -91,7 +91,10 @@ fn program_of(line: &str) -> Option<&str> {
 pub struct Outcome {
     pub tally: Tally,
     pub timings: Vec<Timing>,
-    succeeded: bool,
+    pub succeeded: bool,
+    pub elapsed: Duration,
+    /// Processor time of all its processes.
+    pub processor: Duration,
 }
 
 impl Outcome {
@@ -106,11 +109,12 @@ impl Outcome {
 pub fn run(
     name: &str,
     command: &mut Command,
+    bar: &ProgressBar,
     check: impl FnOnce() -> Result<()>,
 ) -> Result<Outcome> {
     let log = log_path(name)?;
     let started = Instant::now();
-    let mut followed = follow(command, &log, &spinner(name));
+    let mut followed = follow(command, &log, bar);
     if followed.as_ref().is_ok_and(|outcome| outcome.succeeded) {
         followed = check().and(followed);
     }
@@ -121,10 +125,7 @@ pub fn run(
     if !outcome.succeeded && outcome.tally.failed == 0 {
         outcome.tally.failed = 1;
     }
-    println!("{}", summary(name, outcome.succeeded, started.elapsed(), outcome.tally));
-    if !outcome.succeeded {
-        show_failure(&log)?;
-    }
+    outcome.elapsed = started.elapsed();
     Ok(outcome)
 }
 
@@ -133,8 +134,7 @@ fn follow(command: &mut Command, log: &Path, bar: &ProgressBar) -> Result<Outcom
     let mut log = File::create(log).with_context(|| log.display().to_string())?;
     // One pipe for stdout and stderr keeps the order of their lines.
     let (reader, writer) = std::io::pipe()?;
-    let mut child =
-        command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer).spawn()?;
+    let child = command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer).spawn()?;
     // The command still holds the writing end of the pipe, and the reader would wait forever.
     command.stdout(Stdio::null()).stderr(Stdio::null());
 
@@ -145,6 +145,7 @@ fn follow(command: &mut Command, log: &Path, bar: &ProgressBar) -> Result<Outcom
     });
     let mut tally = Tally::default();
     let mut timings = Timings::default();
+    let mut early = None;
     loop {
         match lines.recv_timeout(PATIENCE) {
             Ok(line) => {
@@ -154,25 +155,34 @@ fn follow(command: &mut Command, log: &Path, bar: &ProgressBar) -> Result<Outcom
                 bar.set_message(line);
             }
             Err(RecvTimeoutError::Disconnected) => break,
-            Err(RecvTimeoutError::Timeout) if child.try_wait()?.is_some() => {
-                writeln!(log, "it left a process behind, which still holds its output")?;
-                break;
+            Err(RecvTimeoutError::Timeout) => {
+                early = usage::try_wait(&child)?;
+                if early.is_some() {
+                    writeln!(log, "it left a process behind, which still holds its output")?;
+                    break;
+                }
             }
-            Err(RecvTimeoutError::Timeout) => {}
         }
     }
-    let status = child.wait()?;
+    let usage::Ended { status, processor } = early.map_or_else(|| usage::wait(&child), Ok)?;
     bar.finish_and_clear();
     if !status.success() {
         writeln!(log, "ended with {status}")?;
     }
-    Ok(Outcome { tally, timings: timings.found, succeeded: status.success() })
+    let succeeded = status.success();
+    Ok(Outcome { tally, timings: timings.read, succeeded, processor, ..Outcome::default() })
 }
 
-fn summary(name: &str, ok: bool, elapsed: Duration, tally: Tally) -> String {
-    let word = if ok { "ok" } else { "FAIL" };
-    let mut line = format!("{word:4}  {name:<14} {:>5} s", elapsed.as_secs());
-    if ok && tally.passed > 0 {
+/// One line: whether it succeeded, the time that it took and the processor time.
+pub fn summary(name: &str, outcome: &Outcome) -> String {
+    let Outcome { tally, succeeded: ok, elapsed, processor, .. } = outcome;
+    let word = if *ok { "ok" } else { "FAIL" };
+    let mut line = format!(
+        "{word:4}  {name:<14} {:>5.0} s {:>5.0} s",
+        elapsed.as_secs_f64(),
+        processor.as_secs_f64()
+    );
+    if *ok && tally.passed > 0 {
         line += &format!("   {} tests", tally.passed);
     }
     if tally.ignored > 0 {
@@ -181,8 +191,10 @@ fn summary(name: &str, ok: bool, elapsed: Duration, tally: Tally) -> String {
     line
 }
 
-fn show_failure(log: &Path) -> Result<()> {
-    let text = fs::read_to_string(log)?;
+/// Prints what matters of the log of a failed stage.
+pub fn show_failure(name: &str) -> Result<()> {
+    let log = log_path(name)?;
+    let text = fs::read_to_string(&log)?;
     println!("{}", excerpt(&text).join("\n"));
     println!("... the whole output is in {}", log.display());
     Ok(())
@@ -194,12 +206,17 @@ fn log_path(name: &str) -> Result<PathBuf> {
     Ok(directory.join(format!("{name}.log")))
 }
 
+/// Whether spinners are shown. Otherwise running stages are printed from time to time.
+pub fn has_terminal() -> bool {
+    env::var_os("CI").is_none() && std::io::stderr().is_terminal()
+}
+
 /// Shows the stage and its last line of output on a terminal.
-fn spinner(name: &str) -> ProgressBar {
-    if env::var_os("CI").is_some() || !std::io::stderr().is_terminal() {
+pub fn spinner(name: &str, all: &MultiProgress) -> ProgressBar {
+    if !has_terminal() {
         return ProgressBar::hidden();
     }
-    let bar = ProgressBar::new_spinner();
+    let bar = all.add(ProgressBar::new_spinner());
     if let Ok(style) =
         ProgressStyle::with_template("{spinner}     {prefix:14} {elapsed:>7}   {wide_msg:.dim}")
     {
@@ -238,32 +255,44 @@ mod tests {
     }
 
     #[test]
-    fn the_time_of_each_program_is_read() {
+    fn the_time_of_each_test_is_read() {
         let mut timings = Timings::default();
         for line in [
-            "     Running unittests src/lib.rs (target/debug/deps/lb_common-0123456789abcdef)",
-            "test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.25s",
-            "     Running tests/path_mtu.rs (target/debug/deps/path_mtu-eba2d49fd722d522)",
+            "     Running lb-common (target/debug/deps/lb_common-0123456789abcdef)",
+            "test maglev::a_pool ... ok <0.250s>",
+            "     Running tests/node (target/debug/deps/node-eba2d49fd722d522)",
             "running 2 tests",
+            "test pods::one ... ok <61.500s>",
+            "test pods::two ... FAILED <2.000s>",
+            "test pods::three ... ignored, prints figures",
             "test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 61.50s",
-            "vm: runs /vm/devices",
-            "test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 80.00s",
         ] {
             timings.read(line);
         }
-        let timing = |program: &str, seconds| Timing { program: program.to_owned(), seconds };
+        let timing = |test: &str, seconds| Timing { test: test.to_owned(), seconds };
         assert_eq!(
-            timings.found,
-            [timing("lb_common", 0.25), timing("path_mtu", 61.5), timing("vm/devices", 80.0)]
+            timings.read,
+            [
+                timing("lb-common maglev::a_pool", 0.25),
+                timing("tests/node pods::one", 61.5),
+                timing("tests/node pods::two", 2.0)
+            ]
         );
     }
 
     #[test]
     fn a_stage_has_a_one_line_summary() {
-        let line = |ok, tally| summary("lint", ok, Duration::from_secs(34), tally);
-        assert_eq!(line(true, tally(0, 0, 0)), "ok    lint              34 s");
-        assert_eq!(line(true, tally(9, 0, 2)), "ok    lint              34 s   9 tests, 2 ignored");
-        assert_eq!(line(false, tally(0, 1, 0)), "FAIL  lint              34 s");
+        let line = |succeeded, tally| {
+            let (elapsed, processor) = (Duration::from_secs(34), Duration::from_millis(61_700));
+            let outcome = Outcome { tally, succeeded, elapsed, processor, timings: Vec::new() };
+            summary("lint", &outcome)
+        };
+        assert_eq!(line(true, tally(0, 0, 0)), "ok    lint              34 s    62 s");
+        assert_eq!(
+            line(true, tally(9, 0, 2)),
+            "ok    lint              34 s    62 s   9 tests, 2 ignored"
+        );
+        assert_eq!(line(false, tally(0, 1, 0)), "FAIL  lint              34 s    62 s");
     }
 
     #[test]
@@ -281,13 +310,13 @@ mod tests {
         assert!(fs::read_to_string(log.path())?.ends_with("more\n"));
 
         let done = follow(&mut script("exit 3"), log.path(), &ProgressBar::hidden())?;
-        assert_eq!(done, Outcome::default());
+        assert!(!done.succeeded && done.tally == Tally::default());
         assert_eq!(fs::read_to_string(log.path())?, "ended with exit status: 3\n");
 
         // A process that a test left running must not delay the stage.
         let started = Instant::now();
         let done = follow(&mut script("sleep 30 &"), log.path(), &ProgressBar::hidden())?;
-        assert_eq!(done, Outcome { succeeded: true, ..Outcome::default() });
+        assert!(done.succeeded);
         assert!(started.elapsed() < Duration::from_secs(25));
         Ok(())
     }

@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use serde_json::Value;
 
 use super::cpio::Archive;
 use super::kernel::Kernel;
 use crate::packages;
-use crate::process::{SHARED_BUILD, cargo, find, output, root, run, target};
+use crate::process::{find, output, root, target};
+use crate::programs::{self, Program};
 
 /// A module of a test program in `tests/tests`.
 pub struct Test {
@@ -85,13 +85,13 @@ const DIRECTORY: &str = "/vm";
 
 pub fn build(image: &Path, kernel: &Kernel, tests: &[&Test], arguments: &[String]) -> Result<()> {
     let names: BTreeSet<&str> = tests.iter().map(|test| test.program).collect();
-    let programs = build_programs(&names)?;
+    let built = programs::built()?;
     let mut archive = Archive::create(image)?;
     let list =
         |lines: Vec<String>| lines.iter().map(|line| format!("{line}\n")).collect::<String>();
 
-    for (name, program) in names.iter().zip(&programs) {
-        add_stripped(&mut archive, program, &format!("{DIRECTORY}/{name}"))?;
+    for name in names {
+        add_stripped(&mut archive, &path_of(name, &built)?, &format!("{DIRECTORY}/{name}"))?;
     }
     let line = |test: &&Test| {
         let program = format!("{DIRECTORY}/{}", test.program);
@@ -129,24 +129,11 @@ pub fn build(image: &Path, kernel: &Kernel, tests: &[&Test], arguments: &[String
     archive.finish()
 }
 
-/// Builds the programs like the other stages do. Returns those of the tests.
-fn build_programs(names: &BTreeSet<&str>) -> Result<Vec<PathBuf>> {
-    let mut command = cargo();
-    command.arg("build").args(SHARED_BUILD);
-    run(command.args(["--bin", "millrace", "--bin", "vm_init", "--bin", "socket"]))?;
-    let mut command = cargo();
-    command.args(["test", "--no-run"]).args(SHARED_BUILD);
-    command.args(names.iter().flat_map(|name| ["--test", name]));
-    let messages = output(command.args(["--message-format", "json"]))?;
-    names.iter().map(|name| executable(&messages, name)).collect()
-}
-
-/// The program that cargo has built for a test, from its messages.
-fn executable(messages: &str, test: &str) -> Result<PathBuf> {
-    let messages = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let mut of_test = messages.filter(|message| message["target"]["name"] == test);
-    let path = of_test.find_map(|message| message["executable"].as_str().map(PathBuf::from));
-    path.with_context(|| format!("cargo did not report an executable for the test {test}"))
+/// The path of a built program of `tests/tests`.
+fn path_of(name: &str, built: &[Program]) -> Result<PathBuf> {
+    let name = format!("tests/{name}");
+    let program = built.iter().find(|program| program.name == name);
+    Ok(program.with_context(|| format!("there is no test program {name}"))?.path.clone())
 }
 
 /// Adds a program without debug information, which is most of it.
@@ -196,14 +183,5 @@ mod tests {
                     \t/lib64/ld-linux-x86-64.so.2 (0x00007f)\n";
         let found: Vec<&str> = libraries(listing).collect();
         assert_eq!(found, ["/lib/libc.so.6", "/lib64/ld-linux-x86-64.so.2"]);
-    }
-
-    #[test]
-    fn a_tests_program_is_found_in_cargos_messages() -> Result<()> {
-        let messages = "{\"reason\":\"build-script-executed\"}\nnot json\n\
-                        {\"target\":{\"name\":\"verifier\"},\"executable\":\"/t/verifier-1\"}\n";
-        assert_eq!(executable(messages, "verifier")?, Path::new("/t/verifier-1"));
-        assert!(executable(messages, "pods").is_err());
-        Ok(())
     }
 }

@@ -18,7 +18,7 @@ use clap::Args;
 use clap::builder::PossibleValuesParser;
 
 use crate::process::{find, root};
-use crate::{ebpf, packages};
+use crate::{ebpf, packages, programs};
 
 use image::Test;
 
@@ -74,6 +74,10 @@ pub struct Options {
     #[arg(long, conflicts_with = "only")]
     rare: bool,
 
+    /// Use the programs that `cargo xtask programs --build` has built, without another cargo
+    #[arg(long, hide = true)]
+    built: bool,
+
     /// Debian package of the kernel to boot [default: the package in target/vm]
     ///
     /// Without a package in target/vm, the newest linux-image-6.1.*-cloud-amd64 is downloaded to it.
@@ -99,7 +103,10 @@ pub fn test(options: &Options) -> Result<()> {
                 .with_context(|| format!("the virtual machine needs {program}"))?;
         }
     }
-    ebpf::build(&ebpf::Options::default())?;
+    if !options.built {
+        ebpf::build(&ebpf::Options::default())?;
+        programs::build()?;
+    }
     let directory = root().join("target/vm");
     fs::create_dir_all(&directory).with_context(|| directory.display().to_string())?;
     let kernel = kernel::ensure(&directory, options.kernel.as_deref())?;

@@ -158,15 +158,15 @@ fn label_requirement(part: &str) -> Result<LabelRequirement, String> {
         }
     };
     let number = |text: &str| {
-        value(text)?
-            .parse::<i64>()
-            .map_err(|_| format!("{text:?} is not a number, in {part:?}"))
+        value(text)?.parse::<i64>().map_err(|_| format!("{text:?} is not a number, in {part:?}"))
     };
     if let Some((before, values)) = part.split_once('(') {
         let values =
             values.strip_suffix(')').ok_or_else(|| format!("what follows in {part:?}?"))?;
         if values.trim().is_empty() {
-            return Err(format!("for 'in', 'notin' operators, values set can't be empty: {part:?}"));
+            return Err(format!(
+                "for 'in', 'notin' operators, values set can't be empty: {part:?}"
+            ));
         }
         let values = values.split(',').map(value).collect::<Result<_, _>>()?;
         return match before.trim().rsplit_once(char::is_whitespace) {
@@ -282,8 +282,23 @@ mod tests {
         // Keys and values that no object can have: as negations they would select everything.
         let long = format!("{}!=b", "k".repeat(64));
         for selector in [
-            "-a!=b", "a-!=b", "!-a", "/a!=b", "A/b!=c", "a/b/c!=d", "a!=-b", "a!=b.", "a notin (-b)",
-            "a notin ()", "a in ( )", "a>-1", "a,", ",a", "a,,b", ",", &long,
+            "-a!=b",
+            "a-!=b",
+            "!-a",
+            "/a!=b",
+            "A/b!=c",
+            "a/b/c!=d",
+            "a!=-b",
+            "a!=b.",
+            "a notin (-b)",
+            "a notin ()",
+            "a in ( )",
+            "a>-1",
+            "a,",
+            ",a",
+            "a,,b",
+            ",",
+            &long,
         ] {
             assert!(labels_of(selector).is_err(), "{selector}");
         }

@@ -231,7 +231,8 @@ async fn requests_in_the_name_of_another_user_are_refused() {
             "Impersonate-Extra-: ",
             "Impersonate-Later: x",
         ] {
-            let head = format!("{request} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{header}\r\n");
+            let head =
+                format!("{request} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{header}\r\n");
             let mut client = connect(&server, "admin").await;
             client.write_all(format!("{head}Content-Length: 0\r\n\r\n").as_bytes()).await.unwrap();
             let mut response = Vec::new();
