@@ -132,7 +132,7 @@ fn dispatch(command: Command) -> Result<ExitCode> {
         Command::Ci => return test::test(&test::Options::default()),
         Command::Programs(options) => programs::test(&options)?,
         Command::Prerequisites => {
-            packages::ensure()?;
+            packages::ensure(&[&packages::DEMO, &packages::NODES, &packages::PEERS])?;
             python::ensure();
             prometheus::ensure();
         }

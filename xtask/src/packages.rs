@@ -1,4 +1,4 @@
-//! Programs that the tests use, and their Debian packages.
+//! Programs that demo, tests and benchmarks use, and their Debian packages.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -10,61 +10,67 @@ use anyhow::{Context, Result, bail};
 use crate::process::{find, is_root, output};
 
 /// A program and its Debian package.
-pub const PROGRAMS: [(&str, &str); 21] = [
-    ("bgpctl", "openbgpd"),
-    ("bird", "bird2"),
-    ("bpftool", "bpftool"),
-    ("capsh", "libcap2-bin"),
+pub type Program = (&'static str, &'static str);
+
+/// What the demo uses, and nearly all tests in network namespaces.
+pub const DEMO: [Program; 6] = [
     ("curl", "curl"),
     ("ethtool", "ethtool"),
-    ("exabgp", "exabgp"),
-    ("gobgpd", "gobgpd"),
-    ("h2load", "nghttp2-client"),
     ("ip", "iproute2"),
-    ("iperf3", "iperf3"),
-    ("iptables-nft-restore", "iptables"),
-    ("nft", "nftables"),
     ("nginx", "nginx-light"),
     ("nsenter", "util-linux"),
     ("openssl", "openssl"),
+];
+
+/// What other tests use on nodes and clients.
+pub const NODES: [Program; 8] = [
+    ("bpftool", "bpftool"),
+    ("iperf3", "iperf3"),
+    ("iptables-nft-restore", "iptables"),
+    ("nft", "nftables"),
     ("ping", "iputils-ping"),
     ("ps", "procps"),
     ("tcpdump", "tcpdump"),
     ("tmux", "tmux"),
+];
+
+/// What the tests beside programs of others use: routers, clients, and what starts a container.
+pub const PEERS: [Program; 7] = [
+    ("bgpctl", "openbgpd"),
+    ("bird", "bird2"),
+    ("capsh", "libcap2-bin"),
+    ("exabgp", "exabgp"),
+    ("gobgpd", "gobgpd"),
+    ("h2load", "nghttp2-client"),
     // Its daemons are not in the PATH.
     ("vtysh", "frr"),
 ];
 
-/// Additional programs for `bench compare` and `bench ingress`: other load balancers and proxies, and one that
-/// draws the chart.
-const COMPARED: [(&str, &str); 3] =
-    [("caddy", "caddy"), ("haproxy", "haproxy"), ("rsvg-convert", "librsvg2-bin")];
+/// What benchmarks use in addition to the demo.
+pub const BENCHMARKS: [Program; 3] =
+    [("iperf3", "iperf3"), ("iptables-nft-restore", "iptables"), ("nft", "nftables")];
 
-/// Installs the programs for these comparisons. A program that can't be installed is left out of the
-/// comparison, so failures are only printed.
-pub fn ensure_compared() {
-    let missing: Vec<&str> = COMPARED
-        .iter()
-        .filter(|(program, _)| find(program).is_none())
-        .map(|(_, package)| *package)
-        .collect();
-    if !missing.is_empty()
-        && let Err(error) = install(&missing)
-    {
-        eprintln!("to be measured without: {error:#}");
-    }
-}
+/// Programs that benchmarks compare Millrace with or measure it by, and one that draws the chart. A benchmark leaves
+/// out what is missing.
+pub const COMPARED: [Program; 4] = [
+    ("caddy", "caddy"),
+    ("h2load", "nghttp2-client"),
+    ("haproxy", "haproxy"),
+    ("rsvg-convert", "librsvg2-bin"),
+];
 
-/// Installs missing programs for the tests and the demo. If none is missing, does not even update
-/// the package lists.
-pub fn ensure() -> Result<()> {
-    let missing: Vec<_> = PROGRAMS.iter().filter(|(program, _)| find(program).is_none()).collect();
+/// Installs the missing ones of these programs. If none is missing, does not even update the package lists.
+pub fn ensure(programs: &[&[Program]]) -> Result<()> {
+    let missing = missing(programs.concat());
     if missing.is_empty() {
         return Ok(());
     }
-    let programs: Vec<&str> = missing.iter().map(|(program, _)| *program).collect();
-    let packages: Vec<&str> = missing.iter().map(|(_, package)| *package).collect();
-    install(&packages).with_context(|| format!("the tests need {}", programs.join(", ")))
+    let (programs, packages): (Vec<&str>, Vec<&str>) = missing.into_iter().unzip();
+    install(&packages).with_context(|| format!("{} must be installed", programs.join(", ")))
+}
+
+fn missing(programs: Vec<Program>) -> Vec<Program> {
+    programs.into_iter().filter(|(program, _)| find(program).is_none()).collect()
 }
 
 pub fn install(packages: &[&str]) -> Result<()> {

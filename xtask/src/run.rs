@@ -10,7 +10,7 @@ use crate::{ebpf, etcd, packages};
 /// Runs the demo, in the profile of the tests to share their build. The kernel does the work that
 /// matters.
 pub fn demo(arguments: &[String]) -> Result<()> {
-    packages::ensure()?;
+    packages::ensure(&[&packages::DEMO])?;
     let (demo, agent) = build("demo", "dev", "dev")?;
     become_root_command(&demo, arguments, &agent)
 }
@@ -23,10 +23,12 @@ pub fn bench(arguments: &[String]) -> Result<()> {
     {
         return bench_api(rest);
     }
-    packages::ensure()?;
+    packages::ensure(&[&packages::DEMO, &packages::BENCHMARKS])?;
     let benchmark = arguments.first().map(String::as_str);
-    if let Some("compare" | "ingress") = benchmark {
-        packages::ensure_compared();
+    if let Some("compare" | "ingress") = benchmark
+        && let Err(error) = packages::ensure(&[&packages::COMPARED])
+    {
+        eprintln!("to be measured without: {error:#}");
     }
     // A quick run only shows that everything works. It shares the build of the tests, which saves
     // minutes on a new machine. The cost of a packet in the kernel does not depend on the profile;

@@ -8,6 +8,7 @@ mod ingress;
 mod load;
 mod machine;
 mod packets;
+mod progress;
 mod tables;
 
 use anyhow::Result;

@@ -108,7 +108,7 @@ pub fn build(options: &Options) -> Result<()> {
 
 /// Starts containers like the DaemonSet does.
 fn start_containers(layout: &Path) -> Result<()> {
-    packages::ensure()?;
+    packages::ensure(&[&packages::DEMO, &packages::PEERS])?;
     let mut command = cargo();
     command.args(["test", "--package", "tests", "--test", "peers", "--", "container::"]);
     if !is_root() {

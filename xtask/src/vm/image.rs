@@ -73,7 +73,7 @@ const MODULES: [&str; 30] = [
     "wireguard",
 ];
 
-/// Programs that the tests use in addition to [`packages::PROGRAMS`]. Every distribution has them,
+/// Programs that the tests use in addition to those of [`packages`]. Every distribution has them,
 /// except wg and ipvsadm, which are installed with QEMU.
 const PROGRAMS: [&str; 19] = [
     "bash", "bridge", "cat", "dd", "head", "ipvsadm", "ls", "mount", "prlimit", "setpriv", "sh",
@@ -116,7 +116,7 @@ pub fn build(image: &Path, kernel: &Kernel, tests: &[&Test], arguments: &[String
     }
     archive.file(&format!("{DIRECTORY}/modules"), list(modules).as_bytes())?;
 
-    let others = packages::PROGRAMS.iter().map(|(program, _)| *program);
+    let others = packages::DEMO.into_iter().chain(packages::NODES).map(|(program, _)| program);
     for program in PROGRAMS.into_iter().chain(others) {
         let path = find(program).with_context(|| format!("there is no {program} here"))?;
         archive.copy(&path, &format!("/usr/bin/{program}"))?;

@@ -94,7 +94,7 @@ pub fn test(options: &Options) -> Result<()> {
         std::env::consts::ARCH == "x86_64",
         "vm-test boots x86-64 kernels, so it needs an x86-64 machine"
     );
-    packages::ensure()?;
+    packages::ensure(&[&packages::DEMO, &packages::NODES])?;
     for (program, package) in
         [(QEMU, "qemu-system-x86"), ("wg", "wireguard-tools"), ("ipvsadm", "ipvsadm")]
     {

@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::machine::{busy_without_us, is_installed};
+use crate::progress::Progress;
 use ::tests::load::figures::Sample;
 use anyhow::{Result, bail, ensure};
 use clap::Args;
@@ -110,16 +111,25 @@ pub fn run(options: &Options) -> Result<()> {
     ensure!(!worlds.is_empty(), "no contender can be measured:\n{}", lacking.join("\n"));
     eprintln!("{} networks are set up after {} s", worlds.len(), started.elapsed().as_secs());
     let until = started + Duration::from_secs(options.minutes * 60);
-    let background = measure(&mut worlds, rounds, effort, until)?;
+    let background = measure(&mut worlds, rounds, effort, until, |worlds, background| {
+        let lacking = not_measured(&lacking, worlds);
+        let run = Run { worlds, rounds: background.len(), background, lacking: &lacking };
+        write(&run, &options.output).map(drop)
+    })?;
     let rounds = background.len();
-    lacking.extend(worlds.iter().flat_map(reported_problems));
-    lacking.extend(NEVER.map(str::to_owned));
+    let lacking = not_measured(&lacking, &worlds);
     let run = Run { worlds: &worlds, rounds, background: &background, lacking: &lacking };
     show(&run, &options.output)?;
     eprintln!("after {} s", started.elapsed().as_secs());
     let failed = lacking.iter().filter(|line| line.starts_with("FAILED")).count();
     ensure!(failed == 0, "{failed} measurements failed, see above");
     Ok(())
+}
+
+/// What is missing, what failed, and what is never measured.
+fn not_measured(lacking: &[String], worlds: &[World]) -> Vec<String> {
+    let problems = worlds.iter().flat_map(reported_problems);
+    lacking.iter().cloned().chain(problems).chain(NEVER.map(str::to_owned)).collect()
 }
 
 /// The selected contenders whose programs are installed.
@@ -142,9 +152,16 @@ fn cases(options: &Options, lacking: &mut Vec<String>) -> Vec<(Kind, Option<u32>
 }
 
 /// Measures all worlds in rounds. Each round starts with another world. A phase that fails in a
-/// world is not repeated there.
-fn measure(worlds: &mut [World], rounds: u32, effort: Effort, until: Instant) -> Result<Sample> {
+/// world is not repeated there. `keep` gets the results after each round.
+fn measure(
+    worlds: &mut [World],
+    rounds: u32,
+    effort: Effort,
+    until: Instant,
+    keep: impl Fn(&[World], &Sample) -> Result<()>,
+) -> Result<Sample> {
     let mut background = Sample::default();
+    let progress = Progress::new(rounds as usize * worlds.len() * Phase::ALL.len())?;
     let began = Instant::now();
     for round in 0..rounds {
         if round > 0 && Instant::now() + began.elapsed() / round > until {
@@ -157,6 +174,7 @@ fn measure(worlds: &mut [World], rounds: u32, effort: Effort, until: Instant) ->
             let world = &mut worlds[number];
             for phase in Phase::ALL {
                 check_interrupted()?;
+                progress.step(&format!("{}: {}", world.title(), phase.name()));
                 if world.applies(phase)
                     && !world.problems.contains_key(&phase)
                     && let Err(error) = world.measure(phase, effort)
@@ -165,8 +183,10 @@ fn measure(worlds: &mut [World], rounds: u32, effort: Effort, until: Instant) ->
                 }
             }
         }
+        keep(worlds, &background)?;
         eprintln!("round {} of {rounds} is done", round + 1);
     }
+    progress.end();
     Ok(background)
 }
 
@@ -183,7 +203,8 @@ fn reported_problems(world: &World) -> Vec<String> {
     notes
 }
 
-fn show(run: &Run<'_>, output: &Path) -> Result<()> {
+/// Writes the results as JSON, table and plot; returns the table with remarks, and the paths.
+fn write(run: &Run<'_>, output: &Path) -> Result<(String, Vec<PathBuf>)> {
     let table = report::table(run);
     let remarks = report::remarks(run);
     let list =
@@ -191,8 +212,13 @@ fn show(run: &Run<'_>, output: &Path) -> Result<()> {
     let ratios = report::ratios(run.worlds);
     let text = format!("{table}\n{}\nNot measured:\n\n{}", list(&remarks), list(run.lacking));
     let text = format!("{text}\nMillrace against others (1 is as much as they):\n\n{ratios}\n");
+    let written = report::write(output, run, &text, &plot::plot(run.worlds))?;
+    Ok((text, written))
+}
+
+fn show(run: &Run<'_>, output: &Path) -> Result<()> {
+    let (text, mut written) = write(run, output)?;
     println!("{text}");
-    let mut written = report::write(output, run, &text, &plot::plot(run.worlds))?;
     match picture(output) {
         Ok(path) => written.push(path),
         Err(error) => println!("no PNG: {error:#}"),

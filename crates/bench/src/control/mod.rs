@@ -47,6 +47,8 @@ pub fn run(options: &Options) -> Result<()> {
         return Ok(());
     }
     let mut all = Vec::new();
+    fs::create_dir_all(&options.output)?;
+    let json = options.output.join("control.json");
     println!(
         "{:>9} {:>10} {:>10} {:>10} {:>11} {:>11} {:>11} {:>11} {:>9} {:>9} {:>9} {:>8}",
         "services",
@@ -80,10 +82,8 @@ pub fn run(options: &Options) -> Result<()> {
             measured.lacking,
         );
         all.push(measured);
+        fs::write(&json, serde_json::to_string_pretty(&all)? + "\n")?;
     }
-    fs::create_dir_all(&options.output)?;
-    let json = options.output.join("control.json");
-    fs::write(&json, serde_json::to_string_pretty(&all)? + "\n")?;
     let plot = options.output.join("control.svg");
     fs::write(&plot, plot::plot(&all))?;
     println!("{} and {}", json.display(), plot.display());

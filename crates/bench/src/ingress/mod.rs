@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use crate::machine::{busy_without_us, is_installed};
 use ::tests::load::figures::Sample;
 use ::tests::worlds::topology::Topology;
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 
 use measure::{Effort, Measurement, Samples};
@@ -43,6 +43,10 @@ pub struct Options {
     /// Number of rounds
     #[arg(long, value_name = "NUMBER", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
+
+    /// Time limit in minutes: no round starts that would end later
+    #[arg(long, value_name = "NUMBER", default_value_t = 15)]
+    minutes: u64,
 
     /// Output directory for the JSON and the table [default: target/bench]
     #[arg(long, value_name = "DIRECTORY", default_value = crate::OUTPUT, hide_default_value = true)]
@@ -80,40 +84,60 @@ pub fn run(options: &Options) -> Result<()> {
     ensure!(!proxies.is_empty(), "no proxy can be measured:\n{}", lacking.join("\n"));
 
     let mut background = Sample::default();
+    let until = started + Duration::from_secs(60 * options.minutes);
+    let mut run = None;
     for round in 0..rounds as usize {
+        if round > 0 && Instant::now() + started.elapsed() / round as u32 > until {
+            eprintln!("time limit reached before round {} of {rounds}", round + 1);
+            break;
+        }
         background.push(busy_without_us()?);
         for turn in 0..proxies.len() {
             let number = (turn + round) % proxies.len();
             let (proxy, samples) = &mut proxies[number];
+            eprintln!(
+                "{} s: round {}: {}",
+                started.elapsed().as_secs(),
+                round + 1,
+                proxy.kind.name()
+            );
             let measurement =
                 Measurement { host: &host, proxy, directory, certificate: &certificate, effort };
             if let Err(error) = measurement.run(samples) {
                 lacking.push(format!("FAILED: {}: {error:#}", proxy.kind.name()));
             }
         }
-        eprintln!(
-            "round {} of {rounds} is done after {} s",
-            round + 1,
-            started.elapsed().as_secs()
-        );
+        let samples = proxies.iter().map(|(proxy, samples)| (proxy.kind, samples.clone()));
+        let so_far = run.insert(Run {
+            samples: samples.collect(),
+            rounds: round + 1,
+            background: background.clone(),
+            lacking: lacking.clone(),
+        });
+        write(so_far, &options.output)?;
     }
-    let samples = proxies.into_iter().map(|(proxy, samples)| (proxy.kind, samples)).collect();
-    show(&Run { samples, rounds: rounds as usize, background, lacking }, &options.output)
+    show(&run.context("--rounds is at least 1")?, &options.output)
 }
 
 fn is_wanted(kind: Kind, only: &[String]) -> bool {
     only.is_empty() || only.iter().any(|part| kind.key().contains(&**part))
 }
 
-fn show(run: &Run, output: &Path) -> Result<()> {
+/// Writes the results as JSON and table; returns the table with remarks, and the paths.
+fn write(run: &Run, output: &Path) -> Result<(String, Vec<PathBuf>)> {
     let list =
         |lines: &[String]| lines.iter().map(|line| format!("- {line}\n")).collect::<String>();
     let mut text = format!("{}\n{}", report::table(run), list(&report::remarks(run)));
     if !run.lacking.is_empty() {
         text += &format!("\nNot measured:\n\n{}", list(&run.lacking));
     }
-    println!("{text}");
     let written = report::write(output, run, &text)?;
+    Ok((text, written))
+}
+
+fn show(run: &Run, output: &Path) -> Result<()> {
+    let (text, written) = write(run, output)?;
+    println!("{text}");
     let names: Vec<String> = written.iter().map(|path| path.display().to_string()).collect();
     println!("Written: {}", names.join(", "));
     let failed = run.lacking.iter().filter(|line| line.starts_with("FAILED")).count();

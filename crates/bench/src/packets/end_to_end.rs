@@ -14,6 +14,8 @@ use ::tests::worlds::topology::Process;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
+use crate::progress::Progress;
+
 use super::interrupt::check_interrupted;
 use super::pattern::Pattern;
 use super::record::Record;
@@ -70,7 +72,7 @@ struct MeasuredPath {
 }
 
 /// Measures each kind of access in its own network, in turn.
-pub fn measure(quick: bool, only: &Pattern) -> Result<Vec<Record>> {
+pub fn measure(quick: bool, only: &Pattern, progress: &Progress) -> Result<Vec<Record>> {
     let wants = |what: &str| {
         let wanted = PATHS.iter().any(|path| only.fits(&format!("e2e.{path}.{what}")));
         wanted && can_run(what)
@@ -90,6 +92,7 @@ pub fn measure(quick: bool, only: &Pattern) -> Result<Vec<Record>> {
     let (rounds, seconds) = if quick { (3, 1) } else { (5, 2) };
     for _ in 0..rounds {
         for path in &mut paths {
+            progress.step(&format!("e2e.{}", path.name));
             if crr {
                 check_interrupted()?;
                 path.crr(Duration::from_secs(seconds))?;

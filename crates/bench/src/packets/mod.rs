@@ -16,12 +16,13 @@ mod sockets;
 mod subject;
 mod wrapper;
 
-use std::io::IsTerminal;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, value_parser};
-use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::progress::Progress;
 
 use baselines::Baselines;
 use case::Case;
@@ -29,6 +30,7 @@ use interrupt::check_interrupted;
 use memory::Memory;
 use pattern::Pattern;
 use record::Record;
+use report::Results;
 use subject::Subject;
 
 pub use socket_timer::{ARGUMENT as SOCKET_TIMER, serve as time_sockets};
@@ -51,6 +53,10 @@ pub struct Options {
     /// Fewer rounds, one flow, and a debug build: a check that everything works
     #[arg(long)]
     quick: bool,
+
+    /// Time limit in minutes: cases are measured in fewer rounds, three at least
+    #[arg(long, value_name = "NUMBER", default_value_t = 15)]
+    minutes: u64,
 
     /// Capacity of the flow table, as a multiple of the number of flows
     ///
@@ -86,21 +92,11 @@ pub fn run(options: &Options) -> Result<()> {
     let earlier = options.compare.as_deref().map(report::read).transpose()?;
     interrupt::handle()?;
 
-    let mut records = Vec::new();
+    let mut results = Results::new(&options.output)?;
     let mut failed = Vec::new();
-    // Results are kept even if the rest fails.
-    let packets = packets(options, &mut records, &mut failed);
-    let ended = packets.and_then(|()| {
-        records.extend(scaling::measure(options.quick, &options.only, &mut failed)?);
-        match sockets::measure(options.quick, &options.only) {
-            Ok(measured) => records.extend(measured),
-            Err(error) => failed.push(error.context("socket hooks")),
-        }
-        records.extend(end_to_end::measure(options.quick, &options.only)?);
-        Ok(())
-    });
-    if !records.is_empty() {
-        show(options, records, earlier.as_deref())?;
+    let ended = measure_all(options, &mut results, &mut failed);
+    if !results.records.is_empty() {
+        show(options, &results, earlier.as_deref())?;
     } else if failed.is_empty() && ended.is_ok() {
         bail!("--only {}: no case that this machine can measure has a matching name", options.only);
     }
@@ -110,22 +106,45 @@ pub fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-fn show(options: &Options, mut records: Vec<Record>, earlier: Option<&[Record]>) -> Result<()> {
-    records.sort_by_key(Record::order);
-    print!("{}", report::table(&records, earlier));
-    let own = report::write(&options.output, &records)?;
-    plot::write(&options.output.join("latest.svg"), &records)?;
-    println!("\nWritten: {}, the same as latest.json, and latest.svg", own.display());
+/// Measures everything that is wanted. If a case fails, the others continue.
+fn measure_all(
+    options: &Options,
+    results: &mut Results,
+    failed: &mut Vec<anyhow::Error>,
+) -> Result<()> {
+    measure_packets(options, results, failed)?;
+    let progress = Progress::new(0)?;
+    let scaling = scaling::measure(options.quick, &options.only, &progress, failed)?;
+    results.add(scaling)?;
+    match sockets::measure(options.quick, &options.only, &progress) {
+        Ok(measured) => results.add(measured)?,
+        Err(error) => failed.push(error.context("socket hooks")),
+    }
+    let end_to_end = end_to_end::measure(options.quick, &options.only, &progress)?;
+    progress.end();
+    results.add(end_to_end)
+}
+
+fn show(options: &Options, results: &Results, earlier: Option<&[Record]>) -> Result<()> {
+    print!("{}", report::table(&results.records, earlier));
+    plot::write(&options.output.join("latest.svg"), &results.records)?;
+    println!("\nWritten: {}, the same as latest.json, and latest.svg", results.path.display());
     Ok(())
 }
 
-/// The cost of the harness, and the packet cases. If a case fails, the others continue.
-fn packets(
+/// The time for what is measured after the packets.
+const LATER: Duration = Duration::from_secs(3 * 60);
+
+/// The fewest rounds of a case, even if there is no time for more.
+const FEWEST_ROUNDS: usize = 3;
+
+/// The cost of the harness, and the packet cases.
+fn measure_packets(
     options: &Options,
-    records: &mut Vec<Record>,
+    results: &mut Results,
     failed: &mut Vec<anyhow::Error>,
 ) -> Result<()> {
-    let rounds = if options.quick { 3 } else { 9 };
+    let until = Instant::now() + Duration::from_secs(60 * options.minutes).saturating_sub(LATER);
     let sizes = match (options.flows.as_slice(), options.quick) {
         ([], true) => &FLOWS[..1],
         ([], false) => &FLOWS[..],
@@ -134,28 +153,35 @@ fn packets(
     let mut baselines = Baselines::new()?;
     // Enough for their own results; the first rounds warm up the CPU.
     (0..3).try_for_each(|_| baselines.measure())?;
-    for &flows in sizes {
-        // One family after the other: the largest tables of both would take twice the memory.
-        for v6 in [false, true] {
-            let cases = case::cases(flows, v6).into_iter();
-            let wanted: Vec<Case> = cases.filter(|c| options.only.fits(&c.name())).collect();
-            let room = (flows * options.room).max(LEAST_ROOM);
-            let memory = options.only.fits(memory::name(v6));
-            let memory = memory.then(|| Memory::new(v6, flows, room)).transpose()?;
-            if !wanted.is_empty() || memory.is_some() {
-                records.extend(interleaved(
-                    (flows, room),
-                    (wanted, memory),
-                    rounds,
-                    &mut baselines,
-                    failed,
-                )?);
-            }
+    // One family after the other: the largest tables of both would take twice the memory.
+    let groups: Vec<(u32, bool)> =
+        sizes.iter().flat_map(|&flows| [(flows, false), (flows, true)]).collect();
+    for (index, &(flows, v6)) in groups.iter().enumerate() {
+        let cases = case::cases(flows, v6).into_iter();
+        let wanted: Vec<Case> = cases.filter(|c| options.only.fits(&c.name())).collect();
+        let room = (flows * options.room).max(LEAST_ROOM);
+        let memory = options.only.fits(memory::name(v6));
+        let memory = memory.then(|| Memory::new(v6, flows, room)).transpose()?;
+        if wanted.is_empty() && memory.is_none() {
+            continue;
         }
+        let left = until.saturating_duration_since(Instant::now());
+        let effort = Effort {
+            rounds: if options.quick { FEWEST_ROUNDS } else { 9 },
+            until: Instant::now() + left / (groups.len() - index) as u32,
+        };
+        let records = interleaved((flows, room), (wanted, memory), effort, &mut baselines, failed)?;
+        results.add(records)?;
     }
     let baselines = baselines.records();
-    records.extend(baselines.into_iter().filter(|record| options.only.fits(&record.case)));
-    Ok(())
+    results.add(baselines.into_iter().filter(|record| options.only.fits(&record.case)))
+}
+
+/// How often cases are measured.
+struct Effort {
+    rounds: usize,
+    /// When no round after the [`FEWEST_ROUNDS`] begins any more.
+    until: Instant,
 }
 
 /// The cases with this number of live flows, in a table of this capacity, interleaved with the
@@ -163,34 +189,36 @@ fn packets(
 fn interleaved(
     (flows, room): (u32, u32),
     (cases, mut memory): (Vec<Case>, Option<Memory>),
-    rounds: usize,
+    effort: Effort,
     baselines: &mut Baselines,
     failed: &mut Vec<anyhow::Error>,
 ) -> Result<Vec<Record>> {
-    let bar = progress(cases.len() * (rounds + 1))?;
+    let progress = Progress::new(cases.len() * (effort.rounds + 1))?;
     let mut subjects = Vec::new();
     for case in cases {
         check_interrupted()?;
         let what = case.describe(flows);
-        bar.set_message(format!("{what}: setting up"));
+        progress.step(&format!("{what}: setting up"));
         match Subject::new(case, flows, room) {
             Ok(subject) => subjects.push(subject),
             Err(error) => failed.push(error.context(what)),
         }
-        bar.inc(1);
         keep(&mut subjects, failed, Subject::keep_alive);
     }
-    for _ in 0..rounds {
+    for round in 0..effort.rounds {
         check_interrupted()?;
+        if round >= FEWEST_ROUNDS && Instant::now() >= effort.until {
+            eprintln!("{flows} flows: {round} of {} rounds, for lack of time", effort.rounds);
+            break;
+        }
         baselines.measure()?;
         memory.iter_mut().for_each(Memory::measure);
         keep(&mut subjects, failed, |subject| {
-            bar.set_message(subject.describe());
-            bar.inc(1);
+            progress.step(&subject.describe());
             subject.measure(baselines)
         });
     }
-    bar.finish_and_clear();
+    progress.end();
     Ok(subjects.iter().map(Subject::record).chain(memory.iter().map(Memory::record)).collect())
 }
 
@@ -204,14 +232,6 @@ fn keep(
         let done = action(subject).with_context(|| subject.describe());
         done.map_err(|error| failed.push(error)).is_ok()
     });
-}
-
-fn progress(steps: usize) -> Result<ProgressBar> {
-    if !std::io::stderr().is_terminal() {
-        return Ok(ProgressBar::hidden());
-    }
-    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {wide_msg}")?;
-    Ok(ProgressBar::new(steps as u64).with_style(style))
 }
 
 #[cfg(test)]

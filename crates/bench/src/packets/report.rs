@@ -7,6 +7,7 @@ use std::time::SystemTime;
 use anyhow::{Context, Result};
 
 use super::record::Record;
+use ::tests::load::figures::machine;
 
 /// The case to which others are compared: one hot established flow.
 const REFERENCE: (&str, u32) = ("xdp.v4.tcp.established", 1);
@@ -74,17 +75,39 @@ pub fn read(path: &Path) -> Result<Vec<Record>> {
         .with_context(|| format!("{} is not what a benchmark has written", path.display()))
 }
 
-/// Writes a file for later comparisons, and the same as latest.json; returns the path of the former.
-pub fn write(directory: &Path, records: &[Record]) -> Result<PathBuf> {
-    fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
-    let seconds = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |elapsed| elapsed.as_secs());
-    let commit = records.first().map_or("none", |record| &record.commit);
-    let own = directory.join(format!("{seconds}-{commit}.json"));
-    let json = serde_json::to_string_pretty(records)? + "\n";
-    for path in [&own, &directory.join("latest.json")] {
-        fs::write(path, &json).with_context(|| path.display().to_string())?;
+/// The results so far. They are in files as soon as they are there, so that an interrupted run leaves what it has
+/// measured.
+pub struct Results {
+    /// In the order of [`Record::order`].
+    pub records: Vec<Record>,
+    /// The file for later comparisons.
+    pub path: PathBuf,
+    /// Always the last run's.
+    latest: PathBuf,
+}
+
+impl Results {
+    /// Of a run that begins now.
+    pub fn new(directory: &Path) -> Result<Self> {
+        fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
+        let seconds = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |elapsed| elapsed.as_secs());
+        let path = directory.join(format!("{seconds}-{}.json", machine().commit));
+        Ok(Self { records: Vec::new(), path, latest: directory.join("latest.json") })
     }
-    Ok(own)
+
+    /// Adds results, and writes all.
+    pub fn add(&mut self, records: impl IntoIterator<Item = Record>) -> Result<()> {
+        self.records.extend(records);
+        self.records.sort_by_key(Record::order);
+        if self.records.is_empty() {
+            return Ok(());
+        }
+        let json = serde_json::to_string_pretty(&self.records)? + "\n";
+        for path in [&self.path, &self.latest] {
+            fs::write(path, &json).with_context(|| path.display().to_string())?;
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]
@@ -113,9 +136,14 @@ mod tests {
     #[test]
     fn what_was_written_can_be_compared_with() -> Result<()> {
         let directory = tempfile::tempdir()?;
-        let own = write(directory.path(), &[packet("xdp.v4.none", 1, 11.0)])?;
-        let read = [read(&own)?, read(&directory.path().join("latest.json"))?];
-        assert!(read.iter().all(|records| records[0].net_ns == Some(11.0)));
+        let mut results = Results::new(directory.path())?;
+        let read_all = |results: &Results| -> Result<_> {
+            Ok([read(&results.path)?, read(&directory.path().join("latest.json"))?])
+        };
+        results.add([packet("xdp.v4.none", 1, 11.0)])?;
+        assert!(read_all(&results)?.iter().all(|records| records[0].net_ns == Some(11.0)));
+        results.add([packet("xdp.v4.none", 4096, 12.0)])?;
+        assert!(read_all(&results)?.iter().all(|records| records.len() == 2));
         Ok(())
     }
 }

@@ -12,6 +12,8 @@ use lb_common::bench::{PORTS, Template};
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 
+use crate::progress::Progress;
+
 use super::case::{Backends, Case, Kind};
 use super::interrupt::check_interrupted;
 use super::pattern::Pattern;
@@ -39,6 +41,7 @@ enum Sharing {
 pub fn measure(
     quick: bool,
     only: &Pattern,
+    progress: &Progress,
     failed: &mut Vec<anyhow::Error>,
 ) -> Result<Vec<Record>> {
     let cpus = cpus()?;
@@ -54,6 +57,7 @@ pub fn measure(
             continue;
         }
         check_interrupted()?;
+        progress.step(&name);
         match Pair::new(case, sharing, [one, other]) {
             Ok(mut pair) => {
                 let sample = (0..rounds).map(|_| pair.measure(packets)).collect::<Result<_>>()?;

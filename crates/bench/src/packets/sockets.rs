@@ -7,6 +7,8 @@ use ::tests::programs::agent::Agent;
 use ::tests::worlds::one_node::OneNode;
 use anyhow::{Result, ensure};
 
+use crate::progress::Progress;
+
 use super::interrupt::check_interrupted;
 use super::pattern::Pattern;
 use super::record::Record;
@@ -96,7 +98,7 @@ impl Place {
 }
 
 /// Measures all wanted calls in turn, one family after the other.
-pub fn measure(quick: bool, only: &Pattern) -> Result<Vec<Record>> {
+pub fn measure(quick: bool, only: &Pattern, progress: &Progress) -> Result<Vec<Record>> {
     let wanted: Vec<_> = FAMILIES
         .iter()
         .map(|family| (family, family.operations(only)))
@@ -119,6 +121,7 @@ pub fn measure(quick: bool, only: &Pattern) -> Result<Vec<Record>> {
         for _ in 0..rounds {
             for (operation, samples) in &mut samples {
                 check_interrupted()?;
+                progress.step(&Place::Service.case(family, *operation));
                 hosts.measure(*operation, times, samples)?;
             }
         }
