@@ -12,7 +12,6 @@ mod first;
 mod health_checker;
 pub mod http;
 pub mod kinds;
-pub mod mirroring;
 pub mod operations;
 pub mod patch;
 pub mod schema;

@@ -1,17 +1,16 @@
 //! `millrace agent`, and the runtimes of commands.
 
 use anyhow::Result;
+use lb_agent::{KeyFile, LoadBalancer, Origin};
 use lb_common::layout::Timeouts;
+use lb_kernel::privileges::Privileges;
+use lb_kernel::{Modes, WantedSizes};
+use lb_source::cluster::Access;
+use lb_status::Addresses;
 use tokio::runtime::{Builder, Runtime};
 
 use super::log::Level;
-use crate::agent::{self, KeyFile, LoadBalancer, Origin};
 use crate::config::{AgentSettings, Configuration, OriginSettings};
-use crate::kernel::{Modes, WantedSizes};
-use crate::network;
-use crate::privileges::Privileges;
-use crate::serve::Addresses;
-use crate::source::cluster::Access;
 
 pub fn run(configuration: Configuration, level: Level) -> Result<()> {
     let origin = if configuration.origin.manifests.is_empty() {
@@ -22,7 +21,7 @@ pub fn run(configuration: Configuration, level: Level) -> Result<()> {
     let privileges = Privileges::AGENT;
     let runtime = confined_runtime(privileges)?;
     runtime.spawn(level.follow());
-    runtime.block_on(agent::run(options(configuration, origin, privileges)?))
+    runtime.block_on(lb_agent::run(options(configuration, origin, privileges)?))
 }
 
 /// How to reach the cluster.
@@ -63,13 +62,13 @@ pub fn options(
     configuration: Configuration,
     origin: Origin,
     privileges: Privileges,
-) -> Result<agent::Options> {
+) -> Result<lb_agent::Options> {
     let Configuration { common, agent, load_balancer, origin: settings, .. } = configuration;
     let sizes = wanted_sizes(&agent);
-    Ok(agent::Options {
+    Ok(lb_agent::Options {
         node_name: agent.node_name()?,
         origin,
-        network: network::Settings {
+        network: lb_network::Settings {
             external: agent.device,
             workload: agent.workload_device,
             node_ports: agent.nodeport_addresses,

@@ -5,20 +5,17 @@ use std::path::Path;
 
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
+use lb_agent::KeyFile;
+use lb_kernel::settings::{LocalDelivery, XdpMode};
+use lb_kernel::{
+    Finding, Memory, Outcome, agent_on, direct_delivery, forwarding, machine, memory, on_device,
+    routing, snat_ports,
+};
+use lb_network::{Attachments, DeviceName, DeviceSelector, NetworkWatch, Role, XdpFeatures};
 
 use super::agent::{runtime, wanted_sizes};
 use super::{check_bgp, output};
-use crate::agent::KeyFile;
 use crate::config::{Configuration, Effective, Problem, Problems};
-use crate::kernel::{
-    Finding, Memory, Outcome, agent_on, direct_delivery, forwarding, kube_proxy, machine, memory,
-    on_device, routing, snat_ports,
-};
-use crate::network::{
-    self, Attachments, DeviceName, DeviceSelector, NetworkWatch, Role, XdpFeatures,
-};
-use crate::serve;
-use crate::settings::{LocalDelivery, XdpMode};
 
 #[derive(Debug, Args)]
 pub struct Options {
@@ -42,7 +39,7 @@ pub fn check(options: &Options, effective: &Effective) -> Result<()> {
     findings.push(room(configuration)?);
     findings.push(agent(pin_path)?);
     // `millrace status` reports an agent that does not reply.
-    if let Ok(Some(report)) = serve::ask(pin_path) {
+    if let Ok(Some(report)) = lb_status::ask(pin_path) {
         findings.extend(check_bgp::findings(&report));
     }
     let mut bridges = Vec::new();
@@ -77,6 +74,18 @@ pub fn check_without(options: &Options, problems: &Problems) -> Result<()> {
     findings.extend(problems.0.iter().map(wrong));
     findings.extend(kube_proxy());
     print(options, &findings)
+}
+
+fn kube_proxy() -> Vec<Finding> {
+    const CHECK: &str = "kube-proxy";
+    const FIX: &str = "Millrace's programs come first, so both can run while one replaces the \
+                        other; then delete kube-proxy's DaemonSet, and run `millrace cleanup \
+                        --kube-proxy` on this node";
+    let signs = lb_kube_proxy::find_signs();
+    if signs.is_empty() {
+        return vec![Finding::ok(CHECK, "no kube-proxy, and no rules of it")];
+    }
+    signs.into_iter().map(|message| Finding::warning(CHECK, message, FIX)).collect()
 }
 
 fn print(options: &Options, findings: &[Finding]) -> Result<()> {
@@ -181,13 +190,13 @@ fn open_network(
     configuration: &Configuration,
 ) -> Result<Result<(Attachments, Option<XdpSupport>)>> {
     let agent = &configuration.agent;
-    let settings = network::Settings {
+    let settings = lb_network::Settings {
         external: agent.device.clone(),
         workload: agent.workload_device.clone(),
         node_ports: agent.nodeport_addresses.clone(),
     };
     let (opened, features) = runtime()?
-        .block_on(async { (NetworkWatch::open(settings).await, network::xdp_features().await) });
+        .block_on(async { (NetworkWatch::open(settings).await, lb_network::xdp_features().await) });
     Ok(opened.map(|network| (network.attachments().clone(), features.ok().flatten())))
 }
 

@@ -1,10 +1,10 @@
 //! What `millrace check` says about BGP and BFD: as the running agent sees them.
 
-use crate::bfd::BfdView;
-use crate::bgp::{BgpView, PeerView};
-use crate::inspect::{trouble_of_path, trouble_of_peer};
-use crate::kernel::Finding;
-use crate::serve::Report;
+use lb_inspect::{trouble_of_path, trouble_of_peer};
+use lb_kernel::Finding;
+use lb_speakers::bfd::BfdView;
+use lb_speakers::bgp::{BgpView, PeerView};
+use lb_status::Report;
 
 pub fn findings(report: &Report) -> Vec<Finding> {
     let Report { bgp, bgp_problems, .. } = report;
@@ -69,10 +69,10 @@ fn of_path(session: &BfdView) -> Finding {
 #[cfg(test)]
 mod tests {
     use jiff::Timestamp;
+    use lb_kernel::Outcome;
+    use lb_speakers::bgp::RouteView;
 
     use super::*;
-    use crate::bgp::RouteView;
-    use crate::kernel::Outcome;
 
     fn peer(name: &str, state: &str, prefixes_advertised: usize) -> PeerView {
         let (name, state, since) = (name.into(), state.into(), Timestamp::now());

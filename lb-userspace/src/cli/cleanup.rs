@@ -6,9 +6,10 @@ use std::path::Path;
 
 use anyhow::{Result, bail};
 use clap::Args;
+use lb_kernel::{Pins, require_root};
+use lb_kube_proxy::KubeProxy;
 
 use super::output;
-use crate::kernel::{self, KubeProxy, Pins, require_root};
 
 #[derive(Debug, Args)]
 pub struct Options {
@@ -47,22 +48,22 @@ pub fn cleanup(options: &Options, pin_path: &Path) -> Result<()> {
     let is_there = pins.is_some();
     let detached = match pins {
         Some(pins) if options.dry_run => {
-            let attached = kernel::attached(&pins)?;
+            let attached = lb_kernel::attached(&pins)?;
             attached.iter().for_each(|name| print(format!("would detach {name}")));
             let (pinned, path) = (pins.pinned()?.len(), pin_path.display());
             print(format!("would remove {path} with {pinned} pins"));
             return output::write(&text);
         }
-        Some(pins) => kernel::remove(pins)?,
+        Some(pins) => lb_kernel::remove(pins)?,
         None if options.dry_run => {
-            let stray = kernel::stray_filters(pin_path)?;
+            let stray = lb_kernel::stray_filters(pin_path)?;
             stray.iter().for_each(|name| print(format!("would detach {name}")));
             if stray.is_empty() {
                 print(format!("nothing to clean up: {} does not exist", pin_path.display()));
             }
             return output::write(&text);
         }
-        None => kernel::remove_stray_filters(pin_path)?,
+        None => lb_kernel::remove_stray_filters(pin_path)?,
     };
     detached.iter().for_each(|name| print(format!("detached {name}")));
     if is_there {

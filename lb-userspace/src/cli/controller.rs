@@ -1,14 +1,14 @@
 //! `millrace controller`: assigns addresses to Services of type LoadBalancer.
 
 use anyhow::{Result, ensure};
+use lb_controller::Options;
+use lb_kernel::privileges::Privileges;
+use lb_rules::model::ServiceName;
+use lb_source::cluster::Access;
 
 use super::agent::{access, confined_runtime};
 use super::log::Level;
 use crate::config::{Configuration, LoadBalancerSettings};
-use crate::controller::{self, Options};
-use crate::model::ServiceName;
-use crate::privileges::Privileges;
-use crate::source::cluster::Access;
 
 pub const EXAMPLES: &str = "\
 Examples:
@@ -34,7 +34,7 @@ pub fn run(configuration: &Configuration, level: Level) -> Result<()> {
     };
     let runtime = confined_runtime(Privileges::PROXY)?;
     runtime.spawn(level.follow());
-    runtime.block_on(controller::run(
+    runtime.block_on(lb_controller::run(
         options,
         settings.controller_healthz_bind_address.0,
         settings.controller_metrics_bind_address.0,

@@ -7,14 +7,14 @@ use anyhow::Result;
 use clap::{Args, ValueEnum};
 use jiff::SignedDuration;
 use lb_common::layout::{Event, Reason};
+use lb_inspect::drops::{Listening, RENEWAL, Report, usual_reasons};
+use lb_inspect::trace::View;
+use lb_inspect::trace::story::Names;
 use nix::time::{ClockId, clock_gettime};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::names::LiveNames;
-use crate::drops::{Listening, RENEWAL, Report, usual_reasons};
-use crate::trace::View;
-use crate::trace::story::Names;
+use lb_inspect::LiveNames;
 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]

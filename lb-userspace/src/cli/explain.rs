@@ -6,13 +6,13 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
+use lb_ingress::control;
+use lb_ingress::offline;
+use lb_ingress_rules::explain::{Explanation, LosingRule, Request, Rule};
 
 use super::ingress::model_settings;
 use super::output;
 use crate::config::Configuration;
-use crate::ingress::control;
-use crate::ingress::explain::{Explanation, LosingRule, Request, Rule};
-use crate::ingress::offline;
 
 pub const EXAMPLES: &str = "\
 Examples:

@@ -5,18 +5,18 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use lb_http::headers::Forwarding;
+use lb_ingress::listeners::Listeners;
+use lb_ingress::status::{self, Publish};
+use lb_ingress::{Origin, access_log, parent};
+use lb_kernel::privileges::Privileges;
 use lb_proxy::settings::Limits;
+use lb_source::cluster::Access;
+use lb_source::lease;
 
 use super::agent::{access, confined_runtime};
 use super::ingress_report;
 use super::log::Level;
 use crate::config::{Configuration, IngressSettings};
-use crate::ingress::listeners::Listeners;
-use crate::ingress::status::{self, Publish};
-use crate::ingress::{self, Origin, access_log, model, parent};
-use crate::lease;
-use crate::privileges::Privileges;
-use crate::source::cluster::Access;
 
 pub const EXAMPLES: &str = "\
 Examples:
@@ -78,7 +78,7 @@ pub fn run(options: &Options, configuration: Configuration, level: Level) -> Res
         Some(_) => None,
         None => Some(configuration.agent.node_name()?),
     };
-    let options = ingress::Options {
+    let options = lb_ingress::Options {
         origin,
         model: model_settings(settings, node_name.as_deref()),
         node_name,
@@ -95,12 +95,15 @@ pub fn run(options: &Options, configuration: Configuration, level: Level) -> Res
     };
     let runtime = confined_runtime(Privileges::PROXY)?;
     runtime.spawn(level.follow());
-    runtime.block_on(ingress::run(options))
+    runtime.block_on(lb_ingress::run(options))
 }
 
 /// The part of the settings that decides what objects mean.
-pub fn model_settings(settings: &IngressSettings, node_name: Option<&str>) -> model::Settings {
-    model::Settings {
+pub fn model_settings(
+    settings: &IngressSettings,
+    node_name: Option<&str>,
+) -> lb_ingress_rules::Settings {
+    lb_ingress_rules::Settings {
         controller: settings.ingress_controller.clone(),
         accept_nginx_classes: settings.accept_nginx_classes,
         class: settings.ingress_class.clone(),

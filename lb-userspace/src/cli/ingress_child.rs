@@ -15,11 +15,11 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use lb_ingress::parent;
+use lb_kernel::privileges::Privileges;
+use lb_process::backoff::Backoff;
 
-use crate::backoff::Backoff;
 use crate::config::IngressSettings;
-use crate::ingress::parent;
-use crate::privileges::Privileges;
 
 /// How often the child is looked at.
 const POLL: Duration = Duration::from_millis(100);

@@ -5,11 +5,11 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use lb_ingress_replay::{Difference, Replay, Summary};
+use lb_ingress_rules::Settings;
+use lb_rules::model::Object;
 
 use super::output::{Format, Row, print};
-use crate::ingress::model::Settings;
-use crate::ingress::replay::{Difference, Replay, Summary};
-use crate::model::Object;
 
 /// Longer lines are skipped. Both proxies accept less than this of a request's head.
 const MOST_LINE_OCTETS: u64 = 64 << 10;

@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use k8s_openapi::api::networking::v1::Ingress;
+use lb_ingress_rules::Settings;
+use lb_ingress_rules::report::{Line, Verdict, report};
+use lb_rules::documents::{self, Contents};
+use lb_rules::model::{Kind, Object};
 
 use super::ingress_replay;
 use super::output::{Format, Row, print, printable};
-use crate::ingress::model::Settings;
-use crate::ingress::model::report::{Line, Verdict, report};
-use crate::model::{Kind, Object};
-use crate::source::documents::{self, Contents};
 
 pub const EXAMPLES: &str = "\
 Examples:

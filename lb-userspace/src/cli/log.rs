@@ -4,6 +4,8 @@ use std::io;
 
 use anyhow::{Result, anyhow};
 use clap::{Arg, ArgMatches};
+use lb_kernel::MESSAGES;
+use lb_process::service_manager::notify_service_manager;
 use sd_notify::NotifyState;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::layer::SubscriberExt;
@@ -11,8 +13,6 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry, fmt, reload};
 
 use crate::config::{self, Common, LogFormat};
-use crate::kernel::MESSAGES;
-use crate::service_manager::notify_service_manager;
 
 /// What is needed to read the level again.
 pub struct Level {

@@ -15,7 +15,6 @@ mod ingress_report;
 mod inspect;
 mod log;
 mod man;
-mod names;
 mod output;
 mod standalone;
 mod trace;

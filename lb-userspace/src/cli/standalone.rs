@@ -9,25 +9,24 @@ use clap::{Arg, Args, Subcommand};
 use futures::AsyncWriteExt;
 use futures::io::AllowStdIo;
 use kube::config::{KubeConfigOptions, Kubeconfig};
+use lb_agent::Origin;
 use lb_api::http::{Authority, CLIENT_DAYS, Identity, Limits, Role};
 use lb_api::kinds::Ranges;
 use lb_api::server::{self, Server};
 use lb_api::storage::{self, Storage, Window, snapshot};
+use lb_kernel::privileges::Privileges;
+use lb_process::Requests;
+use lb_rules::kinds;
+use lb_source::cluster::Access;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::agent::{confined_runtime, options, runtime};
 use super::ingress_child::IngressChild;
 use super::log::Level;
-use crate::agent::{self, Origin};
 use crate::config::{
     self as configuration, Common, Configuration, Effective, IngressSettings, Setting, Source,
     StandaloneSettings,
 };
-use crate::controller;
-use crate::kinds;
-use crate::privileges::Privileges;
-use crate::serve::Requests;
-use crate::source::cluster::Access;
 
 /// In certificates and Events.
 const PROXY_USER: &str = "millrace-ingress";
@@ -166,7 +165,7 @@ async fn download(file: &Path, settings: &StandaloneSettings) -> Result<()> {
     let config =
         kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
     let client: kube::Client = config.try_into()?;
-    let request = axum::http::Request::get("/millrace/backup").body(Vec::new())?;
+    let request = http::Request::get("/millrace/backup").body(Vec::new())?;
     let lines = client.request_stream(request).await.context("backup not downloaded")?;
     let failed = || format!("{} not written", file.display());
     let written = storage::create_private(file).with_context(failed)?;
@@ -259,11 +258,11 @@ fn run(configuration: Configuration, child: Vec<String>, level: Level) -> Result
         }
         let access =
             Access { kubeconfig: Some(server.agent_kubeconfig.clone()), ..Access::default() };
-        let assignment = controller::Metrics::default();
+        let assignment = lb_controller::Metrics::default();
         let assigning =
             super::controller::options(&configuration.load_balancer, access.clone(), None);
         // Its requests are few, and of no interest beside the agent's.
-        controller::start(assigning, &Requests::default(), assignment.clone()).await?;
+        lb_controller::start(assigning, &Requests::default(), assignment.clone()).await?;
         if settings.api_only {
             let mut terminate = signal(SignalKind::terminate())?;
             let mut interrupt = signal(SignalKind::interrupt())?;
@@ -276,6 +275,6 @@ fn run(configuration: Configuration, child: Vec<String>, level: Level) -> Result
         // The agent uses this API like a cluster's.
         let mut options = options(configuration, Origin::Cluster(access), privileges)?;
         options.assignment = Some(assignment);
-        agent::run(options).await
+        lb_agent::run(options).await
     })
 }

@@ -11,15 +11,15 @@ use std::str::FromStr;
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, ValueEnum};
 use lb_common::header::protocol;
+use lb_inspect::trace::capture::{Captured, frames};
+use lb_inspect::trace::packet::{Tuple, request};
+use lb_inspect::trace::routes::KernelRoutes;
+use lb_inspect::trace::{Meeting, Trace, View, trace as trace_packet};
+use lb_kernel::{HookPoint, attachments};
+use lb_rules::notation::parse_tcp_flags;
 use nix::net::if_::if_nametoindex;
 
-use super::names::LiveNames;
-use crate::kernel::{HookPoint, attachments};
-use crate::notation::parse_tcp_flags;
-use crate::trace::capture::{Captured, frames};
-use crate::trace::packet::{Tuple, request};
-use crate::trace::routes::KernelRoutes;
-use crate::trace::{Meeting, Trace, View, trace as trace_packet};
+use lb_inspect::LiveNames;
 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]

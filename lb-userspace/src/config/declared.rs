@@ -9,18 +9,19 @@ use anyhow::{Context, Result};
 use clap::{ArgAction, Args, ValueEnum};
 use ipnet::IpNet;
 use lb_common::layout::{Forwarding, Timeouts};
+use lb_kernel::settings::{
+    BpfLogLevel, DEFAULT_PIN_PATH, LocalDelivery, MOST_ENDPOINTS, MOST_FLOWS, MOST_SERVICE_PORTS,
+    MemoryPercent, TcMode, XdpMode,
+};
+use lb_network::snat_ports::SnatRange;
+use lb_network::{DeviceSelector, NodePortAddresses};
+use lb_rules::model::forwarding_named;
+use lb_status::DEFAULT_METRICS_MAX_OBJECTS;
 use tracing_subscriber::EnvFilter;
 
 use super::ingress::IngressSettings;
 use super::load_balancer::{AnnouncementSettings, ControllerSettings, LoadBalancerSettings};
 use super::values::{Address, address};
-use crate::model::forwarding_named;
-use crate::network::{DeviceSelector, NodePortAddresses};
-use crate::settings::{
-    BpfLogLevel, DEFAULT_METRICS_MAX_OBJECTS, DEFAULT_PIN_PATH, LocalDelivery, MOST_ENDPOINTS,
-    MOST_FLOWS, MOST_SERVICE_PORTS, MemoryPercent, TcMode, XdpMode,
-};
-use crate::snat_ports::SnatRange;
 
 /// All settings, with the values in effect.
 #[derive(Clone, Debug, Args)]
@@ -50,7 +51,7 @@ pub struct Common {
 
     /// Log filter: a level (error, warn, info, debug or trace), optionally per module
     ///
-    /// Example: info,lb_userspace::network=debug. On SIGHUP the agent reads the filter from the configuration
+    /// Example: info,lb_network=debug. On SIGHUP the agent reads the filter from the configuration
     /// file again.
     #[arg(long, global = true, value_name = "FILTER", default_value = "info")]
     #[arg(value_parser = log_filter)]
@@ -360,7 +361,7 @@ fn ports(text: &str) -> Result<RangeInclusive<u16>, String> {
 }
 
 fn log_filter(text: &str) -> Result<String, String> {
-    EnvFilter::try_new(text).map(|_| text.to_owned()).map_err(|_| {
-        "not a log filter such as debug or info,lb_userspace::network=debug".to_owned()
-    })
+    EnvFilter::try_new(text)
+        .map(|_| text.to_owned())
+        .map_err(|_| "not a log filter such as debug or info,lb_network=debug".to_owned())
 }

@@ -3,11 +3,12 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use clap::{ArgAction, Args, ValueEnum};
+use clap::{ArgAction, Args};
 use ipnet::IpNet;
+use lb_ingress::access_log::AccessLog;
+use lb_rules::model::ServiceName;
 
 use super::values::{Address, address, namespaced_name};
-use crate::model::ServiceName;
 
 /// Settings of the Ingress proxy.
 #[derive(Clone, Debug, Args)]
@@ -193,16 +194,6 @@ pub struct IngressSettings {
     #[arg(long, value_name = "SOCKET", default_value = "@millrace-ingress")]
     #[arg(value_parser = control_socket)]
     pub control_socket: String,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum AccessLog {
-    /// The combined format of nginx and Apache, followed by host, duration, Ingress and endpoint
-    #[default]
-    Text,
-    /// One JSON object per line
-    Json,
-    Off,
 }
 
 /// Bytes; none: no limit.

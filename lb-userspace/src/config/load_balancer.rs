@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use clap::{ArgAction, Args};
+use lb_announce::Timing;
+use lb_rules::ipam::{self, CLASS, Range};
+use lb_rules::kinds::METALLB_NAMESPACE;
+use lb_rules::model::ServiceName;
 
 use super::values::{Address, address, namespaced_name};
-use crate::announce::Timing;
-use crate::ipam::{self, CLASS, Range};
-use crate::kinds::METALLB_NAMESPACE;
-use crate::model::ServiceName;
 
 /// Settings of pools of addresses and of their assignment.
 #[derive(Clone, Debug, Args)]

@@ -23,7 +23,7 @@ use clap::{Arg, Args, Command};
 pub use declared::{
     AgentSettings, Common, Configuration, LogFormat, OriginSettings, StandaloneSettings,
 };
-pub use ingress::{AccessLog, IngressSettings};
+pub use ingress::IngressSettings;
 pub use layers::{Effective, Setting, Source, resolve};
 pub use load_balancer::{ControllerSettings, LoadBalancerSettings};
 pub use problem::{Problem, Problems};

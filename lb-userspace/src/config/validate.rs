@@ -1,7 +1,8 @@
 //! Conflicts between settings that are valid by themselves.
 
+use lb_network::DeviceSelector;
+
 use super::declared::Configuration;
-use crate::network::DeviceSelector;
 
 /// The setting to change, and why.
 pub type Conflict = (&'static str, String);

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use crate::model::ServiceName;
+use lb_rules::model::ServiceName;
 
 /// Listen address; none if it is off.
 #[derive(Clone, Copy, Debug)]

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-use lb_userspace::controller::{Assigning, Metrics};
-use lb_userspace::ipam::{Range, Settings};
-use lb_userspace::model::{Kind, Object};
-use lb_userspace::source::{Event, Manifests, Source};
+use lb_controller::{Assigning, Metrics};
+use lb_rules::ipam::{Range, Settings};
+use lb_rules::model::{Kind, Object};
+use lb_source::{Event, Manifests, Source};
 use tokio::sync::mpsc;
 
 use super::world::{SOON, addresses};

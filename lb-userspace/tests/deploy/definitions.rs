@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use lb_userspace::kinds;
+use lb_rules::kinds;
 use serde_json::Value;
 
 use super::deploy;

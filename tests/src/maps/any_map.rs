@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use aya::maps::{MapData, MapType};
 use aya::util::nr_cpus;
-use lb_userspace::kernel::bpf;
+use lb_kernel::bpf;
 use nix::libc::c_long;
 
 /// The kind of a map.

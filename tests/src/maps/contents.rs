@@ -6,8 +6,8 @@ use std::path::Path;
 
 use anyhow::Result;
 use lb_common::layout::{self, Pool};
-use lb_userspace::kernel::Tables;
-use lb_userspace::plan::{BackendKey, Detail, FrontendKey, Scope, Standing};
+use lb_kernel::Tables;
+use lb_plan::{BackendKey, Detail, FrontendKey, Scope, Standing};
 
 /// Equal contents serve the same, and have no additional entries.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use lb_common::family;
 use lb_common::header::protocol::{TCP, UDP};
 use lb_common::host::{HostFamily, HostTables, OfFamily};
 use lb_common::layout::{Backend, Bitmap, Frontend, Member, Reason, Side, SocketEnd};
-use lb_userspace::plan::{Change, Planner};
+use lb_plan::{Change, Planner};
 use tests::packets::datapath::cases::{Ends, V4, V6};
 use tests::packets::datapath::{HostWorld, Service, World};
 

@@ -7,15 +7,14 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Result, bail, ensure};
-use lb_userspace::agent::{Agent, Outlets};
-use lb_userspace::kernel::{DataPlane, Pins, Sizes, Tables, Write};
-use lb_userspace::model::{Kind, Object, ObjectRef};
-use lb_userspace::network;
-use lb_userspace::notices::{Notice, Notices};
-use lb_userspace::plan::{Planner, Step};
-use lb_userspace::serve::{Health, Metrics};
-use lb_userspace::source::Event;
-use lb_userspace::store::Affected;
+use lb_agent::{Agent, Outlets};
+use lb_kernel::{DataPlane, Pins, Sizes, Tables, Write};
+use lb_plan::{Planner, Step};
+use lb_process::notices::{Notice, Notices};
+use lb_rules::model::{Kind, Object, ObjectRef};
+use lb_rules::store::Affected;
+use lb_source::Event;
+use lb_status::{Health, Metrics};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use serde_json::{Value, json};
@@ -50,7 +49,7 @@ impl Write for Watched {
         Ok(())
     }
 
-    fn change_devices(&mut self, _: &BTreeMap<u32, Option<network::Device>>) -> Result<()> {
+    fn change_devices(&mut self, _: &BTreeMap<u32, Option<lb_network::Device>>) -> Result<()> {
         Ok(())
     }
 

@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use lb_common::layout::{Forwarding, Reason, map};
-use lb_userspace::kernel::Sizes;
+use lb_kernel::Sizes;
 use tests::maps::any_map::Entry;
 use tests::packets::CLIENT_MAC;
 use tests::packets::datapath::cases::{self, Ends, V4, V6};

@@ -2,8 +2,8 @@
 
 use anyhow::{Context, Result};
 use aya::util::KernelVersion;
-use lb_userspace::kernel::{Parameters, Sizes};
-use lb_userspace::settings::LocalDelivery;
+use lb_kernel::settings::LocalDelivery;
+use lb_kernel::{Parameters, Sizes};
 use tests::packets::datapath::KernelWorld;
 
 /// The kernel's limit is a million instructions. Today's maximum is 93,000 on Linux 6.18. For the

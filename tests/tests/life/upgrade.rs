@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use aya::maps::{Array, Map, MapData};
 use lb_common::layout::{Identity, SCHEMA, map};
-use lb_userspace::kernel::Plain;
+use lb_kernel::Plain;
 use tests::load::watcher::{Outcome, Watcher};
 use tests::manifests::{here, manifests};
 use tests::maps::contents::Contents;

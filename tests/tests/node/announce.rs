@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use caps::{CapSet, Capability, CapsHashSet};
 use lb_common::datapath::{arp, ndp};
 use lb_common::layout::NeighbourEvent;
-use lb_userspace::kernel::{Announcements, DataPlane, Pins, Tables, existing_sizes};
+use lb_kernel::{Announcements, DataPlane, Pins, Tables, existing_sizes};
 use tests::manifests::{Service, manifests};
 use tests::worlds::one_node::{DEVICE, NODE, NODE6, OneNode};
 use tests::worlds::topology::{Host, SOON, wait_until};

@@ -6,7 +6,7 @@ use std::net::{IpAddr, UdpSocket};
 use anyhow::{Context, Result, ensure};
 use lb_common::header::Bfd;
 use lb_common::layout::BfdSession;
-use lb_userspace::kernel::{BfdSessions, Pins};
+use lb_kernel::{BfdSessions, Pins};
 use tests::manifests::{here, manifests};
 use tests::programs::agent::Agent;
 use tests::worlds::one_node::{CLIENT, DEVICE, NODE, NODE6, OneNode};

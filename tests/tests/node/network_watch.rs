@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use lb_userspace::network::{Device, Event, NetworkWatch, NodePortAddresses, Settings};
+use lb_network::{Device, Event, NetworkWatch, NodePortAddresses, Settings};
 use tests::worlds::topology::{Host, SOON, Topology};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{sleep, timeout};

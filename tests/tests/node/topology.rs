@@ -11,8 +11,8 @@ use std::time::Duration;
 use std::{env, fs};
 
 use anyhow::{Context, Result};
-use lb_userspace::kernel::{Tables, cgroup_root};
-use lb_userspace::plan::Snapshot;
+use lb_kernel::{Tables, cgroup_root};
+use lb_plan::Snapshot;
 use tests::manifests::{here, manifests};
 use tests::worlds::one_node::OneNode;
 use tests::worlds::topology::{Host, Id, LARGE, SOON, Topology, bpffs, sweep, wait_until};

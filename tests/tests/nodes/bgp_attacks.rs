@@ -12,9 +12,9 @@ use anyhow::{Context, Result, ensure};
 use fuzz::bgp::router::{RawRouter, open};
 use lb_bgp::table::Announcement;
 use lb_bgp::wire::Kind;
-use lb_userspace::bgp::{BgpView, Command, PeerView, Peers, Speaker, Start};
-use lb_userspace::model::{Kind as ObjectKind, Object, ServiceName};
-use lb_userspace::privileges::Privileges;
+use lb_kernel::privileges::Privileges;
+use lb_rules::model::{Kind as ObjectKind, Object, ServiceName};
+use lb_speakers::bgp::{BgpView, Command, PeerView, Peers, Speaker, Start};
 use nix::errno::Errno;
 use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, SockaddrStorage, bind, connect, setsockopt, socket, sockopt,

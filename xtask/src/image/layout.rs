@@ -132,7 +132,7 @@ fn compress(content: &[u8]) -> Result<Vec<u8>> {
 }
 
 /// The architecture's name in Go and OCI. Only x86_64: the agent refuses to start on others
-/// (`lb-userspace/src/kernel/preflight.rs`).
+/// (`crates/kernel/src/preflight.rs`).
 pub fn architecture(rust_name: &str) -> Result<&'static str> {
     match rust_name {
         "x86_64" => Ok("amd64"),

@@ -6,7 +6,6 @@ use serde_json::{Value, json};
 
 use super::item::{Item, report, request};
 use crate::kinds::{self, Kind, Subresource};
-use crate::mirroring;
 use crate::operations::Api;
 use crate::operations::{self, Target};
 use crate::storage::{Change, Stored};
@@ -119,7 +118,7 @@ fn slices(endpoints: &Item) -> Vec<Value> {
         "apiVersion": "v1", "kind": "Endpoints", "name": service, "uid": endpoints.text("uid"),
         "controller": true, "blockOwnerDeletion": true,
     }]);
-    let mirrored = mirroring::slices(&typed);
+    let mirrored = lb_mirroring::slices(&typed);
     let slices = mirrored.iter().zip(1..).filter_map(|(slice, number)| {
         let mut slice = serde_json::to_value(slice).ok()?;
         let annotations = slice["metadata"]["annotations"].take();

@@ -13,7 +13,7 @@ use ::tests::programs::agent::Agent;
 use ::tests::worlds::one_node::{DEVICE, NODE, OneNode};
 use ::tests::worlds::topology::Process;
 use anyhow::{Context, Result, bail, ensure};
-use lb_userspace::kernel::Tables;
+use lb_kernel::Tables;
 
 use super::services::{ADDRESS, Measured, ServicePort, manifests};
 use super::{iptables, nftables};

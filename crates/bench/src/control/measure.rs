@@ -5,15 +5,15 @@ use std::time::{Duration, Instant};
 
 use ::tests::worlds::topology::bpffs;
 use anyhow::{Result, ensure};
+use lb_agent::{Agent, Outlets};
 use lb_common::layout::capacity;
-use lb_userspace::agent::{Agent, Outlets};
-use lb_userspace::kernel::{self, DataPlane, Parameters, Pins, Prepared, Sizes, Tables};
-use lb_userspace::model::{Kind, Object};
-use lb_userspace::notices::{Notice, Notices};
-use lb_userspace::plan::Planner;
-use lb_userspace::serve::{Health, Metrics};
-use lb_userspace::source::Event;
-use lb_userspace::store::Affected;
+use lb_kernel::{DataPlane, Parameters, Pins, Prepared, Sizes, Tables};
+use lb_plan::Planner;
+use lb_process::notices::{Notice, Notices};
+use lb_rules::model::{Kind, Object};
+use lb_rules::store::Affected;
+use lb_source::Event;
+use lb_status::{Health, Metrics};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
@@ -72,7 +72,7 @@ pub fn measure(services: u32, endpoints: u32) -> Result<Measured> {
     let path = bpffs()?.join(format!("millrace-bench-control-{}", std::process::id()));
     let pins = Pins::open(&path)?;
     let measured = on(&pins, services, endpoints);
-    kernel::remove(pins)?;
+    lb_kernel::remove(pins)?;
     measured
 }
 

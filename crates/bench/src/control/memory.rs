@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use aya::maps::MapData;
 use lb_common::layout::map;
-use lb_userspace::kernel::Pins;
+use lb_kernel::Pins;
 
 /// Interval between two readings of this process's memory.
 const PERIOD: Duration = Duration::from_millis(5);

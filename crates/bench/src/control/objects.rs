@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 
 use anyhow::Result;
-use lb_userspace::model::{Kind, Object};
+use lb_rules::model::{Kind, Object};
 use serde_json::{Value, json};
 
 pub fn service(number: u32) -> String {

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use lb_common::family::{Family, V4, V6};
 use lb_common::hash::mix;
 use lb_common::layout::{BUCKET_ENTRIES, FlowBucket, FlowEntry};
-use lb_userspace::kernel::Sizes;
+use lb_kernel::Sizes;
 use memmap2::{Advice, MmapMut};
 
 use super::record::Record;

@@ -12,9 +12,9 @@ use anyhow::{Result, bail, ensure};
 use lb_common::bench::{End, Template};
 use lb_common::family::Family;
 use lb_common::layout::{BUCKET_ENTRIES, Flow, FlowState, Reason, Ticks, Traffic};
-use lb_userspace::kernel::{HookPoint, Load, Sizes, begins_in_rest};
-use lb_userspace::network::Device;
-use lb_userspace::plan::{Change, Planner};
+use lb_kernel::{HookPoint, Load, Sizes, begins_in_rest};
+use lb_network::Device;
+use lb_plan::{Change, Planner};
 
 use super::baselines::Baselines;
 use super::case::{Backends, Case, Ends, Kind};

@@ -4,12 +4,11 @@ use std::path::Path;
 
 use anyhow::{Result, bail};
 use clap::Args;
+use lb_announce::AddressView;
 use serde::Serialize;
 
 use super::options::check;
-use crate::announce::AddressView;
 use crate::cli::output::{self, Output, Row, age, some};
-use crate::serve;
 
 pub const EXAMPLES: &str = "\
 Examples:
@@ -43,7 +42,7 @@ pub fn show(options: &Announcements, pin_path: &Path) -> Result<()> {
 }
 
 fn read(pin_path: &Path) -> Result<Vec<Announcement>> {
-    let Some(report) = serve::ask(pin_path)? else {
+    let Some(report) = lb_status::ask(pin_path)? else {
         bail!(
             "no agent answers in this network namespace. Its kernel may still announce addresses: \
              bpftool map dump pinned {}/ANNOUNCED",

@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use anyhow::Result;
+use lb_inspect::Backend;
 
 use super::options::Named;
 use crate::cli::output::{Row, some};
-use crate::inspect::{self, Backend};
 
 pub const EXAMPLES: &str = "\
 Examples:
@@ -18,7 +18,7 @@ Examples:
     millrace backends shop/web --watch";
 
 pub fn show(options: &Named, pin_path: &Path) -> Result<()> {
-    options.show(pin_path, inspect::backends)
+    options.show(pin_path, lb_inspect::backends)
 }
 
 impl Row for Backend {
@@ -50,7 +50,7 @@ impl Row for Backend {
             self.serves.iter().map(|s| format!("{}/{}", s.namespace, s.service)).collect();
         services.sort();
         services.dedup();
-        let share = |s: &inspect::Serves| f64::from(s.slots) * 100.0 / s.of_slots.max(1) as f64;
+        let share = |s: &lb_inspect::Serves| f64::from(s.slots) * 100.0 / s.of_slots.max(1) as f64;
         let shares: Vec<String> =
             self.serves.iter().map(|serves| format!("{:.1}%", share(serves))).collect();
         vec![

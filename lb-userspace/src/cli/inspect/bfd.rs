@@ -4,10 +4,10 @@ use std::path::Path;
 
 use anyhow::{Result, ensure};
 use clap::Args;
+use lb_speakers::bfd::BfdView;
 
 use super::bgp::{read, seconds_since};
 use super::options::check;
-use crate::bfd::BfdView;
 use crate::cli::output::{self, Output, Row, age};
 
 pub const EXAMPLES: &str = "\

@@ -6,12 +6,11 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use jiff::Timestamp;
+use lb_speakers::bgp::{BgpView, PeerView, RouteView};
 use serde::Serialize;
 
 use super::options::check;
-use crate::bgp::{BgpView, PeerView, RouteView};
 use crate::cli::output::{self, Format, Output, Row, age, align_all, print_document, write};
-use crate::serve;
 
 pub const EXAMPLES: &str = "\
 Examples:
@@ -62,7 +61,7 @@ pub fn show(options: &Bgp, pin_path: &Path) -> Result<()> {
 }
 
 pub(super) fn read(pin_path: &Path) -> Result<BgpView> {
-    match serve::ask(pin_path)? {
+    match lb_status::ask(pin_path)? {
         Some(report) => Ok(report.bgp),
         None => bail!(
             "no agent answers in this network namespace. Routers keep its routes for the time of a graceful restart only"

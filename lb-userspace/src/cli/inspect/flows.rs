@@ -6,11 +6,11 @@ use std::path::Path;
 use anyhow::Result;
 use clap::Args;
 use ipnet::IpNet;
+use lb_inspect::{Counts, End, Filter, Flow, Origins, Record, Selector, State};
+use lb_kernel::{Tables, clock};
 
 use super::options::{Namespaces, open, read};
 use crate::cli::output::{self, Format, Output, Row};
-use crate::inspect::{self, Counts, End, Filter, Flow, Origins, Record, Selector, State};
-use crate::kernel::{Tables, clock};
 
 pub const EXAMPLES: &str = "\
 Examples:
@@ -73,7 +73,7 @@ pub fn show(options: &Flows, pin_path: &Path) -> Result<()> {
     }
     output::show(&options.output, || {
         let origins = Origins::of(&read(&tables)?);
-        Ok(inspect::flows(records(&tables), &filter, &origins, clock()?))
+        Ok(lb_inspect::flows(records(&tables), &filter, &origins, clock()?))
     })
 }
 
@@ -86,7 +86,7 @@ fn count(tables: &Tables, filter: &Filter) -> Result<Counts> {
         true => Origins::default(),
         false => Origins::of(&read(tables)?),
     };
-    Ok(inspect::count(records(tables), filter, &origins))
+    Ok(lb_inspect::count(records(tables), filter, &origins))
 }
 
 fn records(tables: &Tables) -> impl Iterator<Item = Record> + '_ {
@@ -97,7 +97,9 @@ fn records(tables: &Tables) -> impl Iterator<Item = Record> + '_ {
 
 fn print_counts(counts: &Counts, output: &Output) -> Result<()> {
     match output.format {
-        Format::Table | Format::Wide | Format::Name => output::show(output, || Ok(counts.rows())),
+        Format::Table | Format::Wide | Format::Name => {
+            output::show(output, || Ok(count_rows(counts)))
+        }
         format => output::print_document(counts, format),
     }
 }
@@ -108,12 +110,10 @@ struct CountRow {
     flows: u64,
 }
 
-impl Counts {
-    fn rows(&self) -> Vec<CountRow> {
-        let states = self.by_state.iter().map(|(state, &flows)| (state.name(), flows));
-        let all = states.chain([("total", self.total)]);
-        all.map(|(state, flows)| CountRow { state, flows }).collect()
-    }
+fn count_rows(counts: &Counts) -> Vec<CountRow> {
+    let states = counts.by_state.iter().map(|(state, &flows)| (state.name(), flows));
+    let all = states.chain([("total", counts.total)]);
+    all.map(|(state, flows)| CountRow { state, flows }).collect()
 }
 
 impl Row for CountRow {

@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use anyhow::Result;
+use lb_inspect::Frontend;
 
 use super::options::Named;
 use crate::cli::output::{Row, some};
-use crate::inspect::{self, Frontend};
 
 pub const EXAMPLES: &str = "\
 Examples:
@@ -18,7 +18,7 @@ Examples:
     millrace frontends -o json | jq -r '.[] | select(.backends == []) | .address'";
 
 pub fn show(options: &Named, pin_path: &Path) -> Result<()> {
-    options.show(pin_path, inspect::frontends)
+    options.show(pin_path, lb_inspect::frontends)
 }
 
 impl Row for Frontend {

@@ -5,10 +5,10 @@ use std::path::Path;
 
 use anyhow::{Result, bail};
 use clap::Args;
+use lb_inspect::{Selector, Spread, spreads};
 
 use super::options::{Namespaces, open, read};
 use crate::cli::output::{Format, align_all, print_document, write};
-use crate::inspect::{Selector, Spread, spreads};
 
 pub const EXAMPLES: &str = "\
 Examples:

@@ -5,10 +5,10 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use lb_inspect::{Reading, Selector};
+use lb_kernel::Tables;
 
 use crate::cli::output::{self, Output, Row};
-use crate::inspect::{Reading, Selector};
-use crate::kernel::Tables;
 
 /// Selects Services and the output.
 #[derive(Debug, Args)]

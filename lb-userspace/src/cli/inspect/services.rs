@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::Result;
+use lb_inspect::{Port, Service, Traffic, TunnelNodes};
 
 use super::options::Named;
 use crate::cli::output::{Row, some};
-use crate::inspect::{self, Port, Service, Traffic, TunnelNodes};
 
 pub const EXAMPLES: &str = "\
 Examples:
@@ -19,7 +19,7 @@ Examples:
     millrace services -o name | xargs -n 1 millrace maglev";
 
 pub fn show(options: &Named, pin_path: &Path) -> Result<()> {
-    options.show(pin_path, inspect::services)
+    options.show(pin_path, lb_inspect::services)
 }
 
 impl Row for Service {
@@ -58,14 +58,14 @@ impl Row for Service {
             self.namespace.clone(),
             self.name.clone(),
             some(&addresses),
-            some(&self.each(ports)),
+            some(&distinct(self, ports)),
             backends.len().to_string(),
             traffic.new_flows.to_string(),
-            some(&self.each(|port| port.internal_traffic_policy.to_owned())),
-            some(&self.each(|port| port.external_traffic_policy.to_owned())),
-            some(&self.each(affinity)),
-            some(&self.each(forwarding)),
-            some(&self.each(|port| port.cluster_pool.checksum.clone())),
+            some(&distinct(self, |port| port.internal_traffic_policy.to_owned())),
+            some(&distinct(self, |port| port.external_traffic_policy.to_owned())),
+            some(&distinct(self, affinity)),
+            some(&distinct(self, forwarding)),
+            some(&distinct(self, |port| port.cluster_pool.checksum.clone())),
             traffic.forward_packets.to_string(),
             traffic.reverse_packets.to_string(),
             traffic.forward_bytes.to_string(),
@@ -78,17 +78,15 @@ impl Row for Service {
     }
 }
 
-impl Service {
-    /// The distinct values of its ports.
-    fn each(&self, of: impl Fn(&Port) -> String) -> Vec<String> {
-        let mut all: Vec<String> = Vec::new();
-        for text in self.ports.iter().map(of) {
-            if !all.contains(&text) {
-                all.push(text);
-            }
+/// The distinct values of a Service's ports.
+fn distinct(service: &Service, of: impl Fn(&Port) -> String) -> Vec<String> {
+    let mut all: Vec<String> = Vec::new();
+    for text in service.ports.iter().map(of) {
+        if !all.contains(&text) {
+            all.push(text);
         }
-        all
     }
+    all
 }
 
 /// With the number of nodes that tunnels lead to: `auto (3/4 nodes)`.

@@ -10,16 +10,15 @@ use anyhow::Result;
 use clap::Args;
 use ipnet::IpNet;
 use jiff::Timestamp;
+use lb_announce::LinkView;
 use lb_common::layout::map;
+use lb_inspect::{Fill, Found, Severity, State, Status};
+use lb_kernel::Tables;
+use lb_plan::Detail;
+use lb_speakers::bgp::BgpView;
 
 use super::options::{check, open};
-use crate::announce::LinkView;
-use crate::bgp::BgpView;
 use crate::cli::output::{Format, print_document, write};
-use crate::inspect::{Fill, Found, Severity, State, Status};
-use crate::kernel::{self, Tables};
-use crate::plan::Detail;
-use crate::serve;
 
 pub const EXAMPLES: &str = "\
 Examples:
@@ -62,11 +61,11 @@ pub fn show(options: &Options, pin_path: &Path) -> Result<ExitCode> {
 fn find(pin_path: &Path) -> Result<Found> {
     // Reports a missing data plane or missing permission.
     check(pin_path)?;
-    let survey = kernel::survey(pin_path)?;
+    let survey = lb_kernel::survey(pin_path)?;
     // Maps may be missing.
     let used = open(pin_path).and_then(|tables| used(&tables)).unwrap_or_default();
-    let report = serve::ask(pin_path).map_err(|error| format!("{error:#}"));
-    let features = kernel::features()?;
+    let report = lb_status::ask(pin_path).map_err(|error| format!("{error:#}"));
+    let features = lb_kernel::features()?;
     Ok(Found { pin_path: pin_path.display().to_string(), survey, features, used, report })
 }
 
@@ -190,7 +189,7 @@ fn agent(status: &Status) -> String {
     }
 }
 
-fn programmed(report: &serve::Report) -> String {
+fn programmed(report: &lb_status::Report) -> String {
     let synced = report.last_sync.map_or("never".to_owned(), ago);
     let (services, ports) = (report.services, report.service_ports);
     let (services, ports) = (counted(services, "Service"), counted(ports, "service port"));

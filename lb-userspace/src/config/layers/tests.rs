@@ -44,7 +44,7 @@ fn a_flag_goes_before_the_file_and_the_file_before_the_default() {
             .expect("this is right");
     let agent = &effective.configuration.agent;
     assert_eq!(agent.max_flows, Some(64));
-    assert_eq!(agent.xdp_mode, crate::settings::XdpMode::Off);
+    assert_eq!(agent.xdp_mode, lb_kernel::settings::XdpMode::Off);
     assert_eq!(agent.device.len(), 2);
     let source = |name: &str| {
         let setting = effective.settings.iter().find(|setting| setting.name == name);
@@ -83,7 +83,7 @@ fn all_errors_are_reported_together_with_their_locations() {
             "healthz-bind-address: \"80\" (--healthz-bind-address): neither an address and port, \
              such as 127.0.0.1:10249, nor `off`",
             "log: \"a=b=c\" (--log): not a log filter such as debug or \
-             info,lb_userspace::network=debug",
+             info,lb_network=debug",
             "logg: \"debug\" (m.yaml:4): unknown setting; did you mean log?",
             "max-flows: \"7\" (m.yaml:2): 7 is not in 8..=134217728",
             "service-node-port-range: \"9-1\" (--service-node-port-range): not a port range \

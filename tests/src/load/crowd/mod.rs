@@ -81,7 +81,7 @@ impl Crowd {
         connections: usize,
         longest: Duration,
     ) -> Result<Self> {
-        lb_userspace::agent::raise_file_limit();
+        lb_process::raise_file_limit();
         let seen = Seen {
             ended: BTreeSet::new(),
             replied: vec![None; connections],

@@ -6,11 +6,11 @@ use std::net::IpAddr;
 use anyhow::{Context, Result};
 use lb_common::host::{Exit, HostTables};
 use lb_common::layout::{BfdSession, NeighbourEvent, Reason, Ticks, TunnelKey, TunnelPeer};
-use lb_userspace::kernel::clock;
-use lb_userspace::network::Device;
-use lb_userspace::plan::{Change, Planner, Step};
-use lb_userspace::settings::LocalDelivery;
-use lb_userspace::trace::{self, Trace};
+use lb_inspect::trace::{self, Trace};
+use lb_kernel::clock;
+use lb_kernel::settings::LocalDelivery;
+use lb_network::Device;
+use lb_plan::{Change, Planner, Step};
 
 use super::processed::Processed;
 use super::surroundings;

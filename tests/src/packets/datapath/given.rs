@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lb_common::layout::{Forwarding, FrontendKind};
 use lb_common::maglev::{DEFAULT_WEIGHT, Weight};
-use lb_userspace::model::{
+use lb_rules::model::{
     AddressFamily, Backend, Frontend, Policy, Protocol, ServiceName, ServicePort, ServicePortKey,
 };
 

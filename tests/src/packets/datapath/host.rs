@@ -19,8 +19,7 @@ use lb_common::layout::{
     FlowBucket, FlowState, Frontend, FrontendKey, LinkAddresses, NeighbourEvent, Peer, Pool,
     Reason, Settings, Side, SocketEnd, SocketFlow, Ticks, TunnelKey,
 };
-use lb_userspace::network;
-use lb_userspace::plan::{Datagrams, Detail, Step, Sweep, WriteFamily, WriteTables};
+use lb_plan::{Datagrams, Detail, Step, Sweep, WriteFamily, WriteTables};
 
 use super::surroundings::OUTSIDE;
 use super::{Fate, Flows, Hook, Outcome, World};
@@ -259,7 +258,7 @@ impl World for HostWorld {
         step.execute(self).expect("tables on the host have room");
     }
 
-    fn set_device(&mut self, index: u32, device: &network::Device) {
+    fn set_device(&mut self, index: u32, device: &lb_network::Device) {
         self.tables.devices.insert(index, device.into());
         let bucket = (LinkAddresses::bucket(index)..).take(LinkAddresses::SLOTS as usize);
         let macs: Vec<_> = [device.mac].into_iter().chain(device.macs_above.clone()).collect();

@@ -16,16 +16,16 @@ use lb_common::layout::{
     Affinity, Announced, AnnouncedAddress, BfdHeard, BfdSession, Claim, FlowBucket, Fragment,
     Hints, NeighbourEvent, Peer, Pool, Reason, TunnelKey, capacity, map,
 };
-use lb_userspace::kernel::{
+use lb_inspect::trace::routes::KernelRoutes;
+use lb_inspect::trace::story::Names;
+use lb_inspect::trace::{Meeting, Trace, View, trace};
+use lb_kernel::settings::LocalDelivery;
+use lb_kernel::{
     CrowdedBits, DataPlane, FlowPlaces, HookPoint, Layout, Parameters, Pins, Plain, Sizes, Tables,
     TunnelKeys, clock,
 };
-use lb_userspace::network::Device;
-use lb_userspace::plan::{FrontendKey, Step};
-use lb_userspace::settings::LocalDelivery;
-use lb_userspace::trace::routes::KernelRoutes;
-use lb_userspace::trace::story::Names;
-use lb_userspace::trace::{Meeting, Trace, View, trace};
+use lb_network::Device;
+use lb_plan::{FrontendKey, Step};
 
 use super::checksum_complete;
 use super::surroundings::{OUTSIDE, Surroundings};

@@ -23,8 +23,8 @@ use lb_common::host::Exit;
 use lb_common::layout::{
     BfdHeard, BfdSession, Flow, FlowState, NeighbourEvent, Reason, Ticks, TunnelKey,
 };
-use lb_userspace::network::Device;
-use lb_userspace::plan::Step;
+use lb_network::Device;
+use lb_plan::Step;
 
 use crate::packets::Mac;
 

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use anyhow::Result;
 use lb_common::host::Exit;
-use lb_userspace::network::Device;
+use lb_network::Device;
 
 use crate::packets::{CLIENT_MAC, Mac, NODE_MAC};
 use crate::worlds::topology::{Host, Topology};

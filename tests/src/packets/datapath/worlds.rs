@@ -8,8 +8,8 @@ use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
 use anyhow::Result;
-use lb_userspace::kernel::{Parameters, Sizes};
-use lb_userspace::settings::LocalDelivery;
+use lb_kernel::settings::LocalDelivery;
+use lb_kernel::{Parameters, Sizes};
 
 use super::KernelWorld;
 use super::conversation::FLOWS;

@@ -1,7 +1,7 @@
 //! Random Services.
 
 use lb_common::layout::FrontendKind;
-use lb_userspace::model::Frontend;
+use lb_rules::model::Frontend;
 use proptest::prelude::*;
 
 use crate::packets::datapath::Service;

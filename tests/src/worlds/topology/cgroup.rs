@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use lb_userspace::kernel::cgroup_root;
+use lb_kernel::cgroup_root;
 use nix::mount::{MsFlags, mount};
 
 use super::Id;

@@ -15,7 +15,7 @@ use anyhow::{Context, Result, ensure};
 use aya::maps::{Map, MapData, MapInfo, MapType, PerCpuArray, PerCpuValues};
 use aya::util::nr_cpus;
 use lb_common::layout::{Traffic, map};
-use lb_userspace::kernel::{Mapped, Plain};
+use lb_kernel::{Mapped, Plain};
 use nix::unistd::getppid;
 
 use super::bpffs::test_pins;

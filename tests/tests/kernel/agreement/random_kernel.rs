@@ -19,9 +19,9 @@ use lb_common::layout::{
     Hints, NeighbourEvent, Peer, Pool, Reason, ReplyBucket, ReplyKey, Traffic, TunnelKey,
     TunnelPeer, Untracked, map,
 };
-use lb_userspace::kernel::{DataPlane, HookPoint, Mapped, Pins, Plain, Sizes, Tables, TunnelKeys};
-use lb_userspace::network::Device;
-use lb_userspace::plan::{BackendKey, Detail, FrontendKey, Standing, Step, Sweep, Table};
+use lb_kernel::{DataPlane, HookPoint, Mapped, Pins, Plain, Sizes, Tables, TunnelKeys};
+use lb_network::Device;
+use lb_plan::{BackendKey, Detail, FrontendKey, Standing, Step, Sweep, Table};
 
 use tests::worlds::topology::Topology;
 

@@ -10,7 +10,7 @@ use anyhow::Result;
 use fuzz::{Event, Hook, Host, Outcome, Scenario, Translated};
 use lb_common::family::Family;
 use lb_common::layout::{FlowBucket, NeighbourEvent, Reason, ReplyBucket, Traffic};
-use lb_userspace::kernel::clock;
+use lb_kernel::clock;
 
 use super::random_kernel::RandomKernel;
 use super::random_kernel::TEST_RUN_DEVICE;

@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
+use lb_inspect::{Rate, Rates, Sort, short};
 
 use super::options::{Namespaces, open};
 use crate::cli::output::{Format, align_all, print_document};
-use crate::inspect::{Rate, Rates, Sort, short};
 use rates::{HEADERS, Watcher, cells};
 
 pub const EXAMPLES: &str = "\

@@ -3,10 +3,10 @@
 use std::time::Instant;
 
 use anyhow::Result;
+use lb_inspect::{Rate, Rates, Sample, Selector, short};
+use lb_kernel::Tables;
 
 use super::super::options::read;
-use crate::inspect::{Rate, Rates, Sample, Selector, short};
-use crate::kernel::Tables;
 
 /// Reads the counters repeatedly.
 pub struct Watcher {

@@ -1,5 +1,6 @@
 //! The contents of the screen, and the effects of keys. Independent of the terminal.
 
+use lb_inspect::{Rates, Sort, short};
 use ratatui::Frame;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use ratatui::layout::{Constraint, Layout};
@@ -8,7 +9,6 @@ use ratatui::text::Line;
 use ratatui::widgets::{Block, Row, Table};
 
 use super::rates::{HEADERS, cells};
-use crate::inspect::{Rates, Sort, short};
 
 /// Height of the reasons, with their frame and headers.
 const REASONS: u16 = 9;
@@ -130,11 +130,11 @@ fn sorted_by(sort: Sort) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use lb_inspect::{Rate, ReasonRate};
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
     use super::*;
-    use crate::inspect::{Rate, ReasonRate};
 
     fn rates() -> Rates {
         let rate = |name: &str, new_flows, forward_packets| Rate {

@@ -6,12 +6,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use lb_inspect::Sort;
 use ratatui::crossterm::event::{self, Event};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::rates::Watcher;
 use super::screen::{Next, Screen};
-use crate::inspect::Sort;
 
 /// Longest time until a signal is noticed.
 const PATIENCE: Duration = Duration::from_millis(200);

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use lb_common::family::{V4 as Family4, V6 as Family6};
 use lb_common::header::protocol::{TCP, UDP};
 use lb_common::layout::{Bitmap, Frontend, FrontendKind, Pool, Reason, capacity};
-use lb_userspace::plan::{BackendKey, FrontendKey, Standing, Step, Table};
+use lb_plan::{BackendKey, FrontendKey, Standing, Step, Table};
 
 use super::{Ends, establish};
 use crate::packets::datapath::Conversation;

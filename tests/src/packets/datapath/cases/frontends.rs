@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use lb_common::family::{V4, V6};
 use lb_common::header::protocol::TCP;
 use lb_common::layout::{FrontendKey, FrontendKind, Reason};
-use lb_userspace::model::Frontend;
+use lb_rules::model::Frontend;
 
 use super::{Ends, establish};
 use crate::packets::datapath::{Conversation, Service};

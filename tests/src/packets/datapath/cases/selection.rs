@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use lb_common::layout::Reason;
-use lb_userspace::model::Policy;
+use lb_rules::model::Policy;
 
 use super::Ends;
 use crate::packets::datapath::{Conversation, service};

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use lb_common::layout::{FlowState, Forwarding, Reason};
 use lb_common::maglev::DEFAULT_WEIGHT;
-use lb_userspace::model::Backend;
+use lb_rules::model::Backend;
 
 use super::Ends;
 use super::tunnel_keys::{KEY, marked};

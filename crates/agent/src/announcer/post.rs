@@ -1,0 +1,79 @@
+//! Reports news of an election: in the log, and as Events of Services.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use lb_announce::{LinkAddress, News};
+use lb_process::notices::{About, Notice, Notices, Reason};
+use lb_rules::model::{Kind, ObjectRef, ServiceName};
+use tokio::runtime::Handle;
+
+use super::wanted::Wanted;
+
+/// Writes news to the log and, with a cluster, as Events of the Service.
+pub struct Post<'a> {
+    pub interface: &'a str,
+    pub wanted: Option<&'a Wanted>,
+    pub notices: &'a Arc<dyn Notices>,
+    pub main: &'a Handle,
+}
+
+impl Post<'_> {
+    pub fn post(&self, news: &News, in_use: &mut BTreeSet<(IpAddr, LinkAddress)>) {
+        let interface = self.interface;
+        match news {
+            News::Taken { address, epoch, planned, .. } => {
+                in_use.retain(|(other, _)| other != address);
+                tracing::info!(%address, interface, epoch, planned, "address taken");
+            }
+            News::Released { address, to } => {
+                let to = to.map(|id| id.to_string());
+                tracing::info!(%address, interface, to, "address released");
+            }
+            News::InUse { address, by } | News::Disputed { address, by } => {
+                if in_use.insert((*address, *by)) {
+                    self.post_conflict(*address, *by, matches!(news, News::Disputed { .. }));
+                }
+            }
+            News::Joined(id) => tracing::info!(peer = %id, interface, "peer heard"),
+            News::Silent(id) => tracing::info!(peer = %id, interface, "peer silent"),
+            News::Namesake => {
+                let fix = "give all nodes different names; set a tunnel key to exclude strangers";
+                tracing::warn!(interface, fix, "another process uses this node's name");
+            }
+            News::Paused(duration) => {
+                let milliseconds = duration.as_millis() as u64;
+                tracing::warn!(milliseconds, interface, "the agent did not run for a while");
+            }
+            News::Left => tracing::info!(interface, "all addresses handed over"),
+        }
+    }
+
+    fn post_conflict(&self, address: IpAddr, by: LinkAddress, announced: bool) {
+        let by = by.map(|octet| format!("{octet:02x}")).join(":");
+        let interface = self.interface;
+        let consequence = if announced {
+            "both answer for it now"
+        } else {
+            "it is not announced until that machine no longer answers for it"
+        };
+        let message = format!(
+            "{address} is used by the machine with the link-layer address {by} on {interface}: \
+             {consequence}. Remove the address there, or exclude it from the pool"
+        );
+        let services = self.wanted.and_then(|wanted| wanted.addresses.get(&address));
+        let services: BTreeMap<ServiceName, Box<str>> =
+            services.map(|wanted| wanted.services.clone()).unwrap_or_default();
+        let notices = Arc::clone(self.notices);
+        self.main.spawn(async move {
+            for (service, uid) in services {
+                let reference =
+                    ObjectRef::new(Kind::Service, Some(&service.namespace), Some(&service.name));
+                let about = Some(About { reference, uid: uid.into() });
+                let reason = Reason::AddressInUse;
+                notices.post(Notice { about, reason, message: message.clone() });
+            }
+        });
+    }
+}

@@ -1,0 +1,382 @@
+//! The elections on all interfaces, their inputs, and the reports about them.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lb_announce::{
+    AddressView, Effect, Held, Identity, Input, Keys, Link, LinkAddress, LinkView, Time, Timing,
+};
+use lb_network::AnnouncingLink;
+use lb_process::notices::Notices;
+use lb_status::Condition;
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+
+use super::perform::{Performer, now};
+use super::post::Post;
+use super::sockets::Sockets;
+use super::wanted::Wanted;
+use super::{Links, any_readable};
+
+/// Between two reports to `millrace announcements` and metrics, while something changes.
+const REPORT: Duration = Duration::from_millis(500);
+
+/// The same while only counts change.
+const REPORT_COUNTS: Duration = Duration::from_secs(5);
+
+/// How long until opening the sockets of an interface is tried again.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// The most datagrams that are read before anything else is done, of all sockets together; and how
+/// many may be read of each socket in any case.
+const MOST_AT_ONCE: usize = 1_024;
+const OF_EACH: usize = 32;
+
+/// An interface.
+pub struct OnLink {
+    facts: AnnouncingLink,
+    link: Link,
+    sockets: Option<Sockets>,
+    /// Not all that arrived since the last timer could be read or kept.
+    behind: bool,
+    retry: Time,
+}
+
+pub struct State {
+    node_name: String,
+    timing: Timing,
+    keys: Keys,
+    performer: Performer,
+    /// The interfaces with addresses to announce.
+    links: Links,
+    /// All interfaces that could announce.
+    facts: Vec<AnnouncingLink>,
+    wanted: Option<Arc<Wanted>>,
+    notices: Arc<dyn Notices>,
+    condition: Arc<Condition>,
+    main: Handle,
+    report_at: Option<Time>,
+    /// Conflicts that were reported as Events.
+    in_use: BTreeSet<(IpAddr, LinkAddress)>,
+    leaving: Option<oneshot::Sender<()>>,
+}
+
+impl State {
+    pub fn new(
+        node_name: String,
+        timing: Timing,
+        performer: Performer,
+        notices: Arc<dyn Notices>,
+        condition: Arc<Condition>,
+        main: Handle,
+    ) -> Self {
+        Self {
+            node_name,
+            timing,
+            keys: Keys::default(),
+            performer,
+            links: Links::new(),
+            facts: Vec::new(),
+            wanted: None,
+            notices,
+            condition,
+            main,
+            report_at: Some(Time::ZERO),
+            in_use: BTreeSet::new(),
+            leaving: None,
+        }
+    }
+
+    pub fn set_keys(&mut self, keys: Keys) {
+        self.keys = keys.clone();
+        self.on_all(|_| Input::Keys(keys.clone()));
+    }
+
+    pub fn set_links(&mut self, facts: &[AnnouncingLink]) {
+        self.facts = facts.to_vec();
+        self.remove_missing();
+        self.reconcile();
+        let interfaces: Vec<AnnouncingLink> = self.facts.clone();
+        for facts in interfaces {
+            let Some(on) = self.links.get_mut(&facts.index) else { continue };
+            if on.facts == facts {
+                continue;
+            }
+            let (old_mac, running) = (on.facts.mac, facts.running);
+            // The addresses that sockets need may have come or gone.
+            if on.facts.prefixes != facts.prefixes || on.facts.name != facts.name {
+                on.sockets = open(&facts);
+            }
+            on.facts = facts.clone();
+            tracing::info!(
+                interface = facts.name,
+                running,
+                mac_changed = old_mac != facts.mac,
+                "announcing interface changed"
+            );
+            let usable = usable(on);
+            self.give(facts.index, Input::Interface { usable, link_address: facts.mac });
+        }
+        self.distribute_wanted();
+    }
+
+    fn remove_missing(&mut self) {
+        let present: BTreeSet<u32> = self.facts.iter().map(|facts| facts.index).collect();
+        let gone: Vec<u32> =
+            self.links.keys().filter(|index| !present.contains(index)).copied().collect();
+        for index in gone {
+            self.links.remove(&index);
+        }
+        // Also the interfaces on which an earlier agent announced addresses.
+        let entries = self.performer.kernel().entries().unwrap_or_default();
+        for entry in entries.iter().filter(|entry| !present.contains(&entry.device)) {
+            let withdrawn = self.performer.withdraw(entry.device, entry.address);
+            report_failure(withdrawn, "announcement on a removed interface not withdrawn");
+        }
+    }
+
+    pub fn set_wanted(&mut self, wanted: Option<Arc<Wanted>>) {
+        self.wanted = wanted;
+        self.reconcile();
+        self.distribute_wanted();
+    }
+
+    /// Starts an election on each interface on which there is something to announce.
+    fn reconcile(&mut self) {
+        let entries = self.performer.kernel().entries().unwrap_or_default();
+        for facts in self.facts.clone() {
+            let held: Vec<Held> = entries
+                .iter()
+                .filter(|entry| entry.device == facts.index && entry.remaining.is_some())
+                .map(|entry| Held { address: entry.address, epoch: entry.epoch })
+                .collect();
+            let wanted = self.wanted.as_ref().map(|wanted| wanted.on(&facts)).unwrap_or_default();
+            let has_any = !held.is_empty() || !wanted.is_empty();
+            if !has_any || self.links.contains_key(&facts.index) {
+                continue;
+            }
+            report_failure(self.performer.adopt(facts.index), "multicast groups not joined");
+            let identity = Identity {
+                node: self.node_name.clone(),
+                interface: facts.name.clone(),
+                incarnation: random(),
+            };
+            let now = now();
+            let link = Link::new(identity, self.timing, self.keys.clone(), &held, now);
+            let sockets = open(&facts);
+            tracing::info!(
+                interface = facts.name,
+                adopted = held.len(),
+                authenticated = self.keys.authenticate(),
+                "announcing on interface"
+            );
+            let retry = now + RETRY;
+            let on = OnLink { facts: facts.clone(), link, sockets, behind: false, retry };
+            let usable = usable(&on);
+            self.links.insert(facts.index, on);
+            self.give(facts.index, Input::Interface { usable, link_address: facts.mac });
+        }
+    }
+
+    fn distribute_wanted(&mut self) {
+        let Some(wanted) = self.wanted.clone() else { return };
+        for index in self.indexes() {
+            let on = wanted.on(&self.links[&index].facts);
+            self.give(index, Input::Wanted(on));
+        }
+        self.report_at = Some(now());
+    }
+
+    pub fn leave(&mut self, left: oneshot::Sender<()>) {
+        self.leaving = Some(left);
+        self.on_all(|_| Input::Leave);
+        self.finish_leaving();
+    }
+
+    fn finish_leaving(&mut self) {
+        let holds = |on: &OnLink| on.link.holds_any();
+        if self.leaving.is_some()
+            && !self.links.values().any(holds)
+            && let Some(left) = self.leaving.take()
+        {
+            let _ = left.send(());
+        }
+    }
+
+    pub async fn readable(&self) {
+        any_readable(self.links.values().filter_map(|on| on.sockets.as_ref())).await;
+    }
+
+    fn receive(&mut self, now: Time) {
+        let sockets = self.links.values().filter_map(|on| on.sockets.as_ref()).map(Sockets::count);
+        let most = (MOST_AT_ONCE / sockets.sum::<usize>().max(1)).max(OF_EACH);
+        for index in self.indexes() {
+            let Some(on) = self.links.get_mut(&index) else { continue };
+            let Some(sockets) = &mut on.sockets else { continue };
+            let mut received = Vec::new();
+            on.behind |= !sockets.receive(most, |octets| received.push(octets.to_vec()));
+            for octets in received {
+                self.give_at(index, Input::Received(&octets), now);
+            }
+        }
+    }
+
+    /// When [`Self::pass_time`] has work.
+    pub fn due(&self) -> Time {
+        let timers = self.links.values().map(|on| on.link.next_timer());
+        let retries = self.links.values().filter(|on| on.sockets.is_none()).map(|on| on.retry);
+        let due = timers.chain(retries).chain(self.report_at).chain([self.performer.due()]);
+        due.min().unwrap_or(Time::MAX)
+    }
+
+    /// Reads a bounded part of what has arrived, and does what is due.
+    pub fn pass_time(&mut self) {
+        // Taken first: what arrives later says nothing about the time before.
+        let now = now();
+        self.receive(now);
+        for (device, address, by) in self.performer.claims(now) {
+            self.give_at(device, Input::Claim { address, by }, now);
+        }
+        for index in self.indexes() {
+            let Some(on) = self.links.get_mut(&index) else { continue };
+            if on.link.next_timer() <= now {
+                let is_behind = std::mem::take(&mut on.behind);
+                self.give_at(index, if is_behind { Input::Backlog } else { Input::Timer }, now);
+            }
+        }
+        let own = self.links.iter().map(|(index, on)| (*index, on.facts.mac)).collect();
+        report_failure(self.performer.report_groups(&own, now), "multicast groups not reported");
+        self.open_missing(now);
+        if self.report_at.is_some_and(|at| now >= at) {
+            self.report_at = Some(now + REPORT_COUNTS);
+            self.condition.set_announcements(self.views(now));
+        }
+        self.finish_leaving();
+    }
+
+    fn open_missing(&mut self, now: Time) {
+        for index in self.indexes() {
+            let Some(on) = self.links.get_mut(&index) else { continue };
+            if on.sockets.is_none() && now >= on.retry {
+                on.retry = now + RETRY;
+                on.sockets = open(&on.facts);
+                let (usable, link_address) = (usable(on), on.facts.mac);
+                if usable {
+                    self.give(index, Input::Interface { usable, link_address });
+                }
+            }
+        }
+    }
+
+    fn indexes(&self) -> Vec<u32> {
+        self.links.keys().copied().collect()
+    }
+
+    fn on_all<'a>(&mut self, input: impl Fn(u32) -> Input<'a>) {
+        for index in self.indexes() {
+            self.give(index, input(index));
+        }
+    }
+
+    /// Gives an input to the election on an interface, and does what it decides.
+    fn give(&mut self, index: u32, input: Input<'_>) {
+        self.give_at(index, input, now());
+    }
+
+    fn give_at(&mut self, index: u32, input: Input<'_>, now: Time) {
+        let Some(on) = self.links.get_mut(&index) else { return };
+        let mut failed = Vec::new();
+        for effect in on.link.handle(input, now) {
+            let is_send = matches!(effect, Effect::Send(_));
+            let done = match effect {
+                Effect::Send(octets) => {
+                    if let Some(sockets) = &on.sockets {
+                        sockets.send(&octets);
+                    }
+                    Ok(())
+                }
+                Effect::Announce { address, epoch, hold } => {
+                    let done = self.performer.announce(index, address, epoch, hold);
+                    if done.is_err() {
+                        failed.push(address);
+                    }
+                    done
+                }
+                Effect::Withdraw(address) => self.performer.withdraw(index, address),
+                Effect::Watch(address) => self.performer.watch(index, address),
+                Effect::Unwatch(address) => self.performer.stop_watching(index, address),
+                Effect::Transmit(frame) => self.performer.transmit(&on.facts, frame),
+                Effect::Report(news) => {
+                    let post = Post {
+                        interface: &on.facts.name,
+                        wanted: self.wanted.as_deref(),
+                        notices: &self.notices,
+                        main: &self.main,
+                    };
+                    post.post(&news, &mut self.in_use);
+                    Ok(())
+                }
+            };
+            if !is_send {
+                let soon = now + REPORT;
+                self.report_at = Some(self.report_at.map_or(soon, |at| at.min(soon)));
+            }
+            if let Err(error) = done {
+                let (error, interface) = (format!("{error:#}"), &on.facts.name);
+                tracing::warn!(error, interface, "announcement failed");
+            }
+        }
+        for address in failed {
+            self.give_at(index, Input::Failed(address), now);
+        }
+    }
+
+    /// The state of the elections as commands and metrics show it, with the names of Services.
+    fn views(&self, now: Time) -> Vec<LinkView> {
+        let view = |on: &OnLink| {
+            let mut view = on.link.view(now);
+            for address in &mut view.addresses {
+                self.complete(address);
+            }
+            view
+        };
+        self.links.values().map(view).collect()
+    }
+
+    fn complete(&self, view: &mut AddressView) {
+        let wanted = self.wanted.as_ref().and_then(|wanted| wanted.addresses.get(&view.address));
+        let Some(wanted) = wanted else { return };
+        view.services = wanted.services.keys().map(ToString::to_string).collect();
+        if let (Some(_), Some(why)) = (&view.why_not_here, wanted.why_not) {
+            view.why_not_here = Some(why.to_owned());
+        }
+    }
+}
+
+fn usable(on: &OnLink) -> bool {
+    on.facts.running && on.sockets.is_some()
+}
+
+fn open(facts: &AnnouncingLink) -> Option<Sockets> {
+    match Sockets::open(facts) {
+        Ok(sockets) => Some(sockets),
+        Err(error) => {
+            let (error, interface) = (format!("{error:#}"), &facts.name);
+            tracing::warn!(error, interface, "heartbeat sockets not opened; retrying");
+            None
+        }
+    }
+}
+
+fn random() -> u64 {
+    // Without randomness, the time is different at every start, too.
+    getrandom::u64().unwrap_or_else(|_| now().as_nanos() as u64)
+}
+
+fn report_failure(done: anyhow::Result<()>, message: &'static str) {
+    if let Err(error) = done {
+        tracing::warn!(error = format!("{error:#}"), "{message}");
+    }
+}

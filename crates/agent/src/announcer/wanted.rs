@@ -1,0 +1,234 @@
+//! Which addresses are to be announced, and whether this node may announce them. The agent's loop
+//! sends this to the thread that announces. Pure.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use lb_announce::Rank;
+use lb_common::layout::FrontendKind;
+use lb_network::AnnouncingLink;
+use lb_rules::ipam::{Pools, Scope, announcement};
+use lb_rules::model::{Node, Policy, ServiceName, ServicePort};
+
+/// All addresses of Services of type LoadBalancer that are in a pool.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
+    pub addresses: BTreeMap<IpAddr, WantedAddress>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WantedAddress {
+    /// With their uids; several if they share it.
+    pub services: BTreeMap<ServiceName, Box<str>>,
+    pub rank: Rank,
+    /// Why this node is no candidate.
+    pub why_not: Option<&'static str>,
+    /// Where this node may announce it.
+    pub scopes: Vec<Scope>,
+}
+
+/// The facts about one Service that decide where its addresses are announced.
+#[derive(Debug, PartialEq, Eq)]
+struct OfService {
+    uid: Box<str>,
+    /// Whether its addresses were assigned from pools, even if none contains them any more.
+    is_assigned: bool,
+    /// Whether this node can serve each address.
+    addresses: BTreeMap<IpAddr, bool>,
+}
+
+/// The facts about each Service, collected as Services change.
+#[derive(Debug, Default)]
+pub struct Announcing {
+    services: BTreeMap<ServiceName, OfService>,
+    changed: bool,
+}
+
+impl Announcing {
+    /// Notes the service ports of a Service; none if it has been deleted.
+    pub fn set<'a>(
+        &mut self,
+        name: &ServiceName,
+        uid: &str,
+        is_assigned: bool,
+        ports: impl Iterator<Item = &'a Arc<ServicePort>>,
+    ) {
+        let mut addresses = BTreeMap::new();
+        for port in ports {
+            let serves = port.external_policy == Policy::Cluster || !port.local.is_empty();
+            let of_load_balancer = port
+                .frontends
+                .iter()
+                .filter(|frontend| frontend.kind == FrontendKind::LoadBalancer);
+            for frontend in of_load_balancer {
+                *addresses.entry(frontend.address).or_default() |= serves;
+            }
+        }
+        if addresses.is_empty() {
+            self.changed |= self.services.remove(name).is_some();
+            return;
+        }
+        let service = OfService { uid: uid.into(), is_assigned, addresses };
+        if self.services.get(name) != Some(&service) {
+            self.services.insert(name.clone(), service);
+            self.changed = true;
+        }
+    }
+
+    /// Pools or this node have changed.
+    pub fn note_change(&mut self) {
+        self.changed = true;
+    }
+
+    /// What is wanted now, if that may have changed.
+    pub fn take(&mut self, pools: &Pools, node: Option<&Node>) -> Option<Wanted> {
+        std::mem::take(&mut self.changed).then(|| self.wanted(pools, node))
+    }
+
+    fn wanted(&self, pools: &Pools, node: Option<&Node>) -> Wanted {
+        let labels = node.map(|node| node.labels.clone()).unwrap_or_default();
+        let is_preferred = node.is_none_or(|node| node.announces);
+        let mut wanted = Wanted::default();
+        for (service, OfService { uid, is_assigned, addresses }) in &self.services {
+            for (&address, &serves) in addresses {
+                let announcement = announcement(pools, *is_assigned, address);
+                let Some(announcement) = announcement else { continue };
+                let scopes: Vec<Scope> = announcement.of_node(&labels).cloned().collect();
+                let (rank, why_not) = match (scopes.is_empty(), serves, is_preferred) {
+                    (true, _, _) => (Rank::None, Some("the pool does not select this node")),
+                    (_, false, _) => {
+                        let why = "no ready endpoint on this node (externalTrafficPolicy: Local)";
+                        (Rank::None, Some(why))
+                    }
+                    (_, _, false) => (Rank::LastResort, Some("the node is excluded or cordoned")),
+                    _ => (Rank::Candidate, None),
+                };
+                let of_service = WantedAddress {
+                    services: BTreeMap::from([(service.clone(), uid.clone())]),
+                    rank,
+                    why_not,
+                    scopes,
+                };
+                match wanted.addresses.get_mut(&address) {
+                    Some(shared) => shared.share(of_service),
+                    None => drop(wanted.addresses.insert(address, of_service)),
+                }
+            }
+        }
+        wanted
+    }
+}
+
+impl WantedAddress {
+    /// With another Service: the node may announce it for either.
+    fn share(&mut self, other: Self) {
+        self.services.extend(other.services);
+        if other.rank > self.rank {
+            self.rank = other.rank;
+            self.why_not = other.why_not;
+        }
+    }
+}
+
+impl Wanted {
+    /// What this node wants on an interface.
+    pub fn on(&self, link: &AnnouncingLink) -> BTreeMap<IpAddr, Rank> {
+        let is_there = |address: IpAddr, wanted: &WantedAddress| {
+            let names = |scope: &Scope| match scope.names_interfaces() {
+                true => scope.names(&link.name),
+                false => link.has_prefix_of(address),
+            };
+            // An address that this node may announce nowhere is still listed on the interface
+            // with its prefix, so that the reason can be shown there.
+            wanted.scopes.iter().any(names)
+                || wanted.scopes.is_empty() && link.has_prefix_of(address)
+        };
+        let here = self.addresses.iter().filter(|(address, wanted)| is_there(**address, wanted));
+        // The kernel answers for an address of the interface itself, and no other node may.
+        let rank =
+            |address| if link.has(address) { Rank::None } else { self.addresses[&address].rank };
+        here.map(|(address, _)| (*address, rank(*address))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use lb_common::maglev::DEFAULT_WEIGHT;
+    use lb_rules::ipam::Range;
+    use lb_rules::model::Frontend;
+
+    use super::*;
+
+    fn port(address: &str, policy: Policy, local: usize) -> Arc<ServicePort> {
+        let frontend = |kind| Frontend { address: address.parse().unwrap(), port: 80, kind };
+        let backend = |number: usize| lb_rules::model::Backend {
+            address: std::net::Ipv4Addr::from(number as u32).into(),
+            port: 80,
+            local: true,
+            node: None,
+            weight: DEFAULT_WEIGHT,
+        };
+        Arc::new(ServicePort {
+            frontends: BTreeSet::from([
+                frontend(FrontendKind::LoadBalancer),
+                Frontend {
+                    address: "10.96.0.1".parse().unwrap(),
+                    ..frontend(FrontendKind::ClusterIp)
+                },
+            ]),
+            local: (0..local).map(backend).collect(),
+            external_policy: policy,
+            ..ServicePort::default()
+        })
+    }
+
+    fn link(name: &str, prefix: &str) -> AnnouncingLink {
+        AnnouncingLink {
+            index: 1,
+            name: name.to_owned(),
+            mac: [2; 6],
+            running: true,
+            prefixes: vec![prefix.parse().unwrap()],
+            addresses: vec![prefix.parse::<ipnet::IpNet>().unwrap().addr()],
+        }
+    }
+
+    fn pools() -> Pools {
+        Pools::new(&[Range::parse("192.0.2.0/28").unwrap()])
+    }
+
+    #[test]
+    fn addresses_of_pools_are_wanted_where_their_prefix_is() {
+        let mut announcing = Announcing::default();
+        let name = |name: &str| ServiceName::new("default", name);
+        announcing.set(&name("a"), "", false, [port("192.0.2.1", Policy::Cluster, 0)].iter());
+        announcing.set(&name("b"), "", false, [port("192.0.2.2", Policy::Local, 0)].iter());
+        announcing.set(&name("c"), "", false, [port("198.51.100.1", Policy::Cluster, 0)].iter());
+        // Of a pool that has lost the address.
+        announcing.set(&name("d"), "", true, [port("198.51.100.2", Policy::Cluster, 0)].iter());
+        let wanted = announcing.take(&pools(), None).unwrap();
+        assert_eq!(announcing.take(&pools(), None), None);
+        let here = wanted.on(&link("eth0", "192.0.2.0/24"));
+        let address = |text: &str| text.parse::<IpAddr>().unwrap();
+        let expected =
+            [(address("192.0.2.1"), Rank::Candidate), (address("192.0.2.2"), Rank::None)];
+        assert_eq!(here, BTreeMap::from(expected));
+        assert!(wanted.on(&link("eth1", "203.0.113.0/24")).is_empty());
+        let own = wanted.on(&link("eth0", "192.0.2.1/24"));
+        assert_eq!(own[&address("192.0.2.1")], Rank::None, "the interface's own");
+        let outside = BTreeMap::from([(address("198.51.100.2"), Rank::Candidate)]);
+        assert_eq!(wanted.on(&link("eth2", "198.51.100.0/24")), outside);
+
+        announcing.set(&name("b"), "", false, [port("192.0.2.2", Policy::Local, 1)].iter());
+        announcing.set(&name("a"), "", false, [].iter());
+        let wanted = announcing.take(&pools(), None).unwrap();
+        let expected = [(address("192.0.2.2"), Rank::Candidate)];
+        assert_eq!(wanted.on(&link("eth0", "192.0.2.0/24")), BTreeMap::from(expected));
+        // Nothing has changed that affects the announcements.
+        announcing.set(&name("b"), "", false, [port("192.0.2.2", Policy::Local, 2)].iter());
+        assert_eq!(announcing.take(&pools(), None), None);
+    }
+}

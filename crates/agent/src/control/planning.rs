@@ -1,0 +1,217 @@
+//! Resolves the Services that have changed, settles conflicts between them, and plans and executes
+//! the steps.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::IpAddr;
+use std::time::Instant;
+
+use anyhow::Result;
+use lb_kernel::{Write, clock_of_deadlines};
+use lb_plan::{Change, Plan};
+use lb_process::notices::Reason;
+use lb_rules::ipam;
+use lb_rules::model::{NodeContext, ServiceName, ServicePortKey, resolve};
+use lb_rules::store::Affected;
+
+use super::{Agent, Tally, Unplanned};
+
+/// Limit of plans for one change, each with room that the previous one gave up.
+const MOST_PLANS: usize = 8;
+
+/// Seconds since the machine started.
+pub(super) fn now() -> u32 {
+    let now = clock_of_deadlines().unwrap_or_default() / 1_000_000_000;
+    u32::try_from(now).unwrap_or(u32::MAX)
+}
+
+/// How many service ports of a change that only adds some are planned at once.
+pub(super) const PORTION: usize = 1_000;
+
+/// A change, and the Services that it concerns.
+pub(super) struct Portion {
+    pub(super) concerned: BTreeSet<ServiceName>,
+    pub(super) change: Change,
+}
+
+impl<T: Write> Agent<T> {
+    pub(super) fn work(&mut self) {
+        let began = Instant::now();
+        // The room that one plan gives up can be used by the next.
+        for _ in 0..MOST_PLANS {
+            let unplanned = std::mem::take(&mut self.unplanned);
+            let makes_room = match self.program(unplanned) {
+                Ok(makes_room) => makes_room,
+                Err(error) => return self.fail(&error),
+            };
+            if !makes_room || self.lacking.is_empty() {
+                break;
+            }
+            self.unplanned.services = Affected::Services(std::mem::take(&mut self.lacking));
+        }
+        self.succeed(began);
+    }
+
+    /// Plans changes, and executes the plan; returns whether that has made room. What only adds service
+    /// ports, as at the start, is planned in portions: the steps for many Services take much memory.
+    fn program(&mut self, unplanned: Unplanned) -> Result<bool> {
+        let everything = self.collect_all(unplanned);
+        // All of them at once: SNAT must not use the NodePorts of the last portion, either.
+        if let Some(ports) = self.node_ports.take_in(&everything.change.service_ports) {
+            self.outlets.set_node_ports(ports);
+        }
+        let most = if self.planner.only_adds(&everything.change) { PORTION } else { usize::MAX };
+        let mut portions = everything.split(most);
+        let (mut services, mut steps, mut makes_room) = (0, 0, false);
+        let mut failed = None;
+        while let Some(portion) = portions.pop_front() {
+            let plan = self.plan(&portion.concerned, portion.change);
+            if !plan.is_empty() {
+                services += portion.concerned.len();
+                steps += plan.steps().count();
+            }
+            makes_room |= plan.makes_room;
+            let carried_out = self.tables.carry_out(&plan);
+            self.report_set_aside();
+            if let Err(error) = carried_out {
+                failed = Some(error);
+                break;
+            }
+        }
+        // Planned when writing succeeds again.
+        let rest = portions.into_iter().flat_map(|portion| portion.concerned).collect();
+        self.unplanned.services =
+            std::mem::take(&mut self.unplanned.services).and(Affected::Services(rest));
+        if steps > 0 {
+            tracing::info!(services, steps, "services changed");
+        }
+        failed.map_or(Ok(makes_room), Err)
+    }
+
+    fn plan(&mut self, concerned: &BTreeSet<ServiceName>, change: Change) -> Plan {
+        self.tally.count(&change.service_ports);
+        let keys: Vec<ServicePortKey> = change.service_ports.keys().cloned().collect();
+        let plan = self.planner.plan(change);
+        Tally::catalogue(keys.iter(), &self.planner, &self.outlets.metrics);
+        self.report_lacking(concerned, &plan);
+        plan
+    }
+
+    /// Resolves what has changed.
+    fn collect_all(&mut self, unplanned: Unplanned) -> Portion {
+        let Unplanned { services, node_addresses, own_addresses, snat_addresses, known_history } =
+            unplanned;
+        let moved = self.store.take_moved_nodes();
+        let all = services == Affected::All || moved.contains(&self.node.name);
+        let peers = (all || !moved.is_empty()).then(|| self.look_at_nodes());
+        let services = match services {
+            Affected::Services(mut services) if !all => {
+                services.extend(self.store.services_on(&moved));
+                services
+            }
+            _ => self.store.services().chain(self.programmed.keys()).cloned().collect(),
+        };
+        let mut concerned = BTreeSet::new();
+        for service in &services {
+            concerned.extend(self.resolve(service));
+        }
+        let mut change = Change {
+            service_ports: BTreeMap::new(),
+            node_addresses,
+            own_addresses,
+            snat_addresses,
+            peers,
+            known_history,
+            now: now(),
+        };
+        for service in &concerned {
+            self.collect(service, &mut change);
+        }
+        Portion { concerned, change }
+    }
+
+    /// Reads the state of all nodes; returns their addresses.
+    fn look_at_nodes(&mut self) -> BTreeSet<IpAddr> {
+        let name = self.node.name.clone();
+        self.node = NodeContext {
+            forwarding: self.node.forwarding,
+            has_tunnel_key: self.node.has_tunnel_key,
+            nodes: self.store.node_addresses(),
+            ..NodeContext::of(&name, self.store.node(&name))
+        };
+        self.node.nodes.values().flat_map(|node| &node.0).copied().collect()
+    }
+
+    /// Resolves a Service again; returns the Services that this affects.
+    fn resolve(&mut self, name: &ServiceName) -> BTreeSet<ServiceName> {
+        let Some(service) = self.store.service(name) else {
+            return self.claims.set(name, None, None);
+        };
+        let created = service.metadata.creation_timestamp.as_ref();
+        let created = created.map(|time| time.0.to_string());
+        let resolved = resolve(service, &self.store.slices(name), &self.node);
+        self.claims.set(name, created, Some(resolved))
+    }
+
+    fn collect(&mut self, name: &ServiceName, change: &mut Change) {
+        let settled = self.claims.settled(name);
+        let service = self.store.service(name);
+        let uid = service.and_then(|service| service.metadata.uid.as_deref()).unwrap_or_default();
+        let is_assigned = service.is_some_and(ipam::is_marked);
+        self.announcing.set(name, uid, is_assigned, settled.service_ports.values());
+        self.advertiser.set(name, is_assigned, settled.service_ports.values());
+        let (new, is_fixed) = self.invalid.set(name, settled.problems);
+        for problem in new {
+            self.outlets.post(&problem, Reason::NotServed, &self.store);
+        }
+        if is_fixed {
+            self.fixed.insert(name.clone(), Reason::Served);
+        }
+        self.post_problems(name);
+        let had_check = match settled.health_check {
+            Some(check) => self.health_checks.insert(name.clone(), check),
+            None => self.health_checks.remove(name),
+        };
+        if had_check.is_some() || settled.health_check.is_some() {
+            self.health_checks_changed = true;
+        }
+        let keys: Box<[ServicePortKey]> = settled.service_ports.keys().cloned().collect();
+        self.programmed_service_ports += keys.len();
+        let before = if keys.is_empty() {
+            self.programmed.remove(name)
+        } else {
+            self.programmed.insert(name.clone(), keys)
+        };
+        let before = before.unwrap_or_default();
+        self.programmed_service_ports -= before.len();
+        let gone = before.into_iter().map(|key| (key, None));
+        change.service_ports.extend(gone);
+        let wanted = settled.service_ports.into_iter().map(|(key, port)| (key, Some(port)));
+        change.service_ports.extend(wanted);
+    }
+}
+
+impl Portion {
+    /// In portions, each of which ends with the Service that makes it as large as that. The first one has everything
+    /// that concerns no service port.
+    pub(super) fn split(mut self, most: usize) -> VecDeque<Self> {
+        let now = self.change.now;
+        let mut ports = std::mem::take(&mut self.change.service_ports).into_iter().peekable();
+        let mut portions = VecDeque::new();
+        let mut last = self;
+        while let Some((key, port)) = ports.next() {
+            let service = key.service.clone();
+            last.change.service_ports.insert(key, port);
+            let is_full = last.change.service_ports.len() >= most;
+            if let Some((next, _)) = ports.peek()
+                && is_full
+                && next.service != service
+            {
+                let concerned = last.concerned.split_off(&next.service);
+                let change = Change { now, ..Change::default() };
+                portions.push_back(std::mem::replace(&mut last, Self { concerned, change }));
+            }
+        }
+        portions.push_back(last);
+        portions
+    }
+}

@@ -1,0 +1,131 @@
+//! Where the agent reports to: notices, health, metrics, status and health checks.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use lb_kernel::SnatPorts;
+use lb_network::snat_ports::PortSet;
+use lb_process::notices::{About, Notice, Notices, Reason};
+use lb_rules::model::{HealthCheck, Kind, ObjectRef, Problem, ServiceName};
+use lb_rules::store::Store;
+use lb_speakers::bgp::Command;
+use lb_status::{Check, Condition, Health, HealthChecks, Metrics};
+use tokio::sync::{mpsc, watch};
+
+use super::announcer::Wanted;
+
+pub struct Outlets {
+    pub notices: Arc<dyn Notices>,
+    pub health: Arc<Health>,
+    pub metrics: Arc<Metrics>,
+    pub condition: Arc<Condition>,
+    health_checks: HealthChecks,
+    snat_ports: Option<SnatPorts>,
+    announcer: Option<watch::Sender<Option<Arc<Wanted>>>>,
+    speaker: Option<mpsc::UnboundedSender<Command>>,
+}
+
+impl Outlets {
+    pub fn new(notices: Arc<dyn Notices>, health: Arc<Health>, metrics: Arc<Metrics>) -> Self {
+        let health_checks = HealthChecks::new(Arc::clone(&health), Arc::clone(&notices));
+        Self {
+            notices,
+            health,
+            metrics,
+            condition: Arc::default(),
+            health_checks,
+            snat_ports: None,
+            announcer: None,
+            speaker: None,
+        }
+    }
+
+    pub fn with_condition(self, condition: Arc<Condition>) -> Self {
+        Self { condition, ..self }
+    }
+
+    pub fn with_snat_ports(self, snat_ports: SnatPorts) -> Self {
+        Self { snat_ports: Some(snat_ports), ..self }
+    }
+
+    pub fn with_announcer(self, announcer: watch::Sender<Option<Arc<Wanted>>>) -> Self {
+        Self { announcer: Some(announcer), ..self }
+    }
+
+    pub fn with_speaker(self, speaker: mpsc::UnboundedSender<Command>) -> Self {
+        Self { speaker: Some(speaker), ..self }
+    }
+
+    /// Tells the BGP speaker.
+    pub fn advertise(&self, command: Command) {
+        if let Some(speaker) = &self.speaker {
+            // It ends with the process.
+            let _ = speaker.send(command);
+        }
+    }
+
+    /// Has these addresses announced, as far as this node may.
+    pub fn announce(&self, wanted: Wanted) {
+        if let Some(announcer) = &self.announcer {
+            announcer.send_replace(Some(Arc::new(wanted)));
+        }
+    }
+
+    /// Excludes the programmed NodePorts from SNAT.
+    pub fn set_node_ports(&self, ports: PortSet) {
+        if let Some(snat_ports) = &self.snat_ports {
+            snat_ports.set_node_ports(ports);
+        }
+    }
+
+    /// Posts a problem of an object or file.
+    pub fn post(&self, problem: &Problem, reason: Reason, store: &Store) {
+        let reference = ObjectRef::parse(&problem.object);
+        let Problem { field, message, .. } = problem;
+        let message = match (field.is_empty(), reference.is_some()) {
+            (true, true) => message.clone(),
+            (false, true) => format!("{field}: {message}"),
+            (_, false) => problem.to_string(),
+        };
+        let about = reference.map(|reference| about(reference, store));
+        self.notices.post(Notice { about, reason, message });
+    }
+
+    /// Posts that a Service has no problems any more.
+    pub fn post_fixed(&self, service: &ServiceName, reason: Reason, store: &Store) {
+        let (namespace, name) = (service.namespace.as_str(), service.name.as_str());
+        let reference = ObjectRef::new(Kind::Service, Some(namespace), Some(name));
+        let message = match reason {
+            Reason::RoomFound => "it fits into the maps of this node now, and is programmed",
+            _ => "the problem is fixed, and it is programmed",
+        };
+        let about = Some(about(reference, store));
+        self.notices.post(Notice { about, reason, message: message.to_owned() });
+    }
+
+    /// Serves health checks on exactly these addresses of the node.
+    pub fn set_node_addresses(&mut self, addresses: BTreeSet<IpAddr>) {
+        self.health_checks.set_addresses(addresses);
+    }
+
+    /// Updates the health checks to what is programmed now. If two Services have the same port,
+    /// which no API server allows, the first by name gets it.
+    pub fn check_health(&mut self, checks: &BTreeMap<ServiceName, HealthCheck>, store: &Store) {
+        let mut by_port = BTreeMap::new();
+        for (service, HealthCheck { port, local_endpoints }) in checks {
+            let (namespace, name) = (service.namespace.as_str(), service.name.as_str());
+            let reference = ObjectRef::new(Kind::Service, Some(namespace), Some(name));
+            by_port.entry(*port).or_insert_with(|| Check {
+                service: service.clone(),
+                about: about(reference, store),
+                local_endpoints: *local_endpoints,
+            });
+        }
+        self.health_checks.set(by_port);
+    }
+}
+
+fn about(reference: ObjectRef, store: &Store) -> About {
+    About { uid: store.uid(&reference).to_owned(), reference }
+}

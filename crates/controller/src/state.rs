@@ -1,0 +1,328 @@
+//! The objects, and what their statuses lack. No I/O.
+//!
+//! A process that does not assign addresses only keeps the objects. When it begins to, the statuses say what was
+//! assigned: nothing else is handed over.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Service;
+use lb_process::notices::{About, Notice, Notices, Reason};
+use lb_rules::ipam::{Ipam, Outcome, PoolName, Pools, Range, Reason as Became, Settings};
+use lb_rules::kinds::AddressPoolStatus;
+use lb_rules::model::{AddressFamily, Kind, Object, ObjectRef, Problem, ServiceName};
+use lb_source::Event;
+use serde_json::{Value, json};
+
+use super::metrics::Metrics;
+use super::status;
+
+/// How long an older version of a Service is ignored that arrives after a newer one was written.
+const STALE: Duration = Duration::from_secs(30);
+
+#[cfg(test)]
+thread_local! {
+    /// How many patches were built.
+    pub static PATCHES: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
+pub struct State {
+    settings: Settings,
+    ranges: Vec<Range>,
+    notices: Arc<dyn Notices>,
+    metrics: Metrics,
+    /// Services of type LoadBalancer, and those with the condition.
+    services: BTreeMap<ServiceName, Box<Service>>,
+    /// Pools and namespaces.
+    others: BTreeMap<ObjectRef, Object>,
+    /// `None` while another process assigns addresses.
+    ipam: Option<Ipam>,
+    /// Services that may have another status to write than before.
+    changed: BTreeSet<ServiceName>,
+    /// Services whose status is to be written.
+    due: BTreeSet<ServiceName>,
+    /// Services whose last write failed: they wait, and others don't.
+    postponed: BTreeSet<ServiceName>,
+    /// Versions that were written and may not have arrived yet.
+    ahead: BTreeMap<ServiceName, (u64, Instant)>,
+    /// Problems of pools that were posted.
+    problems: BTreeMap<ObjectRef, Vec<Problem>>,
+}
+
+impl State {
+    pub fn new(
+        settings: Settings,
+        ranges: Vec<Range>,
+        notices: Arc<dyn Notices>,
+        metrics: Metrics,
+    ) -> Self {
+        Self {
+            settings,
+            ranges,
+            notices,
+            metrics,
+            services: BTreeMap::new(),
+            others: BTreeMap::new(),
+            ipam: None,
+            changed: BTreeSet::new(),
+            due: BTreeSet::new(),
+            postponed: BTreeSet::new(),
+            ahead: BTreeMap::new(),
+            problems: BTreeMap::new(),
+        }
+    }
+
+    /// Begins to assign addresses: first all are read that statuses contain.
+    pub fn lead(&mut self) {
+        let mut ipam = Ipam::new(self.settings.clone(), Pools::new(&self.ranges));
+        self.others.values().for_each(|object| ipam.apply(object));
+        for service in self.services.values() {
+            ipam.apply(&Object::Service(service.clone()));
+        }
+        self.ipam = Some(ipam);
+        self.changed = self.services.keys().cloned().collect();
+        self.settle();
+    }
+
+    /// Another process assigns them.
+    pub fn follow(&mut self) {
+        self.ipam = None;
+        self.due.clear();
+        self.postponed.clear();
+        self.metrics.set(None);
+    }
+
+    pub fn is_leader(&self) -> bool {
+        self.ipam.is_some()
+    }
+
+    /// Takes in an event without acting on it.
+    pub fn store(&mut self, event: Event) {
+        match event {
+            Event::Applied(Object::Service(service)) => self.store_service(service),
+            Event::Applied(object) => {
+                if let Some(ipam) = &mut self.ipam {
+                    ipam.apply(&object);
+                }
+                self.others.insert(object.reference(), object);
+            }
+            Event::Deleted(reference) => self.delete(&reference),
+            Event::Together(events) => events.into_iter().for_each(|event| self.store(event)),
+            Event::Problem(problem) => self.post(None, Reason::NotServed, problem.to_string()),
+            Event::Synced(_) => {}
+        }
+    }
+
+    fn store_service(&mut self, service: Box<Service>) {
+        let name = ServiceName::of(&service.metadata);
+        if let Some((version, until)) = self.ahead.get(&name) {
+            let is_stale = version_of(&service).is_some_and(|known| known < *version);
+            if is_stale && Instant::now() < *until {
+                return;
+            }
+            self.ahead.remove(&name);
+        }
+        if !is_balanced(&service) && status::condition(&service).is_none() {
+            self.delete(&reference_of(&name));
+            return;
+        }
+        if let Some(ipam) = &mut self.ipam {
+            ipam.apply(&Object::Service(service.clone()));
+        }
+        self.services.insert(name.clone(), service);
+        self.changed.insert(name);
+    }
+
+    fn delete(&mut self, reference: &ObjectRef) {
+        if let Some(ipam) = &mut self.ipam {
+            ipam.delete(reference);
+        }
+        if reference.kind == Kind::Service {
+            let name = ServiceName::new(&reference.namespace, &reference.name);
+            self.services.remove(&name);
+            self.due.remove(&name);
+            self.ahead.remove(&name);
+        } else {
+            self.others.remove(reference);
+        }
+    }
+
+    /// Assigns addresses, and finds what is to be written. The cost depends on what has changed, not on what is due.
+    pub fn settle(&mut self) {
+        let Some(ipam) = &mut self.ipam else {
+            self.changed.clear();
+            return;
+        };
+        self.changed.extend(ipam.settle());
+        for name in std::mem::take(&mut self.changed) {
+            let is_due = self.patch(&name, Timestamp::UNIX_EPOCH).is_some();
+            if is_due && !self.postponed.contains(&name) {
+                self.due.insert(name);
+            } else {
+                self.due.remove(&name);
+            }
+        }
+        self.metrics.set(self.ipam.as_ref());
+        self.report_problems();
+    }
+
+    pub fn due(&self) -> impl Iterator<Item = &ServiceName> {
+        self.due.iter()
+    }
+
+    /// A write has failed.
+    pub fn postpone(&mut self, name: ServiceName) {
+        self.due.remove(&name);
+        self.postponed.insert(name);
+    }
+
+    /// Writes that have failed are due again.
+    pub fn resume(&mut self) {
+        self.changed.append(&mut self.postponed);
+        self.settle();
+    }
+
+    /// What is to be written to the status of a Service; `None`: nothing.
+    pub fn patch(&self, name: &ServiceName, now: Timestamp) -> Option<Value> {
+        #[cfg(test)]
+        PATCHES.set(PATCHES.get() + 1);
+        let service = self.services.get(name)?;
+        match self.ipam.as_ref()?.outcome(name) {
+            Some(outcome) => status::patch(service, outcome, now),
+            None if self.is_released(service) => status::release(service),
+            None => None,
+        }
+    }
+
+    /// Whether a Service is certainly none that addresses are assigned to by this controller.
+    fn is_released(&self, service: &Service) -> bool {
+        let class = service.spec.as_ref().and_then(|spec| spec.load_balancer_class.as_ref());
+        !is_balanced(service) || class.is_some_and(|class| !self.settings.classes.contains(class))
+    }
+
+    /// A status was written; the server returned the Service as it is now.
+    pub fn written(&mut self, name: &ServiceName, service: Box<Service>) {
+        let Some(before) = self.services.get(name) else { return };
+        if before.metadata.uid != service.metadata.uid {
+            return;
+        }
+        let version = version_of(&service);
+        if version > version_of(self.services.get(name).unwrap_or(&service)) {
+            self.store_service(service);
+            let until = Instant::now() + STALE;
+            self.ahead.extend(version.map(|version| (name.clone(), (version, until))));
+        }
+    }
+
+    /// What to report when the status is written: that the outcome is another one than the condition says.
+    pub fn notice(&self, name: &ServiceName) -> Option<Notice> {
+        let service = self.services.get(name)?;
+        let outcome = self.ipam.as_ref()?.outcome(name)?;
+        if !has_news(service, outcome) {
+            return None;
+        }
+        let about = About {
+            reference: reference_of(&ServiceName::of(&service.metadata)),
+            uid: service.metadata.uid.clone().unwrap_or_default(),
+        };
+        let Outcome { reason, message, outside, .. } = outcome;
+        let (reason, message) = match (reason, outside) {
+            (Became::Assigned, 0) => (Reason::AddressAssigned, message.clone()),
+            (Became::Assigned, _) => {
+                (Reason::AddressOutsidePools, format!("{message}. Add it to a pool"))
+            }
+            _ => (Reason::AddressNotAssigned, format!("{}: {message}", reason.name())),
+        };
+        Some(Notice { about: Some(about), reason, message })
+    }
+
+    fn post(&self, about: Option<About>, reason: Reason, message: String) {
+        if self.ipam.is_some() {
+            self.notices.post(Notice { about, reason, message });
+        }
+    }
+
+    /// Reports problems of pools, each once.
+    fn report_problems(&mut self) {
+        let Some(ipam) = &self.ipam else { return };
+        let known = ipam.pools().problems();
+        if *known == self.problems {
+            return;
+        }
+        for (reference, problems) in known {
+            let before = self.problems.get(reference).map(Vec::as_slice).unwrap_or_default();
+            for problem in problems.iter().filter(|problem| !before.contains(problem)) {
+                let uid = self.others.get(reference).and_then(uid_of).unwrap_or_default();
+                let about = About { reference: reference.clone(), uid };
+                let message = format!("{}: {}", problem.field, problem.message);
+                self.post(Some(about), Reason::PoolNotUsed, message);
+            }
+        }
+        self.problems = known.clone();
+    }
+
+    /// Pools whose status differs from what is used, with the patch.
+    pub fn pool_statuses(&self) -> BTreeMap<String, Value> {
+        let mut statuses: BTreeMap<&str, AddressPoolStatus> = BTreeMap::new();
+        for usage in self.ipam.iter().flat_map(Ipam::usage) {
+            let PoolName::Object(reference) = usage.pool else { continue };
+            if reference.kind != Kind::AddressPool {
+                continue;
+            }
+            let status = statuses.entry(&reference.name).or_default();
+            let used = status_number(usage.used.into());
+            let free = status_number(usage.free);
+            match usage.family {
+                AddressFamily::V4 => (status.used_ipv4, status.free_ipv4) = (used, free),
+                AddressFamily::V6 => (status.used_ipv6, status.free_ipv6) = (used, free),
+            }
+        }
+        let mut patches = BTreeMap::new();
+        for (name, status) in statuses {
+            let reference = ObjectRef::new(Kind::AddressPool, None, Some(name));
+            if let Some(Object::AddressPool(pool)) = self.others.get(&reference)
+                && pool.status != Some(status)
+            {
+                patches.insert(name.to_owned(), json!({"status": status}));
+            }
+        }
+        patches
+    }
+}
+
+/// Whether the outcome is another one than the condition says.
+fn has_news(service: &Service, outcome: &Outcome) -> bool {
+    status::condition(service).is_none_or(|condition| {
+        condition.reason != outcome.reason.name() || condition.message != outcome.message
+    })
+}
+
+/// Clients that read numbers of JSON as floating-point ones know no greater number exactly.
+fn status_number(count: u128) -> i64 {
+    const MOST: i64 = (1 << 53) - 1;
+    i64::try_from(count).map_or(MOST, |count| count.min(MOST))
+}
+
+fn is_balanced(service: &Service) -> bool {
+    let spec = service.spec.as_ref();
+    spec.and_then(|spec| spec.type_.as_deref()) == Some("LoadBalancer")
+}
+
+fn reference_of(name: &ServiceName) -> ObjectRef {
+    ObjectRef::new(Kind::Service, Some(&name.namespace), Some(&name.name))
+}
+
+fn uid_of(object: &Object) -> Option<String> {
+    match object {
+        Object::AddressPool(pool) => pool.metadata.uid.clone(),
+        Object::IpAddressPool(pool) => pool.metadata.uid.clone(),
+        Object::L2Advertisement(advertisement) => advertisement.metadata.uid.clone(),
+        _ => None,
+    }
+}
+
+fn version_of(service: &Service) -> Option<u64> {
+    service.metadata.resource_version.as_deref()?.parse().ok()
+}

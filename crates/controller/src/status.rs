@@ -1,0 +1,156 @@
+//! What is written to the status of a Service or pool. Pure.
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{LoadBalancerIngress, Service};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use lb_rules::ipam::{Outcome, Reason};
+use lb_rules::kinds::service::CONDITION;
+use serde_json::{Value, json};
+
+/// Millrace's condition of a Service.
+pub fn condition(service: &Service) -> Option<&Condition> {
+    let conditions = service.status.as_ref()?.conditions.as_ref()?;
+    conditions.iter().find(|condition| condition.type_ == CONDITION)
+}
+
+fn points(service: &Service) -> &[LoadBalancerIngress] {
+    let balancer = service.status.as_ref().and_then(|status| status.load_balancer.as_ref());
+    balancer.and_then(|balancer| balancer.ingress.as_deref()).unwrap_or_default()
+}
+
+/// Whether the addresses in the status are these. API servers before 1.30 may not store the mode.
+fn has_addresses(service: &Service, outcome: &Outcome) -> bool {
+    let points = points(service);
+    points.len() == outcome.addresses.len()
+        && points.iter().zip(&outcome.addresses).all(|(point, address)| {
+            point.hostname.is_none()
+                && point.ip.as_deref().and_then(|ip| ip.parse().ok()) == Some(*address)
+                && point.ip_mode.as_deref().is_none_or(|mode| mode == "VIP")
+        })
+}
+
+/// The status of the condition.
+fn is_true(outcome: &Outcome) -> &'static str {
+    if outcome.reason == Reason::Assigned { "True" } else { "False" }
+}
+
+fn has_condition(condition: Option<&Condition>, outcome: &Outcome) -> bool {
+    condition.is_some_and(|condition| {
+        condition.status == is_true(outcome)
+            && condition.reason == outcome.reason.name()
+            && condition.message == outcome.message
+    })
+}
+
+/// The patch that makes the status say what has become of the Service; `None` if it does.
+pub fn patch(service: &Service, outcome: &Outcome, now: Timestamp) -> Option<Value> {
+    let condition = condition(service);
+    if has_addresses(service, outcome) && has_condition(condition, outcome) {
+        return None;
+    }
+    let status = is_true(outcome);
+    let since = condition.filter(|condition| condition.status == status);
+    let since = since.map_or(Time(now), |condition| condition.last_transition_time.clone());
+    let points: Vec<Value> =
+        outcome.addresses.iter().map(|address| json!({"ip": address, "ipMode": "VIP"})).collect();
+    Some(json!({
+        "metadata": precondition(service),
+        "status": {
+            "loadBalancer": {"ingress": points},
+            "conditions": [{
+                "type": CONDITION, "status": status, "reason": outcome.reason.name(),
+                "message": outcome.message, "lastTransitionTime": since
+            }]
+        }
+    }))
+}
+
+/// The patch that removes what this controller has written to a Service that is not its own any more.
+pub fn release(service: &Service) -> Option<Value> {
+    condition(service)?;
+    Some(json!({
+        "metadata": precondition(service),
+        "status": {
+            "loadBalancer": {"ingress": null},
+            "conditions": [{"$patch": "delete", "type": CONDITION}]
+        }
+    }))
+}
+
+/// The server refuses the patch if the Service is another one, or has changed since.
+fn precondition(service: &Service) -> Value {
+    let metadata = &service.metadata;
+    let mut precondition = json!({});
+    if let Some(uid) = &metadata.uid {
+        precondition["uid"] = uid.as_str().into();
+    }
+    if let Some(version) = &metadata.resource_version {
+        precondition["resourceVersion"] = version.as_str().into();
+    }
+    precondition
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn service(status: Value) -> Service {
+        let metadata = json!({"name": "web", "uid": "1", "resourceVersion": "7"});
+        serde_json::from_value(json!({"metadata": metadata, "status": status})).unwrap()
+    }
+
+    fn outcome(addresses: &[&str], reason: Reason) -> Outcome {
+        let addresses = addresses.iter().map(|address| address.parse().unwrap()).collect();
+        Outcome { addresses, reason, message: "why".to_owned(), outside: 0 }
+    }
+
+    fn written(status: &str, reason: &str, points: Value) -> Service {
+        service(json!({
+            "loadBalancer": {"ingress": points},
+            "conditions": [{
+                "type": CONDITION, "status": status, "reason": reason, "message": "why",
+                "lastTransitionTime": "2026-01-01T00:00:00Z"
+            }]
+        }))
+    }
+
+    #[test]
+    fn only_what_differs_is_written() {
+        let now = Timestamp::from_second(1_800_000_000).unwrap();
+        let assigned = outcome(&["192.0.2.1"], Reason::Assigned);
+        let patch_of = |service: &Service, outcome| patch(service, outcome, now);
+        let new = patch_of(&service(json!({})), &assigned).unwrap();
+        assert_eq!(new["metadata"], json!({"uid": "1", "resourceVersion": "7"}));
+        assert_eq!(
+            new["status"]["loadBalancer"]["ingress"],
+            json!([{"ip": "192.0.2.1", "ipMode": "VIP"}])
+        );
+        assert_eq!(new["status"]["conditions"][0]["lastTransitionTime"], "2027-01-15T08:00:00Z");
+        for points in [json!([{"ip": "192.0.2.1", "ipMode": "VIP"}]), json!([{"ip": "192.0.2.1"}])]
+        {
+            assert_eq!(patch_of(&written("True", "Assigned", points), &assigned), None);
+        }
+        for points in [
+            json!([]),
+            json!([{"ip": "192.0.2.2"}]),
+            json!([{"ip": "192.0.2.1", "ipMode": "Proxy"}]),
+            json!([{"ip": "192.0.2.1"}, {"hostname": "a"}]),
+        ] {
+            assert!(patch_of(&written("True", "Assigned", points), &assigned).is_some());
+        }
+        // The time of the transition stays while the status of the condition does.
+        let exhausted = outcome(&[], Reason::PoolExhausted);
+        let still = patch_of(&written("False", "NoPool", json!([])), &exhausted).unwrap();
+        assert_eq!(still["status"]["conditions"][0]["lastTransitionTime"], "2026-01-01T00:00:00Z");
+        assert_eq!(still["status"]["loadBalancer"]["ingress"], json!([]));
+    }
+
+    #[test]
+    fn only_what_was_written_is_removed() {
+        let points = json!([{"ip": "192.0.2.1"}]);
+        assert_eq!(release(&service(json!({"loadBalancer": {"ingress": points}}))), None);
+        let removal = release(&written("True", "Assigned", points)).unwrap();
+        assert_eq!(removal["status"]["loadBalancer"]["ingress"], Value::Null);
+        assert_eq!(removal["status"]["conditions"][0]["$patch"], "delete");
+    }
+}

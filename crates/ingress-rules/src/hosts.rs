@@ -1,0 +1,398 @@
+//! Combines what all Ingresses say about a host. The oldest has precedence.
+//!
+//! Invariants:
+//! - A host belongs to the namespace of its oldest Ingress. Unless the settings allow sharing, no other namespace has
+//!   rules or a certificate for it.
+//! - Canaries belong to the main Ingress's namespace, even if hosts are shared: they get its requests.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use http::StatusCode;
+use lb_http::table::{HostRules, WhyShadowed};
+use lb_http::{Action, Canary, HostPattern, Owner, PathPattern, Policy, Route};
+use lb_proxy::HostTls;
+use lb_rules::model::{Problem, ServiceName};
+
+use super::resolved::{Age, Clients, Part, Resolved, Share, Tls};
+
+/// An Ingress that has a host; the least one is the oldest.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Claim {
+    pub age: Age,
+    pub ingress: ServiceName,
+}
+
+/// The Ingresses that have one host, sorted. Most hosts have one.
+#[derive(Debug, Default)]
+pub struct Claims {
+    pub main: Vec<Claim>,
+    pub canaries: Vec<Claim>,
+    /// Those that only redirect from it.
+    pub redirects: Vec<Claim>,
+}
+
+impl Claims {
+    pub fn list(&mut self, part: &Part, is_canary: bool) -> &mut Vec<Claim> {
+        match () {
+            () if is_canary => &mut self.canaries,
+            () if part.gives_way => &mut self.redirects,
+            () => &mut self.main,
+        }
+    }
+
+    /// The Ingress that decides to which namespace the host belongs.
+    pub fn oldest(&self) -> Option<&Claim> {
+        self.main.first().or(self.redirects.first())
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.main.is_empty() && self.canaries.is_empty() && self.redirects.is_empty()
+    }
+}
+
+pub fn insert(claims: &mut Vec<Claim>, claim: Claim) {
+    if let Err(index) = claims.binary_search(&claim) {
+        claims.reserve_exact(1);
+        claims.insert(index, claim);
+    }
+}
+
+pub fn remove(claims: &mut Vec<Claim>, claim: &Claim) {
+    if let Ok(index) = claims.binary_search(claim) {
+        claims.remove(index);
+    }
+}
+
+/// A host, combined.
+#[derive(Debug, Default)]
+pub struct Combined {
+    /// In the order of precedence.
+    pub rules: Vec<(PathPattern, Arc<Route>)>,
+    pub tls: Option<HostTls>,
+    pub problems: Vec<(ServiceName, Problem)>,
+}
+
+pub struct Combiner<'a> {
+    pub host: &'a HostPattern,
+    pub resolved: &'a BTreeMap<ServiceName, Resolved>,
+    pub share_hosts: bool,
+    /// What gets the requests that no rule of the owner's namespace matches.
+    pub default: Option<Arc<Route>>,
+}
+
+impl Combiner<'_> {
+    pub fn combine(&self, claims: &Claims) -> Combined {
+        let mut combined = Combined::default();
+        let Some(oldest) = claims.oldest() else {
+            for claim in &claims.canaries {
+                combined.problem(claim, "spec.rules", self.no_main());
+            }
+            return combined;
+        };
+        let candidates = if claims.main.is_empty() { &claims.redirects[..1] } else { &claims.main };
+        let mut accepted: Vec<(&Claim, &Part)> = Vec::with_capacity(candidates.len());
+        for claim in candidates {
+            let Some(part) = self.part(claim) else { continue };
+            if self.share_hosts || claim.ingress.namespace == oldest.ingress.namespace {
+                accepted.push((claim, part));
+            } else {
+                combined.problem(claim, "spec.rules", self.refusal(oldest));
+            }
+        }
+        let clients = self.tls(&accepted, &mut combined);
+        self.rules(&accepted, clients, &mut combined);
+        if !claims.canaries.is_empty() {
+            self.canaries(claims, &mut combined);
+        }
+        self.report_shadowed(&mut combined);
+        combined
+    }
+
+    fn part(&self, claim: &Claim) -> Option<&Part> {
+        self.resolved.get(&claim.ingress)?.part(self.host)
+    }
+
+    fn refusal(&self, oldest: &Claim) -> String {
+        let Claim { ingress, .. } = oldest;
+        match self.host {
+            HostPattern::Any => format!(
+                "rules without a host belong to namespace {}, whose Ingress {ingress} came first; a defaultBackend \
+                 still serves the hosts of its own namespace",
+                ingress.namespace
+            ),
+            host => format!(
+                "host {host} belongs to namespace {}, whose Ingress {ingress} came first",
+                ingress.namespace
+            ),
+        }
+    }
+
+    fn no_main(&self) -> String {
+        format!("is a canary, but no other Ingress of its namespace has host {}", self.host)
+    }
+
+    fn rules(
+        &self,
+        accepted: &[(&Claim, &Part)],
+        clients: Option<&Clients>,
+        combined: &mut Combined,
+    ) {
+        let mut defaults = Vec::new();
+        for (claim, part) in accepted {
+            let trouble = self.trouble_with_clients(part, clients, &combined.tls);
+            let closed = trouble.as_ref().map(|(_, why)| closed(claim, why));
+            if let Some((wanted, why)) = trouble {
+                combined.problem(claim, &wanted.field, format!("{why}; the rules answer 503"));
+            }
+            let route = |route: &Arc<Route>| closed.clone().unwrap_or_else(|| route.clone());
+            combined.rules.extend(part.paths.iter().map(|(path, own)| (path.clone(), route(own))));
+            defaults.extend(part.default.iter().map(route));
+        }
+        let has_default = !defaults.is_empty();
+        combined.rules.extend(defaults.into_iter().map(|route| (PathPattern::Default, route)));
+        if let Some(default) = self.default.as_ref().filter(|_| !has_default) {
+            combined.rules.push((PathPattern::Default, default.clone()));
+        }
+    }
+
+    /// Why the certificates that an Ingress wants of clients can't be demanded. A host has one policy for them: that of
+    /// the oldest Ingress that has one. Without TLS for this very host, a less specific one could be used that demands
+    /// nothing.
+    fn trouble_with_clients<'a>(
+        &self,
+        part: &'a Part,
+        clients: Option<&Clients>,
+        tls: &Option<HostTls>,
+    ) -> Option<(&'a Clients, String)> {
+        let wanted = part.clients.as_ref()?;
+        let host = self.host;
+        let is_terminated = matches!(tls, Some(HostTls::Terminate { .. }));
+        if Some(wanted) != clients {
+            let why = format!("host {host} has other client certificates, of an older Ingress");
+            Some((wanted, why))
+        } else if !is_terminated && !wanted.certificates.optional {
+            let why = format!("host {host} has no certificate, so that clients can't show theirs");
+            Some((wanted, why))
+        } else {
+            None
+        }
+    }
+
+    /// Decides about the host's TLS. Returns which certificates its clients need.
+    fn tls<'a>(
+        &self,
+        accepted: &[(&Claim, &'a Part)],
+        combined: &mut Combined,
+    ) -> Option<&'a Clients> {
+        let clients = accepted.iter().find_map(|(_, part)| part.clients.as_ref());
+        let mut chosen: Option<(&Claim, &Tls)> = None;
+        for (claim, part) in accepted {
+            let Some(tls) = &part.tls else { continue };
+            match chosen {
+                None => chosen = Some((claim, tls)),
+                Some((older, other)) if !same(tls, other) => {
+                    let message = format!(
+                        "host {} has the certificate or passthrough of Ingress {}, which came first",
+                        self.host, older.ingress
+                    );
+                    combined.problem(claim, "spec.tls", message);
+                }
+                Some(_) => {}
+            }
+        }
+        combined.tls = chosen.map(|(_, tls)| match tls {
+            Tls::Terminate(_, certificate) => HostTls::Terminate {
+                certificate: certificate.clone(),
+                clients: clients.map(|clients| clients.certificates.clone()),
+            },
+            Tls::Passthrough(upstream, proxy_protocol) => {
+                HostTls::Passthrough { upstream: upstream.clone(), proxy_protocol: *proxy_protocol }
+            }
+        });
+        clients
+    }
+
+    fn canaries(&self, claims: &Claims, combined: &mut Combined) {
+        // By namespace and pattern; of equal patterns, the first is served.
+        let mut main: HashMap<(Arc<str>, Pattern), usize> = HashMap::new();
+        for (index, (path, route)) in combined.rules.iter().enumerate() {
+            main.entry((route.owner.namespace.clone(), comparable(path))).or_insert(index);
+        }
+        for claim in &claims.canaries {
+            self.canary(claim, &main, combined);
+        }
+    }
+
+    fn canary(
+        &self,
+        claim: &Claim,
+        main: &HashMap<(Arc<str>, Pattern), usize>,
+        combined: &mut Combined,
+    ) {
+        let Some((part, share)) = self.part(claim).zip(self.share(claim)) else { return };
+        let rules = part.paths.iter().map(|(path, route)| (path.clone(), route));
+        let default = part.default.iter().map(|route| (PathPattern::Default, route));
+        let namespace: Arc<str> = claim.ingress.namespace.as_str().into();
+        let mut joined = false;
+        let mut missing = None;
+        for (path, route) in rules.chain(default) {
+            match main.get(&(namespace.clone(), comparable(&path))) {
+                Some(&index) => {
+                    joined = true;
+                    let route_of_main = &mut combined.rules[index].1;
+                    let canary = share.canary(route, &route_of_main.policy);
+                    Arc::make_mut(route_of_main).canaries.push(canary);
+                }
+                None => missing = missing.or(Some(path)),
+            }
+        }
+        if !joined {
+            combined.problem(claim, "spec.rules", self.no_main());
+        } else if let Some(path) = missing {
+            let message = format!(
+                "is a canary, but no other Ingress of its namespace has path {path} of host {}",
+                self.host
+            );
+            combined.problem(claim, "spec.rules", message);
+        }
+    }
+
+    fn share(&self, claim: &Claim) -> Option<&Share> {
+        self.resolved.get(&claim.ingress)?.canary.as_ref()
+    }
+
+    /// The table decides which rules are never served.
+    fn report_shadowed(&self, combined: &mut Combined) {
+        if combined.rules.len() < 2 {
+            return;
+        }
+        let rules = HostRules::new(self.host.clone(), combined.rules.clone());
+        for shadowed in rules.shadowed() {
+            let (host, path) = (self.host, &shadowed.path);
+            let message = match &shadowed.why {
+                WhyShadowed::By(other) if other.owner == shadowed.route.owner => {
+                    format!("path {path} of host {host} is there twice; the first one counts")
+                }
+                WhyShadowed::By(other) => format!(
+                    "path {path} of host {host} belongs to Ingress {}, which came first",
+                    other.owner
+                ),
+                WhyShadowed::InvalidPath(why) => format!("path {path} can't match: {why}"),
+                WhyShadowed::TooManyExpressions => {
+                    format!("host {host} has too many regular expressions; {path} is not served")
+                }
+            };
+            let Owner { namespace, name } = &shadowed.route.owner;
+            combined.add(ServiceName::new(namespace, name), "spec.rules", message);
+        }
+    }
+}
+
+impl Share {
+    /// Under the main Ingress's policy.
+    fn canary(&self, route: &Arc<Route>, main: &Arc<Policy>) -> Canary {
+        let policy = if self.balance.is_some() || self.affinity.is_some() {
+            let mut policy = Policy::clone(main);
+            policy.balance = self.balance.clone().unwrap_or(policy.balance);
+            policy.affinity = self.affinity.clone().or(policy.affinity);
+            Arc::new(policy)
+        } else {
+            main.clone()
+        };
+        Canary {
+            header: self.header.clone(),
+            cookie: self.cookie.clone(),
+            weight: self.weight,
+            weight_total: self.weight_total,
+            route: Arc::new(Route { policy, canaries: Vec::new(), ..Route::clone(route) }),
+        }
+    }
+}
+
+impl Combined {
+    fn problem(&mut self, claim: &Claim, field: &str, message: String) {
+        self.add(claim.ingress.clone(), field, message);
+    }
+
+    fn add(&mut self, ingress: ServiceName, field: &str, message: String) {
+        let object = format!("Ingress {ingress}");
+        self.problems.push((ingress, Problem { object, field: field.to_owned(), message }));
+    }
+
+    /// The Ingresses with problems.
+    pub fn troubled(&self) -> BTreeSet<ServiceName> {
+        self.problems.iter().map(|(ingress, _)| ingress.clone()).collect()
+    }
+}
+
+fn closed(claim: &Claim, why: &str) -> Arc<Route> {
+    let owner = Owner {
+        namespace: claim.ingress.namespace.as_str().into(),
+        name: claim.ingress.name.as_str().into(),
+    };
+    let reason = format!("auth-tls-secret can't be honoured: {why}").into();
+    let action = Action::Respond { status: StatusCode::SERVICE_UNAVAILABLE, reason };
+    Arc::new(Route { owner, action, canaries: Vec::new(), policy: Arc::default() })
+}
+
+fn same(tls: &Tls, other: &Tls) -> bool {
+    match (tls, other) {
+        (Tls::Terminate(secret, _), Tls::Terminate(other, _)) => secret == other,
+        (Tls::Passthrough(upstream, protocol), Tls::Passthrough(other, others)) => {
+            upstream == other && protocol == others
+        }
+        _ => false,
+    }
+}
+
+/// Equal for equal patterns: a slash at the end of a prefix does not matter.
+#[derive(PartialEq, Eq, Hash)]
+enum Pattern {
+    Exact(String),
+    Prefix(String),
+    Regex(String),
+    Default,
+}
+
+fn comparable(path: &PathPattern) -> Pattern {
+    let normal = |text: &str| match lb_http::path::normalize(text) {
+        Ok(path) => lb_http::path::comparable(&path).into_owned(),
+        Err(_) => text.to_owned(),
+    };
+    match path {
+        PathPattern::Exact(text) => Pattern::Exact(normal(text)),
+        PathPattern::Prefix(text) => {
+            let text = normal(text);
+            Pattern::Prefix(text.strip_suffix('/').unwrap_or(&text).to_owned())
+        }
+        PathPattern::Regex(regex) => Pattern::Regex(regex.text().to_owned()),
+        PathPattern::Default => Pattern::Default,
+    }
+}
+
+/// Whether connections are served alike.
+pub fn same_tls(tls: &Option<Arc<HostTls>>, other: &Option<HostTls>) -> bool {
+    match (tls.as_deref(), other) {
+        (None, None) => true,
+        (
+            Some(HostTls::Passthrough { upstream, proxy_protocol }),
+            Some(HostTls::Passthrough { upstream: other, proxy_protocol: others }),
+        ) => upstream == other && proxy_protocol == others,
+        (
+            Some(HostTls::Terminate { certificate, clients }),
+            Some(HostTls::Terminate { certificate: other, clients: others }),
+        ) => {
+            Arc::ptr_eq(certificate, other)
+                && match (clients, others) {
+                    (None, None) => true,
+                    (Some(clients), Some(others)) => {
+                        clients.admits_same(others)
+                            && clients.pass_to_endpoint == others.pass_to_endpoint
+                    }
+                    _ => false,
+                }
+        }
+        _ => false,
+    }
+}

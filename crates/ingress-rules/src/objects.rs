@@ -1,0 +1,25 @@
+//! The objects that rules refer to.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::Service;
+use lb_rules::model::{NodeContext, ServiceName, Slices};
+
+use super::Settings;
+use super::secrets::Secrets;
+
+#[derive(Debug, Default)]
+pub struct Objects {
+    pub settings: Settings,
+    pub services: BTreeMap<ServiceName, Box<Service>>,
+    pub slices: Slices,
+    pub secrets: Secrets,
+    /// This node.
+    pub node: NodeContext,
+}
+
+impl Objects {
+    pub fn service(&self, name: &ServiceName) -> Option<&Service> {
+        self.services.get(name).map(Box::as_ref)
+    }
+}

@@ -1,0 +1,143 @@
+//! TLS of hosts.
+
+use k8s_openapi::api::networking::v1::IngressSpec;
+use lb_http::{Action, HostPattern, PathPattern};
+use lb_proxy::Certificate;
+use lb_rules::model::ServiceName;
+
+use super::super::resolved::Tls;
+use super::super::secrets::Pair;
+use super::Resolver;
+
+impl Resolver<'_> {
+    pub fn tls(&mut self, spec: &IngressSpec) {
+        for (index, entry) in spec.tls.iter().flatten().enumerate() {
+            let field = format!("spec.tls[{index}]");
+            let hosts = self.tls_hosts(entry.hosts.as_deref().unwrap_or_default(), &field);
+            let name = entry.secret_name.as_deref().filter(|name| !name.is_empty());
+            let secret = name.map(|name| ServiceName::new(&self.name.namespace, name));
+            let Some(tls) = self.termination(secret, &format!("{field}.secretName")) else {
+                // They are claimed all the same, so that no one else gets them.
+                for host in hosts {
+                    self.hosts.entry(host).or_default();
+                }
+                continue;
+            };
+            for host in hosts {
+                if let Tls::Terminate(Some(secret), certificate) = &tls
+                    && !covers(certificate, &host)
+                {
+                    let message = format!("the certificate of Secret {secret} is not for {host}");
+                    self.problem(&format!("{field}.hosts"), message);
+                }
+                let part = self.hosts.entry(host).or_default();
+                part.tls.get_or_insert_with(|| tls.clone());
+            }
+        }
+        if self.draft.passthrough {
+            self.passthrough();
+        }
+    }
+
+    /// Hosts below a wildcard host with a certificate get that as their own, to be served with their own policy.
+    pub fn give_wildcard_certificates(&mut self) {
+        let wildcards: Vec<(HostPattern, Tls)> = self
+            .hosts
+            .iter()
+            .filter(|(host, _)| matches!(host, HostPattern::Wildcard(_)))
+            .filter_map(|(host, part)| Some((host.clone(), part.tls.clone()?)))
+            .collect();
+        for (host, part) in &mut self.hosts {
+            let HostPattern::Exact(name) = host else { continue };
+            if part.tls.is_none() {
+                let covering = wildcards.iter().find(|(pattern, _)| pattern.matches(Some(name)));
+                part.tls = covering.map(|(_, tls)| tls.clone());
+            }
+        }
+    }
+
+    /// Without hosts, those of the rules.
+    fn tls_hosts(&mut self, texts: &[String], field: &str) -> Vec<HostPattern> {
+        let mut hosts = Vec::new();
+        for (index, text) in texts.iter().enumerate() {
+            match HostPattern::parse(text) {
+                Ok(host) => hosts.push(host),
+                Err(why) => {
+                    self.problem(&format!("{field}.hosts[{index}]"), format!("{text:?}: {why}"))
+                }
+            }
+        }
+        if texts.is_empty() {
+            hosts.extend(self.hosts.keys().cloned());
+        }
+        if hosts.contains(&HostPattern::Any) {
+            hosts.retain(|host| *host != HostPattern::Any);
+            let message =
+                "TLS needs hosts: the certificate for all others is a setting of the controller";
+            self.problem(&format!("{field}.hosts"), message.to_owned());
+        }
+        hosts
+    }
+
+    /// `None`: the default certificate.
+    fn termination(&mut self, secret: Option<ServiceName>, field: &str) -> Option<Tls> {
+        let wanted = match (&secret, &self.objects.settings.default_certificate) {
+            (Some(secret), _) | (None, Some(secret)) => secret.clone(),
+            (None, None) => {
+                let message = "is not set, and the controller has no default certificate";
+                self.problem(field, message.to_owned());
+                return None;
+            }
+        };
+        self.secrets.insert(wanted.clone());
+        let Pair { certificate, problem } = self.objects.secrets.certificate(&wanted);
+        if let Some(problem) = problem {
+            self.problem(field, problem);
+        }
+        certificate.map(|certificate| Tls::Terminate(secret, certificate))
+    }
+
+    /// Each host's TLS connections go to the backend of its path `/`.
+    fn passthrough(&mut self) {
+        if !self.objects.settings.passthrough {
+            let why = "the controller's settings do not allow it".to_owned();
+            self.close("tls-passthrough", why);
+            let reason = self.closed.clone().unwrap_or_default();
+            let route = self.unavailable(reason);
+            for part in self.hosts.values_mut() {
+                part.paths.iter_mut().for_each(|(_, own)| *own = route.clone());
+                part.default = part.default.as_ref().map(|_| route.clone());
+                part.tls = None;
+            }
+            return;
+        }
+        let mut without = Vec::new();
+        for (host, part) in &mut self.hosts {
+            let is_root = |path: &&(PathPattern, _)| path.0.text() == "/";
+            let root = part.paths.iter().find(is_root).map(|(_, route)| route);
+            match root.or(part.default.as_ref()).map(|route| &route.action) {
+                Some(Action::Forward(upstream)) if *host != HostPattern::Any => {
+                    part.tls =
+                        Some(Tls::Passthrough(upstream.clone(), self.draft.passthrough_protocol));
+                }
+                _ => without.push(host.clone()),
+            }
+        }
+        for host in without {
+            let message = format!("host {host} has no Service for path /");
+            self.annotation_problem("tls-passthrough", message);
+        }
+    }
+}
+
+/// Whether a certificate is for a host.
+pub fn covers(certificate: &Certificate, host: &HostPattern) -> bool {
+    match host {
+        HostPattern::Exact(name) => certificate.covers(name),
+        HostPattern::Wildcard(suffix) => {
+            let pattern = format!("*.{suffix}");
+            certificate.names.contains(&pattern)
+        }
+        HostPattern::Any => true,
+    }
+}

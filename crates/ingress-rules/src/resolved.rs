@@ -1,0 +1,84 @@
+//! What one Ingress means by itself, before it is combined with others.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use lb_http::policy::{AffinityCookie, Balance};
+use lb_http::route::CanaryHeader;
+use lb_http::{HostPattern, PathPattern, Route, UpstreamName};
+use lb_proxy::config::ProxyProtocol;
+use lb_proxy::{Certificate, ClientCertificates};
+use lb_rules::model::{Problem, ServiceName};
+
+#[derive(Debug, Default)]
+pub struct Resolved {
+    pub age: Age,
+    /// By host, sorted.
+    pub hosts: Box<[(HostPattern, Part)]>,
+    /// Of an Ingress without rules: gets what no other rule of its namespace's hosts matches.
+    pub default: Option<Arc<Route>>,
+    /// Its part of other Ingresses' requests.
+    pub canary: Option<Share>,
+    /// The upstreams that its routes use, and the fields that name them.
+    pub upstreams: Box<[(UpstreamName, Box<str>)]>,
+    pub services: Box<[ServiceName]>,
+    pub secrets: Box<[ServiceName]>,
+    pub problems: Box<[Problem]>,
+}
+
+/// When an Ingress was created; the oldest has precedence. `None`, as for Ingresses from files, counts as the oldest.
+pub type Age = Option<Timestamp>;
+
+/// What an Ingress says about one host.
+#[derive(Clone, Debug, Default)]
+pub struct Part {
+    pub paths: Vec<(PathPattern, Arc<Route>)>,
+    pub default: Option<Arc<Route>>,
+    pub tls: Option<Tls>,
+    pub clients: Option<Clients>,
+    /// Only a redirect to another host: gives way to every Ingress that has this host.
+    pub gives_way: bool,
+}
+
+#[derive(Clone, Debug)]
+pub enum Tls {
+    /// With the certificate of a Secret; `None`: the default one.
+    Terminate(Option<ServiceName>, Arc<Certificate>),
+    Passthrough(UpstreamName, Option<ProxyProtocol>),
+}
+
+/// Which certificates clients need.
+#[derive(Clone, Debug)]
+pub struct Clients {
+    pub secret: ServiceName,
+    pub certificates: ClientCertificates,
+    /// That asks for them.
+    pub field: Arc<str>,
+}
+
+impl PartialEq for Clients {
+    fn eq(&self, other: &Self) -> bool {
+        let (own, others) = (&self.certificates, &other.certificates);
+        self.secret == other.secret
+            && own.optional == others.optional
+            && own.pass_to_endpoint == others.pass_to_endpoint
+    }
+}
+
+/// The requests that a canary gets, and what it does not take from the main Ingress.
+#[derive(Clone, Debug)]
+pub struct Share {
+    pub header: Option<CanaryHeader>,
+    pub cookie: Option<Arc<str>>,
+    pub weight: u32,
+    pub weight_total: u32,
+    pub balance: Option<Balance>,
+    pub affinity: Option<AffinityCookie>,
+}
+
+impl Resolved {
+    pub fn part(&self, host: &HostPattern) -> Option<&Part> {
+        let index = self.hosts.binary_search_by(|(known, _)| known.cmp(host)).ok()?;
+        Some(&self.hosts[index].1)
+    }
+}

@@ -1,0 +1,158 @@
+//! Secrets, and the last good certificate of each.
+//!
+//! The last good certificate is the only thing that depends on the past: a Secret whose new contents are invalid keeps
+//! the certificate that it had, until it is deleted.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::sync::{Arc, OnceLock};
+
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::Secret;
+use lb_http::auth::Users;
+use lb_proxy::{Certificate, ClientCertificates};
+use lb_rules::model::ServiceName;
+
+const CERTIFICATE: &str = "tls.crt";
+const KEY: &str = "tls.key";
+const AUTHORITIES: &str = "ca.crt";
+const USERS: &str = "auth";
+
+#[derive(Debug, Default)]
+pub struct Secrets(BTreeMap<ServiceName, Held>);
+
+#[derive(Debug, Default)]
+struct Held {
+    data: BTreeMap<String, ByteString>,
+    /// The last good one.
+    certificate: Option<Arc<Certificate>>,
+    /// Why the present contents are no certificate.
+    invalid: Option<String>,
+    /// Those that must have a certificate, and those that may. Parsed once: the proxy compares them by identity.
+    clients: [OnceLock<Result<ClientCertificates, String>>; 2],
+}
+
+/// A certificate and its key, in PEM.
+pub type PairText = (Arc<str>, Arc<str>);
+
+/// What a Secret says about a host.
+#[derive(Debug)]
+pub struct Pair {
+    pub certificate: Option<Arc<Certificate>>,
+    pub problem: Option<String>,
+}
+
+impl Secrets {
+    /// Whether its contents have changed.
+    pub fn apply(&mut self, name: &ServiceName, secret: Secret) -> bool {
+        let mut data = secret.data.unwrap_or_default();
+        // As an API server does; Secrets from files still have it.
+        let texts = secret.string_data.unwrap_or_default().into_iter();
+        data.extend(texts.map(|(key, text)| (key, ByteString(text.into_bytes()))));
+        let before = self.0.get(name);
+        if before.is_some_and(|held| held.data == data) {
+            return false;
+        }
+        let mut held = Held::default();
+        if data.contains_key(CERTIFICATE) || data.contains_key(KEY) {
+            let part = |key| data.get(key).map_or(&[][..], |bytes: &ByteString| &bytes.0);
+            match Certificate::parse(part(CERTIFICATE), part(KEY)) {
+                Ok(certificate) => held.certificate = Some(Arc::new(certificate)),
+                Err(why) => held.invalid = Some(why.to_string()),
+            }
+        } else {
+            held.invalid = Some(format!("it has no {CERTIFICATE} and {KEY}"));
+        }
+        if held.certificate.is_none() {
+            held.certificate = before.and_then(|held| held.certificate.clone());
+        }
+        held.data = data;
+        self.0.insert(name.clone(), held);
+        true
+    }
+
+    /// Whether there was one.
+    pub fn remove(&mut self, name: &ServiceName) -> bool {
+        self.0.remove(name).is_some()
+    }
+
+    pub fn certificate(&self, name: &ServiceName) -> Pair {
+        let Some(held) = self.0.get(name) else {
+            let problem = Some(format!("Secret {name} does not exist"));
+            return Pair { certificate: None, problem };
+        };
+        let problem = held.invalid.as_ref().map(|why| match held.certificate {
+            Some(_) => {
+                format!("Secret {name} is invalid: {why}. Its last valid certificate stays in use")
+            }
+            None => format!("Secret {name} is invalid: {why}"),
+        });
+        Pair { certificate: held.certificate.clone(), problem }
+    }
+
+    /// The clients with certificates of the authorities in `ca.crt`.
+    pub fn clients(
+        &self,
+        name: &ServiceName,
+        optional: bool,
+    ) -> Result<ClientCertificates, String> {
+        let held = self.0.get(name).ok_or_else(|| format!("Secret {name} does not exist"))?;
+        let read = || {
+            let pem = held.data.get(AUTHORITIES);
+            let pem = pem.ok_or_else(|| format!("Secret {name} has no {AUTHORITIES}"))?;
+            ClientCertificates::parse(&pem.0, optional, false)
+                .map_err(|why| format!("{AUTHORITIES} of Secret {name} is invalid: {why}"))
+        };
+        held.clients[usize::from(optional)].get_or_init(read).clone()
+    }
+
+    /// The authorities in `ca.crt`, as they are written.
+    pub fn authorities(&self, name: &ServiceName) -> Result<Arc<str>, String> {
+        self.clients(name, false)?;
+        self.text(name, AUTHORITIES)
+    }
+
+    /// A certificate and its key, as they are written; `None` if the Secret has none.
+    pub fn pair_text(&self, name: &ServiceName) -> Result<Option<PairText>, String> {
+        let held = self.0.get(name).ok_or_else(|| format!("Secret {name} does not exist"))?;
+        if !held.data.contains_key(CERTIFICATE) && !held.data.contains_key(KEY) {
+            return Ok(None);
+        }
+        if let Some(why) = &held.invalid {
+            return Err(format!("Secret {name} is invalid: {why}"));
+        }
+        Ok(Some((self.text(name, CERTIFICATE)?, self.text(name, KEY)?)))
+    }
+
+    /// Users and password hashes: a file in the key `auth`, or a key for each user. With what is wrong with some.
+    pub fn users(
+        &self,
+        name: &ServiceName,
+        is_map: bool,
+    ) -> Result<(Arc<Users>, Vec<String>), String> {
+        let (users, problems) =
+            Users::parse(&if is_map { self.user_lines(name)? } else { self.text(name, USERS)? });
+        let problems = problems.iter().map(|problem| format!("Secret {name}: {problem}"));
+        Ok((Arc::new(users), problems.collect()))
+    }
+
+    fn user_lines(&self, name: &ServiceName) -> Result<Arc<str>, String> {
+        let held = self.0.get(name).ok_or_else(|| format!("Secret {name} does not exist"))?;
+        let mut lines = String::new();
+        for (user, hash) in &held.data {
+            let hash = std::str::from_utf8(&hash.0).map_or("", str::trim);
+            // Otherwise one user's hash could define another user.
+            if !hash.contains(['\n', '\r']) {
+                let _ = writeln!(lines, "{user}:{hash}");
+            }
+        }
+        Ok(lines.into())
+    }
+
+    fn text(&self, name: &ServiceName, key: &str) -> Result<Arc<str>, String> {
+        let held = self.0.get(name).ok_or_else(|| format!("Secret {name} does not exist"))?;
+        let bytes = held.data.get(key).ok_or_else(|| format!("Secret {name} has no key {key}"))?;
+        let text = std::str::from_utf8(&bytes.0);
+        text.map(Into::into).map_err(|_| format!("key {key} of Secret {name} is no text"))
+    }
+}

@@ -1,0 +1,64 @@
+//! The proxy's configuration as one value, which changes of the model's result are applied to.
+
+use std::sync::Arc;
+
+use lb_proxy::Config;
+
+use super::{Backends, Delta};
+
+/// Changes a snapshot. Upstreams that are names in DNS have no endpoints until these are resolved.
+pub fn apply(config: &mut Config, delta: &Delta) {
+    for (host, rules) in &delta.hosts {
+        // The model reports rules that are not served.
+        config.table.set_host(host.clone(), rules.clone());
+    }
+    for (upstream, backends) in &delta.upstreams {
+        match backends {
+            Some(Backends::Endpoints(endpoints)) => {
+                config.upstreams.insert(upstream.clone(), Arc::clone(endpoints));
+            }
+            Some(Backends::Name { .. }) => {
+                config.upstreams.insert(upstream.clone(), Arc::default());
+            }
+            None => {
+                config.upstreams.remove(upstream);
+            }
+        }
+    }
+    for (host, tls) in &delta.tls {
+        match tls {
+            Some(tls) => config.tls.insert(host.clone(), Arc::clone(tls)),
+            None => config.tls.remove(host),
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lb_http::upstream::Protocol;
+    use lb_http::{Endpoint, Upstream, UpstreamName};
+
+    use super::*;
+
+    #[test]
+    fn an_upstream_that_becomes_a_name_has_no_endpoints() {
+        let upstream = UpstreamName {
+            namespace: "default".into(),
+            service: "web".into(),
+            port: "80".into(),
+            protocol: Protocol::Http1,
+            tls: None,
+        };
+        let endpoints = vec![Endpoint { address: ([10, 0, 0, 1], 80).into(), is_local: false }];
+        let endpoints = Arc::new(Upstream { endpoints, draining: Vec::new() });
+        let mut config = Config::default();
+        for (backends, count) in [
+            (Backends::Endpoints(endpoints), 1),
+            (Backends::Name { host: "a.test".into(), port: 80 }, 0),
+        ] {
+            let upstreams = [(upstream.clone(), Some(backends))].into();
+            apply(&mut config, &Delta { upstreams, ..Delta::default() });
+            assert_eq!(config.upstreams[&upstream].endpoints.len(), count);
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! Writes the access log to stdout, on a thread of its own: a reader that is slow delays no request.
+
+use std::io::{self, BufWriter, Write};
+use std::thread;
+
+use clap::ValueEnum;
+use lb_proxy::access_log::Batch;
+use tokio::sync::mpsc;
+
+/// Batches that wait; further ones are dropped and counted.
+const QUEUE: usize = 256;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum AccessLog {
+    /// The combined format of nginx and Apache, followed by host, duration, Ingress and endpoint
+    #[default]
+    Text,
+    /// One JSON object per line
+    Json,
+    Off,
+}
+
+/// `None`: no log.
+pub fn start(format: AccessLog) -> io::Result<Option<mpsc::Sender<Batch>>> {
+    let is_json = match format {
+        AccessLog::Off => return Ok(None),
+        AccessLog::Text => false,
+        AccessLog::Json => true,
+    };
+    let (sender, batches) = mpsc::channel(QUEUE);
+    thread::Builder::new().name("access log".to_owned()).spawn(move || {
+        if let Err(error) = write(batches, is_json, io::stdout()) {
+            tracing::warn!(%error, "access log not written any more");
+        }
+    })?;
+    Ok(Some(sender))
+}
+
+fn write(mut batches: mpsc::Receiver<Batch>, is_json: bool, output: impl Write) -> io::Result<()> {
+    let mut output = BufWriter::new(output);
+    while let Some(batch) = batches.blocking_recv() {
+        for entry in batch {
+            if is_json {
+                writeln!(output, "{}", entry.to_json())?;
+            } else {
+                writeln!(output, "{entry}")?;
+            }
+        }
+        if batches.is_empty() {
+            output.flush()?;
+        }
+    }
+    output.flush()
+}

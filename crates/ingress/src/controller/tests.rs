@@ -1,0 +1,97 @@
+//! Upstreams that are names in DNS for a while. Names are addresses here, so nothing is looked up.
+
+use std::net::SocketAddr;
+
+use lb_http::upstream::Protocol;
+use lb_http::{Endpoint, Upstream, UpstreamName};
+use lb_process::notices::Log;
+
+use super::*;
+
+fn upstream() -> UpstreamName {
+    UpstreamName {
+        namespace: "default".into(),
+        service: "web".into(),
+        port: "80".into(),
+        protocol: Protocol::Http1,
+        tls: None,
+    }
+}
+
+fn name(host: &str) -> Backends {
+    Backends::Name { host: host.into(), port: 80 }
+}
+
+fn endpoints(address: &str) -> Backends {
+    let address = SocketAddr::new(address.parse().unwrap(), 80);
+    let endpoints = vec![Endpoint { address, is_local: false }];
+    Backends::Endpoints(Arc::new(Upstream { endpoints, draining: Vec::new() }))
+}
+
+struct World {
+    controller: Controller,
+    resolved: mpsc::UnboundedReceiver<Resolved>,
+}
+
+impl World {
+    fn start() -> Self {
+        let outlets = Outlets {
+            notices: Arc::new(Log::default()),
+            metrics: Arc::new(Metrics::new()),
+            status: None,
+            published: None,
+            annotations: Annotations::default(),
+        };
+        let (sender, resolved) = mpsc::unbounded_channel();
+        let secrets = watch::Sender::new(BTreeSet::new());
+        Self {
+            controller: Controller::new(Settings::default(), outlets, sender, secrets),
+            resolved,
+        }
+    }
+
+    fn set(&mut self, backends: Backends) {
+        let upstreams = [(upstream(), Some(backends))].into();
+        self.controller.change_snapshot(&Delta { upstreams, ..Delta::default() });
+    }
+
+    async fn resolve(&mut self) {
+        let resolved = self.resolved.recv().await.unwrap();
+        self.controller.take_in_resolved(resolved);
+    }
+
+    fn addresses(&self) -> Vec<String> {
+        let endpoints = &self.controller.snapshot.upstreams[&upstream()].endpoints;
+        endpoints.iter().map(|endpoint| endpoint.address.ip().to_string()).collect()
+    }
+}
+
+#[tokio::test]
+async fn late_addresses_do_not_replace_endpoints_or_those_of_another_name() {
+    let mut world = World::start();
+    for later in [endpoints("10.0.0.1"), name("192.0.2.2")] {
+        world.set(name("192.0.2.1"));
+        // Resolved, but not taken in yet.
+        let late = world.resolved.recv().await.unwrap();
+        world.set(later);
+        let before = world.addresses();
+        world.controller.take_in_resolved(late);
+        assert_eq!(world.addresses(), before);
+    }
+    world.resolve().await;
+    assert_eq!(world.addresses(), ["192.0.2.2"]);
+}
+
+#[tokio::test]
+async fn a_name_that_returns_at_once_is_resolved_again() {
+    let mut world = World::start();
+    world.set(name("192.0.2.1"));
+    world.resolve().await;
+    assert_eq!(world.addresses(), ["192.0.2.1"]);
+    // Both before the resolver looks at them.
+    world.set(endpoints("10.0.0.1"));
+    world.set(name("192.0.2.1"));
+    assert!(world.addresses().is_empty());
+    world.resolve().await;
+    assert_eq!(world.addresses(), ["192.0.2.1"]);
+}

@@ -1,0 +1,399 @@
+//! The Ingress proxy: objects → model → rules, upstreams and certificates of `lb_proxy`.
+//!
+//! `model` is pure and contains all rules of Kubernetes. The other modules do the I/O.
+//!
+//! Invariants:
+//! - An API server that is unavailable, slow or faulty does not affect traffic.
+//! - The ports are opened only when all objects are known: no request is refused because its rule is still unread.
+
+pub mod access_log;
+mod certificates;
+pub mod control;
+mod controller;
+pub mod handover;
+pub mod listeners;
+mod metrics;
+mod names;
+pub mod offline;
+pub mod parent;
+mod session_keys;
+pub mod status;
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::net::UnixStream as StdStream;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow};
+use jiff::Timestamp;
+use lb_process::ending::Ending;
+use lb_process::notices::{Log, Notices};
+use lb_process::raise_file_limit;
+use lb_process::readiness::{self, Readiness, Scrape};
+use lb_process::service_manager::notify_service_manager;
+use lb_proxy::Proxy;
+use lb_rules::model::{Kind, ObjectRef, ServiceName};
+use lb_source::cluster::{Access, Events};
+use lb_source::lease;
+use lb_source::{Event, IngressCluster, Manifests, Source};
+use sd_notify::NotifyState;
+use tokio::io::AsyncReadExt;
+use tokio::net::UnixStream;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+
+use control::{Control, Predecessor};
+use controller::{Controller, Outlets};
+use listeners::Listeners;
+use metrics::Metrics;
+use names::Resolved;
+use status::Status;
+
+/// How long the start waits for Secrets that are watched by name. A role that does not allow one must not keep all
+/// others from being served.
+const SECRETS_PATIENCE: Duration = Duration::from_secs(10);
+/// How long a predecessor may take to close its control socket.
+const CONTROL_PATIENCE: Duration = Duration::from_secs(5);
+const CERTIFICATES_INTERVAL: Duration = Duration::from_secs(3600);
+
+pub enum Origin {
+    Manifests(Vec<PathBuf>),
+    Cluster(Access),
+}
+
+pub struct Options {
+    pub origin: Origin,
+    /// The Node of this process; `None`: unknown.
+    pub node_name: Option<String>,
+    /// Only objects of this namespace are watched.
+    pub namespace: Option<String>,
+    pub model: lb_ingress_rules::Settings,
+    /// Without its listeners.
+    pub proxy: lb_proxy::Settings,
+    pub listeners: Listeners,
+    pub session_key_file: Option<PathBuf>,
+    /// `None`: the status is not written.
+    pub status: Option<status::Options>,
+    pub control_socket: String,
+    pub healthz: Option<SocketAddr>,
+    pub metrics: Option<SocketAddr>,
+    pub shutdown_delay: Duration,
+    /// The process that started this one. This one ends when the connection does.
+    pub parent: Option<StdStream>,
+}
+
+/// Runs until a signal, the end of the parent, or a successor that serves.
+pub async fn run(options: Options) -> Result<()> {
+    raise_file_limit();
+    let mut ending = Ending::new()?;
+    let mut parent = options.parent.as_ref().map(parent::follow).transpose()?;
+    if let Some(path) = options.session_key_file.clone() {
+        session_keys::follow(path, options.proxy.session_keys.clone())?;
+    }
+    let control_address = control::address(&options.control_socket)
+        .with_context(|| format!("--control-socket {}", options.control_socket))?;
+    let metrics = Arc::new(Metrics::new());
+    let health = Arc::new(Readiness::new(Arc::clone(&metrics) as Arc<dyn Scrape>));
+
+    let (sender, mut events) = mpsc::unbounded_channel();
+    let (secrets, wanted) = watch::channel(Default::default());
+    let source = open(&options, &metrics, wanted).await?;
+    readiness::start(
+        (options.healthz, "--ingress-healthz-bind-address"),
+        (options.metrics, "--ingress-metrics-bind-address"),
+        &health,
+        &source.notices,
+    );
+    let (resolved_sender, mut resolved) = mpsc::unbounded_channel();
+    let outlets = Outlets {
+        notices: source.notices,
+        metrics: Arc::clone(&metrics),
+        published: published(&options),
+        status: source
+            .client
+            .zip(options.status.clone())
+            .map(|(client, options)| Status::start(client, options)),
+        annotations: controller::Annotations::default(),
+    };
+    let (annotations, status) = (outlets.annotations.clone(), outlets.status.clone());
+    let mut controller = Controller::new(options.model, outlets, resolved_sender, secrets);
+    (source.run)(sender);
+    tokio::select! {
+        synced = sync(&mut controller, &mut events, &health, source.names_secrets) => synced?,
+        () = ending.requested() => return Ok(()),
+        () = ended(&mut parent) => return Ok(()),
+    }
+    if let Some(status) = &status {
+        status.synced();
+    }
+
+    let predecessor = predecessor(&control_address)?;
+    let proxy = start(options.proxy, options.listeners, predecessor.as_ref(), &controller)?;
+    metrics.add(proxy.metrics());
+    health.set_ready(true);
+    if let Some(predecessor) = predecessor {
+        // It serves no longer, if this fails.
+        let _ = predecessor.dismiss();
+    }
+    let (successors_sender, mut successors) = mpsc::channel(1);
+    let control =
+        Control { config: controller.config(), annotations, successors: successors_sender };
+    let (opened, is_opened) = oneshot::channel();
+    let control = tokio::spawn(control.serve(control_address, opened));
+    // A successor that starts before would not find this process, and share the ports with it. A name that another
+    // process keeps must not prevent serving.
+    let _ = timeout(CONTROL_PATIENCE, is_opened).await;
+    tracing::info!(http = ?proxy.http(), https = ?proxy.https(), "serving ingresses");
+    notify_service_manager(&[NotifyState::Ready, NotifyState::Status("serving Ingresses")]);
+
+    let mut beats = interval(readiness::BEAT);
+    beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut certificates = interval(CERTIFICATES_INTERVAL);
+    certificates.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut successor = None;
+    let outcome = loop {
+        tokio::select! {
+            event = events.recv() => match event {
+                Some(event) => controller.take_in(event, &mut events),
+                None => break Err(anyhow!("the source of objects has ended")),
+            },
+            Some(addresses) = resolved.recv() => controller.take_in_resolved(addresses),
+            _ = beats.tick() => health.beat(),
+            _ = certificates.tick() => {
+                controller.check_certificates(Timestamp::now().as_second());
+            }
+            Some(stream) = successors.recv() => successor = hand_over(stream, &proxy).await,
+            serves = served_by(&mut successor) => {
+                successor = None;
+                if serves {
+                    break Ok(End::Replaced);
+                }
+                tracing::warn!("successor exited before it served; continuing to serve");
+            }
+            () = ending.requested() => break Ok(End::Requested),
+            () = ended(&mut parent) => break Ok(End::Requested),
+        }
+    };
+    notify_service_manager(&[NotifyState::Stopping]);
+    health.set_ready(false);
+    // The name is the successor's.
+    control.abort();
+    let delay = match outcome {
+        Ok(End::Requested) => options.shutdown_delay,
+        Ok(End::Replaced) | Err(_) => Duration::ZERO,
+    };
+    tracing::info!(delay_s = delay.as_secs(), "shutting down; requests have time to finish");
+    let drain = async {
+        if let Some(status) = status {
+            status.release().await;
+        }
+        sleep(delay).await;
+        proxy.shutdown().await;
+    };
+    finish(drain, controller, events, resolved).await;
+    outcome.map(drop)
+}
+
+enum End {
+    Requested,
+    /// Another process serves the ports.
+    Replaced,
+}
+
+/// Requests that are being finished follow changes of their endpoints.
+async fn finish(
+    drain: impl Future<Output = ()>,
+    mut controller: Controller,
+    mut events: mpsc::UnboundedReceiver<Event>,
+    mut resolved: mpsc::UnboundedReceiver<Resolved>,
+) {
+    tokio::pin!(drain);
+    loop {
+        tokio::select! {
+            () = &mut drain => return,
+            Some(event) = events.recv() => controller.take_in(event, &mut events),
+            Some(addresses) = resolved.recv() => controller.take_in_resolved(addresses),
+        }
+    }
+}
+
+/// A source, and what belongs to it.
+struct OpenedSource {
+    run: Box<dyn FnOnce(mpsc::UnboundedSender<Event>) + Send>,
+    notices: Arc<dyn Notices>,
+    client: Option<kube::Client>,
+    /// Whether Secrets are watched by name.
+    names_secrets: bool,
+}
+
+async fn open(
+    options: &Options,
+    metrics: &Metrics,
+    wanted: watch::Receiver<std::collections::BTreeSet<ObjectRef>>,
+) -> Result<OpenedSource> {
+    match &options.origin {
+        Origin::Manifests(paths) => {
+            let source = Manifests::of_kinds(paths.clone(), &Kind::OF_INGRESS)?;
+            Ok(OpenedSource {
+                run: Box::new(|events| run_source(source, events)),
+                notices: Arc::new(Log::default()),
+                client: None,
+                names_secrets: false,
+            })
+        }
+        Origin::Cluster(access) => {
+            let connection = access.open(metrics.requests()).await?;
+            tracing::info!(api_server = connection.description, "watching the cluster");
+            let client = connection.client.clone();
+            let reporter = options.node_name.clone().unwrap_or_else(lease::host_name);
+            let notices = Arc::new(Events::new(client.clone(), &reporter));
+            let source = IngressCluster::of(connection, options.node_name.clone(), wanted)
+                .in_namespace(options.namespace.clone());
+            let run = Box::new(|events| run_source(source, events));
+            Ok(OpenedSource { run, notices, client: Some(client), names_secrets: true })
+        }
+    }
+}
+
+/// Runs in a task until the process ends.
+fn run_source<S: Source + Send + 'static>(source: S, events: mpsc::UnboundedSender<Event>) {
+    tokio::spawn(async move {
+        if let Err(error) = source.run(events).await {
+            tracing::error!(error = format!("{error:#}"), "source of objects failed");
+        }
+    });
+}
+
+fn published(options: &Options) -> Option<ServiceName> {
+    match &options.status.as_ref()?.publish {
+        status::Publish::Service(service) => Some(service.clone()),
+        status::Publish::Addresses { .. } => None,
+    }
+}
+
+/// Waits until all objects are known, with the Secrets that Ingresses refer to.
+async fn sync(
+    controller: &mut Controller,
+    events: &mut mpsc::UnboundedReceiver<Event>,
+    health: &Readiness,
+    names_secrets: bool,
+) -> Result<()> {
+    store_until_synced(controller, events, health).await?;
+    controller.settle();
+    if names_secrets {
+        controller.request_secrets();
+        let listed = store_until_synced(controller, events, health);
+        match timeout(SECRETS_PATIENCE, listed).await {
+            Ok(listed) => listed?,
+            Err(_) => tracing::warn!(
+                "secrets that ingresses refer to are not listed yet; serving without"
+            ),
+        }
+        controller.settle();
+    }
+    Ok(())
+}
+
+async fn store_until_synced(
+    controller: &mut Controller,
+    events: &mut mpsc::UnboundedReceiver<Event>,
+    health: &Readiness,
+) -> Result<()> {
+    let mut beats = interval(readiness::BEAT);
+    loop {
+        tokio::select! {
+            event = events.recv() => match event {
+                Some(Event::Synced(_)) => return Ok(()),
+                Some(event) => controller.store(event),
+                None => return Err(anyhow!("the source of objects ended before its first list was complete")),
+            },
+            _ = beats.tick() => health.beat(),
+        }
+    }
+}
+
+fn predecessor(address: &std::os::unix::net::SocketAddr) -> Result<Option<Predecessor>> {
+    tokio::task::block_in_place(|| control::take_over(address))
+}
+
+/// Opens the ports, or takes them over.
+fn start(
+    mut settings: lb_proxy::Settings,
+    listeners: Listeners,
+    predecessor: Option<&Predecessor>,
+    controller: &Controller,
+) -> Result<Proxy> {
+    let Listeners { http, https, inherited } = listeners;
+    settings.http = http;
+    settings.https = https;
+    settings.inherited = inherited;
+    if let Some(predecessor) = predecessor {
+        let received = tokio::task::block_in_place(|| handover::receive(predecessor.stream()));
+        let (sockets, _) = received.context("sockets of the running proxy not taken over")?;
+        tracing::info!(
+            sockets = sockets.len(),
+            "listening sockets taken over from a running proxy"
+        );
+        settings.inherited.extend(sockets);
+    }
+    Proxy::start(settings, controller.config()).map_err(|error| {
+        let error = anyhow!("{error}");
+        match is_denied(&error) {
+            true => error.context(
+                "ports below 1024 need a privilege: lower the sysctl net.ipv4.ip_unprivileged_port_start, let systemd \
+                 pass the sockets, or use other ports with --http-bind-address and --https-bind-address",
+            ),
+            false => error,
+        }
+    })
+}
+
+fn is_denied(error: &anyhow::Error) -> bool {
+    error.to_string().contains(&io::Error::from_raw_os_error(nix::libc::EACCES).to_string())
+}
+
+/// Gives the sockets to a successor, which this process waits for then.
+async fn hand_over(stream: StdStream, proxy: &Proxy) -> Option<UnixStream> {
+    let sent = async {
+        let listeners: Vec<TcpListener> =
+            proxy.listeners().iter().map(TcpListener::try_clone).collect::<io::Result<_>>()?;
+        let stream = tokio::task::spawn_blocking(move || {
+            stream.set_write_timeout(Some(Duration::from_secs(10)))?;
+            handover::send(&stream, &listeners.iter().collect::<Vec<_>>(), "")?;
+            anyhow::Ok(stream)
+        })
+        .await??;
+        stream.set_nonblocking(true)?;
+        Ok(UnixStream::from_std(stream)?)
+    };
+    let sent: Result<UnixStream> = sent.await;
+    match sent {
+        Ok(stream) => {
+            tracing::info!("listening sockets passed to a successor; serving until it does");
+            Some(stream)
+        }
+        Err(error) => {
+            tracing::warn!(error = format!("{error:#}"), "listening sockets not passed");
+            None
+        }
+    }
+}
+
+/// Waits until the successor serves; returns false if it ended before. Never returns without one.
+async fn served_by(successor: &mut Option<UnixStream>) -> bool {
+    match successor {
+        Some(stream) => stream.read_u8().await.is_ok(),
+        None => std::future::pending().await,
+    }
+}
+
+/// Waits for the end of the parent; never returns without one.
+async fn ended(parent: &mut Option<UnixStream>) {
+    match parent {
+        // It sends nothing more.
+        Some(stream) => drop(stream.read_u8().await),
+        None => std::future::pending().await,
+    }
+}

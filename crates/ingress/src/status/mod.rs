@@ -1,0 +1,290 @@
+//! `status.loadBalancer.ingress` of the Ingresses that are served: where clients reach them.
+//!
+//! Invariants:
+//! - Only the holder of a Lease writes, and only what differs from what the cluster has.
+//! - Traffic does not depend on it: an API server that is away, or refuses, delays the status and nothing else.
+//! - A status that another controller wrote is not removed: of an Ingress that has left the class, only exactly what
+//!   this process would write is.
+
+mod addresses;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use anyhow::Result;
+use futures::stream::{self, StreamExt};
+use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::networking::v1::{Ingress, IngressLoadBalancerIngress};
+use kube::api::{Patch, PatchParams};
+use kube::{Api, Client};
+use lb_process::backoff::Backoff;
+use lb_rules::model::ServiceName;
+use lb_source::lease::{self, Campaign};
+use serde_json::json;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
+
+/// Requests at the same time.
+const CONCURRENT: usize = 8;
+const PATIENCE: Duration = Duration::from_secs(10);
+
+type Addresses = Vec<IngressLoadBalancerIngress>;
+
+/// Where the addresses come from.
+#[derive(Clone, Debug)]
+pub enum Publish {
+    /// A Service in front of the proxies.
+    Service(ServiceName),
+    Addresses {
+        addresses: Vec<String>,
+        ports: Vec<u16>,
+    },
+}
+
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub publish: Publish,
+    pub lease: ServiceName,
+    /// Names this process in the Lease.
+    pub identity: String,
+}
+
+/// News for the writer.
+#[derive(Debug)]
+pub enum News {
+    /// An Ingress that is served, with its current status.
+    Served {
+        ingress: ServiceName,
+        current: Addresses,
+    },
+    /// It is of another class now.
+    Left(ServiceName),
+    Deleted(ServiceName),
+    /// The published Service; `None`: it does not exist.
+    Service(Option<Box<Service>>),
+}
+
+/// Sends news to the writer, which is a task.
+#[derive(Clone)]
+pub struct Status(mpsc::UnboundedSender<Message>);
+
+enum Message {
+    News(News),
+    /// Everything that exists was sent.
+    Synced,
+    /// The process ends.
+    Release(oneshot::Sender<()>),
+}
+
+impl Status {
+    pub fn start(client: Client, options: Options) -> Self {
+        let (sender, messages) = mpsc::unbounded_channel();
+        tokio::spawn(run(Writer::new(client, options), messages));
+        Self(sender)
+    }
+
+    pub fn send(&self, news: News) {
+        // The task ends with the process.
+        let _ = self.0.send(Message::News(news));
+    }
+
+    pub fn synced(&self) {
+        let _ = self.0.send(Message::Synced);
+    }
+
+    /// Gives up the Lease, so that another process has not to wait for its expiry.
+    pub async fn release(&self) {
+        let (done, is_done) = oneshot::channel();
+        if self.0.send(Message::Release(done)).is_ok() {
+            let _ = timeout(PATIENCE, is_done).await;
+        }
+    }
+}
+
+async fn run(mut writer: Writer, mut messages: mpsc::UnboundedReceiver<Message>) {
+    let mut attempts = interval(lease::RETRY);
+    attempts.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut is_synced = false;
+    let mut retry_at = None;
+    loop {
+        tokio::select! {
+            biased;
+            message = messages.recv() => {
+                let Some(message) = message else { return };
+                let mut next = Some(message);
+                while let Some(message) = next {
+                    match message {
+                        Message::News(news) => writer.take_in(news),
+                        Message::Synced => is_synced = true,
+                        Message::Release(done) => {
+                            writer.lease.release().await;
+                            let _ = done.send(());
+                            return;
+                        }
+                    }
+                    next = messages.try_recv().ok();
+                }
+            }
+            _ = attempts.tick() => writer.campaign().await,
+            () = until(retry_at) => {}
+        }
+        if is_synced && retry_at.is_none_or(|at| at <= Instant::now()) {
+            retry_at = writer.write().await;
+        }
+    }
+}
+
+async fn until(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => sleep_until(moment).await,
+        None => std::future::pending().await,
+    }
+}
+
+struct Writer {
+    client: Client,
+    lease: Campaign,
+    publish: Publish,
+    /// What every Ingress that is served should have.
+    addresses: Addresses,
+    /// Each Ingress that is served, with its current status.
+    served: BTreeMap<ServiceName, Addresses>,
+    /// Ingresses whose status is to be written or removed.
+    due: BTreeSet<ServiceName>,
+    was_holder: bool,
+    backoff: Backoff,
+}
+
+impl Writer {
+    fn new(client: Client, options: Options) -> Self {
+        let Options { publish, lease, identity } = options;
+        let addresses = match &publish {
+            Publish::Addresses { addresses, ports } => {
+                addresses.iter().map(|address| addresses::of_text(address, ports)).collect()
+            }
+            Publish::Service(_) => Vec::new(),
+        };
+        Self {
+            lease: Campaign::new(client.clone(), &lease, identity),
+            client,
+            publish,
+            addresses,
+            served: BTreeMap::new(),
+            due: BTreeSet::new(),
+            was_holder: false,
+            backoff: Backoff::default(),
+        }
+    }
+
+    fn take_in(&mut self, news: News) {
+        match news {
+            News::Served { ingress, current } => {
+                if current == self.addresses {
+                    self.due.remove(&ingress);
+                } else {
+                    self.due.insert(ingress.clone());
+                }
+                self.served.insert(ingress, current);
+            }
+            News::Left(ingress) => {
+                let was_written = self
+                    .served
+                    .remove(&ingress)
+                    .is_some_and(|current| !current.is_empty() && current == self.addresses);
+                if was_written {
+                    self.due.insert(ingress);
+                } else {
+                    self.due.remove(&ingress);
+                }
+            }
+            News::Deleted(ingress) => {
+                self.served.remove(&ingress);
+                self.due.remove(&ingress);
+            }
+            News::Service(service) => {
+                // The Service of settings that name addresses does not matter.
+                if matches!(self.publish, Publish::Service(_)) {
+                    self.set_addresses(service.as_deref().map(addresses::of_service));
+                }
+            }
+        }
+    }
+
+    /// If the Service is gone, or has no addresses yet, the status stays as it is: clients that resolve names by it
+    /// must not lose them because a Service is created again.
+    fn set_addresses(&mut self, addresses: Option<Addresses>) {
+        let Some(addresses) = addresses.filter(|addresses| !addresses.is_empty()) else { return };
+        if addresses != self.addresses {
+            self.addresses = addresses;
+            self.find_due();
+        }
+    }
+
+    fn find_due(&mut self) {
+        self.due.retain(|ingress| !self.served.contains_key(ingress));
+        let differs = self.served.iter().filter(|(_, current)| **current != self.addresses);
+        self.due.extend(differs.map(|(ingress, _)| ingress.clone()));
+    }
+
+    /// Tries to get or keep the Lease.
+    async fn campaign(&mut self) {
+        self.lease.attempt().await;
+        let is_holder = self.lease.is_holder();
+        if is_holder != std::mem::replace(&mut self.was_holder, is_holder) {
+            tracing::info!(is_holder, "lease for the status of ingresses");
+        }
+    }
+
+    /// Writes what is due. Returns when to try again, if something failed.
+    async fn write(&mut self) -> Option<Instant> {
+        if self.due.is_empty() || self.addresses.is_empty() || !self.lease.is_holder() {
+            return None;
+        }
+        let due: Vec<ServiceName> = self.due.iter().cloned().collect();
+        let this = &*self;
+        let results: Vec<(ServiceName, Result<bool>)> = stream::iter(due)
+            .map(|ingress| async move {
+                let wanted = this.served.contains_key(&ingress).then_some(&this.addresses);
+                let result = this.patch(&ingress, wanted).await;
+                (ingress, result)
+            })
+            .buffer_unordered(CONCURRENT)
+            // Thousands may take longer than the Lease.
+            .take_while(|_| std::future::ready(this.lease.is_holder()))
+            .collect()
+            .await;
+        let mut failed = None;
+        for (ingress, result) in results {
+            match result {
+                Ok(_) => {
+                    self.due.remove(&ingress);
+                    if let Some(current) = self.served.get_mut(&ingress) {
+                        current.clone_from(&self.addresses);
+                    }
+                }
+                Err(error) => failed = Some((ingress, error)),
+            }
+        }
+        let Some((ingress, error)) = failed else {
+            self.backoff.reset();
+            return (!self.due.is_empty()).then(Instant::now);
+        };
+        let (error, due) = (format!("{error:#}"), self.due.len());
+        tracing::warn!(%ingress, error, due, "status of an ingress not written; retrying");
+        Some(Instant::now() + self.backoff.next())
+    }
+
+    /// Writes the status, or removes it. Returns whether the Ingress exists.
+    async fn patch(&self, ingress: &ServiceName, wanted: Option<&Addresses>) -> Result<bool> {
+        let ingresses: Api<Ingress> = Api::namespaced(self.client.clone(), &ingress.namespace);
+        let patch = json!({"status": {"loadBalancer": {"ingress": wanted}}});
+        let (parameters, patch) = (PatchParams::default(), Patch::Merge(&patch));
+        let request = ingresses.patch_status(&ingress.name, &parameters, &patch);
+        match timeout(PATIENCE, request).await {
+            Ok(Ok(_)) => Ok(true),
+            Ok(Err(kube::Error::Api(status))) if status.code == 404 => Ok(false),
+            Ok(Err(error)) => Err(error.into()),
+            Err(_) => anyhow::bail!("the API server did not reply within {} s", PATIENCE.as_secs()),
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! The contents of the pinned maps: Services with their frontends, pools and backends, and flows.
+//!
+//! Needs neither an agent nor a cluster. The maps are read once ([`Reading`]); everything else is a
+//! pure function of the reading.
+
+mod backends;
+pub mod drops;
+mod flows;
+mod frontends;
+mod maglev;
+mod names;
+mod rates;
+mod reading;
+mod select;
+mod services;
+mod status;
+#[cfg(test)]
+mod tests;
+pub mod trace;
+mod traffic;
+
+pub use backends::{Backend, Serves, backends};
+pub use flows::{Counts, End, Filter, Flow, Origins, Record, State, count, flows};
+pub use frontends::{Frontend, frontends};
+pub use maglev::{Departure, Evenness, Share, Spread, spreads};
+pub use names::LiveNames;
+pub use rates::{Rate, Rates, ReasonRate, Sample, Sort, short};
+pub use reading::{FoundBackend, Owner, Reading, TunnelNodes};
+pub use select::Selector;
+pub use services::{Destination, Member, Pool, Port, Service, services};
+pub use status::{Fill, Found, Severity, Status, trouble_of_path, trouble_of_peer};
+pub use traffic::Traffic;

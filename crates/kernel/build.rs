@@ -1,0 +1,23 @@
+//! Says which BPF object the agent carries. Building the agent must work in an editor, without
+//! the BPF toolchain: then it carries an empty one, and says so when it is run.
+
+use std::env;
+use std::fs;
+use std::path::PathBuf;
+
+fn main() {
+    let manifest = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));
+    let object = manifest.join("../../target/bpf/millrace.bpf.o");
+    println!("cargo::rerun-if-changed={}", object.display());
+
+    let path = match fs::canonicalize(&object) {
+        Ok(path) => path,
+        Err(_) => {
+            let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
+            let empty = out.join("empty.bpf.o");
+            fs::write(&empty, []).expect("the output directory is writable");
+            empty
+        }
+    };
+    println!("cargo::rustc-env=MILLRACE_BPF_OBJECT={}", path.display());
+}

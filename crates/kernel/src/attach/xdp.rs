@@ -1,0 +1,72 @@
+//! Attaches to XDP.
+
+use anyhow::Result;
+use aya::programs::Xdp;
+use aya::programs::links::FdLink;
+use aya::programs::xdp::{XdpLink, XdpMode as Attach};
+
+use super::links::{Links, explain, is_busy, not_a_link, pin};
+use crate::hook::Hook;
+use crate::link::remove_link;
+use crate::settings::XdpMode;
+
+impl XdpMode {
+    /// `Auto` never selects generic mode: there, frames may have been merged, and checksums may be
+    /// left to a device. XDP can't see either; tc can, and is as fast.
+    fn hook(self) -> Option<Hook> {
+        match self {
+            Self::Auto | Self::Native => Some(Hook::XdpNative),
+            Self::Generic => Some(Hook::XdpGeneric),
+            Self::Off => None,
+        }
+    }
+}
+
+impl Links<'_> {
+    /// Returns `None` if the device does not support XDP, which is not an error.
+    pub(super) fn attach_xdp(
+        &mut self,
+        program: &mut Xdp,
+        device: &str,
+        mode: XdpMode,
+    ) -> Result<Option<Hook>> {
+        let Some(wanted) = mode.hook() else { return Ok(None) };
+        for hook in [Hook::XdpNative, Hook::XdpGeneric] {
+            let name = pin(device, hook);
+            let Some(old) = self.pinned(&name)? else { continue };
+            if hook != wanted {
+                remove_link(&self.pins.link(&name))?;
+                continue;
+            }
+            if self.leads_to(&name, device, program.info()?.id())? {
+                return Ok(Some(hook));
+            }
+            match program.attach_to_link(XdpLink::try_from(FdLink::from(old))?) {
+                Ok(id) => {
+                    // The pin holds the link; this process need not.
+                    drop(program.take_link(id)?);
+                    return Ok(Some(hook));
+                }
+                Err(error) => self.discard(&name, &error)?,
+            }
+        }
+        let attach = if wanted == Hook::XdpNative { Attach::Driver } else { Attach::Skb };
+        match program.attach(device, attach) {
+            Ok(id) => {
+                let link: FdLink = program.take_link(id)?.try_into().map_err(not_a_link)?;
+                self.pin(link, pin(device, wanted))?;
+                Ok(Some(wanted))
+            }
+            Err(error) => {
+                let busy = is_busy(&error);
+                let refusal = explain(error, device, wanted);
+                // A mode that was configured has no fallback.
+                if busy || mode != XdpMode::Auto {
+                    return Err(refusal);
+                }
+                tracing::info!(%device, reason = format!("{refusal:#}"), "XDP program not attached");
+                Ok(None)
+            }
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! The maps of details: lookups other than frontends, pools and backends.
+
+use std::io;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use aya::Pod;
+use aya::maps::lpm_trie::Key;
+use aya::maps::{LpmTrie, Map, MapData};
+use ipnet::IpNet;
+use lb_common::family::{V4, V6};
+use lb_common::layout::{
+    EarlierOwners, Member, Peer, PoolSlot, SERVICE_PORT_BITS, ServicePortName, SourceRange,
+    TunnelTarget, map,
+};
+use lb_common::maglev::Weight;
+use lb_plan::Detail;
+
+use super::hash_table::HashTable;
+use super::plain::Plain;
+use super::removal::gone;
+
+pub struct Details {
+    members: HashTable<Plain<Member>, u32>,
+    /// `None`: as with names.
+    weights: Option<HashTable<Plain<Member>, u32>>,
+    targets: HashTable<Plain<TunnelTarget>, u32>,
+    peers: HashTable<Plain<Peer>, u32>,
+    /// `None`: as with names.
+    earlier: Option<HashTable<Plain<PoolSlot>, Plain<EarlierOwners>>>,
+    source_ranges4: LpmTrie<MapData, Plain<SourceRange<V4>>, u32>,
+    source_ranges6: LpmTrie<MapData, Plain<SourceRange<V6>>, u32>,
+    /// `None`: the maps are of an agent that wrote no names; such maps are only read.
+    names: Option<HashTable<u32, Plain<ServicePortName>>>,
+}
+
+impl Details {
+    pub fn collect(map: &mut impl FnMut(&str) -> Result<Map>) -> Result<Self> {
+        Ok(Self {
+            members: map(map::MEMBERS)?.try_into()?,
+            weights: unless_missing(map(map::WEIGHTS))?.map(TryInto::try_into).transpose()?,
+            targets: map(map::TARGETS)?.try_into()?,
+            peers: map(map::PEERS)?.try_into()?,
+            earlier: unless_missing(map(map::EARLIER_OWNERS))?
+                .map(TryInto::try_into)
+                .transpose()?,
+            source_ranges4: map(map::SOURCE_RANGES4)?.try_into()?,
+            source_ranges6: map(map::SOURCE_RANGES6)?.try_into()?,
+            names: unless_missing(map(map::SERVICE_NAMES))?.map(TryInto::try_into).transpose()?,
+        })
+    }
+
+    pub fn set(&mut self, detail: &Detail) -> Result<()> {
+        match detail {
+            Detail::Member(member) => self.members.insert(Plain(*member), 1, 0),
+            Detail::Weight { member, weight } => match &mut self.weights {
+                Some(weights) => weights.insert(Plain(*member), u32::from(weight.get()), 0),
+                None => Ok(()),
+            },
+            Detail::Target { target, backend } => self.targets.insert(Plain(*target), backend, 0),
+            Detail::Peer(address) => self.peers.insert(Plain(Peer::from(*address)), 1, 0),
+            Detail::Earlier { slot, owners } => match &mut self.earlier {
+                Some(earlier) => earlier.insert(Plain(*slot), Plain(*owners), 0),
+                None => Ok(()),
+            },
+            Detail::Name { service_port, name } => match &mut self.names {
+                Some(names) => names.insert(service_port, Plain(**name), 0),
+                None => Ok(()),
+            },
+            Detail::SourceRange { service_port, range } => match range {
+                IpNet::V4(range) => {
+                    let octets = range.network().octets();
+                    let key = key(*service_port, range.prefix_len(), octets, source_range4);
+                    self.source_ranges4.insert(&key, 1, 0)
+                }
+                IpNet::V6(range) => {
+                    let octets = range.network().octets();
+                    let key = key(*service_port, range.prefix_len(), octets, source_range6);
+                    self.source_ranges6.insert(&key, 1, 0)
+                }
+            },
+        }
+        .with_context(|| format!("{detail:?} can't be written"))
+    }
+
+    pub fn remove(&mut self, detail: &Detail) -> Result<()> {
+        let removed = match detail {
+            Detail::Member(member) => self.members.remove(&Plain(*member)),
+            Detail::Weight { member, .. } => match &mut self.weights {
+                Some(weights) => weights.remove(&Plain(*member)),
+                None => Ok(()),
+            },
+            Detail::Target { target, .. } => self.targets.remove(&Plain(*target)),
+            Detail::Peer(address) => self.peers.remove(&Plain(Peer::from(*address))),
+            Detail::Earlier { slot, .. } => match &mut self.earlier {
+                Some(earlier) => earlier.remove(&Plain(*slot)),
+                None => Ok(()),
+            },
+            Detail::Name { service_port, .. } => match &mut self.names {
+                Some(names) => names.remove(service_port),
+                None => Ok(()),
+            },
+            Detail::SourceRange { service_port, range } => match range {
+                IpNet::V4(range) => {
+                    let octets = range.network().octets();
+                    let key = key(*service_port, range.prefix_len(), octets, source_range4);
+                    self.source_ranges4.remove(&key)
+                }
+                IpNet::V6(range) => {
+                    let octets = range.network().octets();
+                    let key = key(*service_port, range.prefix_len(), octets, source_range6);
+                    self.source_ranges6.remove(&key)
+                }
+            },
+        };
+        gone(removed).with_context(|| format!("{detail:?} can't be removed"))
+    }
+
+    /// All details in the maps, as an earlier agent left them.
+    pub fn all(&self) -> Result<Vec<Detail>> {
+        let mut found = Vec::new();
+        for (Plain(member), _) in self.members.entries()? {
+            found.push(Detail::Member(member));
+        }
+        for (Plain(member), weight) in entries(&self.weights)? {
+            // What is no weight was not written by Millrace.
+            let weight = u16::try_from(weight).ok().and_then(Weight::new);
+            found.extend(weight.map(|weight| Detail::Weight { member, weight }));
+        }
+        for (Plain(target), backend) in self.targets.entries()? {
+            found.push(Detail::Target { target, backend });
+        }
+        for (Plain(peer), _) in self.peers.entries()? {
+            let address = Ipv6Addr::from(peer.address.octets);
+            found.push(Detail::Peer(IpAddr::from(address).to_canonical()));
+        }
+        for (Plain(slot), Plain(owners)) in entries(&self.earlier)? {
+            found.push(Detail::Earlier { slot, owners });
+        }
+        for (service_port, Plain(name)) in entries(&self.names)? {
+            found.push(Detail::Name { service_port, name: Arc::new(name) });
+        }
+        for key in self.source_ranges4.keys() {
+            let key = key?;
+            let Plain(range) = key.data();
+            found.extend(detail(key.prefix_len(), range.service_port, range.octets.into()));
+        }
+        for key in self.source_ranges6.keys() {
+            let key = key?;
+            let Plain(range) = key.data();
+            found.extend(detail(key.prefix_len(), range.service_port, range.octets.into()));
+        }
+        Ok(found)
+    }
+}
+
+fn entries<K: Pod, V: Pod>(table: &Option<HashTable<K, V>>) -> Result<Vec<(K, V)>> {
+    table.as_ref().map_or_else(|| Ok(Vec::new()), HashTable::entries)
+}
+
+pub fn unless_missing(map: Result<Map>) -> Result<Option<Map>> {
+    let is_missing = |error: &anyhow::Error| {
+        let mut causes = error.chain().filter_map(|cause| cause.downcast_ref::<io::Error>());
+        causes.any(|cause| cause.kind() == io::ErrorKind::NotFound)
+    };
+    match map {
+        Err(error) if is_missing(&error) => Ok(None),
+        map => map.map(Some),
+    }
+}
+
+fn key<O, R>(
+    service_port: u32,
+    prefix: u8,
+    octets: O,
+    range: impl Fn([u8; 4], O) -> R,
+) -> Key<Plain<R>>
+where
+    Plain<R>: aya::Pod,
+{
+    let bits = SERVICE_PORT_BITS + u32::from(prefix);
+    Key::new(bits, Plain(range(service_port.to_be_bytes(), octets)))
+}
+
+fn source_range4(service_port: [u8; 4], octets: [u8; 4]) -> SourceRange<V4> {
+    SourceRange { service_port, octets }
+}
+
+fn source_range6(service_port: [u8; 4], octets: [u8; 16]) -> SourceRange<V6> {
+    SourceRange { service_port, octets }
+}
+
+/// `None`: not written by Millrace, whose prefixes contain the whole service port.
+fn detail(prefix: u32, service_port: [u8; 4], address: IpAddr) -> Option<Detail> {
+    let prefix = u8::try_from(prefix.checked_sub(SERVICE_PORT_BITS)?).ok()?;
+    let range = IpNet::new(address, prefix).ok()?;
+    Some(Detail::SourceRange { service_port: u32::from_be_bytes(service_port), range })
+}

@@ -1,0 +1,214 @@
+//! Settings of this machine that can stop packets forwarded between pods, clients and other nodes.
+
+use std::fs;
+
+use super::netfilter::{self, Chain, Rule};
+use super::preflight::Finding;
+use lb_kube_proxy::{is_kube_proxys, is_kube_proxys_table};
+
+const CHECK: &str = "forwarding";
+
+/// Sysctls without which the kernel forwards nothing.
+const SYSCTLS: [(&str, &str); 2] = [
+    ("net.ipv4.ip_forward", "/proc/sys/net/ipv4/ip_forward"),
+    ("net.ipv6.conf.all.forwarding", "/proc/sys/net/ipv6/conf/all/forwarding"),
+];
+
+/// Makes the firewall see the frames that a bridge forwards between its ports.
+const BRIDGE_SYSCTL: (&str, &str) =
+    ("net.bridge.bridge-nf-call-iptables", "/proc/sys/net/bridge/bridge-nf-call-iptables");
+
+/// `pod_bridges`: names of the bridges that pods are connected to.
+pub fn forwarding(pod_bridges: &[String]) -> Vec<Finding> {
+    let mut findings: Vec<Finding> = SYSCTLS
+        .into_iter()
+        // Without IPv6 this file does not exist, and there is nothing to forward.
+        .filter(|(_, path)| fs::read_to_string(path).is_ok_and(|value| value.trim() == "0"))
+        .map(|(name, _)| is_off(name))
+        .collect();
+    match netfilter::chains() {
+        Ok(chains) => {
+            findings.extend(chains.iter().filter_map(drops_by_default));
+            // Without the module br_netfilter the file does not exist.
+            let filters_bridges =
+                fs::read_to_string(BRIDGE_SYSCTL.1).is_ok_and(|value| value.trim() == "1");
+            if !filters_bridges {
+                findings.extend(misses_replies(&chains, pod_bridges));
+            }
+        }
+        // A kernel without nf_tables has none.
+        Err(error) => {
+            tracing::debug!(error = format!("{error:#}"), "netfilter chains not listed");
+        }
+    }
+    if findings.is_empty() {
+        findings
+            .push(Finding::ok(CHECK, "forwarding is enabled, and no firewall drops by default"));
+    }
+    findings
+}
+
+/// What packets bypass if they are delivered directly.
+pub fn direct_delivery() -> Vec<Finding> {
+    let listed = netfilter::chains().and_then(|chains| Ok((chains, netfilter::rules()?)));
+    let mut findings = match listed {
+        Ok((chains, rules)) => bypassed(&chains, &rules),
+        // A kernel without nf_tables has none.
+        Err(error) => {
+            tracing::debug!(error = format!("{error:#}"), "netfilter rules not listed");
+            Vec::new()
+        }
+    };
+    let has_filter = |path| fs::read_to_string(path).is_ok_and(|names| names.contains("filter"));
+    if ["/proc/net/ip_tables_names", "/proc/net/ip6_tables_names"].into_iter().any(has_filter) {
+        let message = "packets between clients and pods of this node bypass the chain FORWARD of \
+                       iptables-legacy, whose rules only its own tools can list";
+        findings.push(Finding::warning(DIRECT, message, FIX_DIRECT));
+    }
+    if findings.is_empty() {
+        findings.push(Finding::ok(DIRECT, "direct; no firewall filters forwarded packets"));
+    }
+    findings
+}
+
+const DIRECT: &str = "local delivery";
+const FIX_DIRECT: &str = "Set --local-delivery stack if these rules have to apply to packets of \
+                          Services, for example because they implement network policies";
+
+/// The chains with rules for forwarded packets, except rules of kube-proxy.
+fn bypassed(chains: &[Chain], rules: &[Rule]) -> Vec<Finding> {
+    let is_kube_proxys = |rule: &&Rule| rule.target.as_deref().is_some_and(is_kube_proxys);
+    let found = |chain: &Chain| {
+        let base = chain.base.filter(|base| base.forward)?;
+        if is_kube_proxys_table(&chain.table) {
+            return None;
+        }
+        let of_chain = |rule: &&Rule| {
+            (rule.family, &rule.table, &rule.chain) == (chain.family, &chain.table, &chain.name)
+        };
+        let count = rules.iter().filter(of_chain).filter(|rule| !is_kube_proxys(rule)).count();
+        if count == 0 && !base.drops {
+            return None;
+        }
+        let (family, table, name) = (chain.family.name(), &chain.table, &chain.name);
+        let (plural, policy) = match (count, base.drops) {
+            (1, false) => ("", ""),
+            (1, true) => ("", " and the policy drop"),
+            (_, false) => ("s", ""),
+            (_, true) => ("s", " and the policy drop"),
+        };
+        let message = format!(
+            "packets between clients and pods of this node bypass the chain {name} of the table \
+             {family} {table}, with {count} rule{plural}{policy}"
+        );
+        Some(Finding::warning(DIRECT, message, FIX_DIRECT))
+    };
+    chains.iter().filter_map(found).collect()
+}
+
+fn is_off(sysctl: &str) -> Finding {
+    let message =
+        format!("{sysctl} is 0: packets between pods, clients and other nodes are not forwarded");
+    Finding::warning(CHECK, message, format!("sysctl -w {sysctl}=1"))
+}
+
+/// Docker sets such a policy. A network plugin may accept its pods by rules.
+fn drops_by_default(chain: &Chain) -> Option<Finding> {
+    chain.base.filter(|base| base.forward && base.drops)?;
+    let (family, table, name) = (chain.family.name(), &chain.table, &chain.name);
+    let message = format!(
+        "the chain {name} of the table {family} {table} drops forwarded packets that no rule \
+         accepts: clients reach pods only if one does"
+    );
+    let fix = format!(
+        "Accept packets from and to the pods' addresses, for example with  nft insert rule \
+         {family} {table} {name} {} daddr POD-CIDR accept  and the same with saddr; or set the \
+         policy to accept",
+        if family == "ip6" { "ip6" } else { "ip" }
+    );
+    Some(Finding::warning(CHECK, message, fix))
+}
+
+/// A pod's request to a Service is routed, and passes the firewall. The reply of a pod on the same
+/// bridge is forwarded by the bridge. A rule such as `ct state invalid drop` then drops the
+/// request's next packet, because connection tracking has seen no reply.
+fn misses_replies(chains: &[Chain], pod_bridges: &[String]) -> Option<Finding> {
+    let chain = chains.iter().find(|chain| chain.base.is_some_and(|base| base.forward))?;
+    let bridge = pod_bridges.first()?;
+    let (family, table, name) = (chain.family.name(), &chain.table, &chain.name);
+    let sysctl = BRIDGE_SYSCTL.0;
+    let message = format!(
+        "{sysctl} is not 1: the chain {name} of the table {family} {table} does not see replies \
+         between pods on the bridge {bridge}; if it drops packets by connection state, \
+         connections from pods to Services with endpoints on the same bridge fail"
+    );
+    let fix = format!(
+        "modprobe br_netfilter && sysctl -w {sysctl}=1 net.bridge.bridge-nf-call-ip6tables=1"
+    );
+    Some(Finding::warning(CHECK, message, fix))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::netfilter::{Base, Family};
+
+    fn chain(forward: bool, drops: bool) -> Chain {
+        Chain {
+            family: Family::Ipv4,
+            table: "filter".to_owned(),
+            name: "FORWARD".to_owned(),
+            base: Some(Base { forward, drops }),
+        }
+    }
+
+    #[test]
+    fn chains_that_direct_delivery_bypasses_are_reported_with_their_rules() {
+        let rule = |chain: &str, target: Option<&str>| Rule {
+            family: Family::Ipv4,
+            table: "filter".to_owned(),
+            chain: chain.to_owned(),
+            target: target.map(str::to_owned),
+        };
+        let rules = [
+            rule("FORWARD", None),
+            rule("FORWARD", Some("cali-FORWARD")),
+            rule("FORWARD", Some("KUBE-FORWARD")),
+            rule("cali-FORWARD", None),
+        ];
+        let reported = |chain: Chain, rules: &[Rule]| {
+            let findings = bypassed(&[chain], rules);
+            findings.into_iter().map(|finding| finding.message).collect::<Vec<_>>()
+        };
+        let found = reported(chain(true, true), &rules);
+        assert_eq!(found.len(), 1, "{found:?}");
+        let expected = "chain FORWARD of the table ip filter, with 2 rules and the policy drop";
+        assert!(found[0].ends_with(expected), "{found:?}");
+        let found = reported(chain(true, false), &rules[..1]);
+        assert!(found[0].ends_with("with 1 rule"), "{found:?}");
+        assert_eq!(reported(chain(true, false), &rules[2..]), [""; 0], "kube-proxy's, another's");
+        assert_eq!(reported(chain(false, true), &rules), [""; 0], "not for forwarded packets");
+        let own = Chain { table: "kube-proxy".to_owned(), ..chain(true, true) };
+        assert_eq!(reported(own, &rules), [""; 0]);
+    }
+
+    #[test]
+    fn a_firewall_that_misses_replies_on_a_bridge_of_pods_is_reported() {
+        let chains = [chain(false, false), chain(true, false)];
+        let finding = misses_replies(&chains, &["cni0".to_owned()]).expect("a warning");
+        assert!(finding.message.contains("pods on the bridge cni0"), "{finding:?}");
+        assert!(finding.fix.contains("bridge-nf-call-iptables=1"), "{finding:?}");
+        assert_eq!(misses_replies(&chains, &[]), None, "no bridge has pods");
+        assert_eq!(misses_replies(&chains[..1], &["cni0".to_owned()]), None, "nothing filters");
+    }
+
+    #[test]
+    fn a_chain_that_drops_forwarded_packets_is_reported_with_its_name() {
+        let finding = drops_by_default(&chain(true, true)).expect("a warning");
+        assert!(finding.message.contains("chain FORWARD of the table ip filter"), "{finding:?}");
+        assert!(finding.fix.contains("ip daddr POD-CIDR accept"), "{finding:?}");
+        assert_eq!(drops_by_default(&chain(true, false)), None);
+        assert_eq!(drops_by_default(&chain(false, true)), None);
+        assert_eq!(drops_by_default(&Chain { base: None, ..chain(true, true) }), None);
+    }
+}

@@ -1,0 +1,87 @@
+//! The kernel side of the agent: loads the programs, writes the maps, attaches to interfaces. It
+//! makes no decisions about Services.
+//!
+//! Everything that forwards packets is pinned, so forwarding continues while no agent runs.
+
+mod adoption;
+mod announce;
+mod attach;
+mod backlog;
+mod bfd;
+mod buffer_sum;
+mod clock;
+mod conflicts;
+mod crowded;
+mod data_plane;
+mod details;
+mod flow_core;
+mod flow_tables;
+mod forwarding;
+mod hash_table;
+mod hook;
+mod host;
+mod link;
+mod mapped;
+mod memory;
+mod messages;
+mod multicast;
+mod netfilter;
+mod object;
+mod pins;
+mod plain;
+mod preflight;
+pub mod privileges;
+mod programs;
+mod removal;
+mod repeat;
+mod routing;
+mod set_aside;
+pub mod settings;
+mod sizes;
+mod sizing;
+mod snat_ports;
+mod sockets;
+mod source_lines;
+mod stages;
+mod survey;
+mod system_call;
+mod tables;
+mod transmit;
+mod tunnel_keys;
+mod tunnel_probes;
+mod types;
+mod verify;
+
+pub use announce::{Announcement, Announcements, Claim, clock_of_deadlines};
+pub use attach::{
+    Links, Modes, attached, cgroup_root, remove, remove_stray_filters, stray_filters,
+};
+pub use backlog::{Backlog, Write};
+pub use bfd::{BfdSessions, Heard};
+pub use clock::clock;
+pub use conflicts::on_device;
+pub use crowded::{CrowdedBits, clear_crowded_bits};
+pub use data_plane::DataPlane;
+pub use flow_core::{FlowPlaces, Load, begins_in_rest, place_new_flows};
+pub use flow_tables::Occupancy;
+pub use forwarding::{direct_delivery, forwarding};
+pub use hook::{Hook, HookPoint};
+pub use mapped::Mapped;
+pub use memory::give_back_memory;
+pub use messages::TARGET as MESSAGES;
+pub use object::{Parameters, Prepared, memory};
+pub use pins::{Opened, Pins, agent_on};
+pub use plain::{Layout, Plain};
+pub use preflight::{Finding, Outcome, machine, preflight, require_root};
+pub use routing::routing;
+pub use set_aside::Entry;
+pub use sizes::Sizes;
+pub use sizing::{Memory, WantedSizes, existing_sizes};
+pub use snat_ports::{ReservedPorts, SnatPorts, snat_ports};
+pub use sockets::WithSockets;
+pub use survey::{Attachment, Features, Survey, SurveyedMap, attachments, features, survey};
+pub use system_call::bpf;
+pub use tables::Tables;
+pub use transmit::Transmitter;
+pub use tunnel_keys::TunnelKeys;
+pub use tunnel_probes::{TunnelProbes, is_own};

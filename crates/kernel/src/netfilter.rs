@@ -1,0 +1,178 @@
+//! Lists chains and rules of nftables, and of iptables where it uses nftables.
+
+use std::io;
+
+use lb_network::netlink::{Netlink, attributes, text};
+use nix::libc::NLM_F_DUMP;
+use nix::sys::socket::SockProtocol;
+
+use lb_kube_proxy::target;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chain {
+    pub family: Family,
+    pub table: String,
+    pub name: String,
+    /// `None`: only other chains call it.
+    pub base: Option<Base>,
+}
+
+/// A rule of a chain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    pub family: Family,
+    pub table: String,
+    pub chain: String,
+    /// The chain that it jumps to.
+    pub target: Option<String>,
+}
+
+/// Numbers of <https://github.com/torvalds/linux/blob/v6.1/include/uapi/linux/netfilter.h>.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    Inet,
+    Ipv4,
+    Ipv6,
+    Other(u8),
+}
+
+impl Family {
+    fn new(number: u8) -> Self {
+        match number {
+            1 => Self::Inet,
+            2 => Self::Ipv4,
+            10 => Self::Ipv6,
+            other => Self::Other(other),
+        }
+    }
+
+    /// The name in nft's syntax.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Inet => "inet",
+            Self::Ipv4 => "ip",
+            Self::Ipv6 => "ip6",
+            Self::Other(_) => "other",
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Base {
+    /// It sees the packets that this machine forwards.
+    pub forward: bool,
+    /// It drops packets that no rule accepts.
+    pub drops: bool,
+}
+
+/// All chains of this network namespace.
+pub fn chains() -> io::Result<Vec<Chain>> {
+    const GET_CHAIN: u16 = 4;
+    dump(GET_CHAIN, read_chain)
+}
+
+/// All rules of this network namespace.
+pub fn rules() -> io::Result<Vec<Rule>> {
+    const GET_RULE: u16 = 7;
+    dump(GET_RULE, read_rule)
+}
+
+/// `kind`: of <https://github.com/torvalds/linux/blob/v6.1/include/uapi/linux/netfilter/nf_tables.h>.
+fn dump<T>(kind: u16, read: impl Fn(&[u8]) -> Option<T>) -> io::Result<Vec<T>> {
+    const NFTABLES: u16 = 10;
+    let mut all = Vec::new();
+    let mut netlink = Netlink::open(SockProtocol::NetlinkNetFilter)?;
+    // For all families.
+    netlink.ask(NFTABLES << 8 | kind, NLM_F_DUMP, &[0; HEADER], |body| all.extend(read(body)))?;
+    Ok(all)
+}
+
+/// `struct nfgenmsg`; it begins with the family.
+const HEADER: usize = 4;
+const TABLE: u16 = 1;
+
+fn read_rule(body: &[u8]) -> Option<Rule> {
+    const CHAIN: u16 = 2;
+    const EXPRESSIONS: u16 = 4;
+    let family = Family::new(*body.first()?);
+    let body = body.get(HEADER..)?;
+    let expressions = find(body, EXPRESSIONS).unwrap_or_default();
+    Some(Rule {
+        family,
+        table: text(find(body, TABLE)?),
+        chain: text(find(body, CHAIN)?),
+        target: attributes(expressions).find_map(|(_, one)| target(one)),
+    })
+}
+
+fn read_chain(body: &[u8]) -> Option<Chain> {
+    const NAME: u16 = 3;
+    const HOOK: u16 = 4;
+    const POLICY: u16 = 5;
+    const HOOK_NUMBER: u16 = 1;
+    const FORWARD: u32 = 2;
+    const DROP: u32 = 0;
+    let family = Family::new(*body.first()?);
+    let body = body.get(HEADER..)?;
+    let base = find(body, HOOK).map(|hook| Base {
+        forward: matches!(family, Family::Inet | Family::Ipv4 | Family::Ipv6)
+            && find(hook, HOOK_NUMBER).and_then(number) == Some(FORWARD),
+        drops: find(body, POLICY).and_then(number) == Some(DROP),
+    });
+    let (table, name) = (text(find(body, TABLE)?), text(find(body, NAME)?));
+    Some(Chain { family, table, name, base })
+}
+
+fn find(body: &[u8], wanted: u16) -> Option<&[u8]> {
+    attributes(body).find(|(kind, _)| *kind == wanted).map(|(_, value)| value)
+}
+
+/// In network byte order, unlike most of netlink.
+fn number(value: &[u8]) -> Option<u32> {
+    value.try_into().ok().map(u32::from_be_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use lb_network::netlink::{attribute, text_attribute};
+
+    use super::*;
+
+    /// A message about the chain FORWARD of the table filter.
+    fn message(family: u8, hook: Option<u32>, policy: u32) -> Vec<u8> {
+        let mut body = vec![family, 0, 0, 0];
+        body.extend(text_attribute(1, "filter"));
+        body.extend(text_attribute(3, "FORWARD"));
+        if let Some(hook) = hook {
+            body.extend(attribute(4, &attribute(1, &hook.to_be_bytes())));
+            body.extend(attribute(5, &policy.to_be_bytes()));
+        }
+        body
+    }
+
+    #[test]
+    fn a_base_chain_has_a_hook_and_a_policy() {
+        let (forward, input, drop, accept) = (Some(2), Some(1), 0, 1);
+        for (family, hook, policy, expected) in [
+            (2, forward, drop, Some((true, true))),
+            (10, forward, accept, Some((true, false))),
+            (1, input, drop, Some((false, true))),
+            // A bridge forwards frames.
+            (7, forward, drop, Some((false, true))),
+            (2, None, accept, None),
+        ] {
+            let chain = read_chain(&message(family, hook, policy)).expect("a complete message");
+            let base = chain.base.map(|base| (base.forward, base.drops));
+            assert_eq!(base, expected, "family {family} hook {hook:?} policy {policy}");
+        }
+    }
+
+    #[test]
+    fn a_truncated_message_is_skipped() {
+        let whole = message(2, Some(2), 0);
+        for length in 0..whole.len() {
+            let chain = read_chain(&whole[..length]);
+            assert!(chain.is_none_or(|chain| chain.table == "filter"), "{length} bytes");
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! This machine's network, and its changes: the devices to attach to, the addresses with
+//! NodePorts, the source address of connections through each device, and when next hops must be
+//! resolved again.
+//!
+//! Pure functions decide everything from a [`Snapshot`]; [`NetworkWatch`] reads it from the kernel
+//! and keeps it up to date.
+//!
+//! # Invariants
+//! - No change is missed: after lost notifications or a socket error everything is read again, and
+//!   an [`Event::Epoch`] is sent.
+//! - The first change after a quiet time is reported at once, those of a burst together.
+//!
+//! Tests: beside the code, and `tests/tests/node/network.rs` with real devices.
+
+mod addresses;
+mod attachments;
+pub mod bytes;
+mod links;
+mod message;
+mod netdev;
+pub mod netlink;
+mod notices;
+mod pace;
+mod requests;
+mod selection;
+mod snapshot;
+pub mod snat_ports;
+mod socket;
+mod watch;
+
+pub use addresses::{Device, devices, node_addresses, own_addresses, preferred_address};
+pub use attachments::{Attachments, DeviceName, Refusal, Role, Served, plan_attachments};
+pub use links::AnnouncingLink;
+pub use netdev::{XdpFeatures, xdp_features};
+pub use requests::read_addresses;
+pub use selection::{DeviceSelector, NodePortAddresses, Settings};
+pub use snapshot::{
+    Address, BondMode, DefaultRoute, Effect, Kind, Link, Mac, Notice, Scope, Snapshot,
+};
+pub use watch::{Event, NetworkWatch};

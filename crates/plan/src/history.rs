@@ -1,0 +1,161 @@
+//! The earlier owners of the slots of tunnelled service ports ([`lb_common::slot_history`]).
+//!
+//! They are written before the pool that changes, so that a packet that meets the new owner finds
+//! the earlier ones.
+
+use std::collections::{HashMap, HashSet};
+
+use lb_common::layout::PoolSlot;
+use lb_common::slot_history::{SlotHistory, entries};
+use lb_rules::model::{ServicePort, ServicePortKey};
+
+use super::backends::Backends;
+use super::detail::Detail;
+use super::key::{BackendKey, Place, Scope};
+use super::pool_table::{Fit, PoolTable};
+use super::state::{Planner, ProgrammedPort};
+use super::step::{Plan, Step};
+use super::table::Table;
+
+/// How often histories are searched for entries that are too old, in seconds.
+const EXPIRE_EVERY: u32 = 60;
+
+impl Planner {
+    /// Keeps the earlier owners of slots this long, in seconds; 0: keeps none.
+    pub fn keeping_history(mut self, age: u32) -> Self {
+        self.history_age = age;
+        self
+    }
+
+    /// The number of slots with earlier owners.
+    pub fn slots_with_history(&self) -> usize {
+        self.history_rows
+    }
+
+    /// The history of a service port's cluster pool after it got a new table. To be called before
+    /// members that left are released.
+    pub(super) fn next_history(
+        &self,
+        old: &ProgrammedPort,
+        wanted: &ServicePort,
+        table: &PoolTable,
+        draining: &[BackendKey],
+        protocol: u8,
+    ) -> SlotHistory {
+        if self.history_age == 0 || !wanted.is_tunnelled() {
+            return SlotHistory::default();
+        }
+        let slots = |port: &ServicePort, table: &PoolTable| {
+            self.slots_of(port, table.region.size, protocol)
+        };
+        let keys = |port: &ServicePort, draining: &[BackendKey]| {
+            let members = port.cluster.iter().map(|member| BackendKey::of(member, protocol));
+            members.chain(draining.iter().copied()).collect::<Vec<_>>()
+        };
+        let before = keys(&old.service_port, &old.draining);
+        let asked = asked(&self.backends, &keys(wanted, draining), &before, &old.history);
+        let asked = |owner: u32| asked.get(&owner).copied();
+        let before = &old.tables[Scope::Cluster as usize];
+        let is_known = before.fit != Fit::Unknown && table.fit != Fit::Unknown;
+        let is_same = before == table && old.service_port.cluster == wanted.cluster;
+        let mut history = if is_known && !is_same {
+            let (before, after) = (slots(&old.service_port, before), slots(wanted, table));
+            old.history.after(&before, &after, self.now, asked)
+        } else {
+            old.history.clone()
+        };
+        history.retain(self.oldest(), asked);
+        history.limit(self.room.history.saturating_sub(self.history_rows - old.history.len()));
+        history
+    }
+
+    /// The time before which owners are forgotten.
+    fn oldest(&self) -> u32 {
+        self.now.saturating_sub(self.history_age)
+    }
+
+    /// The backends' indexes in the table of a service port's cluster pool.
+    pub(super) fn slots_of(&self, port: &ServicePort, size: u32, protocol: u8) -> Vec<u32> {
+        Table::maglev(size, self.backends.weighted(&port.cluster, protocol)).slots()
+    }
+
+    /// Plans the difference between two histories of a service port's pool.
+    pub(super) fn replace_history(
+        &mut self,
+        index: u32,
+        old: &SlotHistory,
+        new: &SlotHistory,
+        plan: &mut Plan,
+    ) {
+        let pool = Scope::Cluster.pool_index(index);
+        for (slot, owners) in new.rows().filter(|(slot, owners)| old.get(*slot) != Some(owners)) {
+            let detail = Detail::Earlier { slot: PoolSlot { pool, slot }, owners: *owners };
+            plan.prepare.push(Step::SetDetail(detail));
+        }
+        for (slot, owners) in old.rows().filter(|(slot, _)| new.get(*slot).is_none()) {
+            let detail = Detail::Earlier { slot: PoolSlot { pool, slot }, owners: *owners };
+            plan.retire.push(Step::RemoveDetail(detail));
+        }
+        self.history_rows = self.history_rows + new.len() - old.len();
+    }
+
+    /// Forgets owners that lost their slots too long ago.
+    pub(super) fn expire_history(&mut self, plan: &mut Plan) {
+        if self.history_rows == 0 || self.now < self.history_expired + EXPIRE_EVERY {
+            return;
+        }
+        self.history_expired = self.now;
+        let oldest = self.oldest();
+        let keys: Vec<ServicePortKey> = self
+            .held
+            .iter()
+            .filter(|(_, held)| !held.history.is_empty())
+            .map(|(key, _)| key.clone())
+            .collect();
+        for key in keys {
+            let Some(held) = self.held.get_mut(&key) else { continue };
+            let index = held.index;
+            let mut kept = held.history.clone();
+            kept.forget(oldest);
+            if kept == held.history {
+                continue;
+            }
+            let old = std::mem::replace(&mut held.history, kept.clone());
+            self.replace_history(index, &old, &kept, plan);
+        }
+    }
+}
+
+/// By the index of an owner of a slot: by which backend its node is asked about a connection, and the node. Of those that
+/// are not `there` any more, which were in a pool `before` or are in the history, it is the first one there on the same
+/// node.
+pub(super) fn asked(
+    backends: &Backends,
+    there: &[BackendKey],
+    before: &[BackendKey],
+    history: &SlotHistory,
+) -> HashMap<u32, (u32, Place)> {
+    let mut first: HashMap<Place, (BackendKey, u32)> = HashMap::new();
+    let mut asked = HashMap::new();
+    for key in there {
+        let Some((index, place)) = backends.place_of(key) else { continue };
+        asked.insert(index, (index, place));
+        let first = first.entry(place).or_insert((*key, index));
+        *first = (*first).min((*key, index));
+    }
+    let before = before.iter().filter_map(|key| backends.place_of(key));
+    let mut gone: HashMap<u32, Place> = before.collect();
+    // An earlier agent may have left owners that were draining, and have gone meanwhile.
+    let owners = history.rows().flat_map(|(_, row)| entries(row)).map(|owner| owner.backend);
+    let is_known = |owner: &u32| asked.contains_key(owner) || gone.contains_key(owner);
+    let unknown: HashSet<u32> = owners.filter(|owner| !is_known(owner)).collect();
+    if !unknown.is_empty() {
+        gone.extend(backends.places().filter(|(index, _)| unknown.contains(index)));
+    }
+    for (index, place) in gone {
+        if let Some(&(_, other)) = first.get(&place) {
+            asked.entry(index).or_insert((other, place));
+        }
+    }
+    asked
+}

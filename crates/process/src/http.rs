@@ -1,0 +1,109 @@
+//! HTTP servers on TCP: bound as soon as the port can be, with limits on what clients may do.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
+use hyper_util::rt::TokioIo;
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::sleep;
+
+use crate::accept::{Permit, Room, Tcp, accept_all, is_local};
+use crate::admission::Limits;
+use crate::notices::{Notice, Notices, Reason};
+
+pub const HEALTHZ_LIMITS: Limits = Limits::new(64, 256, 16);
+/// Responses are large, and held until the client has read them.
+pub const METRICS_LIMITS: Limits = Limits::new(16, 32, 8);
+
+/// Limit on the octets of a request head.
+const MOST_HEAD_BYTES: usize = 16 << 10;
+/// The port may soon be free: the process that holds it may be ending.
+const QUICK_TRIES: u32 = 5;
+const QUICKLY: Duration = Duration::from_millis(100);
+const SLOWLY: Duration = Duration::from_secs(5);
+
+/// Starts one server, unless there is no address. A port that cannot be bound is reported, and tried again.
+pub fn start_server(
+    address: Option<SocketAddr>,
+    option: &'static str,
+    router: Router,
+    limits: Limits,
+    notices: &Arc<dyn Notices>,
+) {
+    let Some(address) = address else { return };
+    let notices = Arc::clone(notices);
+    let complain = move |error: &io::Error| {
+        let message = format!("{option} {address}: can't be bound: {error}; trying again");
+        notices.post(Notice { about: None, reason: Reason::NotServed, message });
+    };
+    tokio::spawn(serve_router(address, router, Room::new(limits), complain));
+}
+
+/// Serves until it is aborted, which also closes all its connections. `complain` is called once if
+/// the port cannot be bound.
+pub async fn serve_router(
+    address: SocketAddr,
+    router: Router,
+    room: Arc<Room>,
+    complain: impl FnOnce(&io::Error) + Send,
+) {
+    let listener = Tcp { listener: bind(address, complain).await, is_local };
+    accept_all(listener, room, |stream, permit| serve_connection(stream, router.clone(), permit))
+        .await;
+}
+
+/// Serves the requests of one connection. Its deadlines are those of `permit`.
+pub async fn serve_connection(stream: TcpStream, router: Router, permit: Arc<Permit>) {
+    let router = TowerToHyperService::new(router);
+    let service = service_fn(move |request| {
+        let responding = permit.begin_response();
+        let response = router.call(request);
+        async move {
+            let response = response.await;
+            drop(responding);
+            response
+        }
+    });
+    let connection = http1::Builder::new()
+        .max_buf_size(MOST_HEAD_BYTES)
+        .serve_connection(TokioIo::new(stream), service);
+    // How a client ends its connection does not matter to the server.
+    let _ = connection.await;
+}
+
+async fn bind(address: SocketAddr, complain: impl FnOnce(&io::Error)) -> TcpListener {
+    let mut complain = Some(complain);
+    for attempt in 0u32.. {
+        match bind_once(address).await {
+            Ok(listener) => return listener,
+            Err(_) if attempt < QUICK_TRIES => sleep(QUICKLY).await,
+            Err(error) => {
+                if let Some(complain) = complain.take() {
+                    complain(&error);
+                }
+                sleep(SLOWLY).await;
+            }
+        }
+    }
+    unreachable!("attempts never end")
+}
+
+/// Without IPv6, "all addresses" are those of IPv4.
+async fn bind_once(address: SocketAddr) -> io::Result<TcpListener> {
+    match TcpListener::bind(address).await {
+        Err(error)
+            if address.is_ipv6()
+                && address.ip().is_unspecified()
+                && error.kind() != io::ErrorKind::AddrInUse =>
+        {
+            TcpListener::bind((Ipv4Addr::UNSPECIFIED, address.port())).await
+        }
+        result => result,
+    }
+}

@@ -1,0 +1,205 @@
+//! An object as the server sent it.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use anyhow::Result;
+use lb_rules::model::{ApiSlice, Fields, Kind, Object, ObjectRef, Slice};
+use serde_json::Value;
+
+#[derive(Debug, PartialEq)]
+pub enum Sent {
+    Json(Value),
+    /// Most of what the agent reads are EndpointSlices: they are decoded without JSON in between.
+    Slice(Box<SentSlice>),
+}
+
+#[derive(Debug, PartialEq)]
+pub struct SentSlice {
+    slice: Slice,
+    state: u64,
+    resource_version: Option<Box<str>>,
+}
+
+impl Sent {
+    /// Decodes a text as far as that needs no rules. What cannot be read as a slice is JSON, from which the error follows.
+    pub fn read(kind: Kind, text: &[u8]) -> serde_json::Result<Self> {
+        if kind == Kind::EndpointSlice
+            && let Ok(Fields(slice)) = serde_json::from_slice::<Fields<ApiSlice<'_>>>(text)
+        {
+            return Ok(slice.into());
+        }
+        serde_json::from_slice(text).map(Self::Json)
+    }
+
+    pub fn reference(&self, kind: Kind) -> ObjectRef {
+        match self {
+            Self::Json(value) => ObjectRef::of(kind, value),
+            Self::Slice(sent) => {
+                let name = &sent.slice.name;
+                ObjectRef::new(kind, Some(&name.namespace), Some(&name.name))
+            }
+        }
+    }
+
+    /// Identifies a state of an object. The uid tells apart objects that had the same name one after the other.
+    pub fn state(&self) -> u64 {
+        match self {
+            Self::Json(value) => {
+                let [uid, version] =
+                    ["uid", "resourceVersion"].map(|field| value["metadata"][field].as_str());
+                state(uid, version)
+            }
+            Self::Slice(sent) => sent.state,
+        }
+    }
+
+    pub fn resource_version(&self) -> Option<&str> {
+        match self {
+            Self::Json(value) => value["metadata"]["resourceVersion"].as_str(),
+            Self::Slice(sent) => sent.resource_version.as_deref(),
+        }
+    }
+
+    /// The object; the error names the field.
+    pub fn decode(self, kind: Kind) -> Result<Object> {
+        match self {
+            Self::Json(value) => Object::read(kind, value),
+            Self::Slice(sent) => Ok(Object::EndpointSlice(Box::new(sent.slice))),
+        }
+    }
+}
+
+impl From<Value> for Sent {
+    fn from(value: Value) -> Self {
+        Self::Json(value)
+    }
+}
+
+impl From<ApiSlice<'_>> for Sent {
+    fn from(slice: ApiSlice<'_>) -> Self {
+        let version = slice.resource_version().map(Into::into);
+        let state = state(slice.uid(), slice.resource_version());
+        Self::Slice(Box::new(SentSlice { state, resource_version: version, slice: slice.into() }))
+    }
+}
+
+fn state(uid: Option<&str>, resource_version: Option<&str>) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (uid, resource_version).hash(&mut hasher);
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    /// What the agent uses of an object, or why it cannot.
+    fn used(sent: Sent) -> (ObjectRef, u64, Option<String>, Result<Object, String>) {
+        let kind = Kind::EndpointSlice;
+        let version = sent.resource_version().map(str::to_owned);
+        let (reference, state) = (sent.reference(kind), sent.state());
+        (reference, state, version, sent.decode(kind).map_err(|error| error.to_string()))
+    }
+
+    /// Values of fields: usual ones, and what a faulty server may send.
+    fn any(usual: Value) -> impl Strategy<Value = Value> {
+        let odd = prop::sample::select(vec![
+            json!(null),
+            json!(7),
+            json!(true),
+            json!("a \"b\"\n"),
+            json!(""),
+            json!([]),
+            json!([null]),
+            json!({}),
+            json!({"name": null}),
+        ]);
+        prop_oneof![6 => Just(usual), 1 => odd]
+    }
+
+    fn object(fields: Vec<(&'static str, BoxedStrategy<Value>)>) -> BoxedStrategy<Value> {
+        let (names, values): (Vec<_>, Vec<_>) = fields.into_iter().unzip();
+        let values: Vec<_> =
+            values.into_iter().map(|value| prop::option::weighted(0.8, value)).collect();
+        let assembled = values.prop_map(move |values| {
+            let fields = names.iter().zip(values);
+            let fields = fields.filter_map(|(name, value)| Some(((*name).to_owned(), value?)));
+            Value::Object(fields.collect())
+        });
+        assembled.boxed()
+    }
+
+    fn list(item: BoxedStrategy<Value>) -> BoxedStrategy<Value> {
+        prop::collection::vec(item, 0..3).prop_map(Value::from).boxed()
+    }
+
+    fn slices() -> BoxedStrategy<Value> {
+        let usual = |value: Value| any(value).boxed();
+        let metadata = object(vec![
+            ("name", usual(json!("web-1"))),
+            ("namespace", usual(json!("shop"))),
+            ("uid", usual(json!("u"))),
+            ("resourceVersion", usual(json!("7"))),
+            ("labels", usual(json!({"kubernetes.io/service-name": "web", "a": "b"}))),
+            (
+                "annotations",
+                usual(json!({
+                    "millrace.io/weight": "50",
+                    "endpoints.kubernetes.io/last-change-trigger-time": "2026-01-01T00:00:00Z"
+                })),
+            ),
+            ("managedFields", usual(json!([{"manager": "a"}]))),
+        ]);
+        let endpoint = object(vec![
+            ("addresses", usual(json!(["10.0.0.1", "10.0.0.2"]))),
+            ("conditions", usual(json!({"ready": false, "serving": true, "terminating": true}))),
+            ("nodeName", usual(json!("node-a"))),
+            ("zone", usual(json!("zone-a"))),
+            ("hints", usual(json!({"forZones": [{"name": "zone-a"}], "forNodes": []}))),
+            ("targetRef", usual(json!({"kind": "Pod"}))),
+        ]);
+        let port = object(vec![
+            ("name", usual(json!("http"))),
+            ("protocol", usual(json!("UDP"))),
+            ("port", usual(json!(8080))),
+        ]);
+        object(vec![
+            ("apiVersion", usual(json!("discovery.k8s.io/v1"))),
+            ("kind", usual(json!("EndpointSlice"))),
+            ("metadata", metadata),
+            ("addressType", usual(json!("IPv4"))),
+            ("endpoints", list(endpoint)),
+            ("ports", list(port)),
+        ])
+    }
+
+    proptest! {
+        #[test]
+        fn a_slice_read_at_once_is_the_one_read_from_json(slice in slices()) {
+            let at_once = Sent::read(Kind::EndpointSlice, slice.to_string().as_bytes()).unwrap();
+            prop_assert_eq!(used(at_once), used(Sent::Json(slice)));
+        }
+    }
+
+    #[test]
+    fn usual_slices_are_read_at_once() {
+        let slice = json!({
+            "metadata": {"name": "web-1", "labels": {"kubernetes.io/service-name": "web"}},
+            "addressType": "IPv4", "ports": null,
+            "endpoints": [{"addresses": ["10.0.0.1"], "conditions": {"ready": null}}]
+        });
+        let sent = Sent::read(Kind::EndpointSlice, slice.to_string().as_bytes()).unwrap();
+        assert!(matches!(sent, Sent::Slice(_)), "{sent:?}");
+    }
+
+    #[test]
+    fn the_error_names_the_field() {
+        let slice = json!({"metadata": {"name": "a"}, "ports": [{"port": "http"}]});
+        let sent = Sent::read(Kind::EndpointSlice, slice.to_string().as_bytes()).unwrap();
+        let error = sent.decode(Kind::EndpointSlice).unwrap_err().to_string();
+        assert!(error.starts_with("ports[0].port: invalid type"), "{error}");
+    }
+}

@@ -1,0 +1,376 @@
+//! One kind of objects: all are read, then changes are watched from there on.
+
+use std::future::pending;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lb_process::backoff::{Backoff, random_up_to};
+use lb_rules::model::{Kind, ObjectRef, Problem};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
+use tokio::time::{Instant, sleep, timeout};
+
+use super::api::{Api, Part};
+use super::known::Known;
+use super::nodes::Nodes;
+use super::position::{Position, Step, is_version};
+use super::report::Report;
+use super::response::{Change, Changes};
+use super::transport::{Transport, Used};
+use super::trouble::Trouble;
+use crate::Event;
+
+/// Objects of a list are reported in groups of this size.
+const GROUP: usize = 500;
+/// The server sends a bookmark every minute. After a longer silence the connection may be dead.
+const SILENCE: Duration = Duration::from_secs(150);
+/// A server that streams lists begins at once, and pauses only if it is overloaded.
+const STREAM_SILENCE: Duration = Duration::from_secs(10);
+/// A watch that ends sooner counts as a failure, so that a server that closes each one at once
+/// does not get requests without pause.
+const BRIEF: Duration = Duration::from_secs(1);
+/// A kind that is not installed is looked for at first after this, and then less and less often.
+const ABSENCE: Duration = Duration::from_secs(5);
+/// A server that has lost its history has lost it for all agents: their lists spread over this.
+const RELIST_SPREAD: Duration = Duration::from_secs(2);
+
+type Outcome = Result<(), Trouble>;
+
+/// What the watches of all kinds share.
+#[derive(Clone)]
+pub struct Shared {
+    pub report: Report,
+    /// The transport of requests, unless the client is a test's.
+    pub transport: Option<Transport>,
+    /// For the repetition of a list: one kind at a time.
+    pub relist: Arc<Semaphore>,
+    /// The longest time between two looks for a kind that is not installed.
+    pub longest_absence: Duration,
+}
+
+impl Shared {
+    /// Waits until the files differ from those that a request used.
+    async fn replaced(&self, used: Option<Used>) {
+        match (&self.transport, used) {
+            (Some(transport), Some(used)) => transport.replaced(used).await,
+            _ => pending().await,
+        }
+    }
+
+    fn avoid_server(&self, used: Option<Used>) {
+        if let (Some(transport), Some(used)) = (&self.transport, used) {
+            transport.avoid(used);
+        }
+    }
+}
+
+pub struct Watched {
+    api: Api,
+    kind: Kind,
+    /// Whether nothing waits for it while it is not available.
+    is_optional: bool,
+    shared: Shared,
+    known: Known,
+    position: Position,
+    /// Events of a list that `known` includes and that are not reported yet.
+    group: Vec<Event>,
+    node: Option<OwnNode>,
+    /// Until the first list is complete.
+    listed: Option<oneshot::Sender<()>>,
+    failures: Failures,
+    /// How long to wait before the kind is looked for again, if it is not installed.
+    absence: Duration,
+}
+
+/// This agent's Node, and which others are watched beside it.
+struct OwnNode {
+    name: String,
+    scope: watch::Receiver<Nodes>,
+    selected: Nodes,
+}
+
+#[derive(Default)]
+struct Failures {
+    backoff: Backoff,
+    is_reported: bool,
+    /// Whether the current request has been successful so far.
+    is_successful: bool,
+}
+
+impl Watched {
+    pub fn new(api: Api, shared: Shared, listed: oneshot::Sender<()>) -> Self {
+        Self {
+            kind: api.kind(),
+            is_optional: api.kind().is_optional(),
+            known: Known::new(api.kind()),
+            api,
+            shared,
+            position: Position::default(),
+            group: Vec::new(),
+            node: None,
+            listed: Some(listed),
+            failures: Failures::default(),
+            absence: ABSENCE,
+        }
+    }
+
+    /// Also if it is of a kind that every cluster has: the role may not grant it.
+    pub fn optional(self) -> Self {
+        Self { is_optional: true, ..self }
+    }
+
+    /// Of Nodes: the one of this name, or all, as `scope` says.
+    pub fn of_nodes(mut self, name: &str, scope: watch::Receiver<Nodes>) -> Self {
+        let selected = *scope.borrow();
+        self.node = Some(OwnNode { name: name.to_owned(), scope, selected });
+        self.select_nodes(selected);
+        self
+    }
+
+    /// Reports until the receiver is dropped.
+    pub async fn run(mut self) {
+        loop {
+            // The last list may have broken off.
+            self.shared.report.send(self.group.drain(..));
+            self.follow_scope();
+            let step = self.position.next();
+            let used = self.shared.transport.as_ref().map(Transport::used);
+            let began = Instant::now();
+            let (mut scope, report) = (self.scope(), self.shared.report.clone());
+            let outcome = tokio::select! {
+                outcome = self.take(&step) => outcome,
+                () = changed(&mut scope) => continue,
+                () = report.closed() => return,
+            };
+            if self.failures.take_success() && began.elapsed() > BRIEF {
+                self.failures.backoff.reset();
+            }
+            match outcome {
+                Ok(()) if began.elapsed() > BRIEF => {}
+                Ok(()) => sleep(self.failures.backoff.next()).await,
+                Err(trouble) if self.is_optional && trouble.is_absence() => {
+                    self.note_absence(&trouble);
+                    let pause = self.absence;
+                    self.absence = (pause * 2).min(self.shared.longest_absence);
+                    tokio::select! {
+                        () = sleep(pause + random_up_to(pause)) => {}
+                        () = report.closed() => return,
+                    }
+                }
+                Err(trouble) => {
+                    if self.position.failed(&step, &trouble) {
+                        let (kind, reason) = (self.kind.name(), trouble.describe());
+                        tracing::debug!(%kind, reason, "watch continues with another request");
+                    } else {
+                        self.failures.report(self.kind, &trouble);
+                    }
+                    if trouble.is_of_server() {
+                        self.shared.avoid_server(used);
+                    }
+                    let pause = sleep(trouble.retry_after() + self.failures.backoff.next());
+                    tokio::select! {
+                        () = pause => {}
+                        () = self.shared.replaced(used), if trouble.may_be_of_files() => {}
+                    }
+                }
+            }
+        }
+    }
+
+    /// The agent does not wait for a kind that is not installed. Objects of it that were reported before stay: the
+    /// response that the kind does not exist may come from a proxy in front of the server.
+    fn note_absence(&mut self, trouble: &Trouble) {
+        let (kind, reason) = (self.kind.name(), trouble.describe());
+        if self.listed.take().is_some_and(|listed| listed.send(()).is_ok()) {
+            tracing::debug!(%kind, reason, "kind not available; looking for it from time to time");
+        }
+    }
+
+    fn scope(&self) -> Option<watch::Receiver<Nodes>> {
+        self.node.as_ref().map(|node| node.scope.clone())
+    }
+
+    /// Lists again if other Nodes are to be watched.
+    fn follow_scope(&mut self) {
+        let Some(node) = &mut self.node else { return };
+        let selected = *node.scope.borrow_and_update();
+        if selected != node.selected {
+            node.selected = selected;
+            self.position.list_again();
+            self.select_nodes(selected);
+        }
+    }
+
+    fn select_nodes(&mut self, selected: Nodes) {
+        let name = self.node.as_ref().map_or("", |node| &node.name);
+        let own = (selected == Nodes::Own).then(|| format!("metadata.name={name}"));
+        self.api.select_fields(own);
+    }
+
+    /// Makes a request, and reports what it returns until it ends.
+    async fn take(&mut self, step: &Step) -> Outcome {
+        let part = match step {
+            Step::Watch(version) => return self.watch(version).await,
+            Step::Stream(version) => return self.stream(version).await,
+            Step::List(version) => Part::NotOlderThan(version.clone()),
+            Step::ListLatest => Part::Latest,
+        };
+        let _turn = self.turn().await;
+        self.list(part).await
+    }
+
+    /// Waits until this kind may be listed again. First lists do not wait.
+    async fn turn(&self) -> Option<OwnedSemaphorePermit> {
+        if self.listed.is_some() {
+            return None;
+        }
+        sleep(random_up_to(RELIST_SPREAD)).await;
+        Arc::clone(&self.shared.relist).acquire_owned().await.ok()
+    }
+
+    /// Reads a list, and reports how it differs from what was reported before.
+    async fn list(&mut self, mut part: Part) -> Outcome {
+        self.known.list();
+        let version = loop {
+            let (known, group, report) = (&mut self.known, &mut self.group, &self.shared.report);
+            let meta = self.api.list(&part, |object| {
+                group.extend(known.apply(object));
+                if group.len() >= GROUP {
+                    report.send(group.drain(..));
+                }
+            });
+            let meta = meta.await?;
+            match meta.continue_token.filter(|token| !token.is_empty()) {
+                Some(token) => part = Part::Continue(token),
+                None => break meta.resource_version,
+            }
+        };
+        let version = version.filter(|version| is_version(version));
+        let version = version.ok_or_else(|| "the server's list has no resourceVersion".to_owned());
+        self.complete(&version?);
+        Ok(())
+    }
+
+    /// The rest of a list is reported, and what it did not contain.
+    fn complete(&mut self, version: &str) {
+        let gone = self.known.listed();
+        self.shared.report.send(self.group.drain(..).chain(gone));
+        self.position.listed(version);
+        self.failures.end(self.kind);
+        self.absence = ABSENCE;
+        if let Some(listed) = self.listed.take() {
+            self.report_missing_node();
+            let _ = listed.send(());
+        }
+    }
+
+    /// Reads all objects from the beginning of a watch, and then changes from the rest of it.
+    async fn stream(&mut self, version: &str) -> Outcome {
+        let turn = self.turn().await;
+        self.known.list();
+        let mut changes = self.api.watch(version, true).await?;
+        loop {
+            let change = timeout(STREAM_SILENCE, changes.next()).await;
+            let change = change.map_err(|_| Trouble::BrokenOff)?;
+            match change?.ok_or(Trouble::BrokenOff)? {
+                Change::Applied(object) => self.group.extend(self.known.apply(object)),
+                Change::Deleted(object) => self.group.extend(self.known.delete(&object)),
+                Change::Bookmark { version: Some(version), ends_list: true }
+                    if is_version(&version) =>
+                {
+                    self.complete(&version);
+                    break;
+                }
+                Change::Bookmark { .. } => return Err(Trouble::NotStreamed),
+            }
+            if self.group.len() >= GROUP {
+                self.shared.report.send(self.group.drain(..));
+            }
+        }
+        drop(turn);
+        self.follow(changes).await
+    }
+
+    async fn watch(&mut self, version: &str) -> Outcome {
+        let changes = self.api.watch(version, false).await?;
+        self.failures.end(self.kind);
+        self.follow(changes).await
+    }
+
+    /// Reports changes until the watch ends, as every watch does some time.
+    async fn follow(&mut self, mut changes: Changes) -> Outcome {
+        loop {
+            let Ok(change) = timeout(SILENCE, changes.next()).await else {
+                let (kind, silence_s) = (self.kind.name(), SILENCE.as_secs());
+                tracing::debug!(%kind, silence_s, "watch silent; opening a new one");
+                return Ok(());
+            };
+            match change? {
+                Some(Change::Applied(object)) => {
+                    self.position.moved_to(object.resource_version().unwrap_or_default());
+                    self.shared.report.send(self.known.apply(object));
+                }
+                Some(Change::Deleted(object)) => {
+                    let version = object["metadata"]["resourceVersion"].as_str();
+                    self.position.moved_to(version.unwrap_or_default());
+                    self.shared.report.send(self.known.delete(&object));
+                }
+                Some(Change::Bookmark { version, .. }) => {
+                    self.position.moved_to(&version.unwrap_or_default());
+                }
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// If this agent's Node does not exist, its name is most likely wrong.
+    fn report_missing_node(&self) {
+        let Some(node) = &self.node else { return };
+        let reference = ObjectRef::new(self.kind, None, Some(&node.name));
+        if self.known.contains(&reference) {
+            return;
+        }
+        let problem = Problem {
+            object: reference.to_string(),
+            field: String::new(),
+            message: "is not in the cluster, so no endpoint is local; say with --node-name what \
+                      this node is called"
+                .to_owned(),
+        };
+        self.shared.report.send([Event::Problem(problem)]);
+    }
+}
+
+impl Failures {
+    fn report(&mut self, kind: Kind, trouble: &Trouble) {
+        let (kind, error) = (kind.name(), trouble.describe());
+        if self.is_reported {
+            tracing::debug!(%kind, error, "watch still failing");
+        } else {
+            tracing::warn!(%kind, error, "watch failed; keeping the programmed state and retrying");
+        }
+        self.is_reported = true;
+    }
+
+    fn take_success(&mut self) -> bool {
+        std::mem::take(&mut self.is_successful)
+    }
+
+    fn end(&mut self, kind: Kind) {
+        self.is_successful = true;
+        if std::mem::take(&mut self.is_reported) {
+            let kind = kind.name();
+            tracing::info!(%kind, "watch restored");
+        }
+    }
+}
+
+/// Waits for a change of the scope; for ever, if there is none.
+async fn changed(scope: &mut Option<watch::Receiver<Nodes>>) {
+    let is_open = match scope {
+        Some(scope) => scope.changed().await.is_ok(),
+        None => false,
+    };
+    if !is_open {
+        pending::<()>().await;
+    }
+}

@@ -1,0 +1,387 @@
+//! A BGP peer, whichever kind of object it comes from. Pure.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr};
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use lb_bgp::session::{Config, PeerAs};
+use lb_rules::ipam::Selector;
+use lb_rules::kinds::{BGPPeer, MetallbBGPPeer, PASSWORDS};
+
+use super::detection::Detection;
+
+/// The TCP port of BGP.
+pub const PORT: u16 = 179;
+/// How long routers keep the routes of an agent that restarts, in seconds.
+const RESTART_TIME: u16 = 120;
+/// The largest that fits into an OPEN message.
+const LONGEST_RESTART: u16 = 4095;
+/// `TCP_MD5SIG_MAXKEYLEN`.
+pub const LONGEST_PASSWORD: usize = 80;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    pub location: Location,
+    pub port: u16,
+    pub local_as: u32,
+    pub peer_as: PeerAs,
+    /// The node's BGP identifier, if it is configured.
+    pub identifier: Option<Ipv4Addr>,
+    pub source: Option<IpAddr>,
+    pub multihop: bool,
+    /// The most hops to the peer (RFC 5082).
+    pub ttl_security: Option<u8>,
+    pub hold_time: u16,
+    pub password: Password,
+    /// Nodes that connect to it; empty: all.
+    pub nodes: Vec<Selector>,
+    pub restart_time: Option<u16>,
+    pub passive: bool,
+    pub bfd: Bfd,
+}
+
+/// How a broken path is found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Bfd {
+    /// By the hold time only.
+    None,
+    Own(Detection),
+    /// As an object of MetalLB of this name says.
+    Profile(String),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Location {
+    /// The interface is needed for link-local addresses only.
+    Address(IpAddr, Option<String>),
+    /// The only router on the link of an interface.
+    Interface(String),
+}
+
+impl Location {
+    /// The interface to a router whose address is found out.
+    pub fn unnumbered(&self) -> Option<String> {
+        match self {
+            Self::Interface(name) => Some(name.clone()),
+            Self::Address(..) => None,
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Password {
+    None,
+    Text(Secret),
+    /// In the Secret with passwords.
+    Key(String),
+}
+
+/// Never in a log.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Secret(pub Vec<u8>);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("(a password)")
+    }
+}
+
+/// A field, and why it can't be used.
+pub type Wrong = (&'static str, String);
+
+impl Peer {
+    /// A peer is used as a whole or not at all: the problem of a field is one of the peer.
+    pub fn of_own(object: &BGPPeer) -> Result<Self, Wrong> {
+        let spec = &object.spec;
+        let peer_as = match spec.peer_asn {
+            Some(number) => PeerAs::Number(number),
+            None => PeerAs::External,
+        };
+        let restart_time = spec.graceful_restart_seconds.unwrap_or(RESTART_TIME);
+        if restart_time > LONGEST_RESTART {
+            let message = format!("{restart_time} is more than {LONGEST_RESTART}");
+            return Err(("spec.gracefulRestartSeconds", message));
+        }
+        let peer = Self {
+            location: location(
+                ("spec.address", spec.address.as_deref()),
+                spec.interface.as_deref(),
+            )?,
+            port: spec.port.unwrap_or(PORT),
+            local_as: spec.local_asn,
+            peer_as,
+            identifier: identifier("spec.routerID", spec.router_id.as_deref())?,
+            source: address("spec.sourceAddress", spec.source_address.as_deref())?,
+            multihop: spec.ebgp_multi_hop,
+            ttl_security: spec.ttl_security_hops.filter(|hops| *hops > 0),
+            hold_time: spec.hold_time_seconds.unwrap_or(Config::DEFAULT_HOLD_TIME),
+            password: spec.password_key.clone().map_or(Password::None, Password::Key),
+            nodes: selectors("spec.nodeSelector", spec.node_selector.iter())?,
+            restart_time: (restart_time > 0).then_some(restart_time),
+            passive: spec.passive,
+            bfd: match &spec.bfd {
+                Some(bfd) => Bfd::Own(Detection::of_own(bfd, spec.ttl_security_hops)?),
+                None => Bfd::None,
+            },
+        };
+        peer.checked("spec.localASN", "spec.peerASN", "spec.holdTimeSeconds")
+    }
+
+    pub fn of_metallb(object: &MetallbBGPPeer) -> Result<Self, Wrong> {
+        let spec = &object.spec;
+        let peer_as =
+            match (spec.peer_asn.filter(|number| *number > 0), spec.dynamic_asn.as_deref()) {
+                (Some(number), _) => PeerAs::Number(number),
+                (None, Some("internal")) => PeerAs::Internal,
+                (None, Some("external")) => PeerAs::External,
+                (None, _) => {
+                    let message = "is missing, and dynamicASN is neither internal nor external";
+                    return Err(("spec.peerASN", message.to_owned()));
+                }
+            };
+        if spec.vrf.as_deref().is_some_and(|vrf| !vrf.is_empty()) {
+            return Err(("spec.vrf", "sessions in a VRF are not supported".to_owned()));
+        }
+        let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
+        let secret = spec.password_secret.as_ref().and_then(|secret| given(&secret.name));
+        let password = match (given(&spec.password), secret) {
+            (Some(text), _) => Password::Text(Secret(text.into_bytes())),
+            (None, Some(name)) => Password::Key(name),
+            (None, None) => Password::None,
+        };
+        let hold_time = match given(&spec.hold_time) {
+            None => Config::DEFAULT_HOLD_TIME,
+            Some(text) => seconds(&text).ok_or_else(|| {
+                ("spec.holdTime", format!("{text:?} is not a duration of up to 65535s"))
+            })?,
+        };
+        let peer = Self {
+            location: location(
+                ("spec.peerAddress", spec.peer_address.as_deref()),
+                spec.interface.as_deref(),
+            )?,
+            port: spec.peer_port.filter(|port| *port > 0).unwrap_or(PORT),
+            local_as: spec.my_asn,
+            peer_as,
+            identifier: identifier("spec.routerID", spec.router_id.as_deref())?,
+            source: address("spec.sourceAddress", spec.source_address.as_deref())?,
+            multihop: spec.ebgp_multi_hop,
+            ttl_security: None,
+            hold_time,
+            password,
+            nodes: selectors("spec.nodeSelectors", spec.node_selectors.iter())?,
+            restart_time: spec.enable_graceful_restart.then_some(RESTART_TIME),
+            passive: false,
+            bfd: given(&spec.bfd_profile).map_or(Bfd::None, Bfd::Profile),
+        };
+        peer.checked("spec.myASN", "spec.peerASN", "spec.holdTime")
+    }
+
+    fn checked(
+        self,
+        local: &'static str,
+        other: &'static str,
+        hold: &'static str,
+    ) -> Result<Self, Wrong> {
+        let zero = || "0 is no autonomous system (RFC 7607)".to_owned();
+        match (&self.password, &self.location, self.source) {
+            _ if self.local_as == 0 => Err((local, zero())),
+            _ if self.peer_as == PeerAs::Number(0) => Err((other, zero())),
+            _ if (1..3).contains(&self.hold_time) => {
+                Err((hold, format!("{} s is neither 0 nor at least 3 s", self.hold_time)))
+            }
+            (Password::Text(text), ..) if text.0.len() > LONGEST_PASSWORD => {
+                Err(("spec.password", format!("is longer than {LONGEST_PASSWORD} characters")))
+            }
+            (Password::Text(_) | Password::Key(_), Location::Interface(_), _) => Err((
+                "spec.interface",
+                "a password needs the peer's address: set it beside the interface".to_owned(),
+            )),
+            (_, Location::Address(address, _), Some(source))
+                if address.is_ipv4() != source.is_ipv4() =>
+            {
+                let message = format!("{source} and the peer {address} are of two families");
+                Err(("spec.sourceAddress", message))
+            }
+            _ => Ok(self),
+        }
+    }
+
+    /// Whether peer and node are of one autonomous system, as far as configured.
+    pub fn is_internal(&self) -> bool {
+        self.peer_as.accepts(self.local_as, self.local_as)
+    }
+}
+
+/// Why a password of the Secret can't be used.
+pub fn password_problem(key: &str, found: Option<&[u8]>) -> Option<String> {
+    let secret = format!("key {key:?} of the Secret {PASSWORDS}");
+    match found.map(<[u8]>::len) {
+        None => Some(format!("the password is missing: {secret} in the agent's namespace")),
+        Some(0) => Some(format!("{secret} is empty")),
+        Some(length) if length > LONGEST_PASSWORD => {
+            Some(format!("{secret} is longer than {LONGEST_PASSWORD} characters"))
+        }
+        Some(_) => None,
+    }
+}
+
+fn location(
+    (field, address): (&'static str, Option<&str>),
+    interface: Option<&str>,
+) -> Result<Location, Wrong> {
+    let interface = interface.filter(|name| !name.is_empty()).map(str::to_owned);
+    let is_link_local =
+        |address: IpAddr| matches!(address, IpAddr::V6(six) if six.is_unicast_link_local());
+    match (self::address(field, address)?, interface) {
+        (Some(address), None) if is_link_local(address) => {
+            Err((field, format!("{address} is link-local: name the interface, too")))
+        }
+        (Some(address), _) if address.is_unspecified() || address.is_multicast() => {
+            Err((field, format!("{address} is no router's address")))
+        }
+        (Some(address), interface) => Ok(Location::Address(address, interface)),
+        (None, Some(interface)) => Ok(Location::Interface(interface)),
+        (None, None) => Err((field, "neither an address nor an interface is given".to_owned())),
+    }
+}
+
+fn address(field: &'static str, text: Option<&str>) -> Result<Option<IpAddr>, Wrong> {
+    let Some(text) = text.filter(|text| !text.is_empty()) else { return Ok(None) };
+    let address = text.parse().map_err(|_| (field, format!("{text:?} is not an address")))?;
+    Ok(Some(address))
+}
+
+fn identifier(field: &'static str, text: Option<&str>) -> Result<Option<Ipv4Addr>, Wrong> {
+    let Some(text) = text.filter(|text| !text.is_empty()) else { return Ok(None) };
+    match text.parse::<Ipv4Addr>() {
+        Ok(identifier) if !identifier.is_unspecified() => Ok(Some(identifier)),
+        _ => Err((field, format!("{text:?} is not an IPv4 address other than 0.0.0.0"))),
+    }
+}
+
+fn selectors<'a>(
+    field: &'static str,
+    selectors: impl Iterator<Item = &'a LabelSelector>,
+) -> Result<Vec<Selector>, Wrong> {
+    let read = |selector| match Selector::read(selector) {
+        (selector, None) => Ok(selector),
+        (_, Some(problem)) => Err((field, problem)),
+    };
+    selectors.map(read).collect()
+}
+
+/// Whole seconds of a duration as Go writes it: `90s`, `1m30s`, `1h`.
+fn seconds(text: &str) -> Option<u16> {
+    let mut sum: u64 = 0;
+    let mut rest = text;
+    while !rest.is_empty() {
+        let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+        let number: u64 = rest.get(..digits)?.parse().ok()?;
+        rest = rest.get(digits..)?;
+        let letters = rest.bytes().take_while(u8::is_ascii_lowercase).count();
+        let factor = match rest.get(..letters)? {
+            "h" => 3_600_000,
+            "m" => 60_000,
+            "s" => 1_000,
+            "ms" => 1,
+            _ => return None,
+        };
+        sum = sum.checked_add(number.checked_mul(factor)?)?;
+        rest = rest.get(letters..)?;
+    }
+    u16::try_from(sum / 1_000).ok().filter(|_| !text.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn own(spec: Value) -> Result<Peer, Wrong> {
+        let object = json!({"apiVersion": "millrace.io/v1alpha1", "kind": "BGPPeer", "metadata": {"name": "a"}, "spec": spec});
+        Peer::of_own(&serde_json::from_value(object).unwrap())
+    }
+
+    fn of_metallb(spec: Value) -> Result<Peer, Wrong> {
+        let object = json!({"apiVersion": "metallb.io/v1beta2", "kind": "BGPPeer", "metadata": {"name": "a"}, "spec": spec});
+        Peer::of_metallb(&serde_json::from_value(object).unwrap())
+    }
+
+    #[test]
+    fn absent_fields_have_defaults() {
+        let peer = own(json!({"address": "192.0.2.1", "localASN": 64512})).unwrap();
+        assert_eq!(peer.location, Location::Address("192.0.2.1".parse().unwrap(), None));
+        assert_eq!((peer.port, peer.hold_time, peer.restart_time), (179, 9, Some(120)));
+        assert_eq!(peer.peer_as, PeerAs::External);
+        let spec = json!({"peerAddress": "192.0.2.1", "myASN": 64512, "peerASN": 64513});
+        let peer = of_metallb(spec).unwrap();
+        assert_eq!((peer.port, peer.hold_time, peer.restart_time), (179, 9, None));
+        let unnumbered = own(json!({"interface": "eth0", "localASN": 64512})).unwrap();
+        assert_eq!(unnumbered.location, Location::Interface("eth0".to_owned()));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let wrong = [
+            (json!({"localASN": 1}), "spec.address"),
+            (json!({"localASN": 1, "address": "router"}), "spec.address"),
+            (json!({"localASN": 1, "address": "fe80::1"}), "spec.address"),
+            (json!({"localASN": 1, "address": "0.0.0.0"}), "spec.address"),
+            (json!({"localASN": 0, "address": "192.0.2.1"}), "spec.localASN"),
+            (json!({"localASN": 1, "peerASN": 0, "address": "192.0.2.1"}), "spec.peerASN"),
+            (
+                json!({"localASN": 1, "address": "192.0.2.1", "holdTimeSeconds": 2}),
+                "spec.holdTimeSeconds",
+            ),
+            (
+                json!({"localASN": 1, "address": "192.0.2.1", "routerID": "0.0.0.0"}),
+                "spec.routerID",
+            ),
+            (
+                json!({"localASN": 1, "address": "192.0.2.1", "sourceAddress": "::1"}),
+                "spec.sourceAddress",
+            ),
+            (
+                json!({"localASN": 1, "address": "192.0.2.1", "gracefulRestartSeconds": 5000}),
+                "spec.gracefulRestartSeconds",
+            ),
+            (json!({"localASN": 1, "interface": "eth0", "passwordKey": "a"}), "spec.interface"),
+            (
+                json!({"localASN": 1, "address": "192.0.2.1", "nodeSelector": {"matchExpressions": [{"key": "a", "operator": "Gt"}]}}),
+                "spec.nodeSelector",
+            ),
+        ];
+        for (spec, field) in wrong {
+            assert_eq!(own(spec.clone()).expect_err(&spec.to_string()).0, field, "{spec}");
+        }
+        let base = json!({"myASN": 1, "peerASN": 2, "peerAddress": "192.0.2.1"});
+        for (field, value) in [
+            ("vrf", json!("red")),
+            ("holdTime", json!("soon")),
+            ("holdTime", json!("2s")),
+            ("password", json!("x".repeat(81))),
+        ] {
+            let mut spec = base.clone();
+            spec[field] = value;
+            assert_eq!(of_metallb(spec).unwrap_err().0, format!("spec.{field}"));
+        }
+    }
+
+    #[test]
+    fn durations_are_those_of_go() {
+        let read = ["90s", "1m30s", "1h", "1500ms", "", "90", "s", "1d", "99h", "-1s", "1.5s"];
+        let expected =
+            [Some(90), Some(90), Some(3600), Some(1), None, None, None, None, None, None, None];
+        assert_eq!(read.map(seconds), expected);
+    }
+
+    #[test]
+    fn passwords_are_not_printed() {
+        let peer = of_metallb(
+            json!({"myASN": 1, "peerASN": 2, "peerAddress": "192.0.2.1", "password": "hunter2"}),
+        );
+        assert!(!format!("{peer:?}").contains("hunter2"));
+    }
+}

@@ -1,0 +1,325 @@
+//! The BGP peers of this node, from the objects that define them. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr};
+
+use k8s_openapi::api::core::v1::Secret as ApiSecret;
+use lb_rules::ipam::any_selects;
+use lb_rules::kinds::PASSWORDS;
+use lb_rules::model::{Kind, Node, Object, ObjectRef, Problem};
+use sha2::{Digest, Sha256};
+
+use super::detection::Detection;
+use super::peer::{Bfd, Password, Peer, Secret, Wrong, password_problem};
+
+/// All peers that objects define.
+#[derive(Debug, Default)]
+pub struct Peers {
+    objects: BTreeMap<ObjectRef, Result<Peer, Problem>>,
+    /// MetalLB's profiles of BFD, by name.
+    profiles: BTreeMap<String, Result<Detection, Problem>>,
+    /// By the Secret's key.
+    passwords: BTreeMap<String, Vec<u8>>,
+}
+
+/// A peer that this node connects to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Configured {
+    pub peer: Peer,
+    pub identifier: Ipv4Addr,
+    pub password: Option<Secret>,
+    /// How a broken path is found.
+    pub detection: Option<Detection>,
+}
+
+impl Configured {
+    /// Whether a session of one is a session of the other: they differ in the detection of broken paths at most.
+    pub fn has_session_of(&self, other: &Self) -> bool {
+        let without = |it: &Self| {
+            let peer = Peer { bfd: Bfd::None, ..it.peer.clone() };
+            Self { peer, detection: None, ..it.clone() }
+        };
+        without(self) == without(other)
+    }
+}
+
+impl Peers {
+    /// Returns whether anything has changed.
+    pub fn apply(&mut self, object: &Object) -> bool {
+        let reference = object.reference();
+        let read = match object {
+            Object::BgpPeer(object) => Peer::of_own(object),
+            Object::MetallbBgpPeer(object) => Peer::of_metallb(object),
+            Object::BfdProfile(profile) => {
+                let read = Detection::of_profile(profile);
+                let read = read.map_err(|wrong| problem(&reference, wrong, "BFD is not used"));
+                let before = self.profiles.insert(reference.name, read.clone());
+                return before != Some(read);
+            }
+            Object::Secret(secret) if reference.name == PASSWORDS => {
+                return replace(&mut self.passwords, contents(secret));
+            }
+            _ => return false,
+        };
+        let read = read.map_err(|wrong| problem(&reference, wrong, "the peer is not used"));
+        if self.objects.get(&reference) == Some(&read) {
+            return false;
+        }
+        self.objects.insert(reference, read);
+        true
+    }
+
+    /// Returns whether anything has changed.
+    pub fn delete(&mut self, reference: &ObjectRef) -> bool {
+        match reference.kind {
+            Kind::Secret if reference.name == PASSWORDS => {
+                replace(&mut self.passwords, BTreeMap::new())
+            }
+            Kind::BfdProfile => self.profiles.remove(&reference.name).is_some(),
+            _ => self.objects.remove(reference).is_some(),
+        }
+    }
+
+    /// The peers of a node by name, and what is wrong with others.
+    pub fn of_node(
+        &self,
+        name: &str,
+        node: Option<&Node>,
+    ) -> (BTreeMap<String, Configured>, Vec<Problem>) {
+        let labels = node.map(|node| node.labels.clone()).unwrap_or_default();
+        let (mut peers, mut problems) = (BTreeMap::new(), Vec::new());
+        for (reference, read) in &self.objects {
+            let peer = match read {
+                Ok(peer) if any_selects(&peer.nodes, &labels) => peer,
+                Ok(_) => continue,
+                Err(problem) => {
+                    problems.push(problem.clone());
+                    continue;
+                }
+            };
+            let password = match self.password(&peer.password) {
+                Ok(password) => password,
+                Err(message) => {
+                    let object = reference.to_string();
+                    let field = "spec.passwordKey".to_owned();
+                    problems.push(Problem { object, field, message });
+                    continue;
+                }
+            };
+            let identifier = peer.identifier.unwrap_or_else(|| identifier(name, node));
+            let detection = self.detection(reference, &peer.bfd).unwrap_or_else(|problem| {
+                problems.push(problem);
+                None
+            });
+            let configured = Configured { peer: peer.clone(), identifier, password, detection };
+            peers.insert(name_of(reference), configured);
+        }
+        (peers, problems)
+    }
+
+    /// Names of all peers, also of those that can't be used.
+    pub fn names(&self) -> BTreeSet<String> {
+        self.objects.keys().map(name_of).collect()
+    }
+
+    /// Names of peers that do not select a node.
+    pub fn of_others(&self, node: Option<&Node>) -> Vec<String> {
+        let labels = node.map(|node| node.labels.clone()).unwrap_or_default();
+        let selects = |read: &Result<Peer, Problem>| {
+            read.as_ref().map_or(true, |peer| any_selects(&peer.nodes, &labels))
+        };
+        let others = self.objects.iter().filter(|(_, read)| !selects(read));
+        others.map(|(reference, _)| name_of(reference)).collect()
+    }
+
+    /// A session without BFD is better than none.
+    fn detection(&self, peer: &ObjectRef, bfd: &Bfd) -> Result<Option<Detection>, Problem> {
+        match bfd {
+            Bfd::None => Ok(None),
+            Bfd::Own(detection) => Ok(Some(*detection)),
+            Bfd::Profile(name) => match self.profiles.get(name) {
+                Some(profile) => profile.clone().map(Some),
+                None => {
+                    let message = format!("there is no BFDProfile {name:?} in this namespace");
+                    Err(problem(peer, ("spec.bfdProfile", message), "BFD is not used"))
+                }
+            },
+        }
+    }
+
+    fn password(&self, password: &Password) -> Result<Option<Secret>, String> {
+        match password {
+            Password::None => Ok(None),
+            Password::Text(text) => Ok(Some(text.clone())),
+            Password::Key(key) => {
+                let found = self.passwords.get(key);
+                match password_problem(key, found.map(Vec::as_slice)) {
+                    Some(problem) => Err(problem),
+                    None => Ok(found.cloned().map(Secret)),
+                }
+            }
+        }
+    }
+}
+
+/// A field of an object, and what follows from its fault.
+fn problem(object: &ObjectRef, (field, message): Wrong, consequence: &str) -> Problem {
+    Problem {
+        object: object.to_string(),
+        field: field.to_owned(),
+        message: format!("{message}; {consequence}"),
+    }
+}
+
+/// Peers of MetalLB have their namespace in front, so that no two have one name.
+fn name_of(reference: &ObjectRef) -> String {
+    match reference.namespace.as_str() {
+        "" => reference.name.clone(),
+        namespace => format!("{namespace}/{}", reference.name),
+    }
+}
+
+/// The node's first IPv4 address; without any, one that follows from its name.
+fn identifier(name: &str, node: Option<&Node>) -> Ipv4Addr {
+    let addresses = node.iter().flat_map(|node| &node.addresses.0);
+    let mut fours = addresses.filter_map(|address| match address {
+        IpAddr::V4(address) if !address.is_unspecified() => Some(*address),
+        _ => None,
+    });
+    fours.next().unwrap_or_else(|| {
+        let digest = Sha256::digest(name);
+        let (first, _) = digest.split_first_chunk().expect("SHA-256 has 32 octets");
+        Ipv4Addr::from(u32::from_be_bytes(*first).max(1))
+    })
+}
+
+/// `data`, and `stringData` as in manifests.
+fn contents(secret: &ApiSecret) -> BTreeMap<String, Vec<u8>> {
+    let data = secret.data.iter().flatten().map(|(key, value)| (key.clone(), value.0.clone()));
+    let texts = secret.string_data.iter().flatten();
+    data.chain(texts.map(|(key, text)| (key.clone(), text.clone().into_bytes()))).collect()
+}
+
+fn replace<T: PartialEq>(place: &mut T, value: T) -> bool {
+    if *place == value {
+        return false;
+    }
+    *place = value;
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn object(value: Value) -> Object {
+        let text = |field: &str| value[field].as_str().unwrap().to_owned();
+        let kind = Kind::of(&text("apiVersion"), &text("kind")).unwrap();
+        Object::read(kind, value).unwrap()
+    }
+
+    fn peer(name: &str, more: Value) -> Object {
+        let mut spec = json!({"address": "192.0.2.1", "localASN": 64512});
+        spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        object(
+            json!({"apiVersion": "millrace.io/v1alpha1", "kind": "BGPPeer", "metadata": {"name": name}, "spec": spec}),
+        )
+    }
+
+    fn secret(data: Value) -> Object {
+        object(
+            json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": PASSWORDS, "namespace": "kube-system"}, "stringData": data}),
+        )
+    }
+
+    fn node() -> Node {
+        let node = object(json!({
+            "apiVersion": "v1", "kind": "Node", "metadata": {"name": "a", "labels": {"rack": "1"}},
+            "status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.7"}]}
+        }));
+        let Object::Node(node) = node else { panic!() };
+        *node
+    }
+
+    #[test]
+    fn a_node_has_the_peers_that_select_it() {
+        let mut peers = Peers::default();
+        let rack = |number: &str| json!({"nodeSelector": {"matchLabels": {"rack": number}}});
+        assert!(peers.apply(&peer("one", rack("1"))));
+        assert!(!peers.apply(&peer("one", rack("1"))));
+        assert!(peers.apply(&peer("two", rack("2"))));
+        let (found, problems) = peers.of_node("a", Some(&node()));
+        assert_eq!(found.keys().collect::<Vec<_>>(), ["one"]);
+        assert_eq!(found["one"].identifier, Ipv4Addr::new(192, 0, 2, 7));
+        assert_eq!(peers.of_others(Some(&node())), ["two"]);
+        assert!(problems.is_empty());
+        assert!(peers.delete(&peer("one", rack("1")).reference()));
+        assert!(peers.of_node("a", Some(&node())).0.is_empty());
+        // Nodes without addresses differ from each other.
+        let identifiers = ["a", "b"].map(|name| identifier(name, None));
+        assert_ne!(identifiers[0], identifiers[1]);
+    }
+
+    #[test]
+    fn a_peer_waits_for_its_password() {
+        let mut peers = Peers::default();
+        peers.apply(&peer("one", json!({"passwordKey": "tor"})));
+        peers.apply(&peer("two", json!({})));
+        let (found, problems) = peers.of_node("a", None);
+        assert_eq!(found.keys().collect::<Vec<_>>(), ["two"]);
+        assert!(problems[0].to_string().contains("BGPPeer one: spec.passwordKey: the password"));
+        for (length, is_used) in [(0, false), (1, true), (80, true), (81, false)] {
+            peers.apply(&secret(json!({"tor": "x".repeat(length)})));
+            assert_eq!(peers.of_node("a", None).0.contains_key("one"), is_used, "{length}");
+        }
+        assert!(peers.delete(&secret(json!({})).reference()));
+        assert!(!peers.of_node("a", None).0.contains_key("one"));
+    }
+
+    #[test]
+    fn a_peer_without_its_profile_is_used_without_bfd() {
+        let mut peers = Peers::default();
+        peers.apply(&object(json!({
+            "apiVersion": "metallb.io/v1beta2", "kind": "BGPPeer",
+            "metadata": {"name": "tor", "namespace": "metallb-system"},
+            "spec": {"myASN": 64512, "peerASN": 64513, "peerAddress": "192.0.2.1", "bfdProfile": "fast"},
+        })));
+        let configured = |peers: &Peers| {
+            let (mut found, problems) = peers.of_node("a", None);
+            (found.remove("metallb-system/tor").expect("it is used"), problems)
+        };
+        let (without, problems) = configured(&peers);
+        assert_eq!(without.detection, None);
+        assert!(
+            problems[0].to_string().contains("there is no BFDProfile \"fast\""),
+            "{problems:?}"
+        );
+        let profile = |spec: Value| {
+            object(json!({
+                "apiVersion": "metallb.io/v1beta1", "kind": "BFDProfile",
+                "metadata": {"name": "fast", "namespace": "metallb-system"}, "spec": spec,
+            }))
+        };
+        assert!(peers.apply(&profile(json!({"detectMultiplier": 5}))));
+        assert!(!peers.apply(&profile(json!({"detectMultiplier": 5}))));
+        let (with, problems) = configured(&peers);
+        assert_eq!(with.detection.map(|found| found.config.multiplier), Some(5));
+        assert!(problems.is_empty() && with != without && with.has_session_of(&without));
+        assert!(peers.apply(&profile(json!({"detectMultiplier": 0}))));
+        let (bad, problems) = configured(&peers);
+        assert!(bad.detection.is_none() && problems.len() == 1, "{problems:?}");
+        assert!(peers.delete(&profile(json!({})).reference()));
+    }
+
+    #[test]
+    fn bad_peers_are_problems_and_the_others_are_used() {
+        let mut peers = Peers::default();
+        peers.apply(&peer("bad", json!({"address": "router.example"})));
+        peers.apply(&peer("good", json!({})));
+        let (found, problems) = peers.of_node("a", None);
+        assert_eq!(found.len(), 1);
+        assert!(problems[0].to_string().starts_with("BGPPeer bad: spec.address: "), "{problems:?}");
+    }
+}

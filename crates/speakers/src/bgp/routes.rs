@@ -1,0 +1,347 @@
+//! Which addresses this node advertises to BGP peers, and how: from Services and pools. Pure.
+//!
+//! Invariant: a peer gets an address only if a pool with the address selects the peer, or did so
+//! last before the address left its pool.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use lb_bgp::table::{Advertisement, Announcement, Policy as Rule, Ready};
+use lb_common::layout::FrontendKind;
+use lb_common::maglev::DEFAULT_WEIGHT;
+use lb_rules::ipam::{Advertised, Labels, Pools};
+use lb_rules::model::{Policy, ServiceName, ServicePort};
+
+/// What Services advertise that may have changed; nothing: no longer anything.
+pub type Routes = Vec<(ServiceName, Vec<Announcement>)>;
+
+/// The bandwidth that is advertised for each ready endpoint with the default weight, in octets per second: 1 Gbit/s.
+/// Routers use only the ratios.
+const ENDPOINT_BANDWIDTH: f32 = 125e6;
+
+/// What matters of one Service.
+#[derive(Debug)]
+struct OfService {
+    /// Whether its addresses were assigned from pools, even if none contains them any more.
+    is_assigned: bool,
+    /// All addresses.
+    addresses: BTreeMap<IpAddr, Served>,
+    /// How they were advertised when a pool contained them last.
+    by_pool: BTreeMap<IpAddr, Vec<Advertised>>,
+}
+
+/// What this node does for an address.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Served {
+    /// It serves the address.
+    here: bool,
+    /// The sum of its endpoints' weights, with the policy Local.
+    weight: Option<u32>,
+}
+
+/// What the rules say about each Service, gathered as Services change.
+#[derive(Debug, Default)]
+pub struct Advertising {
+    services: BTreeMap<ServiceName, OfService>,
+    changed: BTreeSet<ServiceName>,
+    /// Addresses that had left their pool before this process knew how they were advertised.
+    unknown: BTreeMap<ServiceName, Vec<IpAddr>>,
+    /// Pools or this node have changed.
+    all_changed: bool,
+}
+
+impl Advertising {
+    /// Notes the service ports of a Service; none if it has been deleted.
+    pub fn set<'a>(
+        &mut self,
+        name: &ServiceName,
+        is_assigned: bool,
+        ports: impl Iterator<Item = &'a Arc<ServicePort>>,
+    ) {
+        let mut addresses: BTreeMap<IpAddr, Served> = BTreeMap::new();
+        for port in ports {
+            let here = is_announced(port);
+            let weight = local_weight(port).filter(|_| here);
+            let frontends = port.frontends.iter();
+            for frontend in frontends.filter(|one| one.kind == FrontendKind::LoadBalancer) {
+                let served = addresses.entry(frontend.address).or_default();
+                served.here |= here;
+                served.weight = served.weight.max(weight);
+            }
+        }
+        let before = self.services.get(name);
+        let is_same = before.map_or(addresses.is_empty(), |before| {
+            before.addresses == addresses && before.is_assigned == is_assigned
+        });
+        if is_same {
+            return;
+        }
+        self.changed.insert(name.clone());
+        let before = self.services.remove(name);
+        if !addresses.is_empty() {
+            let mut by_pool = before.map(|before| before.by_pool).unwrap_or_default();
+            by_pool.retain(|address, _| addresses.contains_key(address));
+            self.services.insert(name.clone(), OfService { is_assigned, addresses, by_pool });
+        }
+    }
+
+    /// Pools or this node have changed.
+    pub fn note_change(&mut self) {
+        self.all_changed = true;
+    }
+
+    /// What may have changed since the last call.
+    pub fn take(&mut self, pools: &Pools, node: Option<&Labels>) -> Routes {
+        let mut changed = std::mem::take(&mut self.changed);
+        if std::mem::take(&mut self.all_changed) {
+            changed.extend(self.services.keys().cloned());
+        }
+        let none = Labels::new();
+        let labels = node.unwrap_or(&none);
+        let mut routes = Routes::new();
+        for name in changed {
+            self.unknown.remove(&name);
+            let mut announcements = Vec::new();
+            if let Some(service) = self.services.get_mut(&name) {
+                announcements = service.announcements(pools, labels);
+                let unknown = service.unknown();
+                if !unknown.is_empty() {
+                    self.unknown.insert(name.clone(), unknown);
+                }
+            }
+            routes.push((name, announcements));
+        }
+        routes
+    }
+
+    /// Addresses that are not advertised because no pool contains them, and none has since this
+    /// process has started.
+    pub fn unknown(&self) -> impl Iterator<Item = (&ServiceName, IpAddr)> {
+        let all = self.unknown.iter();
+        all.flat_map(|(name, addresses)| addresses.iter().map(move |address| (name, *address)))
+    }
+}
+
+impl OfService {
+    fn announcements(&mut self, pools: &Pools, labels: &Labels) -> Vec<Announcement> {
+        let mut announcements = Vec::new();
+        for (&address, served) in &self.addresses {
+            match pools.pool_of(address) {
+                Some(pool) => drop(self.by_pool.insert(address, pool.advertised.clone())),
+                // Another controller's: whatever it does, it is not known.
+                None if !self.is_assigned => drop(self.by_pool.remove(&address)),
+                None => {}
+            }
+            let by_node = self.by_pool.get(&address).into_iter().flatten();
+            let by_node = by_node.filter(|advertised| served.here && advertised.is_by(labels));
+            let advertisements: Vec<Arc<Advertisement>> =
+                by_node.map(|advertised| Arc::clone(&advertised.advertisement)).collect();
+            let is_weighted = advertisements.iter().any(|one| one.link_bandwidth);
+            let endpoints = served.weight.filter(|_| is_weighted);
+            let endpoints = endpoints.map(|weight| weight as f32 / f32::from(DEFAULT_WEIGHT.get()));
+            let bandwidth = endpoints.map(|endpoints| endpoints * ENDPOINT_BANDWIDTH);
+            if !advertisements.is_empty() {
+                announcements.push(Announcement { address, advertisements, bandwidth });
+            }
+        }
+        announcements
+    }
+
+    fn unknown(&self) -> Vec<IpAddr> {
+        let is_known = |address: &IpAddr| self.by_pool.contains_key(address);
+        let unknown =
+            self.addresses.keys().filter(|address| self.is_assigned && !is_known(address));
+        unknown.copied().collect()
+    }
+}
+
+/// The weight of the endpoints on this node, if others get no packets from it.
+fn local_weight(port: &ServicePort) -> Option<u32> {
+    let weights = port.local.iter().map(|backend| u32::from(backend.weight.get()));
+    let is_local = port.external_policy == Policy::Local;
+    is_local.then(|| weights.fold(0, u32::saturating_add))
+}
+
+/// Whether this node attracts packets for the addresses of a service port.
+fn is_announced(port: &ServicePort) -> bool {
+    let rule = match port.external_policy {
+        Policy::Cluster => Rule::Cluster,
+        Policy::Local => Rule::Local,
+    };
+    let count = |backends: usize| u32::try_from(backends).unwrap_or(u32::MAX);
+    let (anywhere, on_this_node) = (count(port.cluster.len()), count(port.local.len()));
+    rule.announces(Ready { anywhere, on_this_node })
+}
+
+#[cfg(test)]
+mod tests {
+    use lb_bgp::table::Peers;
+    use lb_rules::model::{Backend, Frontend, Kind, Object, ObjectRef};
+    use serde_json::json;
+
+    use super::*;
+
+    fn port(address: &str, policy: Policy, cluster: u8, local: u8) -> Arc<ServicePort> {
+        let address = address.parse().unwrap();
+        let backend = |number: u8| Backend {
+            address: IpAddr::from([10, 0, 0, number]),
+            port: 80,
+            local: true,
+            node: None,
+            weight: DEFAULT_WEIGHT,
+        };
+        Arc::new(ServicePort {
+            frontends: BTreeSet::from([
+                Frontend { address, port: 80, kind: FrontendKind::LoadBalancer },
+                Frontend {
+                    address: "10.96.0.1".parse().unwrap(),
+                    port: 80,
+                    kind: FrontendKind::ClusterIp,
+                },
+            ]),
+            cluster: (0..cluster).map(backend).collect(),
+            local: (0..local).map(backend).collect(),
+            external_policy: policy,
+            ..ServicePort::default()
+        })
+    }
+
+    fn pools(more: serde_json::Value) -> Pools {
+        let mut pools = Pools::new(&[]);
+        apply(&mut pools, more);
+        pools
+    }
+
+    fn apply(pools: &mut Pools, more: serde_json::Value) {
+        let mut pool = json!({"metadata": {"name": "a"}, "spec": {"addresses": ["192.0.2.0/24"]}});
+        pool["spec"].as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        pools.apply(&Object::read(Kind::AddressPool, pool).unwrap());
+    }
+
+    fn name(name: &str) -> ServiceName {
+        ServiceName::new("default", name)
+    }
+
+    fn addresses(routes: &Routes) -> Vec<(String, usize)> {
+        routes.iter().map(|(name, all)| (name.name.clone(), all.len())).collect()
+    }
+
+    #[test]
+    fn addresses_are_advertised_while_this_node_may_serve_them() {
+        let pools = pools(json!({}));
+        let mut advertising = Advertising::default();
+        let mut after = |port: Arc<ServicePort>| {
+            advertising.set(&name("web"), false, [port].iter());
+            addresses(&advertising.take(&pools, None))
+        };
+        let here = "192.0.2.1";
+        let (one, none) = (vec![("web".to_owned(), 1)], vec![("web".to_owned(), 0)]);
+        assert_eq!(after(port(here, Policy::Cluster, 0, 0)), none);
+        assert_eq!(after(port(here, Policy::Cluster, 1, 0)), one);
+        assert_eq!(after(port(here, Policy::Cluster, 2, 0)), [], "the same address");
+        assert_eq!(after(port(here, Policy::Local, 2, 0)), none);
+        assert_eq!(after(port(here, Policy::Local, 2, 1)), one);
+        assert_eq!(after(port(here, Policy::Cluster, 0, 0)), none);
+        assert_eq!(after(port("198.51.100.1", Policy::Cluster, 1, 0)), none, "of no pool");
+    }
+
+    #[test]
+    fn endpoints_on_this_node_are_weights_with_the_policy_local() {
+        let pools = pools(json!({"advertisements": [{"linkBandwidth": true}]}));
+        let mut advertising = Advertising::default();
+        let mut bandwidth = |policy, local| {
+            advertising.set(&name("web"), false, [port("192.0.2.1", policy, 9, local)].iter());
+            let routes = advertising.take(&pools, None);
+            let announcement = &routes[0].1[0];
+            assert!(announcement.advertisements[0].link_bandwidth);
+            announcement.bandwidth
+        };
+        assert_eq!(bandwidth(Policy::Local, 1), Some(125e6));
+        assert_eq!(bandwidth(Policy::Local, 3), Some(375e6));
+        assert_eq!(bandwidth(Policy::Cluster, 3), None);
+
+        let mut heavy = ServicePort::clone(&port("192.0.2.1", Policy::Local, 9, 1));
+        let weight = DEFAULT_WEIGHT.saturating_add(150);
+        heavy.local = heavy.local.into_iter().map(|one| Backend { weight, ..one }).collect();
+        advertising.set(&name("web"), false, [Arc::new(heavy)].iter());
+        assert_eq!(advertising.take(&pools, None)[0].1[0].bandwidth, Some(312.5e6));
+    }
+
+    #[test]
+    fn pools_and_labels_select_nodes() {
+        let of_rack =
+            json!({"nodeSelector": {"matchLabels": {"rack": "1"}}, "ipv4PrefixLength": 24});
+        let mut pools = pools(json!({"advertisements": [of_rack]}));
+        let mut advertising = Advertising::default();
+        advertising.set(&name("web"), false, [port("192.0.2.1", Policy::Cluster, 1, 0)].iter());
+        let labels = |rack: &str| Labels::from([("rack".to_owned(), rack.to_owned())]);
+        let routes = advertising.take(&pools, Some(&labels("1")));
+        assert_eq!(routes[0].1[0].advertisements[0].ipv4_length, 24);
+        advertising.note_change();
+        assert_eq!(
+            addresses(&advertising.take(&pools, Some(&labels("2")))),
+            [("web".to_owned(), 0)]
+        );
+        apply(&mut pools, json!({"advertise": false}));
+        advertising.note_change();
+        assert_eq!(
+            addresses(&advertising.take(&pools, Some(&labels("1")))),
+            [("web".to_owned(), 0)]
+        );
+    }
+
+    /// The peers of the only address.
+    fn peers(routes: &Routes) -> Option<&Peers> {
+        routes[0].1.first().map(|announcement| &announcement.advertisements[0].peers)
+    }
+
+    #[test]
+    fn an_address_that_has_left_its_pool_stays_with_the_peers_that_it_had() {
+        let inner = |more: bool| {
+            let peers = if more { json!(["inner", "more"]) } else { json!(["inner"]) };
+            json!({"advertisements": [{"peers": peers}]})
+        };
+        let mut pools = pools(inner(false));
+        let mut advertising = Advertising::default();
+        let served = [port("192.0.2.1", Policy::Cluster, 1, 0)];
+        advertising.set(&name("web"), true, served.iter());
+        let expected =
+            |names: &[&str]| Peers::Named(names.iter().map(|name| (*name).to_owned()).collect());
+        assert_eq!(peers(&advertising.take(&pools, None)), Some(&expected(&["inner"])));
+        // What the pool says last counts, also while there is no endpoint.
+        advertising.set(&name("web"), true, [port("192.0.2.1", Policy::Cluster, 0, 0)].iter());
+        apply(&mut pools, inner(true));
+        advertising.note_change();
+        assert_eq!(peers(&advertising.take(&pools, None)), None);
+        pools.delete(&ObjectRef::new(Kind::AddressPool, None, Some("a")));
+        advertising.note_change();
+        advertising.set(&name("web"), true, served.iter());
+        assert_eq!(peers(&advertising.take(&pools, None)), Some(&expected(&["inner", "more"])));
+        assert_eq!(advertising.unknown().count(), 0);
+        // Not of another controller.
+        advertising.set(&name("web"), false, served.iter());
+        assert_eq!(peers(&advertising.take(&pools, None)), None);
+        // Nor of the Service that has the name next.
+        advertising.set(&name("web"), true, [].iter());
+        advertising.take(&pools, None);
+        advertising.set(&name("web"), true, served.iter());
+        assert_eq!(peers(&advertising.take(&pools, None)), None);
+    }
+
+    #[test]
+    fn no_peer_gets_an_address_whose_pool_this_process_has_never_seen() {
+        let mut pools = pools(json!({}));
+        let mut advertising = Advertising::default();
+        let outside = [port("198.51.100.1", Policy::Cluster, 1, 0)];
+        advertising.set(&name("web"), true, outside.iter());
+        assert_eq!(addresses(&advertising.take(&pools, None)), [("web".to_owned(), 0)]);
+        let address: IpAddr = "198.51.100.1".parse().unwrap();
+        assert_eq!(advertising.unknown().collect::<Vec<_>>(), [(&name("web"), address)]);
+        // Until a pool contains it again.
+        apply(&mut pools, json!({"addresses": ["198.51.100.0/24"]}));
+        advertising.note_change();
+        assert_eq!(addresses(&advertising.take(&pools, None)), [("web".to_owned(), 1)]);
+        assert_eq!(advertising.unknown().count(), 0);
+    }
+}

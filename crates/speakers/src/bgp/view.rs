@@ -1,0 +1,145 @@
+//! The state of the BGP speaker, as commands and metrics show it.
+
+use std::collections::BTreeSet;
+use std::net::Ipv4Addr;
+
+use ipnet::IpNet;
+use jiff::Timestamp;
+use lb_bgp::Attributes;
+use lb_bgp::session::State;
+use lb_bgp::table::Table;
+use lb_rules::model::ServiceName;
+use serde::{Deserialize, Serialize};
+
+use crate::bfd::BfdView;
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct BgpView {
+    pub peers: Vec<PeerView>,
+    /// What is advertised, or will be once a session is established.
+    pub routes: Vec<RouteView>,
+    /// Sessions of BFD, by the names of peers.
+    #[serde(default)]
+    pub bfd: Vec<BfdView>,
+    /// Packets to the ports of BFD that belong to none of them.
+    #[serde(default)]
+    pub bfd_packets_refused: u64,
+}
+
+/// A peer and the session with it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PeerView {
+    pub name: String,
+    /// The configured address or interface.
+    pub peer: String,
+    /// The address of the router on the interface, and this node's, while there is a connection.
+    pub peer_address: Option<String>,
+    pub local_address: Option<String>,
+    /// As it was found, or is configured.
+    #[serde(rename = "peerASN")]
+    pub peer_asn: Option<u32>,
+    #[serde(rename = "localASN")]
+    pub local_asn: u32,
+    /// The peer's BGP identifier.
+    pub identifier: Option<Ipv4Addr>,
+    pub local_identifier: Option<Ipv4Addr>,
+    pub state: String,
+    /// Since when the session is established, or is not.
+    pub since: Timestamp,
+    /// Families of both sides that routes can be advertised in.
+    pub families: Vec<String>,
+    pub hold_time_seconds: Option<u64>,
+    pub graceful_restart: bool,
+    pub authenticated: bool,
+    /// Prefixes that the peer has.
+    pub prefixes_advertised: usize,
+    /// Nothing waits to be sent.
+    pub complete: bool,
+    /// The peer is asked to prefer other nodes (RFC 8326).
+    pub draining: bool,
+    /// The state of the path to the peer, if it is watched by BFD.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bfd: Option<String>,
+    pub messages_sent: u64,
+    pub messages_received: u64,
+    /// How often the session was established, and how often it ended.
+    pub established: u64,
+    pub ended: u64,
+    /// Prefixes that the peer announced. They are discarded.
+    pub prefixes_discarded: u64,
+    pub malformed_updates: u64,
+    pub last_failure: Option<String>,
+}
+
+impl PeerView {
+    pub fn is_established(&self) -> bool {
+        self.state == state_name(State::Established)
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RouteView {
+    pub prefix: IpNet,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub local_preference: Option<u32>,
+    pub communities: Vec<String>,
+    /// Names of the peers that get it.
+    pub peers: BTreeSet<String>,
+}
+
+impl RouteView {
+    /// What these peers get.
+    pub fn all<'a>(
+        table: &Table<ServiceName>,
+        peers: impl Iterator<Item = &'a String>,
+    ) -> Vec<Self> {
+        let mut routes: Vec<Self> = Vec::new();
+        for name in peers {
+            for (prefix, attributes) in table.all(name) {
+                let Some(attributes) = attributes else { continue };
+                routes.push(Self::new(prefix, &attributes, name));
+            }
+        }
+        // Peers mostly get the same.
+        let key = |route: &Self| (route.prefix, route.local_preference, route.communities.clone());
+        routes.sort_by_cached_key(key);
+        routes.dedup_by(|later, first| {
+            let is_same = key(later) == key(first);
+            if is_same {
+                first.peers.append(&mut later.peers);
+            }
+            is_same
+        });
+        routes
+    }
+
+    fn new(prefix: IpNet, attributes: &Attributes, peer: &str) -> Self {
+        let communities = &attributes.communities;
+        let standard = communities.standard().iter().map(ToString::to_string);
+        let large = communities.large().iter().map(ToString::to_string);
+        // In Mbit/s.
+        let bandwidth = attributes.bandwidth.map(|octets| f64::from(octets) * 8e-6);
+        let bandwidth = bandwidth.map(|bandwidth| format!("link-bandwidth:{bandwidth:.0}"));
+        Self {
+            prefix,
+            local_preference: attributes.local_preference,
+            communities: standard.chain(large).chain(bandwidth).collect(),
+            peers: BTreeSet::from([peer.to_owned()]),
+        }
+    }
+}
+
+/// As RFC 4271 calls them.
+pub fn state_name(state: State) -> &'static str {
+    match state {
+        State::Idle => "Idle",
+        State::Connect => "Connect",
+        State::Active => "Active",
+        State::OpenSent => "OpenSent",
+        State::OpenConfirm => "OpenConfirm",
+        State::Established => "Established",
+    }
+}
