@@ -1,11 +1,13 @@
 //! Runs rustfmt and clippy on everything, and checks imports and dependencies.
 
 use anyhow::{Result, ensure};
+use clap::Args;
 
 use crate::dependencies;
 use crate::ebpf;
 use crate::imports;
-use crate::process::{SHARED_BUILD, cargo, run};
+use crate::process::{SHARED_BUILD, cargo, clippy_driver, run};
+use crate::programs;
 
 pub fn format(check: bool) -> Result<()> {
     let mut command = cargo();
@@ -16,13 +18,25 @@ pub fn format(check: bool) -> Result<()> {
     run(&mut command)
 }
 
+#[derive(Debug, Default, Args)]
+pub struct Options {
+    /// Take the warnings of the last build of the tests, instead of another build
+    #[arg(long, hide = true)]
+    built: bool,
+}
+
 /// Runs all checks even if some fail, so that one run reports everything.
-pub fn lint() -> Result<()> {
+pub fn lint(options: &Options) -> Result<()> {
+    let shared = if options.built && clippy_driver().is_some() {
+        no_warnings()
+    } else {
+        clippy(&[&["--all-targets"], &SHARED_BUILD[..]].concat())
+    };
     let parts = [
         format(true),
         imports::check(),
         dependencies::check(),
-        clippy(&[&["--all-targets"], &SHARED_BUILD[..]].concat()),
+        shared,
         clippy(&["--all-targets", "--package", "xtask"]),
         clippy(&["--all-targets", "--package", "models"]),
         ebpf::clippy(),
@@ -30,6 +44,14 @@ pub fn lint() -> Result<()> {
     let errors: Vec<String> =
         parts.into_iter().filter_map(|part| Some(format!("{:#}", part.err()?))).collect();
     ensure!(errors.is_empty(), "{}", errors.join("\n"));
+    Ok(())
+}
+
+/// Fails if the shared build had warnings.
+fn no_warnings() -> Result<()> {
+    let warnings = programs::warnings()?;
+    warnings.iter().for_each(|warning| eprintln!("{warning}"));
+    ensure!(warnings.is_empty(), "{} warnings", warnings.len());
     Ok(())
 }
 

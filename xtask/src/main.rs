@@ -93,7 +93,7 @@ enum Command {
         check: bool,
     },
     /// Check formatting, imports and dependencies, and run clippy on all crates with warnings as errors
-    Lint,
+    Lint(lint::Options),
     /// Same as `test`: what CI runs
     Ci,
     /// Build all test programs, or run some of them
@@ -128,7 +128,7 @@ fn dispatch(command: Command) -> Result<ExitCode> {
         Command::Image(options) => image::build(&options)?,
         Command::Fuzz(options) => fuzz::fuzz(&options)?,
         Command::Fmt { check } => lint::format(check)?,
-        Command::Lint => lint::lint()?,
+        Command::Lint(options) => lint::lint(&options)?,
         Command::Ci => return test::test(&test::Options::default()),
         Command::Programs(options) => programs::test(&options)?,
         Command::Prerequisites => {

@@ -29,6 +29,24 @@ pub fn cargo() -> Command {
     command
 }
 
+/// A cargo for what tests, lints and demo share. The workspace's crates are compiled by clippy's driver, if it is
+/// installed: it is the compiler with more lints, so that linting needs no build of its own.
+pub fn shared_cargo() -> Command {
+    let mut command = cargo();
+    if let Some(driver) = clippy_driver() {
+        // As `cargo clippy` sets them. Warnings become errors only in the stage of the linters.
+        command.env("RUSTC_WORKSPACE_WRAPPER", driver).env("CLIPPY_ARGS", "");
+    }
+    command
+}
+
+/// Clippy's driver, of the toolchain of the cargo that started this program.
+pub fn clippy_driver() -> Option<PathBuf> {
+    let cargo = env::var_os("CARGO").map(PathBuf::from)?;
+    let beside = cargo.with_file_name("clippy-driver");
+    if beside.is_file() { Some(beside) } else { find("clippy-driver") }
+}
+
 /// Selects the crates that share one build: all except those that are built by themselves.
 pub const SHARED_BUILD: [&str; 7] =
     ["--workspace", "--exclude", "lb-ebpf", "--exclude", "models", "--exclude", "xtask"];

@@ -1,15 +1,16 @@
 //! The test programs of all crates that share one build. Cargo builds them at once, and `cargo xtask test` runs them
 //! without it: cargo would run one after the other, and wait for the lock of another cargo.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use serde_json::Value;
 
-use crate::process::{SHARED_BUILD, cargo, root, target};
+use crate::process::{SHARED_BUILD, root, shared_cargo, target};
 use crate::test::as_root;
 
 /// The only program of the crate `tests` that needs no root, apart from its unit tests.
@@ -102,17 +103,38 @@ impl Program {
     }
 }
 
-/// Builds all test programs, and the programs of crates with integration tests.
+/// Builds all test programs, the programs that tests start, and the demo.
 pub fn build() -> Result<()> {
-    let mut command = cargo();
-    command.args(["test", "--no-run", "--message-format", "json-render-diagnostics"]);
-    let built = command
-        .args(SHARED_BUILD)
-        .stderr(Stdio::inherit())
-        .output()
-        .context("cargo can't be started")?;
-    ensure!(built.status.success(), "cargo test --no-run ended with {}", built.status);
-    fs::write(list(), &built.stdout).with_context(|| list().display().to_string())
+    let mut messages = String::new();
+    for arguments in [&["test", "--no-run"][..], &["build", "--bin", "demo"]] {
+        let mut command = shared_cargo();
+        command.args(arguments).args(SHARED_BUILD).args(["--message-format", "json"]);
+        let built = command.stderr(Stdio::inherit()).output().context("cargo can't be started")?;
+        let text = String::from_utf8_lossy(&built.stdout);
+        if !built.status.success() {
+            diagnostics(&text).iter().for_each(|diagnostic| eprintln!("{diagnostic}"));
+            bail!("cargo {} ended with {}", arguments.join(" "), built.status);
+        }
+        messages += &text;
+    }
+    fs::write(list(), messages).with_context(|| list().display().to_string())
+}
+
+/// What compiler and linter said about the workspace's crates in the last [`build`].
+pub fn warnings() -> Result<BTreeSet<String>> {
+    let messages = fs::read_to_string(list()).with_context(|| list().display().to_string())?;
+    Ok(diagnostics(&messages))
+}
+
+/// Errors and warnings in cargo's messages. A file that is in several programs has its own once.
+fn diagnostics(messages: &str) -> BTreeSet<String> {
+    let messages = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let rendered = |message: Value| Some(message["message"]["rendered"].as_str()?.to_owned());
+    let diagnostics = messages.filter(|message| {
+        let (reason, level) = (&message["reason"], &message["message"]["level"]);
+        reason == "compiler-message" && (level == "warning" || level == "error")
+    });
+    diagnostics.filter_map(rendered).collect()
 }
 
 /// The test programs of the last [`build`].
@@ -182,6 +204,15 @@ mod tests {
         ] {
             assert_eq!(read(message), expected, "{message}");
         }
+    }
+
+    #[test]
+    fn warnings_of_several_builds_count_once() {
+        let messages = r#"{"reason":"compiler-message","message":{"level":"warning","rendered":"unused import"}}
+{"reason":"compiler-message","message":{"level":"warning","rendered":"unused import"}}
+{"reason":"compiler-message","message":{"level":"note","rendered":"a hint"}}
+{"reason":"compiler-artifact","target":{"name":"node"}}"#;
+        assert_eq!(diagnostics(messages), BTreeSet::from(["unused import".to_owned()]));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 
-use crate::process::{SHARED_BUILD, become_root_command, cargo, run, target};
+use crate::process::{SHARED_BUILD, become_root_command, cargo, run, shared_cargo, target};
 use crate::{ebpf, etcd, packages};
 
 /// Runs the demo, in the profile of the tests to share their build. The kernel does the work that
@@ -70,7 +70,7 @@ fn build(program: &str, profile: &str, of_agent: &str) -> Result<(PathBuf, PathB
 }
 
 fn compile(profile: &str, programs: &[&str]) -> Result<()> {
-    let mut command = cargo();
+    let mut command = if profile == "dev" { shared_cargo() } else { cargo() };
     // All packages that the tests build: their dependencies then have the same features, and are built once.
     command.args(["build", "--profile", profile]).args(SHARED_BUILD);
     command.args(programs.iter().flat_map(|program| ["--bin", program]));

@@ -12,7 +12,7 @@ use clap::Args;
 use clap::builder::PossibleValuesParser;
 use indicatif::{MultiProgress, ProgressBar};
 
-use crate::process::{SHARED_BUILD, cargo, is_root, output, root, target};
+use crate::process::{SHARED_BUILD, cargo, is_root, output, root, shared_cargo, target};
 use crate::schedule::{self, Event, Job, Lane};
 use crate::stages::{self, Outcome, Tally, Timing};
 
@@ -82,7 +82,7 @@ const STAGES: [Stage; 21] = [
     world("api", &["programs", "tests/api", "--threads", "2"]),
     world("kernel", &["programs", "tests/kernel"]),
     xtask("demo", CARGO, &["run", "--exit-after-demo"], BUILT),
-    xtask("lint", CARGO, &["lint"], &[]),
+    xtask("lint", CARGO, &["lint", "--built"], &["build"]),
     stage("xtask", CARGO, Work::Cargo(&["test", "--package", "xtask"]), &[]),
     stage("doc", CARGO, Work::SharedCargo(&["test", "--doc", "--no-fail-fast"]), BUILT),
     xtask("unit", CARGO, &["programs", "unit", "--skip", FLOOD], BUILT),
@@ -314,11 +314,12 @@ fn is_wanted(stage: &Stage, options: &Options) -> bool {
 }
 
 fn run(stage: &Stage, bar: &ProgressBar) -> Result<Outcome> {
-    if stage.root && !is_root() {
-        if let Err(error) = check_sudo() {
-            bar.suspend(|| println!("FAIL  {:<14} {error:#}", stage.job.name));
-            return Ok(Outcome::failed());
-        }
+    if stage.root
+        && !is_root()
+        && let Err(error) = check_sudo()
+    {
+        bar.suspend(|| println!("FAIL  {:<14} {error:#}", stage.job.name));
+        return Ok(Outcome::failed());
     }
     let mut command = match stage.work {
         // Not by cargo, which would wait for other stages that build.
@@ -333,7 +334,7 @@ fn run(stage: &Stage, bar: &ProgressBar) -> Result<Outcome> {
             command
         }
         Work::SharedCargo(arguments) => {
-            let mut command = cargo();
+            let mut command = shared_cargo();
             command.args(arguments).args(SHARED_BUILD);
             command
         }
@@ -402,7 +403,7 @@ mod tests {
 
     #[test]
     fn a_stage_includes_the_stages_that_it_needs() {
-        assert_eq!(wanted(&["lint"], false), ["lint"]);
+        assert_eq!(wanted(&["lint"], false), ["build-ebpf", "build", "lint"]);
         assert_eq!(wanted(&["models"], false), ["models"]);
         assert_eq!(wanted(&["kernel"], false), ["prerequisites", "build-ebpf", "build", "kernel"]);
         assert_eq!(wanted(&[], true).len(), STAGES.len());
