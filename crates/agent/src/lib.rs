@@ -1,4 +1,15 @@
 //! The agent: connects the sources of objects with the kernel's tables.
+//!
+//! - `control`: the loop's state: takes in events, plans in portions, writes, reports
+//! - `start`, `devices`, `programs`: starts, attaches to interfaces, opens what needs privileges
+//! - `announcer`, `advertiser`: announce addresses on links and by BGP
+//! - `exchange`: learns earlier owners of slots from other nodes
+//! - `outlets`, `tally`, `counters`, `latency`, `complaints`: what is reported, and to whom
+//!
+//! # Invariants
+//! - All decisions are made in one loop, on the main thread; sources, servers and speakers run concurrently.
+//! - What is not programmed attracts no packets: announcements follow the write.
+//! - A failure before everything is programmed undoes what was done.
 
 mod advertiser;
 mod announcement_objects;
@@ -195,7 +206,7 @@ pub async fn run(options: Options) -> Result<()> {
     let status =
         format!("{service_ports} service ports of {services} Services programmed at startup");
     notify_service_manager(&[NotifyState::Ready, NotifyState::Status(&status)]);
-    let mut watchdog = Watchdog::new();
+    let mut watchdog = Watchdog::start();
     let mut renewal = renewal_of_shared_hops();
     let ended = loop {
         tokio::select! {

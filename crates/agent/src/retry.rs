@@ -20,7 +20,7 @@ impl Retry {
     /// Returns whether this is the first failure since the last success.
     pub fn fail(&mut self, now: Instant) -> bool {
         let is_first = self.backoff.is_none();
-        self.at = Some(now + self.backoff.get_or_insert_default().next());
+        self.at = Some(now + self.backoff.get_or_insert_default().next_delay());
         is_first
     }
 

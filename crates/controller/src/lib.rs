@@ -321,7 +321,7 @@ impl Controller {
 
     fn retry(&mut self) {
         if self.retry_at.is_none() {
-            self.retry_at = Some(Instant::now() + self.backoff.next());
+            self.retry_at = Some(Instant::now() + self.backoff.next_delay());
         }
     }
 

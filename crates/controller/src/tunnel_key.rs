@@ -39,7 +39,7 @@ pub async fn generate(client: Client, name: ServiceName) {
                 }
             }
         }
-        sleep(backoff.next()).await;
+        sleep(backoff.next_delay()).await;
     }
 }
 

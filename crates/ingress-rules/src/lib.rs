@@ -7,6 +7,8 @@
 //! Incremental: an Ingress is resolved by itself, and what all Ingresses say about a host is combined by host. A change
 //! of an object recomputes only what refers to it.
 //!
+//! `snapshot` applies results to the configuration of `lb_proxy`; `explain` and `report` say for people what is decided.
+//!
 //! Tests: `tests/ingress/`, one file for each rule: manifests above, the expected table below.
 
 pub mod annotations;

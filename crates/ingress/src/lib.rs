@@ -1,8 +1,12 @@
-//! The Ingress proxy: objects → model → rules, upstreams and certificates of `lb_proxy`.
+//! The Ingress proxy as a process: objects → [`lb_ingress_rules`] → `lb_proxy`.
 //!
-//! `model` is pure and contains all rules of Kubernetes. The other modules do the I/O.
+//! - `controller`: takes in events, and gives the proxy its configuration
+//! - `status`: writes addresses into Ingresses, if this process holds the Lease
+//! - `names`, `certificates`, `session_keys`: what the proxy needs beside objects
+//! - `listeners`, `parent`, `handover`, `control`: sockets from systemd, from the agent, and for a successor
+//! - `offline`: the same decisions for commands, without a process
 //!
-//! Invariants:
+//! # Invariants
 //! - An API server that is unavailable, slow or faulty does not affect traffic.
 //! - The ports are opened only when all objects are known: no request is refused because its rule is still unread.
 

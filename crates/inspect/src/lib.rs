@@ -1,7 +1,11 @@
-//! The contents of the pinned maps: Services with their frontends, pools and backends, and flows.
+//! What commands read from the kernel: Services with their frontends, pools and backends, flows, rates.
 //!
-//! Needs neither an agent nor a cluster. The maps are read once ([`Reading`]); everything else is a
-//! pure function of the reading.
+//! Needs neither an agent nor a cluster. The maps are read once ([`Reading`]); everything else is a pure function of the
+//! reading. Writes nothing, except that `drops` asks the programs to report.
+//!
+//! - `trace`: what the data plane does with a packet, by running it over the maps
+//! - `drops`: packets for which a reason was counted
+//! - `status`: whether the node is healthy, of the maps and the agent's report
 
 mod backends;
 pub mod drops;

@@ -1,7 +1,17 @@
-//! The kernel side of the agent: loads the programs, writes the maps, attaches to interfaces. It
-//! makes no decisions about Services.
+//! The kernel side of the agent: loads the programs, writes the maps, attaches to interfaces. It makes no decisions about
+//! Services.
 //!
-//! Everything that forwards packets is pinned, so forwarding continues while no agent runs.
+//! - programs and maps: `object` (the embedded BPF object), `programs`, `adoption` (of what an earlier agent left),
+//!   `pins`, `sizes`, `sizing`, `data_plane`
+//! - attachment: `attach`, `hook`, `link`
+//! - contents of maps: `tables`, written through `backlog`, which keeps the order of steps; `flow_tables`, `flow_core`,
+//!   `snat_ports`, `tunnel_keys`, `announce`, `bfd`
+//! - what a command checks: `preflight`, `conflicts`, `forwarding`, `routing`, `netfilter`
+//!
+//! # Invariants
+//! - Everything that forwards packets is pinned, so forwarding continues while no agent runs.
+//! - A failed step blocks all later ones, except entries that nothing depends on (`backlog`, `set_aside`).
+//! - Attached programs keep their own maps until they are replaced (`adoption`).
 
 mod adoption;
 mod announce;

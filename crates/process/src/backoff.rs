@@ -17,7 +17,7 @@ impl Backoff {
         self.failures = 0;
     }
 
-    pub fn next(&mut self) -> Duration {
+    pub fn next_delay(&mut self) -> Duration {
         let factor = 2u32.saturating_pow(self.failures);
         self.failures = self.failures.saturating_add(1);
         let whole = FIRST.saturating_mul(factor).min(LONGEST);
@@ -39,12 +39,12 @@ mod tests {
     #[test]
     fn waits_grow_to_their_limit_and_start_again() {
         let mut backoff = Backoff::default();
-        let first = backoff.next();
+        let first = backoff.next_delay();
         assert!(first >= FIRST / 2 && first <= FIRST, "{first:?}");
-        let waits: Vec<Duration> = (0..40).map(|_| backoff.next()).collect();
+        let waits: Vec<Duration> = (0..40).map(|_| backoff.next_delay()).collect();
         assert!(waits.iter().all(|wait| *wait <= LONGEST), "{waits:?}");
         assert!(waits[39] >= LONGEST / 2, "{waits:?}");
         backoff.reset();
-        assert!(backoff.next() <= FIRST);
+        assert!(backoff.next_delay() <= FIRST);
     }
 }

@@ -25,7 +25,7 @@ pub fn notify_service_manager(states: &[NotifyState]) {
 pub struct Watchdog(Option<Interval>);
 
 impl Watchdog {
-    pub fn new() -> Self {
+    pub fn start() -> Self {
         Self(sd_notify::watchdog_enabled().map(|limit| {
             // Twice in the time after which systemd considers the agent dead.
             let mut interval = interval((limit / 2).max(Duration::from_millis(1)));

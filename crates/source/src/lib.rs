@@ -1,4 +1,12 @@
-//! Sources of objects. The rest of the agent does not depend on the kind of source.
+//! Sources of objects: a cluster, or manifests. Whoever receives the [`Event`]s does not know which.
+//!
+//! - `cluster`: lists and watches objects of several API servers; posts Events
+//! - `manifests`: files and directories
+//! - `lease`: which of several processes may write
+//!
+//! # Invariants
+//! - What an API server reported stays until the server itself reports otherwise.
+//! - A file or object that becomes unreadable keeps its last valid contents.
 
 pub mod cluster;
 pub mod lease;

@@ -1,10 +1,10 @@
-//! The agent's HTTP servers: its health, its metrics, and for load balancers outside the cluster
-//! whether this node serves a Service.
+//! What the agent says about itself: its health and metrics over HTTP, its report for `millrace status`, and for load
+//! balancers outside the cluster whether this node serves a Service (`health_checks`).
 //!
-//! Invariants:
+//! # Invariants
 //! - Nothing here delays the agent. Servers run concurrently and read what it shares. Only the history of slots is asked
-//!   of its loop (`agent/exchange.rs`), once a second at most.
-//! - No client keeps other clients from being served, least of all local ones (`admission`).
+//!   of its loop (`exchange` of the agent), once a second at most.
+//! - No client keeps other clients from being served, least of all local ones (`lb_process`).
 
 mod announcements;
 mod bfd;

@@ -113,7 +113,7 @@ impl Supervisor {
             if began.elapsed() > LONG {
                 backoff.reset();
             }
-            match orders.recv_timeout(backoff.next()) {
+            match orders.recv_timeout(backoff.next_delay()) {
                 Err(RecvTimeoutError::Disconnected) => return,
                 Ok(_) | Err(RecvTimeoutError::Timeout) => {}
             }

@@ -271,7 +271,7 @@ impl Writer {
         };
         let (error, due) = (format!("{error:#}"), self.due.len());
         tracing::warn!(%ingress, error, due, "status of an ingress not written; retrying");
-        Some(Instant::now() + self.backoff.next())
+        Some(Instant::now() + self.backoff.next_delay())
     }
 
     /// Writes the status, or removes it. Returns whether the Ingress exists.

@@ -146,7 +146,7 @@ impl Watched {
             }
             match outcome {
                 Ok(()) if began.elapsed() > BRIEF => {}
-                Ok(()) => sleep(self.failures.backoff.next()).await,
+                Ok(()) => sleep(self.failures.backoff.next_delay()).await,
                 Err(trouble) if self.is_optional && trouble.is_absence() => {
                     self.note_absence(&trouble);
                     let pause = self.absence;
@@ -166,7 +166,7 @@ impl Watched {
                     if trouble.is_of_server() {
                         self.shared.avoid_server(used);
                     }
-                    let pause = sleep(trouble.retry_after() + self.failures.backoff.next());
+                    let pause = sleep(trouble.retry_after() + self.failures.backoff.next_delay());
                     tokio::select! {
                         () = pause => {}
                         () = self.shared.replaced(used), if trouble.may_be_of_files() => {}
