@@ -76,9 +76,11 @@ enum Command {
     VmTest(vm::Options),
     /// Run benchmarks: nanoseconds per packet and system call, requests per second
     ///
-    /// `bench control` measures the control plane, `bench api` the embedded API beside etcd. `bench compare` compares
-    /// Millrace with nftables, iptables, HAProxy and direct connections, `bench ingress` the Ingress proxy with nginx,
-    /// HAProxy and Caddy. `bench -- --help`, and `--help` after one of these words, list their options.
+    /// Without another word, packets and system calls. `bench control` measures the control plane, `bench startup` the
+    /// start of an agent, `bench api` the embedded API beside etcd; `bench compare` compares Millrace with nftables,
+    /// iptables, HAProxy and direct connections, `bench ingress` the Ingress proxy with nginx, HAProxy and Caddy;
+    /// `bench failover`, `bench ecmp` and `bench bfd-load` measure what faults of nodes and load do to clients.
+    /// `bench -- --help`, and `--help` after one of these words, list their options.
     Bench(Passed),
     /// Build the BPF objects; installs a BPF compiler if none is found
     BuildEbpf(ebpf::Options),

@@ -15,8 +15,7 @@ pub fn demo(arguments: &[String]) -> Result<()> {
     become_root_command(&demo, arguments, &agent)
 }
 
-/// Runs a benchmark of packets, or with the first argument `control` of the control plane, with `api` of the embedded
-/// API, with `compare` against other load balancers, or with `ingress` against other HTTP proxies.
+/// Runs a benchmark: of the embedded API with the first argument `api`, otherwise a benchmark of `lb-bench`.
 pub fn bench(arguments: &[String]) -> Result<()> {
     if let Some((first, rest)) = arguments.split_first()
         && first == "api"
@@ -25,10 +24,14 @@ pub fn bench(arguments: &[String]) -> Result<()> {
     }
     packages::ensure(&[&packages::DEMO, &packages::BENCHMARKS])?;
     let benchmark = arguments.first().map(String::as_str);
-    if let Some("compare" | "ingress") = benchmark
-        && let Err(error) = packages::ensure(&[&packages::COMPARED])
-    {
-        eprintln!("to be measured without: {error:#}");
+    match benchmark {
+        Some("compare" | "ingress") => {
+            if let Err(error) = packages::ensure(&[&packages::COMPARED]) {
+                eprintln!("to be measured without: {error:#}");
+            }
+        }
+        Some("bfd-load" | "ecmp") => packages::ensure(&[&packages::PEERS])?,
+        _ => {}
     }
     // A quick run only shows that everything works. It shares the build of the tests, which saves
     // minutes on a new machine. The cost of a packet in the kernel does not depend on the profile;

@@ -1,14 +1,19 @@
 //! `cargo xtask bench`: what packets, system calls and requests cost, and how long the agent takes for a change; beside
 //! other load balancers and proxies, too.
 
+mod bfd_load;
 mod compare;
 mod control;
+mod ecmp;
+mod failover;
+mod figures;
 mod generator;
 mod ingress;
 mod load;
 mod machine;
 mod packets;
 mod progress;
+mod startup;
 mod tables;
 
 use anyhow::Result;
@@ -36,6 +41,10 @@ enum Benchmark {
     Control(control::Options),
     Compare(compare::Options),
     Ingress(ingress::Options),
+    Startup(startup::Options),
+    Failover(failover::Options),
+    BfdLoad(bfd_load::Options),
+    Ecmp(ecmp::Options),
     /// Time system calls on sockets, as the benchmark of packets asks by standard input
     #[command(name = packets::SOCKET_TIMER, hide = true)]
     SocketTimer(SocketTimer),
@@ -53,6 +62,10 @@ fn main() -> Result<()> {
         Some(Benchmark::Control(options)) => control::run(&options),
         Some(Benchmark::Compare(options)) => compare::run(&options),
         Some(Benchmark::Ingress(options)) => ingress::run(&options),
+        Some(Benchmark::Startup(options)) => startup::run(&options),
+        Some(Benchmark::Failover(options)) => failover::run(&options),
+        Some(Benchmark::BfdLoad(options)) => bfd_load::run(&options),
+        Some(Benchmark::Ecmp(options)) => ecmp::run(&options),
         Some(Benchmark::SocketTimer(options)) => packets::time_sockets(&options.servers),
     }
 }

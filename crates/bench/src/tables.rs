@@ -1,6 +1,6 @@
 //! Tables of figures, in Markdown.
 
-use ::tests::load::figures::Sample;
+use crate::figures::Sample;
 
 /// Lines of cells as a Markdown table. The first line has the headings.
 pub fn aligned(lines: &[Vec<String>]) -> String {

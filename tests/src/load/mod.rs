@@ -1,6 +1,5 @@
 //! Clients and servers for more than single requests.
 
 pub mod crowd;
-pub mod figures;
 pub mod upload;
 pub mod watcher;

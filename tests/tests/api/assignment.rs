@@ -1,14 +1,12 @@
 //! From the creation of a Service of type LoadBalancer to its address, to a client on the link that
 //! reaches it, and to the BGP UPDATE that a router gets: `millrace standalone`, the API over HTTP,
 //! ARP.
-//!
-//! How long it takes: `cargo test --release -p tests --test api assignment:: -- --ignored --nocapture`
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use fuzz::bgp::router::{RawRouter, apply};
@@ -24,50 +22,14 @@ use tests::worlds::one_node::{CLIENT, DEVICE, OneNode};
 use tests::worlds::topology::{Host, SOON};
 use tokio::runtime::Builder;
 
-const COUNT: usize = 200;
-/// Services before the measurement: with the first one, the node begins to listen to others.
-const UNCOUNTED: usize = 3;
-
-#[derive(Default)]
-struct Times {
-    assigned: Vec<Duration>,
-    sent: Vec<Duration>,
-    reached: Vec<Duration>,
-}
-
-/// The IPv4 prefixes of a router after an UPDATE, and when it arrived.
-type Update = (Instant, BTreeSet<[u8; 5]>);
+/// The IPv4 prefixes of a router after an UPDATE.
+type Update = BTreeSet<[u8; 5]>;
 
 #[test]
 fn a_created_service_is_reachable_and_advertised_and_a_deleted_one_is_withdrawn() -> Result<()> {
     with_standalone(async |world| {
         world.create("web").await?;
         world.delete("web").await
-    })
-}
-
-#[test]
-#[ignore = "a measurement"]
-fn from_creation_to_address_update_and_reachability() -> Result<()> {
-    with_standalone(async |world| {
-        let mut times = Times::default();
-        for number in 0..COUNT + UNCOUNTED {
-            let [assigned, sent, reached] = world.create(&format!("web-{number}")).await?;
-            if number >= UNCOUNTED {
-                times.assigned.push(assigned);
-                times.sent.push(sent);
-                times.reached.push(reached);
-            }
-        }
-        for (what, mut times) in
-            [("address", times.assigned), ("UPDATE", times.sent), ("reachable", times.reached)]
-        {
-            times.sort();
-            let at = |percent: usize| times[(times.len() * percent / 100).min(times.len() - 1)];
-            let (p50, p99, last) = (at(50), at(99), at(100));
-            println!("from creation to {what}: p50 {p50:.1?}, p99 {p99:.1?}, longest {last:.1?}");
-        }
-        Ok(())
     })
 }
 
@@ -110,12 +72,11 @@ fn route(listener: &TcpListener, updates: &Sender<Update>) -> Result<()> {
     let mut router = RawRouter::new(stream);
     router.establish(64_513)?;
     let mut held = BTreeSet::new();
-    updates.send((Instant::now(), held.clone()))?;
+    updates.send(held.clone())?;
     loop {
         let body = router.next(Kind::Update)?;
-        let now = Instant::now();
         apply(&body, &mut held);
-        updates.send((now, held.clone()))?;
+        updates.send(held.clone())?;
     }
 }
 
@@ -123,7 +84,7 @@ fn pool_and_peer() -> Vec<Value> {
     vec![
         json!({
             "apiVersion": "millrace.io/v1alpha1", "kind": "AddressPool",
-            "metadata": {"name": "measured"}, "spec": {"addresses": ["192.0.2.16-192.0.2.250"]},
+            "metadata": {"name": "pool"}, "spec": {"addresses": ["192.0.2.16-192.0.2.250"]},
         }),
         json!({
             "apiVersion": "millrace.io/v1alpha1", "kind": "BGPPeer", "metadata": {"name": "router"},
@@ -133,9 +94,8 @@ fn pool_and_peer() -> Vec<Value> {
 }
 
 impl World<'_> {
-    /// Creates a Service, and returns the time until it has an address, until the router has it, and
-    /// until a client reaches it.
-    async fn create(&self, name: &str) -> Result<[Duration; 3]> {
+    /// Creates a Service, and waits until it has an address, a client reaches it, and the router has it.
+    async fn create(&self, name: &str) -> Result<()> {
         self.slices.create(&PostParams::default(), &slice(name)?).await?;
         let began = Instant::now();
         self.services.create(&PostParams::default(), &service(name)?).await?;
@@ -147,31 +107,24 @@ impl World<'_> {
                 break address.parse()?;
             }
         };
-        let assigned = began.elapsed();
         let target = SocketAddr::from((address, 80));
         self.client
             .enter(|| Ok(TcpStream::connect_timeout(&target, SOON)?))
             .with_context(|| format!("{target} of {name}"))?;
-        let reached = began.elapsed();
         let [a, b, c, d] = address.octets();
         let prefix = [32, a, b, c, d];
-        let sent = self.wait_for_update(|held| held.contains(&prefix)).context(address)?;
-        Ok([assigned, sent.duration_since(began), reached])
+        self.wait_for_update(|held| held.contains(&prefix)).context(address)
     }
 
     async fn delete(&self, name: &str) -> Result<()> {
         self.services.delete(name, &DeleteParams::default()).await?;
-        self.wait_for_update(BTreeSet::is_empty).context("withdrawn").map(drop)
+        self.wait_for_update(BTreeSet::is_empty).context("withdrawn")
     }
 
-    /// When the router got the UPDATE after which something holds.
-    fn wait_for_update(&self, so: impl Fn(&BTreeSet<[u8; 5]>) -> bool) -> Result<Instant> {
-        loop {
-            let (when, held) = self.updates.recv_timeout(SOON)?;
-            if so(&held) {
-                return Ok(when);
-            }
-        }
+    /// Waits for the UPDATE after which something holds.
+    fn wait_for_update(&self, so: impl Fn(&BTreeSet<[u8; 5]>) -> bool) -> Result<()> {
+        while !so(&self.updates.recv_timeout(SOON)?) {}
+        Ok(())
     }
 }
 

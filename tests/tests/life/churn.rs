@@ -1,11 +1,5 @@
-//! Pods that come and go, as when a deployment is rolled out. The figures of the measurement are in
-//! docs/cni.md:
-//!
-//! ```console
-//! $ cargo test -p tests --test life churn:: -- --ignored --nocapture
-//! ```
+//! Pods that come and go, as when a deployment is rolled out.
 
-use std::collections::VecDeque;
 use std::fs;
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
@@ -19,12 +13,10 @@ use tests::worlds::topology::{Echo, Host, SOON, wait_until};
 const SERVICE: &str = "10.96.0.10:53";
 /// Between two datagrams of a new pod.
 const PAUSE: Duration = Duration::from_millis(1);
-/// How many pods there are at a time.
-const ALIVE: usize = 30;
 
 struct Node {
     network: OneNode,
-    agent: Agent,
+    _agent: Agent,
     _backend: Echo,
 }
 
@@ -34,7 +26,7 @@ impl Node {
         let backend = network.pods[0].host.udp_echo("10.244.1.10:5353", "pod-0")?;
         let dns = Service::new("dns", &["10.96.0.10"]).udp(53, 5353).here(&["10.244.1.10"]);
         let agent = network.agent_with(&manifests(&[dns]), &[])?;
-        Ok(Self { network, agent, _backend: backend })
+        Ok(Self { network, _agent: agent, _backend: backend })
     }
 
     /// Adds a pod, which sends datagrams to the Service as soon as it has an address. Returns how
@@ -54,18 +46,6 @@ impl Node {
         let links = fs::read_dir(self.network.pin_path().join("links"))?;
         let names = links.flatten().map(|link| link.file_name().to_string_lossy().into_owned());
         Ok(names.filter(|name| name.starts_with("churn-")).count())
-    }
-
-    /// Anonymous memory in kB, and CPU time in ms.
-    fn used(&self) -> Result<(u64, u64)> {
-        let of = |file: &str| fs::read_to_string(format!("/proc/{}/{file}", self.agent.pid()));
-        let status = of("status")?;
-        let memory = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
-        let memory = memory.and_then(|text| text.split_whitespace().next()).context("RssAnon")?;
-        let stat = of("stat")?;
-        let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split(' ').collect();
-        let ticks = fields[12].parse::<u64>()? + fields[13].parse::<u64>()?;
-        Ok((memory.parse()?, ticks * 10))
     }
 }
 
@@ -108,42 +88,4 @@ fn pods_that_come_and_go_are_served_and_leave_nothing() -> Result<()> {
         node.remove(number)?;
     }
     wait_until("no interface is left", SOON, || node.served().is_ok_and(|served| served == 0))
-}
-
-#[test]
-#[ignore = "takes a minute; prints figures"]
-fn three_hundred_pods_in_a_minute() -> Result<()> {
-    const PODS: usize = 300;
-    let node = Node::start()?;
-    let mut lost = Vec::new();
-    let mut alive = VecDeque::new();
-    let (memory, cpu) = node.used()?;
-    let started = Instant::now();
-    for number in 0..PODS {
-        let turn = Duration::from_secs(60) * number as u32 / PODS as u32;
-        std::thread::sleep(turn.saturating_sub(started.elapsed()));
-        lost.push(node.add(number)?);
-        alive.push_back(number);
-        if alive.len() > ALIVE {
-            alive.pop_front().map_or(Ok(()), |old| node.remove(old))?;
-        }
-    }
-    let took = started.elapsed();
-    let (memory_after, cpu_after) = node.used()?;
-    alive.into_iter().try_for_each(|number| node.remove(number))?;
-    lost.sort_unstable();
-    let of = |share: usize| lost[(PODS - 1) * share / 100];
-    println!(
-        "{PODS} pods in {:.1} s: datagrams lost, one per ms: median {}, p99 {}, most {}; none lost \
-         by {} pods; agent: {} ms of CPU time, {} kB of memory before, {} kB after",
-        took.as_secs_f64(),
-        of(50),
-        of(99),
-        of(100),
-        lost.iter().filter(|&&lost| lost == 0).count(),
-        cpu_after - cpu,
-        memory,
-        memory_after,
-    );
-    Ok(())
 }

@@ -7,5 +7,4 @@ mod crash;
 mod restart;
 mod reuse;
 mod service;
-mod startup;
 mod upgrade;

@@ -1,16 +1,9 @@
 //! Metrics of real traffic, and health checks of external load balancers.
 
 use std::fs;
-use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::thread;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use nix::sys::resource::{Resource, setrlimit};
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn, bind, connect, socket};
-use tests::worlds::one_node::{CLIENT, NODE, OneNode};
+use tests::worlds::one_node::{NODE, OneNode};
 use tests::worlds::topology::{SOON, wait_until};
 
 /// A Service with this external traffic policy, and one endpoint on the given node.
@@ -177,76 +170,4 @@ fn healthz_fails_on_a_node_that_is_being_deleted() -> Result<()> {
     // The node still serves existing traffic.
     assert!(network.curl("http://203.0.113.10/").is_ok());
     Ok(())
-}
-
-/// Prints how long probes take beside 10,000 connections of others:
-///
-/// ```console
-/// $ cargo test -p tests --test node serve:: -- --ignored --nocapture
-/// ```
-///
-/// That such connections do not stop probes is tested without time in `serve/accept/tests.rs`.
-#[test]
-#[ignore = "prints figures"]
-fn livez_beside_ten_thousand_idle_connections() -> Result<()> {
-    const CONNECTIONS: u32 = 10_000;
-    let files = 2 * u64::from(CONNECTIONS);
-    setrlimit(Resource::RLIMIT_NOFILE, files, files)?;
-    let network = OneNode::warm(0)?;
-    let _agent = network.agent_on(&web("Local", "node"))?;
-    // The client has all of these addresses.
-    network.client.ip("route add local 198.18.0.0/15 dev lo")?;
-    network.node.route("198.18.0.0/15", CLIENT)?;
-    let probe = |what: &str, done: &dyn Fn(usize) -> bool| {
-        let mut times = Vec::new();
-        while !done(times.len()) {
-            times.push(network.node.enter(livez)?);
-        }
-        times.sort_unstable();
-        let of = |share: usize| times[(times.len() - 1) * share / 100];
-        println!(
-            "{what}: {} probes, median {:?}, 99 % {:?}, most {:?}",
-            times.len(),
-            of(50),
-            of(99),
-            of(100)
-        );
-        anyhow::Ok(())
-    };
-    probe("without connections", &|probes| probes == 1_000)?;
-    let held = thread::scope(|scope| {
-        let opening = scope.spawn(|| {
-            network
-                .client
-                .enter(|| (0..CONNECTIONS).map(idle_connection).collect::<Result<Vec<_>>>())
-        });
-        probe("while they are opened", &|_| opening.is_finished())?;
-        opening.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    })?;
-    probe(&format!("with {} connections", held.len()), &|probes| probes == 1_000)
-}
-
-/// From one of 1,250 addresses, with half a request in every second one.
-fn idle_connection(number: u32) -> Result<OwnedFd> {
-    let from = Ipv4Addr::from_bits(Ipv4Addr::new(198, 18, 0, 1).to_bits() + number / 8);
-    let connection = socket(AddressFamily::Inet, SockType::Stream, SockFlag::empty(), None)?;
-    bind(connection.as_raw_fd(), &SockaddrIn::from(SocketAddrV4::new(from, 0)))?;
-    connect(connection.as_raw_fd(), &SockaddrIn::from(SocketAddrV4::new(NODE.parse()?, 10_256)))?;
-    if number.is_multiple_of(2) {
-        // The server may have closed it already.
-        let _ = nix::unistd::write(&connection, b"GET /livez HTTP/1.1\r\n");
-    }
-    Ok(connection)
-}
-
-/// The time of a probe, as the kubelet makes it.
-fn livez() -> Result<Duration> {
-    let started = Instant::now();
-    let mut connection = TcpStream::connect("127.0.0.1:10256")?;
-    connection.set_read_timeout(Some(SOON))?;
-    connection.write_all(b"GET /livez HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n")?;
-    let mut response = String::new();
-    connection.read_to_string(&mut response)?;
-    ensure!(response.starts_with("HTTP/1.1 200"), "{response}");
-    Ok(started.elapsed())
 }

@@ -3,7 +3,6 @@
 mod announcements;
 mod bgp_attacks;
 mod cni;
-mod failover;
 mod forwarding;
 mod path_mtu;
 mod receivers;

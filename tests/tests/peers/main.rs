@@ -2,7 +2,6 @@
 //! root and these programs, which `cargo xtask prerequisites` installs.
 
 mod bfd;
-mod bfd_load;
 mod bgp;
 mod bgp_peers;
 mod container;

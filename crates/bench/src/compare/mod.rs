@@ -17,9 +17,9 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::figures::Sample;
 use crate::machine::{busy_without_us, is_installed};
 use crate::progress::Progress;
-use ::tests::load::figures::Sample;
 use anyhow::{Result, bail, ensure};
 use clap::Args;
 

@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::figures::{Sample, machine};
 use crate::tables::{aligned, cell};
-use ::tests::load::figures::{Sample, machine};
 use anyhow::{Context, Result};
 use serde_json::{Map, Value, json};
 

@@ -13,8 +13,8 @@ use std::net::SocketAddr;
 use std::ops::{Range, RangeInclusive};
 use std::time::Duration;
 
+use crate::figures::Sample;
 use crate::load::{self, Done, Ends};
-use ::tests::load::figures::Sample;
 use ::tests::worlds::one_node::OneNode;
 use ::tests::worlds::topology::{Echo, Host, Process};
 use anyhow::{Context, Result, ensure};

@@ -6,8 +6,8 @@ use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use crate::figures::Sample;
 use crate::load::{self, Ends};
-use ::tests::load::figures::Sample;
 use ::tests::worlds::topology::{Certificate, Host};
 use anyhow::{Context, Result, ensure};
 

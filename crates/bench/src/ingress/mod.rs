@@ -12,8 +12,8 @@ mod tls;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use crate::figures::Sample;
 use crate::machine::{busy_without_us, is_installed};
-use ::tests::load::figures::Sample;
 use ::tests::worlds::topology::Topology;
 use anyhow::{Context, Result, ensure};
 use clap::Args;

@@ -1,7 +1,7 @@
 //! The cost of the harness itself, measured in the same rounds as the cases.
 
+use crate::figures::Sample;
 use crate::generator::{Side, template};
-use ::tests::load::figures::Sample;
 use ::tests::packets::Packet;
 use ::tests::packets::datapath::Hook;
 use anyhow::Result;

@@ -6,8 +6,8 @@ use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use crate::figures::Sample;
 use crate::load::{Ends, connections, is_ok};
-use ::tests::load::figures::Sample;
 use ::tests::programs::agent::Agent;
 use ::tests::worlds::one_node::OneNode;
 use ::tests::worlds::topology::Process;

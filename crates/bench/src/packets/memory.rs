@@ -4,7 +4,7 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use ::tests::load::figures::Sample;
+use crate::figures::Sample;
 use anyhow::{Context, Result};
 use lb_common::family::{Family, V4, V6};
 use lb_common::hash::mix;

@@ -1,6 +1,6 @@
 //! The JSON of one case.
 
-use ::tests::load::figures::{Machine, Sample, machine};
+use crate::figures::{Machine, Sample, machine};
 use serde::{Deserialize, Serialize};
 
 /// The results of one case. Names are stable; fields are only added.

@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use anyhow::{Context, Result};
 
 use super::record::Record;
-use ::tests::load::figures::machine;
+use crate::figures::machine;
 
 /// The case to which others are compared: one hot established flow.
 const REFERENCE: (&str, u32) = ("xdp.v4.tcp.established", 1);

@@ -3,8 +3,8 @@
 use std::thread;
 use std::time::Instant;
 
+use crate::figures::Sample;
 use crate::generator::{Side, template};
-use ::tests::load::figures::Sample;
 use ::tests::packets::Packet;
 use ::tests::packets::datapath::Hook;
 use anyhow::{Context, Result};

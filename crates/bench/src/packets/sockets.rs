@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use ::tests::load::figures::Sample;
+use crate::figures::Sample;
 use ::tests::programs::agent::Agent;
 use ::tests::worlds::one_node::OneNode;
 use anyhow::{Result, ensure};

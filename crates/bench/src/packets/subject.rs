@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use ::tests::load::figures::Sample;
+use crate::figures::Sample;
 use ::tests::packets::datapath::surroundings::{INSIDE, OUTSIDE, device, neighbour};
 use ::tests::packets::datapath::{Fate, Hook, KernelWorld, Service, World};
 use ::tests::packets::{Packet, dissect};

@@ -7,6 +7,7 @@
 //!                                      └─ ...
 //! ```
 
+mod crowded;
 mod router;
 
 use std::cell::RefCell;
@@ -26,6 +27,7 @@ use crate::programs::agent::{Agent, Source, program};
 use crate::programs::bgp::{Speaker, is_answered, is_established};
 use crate::worlds::topology::{Host, SOON, Topology, wait_until};
 
+pub use crowded::CrowdedRack;
 pub use router::{Daemons, Kind};
 
 /// The network of router and nodes.

@@ -1,9 +1,5 @@
-//! How long an agent takes from its start until it is ready, among many Services of a cluster, and what that costs.
-//! Measured by hand:
-//!
-//! `cargo test --release -p tests --test life startup:: -- --ignored --nocapture`
-//!
-//! `STARTUP_SERVICES`, `STARTUP_ENDPOINTS` (of each) and `STARTUP_ROUNDS` change the defaults.
+//! `cargo xtask bench startup`: how long an agent takes from its start until it is ready, among many Services of a
+//! cluster, and what that costs.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -11,13 +7,30 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::figures::Sample;
+use ::tests::programs::agent::{Agent, Source};
+use ::tests::programs::api_server::ApiServer;
+use ::tests::worlds::one_node::{DEVICE, OneNode};
 use anyhow::{Context, Result, ensure};
+use clap::Args;
 use nix::unistd::{SysconfVar, sysconf};
 use serde_json::{Value, json};
-use tests::load::figures::{Sample, size};
-use tests::programs::agent::{Agent, Source};
-use tests::programs::api_server::ApiServer;
-use tests::worlds::one_node::{DEVICE, OneNode};
+
+/// Measure the start of an agent among many Services: time until it is ready, CPU time and memory
+#[derive(Debug, Args)]
+pub struct Options {
+    /// Number of Services
+    #[arg(long, value_name = "NUMBER", default_value_t = 10_000)]
+    services: usize,
+
+    /// Number of endpoints of each Service
+    #[arg(long, value_name = "NUMBER", default_value_t = 10)]
+    endpoints: usize,
+
+    /// Number of starts of each kind
+    #[arg(long, value_name = "NUMBER", default_value_t = 5)]
+    rounds: usize,
+}
 
 fn address(first: [u8; 4], number: usize) -> String {
     Ipv4Addr::from(u32::from(Ipv4Addr::from(first)) + number as u32).to_string()
@@ -107,10 +120,8 @@ fn start(network: &OneNode, server: &ApiServer, flags: &[&str]) -> Result<(Start
     Ok((Start { listed, programmed: ready - listed, processor: processor?, peak }, agent))
 }
 
-#[test]
-#[ignore = "a measurement of some minutes"]
-fn times_and_costs_of_a_start() -> Result<()> {
-    let (services, endpoints) = (size("STARTUP_SERVICES", 10_000), size("STARTUP_ENDPOINTS", 10));
+pub fn run(options: &Options) -> Result<()> {
+    let Options { services, endpoints, rounds } = *options;
     let network = OneNode::with_pods(0)?;
     let data = network.kubeconfig().parent().context("it is in a directory")?.to_owned();
     let server = ApiServer::start(&network.node, data, "127.0.0.1:0".parse()?)?;
@@ -125,7 +136,7 @@ fn times_and_costs_of_a_start() -> Result<()> {
         ("no maps and programs before", Default::default()),
         ("both unchanged", Default::default()),
     ];
-    for _ in 0..size("STARTUP_ROUNDS", 5) {
+    for _ in 0..rounds {
         for (what, samples) in &mut rows {
             let (figures, agent) = start(&network, &server, &flags)?;
             let programmed = format!("services={services}");

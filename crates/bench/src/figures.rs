@@ -1,14 +1,8 @@
 //! Figures of benchmarks over several rounds, and the machine.
 
-use std::env;
 use std::fs;
 use std::process::Command;
 use std::sync::LazyLock;
-
-/// A size that a variable of the environment may set.
-pub fn size(variable: &str, otherwise: usize) -> usize {
-    env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
-}
 
 /// The figures of one case over the rounds.
 #[derive(Clone, Debug, Default)]

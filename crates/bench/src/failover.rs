@@ -1,27 +1,44 @@
-//! How long addresses are unavailable, and which connections are lost, when nodes and agents fail:
-//! the figures of docs/design/announcement.md. With keepalived beside it, if MILLRACE_KEEPALIVED is
-//! its path.
-//!
-//! `cargo test -p tests --test nodes failover:: -- --ignored --nocapture`
+//! `cargo xtask bench failover`: how long addresses are unavailable, and which connections are lost, when nodes and
+//! agents fail. The figures are in docs/design/announcement.md.
 
-use std::env;
 use std::fs;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
+use ::tests::worlds::announcers::{Announcers, Connection, IMPATIENT, Stream};
+use ::tests::worlds::topology::Process;
 use anyhow::{Context, Result, ensure};
+use clap::Args;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::json;
-use tests::load::figures::size;
-use tests::worlds::announcers::{Announcers, Connection, IMPATIENT, Stream};
-use tests::worlds::topology::Process;
 
 const NODES: usize = 5;
 /// Nodes that fail. Their pods are no endpoints, so that only the address matters.
 const VICTIMS: usize = 3;
 const STREAMS: usize = 8;
 const SECOND: Duration = Duration::from_secs(1);
+
+/// Measure how long addresses are unavailable when nodes and agents fail, and which connections are lost
+#[derive(Debug, Args)]
+pub struct Options {
+    /// Number of Services, and so of addresses
+    #[arg(long, value_name = "NUMBER", default_value_t = 500)]
+    services: usize,
+
+    /// Number of times that everything fails
+    #[arg(long, value_name = "NUMBER", default_value_t = 6)]
+    rounds: usize,
+
+    /// Number of open connections
+    #[arg(long, value_name = "NUMBER", default_value_t = 1_000)]
+    connections: usize,
+
+    /// Path of keepalived, to measure it beside Millrace
+    #[arg(long, value_name = "FILE")]
+    keepalived: Option<PathBuf>,
+}
 
 /// What one scenario did to clients.
 struct Row {
@@ -137,15 +154,11 @@ fn wait_until_ready(world: &mut Announcers, node: usize) -> Result<()> {
     agent.wait_for_output("ready service_ports=")
 }
 
-#[test]
-#[ignore = "a measurement of several minutes"]
-fn table_of_unavailability() -> Result<()> {
-    let services = size("FAILOVER_SERVICES", 500);
-    let rounds = size("FAILOVER_ROUNDS", 6);
+pub fn run(options: &Options) -> Result<()> {
+    let Options { services, rounds, connections: count, keepalived: ref program } = *options;
     let world = Announcers::start_with(NODES, VICTIMS, services)?;
     let mut bench = Bench { world, connections: Vec::new() };
     bench.settle()?;
-    let count = size("FAILOVER_CONNECTIONS", 1_000);
     let addresses = bench.world.addresses().to_vec();
     for index in 0..count {
         bench.connections.push(bench.world.connect(&addresses[index % addresses.len()])?);
@@ -216,11 +229,11 @@ fn table_of_unavailability() -> Result<()> {
         },
     )?;
     all_at_once(&mut bench, rounds)?;
-    if let Some(program) = env::var_os("MILLRACE_KEEPALIVED") {
+    if let Some(program) = program {
         for (what, interval) in
             [("keepalived, advert_int 1", "1"), ("keepalived, advert_int 0.1", "0.1")]
         {
-            keepalived(&mut bench.world, &program, what, interval)?.print();
+            keepalived(&mut bench.world, program, what, (interval, rounds))?.print();
         }
     }
     Ok(())
@@ -296,13 +309,13 @@ fn all_at_once(bench: &mut Bench, rounds: usize) -> Result<()> {
 /// An address of keepalived on the same nodes, whose holder loses its power.
 fn keepalived(
     world: &mut Announcers,
-    program: &std::ffi::OsStr,
+    program: &Path,
     what: &'static str,
-    interval: &str,
+    (interval, rounds): (&str, usize),
 ) -> Result<Row> {
     const ADDRESS: &str = "192.0.2.200";
     let mut row = Row::new(what);
-    for _ in 0..size("FAILOVER_ROUNDS", 6) {
+    for _ in 0..rounds {
         let mut running: Vec<Process> = Vec::new();
         let mut echos = Vec::new();
         for node in 0..NODES {
@@ -327,7 +340,7 @@ fn keepalived(
             echos.push(world.nodes[node].tcp_echo("0.0.0.0:7", &format!("node{node}"))?);
         }
         let mut reached = String::new();
-        tests::worlds::topology::wait_until("keepalived has an address", SECOND * 60, || {
+        ::tests::worlds::topology::wait_until("keepalived has an address", SECOND * 60, || {
             let connected = world.connect_within(ADDRESS, SECOND / 5);
             reached = connected.map(|connection| connection.server).unwrap_or_default();
             !reached.is_empty()

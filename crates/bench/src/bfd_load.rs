@@ -1,27 +1,39 @@
-//! Whether BFD sees broken paths while the node's processors are busy, and its agent is restarted. Beside it, on another
+//! `cargo xtask bench bfd-load`: whether BFD sees broken paths while the node's processors are busy, and its agent is restarted. Beside it, on another
 //! node of the same machine, FRR's bfdd. The router's daemons have the highest priority, as if on a machine of their
 //! own; the nodes' have the normal one.
-//!
-//! `cargo test --release -p tests --test peers bfd_load:: -- --ignored --nocapture`
-//!
-//! `BFD_SECONDS`, `BFD_INTERVAL` (milliseconds) and `BFD_THREADS` change the defaults.
 
 use std::hint;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use ::tests::manifests::manifests;
+use ::tests::programs::bgp::{Speaker, is_answered, is_established};
+use ::tests::programs::frr::Frr;
+use ::tests::worlds::one_node::{CLIENT, NODE, OneNode};
+use ::tests::worlds::topology::{SOON, wait_until};
 use anyhow::{Context, Result, ensure};
+use clap::Args;
 use serde_json::json;
-use tests::load::figures::size;
-use tests::manifests::manifests;
-use tests::programs::bgp::{Speaker, is_answered, is_established};
-use tests::programs::frr::Frr;
-use tests::worlds::one_node::{CLIENT, NODE, OneNode};
-use tests::worlds::topology::{SOON, wait_until};
 
 const RIVAL: &str = "198.51.100.2";
 const ROUTER: &str = "198.51.100.1";
+
+/// Measure whether BFD sees broken paths while all CPUs are busy, beside FRR's bfdd
+#[derive(Debug, Args)]
+pub struct Options {
+    /// Length of the measurement, in seconds
+    #[arg(long, value_name = "NUMBER", default_value_t = 120)]
+    seconds: u64,
+
+    /// Interval of BFD packets, in milliseconds; three lost ones break a path
+    #[arg(long, value_name = "NUMBER", default_value_t = 100)]
+    interval: usize,
+
+    /// Number of busy threads [default: four for each CPU]
+    #[arg(long, value_name = "NUMBER")]
+    threads: Option<usize>,
+}
 
 /// How often the router has seen the path to a peer break.
 fn flaps(router: &Frr, peer: &str) -> Result<u64> {
@@ -35,13 +47,10 @@ fn is_up(router: &Frr, peer: &str) -> bool {
     peers.as_array().into_iter().flatten().any(|it| it["peer"] == peer && it["status"] == "up")
 }
 
-#[test]
-#[ignore = "a measurement of two minutes that needs all processors"]
-fn flaps_while_all_processors_are_busy() -> Result<()> {
-    let seconds = size("BFD_SECONDS", 120) as u64;
-    let interval = size("BFD_INTERVAL", 100);
+pub fn run(options: &Options) -> Result<()> {
+    let Options { seconds, interval, threads } = *options;
     let processors = thread::available_parallelism()?.get();
-    let threads = size("BFD_THREADS", 4 * processors);
+    let threads = threads.unwrap_or(4 * processors);
 
     let network = OneNode::warm(0)?;
     let rival = network.topology.host("rival")?;
