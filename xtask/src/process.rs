@@ -42,9 +42,9 @@ pub fn shared_cargo() -> Command {
 
 /// Clippy's driver, of the toolchain of the cargo that started this program.
 pub fn clippy_driver() -> Option<PathBuf> {
-    let cargo = env::var_os("CARGO").map(PathBuf::from)?;
-    let beside = cargo.with_file_name("clippy-driver");
-    if beside.is_file() { Some(beside) } else { find("clippy-driver") }
+    let cargo = env::var_os("CARGO").map(PathBuf::from);
+    let beside = cargo.map(|cargo| cargo.with_file_name("clippy-driver"));
+    beside.filter(|driver| driver.is_file()).or_else(|| find("clippy-driver"))
 }
 
 /// Selects the crates that share one build: all except those that are built by themselves.

@@ -27,10 +27,6 @@ impl Sample {
         self.0.len()
     }
 
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
     /// Median, minimum and maximum.
     pub fn summary(&self) -> [Option<f64>; 3] {
         let mut sorted = self.0.clone();

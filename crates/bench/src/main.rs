@@ -11,6 +11,7 @@ mod generator;
 mod ingress;
 mod load;
 mod machine;
+mod output;
 mod packets;
 mod progress;
 mod startup;
@@ -18,9 +19,6 @@ mod tables;
 
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
-
-/// Where results are written.
-const OUTPUT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/bench");
 
 #[derive(Debug, Parser)]
 #[command(

@@ -63,7 +63,7 @@ pub struct Options {
     minutes: u64,
 
     /// Output directory for the JSON, the table and the plot [default: target/bench]
-    #[arg(long, value_name = "DIRECTORY", default_value = crate::OUTPUT, hide_default_value = true)]
+    #[arg(long, value_name = "DIRECTORY", default_value = crate::output::DIRECTORY, hide_default_value = true)]
     output: PathBuf,
 }
 

@@ -32,7 +32,7 @@ pub struct Options {
     endpoints: u32,
 
     /// Output directory for the JSON and the plot [default: target/bench]
-    #[arg(long, value_name = "DIRECTORY", default_value = crate::OUTPUT, hide_default_value = true)]
+    #[arg(long, value_name = "DIRECTORY", default_value = crate::output::DIRECTORY, hide_default_value = true)]
     output: PathBuf,
 
     /// Measure one size in this process, and print the result as JSON

@@ -49,7 +49,7 @@ pub struct Options {
     minutes: u64,
 
     /// Output directory for the JSON and the table [default: target/bench]
-    #[arg(long, value_name = "DIRECTORY", default_value = crate::OUTPUT, hide_default_value = true)]
+    #[arg(long, value_name = "DIRECTORY", default_value = crate::output::DIRECTORY, hide_default_value = true)]
     output: PathBuf,
 }
 

@@ -69,7 +69,7 @@ pub struct Options {
     flows: Vec<u32>,
 
     /// Output directory for the JSON and the plot [default: target/bench]
-    #[arg(long, value_name = "DIRECTORY", default_value = crate::OUTPUT, hide_default_value = true)]
+    #[arg(long, value_name = "DIRECTORY", default_value = crate::output::DIRECTORY, hide_default_value = true)]
     output: PathBuf,
 }
 

@@ -1,0 +1,4 @@
+//! Where results are written.
+
+/// The default directory.
+pub const DIRECTORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/bench");
