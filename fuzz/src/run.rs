@@ -107,7 +107,7 @@ impl Host {
             Verdict::Pass | Verdict::Decline => Fate::Passed,
             Verdict::Yield if frame.resolves => Fate::Passed,
             Verdict::Defer | Verdict::Yield => Fate::Deferred,
-            Verdict::Transmit | Verdict::Redirect | Verdict::Resolve | Verdict::Deliver => {
+            Verdict::Transmit | Verdict::Redirect | Verdict::Resolve => {
                 Fate::Sent
             }
             Verdict::Drop => Fate::Dropped,

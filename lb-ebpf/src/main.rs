@@ -15,11 +15,11 @@ mod socket;
 mod tables;
 
 use aya_ebpf::bindings::{TC_ACT_SHOT, TC_ACT_UNSPEC, xdp_action};
-use aya_ebpf::helpers::{bpf_clone_redirect, bpf_redirect, bpf_redirect_neigh, bpf_redirect_peer};
+use aya_ebpf::helpers::{bpf_clone_redirect, bpf_redirect, bpf_redirect_neigh};
 use aya_ebpf::macros::{classifier, xdp};
 use aya_ebpf::programs::{TcContext, XdpContext};
 use lb_common::datapath::{
-    DEFERRED, Packet, REPORT, Role, Stage, TRANSLATED, Verdict, arp, egress, ingress, passed, stage,
+    DEFERRED, Packet, REPORT, Role, Stage, Verdict, arp, egress, ingress, passed, stage,
 };
 use lb_common::family::{Family, V6};
 use lb_common::layout::{Ending, Reason};
@@ -106,10 +106,6 @@ fn xdp_action_of(verdict: Verdict, mut packet: XdpPacket) -> u32 {
             tables::count(Reason::Unwritable);
             xdp_action::XDP_DROP
         }
-        Verdict::Deliver => {
-            packet.mark_translated();
-            xdp_action::XDP_PASS
-        }
         // Marked or not: it must not be lost.
         Verdict::Yield => {
             packet.defer();
@@ -149,13 +145,8 @@ pub fn external_deferred(context: TcContext) -> i32 {
     if is_of_vlan(&context) {
         return TC_ACT_UNSPEC;
     }
-    match mark_of_xdp(&context) {
-        DEFERRED => return tc_ingress(context, Role::External, false),
-        TRANSLATED => {
-            let origin = Origin { role: Role::External, raw: false };
-            return tc_go_on(TcPacket::<false>::new(context, origin), Stage::Deliver);
-        }
-        _ => {}
+    if mark_of_xdp(&context) == DEFERRED {
+        return tc_ingress(context, Role::External, false);
     }
     let frame = frame_of(&context);
     if frame.ether_type != arp::ETHER_TYPE && frame.ether_type != V6::ETHER_TYPE {
@@ -251,10 +242,7 @@ fn tc_stage(which: Stage, context: TcContext) -> i32 {
 
 #[inline(always)]
 fn tc_action_of<const STAGE: bool>(verdict: Verdict, packet: TcPacket<STAGE>) -> i32 {
-    if matches!(
-        verdict,
-        Verdict::Transmit | Verdict::Redirect | Verdict::Resolve | Verdict::Deliver
-    ) {
+    if matches!(verdict, Verdict::Transmit | Verdict::Redirect | Verdict::Resolve) {
         remove_priority(packet.context());
     }
     match verdict {
@@ -270,14 +258,10 @@ fn tc_action_of<const STAGE: bool>(verdict: Verdict, packet: TcPacket<STAGE>) ->
         Verdict::Resolve => unsafe {
             bpf_redirect_neigh(packet.left_by(), core::ptr::null_mut(), 0, 0) as i32
         },
-        // SAFETY: takes numbers only.
-        Verdict::Deliver => unsafe { bpf_redirect_peer(packet.left_by(), 0) as i32 },
         // As in XDP.
         Verdict::Next(Stage::Open) => tc_go_on(packet, Stage::Open),
         Verdict::Next(Stage::Begin) => tc_go_on(packet, Stage::Begin),
         Verdict::Next(Stage::Snat) => tc_go_on(packet, Stage::Snat),
-        Verdict::Next(Stage::Deliver) => tc_go_on(packet, Stage::Deliver),
-        Verdict::Next(Stage::Reply) => tc_go_on(packet, Stage::Reply),
         Verdict::Next(next) => tc_go_on(packet, next),
     }
 }

@@ -28,7 +28,6 @@ const VALUES: &[(&str, &str)] = &[
     ("forwarding", "gue"),
     ("tunnel-key-file", "/etc/millrace-tunnel/key"),
     ("xdp-mode", "off"),
-    ("local-delivery", "direct"),
     ("tc-mode", "clsact"),
     ("cgroup", "/sys/fs/cgroup/a"),
     ("max-service-ports", "100"),

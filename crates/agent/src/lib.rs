@@ -37,7 +37,7 @@ use clap::ValueEnum;
 use lb_announce::Timing;
 use lb_common::layout::{Forwarding, Timeouts};
 use lb_kernel::privileges::Privileges;
-use lb_kernel::settings::{BpfLogLevel, LocalDelivery};
+use lb_kernel::settings::BpfLogLevel;
 use lb_kernel::{Modes, Opened, Parameters, Pins, Sizes, WantedSizes, preflight};
 use lb_network::NetworkWatch;
 use lb_network::snat_ports::SnatRange;
@@ -91,7 +91,6 @@ pub struct Options {
     /// Ports for SNAT, except those that this node uses itself.
     pub snat_ports: SnatRange,
     /// How packets between clients and pods of this node pass the node.
-    pub local_delivery: LocalDelivery,
     /// How long idle flows are kept.
     pub timeouts: Timeouts,
     /// How long the earlier owners of slots are remembered, in seconds; 0: not at all.
@@ -125,7 +124,6 @@ impl Options {
             sizes,
             snat_ports: self.snat_ports,
             timeouts: self.timeouts,
-            local_delivery: self.local_delivery,
             log_level: self.bpf_log_level,
         }
     }

@@ -2,9 +2,8 @@
 
 use std::fs;
 
-use super::netfilter::{self, Chain, Rule};
+use super::netfilter::{self, Chain};
 use super::preflight::Finding;
-use lb_kube_proxy::{is_kube_proxys, is_kube_proxys_table};
 
 const CHECK: &str = "forwarding";
 
@@ -46,64 +45,6 @@ pub fn forwarding(pod_bridges: &[String]) -> Vec<Finding> {
             .push(Finding::ok(CHECK, "forwarding is enabled, and no firewall drops by default"));
     }
     findings
-}
-
-/// What packets bypass if they are delivered directly.
-pub fn direct_delivery() -> Vec<Finding> {
-    let listed = netfilter::chains().and_then(|chains| Ok((chains, netfilter::rules()?)));
-    let mut findings = match listed {
-        Ok((chains, rules)) => bypassed(&chains, &rules),
-        // A kernel without nf_tables has none.
-        Err(error) => {
-            tracing::debug!(error = format!("{error:#}"), "netfilter rules not listed");
-            Vec::new()
-        }
-    };
-    let has_filter = |path| fs::read_to_string(path).is_ok_and(|names| names.contains("filter"));
-    if ["/proc/net/ip_tables_names", "/proc/net/ip6_tables_names"].into_iter().any(has_filter) {
-        let message = "packets between clients and pods of this node bypass the chain FORWARD of \
-                       iptables-legacy, whose rules only its own tools can list";
-        findings.push(Finding::warning(DIRECT, message, FIX_DIRECT));
-    }
-    if findings.is_empty() {
-        findings.push(Finding::ok(DIRECT, "direct; no firewall filters forwarded packets"));
-    }
-    findings
-}
-
-const DIRECT: &str = "local delivery";
-const FIX_DIRECT: &str = "Set --local-delivery stack if these rules have to apply to packets of \
-                          Services, for example because they implement network policies";
-
-/// The chains with rules for forwarded packets, except rules of kube-proxy.
-fn bypassed(chains: &[Chain], rules: &[Rule]) -> Vec<Finding> {
-    let is_kube_proxys = |rule: &&Rule| rule.target.as_deref().is_some_and(is_kube_proxys);
-    let found = |chain: &Chain| {
-        let base = chain.base.filter(|base| base.forward)?;
-        if is_kube_proxys_table(&chain.table) {
-            return None;
-        }
-        let of_chain = |rule: &&Rule| {
-            (rule.family, &rule.table, &rule.chain) == (chain.family, &chain.table, &chain.name)
-        };
-        let count = rules.iter().filter(of_chain).filter(|rule| !is_kube_proxys(rule)).count();
-        if count == 0 && !base.drops {
-            return None;
-        }
-        let (family, table, name) = (chain.family.name(), &chain.table, &chain.name);
-        let (plural, policy) = match (count, base.drops) {
-            (1, false) => ("", ""),
-            (1, true) => ("", " and the policy drop"),
-            (_, false) => ("s", ""),
-            (_, true) => ("s", " and the policy drop"),
-        };
-        let message = format!(
-            "packets between clients and pods of this node bypass the chain {name} of the table \
-             {family} {table}, with {count} rule{plural}{policy}"
-        );
-        Some(Finding::warning(DIRECT, message, FIX_DIRECT))
-    };
-    chains.iter().filter_map(found).collect()
 }
 
 fn is_off(sysctl: &str) -> Finding {
@@ -160,36 +101,6 @@ mod tests {
             name: "FORWARD".to_owned(),
             base: Some(Base { forward, drops }),
         }
-    }
-
-    #[test]
-    fn chains_that_direct_delivery_bypasses_are_reported_with_their_rules() {
-        let rule = |chain: &str, target: Option<&str>| Rule {
-            family: Family::Ipv4,
-            table: "filter".to_owned(),
-            chain: chain.to_owned(),
-            target: target.map(str::to_owned),
-        };
-        let rules = [
-            rule("FORWARD", None),
-            rule("FORWARD", Some("cali-FORWARD")),
-            rule("FORWARD", Some("KUBE-FORWARD")),
-            rule("cali-FORWARD", None),
-        ];
-        let reported = |chain: Chain, rules: &[Rule]| {
-            let findings = bypassed(&[chain], rules);
-            findings.into_iter().map(|finding| finding.message).collect::<Vec<_>>()
-        };
-        let found = reported(chain(true, true), &rules);
-        assert_eq!(found.len(), 1, "{found:?}");
-        let expected = "chain FORWARD of the table ip filter, with 2 rules and the policy drop";
-        assert!(found[0].ends_with(expected), "{found:?}");
-        let found = reported(chain(true, false), &rules[..1]);
-        assert!(found[0].ends_with("with 1 rule"), "{found:?}");
-        assert_eq!(reported(chain(true, false), &rules[2..]), [""; 0], "kube-proxy's, another's");
-        assert_eq!(reported(chain(false, true), &rules), [""; 0], "not for forwarded packets");
-        let own = Chain { table: "kube-proxy".to_owned(), ..chain(true, true) };
-        assert_eq!(reported(own, &rules), [""; 0]);
     }
 
     #[test]

@@ -63,7 +63,6 @@ impl HookPoint {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Hook {
     XdpNative,
-    XdpGeneric,
     TcxIngress,
     TcxEgress,
     ClsactIngress,
@@ -75,7 +74,6 @@ impl Hook {
     pub fn name(self) -> &'static str {
         match self {
             Self::XdpNative => "xdp_native",
-            Self::XdpGeneric => "xdp_generic",
             Self::TcxIngress => "tcx_ingress",
             Self::TcxEgress => "tcx_egress",
             Self::ClsactIngress => "clsact_ingress",
@@ -88,7 +86,6 @@ impl Display for Hook {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::XdpNative => "native XDP",
-            Self::XdpGeneric => "generic XDP",
             Self::TcxIngress => "tcx ingress",
             Self::TcxEgress => "tcx egress",
             Self::ClsactIngress => "clsact ingress",
@@ -138,7 +135,7 @@ impl Slot {
     /// The links that may occupy it.
     pub fn links(self) -> &'static [Hook] {
         match self {
-            Self::Xdp => &[Hook::XdpNative, Hook::XdpGeneric],
+            Self::Xdp => &[Hook::XdpNative],
             Self::Tc(Direction::Ingress) => &[Hook::TcxIngress],
             Self::Tc(Direction::Egress) => &[Hook::TcxEgress],
         }

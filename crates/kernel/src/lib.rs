@@ -74,7 +74,7 @@ pub use crowded::{CrowdedBits, clear_crowded_bits};
 pub use data_plane::DataPlane;
 pub use flow_core::{FlowPlaces, Load, begins_in_rest, place_new_flows};
 pub use flow_tables::Occupancy;
-pub use forwarding::{direct_delivery, forwarding};
+pub use forwarding::forwarding;
 pub use hook::{Hook, HookPoint};
 pub use mapped::Mapped;
 pub use memory::give_back_memory;

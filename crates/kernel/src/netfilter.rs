@@ -1,4 +1,4 @@
-//! Lists chains and rules of nftables, and of iptables where it uses nftables.
+//! Lists chains of nftables, and of iptables where it uses nftables.
 
 use std::io;
 
@@ -6,7 +6,6 @@ use lb_network::netlink::{Netlink, attributes, text};
 use nix::libc::NLM_F_DUMP;
 use nix::sys::socket::SockProtocol;
 
-use lb_kube_proxy::target;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chain {
@@ -15,16 +14,6 @@ pub struct Chain {
     pub name: String,
     /// `None`: only other chains call it.
     pub base: Option<Base>,
-}
-
-/// A rule of a chain.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rule {
-    pub family: Family,
-    pub table: String,
-    pub chain: String,
-    /// The chain that it jumps to.
-    pub target: Option<String>,
 }
 
 /// Numbers of <https://github.com/torvalds/linux/blob/v6.1/include/uapi/linux/netfilter.h>.
@@ -67,45 +56,22 @@ pub struct Base {
 
 /// All chains of this network namespace.
 pub fn chains() -> io::Result<Vec<Chain>> {
-    const GET_CHAIN: u16 = 4;
-    dump(GET_CHAIN, read_chain)
-}
-
-/// All rules of this network namespace.
-pub fn rules() -> io::Result<Vec<Rule>> {
-    const GET_RULE: u16 = 7;
-    dump(GET_RULE, read_rule)
-}
-
-/// `kind`: of <https://github.com/torvalds/linux/blob/v6.1/include/uapi/linux/netfilter/nf_tables.h>.
-fn dump<T>(kind: u16, read: impl Fn(&[u8]) -> Option<T>) -> io::Result<Vec<T>> {
     const NFTABLES: u16 = 10;
+    /// Of <https://github.com/torvalds/linux/blob/v6.1/include/uapi/linux/netfilter/nf_tables.h>.
+    const GET_CHAIN: u16 = 4;
     let mut all = Vec::new();
     let mut netlink = Netlink::open(SockProtocol::NetlinkNetFilter)?;
     // For all families.
-    netlink.ask(NFTABLES << 8 | kind, NLM_F_DUMP, &[0; HEADER], |body| all.extend(read(body)))?;
+    let kind = NFTABLES << 8 | GET_CHAIN;
+    netlink.ask(kind, NLM_F_DUMP, &[0; HEADER], |body| all.extend(read_chain(body)))?;
     Ok(all)
 }
 
 /// `struct nfgenmsg`; it begins with the family.
 const HEADER: usize = 4;
-const TABLE: u16 = 1;
-
-fn read_rule(body: &[u8]) -> Option<Rule> {
-    const CHAIN: u16 = 2;
-    const EXPRESSIONS: u16 = 4;
-    let family = Family::new(*body.first()?);
-    let body = body.get(HEADER..)?;
-    let expressions = find(body, EXPRESSIONS).unwrap_or_default();
-    Some(Rule {
-        family,
-        table: text(find(body, TABLE)?),
-        chain: text(find(body, CHAIN)?),
-        target: attributes(expressions).find_map(|(_, one)| target(one)),
-    })
-}
 
 fn read_chain(body: &[u8]) -> Option<Chain> {
+    const TABLE: u16 = 1;
     const NAME: u16 = 3;
     const HOOK: u16 = 4;
     const POLICY: u16 = 5;

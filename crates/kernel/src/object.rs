@@ -18,7 +18,7 @@ use super::sizes::Sizes;
 use super::source_lines::without_lines;
 use super::verify;
 use crate::memory::give_back_memory;
-use crate::settings::{BpfLogLevel, LocalDelivery};
+use crate::settings::BpfLogLevel;
 use lb_network::snat_ports::SnatRange;
 
 /// Built by `cargo xtask build-ebpf`; empty if that has not been run.
@@ -39,7 +39,6 @@ pub struct Parameters {
     pub sizes: Sizes,
     pub snat_ports: SnatRange,
     pub timeouts: Timeouts,
-    pub local_delivery: LocalDelivery,
     /// The programs' log level.
     pub log_level: BpfLogLevel,
 }
@@ -189,12 +188,11 @@ struct Globals {
 
 impl Globals {
     fn new(identity: Identity, parameters: Parameters, access: Access) -> Self {
-        let Parameters { sizes, snat_ports, timeouts, local_delivery, log_level } = parameters;
+        let Parameters { sizes, snat_ports, timeouts, log_level } = parameters;
         Self {
             settings: Plain(Settings {
                 snat_port_first: snat_ports.first,
                 snat_port_count: snat_ports.count,
-                direct: u32::from(local_delivery == LocalDelivery::Direct),
                 ..Settings::new(identity.flow_seed, sizes.flow_buckets()).with_timeouts(timeouts)
             }),
             buffer_sum: Plain(access.place),

@@ -46,9 +46,6 @@ pub enum XdpMode {
     Auto,
     /// Native XDP, in the driver, only
     Native,
-    /// Generic XDP, in the network stack, only: slower, and wrong where frames arrive merged or with partial
-    /// checksums, as on bridges and veth interfaces
-    Generic,
     /// No XDP, tc only: for interfaces where other programs use XDP
     Off,
 }
@@ -58,20 +55,10 @@ impl XdpMode {
     pub fn is_for(self, finished: bool) -> bool {
         match self {
             Self::Auto => finished,
-            Self::Native | Self::Generic => true,
+            Self::Native => true,
             Self::Off => false,
         }
     }
-}
-
-/// How packets between clients and pods of this node pass the node.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum LocalDelivery {
-    /// Through the network stack, with its firewall, as without Millrace
-    #[default]
-    Stack,
-    /// Past the stack, where a pod has an interface of its own that routes lead to
-    Direct,
 }
 
 /// How programs are attached to tc.

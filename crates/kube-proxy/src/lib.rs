@@ -15,9 +15,7 @@ use nix::net::if_::if_nametoindex;
 use nix::sys::socket::SockProtocol;
 
 use ipvs::{DEVICE as IPVS_DEVICE, VirtualServers};
-pub use nftables::target;
 use plan::Leftovers;
-pub use plan::{is_kube_proxys, is_kube_proxys_table};
 
 pub struct KubeProxy {
     /// Its process, if it runs.

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use lb_common::layout;
 
-use super::attachments::{Attachments, DeviceName, Role};
+use super::attachments::Attachments;
 use super::selection::NodePortAddresses;
 use super::snapshot::{Address, Framing, Kind, Link, Mac, Scope, Snapshot};
 
@@ -26,31 +26,26 @@ pub struct Device {
     pub redirect: bool,
     /// XDP can transmit its packets back.
     pub transmit: bool,
-    /// It is the host's end of a pod's interface, and routes can lead to it: tc can deliver packets
-    /// to the other end directly.
-    pub pod: bool,
 }
 
 /// The entry of the map `DEVICES`.
 impl From<&Device> for layout::Device {
     fn from(device: &Device) -> Self {
-        let Device { name: _, v4, v6, mtu, mac, macs_above: _, redirect, transmit, pod } = device;
+        let Device { name: _, v4, v6, mtu, mac, macs_above: _, redirect, transmit } = device;
         let flag = |on: &bool, flag| if *on { flag } else { 0 };
         Self {
             address4: v4.map(Into::into).unwrap_or_default(),
             address6: v6.map(Into::into).unwrap_or_default(),
             mtu: *mtu,
             link_address: *mac,
-            flags: flag(redirect, Self::REDIRECT)
-                | flag(transmit, Self::TRANSMIT)
-                | flag(pod, Self::POD),
+            flags: flag(redirect, Self::REDIRECT) | flag(transmit, Self::TRANSMIT),
             reserved: 0,
         }
     }
 }
 
 /// All devices except loopback, by index.
-pub fn devices(snapshot: &Snapshot, attachments: &Attachments) -> BTreeMap<u32, Device> {
+pub fn devices(snapshot: &Snapshot) -> BTreeMap<u32, Device> {
     let [node4, node6] = [false, true].map(|v6| node_address(snapshot, v6));
     let links = snapshot.links.values().filter(|link| !link.loopback);
     links
@@ -71,24 +66,10 @@ pub fn devices(snapshot: &Snapshot, attachments: &Attachments) -> BTreeMap<u32, 
                     && snapshot.redirect.contains(&link.index),
                 // For veths the requirement is the same as for redirects: the peer must poll.
                 transmit: link.kind != Kind::Veth || snapshot.redirect.contains(&link.index),
-                pod: is_pod(attachments, link),
             };
             (link.index, device)
         })
         .collect()
-}
-
-/// Whether requests can be delivered to the other end of a device directly, and whether its replies
-/// are handled where they arrive. The packets of a bridge's port are the bridge's.
-fn is_pod(attachments: &Attachments, link: &Link) -> bool {
-    link.kind == Kind::Veth
-        && link.lower_elsewhere
-        && link.framing == Framing::Ethernet
-        && link.master.is_none()
-        && attachments
-            .served
-            .get(&DeviceName::from(link))
-            .is_some_and(|served| served.role == Role::Workload && served.ingress)
 }
 
 /// The link-layer addresses of the VLANs, macvlans, bridges and bonds above a device, except its
@@ -387,7 +368,7 @@ mod tests {
         ] {
             let snapshot = network(text);
             let index = snapshot.link_named(device).unwrap().index;
-            let device = &devices(&snapshot, &Attachments::default())[&index];
+            let device = &devices(&snapshot)[&index];
             let show = |ip: Option<IpAddr>| ip.map_or("-".to_owned(), |ip| ip.to_string());
             assert_eq!(show(device.v4.map(IpAddr::V4)), v4, "{name}");
             assert_eq!(show(device.v6.map(IpAddr::V6)), v6, "{name}");
@@ -396,8 +377,8 @@ mod tests {
 
     #[test]
     fn ipv6_sources_do_not_depend_on_the_order_of_arrival() {
-        let one = devices(&network("eth0: 2001:db8::1, 2001:db8::2"), &Attachments::default());
-        let other = devices(&network("eth0: 2001:db8::2, 2001:db8::1"), &Attachments::default());
+        let one = devices(&network("eth0: 2001:db8::1, 2001:db8::2"));
+        let other = devices(&network("eth0: 2001:db8::2, 2001:db8::1"));
         assert_eq!(one, other);
     }
 
@@ -422,7 +403,7 @@ mod tests {
         // A cycle, and an address that two devices share.
         snapshot.links.get_mut(&br0).unwrap().master = Some(br0);
         snapshot.links.get_mut(&ipvlan).unwrap().mac = snapshot.links[&bond0].mac;
-        let devices = devices(&snapshot, &Attachments::default());
+        let devices = devices(&snapshot);
         let above = |index| -> Vec<u32> {
             devices[&index].macs_above.iter().map(|mac| u32::from(mac[5])).collect()
         };
@@ -435,7 +416,7 @@ mod tests {
 
     #[test]
     fn devices_know_their_mtu_and_mac_and_lo_is_none() {
-        let devices = devices(&network(NODE), &Attachments::default());
+        let devices = devices(&network(NODE));
         assert_eq!(devices.keys().copied().collect::<Vec<_>>(), [2, 3, 4]);
         let eth0 = &devices[&2];
         assert_eq!((&*eth0.name, eth0.mtu, eth0.mac), ("eth0", 1500, [2, 0, 0, 0, 0, 2]));

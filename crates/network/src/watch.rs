@@ -231,7 +231,7 @@ impl View {
     fn of(snapshot: &Snapshot, settings: &Settings, external_before: &BTreeSet<u32>) -> Self {
         let attachments = plan_attachments(snapshot, settings, external_before);
         Self {
-            devices: devices(snapshot, &attachments),
+            devices: devices(snapshot),
             node_addresses: node_addresses(snapshot, &attachments, &settings.node_ports),
             own_addresses: own_addresses(snapshot),
             attachments,

@@ -19,7 +19,7 @@
 //!   counted [`Reason`](crate::layout::Reason).
 //! - No I/O, no clock, no allocation: all input comes through [`Packet`] and [`Tables`].
 //! - A packet is not modified before it continues in another stage, except that a tunnelled packet
-//!   is decapsulated, and a packet for [`Stage::Deliver`] is translated.
+//!   is decapsulated.
 //!
 //! Tests: the packet tables in the crate `tests`, run on the host and in the kernel.
 
@@ -48,7 +48,7 @@ pub use tables::{
     BfdTables, Counters, FamilyTables, NeighbourTables, NetworkTables, PoolTables, Scratch, Tables,
 };
 pub use verdict::{
-    DEFERRED, MOST_STAGES, REPORT, Rejection, RejectionKind, Stage, TRANSLATED, Verdict,
+    DEFERRED, MOST_STAGES, REPORT, Rejection, RejectionKind, Stage, Verdict,
 };
 pub use wire::arp;
 pub use wire::describe::describe;
@@ -57,10 +57,9 @@ pub use wire::ndp;
 pub use wire::packet::{Packet, Role};
 pub use wire::parse::PacketFamily;
 
-use forward::direct;
 use stages::{
     bfd, decapsulate, delivered, earlier, egress as leaving, encapsulate, fragment, icmp_error,
-    ingress as arriving, neighbour, open, reject, reply, shadow, spread,
+    ingress as arriving, neighbour, open, reject, shadow, spread,
 };
 use wire::outer;
 
@@ -162,9 +161,6 @@ where
         Stage::Accept => delivered::accept::<F, P, T>(packet, tables, network),
         Stage::Earlier => earlier::ask::<F, P, T>(packet, tables, network),
         Stage::Shadow => shadow::end::<F, P, T>(packet, tables, network),
-        Stage::Deliver => direct::deliver::<F, P, T>(packet, tables, network),
-        Stage::NoReply => reply::arrive::<F, P, T>(packet, tables, network),
-        Stage::Reply => reply::send::<F, P, T>(packet, tables, network),
         Stage::Bfd => bfd::answer::<F, P, T>(packet, tables, network),
         // Of both families, and of ARP.
         Stage::Neighbour => Verdict::Pass,

@@ -6,10 +6,6 @@ use crate::layout::Reason;
 /// Metadata in front of a deferred packet. It is never transmitted.
 pub const DEFERRED: u32 = 0x4d69_6c6c;
 
-/// The same in front of a packet that XDP has translated for a backend on this node, and that tc may
-/// deliver directly.
-pub const TRANSLATED: u32 = 0x4d69_6c74;
-
 /// The kernel's limit of consecutive tail calls, and so of stages for one packet.
 pub const MOST_STAGES: u32 = 33;
 
@@ -29,10 +25,6 @@ pub enum Verdict {
     Redirect,
     /// As [`Self::Redirect`], but the stack resolves the next hop's link-layer address.
     Resolve,
-    /// It is delivered to the other end of the interface of
-    /// [`Packet::leave_by`](super::Packet), a pod's; its link-layer header is complete. From XDP it
-    /// goes up the stack, marked for tc, where it continues in [`Stage::Deliver`].
-    Deliver,
     /// It continues unmodified to the next hook (tc after XDP), which can do more.
     Defer,
     /// The frame is for another machine, as far as the programs know: it passes unmodified. XDP
@@ -93,12 +85,6 @@ macro_rules! for_each_stage {
             /// A packet between a client and a backend that bypasses Services: it ends an earlier
             /// flow between them.
             Shadow(xdp_shadow, tc_shadow)
-            /// A packet that was translated for a backend on this node, if packets bypass the stack.
-            Deliver(, tc_deliver)
-            /// A packet of a pod that may be a reply, if packets bypass the stack.
-            Reply(, tc_reply)
-            /// A packet of a pod that is no such reply.
-            NoReply(, tc_no_reply)
             /// An arriving packet of bidirectional forwarding detection.
             Bfd(xdp_bfd, tc_bfd)
             /// A packet of ARP or neighbour discovery from outside.

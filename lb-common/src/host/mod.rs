@@ -38,8 +38,6 @@ pub enum Entry {
     Ingress,
     /// In tc, after XDP has passed it.
     AfterXdp,
-    /// In tc, after XDP has translated it for a backend on this node.
-    Translated,
     Egress,
 }
 
@@ -61,7 +59,6 @@ where
             Some(frame) => datapath::passed(packet, frame),
             None => Verdict::Pass,
         },
-        Entry::Translated => Verdict::Next(Stage::Deliver),
         Entry::Egress => datapath::egress(packet, tables),
     };
     let mut stages = 0;

@@ -14,7 +14,7 @@ pub struct Device {
     /// The largest IP packet, in bytes.
     pub mtu: u32,
     pub link_address: [u8; 6],
-    /// [`Device::REDIRECT`], [`Device::TRANSMIT`], [`Device::POD`].
+    /// [`Device::REDIRECT`], [`Device::TRANSMIT`].
     pub flags: u8,
     pub reserved: u8,
 }
@@ -25,9 +25,6 @@ impl Device {
     /// XDP may send packets back through it. A veth whose other end does not poll accepts such
     /// packets and drops them.
     pub const TRANSMIT: u8 = 2;
-    /// It is the host's end of a pod's interface: its other end is in another network namespace, and
-    /// tc can deliver packets there directly.
-    pub const POD: u8 = 4;
 }
 
 /// An interface in the cache, by its index.

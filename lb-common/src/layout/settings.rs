@@ -20,9 +20,6 @@ pub struct Settings {
     pub snat_port_count: u16,
     /// How long an idle flow is kept in each state, in ticks: [`Timeouts::limits`].
     pub limits: [u32; STATES],
-    /// 1 if packets between clients and pods of this node bypass the stack.
-    pub direct: u32,
-    pub reserved: u32,
 }
 
 impl Settings {
@@ -46,8 +43,6 @@ impl Settings {
             snat_port_first: Self::SNAT_PORT_FIRST,
             snat_port_count: Self::SNAT_PORT_COUNT,
             limits: Timeouts::DEFAULT.limits(),
-            direct: 0,
-            reserved: 0,
         }
     }
 
@@ -57,19 +52,13 @@ impl Settings {
         self
     }
 
-    /// Whether packets between clients and pods of this node bypass the stack.
-    #[inline(always)]
-    pub fn is_direct(&self) -> bool {
-        self.direct != 0
-    }
-
     #[inline(always)]
     pub fn has_snat_port(&self, port: u16) -> bool {
         port.wrapping_sub(self.snat_port_first) < self.snat_port_count
     }
 }
 
-const _: () = assert!(size_of::<Settings>() == 48 + 4 * STATES);
+const _: () = assert!(size_of::<Settings>() == 40 + 4 * STATES);
 
 /// Pinned beside the maps: what an agent that starts must know before it adopts them.
 #[repr(C)]

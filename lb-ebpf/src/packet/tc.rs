@@ -141,8 +141,7 @@ pub fn frame_of(context: &TcContext) -> Frame {
     Frame { ether_type: u16::from_be(ether_type), network: size_of::<Ethernet>() }
 }
 
-/// The mark of XDP ([`DEFERRED`](lb_common::datapath::DEFERRED) or
-/// [`TRANSLATED`](lb_common::datapath::TRANSLATED)); 0 if there is none.
+/// The mark of XDP ([`DEFERRED`](lb_common::datapath::DEFERRED)); 0 if there is none.
 #[inline(always)]
 pub fn mark_of_xdp(context: &TcContext) -> u32 {
     let buffer = context.skb.skb;

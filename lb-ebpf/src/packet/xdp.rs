@@ -5,7 +5,7 @@ use aya_ebpf::helpers::{
     bpf_xdp_adjust_head, bpf_xdp_adjust_meta, bpf_xdp_adjust_tail, bpf_xdp_get_buff_len,
 };
 use aya_ebpf::programs::XdpContext;
-use lb_common::datapath::{DEFERRED, Packet, Query, Role, Route, TRANSLATED};
+use lb_common::datapath::{DEFERRED, Packet, Query, Role, Route};
 use lb_common::family::Family;
 use lb_common::header::Header;
 
@@ -49,18 +49,6 @@ impl XdpPacket {
     /// driver cannot.
     #[inline(always)]
     pub fn defer(&mut self) -> bool {
-        self.mark(DEFERRED)
-    }
-
-    /// Marks the packet as translated, for the same program, which may deliver it directly. Without
-    /// the mark the stack delivers it.
-    #[inline(always)]
-    pub fn mark_translated(&mut self) {
-        self.mark(TRANSLATED);
-    }
-
-    #[inline(always)]
-    fn mark(&mut self, word: u32) -> bool {
         // SAFETY: the context is the one this program was called with.
         if unsafe { bpf_xdp_adjust_meta(self.context.ctx, -(size_of::<u32>() as i32)) } != 0 {
             return false;
@@ -70,7 +58,7 @@ impl XdpPacket {
             return false;
         }
         // SAFETY: before the packet's start, by the check.
-        unsafe { (mark as *mut u32).write(word) };
+        unsafe { (mark as *mut u32).write(DEFERRED) };
         true
     }
 }

@@ -82,7 +82,6 @@ pub fn options(
         announcements: agent.announcements.timing(),
         sizes,
         snat_ports: agent.snat_ports,
-        local_delivery: agent.local_delivery,
         timeouts: Timeouts {
             tcp_established: agent.tcp_established_timeout,
             udp: agent.udp_timeout,

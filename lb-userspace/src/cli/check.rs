@@ -6,9 +6,9 @@ use std::path::Path;
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 use lb_agent::KeyFile;
-use lb_kernel::settings::{LocalDelivery, XdpMode};
+use lb_kernel::settings::XdpMode;
 use lb_kernel::{
-    Finding, Memory, Outcome, agent_on, direct_delivery, forwarding, machine, memory, on_device,
+    Finding, Memory, Outcome, agent_on, forwarding, machine, memory, on_device,
     routing, snat_ports,
 };
 use lb_network::{Attachments, DeviceName, DeviceSelector, NetworkWatch, Role, XdpFeatures};
@@ -58,9 +58,6 @@ pub fn check(options: &Options, effective: &Effective) -> Result<()> {
     findings.push(snat_ports(configuration.agent.snat_ports));
     findings.push(heartbeats(configuration));
     findings.extend(forwarding(&bridges));
-    if configuration.agent.local_delivery == LocalDelivery::Direct {
-        findings.extend(direct_delivery());
-    }
     findings.extend(kube_proxy());
     print(options, &findings)
 }
@@ -273,7 +270,6 @@ fn driver(
         (XdpMode::Auto, _) if !mode.is_for(finished) => {
             Finding::ok(&check, "not used: frames may come from this machine itself; tc is used")
         }
-        (XdpMode::Generic, _) => Finding::ok(&check, "generic mode, as configured"),
         (_, None) => Finding::ok(&check, "support unknown before Linux 6.3; the agent tries it"),
         (_, Some(Some(features))) if features.runs_programs() => {
             let sends =

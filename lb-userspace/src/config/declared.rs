@@ -10,7 +10,7 @@ use clap::{ArgAction, Args, ValueEnum};
 use ipnet::IpNet;
 use lb_common::layout::{Forwarding, Timeouts};
 use lb_kernel::settings::{
-    BpfLogLevel, DEFAULT_PIN_PATH, LocalDelivery, MOST_ENDPOINTS, MOST_FLOWS, MOST_SERVICE_PORTS,
+    BpfLogLevel, DEFAULT_PIN_PATH, MOST_ENDPOINTS, MOST_FLOWS, MOST_SERVICE_PORTS,
     MemoryPercent, TcMode, XdpMode,
 };
 use lb_network::snat_ports::SnatRange;
@@ -173,15 +173,6 @@ pub struct AgentSettings {
     /// How programs are attached to XDP
     #[arg(long, value_name = "MODE", value_enum, default_value_t)]
     pub xdp_mode: XdpMode,
-
-    /// How packets of Services reach pods of this node, and replies leave: stack or direct
-    ///
-    /// direct hands them over between the interfaces, without the network stack of the node. The node's firewall does
-    /// not see them any more, nor do network policies that it implements, other tc programs and traffic limits of pods'
-    /// interfaces; `millrace check` lists the chains. It needs pods with an interface of their own that routes lead to
-    /// (veth or netkit): packets of pods behind a bridge pass the stack, and so do fragments and packets out of tunnels.
-    #[arg(long, value_name = "MODE", value_enum, default_value_t)]
-    pub local_delivery: LocalDelivery,
 
     /// How programs are attached to tc
     #[arg(long, value_name = "MODE", value_enum, default_value_t)]

@@ -15,23 +15,6 @@ fn run(case: fn(&mut Conversation, &Ends), ends: &Ends) {
 
 tests::every_case!(run);
 
-fn run_directly(case: fn(&mut Conversation, &Ends), ends: &Ends) {
-    case(&mut Conversation::on_host_directly(), ends);
-}
-
-tests::every_direct_case!(run_directly);
-
-/// Where no interface is a pod's, direct delivery changes nothing.
-mod without_pods {
-    use super::*;
-
-    fn run(case: fn(&mut Conversation, &Ends), ends: &Ends) {
-        case(&mut Conversation::on_host_directly_without_marks(), ends);
-    }
-
-    tests::every_case!(run);
-}
-
 #[test]
 fn a_long_packet_does_not_use_a_shared_next_hop() {
     for at in [&V4, &V6] {

@@ -21,16 +21,6 @@ fn run(case: fn(&mut Conversation, &Ends), ends: &Ends) {
 
 tests::every_case!(run);
 
-fn run_directly(case: fn(&mut Conversation, &Ends), ends: &Ends) {
-    case(&mut directly(), ends);
-}
-
-tests::every_direct_case!(run_directly);
-
-fn directly() -> Conversation {
-    Conversation::traced_directly().unwrap_or_else(|error| panic!("{error:#}"))
-}
-
 fn both() -> Conversation {
     Conversation::on_host_and_in_kernel().unwrap_or_else(|error| panic!("{error:#}"))
 }
@@ -206,24 +196,6 @@ fn flows_begin_in_the_rest_of_the_table_while_there_are_many() -> Result<()> {
         c.wait(90_000);
         assert_eq!(c.place_new_flows()?, [false; 2]);
         cases::flows::clients_connect(&mut c, at, 40_010..40_013);
-    }
-    Ok(())
-}
-
-/// The hop limit changes the sum, too.
-#[test]
-fn a_checksum_computed_by_the_card_stays_correct_for_pods() -> Result<()> {
-    for at in [&V4, &V6] {
-        let mut conversation = directly();
-        cases::local_delivery::service_here(&mut conversation, at);
-        let request = at.to_web(40000).ttl(64).syn();
-        let kernel = conversation.kernel().context("no kernel world")?;
-        let Some(stays) = kernel.sum_of_card_stays_right(Hook::Stack, &request)? else {
-            eprintln!("skipped: not observable on this kernel");
-            return Ok(());
-        };
-        assert!(stays, "{request:?}");
-        assert_eq!(conversation.kernel().context("no kernel world")?.flows().len(), 1);
     }
     Ok(())
 }

@@ -2,7 +2,6 @@
 
 use anyhow::{Context, Result};
 use aya::util::KernelVersion;
-use lb_kernel::settings::LocalDelivery;
 use lb_kernel::{Parameters, Sizes};
 use tests::packets::datapath::KernelWorld;
 
@@ -11,8 +10,7 @@ use tests::packets::datapath::KernelWorld;
 /// of two, because a heuristic decides where the verifier remembers states.
 const LIMIT: u32 = 250_000;
 
-/// Of all programs, which most of the CPU time of an agent's start is spent on: today 1.75 million
-/// with direct delivery.
+/// Of all programs, which most of the CPU time of an agent's start is spent on: today 1.75 million.
 const LIMIT_OF_ALL: u32 = 3_000_000;
 
 #[test]
@@ -31,13 +29,6 @@ fn programs_stay_far_below_the_verifiers_limit() -> Result<()> {
 #[test]
 fn programs_with_small_tables_stay_far_below_the_limit() -> Result<()> {
     [8, 32].into_iter().try_for_each(|flows| check(Sizes::for_flows(flows)).map(drop))
-}
-
-/// It removes what is for direct delivery, unless that is set.
-#[test]
-fn programs_with_direct_delivery_stay_far_below_the_limit() -> Result<()> {
-    let (sizes, local_delivery) = (Sizes::for_flows(524_288), LocalDelivery::Direct);
-    check_with(Parameters { sizes, local_delivery, ..Parameters::default() }).map(drop)
 }
 
 fn check(sizes: Sizes) -> Result<KernelWorld> {

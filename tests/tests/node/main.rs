@@ -13,7 +13,6 @@ mod fragments;
 mod headers;
 mod ingress_routes;
 mod kube_proxy;
-mod local_delivery;
 mod namespaces;
 mod network;
 mod network_watch;

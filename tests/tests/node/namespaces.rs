@@ -206,16 +206,3 @@ fn bpftool_shows_the_fields_of_maps_by_name() -> Result<()> {
     }
     Ok(())
 }
-
-#[test]
-fn generic_xdp_is_used_if_selected() -> Result<()> {
-    let network = OneNode::warm(1)?;
-    let file = network.topology.directory().join("web.yaml");
-    fs::write(&file, web(&["10.244.1.10"]))?;
-    let pin_path = network.pin_path();
-    let mode = ["--xdp-mode", "generic"];
-    let agent = Agent::start(&network.node, &pin_path, &file, DEVICE, &mode)?;
-    assert!(agent.log().contains("generic XDP"), "{}", agent.log());
-    assert_eq!(network.curl(VIP)?, "pod-0\n");
-    Ok(())
-}

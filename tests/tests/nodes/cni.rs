@@ -5,8 +5,8 @@ use anyhow::{Context, Result, ensure};
 use tests::programs::agent::Agent;
 use tests::worlds::cluster::{
     CLIENT, Cluster, Ip, OTHER_TUNNELS, Plugin, Scope, Side, Transport, ask, ask_from_node,
-    check_host_ports, check_network_policies, check_several_uplinks,
-    check_several_uplinks_directly, cluster_ip, end, node_port, pod_address, server, vip,
+    check_host_ports, check_network_policies, check_several_uplinks, cluster_ip, end, node_port,
+    pod_address, server, vip,
 };
 use tests::worlds::topology::{Host, SOON, wait_until};
 
@@ -110,21 +110,6 @@ fn an_agent_without_configuration_serves_every_path_of_every_plugin() -> Result<
     check_host_ports(&cluster)?;
     pods_come_and_go(&cluster, &agents[Side::A as usize])?;
     check_several_uplinks(&cluster)
-}
-
-/// Nodes masquerade what leaves the pod network: a reply that only the stack saw would be, too.
-#[test]
-fn direct_delivery_serves_every_path_of_every_plugin() -> Result<()> {
-    let cluster = Cluster::new()?;
-    let agents = XDP_MODES
-        .iter()
-        .map(|(side, mode)| cluster.agent_with(*side, mode, &["--local-delivery", "direct"]))
-        .collect::<Result<Vec<_>>>()?;
-    every_path_is_served(&cluster, &agents)?;
-    every_tunnel_is_served(&cluster)?;
-    check_host_ports(&cluster)?;
-    pods_come_and_go(&cluster, &agents[Side::A as usize])?;
-    check_several_uplinks_directly(&cluster)
 }
 
 fn every_path_is_served(cluster: &Cluster, agents: &[Agent]) -> Result<()> {

@@ -44,8 +44,8 @@ const MANIFESTS: &str = "\
 /// No Services: programs are attached, and all packets pass them.
 const NO_SERVICES: &str = "---\n";
 
-/// `delivered`: like `nodeport`, with `--local-delivery direct`. `direct`: without a load balancer.
-const PATHS: [&str; 4] = ["nodeport", "delivered", "passing", "direct"];
+/// `passing`: to the pods, past all programs. `direct`: without a load balancer.
+const PATHS: [&str; 3] = ["nodeport", "passing", "direct"];
 
 const NODE_PORTS: Addresses = Addresses { web: &["192.0.2.1:30080"], stream: "192.0.2.1:30521" };
 const PODS: Addresses =
@@ -81,12 +81,10 @@ pub fn measure(quick: bool, only: &Pattern, progress: &Progress) -> Result<Vec<R
     if !crr && !stream {
         return Ok(Vec::new());
     }
-    let [nodeport, delivered, passing, direct] = PATHS;
-    let directly = ["--local-delivery", "direct"];
+    let [nodeport, passing, direct] = PATHS;
     let mut paths = [
-        MeasuredPath::new(nodeport, NODE_PORTS, Some((MANIFESTS, &[])), stream)?,
-        MeasuredPath::new(delivered, NODE_PORTS, Some((MANIFESTS, &directly)), stream)?,
-        MeasuredPath::new(passing, PODS, Some((NO_SERVICES, &[])), stream)?,
+        MeasuredPath::new(nodeport, NODE_PORTS, Some(MANIFESTS), stream)?,
+        MeasuredPath::new(passing, PODS, Some(NO_SERVICES), stream)?,
         MeasuredPath::new(direct, PODS, None, stream)?,
     ];
     let (rounds, seconds) = if quick { (3, 1) } else { (5, 2) };
@@ -129,11 +127,11 @@ fn can_run(what: &str) -> bool {
 }
 
 impl MeasuredPath {
-    /// `agent`: its manifests, and arguments.
+    /// `manifests`: those of the agent, if there is one.
     fn new(
         name: &'static str,
         addresses: Addresses,
-        agent: Option<(&str, &[&str])>,
+        manifests: Option<&str>,
         stream: bool,
     ) -> Result<Self> {
         let network = OneNode::with_pods(2)?;
@@ -141,7 +139,7 @@ impl MeasuredPath {
         network.client.sysctl(&["net.ipv4.ip_local_port_range=1025 65535"])?;
         let server = || network.pods[0].host.iperf3_server(PODS.stream);
         let _stream_server = stream.then(server).transpose()?;
-        let agent = agent.map(|(text, more)| network.agent_with(text, more)).transpose()?;
+        let agent = manifests.map(|text| network.agent_with(text, &[])).transpose()?;
         let balanced = addresses.web == NODE_PORTS.web;
         let (requests, gigabits) = Default::default();
         Ok(Self { name, addresses, balanced, requests, gigabits, agent, network, _stream_server })

@@ -123,12 +123,12 @@ impl Wrapper {
 fn codes(hook: Hook, fate: Fate) -> &'static [u32] {
     match (hook, fate) {
         (Hook::Forward, Fate::Dropped) => &[1],
-        (Hook::Forward, Fate::Passed | Fate::Deferred | Fate::Translated) => &[2],
+        (Hook::Forward, Fate::Passed | Fate::Deferred) => &[2],
         (Hook::Forward, Fate::Transmitted) => &[3],
         (Hook::Forward, Fate::Sent) => &[4],
         (_, Fate::Dropped) => &[2],
         // TC_ACT_UNSPEC of Millrace's programs, or TC_ACT_OK of the empty one.
-        (_, Fate::Passed | Fate::Deferred | Fate::Translated) => &[u32::MAX, 0],
+        (_, Fate::Passed | Fate::Deferred) => &[u32::MAX, 0],
         (_, Fate::Transmitted | Fate::Sent) => &[7],
     }
 }

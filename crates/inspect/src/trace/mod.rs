@@ -49,8 +49,6 @@ pub enum Fate {
     Sent,
     /// It is sent after the stack has resolved its next hop.
     Resolved,
-    /// It is delivered to a pod of this node without passing the stack.
-    Delivered,
 }
 
 /// A packet's path from its hook to the final result.
@@ -132,13 +130,10 @@ where
     let mut answered = false;
     // XDP has left the packet to tc, instead of passing it.
     let mut deferred = false;
-    // XDP has translated the packet, and marked it for tc.
-    let mut translated = false;
     for (number, &point) in meeting.points.iter().enumerate() {
         let at = match number {
             0 => "",
             _ if deferred => "left to ",
-            _ if translated => "translated, and marked for ",
             _ => "passed to ",
         };
         narrator.add_step("hook", format!("{at}{}", hook_text(point)));
@@ -158,7 +153,6 @@ where
         let observed = Observed::new(tables, &notes);
         let entry = match point {
             _ if point.is_egress() => Entry::Egress,
-            HookPoint::ExternalDeferred if translated => Entry::Translated,
             HookPoint::ExternalDeferred if !deferred => Entry::AfterXdp,
             _ => Entry::Ingress,
         };
@@ -184,13 +178,6 @@ where
             deferred = true;
             continue;
         }
-        if point == HookPoint::ExternalIn && verdict == Verdict::Deliver {
-            // Without a program in tc the stack delivers it.
-            verdict = Verdict::Pass;
-            translated = true;
-            bytes = packet.frame.bytes;
-            continue;
-        }
         // And what only tc answers.
         let is_passed = point == HookPoint::ExternalIn && verdict == Verdict::Pass;
         let in_tc = packet.frame.in_tc();
@@ -207,7 +194,7 @@ where
     }
     let result = Summary::of(&bytes);
     let fate = fate_of(verdict, answered, frame, &bytes, &reasons);
-    let leaves = matches!(fate, Fate::Sent | Fate::Resolved | Fate::Answered | Fate::Delivered);
+    let leaves = matches!(fate, Fate::Sent | Fate::Resolved | Fate::Answered);
     // Transmitted packets leave through their ingress device.
     let left_by = if verdict == Verdict::Transmit { meeting.device } else { left_by };
     let leaves_by = leaves.then(|| names.device(left_by));
@@ -244,7 +231,6 @@ fn fate_of(
         Verdict::Transmit if answered || !reasons.is_empty() => Fate::Answered,
         Verdict::Transmit | Verdict::Redirect => Fate::Sent,
         Verdict::Resolve => Fate::Resolved,
-        Verdict::Deliver => Fate::Delivered,
         Verdict::Defer => Fate::Deferred,
         _ if before != after => Fate::Translated,
         _ => Fate::Untouched,
@@ -272,9 +258,6 @@ fn verdict_text(fate: Fate, leaves_by: Option<&str>) -> String {
         Fate::Dropped => "dropped".into(),
         Fate::Deferred => "left unmodified to tc, where no program of Millrace is attached".into(),
         Fate::Answered => format!("answered: a reply to it leaves through {device}"),
-        Fate::Delivered => {
-            format!("delivered to the pod behind {device} directly, without passing the stack")
-        }
         Fate::Sent => format!("leaves through {device} directly, without passing the stack"),
         Fate::Resolved => {
             format!("leaves through {device} once the stack has resolved the next hop")

@@ -86,9 +86,6 @@ pub fn stage_text(stage: Stage) -> &'static str {
         Stage::Neighbour => {
             "ARP or neighbour discovery: a request for an announced address is answered"
         }
-        Stage::Deliver => "it is for a pod of this node, and may be delivered directly",
-        Stage::Reply => "it may be a pod's reply, to be sent directly",
-        Stage::NoReply => "it is no such reply, or the stack has to send it",
         Stage::Bfd => "BFD: the packet of a session that is up is answered",
         Stage::Snat => "the flow needs an SNAT port, or a slot in the reply index",
         Stage::Reset => "its sender receives a TCP reset",

@@ -122,7 +122,6 @@ pub fn not_a_link(error: LinkError) -> anyhow::Error {
 pub fn pin(device: &str, hook: Hook) -> String {
     let suffix = match hook {
         Hook::XdpNative => "xdp-native",
-        Hook::XdpGeneric => "xdp-generic",
         Hook::TcxIngress | Hook::ClsactIngress => Direction::Ingress.name(),
         Hook::TcxEgress | Hook::ClsactEgress => Direction::Egress.name(),
     };

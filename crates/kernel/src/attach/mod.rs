@@ -145,7 +145,7 @@ fn name_of((device, direction): &(String, Direction)) -> String {
 
 /// The device and the hook of a pinned link, from its name.
 pub(super) fn pinned_as(name: &str) -> Option<(String, Hook)> {
-    let hooks = [Hook::XdpNative, Hook::XdpGeneric, Hook::TcxIngress, Hook::TcxEgress];
+    let hooks = [Hook::XdpNative, Hook::TcxIngress, Hook::TcxEgress];
     hooks.into_iter().find_map(|hook| {
         let device = name.strip_suffix(&pin("", hook))?;
         (!device.is_empty()).then(|| (unescaped(device), hook))
@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn the_name_of_a_pin_has_device_and_hook() {
-        let hooks = [Hook::XdpNative, Hook::XdpGeneric, Hook::TcxIngress, Hook::TcxEgress];
+        let hooks = [Hook::XdpNative, Hook::TcxIngress, Hook::TcxEgress];
         for device in ["eth0", "bond0.100", "a-ingress", "br-xdp-native"] {
             for hook in hooks {
                 assert_eq!(pinned_as(&pin(device, hook)), Some((device.to_owned(), hook)));

@@ -7,37 +7,24 @@ use aya::programs::xdp::{XdpLink, XdpMode as Attach};
 
 use super::links::{Links, explain, is_busy, not_a_link, pin};
 use crate::hook::Hook;
-use crate::link::remove_link;
 use crate::settings::XdpMode;
 
-impl XdpMode {
-    /// `Auto` never selects generic mode: there, frames may have been merged, and checksums may be
-    /// left to a device. XDP can't see either; tc can, and is as fast.
-    fn hook(self) -> Option<Hook> {
-        match self {
-            Self::Auto | Self::Native => Some(Hook::XdpNative),
-            Self::Generic => Some(Hook::XdpGeneric),
-            Self::Off => None,
-        }
-    }
-}
-
 impl Links<'_> {
-    /// Returns `None` if the device does not support XDP, which is not an error.
+    /// Attaches in native mode. In generic mode frames may have been merged, and checksums may be left
+    /// to a device: XDP can't see either; tc can, and is as fast. Returns `None` if the device does
+    /// not support XDP, which is not an error.
     pub(super) fn attach_xdp(
         &mut self,
         program: &mut Xdp,
         device: &str,
         mode: XdpMode,
     ) -> Result<Option<Hook>> {
-        let Some(wanted) = mode.hook() else { return Ok(None) };
-        for hook in [Hook::XdpNative, Hook::XdpGeneric] {
-            let name = pin(device, hook);
-            let Some(old) = self.pinned(&name)? else { continue };
-            if hook != wanted {
-                remove_link(&self.pins.link(&name))?;
-                continue;
-            }
+        if mode == XdpMode::Off {
+            return Ok(None);
+        }
+        let hook = Hook::XdpNative;
+        let name = pin(device, hook);
+        if let Some(old) = self.pinned(&name)? {
             if self.leads_to(&name, device, program.info()?.id())? {
                 return Ok(Some(hook));
             }
@@ -50,16 +37,15 @@ impl Links<'_> {
                 Err(error) => self.discard(&name, &error)?,
             }
         }
-        let attach = if wanted == Hook::XdpNative { Attach::Driver } else { Attach::Skb };
-        match program.attach(device, attach) {
+        match program.attach(device, Attach::Driver) {
             Ok(id) => {
                 let link: FdLink = program.take_link(id)?.try_into().map_err(not_a_link)?;
-                self.pin(link, pin(device, wanted))?;
-                Ok(Some(wanted))
+                self.pin(link, name)?;
+                Ok(Some(hook))
             }
             Err(error) => {
                 let busy = is_busy(&error);
-                let refusal = explain(error, device, wanted);
+                let refusal = explain(error, device, hook);
                 // A mode that was configured has no fallback.
                 if busy || mode != XdpMode::Auto {
                     return Err(refusal);

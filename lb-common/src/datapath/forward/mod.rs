@@ -4,7 +4,6 @@ pub mod begin;
 pub mod carry;
 pub mod clamp;
 pub mod decision;
-pub mod direct;
 pub mod execute;
 pub mod lookup;
 pub mod next_hop;

@@ -2,7 +2,7 @@
 
 use super::carry::Carried;
 use super::next_hop::{self, Out};
-use super::{direct, refuse, rewrite};
+use super::{refuse, rewrite};
 use crate::conntrack::{Hops, Location, hops_at};
 
 use crate::datapath::carried::{Decision, Draft};
@@ -43,10 +43,6 @@ pub fn past_tunnels<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     hops: Option<Hops<'_>>,
 ) -> Verdict {
     if !decision.kind.has(FlowKind::FORWARDED) {
-        // Apart from the rest: to the verifier this is a constant, and it removes one of the two.
-        if tables.settings().is_direct() {
-            return direct::send_request(packet, tables, segment, decision);
-        }
         return to_stack(tables, rewrite::whole(packet, tables, segment, decision));
     }
     if !may_go_on::<F, P>(packet, segment.headers.network) {

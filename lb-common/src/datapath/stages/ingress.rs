@@ -2,36 +2,17 @@
 
 use super::{bfd, earlier, neighbour, receiver};
 use crate::datapath::forward::lookup::{self, Known};
-use crate::datapath::forward::{direct, refuse, send};
+use crate::datapath::forward::{refuse, send};
 use crate::datapath::tables::FamilyTables;
 use crate::datapath::verdict::{Stage, Verdict, drop_for, pass_for};
 use crate::datapath::wire::outer::Outer;
-use crate::datapath::wire::packet::{Packet, Role};
+use crate::datapath::wire::packet::Packet;
 use crate::datapath::wire::parse::{self, PacketFamily, Parsed, Segment};
 use crate::header::{NetworkHeader, Ports, protocol};
 use crate::layout::Reason;
 
 #[inline(always)]
 pub fn arrive<F: Outer, P: Packet, T: FamilyTables<F>>(
-    packet: &mut P,
-    tables: &T,
-    network: usize,
-) -> Verdict {
-    // Before the prefilter: that a client's address looks like one of a Service must not decide
-    // which way its replies take.
-    if tables.settings().is_direct()
-        && packet.role() == Role::Workload
-        && direct::may_be_reply::<F, P, T>(packet, tables, network)
-    {
-        return Verdict::Next(Stage::Reply);
-    }
-    arrive_to_service::<F, P, T>(packet, tables, network)
-}
-
-/// A packet to a Service, or a reply to an SNAT address: one that is not a reply which bypasses the
-/// stack.
-#[inline(always)]
-pub fn arrive_to_service<F: Outer, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,

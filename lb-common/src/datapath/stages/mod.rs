@@ -14,7 +14,6 @@ pub mod open;
 pub mod probe;
 pub mod receiver;
 pub mod reject;
-pub mod reply;
 pub mod shadow;
 pub mod socket;
 pub mod spread;

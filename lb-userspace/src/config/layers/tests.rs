@@ -88,7 +88,7 @@ fn all_errors_are_reported_together_with_their_locations() {
             "max-flows: \"7\" (m.yaml:2): 7 is not in 8..=134217728",
             "service-node-port-range: \"9-1\" (--service-node-port-range): not a port range \
              such as 30000-32767",
-            "xdp-mode: \"fast\" (m.yaml:3): not one of auto, native, generic, off",
+            "xdp-mode: \"fast\" (m.yaml:3): not one of auto, native, off",
         ]
     );
 }

@@ -8,7 +8,6 @@ use lb_common::host::{Exit, HostTables};
 use lb_common::layout::{BfdSession, NeighbourEvent, Reason, Ticks, TunnelKey, TunnelPeer};
 use lb_inspect::trace::{self, Trace};
 use lb_kernel::clock;
-use lb_kernel::settings::LocalDelivery;
 use lb_network::Device;
 use lb_plan::{Change, Planner, Step};
 
@@ -43,36 +42,14 @@ impl Conversation {
         Self::between(HostWorld::new(BUCKETS, SEED).raw(), None)
     }
 
-    /// Packets bypass the stack.
-    pub fn on_host_directly() -> Self {
-        Self::between(HostWorld::new(BUCKETS, SEED).direct(), None)
-    }
-
-    /// The same where XDP cannot mark packets for tc.
-    pub fn on_host_directly_without_marks() -> Self {
-        Self::between(HostWorld::new(BUCKETS, SEED).direct().without_marks(), None)
-    }
-
     /// Another node, whose flow table has its own seed.
     pub fn on_host_with_seed(seed: u64) -> Self {
         Self::between(HostWorld::new(BUCKETS, seed), None)
     }
 
     pub fn on_host_and_in_kernel() -> Result<Self> {
-        Self::with_kernel(LocalDelivery::Stack)
-    }
-
-    /// Packets bypass the stack. Each is traced, too.
-    pub fn traced_directly() -> Result<Self> {
-        Ok(Self { traced: true, ..Self::with_kernel(LocalDelivery::Direct)? })
-    }
-
-    fn with_kernel(delivery: LocalDelivery) -> Result<Self> {
-        let kernel = Borrowed::new(delivery)?;
-        let mut host = HostWorld::new(BUCKETS, kernel.data_plane.flow_seed());
-        if delivery == LocalDelivery::Direct {
-            host = host.direct();
-        }
+        let kernel = Borrowed::new()?;
+        let host = HostWorld::new(BUCKETS, kernel.data_plane.flow_seed());
         // The first flows must not look old when the host takes over the kernel's clock.
         host.tables.now.set(clock()?);
         Ok(Self::between(host, Some(kernel)))
@@ -374,10 +351,9 @@ fn trace_packet(kernel: &KernelWorld, hook: Hook, packet: &Packet, segment: u32)
 
 fn check_trace(place: &str, packet: &[u8], traced: &Trace, kernel: &Outcome) {
     let fates: &[Fate] = match traced.verdict {
-        trace::Fate::Untouched | trace::Fate::Translated => &[Fate::Passed, Fate::Translated],
+        trace::Fate::Untouched | trace::Fate::Translated => &[Fate::Passed],
         trace::Fate::Dropped => &[Fate::Dropped],
         trace::Fate::Deferred => &[Fate::Deferred],
-        trace::Fate::Delivered => &[Fate::Sent],
         trace::Fate::Answered | trace::Fate::Sent | trace::Fate::Resolved => {
             &[Fate::Transmitted, Fate::Sent]
         }

@@ -35,8 +35,6 @@ pub struct HostWorld {
     lingering: BTreeSet<Bitmap>,
     /// Whether tc's devices have no link-layer headers.
     raw: bool,
-    /// Whether XDP can mark packets for tc.
-    marks: bool,
 }
 
 const ETHERNET: usize = 14;
@@ -52,7 +50,6 @@ impl HostWorld {
             left_by: 0,
             lingering: BTreeSet::new(),
             raw: false,
-            marks: true,
         }
     }
 
@@ -61,18 +58,6 @@ impl HostWorld {
     pub fn is_in_further_buckets(&self, port: u16) -> bool {
         let HostTables { v4, v6, settings, .. } = &self.tables;
         is_in_further_buckets(v4, settings, port) || is_in_further_buckets(v6, settings, port)
-    }
-
-    /// Packets bypass the stack.
-    pub fn direct(mut self) -> Self {
-        self.tables.settings.direct = 1;
-        self
-    }
-
-    /// XDP's driver cannot mark packets for tc.
-    pub fn without_marks(mut self) -> Self {
-        self.marks = false;
-        self
     }
 
     /// Removes the link-layer header of every packet before tc sees it, and restores it afterwards.
@@ -352,13 +337,9 @@ impl World for HostWorld {
         let verdict = host::run(entry, &mut frame, &self.tables, |_, _| ());
         let fate = match verdict {
             Verdict::Defer | Verdict::Yield if !frame.resolves => Fate::Deferred,
-            Verdict::Deliver if !frame.resolves && self.marks => Fate::Translated,
-            Verdict::Deliver if !frame.resolves => Fate::Passed,
             Verdict::Pass | Verdict::Decline | Verdict::Defer | Verdict::Yield => Fate::Passed,
             Verdict::Transmit if !frame.resolves => Fate::Transmitted,
-            Verdict::Transmit | Verdict::Redirect | Verdict::Resolve | Verdict::Deliver => {
-                Fate::Sent
-            }
+            Verdict::Transmit | Verdict::Redirect | Verdict::Resolve => Fate::Sent,
             Verdict::Drop | Verdict::Next(_) => Fate::Dropped,
         };
         self.left_by = frame.left_by;

@@ -7,7 +7,6 @@ use std::net::IpAddr;
 
 use anyhow::{Context, Result};
 use aya::programs::{TestRun, TestRunOptions};
-use lb_common::datapath;
 use lb_common::family::{Family, V4, V6};
 use lb_common::hash::mix;
 use lb_common::host::Exit;
@@ -19,7 +18,6 @@ use lb_common::layout::{
 use lb_inspect::trace::routes::KernelRoutes;
 use lb_inspect::trace::story::Names;
 use lb_inspect::trace::{Meeting, Trace, View, trace};
-use lb_kernel::settings::LocalDelivery;
 use lb_kernel::{
     CrowdedBits, DataPlane, FlowPlaces, HookPoint, Layout, Parameters, Pins, Plain, Sizes, Tables,
     TunnelKeys, clock,
@@ -44,13 +42,10 @@ const TC_ACT_SHOT: u32 = 2;
 const TC_ACT_REDIRECT: u32 = 7;
 /// Not a verdict of XDP: the packet passed with a mark for tc.
 const DEFERRED: u32 = u32::MAX;
-/// The same: it was translated, and marked for tc.
-const TRANSLATED: u32 = u32::MAX - 1;
 
 /// A data plane with its own pins and devices, which is not attached.
 pub struct KernelWorld {
     pub data_plane: DataPlane,
-    pub delivery: LocalDelivery,
     pub tables: Tables,
     surroundings: Surroundings,
     maps: BTreeMap<&'static str, AnyMap>,
@@ -99,7 +94,6 @@ impl KernelWorld {
             .collect::<Result<_>>()?;
         let mut world = Self {
             data_plane,
-            delivery: parameters.local_delivery,
             tables,
             surroundings,
             maps,
@@ -287,10 +281,9 @@ impl KernelWorld {
             // The output begins with metadata; the context contains the start of the packet.
             let word = |at: usize| [0, 1, 2, 3].map(|byte| left[at + byte]);
             let start = u32::from_ne_bytes(word(XDP_DATA)) as usize;
-            let mark: Vec<u8> = out.drain(..start).collect();
-            let mark = mark.last_chunk().map_or(0, |mark| u32::from_ne_bytes(*mark));
+            out.drain(..start);
             if start > 0 && result.return_value == XDP_PASS {
-                return Ok((if mark == datapath::TRANSLATED { TRANSLATED } else { DEFERRED }, out));
+                return Ok((DEFERRED, out));
             }
         }
         Ok((result.return_value, out))
@@ -463,7 +456,6 @@ impl World for KernelWorld {
             .unwrap_or_else(|error| panic!("{hook:?} of {} bytes: {error:#}", frame.len()));
         let fate = match (hook, verdict) {
             (Hook::Forward, DEFERRED) => Fate::Deferred,
-            (Hook::Forward, TRANSLATED) => Fate::Translated,
             (Hook::Forward, XDP_PASS) => Fate::Passed,
             (Hook::Forward, XDP_DROP) => Fate::Dropped,
             (Hook::Forward, XDP_TX) => Fate::Transmitted,

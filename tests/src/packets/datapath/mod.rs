@@ -63,8 +63,6 @@ pub enum Fate {
     Dropped,
     /// It continues unchanged to tc.
     Deferred,
-    /// XDP has translated it, and marked it for tc, which may deliver it directly.
-    Translated,
     /// XDP transmits it through its ingress device.
     Transmitted,
     /// It leaves through a device without passing the stack.
@@ -74,7 +72,7 @@ pub enum Fate {
 impl Outcome {
     /// Whether it was neither dropped nor sent.
     pub fn passed(&self) -> bool {
-        matches!(self.fate, Fate::Passed | Fate::Deferred | Fate::Translated)
+        matches!(self.fate, Fate::Passed | Fate::Deferred)
     }
 }
 

@@ -114,14 +114,6 @@ impl Processed {
         source
     }
 
-    /// XDP has translated it, and marked it for tc.
-    #[track_caller]
-    pub fn is_left_to_tc_as(&self, expected: &Packet) {
-        self.assert_fate(Fate::Translated);
-        assert_same_packet(&self.place, expected, &self.outcome.bytes);
-        assert_eq!(self.counted, [], "{}", self.place);
-    }
-
     /// It continues unchanged to tc.
     #[track_caller]
     pub fn is_deferred_for(&self, reasons: &[Reason]) {

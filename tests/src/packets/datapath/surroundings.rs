@@ -37,7 +37,6 @@ pub fn device(index: u32) -> Device {
         macs_above: if index == OUTSIDE { [CLIENT_MAC.0].into() } else { BTreeSet::new() },
         redirect: true,
         transmit: true,
-        pod: false,
     }
 }
 

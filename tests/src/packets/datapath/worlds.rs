@@ -8,8 +8,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
 use anyhow::Result;
-use lb_kernel::settings::LocalDelivery;
-use lb_kernel::{Parameters, Sizes};
+use lb_kernel::Sizes;
 
 use super::KernelWorld;
 use super::conversation::FLOWS;
@@ -24,22 +23,14 @@ pub struct Borrowed {
 }
 
 impl Borrowed {
-    pub fn new(local_delivery: LocalDelivery) -> Result<Self> {
-        let mut worlds = idle();
-        let fits = |world: &KernelWorld| world.delivery == local_delivery;
-        let position = worlds.iter().position(fits);
-        let idle = position.map(|position| worlds.swap_remove(position));
-        drop(worlds);
-        let world = match idle {
+    pub fn new() -> Result<Self> {
+        let unused = idle().pop();
+        let world = match unused {
             Some(mut world) => {
                 world.reset()?;
                 world
             }
-            None => KernelWorld::with(Parameters {
-                sizes: Sizes::for_flows(FLOWS),
-                local_delivery,
-                ..Parameters::default()
-            })?,
+            None => KernelWorld::new(Sizes::for_flows(FLOWS))?,
         };
         Ok(Self { world: Some(world) })
     }

@@ -30,7 +30,7 @@ pub use names::{
 };
 pub use policies::check_network_policies;
 pub use tunnel::{OTHERS as OTHER_TUNNELS, Tunnel};
-pub use uplinks::{check_several_uplinks, check_several_uplinks_directly};
+pub use uplinks::check_several_uplinks;
 
 /// The client's addresses.
 pub const CLIENT: [&str; 2] = ["192.0.2.2", "2001:db8::2"];
@@ -98,16 +98,11 @@ impl Cluster {
 
     /// Starts an agent on a node, with the default choice of interfaces.
     pub fn agent(&self, side: Side, xdp_mode: &str) -> Result<Agent> {
-        self.agent_with(side, xdp_mode, &[])
-    }
-
-    /// The same with more arguments.
-    pub fn agent_with(&self, side: Side, xdp_mode: &str, more: &[&str]) -> Result<Agent> {
         let file = self.topology.directory().join("manifests.yaml");
         fs::write(&file, manifests::all())?;
         let pins = self.topology.warm_pins(side.name());
         let own = ["--node-name", side.name(), "--xdp-mode", xdp_mode];
-        let more = [&own[..], &SMALL_MAPS, more].concat();
+        let more = [&own[..], &SMALL_MAPS].concat();
         Agent::start(self.node(side), &pins, &file, "auto", &more)
     }
 }

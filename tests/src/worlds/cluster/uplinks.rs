@@ -49,18 +49,6 @@ pub fn check_several_uplinks(cluster: &Cluster) -> Result<()> {
     ask_all(cluster).context("replies by connection marks")
 }
 
-/// Replies that bypass the stack are routed by the Service's address: they need no marks.
-pub fn check_several_uplinks_directly(cluster: &Cluster) -> Result<()> {
-    route_by_source(cluster)?;
-    load_rules(&cluster.client, &count_on_second_card())?;
-    ask_all(cluster).context("replies through the first network card")?;
-    for ip in Ip::BOTH {
-        let replies = replies_on_second_card(cluster, ip)?;
-        ensure!(replies == 0, "{ip:?}: {replies} replies were routed by their pod's address");
-    }
-    Ok(())
-}
-
 fn ask_all(cluster: &Cluster) -> Result<()> {
     for ip in Ip::BOTH {
         for transport in Transport::BOTH {

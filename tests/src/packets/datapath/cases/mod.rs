@@ -15,7 +15,6 @@ pub mod frontends;
 pub mod full_buckets;
 pub mod headers;
 pub mod idle;
-pub mod local_delivery;
 pub mod neighbours;
 pub mod next_hop;
 pub mod receivers;
@@ -442,26 +441,4 @@ macro_rules! every_case {
             )*
         }
     )*};
-}
-
-/// The same for the cases of packets that bypass the stack.
-#[macro_export]
-macro_rules! every_direct_case {
-    ($run:ident) => {
-        $crate::every_case! { @all $run
-            local_delivery: [
-                requests_are_delivered_and_replies_sent,
-                xdp_leaves_delivery_to_tc,
-                what_cannot_be_delivered_goes_up_the_stack,
-                merged_segments_are_delivered_if_each_fits,
-                replies_that_cannot_be_sent_go_up_the_stack,
-                the_stack_resolves_unknown_pods_and_clients,
-                a_pod_with_a_new_interface_gets_its_packets_there,
-                pods_reach_each_other_directly,
-                backends_elsewhere_are_reached_by_the_stack,
-                fragments_and_errors_go_up_the_stack,
-                other_packets_of_pods_pass,
-            ]
-        }
-    };
 }
