@@ -12,29 +12,25 @@ use crate::trace::story::Names;
 
 /// Names of service ports in the maps, and present names of this machine's interfaces.
 pub struct LiveNames {
-    /// `None`: maps of an earlier version have no names.
-    service_ports: Option<HashMap<MapData, u32, Plain<ServicePortName>>>,
-    /// `None`: maps of an earlier version have no weights.
-    weights: Option<HashMap<MapData, Plain<Member>, u32>>,
+    service_ports: HashMap<MapData, u32, Plain<ServicePortName>>,
+    weights: HashMap<MapData, Plain<Member>, u32>,
 }
 
 impl LiveNames {
     pub fn open(pin_path: &Path) -> Result<Self> {
-        let open = |name| MapData::from_pin(pin_path.join(name)).ok().map(Map::from_map_data);
+        let open = |name| MapData::from_pin(pin_path.join(name)).and_then(Map::from_map_data);
         Ok(Self {
-            service_ports: open(map::SERVICE_NAMES)
-                .transpose()?
-                .map(TryInto::try_into)
-                .transpose()?,
-            weights: open(map::WEIGHTS).transpose()?.map(TryInto::try_into).transpose()?,
+            service_ports: open(map::SERVICE_NAMES)?.try_into()?,
+            weights: open(map::WEIGHTS)?.try_into()?,
         })
     }
 }
 
 impl Names for LiveNames {
     fn service_port(&self, index: u32) -> String {
-        let name = self.service_ports.as_ref().and_then(|names| names.get(&index, 0).ok());
-        let Some(Plain(name)) = name else { return format!("service port {index}") };
+        let Ok(Plain(name)) = self.service_ports.get(&index, 0) else {
+            return format!("service port {index}");
+        };
         let [namespace, service, port] =
             [name.namespace, name.service, name.port].map(|text| text.as_str().to_owned());
         let port = if port.is_empty() { port } else { format!(":{port}") };
@@ -49,6 +45,6 @@ impl Names for LiveNames {
     }
 
     fn weight(&self, member: Member) -> Option<u32> {
-        self.weights.as_ref()?.get(&Plain(member), 0).ok()
+        self.weights.get(&Plain(member), 0).ok()
     }
 }

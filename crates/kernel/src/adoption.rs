@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use aya::maps::{Array, Map, MapData, MapType};
 use lb_common::layout::{Identity, SCHEMA, map};
 
@@ -103,7 +103,7 @@ pub fn prepare(pins: &Pins, object: &[u8], sizes: Sizes) -> Result<Option<Identi
         .into_iter()
         .map(|name| (name, wanted.get(name).map_or(Found::Missing, |map| map.find(pins, name))))
         .collect();
-    let identity = identity(pins);
+    let identity = identity(pins.path());
     match decide(identity.map(|identity| identity.schema), &found) {
         Decision::AllNew => Ok(None),
         Decision::ReplaceAll(reason) => {
@@ -170,8 +170,30 @@ fn make_way(pins: &Pins, name: &str) -> Result<()> {
     if STAGES.contains(&name) { pins.set_aside(name) } else { remove_pin(&pins.map(name)) }
 }
 
-fn identity(pins: &Pins) -> Option<Identity> {
-    let pinned = open(&pins.map(map::IDENTITY))?;
+/// Fails unless a command can read the maps of a pin directory: they exist, and their schema is this
+/// program's.
+pub fn check_schema(pin_path: &Path) -> Result<()> {
+    let schema = identity(pin_path).map(|identity| identity.schema);
+    match schema {
+        Some(SCHEMA) => Ok(()),
+        None => bail!(
+            "no data plane is pinned at {}.\nStart `millrace agent`, or set --pin-path",
+            pin_path.display()
+        ),
+        Some(0) => bail!(
+            "the agent has not finished creating the maps at {}: try again in a moment",
+            pin_path.display()
+        ),
+        Some(schema) => bail!(
+            "the maps at {} have schema {schema}, but this program reads schema {SCHEMA}.\n\
+             Use the `millrace` program of the agent that created them",
+            pin_path.display()
+        ),
+    }
+}
+
+fn identity(pin_path: &Path) -> Option<Identity> {
+    let pinned = open(&pin_path.join(map::IDENTITY))?;
     let array = Array::<_, Plain<Identity>>::try_from(Map::Array(pinned)).ok()?;
     array.get(&0, 0).ok().map(|Plain(identity)| identity)
 }

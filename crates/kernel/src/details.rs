@@ -1,11 +1,9 @@
 //! The maps of details: lookups other than frontends, pools and backends.
 
-use std::io;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use aya::Pod;
 use aya::maps::lpm_trie::Key;
 use aya::maps::{LpmTrie, Map, MapData};
 use ipnet::IpNet;
@@ -23,51 +21,43 @@ use super::removal::gone;
 
 pub struct Details {
     members: HashTable<Plain<Member>, u32>,
-    /// `None`: as with names.
-    weights: Option<HashTable<Plain<Member>, u32>>,
+    weights: HashTable<Plain<Member>, u32>,
     targets: HashTable<Plain<TunnelTarget>, u32>,
     peers: HashTable<Plain<Peer>, u32>,
-    /// `None`: as with names.
-    earlier: Option<HashTable<Plain<PoolSlot>, Plain<EarlierOwners>>>,
+    earlier: HashTable<Plain<PoolSlot>, Plain<EarlierOwners>>,
     source_ranges4: LpmTrie<MapData, Plain<SourceRange<V4>>, u32>,
     source_ranges6: LpmTrie<MapData, Plain<SourceRange<V6>>, u32>,
-    /// `None`: the maps are of an agent that wrote no names; such maps are only read.
-    names: Option<HashTable<u32, Plain<ServicePortName>>>,
+    names: HashTable<u32, Plain<ServicePortName>>,
 }
 
 impl Details {
     pub fn collect(map: &mut impl FnMut(&str) -> Result<Map>) -> Result<Self> {
         Ok(Self {
             members: map(map::MEMBERS)?.try_into()?,
-            weights: unless_missing(map(map::WEIGHTS))?.map(TryInto::try_into).transpose()?,
+            weights: map(map::WEIGHTS)?.try_into()?,
             targets: map(map::TARGETS)?.try_into()?,
             peers: map(map::PEERS)?.try_into()?,
-            earlier: unless_missing(map(map::EARLIER_OWNERS))?
-                .map(TryInto::try_into)
-                .transpose()?,
+            earlier: map(map::EARLIER_OWNERS)?.try_into()?,
             source_ranges4: map(map::SOURCE_RANGES4)?.try_into()?,
             source_ranges6: map(map::SOURCE_RANGES6)?.try_into()?,
-            names: unless_missing(map(map::SERVICE_NAMES))?.map(TryInto::try_into).transpose()?,
+            names: map(map::SERVICE_NAMES)?.try_into()?,
         })
     }
 
     pub fn set(&mut self, detail: &Detail) -> Result<()> {
         match detail {
             Detail::Member(member) => self.members.insert(Plain(*member), 1, 0),
-            Detail::Weight { member, weight } => match &mut self.weights {
-                Some(weights) => weights.insert(Plain(*member), u32::from(weight.get()), 0),
-                None => Ok(()),
-            },
+            Detail::Weight { member, weight } => {
+                self.weights.insert(Plain(*member), u32::from(weight.get()), 0)
+            }
             Detail::Target { target, backend } => self.targets.insert(Plain(*target), backend, 0),
             Detail::Peer(address) => self.peers.insert(Plain(Peer::from(*address)), 1, 0),
-            Detail::Earlier { slot, owners } => match &mut self.earlier {
-                Some(earlier) => earlier.insert(Plain(*slot), Plain(*owners), 0),
-                None => Ok(()),
-            },
-            Detail::Name { service_port, name } => match &mut self.names {
-                Some(names) => names.insert(service_port, Plain(**name), 0),
-                None => Ok(()),
-            },
+            Detail::Earlier { slot, owners } => {
+                self.earlier.insert(Plain(*slot), Plain(*owners), 0)
+            }
+            Detail::Name { service_port, name } => {
+                self.names.insert(service_port, Plain(**name), 0)
+            }
             Detail::SourceRange { service_port, range } => match range {
                 IpNet::V4(range) => {
                     let octets = range.network().octets();
@@ -87,20 +77,11 @@ impl Details {
     pub fn remove(&mut self, detail: &Detail) -> Result<()> {
         let removed = match detail {
             Detail::Member(member) => self.members.remove(&Plain(*member)),
-            Detail::Weight { member, .. } => match &mut self.weights {
-                Some(weights) => weights.remove(&Plain(*member)),
-                None => Ok(()),
-            },
+            Detail::Weight { member, .. } => self.weights.remove(&Plain(*member)),
             Detail::Target { target, .. } => self.targets.remove(&Plain(*target)),
             Detail::Peer(address) => self.peers.remove(&Plain(Peer::from(*address))),
-            Detail::Earlier { slot, .. } => match &mut self.earlier {
-                Some(earlier) => earlier.remove(&Plain(*slot)),
-                None => Ok(()),
-            },
-            Detail::Name { service_port, .. } => match &mut self.names {
-                Some(names) => names.remove(service_port),
-                None => Ok(()),
-            },
+            Detail::Earlier { slot, .. } => self.earlier.remove(&Plain(*slot)),
+            Detail::Name { service_port, .. } => self.names.remove(service_port),
             Detail::SourceRange { service_port, range } => match range {
                 IpNet::V4(range) => {
                     let octets = range.network().octets();
@@ -123,7 +104,7 @@ impl Details {
         for (Plain(member), _) in self.members.entries()? {
             found.push(Detail::Member(member));
         }
-        for (Plain(member), weight) in entries(&self.weights)? {
+        for (Plain(member), weight) in self.weights.entries()? {
             // What is no weight was not written by Millrace.
             let weight = u16::try_from(weight).ok().and_then(Weight::new);
             found.extend(weight.map(|weight| Detail::Weight { member, weight }));
@@ -135,10 +116,10 @@ impl Details {
             let address = Ipv6Addr::from(peer.address.octets);
             found.push(Detail::Peer(IpAddr::from(address).to_canonical()));
         }
-        for (Plain(slot), Plain(owners)) in entries(&self.earlier)? {
+        for (Plain(slot), Plain(owners)) in self.earlier.entries()? {
             found.push(Detail::Earlier { slot, owners });
         }
-        for (service_port, Plain(name)) in entries(&self.names)? {
+        for (service_port, Plain(name)) in self.names.entries()? {
             found.push(Detail::Name { service_port, name: Arc::new(name) });
         }
         for key in self.source_ranges4.keys() {
@@ -152,21 +133,6 @@ impl Details {
             found.extend(detail(key.prefix_len(), range.service_port, range.octets.into()));
         }
         Ok(found)
-    }
-}
-
-fn entries<K: Pod, V: Pod>(table: &Option<HashTable<K, V>>) -> Result<Vec<(K, V)>> {
-    table.as_ref().map_or_else(|| Ok(Vec::new()), HashTable::entries)
-}
-
-pub fn unless_missing(map: Result<Map>) -> Result<Option<Map>> {
-    let is_missing = |error: &anyhow::Error| {
-        let mut causes = error.chain().filter_map(|cause| cause.downcast_ref::<io::Error>());
-        causes.any(|cause| cause.kind() == io::ErrorKind::NotFound)
-    };
-    match map {
-        Err(error) if is_missing(&error) => Ok(None),
-        map => map.map(Some),
     }
 }
 

@@ -62,6 +62,7 @@ mod tunnel_probes;
 mod types;
 mod verify;
 
+pub use adoption::check_schema;
 pub use announce::{Announcement, Announcements, Claim, clock_of_deadlines};
 pub use attach::{
     Links, Modes, attached, cgroup_root, remove, remove_stray_filters, stray_filters,

@@ -60,8 +60,6 @@ enum Format {
 
 fn reason(text: &str) -> Result<Reason, String> {
     let names = || Reason::ALL.map(Reason::name).join(", ");
-    // The name in 0.1.0; accepted for one more release.
-    let text = if text == "no_alias" { Reason::NoSnatPort.name() } else { text };
     let found = Reason::ALL.into_iter().find(|reason| reason.name() == text);
     found.ok_or_else(|| format!("not a reason; one of: {}", names()))
 }

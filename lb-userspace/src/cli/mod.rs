@@ -77,8 +77,6 @@ Examples:
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run the agent: load and attach the BPF programs, and keep the maps up to date
-    // The former name, undocumented, for old scripts.
-    #[command(alias = "run")]
     Agent,
     /// Run the agent without a cluster, with an embedded Kubernetes API
     #[command(after_help = standalone::EXAMPLES)]

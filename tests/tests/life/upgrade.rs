@@ -148,14 +148,16 @@ fn missing_maps_are_created_and_others_are_kept() -> Result<()> {
     let (case, agent) = Case::new()?;
     let before = Contents::of(&case.network.pin_path())?;
     agent.terminate()?;
-    for name in [map::FRAGMENTS4, map::DEVICES, map::MEMBERS, map::AFFINITIES6] {
+    let names =
+        [map::FRAGMENTS4, map::DEVICES, map::MEMBERS, map::AFFINITIES6, map::SERVICE_NAMES];
+    for name in names {
         fs::remove_file(case.pin(name))?;
     }
     MapData::from_pin(case.pin(map::REASONS))?.pin(case.pin("FUTURE"))?;
 
     let agent = case.start(&[])?;
     let log = agent.log();
-    assert!(log.contains("AFFINITIES6, DEVICES, FRAGMENTS4, MEMBERS"), "{log}");
+    assert!(log.contains("AFFINITIES6, DEVICES, FRAGMENTS4, MEMBERS, SERVICE_NAMES"), "{log}");
     assert!(
         log.contains("removed unknown map map=FUTURE") && !case.pin("FUTURE").exists(),
         "{log}"

@@ -127,7 +127,7 @@ async fn connection(
     let Certified { identity, serial, .. } = certified(&stream)?;
     let user = identity.user.clone();
     if !issued.has(&serial) {
-        bail!("the certificate of {user} was revoked, or issued by an earlier version");
+        bail!("the certificate of {user} was revoked");
     }
     let Some(_share) = connections.take_one(&identity) else {
         bail!("{user} has too many connections");

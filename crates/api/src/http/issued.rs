@@ -1,7 +1,6 @@
 //! The client certificates that are accepted: one file for each, named by its serial number.
 //!
-//! Invariant: a certificate without a file is refused, so removing the file revokes it, and those
-//! of versions without this directory are refused, too. Processes do not need to agree on an order:
+//! Invariant: a certificate without a file is refused, so removing the file revokes it. Processes do not need to agree on an order:
 //! each file is written once.
 
 use std::fs;

@@ -12,11 +12,9 @@ const OTHERS: u32 = 0o077;
 pub(super) const FILE: &str = "objects.redb";
 /// The last snapshot.
 pub const SNAPSHOT: &str = "snapshot.jsonl";
-/// What earlier versions left in a data directory.
-const OWN: [&str; 2] = [FILE, "pki"];
 
 /// Creates the directory, or takes the permissions of all but its owner away. Never changes a
-/// directory that may serve another purpose: one with foreign files, or of another user.
+/// directory that may serve another purpose: one with files, or of another user.
 pub fn make_private(directory: &Path) -> Result<()> {
     if !directory.exists() {
         return DirBuilder::new()
@@ -32,10 +30,11 @@ pub fn make_private(directory: &Path) -> Result<()> {
         return Ok(());
     }
     let is_own = metadata.uid() == nix::unistd::geteuid().as_raw();
-    if !is_own || !is_data_directory(directory).with_context(failed)? {
+    let is_empty = fs::read_dir(directory).with_context(failed)?.next().is_none();
+    if !is_own || !is_empty {
         bail!(
-            "data directory {} is open to other users (mode {mode:04o}), and has other files or \
-             another owner: choose a directory of its own with --data-dir, or run: chmod 700 {}",
+            "data directory {} is open to other users (mode {mode:04o}), and has files or another \
+             owner: choose a directory of its own with --data-dir, or run: chmod 700 {}",
             directory.display(),
             directory.display()
         );
@@ -45,24 +44,9 @@ pub fn make_private(directory: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Whether it is empty or was used by an earlier version.
-fn is_data_directory(directory: &Path) -> std::io::Result<bool> {
-    let is_empty = fs::read_dir(directory)?.next().is_none();
-    Ok(is_empty || OWN.iter().any(|name| directory.join(name).exists()))
-}
-
 /// Opens a file for reading and writing that only its owner can read, and creates it if needed.
 pub fn open_private(path: &Path) -> std::io::Result<File> {
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(path)?;
-    // One of an earlier version is readable by all.
-    file.set_permissions(Permissions::from_mode(0o600))?;
-    Ok(file)
+    OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
 }
 
 #[cfg(test)]
@@ -88,18 +72,14 @@ mod tests {
     }
 
     #[test]
-    fn a_state_directory_and_one_of_an_earlier_version_become_private() {
-        let empty = directory(0o755);
-        let earlier = directory(0o755);
-        fs::write(earlier.path().join("objects.redb"), "").unwrap();
-        for directory in [empty, earlier] {
-            make_private(directory.path()).unwrap();
-            assert_eq!(mode(directory.path()), 0o700);
-        }
+    fn an_empty_state_directory_becomes_private() {
+        let directory = directory(0o755);
+        make_private(directory.path()).unwrap();
+        assert_eq!(mode(directory.path()), 0o700);
     }
 
     #[test]
-    fn a_directory_with_foreign_files_is_refused_and_unchanged() {
+    fn a_directory_with_files_is_refused_and_unchanged() {
         let directory = directory(0o755);
         fs::write(directory.path().join("holiday.jpg"), "").unwrap();
         let error = make_private(directory.path()).unwrap_err().to_string();
@@ -108,12 +88,10 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_others_can_read_becomes_private() {
+    fn a_new_file_is_private() {
         let directory = directory(0o700);
         let path = directory.path().join("objects.redb");
-        fs::write(&path, "content").unwrap();
-        fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
         open_private(&path).unwrap();
-        assert_eq!((mode(&path), fs::read_to_string(&path).unwrap().as_str()), (0o600, "content"));
+        assert_eq!(mode(&path), 0o600);
     }
 }

@@ -119,19 +119,11 @@ impl Status {
             .filter(|map| map.capacity.is_none())
             .map(|map| map.name.to_owned())
             .collect();
-        // Maps that older agents did not create are needed only for display.
-        let (added, lost): (Vec<&String>, Vec<&String>) =
-            missing.iter().partition(|name| *name == map::SERVICE_NAMES);
-        if !lost.is_empty() {
+        if !missing.is_empty() {
             problems.push(fault(format!(
                 "{} maps are not pinned; restart the agent to create them",
-                lost.len()
+                missing.len()
             )));
-        }
-        if !added.is_empty() {
-            problems.push(warning(
-                "Services have no names in the maps until a newer agent has started".to_owned(),
-            ));
         }
         if survey.attachments.iter().all(|attachment| !attachment.is_attached) {
             problems.push(fault("no program is attached to any device".to_owned()));

@@ -21,7 +21,7 @@ use lb_plan::{
 };
 use lb_rules::model::AddressFamily;
 
-use super::details::{Details, unless_missing};
+use super::details::Details;
 use super::flow_tables::{self, Occupancy};
 use super::hash_table::HashTable;
 use super::host::own_host;
@@ -33,8 +33,7 @@ use crate::clock::clock;
 /// The maps of one address family.
 struct FamilyMaps<F: Family> {
     frontends: HashTable<Plain<layout::FrontendKey<F>>, Plain<layout::Frontend>>,
-    /// `None`: as `Tables::neighbour_events`.
-    frontend_cache: Option<Mapped>,
+    frontend_cache: Mapped,
     backends: Mapped,
     flows: Mapped,
     unconnected: sockets::Unconnected<F>,
@@ -49,10 +48,8 @@ pub struct Tables {
     sources: Mapped,
     details: Details,
     devices: HashMap<MapData, u32, Plain<Device>>,
-    /// `None`: as `neighbour_events`.
-    device_cache: Option<Mapped>,
-    /// `None`: as `neighbour_events`.
-    link_addresses: Option<Mapped>,
+    device_cache: Mapped,
+    link_addresses: Mapped,
     host: Array<MapData, Plain<Host>>,
     network: Mapped,
     /// Bits of destinations that only flows may still need, and the families of those flows.
@@ -61,10 +58,8 @@ pub struct Tables {
     /// Whether a bit may be cleared after sweeping only the table of its own family.
     swept_apart: bool,
     reasons: PerCpuArray<MapData, u64>,
-    /// `None`: the maps are of an agent that did not know them; such maps are only read.
-    neighbour_events: Option<PerCpuArray<MapData, u64>>,
-    /// `None`: as `neighbour_events`.
-    tunnel_peers: Option<HashMap<MapData, Plain<Peer>, u32>>,
+    neighbour_events: PerCpuArray<MapData, u64>,
+    tunnel_peers: HashMap<MapData, Plain<Peer>, u32>,
     service_traffic: PerCpuArray<MapData, Plain<Traffic>>,
     backend_traffic: PerCpuArray<MapData, Plain<Traffic>>,
 }
@@ -84,18 +79,18 @@ impl Tables {
         Ok(Self {
             v4: FamilyMaps {
                 frontends: map(map::FRONTENDS4)?.try_into()?,
-                frontend_cache: unless_missing(map(map::FRONTEND_CACHE4))?
-                    .map(mapped::<CacheEntry<layout::FrontendKey<V4>, layout::Frontend>>)
-                    .transpose()?,
+                frontend_cache: mapped::<CacheEntry<layout::FrontendKey<V4>, layout::Frontend>>(
+                    map(map::FRONTEND_CACHE4)?,
+                )?,
                 backends: mapped::<Backend<Address4>>(map(map::BACKENDS4)?)?,
                 flows: mapped::<FlowBucket<V4>>(map(map::FLOWS4)?)?,
                 unconnected: map(map::UNCONNECTED4)?.try_into()?,
             },
             v6: FamilyMaps {
                 frontends: map(map::FRONTENDS6)?.try_into()?,
-                frontend_cache: unless_missing(map(map::FRONTEND_CACHE6))?
-                    .map(mapped::<CacheEntry<layout::FrontendKey<V6>, layout::Frontend>>)
-                    .transpose()?,
+                frontend_cache: mapped::<CacheEntry<layout::FrontendKey<V6>, layout::Frontend>>(
+                    map(map::FRONTEND_CACHE6)?,
+                )?,
                 backends: mapped::<Backend<Address6>>(map(map::BACKENDS6)?)?,
                 flows: mapped::<FlowBucket<V6>>(map(map::FLOWS6)?)?,
                 unconnected: map(map::UNCONNECTED6)?.try_into()?,
@@ -106,24 +101,16 @@ impl Tables {
             sources: mapped::<u64>(map(map::SOURCES)?)?,
             details: Details::collect(&mut map)?,
             devices: map(map::DEVICES)?.try_into()?,
-            device_cache: unless_missing(map(map::DEVICE_CACHE))?
-                .map(mapped::<DeviceCacheEntry>)
-                .transpose()?,
-            link_addresses: unless_missing(map(map::LINK_ADDRESSES))?
-                .map(mapped::<u64>)
-                .transpose()?,
+            device_cache: mapped::<DeviceCacheEntry>(map(map::DEVICE_CACHE)?)?,
+            link_addresses: mapped::<u64>(map(map::LINK_ADDRESSES)?)?,
             host: map(map::HOST)?.try_into()?,
             network: mapped::<NetworkEpoch>(map(map::NETWORK)?)?,
             lingering: BTreeSet::new(),
             lingering_families: BTreeSet::new(),
             swept_apart: true,
             reasons: map(map::REASONS)?.try_into()?,
-            neighbour_events: unless_missing(map(map::NEIGHBOUR_EVENTS))?
-                .map(TryInto::try_into)
-                .transpose()?,
-            tunnel_peers: unless_missing(map(map::TUNNEL_PEERS))?
-                .map(TryInto::try_into)
-                .transpose()?,
+            neighbour_events: map(map::NEIGHBOUR_EVENTS)?.try_into()?,
+            tunnel_peers: map(map::TUNNEL_PEERS)?.try_into()?,
             service_traffic: map(map::SERVICE_TRAFFIC)?.try_into()?,
             backend_traffic: map(map::BACKEND_TRAFFIC)?.try_into()?,
         })
@@ -132,10 +119,9 @@ impl Tables {
     /// The indexes of all interfaces in the map, and in its cache.
     pub fn devices(&self) -> BTreeSet<u32> {
         let mut devices: BTreeSet<u32> = self.devices.keys().filter_map(Result::ok).collect();
-        if let Some(cache) = &self.device_cache {
-            let keys = (0..cache.len()).map(|index| cache.long(index, 1).load(Ordering::Relaxed));
-            devices.extend(keys.map(|key| key as u32).filter(|device| *device != 0));
-        }
+        let cache = &self.device_cache;
+        let keys = (0..cache.len()).map(|index| cache.long(index, 1).load(Ordering::Relaxed));
+        devices.extend(keys.map(|key| key as u32).filter(|device| *device != 0));
         devices
     }
 
@@ -145,13 +131,10 @@ impl Tables {
         devices: &BTreeMap<u32, Option<lb_network::Device>>,
     ) -> Result<()> {
         for (&index, device) in devices {
-            if let Some(words) = &self.link_addresses {
-                link_addresses::write(words, index, device.as_ref());
-            }
+            link_addresses::write(&self.link_addresses, index, device.as_ref());
             let entry: Option<Device> = device.as_ref().map(Into::into);
-            if let Some(cached) = &self.device_cache {
-                cache::write(cached, DeviceCacheEntry::index(index), u64::from(index), entry);
-            }
+            let position = DeviceCacheEntry::index(index);
+            cache::write(&self.device_cache, position, u64::from(index), entry);
             let (Some(device), Some(entry)) = (device, entry) else {
                 gone(self.devices.remove(&index))
                     .with_context(|| format!("interface {index} cannot be removed from DEVICES"))?;
@@ -182,8 +165,8 @@ impl Tables {
         self.network.half(0, true).store(until, Ordering::Release);
     }
 
-    /// Writes the frontends that an earlier agent left to their cache, which that agent may not have
-    /// known. Only the agent may do this.
+    /// Writes the frontends that an earlier agent left to their cache, which is empty if it was not
+    /// adopted. Only the agent may do this.
     pub fn fill_cache(&self) -> Result<()> {
         self.v4.fill_cache()?;
         self.v6.fill_cache()
@@ -281,17 +264,15 @@ impl Tables {
 
     /// The counter of each event, summed over all CPUs.
     pub fn neighbour_events(&self) -> Result<Vec<(NeighbourEvent, u64)>> {
-        let Some(events) = &self.neighbour_events else { return Ok(Vec::new()) };
         NeighbourEvent::ALL
             .into_iter()
-            .map(|event| Ok((event, events.get(&(event as u32), 0)?.iter().sum())))
+            .map(|event| Ok((event, self.neighbour_events.get(&(event as u32), 0)?.iter().sum())))
             .collect()
     }
 
     /// Addresses of nodes that take packets out of tunnels, as probes show.
     pub fn tunnel_peers(&self) -> Result<BTreeSet<IpAddr>> {
-        let keys = self.tunnel_peers.iter().flat_map(|peers| peers.keys());
-        keys.map(|key| Ok(key?.0.ip())).collect()
+        self.tunnel_peers.keys().map(|key| Ok(key?.0.ip())).collect()
     }
 
     pub fn service_traffic(&self, index: u32) -> Result<Traffic> {
@@ -305,9 +286,8 @@ impl Tables {
 
 impl<F: Family> FamilyMaps<F> {
     fn fill_cache(&self) -> Result<()> {
-        let Some(cached) = &self.frontend_cache else { return Ok(()) };
         for (Plain(key), Plain(value)) in self.frontends.entries()? {
-            cache::write(cached, key.cache_index(), key, Some(value));
+            cache::write(&self.frontend_cache, key.cache_index(), key, Some(value));
         }
         Ok(())
     }

@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use lb_inspect::{Reading, Selector};
-use lb_kernel::Tables;
+use lb_kernel::{Tables, check_schema};
 
 use crate::cli::output::{self, Output, Row};
 
@@ -87,6 +87,7 @@ pub fn check(pin_path: &Path) -> Result<()> {
 
 pub fn open(pin_path: &Path) -> Result<Tables> {
     check(pin_path)?;
+    check_schema(pin_path)?;
     Tables::open(|name| pin_path.join(name))
 }
 

@@ -62,8 +62,9 @@ fn find(pin_path: &Path) -> Result<Found> {
     // Reports a missing data plane or missing permission.
     check(pin_path)?;
     let survey = lb_kernel::survey(pin_path)?;
-    // Maps may be missing.
-    let used = open(pin_path).and_then(|tables| used(&tables)).unwrap_or_default();
+    // Missing maps are a problem that the status reports.
+    let is_complete = survey.maps.iter().all(|map| map.capacity.is_some());
+    let used = if is_complete { used(&open(pin_path)?)? } else { BTreeMap::new() };
     let report = lb_status::ask(pin_path).map_err(|error| format!("{error:#}"));
     let features = lb_kernel::features()?;
     Ok(Found { pin_path: pin_path.display().to_string(), survey, features, used, report })

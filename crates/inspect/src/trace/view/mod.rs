@@ -10,7 +10,7 @@ use std::hash::Hash;
 use std::net::IpAddr;
 use std::path::Path;
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow};
 use aya::Pod;
 use aya::maps::{Map, MapData, MapError};
 use lb_common::conntrack::Environment;
@@ -21,10 +21,10 @@ use lb_common::family::{V4, V6};
 use lb_common::host::{HoldsScratch, PacketScratch};
 use lb_common::layout::{
     Announced, AnnouncedAddress, BackendHop, BfdSession, Claim, Device, EarlierOwners, Event,
-    Identity, Member, NeighbourEvent, NetworkEpoch, Peer, Pool, PoolSlot, Reason, SCHEMA, Settings,
+    Member, NeighbourEvent, NetworkEpoch, Peer, Pool, PoolSlot, Reason, Settings,
     SlotPair, Ticks, TunnelKey, TunnelPeer, TunnelTarget, map,
 };
-use lb_kernel::{Layout, Plain, clock, clock_of_deadlines};
+use lb_kernel::{Layout, Plain, check_schema, clock, clock_of_deadlines};
 use lb_rules::notation::ip_of_octets;
 
 use super::overlay::{Elements, Entries, Overlaid};
@@ -47,33 +47,18 @@ pub struct View {
     scratch: PacketScratch,
     reserved_ports: Elements<u64>,
     tunnel_keys: Elements<u64>,
-    /// Maps of an earlier agent may lack these.
-    link_addresses: Option<Elements<u64>>,
-    tunnel_peers: Option<Entries<Peer, u32>>,
-    earlier_owners: Option<Entries<PoolSlot, Plain<EarlierOwners>>>,
-    announced: Option<Entries<AnnouncedAddress, Plain<Announced>>>,
-    bfd_sessions: Option<Entries<u32, Plain<BfdSession>>>,
-    claims: Option<Entries<AnnouncedAddress, Plain<Claim>>>,
+    link_addresses: Elements<u64>,
+    tunnel_peers: Entries<Peer, u32>,
+    earlier_owners: Entries<PoolSlot, Plain<EarlierOwners>>,
+    announced: Entries<AnnouncedAddress, Plain<Announced>>,
+    bfd_sessions: Entries<u32, Plain<BfdSession>>,
+    claims: Entries<AnnouncedAddress, Plain<Claim>>,
 }
 impl View {
     /// Opens the maps that are pinned in a directory.
     pub fn open(pin_path: &Path) -> Result<Self> {
-        ensure!(
-            pin_path.join(map::IDENTITY).exists(),
-            "no data plane is pinned at {}.\nStart one with `millrace agent`, or say where it is \
-             with --pin-path",
-            pin_path.display()
-        );
+        check_schema(pin_path)?;
         let maps = Maps(pin_path);
-        let identity: Elements<Plain<Identity>> = maps.elements(map::IDENTITY)?;
-        let Plain(identity) = identity.get(0).context("the maps have no identity")?;
-        ensure!(
-            identity.schema == SCHEMA,
-            "the maps at {} are of version {}, this program is of version {SCHEMA}.\n\
-             Use the `millrace` of the agent that made them",
-            pin_path.display(),
-            identity.schema
-        );
         let v4 = FamilyView::<V4>::open(&maps)?;
         let v6 = FamilyView::<V6>::open(&maps)?;
         // Settings such as SNAT ports and timeouts can't be derived from the sizes of the maps.
@@ -88,7 +73,7 @@ impl View {
             peers: maps.entries(map::PEERS)?,
             targets: maps.entries(map::TARGETS)?,
             devices: maps.entries(map::DEVICES)?,
-            link_addresses: maps.elements(map::LINK_ADDRESSES).ok(),
+            link_addresses: maps.elements(map::LINK_ADDRESSES)?,
             network: maps.elements(map::NETWORK)?,
             destinations: maps.elements(map::DESTINATIONS)?,
             sources: maps.elements(map::SOURCES)?,
@@ -97,11 +82,11 @@ impl View {
             scratch: PacketScratch::default(),
             reserved_ports: maps.elements(map::RESERVED_PORTS)?,
             tunnel_keys: maps.elements(map::TUNNEL_KEYS)?,
-            tunnel_peers: maps.entries(map::TUNNEL_PEERS).ok(),
-            earlier_owners: maps.entries(map::EARLIER_OWNERS).ok(),
-            announced: maps.entries(map::ANNOUNCED).ok(),
-            claims: maps.entries(map::CLAIMS).ok(),
-            bfd_sessions: maps.entries(map::BFD_SESSIONS).ok(),
+            tunnel_peers: maps.entries(map::TUNNEL_PEERS)?,
+            earlier_owners: maps.entries(map::EARLIER_OWNERS)?,
+            announced: maps.entries(map::ANNOUNCED)?,
+            claims: maps.entries(map::CLAIMS)?,
+            bfd_sessions: maps.entries(map::BFD_SESSIONS)?,
         })
     }
 
@@ -177,7 +162,7 @@ impl PoolTables for View {
     }
 
     fn earlier_owner(&self, slot: PoolSlot, position: u32) -> Option<u32> {
-        let Plain(owners) = self.earlier_owners.as_ref()?.get(&slot)?;
+        let Plain(owners) = self.earlier_owners.get(&slot)?;
         owners.backends.get(position as usize).copied()
     }
 }
@@ -188,7 +173,7 @@ impl NetworkTables for View {
     }
 
     fn link_address(&self, index: u32) -> u64 {
-        self.link_addresses.as_ref().and_then(|words| words.get(index)).unwrap_or(0)
+        self.link_addresses.get(index).unwrap_or(0)
     }
 
     fn network_epoch(&self) -> u32 {
@@ -209,12 +194,11 @@ impl NetworkTables for View {
     }
 
     fn decapsulates(&self, node: Peer) -> bool {
-        self.tunnel_peers.as_ref().is_some_and(|peers| peers.get(&node).is_some())
+        self.tunnel_peers.get(&node).is_some()
     }
 
     fn returns(&self, node: Peer) -> bool {
-        let found = self.tunnel_peers.as_ref().and_then(|peers| peers.get(&node));
-        found.is_some_and(|value| value >= TunnelPeer::RETURNS)
+        self.tunnel_peers.get(&node).is_some_and(|value| value >= TunnelPeer::RETURNS)
     }
 
     fn tunnel_key(&self, which: TunnelKey) -> u64 {
@@ -234,18 +218,18 @@ impl NeighbourTables for View {
     }
 
     fn announced(&self, at: &AnnouncedAddress) -> Option<Announced> {
-        self.announced.as_ref()?.get(at).map(|Plain(announced)| announced)
+        self.announced.get(at).map(|Plain(announced)| announced)
     }
 
     // The claim of a traced packet is not noted.
     fn set_claim(&self, at: &AnnouncedAddress, _: [u8; 6]) -> bool {
-        self.claims.as_ref().is_some_and(|claims| claims.get(at).is_some())
+        self.claims.get(at).is_some()
     }
 }
 
 impl BfdTables for View {
     fn bfd_session(&self, discriminator: u32) -> Option<BfdSession> {
-        self.bfd_sessions.as_ref()?.get(&discriminator).map(|Plain(session)| session)
+        self.bfd_sessions.get(&discriminator).map(|Plain(session)| session)
     }
 
     // A traced packet is not the peer's.
