@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use lb_common::hash::mix;
+use lb_limits::RateLimiter;
 use serde::{Deserialize, Serialize};
 
 use super::choice::Choice;
@@ -12,7 +13,7 @@ use super::exam::Exams;
 use super::hearing::{Own, Times};
 use super::hold::{Held, Holding, Whereabouts};
 use super::identity::{Id, Identity, LinkAddress, Rank, ahead};
-use super::pacing::{Allowance, Pacing};
+use super::pacing::{Pacing, frame_limiter};
 use super::peers::Peers;
 use super::seal::Keys;
 use super::table::{Entry, OwnTable};
@@ -85,7 +86,7 @@ pub struct Link {
     pub(super) farewell: Time,
     /// The version of the table up to which all changes were sent.
     pub(super) published: u64,
-    pub(super) allowance: Allowance,
+    pub(super) allowance: RateLimiter<Time>,
     pub(super) moves: (Time, u32),
     pub(super) effects: Vec<Effect>,
     pub(super) counts: Counts,
@@ -132,7 +133,7 @@ impl Link {
             heartbeat_at: now,
             farewell: now,
             published: 0,
-            allowance: Allowance::full(now),
+            allowance: frame_limiter(),
             moves: (now, 0),
             effects: Vec::new(),
             counts: Counts::default(),

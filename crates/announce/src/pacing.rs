@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use lb_limits::{Rate, RateLimiter};
+
 use super::timing::Time;
 
 /// Linux ignores a second change of a neighbour's address within its `locktime`, one second. So
@@ -12,10 +14,8 @@ const FIRST_GAP: Duration = Duration::from_millis(1_100);
 /// Switches forget the port of a link-layer address after five minutes or more.
 const REFRESH: Duration = Duration::from_secs(60);
 
-/// The most frames that are sent at once, and then each second: what storm control of switches
-/// lets through.
-const BURST: f64 = 1_000.0;
-const RATE: f64 = 1_000.0;
+/// Frames that are sent: 1,000 at once, and then 1,000 each second. Storm control of switches lets them through.
+const FRAME_RATE: Rate = Rate::new(Duration::from_millis(1), 1_000);
 
 /// The frames of one address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,27 +47,8 @@ impl Pacing {
 }
 
 /// The limit for all addresses of a link.
-#[derive(Clone, Copy, Debug)]
-pub struct Allowance {
-    frames: f64,
-    at: Time,
-}
-
-impl Allowance {
-    pub fn full(now: Time) -> Self {
-        Self { frames: BURST, at: now }
-    }
-
-    pub fn take(&mut self, now: Time) -> bool {
-        let elapsed = now.saturating_sub(self.at).as_secs_f64();
-        self.frames = (self.frames + elapsed * RATE).min(BURST);
-        self.at = self.at.max(now);
-        let allowed = self.frames >= 1.0;
-        if allowed {
-            self.frames -= 1.0;
-        }
-        allowed
-    }
+pub fn frame_limiter() -> RateLimiter<Time> {
+    RateLimiter::new(FRAME_RATE)
 }
 
 #[cfg(test)]
@@ -88,9 +69,9 @@ mod tests {
 
     #[test]
     fn all_addresses_together_are_limited() {
-        let mut allowance = Allowance::full(Time::ZERO);
+        let mut allowance = frame_limiter();
         let sent =
-            |allowance: &mut Allowance, now| (0..5_000).filter(|_| allowance.take(now)).count();
+            |allowance: &mut RateLimiter<Time>, now| (0..5_000).filter(|_| allowance.take(now)).count();
         assert_eq!(sent(&mut allowance, Time::ZERO), 1_000);
         assert_eq!(sent(&mut allowance, Time::from_millis(100)), 100);
         assert_eq!(sent(&mut allowance, Time::from_secs(60)), 1_000);

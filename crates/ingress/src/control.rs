@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use lb_connections::{Limits, Room, accept_all};
 use lb_ingress_rules::explain::{self, Explanation, Request};
-use lb_process::{Limits, Room, accept_all};
 use lb_proxy::Config;
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use serde::{Deserialize, Serialize};

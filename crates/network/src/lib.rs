@@ -20,7 +20,6 @@ mod message;
 mod netdev;
 pub mod netlink;
 mod notices;
-mod pace;
 mod requests;
 mod selection;
 mod snapshot;

@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
+use lb_limits::{Backoff, Rate, RateLimiter};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
 use tokio::time::{sleep, sleep_until};
@@ -15,11 +16,13 @@ use super::addresses::{Device, devices, node_addresses, own_addresses};
 use super::attachments::{Attachments, plan_attachments};
 use super::links::{AnnouncingLink, announcing_links};
 use super::notices::Notices;
-use super::pace::Pace;
 use super::requests::Routes;
 use super::selection::{DeviceSelector, Settings};
 use super::snapshot::{Effect, Snapshot};
 use super::socket::is_overrun;
+
+/// A single change is reported at once, and those of a burst together.
+const REPORT_RATE: Rate = Rate::new(Duration::from_millis(100), 1);
 
 /// Delays between attempts to read everything again; doubled from the first to the last.
 const FIRST_DELAY: Duration = Duration::from_millis(50);
@@ -120,10 +123,10 @@ impl NetworkWatch {
     }
 
     async fn run(mut self, events: Sender) {
-        let mut pace = Pace::default();
+        let mut reports = RateLimiter::new(REPORT_RATE);
         let mut unsent = Effect::default();
         loop {
-            let due = (unsent != Effect::default()).then(|| pace.due(Instant::now()));
+            let due = (unsent != Effect::default()).then(|| reports.due(Instant::now()));
             tokio::select! {
                 readable = self.notices.readable() => {
                     let taken_in = readable.and_then(|()| self.notices.take_in(&mut self.snapshot));
@@ -136,7 +139,7 @@ impl NetworkWatch {
                 () = events.closed() => return,
             }
             let now = Instant::now();
-            if unsent == Effect::default() || pace.due(now) > now {
+            if unsent == Effect::default() || !reports.take(now) {
                 continue;
             }
             if unsent.default_routes {
@@ -145,7 +148,6 @@ impl NetworkWatch {
             if self.send_changes(unsent, &events).is_err() {
                 return;
             }
-            pace.reported(now);
             unsent = Effect::default();
         }
     }
@@ -161,8 +163,9 @@ impl NetworkWatch {
             // A socket that fails again and again must not use up the CPU.
             sleep(FIRST_DELAY).await;
         }
-        let mut delay = FIRST_DELAY;
+        let mut backoff = Backoff::new(FIRST_DELAY, LAST_DELAY);
         loop {
+            let delay = backoff.fail();
             match Notices::subscribe().await {
                 Ok((notices, snapshot)) => {
                     (self.notices, self.snapshot) = (notices, snapshot);
@@ -174,7 +177,6 @@ impl NetworkWatch {
                 }
             }
             sleep(delay).await;
-            delay = LAST_DELAY.min(delay * 2);
         }
     }
 

@@ -1,35 +1,42 @@
-//! Delays between attempts.
+//! Delays between attempts, the same for all requests and writes.
 
 use std::time::Duration;
+
+use lb_limits::jittered;
 
 const FIRST: Duration = Duration::from_millis(200);
 const LONGEST: Duration = Duration::from_secs(30);
 
 /// Doubles with every failure. Waits are random between half of that and all of it, so that the
 /// agents of all nodes do not connect to a restarted server at the same time.
-#[derive(Debug, Default)]
-pub struct Backoff {
-    failures: u32,
+#[derive(Debug)]
+pub struct Backoff(lb_limits::Backoff);
+
+impl Default for Backoff {
+    fn default() -> Self {
+        Self(lb_limits::Backoff::new(FIRST, LONGEST))
+    }
 }
 
 impl Backoff {
     pub fn reset(&mut self) {
-        self.failures = 0;
+        self.0.reset();
     }
 
     pub fn next_delay(&mut self) -> Duration {
-        let factor = 2u32.saturating_pow(self.failures);
-        self.failures = self.failures.saturating_add(1);
-        let whole = FIRST.saturating_mul(factor).min(LONGEST);
-        whole / 2 + random_up_to(whole / 2)
+        let whole = self.0.fail();
+        jittered(whole, whole / 2, random())
     }
 }
 
 /// A random part of a time, so that the agents of all nodes spread over it.
 pub fn random_up_to(whole: Duration) -> Duration {
+    jittered(whole, whole, random())
+}
+
+fn random() -> u32 {
     // Without randomness the wait is the longest: slower, but safe.
-    let random = getrandom::u32().unwrap_or(u32::MAX);
-    whole.mul_f64(f64::from(random) / f64::from(u32::MAX))
+    getrandom::u32().unwrap_or(0)
 }
 
 #[cfg(test)]

@@ -10,11 +10,10 @@ use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
+use lb_connections::{Limits, Permit, Room, Tcp, accept_all, is_local};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::sleep;
 
-use crate::accept::{Permit, Room, Tcp, accept_all, is_local};
-use crate::admission::Limits;
 use crate::notices::{Notice, Notices, Reason};
 
 pub const HEALTHZ_LIMITS: Limits = Limits::new(64, 256, 16);

@@ -1,14 +1,14 @@
 //! A small file in the state directory, for the next start.
 //!
-//! It is input like any other: it is bounded, and a regular file. It is replaced atomically, so a crash leaves the old
-//! or the new one.
+//! It is input like any other: it is bounded, and a regular file.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{ErrorKind, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::fs::{File, OpenOptions};
+use std::io::{ErrorKind, Read};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
+use lb_files::write_private_atomically;
 use nix::libc::{O_NOFOLLOW, O_NONBLOCK};
 
 #[derive(Clone, Debug)]
@@ -44,18 +44,7 @@ impl StateFile {
     }
 
     pub fn replace(&self, text: &str) -> Result<()> {
-        DirBuilder::new().recursive(true).mode(0o700).create(&self.directory)?;
-        let temporary = self.directory.join(format!(".{}.new", self.name));
-        // Left by a process that was killed.
-        match fs::remove_file(&temporary) {
-            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error.into()),
-            _ => {}
-        }
-        let mut file =
-            OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        fs::rename(&temporary, self.path())?;
+        write_private_atomically(&self.path(), text)?;
         Ok(())
     }
 }

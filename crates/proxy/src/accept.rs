@@ -3,9 +3,9 @@
 
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
+use lb_connections::accept_connections;
 use lb_http::proxy_protocol;
 use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpStream};
@@ -25,30 +25,12 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// Accepts connections until the task is dropped.
 pub(crate) async fn accept(worker: Rc<Worker>, listener: TcpListener, kind: Listener) {
-    loop {
-        match listener.accept().await {
-            Ok((tcp, peer)) => {
-                let arriving = worker.begin_arrival();
-                tokio::task::spawn_local(begin(worker.clone(), arriving, tcp, peer, kind));
-            }
-            Err(error) => {
-                // Mostly the limit on open files. Trying at once would fail again.
-                if !is_of_connection(&error) {
-                    tracing::warn!(%error, "cannot accept a connection");
-                    tokio::time::sleep(Duration::from_millis(100)).await;
-                }
-            }
-        }
-    }
-}
-
-/// The client has gone before its connection was accepted.
-fn is_of_connection(error: &std::io::Error) -> bool {
-    use std::io::ErrorKind;
-    matches!(
-        error.kind(),
-        ErrorKind::ConnectionAborted | ErrorKind::ConnectionReset | ErrorKind::Interrupted
-    )
+    let begin = |(tcp, peer)| {
+        let arriving = worker.begin_arrival();
+        tokio::task::spawn_local(begin(worker.clone(), arriving, tcp, peer, kind));
+    };
+    // No connection is closed for another one: they end when their clients are idle or slow.
+    accept_connections(|| listener.accept(), begin, || false).await;
 }
 
 enum Prepared {

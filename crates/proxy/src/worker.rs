@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use lb_http::auth::Verified;
 use lb_http::rate::{DEFAULT_CAPACITY, Limiter};
 use lb_http::{Route, UpstreamName};
+use lb_limits::{ClientNetwork, Shares};
 use slab::Slab;
 use tokio::sync::watch;
 
@@ -17,7 +18,6 @@ use crate::access_log::{Batch, Entry};
 use crate::client::{Client, Order};
 use crate::config::Config;
 use crate::limits::Sources;
-use crate::limits::shares::Shares;
 use crate::limits::verifications::Verifications;
 use crate::metrics::{Listener, OwnerCounters, WorkerCounters, add};
 use crate::routes::{Known, Routes};
@@ -72,7 +72,7 @@ pub(crate) struct Worker {
     is_draining: Cell<bool>,
     pub verifications: Verifications,
     /// Responses that are being compressed.
-    pub compressions: Shares,
+    pub compressions: Shares<ClientNetwork>,
     /// Connections that were accepted and are not yet clients.
     arriving: Cell<usize>,
     /// Connections that are forwarded without being decrypted.

@@ -12,8 +12,9 @@ use axum::Router;
 use axum::extract::State;
 use axum::http::{HeaderName, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use lb_connections::{Limits, Room};
 use lb_process::notices::{About, Notice, Notices, Reason};
-use lb_process::{Limits, Room, serve_router};
+use lb_process::serve_router;
 use lb_rules::model::ServiceName;
 use tokio::task::JoinHandle;
 

@@ -4,7 +4,7 @@
 //! # Invariants
 //! - Nothing here delays the agent. Servers run concurrently and read what it shares. Only the history of slots is asked
 //!   of its loop (`exchange` of the agent), once a second at most.
-//! - No client keeps other clients from being served, least of all local ones (`lb_process`).
+//! - No client keeps other clients from being served, least of all local ones (`lb_connections::Room`).
 
 mod announcements;
 mod bfd;

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::{Context, Result, ensure};
 use jiff::Timestamp;
 use lb_announce::LinkView;
-use lb_process::{Limits, Room, accept_all};
+use lb_connections::{Limits, Room, accept_all};
 use lb_rules::model::ServiceName;
 use lb_speakers::bgp::BgpView;
 use nix::sys::socket::getsockopt;

@@ -1,6 +1,5 @@
 //! `millrace standalone`: the embedded API and the agent, and the commands for the API's data.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
@@ -14,6 +13,7 @@ use lb_api::http::{Authority, CLIENT_DAYS, Identity, Limits, Role};
 use lb_api::kinds::Ranges;
 use lb_api::server::{self, Server};
 use lb_api::storage::{self, Storage, Window, snapshot};
+use lb_files::{create_private, rename_durably};
 use lb_kernel::privileges::Privileges;
 use lb_process::Requests;
 use lb_rules::kinds;
@@ -152,7 +152,7 @@ fn backup(file: &Path, settings: &StandaloneSettings) -> Result<()> {
         snapshot::save(&Storage::open(&settings.data_dir, Window::default())?, &unfinished)?;
     }
     let count = snapshot::verify(&unfinished)?;
-    fs::rename(&unfinished, file).with_context(|| format!("{} not written", file.display()))?;
+    rename_durably(&unfinished, file).with_context(|| format!("{} not written", file.display()))?;
     println!("{} objects written to {}", count, file.display());
     Ok(())
 }
@@ -168,7 +168,7 @@ async fn download(file: &Path, settings: &StandaloneSettings) -> Result<()> {
     let request = http::Request::get("/millrace/backup").body(Vec::new())?;
     let lines = client.request_stream(request).await.context("backup not downloaded")?;
     let failed = || format!("{} not written", file.display());
-    let written = storage::create_private(file).with_context(failed)?;
+    let written = create_private(file).with_context(failed)?;
     let mut written = AllowStdIo::new(written);
     futures::io::copy(lines, &mut written).await.with_context(failed)?;
     written.flush().await.and_then(|()| written.get_ref().sync_all()).with_context(failed)

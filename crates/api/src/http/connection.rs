@@ -9,18 +9,18 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use hyper::server::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use lb_connections::{Permit, Room, Tcp, accept_all, is_local};
 use rustls::ServerConfig;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::time::{Instant, MissedTickBehavior, Sleep, interval, sleep, timeout};
+use tokio::time::{Instant, MissedTickBehavior, Sleep, interval, sleep};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use super::handshakes::{Handshake, Handshakes};
 use super::identity::{Certified, Identity};
 use super::issued::Issued;
 use super::service::Service;
-use super::shares::Shares;
+use super::shares::UserShares;
 
 /// Limits on what clients may use. Of each total one user gets at most half, and all except the
 /// agent at most seven eighths (`shares`).
@@ -71,7 +71,7 @@ const PING_INTERVAL: Duration = Duration::from_secs(30);
 /// Size of all headers of a request in bytes.
 const MAX_HEADERS: u32 = 64 << 10;
 
-/// Serves until the task is aborted. Never waits for a client.
+/// Serves until the task is aborted, which also closes all connections. Never waits for a client.
 pub async fn serve(
     listener: TcpListener,
     tls: Arc<ServerConfig>,
@@ -79,37 +79,35 @@ pub async fn serve(
     service: Service,
 ) {
     let acceptor = TlsAcceptor::from(tls);
-    let handshakes = Handshakes::new(service.limits().handshakes);
-    let connections = Shares::new(service.limits().connections);
-    loop {
-        let (stream, client) = match listener.accept().await {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                // Out of file descriptors, or the client has gone. Both are temporary.
-                tracing::debug!(%error, "connection not accepted");
-                handshakes.end_one();
-                sleep(Duration::from_millis(50)).await;
-                continue;
-            }
-        };
-        let handshake = handshakes.begin(client.ip());
+    let limits = service.limits();
+    // A real client needs milliseconds for its handshake, so hardly one is closed for another.
+    let Limits { handshakes, patience, .. } = *limits;
+    let handshakes = lb_connections::Limits {
+        head: patience,
+        ..lb_connections::Limits::new(handshakes, handshakes, handshakes.div_ceil(4))
+    };
+    let connections = UserShares::new(limits.connections);
+    accept_all(Tcp { listener, is_local }, Room::new(handshakes), |stream, handshake| {
         let (acceptor, service) = (acceptor.clone(), service.clone());
         let (connections, issued) = (connections.clone(), issued.clone());
-        tokio::spawn(async move {
+        async move {
+            let client = stream.peer_addr();
             let connection =
-                connection(stream, handshake, &acceptor, &connections, &issued, service);
+                connection(stream, &handshake, &acceptor, &connections, &issued, service);
             if let Err(error) = connection.await {
-                tracing::debug!(%client, error = format!("{error:#}"), "connection closed");
+                tracing::debug!(?client, error = format!("{error:#}"), "connection closed");
             }
-        });
-    }
+        }
+    })
+    .await;
 }
 
+/// `handshake`: until the handshake is complete, the connection has a deadline, and may be closed for another one.
 async fn connection(
     stream: TcpStream,
-    mut handshake: Handshake,
+    handshake: &Permit,
     acceptor: &TlsAcceptor,
-    connections: &Shares,
+    connections: &UserShares,
     issued: &Issued,
     service: Service,
 ) -> Result<()> {
@@ -117,13 +115,8 @@ async fn connection(
     // Responses are written whole, so waiting to fill packets only delays them.
     let _ = stream.set_nodelay(true);
     let stream = Impatient::new(stream, limits.stall);
-    let stream = tokio::select! {
-        accepted = timeout(limits.patience, acceptor.accept(stream)) => {
-            accepted.context("TLS handshake timed out")?.context("TLS handshake failed")?
-        }
-        () = handshake.ended() => bail!("too many TLS handshakes"),
-    };
-    drop(handshake);
+    let stream = acceptor.accept(stream).await.context("TLS handshake failed")?;
+    handshake.leave();
     let Certified { identity, serial, .. } = certified(&stream)?;
     let user = identity.user.clone();
     if !issued.has(&serial) {

@@ -6,13 +6,12 @@
 //!   revoked, its connections are closed, too.
 //! - A request is checked against the role in the certificate (`roles`) before its body is read.
 //! - No client can make others wait. Handshakes, headers, bodies and stalled reading have time
-//!   limits. Handshakes never wait for each other (`handshakes`). What one user may hold of
+//!   limits. Handshakes never wait for each other (`lb_connections::Room`). What one user may hold of
 //!   connections, requests, watches and memory is limited, and room for the agent remains
 //!   (`shares`). Expensive requests take turns (`turns`), and run on threads of their own.
 
 mod connection;
 mod discovery;
-mod handshakes;
 mod health;
 mod identity;
 mod issued;

@@ -2,14 +2,13 @@
 //! server's, created at every start; and one for each kubeconfig, which is registered (`issued`).
 
 use std::fs;
-use std::io::Write;
 use std::net::IpAddr;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow};
 use jiff::{Timestamp, ToSpan, tz::TimeZone};
+use lb_files::write_private_atomically;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose, SanType, SerialNumber,
@@ -169,22 +168,8 @@ fn set_validity(params: &mut CertificateParams, days: u32) -> Result<()> {
 
 /// Atomically writes a file that only its owner can read.
 pub fn write_private(path: &Path, content: &str) -> Result<()> {
-    let cannot = || format!("{} can't be written", path.display());
-    let name = path.file_name().ok_or_else(|| anyhow!("{} is not a file", path.display()))?;
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    let directory = directory.unwrap_or(Path::new("."));
-    fs::create_dir_all(directory).with_context(cannot)?;
-    let unfinished = directory.join(format!(".{}.new", name.to_string_lossy()));
-    // A file left by a killed process may have other permissions.
-    let _ = fs::remove_file(&unfinished);
-    let mut file = fs::OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(&unfinished)
-        .with_context(cannot)?;
-    file.write_all(content.as_bytes()).and_then(|()| file.sync_all()).with_context(cannot)?;
-    fs::rename(&unfinished, path).with_context(cannot)
+    write_private_atomically(path, content)
+        .with_context(|| format!("{} can't be written", path.display()))
 }
 
 #[cfg(test)]

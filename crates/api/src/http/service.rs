@@ -19,7 +19,7 @@ use super::respond::{self, Body};
 use super::reviews::Review;
 use super::roles::Role;
 use super::secrets::{self, Sight};
-use super::shares::{Share, Shares};
+use super::shares::{Share, UserShares};
 use super::turns::{Turn, Turns};
 use super::{discovery, health, listing, roles};
 use crate::codec;
@@ -34,9 +34,9 @@ use crate::operations::{self, Api, Outcome, Target, Watch};
 pub struct Service {
     api: Api,
     limits: Limits,
-    requests: Shares,
-    watches: Shares,
-    bodies: Shares,
+    requests: UserShares,
+    watches: UserShares,
+    bodies: UserShares,
     turns: Turns,
     openapi: OpenApi,
 }
@@ -57,9 +57,9 @@ impl Service {
             openapi: OpenApi::new(api.kinds().clone()),
             api,
             limits,
-            requests: Shares::new(limits.requests),
-            watches: Shares::new(limits.watches),
-            bodies: Shares::new(limits.bodies),
+            requests: UserShares::new(limits.requests),
+            watches: UserShares::new(limits.watches),
+            bodies: UserShares::new(limits.bodies),
             turns: Turns::new(limits.turns),
         }
     }
@@ -390,7 +390,7 @@ fn too_many(what: &str) -> Failure {
 }
 
 /// Takes a share. Without a free one the request fails with 429 instead of waiting.
-fn take(shares: &Shares, client: &Identity, what: &str) -> Result<Share, Failure> {
+fn take(shares: &UserShares, client: &Identity, what: &str) -> Result<Share, Failure> {
     shares.take_one(client).ok_or_else(|| too_many(what))
 }
 

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
+use lb_files::rename_durably;
 use redb::backends::FileBackend;
 use redb::{Builder, Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition};
 use serde_json::Value;
@@ -112,8 +113,7 @@ impl Disk {
     fn rewrite(&mut self, state: &State) -> Result<Database> {
         let flush_failed = Arc::default();
         let (new, database) = write_new(&self.path, state, &self.opener, &flush_failed)?;
-        fs::rename(&new, &self.path)?;
-        flush_directory(&self.path)?;
+        rename_durably(&new, &self.path)?;
         self.flush_failed = flush_failed;
         Ok(database)
     }
@@ -132,8 +132,7 @@ pub(super) fn replace(path: &Path, state: &State, opener: &Opener) -> Result<()>
         }
         fs::hard_link(path, &replaced)?;
     }
-    fs::rename(&new, path)?;
-    flush_directory(path)
+    Ok(rename_durably(&new, path)?)
 }
 
 /// Writes a complete store beside the one at this path. If it fails, nothing is left.
@@ -178,13 +177,6 @@ fn write_store(
     transaction.commit()?;
     ensure!(!flush_failed.load(Ordering::Relaxed), "it can't be flushed");
     Ok(database)
-}
-
-fn flush_directory(file: &Path) -> Result<()> {
-    if let Some(directory) = file.parent() {
-        fs::File::open(directory)?.sync_all()?;
-    }
-    Ok(())
 }
 
 fn of_database(error: DatabaseError) -> anyhow::Error {

@@ -45,13 +45,6 @@ pub fn is_in_use(directory: &Path) -> bool {
     path.exists() && disk::is_in_use(&path)
 }
 
-/// Creates an empty file that only its owner can read.
-pub fn create_private(path: &Path) -> std::io::Result<std::fs::File> {
-    let file = directory::open_private(path)?;
-    file.set_len(0)?;
-    Ok(file)
-}
-
 /// Cheap to clone: clones share the storage.
 #[derive(Clone)]
 pub struct Storage {

@@ -8,16 +8,17 @@
 //!
 //! Format: a header, one line `[key, object]` for each object, and the last line, all JSON.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{BufRead, BufReader, BufWriter, Write};
 use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
+use lb_files::replace_private;
 use ring::digest;
 use serde_json::{Value, json};
 
-use super::directory::{FILE, make_private, open_private};
+use super::directory::{FILE, make_private};
 use super::state::Page;
 use super::state::State;
 use super::stored::{Stored, Window};
@@ -58,17 +59,11 @@ pub fn save(storage: &Storage, path: &Path) -> Result<u64> {
     let page = storage.all();
     let revision = page.revision;
     let failed = || format!("snapshot {} not written", path.display());
-    let unfinished = path.with_extension("new");
-    let _ = fs::remove_file(&unfinished);
-    let mut file = BufWriter::new(open_private(&unfinished).with_context(failed)?);
-    let written = lines(page)
-        .try_for_each(|line| file.write_all(line.as_bytes()))
-        .and_then(|()| file.flush())
-        .and_then(|()| file.get_ref().sync_all())
-        .and_then(|()| fs::rename(&unfinished, path));
-    if written.is_err() {
-        let _ = fs::remove_file(&unfinished);
-    }
+    let written = replace_private(path, |file| {
+        let mut file = BufWriter::new(file);
+        lines(page).try_for_each(|line| file.write_all(line.as_bytes()))?;
+        file.flush()
+    });
     written.with_context(failed)?;
     Ok(revision)
 }

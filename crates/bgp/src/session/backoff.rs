@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use lb_limits::jittered;
+
 const FIRST: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(30);
 /// A session that lasted at least this long was no failure.
@@ -10,24 +12,23 @@ const STABLE: Duration = Duration::from_secs(60);
 /// Doubles with every failure. The seed spreads the nodes that lost the same router.
 #[derive(Clone, Debug)]
 pub struct Backoff {
-    failures: u32,
+    waits: lb_limits::Backoff,
     random: u64,
 }
 
 impl Backoff {
     pub fn new(seed: u64) -> Self {
-        Self { failures: 0, random: seed }
+        Self { waits: lb_limits::Backoff::new(FIRST, LONGEST), random: seed }
     }
 
     pub fn after_failure(&mut self) -> Duration {
-        let factor = 2_u32.saturating_pow(self.failures);
-        self.failures = self.failures.saturating_add(1);
-        self.jittered(FIRST.saturating_mul(factor).min(LONGEST))
+        let wait = self.waits.fail();
+        self.jittered(wait)
     }
 
     pub fn after_session(&mut self, lasted: Duration) -> Duration {
         if lasted >= STABLE {
-            self.failures = 0;
+            self.waits.reset();
         }
         self.after_failure()
     }
@@ -38,7 +39,6 @@ impl Backoff {
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.random ^ self.random >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        let part = u32::try_from(mixed >> 54).unwrap_or(0);
-        whole - whole / 4 * part / 1024
+        jittered(whole, whole / 4, (mixed >> 32) as u32)
     }
 }

@@ -6,7 +6,6 @@
 //!   limit fails open, and offenders stay known.
 //! - A client with many IPv6 addresses counts once per /64.
 
-mod bucket;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -16,8 +15,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bucket::Rate;
-use table::{Demand, Held, Table};
+use lb_limits::{ClientNetwork, Rate};
+use table::{Demand, Held, Nanos, Table};
 
 use crate::policy::RateLimits;
 use crate::route::Owner;
@@ -53,27 +52,28 @@ impl<S: BuildHasher> Limiter<S> {
         let demand = Demand {
             per_second: limits
                 .requests_per_second
-                .map(|count| Rate::new(count, Duration::from_secs(1), limits.burst_multiplier)),
+                .map(|count| rate(count, Duration::from_secs(1), limits.burst_multiplier)),
             per_minute: limits
                 .requests_per_minute
-                .map(|count| Rate::new(count, Duration::from_secs(60), limits.burst_multiplier)),
+                .map(|count| rate(count, Duration::from_secs(60), limits.burst_multiplier)),
             concurrent: limits.concurrent,
         };
         if demand.is_empty() || limits.exempt.iter().any(|net| net.contains(&client)) {
             return Ok(Permit(None));
         }
-        let tag = self.hasher.hash_one((network(client), owner));
-        let now = now.saturating_duration_since(self.epoch).as_nanos() as u64;
+        let tag = self.hasher.hash_one((ClientNetwork::from(client), owner));
+        let now = Nanos::from(now.saturating_duration_since(self.epoch));
         Table::admit(&self.table, tag, &demand, now).map(Permit)
     }
 }
 
-/// What limits count as one client. A host with an IPv6 address has at least a /64.
-fn network(client: IpAddr) -> u128 {
-    match client {
-        IpAddr::V4(address) => address.to_ipv6_mapped().to_bits(),
-        IpAddr::V6(address) => address.to_bits() >> 64 << 64,
-    }
+/// `count` requests in each `period`, and `count * burst_multiplier` more at once, as with nginx's `limit_req` with
+/// `nodelay`. A count of 0 counts as 1.
+fn rate(count: u32, period: Duration, burst_multiplier: u32) -> Rate {
+    let count = count.max(1);
+    // Rounded up, so that rounding never admits more.
+    let interval = Duration::from_nanos((period.as_nanos() as u64).div_ceil(count.into()));
+    Rate::new(interval, count.saturating_mul(burst_multiplier).saturating_add(1))
 }
 
 /// A request that was admitted, until it ends.

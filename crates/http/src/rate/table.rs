@@ -4,13 +4,41 @@
 //! addresses the clients that sent least are forgotten, those near their limits stay. An entry with requests at the
 //! same time never gives way; a client that finds only such entries is not limited.
 
+use std::ops::{Add, Sub};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use lb_limits::Rate;
+
 use super::RetryAfter;
-use super::bucket::{Nanos, Rate};
 
 const WAYS: usize = 8;
+
+/// Nanoseconds since the limiter was made: half the size of a `Duration`. 0: the bucket is empty since then.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Nanos(u64);
+
+impl From<Duration> for Nanos {
+    fn from(time: Duration) -> Self {
+        Self(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
+    }
+}
+
+impl Add<Duration> for Nanos {
+    type Output = Self;
+
+    fn add(self, time: Duration) -> Self {
+        Self(self.0.saturating_add(Self::from(time).0))
+    }
+}
+
+impl Sub for Nanos {
+    type Output = Duration;
+
+    fn sub(self, other: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(other.0))
+    }
+}
 
 /// `Retry-After` for a client that has too many requests at the same time: it is not known when these end.
 const SOME_END_SOON: RetryAfter = RetryAfter(Duration::from_secs(1));

@@ -361,7 +361,7 @@ fn deliver(got: Got, mut record: Record, shared: Shared) -> Response<ResponseBod
                 && compress::is_compressible(&shared.method, status, &parts.headers, length)
             {
                 compress::vary(&mut parts.headers);
-                let share = || record.client.worker.compressions.take(record.address);
+                let share = || record.client.worker.compressions.take(record.address.into());
                 if let Some(coding) = coding
                     && let Some(share) = share()
                 {

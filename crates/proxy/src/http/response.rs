@@ -12,11 +12,11 @@ use hyper::body::Incoming;
 use lb_http::balance::Guard;
 use lb_http::compress::Coding;
 use lb_http::headers::strip_trailers;
+use lb_limits::{ClientNetwork, Share};
 use tokio::time::{Sleep, sleep};
 
 use super::compress::Compressor;
 use super::record::Record;
-use crate::limits::shares::Share;
 use crate::metrics::UpstreamError;
 use crate::outgoing::{Chunk, Reader};
 use crate::upstream::Lease;
@@ -52,7 +52,7 @@ pub(crate) struct EndpointBody {
 struct Compressed {
     compressor: Compressor,
     /// Held as long as the compressor takes memory.
-    _share: Share,
+    _share: Share<ClientNetwork>,
     /// They come after what is left of the body.
     trailers: Option<Frame<Bytes>>,
     is_finished: bool,
@@ -98,7 +98,7 @@ impl EndpointBody {
         body
     }
 
-    pub fn compress(&mut self, coding: Coding, share: Share) {
+    pub fn compress(&mut self, coding: Coding, share: Share<ClientNetwork>) {
         let compressor = Compressor::new(coding);
         let compressed =
             Compressed { compressor, _share: share, trailers: None, is_finished: false };

@@ -9,7 +9,8 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::network;
+use lb_limits::ClientNetwork;
+
 use crate::metrics::Refusal;
 use crate::settings::Limits;
 
@@ -90,7 +91,7 @@ impl Sources {
 
     pub fn source(self: &Arc<Self>, address: IpAddr) -> SourceRef {
         // Hashed with random keys, so that no one can choose sources of one shard.
-        let key = self.hasher.hash_one(network(address));
+        let key = self.hasher.hash_one(ClientNetwork::from(address));
         let source = self.shard(key).entry(key).or_default().clone();
         SourceRef { sources: self.clone(), key, source: Some(source) }
     }

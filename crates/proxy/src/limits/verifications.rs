@@ -2,13 +2,12 @@
 
 use std::net::IpAddr;
 
+use lb_limits::{ClientNetwork, Shares};
 use tokio::task::{JoinHandle, spawn_blocking};
-
-use super::shares::Shares;
 
 /// The verifications of one worker, running or waiting.
 #[derive(Clone, Debug)]
-pub(crate) struct Verifications(Shares);
+pub(crate) struct Verifications(Shares<ClientNetwork>);
 
 const MOST: usize = 16;
 const MOST_PER_SOURCE: usize = 8;
@@ -27,7 +26,7 @@ impl Verifications {
         source: IpAddr,
         verify: impl FnOnce() -> T + Send + 'static,
     ) -> Option<JoinHandle<T>> {
-        let share = self.0.take(source)?;
+        let share = self.0.take(source.into())?;
         Some(spawn_blocking(move || {
             let result = verify();
             drop(share);
@@ -62,7 +61,7 @@ mod tests {
             let last = verify(other).unwrap();
             drop(end);
             last.await.unwrap();
-            while !verifications.0.are_all_free() {
+            while !verifications.0.are_unused() {
                 tokio::task::yield_now().await;
             }
         });

@@ -7,7 +7,6 @@
 //! contains them.
 
 mod object;
-mod pace;
 mod waiting;
 
 use std::collections::BTreeMap;
@@ -19,15 +18,17 @@ use json_patch::Patch as Operations;
 use k8s_openapi::api::core::v1::Event;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
+use lb_limits::{Rate, RateLimiter};
 use lb_process::notices::{Log, Notice, Notices};
 use serde_json::json;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use object::event;
-use pace::Pace;
 use waiting::Waiting;
 
+/// Events that are sent: 25 at once, and then one each 10 s.
+const EVENT_RATE: Rate = Rate::new(Duration::from_secs(10), 25);
 /// Maximum number of waiting notices.
 const QUEUE: usize = 256;
 /// Maximum number of remembered Events that were created here; others are looked up.
@@ -61,7 +62,7 @@ impl Notices for Events {
 
 /// Delivers one notice after the other; repetitions of waiting ones are counted.
 async fn deliver(mut recorder: Recorder, mut notices: mpsc::Receiver<Notice>) {
-    let mut pace = Pace::new(Instant::now());
+    let mut rate = RateLimiter::new(EVENT_RATE);
     let mut waiting = Waiting::new(QUEUE);
     let mut is_open = true;
     while is_open || !waiting.is_empty() {
@@ -72,7 +73,7 @@ async fn deliver(mut recorder: Recorder, mut notices: mpsc::Receiver<Notice>) {
             }
             continue;
         }
-        let turn = sleep_until(pace.next(Instant::now()));
+        let turn = sleep_until(rate.reserve(Instant::now()));
         tokio::pin!(turn);
         loop {
             tokio::select! {

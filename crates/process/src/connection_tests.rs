@@ -2,17 +2,20 @@
 //! clients on other machines.
 
 use std::collections::VecDeque;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
 
 use axum::Router;
 use axum::routing::get;
+use lb_connections::{IsLocal, Limits, Listen, Peer, Room, Tcp, accept_all, is_local};
+use nix::errno::Errno;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpSocket;
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use super::*;
-use crate::http::serve_connection;
+use super::http::serve_connection;
 
 /// Generous: it costs time only when something is wrong.
 const SOON: Duration = Duration::from_secs(120);

@@ -1,26 +1,24 @@
-//! The accept loop of all servers of the agent. It never waits for a connection to end: `admission`
-//! decides at once whether a new connection is accepted, and which other one is closed for it.
+//! Servers that hold few connections: [`super::admission`] decides at once whether a new connection is accepted, and
+//! which other one is closed for it.
 
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::io;
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use nix::errno::Errno;
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::Notify;
 use tokio::task::{AbortHandle, JoinSet};
-use tokio::time::{sleep, sleep_until};
+use tokio::time::sleep_until;
 
-use super::admission::{Admission, Admitted, Id, Limits, Peer};
-
-/// Delay after an accept error that an immediate attempt would meet again.
-const RETRY: Duration = Duration::from_millis(100);
+use crate::accept::accept_connections;
+use crate::admission::{Admission, Admitted, Id, Limits, Peer};
 
 /// A socket that accepts connections.
-pub trait Listen: Send {
+pub trait Listen: Send + Sync {
     type Stream: Send + 'static;
 
     /// `None`: the peer must not use this server.
@@ -49,7 +47,7 @@ impl Listen for Tcp {
         let peer = peer.ip().to_canonical();
         let own = stream.local_addr().map(|own| own.ip().to_canonical());
         let is_local = own.is_ok_and(|own| (self.is_local)(peer, own));
-        Ok((stream, Some(if is_local { Peer::Local } else { Peer::remote(peer) })))
+        Ok((stream, Some(if is_local { Peer::Local } else { Peer::Remote(peer.into()) })))
     }
 }
 
@@ -84,15 +82,15 @@ impl Room {
         let Admitted { id, evicted } = state.admission.admit(peer, Instant::now())?;
         state.abort(evicted);
         drop(state);
-        Some(Permit { room: Arc::clone(self), id, phase: Notify::new() })
+        Some(Permit { room: Arc::clone(self), id, has_left: false.into(), phase: Notify::new() })
     }
 
-    /// A task may end, or be closed in favour of another one, before this is called.
-    fn set_task(&self, id: Id, task: AbortHandle) {
+    /// A task may end, leave, or be closed in favour of another one before this is called.
+    fn set_task(&self, permit: &Permit, task: AbortHandle) {
         let mut state = self.state();
-        if state.admission.deadline(id).is_some() {
-            state.tasks.insert(id, task);
-        } else {
+        if state.admission.deadline(permit.id).is_some() {
+            state.tasks.insert(permit.id, task);
+        } else if !permit.has_left.load(Ordering::Relaxed) {
             task.abort();
         }
     }
@@ -112,6 +110,11 @@ impl Room {
 }
 
 impl State {
+    fn remove(&mut self, id: Id) {
+        self.admission.close(id);
+        self.tasks.remove(&id);
+    }
+
     fn abort(&mut self, id: Option<Id>) {
         if let Some(task) = id.and_then(|id| self.tasks.remove(&id)) {
             task.abort();
@@ -123,6 +126,7 @@ impl State {
 pub struct Permit {
     room: Arc<Room>,
     id: Id,
+    has_left: AtomicBool,
     /// Notified when the connection's phase changes, and with it the deadline.
     phase: Notify,
 }
@@ -135,11 +139,21 @@ impl Permit {
         Response(Arc::clone(self))
     }
 
-    /// Returns when the connection's deadline has passed.
+    /// Frees the slot: from now on other limits than the room's apply to the connection.
+    pub fn leave(&self) {
+        // Set under the lock: `set_task` sees both or nothing.
+        let mut state = self.room.state();
+        self.has_left.store(true, Ordering::Relaxed);
+        state.remove(self.id);
+        drop(state);
+        self.phase.notify_one();
+    }
+
+    /// Returns when the connection's deadline has passed; never, if the connection leaves the room before.
     async fn expired(&self) {
         loop {
             let deadline = self.room.state().admission.deadline(self.id);
-            let Some(deadline) = deadline else { return };
+            let Some(deadline) = deadline else { return std::future::pending().await };
             tokio::select! {
                 () = sleep_until(deadline.into()) => return,
                 () = self.phase.notified() => {}
@@ -150,9 +164,7 @@ impl Permit {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        let mut state = self.room.state();
-        state.admission.close(self.id);
-        state.tasks.remove(&self.id);
+        self.room.state().remove(self.id);
     }
 }
 
@@ -175,36 +187,18 @@ pub async fn accept_all<L: Listen, F>(
     F: Future<Output = ()> + Send + 'static,
 {
     let mut connections = JoinSet::new();
-    loop {
+    let begin = |(stream, peer): (L::Stream, Option<Peer>)| {
         while connections.try_join_next().is_some() {}
-        match listener.accept().await {
-            Ok((stream, Some(peer))) => {
-                let Some(permit) = room.admit(peer) else { continue };
-                let (id, permit) = (permit.id, Arc::new(permit));
-                let connection = serve(stream, Arc::clone(&permit));
-                let task = connections.spawn(async move {
-                    tokio::select! {
-                        () = connection => {}
-                        () = permit.expired() => {}
-                    }
-                });
-                room.set_task(id, task);
+        let Some(permit) = peer.and_then(|peer| room.admit(peer)).map(Arc::new) else { return };
+        let connection = serve(stream, Arc::clone(&permit));
+        let expiring = Arc::clone(&permit);
+        let task = connections.spawn(async move {
+            tokio::select! {
+                () = connection => {}
+                () = expiring.expired() => {}
             }
-            Ok((_, None)) => {}
-            Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
-            // The descriptor of a closed connection is free as soon as its task has been run.
-            Err(error) if lacks_descriptors(&error) && room.shed() => {
-                tokio::task::yield_now().await
-            }
-            Err(_) => sleep(RETRY).await,
-        }
-    }
+        });
+        room.set_task(&permit, task);
+    };
+    accept_connections(|| listener.accept(), begin, || room.shed()).await;
 }
-
-fn lacks_descriptors(error: &io::Error) -> bool {
-    let lacks = [Errno::EMFILE, Errno::ENFILE].map(|errno| errno as i32);
-    error.raw_os_error().is_some_and(|errno| lacks.contains(&errno))
-}
-
-#[cfg(test)]
-mod tests;

@@ -1,18 +1,16 @@
-//! Which connections a server accepts, keeps and closes. A pure rule: the time and the addresses
-//! are parameters.
+//! Which connections a server accepts, keeps and closes. A pure rule: the time and the addresses are parameters.
 //!
 //! Invariants:
 //! - Connections of other machines never take room from local ones, such as the kubelet's probes.
-//! - A new connection is refused only if each connection that it competes with is waiting for its
-//!   response.
+//! - A new connection is refused only if each connection that it competes with is waiting for its response. Otherwise
+//!   one of the peer with the most idle connections is closed: a flood costs its own peers their connections first.
 //! - Every connection has a deadline, so a silent client cannot keep one.
 
-use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv6Addr};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
-/// Prefix length that identifies an IPv6 client: a host may use its whole /64.
-const PEER_BITS: u32 = 64;
+use lb_limits::ClientNetwork;
 
 /// Limits on the number of connections and on their duration.
 #[derive(Clone, Copy, Debug)]
@@ -45,24 +43,11 @@ impl Limits {
 }
 
 /// What connections are counted by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Peer {
     /// A process of this node.
     Local,
-    /// An IPv4 address, or the first address of an IPv6 /64.
-    Remote(IpAddr),
-}
-
-impl Peer {
-    pub fn remote(address: IpAddr) -> Self {
-        match address.to_canonical() {
-            IpAddr::V6(address) => {
-                let prefix = address.to_bits() & (u128::MAX << (128 - PEER_BITS));
-                Self::Remote(Ipv6Addr::from_bits(prefix).into())
-            }
-            address => Self::Remote(address),
-        }
-    }
+    Remote(ClientNetwork),
 }
 
 /// A connection; never reused.
@@ -131,8 +116,7 @@ impl Admission {
         Some(Admitted { id, evicted })
     }
 
-    /// Removes the connection that has been idle for longest, when file descriptors run out. Local
-    /// connections are removed last.
+    /// Removes an idle connection when file descriptors run out. Local connections are removed last.
     pub fn shed(&mut self) -> Option<Id> {
         let id = self
             .oldest_idle(|connection| !connection.is_local())
@@ -179,9 +163,15 @@ impl Admission {
         Some(Some(id))
     }
 
+    /// Of the peer with the most idle connections that compete, the one that has been idle for longest.
     fn oldest_idle(&self, competes: impl Fn(&Connection) -> bool) -> Option<Id> {
-        let idle = self.connections.iter().filter(|(_, c)| c.is_idle() && competes(c));
-        idle.min_by_key(|(id, connection)| (connection.since, **id)).map(|(&id, _)| id)
+        let idle = || self.connections.iter().filter(|(_, c)| c.is_idle() && competes(c));
+        let mut by_peer: HashMap<Peer, usize> = HashMap::new();
+        for (_, connection) in idle() {
+            *by_peer.entry(connection.peer).or_default() += 1;
+        }
+        let oldest = |(id, c): &(&Id, &Connection)| (Reverse(by_peer[&c.peer]), c.since, **id);
+        idle().min_by_key(oldest).map(|(&id, _)| id)
     }
 
     fn enter(&mut self, id: Id, phase: Phase, now: Instant) {
@@ -193,6 +183,8 @@ impl Admission {
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use super::*;
 
     fn admission() -> Admission {
@@ -200,7 +192,7 @@ mod tests {
     }
 
     fn remote(last: u8) -> Peer {
-        Peer::remote(IpAddr::from([192, 0, 2, last]))
+        Peer::Remote(IpAddr::from([192, 0, 2, last]).into())
     }
 
     /// A moment, in seconds.
@@ -259,6 +251,19 @@ mod tests {
     }
 
     #[test]
+    fn the_peer_with_the_most_connections_makes_room_for_others() {
+        let (mut admission, clock) = (Admission::new(Limits::new(2, 4, 3)), clock());
+        admit(&mut admission, remote(1), clock.at(0));
+        let (first, _) = admit(&mut admission, remote(2), clock.at(1));
+        admit(&mut admission, remote(2), clock.at(2));
+        admit(&mut admission, remote(2), clock.at(3));
+        assert_eq!(admit(&mut admission, remote(3), clock.at(4)).1, Some(first));
+        let flood = |last| admission.admit(remote(last), clock.at(9)).unwrap().evicted;
+        assert_eq!((10..200).map(flood).filter(Option::is_none).count(), 0);
+        assert_eq!(admission.connections.len(), 4);
+    }
+
+    #[test]
     fn a_peer_at_its_limit_competes_with_itself() {
         let (mut admission, clock) = (admission(), clock());
         let (other, _) = admit(&mut admission, remote(1), clock.at(0));
@@ -311,20 +316,5 @@ mod tests {
         assert_eq!(admission.deadline(id), Some(clock.at(4 + 30)));
         admission.close(id);
         assert_eq!(admission.deadline(id), None);
-    }
-
-    #[test]
-    fn peers_are_ipv4_addresses_and_ipv6_networks() {
-        for (one, other, same) in [
-            ("192.0.2.1", "192.0.2.1", true),
-            ("192.0.2.1", "192.0.2.2", false),
-            ("::ffff:192.0.2.1", "192.0.2.1", true),
-            ("::ffff:192.0.2.1", "::ffff:192.0.2.2", false),
-            ("2001:db8:1:2::1", "2001:db8:1:2:ffff::9", true),
-            ("2001:db8:1:2::1", "2001:db8:1:3::1", false),
-        ] {
-            let peer = |text: &str| Peer::remote(text.parse().unwrap());
-            assert_eq!(peer(one) == peer(other), same, "{one} and {other}");
-        }
     }
 }
