@@ -39,6 +39,10 @@ pub struct Run {
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     threads: usize,
 
+    /// Run tests with everything that they can be run with, such as each installed kubectl
+    #[arg(long)]
+    all: bool,
+
     /// Leave out programs and tests whose names contain this; may be repeated
     #[arg(long, value_name = "NAME")]
     skip: Vec<String>,
@@ -79,6 +83,9 @@ fn run(options: &Run) -> Result<()> {
             command.args(["--test-threads", &(options.threads * processors).to_string()]);
             // The time of each test, which only the unstable version of libtest prints.
             command.args(["-Z", "unstable-options", "--report-time"]).env("RUSTC_BOOTSTRAP", "1");
+            if options.all {
+                command.env("MILLRACE_TESTS_ALL", "1");
+            }
             let status = command.status().with_context(|| program.path.display().to_string())?;
             if !status.success() {
                 failed.push(program.name.as_str());

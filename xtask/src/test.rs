@@ -28,7 +28,7 @@ pub struct Options {
     #[arg(long, conflicts_with = "only")]
     quick: bool,
 
-    /// Also run what changes rarely: floods, models of the flow table, all of the virtual machine, benchmarks, the image
+    /// Also run what changes rarely: floods, each installed kubectl, models of the flow table, all of the virtual machine, benchmarks, the image
     #[arg(long, conflicts_with = "quick")]
     all: bool,
 }
@@ -69,7 +69,7 @@ const FLOOD: &str = "fuzz/flood";
 /// All stages. Of those that could run in a lane, the first one does. All use one profile and the same features of
 /// dependencies, so that each reuses the builds of the earlier ones. So xtask, which needs more features, is tested
 /// separately: its own dependencies are built before it runs.
-const STAGES: [Stage; 21] = [
+const STAGES: [Stage; 22] = [
     xtask("prerequisites", CARGO, &["prerequisites"], &[]),
     xtask("build-ebpf", CARGO, &["build-ebpf", "--verbose"], &[]),
     xtask("build", CARGO, &["programs", "--build"], &["build-ebpf"]),
@@ -87,6 +87,20 @@ const STAGES: [Stage; 21] = [
     stage("doc", CARGO, Work::SharedCargo(&["test", "--doc", "--no-fail-fast"]), BUILT),
     xtask("unit", CARGO, &["programs", "unit", "--skip", FLOOD], BUILT),
     Stage { rare: true, ..xtask("flood", CARGO, &["programs", FLOOD], BUILT) },
+    Stage {
+        rare: true,
+        ..xtask(
+            "kubectls",
+            CARGO,
+            &[
+                "programs",
+                "--all",
+                "crates/api/api=every_kubectl",
+                "lb-userspace/deploy=every_kubectl",
+            ],
+            BUILT,
+        )
+    },
     // Built separately: its feature of `lb-common` must not affect other crates.
     Stage {
         rare: true,
