@@ -67,8 +67,7 @@ pub fn run<T: Send>(
                     });
                 }
             }
-            let running = running(&states);
-            if running.is_empty() {
+            if running(&states).is_empty() {
                 return Ok(());
             }
             match ended.recv_timeout(SILENCE) {
@@ -77,7 +76,7 @@ pub fn run<T: Send>(
                     states[index] = if succeeded { State::Succeeded } else { State::Failed };
                     handle(Event::Ended(index, outcome))?;
                 }
-                Err(RecvTimeoutError::Timeout) => handle(Event::Running(running))?,
+                Err(RecvTimeoutError::Timeout) => handle(Event::Running(running(&states)))?,
                 Err(RecvTimeoutError::Disconnected) => return Err(anyhow!("no job is left")),
             }
         }

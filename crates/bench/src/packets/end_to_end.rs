@@ -87,7 +87,7 @@ pub fn measure(quick: bool, only: &Pattern, progress: &Progress) -> Result<Vec<R
         MeasuredPath::new(passing, PODS, Some(NO_SERVICES), stream)?,
         MeasuredPath::new(direct, PODS, None, stream)?,
     ];
-    let (rounds, seconds) = if quick { (3, 1) } else { (5, 2) };
+    let (rounds, seconds) = if quick { (1, 1) } else { (5, 2) };
     for _ in 0..rounds {
         for path in &mut paths {
             progress.step(&format!("e2e.{}", path.name));

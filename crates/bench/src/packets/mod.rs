@@ -3,6 +3,7 @@
 mod baselines;
 mod case;
 mod end_to_end;
+mod idle_worlds;
 mod interrupt;
 mod memory;
 mod pattern;
@@ -26,6 +27,7 @@ use crate::progress::Progress;
 
 use baselines::Baselines;
 use case::Case;
+use idle_worlds::IdleWorlds;
 use interrupt::check_interrupted;
 use memory::Memory;
 use pattern::Pattern;
@@ -112,9 +114,11 @@ fn measure_all(
     results: &mut Results,
     failed: &mut Vec<anyhow::Error>,
 ) -> Result<()> {
-    measure_packets(options, results, failed)?;
+    let mut idle = IdleWorlds::default();
+    measure_packets(options, results, &mut idle, failed)?;
     let progress = Progress::new(0)?;
-    let scaling = scaling::measure(options.quick, &options.only, &progress, failed)?;
+    let scaling = scaling::measure(options.quick, &options.only, &progress, &mut idle, failed)?;
+    drop(idle);
     results.add(scaling)?;
     match sockets::measure(options.quick, &options.only, &progress) {
         Ok(measured) => results.add(measured)?,
@@ -142,6 +146,7 @@ const FEWEST_ROUNDS: usize = 3;
 fn measure_packets(
     options: &Options,
     results: &mut Results,
+    idle: &mut IdleWorlds,
     failed: &mut Vec<anyhow::Error>,
 ) -> Result<()> {
     let until = Instant::now() + Duration::from_secs(60 * options.minutes).saturating_sub(LATER);
@@ -161,23 +166,34 @@ fn measure_packets(
         let wanted: Vec<Case> = cases.filter(|c| options.only.fits(&c.name())).collect();
         let room = (flows * options.room).max(LEAST_ROOM);
         let memory = options.only.fits(memory::name(v6));
-        let memory = memory.then(|| Memory::new(v6, flows, room)).transpose()?;
+        let mut memory = memory.then(|| Memory::new(v6, flows, room)).transpose()?;
         if wanted.is_empty() && memory.is_none() {
             continue;
         }
+        idle.keep_only(room);
         let left = until.saturating_duration_since(Instant::now());
         let effort = Effort {
             rounds: if options.quick { FEWEST_ROUNDS } else { 9 },
             until: Instant::now() + left / (groups.len() - index) as u32,
         };
-        let records = interleaved((flows, room), (wanted, memory), effort, &mut baselines, failed)?;
-        results.add(records)?;
+        // Cases that are interleaved need a data plane each. One after the other, they share it.
+        let together = if options.quick { 1 } else { wanted.len().max(1) };
+        let mut parts: Vec<&[Case]> = wanted.chunks(together).collect();
+        if parts.is_empty() {
+            parts.push(&[]);
+        }
+        for cases in parts {
+            let cases = (cases, memory.take());
+            let records = interleaved((flows, room), cases, effort, &mut baselines, idle, failed)?;
+            results.add(records)?;
+        }
     }
     let baselines = baselines.records();
     results.add(baselines.into_iter().filter(|record| options.only.fits(&record.case)))
 }
 
 /// How often cases are measured.
+#[derive(Clone, Copy)]
 struct Effort {
     rounds: usize,
     /// When no round after the [`FEWEST_ROUNDS`] begins any more.
@@ -188,18 +204,19 @@ struct Effort {
 /// baseline of memory access.
 fn interleaved(
     (flows, room): (u32, u32),
-    (cases, mut memory): (Vec<Case>, Option<Memory>),
+    (cases, mut memory): (&[Case], Option<Memory>),
     effort: Effort,
     baselines: &mut Baselines,
+    idle: &mut IdleWorlds,
     failed: &mut Vec<anyhow::Error>,
 ) -> Result<Vec<Record>> {
     let progress = Progress::new(cases.len() * (effort.rounds + 1))?;
     let mut subjects = Vec::new();
-    for case in cases {
+    for &case in cases {
         check_interrupted()?;
         let what = case.describe(flows);
         progress.step(&format!("{what}: setting up"));
-        match Subject::new(case, flows, room) {
+        match Subject::new(case, flows, room, idle) {
             Ok(subject) => subjects.push(subject),
             Err(error) => failed.push(error.context(what)),
         }
@@ -219,7 +236,10 @@ fn interleaved(
         });
     }
     progress.end();
-    Ok(subjects.iter().map(Subject::record).chain(memory.iter().map(Memory::record)).collect())
+    let records =
+        subjects.iter().map(Subject::record).chain(memory.iter().map(Memory::record)).collect();
+    subjects.into_iter().for_each(|subject| subject.end(idle));
+    Ok(records)
 }
 
 /// Calls a function with each element, and keeps those for which it succeeds.

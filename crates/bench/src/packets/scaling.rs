@@ -15,6 +15,7 @@ use nix::unistd::Pid;
 use crate::progress::Progress;
 
 use super::case::{Backends, Case, Kind};
+use super::idle_worlds::IdleWorlds;
 use super::interrupt::check_interrupted;
 use super::pattern::Pattern;
 use super::record::Record;
@@ -42,6 +43,7 @@ pub fn measure(
     quick: bool,
     only: &Pattern,
     progress: &Progress,
+    idle: &mut IdleWorlds,
     failed: &mut Vec<anyhow::Error>,
 ) -> Result<Vec<Record>> {
     let cpus = cpus()?;
@@ -58,10 +60,11 @@ pub fn measure(
         }
         check_interrupted()?;
         progress.step(&name);
-        match Pair::new(case, sharing, [one, other]) {
+        match Pair::new(case, sharing, [one, other], idle) {
             Ok(mut pair) => {
                 let sample = (0..rounds).map(|_| pair.measure(packets)).collect::<Result<_>>()?;
                 records.push(Record::end_to_end(&sample, &name, "times"));
+                pair.subject.end(idle);
             }
             Err(error) => failed.push(error.context(name)),
         }
@@ -113,8 +116,8 @@ struct Pair {
 }
 
 impl Pair {
-    fn new(case: Case, sharing: Sharing, cpus: [usize; 2]) -> Result<Self> {
-        let mut subject = Subject::new(case, FLOWS, 8 * FLOWS)?;
+    fn new(case: Case, sharing: Sharing, cpus: [usize; 2], idle: &mut IdleWorlds) -> Result<Self> {
+        let mut subject = Subject::new(case, FLOWS, 8 * FLOWS, idle)?;
         let wrappers = [subject.another_wrapper()?, subject.another_wrapper()?];
         let first = match case.kind {
             Kind::New => *subject.template(),

@@ -12,12 +12,13 @@ use anyhow::{Result, bail, ensure};
 use lb_common::bench::{End, Template};
 use lb_common::family::Family;
 use lb_common::layout::{BUCKET_ENTRIES, Flow, FlowState, Reason, Ticks, Traffic};
-use lb_kernel::{HookPoint, Load, Sizes, begins_in_rest};
+use lb_kernel::{HookPoint, Load, begins_in_rest};
 use lb_network::Device;
 use lb_plan::{Change, Planner};
 
 use super::baselines::Baselines;
 use super::case::{Backends, Case, Ends, Kind};
+use super::idle_worlds::IdleWorlds;
 use super::record::Record;
 use super::wrapper::Wrapper;
 
@@ -61,10 +62,10 @@ pub struct Subject {
 
 impl Subject {
     /// `room`: the capacity of the table.
-    pub fn new(case: Case, flows: u32, room: u32) -> Result<Self> {
+    pub fn new(case: Case, flows: u32, room: u32, idle: &mut IdleWorlds) -> Result<Self> {
         let fresh = room / ROOM;
         let room = room.max(case.least_room());
-        let mut world = KernelWorld::new(Sizes::for_flows(room))?;
+        let mut world = idle.take_or_load(room)?;
         // Interfaces have link-layer addresses, to which frames are compared.
         for index in [OUTSIDE, INSIDE] {
             world.set_device(index, &device(index));
@@ -205,6 +206,11 @@ impl Subject {
             let is_limit = self.case.is_limited() && *reason == Reason::RateLimited;
             is_limit || after - before == rise
         })
+    }
+
+    /// Leaves its data plane to others.
+    pub fn end(self, idle: &mut IdleWorlds) {
+        idle.keep(self.room, self.world);
     }
 
     pub fn record(&self) -> Record {
