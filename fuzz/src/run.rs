@@ -107,9 +107,7 @@ impl Host {
             Verdict::Pass | Verdict::Decline => Fate::Passed,
             Verdict::Yield if frame.resolves => Fate::Passed,
             Verdict::Defer | Verdict::Yield => Fate::Deferred,
-            Verdict::Transmit | Verdict::Redirect | Verdict::Resolve => {
-                Fate::Sent
-            }
+            Verdict::Transmit | Verdict::Redirect | Verdict::Resolve => Fate::Sent,
             Verdict::Drop => Fate::Dropped,
             Verdict::Next(stage) => panic!("stage {stage:?} was not run"),
         };

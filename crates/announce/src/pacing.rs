@@ -70,8 +70,9 @@ mod tests {
     #[test]
     fn all_addresses_together_are_limited() {
         let mut allowance = frame_limiter();
-        let sent =
-            |allowance: &mut RateLimiter<Time>, now| (0..5_000).filter(|_| allowance.take(now)).count();
+        let sent = |allowance: &mut RateLimiter<Time>, now| {
+            (0..5_000).filter(|_| allowance.take(now)).count()
+        };
         assert_eq!(sent(&mut allowance, Time::ZERO), 1_000);
         assert_eq!(sent(&mut allowance, Time::from_millis(100)), 100);
         assert_eq!(sent(&mut allowance, Time::from_secs(60)), 1_000);

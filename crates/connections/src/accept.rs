@@ -102,7 +102,9 @@ mod tests {
             accepted(results, can_free).await;
             start.elapsed() >= ERROR_PAUSE
         };
-        assert!(!paused(vec![Ok(1), Err(ErrorKind::ConnectionReset.into()), lacking()], true).await);
+        assert!(
+            !paused(vec![Ok(1), Err(ErrorKind::ConnectionReset.into()), lacking()], true).await
+        );
         assert!(paused(vec![lacking(), Ok(1)], false).await);
     }
 }

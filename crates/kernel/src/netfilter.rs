@@ -6,7 +6,6 @@ use lb_network::netlink::{Netlink, attributes, text};
 use nix::libc::NLM_F_DUMP;
 use nix::sys::socket::SockProtocol;
 
-
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chain {
     pub family: Family,

@@ -65,7 +65,8 @@ impl<T: Moment> RateLimiter<T> {
     /// Counts an event that will happen as soon as it may, and returns when.
     pub fn reserve(&mut self, now: T) -> T {
         let due = self.due(now);
-        self.empty_at = Some(self.empty_at.map_or(now, |empty_at| empty_at.max(now)) + self.rate.interval);
+        self.empty_at =
+            Some(self.empty_at.map_or(now, |empty_at| empty_at.max(now)) + self.rate.interval);
         due
     }
 }
@@ -102,7 +103,8 @@ mod tests {
     #[test]
     fn reserved_events_are_one_interval_apart() {
         let mut limiter = RateLimiter::new(Rate::new(SECOND, 2));
-        let reserved = |limiter: &mut RateLimiter<Duration>, now| [(); 4].map(|()| limiter.reserve(now));
+        let reserved =
+            |limiter: &mut RateLimiter<Duration>, now| [(); 4].map(|()| limiter.reserve(now));
         assert_eq!(reserved(&mut limiter, SECOND), [1, 1, 2, 3].map(|at| at * SECOND));
         assert_eq!(reserved(&mut limiter, 50 * SECOND), [50, 50, 51, 52].map(|at| at * SECOND));
     }

@@ -131,7 +131,8 @@ mod tests {
     #[test]
     fn the_reserve_is_for_privileged_clients_whatever_others_hold() {
         let shares = Names::new(16, 8).with_reserve(2);
-        let held: Vec<_> = ["a", "b", "c"].iter().flat_map(|name| take_all(&shares, name)).collect();
+        let held: Vec<_> =
+            ["a", "b", "c"].iter().flat_map(|name| take_all(&shares, name)).collect();
         assert_eq!(held.len(), 14);
         let mut agent = shares.empty_privileged("agent");
         assert!(agent.grow(2) && !agent.grow(1));

@@ -47,9 +47,7 @@ pub use stages::socket;
 pub use tables::{
     BfdTables, Counters, FamilyTables, NeighbourTables, NetworkTables, PoolTables, Scratch, Tables,
 };
-pub use verdict::{
-    DEFERRED, MOST_STAGES, REPORT, Rejection, RejectionKind, Stage, Verdict,
-};
+pub use verdict::{DEFERRED, MOST_STAGES, REPORT, Rejection, RejectionKind, Stage, Verdict};
 pub use wire::arp;
 pub use wire::describe::describe;
 pub use wire::link::{Frame, frame as parse_frame};

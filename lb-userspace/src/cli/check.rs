@@ -8,8 +8,7 @@ use clap::{Args, ValueEnum};
 use lb_agent::KeyFile;
 use lb_kernel::settings::XdpMode;
 use lb_kernel::{
-    Finding, Memory, Outcome, agent_on, forwarding, machine, memory, on_device,
-    routing, snat_ports,
+    Finding, Memory, Outcome, agent_on, forwarding, machine, memory, on_device, routing, snat_ports,
 };
 use lb_network::{Attachments, DeviceName, DeviceSelector, NetworkWatch, Role, XdpFeatures};
 

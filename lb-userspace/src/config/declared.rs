@@ -10,8 +10,8 @@ use clap::{ArgAction, Args, ValueEnum};
 use ipnet::IpNet;
 use lb_common::layout::{Forwarding, Timeouts};
 use lb_kernel::settings::{
-    BpfLogLevel, DEFAULT_PIN_PATH, MOST_ENDPOINTS, MOST_FLOWS, MOST_SERVICE_PORTS,
-    MemoryPercent, TcMode, XdpMode,
+    BpfLogLevel, DEFAULT_PIN_PATH, MOST_ENDPOINTS, MOST_FLOWS, MOST_SERVICE_PORTS, MemoryPercent,
+    TcMode, XdpMode,
 };
 use lb_network::snat_ports::SnatRange;
 use lb_network::{DeviceSelector, NodePortAddresses};

@@ -148,8 +148,7 @@ fn missing_maps_are_created_and_others_are_kept() -> Result<()> {
     let (case, agent) = Case::new()?;
     let before = Contents::of(&case.network.pin_path())?;
     agent.terminate()?;
-    let names =
-        [map::FRAGMENTS4, map::DEVICES, map::MEMBERS, map::AFFINITIES6, map::SERVICE_NAMES];
+    let names = [map::FRAGMENTS4, map::DEVICES, map::MEMBERS, map::AFFINITIES6, map::SERVICE_NAMES];
     for name in names {
         fs::remove_file(case.pin(name))?;
     }

@@ -259,7 +259,8 @@ fn groups_stay_joined_without_an_agent_and_are_left_at_the_end() -> Result<()> {
     case.announce(ADDRESSES[0], LONG)?;
     ensure!(case.groups()?.contains(GROUP), "{}", case.groups()?);
     // The next agent finds what the last one left.
-    case.network.start_agent(&[])?.kill();
+    // It decides nothing before it has waited for others.
+    case.network.start_agent(&["--heartbeat-interval", "10000"])?.kill();
     case.as_agent(|it| {
         let entries = it.entries()?;
         let addresses: Vec<String> = entries.iter().map(|it| it.address.to_string()).collect();

@@ -319,9 +319,10 @@ fn top_shows_traffic_and_restores_the_terminal() -> Result<()> {
     terminal.wait_for("10.244.1.10:8080/TCP")?;
     terminal.press("n")?;
     terminal.wait_for("Backends: 2, by name")?;
-    // `top` redraws after a resize.
+    // `top` redraws after a resize: the frame ends at the new border. Keys wait until then, because the terminal's
+    // library can miss one that arrives together with the signal.
     terminal.tmux(&["resize-window", "-x", "60", "-y", "20"])?;
-    terminal.wait_for("Backends: 2, by name")?;
+    terminal.wait_for(&format!("Backends: 2, by name {}┐", "─".repeat(36)))?;
     terminal.press("q")?;
     terminal.wait_for("ended 0")?;
     is_given_back(&terminal)

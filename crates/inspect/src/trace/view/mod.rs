@@ -21,8 +21,8 @@ use lb_common::family::{V4, V6};
 use lb_common::host::{HoldsScratch, PacketScratch};
 use lb_common::layout::{
     Announced, AnnouncedAddress, BackendHop, BfdSession, Claim, Device, EarlierOwners, Event,
-    Member, NeighbourEvent, NetworkEpoch, Peer, Pool, PoolSlot, Reason, Settings,
-    SlotPair, Ticks, TunnelKey, TunnelPeer, TunnelTarget, map,
+    Member, NeighbourEvent, NetworkEpoch, Peer, Pool, PoolSlot, Reason, Settings, SlotPair, Ticks,
+    TunnelKey, TunnelPeer, TunnelTarget, map,
 };
 use lb_kernel::{Layout, Plain, check_schema, clock, clock_of_deadlines};
 use lb_rules::notation::ip_of_octets;
