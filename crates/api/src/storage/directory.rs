@@ -46,7 +46,16 @@ pub fn make_private(directory: &Path) -> Result<()> {
 
 /// Opens a file for reading and writing that only its owner can read, and creates it if needed.
 pub fn open_private(path: &Path) -> std::io::Result<File> {
-    OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(path)?;
+    // One that was restored from a backup may be readable by all.
+    file.set_permissions(Permissions::from_mode(0o600))?;
+    Ok(file)
 }
 
 #[cfg(test)]
