@@ -97,10 +97,14 @@ mod tests {
     }
 
     #[test]
-    fn a_new_file_is_private() {
+    fn a_file_that_others_can_read_becomes_private() {
         let directory = directory(0o700);
         let path = directory.path().join("objects.redb");
         open_private(&path).unwrap();
         assert_eq!(mode(&path), 0o600);
+        fs::write(&path, "content").unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
+        open_private(&path).unwrap();
+        assert_eq!((mode(&path), fs::read_to_string(&path).unwrap().as_str()), (0o600, "content"));
     }
 }
