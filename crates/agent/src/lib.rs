@@ -4,7 +4,7 @@
 //! - `start`, `devices`, `programs`: starts, attaches to interfaces, opens what needs privileges
 //! - `announcer`, `advertiser`: announce addresses on links and by BGP
 //! - `exchange`: learns earlier owners of slots from other nodes
-//! - `outlets`, `tally`, `counters`, `latency`, `complaints`: what is reported, and to whom
+//! - `outlets`, `tally`, `counters`, `latency`, `complaints`: what is reported, and to which log, metric or Event
 //!
 //! # Invariants
 //! - All decisions are made in one loop, on the main thread; sources, servers and speakers run concurrently.

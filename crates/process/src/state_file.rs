@@ -1,6 +1,6 @@
 //! A small file in the state directory, for the next start.
 //!
-//! It is input like any other: it is bounded, and a regular file.
+//! A state file is input like any other: only a regular file of limited size is read.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read};
