@@ -25,8 +25,9 @@ use crate::test;
 use archive::Archive;
 use layout::{Image, Labels};
 
-/// The limit of the unpacked image, in bytes.
-const LARGEST: u64 = 30 << 20;
+/// Limit of the unpacked image in bytes, which `--test` checks. Its size depends on the compiler: nightly's programs are
+/// a few percent larger than stable's.
+const UNPACKED_LIMIT_BYTES: u64 = 36 << 20;
 
 #[derive(Debug, Args)]
 pub struct Options {
@@ -103,7 +104,11 @@ pub fn build(options: &Options) -> Result<()> {
     {
         eprintln!("  {loader} {}", archive.display());
     }
-    if options.test { start_containers(&layout) } else { Ok(()) }
+    if options.test {
+        check_size(image.unpacked())?;
+        start_containers(&layout)?;
+    }
+    Ok(())
 }
 
 /// Starts containers like the DaemonSet does.
@@ -117,19 +122,23 @@ fn start_containers(layout: &Path) -> Result<()> {
     run(command.env("MILLRACE_IMAGE", layout))
 }
 
+/// Fails if the image has become larger than nodes should have to download.
+fn check_size(unpacked: u64) -> Result<()> {
+    ensure!(
+        unpacked <= UNPACKED_LIMIT_BYTES,
+        "the unpacked image has {} MiB, more than the limit of {} MiB",
+        unpacked >> 20,
+        UNPACKED_LIMIT_BYTES >> 20
+    );
+    Ok(())
+}
+
 fn assemble(program: &Path, source: &Source, name: &str) -> Result<Image> {
     let content = fs::read(program).with_context(|| program.display().to_string())?;
     program::check(&content).with_context(|| program.display().to_string())?;
     let mut layer = Archive::new(Vec::new(), source.time);
     root::fill(&mut layer, &content)?;
     let layer = layer.finish()?;
-    let unpacked = layer.len() as u64;
-    ensure!(
-        unpacked <= LARGEST,
-        "the unpacked image has {} MiB, more than the limit of {} MiB",
-        unpacked >> 20,
-        LARGEST >> 20
-    );
     Image::new(&layer, name, &source.labels())
 }
 
