@@ -162,6 +162,30 @@ fn a_checksum_computed_by_the_card_stays_correct() -> Result<()> {
     Ok(())
 }
 
+/// Forwarding also decrements the hop limit, which has no checksum of its own in IPv6.
+#[test]
+fn a_checksum_computed_by_the_card_stays_correct_when_a_packet_is_forwarded() -> Result<()> {
+    for at in [&V4, &V6] {
+        let mut conversation = both();
+        let backend = at.end(at.elsewhere, 8080);
+        conversation.set(&at.service(81, "TCP", 0).remote_backends(&[&backend]));
+        conversation.device(INSIDE, |_| {});
+        conversation.exit(at.elsewhere, neighbour(INSIDE, CLIENT_MAC));
+        let request = at.to_web(40000).to(at.cluster(81).as_str()).ttl(64).syn();
+        // The first packet opens the flow, the second one finds it.
+        for _ in 0..2 {
+            let kernel = conversation.kernel().context("no kernel world")?;
+            let Some(stays) = kernel.sum_of_card_stays_right(Hook::Stack, &request)? else {
+                eprintln!("skipped: not observable on this kernel");
+                return Ok(());
+            };
+            assert!(stays, "{request:?}");
+            assert_eq!(kernel.flows().len(), 1);
+        }
+    }
+    Ok(())
+}
+
 /// Flows that are not in their client's buckets are found as long as they live. Afterwards no packet
 /// looks for them.
 #[test]

@@ -123,17 +123,6 @@ fn by<P: Packet, T: Tables>(
     Ok(Out { device, back, unresolved: false, neighbour, source: known.link_address })
 }
 
-/// Decrements TTL or hop limit.
-#[inline(always)]
-pub fn decrement_hop_limit<F: PacketFamily, P: Packet>(
-    packet: &mut P,
-    network: usize,
-) -> Result<(), Reason> {
-    let network: &mut F::Header = packet.header_mut(network).ok_or(Reason::Unwritable)?;
-    network.decrement_hop_limit();
-    Ok(())
-}
-
 impl Out {
     #[inline(always)]
     pub fn device(&self) -> u32 {

@@ -52,7 +52,9 @@ pub fn past_tunnels<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
         Ok(out) => out,
         Err(verdict) => return verdict,
     };
-    let rewritten = next_hop::decrement_hop_limit::<F, P>(packet, segment.headers.network)
+    let rewritten = packet
+        .decrement_hop_limit::<F>(segment.headers.network)
+        .ok_or(Reason::Unwritable)
         .and_then(|()| rewrite::whole(packet, tables, segment, decision));
     leave(packet, tables, out, rewritten)
 }
@@ -200,8 +202,8 @@ fn depart<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
         Departure::Ended(verdict) => verdict,
         Departure::Stack => to_stack(tables, rewritten),
         Departure::NextHop => {
-            let rewritten =
-                rewritten.and_then(|()| next_hop::decrement_hop_limit::<F, P>(packet, network));
+            let rewritten = rewritten
+                .and_then(|()| packet.decrement_hop_limit::<F>(network).ok_or(Reason::Unwritable));
             leave(packet, tables, out, rewritten)
         }
     }

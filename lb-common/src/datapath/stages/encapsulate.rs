@@ -155,8 +155,8 @@ fn write<const BETWEEN: usize, F: Outer, P: Packet>(
     network: usize,
     tunnel: &Tunnel<F>,
 ) -> Result<(), Reason> {
-    let inner: &mut F::Header = packet.header_mut(network).ok_or(Reason::Unwritable)?;
-    inner.decrement_hop_limit();
+    packet.decrement_hop_limit::<F>(network).ok_or(Reason::Unwritable)?;
+    let inner: &F::Header = packet.header(network).ok_or(Reason::Unwritable)?;
     let (class, length) = (F::class(inner), inner.length() as u16);
     let protocol = if BETWEEN == 0 { F::IN_IP } else { protocol::UDP };
     let payload = length.wrapping_add(BETWEEN as u16);
