@@ -15,27 +15,27 @@ pub fn choose<'a>(route: &'a Arc<Route>, headers: &HeaderMap, random: u64) -> &'
     if route.canaries.is_empty() {
         return route;
     }
-    let by_header =
-        |canary: &Canary| canary.header.as_ref().and_then(|header| ask_header(header, headers));
-    let by_cookie =
-        |canary: &Canary| canary.cookie.as_ref().and_then(|name| ask_cookie(name, headers));
-
-    let canaries = &route.canaries;
-    if let Some(canary) = canaries.iter().find(|canary| by_header(canary) == Some(true)) {
-        return &canary.route;
-    }
-    let undecided = || canaries.iter().filter(|canary| by_header(canary).is_none());
-    if let Some(canary) = undecided().find(|canary| by_cookie(canary) == Some(true)) {
-        return &canary.route;
-    }
+    let (mut by_cookie, mut by_weight) = (None, None);
     let mut end = 0;
-    for canary in undecided().filter(|canary| by_cookie(canary).is_none()) {
-        end += share(canary);
-        if u128::from(random) < end {
-            return &canary.route;
+    // Each is asked once: what a header costs depends on its author.
+    for canary in &route.canaries {
+        match canary.header.as_ref().and_then(|header| ask_header(header, headers)) {
+            Some(true) => return &canary.route,
+            Some(false) => continue,
+            None => {}
+        }
+        match canary.cookie.as_ref().and_then(|name| ask_cookie(name, headers)) {
+            Some(true) => by_cookie = by_cookie.or(Some(&canary.route)),
+            Some(false) => {}
+            None => {
+                end += share(canary);
+                if u128::from(random) < end {
+                    by_weight = by_weight.or(Some(&canary.route));
+                }
+            }
         }
     }
-    route
+    by_cookie.or(by_weight).unwrap_or(route)
 }
 
 /// Of 2^64 requests.
@@ -50,9 +50,7 @@ fn ask_header(header: &CanaryHeader, headers: &HeaderMap) -> Option<bool> {
     match &header.value {
         CanaryValue::AlwaysOrNever => always_or_never(value),
         CanaryValue::Exact(text) => (value == text.as_bytes()).then_some(true),
-        CanaryValue::Pattern(regex) => {
-            regex.is_match(std::str::from_utf8(value).ok()?).then_some(true)
-        }
+        CanaryValue::Pattern(regex) => regex.matches(value).then_some(true),
     }
 }
 
@@ -71,10 +69,9 @@ fn always_or_never(value: &[u8]) -> Option<bool> {
 #[cfg(test)]
 mod tests {
     use http::{HeaderName, HeaderValue, StatusCode};
-    use regex::Regex;
 
     use super::*;
-    use crate::route::{Action, Owner};
+    use crate::route::{Action, Owner, ValueRegex};
 
     fn route(name: &str, canaries: Vec<Canary>) -> Arc<Route> {
         Arc::new(Route {
@@ -137,7 +134,7 @@ mod tests {
     fn a_value_or_pattern_replaces_always_and_never() {
         let exact =
             route("main", vec![canary("canary", Some(CanaryValue::Exact("eu".into())), None, 0)]);
-        let pattern = CanaryValue::Pattern(Regex::new("^v[0-9]+$").unwrap());
+        let pattern = CanaryValue::Pattern(ValueRegex::new("^v[0-9]+$").unwrap());
         let pattern = route("main", vec![canary("canary", Some(pattern), None, 100)]);
         assert_eq!(chosen(&exact, "eu", "", 0), "canary");
         assert_eq!(chosen(&exact, "always", "", 0), "main");
@@ -145,6 +142,22 @@ mod tests {
         // It decides nothing, so the weight does.
         assert_eq!(chosen(&pattern, "never", "", u64::MAX), "canary");
         assert_eq!(chosen(&pattern, "\u{fc}", "", u64::MAX), "canary");
+    }
+
+    /// A client sends the value, and a tenant writes the expression: together they must not take a worker's time.
+    #[test]
+    fn an_expression_costs_the_same_whatever_it_is() {
+        for text in ["1[01]{2000}[a-z]", "(.*a){12}[ab]{200}", "a.{20}b"] {
+            let built = ValueRegex::new(text);
+            assert!(matches!(built, Err(regex::Error::CompiledTooBig(_))), "{text}");
+        }
+        for text in ["(", "a)(b", "(?=x)", r"(.)\1"] {
+            assert!(matches!(ValueRegex::new(text), Err(regex::Error::Syntax(_))), "{text}");
+        }
+        let regex = ValueRegex::new("(eu|us)-[0-9]+").unwrap();
+        assert!(regex.matches(b"zone eu-1, \xff"));
+        assert!(!regex.matches(b"EU-1"));
+        assert!(!regex.matches(format!("eu-1{}", "x".repeat(8 << 10)).as_bytes()));
     }
 
     #[test]

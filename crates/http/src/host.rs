@@ -29,7 +29,7 @@ impl HostPattern {
         match text {
             "" | "*" => Ok(Self::Any),
             _ => match text.strip_prefix("*.") {
-                Some(suffix) => name(suffix).map(Self::Wildcard),
+                Some(suffix) => wildcard_suffix(&name(suffix)?).map(Self::Wildcard),
                 None => name(text).map(Self::Exact),
             },
         }
@@ -53,6 +53,36 @@ impl Display for HostPattern {
             Self::Wildcard(suffix) => write!(f, "*.{suffix}"),
             Self::Any => f.write_str("*"),
         }
+    }
+}
+
+/// Top-level domains without a registry: of RFC 6761 and RFC 6762 (with its appendix G). Names directly below them
+/// have no other owner.
+const PRIVATE_DOMAINS: [&str; 11] = [
+    "corp",
+    "example",
+    "home",
+    "internal",
+    "intranet",
+    "invalid",
+    "lan",
+    "local",
+    "localhost",
+    "private",
+    "test",
+];
+
+/// The suffix of a wildcard host. Below a public top-level domain, it would stand for everyone's names.
+fn wildcard_suffix(suffix: &str) -> Result<Arc<str>, InvalidHost> {
+    let last = suffix.rsplit('.').next().unwrap_or(suffix);
+    if last.bytes().all(|octet| octet.is_ascii_digit()) {
+        Err(InvalidHost("an IP address is no host name"))
+    } else if last.len() == suffix.len() && !PRIVATE_DOMAINS.contains(&last) {
+        Err(InvalidHost(
+            "a wildcard directly below a public top-level domain stands for everyone's hosts",
+        ))
+    } else {
+        Ok(suffix.into())
     }
 }
 
@@ -210,7 +240,13 @@ mod tests {
             ("a.example.org", exact("a.example.org")),
             ("A.example.org.", exact("a.example.org")),
             ("*.example.org", wildcard("example.org")),
-            ("*.org", wildcard("org")),
+            ("*.localhost", wildcard("localhost")),
+            ("*.org", None),
+            ("*.co.", None),
+            ("*.0.0.1", None),
+            ("*.1", None),
+            ("*.a.1", None),
+            ("*.1.a", wildcard("1.a")),
             ("*.", None),
             ("*.*.org", None),
             ("a.*.org", None),

@@ -8,6 +8,7 @@
 
 pub mod affinity;
 pub mod auth;
+mod automaton;
 pub mod balance;
 pub mod canary;
 pub mod compress;

@@ -71,6 +71,13 @@ impl Policy {
             _ => self.max_body,
         }
     }
+
+    /// Whether endpoints get this header from the proxy, and never from the client.
+    pub fn sets_request_header(&self, name: &HeaderName) -> bool {
+        let granted = self.external_auth.iter().flat_map(|auth| &auth.response_headers);
+        let configured = self.request_headers.iter().map(|(name, _)| name);
+        granted.chain(configured).any(|known| known == name)
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -107,6 +114,10 @@ pub struct Retry {
     pub tries: u32,
     /// All tries together; `None`: no limit.
     pub timeout: Option<Duration>,
+    /// Whether a connection that ends without a response is a reason.
+    pub on_error: bool,
+    /// Whether an endpoint that takes too long is a reason.
+    pub on_timeout: bool,
     /// Responses of endpoints that are retried if the request is idempotent.
     pub statuses: BTreeSet<u16>,
     /// Whether requests of all methods count as idempotent.
@@ -115,7 +126,14 @@ pub struct Retry {
 
 impl Default for Retry {
     fn default() -> Self {
-        Self { tries: 3, timeout: None, statuses: BTreeSet::new(), non_idempotent: false }
+        Self {
+            tries: 3,
+            timeout: None,
+            on_error: true,
+            on_timeout: true,
+            statuses: BTreeSet::new(),
+            non_idempotent: false,
+        }
     }
 }
 

@@ -17,8 +17,10 @@ pub enum Failure {
     /// The endpoint cannot have processed the request: there was no connection, nothing was written, or HTTP/2 said
     /// so (REFUSED_STREAM, or a GOAWAY with a lower stream).
     NotProcessed,
-    /// The connection ended, or time was over, before the head of a response.
+    /// The connection ended, or its octets were no response, before the head of one.
     NoResponse,
+    /// Time was over before the head of a response.
+    Timeout,
     /// The head of this response arrived.
     Status(StatusCode),
 }
@@ -41,7 +43,8 @@ pub fn may_retry(policy: &Retry, method: &Method, failure: Failure, progress: &P
     let is_harmless = method.is_idempotent() || policy.non_idempotent;
     let is_retried = match failure {
         Failure::NotProcessed => true,
-        Failure::NoResponse => is_harmless,
+        Failure::NoResponse => is_harmless && policy.on_error,
+        Failure::Timeout => is_harmless && policy.on_timeout,
         Failure::Status(status) => is_harmless && policy.statuses.contains(&status.as_u16()),
     };
     is_retried
@@ -119,6 +122,8 @@ mod tests {
             ("CONNECT", Failure::NoResponse, false),
             ("LOCK", Failure::NoResponse, false),
             ("get", Failure::NoResponse, false),
+            ("GET", Failure::Timeout, true),
+            ("POST", Failure::Timeout, false),
             ("GET", status(503), true),
             ("GET", status(504), false),
             ("POST", status(503), false),
@@ -134,6 +139,22 @@ mod tests {
         let all = Retry { non_idempotent: true, ..policy() };
         assert!(may_retry(&all, &Method::POST, Failure::NoResponse, &FIRST));
         assert!(may_retry(&all, &Method::POST, status(502), &FIRST));
+    }
+
+    #[test]
+    fn a_failure_that_the_policy_does_not_name_is_not_retried() {
+        let no_timeout = Retry { on_timeout: false, ..policy() };
+        let no_error = Retry { on_error: false, ..policy() };
+        for (policy, failure, expected) in [
+            (&no_timeout, Failure::Timeout, false),
+            (&no_timeout, Failure::NoResponse, true),
+            (&no_timeout, status(503), true),
+            (&no_error, Failure::NoResponse, false),
+            (&no_error, Failure::Timeout, true),
+            (&no_error, Failure::NotProcessed, true),
+        ] {
+            assert_eq!(may_retry(policy, &Method::PUT, failure, &FIRST), expected, "{failure:?}");
+        }
     }
 
     #[test]
@@ -169,13 +190,13 @@ mod tests {
         fn nothing_is_sent_twice_that_must_not_be(
             method in prop::sample::select(vec![Method::GET, Method::POST, Method::PUT, Method::PATCH]),
             code in 100..600u16,
-            kind in 0..3u8,
+            kind in 0..4u8,
             tries in 0..5u32,
             response_started in any::<bool>(),
             replayable in any::<bool>(),
             non_idempotent in any::<bool>(),
         ) {
-            let failure = [Failure::NotProcessed, Failure::NoResponse, status(code)][usize::from(kind)];
+            let failure = [Failure::NotProcessed, Failure::NoResponse, Failure::Timeout, status(code)][usize::from(kind)];
             let policy = Retry { non_idempotent, ..policy() };
             let progress = Progress { tries, response_started, replayable, ..FIRST };
             if may_retry(&policy, &method, failure, &progress) {

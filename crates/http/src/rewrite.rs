@@ -33,7 +33,7 @@ impl Display for InvalidTarget {
 
 impl std::error::Error for InvalidTarget {}
 
-/// Fills the target's `$1` to `$9` with what the groups of the rule's expression have matched in the normalized path;
+/// Fills the target's `$1` to `$9` with what the groups of the rule's expression have matched in the [`path::decoded`] path;
 /// `$` before anything else is a dollar sign. The result is normalized: `/.$1./b` is a path above the root if `$1` is
 /// empty.
 ///
@@ -44,8 +44,10 @@ pub fn apply(
     path: &str,
     query: Option<&str>,
 ) -> Result<Rewritten, InvalidTarget> {
+    // What slashes the client sent are kept, unless the rule only matches without.
+    let (decoded, merged) = (path::decoded(path), path::comparable(path));
     let groups = match pattern {
-        PathPattern::Regex(regex) => regex.captures(path),
+        PathPattern::Regex(regex) => regex.captures(&decoded).or_else(|| regex.captures(&merged)),
         _ => None,
     };
     let (target, arguments) = match rewrite.target.split_once('?') {
@@ -102,6 +104,8 @@ mod tests {
             ("/api/(.*)", "/$3$9", "/api/v1", Ok("/")),
             ("/(a)/(b)", "/$2$1-$10", "/a/b", Ok("/ba-a0")),
             ("/a/(.*)", "/$$1/$x/$", "/a/b", Ok("/$b/$x/$")),
+            ("/api(/|$)(.*)", "/$2", "//api//x", Ok("/x")),
+            ("/@in(/|$)(.*)", "/$2", "/%40in/%3Ax", Ok("/:x")),
             ("/a/(.*)", "/x?id=$1", "/a/7", Ok("/x?id=7")),
             ("/a/(.*)", "/x?id=$1", "/a/7?q=1", Ok("/x?id=7&q=1")),
             ("/a/(.*)", "/x?", "/a/7?q=1", Ok("/x?q=1")),

@@ -4,8 +4,8 @@ use std::fmt::{self, Display};
 use std::sync::Arc;
 
 use http::{HeaderName, StatusCode};
-use regex::Regex;
 
+use crate::automaton::Automaton;
 use crate::host::HostPattern;
 use crate::path::PathPattern;
 use crate::policy::Policy;
@@ -80,5 +80,31 @@ pub enum CanaryValue {
     /// This value selects the canary. Other values decide nothing.
     Exact(Arc<str>),
     /// Values that match select the canary. Other values decide nothing.
-    Pattern(Regex),
+    Pattern(ValueRegex),
+}
+
+/// An expression for values of a header, which matches anywhere in them.
+#[derive(Clone)]
+pub struct ValueRegex {
+    text: Arc<str>,
+    automaton: Automaton,
+}
+
+/// A longer value decides nothing: each canary costs a search.
+const MOST_VALUE_OCTETS: usize = 8 << 10;
+
+impl ValueRegex {
+    pub fn new(text: &str) -> Result<Self, regex::Error> {
+        Ok(Self { text: text.into(), automaton: Automaton::anywhere(text)? })
+    }
+
+    pub fn matches(&self, value: &[u8]) -> bool {
+        value.len() <= MOST_VALUE_OCTETS && self.automaton.matches(value)
+    }
+}
+
+impl fmt::Debug for ValueRegex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ValueRegex").field(&self.text).finish()
+    }
 }

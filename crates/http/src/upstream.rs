@@ -47,6 +47,8 @@ pub struct UpstreamTls {
     pub server_name: Option<Arc<str>>,
     /// Certificate authorities in PEM. Without them, the endpoint's certificate is not verified.
     pub authorities: Option<Arc<str>>,
+    /// Revocation lists of the authorities in PEM.
+    pub revoked: Option<Arc<str>>,
     /// Client certificate and private key in PEM.
     pub client: Option<(Arc<str>, Arc<str>)>,
 }

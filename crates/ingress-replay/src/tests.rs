@@ -82,6 +82,7 @@ fn requests_of_ordinary_rules_take_the_same_way() {
         "A.test:8080 /x?y shop-web-80",
         "a.test /api shop-api-80",
         "a.test /api/v1 shop-api-80",
+        "a.test //api//v1 shop-api-80",
         "a.test /apis shop-web-80",
         "a.test /api/../exact shop-exact-80",
         "a.test /exact/ shop-web-80",
@@ -93,17 +94,17 @@ fn requests_of_ordinary_rules_take_the_same_way() {
         "regex.test /plain/x shop-plain-80",
     ]);
     assert_eq!(differences, []);
-    assert_eq!(summary, Summary { requests: 13, ..Summary::default() });
+    assert_eq!(summary, Summary { requests: 14, ..Summary::default() });
 }
 
 #[test]
 fn other_ways_are_grouped_with_their_reasons() {
     let cases = [
         (
-            "a.test //api shop-api-80",
+            "a.test /%2Fapi shop-api-80",
             "shop/web /api -> shop/api:80",
             "shop/web / -> shop/web:80",
-            "ingress-nginx reads // and %2F as /",
+            "ingress-nginx reads %2F as /",
         ),
         (
             "a.test /x%2F..%2Fapi shop-api-80",
@@ -147,7 +148,7 @@ fn a_host_that_is_not_in_the_log_follows_from_the_upstream() {
     };
     let lines = [
         line("/api/x", "shop-api-80"),
-        line("//api", "shop-api-80"),
+        line("/%2Fapi", "shop-api-80"),
         line("/plainer", "shop-plain-80"),
         line("/x", "shop-any-80"),
         line("/x", "upstream-default-backend"),
@@ -172,7 +173,7 @@ fn hostile_lines_are_counted_and_shown_harmlessly() {
     replay.line(None);
     replay.line(Some("{\"host\": {}}"));
     let long = "x".repeat(10_000);
-    replay.line(Some(&format!(r#"- - - [t] "GET //api/\x1b[2J{long} HTTP/1.1" 200 0"#)));
+    replay.line(Some(&format!(r#"- - - [t] "GET /%2Fapi/\x1b[2J{long} HTTP/1.1" 200 0"#)));
     let (differences, summary) = replay.finish();
     assert_eq!((summary.unreadable, summary.requests, summary.different), (2, 1, 1));
     assert!(differences[0].example.len() < 300);

@@ -13,7 +13,7 @@ use lb_http::hash_key::Subject;
 use lb_http::policy::{Balance, HashKey, KeyPart};
 use lb_http::respond::{Facts, before_forwarding};
 use lb_http::table::{Found, Reason, WhyShadowed};
-use lb_http::{Action, HostPattern, Route, UpstreamName, canary, host, path};
+use lb_http::{Action, Route, UpstreamName, canary, host, path};
 use lb_proxy::{Config, HostTls};
 use serde::{Deserialize, Serialize};
 
@@ -196,8 +196,7 @@ pub fn explain(
     let facts = Facts {
         client: request.client,
         is_tls: parsed.is_tls,
-        has_certificate: find_tls(config, &host)
-            .is_some_and(|(_, tls)| matches!(**tls, HostTls::Terminate { .. })),
+        host_uses_tls: config.own_tls(Some(&host)).is_some_and(|(_, tls)| tls.is_wanted()),
         tls_port: TLS_PORT,
         method: &parsed.method,
         authority: authority.as_ref(),
@@ -275,19 +274,12 @@ fn reason(reason: &Reason<'_>) -> String {
     }
 }
 
-/// How a host is served over TLS, and the pattern that says so.
-fn find_tls<'a>(config: &'a Config, name: &str) -> Option<(HostPattern, &'a Arc<HostTls>)> {
-    let exact = HostPattern::Exact(name.into());
-    let wildcard = host::parent(name).map(|suffix| HostPattern::Wildcard(suffix.into()));
-    let mut patterns = [Some(exact), wildcard, Some(HostPattern::Any)].into_iter().flatten();
-    patterns.find_map(|pattern| config.tls.get(&pattern).map(|tls| (pattern, tls)))
-}
-
 fn explain_tls(config: &Config, sni: &str) -> Tls {
-    let Some((pattern, tls)) = find_tls(config, sni) else {
+    let refused = || {
         let summary = "no certificate for this name: the connection is refused".to_owned();
-        return Tls { summary, ..Tls::default() };
+        Tls { summary, ..Tls::default() }
     };
+    let Some((pattern, tls)) = config.tls_of(Some(sni)) else { return refused() };
     let host = Some(pattern.to_string());
     match &**tls {
         HostTls::Terminate { certificate, clients } => {
@@ -303,10 +295,12 @@ fn explain_tls(config: &Config, sni: &str) -> Tls {
                 summary: format!("terminated here{clients}"),
             }
         }
-        HostTls::Passthrough { upstream, .. } => {
+        HostTls::Passthrough(passthrough) => {
+            let upstream = &passthrough.upstream;
             let summary = format!("passed through to {upstream}: no rule for paths applies");
             Tls { host, summary, ..Tls::default() }
         }
+        HostTls::WithoutCertificate { .. } => refused(),
     }
 }
 

@@ -3,6 +3,7 @@
 //! Invariants:
 //! - A host belongs to the namespace of its oldest Ingress. Unless the settings allow sharing, no other namespace has
 //!   rules or a certificate for it.
+//! - A wildcard host decides nothing about hosts below it that belong to another namespace.
 //! - Canaries belong to the main Ingress's namespace, even if hosts are shared: they get its requests.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -14,7 +15,10 @@ use lb_http::{Action, Canary, HostPattern, Owner, PathPattern, Policy, Route};
 use lb_proxy::HostTls;
 use lb_rules::model::{Problem, ServiceName};
 
-use super::resolved::{Age, Clients, Part, Resolved, Share, Tls};
+use super::resolved::{Age, Clients, Part, Resolved, Restrictions, Share, Tls};
+
+/// Canaries of one path: each request is compared with all of them.
+const MOST_CANARIES: usize = 16;
 
 /// An Ingress that has a host; the least one is the oldest.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -77,8 +81,18 @@ pub struct Combiner<'a> {
     pub host: &'a HostPattern,
     pub resolved: &'a BTreeMap<ServiceName, Resolved>,
     pub share_hosts: bool,
+    /// The wildcard host above an exact one.
+    pub above: Option<Above<'a>>,
     /// What gets the requests that no rule of the owner's namespace matches.
     pub default: Option<Arc<Route>>,
+}
+
+/// A wildcard host with TLS, as the hosts below it see it.
+pub struct Above<'a> {
+    pub pattern: HostPattern,
+    /// Namespace.
+    pub owner: &'a str,
+    pub tls: &'a HostTls,
 }
 
 impl Combiner<'_> {
@@ -101,6 +115,9 @@ impl Combiner<'_> {
             }
         }
         let clients = self.tls(&accepted, &mut combined);
+        if combined.tls.is_none() {
+            combined.tls = self.without_certificate(&accepted, clients.is_some(), &mut combined);
+        }
         self.rules(&accepted, clients, &mut combined);
         if !claims.canaries.is_empty() {
             self.canaries(claims, &mut combined);
@@ -206,11 +223,36 @@ impl Combiner<'_> {
                 certificate: certificate.clone(),
                 clients: clients.map(|clients| clients.certificates.clone()),
             },
-            Tls::Passthrough(upstream, proxy_protocol) => {
-                HostTls::Passthrough { upstream: upstream.clone(), proxy_protocol: *proxy_protocol }
-            }
+            Tls::Passthrough(passthrough) => HostTls::Passthrough(passthrough.clone()),
         });
         clients
+    }
+
+    /// TLS of a host without a certificate of its own. That of a wildcard host is for the hosts of its namespace only:
+    /// otherwise its owner would decide what others' clients need, and others would serve hosts under its certificate.
+    /// Nor is it for a host that wants other certificates of clients.
+    fn without_certificate(
+        &self,
+        accepted: &[(&Claim, &Part)],
+        has_clients: bool,
+        combined: &mut Combined,
+    ) -> Option<HostTls> {
+        let (claim, _) = accepted.first()?;
+        let is_wanted = accepted.iter().any(|(_, part)| part.wants_tls);
+        let without = HostTls::WithoutCertificate { is_wanted };
+        let Some(above) = &self.above else { return is_wanted.then_some(without) };
+        let is_own = self.share_hosts || above.owner == claim.ingress.namespace;
+        if is_own && !has_clients {
+            return None;
+        }
+        if !is_own && !matches!(above.tls, HostTls::WithoutCertificate { .. }) {
+            let message = format!(
+                "host {} has no certificate: that of {} belongs to namespace {}",
+                self.host, above.pattern, above.owner
+            );
+            combined.problem(claim, "spec.tls", message);
+        }
+        Some(without)
     }
 
     fn canaries(&self, claims: &Claims, combined: &mut Combined) {
@@ -231,18 +273,35 @@ impl Combiner<'_> {
         combined: &mut Combined,
     ) {
         let Some((part, share)) = self.part(claim).zip(self.share(claim)) else { return };
+        let restrictions = self.restrictions(&claim.ingress);
         let rules = part.paths.iter().map(|(path, route)| (path.clone(), route));
         let default = part.default.iter().map(|route| (PathPattern::Default, route));
         let namespace: Arc<str> = claim.ingress.namespace.as_str().into();
         let mut joined = false;
-        let mut missing = None;
+        let (mut missing, mut refused) = (None, None);
         for (path, route) in rules.chain(default) {
             match main.get(&(namespace.clone(), comparable(&path))) {
                 Some(&index) => {
                     joined = true;
                     let route_of_main = &mut combined.rules[index].1;
-                    let canary = share.canary(route, &route_of_main.policy);
-                    Arc::make_mut(route_of_main).canaries.push(canary);
+                    let main = &route_of_main.owner;
+                    let main = ServiceName::new(&main.namespace, &main.name);
+                    if route_of_main.canaries.len() == MOST_CANARIES {
+                        refused = refused.or(Some(format!(
+                            "path {path} of host {} has {MOST_CANARIES} canaries already",
+                            self.host
+                        )));
+                    } else if restrictions.is_some_and(|own| {
+                        *own != Restrictions::default() && Some(own) != self.restrictions(&main)
+                    }) {
+                        refused = refused.or(Some(format!(
+                            "is a canary that restricts access, but the annotations of Ingress {main} apply: it gets \
+                             no requests. Remove its restrictions, or set the same there"
+                        )));
+                    } else {
+                        let canary = share.canary(route, &route_of_main.policy);
+                        Arc::make_mut(route_of_main).canaries.push(canary);
+                    }
                 }
                 None => missing = missing.or(Some(path)),
             }
@@ -256,6 +315,13 @@ impl Combiner<'_> {
             );
             combined.problem(claim, "spec.rules", message);
         }
+        if let Some(message) = refused {
+            combined.problem(claim, "spec.rules", message);
+        }
+    }
+
+    fn restrictions(&self, ingress: &ServiceName) -> Option<&Restrictions> {
+        Some(&self.resolved.get(ingress)?.restrictions)
     }
 
     fn share(&self, claim: &Claim) -> Option<&Share> {
@@ -339,9 +405,7 @@ fn closed(claim: &Claim, why: &str) -> Arc<Route> {
 fn same(tls: &Tls, other: &Tls) -> bool {
     match (tls, other) {
         (Tls::Terminate(secret, _), Tls::Terminate(other, _)) => secret == other,
-        (Tls::Passthrough(upstream, protocol), Tls::Passthrough(other, others)) => {
-            upstream == other && protocol == others
-        }
+        (Tls::Passthrough(passthrough), Tls::Passthrough(other)) => passthrough == other,
         _ => false,
     }
 }
@@ -376,9 +440,12 @@ pub fn same_tls(tls: &Option<Arc<HostTls>>, other: &Option<HostTls>) -> bool {
     match (tls.as_deref(), other) {
         (None, None) => true,
         (
-            Some(HostTls::Passthrough { upstream, proxy_protocol }),
-            Some(HostTls::Passthrough { upstream: other, proxy_protocol: others }),
-        ) => upstream == other && proxy_protocol == others,
+            Some(HostTls::WithoutCertificate { is_wanted }),
+            Some(HostTls::WithoutCertificate { is_wanted: other }),
+        ) => is_wanted == other,
+        (Some(HostTls::Passthrough(passthrough)), Some(HostTls::Passthrough(other))) => {
+            passthrough == other
+        }
         (
             Some(HostTls::Terminate { certificate, clients }),
             Some(HostTls::Terminate { certificate: other, clients: others }),
@@ -386,10 +453,7 @@ pub fn same_tls(tls: &Option<Arc<HostTls>>, other: &Option<HostTls>) -> bool {
             Arc::ptr_eq(certificate, other)
                 && match (clients, others) {
                     (None, None) => true,
-                    (Some(clients), Some(others)) => {
-                        clients.admits_same(others)
-                            && clients.pass_to_endpoint == others.pass_to_endpoint
-                    }
+                    (Some(clients), Some(others)) => clients.is_same(others),
                     _ => false,
                 }
         }

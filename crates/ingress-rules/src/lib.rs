@@ -16,6 +16,7 @@ mod class;
 mod delta;
 pub mod explain;
 mod hosts;
+mod named_secrets;
 mod objects;
 mod paths;
 pub mod report;
@@ -29,5 +30,6 @@ mod state;
 mod upstreams;
 
 pub use delta::{Backends, Delta};
+pub use named_secrets::{MOST_NAMED, NamedSecrets};
 pub use settings::Settings;
 pub use state::Model;

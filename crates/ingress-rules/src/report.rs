@@ -95,7 +95,7 @@ fn judge(finding: &Finding) -> (Verdict, String) {
 
 fn bad_paths(ingress: &Ingress, draft: &Draft) -> Vec<(String, String, String)> {
     let mut found = Vec::new();
-    let expressions = draft.use_regex || draft.rewrite.is_some();
+    let expressions = draft.reads_expressions();
     let rules = ingress.spec.iter().flat_map(|spec| spec.rules.iter().flatten());
     for (rule, paths) in rules.enumerate() {
         for (index, path) in paths.http.iter().flat_map(|http| &http.paths).enumerate() {

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
+use ipnet::IpNet;
 use jiff::Timestamp;
-use lb_http::policy::{AffinityCookie, Balance};
+use lb_http::policy::{AffinityCookie, Balance, RateLimits};
 use lb_http::route::CanaryHeader;
 use lb_http::{HostPattern, PathPattern, Route, UpstreamName};
-use lb_proxy::config::ProxyProtocol;
-use lb_proxy::{Certificate, ClientCertificates};
+use lb_proxy::{Certificate, ClientCertificates, Passthrough};
 use lb_rules::model::{Problem, ServiceName};
 
 #[derive(Debug, Default)]
@@ -22,7 +22,12 @@ pub struct Resolved {
     /// The upstreams that its routes use, and the fields that name them.
     pub upstreams: Box<[(UpstreamName, Box<str>)]>,
     pub services: Box<[ServiceName]>,
+    /// That annotations name, most of which restrict access.
     pub secrets: Box<[ServiceName]>,
+    /// That `spec.tls` names.
+    pub certificates: Box<[ServiceName]>,
+    /// What requests must satisfy. A canary must not want anything else than its main Ingress.
+    pub restrictions: Restrictions,
     pub problems: Box<[Problem]>,
 }
 
@@ -35,6 +40,8 @@ pub struct Part {
     pub paths: Vec<(PathPattern, Arc<Route>)>,
     pub default: Option<Arc<Route>>,
     pub tls: Option<Tls>,
+    /// `spec.tls` names the host, whether its Secret can be used or not.
+    pub wants_tls: bool,
     pub clients: Option<Clients>,
     /// Only a redirect to another host: gives way to every Ingress that has this host.
     pub gives_way: bool,
@@ -44,7 +51,20 @@ pub struct Part {
 pub enum Tls {
     /// With the certificate of a Secret; `None`: the default one.
     Terminate(Option<ServiceName>, Arc<Certificate>),
-    Passthrough(UpstreamName, Option<ProxyProtocol>),
+    Passthrough(Arc<Passthrough>),
+}
+
+/// What annotations demand of clients, by what they name.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Restrictions {
+    pub allowed_sources: Vec<IpNet>,
+    pub denied_sources: Vec<IpNet>,
+    /// Secret with users.
+    pub users: Option<Arc<str>>,
+    pub auth_url: Option<Arc<str>>,
+    /// Secret with the authorities of clients' certificates.
+    pub clients: Option<Arc<str>>,
+    pub limits: RateLimits,
 }
 
 /// Which certificates clients need.

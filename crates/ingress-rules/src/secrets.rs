@@ -16,6 +16,9 @@ use lb_rules::model::ServiceName;
 const CERTIFICATE: &str = "tls.crt";
 const KEY: &str = "tls.key";
 const AUTHORITIES: &str = "ca.crt";
+/// Certificates of the authorities that are revoked.
+const REVOKED: &str = "ca.crl";
+const TLS_TYPE: &str = "kubernetes.io/tls";
 const USERS: &str = "auth";
 
 #[derive(Debug, Default)]
@@ -24,6 +27,7 @@ pub struct Secrets(BTreeMap<ServiceName, Held>);
 #[derive(Debug, Default)]
 struct Held {
     data: BTreeMap<String, ByteString>,
+    is_of_type_tls: bool,
     /// The last good one.
     certificate: Option<Arc<Certificate>>,
     /// Why the present contents are no certificate.
@@ -49,11 +53,12 @@ impl Secrets {
         // As an API server does; Secrets from files still have it.
         let texts = secret.string_data.unwrap_or_default().into_iter();
         data.extend(texts.map(|(key, text)| (key, ByteString(text.into_bytes()))));
+        let is_of_type_tls = secret.type_.as_deref() == Some(TLS_TYPE);
         let before = self.0.get(name);
-        if before.is_some_and(|held| held.data == data) {
+        if before.is_some_and(|held| held.data == data && held.is_of_type_tls == is_of_type_tls) {
             return false;
         }
-        let mut held = Held::default();
+        let mut held = Held { is_of_type_tls, ..Held::default() };
         if data.contains_key(CERTIFICATE) || data.contains_key(KEY) {
             let part = |key| data.get(key).map_or(&[][..], |bytes: &ByteString| &bytes.0);
             match Certificate::parse(part(CERTIFICATE), part(KEY)) {
@@ -74,6 +79,10 @@ impl Secrets {
     /// Whether there was one.
     pub fn remove(&mut self, name: &ServiceName) -> bool {
         self.0.remove(name).is_some()
+    }
+
+    pub fn is_of_type_tls(&self, name: &ServiceName) -> bool {
+        self.0.get(name).is_some_and(|held| held.is_of_type_tls)
     }
 
     pub fn certificate(&self, name: &ServiceName) -> Pair {
@@ -100,8 +109,11 @@ impl Secrets {
         let read = || {
             let pem = held.data.get(AUTHORITIES);
             let pem = pem.ok_or_else(|| format!("Secret {name} has no {AUTHORITIES}"))?;
-            ClientCertificates::parse(&pem.0, optional, false)
-                .map_err(|why| format!("{AUTHORITIES} of Secret {name} is invalid: {why}"))
+            let revoked = held.data.get(REVOKED).map(|pem| pem.0.as_slice());
+            ClientCertificates::parse(&pem.0, revoked, optional, false).map_err(|why| {
+                let keys = if revoked.is_some() { "ca.crt or ca.crl" } else { AUTHORITIES };
+                format!("{keys} of Secret {name} is invalid: {why}")
+            })
         };
         held.clients[usize::from(optional)].get_or_init(read).clone()
     }
@@ -110,6 +122,12 @@ impl Secrets {
     pub fn authorities(&self, name: &ServiceName) -> Result<Arc<str>, String> {
         self.clients(name, false)?;
         self.text(name, AUTHORITIES)
+    }
+
+    /// The revocation lists in `ca.crl`, as they are written; `None` if the Secret has none.
+    pub fn revoked(&self, name: &ServiceName) -> Result<Option<Arc<str>>, String> {
+        let has_list = self.0.get(name).is_some_and(|held| held.data.contains_key(REVOKED));
+        if has_list { self.text(name, REVOKED).map(Some) } else { Ok(None) }
     }
 
     /// A certificate and its key, as they are written; `None` if the Secret has none.

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use k8s_openapi::api::networking::v1::{Ingress, IngressLoadBalancerIngress};
 use lb_http::HostPattern;
 use lb_ingress_rules::snapshot;
-use lb_ingress_rules::{Backends, Delta, Model, Settings};
+use lb_ingress_rules::{Backends, Delta, MOST_NAMED, Model, NamedSecrets, Settings};
 use lb_process::notices::{About, Notice, Notices, Reason};
 use lb_proxy::{Config, HostTls};
 use lb_rules::model::{Kind, Object, ObjectRef, Problem, ServiceName};
@@ -67,7 +67,10 @@ pub struct Controller {
     touched: BTreeSet<ServiceName>,
     uids: HashMap<ObjectRef, Box<str>>,
     problems: BTreeMap<ObjectRef, BTreeSet<Problem>>,
+    /// Those that the source watches by name.
     secrets: watch::Sender<BTreeSet<ObjectRef>>,
+    /// Those beyond the limit.
+    unwatched_secrets: BTreeSet<ObjectRef>,
 }
 
 /// What is known of an Ingress besides its meaning.
@@ -96,6 +99,7 @@ impl Controller {
             uids: HashMap::new(),
             problems: BTreeMap::new(),
             secrets,
+            unwatched_secrets: BTreeSet::new(),
         }
     }
 
@@ -197,11 +201,9 @@ impl Controller {
     /// Publishes what all changes since the last time mean.
     pub fn settle(&mut self) {
         let delta = self.model.settle();
-        if delta.other_secrets {
-            self.secrets.send_if_modified(|secrets| {
-                let wanted = self.model.secrets();
-                std::mem::replace(secrets, wanted.clone()) != wanted
-            });
+        // Without a receiver, the source has all Secrets.
+        if delta.other_secrets && !self.secrets.is_closed() {
+            self.name_secrets();
         }
         let is_changed = self.change_snapshot(&delta);
         if is_changed {
@@ -215,7 +217,23 @@ impl Controller {
 
     /// Requests that the Secrets by name are reported as listed, even if there are none.
     pub fn request_secrets(&self) {
-        self.secrets.send_replace(self.model.secrets());
+        self.secrets.send_replace(self.model.secrets().watched);
+    }
+
+    fn name_secrets(&mut self) {
+        let NamedSecrets { watched, left_out } = self.model.secrets();
+        for reference in left_out.difference(&self.unwatched_secrets) {
+            let message = format!(
+                "is not watched: Ingresses refer to {MOST_NAMED} other Secrets that do not exist or are not of type \
+                 kubernetes.io/tls"
+            );
+            let (object, field) = (reference.to_string(), String::new());
+            self.post(&Problem { object, field, message });
+        }
+        self.outlets.metrics.set_unwatched_secrets(left_out.len());
+        self.unwatched_secrets = left_out;
+        self.secrets
+            .send_if_modified(|secrets| std::mem::replace(secrets, watched.clone()) != watched);
     }
 
     /// Addresses of upstreams that are names in DNS.

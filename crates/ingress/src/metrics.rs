@@ -26,6 +26,7 @@ pub struct Metrics {
     last_change: Gauge<f64, AtomicU64>,
     ingresses: Gauge,
     problems: Gauge,
+    unwatched_secrets: Gauge,
     ready: Gauge,
     certificates: Certificates,
 }
@@ -49,6 +50,9 @@ impl Metrics {
         let ingresses = gauge(own, "served_ingresses", "Ingresses of the served classes");
         let help = "Objects of which something is not served, or not as it is written";
         let problems = gauge(own, "objects_with_problems", help);
+        let help =
+            "Secrets that Ingresses refer to and that are not watched, because there are too many";
+        let unwatched_secrets = gauge(own, "unwatched_secrets", help);
         let ready = gauge(own, "ready", "Whether all objects are known and the ports are open");
         let certificates = Certificates::default();
         own.register_collector(Box::new(certificates.clone()));
@@ -59,6 +63,7 @@ impl Metrics {
             last_change,
             ingresses,
             problems,
+            unwatched_secrets,
             ready,
             certificates,
         }
@@ -85,6 +90,10 @@ impl Metrics {
     pub fn set_ingresses(&self, served: usize, with_problems: usize) {
         self.ingresses.set(served as i64);
         self.problems.set(with_problems as i64);
+    }
+
+    pub fn set_unwatched_secrets(&self, count: usize) {
+        self.unwatched_secrets.set(count as i64);
     }
 }
 
@@ -128,7 +137,7 @@ impl Collector for Certificates {
                 HostTls::Terminate { certificate, .. } => {
                     Some((certificate.not_after, host.to_string()))
                 }
-                HostTls::Passthrough { .. } => None,
+                HostTls::Passthrough(_) | HostTls::WithoutCertificate { .. } => None,
             })
             .collect();
         found.sort();

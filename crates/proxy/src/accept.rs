@@ -15,7 +15,7 @@ use crate::client::{Arrival, Client};
 use crate::http::connection;
 use crate::io::{Prefixed, Stream, Watched};
 use crate::metrics::{Handshake, Listener, Refusal};
-use crate::passthrough::{self, Passthrough};
+use crate::passthrough::{self, Forwarding};
 use crate::tls::server::{self, Accepted};
 use crate::tls::{ClientTls, Protocol};
 use crate::worker::{Arriving, Worker};
@@ -35,7 +35,7 @@ pub(crate) async fn accept(worker: Rc<Worker>, listener: TcpListener, kind: List
 
 enum Prepared {
     Serve { stream: Stream, tls: Option<ClientTls>, protocol: Protocol, arrival: Arrival },
-    Forward(Passthrough),
+    Forward(Forwarding),
 }
 
 async fn begin(
@@ -70,9 +70,10 @@ async fn prepare(
 ) -> Result<Prepared, Refusal> {
     let mut permit = worker.shared.sources.admit()?;
     let _ = tcp.set_nodelay(true);
-    let local = tcp.local_addr().map_err(|_| Refusal::NoRequest)?;
+    let mut local = tcp.local_addr().map_err(|_| Refusal::NoRequest)?;
+    local.set_port(worker.shared.settings.port_of(listener));
     let mut prefix = Bytes::new();
-    let (mut source, mut local) = (peer, local);
+    let mut source = peer;
     let address = peer.ip().to_canonical();
     if worker.shared.settings.proxy_protocol.iter().any(|network| network.contains(&address)) {
         let (header, rest) = read_proxy_header(&mut tcp).await?;
@@ -108,7 +109,7 @@ async fn prepare(
         }
         Ok(Accepted::Passthrough { host, server_name, hello, tcp }) => {
             handshakes.count(Handshake::Passthrough);
-            Ok(Prepared::Forward(Passthrough { host, server_name, hello, tcp, arrival }))
+            Ok(Prepared::Forward(Forwarding { host, server_name, hello, tcp, arrival }))
         }
         Err(result) => {
             handshakes.count(result);

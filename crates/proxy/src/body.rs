@@ -12,11 +12,15 @@ use std::time::Instant;
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
-use lb_http::headers::strip_trailers;
+use lb_http::headers::strip_request_trailers;
+
+use crate::routes::Known;
 
 /// What the exchange knows about its request's body. Shared with the [`RequestBody`]s of all tries.
 pub(crate) struct Source {
     incoming: RefCell<Option<Incoming>>,
+    /// Whose policy decides about trailers. `None` only without a body.
+    route: Option<Rc<Known>>,
     most: u64,
     received: Cell<u64>,
     state: Cell<State>,
@@ -86,6 +90,7 @@ impl Gate {
 impl Source {
     pub fn new(
         incoming: Incoming,
+        route: Rc<Known>,
         most: Option<u64>,
         gate: Option<Arc<Gate>>,
         now: Instant,
@@ -93,6 +98,7 @@ impl Source {
         let state = if incoming.is_end_stream() { State::Done } else { State::Whole };
         Rc::new(Self {
             incoming: RefCell::new(Some(incoming)),
+            route: Some(route),
             most: most.unwrap_or(u64::MAX),
             received: Cell::new(0),
             state: Cell::new(state),
@@ -109,6 +115,7 @@ impl Source {
     pub fn empty(now: Instant) -> Rc<Self> {
         Rc::new(Self {
             incoming: RefCell::default(),
+            route: None,
             most: 0,
             received: Cell::new(0),
             state: Cell::new(State::Done),
@@ -137,11 +144,11 @@ impl Source {
         self.failure.get()
     }
 
-    /// Whether the body can be sent again: there is none, or none of it was read.
+    /// Whether the body can be sent again: there is none, or none of it was read. One that failed is not there any more.
     pub fn is_replayable(&self) -> bool {
         match self.state.get() {
             State::Whole => true,
-            State::Done => self.received.get() == 0,
+            State::Done => self.received.get() == 0 && self.failure.get().is_none(),
             _ => false,
         }
     }
@@ -218,8 +225,10 @@ impl Source {
             }
             Some(Err(_)) => fail(BodyFailure::Client),
             Some(Ok(mut frame)) => {
-                if let Some(trailers) = frame.trailers_mut() {
-                    strip_trailers(trailers);
+                if let Some(trailers) = frame.trailers_mut()
+                    && let Some(known) = &self.route
+                {
+                    strip_request_trailers(trailers, &known.route.policy);
                 }
                 let count = frame.data_ref().map_or(0, Bytes::len) as u64;
                 let received = self.received.get() + count;
@@ -285,5 +294,19 @@ impl Body for RequestBody {
                 incoming.as_ref().map_or_else(|| SizeHint::with_exact(0), Body::size_hint)
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Its length would be announced to the next endpoint, which then takes another request for the body.
+    #[test]
+    fn a_body_that_failed_before_its_first_octet_is_not_sent_again() {
+        let source = Source::empty(Instant::now());
+        assert!(source.is_replayable());
+        source.failure.set(Some(BodyFailure::Client));
+        assert!(!source.is_replayable());
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rustls::RootCertStore;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
 use rustls::sign::CertifiedKey;
@@ -79,9 +79,26 @@ impl Certificate {
     }
 }
 
-/// Verifies the certificates of a host's clients.
+/// Certificate revocation lists in PEM.
+pub(crate) fn revocation_lists(
+    pem: &[u8],
+) -> Result<Vec<CertificateRevocationListDer<'static>>, InvalidCertificate> {
+    let lists = CertificateRevocationListDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>();
+    let lists = lists.map_err(|e| {
+        InvalidCertificate(format!("the certificate revocation list is not valid PEM: {e}"))
+    })?;
+    if lists.is_empty() {
+        let why = "there is no certificate revocation list in PEM (BEGIN X509 CRL)";
+        return Err(InvalidCertificate(why.to_owned()));
+    }
+    Ok(lists)
+}
+
+/// Verifies the certificates of a host's clients. With revocation lists, each certificate of a chain needs one that is
+/// not expired, as with OpenSSL.
 pub(crate) fn client_verifier(
     authorities: &[u8],
+    revoked: Option<&[u8]>,
     optional: bool,
 ) -> Result<Arc<dyn ClientCertVerifier>, InvalidCertificate> {
     let invalid = |text: String| InvalidCertificate(text);
@@ -96,6 +113,10 @@ pub(crate) fn client_verifier(
     let provider = Arc::new(ring::default_provider());
     let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
     let builder = if optional { builder.allow_unauthenticated() } else { builder };
+    let builder = match revoked {
+        Some(pem) => builder.with_crls(revocation_lists(pem)?).enforce_revocation_expiration(),
+        None => builder,
+    };
     let verifier = builder
         .build()
         .map_err(|e| invalid(format!("the certificate authorities cannot be used: {e}")))?;

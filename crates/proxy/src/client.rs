@@ -22,7 +22,8 @@ pub(crate) struct Client {
     pub peer: SocketAddr,
     /// Where the connection comes from: the peer, or what it reports by the PROXY protocol.
     pub source: SocketAddr,
-    /// The address that the client connected to.
+    /// The address and port that the client connected to: what the PROXY protocol reports, or the listener's address
+    /// with the port of the settings.
     pub local: SocketAddr,
     pub tls: Option<ClientTls>,
     pub protocol: Protocol,

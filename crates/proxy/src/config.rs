@@ -3,8 +3,11 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use ipnet::IpNet;
+use lb_http::host::parent;
+use lb_http::policy::RateLimits;
 pub use lb_http::proxy_protocol::Version as ProxyProtocol;
-use lb_http::{HostPattern, Table, Upstream, UpstreamName};
+use lb_http::{HostPattern, Owner, Table, Upstream, UpstreamName};
 use rustls::server::danger::ClientCertVerifier;
 
 use crate::certificate;
@@ -20,6 +23,32 @@ pub struct Config {
     pub tls: HashMap<HostPattern, Arc<HostTls>>,
 }
 
+impl Config {
+    /// How connections to a host are served, and the pattern that says so. `None` for the host stands for a client that
+    /// sent no name.
+    pub fn tls_of(&self, host: Option<&str>) -> Option<(HostPattern, &Arc<HostTls>)> {
+        self.or_default(self.own_tls(host))
+    }
+
+    /// The certificate for all other hosts serves those without one.
+    pub(crate) fn or_default<'c>(
+        &'c self,
+        own: Option<(HostPattern, &'c Arc<HostTls>)>,
+    ) -> Option<(HostPattern, &'c Arc<HostTls>)> {
+        let own = own.filter(|(_, tls)| !matches!(***tls, HostTls::WithoutCertificate { .. }));
+        own.or_else(|| Some((HostPattern::Any, self.tls.get(&HostPattern::Any)?)))
+    }
+
+    /// What is said about a host and not about all others: the most specific pattern decides.
+    pub fn own_tls(&self, host: Option<&str>) -> Option<(HostPattern, &Arc<HostTls>)> {
+        let host = host?;
+        let exact = Some(HostPattern::Exact(host.into()));
+        let wildcard = || parent(host).map(|suffix| HostPattern::Wildcard(suffix.into()));
+        let find = |pattern: HostPattern| self.tls.get(&pattern).map(|tls| (pattern, tls));
+        exact.and_then(find).or_else(|| wildcard().and_then(find))
+    }
+}
+
 /// How TLS connections to a host are served.
 #[derive(Clone, Debug)]
 pub enum HostTls {
@@ -28,11 +57,45 @@ pub enum HostTls {
         clients: Option<ClientCertificates>,
     },
     /// The endpoint terminates TLS: connections are forwarded by their SNI.
-    Passthrough {
-        upstream: UpstreamName,
-        /// Whether connections to the endpoint begin with the PROXY protocol.
-        proxy_protocol: Option<ProxyProtocol>,
+    Passthrough(Arc<Passthrough>),
+    /// The host has no certificate, and that of a wildcard above it is not for it: TLS is as for unknown names.
+    WithoutCertificate {
+        /// Its owner wants TLS, so that requests without it are redirected although TLS does not work.
+        is_wanted: bool,
     },
+}
+
+impl HostTls {
+    /// Whether the host is served over TLS, or should be.
+    pub fn is_wanted(&self) -> bool {
+        match self {
+            Self::Terminate { .. } | Self::Passthrough(_) => true,
+            Self::WithoutCertificate { is_wanted } => *is_wanted,
+        }
+    }
+
+    /// The certificates that clients present.
+    pub(crate) fn clients(&self) -> Option<&ClientCertificates> {
+        match self {
+            Self::Terminate { clients, .. } => clients.as_ref(),
+            Self::Passthrough(_) | Self::WithoutCertificate { .. } => None,
+        }
+    }
+}
+
+/// Where connections are forwarded to by their SNI, and who may connect: the proxy sees no requests.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Passthrough {
+    pub upstream: UpstreamName,
+    /// Whether connections to the endpoint begin with the PROXY protocol.
+    pub proxy_protocol: Option<ProxyProtocol>,
+    /// Whose connections the limits count.
+    pub owner: Owner,
+    /// Clients that may connect; empty: all.
+    pub allowed_sources: Vec<IpNet>,
+    pub denied_sources: Vec<IpNet>,
+    /// Of connections, each of which counts as one request.
+    pub limits: RateLimits,
 }
 
 /// Certificates that a host's clients present.
@@ -46,18 +109,23 @@ pub struct ClientCertificates {
 }
 
 impl ClientCertificates {
-    /// `authorities`: certificates in PEM that clients' certificates must be signed by.
+    /// `authorities`: certificates in PEM that clients' certificates must be signed by. `revoked`: their revocation
+    /// lists in PEM.
     pub fn parse(
         authorities: &[u8],
+        revoked: Option<&[u8]>,
         optional: bool,
         pass_to_endpoint: bool,
     ) -> Result<Self, InvalidCertificate> {
-        let verifier = certificate::client_verifier(authorities, optional)?;
+        let verifier = certificate::client_verifier(authorities, revoked, optional)?;
         Ok(Self { verifier, optional, pass_to_endpoint })
     }
 
-    /// Whether both come from the same authorities, parsed once, and admit the same clients.
-    pub fn admits_same(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.verifier, &other.verifier) && self.optional == other.optional
+    /// Whether both come from the same authorities, parsed once, admit the same clients, and tell endpoints the same
+    /// about them. A connection that was made for one host serves another one only then.
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.verifier, &other.verifier)
+            && self.optional == other.optional
+            && self.pass_to_endpoint == other.pass_to_endpoint
     }
 }

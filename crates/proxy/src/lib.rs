@@ -31,7 +31,7 @@ mod tunnel;
 mod upstream;
 mod worker;
 
-pub use config::{Certificate, ClientCertificates, Config, HostTls};
+pub use config::{Certificate, ClientCertificates, Config, HostTls, Passthrough};
 pub use metrics::Metrics;
 pub use proxy::{Proxy, StartError};
 pub use session_keys::SessionKeys;

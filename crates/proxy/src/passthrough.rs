@@ -7,17 +7,21 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use lb_http::balance::{Outcome, Pick};
 use lb_http::proxy_protocol::Addresses;
+use lb_http::respond;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
 use crate::client::Arrival;
-use crate::config::HostTls;
+use crate::config;
+use crate::http::access;
+use crate::metrics::Refusal;
 use crate::tunnel;
 use crate::upstream;
 use crate::worker::Worker;
 
-pub(crate) struct Passthrough {
-    pub host: Arc<HostTls>,
+/// A connection that is to be forwarded.
+pub(crate) struct Forwarding {
+    pub host: Arc<config::Passthrough>,
     pub server_name: Option<Box<str>>,
     /// What the client has sent already.
     pub hello: Bytes,
@@ -32,11 +36,28 @@ const TRIES: usize = 3;
 /// How long a connection may be silent. The proxy cannot see requests, so this is longer than any of their limits.
 const IDLE: Duration = Duration::from_secs(600);
 
-pub(crate) async fn forward(worker: &Rc<Worker>, connection: Passthrough) {
-    let Passthrough { host, server_name, hello, tcp, arrival } = connection;
-    let HostTls::Passthrough { upstream: name, proxy_protocol } = &*host else { return };
+/// A fatal alert before any key is agreed: `access_denied`.
+const ACCESS_DENIED: [u8; 7] = [21, 3, 3, 0, 2, 2, 49];
+
+pub(crate) async fn forward(worker: &Rc<Worker>, connection: Forwarding) {
+    let Forwarding { host, server_name, hello, mut tcp, arrival } = connection;
     let now = Instant::now();
-    let Some(endpoints) = worker.endpoints(name, now) else { return };
+    let client = arrival.source.ip().to_canonical();
+    let may_connect = respond::may_use(&host.allowed_sources, &host.denied_sources, client);
+    let permit = match may_connect {
+        true => access::limit_rate(worker, &client, &host.owner, &host.limits, now)
+            .map_err(|_| Refusal::RateLimit),
+        false => Err(Refusal::Denied),
+    };
+    let _permit = match permit {
+        Ok(permit) => permit,
+        Err(refusal) => {
+            worker.counters.refused.count(refusal);
+            let _ = tcp.write_all(&ACCESS_DENIED).await;
+            return;
+        }
+    };
+    let Some(endpoints) = worker.endpoints(&host.upstream, now) else { return };
     let mut tried = Vec::new();
     while tried.len() < TRIES {
         let pick = Pick {
@@ -58,7 +79,8 @@ pub(crate) async fn forward(worker: &Rc<Worker>, connection: Passthrough) {
         };
         endpoints.balancer.report(&guard, Outcome::Success, Instant::now());
         let addresses = Addresses { source: arrival.source, destination: arrival.local };
-        let mut first = proxy_protocol.map_or_else(Vec::new, |version| version.encode(&addresses));
+        let mut first =
+            host.proxy_protocol.map_or_else(Vec::new, |version| version.encode(&addresses));
         first.extend_from_slice(&hello);
         let _passed = worker.pass(arrival.listener);
         if endpoint.write_all(&first).await.is_ok() {

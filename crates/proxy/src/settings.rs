@@ -9,6 +9,7 @@ use lb_http::headers::Forwarding;
 use tokio::sync::mpsc;
 
 use crate::access_log;
+use crate::metrics::Listener;
 use crate::session_keys::SessionKeys;
 
 #[derive(Debug, Default)]
@@ -25,7 +26,9 @@ pub struct Settings {
     pub proxy_protocol: Vec<IpNet>,
     /// Which peers are trusted to send headers about the client, and which such headers endpoints get.
     pub forwarding: Forwarding,
-    /// The port of TLS as clients see it, to which redirects lead.
+    /// The port that clients without TLS connect to. The listeners' own ports may differ, as behind a Service.
+    pub http_port: u16,
+    /// The port that clients with TLS connect to, to which redirects lead.
     pub tls_port: u16,
     /// Slow start, and ejection of endpoints that fail. The keys of affinity cookies are those of `session_keys`.
     pub balancing: balance::Settings,
@@ -49,8 +52,17 @@ impl Settings {
             https,
             shutdown_grace: Duration::from_secs(30),
             most_owners: 10_000,
+            http_port: 80,
             tls_port: 443,
             ..Self::default()
+        }
+    }
+
+    /// The port that clients of a listener connect to.
+    pub(crate) fn port_of(&self, listener: Listener) -> u16 {
+        match listener {
+            Listener::Http => self.http_port,
+            Listener::Https => self.tls_port,
         }
     }
 }

@@ -26,15 +26,11 @@ pub(crate) struct Start {
     pub sockets: Sockets,
 }
 
-/// Threads for what takes long: passwords, and names of authentication servers.
-const BLOCKING_THREADS: usize = 4;
-
 pub(crate) fn spawn(number: usize, start: Start) -> io::Result<JoinHandle<()>> {
     std::thread::Builder::new().name(format!("proxy-{number}")).spawn(move || {
         let runtime = Builder::new_current_thread()
             .enable_io()
             .enable_time()
-            .max_blocking_threads(BLOCKING_THREADS)
             .build_local(LocalOptions::default());
         let result = runtime.and_then(|runtime| {
             let result = runtime.block_on(run(start));

@@ -32,6 +32,7 @@ pub(crate) struct Shared {
     pub sources: Arc<Sources>,
     pub rates: Limiter,
     pub verified: Arc<Verified>,
+    pub verifications: Verifications,
     pub handshakes: Handshakes,
     pub balancers: Balancers,
 }
@@ -50,6 +51,7 @@ impl Shared {
             sources: Sources::new(&settings.limits),
             rates: Limiter::new(DEFAULT_CAPACITY, RandomState::new(), now),
             verified: Arc::new(Verified::new(secret)),
+            verifications: Verifications::default(),
             handshakes: Handshakes::new(settings.session_keys.clone())?,
             balancers: Balancers::new(settings.balancing.clone(), config),
             settings,
@@ -70,7 +72,6 @@ pub(crate) struct Worker {
     log: RefCell<Batch>,
     random: Cell<u64>,
     is_draining: Cell<bool>,
-    pub verifications: Verifications,
     /// Responses that are being compressed.
     pub compressions: Shares<ClientNetwork>,
     /// Connections that were accepted and are not yet clients.
@@ -126,7 +127,6 @@ impl Worker {
             log: RefCell::default(),
             random: Cell::new(seed | 1),
             is_draining: Cell::new(false),
-            verifications: Verifications::default(),
             compressions: Shares::new(limits.compressions, limits.compressions_per_source),
             arriving: Cell::new(0),
             passed: Cell::new(0),

@@ -9,6 +9,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::names::is_about_client;
 use super::{has_token, tokens};
+use crate::policy::Policy;
 
 /// Removes what is not for the endpoint. Of `TE`, `trailers` remains, which gRPC requires. `Upgrade` is removed, too:
 /// [`Target`](crate::request::Target) says whether it is sent.
@@ -35,6 +36,13 @@ pub fn strip_response(headers: &mut HeaderMap) {
 pub fn strip_trailers(trailers: &mut HeaderMap) {
     strip(trailers);
     remove_all(trailers, |name| is_protected(name) || is_about_client(name));
+}
+
+/// Removes from a request's trailers what [`strip_trailers`] does, names with `_`, and headers that the endpoint gets
+/// from the proxy: an endpoint that merges trailers would take the client's word for the proxy's.
+pub fn strip_request_trailers(trailers: &mut HeaderMap, policy: &Policy) {
+    strip_trailers(trailers);
+    remove_all(trailers, |name| name.as_str().contains('_') || policy.sets_request_header(name));
 }
 
 fn strip(headers: &mut HeaderMap) {
@@ -99,6 +107,8 @@ fn remove_all(headers: &mut HeaderMap, is_removed: impl Fn(&HeaderName) -> bool)
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::ExternalAuth;
+    use crate::upstream::{Protocol, UpstreamName};
 
     fn headers(lines: &str) -> HeaderMap {
         let mut headers = HeaderMap::new();
@@ -169,6 +179,31 @@ mod tests {
              X-Forwarded-For: ::1\nssl-client-verify: SUCCESS",
         );
         strip_trailers(&mut trailers);
+        assert_eq!(names(&trailers), ["grpc-status"]);
+    }
+
+    #[test]
+    fn trailers_of_requests_are_no_headers_that_the_proxy_sets() {
+        let external_auth = ExternalAuth {
+            upstream: UpstreamName {
+                namespace: "shop".into(),
+                service: "auth".into(),
+                port: "80".into(),
+                protocol: Protocol::Http1,
+                tls: None,
+            },
+            url: "http://auth/".parse().unwrap(),
+            method: http::Method::GET,
+            signin: None,
+            response_headers: vec!["x-user".parse().unwrap()],
+        };
+        let policy = Policy {
+            external_auth: Some(external_auth),
+            request_headers: vec![("x-role".parse().unwrap(), HeaderValue::from_static("guest"))],
+            ..Policy::default()
+        };
+        let mut trailers = headers("grpc-status: 0\nX-User: admin\nX_User: admin\nX-Role: admin");
+        strip_request_trailers(&mut trailers, &policy);
         assert_eq!(names(&trailers), ["grpc-status"]);
     }
 }

@@ -1,22 +1,16 @@
 //! Regular expressions for paths, which tenants write.
 //!
-//! Invariant: matching takes a few nanoseconds for each octet of the path, whatever the expression. So expressions are
-//! compiled to a deterministic automaton, and refused if that is too large. An engine that simulates the expression is
-//! linear, too, but by a factor of its size: thousands, for `.*a[ab]{1000}`.
+//! Invariant: matching takes a few nanoseconds for each octet of the path, whatever the expression: see
+//! [`crate::automaton`].
 
 use std::fmt::{self, Debug};
 use std::sync::Arc;
 
 use regex::bytes::{Regex, RegexBuilder};
-use regex_automata::dfa::{Automaton, StartKind, dense};
-use regex_automata::nfa::thompson::{self, WhichCaptures};
-use regex_automata::util::syntax;
-use regex_automata::{Anchored, Input};
 
-/// Limits on the compiled size of one expression: of its automaton, of what is needed to build that, and of the engine
-/// that finds groups, once for a request that is rewritten. Ordinary expressions need 2 to 24 KiB.
-const MOST_OCTETS: usize = 128 << 10;
-const MOST_OCTETS_TO_BUILD: usize = 1 << 20;
+use crate::automaton::Automaton;
+
+/// Limit on the compiled size of the engine that finds groups, once for a request that is rewritten.
 const MOST_OCTETS_OF_GROUPS: usize = 64 << 10;
 
 /// The engine copies all positions of groups for each of its states.
@@ -27,7 +21,7 @@ const MOST_GROUPS: usize = 32;
 #[derive(Clone)]
 pub struct PathRegex {
     text: Arc<str>,
-    automaton: Arc<dense::DFA<Vec<u32>>>,
+    automaton: Automaton,
     /// Finds groups. `None`: the expression has none.
     groups: Option<Regex>,
     group_count: usize,
@@ -52,7 +46,7 @@ impl PathRegex {
         }
         Ok(Self {
             text: text.into(),
-            automaton: Arc::new(automaton(text)?),
+            automaton: Automaton::of_beginning(text)?,
             groups: (group_count > 0).then_some(regex),
             group_count,
         })
@@ -64,9 +58,7 @@ impl PathRegex {
     }
 
     pub fn matches(&self, path: &str) -> bool {
-        let input = Input::new(path).anchored(Anchored::Yes).earliest(true);
-        // Errors are for automata that stop at certain octets, or do not support anchored searches: not this one.
-        self.automaton.try_search_fwd(&input).is_ok_and(|end| end.is_some())
+        self.automaton.matches(path.as_bytes())
     }
 
     /// Number of groups, which a rewrite can refer to.
@@ -82,26 +74,8 @@ impl PathRegex {
 
     /// Size of the automaton in octets.
     pub fn octets(&self) -> usize {
-        self.automaton.memory_usage()
+        self.automaton.octets()
     }
-}
-
-/// An automaton that only says whether the beginning matches.
-fn automaton(text: &str) -> Result<dense::DFA<Vec<u32>>, regex::Error> {
-    let limits = dense::Config::new()
-        .start_kind(StartKind::Anchored)
-        .dfa_size_limit(Some(MOST_OCTETS))
-        .determinize_size_limit(Some(MOST_OCTETS_TO_BUILD));
-    let nfa = thompson::Config::new()
-        .nfa_size_limit(Some(MOST_OCTETS))
-        .which_captures(WhichCaptures::None);
-    dense::Builder::new()
-        .configure(limits)
-        .thompson(nfa)
-        .syntax(syntax::Config::new().case_insensitive(true).unicode(false).utf8(false))
-        .build(text)
-        // Its syntax is valid: it has been compiled before.
-        .map_err(|_| regex::Error::CompiledTooBig(MOST_OCTETS))
 }
 
 impl Debug for PathRegex {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::expression::PathRegex;
 use super::normalize::{comparable, normalize};
 
-/// The paths that a rule is for. They are compared with the normalized path of a request.
+/// The paths that a rule is for. They are compared with the [`comparable`] path of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PathPattern {
     /// This path only.
@@ -36,7 +36,7 @@ impl PathPattern {
         match self {
             Self::Exact(text) => normal(text).is_ok_and(|text| text == comparable(path)),
             Self::Prefix(text) => normal(text).is_ok_and(|text| is_below(&text)),
-            Self::Regex(regex) => regex.matches(path),
+            Self::Regex(regex) => regex.matches(&comparable(path)),
             Self::Default => true,
         }
     }

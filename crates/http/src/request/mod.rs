@@ -135,6 +135,10 @@ fn check_path<'a>(uri: &'a Uri, limits: &Limits) -> Result<Cow<'a, str>, Refusal
     if uri.scheme_str().is_some_and(|scheme| !["http", "https"].contains(&scheme)) {
         return Err(Refusal::Scheme);
     }
+    // `?x` is no path, and endpoints would get it as it is, while the rules see `/`.
+    if uri.path_and_query().is_some_and(|uri| uri.as_str().starts_with('?')) {
+        return Err(Refusal::Path(path::InvalidPath::NotAbsolute));
+    }
     match uri.path() {
         "*" => Err(Refusal::AsteriskForm),
         path => path::normalize(path).map_err(Refusal::Path),
@@ -324,6 +328,8 @@ mod tests {
             ("TRACE /\nHost: a", Err("method")),
             ("GET ftp://a/\nHost: a", Err("scheme")),
             ("GET a\nHost: a", Err("path")),
+            ("GET http://a?x\nHost: a", Err("path")),
+            ("GET http://a?/x 2", Err("path")),
             ("GET /..\nHost: a", Err("path")),
             ("GET /%00\nHost: a", Err("path")),
             (&long, Err("uri_too_long")),

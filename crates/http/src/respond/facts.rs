@@ -12,8 +12,8 @@ pub struct Facts<'a> {
     pub client: IpAddr,
     /// Whether the client uses TLS, to this proxy or to a trusted one.
     pub is_tls: bool,
-    /// Whether this proxy has a certificate for the host.
-    pub has_certificate: bool,
+    /// Whether the host is served over TLS, or should be.
+    pub host_uses_tls: bool,
     /// The port of TLS, as clients see it.
     pub tls_port: u16,
     pub method: &'a Method,

@@ -8,6 +8,7 @@ use std::net::IpAddr;
 
 use http::header::STRICT_TRANSPORT_SECURITY;
 use http::{HeaderMap, Response, StatusCode};
+use ipnet::IpNet;
 
 use crate::policy::Policy;
 
@@ -20,7 +21,7 @@ pub use redirect::to_sign_in;
 /// the behaviour: a client that may not use the route learns nothing about it, and a preflight, which has no credentials,
 /// comes before all checks of those.
 pub fn before_forwarding(policy: &Policy, facts: &Facts) -> Option<Response<()>> {
-    if !may_use(policy, facts.client) {
+    if !may_use(&policy.allowed_sources, &policy.denied_sources, facts.client) {
         return Some(empty(StatusCode::FORBIDDEN));
     }
     redirect::to_tls(policy, facts)
@@ -42,11 +43,10 @@ pub fn add_headers(policy: &Policy, facts: &Facts, headers: &mut HeaderMap) {
     }
 }
 
-/// Denied sources are denied even if they are also allowed.
-fn may_use(policy: &Policy, client: IpAddr) -> bool {
+/// Whether a client may use what has these lists; an empty list of allowed ones is all. Denied sources are denied even if they are also allowed.
+pub fn may_use(allowed: &[IpNet], denied: &[IpNet], client: IpAddr) -> bool {
     let client = client.to_canonical();
-    let is_denied = policy.denied_sources.iter().any(|network| network.contains(&client));
-    let allowed = &policy.allowed_sources;
+    let is_denied = denied.iter().any(|network| network.contains(&client));
     !is_denied && (allowed.is_empty() || allowed.iter().any(|network| network.contains(&client)))
 }
 

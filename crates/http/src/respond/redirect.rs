@@ -12,7 +12,7 @@ const CHALLENGES: &str = "/.well-known/acme-challenge/";
 pub fn to_tls(policy: &Policy, facts: &Facts) -> Option<Response<()>> {
     let wanted = match policy.tls_redirect {
         TlsRedirect::Never => false,
-        TlsRedirect::WithCertificate => facts.has_certificate,
+        TlsRedirect::WithCertificate => facts.host_uses_tls,
         TlsRedirect::Always => true,
     };
     if facts.is_tls || !wanted || facts.path.starts_with(CHALLENGES) {
@@ -54,6 +54,7 @@ fn fill(template: &str, facts: &Facts) -> String {
         match name {
             "scheme" => text.push_str(if facts.is_tls { "https" } else { "http" }),
             "host" => text.push_str(facts.authority.map_or("", |authority| &authority.host)),
+            "http_host" => push_authority(&mut text, facts),
             "uri" => text.push_str(facts.path),
             "request_uri" => text.push_str(&path_and_query(facts)),
             "escaped_request_uri" => push_escaped(&mut text, &path_and_query(facts)),
@@ -66,6 +67,15 @@ fn fill(template: &str, facts: &Facts) -> String {
     }
     text.push_str(rest);
     text
+}
+
+/// Host and port as the client has named them.
+fn push_authority(text: &mut String, facts: &Facts) {
+    let Some(authority) = facts.authority else { return };
+    text.push_str(&authority.host);
+    if let Some(port) = authority.port {
+        text.push_str(&format!(":{port}"));
+    }
 }
 
 fn is_word(character: char) -> bool {

@@ -14,7 +14,7 @@ struct Case<'a> {
     host: Option<&'a str>,
     client: &'a str,
     is_tls: bool,
-    has_certificate: bool,
+    host_uses_tls: bool,
     headers: &'a [(&'static str, &'static str)],
 }
 
@@ -24,7 +24,7 @@ const PLAIN: Case = Case {
     host: Some("a.org:8080"),
     client: "192.0.2.1",
     is_tls: false,
-    has_certificate: false,
+    host_uses_tls: false,
     headers: &[],
 };
 
@@ -41,7 +41,7 @@ impl Case<'_> {
         then(&Facts {
             client: self.client.parse().unwrap(),
             is_tls: self.is_tls,
-            has_certificate: self.has_certificate,
+            host_uses_tls: self.host_uses_tls,
             tls_port: 443,
             method: &self.method,
             authority: authority.as_ref(),
@@ -83,7 +83,7 @@ impl Case<'_> {
 #[test]
 fn hosts_with_a_certificate_are_redirected_to_tls() {
     use TlsRedirect::{Always, Never, WithCertificate};
-    const SECRET: Case = Case { has_certificate: true, ..PLAIN };
+    const SECRET: Case = Case { host_uses_tls: true, ..PLAIN };
     let cases = [
         (WithCertificate, PLAIN, "forwarded"),
         (Always, PLAIN, "308 https://a.org/a?b=c"),
@@ -137,6 +137,10 @@ fn the_sign_in_page_gets_the_url_of_the_request() {
         (
             "https://in.org/?rd=$scheme://$host$escaped_request_uri",
             "https://in.org/?rd=http://a.org/a%3Fb%3Dc%26d",
+        ),
+        (
+            "https://in.org/?rd=$scheme://$http_host$escaped_request_uri",
+            "https://in.org/?rd=http://a.org:8080/a%3Fb%3Dc%26d",
         ),
         ("https://in.org$request_uri", "https://in.org/a?b=c&d"),
         ("/$hosts/$/$$host", "/$hosts/$/$a.org"),

@@ -37,7 +37,7 @@ impl Table {
         let comparable = path::comparable(path);
         let mut lost = Vec::new();
         for (rank, rules) in self.candidates(host).enumerate() {
-            let matching = rules.matching(path, &comparable).map(|rule| (rule, None));
+            let matching = rules.matching(&comparable).map(|rule| (rule, None));
             let served = if rank == 0 { usize::from(found.is_some()) } else { 0 };
             let shadowed = rules
                 .shadowed()

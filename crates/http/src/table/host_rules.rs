@@ -154,7 +154,7 @@ impl HostRules {
     }
 
     /// The rules that match a path, beginning with the one that is served. `comparable` is [`path::comparable`] of it.
-    pub fn matching<'t>(&'t self, path: &str, comparable: &str) -> impl Iterator<Item = Found<'t>> {
+    pub fn matching<'t>(&'t self, comparable: &str) -> impl Iterator<Item = Found<'t>> {
         let exact = self.exact.binary_search_by(|(text, _)| (**text).cmp(comparable)).ok();
         let mut prefixes = self.prefixes.of(comparable).peekable();
         let mut expressions = self.expressions.iter().copied().peekable();
@@ -173,7 +173,7 @@ impl HostRules {
             .chain(self.default)
             .map(|index| self.rule(index))
             .filter(|rule| match rule.path {
-                PathPattern::Regex(regex) => regex.matches(path),
+                PathPattern::Regex(regex) => regex.matches(comparable),
                 _ => true,
             })
     }

@@ -111,7 +111,7 @@ impl Table {
     pub fn find(&self, host: Option<&str>, path: &str) -> Option<Found<'_>> {
         let rules = self.candidates(host).next()?;
         let comparable = path::comparable(path);
-        rules.matching(path, &comparable).next()
+        rules.matching(&comparable).next()
     }
 
     /// The patterns that match a host, the most specific first: it owns the host's requests.

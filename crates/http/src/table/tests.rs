@@ -51,18 +51,18 @@ fn find(table: &Table, host: &str, path: &str) -> String {
 #[test]
 fn the_most_specific_host_owns_the_request() {
     let table = table(&[
-        ("a.example.org", &["/one"]),
-        ("*.example.org", &["/"]),
-        ("*.org", &["/"]),
+        ("a.example.test", &["/one"]),
+        ("*.example.test", &["/"]),
+        ("*.test", &["/"]),
         ("", &["/"]),
     ]);
     let cases = [
-        ("a.example.org", "/one", "a.example.org /one"),
-        ("a.example.org", "/two", "none"),
-        ("b.example.org", "/one", "*.example.org /"),
-        ("example.org", "/one", "*.org /"),
-        ("b.a.example.org", "/one", "* /"),
-        ("org", "/", "* /"),
+        ("a.example.test", "/one", "a.example.test /one"),
+        ("a.example.test", "/two", "none"),
+        ("b.example.test", "/one", "*.example.test /"),
+        ("example.test", "/one", "*.test /"),
+        ("b.a.example.test", "/one", "* /"),
+        ("test", "/", "* /"),
         ("[::1]", "/", "* /"),
         ("", "/", "* /"),
     ];
@@ -94,13 +94,38 @@ fn the_longest_path_wins_and_exact_before_prefix() {
         ("/a!", "/"),
         ("/a/x/", "= /a/x/"),
         ("/a/x", "/a/"),
-        ("//a", "/"),
+        ("//a", "/a/"),
         ("/A", "/"),
         ("/aa", "/"),
         ("/aa/bb/", "/aa/bb"),
     ];
     for (path, expected) in cases {
         assert_eq!(find(&table, "a", path), format!("a {expected}"), "{path}");
+    }
+}
+
+/// A rule that restricts a path must get all forms of it that endpoints read alike.
+#[test]
+fn no_other_form_of_a_path_escapes_its_rule() {
+    let table = table(&[(
+        "a",
+        &["/", "/admin", "= /one", "~ /@internal(/|$)(.*)", "~ /v1/.*:delete", r"~ /a\(b\)"],
+    )]);
+    let cases = [
+        ("//admin", "/admin"),
+        ("/admin//x", "/admin"),
+        ("///admin/", "/admin"),
+        ("//one", "= /one"),
+        ("/%40internal/x", "~ /@internal(/|$)(.*)"),
+        ("//@internal", "~ /@internal(/|$)(.*)"),
+        ("/v1/x%3Adelete", "~ /v1/.*:delete"),
+        ("/v1//x:delete", "~ /v1/.*:delete"),
+        ("/a%28b%29", r"~ /a\(b\)"),
+        ("//", "/"),
+    ];
+    for (raw, expected) in cases {
+        let path = normalize(raw).unwrap();
+        assert_eq!(find(&table, "a", &path), format!("a {expected}"), "{raw}");
     }
 }
 
@@ -167,15 +192,16 @@ fn an_encoded_character_does_not_escape_a_rule() {
 
 #[test]
 fn a_copy_does_not_change_with_the_table() {
-    let mut table = table(&[("a.org", &["/"]), ("b.org", &["/"]), ("*.org", &["/"]), ("", &["/"])]);
+    let mut table =
+        table(&[("a.test", &["/"]), ("b.test", &["/"]), ("*.test", &["/"]), ("", &["/"])]);
     let copy = table.clone();
-    for host in ["a.org", "*.org", ""] {
+    for host in ["a.test", "*.test", ""] {
         table.set_host(HostPattern::parse(host).unwrap(), Vec::new());
     }
     for (host, before, after) in [
-        ("a.org", "a.org /", "none"),
-        ("b.org", "b.org /", "b.org /"),
-        ("c.org", "*.org /", "none"),
+        ("a.test", "a.test /", "none"),
+        ("b.test", "b.test /", "b.test /"),
+        ("c.test", "*.test /", "none"),
         ("", "* /", "none"),
     ] {
         assert_eq!(find(&copy, host, "/"), before);
@@ -187,11 +213,11 @@ fn a_copy_does_not_change_with_the_table() {
 #[test]
 fn an_explanation_names_the_rules_that_lost() {
     let table = table(&[
-        ("a.org", &["/", "/a", "/a/", "~ /a/.*", "= /a/b", "/b", "default"]),
-        ("*.org", &["/a", "= /b"]),
+        ("a.test", &["/", "/a", "/a/", "~ /a/.*", "= /a/b", "/b", "default"]),
+        ("*.test", &["/a", "= /b"]),
         ("", &["default"]),
     ]);
-    let explanation = table.explain(Some("a.org"), "/a/b");
+    let explanation = table.explain(Some("a.test"), "/a/b");
     let mut text = String::new();
     for Lost { rule, reason } in &explanation.lost {
         let reason = match reason {
@@ -200,12 +226,12 @@ fn an_explanation_names_the_rules_that_lost() {
         };
         writeln!(text, "{} {}: {reason}", rule.host, rule.path).unwrap();
     }
-    assert_eq!(explanation.owner.map(ToString::to_string), Some("a.org".into()));
+    assert_eq!(explanation.owner.map(ToString::to_string), Some("a.test".into()));
     assert_eq!(explanation.found.unwrap().path.to_string(), "= /a/b");
     assert_eq!(
         text,
-        "a.org ~ /a/.*: Path\na.org /a: Path\na.org /: Path\na.org default: Path\na.org /a/: shadowed by 1\n\
-         *.org /a: Host\n* default: Host\n"
+        "a.test ~ /a/.*: Path\na.test /a: Path\na.test /: Path\na.test default: Path\na.test /a/: shadowed by 1\n\
+         *.test /a: Host\n* default: Host\n"
     );
 }
 
@@ -260,7 +286,9 @@ fn naive<'a>(
             let text = normalize(text).ok()?;
             path_elements.starts_with(&elements(&text)).then_some((2, comparable(&text).len(), 1))
         }
-        PathPattern::Regex(regex) => regex.matches(path).then_some((2, regex.text().len(), 0)),
+        PathPattern::Regex(regex) => {
+            regex.matches(&comparable(path)).then_some((2, regex.text().len(), 0))
+        }
         PathPattern::Default => Some((1, 0, 0)),
     };
     // Of equal prefixes the first is served: `/a/` is the same as `/a`.

@@ -85,8 +85,8 @@ pub const TABLE: &[Annotation] = &[
         &["auth-signin"],
         "URL",
         |draft, text| { draft.external.signin = Some(template(text)?); Ok(()) },
-        "Where clients without access are redirected to (302), instead of getting 401. `$host`, `$scheme`, \
-         `$request_uri` and `$escaped_request_uri` stand for parts of the request",
+        "Where clients without access are redirected to (302), instead of getting 401. `$host`, `$http_host` (with port), \
+         `$scheme`, `$request_uri` and `$escaped_request_uri` stand for parts of the request",
     )
     .differs("no other variables"),
     Annotation::set(
@@ -102,7 +102,8 @@ pub const TABLE: &[Annotation] = &[
         "header names",
         |draft, text| { draft.external.response_headers = header_names(text)?; Ok(()) },
         "Headers of the response of `auth-url` that endpoints get. Those of clients are removed",
-    ),
+    )
+    .restricting(),
 ];
 
 fn auth_type(draft: &mut Draft, text: &str) -> Result<(), String> {

@@ -1,12 +1,9 @@
 //! Canary Ingresses.
 
-use regex::RegexBuilder;
+use lb_http::route::ValueRegex;
 
 use super::values::{attribute, boolean, header_name, header_value, number, token};
 use super::{Annotation, Draft};
-
-/// Limit on the compiled size of an expression: tenants write them.
-const MOST_REGEX_BYTES: usize = 64 << 10;
 
 pub const TABLE: &[Annotation] = &[
     Annotation::set(
@@ -18,7 +15,10 @@ pub const TABLE: &[Annotation] = &[
          under that Ingress's annotations",
     )
     .restricting()
-    .differs("several canaries of one path are possible; `backend-protocol` is the canary's own"),
+    .differs(
+        "up to 16 canaries of one path are possible; `backend-protocol` is the canary's own; one that restricts access \
+         otherwise than the other Ingress gets no requests",
+    ),
     Annotation::set(
         "canary-by-header",
         &["canary-by-header"],
@@ -31,9 +31,9 @@ pub const TABLE: &[Annotation] = &[
         &["canary-by-header-value"],
         "text",
         |draft, text| {
-            header_value(text)?;
+            header_value(text).inspect_err(|_| draft.canary.header = None)?;
             draft.canary.header_value = Some(text.trim().into());
-Ok(())
+            Ok(())
         },
         "Value of that header that selects the canary, instead of `always`",
     ),
@@ -44,7 +44,7 @@ Ok(())
         header_pattern,
         "Expression for values that select the canary, if `canary-by-header-value` is not set",
     )
-    .differs("expressions run in linear time, so look-around and back-references are not supported"),
+    .differs("expressions run in linear time, so look-around and back-references are not supported; classes are ASCII"),
     Annotation::set(
         "canary-by-cookie",
         &["canary-by-cookie"],
@@ -68,8 +68,9 @@ Ok(())
     ),
 ];
 
+/// Without a value that can be read, no header selects the canary: `always` is not what was asked for.
 fn header_pattern(draft: &mut Draft, text: &str) -> Result<(), String> {
-    let built = RegexBuilder::new(text).size_limit(MOST_REGEX_BYTES).build();
+    let built = ValueRegex::new(text).inspect_err(|_| draft.canary.header = None);
     draft.canary.header_pattern = Some(built.map_err(|error| expression_error(&error))?);
     Ok(())
 }

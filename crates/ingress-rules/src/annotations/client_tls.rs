@@ -14,7 +14,9 @@ pub const TABLE: &[Annotation] = &[
         &["auth-tls-secret"],
         "name of a Secret",
         |draft, text| { draft.clients.secret = Some(secret_name(text)?); Ok(()) },
-        "Secret with authorities in its key `ca.crt`. Clients of the Ingress's hosts need a certificate of theirs",
+        "Secret with authorities in its key `ca.crt`, and with lists of revoked certificates in `ca.crl`. Clients of the \
+         Ingress's hosts need a certificate of theirs. Endpoints get `ssl-client-verify` (`SUCCESS` or `NONE`), \
+         `ssl-client-subject-dn` and `ssl-client-issuer-dn`",
     )
     .restricting()
     .differs("Secrets of other namespaces only if the controller's settings allow it"),

@@ -3,8 +3,8 @@
 use http::{HeaderValue, Method};
 use lb_http::policy::CorsOrigin;
 
-use super::Annotation;
 use super::values::{boolean, duration, header_names, header_value, list};
+use super::{Annotation, Draft};
 
 pub const TABLE: &[Annotation] = &[
     Annotation::set(
@@ -22,8 +22,9 @@ pub const TABLE: &[Annotation] = &[
         &["cors-allow-origin"],
         "origins, `*`",
         |draft, text| {
-            draft.cors.origins = Some(origins(text)?);
-            Ok(())
+            let (valid, result) = origins(text);
+            draft.cors.origins = Some(valid);
+            result
         },
         "Origins that may use the responses: `https://example.org`, `https://*.example.org:8443`; `*` without it",
     ),
@@ -32,7 +33,7 @@ pub const TABLE: &[Annotation] = &[
         &["cors-allow-methods"],
         "methods",
         |draft, text| {
-            draft.cors.methods = Some(methods(text)?);
+            draft.cors.methods = methods(text).map_err(allow_none(draft))?.into();
             Ok(())
         },
         "Methods that may be used; `GET, PUT, POST, DELETE, PATCH, OPTIONS` without it",
@@ -42,7 +43,7 @@ pub const TABLE: &[Annotation] = &[
         &["cors-allow-headers"],
         "header names",
         |draft, text| {
-            draft.cors.headers = Some(names(text)?);
+            draft.cors.headers = names(text).map_err(allow_none(draft))?.into();
             Ok(())
         },
         "Headers that requests may have",
@@ -62,8 +63,9 @@ pub const TABLE: &[Annotation] = &[
         &["cors-allow-credentials"],
         "`true`, `false`",
         |draft, text| {
-            draft.cors.no_credentials = !boolean(text)?;
-            Ok(())
+            let allows = boolean(text);
+            draft.cors.no_credentials = allows != Ok(true);
+            allows.map(|_| ())
         },
         "Whether requests may have cookies; they may without it",
     ),
@@ -79,8 +81,29 @@ pub const TABLE: &[Annotation] = &[
     ),
 ];
 
-fn origins(text: &str) -> Result<Vec<CorsOrigin>, String> {
-    list(text)?.into_iter().map(origin).collect()
+/// What can't be read allows nothing. Of origins, the others count.
+fn origins(text: &str) -> (Vec<CorsOrigin>, Result<(), String>) {
+    let items = match list(text) {
+        Ok(items) => items,
+        Err(why) => return (Vec::new(), Err(why)),
+    };
+    let mut result = Ok(());
+    let mut valid = Vec::new();
+    for item in items {
+        match origin(item) {
+            Ok(origin) => valid.push(origin),
+            Err(why) => result = result.and(Err(why)),
+        }
+    }
+    (valid, result)
+}
+
+/// The default would allow more than was asked for.
+fn allow_none(draft: &mut Draft) -> impl FnOnce(String) -> String {
+    |why| {
+        draft.cors.origins = Some(Vec::new());
+        why
+    }
 }
 
 fn origin(text: &str) -> Result<CorsOrigin, String> {
@@ -139,6 +162,18 @@ mod tests {
             ["a.org", "https://", "https://a.org/path", "ftp://a.org", "https://*", "https://a\"b"]
         {
             assert!(origin(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn an_invalid_origin_is_none_and_not_all() {
+        let a = CorsOrigin::Exact("https://a.example.org".into());
+        let (valid, result) = origins("https://a.example.org, https://b.example.org/, null");
+        assert_eq!(valid, [a]);
+        assert!(result.unwrap_err().contains("https://b.example.org/"));
+        for wrong in ["null", "https://b.example.org/", "", ","] {
+            let (valid, result) = origins(wrong);
+            assert!(valid.is_empty() && result.is_err(), "{wrong}");
         }
     }
 }

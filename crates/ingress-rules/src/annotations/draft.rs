@@ -13,6 +13,8 @@ use lb_http::upstream::Protocol;
 use lb_http::{HostPattern, route::CanaryHeader};
 use lb_proxy::config::ProxyProtocol;
 
+use super::super::resolved::Restrictions;
+
 #[derive(Clone, Debug, Default)]
 pub struct Draft {
     /// Why the rules answer 503: a restriction of access can't be honoured.
@@ -20,6 +22,8 @@ pub struct Draft {
 
     /// 0: no limit.
     pub max_body: Option<u64>,
+    /// There is a limit that can't be read: that of the settings is for gRPC, too.
+    pub has_unknown_max_body: bool,
     pub timeouts: Timeouts,
     pub retry: Retry,
     pub protocol: Option<Protocol>,
@@ -65,6 +69,25 @@ pub struct Draft {
 }
 
 impl Draft {
+    /// What it demands of clients.
+    pub fn restrictions(&self) -> Restrictions {
+        let needs_users = self.users.required || self.users.secret.is_some();
+        let needs_certificates = self.clients.verify != Some(VerifyClient::Off);
+        Restrictions {
+            allowed_sources: self.allowed_sources.clone(),
+            denied_sources: self.denied_sources.clone(),
+            users: needs_users.then(|| self.users.secret.clone().unwrap_or_default()),
+            auth_url: self.external.url.clone(),
+            clients: self.clients.secret.clone().filter(|_| needs_certificates),
+            limits: self.limits.clone(),
+        }
+    }
+
+    /// Whether paths may be regular expressions.
+    pub fn reads_expressions(&self) -> bool {
+        self.use_regex || self.rewrite.is_some()
+    }
+
     /// The first reason counts.
     pub fn close(&mut self, key: &str, why: &str) {
         self.closed.get_or_insert_with(|| format!("{key} can't be honoured: {why}").into());
@@ -157,7 +180,7 @@ pub struct CanaryDraft {
     pub enabled: bool,
     pub header: Option<HeaderName>,
     pub header_value: Option<Arc<str>>,
-    pub header_pattern: Option<regex::Regex>,
+    pub header_pattern: Option<lb_http::route::ValueRegex>,
     pub cookie: Option<Arc<str>>,
     pub weight: u32,
     pub weight_total: Option<u32>,

@@ -12,8 +12,8 @@ pub const TABLE: &[Annotation] = &[
         &["proxy-ssl-secret"],
         "name of a Secret",
         |draft, text| { draft.endpoints.secret = Some(secret_name(text)?); Ok(()) },
-        "Secret with authorities for the endpoints' certificates (`ca.crt`), and with the certificate that they get \
-         (`tls.crt`, `tls.key`)",
+        "Secret with authorities for the endpoints' certificates (`ca.crt`, `ca.crl`), and with the certificate that they \
+         get (`tls.crt`, `tls.key`)",
     )
     .restricting()
     .differs("Secrets of other namespaces only if the controller's settings allow it"),
@@ -54,7 +54,8 @@ Ok(())
         "`v1`, `v2`",
         |draft, text| { draft.endpoint_proxy_protocol = Some(proxy_protocol(text)?); Ok(()) },
         "Connections to endpoints begin with the PROXY protocol, which has the client's address; each carries one request",
-    ),
+    )
+    .restricting(),
 ];
 
 pub fn proxy_protocol(text: &str) -> Result<ProxyProtocol, String> {

@@ -1,5 +1,6 @@
 //! How requests are forwarded: body size, protocol, rewriting, timeouts, retries, headers.
 
+use lb_http::policy::Retry;
 use lb_http::upstream::Protocol;
 
 use super::values::{
@@ -23,7 +24,12 @@ pub const TABLE: &[Annotation] = &[
         "max-body-size",
         &["proxy-body-size"],
         "size (`8m`), `0`: no limit",
-        |draft, text| { draft.max_body = Some(size(text)?); Ok(()) },
+        |draft, text| {
+            let read = size(text);
+            draft.has_unknown_max_body = read.is_err();
+            draft.max_body = Some(read?);
+            Ok(())
+        },
         "Limit of the size of a request's body; larger ones get 413. Without it, the limit of the controller's settings, \
          and none for gRPC calls",
     ),
@@ -35,22 +41,34 @@ pub const TABLE: &[Annotation] = &[
         "What the endpoints speak; takes precedence over the port's `appProtocol`",
     )
     .restricting()
-    .differs("AUTO_HTTP means HTTP; FCGI is not supported"),
+    .differs("AUTO_HTTP means HTTP; FCGI is not supported; with HTTPS, endpoints that offer HTTP/2 get it"),
     Annotation::set(
         "rewrite-target",
         &["rewrite-target"],
         "path, `$1` for groups",
-        |draft, text| { draft.rewrite = Some(rewrite(text)?); Ok(()) },
+        |draft, text| {
+            let read = rewrite(text);
+            // Its paths are expressions in any case: they must not match less than they would.
+            draft.use_regex |= read.is_err();
+            draft.rewrite = Some(read?);
+            Ok(())
+        },
         "Replaces the path of requests; `$1` stands for the first group of the rule's regular expression",
-    ),
+    )
+    .restricting(),
     Annotation::set(
         "use-regex",
         &["use-regex"],
         "`true`, `false`",
-        |draft, text| { draft.use_regex = boolean(text)?; Ok(()) },
+        |draft, text| {
+            let read = boolean(text);
+            draft.use_regex |= read != Ok(false);
+            read.map(|_| ())
+        },
         "Paths of type `ImplementationSpecific`, and those with operators, are regular expressions that match the \
          beginning of a path, regardless of case",
     )
+    .restricting()
     .differs(
         "only for paths of this Ingress, not for all of the host; expressions run in linear time, so look-around and \
          back-references are not supported",
@@ -85,6 +103,7 @@ pub const TABLE: &[Annotation] = &[
     )
     .differs(
         "requests that no endpoint received are always retried, unless it is `off`; of others, only idempotent ones; \
+         `invalid_header` is the same as `error`; \
          `http_403` and `http_404` are statuses like all others",
     ),
     Annotation::set(
@@ -126,7 +145,8 @@ Ok(())
         "lines `Name: value`",
         |draft, text| { draft.request_headers = headers(text)?; Ok(()) },
         "Headers that are set in requests to endpoints",
-    ),
+    )
+    .restricting(),
     Annotation::set(
         "response-headers",
         &[],
@@ -184,10 +204,11 @@ fn rewrite(text: &str) -> Result<std::sync::Arc<str>, String> {
 }
 
 fn retry_on(draft: &mut Draft, text: &str) -> Result<(), String> {
-    let mut retry = draft.retry.clone();
+    let mut retry = Retry { on_error: false, on_timeout: false, ..draft.retry.clone() };
     for word in text.split_ascii_whitespace() {
         match word {
-            "error" | "timeout" | "invalid_header" => {}
+            "error" | "invalid_header" => retry.on_error = true,
+            "timeout" => retry.on_timeout = true,
             "non_idempotent" => retry.non_idempotent = true,
             "off" => retry.tries = 1,
             other => match other.strip_prefix("http_").and_then(|code| code.parse().ok()) {
@@ -195,6 +216,9 @@ fn retry_on(draft: &mut Draft, text: &str) -> Result<(), String> {
                 _ => return Err(format!("has {other:?}, which is no reason to retry")),
             },
         }
+    }
+    if text.trim().is_empty() {
+        return Err("names no reason to retry".to_owned());
     }
     draft.retry = retry;
     Ok(())
@@ -250,5 +274,19 @@ mod tests {
         retry_tries(&mut draft, "5").unwrap();
         assert_eq!(draft.retry.tries, 1);
         retry_on(&mut Draft::default(), "error http_502 http_x").unwrap_err();
+    }
+
+    #[test]
+    fn only_failures_that_are_named_are_retried() {
+        for (text, on_error, on_timeout) in [
+            ("error timeout", true, true),
+            ("error http_502", true, false),
+            ("timeout", false, true),
+            ("http_503", false, false),
+        ] {
+            let mut draft = Draft::default();
+            retry_on(&mut draft, text).unwrap();
+            assert_eq!((draft.retry.on_error, draft.retry.on_timeout), (on_error, on_timeout));
+        }
     }
 }

@@ -24,7 +24,8 @@ pub const TABLE: &[Annotation] = &[
         "`true`, `false`",
         |draft, text| { draft.passthrough = boolean(text)?; Ok(()) },
         "Forwards TLS connections for the Ingress's hosts to the Service of path `/` without terminating them, if the \
-         controller's settings allow it",
+         controller's settings allow it. Sources and limits apply to connections; with passwords, `auth-url` or client \
+         certificates it is refused",
     )
     .restricting(),
     Annotation::set(
@@ -33,7 +34,8 @@ pub const TABLE: &[Annotation] = &[
         "`v1`, `v2`",
         |draft, text| { draft.passthrough_protocol = Some(proxy_protocol(text)?); Ok(()) },
         "Connections of `tls-passthrough` to endpoints begin with the PROXY protocol, which has the client's address",
-    ),
+    )
+    .restricting(),
 ];
 
 fn server_alias(draft: &mut Draft, text: &str) -> Result<(), String> {

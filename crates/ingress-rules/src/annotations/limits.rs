@@ -14,6 +14,7 @@ pub const TABLE: &[Annotation] = &[
         },
         "Requests of a client address in a second; others get 429",
     )
+    .restricting()
     .differs(
         "429 instead of 503; each replica of the proxy counts by itself, as with ingress-nginx",
     ),
@@ -27,6 +28,7 @@ pub const TABLE: &[Annotation] = &[
         },
         "Requests of a client address in a minute; others get 429",
     )
+    .restricting()
     .differs(
         "429 instead of 503; each replica of the proxy counts by itself, as with ingress-nginx",
     ),
@@ -39,7 +41,8 @@ pub const TABLE: &[Annotation] = &[
             Ok(())
         },
         "Requests beyond the rate that are accepted at once, as a multiple of it; 5 without it",
-    ),
+    )
+    .restricting(),
     Annotation::set(
         "limit-connections",
         &["limit-connections"],
@@ -50,6 +53,7 @@ pub const TABLE: &[Annotation] = &[
         },
         "Requests of a client address at the same time; others get 429",
     )
+    .restricting()
     .differs("counts requests, of which an HTTP/2 connection has several; 429 instead of 503"),
     Annotation::set(
         "limit-allowlist",

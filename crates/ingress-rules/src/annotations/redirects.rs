@@ -9,9 +9,10 @@ pub const TABLE: &[Annotation] = &[
         &["permanent-redirect"],
         "URL",
         |draft, text| { draft.permanent = Some(template(text)?); Ok(()) },
-        "Redirects all requests. `$scheme`, `$host`, `$uri` (the path), `$request_uri` (path and query) and \
-         `$escaped_request_uri` stand for parts of the request",
+        "Redirects all requests. `$scheme`, `$host`, `$http_host` (with port), `$uri` (the path), `$request_uri` (path and \
+         query) and `$escaped_request_uri` stand for parts of the request",
     )
+    .restricting()
     .differs("no other variables"),
     Annotation::set(
         "permanent-redirect-code",
@@ -27,6 +28,7 @@ pub const TABLE: &[Annotation] = &[
         |draft, text| { draft.temporary = Some(template(text)?); Ok(()) },
         "Like `permanent-redirect`, with 302, and takes precedence over it",
     )
+    .restricting()
     .differs("no other variables"),
     Annotation::set(
         "temporary-redirect-code",
@@ -40,7 +42,7 @@ pub const TABLE: &[Annotation] = &[
         &["ssl-redirect"],
         "`true`, `false`",
         |draft, text| { draft.tls_redirect = Some(boolean(text)?); Ok(()) },
-        "Whether requests without TLS are redirected (308) if the host has a certificate; without it, they are",
+        "Whether requests without TLS are redirected (308) if `spec.tls` names the host; without it, they are",
     ),
     Annotation::set(
         "force-tls-redirect",
@@ -48,7 +50,8 @@ pub const TABLE: &[Annotation] = &[
         "`true`, `false`",
         |draft, text| { draft.force_tls_redirect = boolean(text)?; Ok(()) },
         "Redirects requests without TLS even if the host has no certificate, as behind a proxy that terminates TLS",
-    ),
+    )
+    .restricting(),
     Annotation::set(
         "app-root",
         &["app-root"],

@@ -11,7 +11,7 @@ const END: &str = "<!-- End of the generated part -->\n";
 fn tables() -> String {
     let mut text = format!(
         "\nThe first column is the name after `{MILLRACE}`, the second the one after `{NGINX}`. Annotations marked with \
-         \u{2020} restrict access: if one can't be honoured, the Ingress's rules answer 503.\n\n\
+         \u{2020} restrict: if one can't be honoured, the Ingress's rules answer 503.\n\n\
          | name | of ingress-nginx | value | effect |\n| --- | --- | --- | --- |\n"
     );
     for annotation in all().filter(|annotation| matches!(annotation.effect, Effect::Set(_))) {

@@ -127,7 +127,8 @@ pub const UNSUPPORTED: &[Annotation] = &[
         &["global-rate-limit"],
         OFF,
         "replicas do not count together; use limit-rps",
-    ),
+    )
+    .restricting(),
     Annotation::unsupported(&["global-rate-limit-window"], OFF, "replicas do not count together"),
     Annotation::unsupported(&["global-rate-limit-key"], OFF, "limits are by client address"),
     Annotation::unsupported(&["global-rate-limit-ignored-cidrs"], OFF, "use limit-allowlist"),
@@ -136,12 +137,14 @@ pub const UNSUPPORTED: &[Annotation] = &[
     Annotation::unsupported(&["mirror-host"], OFF, "requests are not mirrored"),
     Annotation::unsupported(&["fastcgi-index"], OFF, "FastCGI is not supported"),
     Annotation::unsupported(&["fastcgi-params-configmap"], OFF, "FastCGI is not supported"),
-    Annotation::unsupported(&["enable-modsecurity"], OFF, "there is no web application firewall"),
+    Annotation::unsupported(&["enable-modsecurity"], OFF, "there is no web application firewall")
+        .restricting(),
     Annotation::unsupported(
         &["enable-owasp-core-rules"],
         OFF,
         "there is no web application firewall",
-    ),
+    )
+    .restricting(),
     Annotation::unsupported(
         &["modsecurity-transaction-id"],
         OFF,

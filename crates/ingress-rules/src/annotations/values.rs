@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::{HeaderName, HeaderValue, StatusCode};
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net};
 
 pub type Parsed<T> = Result<T, String>;
 
@@ -92,14 +92,33 @@ pub fn list(text: &str) -> Parsed<Vec<&str>> {
 /// Addresses and ranges.
 pub fn sources(text: &str) -> Parsed<Vec<IpNet>> {
     let range = |text: &str| {
-        let address = || text.parse::<IpAddr>().map(|a| IpNet::from(a.to_canonical()));
-        text.parse::<IpNet>().or_else(|_| address()).map(|range| range.trunc())
+        let address = || text.parse::<IpAddr>().map(IpNet::from);
+        text.parse::<IpNet>().or_else(|_| address())
     };
     let items = list(text)?;
     let one = |item: &&str| {
-        range(item).map_err(|_| format!("contains {item:?}, which is no address or range"))
+        let range =
+            range(item).map_err(|_| format!("contains {item:?}, which is no address or range"))?;
+        let range = canonical(range).ok_or_else(|| {
+            format!("contains {item:?}, which has IPv4 and IPv6 addresses; list two ranges")
+        });
+        range.map(|range| range.trunc())
     };
     items.iter().map(one).collect()
+}
+
+/// Clients of IPv4 have IPv4 addresses, so a range of mapped ones (`::ffff:192.0.2.0/120`) is an IPv4 range. `None`:
+/// it has mapped addresses and others.
+fn canonical(range: IpNet) -> Option<IpNet> {
+    const MAPPED_BITS: u8 = 96;
+    let IpNet::V6(six) = range else { return Some(range) };
+    match six.addr().to_ipv4_mapped() {
+        Some(network) => {
+            let length = six.prefix_len().checked_sub(MAPPED_BITS)?;
+            Ipv4Net::new(network, length).ok().map(IpNet::V4)
+        }
+        None => Some(range),
+    }
 }
 
 pub fn header_name(text: &str) -> Parsed<HeaderName> {
@@ -148,7 +167,7 @@ pub fn headers(text: &str) -> Parsed<Vec<(HeaderName, HeaderValue)>> {
 
 /// Headers that frame messages, or that endpoints trust because the proxy wrote them.
 pub fn is_reserved(name: &HeaderName) -> bool {
-    const RESERVED: [&str; 13] = [
+    const RESERVED: [&str; 12] = [
         "connection",
         "content-length",
         "expect",
@@ -161,10 +180,9 @@ pub fn is_reserved(name: &HeaderName) -> bool {
         "transfer-encoding",
         "upgrade",
         "x-real-ip",
-        "ssl-client-cert",
     ];
     let name = name.as_str();
-    RESERVED.contains(&name) || name.starts_with("x-forwarded-")
+    RESERVED.contains(&name) || name.starts_with("x-forwarded-") || name.starts_with("ssl-client-")
 }
 
 /// A name of a cookie or of a query argument.
@@ -220,20 +238,34 @@ pub fn location(text: &str) -> Parsed<Arc<str>> {
 }
 
 /// Variables of nginx that the proxy fills in.
-const VARIABLES: [&str; 5] = ["$escaped_request_uri", "$request_uri", "$scheme", "$host", "$uri"];
+const VARIABLES: [&str; 6] =
+    ["escaped_request_uri", "request_uri", "scheme", "host", "http_host", "uri"];
 
 /// A location with variables.
 pub fn template(text: &str) -> Parsed<Arc<str>> {
+    let text = text.trim();
     // `$scheme://` begins a URL, too.
-    location(&text.trim().replacen("$scheme://", "https://", 1))?;
-    let mut fixed = text.to_owned();
-    for variable in VARIABLES {
-        fixed = fixed.replace(variable, "");
+    let url = text.replacen("$scheme://", "https://", 1);
+    location(&url)?;
+    for after in text.split('$').skip(1) {
+        let name = after.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').next();
+        if !name.is_some_and(|name| VARIABLES.contains(&name)) {
+            return Err(format!("has a variable other than ${}", VARIABLES.join(", $")));
+        }
     }
-    if fixed.contains('$') {
-        return Err(format!("has a variable other than {}", VARIABLES.join(", ")));
+    // Paths begin with a slash, and `//name` is another host. `$host` may be empty.
+    let authority = url.split_once("://").map(|(_, rest)| rest);
+    let lets_choose = match authority {
+        Some(authority) => {
+            authority.starts_with('$')
+                && !["$host", "$http_host"].iter().any(|v| authority.starts_with(v))
+        }
+        None => url.starts_with("/$"),
+    };
+    if lets_choose {
+        return Err("begins with a variable, so that clients could choose the host".to_owned());
     }
-    Ok(text.trim().into())
+    Ok(text.into())
 }
 
 #[cfg(test)]
@@ -263,6 +295,51 @@ mod tests {
         assert_eq!(text, ["10.0.0.0/8", "192.0.2.1/32", "2001:db8::/32"]);
         for wrong in ["", ",", "10.0.0.0/8,10.0.0.0/33", "all"] {
             assert!(sources(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    /// Clients have canonical addresses: a range in IPv6 form would match none of them.
+    #[test]
+    fn ranges_of_mapped_addresses_are_ranges_of_ipv4() {
+        let text = |text| sources(text).map(|ranges| ranges[0].to_string());
+        for (mapped, plain) in [
+            ("::ffff:192.0.2.0/120", "192.0.2.0/24"),
+            ("::ffff:192.0.2.7", "192.0.2.7/32"),
+            ("::ffff:0:0/96", "0.0.0.0/0"),
+            ("::/0", "::/0"),
+            ("2001:db8::/32", "2001:db8::/32"),
+        ] {
+            assert_eq!(text(mapped), Ok(plain.to_owned()), "{mapped}");
+        }
+        assert!(sources("::ffff:192.0.2.0/80").is_err());
+    }
+
+    /// `Location: //evil.example/` leads to another host.
+    #[test]
+    fn templates_do_not_let_clients_choose_the_host() {
+        for right in [
+            "/a$request_uri",
+            "/a/$uri",
+            "https://$host$request_uri",
+            "https://$http_host$request_uri",
+            "$scheme://$host$request_uri",
+            "https://a.example.org$uri",
+            "https://a.example.org/$host",
+        ] {
+            assert_eq!(template(right).as_deref(), Ok(right));
+        }
+        for wrong in [
+            "/$request_uri",
+            "/$uri",
+            "/$escaped_request_uri",
+            "/$host",
+            "https://$request_uri",
+            "http://$uri",
+            "$scheme://$escaped_request_uri",
+            "https://$hostname/",
+            "/a$query",
+        ] {
+            assert!(template(wrong).is_err(), "{wrong}");
         }
     }
 

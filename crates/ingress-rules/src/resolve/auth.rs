@@ -168,9 +168,9 @@ fn with_original(signin: &str, argument: &str) -> Arc<str> {
     let has = |query: &str| query.split('&').any(|pair| pair.split('=').next() == Some(argument));
     match query {
         Some(query) if has(query) => signin.into(),
-        Some("") => format!("{signin}{argument}=$scheme://$host$escaped_request_uri").into(),
-        Some(_) => format!("{signin}&{argument}=$scheme://$host$escaped_request_uri").into(),
-        None => format!("{signin}?{argument}=$scheme://$host$escaped_request_uri").into(),
+        Some("") => format!("{signin}{argument}=$scheme://$http_host$escaped_request_uri").into(),
+        Some(_) => format!("{signin}&{argument}=$scheme://$http_host$escaped_request_uri").into(),
+        None => format!("{signin}?{argument}=$scheme://$http_host$escaped_request_uri").into(),
     }
 }
 
@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn the_original_url_is_added_once() {
-        let original = "$scheme://$host$escaped_request_uri";
+        let original = "$scheme://$http_host$escaped_request_uri";
         assert_eq!(&*with_original("https://a/in", "rd"), format!("https://a/in?rd={original}"));
         assert_eq!(
             &*with_original("https://a/in?x=1", "rd"),

@@ -97,6 +97,7 @@ impl Resolver<'_> {
                 .as_ref()
                 .ok_or("upstream-tls-verify needs upstream-tls-secret, with ca.crt")?;
             tls.authorities = Some(self.objects.secrets.authorities(secret)?);
+            tls.revoked = self.objects.secrets.revoked(secret)?;
         }
         if (wish.verify || wish.send_name) && tls.server_name.is_none() {
             tls.server_name = Some(format!("{}.{}.svc", service.name, service.namespace).into());

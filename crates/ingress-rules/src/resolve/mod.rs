@@ -36,6 +36,7 @@ pub fn resolve(ingress: &Ingress, objects: &Objects) -> Resolved {
         upstreams: BTreeMap::new(),
         services: BTreeSet::new(),
         secrets: BTreeSet::new(),
+        certificates: BTreeSet::new(),
         expressions: 0,
         problems: Vec::new(),
     };
@@ -78,6 +79,7 @@ struct Resolver<'a> {
     upstreams: BTreeMap<UpstreamName, Box<str>>,
     services: BTreeSet<ServiceName>,
     secrets: BTreeSet<ServiceName>,
+    certificates: BTreeSet<ServiceName>,
     /// Compiling one takes a millisecond.
     expressions: usize,
     problems: Vec<Problem>,
@@ -143,6 +145,8 @@ impl Resolver<'_> {
             upstreams: self.upstreams.into_iter().collect(),
             services: self.services.into_iter().collect(),
             secrets: self.secrets.into_iter().collect(),
+            certificates: self.certificates.into_iter().collect(),
+            restrictions: draft.restrictions(),
             problems: self.problems.into(),
         }
     }

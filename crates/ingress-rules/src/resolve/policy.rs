@@ -33,7 +33,10 @@ impl Resolver<'_> {
             None => self.objects.settings.max_body,
         };
         // A limit on gRPC must be asked for: it would end streams in their midst.
-        let max_grpc_body = draft.max_body.filter(|octets| *octets > 0);
+        let max_grpc_body = match draft.has_unknown_max_body {
+            true => self.objects.settings.max_body,
+            false => draft.max_body.filter(|octets| *octets > 0),
+        };
         let mut limits = draft.limits.clone();
         if limits.burst_multiplier == 0 {
             limits.burst_multiplier = BURST_MULTIPLIER;

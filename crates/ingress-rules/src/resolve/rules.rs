@@ -51,7 +51,7 @@ impl Resolver<'_> {
 
     fn path(&mut self, part: &mut Part, path: &HTTPIngressPath, field: &str) {
         let text = path.path.as_deref();
-        let expressions = self.draft.use_regex || self.draft.rewrite.is_some();
+        let expressions = self.draft.reads_expressions();
         if self.expressions == MOST_EXPRESSIONS {
             let message = format!(
                 "is not served: the Ingress has {MOST_EXPRESSIONS} regular expressions already"
@@ -95,7 +95,14 @@ impl Resolver<'_> {
                     let mut part = part.clone();
                     // Its certificate may be for other hosts.
                     part.tls = part.tls.filter(|tls| covers(tls, &alias));
-                    self.hosts.entry(alias).or_insert(part);
+                    part.wants_tls = false;
+                    // One that `spec.tls` names has its own certificate, and no rules yet.
+                    let known = self.hosts.entry(alias).or_default();
+                    if known.paths.is_empty() && known.default.is_none() {
+                        part.tls = known.tls.take().or(part.tls);
+                        part.wants_tls = known.wants_tls;
+                        *known = part;
+                    }
                 }
             }
             None if !aliases.is_empty() => {
@@ -105,15 +112,18 @@ impl Resolver<'_> {
             None => {}
         }
         if self.draft.www_redirect {
-            let hosts: Vec<(HostPattern, Option<Tls>)> =
-                self.hosts.iter().map(|(host, part)| (host.clone(), part.tls.clone())).collect();
-            for (host, tls) in hosts {
-                self.add_www_redirect(&host, tls);
+            let hosts: Vec<(HostPattern, Option<Tls>, bool)> = self
+                .hosts
+                .iter()
+                .map(|(host, part)| (host.clone(), part.tls.clone(), part.wants_tls))
+                .collect();
+            for (host, tls, wants_tls) in hosts {
+                self.add_www_redirect(&host, tls, wants_tls);
             }
         }
     }
 
-    fn add_www_redirect(&mut self, host: &HostPattern, tls: Option<Tls>) {
+    fn add_www_redirect(&mut self, host: &HostPattern, tls: Option<Tls>, wants_tls: bool) {
         let HostPattern::Exact(name) = host else { return };
         let other = match name.strip_prefix("www.") {
             Some(bare) if bare.contains('.') => bare.to_owned(),
@@ -124,7 +134,7 @@ impl Resolver<'_> {
         if self.hosts.contains_key(&other) {
             return;
         }
-        let scheme = if tls.is_some() { "https" } else { "http" };
+        let scheme = if tls.is_some() || wants_tls { "https" } else { "http" };
         let policy = Policy {
             tls_redirect: lb_http::policy::TlsRedirect::Never,
             redirect: Some(Redirect {
@@ -155,6 +165,6 @@ impl Resolver<'_> {
 fn covers(tls: &Tls, host: &HostPattern) -> bool {
     match tls {
         Tls::Terminate(_, certificate) => super::tls::covers(certificate, host),
-        Tls::Passthrough(..) => true,
+        Tls::Passthrough(_) => true,
     }
 }

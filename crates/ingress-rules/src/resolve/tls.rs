@@ -1,8 +1,10 @@
 //! TLS of hosts.
 
+use std::sync::Arc;
+
 use k8s_openapi::api::networking::v1::IngressSpec;
 use lb_http::{Action, HostPattern, PathPattern};
-use lb_proxy::Certificate;
+use lb_proxy::{Certificate, Passthrough};
 use lb_rules::model::ServiceName;
 
 use super::super::resolved::Tls;
@@ -17,9 +19,9 @@ impl Resolver<'_> {
             let name = entry.secret_name.as_deref().filter(|name| !name.is_empty());
             let secret = name.map(|name| ServiceName::new(&self.name.namespace, name));
             let Some(tls) = self.termination(secret, &format!("{field}.secretName")) else {
-                // They are claimed all the same, so that no one else gets them.
+                // They are claimed all the same, so that no one else gets them, and requests without TLS are redirected.
                 for host in hosts {
-                    self.hosts.entry(host).or_default();
+                    self.hosts.entry(host).or_default().wants_tls = true;
                 }
                 continue;
             };
@@ -31,6 +33,7 @@ impl Resolver<'_> {
                     self.problem(&format!("{field}.hosts"), message);
                 }
                 let part = self.hosts.entry(host).or_default();
+                part.wants_tls = true;
                 part.tls.get_or_insert_with(|| tls.clone());
             }
         }
@@ -89,7 +92,7 @@ impl Resolver<'_> {
                 return None;
             }
         };
-        self.secrets.insert(wanted.clone());
+        self.certificates.insert(wanted.clone());
         let Pair { certificate, problem } = self.objects.secrets.certificate(&wanted);
         if let Some(problem) = problem {
             self.problem(field, problem);
@@ -100,15 +103,20 @@ impl Resolver<'_> {
     /// Each host's TLS connections go to the backend of its path `/`.
     fn passthrough(&mut self) {
         if !self.objects.settings.passthrough {
-            let why = "the controller's settings do not allow it".to_owned();
-            self.close("tls-passthrough", why);
-            let reason = self.closed.clone().unwrap_or_default();
-            let route = self.unavailable(reason);
-            for part in self.hosts.values_mut() {
-                part.paths.iter_mut().for_each(|(_, own)| *own = route.clone());
-                part.default = part.default.as_ref().map(|_| route.clone());
-                part.tls = None;
-            }
+            return self.refuse_passthrough("the controller's settings do not allow it".to_owned());
+        }
+        let restrictions = self.draft.restrictions();
+        let unenforceable = [
+            ("auth-secret", restrictions.users.is_some()),
+            ("auth-url", restrictions.auth_url.is_some()),
+            ("auth-tls-secret", restrictions.clients.is_some()),
+        ];
+        if let Some((name, _)) = unenforceable.iter().find(|(_, is_set)| *is_set) {
+            let why = format!("{name} needs requests, which are encrypted for the endpoint");
+            return self.refuse_passthrough(why);
+        }
+        if self.closed.is_some() {
+            // Its rules answer 503 over the proxy's own TLS, if it has a certificate.
             return;
         }
         let mut without = Vec::new();
@@ -117,8 +125,14 @@ impl Resolver<'_> {
             let root = part.paths.iter().find(is_root).map(|(_, route)| route);
             match root.or(part.default.as_ref()).map(|route| &route.action) {
                 Some(Action::Forward(upstream)) if *host != HostPattern::Any => {
-                    part.tls =
-                        Some(Tls::Passthrough(upstream.clone(), self.draft.passthrough_protocol));
+                    part.tls = Some(Tls::Passthrough(Arc::new(Passthrough {
+                        upstream: upstream.clone(),
+                        proxy_protocol: self.draft.passthrough_protocol,
+                        owner: self.owner.clone(),
+                        allowed_sources: restrictions.allowed_sources.clone(),
+                        denied_sources: restrictions.denied_sources.clone(),
+                        limits: self.policy.limits.clone(),
+                    })));
                 }
                 _ => without.push(host.clone()),
             }
@@ -126,6 +140,17 @@ impl Resolver<'_> {
         for host in without {
             let message = format!("host {host} has no Service for path /");
             self.annotation_problem("tls-passthrough", message);
+        }
+    }
+
+    fn refuse_passthrough(&mut self, why: String) {
+        self.close("tls-passthrough", why);
+        let reason = self.closed.clone().unwrap_or_default();
+        let route = self.unavailable(reason);
+        for part in self.hosts.values_mut() {
+            part.paths.iter_mut().for_each(|(_, own)| *own = route.clone());
+            part.default = part.default.as_ref().map(|_| route.clone());
+            part.tls = None;
         }
     }
 }

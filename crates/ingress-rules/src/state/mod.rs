@@ -14,6 +14,7 @@ use lb_rules::model::{Kind, Object, ObjectRef, Problem, ServiceName, trim as tri
 use super::Settings;
 use super::class::{Class, Classes};
 use super::hosts::{Claim, Claims};
+use super::named_secrets::{self, NamedSecrets, Wish};
 use super::objects::Objects;
 use super::resolved::Resolved;
 use super::upstreams::Upstreams;
@@ -119,7 +120,10 @@ impl Model {
                 self.dirty.services.extend(self.objects.slices.apply(*slice));
             }
             Object::Secret(secret) => {
+                let was_tls = self.objects.secrets.is_of_type_tls(&name);
                 if self.objects.secrets.apply(&name, *secret) {
+                    self.dirty.other_secrets |=
+                        was_tls != self.objects.secrets.is_of_type_tls(&name);
                     self.secret_changed(name);
                 }
             }
@@ -156,7 +160,9 @@ impl Model {
             }
             Kind::EndpointSlice => self.dirty.services.extend(self.objects.slices.remove(&name)),
             Kind::Secret => {
+                let was_tls = self.objects.secrets.is_of_type_tls(&name);
                 if self.objects.secrets.remove(&name) {
+                    self.dirty.other_secrets |= was_tls;
                     self.secret_changed(name);
                 }
             }
@@ -212,20 +218,33 @@ impl Model {
         }
     }
 
-    /// The Secrets that Ingresses of a served class refer to, whether they exist or not, and that of the settings. The
-    /// source watches those by name that are not of type `kubernetes.io/tls`.
-    pub fn secrets(&self) -> BTreeSet<ObjectRef> {
-        let of_ingresses = self.users.keys().filter_map(|reference| match reference {
-            Reference::Secret(name) => Some(name),
-            Reference::Service(_) => None,
+    /// The Secrets to watch by name: those that Ingresses of a served class or the settings refer to, whether they exist
+    /// or not, and that are not known to be of type `kubernetes.io/tls`. Those are all watched.
+    pub fn secrets(&self) -> NamedSecrets {
+        let is_named = |secret: &ServiceName| !self.objects.secrets.is_of_type_tls(secret);
+        let of_settings = self.objects.settings.default_certificate.iter();
+        let of_settings = of_settings.map(|secret| (secret.clone(), Wish::SETTINGS));
+        let of_ingresses = self.users.iter().filter_map(|(reference, users)| {
+            let Reference::Secret(secret) = reference else { return None };
+            let wish = |ingress: &ServiceName| {
+                let resolved = self.resolved.get(ingress)?;
+                Some(Wish {
+                    is_certificate: !resolved.secrets.contains(secret),
+                    is_of_ingress: true,
+                    age: resolved.age,
+                })
+            };
+            Some((secret.clone(), users.iter().filter_map(wish).min()?))
         });
-        of_ingresses.chain(&self.objects.settings.default_certificate).map(secret_ref).collect()
+        let wishes = of_settings.chain(of_ingresses).filter(|(secret, _)| is_named(secret));
+        named_secrets::select(wishes)
     }
 }
 
 fn references(resolved: &Resolved) -> impl Iterator<Item = Reference> {
     let services = resolved.services.iter().cloned().map(Reference::Service);
-    services.chain(resolved.secrets.iter().cloned().map(Reference::Secret))
+    let secrets = resolved.secrets.iter().chain(&resolved.certificates);
+    services.chain(secrets.cloned().map(Reference::Secret))
 }
 
 fn secret_ref(name: &ServiceName) -> ObjectRef {

@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use lb_http::host::parent;
 use lb_http::{HostPattern, Route, UpstreamName};
 use lb_proxy::HostTls;
 use lb_rules::model::{Kind, ObjectRef, Problem, ServiceName};
 
 use super::super::Delta;
-use super::super::hosts::{self, Claim, Combiner};
+use super::super::hosts::{self, Above, Claim, Combiner};
 use super::super::resolve::resolve;
 use super::super::resolved::{Part, Resolved};
 use super::{Model, Reference, references, secret_ref};
@@ -25,7 +26,8 @@ impl Model {
         for name in std::mem::take(&mut self.dirty.ingresses) {
             self.settle_ingress(name, &mut delta);
         }
-        for host in std::mem::take(&mut self.dirty.hosts) {
+        // Wildcard hosts are sorted behind exact ones, which may depend on them.
+        while let Some(host) = self.dirty.hosts.pop_last() {
             self.settle_host(host, &mut delta);
         }
         if std::mem::take(&mut self.dirty.default_certificate) {
@@ -45,6 +47,13 @@ impl Model {
             .filter(|ingress| self.classes.has(ingress, &self.objects.settings))
             .map(|ingress| resolve(ingress, &self.objects));
         let is_ours = new.is_some();
+        // What decides which Secrets come first.
+        let rank = |resolved: &Resolved| {
+            let names_any = !(resolved.secrets.is_empty() && resolved.certificates.is_empty());
+            names_any.then(|| (resolved.age, resolved.secrets.clone()))
+        };
+        let before = self.resolved.get(&name).and_then(rank);
+        self.dirty.other_secrets |= new.as_ref().and_then(rank) != before;
         let old = match new {
             Some(new) => {
                 self.link(&name, &new);
@@ -82,9 +91,9 @@ impl Model {
             }
         }
         for reference in references(new) {
-            self.dirty.other_secrets |=
-                reference.is_secret() && !self.users.contains_key(&reference);
-            self.users.entry(reference).or_default().insert(name.clone());
+            let is_secret = reference.is_secret();
+            let is_new = self.users.entry(reference).or_default().insert(name.clone());
+            self.dirty.other_secrets |= is_secret && is_new;
         }
     }
 
@@ -134,9 +143,9 @@ impl Model {
         for reference in references(old).filter(|reference| !kept.contains(reference)) {
             if let Some(users) = self.users.get_mut(&reference) {
                 users.remove(name);
+                self.dirty.other_secrets |= reference.is_secret();
                 if users.is_empty() {
                     self.users.remove(&reference);
-                    self.dirty.other_secrets |= reference.is_secret();
                 }
             }
         }
@@ -147,23 +156,27 @@ impl Model {
     }
 
     fn settle_host(&mut self, pattern: HostPattern, delta: &mut Delta) {
-        let Some(host) = self.hosts.get_mut(&pattern) else { return };
+        let Some(host) = self.hosts.get(&pattern) else { return };
         let owner = host.claims.oldest().map(|claim| claim.ingress.namespace.clone());
         let combiner = Combiner {
             host: &pattern,
             resolved: &self.resolved,
             share_hosts: self.objects.settings.share_hosts,
+            above: self.above(&pattern),
             default: owner
                 .as_ref()
                 .and_then(|owner| default_of(owner, &self.defaults, &self.resolved)),
         };
         let combined = combiner.combine(&host.claims);
 
+        let Some(host) = self.hosts.get_mut(&pattern) else { return };
+        let mut concerns_others = host.owner != owner;
         let troubled = host.problems.iter().map(|(ingress, _)| ingress.clone());
         let troubled: BTreeSet<ServiceName> = troubled.chain(combined.troubled()).collect();
         self.dirty.problems.extend(troubled.iter().map(ingress_ref));
         host.problems = combined.problems;
         if !hosts::same_tls(&host.tls, &combined.tls) {
+            concerns_others = true;
             host.tls = combined.tls.map(Arc::new);
             delta.tls.insert(pattern.clone(), host.tls.clone());
         }
@@ -188,6 +201,24 @@ impl Model {
         if host.claims.is_empty() {
             self.hosts.remove(&pattern);
         }
+        if let HostPattern::Wildcard(suffix) = &pattern
+            && concerns_others
+        {
+            let is_below = |host: &&HostPattern| match host {
+                HostPattern::Exact(name) => parent(name) == Some(suffix),
+                HostPattern::Wildcard(_) | HostPattern::Any => false,
+            };
+            self.dirty.hosts.extend(self.hosts.keys().filter(is_below).cloned());
+        }
+    }
+
+    /// The wildcard host above an exact one, if it has TLS.
+    fn above(&self, pattern: &HostPattern) -> Option<Above<'_>> {
+        let HostPattern::Exact(name) = pattern else { return None };
+        let pattern = HostPattern::Wildcard(parent(name)?.into());
+        let host = self.hosts.get(&pattern)?;
+        let (owner, tls) = (host.owner.as_deref()?, host.tls.as_deref()?);
+        Some(Above { pattern, owner, tls })
     }
 
     /// The default certificate is for clients whose SNI matches no host.

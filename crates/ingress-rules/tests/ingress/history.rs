@@ -59,9 +59,11 @@ fn the_last_good_certificate_is_used_until_its_secret_is_deleted() {
     world.model.apply(secret("", ""));
     world.settle();
     let secret = ObjectRef::new(Kind::Secret, Some("shop"), Some("a"));
-    assert!(world.model.secrets().iter().eq([&secret]));
+    // All of its type are watched.
+    assert!(world.model.secrets().watched.is_empty());
     world.model.delete(&secret);
     world.settle();
+    assert!(world.model.secrets().watched.iter().eq([&secret]));
     assert!(names(&world).is_empty());
     assert_eq!(world.problems.len(), 1);
 }

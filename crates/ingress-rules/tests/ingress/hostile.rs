@@ -52,6 +52,95 @@ fn many_paths_of_a_canary_join_many_paths() {
     assert!(rules.iter().all(|(_, route)| route.canaries.len() == 1));
 }
 
+/// Each request of the path asks all of them.
+#[test]
+fn a_path_has_a_limited_number_of_canaries() {
+    let canary = json!({
+        "ingress.millrace.io/canary": "true",
+        "ingress.millrace.io/canary-by-header": "X-Canary",
+        "ingress.millrace.io/canary-by-header-pattern": "a|b"
+    });
+    let root = || vec![path("/", "Prefix")];
+    let mut ingresses = vec![ingress("main", json!({}), root())];
+    ingresses.extend((0..100).map(|n| ingress(&format!("c{n:03}"), canary.clone(), root())));
+    let world = settled(ingresses);
+    let (_, route) = &world.hosts.values().next().unwrap()[0];
+    assert_eq!(route.canaries.len(), 16);
+    let problems = world.problems.values().flatten().map(ToString::to_string);
+    let refused = problems.filter(|problem| problem.contains("has 16 canaries already"));
+    assert_eq!(refused.count(), 100 - 16);
+}
+
+#[test]
+fn an_expression_for_a_header_that_costs_too_much_is_refused() {
+    let canary = json!({
+        "ingress.millrace.io/canary": "true",
+        "ingress.millrace.io/canary-by-header": "X-Canary",
+        "ingress.millrace.io/canary-by-header-pattern": "1[01]{2000}[a-z]"
+    });
+    let world = settled(vec![ingress("c", canary, vec![path("/", "Prefix")])]);
+    let problems: Vec<String> =
+        world.problems.values().flatten().map(ToString::to_string).collect();
+    assert!(problems.iter().any(|problem| problem.contains("too large")), "{problems:?}");
+}
+
+/// One tenant's Secrets must not take the room of others'.
+#[test]
+fn secrets_that_are_watched_by_name_are_shared_out() {
+    let mut world = World::new(settings(""));
+    let of = |namespace: &str, name: &str, annotations: Value, tls: Value| {
+        read(
+            Kind::Ingress,
+            json!({
+                "metadata": {"name": name, "namespace": namespace, "annotations": annotations},
+                "spec": {"tls": tls, "rules": [{"host": format!("{name}.{namespace}.example.org")}]}
+            }),
+        )
+    };
+    let users = |name: &str| json!({"ingress.millrace.io/auth-secret": name});
+    // Certificates, most of which are known, as of cert-manager.
+    for number in 0..300 {
+        let tls = json!([{"hosts": [format!("{number}.example.org")], "secretName": format!("t{number}")}]);
+        world.model.apply(of("shop", &format!("i{number}"), json!({}), tls));
+        if number % 100 != 0 {
+            let metadata = json!({"name": format!("t{number}"), "namespace": "shop"});
+            let secret = json!({"metadata": metadata, "type": "kubernetes.io/tls"});
+            world.model.apply(read(Kind::Secret, secret));
+        }
+    }
+    world.model.apply(of("tools", "a", users("users"), json!([])));
+    world.settle();
+    let secrets = world.model.secrets();
+    assert_eq!(secrets.watched.len(), 3 + 1);
+    assert!(secrets.left_out.is_empty());
+
+    // A tenant names as many as it likes; they need not exist.
+    let tls: Vec<Value> = (0..300)
+        .map(|n| json!({"hosts": ["h.example.net"], "secretName": format!("s{n}")}))
+        .collect();
+    world.model.apply(of("aaa", "a", json!({}), tls.into()));
+    for number in 0..300 {
+        let name = format!("u{number:03}");
+        world.model.apply(of("aaa", &name, users(&name), json!([])));
+    }
+    world.settle();
+    let secrets = world.model.secrets();
+    assert_eq!(secrets.watched.len(), 256);
+    assert!(secrets.watched.iter().any(|secret| secret.namespace == "tools"));
+    assert!(secrets.left_out.iter().all(|secret| secret.namespace != "tools"));
+
+    // A certificate that arrives needs no watch of its own any more.
+    let metadata = json!({"name": "t0", "namespace": "shop"});
+    let secret = json!({"metadata": metadata, "type": "kubernetes.io/tls"});
+    world.model.apply(read(Kind::Secret, secret));
+    world.settle();
+    let t0 = |secrets: &std::collections::BTreeSet<lb_rules::model::ObjectRef>| {
+        secrets.iter().any(|secret| secret.name == "t0")
+    };
+    let secrets = world.model.secrets();
+    assert!(!t0(&secrets.watched) && !t0(&secrets.left_out));
+}
+
 #[test]
 fn expressions_are_limited_in_number() {
     let paths = (0..MANY).map(|n| path(&format!("/{n}(a|b)*"), "ImplementationSpecific")).collect();

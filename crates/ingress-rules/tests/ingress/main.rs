@@ -22,6 +22,7 @@
 mod cases;
 mod history;
 mod hostile;
+mod invalid_values;
 mod order;
 mod scale;
 mod world;

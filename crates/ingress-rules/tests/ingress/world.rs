@@ -6,8 +6,8 @@ use std::fmt::{self, Display};
 use std::sync::Arc;
 
 use lb_http::{Action, Canary, HostPattern, Owner, PathPattern, Policy, Route, UpstreamName};
-use lb_ingress_rules::{Backends, Model, Settings};
-use lb_proxy::HostTls;
+use lb_ingress_rules::{Backends, Model, NamedSecrets, Settings};
+use lb_proxy::{HostTls, Passthrough};
 use lb_rules::documents;
 use lb_rules::model::{Kind, Object, ObjectRef, Problem, ServiceName};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
@@ -20,7 +20,7 @@ pub struct World {
     pub problems: BTreeMap<ObjectRef, Vec<Problem>>,
     pub ingresses: BTreeSet<ServiceName>,
     /// The Secrets that the source was asked for.
-    secrets: BTreeSet<ObjectRef>,
+    secrets: NamedSecrets,
 }
 
 impl World {
@@ -126,8 +126,22 @@ impl Display for World {
         }
         for (host, tls) in &self.tls {
             match &**tls {
-                HostTls::Passthrough { upstream: name, proxy_protocol } => {
-                    writeln!(f, "tls {host} passthrough to {} {proxy_protocol:?}", upstream(name))?;
+                HostTls::Passthrough(passthrough) => {
+                    let Passthrough { upstream: name, proxy_protocol, .. } = &**passthrough;
+                    write!(f, "tls {host} passthrough to {} {proxy_protocol:?}", upstream(name))?;
+                    if !passthrough.allowed_sources.is_empty() {
+                        write!(f, " from {:?}", passthrough.allowed_sources)?;
+                    }
+                    if !passthrough.denied_sources.is_empty() {
+                        write!(f, " not from {:?}", passthrough.denied_sources)?;
+                    }
+                    if let Some(concurrent) = passthrough.limits.concurrent {
+                        write!(f, " at most {concurrent}")?;
+                    }
+                    writeln!(f)?;
+                }
+                HostTls::WithoutCertificate { is_wanted } => {
+                    writeln!(f, "tls {host} without certificate, wanted={is_wanted}")?;
                 }
                 HostTls::Terminate { certificate, clients } => {
                     write!(f, "tls {host} certificate for {}", certificate.names.join(", "))?;

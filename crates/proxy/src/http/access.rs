@@ -9,9 +9,9 @@ use http::header::{
 };
 use http::{HeaderMap, HeaderValue, StatusCode};
 use lb_http::auth::Check;
-use lb_http::policy::ExternalAuth;
+use lb_http::policy::{ExternalAuth, RateLimits};
 use lb_http::rate::Permit;
-use lb_http::{Policy, Route};
+use lb_http::{Owner, Policy};
 
 use super::external_auth::Granted;
 use super::reply::Reply;
@@ -19,20 +19,21 @@ use crate::client::{Client, InFlight};
 use crate::metrics::CutOff;
 use crate::worker::Worker;
 
+/// `owner` counts what the client has had.
 pub(crate) fn limit_rate(
     worker: &Worker,
     client: &IpAddr,
-    route: &Route,
+    owner: &Owner,
+    limits: &RateLimits,
     now: Instant,
 ) -> Result<Option<Permit>, Reply> {
-    let limits = &route.policy.limits;
     let is_limited = limits.requests_per_second.is_some()
         || limits.requests_per_minute.is_some()
         || limits.concurrent.is_some();
     if !is_limited {
         return Ok(None);
     }
-    match worker.shared.rates.admit(*client, &route.owner, limits, now) {
+    match worker.shared.rates.admit(*client, owner, limits, now) {
         Ok(permit) => Ok(Some(permit)),
         Err(retry) => {
             let reply = Reply::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit");
@@ -65,6 +66,7 @@ pub(crate) fn check_length(headers: &HeaderMap, most: Option<u64>) -> Result<(),
 pub(crate) async fn authenticate(
     worker: &Worker,
     client: IpAddr,
+    owner: &Owner,
     policy: &Policy,
     headers: &HeaderMap,
 ) -> Result<(), Reply> {
@@ -84,7 +86,9 @@ pub(crate) async fn authenticate(
         Check::Costly(verification) => verification,
     };
     let verified = verified.clone();
-    let Some(user) = worker.verifications.run(client, move || verification.run(&verified)) else {
+    let Some(user) =
+        worker.shared.verifications.run(client, owner, move || verification.run(&verified))
+    else {
         return Err(Reply::new(StatusCode::SERVICE_UNAVAILABLE, "basic_auth_busy"));
     };
     match user.await {

@@ -36,9 +36,6 @@ use crate::body::{Gate, Source};
 use crate::client::Client;
 use crate::tls::Protocol;
 
-/// Header that names a client's certificate to the endpoint, as with ingress-nginx.
-const CLIENT_CERTIFICATE: &str = "ssl-client-cert";
-
 /// Not an `async` function: what it gets would be in the future twice, and futures are copied as a whole.
 pub(crate) fn serve(
     client: Rc<Client>,
@@ -87,7 +84,7 @@ impl Shared {
         let facts = Facts {
             client: record.address,
             is_tls: self.is_tls,
-            has_certificate: false,
+            host_uses_tls: false,
             tls_port: 0,
             method: &self.method,
             authority: None,
@@ -138,7 +135,7 @@ async fn respond(
     let facts = Facts {
         client: identity.address,
         is_tls: identity.is_tls,
-        has_certificate: host_facts.has_certificate,
+        host_uses_tls: host_facts.uses_tls,
         tls_port: settings.tls_port,
         method: &parts.method,
         authority: target.authority.as_ref(),
@@ -163,12 +160,17 @@ async fn respond(
         Action::Forward(upstream) => upstream,
         Action::Respond { status, .. } => return Err(Reply::new(*status, "rule")),
     };
-    record.permit = access::limit_rate(worker, &identity.address, route, record.started)?;
+    // Canaries have their main route's limits: together, not each.
+    let owner = &found.route.owner;
+    record.permit =
+        access::limit_rate(worker, &identity.address, owner, &policy.limits, record.started)?;
     let most = policy.most_body(upstream.protocol, &parts.headers);
     access::check_length(&parts.headers, most)?;
     // What only some routes do is allocated when they do it: the future of a request is moved as a whole.
     if policy.basic_auth.is_some() {
-        Box::pin(access::authenticate(worker, identity.address, policy, &parts.headers)).await?;
+        let verified =
+            access::authenticate(worker, identity.address, owner, policy, &parts.headers);
+        Box::pin(verified).await?;
     }
 
     let choice = choose(&target, parts, policy, &identity);
@@ -182,7 +184,7 @@ async fn respond(
         HeaderValue::from_str(authority.as_str()).ok()
     });
     let gate = expects.then(|| Arc::new(Gate::default()));
-    let source = Source::new(incoming, most, gate.clone(), record.started);
+    let source = Source::new(incoming, known.clone(), most, gate.clone(), record.started);
     record.source = Some(source.clone());
     drop(target);
 
@@ -296,10 +298,8 @@ fn choose(
 }
 
 fn add_configured(client: &Client, policy: &Policy, headers: &mut HeaderMap) {
-    if let Some(tls) = &client.tls
-        && let Some(certificate) = &tls.certificate
-    {
-        headers.insert(CLIENT_CERTIFICATE, certificate.clone());
+    for (name, value) in client.tls.iter().flat_map(|tls| &tls.described) {
+        headers.insert(name, value.clone());
     }
     if let Some(prefix) = &policy.forwarded_prefix {
         headers.insert("x-forwarded-prefix", prefix.clone());

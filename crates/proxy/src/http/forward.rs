@@ -211,6 +211,10 @@ async fn attempt(
         Ok(lease) => lease,
         Err(error) => return not_processed(error),
     };
+    if let Some(failure) = source.failure() {
+        // Without its body, the endpoint would take the next request on the connection for it.
+        return refused_body(failure);
+    }
     let this = if which.is_last { outbound.take() } else { outbound.clone() };
     let request = this.and_then(|this| this.request(lease.is_http2(), which.address, source));
     let Some(request) = request else {
@@ -226,7 +230,7 @@ async fn attempt(
             let reply = Reply::new(StatusCode::REQUEST_TIMEOUT, "slow_body");
             Attempt::Refused(reply.closing())
         }
-        Err(NoHead::EndpointTimeout) => failed(UpstreamError::Timeout, Failure::NoResponse),
+        Err(NoHead::EndpointTimeout) => failed(UpstreamError::Timeout, Failure::Timeout),
         Err(NoHead::Failed(error)) => judge(*error, &lease, source),
     }
 }
@@ -250,22 +254,22 @@ fn failed(error: UpstreamError, failure: Failure) -> Attempt {
     Attempt::Failed(Failed { error, failure, is_stale: false })
 }
 
+fn refused_body(failure: BodyFailure) -> Attempt {
+    let (status, reason) = match failure {
+        BodyFailure::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "body_too_large"),
+        BodyFailure::Client => (StatusCode::BAD_REQUEST, "client_body"),
+    };
+    Attempt::Refused(Reply::new(status, reason).closing())
+}
+
 /// What a failed connection says about the request.
 fn judge<R>(
     mut error: hyper::client::conn::TrySendError<R>,
     lease: &Lease,
     source: &Source,
 ) -> Attempt {
-    match source.failure() {
-        Some(BodyFailure::TooLarge) => {
-            let reply = Reply::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large");
-            return Attempt::Refused(reply.closing());
-        }
-        Some(BodyFailure::Client) => {
-            let reply = Reply::new(StatusCode::BAD_REQUEST, "client_body");
-            return Attempt::Refused(reply.closing());
-        }
-        None => {}
+    if let Some(failure) = source.failure() {
+        return refused_body(failure);
     }
     let was_sent = error.take_message().is_none();
     let error = error.into_error();

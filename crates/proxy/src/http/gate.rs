@@ -1,18 +1,15 @@
 //! Whether a connection may carry requests for a host: what TLS has proved must be what the host demands.
 
-use std::sync::Arc;
-
 use http::StatusCode;
-use lb_http::HostPattern;
 
 use super::reply::Reply;
 use crate::config::{ClientCertificates, Config, HostTls};
-use crate::tls::{ClientTls, host_tls};
+use crate::tls::ClientTls;
 
 /// What a host says about TLS.
 pub(crate) struct HostFacts {
-    /// One of its own, and not that for all other hosts.
-    pub has_certificate: bool,
+    /// It is served over TLS, or should be. The certificate for all other hosts does not count.
+    pub uses_tls: bool,
     /// The client has a certificate that the host's authorities verify.
     pub is_verified: bool,
     /// A client without a verified certificate is refused.
@@ -27,32 +24,21 @@ pub(crate) fn check(
     tls: Option<&ClientTls>,
 ) -> Result<HostFacts, Reply> {
     if config.tls.is_empty() && tls.is_none() {
-        return Ok(HostFacts {
-            has_certificate: false,
-            is_verified: false,
-            demands_certificate: false,
-        });
+        return Ok(HostFacts { uses_tls: false, is_verified: false, demands_certificate: false });
     }
-    let wanted = host_tls(config, host);
-    let clients = wanted.and_then(|wanted| match &**wanted {
-        HostTls::Terminate { clients, .. } => clients.as_ref(),
-        HostTls::Passthrough { .. } => None,
-    });
+    let own = config.own_tls(host);
+    let uses_tls = own.as_ref().is_some_and(|(_, tls)| tls.is_wanted());
+    let wanted = config.or_default(own).map(|(_, tls)| tls);
+    let clients = wanted.and_then(|wanted| wanted.clients());
     if let Some(tls) = tls {
-        let is_passed = wanted.is_some_and(|w| matches!(**w, HostTls::Passthrough { .. }));
-        let used = match &*tls.host {
-            HostTls::Terminate { clients, .. } => clients.as_ref(),
-            HostTls::Passthrough { .. } => None,
-        };
-        if is_passed || !are_same(clients, used) {
+        let is_passed = wanted.is_some_and(|w| matches!(**w, HostTls::Passthrough(_)));
+        if is_passed || !are_same(clients, tls.host.clients()) {
             return Err(Reply::new(StatusCode::MISDIRECTED_REQUEST, "misdirected"));
         }
     }
     let is_verified = tls.is_some_and(|tls| tls.is_verified);
-    let default = config.tls.get(&HostPattern::Any);
-    let is_default = |tls: &Arc<HostTls>| default.is_some_and(|other| Arc::ptr_eq(other, tls));
     Ok(HostFacts {
-        has_certificate: wanted.is_some_and(|tls| !is_default(tls)),
+        uses_tls,
         is_verified,
         demands_certificate: clients.is_some_and(|clients| !clients.optional) && !is_verified,
     })
@@ -61,7 +47,7 @@ pub(crate) fn check(
 fn are_same(one: Option<&ClientCertificates>, other: Option<&ClientCertificates>) -> bool {
     match (one, other) {
         (None, None) => true,
-        (Some(one), Some(other)) => one.admits_same(other),
+        (Some(one), Some(other)) => one.is_same(other),
         _ => false,
     }
 }

@@ -1,7 +1,7 @@
 //! Requests and responses: `connection` drives a client's connection, `exchange` serves a request, `forward` gets a
 //! response from an endpoint.
 
-mod access;
+pub(crate) mod access;
 mod compress;
 pub(crate) mod connection;
 mod deadline;

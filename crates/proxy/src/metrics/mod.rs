@@ -77,6 +77,8 @@ kinds! {
         Source = "connections_per_source",
         ProxyProtocol = "proxy_protocol",
         NoRequest = "no_request",
+        Denied = "denied_source",
+        RateLimit = "rate_limit",
     }
 }
 

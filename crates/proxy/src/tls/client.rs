@@ -5,10 +5,13 @@ use std::sync::Arc;
 
 use lb_connections::AnyCertificate;
 use lb_http::upstream::{Protocol, UpstreamTls};
+use rustls::client::WebPkiServerVerifier;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
+
+use crate::certificate::revocation_lists;
 
 /// How connections to the endpoints of an upstream are encrypted.
 #[derive(Debug)]
@@ -28,7 +31,17 @@ impl EndpointTls {
             .with_safe_default_protocol_versions()
             .map_err(|e| e.to_string())?;
         let builder = match &tls.authorities {
-            Some(pem) => builder.with_root_certificates(roots(pem)?),
+            Some(pem) => {
+                let verifier =
+                    WebPkiServerVerifier::builder_with_provider(Arc::new(roots(pem)?), provider);
+                let verifier = match &tls.revoked {
+                    Some(pem) => verifier
+                        .with_crls(revocation_lists(pem.as_bytes()).map_err(|e| e.to_string())?)
+                        .enforce_revocation_expiration(),
+                    None => verifier,
+                };
+                builder.with_webpki_verifier(verifier.build().map_err(|e| e.to_string())?)
+            }
             // Without authorities, TLS protects from listeners only.
             None => builder
                 .dangerous()

@@ -1,27 +1,15 @@
 //! TLS with clients (`server`) and with endpoints (`client`).
 
 pub(crate) mod client;
+mod distinguished_name;
 pub(crate) mod server;
 mod tickets;
 
 use std::sync::Arc;
 
-use http::HeaderValue;
-use lb_http::HostPattern;
-use lb_http::host::parent;
+use http::{HeaderName, HeaderValue};
 
-use crate::config::{Config, HostTls};
-
-/// How connections to a host are served: the most specific pattern decides. `None` for the host stands for a client
-/// that sent no name.
-pub(crate) fn host_tls<'c>(config: &'c Config, host: Option<&str>) -> Option<&'c Arc<HostTls>> {
-    let Some(host) = host else { return config.tls.get(&HostPattern::Any) };
-    config
-        .tls
-        .get(&HostPattern::Exact(host.into()))
-        .or_else(|| config.tls.get(&HostPattern::Wildcard(parent(host)?.into())))
-        .or_else(|| config.tls.get(&HostPattern::Any))
-}
+use crate::config::HostTls;
 
 /// What TLS says about a client.
 pub(crate) struct ClientTls {
@@ -29,8 +17,8 @@ pub(crate) struct ClientTls {
     pub host: Arc<HostTls>,
     /// The client's certificate was verified.
     pub is_verified: bool,
-    /// The certificate in PEM, percent-encoded, for the endpoint.
-    pub certificate: Option<HeaderValue>,
+    /// Headers about the client's certificate, for the endpoint.
+    pub described: Vec<(HeaderName, HeaderValue)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::{Bytes, BytesMut};
-use http::HeaderValue;
+use http::{HeaderName, HeaderValue};
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::CertificateDer;
 use rustls::server::{Acceptor, ClientHello, ProducesTickets, ResolvesServerCert, ServerConfig};
@@ -22,10 +22,11 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::StartHandshake;
 use tokio_rustls::server::TlsStream;
+use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::tickets::Tickets;
-use super::{ClientTls, Protocol, host_tls};
-use crate::config::{Config, HostTls};
+use super::{ClientTls, Protocol, distinguished_name};
+use crate::config::{ClientCertificates, Config, HostTls, Passthrough};
 use crate::io::Prefixed;
 use crate::metrics::Handshake;
 use crate::session_keys::SessionKeys;
@@ -39,9 +40,23 @@ pub(crate) struct Handshakes {
 }
 
 pub(crate) enum Accepted {
-    Terminated { stream: Box<TlsStream<Prefixed>>, tls: ClientTls, protocol: Protocol },
-    Passthrough { host: Arc<HostTls>, server_name: Option<Box<str>>, hello: Bytes, tcp: TcpStream },
+    Terminated {
+        stream: Box<TlsStream<Prefixed>>,
+        tls: ClientTls,
+        protocol: Protocol,
+    },
+    Passthrough {
+        host: Arc<Passthrough>,
+        server_name: Option<Box<str>>,
+        hello: Bytes,
+        tcp: TcpStream,
+    },
 }
+
+const CLIENT_VERIFY: HeaderName = HeaderName::from_static("ssl-client-verify");
+const CLIENT_SUBJECT: HeaderName = HeaderName::from_static("ssl-client-subject-dn");
+const CLIENT_ISSUER: HeaderName = HeaderName::from_static("ssl-client-issuer-dn");
+const CLIENT_CERTIFICATE: HeaderName = HeaderName::from_static("ssl-client-cert");
 
 /// Most octets of a client's first message: larger than any with post-quantum key shares and a session ticket.
 const MOST_HELLO: usize = 16 << 10;
@@ -120,13 +135,15 @@ impl Handshakes {
             }
         };
         let server_name = accepted.client_hello().server_name().map(str::to_ascii_lowercase);
-        let Some(host) = host_tls(config, server_name.as_deref()).cloned() else {
+        let Some((_, host)) = config.tls_of(server_name.as_deref()) else {
             let _ = tcp.write_all(&UNRECOGNIZED_NAME).await;
             return Err(Handshake::UnknownName);
         };
+        let host = host.clone();
         let server_name = server_name.map(String::into_boxed_str);
-        if let HostTls::Passthrough { .. } = &*host {
-            return Ok(Accepted::Passthrough { host, server_name, hello: hello.freeze(), tcp });
+        if let HostTls::Passthrough(host) = &*host {
+            let (host, hello) = (host.clone(), hello.freeze());
+            return Ok(Accepted::Passthrough { host, server_name, hello, tcp });
         }
         let config = self.config(&host).ok_or(Handshake::Failed)?;
         let stream = StartHandshake::from_parts(accepted, Prefixed::from(tcp))
@@ -163,15 +180,29 @@ fn finish(config: &mut ServerConfig, ticketer: Option<Arc<dyn ProducesTickets>>)
 
 fn client_tls(host: Arc<HostTls>, connection: &ServerConnection) -> ClientTls {
     let certificate = connection.peer_certificates().and_then(<[_]>::first);
-    let passes = match &*host {
-        HostTls::Terminate { clients: Some(clients), .. } => clients.pass_to_endpoint,
-        _ => false,
+    let described = host.clients().map(|clients| describe(clients, certificate));
+    ClientTls { is_verified: certificate.is_some(), described: described.unwrap_or_default(), host }
+}
+
+/// Headers with the names and values of ingress-nginx. A certificate that is there was verified.
+fn describe(
+    clients: &ClientCertificates,
+    certificate: Option<&CertificateDer<'_>>,
+) -> Vec<(HeaderName, HeaderValue)> {
+    let Some(certificate) = certificate else {
+        return vec![(CLIENT_VERIFY, HeaderValue::from_static("NONE"))];
     };
-    ClientTls {
-        is_verified: certificate.is_some(),
-        certificate: certificate.filter(|_| passes).and_then(encode),
-        host,
+    let mut headers = vec![(CLIENT_VERIFY, HeaderValue::from_static("SUCCESS"))];
+    if let Ok((_, parsed)) = X509Certificate::from_der(certificate) {
+        let names = [(CLIENT_SUBJECT, parsed.subject()), (CLIENT_ISSUER, parsed.issuer())];
+        headers.extend(names.into_iter().filter_map(|(header, name)| {
+            Some((header, HeaderValue::try_from(distinguished_name::format(name)).ok()?))
+        }));
     }
+    if clients.pass_to_endpoint {
+        headers.extend(encode(certificate).map(|pem| (CLIENT_CERTIFICATE, pem)));
+    }
+    headers
 }
 
 /// PEM with all but letters and digits percent-encoded, as ingress-nginx passes certificates on.

@@ -8,12 +8,16 @@ use std::time::Duration;
 
 use http::StatusCode;
 use lb_http::Policy;
-use lb_http::policy::Timeouts;
+use lb_http::policy::{Timeouts, TlsRedirect};
 use lb_http::upstream::Protocol;
 
 use crate::client::Client;
 use crate::endpoint::{Endpoint, Then, respond};
-use crate::world::{HOST, World, add_host, config, name, policy_config, upstream, wait_until};
+use crate::tls::{connect, trusting};
+use crate::world::{
+    HOST, World, add_host, config, hosts, name, policy_config, self_signed, terminate, upstream,
+    wait_until,
+};
 
 /// An address where nothing listens.
 pub fn closed_port() -> SocketAddr {
@@ -46,6 +50,28 @@ fn requests_are_forwarded_on_kept_connections() {
     assert_eq!(world.metric("open_connections{listener=\"http\"}"), 1);
     drop(client);
     wait_until("closed connection", || world.metric("open_connections{listener=\"http\"}") == 0);
+}
+
+/// In a cluster the proxy listens on other ports than clients connect to. Endpoints build URLs from the port.
+#[test]
+fn endpoints_learn_the_port_that_clients_connect_to() {
+    let endpoint = Endpoint::start(|request, stream| {
+        respond(stream, request.header("x-forwarded-port").unwrap());
+        Then::Keep
+    });
+    let pair = self_signed(&[HOST]);
+    let policy = Policy { tls_redirect: TlsRedirect::Never, ..Policy::default() };
+    let mut config = policy_config(&[endpoint.address], policy);
+    config.tls = hosts(&[(HOST, &terminate(&pair))]);
+    let world = World::start(config.clone());
+    assert_eq!(Client::connect(world.http()).get(HOST, "/").text(), "80");
+    let mut client = connect(world.https(), &trusting(&[&pair], None), HOST).unwrap();
+    assert_eq!(client.get(HOST, "/").text(), "443");
+
+    let world = World::with(config, |settings| (settings.http_port, settings.tls_port) = (81, 444));
+    assert_eq!(Client::connect(world.http()).get(HOST, "/").text(), "81");
+    let mut client = connect(world.https(), &trusting(&[&pair], None), HOST).unwrap();
+    assert_eq!(client.get(HOST, "/").text(), "444");
 }
 
 #[test]

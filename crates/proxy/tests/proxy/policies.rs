@@ -12,8 +12,9 @@ use lb_http::policy::{
     AffinityCookie, BasicAuth, Cors, CorsOrigin, CustomErrors, ExternalAuth, RateLimits, Rewrite,
     TlsRedirect,
 };
+use lb_http::route::{Canary, CanaryHeader, CanaryValue};
 use lb_http::upstream::Protocol;
-use lb_http::{Policy, UpstreamName};
+use lb_http::{Action, HostPattern, Owner, PathPattern, Policy, Route, UpstreamName};
 
 use crate::client::Client;
 use crate::endpoint::{Endpoint, Then};
@@ -241,6 +242,40 @@ fn clients_beyond_their_rate_get_429() {
     assert!(refused.header("retry-after").is_some());
     assert_eq!(statuses[0].status, 200);
     assert_eq!(endpoint.count(), statuses.iter().filter(|r| r.status == 200).count());
+}
+
+/// A client that chooses between the route and its canary must not have two limits.
+#[test]
+fn a_canary_shares_the_limits_of_its_main_route() {
+    let endpoint = echo();
+    let limits =
+        RateLimits { requests_per_minute: Some(1), burst_multiplier: 1, ..RateLimits::default() };
+    let policy = Arc::new(Policy { limits, ..Policy::default() });
+    let upstream_name = name("web", Protocol::Http1);
+    let route = |owner: &str, canaries| {
+        let owner = Owner { namespace: "default".into(), name: owner.into() };
+        let action = Action::Forward(upstream_name.clone());
+        Arc::new(Route { owner, action, canaries, policy: policy.clone() })
+    };
+    let header =
+        CanaryHeader { name: "x-canary".parse().unwrap(), value: CanaryValue::AlwaysOrNever };
+    let canary = Canary {
+        header: Some(header),
+        cookie: None,
+        weight: 0,
+        weight_total: 100,
+        route: route("canary", Vec::new()),
+    };
+    let mut config = policy_config(&[endpoint.address], Policy::default());
+    let host = HostPattern::parse(HOST).unwrap();
+    config.table.set_host(host, vec![(PathPattern::Default, route("web", vec![canary]))]);
+    let world = World::start(config);
+    let mut client = Client::connect(world.http());
+    // One, and a burst of one.
+    assert_eq!(client.get(HOST, "/").status, 200);
+    assert_eq!(client.get(HOST, "/").status, 200);
+    client.send("GET / HTTP/1.1\r\nHost: a.test\r\nX-Canary: always\r\n\r\n");
+    assert_eq!(client.response().status, 429);
 }
 
 #[test]

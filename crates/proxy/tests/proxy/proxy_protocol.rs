@@ -78,6 +78,25 @@ fn limits_count_the_client_that_the_header_names() {
     assert_eq!(connect("192.0.2.8").response().text(), "192.0.2.8");
 }
 
+/// A load balancer knows the port that the client connected to; this proxy's listener may have another one.
+#[test]
+fn the_header_names_the_port_that_the_client_connected_to() {
+    let endpoint = Endpoint::start(|request, stream| {
+        respond(stream, request.header("x-forwarded-port").unwrap());
+        Then::Keep
+    });
+    let inner = trusting(&endpoint);
+    let mut client = Client::connect(inner.http());
+    client.send(format!("PROXY TCP4 192.0.2.7 192.0.2.1 4711 8080\r\n{REQUEST}"));
+    assert_eq!(client.response().text(), "8080");
+    // What endpoints learn by the PROXY protocol.
+    for version in [Version::V1, Version::V2] {
+        let policy = Policy { endpoint_proxy_protocol: Some(version), ..Policy::default() };
+        let outer = World::start(policy_config(&[inner.http()], policy));
+        assert_eq!(Client::connect(outer.http()).get(HOST, "/").text(), "80");
+    }
+}
+
 /// The endpoint is another proxy, which believes what the connection begins with.
 #[test]
 fn endpoints_learn_the_client_of_each_request() {

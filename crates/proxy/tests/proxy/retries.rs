@@ -7,7 +7,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use lb_http::Policy;
-use lb_http::policy::Retry;
+use lb_http::policy::{Retry, Timeouts};
 
 use crate::client::Client;
 use crate::endpoint::{Endpoint, Then, respond};
@@ -29,6 +29,22 @@ fn a_request_goes_to_another_endpoint_if_one_cannot_be_reached() {
     let entry = world.logged(|entry| entry.tries > 1);
     assert_eq!((entry.status, entry.endpoint), (200, Some(endpoint.address)));
     assert!(world.metric("retries_total{namespace=\"default\",ingress=\"web\"}") > 0);
+}
+
+#[test]
+fn an_endpoint_that_takes_too_long_is_given_up_if_the_policy_says_so() {
+    for (on_timeout, tries) in [(true, 2), (false, 1)] {
+        let silent = Endpoint::start(|_, _| Then::Keep);
+        let retry = Retry { tries: 2, on_timeout, ..Retry::default() };
+        let timeouts = Timeouts { read: Duration::from_millis(50), ..Timeouts::default() };
+        let policy = Policy { retry, timeouts, ..Policy::default() };
+        let other = Endpoint::start(|_, _| Then::Keep);
+        let mut world = World::start(policy_config(&[silent.address, other.address], policy));
+        let mut client = Client::connect(world.http());
+        client.send("PUT / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 0\r\n\r\n");
+        assert_eq!(client.response().status, 504);
+        assert_eq!(world.logged(|entry| entry.status == 504).tries, tries);
+    }
 }
 
 /// Serves the first request of a connection, and closes it at the second one without a response.

@@ -5,11 +5,15 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::thread;
 
-use lb_http::policy::TlsRedirect;
+use lb_http::policy::{RateLimits, TlsRedirect};
 use lb_http::upstream::{Protocol, UpstreamTls};
-use lb_http::{HostPattern, Policy, UpstreamName};
+use lb_http::{HostPattern, Owner, Policy, UpstreamName};
 use lb_proxy::config::ProxyProtocol;
-use lb_proxy::{ClientCertificates, HostTls};
+use lb_proxy::{ClientCertificates, HostTls, Passthrough};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, DistinguishedName,
+    DnType, IsCa, Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose, RevokedCertParams, date_time_ymd,
+};
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -17,7 +21,7 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, Server
 use rustls::{HandshakeKind, StreamOwned, SupportedProtocolVersion};
 
 use crate::client::Client;
-use crate::endpoint::{Endpoint, Then, respond};
+use crate::endpoint::{Endpoint, Request, Then, respond};
 use crate::shutdown::block_on;
 use crate::world::{
     HOST, PATIENCE, World, add_host, config, hosts, name, named_config, policy_config, self_signed,
@@ -28,7 +32,7 @@ pub type Pair = (String, String);
 pub type TlsClient = Client<StreamOwned<ClientConnection, TcpStream>>;
 
 /// A client that trusts these certificates.
-fn trusting(roots: &[&Pair], own: Option<&Pair>) -> Arc<ClientConfig> {
+pub fn trusting(roots: &[&Pair], own: Option<&Pair>) -> Arc<ClientConfig> {
     trusting_with(roots, own, rustls::ALL_VERSIONS)
 }
 
@@ -54,6 +58,61 @@ pub fn trusting_with(
         }
     };
     Arc::new(config)
+}
+
+/// A certificate authority for clients.
+struct Authority {
+    pem: String,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+impl Authority {
+    fn new() -> Self {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        params.distinguished_name = DistinguishedName::new();
+        params.distinguished_name.push(DnType::OrganizationName, "Example");
+        params.distinguished_name.push(DnType::CommonName, "authority");
+        let key = KeyPair::generate().unwrap();
+        let pem = params.self_signed(&key).unwrap().pem();
+        Self { pem, issuer: Issuer::new(params, key) }
+    }
+
+    fn issue(&self, name: &str, serial: u64) -> Pair {
+        self.sign(CertificateParams::default(), name, serial)
+    }
+
+    fn issue_for(&self, host: &str, serial: u64) -> Pair {
+        self.sign(CertificateParams::new(vec![host.to_owned()]).unwrap(), host, serial)
+    }
+
+    fn sign(&self, mut params: CertificateParams, name: &str, serial: u64) -> Pair {
+        params.distinguished_name = DistinguishedName::new();
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.serial_number = Some(serial.into());
+        let key = KeyPair::generate().unwrap();
+        (params.signed_by(&key, &self.issuer).unwrap().pem(), key.serialize_pem())
+    }
+
+    /// A list of one revoked certificate, which is valid until this year.
+    fn revoke(&self, serial: u64, until: i32) -> String {
+        let revoked = RevokedCertParams {
+            serial_number: serial.into(),
+            revocation_time: date_time_ymd(2010, 1, 1),
+            reason_code: None,
+            invalidity_date: None,
+        };
+        let list = CertificateRevocationListParams {
+            this_update: date_time_ymd(2010, 1, 1),
+            next_update: date_time_ymd(until, 1, 1),
+            crl_number: 1.into(),
+            issuing_distribution_point: None,
+            revoked_certs: vec![revoked],
+            key_identifier_method: KeyIdMethod::Sha256,
+        };
+        list.signed_by(&self.issuer).unwrap().pem().unwrap()
+    }
 }
 
 /// Completes a handshake for a name.
@@ -162,7 +221,7 @@ fn a_host_with_client_certificates_demands_them() {
     );
     add_host(&mut config, "x.b.test", &name("web", Protocol::Http1), Policy::default());
     let HostTls::Terminate { certificate, .. } = &*terminate(&a) else { unreachable!() };
-    let clients = ClientCertificates::parse(known.0.as_bytes(), false, true).unwrap();
+    let clients = ClientCertificates::parse(known.0.as_bytes(), None, false, true).unwrap();
     let mutual =
         Arc::new(HostTls::Terminate { certificate: certificate.clone(), clients: Some(clients) });
     config.tls = hosts(&[("a.test", &mutual), ("*.b.test", &terminate(&b))]);
@@ -190,6 +249,151 @@ fn a_host_with_client_certificates_demands_them() {
         assert_eq!(client.get(HOST, "/").status, 200);
         assert_eq!(client.stream.conn.handshake_kind(), Some(HandshakeKind::Full));
     }
+}
+
+/// What the endpoint gets to know about a client's certificate.
+fn described(request: &Request) -> Vec<String> {
+    ["verify", "subject-dn", "issuer-dn", "cert"]
+        .iter()
+        .filter_map(|name| request.header(&format!("ssl-client-{name}")))
+        .map(|value| value.chars().take(30).collect())
+        .collect()
+}
+
+fn with_clients(certificate: &Pair, clients: ClientCertificates) -> Arc<HostTls> {
+    let HostTls::Terminate { certificate, .. } = &*terminate(certificate) else { unreachable!() };
+    let (certificate, clients) = (certificate.clone(), Some(clients));
+    Arc::new(HostTls::Terminate { certificate, clients })
+}
+
+#[test]
+fn endpoints_learn_whether_a_certificate_was_verified_and_whose_it_is() {
+    let endpoint = Endpoint::named("ok");
+    let a = self_signed(&["a.test"]);
+    let authority = Authority::new();
+    let known = authority.issue("ann, of sales", 1);
+    for (pass_to_endpoint, pem) in [(false, None), (true, Some("-----BEGIN%20CERTIFICATE-----%"))] {
+        let clients =
+            ClientCertificates::parse(authority.pem.as_bytes(), None, true, pass_to_endpoint);
+        let mut config = config(&[endpoint.address]);
+        config.tls = hosts(&[("a.test", &with_clients(&a, clients.unwrap()))]);
+        let world = World::start(config);
+        let get = |own: Option<&Pair>| {
+            let mut client = connect(world.https(), &trusting(&[&a], own), "a.test").unwrap();
+            client.send("GET / HTTP/1.1\r\nHost: a.test\r\nssl-client-verify: SUCCESS\r\n\r\n");
+            assert_eq!(client.response().status, 200);
+            described(endpoint.requests().last().unwrap())
+        };
+        assert_eq!(get(None), ["NONE"]);
+        let mut expected = vec!["SUCCESS", "CN=ann\\, of sales", "CN=authority,O=Example"];
+        expected.extend(pem);
+        assert_eq!(get(Some(&known)), expected);
+    }
+}
+
+#[test]
+fn a_revoked_certificate_is_refused() {
+    let endpoint = Endpoint::named("ok");
+    let a = self_signed(&["a.test"]);
+    let authority = Authority::new();
+    let (good, revoked) = (authority.issue("good", 1), authority.issue("revoked", 2));
+    let current = authority.revoke(2, 2100);
+    let expired = authority.revoke(2, 2020);
+    let cases: [(Option<&str>, &Pair, bool); 5] = [
+        (None, &good, true),
+        (None, &revoked, true),
+        (Some(&current), &good, true),
+        (Some(&current), &revoked, false),
+        (Some(&expired), &good, false),
+    ];
+    for (number, (list, own, is_served)) in cases.into_iter().enumerate() {
+        let (authorities, list) = (authority.pem.as_bytes(), list.map(str::as_bytes));
+        let clients = ClientCertificates::parse(authorities, list, false, false).unwrap();
+        let mut config = config(&[endpoint.address]);
+        config.tls = hosts(&[("a.test", &with_clients(&a, clients))]);
+        let world = World::start(config);
+        let response = connect(world.https(), &trusting(&[&a], Some(own)), "a.test").ok();
+        let response = response.and_then(|mut client| {
+            client.try_send("GET / HTTP/1.1\r\nHost: a.test\r\n\r\n");
+            client.try_response()
+        });
+        assert_eq!(response.is_some(), is_served, "case {number}");
+    }
+    for broken in ["", "nonsense", &authority.pem] {
+        let authorities = authority.pem.as_bytes();
+        let parsed = ClientCertificates::parse(authorities, Some(broken.as_bytes()), false, false);
+        assert!(parsed.is_err(), "{broken}");
+    }
+}
+
+/// Browsers use one connection for all hosts of a certificate.
+#[test]
+fn a_connection_serves_hosts_only_that_pass_the_same_on() {
+    let endpoint = Endpoint::named("ok");
+    let pair = self_signed(&["a.test", "b.test", "c.test"]);
+    let authority = Authority::new();
+    let own = authority.issue("ann", 1);
+    let passing = ClientCertificates::parse(authority.pem.as_bytes(), None, false, true).unwrap();
+    let mut hiding = passing.clone();
+    hiding.pass_to_endpoint = false;
+    let mut config = config(&[endpoint.address]);
+    for host in ["b.test", "c.test"] {
+        add_host(&mut config, host, &name("web", Protocol::Http1), Policy::default());
+    }
+    let (a, b) = (with_clients(&pair, passing), with_clients(&pair, hiding));
+    config.tls = hosts(&[("a.test", &a), ("b.test", &b), ("c.test", &a)]);
+    let world = World::start(config);
+    let mut client = connect(world.https(), &trusting(&[&pair], Some(&own)), "b.test").unwrap();
+    assert_eq!(client.get("b.test", "/").status, 200);
+    assert_eq!(client.get("a.test", "/").status, 421);
+    let mut client = connect(world.https(), &trusting(&[&pair], Some(&own)), "a.test").unwrap();
+    assert_eq!(client.get("a.test", "/").status, 200);
+    assert_eq!(client.get("c.test", "/").status, 200);
+}
+
+/// A wildcard host of another owner: its certificate, its redirect and what it demands of clients are not for this one.
+#[test]
+fn a_host_without_certificate_has_nothing_of_the_wildcard_above_it() {
+    let endpoint = Endpoint::named("ok");
+    let pair = self_signed(&["*.b.test"]);
+    let authority = Authority::new();
+    let clients = ClientCertificates::parse(authority.pem.as_bytes(), None, false, false).unwrap();
+    let mut config = config(&[endpoint.address]);
+    for host in ["*.b.test", "x.b.test", "y.b.test"] {
+        add_host(&mut config, host, &name("web", Protocol::Http1), Policy::default());
+    }
+    let without = |is_wanted| Arc::new(HostTls::WithoutCertificate { is_wanted });
+    config.tls = hosts(&[
+        ("*.b.test", &with_clients(&pair, clients)),
+        ("x.b.test", &without(false)),
+        ("y.b.test", &without(true)),
+    ]);
+    let world = World::start(config.clone());
+    let mut client = Client::connect(world.http());
+    assert_eq!(client.get("x.b.test", "/").status, 200);
+    assert_eq!(client.get("y.b.test", "/").header("location"), Some("https://y.b.test/"));
+    assert_eq!(client.get("y.b.test", "/.well-known/acme-challenge/a").status, 200);
+    assert_eq!(client.get("z.b.test", "/").status, 308);
+    let own = authority.issue("ann", 1);
+    let trusts = trusting(&[&pair], Some(&own));
+    for host in ["x.b.test", "y.b.test"] {
+        let error = connect(world.https(), &trusts, host).map(|_| ()).unwrap_err();
+        let alert = rustls::AlertDescription::UnrecognisedName;
+        assert_eq!(error, rustls::Error::AlertReceived(alert), "{host}");
+    }
+    // A connection of the wildcard's is none of theirs.
+    let mut client = connect(world.https(), &trusts, "z.b.test").unwrap();
+    assert_eq!(client.get("z.b.test", "/").status, 200);
+    assert_eq!(client.get("x.b.test", "/").status, 421);
+
+    let default = self_signed(&["x.b.test", "y.b.test"]);
+    config.tls.insert(HostPattern::Any, terminate(&default));
+    let world = World::start(config);
+    for host in ["x.b.test", "y.b.test"] {
+        let mut client = connect(world.https(), &trusting(&[&default], None), host).unwrap();
+        assert_eq!(client.get(host, "/").status, 200);
+    }
+    assert_eq!(Client::connect(world.http()).get("x.b.test", "/").status, 200);
 }
 
 #[test]
@@ -265,6 +469,61 @@ fn tls_echo(pair: &Pair, alpn: &[&str]) -> SocketAddr {
     address
 }
 
+/// For all clients, without limits.
+fn passthrough(upstream: &UpstreamName) -> Passthrough {
+    Passthrough {
+        upstream: upstream.clone(),
+        proxy_protocol: None,
+        owner: Owner { namespace: "default".into(), name: "pass".into() },
+        allowed_sources: Vec::new(),
+        denied_sources: Vec::new(),
+        limits: RateLimits::default(),
+    }
+}
+
+/// The proxy sees no requests, but it knows who connects.
+#[test]
+fn passthrough_is_for_clients_that_may_use_the_host() {
+    let pair = self_signed(&["pass.test"]);
+    let target = name("pass", Protocol::Https);
+    let base = passthrough(&target);
+    let one = RateLimits { concurrent: Some(1), ..RateLimits::default() };
+    let loopback = || vec!["127.0.0.0/8".parse().unwrap()];
+    let elsewhere = || vec!["192.0.2.0/24".parse().unwrap()];
+    for (number, (rules, first, second, reason)) in [
+        (Passthrough { allowed_sources: loopback(), ..base.clone() }, true, true, ""),
+        (
+            Passthrough { allowed_sources: elsewhere(), ..base.clone() },
+            false,
+            false,
+            "denied_source",
+        ),
+        (Passthrough { denied_sources: loopback(), ..base.clone() }, false, false, "denied_source"),
+        (Passthrough { denied_sources: elsewhere(), ..base.clone() }, true, true, ""),
+        (Passthrough { limits: one, ..base.clone() }, true, false, "rate_limit"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut config = config(&[]);
+        config.upstreams.insert(target.clone(), upstream(&[tls_echo(&pair, &[])]));
+        config.tls = hosts(&[("pass.test", &Arc::new(HostTls::Passthrough(Arc::new(rules))))]);
+        let world = World::start(config);
+        let roots = trusting(&[&pair], None);
+        let connections: Vec<_> =
+            (0..2).map(|_| connect(world.https(), &roots, "pass.test")).collect();
+        let connected: Vec<bool> = connections.iter().map(Result::is_ok).collect();
+        assert_eq!(connected, [first, second], "case {number}");
+        let denied = rustls::Error::AlertReceived(rustls::AlertDescription::AccessDenied);
+        let refused = connections.iter().filter(|c| c.as_ref().err() == Some(&denied)).count();
+        assert_eq!(refused, connected.iter().filter(|is| !**is).count(), "case {number}");
+        if refused > 0 {
+            let refusals = format!("refused_connections_total{{reason=\"{reason}\"}}");
+            wait_until("count", || world.metric(&refusals) == refused as u64);
+        }
+    }
+}
+
 #[test]
 fn passthrough_forwards_what_it_cannot_read() {
     let pair = self_signed(&["pass.test", "x.pass.test"]);
@@ -273,7 +532,8 @@ fn passthrough_forwards_what_it_cannot_read() {
     let target = name("pass", Protocol::Https);
     config.upstreams.insert(target.clone(), upstream(&[address]));
     let entry = |proxy_protocol| {
-        Arc::new(HostTls::Passthrough { upstream: target.clone(), proxy_protocol })
+        let passthrough = Passthrough { proxy_protocol, ..passthrough(&target) };
+        Arc::new(HostTls::Passthrough(Arc::new(passthrough)))
     };
     config.tls =
         hosts(&[("pass.test", &entry(None)), ("*.pass.test", &entry(Some(ProxyProtocol::V1)))]);
@@ -295,6 +555,7 @@ fn encrypted(authorities: Option<&Pair>, server_name: Option<&str>) -> UpstreamN
     let tls = UpstreamTls {
         server_name: server_name.map(Into::into),
         authorities: authorities.map(|pair| pair.0.as_str().into()),
+        revoked: None,
         client: None,
     };
     UpstreamName { tls: Some(tls), ..name("web", Protocol::Https) }
@@ -317,6 +578,23 @@ fn endpoints_with_tls_are_verified_where_authorities_are_known() {
         for _ in 0..2 {
             assert_eq!(client.get(HOST, "/").status, status, "case {number}");
         }
+    }
+}
+
+#[test]
+fn an_endpoint_with_a_revoked_certificate_gets_nothing() {
+    let authority = Authority::new();
+    let address = tls_echo(&authority.issue_for("inside.test", 1), &["http/1.1"]);
+    for (revoked, status) in [(2, 200), (1, 502)] {
+        let tls = UpstreamTls {
+            server_name: Some("inside.test".into()),
+            authorities: Some(authority.pem.as_str().into()),
+            revoked: Some(authority.revoke(revoked, 2100).into()),
+            client: None,
+        };
+        let upstream = UpstreamName { tls: Some(tls), ..name("web", Protocol::Https) };
+        let world = World::start(named_config(upstream, &[address], Policy::default()));
+        assert_eq!(Client::connect(world.http()).get(HOST, "/").status, status, "{revoked}");
     }
 }
 
@@ -353,7 +631,7 @@ fn connections_that_are_passed_on_may_finish_before_the_proxy_does() {
     let target = name("pass", Protocol::Https);
     let mut config = config(&[]);
     config.upstreams.insert(target.clone(), upstream(&[tls_echo(&pair, &[])]));
-    let pass = Arc::new(HostTls::Passthrough { upstream: target, proxy_protocol: None });
+    let pass = Arc::new(HostTls::Passthrough(Arc::new(passthrough(&target))));
     config.tls = hosts(&[("pass.test", &pass)]);
     let mut world = World::with(config, |settings| settings.shutdown_grace = PATIENCE);
     let mut client = connect(world.https(), &trusting(&[&pair], None), "pass.test").unwrap();

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use anyhow::Result;
@@ -12,7 +13,7 @@ use futures::future::{Either, join_all, select};
 use kube::Client;
 use lb_common::layout::Forwarding;
 use lb_process::backoff::random_up_to;
-use lb_rules::model::{Kind, ObjectRef, Problem};
+use lb_rules::model::{Kind, ObjectRef};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
@@ -26,8 +27,6 @@ use super::{Connection, START_SPREAD};
 use crate::{Event, Extent, Source};
 
 const TLS_SECRETS: &str = "type=kubernetes.io/tls";
-/// Each Secret that is watched by name takes a connection to the API server.
-const MOST_NAMED: usize = 256;
 
 /// What is watched everywhere; in one namespace, if there is a setting for that.
 const KINDS: [Kind; 4] = [Kind::Service, Kind::EndpointSlice, Kind::Ingress, Kind::IngressClass];
@@ -111,7 +110,13 @@ impl Source for IngressCluster {
 struct Named {
     client: Client,
     shared: Shared,
-    watches: BTreeMap<ObjectRef, Abort>,
+    watches: BTreeMap<ObjectRef, NamedWatch>,
+}
+
+struct NamedWatch {
+    task: Abort,
+    /// Whether it has reported the Secret.
+    has_reported: Arc<AtomicBool>,
 }
 
 /// Ends a task when it is dropped.
@@ -148,10 +153,13 @@ impl Named {
             self.watches.keys().filter(|known| !wanted.contains(known)).cloned().collect();
         for reference in gone {
             if let Some(mut watch) = self.watches.remove(&reference) {
-                // It must report nothing after the deletion, which is reported even if there was no such Secret.
-                watch.0.abort();
-                let _ = (&mut watch.0).await;
-                self.shared.report.send([Event::Deleted(reference)]);
+                // It must report nothing after the deletion.
+                watch.task.0.abort();
+                let _ = (&mut watch.task.0).await;
+                // Another watch may know a Secret of this name, which is of the other type.
+                if watch.has_reported.load(Relaxed) {
+                    self.shared.report.send([Event::Deleted(reference)]);
+                }
             }
         }
     }
@@ -163,10 +171,6 @@ impl Named {
             if self.watches.contains_key(reference) {
                 continue;
             }
-            if self.watches.len() == MOST_NAMED {
-                self.shared.report.send([Event::Problem(too_many(reference))]);
-                continue;
-            }
             // Secrets of that type are watched already.
             let fields = format!("metadata.name={},type!=kubernetes.io/tls", reference.name);
             let api = Api::new(self.client.clone(), Kind::Secret)
@@ -174,16 +178,11 @@ impl Named {
                 .with_fields(&fields);
             let (listed, is_listed) = oneshot::channel();
             all_listed.push(is_listed);
-            let watched = Watched::new(api, self.shared.clone(), listed);
-            self.watches.insert(reference.clone(), Abort(tokio::spawn(watched.run())));
+            let (report, has_reported) = self.shared.report.of_one();
+            let watched = Watched::new(api, Shared { report, ..self.shared.clone() }, listed);
+            let task = Abort(tokio::spawn(watched.run()));
+            self.watches.insert(reference.clone(), NamedWatch { task, has_reported });
         }
         all_listed
     }
-}
-
-fn too_many(reference: &ObjectRef) -> Problem {
-    let message = format!(
-        "is not watched: {MOST_NAMED} Secrets are that Ingresses refer to and that are not of type kubernetes.io/tls"
-    );
-    Problem { object: reference.to_string(), field: String::new(), message }
 }

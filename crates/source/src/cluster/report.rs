@@ -2,6 +2,7 @@
 //! depends on the objects themselves.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use tokio::sync::mpsc;
 
@@ -14,6 +15,8 @@ pub struct Report {
     events: mpsc::UnboundedSender<Event>,
     scope: Arc<Scope>,
     servers: Option<Arc<Servers>>,
+    /// Of the watch of a single object: whether it was reported to be there.
+    presence: Option<Arc<AtomicBool>>,
 }
 
 impl Report {
@@ -22,7 +25,13 @@ impl Report {
         scope: Arc<Scope>,
         servers: Option<Arc<Servers>>,
     ) -> Self {
-        Self { events, scope, servers }
+        Self { events, scope, servers, presence: None }
+    }
+
+    /// For the watch of a single object, with what says whether it was reported to be there.
+    pub fn of_one(&self) -> (Self, Arc<AtomicBool>) {
+        let presence = Arc::new(AtomicBool::new(false));
+        (Self { presence: Some(Arc::clone(&presence)), ..self.clone() }, presence)
     }
 
     /// Reports events that happened at once.
@@ -32,6 +41,11 @@ impl Report {
             self.scope.look_at(event);
             if let Some(servers) = &self.servers {
                 servers.look_at(event);
+            }
+            match (&self.presence, event) {
+                (Some(presence), Event::Applied(_)) => presence.store(true, Relaxed),
+                (Some(presence), Event::Deleted(_)) => presence.store(false, Relaxed),
+                _ => {}
             }
         }
         let event = if events.len() > 1 { Some(Event::Together(events)) } else { events.pop() };

@@ -84,6 +84,30 @@ async fn other_secrets_are_watched_by_name_while_they_are_wanted() {
     reported.until(|reported| reported.deleted == ["Secret shop/users"]).await;
 }
 
+/// As when a certificate arrives for an Ingress that has been waiting for it.
+#[tokio::test]
+async fn the_end_of_a_watch_by_name_does_not_delete_what_another_watch_knows() {
+    let server = Server::start().await;
+    server.put(OF_SHOP, secret("unrelated"));
+    let (mut reported, secrets) = source(&server, None).await;
+    reported.until(|reported| reported.synced == 1).await;
+    let late = ObjectRef::new(Kind::Secret, Some("shop"), Some("late"));
+    let users = ObjectRef::new(Kind::Secret, Some("shop"), Some("users"));
+    secrets.send_replace(BTreeSet::from([late, users.clone()]));
+    reported.until(|reported| reported.synced == 2).await;
+    server.put(OF_SHOP, secret("users"));
+    reported.until(|reported| reported.is_there("Secret shop/users")).await;
+    let mut certificate = secret("late");
+    certificate["type"] = "kubernetes.io/tls".into();
+    server.put(SECRETS, certificate);
+    reported.until(|reported| reported.is_there("Secret shop/late")).await;
+    secrets.send_replace(BTreeSet::from([users]));
+    secrets.send_replace(BTreeSet::new());
+    reported.until(|reported| !reported.is_there("Secret shop/users")).await;
+    assert_eq!(reported.deleted, ["Secret shop/users"]);
+    assert!(reported.is_there("Secret shop/late"));
+}
+
 #[tokio::test]
 async fn one_namespace_is_watched_without_looking_at_others() {
     let server = Server::start().await;
