@@ -12,15 +12,14 @@ use std::time::Instant;
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
+use lb_http::Policy;
 use lb_http::headers::strip_request_trailers;
-
-use crate::routes::Known;
 
 /// What the exchange knows about its request's body. Shared with the [`RequestBody`]s of all tries.
 pub(crate) struct Source {
     incoming: RefCell<Option<Incoming>>,
-    /// Whose policy decides about trailers. `None` only without a body.
-    route: Option<Rc<Known>>,
+    /// Decides about trailers. `None` without a body: then no count is changed that workers share.
+    policy: Option<Arc<Policy>>,
     most: u64,
     received: Cell<u64>,
     state: Cell<State>,
@@ -90,15 +89,16 @@ impl Gate {
 impl Source {
     pub fn new(
         incoming: Incoming,
-        route: Rc<Known>,
+        policy: &Arc<Policy>,
         most: Option<u64>,
         gate: Option<Arc<Gate>>,
         now: Instant,
     ) -> Rc<Self> {
-        let state = if incoming.is_end_stream() { State::Done } else { State::Whole };
+        let is_empty = incoming.is_end_stream();
+        let state = if is_empty { State::Done } else { State::Whole };
         Rc::new(Self {
             incoming: RefCell::new(Some(incoming)),
-            route: Some(route),
+            policy: (!is_empty).then(|| policy.clone()),
             most: most.unwrap_or(u64::MAX),
             received: Cell::new(0),
             state: Cell::new(state),
@@ -115,7 +115,7 @@ impl Source {
     pub fn empty(now: Instant) -> Rc<Self> {
         Rc::new(Self {
             incoming: RefCell::default(),
-            route: None,
+            policy: None,
             most: 0,
             received: Cell::new(0),
             state: Cell::new(State::Done),
@@ -226,9 +226,9 @@ impl Source {
             Some(Err(_)) => fail(BodyFailure::Client),
             Some(Ok(mut frame)) => {
                 if let Some(trailers) = frame.trailers_mut()
-                    && let Some(known) = &self.route
+                    && let Some(policy) = &self.policy
                 {
-                    strip_request_trailers(trailers, &known.route.policy);
+                    strip_request_trailers(trailers, policy);
                 }
                 let count = frame.data_ref().map_or(0, Bytes::len) as u64;
                 let received = self.received.get() + count;

@@ -184,7 +184,7 @@ async fn respond(
         HeaderValue::from_str(authority.as_str()).ok()
     });
     let gate = expects.then(|| Arc::new(Gate::default()));
-    let source = Source::new(incoming, known.clone(), most, gate.clone(), record.started);
+    let source = Source::new(incoming, &known.route.policy, most, gate.clone(), record.started);
     record.source = Some(source.clone());
     drop(target);
 
