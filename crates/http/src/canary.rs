@@ -11,7 +11,7 @@ use crate::route::{Canary, CanaryHeader, CanaryValue, Route};
 ///
 /// Of several canaries, those with headers are asked first, then those with cookies. By weight they share the
 /// remaining requests: their shares add up, and are cut off at all requests.
-pub fn choose<'a>(route: &'a Arc<Route>, headers: &HeaderMap, random: u64) -> &'a Arc<Route> {
+pub fn choose_route<'a>(route: &'a Arc<Route>, headers: &HeaderMap, random: u64) -> &'a Arc<Route> {
     if route.canaries.is_empty() {
         return route;
     }
@@ -101,7 +101,7 @@ mod tests {
         if !cookie.is_empty() {
             headers.insert("cookie", HeaderValue::from_str(&format!("canary={cookie}")).unwrap());
         }
-        choose(route, &headers, random).owner.name.to_string()
+        choose_route(route, &headers, random).owner.name.to_string()
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //! - It knows nothing about Kubernetes: `lb-userspace` turns objects into rules and upstreams.
 //! - Work for a request is bounded by the size of the request, not by the number of routes.
 
+pub mod admission;
 pub mod affinity;
 pub mod auth;
 mod automaton;
@@ -20,6 +21,7 @@ pub mod path;
 pub mod policy;
 pub mod proxy_protocol;
 pub mod rate;
+mod rejection;
 pub mod request;
 pub mod respond;
 pub mod retry;
@@ -33,6 +35,7 @@ pub mod upstream;
 pub use host::HostPattern;
 pub use path::{PathPattern, PathRegex};
 pub use policy::Policy;
+pub use rejection::Rejection;
 pub use route::{Action, Canary, Owner, Route, Rule};
 pub use table::Table;
 pub use upstream::{Endpoint, Upstream, UpstreamName};

@@ -8,12 +8,13 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail, ensure};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 use jiff::Timestamp;
+use lb_http::admission::{ClientCertificate, Rejected, admit_request};
 use lb_http::balance::{Balancer, Pick};
 use lb_http::hash_key::Subject;
 use lb_http::policy::{Balance, HashKey, KeyPart};
-use lb_http::respond::{Facts, before_forwarding};
+use lb_http::respond::Facts;
 use lb_http::table::{Found, Reason, WhyShadowed};
-use lb_http::{Action, Route, UpstreamName, canary, host, path};
+use lb_http::{Action, Rejection, Route, UpstreamName, canary, host, path};
 use lb_proxy::{Config, HostTls};
 use serde::{Deserialize, Serialize};
 
@@ -204,13 +205,16 @@ pub fn explain(
         query: parsed.uri.split_once('?').map(|(_, query)| query),
         headers: &parsed.headers,
     };
-    if let Some(response) = before_forwarding(&route.policy, &facts) {
-        explanation.outcome = describe(&response);
-        return Ok(explanation);
-    }
-    explanation.outcome = match &route.action {
-        Action::Respond { status, reason } => format!("{}: {reason}", status.as_u16()),
-        Action::Forward(upstream) => {
+    // That of a client which has what the host demands.
+    let certificate = ClientCertificate { is_verified: true, is_demanded: false };
+    explanation.outcome = match (admit_request(route, &facts, certificate), &route.action) {
+        (Err(rejected), Action::Respond { reason, .. })
+            if matches!(rejected.rejection, Rejection::UnservedRule(_)) =>
+        {
+            format!("{}: {reason}", rejected.rejection.status().as_u16())
+        }
+        (Err(rejected), _) => describe(&rejected),
+        (Ok(upstream), _) => {
             let shown = explain_upstream(config, upstream, route, &subject);
             let outcome = outcome(&shown, rule.route, route);
             explanation.upstream = Some(shown);
@@ -221,9 +225,9 @@ pub fn explain(
 }
 
 /// A response of the proxy itself.
-fn describe(response: &http::Response<()>) -> String {
-    let status = response.status();
-    let location = response.headers().get(http::header::LOCATION);
+fn describe(Rejected { rejection, headers }: &Rejected) -> String {
+    let status = rejection.status();
+    let location = headers.get(http::header::LOCATION);
     match location.and_then(|location| location.to_str().ok()) {
         Some(location) => format!("{}: redirected to {location}", status.as_u16()),
         None => format!("{}: decided by annotations", status.as_u16()),
@@ -307,7 +311,8 @@ fn explain_tls(config: &Config, sni: &str) -> Tls {
 /// The route that gets the request, and the shares of canaries that chance decides about.
 fn choose_canary<'a>(route: &'a Arc<Route>, headers: &HeaderMap) -> (&'a Arc<Route>, Vec<String>) {
     // The same for the lowest and the highest random number: nothing is left to chance.
-    let (low, high) = (canary::choose(route, headers, 0), canary::choose(route, headers, u64::MAX));
+    let (low, high) =
+        (canary::choose_route(route, headers, 0), canary::choose_route(route, headers, u64::MAX));
     if Arc::ptr_eq(low, high) {
         return (low, Vec::new());
     }

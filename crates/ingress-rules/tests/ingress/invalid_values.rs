@@ -330,7 +330,7 @@ fn of_canaries(route: &Route, add: &mut impl FnMut(bool, &str)) {
         let headers =
             HeaderMap::from_iter([("x-canary".parse().unwrap(), HeaderValue::from_static(value))]);
         let route = Arc::new(route.clone());
-        let chosen = canary::choose(&route, &headers, u64::MAX);
+        let chosen = canary::choose_route(&route, &headers, u64::MAX);
         add(!Arc::ptr_eq(chosen, &route), &format!("the canary by {value}"));
     }
 }

@@ -7,11 +7,11 @@ use std::time::Instant;
 use http::header::{
     ACCESS_CONTROL_REQUEST_METHOD, CONTENT_LENGTH, ORIGIN, RETRY_AFTER, WWW_AUTHENTICATE,
 };
-use http::{HeaderMap, HeaderValue, StatusCode};
+use http::{HeaderMap, HeaderValue};
 use lb_http::auth::Check;
 use lb_http::policy::{ExternalAuth, RateLimits};
 use lb_http::rate::Permit;
-use lb_http::{Owner, Policy};
+use lb_http::{Owner, Policy, Rejection};
 
 use super::external_auth::Granted;
 use super::reply::Reply;
@@ -36,7 +36,7 @@ pub(crate) fn limit_rate(
     match worker.shared.rates.admit(*client, owner, limits, now) {
         Ok(permit) => Ok(Some(permit)),
         Err(retry) => {
-            let reply = Reply::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit");
+            let reply = Reply::from(Rejection::RateLimit);
             Err(reply.with(RETRY_AFTER, HeaderValue::from(retry.seconds())))
         }
     }
@@ -46,19 +46,17 @@ pub(crate) fn limit_rate(
 pub(crate) fn count_request(client: &Rc<Client>, address: IpAddr) -> Result<InFlight, Reply> {
     client.count_request(address).ok_or_else(|| {
         client.worker.counters.cut_off.count(CutOff::RequestsPerSource);
-        let reply = Reply::new(StatusCode::TOO_MANY_REQUESTS, "requests_per_source");
+        let reply = Reply::from(Rejection::RequestsPerSource);
         reply.with(RETRY_AFTER, HeaderValue::from(1))
     })
 }
 
 /// A body whose length is known to exceed the limit is not read at all. Others are counted.
-pub(crate) fn check_length(headers: &HeaderMap, most: Option<u64>) -> Result<(), Reply> {
+pub(crate) fn check_length(headers: &HeaderMap, most: Option<u64>) -> Result<(), Rejection> {
     let Some(most) = most else { return Ok(()) };
     let length = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
     match length {
-        Some(length) if u64::gt(&length, &most) => {
-            Err(Reply::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large").closing())
-        }
+        Some(length) if u64::gt(&length, &most) => Err(Rejection::BodyTooLarge),
         _ => Ok(()),
     }
 }
@@ -74,7 +72,7 @@ pub(crate) async fn authenticate(
     let refused = || {
         let realm = basic.realm.replace(['"', '\\'], "");
         let challenge = HeaderValue::try_from(format!("Basic realm=\"{realm}\""));
-        let reply = Reply::new(StatusCode::UNAUTHORIZED, "basic_auth");
+        let reply = Reply::from(Rejection::Password);
         let default = HeaderValue::from_static("Basic");
         reply.with(WWW_AUTHENTICATE, challenge.unwrap_or(default))
     };
@@ -89,7 +87,7 @@ pub(crate) async fn authenticate(
     let Some(user) =
         worker.shared.verifications.run(client, owner, move || verification.run(&verified))
     else {
-        return Err(Reply::new(StatusCode::SERVICE_UNAVAILABLE, "basic_auth_busy"));
+        return Err(Rejection::PasswordBusy.into());
     };
     match user.await {
         Ok(Some(_)) => Ok(()),

@@ -14,6 +14,7 @@ use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Versio
 use http_body::Body;
 use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
+use lb_http::admission::admit_request;
 use lb_http::affinity::{self, Token};
 use lb_http::balance::Affinity;
 use lb_http::compress::{self, Coding};
@@ -22,7 +23,7 @@ use lb_http::headers::{self, Peer, strip_response};
 use lb_http::policy::{AffinityCookie, Balance, Timeouts};
 use lb_http::request::{self, Target};
 use lb_http::respond::{self, Facts};
-use lb_http::{Action, Policy, Route, canary};
+use lb_http::{Policy, Rejection, Route, canary};
 
 use super::errors;
 use super::external_auth::{self, Granted};
@@ -110,20 +111,16 @@ async fn respond(
     let config = worker.config();
     let limits = request::Limits { uri: settings.limits.uri_bytes };
     let check = if shared.is_extended_connect { request::check_websocket } else { request::check };
-    let target = check(parts, &limits)
-        .map_err(|refusal| Reply::new(refusal.status(), refusal.reason()).closing())?;
+    let target = check(parts, &limits).map_err(Rejection::Malformed)?;
     let peer =
         Peer { address: client.source, is_tls: client.tls.is_some(), port: client.local.port() };
     let identity = headers::Client::identify(&settings.forwarding, &peer, &parts.headers);
     record.address = identity.address;
     record.in_flight = Some(access::count_request(client, record.address)?);
     shared.is_tls = identity.is_tls;
-    let host_facts = gate::check(&config, target.host(), client.tls.as_ref())?;
-    let found = config
-        .table
-        .find(target.host(), &target.path)
-        .ok_or_else(|| Reply::new(StatusCode::NOT_FOUND, "no_route"))?;
-    let route = canary::choose(found.route, &parts.headers, worker.random());
+    let host_tls = gate::check_connection(&config, target.host(), client.tls.as_ref())?;
+    let found = config.table.find(target.host(), &target.path).ok_or(Rejection::NoRule)?;
+    let route = canary::choose_route(found.route, &parts.headers, worker.random());
     let known = worker.route(route, record.started);
     record.route = Some(known.clone());
     let (route, policy) = (&*known.route, &known.route.policy);
@@ -135,7 +132,7 @@ async fn respond(
     let facts = Facts {
         client: identity.address,
         is_tls: identity.is_tls,
-        host_uses_tls: host_facts.uses_tls,
+        host_uses_tls: host_tls.is_used,
         tls_port: settings.tls_port,
         method: &parts.method,
         authority: target.authority.as_ref(),
@@ -143,23 +140,11 @@ async fn respond(
         query: target.query,
         headers: &parts.headers,
     };
-    if let Some(response) = respond::before_forwarding(policy, &facts) {
-        let mut reply = Reply::new(response.status(), "policy");
-        reply.headers = response.into_parts().0.headers;
-        return Err(reply);
-    }
+    let upstream = admit_request(route, &facts, host_tls.certificate)?;
     let sign_in = policy.external_auth.as_ref().and_then(|auth| {
         let url = auth.signin.as_deref()?;
         Some(respond::to_sign_in(url, &facts))
     });
-    let lacks_certificate = policy.requires_client_certificate && !host_facts.is_verified;
-    if host_facts.demands_certificate || lacks_certificate {
-        return Err(Reply::new(StatusCode::FORBIDDEN, "client_certificate"));
-    }
-    let upstream = match &route.action {
-        Action::Forward(upstream) => upstream,
-        Action::Respond { status, .. } => return Err(Reply::new(*status, "rule")),
-    };
     // Canaries have their main route's limits: together, not each.
     let owner = &found.route.owner;
     record.permit =
@@ -228,7 +213,7 @@ async fn respond(
         Some(endpoints) => {
             forward(&endpoints, policy, &mut outbound, &source, gate.as_ref(), choice, record).await
         }
-        None => Err(Reply::new(StatusCode::SERVICE_UNAVAILABLE, "no_upstream")),
+        None => Err(Rejection::NoUpstream.into()),
     };
     match subject {
         Some(subject) => Box::pin(replace_error(got, *subject, route, record)).await,
@@ -259,7 +244,7 @@ async fn replace_error(
     let Some(errors) = &route.policy.errors else { return got };
     let (status, closes) = match &got {
         Ok(got) => (got.response.status(), false),
-        Err(reply) => (reply.status, reply.closes),
+        Err(reply) => (reply.rejection.status(), reply.rejection.closes_connection()),
     };
     if closes || !errors.statuses.contains(&status.as_u16()) {
         return got;
@@ -324,8 +309,7 @@ fn deliver(got: Got, mut record: Record, shared: Shared) -> Response<ResponseBod
     strip_response(&mut parts.headers);
     if shared.is_extended_connect && status.is_success() {
         // The endpoint has not agreed.
-        let reply = Reply::new(StatusCode::BAD_GATEWAY, "endpoint_protocol");
-        return answer(reply, record, &shared);
+        return answer(Rejection::EndpointProtocol.into(), record, &shared);
     }
     let known = record.route.clone();
     let policy = known.as_ref().map(|known| &*known.route.policy);
@@ -351,8 +335,7 @@ fn deliver(got: Got, mut record: Record, shared: Shared) -> Response<ResponseBod
         (Some(_), None) => {
             // A change of protocol that the client has not asked for.
             drop(lease);
-            let reply = Reply::new(StatusCode::BAD_GATEWAY, "endpoint_protocol");
-            return answer(reply, record, &Shared::default());
+            return answer(Rejection::EndpointProtocol.into(), record, &Shared::default());
         }
         (None, _) => {
             let length = incoming.size_hint().exact();
@@ -396,14 +379,16 @@ fn add_cookies(
 }
 
 /// A response of the proxy itself.
-fn answer(mut reply: Reply, mut record: Record, shared: &Shared) -> Response<ResponseBody> {
-    if shared.is_extended_connect && reply.status.is_success() {
-        reply.status = StatusCode::NOT_IMPLEMENTED;
-    }
-    record.status = Some(reply.status);
-    record.reason = Some(reply.reason);
+fn answer(reply: Reply, mut record: Record, shared: &Shared) -> Response<ResponseBody> {
+    let status = match reply.rejection.status() {
+        // It would open a WebSocket.
+        status if shared.is_extended_connect && status.is_success() => StatusCode::NOT_IMPLEMENTED,
+        status => status,
+    };
+    record.status = Some(status);
+    record.reason = Some(reply.rejection.reason());
     let is_http1 = record.client.protocol == Protocol::Http1;
-    let (status, mut headers, body) = reply.into_parts(is_http1);
+    let (mut headers, body) = reply.into_parts(status, is_http1);
     shared.complete(&record, &mut headers);
     if !body.is_empty() {
         headers.insert(CONTENT_LENGTH, HeaderValue::from(body.len()));

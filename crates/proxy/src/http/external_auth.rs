@@ -6,9 +6,9 @@ use std::time::Instant;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HOST, SET_COOKIE, WWW_AUTHENTICATE};
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
-use lb_http::Policy;
 use lb_http::headers::strip_response;
 use lb_http::policy::ExternalAuth;
+use lb_http::{Policy, Rejection};
 
 use super::discard::discard;
 use super::forward::{Choice, forward};
@@ -40,7 +40,7 @@ pub(crate) async fn ask(
 ) -> Result<Granted, Reply> {
     let now = Instant::now();
     let worker = record.client.worker.clone();
-    let unavailable = || Reply::new(StatusCode::INTERNAL_SERVER_ERROR, "external_auth_failed");
+    let unavailable = || Reply::from(Rejection::ExternalAuthFailed);
     let endpoints = worker.endpoints(&auth.upstream, now).ok_or_else(unavailable)?;
     let source = Source::empty(now);
     let before = (record.endpoint, record.tries);
@@ -64,19 +64,19 @@ pub(crate) async fn ask(
     let mut reply = match parts.status {
         StatusCode::UNAUTHORIZED => match subject.sign_in {
             Some(redirect) => {
-                let mut reply = Reply::new(redirect.status(), "external_auth_sign_in");
-                reply.headers = redirect.into_parts().0.headers;
-                reply
+                let (redirect, ()) = redirect.into_parts();
+                let rejection = Rejection::SignIn(redirect.status);
+                Reply { rejection, headers: redirect.headers }
             }
             None => {
-                let mut reply = Reply::new(StatusCode::UNAUTHORIZED, "external_auth");
+                let mut reply = Reply::from(Rejection::ExternalAuth(parts.status));
                 if let Some(challenge) = parts.headers.get(WWW_AUTHENTICATE) {
                     reply = reply.with(WWW_AUTHENTICATE, challenge.clone());
                 }
                 reply
             }
         },
-        StatusCode::FORBIDDEN => Reply::new(StatusCode::FORBIDDEN, "external_auth"),
+        StatusCode::FORBIDDEN => Rejection::ExternalAuth(parts.status).into(),
         _ => unavailable(),
     };
     for cookie in cookies {

@@ -6,13 +6,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
-use http::{Response, StatusCode};
+use http::Response;
 use hyper::body::Incoming;
-use lb_http::Policy;
 use lb_http::affinity::Token;
 use lb_http::balance::{Affinity, Guard, Outcome, Pick};
 use lb_http::proxy_protocol::Addresses;
 use lb_http::retry::{Failure, Progress, Retrying, may_retry};
+use lb_http::{Policy, Rejection};
 
 use super::deadline::{self, NoHead};
 use super::discard::discard;
@@ -53,7 +53,7 @@ enum Attempt {
     Got(Response<Incoming>, Lease),
     Failed(Failed),
     /// The client's fault; nothing is retried.
-    Refused(Reply),
+    Refused(Rejection),
 }
 
 /// Takes `outbound`, if no other try can follow.
@@ -67,7 +67,7 @@ pub(crate) async fn forward(
     record: &mut Record,
 ) -> Result<Got, Reply> {
     if !endpoints.is_usable() {
-        return Err(Reply::new(StatusCode::BAD_GATEWAY, "endpoint_tls_settings"));
+        return Err(Rejection::EndpointTlsSettings.into());
     }
     let worker = record.client.worker.clone();
     let begun = Instant::now();
@@ -85,7 +85,7 @@ pub(crate) async fn forward(
     let mut now = begun;
     let Some(mut guard) = pick(&tried, now) else {
         record.failed(UpstreamError::NoEndpoint);
-        return Err(Reply::new(StatusCode::SERVICE_UNAVAILABLE, "no_endpoint"));
+        return Err(Rejection::NoEndpoint.into());
     };
     let mut _retrying: Option<Retrying> = None;
     loop {
@@ -96,12 +96,12 @@ pub(crate) async fn forward(
             source.is_replayable() && (record.tries < policy.retry.tries || !was_stale);
         // It is taken only if no try follows.
         let Some(method) = outbound.as_ref().map(|outbound| outbound.method.clone()) else {
-            return Err(Reply::new(StatusCode::BAD_GATEWAY, "endpoint_failed"));
+            return Err(Rejection::EndpointClosed.into());
         };
         let which = Try { address, needs_new: was_stale, is_last: !could_retry, now };
         let attempt = attempt(endpoints, policy, outbound, source, gate, &which, record).await;
         let failed = match attempt {
-            Attempt::Refused(reply) => return Err(reply),
+            Attempt::Refused(rejection) => return Err(rejection.into()),
             Attempt::Got(response, lease) => {
                 let status = response.status();
                 let outcome = Outcome::of_status(status);
@@ -143,7 +143,6 @@ pub(crate) async fn forward(
                 failed
             }
         };
-        let reason = reason_of(failed.error);
         let may =
             may_retry(&policy.retry, &method, failed.failure, &progress(record, source, begun));
         let is_safe_stale = failed.is_stale
@@ -152,7 +151,7 @@ pub(crate) async fn forward(
             && (failed.failure == Failure::NotProcessed
                 || method.is_idempotent()
                 || policy.retry.non_idempotent);
-        let failed_reply = || Reply::new(status_of(failed.error), reason);
+        let failed_reply = || Reply::from(rejection_of(failed.error));
         if !(may || is_safe_stale) {
             return Err(failed_reply());
         }
@@ -218,7 +217,7 @@ async fn attempt(
     let this = if which.is_last { outbound.take() } else { outbound.clone() };
     let request = this.and_then(|this| this.request(lease.is_http2(), which.address, source));
     let Some(request) = request else {
-        return Attempt::Refused(Reply::new(StatusCode::BAD_REQUEST, "host"));
+        return Attempt::Refused(Rejection::Host);
     };
     let begun = if lease.is_immediate { which.now } else { Instant::now() };
     let sent =
@@ -227,8 +226,7 @@ async fn attempt(
         Ok(response) => Attempt::Got(response, lease),
         Err(NoHead::ClientTimeout) => {
             worker.counters.cut_off.count(CutOff::SlowBody);
-            let reply = Reply::new(StatusCode::REQUEST_TIMEOUT, "slow_body");
-            Attempt::Refused(reply.closing())
+            Attempt::Refused(Rejection::SlowBody)
         }
         Err(NoHead::EndpointTimeout) => failed(UpstreamError::Timeout, Failure::Timeout),
         Err(NoHead::Failed(error)) => judge(*error, &lease, source),
@@ -255,11 +253,10 @@ fn failed(error: UpstreamError, failure: Failure) -> Attempt {
 }
 
 fn refused_body(failure: BodyFailure) -> Attempt {
-    let (status, reason) = match failure {
-        BodyFailure::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "body_too_large"),
-        BodyFailure::Client => (StatusCode::BAD_REQUEST, "client_body"),
-    };
-    Attempt::Refused(Reply::new(status, reason).closing())
+    Attempt::Refused(match failure {
+        BodyFailure::TooLarge => Rejection::BodyTooLarge,
+        BodyFailure::Client => Rejection::BrokenBody,
+    })
 }
 
 /// What a failed connection says about the request.
@@ -297,21 +294,13 @@ fn is_unprocessed(error: &hyper::Error) -> bool {
     })
 }
 
-fn status_of(error: UpstreamError) -> StatusCode {
+fn rejection_of(error: UpstreamError) -> Rejection {
     match error {
-        UpstreamError::Timeout => StatusCode::GATEWAY_TIMEOUT,
-        UpstreamError::NoEndpoint => StatusCode::SERVICE_UNAVAILABLE,
-        _ => StatusCode::BAD_GATEWAY,
-    }
-}
-
-fn reason_of(error: UpstreamError) -> &'static str {
-    match error {
-        UpstreamError::NoEndpoint => "no_endpoint",
-        UpstreamError::Connect => "endpoint_connect",
-        UpstreamError::Tls => "endpoint_tls",
-        UpstreamError::Timeout => "endpoint_timeout",
-        UpstreamError::Closed => "endpoint_closed",
-        UpstreamError::Protocol => "endpoint_protocol",
+        UpstreamError::NoEndpoint => Rejection::NoEndpoint,
+        UpstreamError::Connect => Rejection::EndpointConnect,
+        UpstreamError::Tls => Rejection::EndpointTls,
+        UpstreamError::Timeout => Rejection::EndpointTimeout,
+        UpstreamError::Closed => Rejection::EndpointClosed,
+        UpstreamError::Protocol => Rejection::EndpointProtocol,
     }
 }

@@ -6,11 +6,10 @@ use std::rc::Rc;
 use http::header::{HOST, TRANSFER_ENCODING, UPGRADE};
 use http::request::Parts;
 use http::uri::{Authority, PathAndQuery, Scheme};
-use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, Version, header};
+use http::{HeaderMap, HeaderValue, Method, Request, Uri, Version, header};
 use lb_http::request::Target;
-use lb_http::{Policy, rewrite};
+use lb_http::{Policy, Rejection, rewrite};
 
-use super::reply::Reply;
 use crate::body::{RequestBody, Source};
 
 #[derive(Clone)]
@@ -71,16 +70,16 @@ pub(crate) fn forwarded_uri(
     matched: &PathAndQuery,
     policy: &Policy,
     pattern: &lb_http::PathPattern,
-) -> Result<PathAndQuery, Reply> {
+) -> Result<PathAndQuery, Rejection> {
     let Some(rewrite) = &policy.rewrite else { return Ok(matched.clone()) };
-    let invalid = || Reply::new(StatusCode::BAD_REQUEST, "rewrite");
+    let invalid = || Rejection::RewrittenPath;
     let rewritten = rewrite::apply(rewrite, pattern, &target.path, target.query);
     let text = rewritten.map_err(|_| invalid())?.path_and_query();
     PathAndQuery::try_from(text).map_err(|_| invalid())
 }
 
 /// Path and query as they were matched. Other servers that decide about a request must see these.
-pub(crate) fn matched_uri(target: &Target<'_>, parts: &Parts) -> Result<PathAndQuery, Reply> {
+pub(crate) fn matched_uri(target: &Target<'_>, parts: &Parts) -> Result<PathAndQuery, Rejection> {
     if let (Cow::Borrowed(_), Some(uri)) = (&target.path, parts.uri.path_and_query())
         && uri.path() == &*target.path
     {
@@ -90,5 +89,5 @@ pub(crate) fn matched_uri(target: &Target<'_>, parts: &Parts) -> Result<PathAndQ
         Some(query) => format!("{}?{query}", target.path),
         None => target.path.to_string(),
     };
-    PathAndQuery::try_from(text).map_err(|_| Reply::new(StatusCode::BAD_REQUEST, "path"))
+    PathAndQuery::try_from(text).map_err(|_| Rejection::Path)
 }

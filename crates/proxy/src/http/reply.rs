@@ -3,47 +3,49 @@
 use bytes::Bytes;
 use http::header::{CONNECTION, CONTENT_TYPE, HeaderName};
 use http::{HeaderMap, HeaderValue, StatusCode};
+use lb_http::Rejection;
+use lb_http::admission::Rejected;
 
 /// A response without an endpoint.
 #[derive(Debug)]
 pub(crate) struct Reply {
-    pub status: StatusCode,
+    pub rejection: Rejection,
     pub headers: HeaderMap,
-    /// For the access log.
-    pub reason: &'static str,
-    /// Nothing more is read from an HTTP/1 connection: what follows may be the rest of an attack, or of a body.
-    pub closes: bool,
+}
+
+impl From<Rejection> for Reply {
+    fn from(rejection: Rejection) -> Self {
+        Self { rejection, headers: HeaderMap::new() }
+    }
+}
+
+impl From<Rejected> for Reply {
+    fn from(Rejected { rejection, headers }: Rejected) -> Self {
+        Self { rejection, headers }
+    }
 }
 
 impl Reply {
-    pub fn new(status: StatusCode, reason: &'static str) -> Self {
-        Self { status, headers: HeaderMap::new(), reason, closes: false }
-    }
-
     pub fn with(mut self, name: HeaderName, value: HeaderValue) -> Self {
         self.headers.append(name, value);
         self
     }
 
-    pub fn closing(mut self) -> Self {
-        self.closes = true;
-        self
-    }
-
-    /// Headers and body. The body says no more than the status: what went wrong is for the access log.
-    pub fn into_parts(mut self, is_http1: bool) -> (StatusCode, HeaderMap, Bytes) {
-        if self.closes && is_http1 {
+    /// Headers and body of a response with this status. The body says no more than the status: what went wrong is for
+    /// the access log.
+    pub fn into_parts(mut self, status: StatusCode, is_http1: bool) -> (HeaderMap, Bytes) {
+        if self.rejection.closes_connection() && is_http1 {
             self.headers.insert(CONNECTION, HeaderValue::from_static("close"));
         }
-        let has_body = !self.status.is_redirection()
-            && !self.status.is_informational()
-            && self.status != StatusCode::NO_CONTENT;
+        let has_body = !status.is_redirection()
+            && !status.is_informational()
+            && status != StatusCode::NO_CONTENT;
         if !has_body {
-            return (self.status, self.headers, Bytes::new());
+            return (self.headers, Bytes::new());
         }
         self.headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
-        let text = self.status.canonical_reason().unwrap_or("error");
-        let body = Bytes::from(format!("{} {text}\n", self.status.as_u16()));
-        (self.status, self.headers, body)
+        let text = status.canonical_reason().unwrap_or("error");
+        let body = Bytes::from(format!("{} {text}\n", status.as_u16()));
+        (self.headers, body)
     }
 }

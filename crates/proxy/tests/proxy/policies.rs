@@ -244,6 +244,45 @@ fn clients_beyond_their_rate_get_429() {
     assert_eq!(endpoint.count(), statuses.iter().filter(|r| r.status == 200).count());
 }
 
+/// The continuation of `lb_http::admission`: what costs more comes later.
+#[test]
+fn rate_length_password_server_and_endpoints_are_judged_in_this_order() {
+    let server = Endpoint::start(|request, stream| {
+        let status = if request.header("x-token").is_some() { "200 OK" } else { "403 Forbidden" };
+        let _ = write!(stream, "HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n");
+        Then::Keep
+    });
+    let (users, _) = Users::parse("ann:{SHA}W6ph5Mm5Pz8GgiULbPgzG37mj9g=");
+    let auth = name("auth", Protocol::Http1);
+    let limits =
+        RateLimits { requests_per_minute: Some(4), burst_multiplier: 1, ..RateLimits::default() };
+    let policy = Policy {
+        limits,
+        max_body: Some(2),
+        basic_auth: Some(BasicAuth { realm: "r".into(), users: Some(Arc::new(users)) }),
+        ..external(auth.clone())
+    };
+    let mut config = policy_config(&[], policy);
+    config.upstreams.insert(auth, upstream(&[server.address]));
+    let world = World::start(config);
+    let status = |headers: &str| {
+        let mut client = Client::connect(world.http());
+        client.send(format!("POST / HTTP/1.1\r\nHost: a.test\r\n{headers}\r\n"));
+        client.response().status
+    };
+    let length = "Content-Length: 3\r\n";
+    let password = "Authorization: Basic YW5uOnBhc3N3b3Jk\r\n";
+    assert_eq!(status(length), 413);
+    assert_eq!(status(""), 401);
+    assert_eq!(server.count(), 0);
+    assert_eq!(status(password), 403);
+    assert_eq!(server.count(), 1);
+    assert_eq!(status(&format!("{password}X-Token: good\r\n")), 503);
+    let refused = (0..20).map(|_| status("")).find(|status| *status != 401);
+    assert_eq!(refused, Some(429));
+    assert_eq!(status(length), 429);
+}
+
 /// A client that chooses between the route and its canary must not have two limits.
 #[test]
 fn a_canary_shares_the_limits_of_its_main_route() {
