@@ -29,7 +29,8 @@ pub struct Options {
 
 #[derive(Debug, Args)]
 pub struct Run {
-    /// A program such as tests/node, the unit tests of a crate such as lb-common, or a group: `unit`
+    /// A program such as tests/node, the unit tests of a crate such as lb-common, or a group: `unit`, all that need no
+    /// root; `crates`, the unit tests of all crates
     ///
     /// With filters after =, only tests whose names contain one of them: tests/node=pods::,trace::
     #[arg(value_name = "PROGRAM[=FILTER,...]")]
@@ -57,6 +58,8 @@ pub struct Program {
     pub path: PathBuf,
     /// The directory of its crate.
     directory: PathBuf,
+    /// Whether it is a file in `tests`, not a crate's unit tests.
+    is_integration: bool,
     needs_root: bool,
 }
 
@@ -98,7 +101,11 @@ fn run(options: &Run) -> Result<()> {
 
 impl Program {
     fn is_selected(&self, name: &str) -> bool {
-        self.name == name || name == "unit" && !self.needs_root
+        match name {
+            "unit" => !self.needs_root,
+            "crates" => !self.is_integration,
+            _ => self.name == name,
+        }
     }
 
     /// A command that runs it where cargo would.
@@ -173,6 +180,7 @@ fn program(message: &Value, root: &Path) -> Option<Program> {
         name: if is_integration { format!("{folder}/{file}") } else { folder.to_string() },
         path: message["executable"].as_str()?.into(),
         directory: directory.to_owned(),
+        is_integration,
         needs_root: is_integration && folder == "tests" && file != HOST,
     })
 }
@@ -186,26 +194,26 @@ mod tests {
         let read = |message: &str| {
             program(&serde_json::from_str(message).unwrap_or_default(), Path::new("/r"))
         };
-        let program = |name: &str, path: &str, directory: &str, needs_root| {
+        let program = |name: &str, path: &str, directory: &str, is_integration, needs_root| {
             let (name, path, directory) = (name.to_owned(), path.into(), directory.into());
-            Some(Program { name, path, directory, needs_root })
+            Some(Program { name, path, directory, is_integration, needs_root })
         };
         for (message, expected) in [
             (
                 r#"{"target":{"kind":["test"],"name":"node"},"executable":"/t/node-1","manifest_path":"/r/tests/Cargo.toml"}"#,
-                program("tests/node", "/t/node-1", "/r/tests", true),
+                program("tests/node", "/t/node-1", "/r/tests", true, true),
             ),
             (
                 r#"{"target":{"kind":["test"],"name":"host"},"executable":"/t/host-1","manifest_path":"/r/tests/Cargo.toml"}"#,
-                program("tests/host", "/t/host-1", "/r/tests", false),
+                program("tests/host", "/t/host-1", "/r/tests", true, false),
             ),
             (
                 r#"{"target":{"kind":["test"],"name":"api"},"executable":"/t/api-1","manifest_path":"/r/crates/api/Cargo.toml"}"#,
-                program("crates/api/api", "/t/api-1", "/r/crates/api", false),
+                program("crates/api/api", "/t/api-1", "/r/crates/api", true, false),
             ),
             (
                 r#"{"target":{"kind":["lib"],"name":"tests"},"executable":"/t/tests-1","manifest_path":"/r/tests/Cargo.toml"}"#,
-                program("tests", "/t/tests-1", "/r/tests", false),
+                program("tests", "/t/tests-1", "/r/tests", false, false),
             ),
             (r#"{"reason":"build-script-executed"}"#, None),
         ] {
@@ -228,10 +236,14 @@ mod tests {
             name: "tests/node".to_owned(),
             path: PathBuf::new(),
             directory: PathBuf::new(),
+            is_integration: true,
             needs_root: true,
         };
         assert!(node.is_selected("tests/node"));
         assert!(!node.is_selected("node") && !node.is_selected("unit"));
-        assert!(Program { needs_root: false, ..node }.is_selected("unit"));
+        assert!(!node.is_selected("crates"));
+        let host = Program { needs_root: false, ..node };
+        assert!(host.is_selected("unit") && !host.is_selected("crates"));
+        assert!(Program { is_integration: false, ..host }.is_selected("crates"));
     }
 }

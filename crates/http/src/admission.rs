@@ -1,6 +1,6 @@
 //! Whether a route serves a request, as far as that can be told without asking anybody.
 //!
-//! In order, a request is judged by: its form ([`request::check`](crate::request::check)); the number of requests of its
+//! In order, a request is judged by: its form ([`request::check_request`](crate::request::check_request)); the number of requests of its
 //! source; the connection that it came by; the rule ([`Table::find`](crate::Table::find)) and its canaries
 //! ([`choose_route`](crate::canary::choose_route)); the route ([`admit_request`]); the rate of the client; the length of
 //! its body; its password; the server that the route asks; the endpoints.
@@ -47,7 +47,7 @@ pub fn admit_request<'r>(
     certificate: ClientCertificate,
 ) -> Result<&'r UpstreamName, Rejected> {
     let policy = &route.policy;
-    if let Some(response) = respond::before_forwarding(policy, facts) {
+    if let Some(response) = respond::answer_by_policy(policy, facts) {
         let (parts, ()) = response.into_parts();
         return Err(Rejected {
             rejection: Rejection::Policy(parts.status),

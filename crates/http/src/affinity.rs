@@ -106,13 +106,13 @@ impl fmt::Debug for Key {
 }
 
 /// The endpoint that a request's cookie names. `None`: none, or not one that we set.
-pub fn endpoint_of(cookie: &AffinityCookie, headers: &HeaderMap) -> Option<Token> {
-    cookie::find(headers, &cookie.name).and_then(Token::parse)
+pub fn find_endpoint_token(cookie: &AffinityCookie, headers: &HeaderMap) -> Option<Token> {
+    cookie::find_cookie(headers, &cookie.name).and_then(Token::parse)
 }
 
 /// `Set-Cookie` for the response of an endpoint, if the client needs it: `sent` is the endpoint that its cookie named,
 /// and `tried_it` whether that endpoint failed to serve this request, which another one then served.
-pub fn set_cookie(
+pub fn format_affinity_cookie(
     cookie: &AffinityCookie,
     sent: Option<Token>,
     served: Token,
@@ -194,9 +194,12 @@ mod tests {
     #[test]
     fn a_cookie_returns_as_the_endpoint_that_it_was_set_for() {
         let token = token("10.0.0.1:8080");
-        let set = set_cookie(&cookie(), None, token, false, false).unwrap();
+        let set = format_affinity_cookie(&cookie(), None, token, false, false).unwrap();
         let pair = set.to_str().unwrap().split(';').next().unwrap();
-        assert_eq!(endpoint_of(&cookie(), &sent(&format!("a=1; {pair}; b=2"))), Some(token));
+        assert_eq!(
+            find_endpoint_token(&cookie(), &sent(&format!("a=1; {pair}; b=2"))),
+            Some(token)
+        );
     }
 
     #[test]
@@ -224,7 +227,7 @@ mod tests {
         ];
         let token = token("10.0.0.1:8080");
         for (cookie, over_tls, attributes) in cases {
-            let set = set_cookie(cookie, None, token, false, over_tls).unwrap();
+            let set = format_affinity_cookie(cookie, None, token, false, over_tls).unwrap();
             assert_eq!(set, format!("route={token}{attributes}"));
         }
     }
@@ -232,7 +235,7 @@ mod tests {
     #[test]
     fn settings_cannot_inject_headers() {
         let bad = AffinityCookie { path: Some("/\r\nSet-Cookie: admin=1".into()), ..cookie() };
-        assert_eq!(set_cookie(&bad, None, token("10.0.0.1:8080"), false, false), None);
+        assert_eq!(format_affinity_cookie(&bad, None, token("10.0.0.1:8080"), false, false), None);
     }
 
     #[test]
@@ -251,7 +254,7 @@ mod tests {
             (&keep, Some(one), two, false, true),
         ];
         for (cookie, sent, served, failed, is_set) in cases {
-            let set = set_cookie(cookie, sent, served, failed, false);
+            let set = format_affinity_cookie(cookie, sent, served, failed, false);
             assert_eq!(set.is_some(), is_set, "{sent:?} {served:?} {failed}");
         }
     }
@@ -272,7 +275,11 @@ mod tests {
             "\u{e9}",
         ];
         for value in values {
-            assert_eq!(endpoint_of(&cookie(), &sent(&format!("route={value}"))), None, "{value}");
+            assert_eq!(
+                find_endpoint_token(&cookie(), &sent(&format!("route={value}"))),
+                None,
+                "{value}"
+            );
         }
     }
 
@@ -280,7 +287,7 @@ mod tests {
         #[test]
         fn no_header_breaks_the_reader(octets in prop::collection::vec(any::<u8>(), 0..100)) {
             if let Ok(value) = HeaderValue::from_bytes(&octets) {
-                let _ = endpoint_of(&cookie(), &[(COOKIE, value)].into_iter().collect());
+                let _ = find_endpoint_token(&cookie(), &[(COOKIE, value)].into_iter().collect());
             }
         }
     }

@@ -55,7 +55,7 @@ fn ask_header(header: &CanaryHeader, headers: &HeaderMap) -> Option<bool> {
 }
 
 fn ask_cookie(name: &str, headers: &HeaderMap) -> Option<bool> {
-    always_or_never(cookie::find(headers, name)?)
+    always_or_never(cookie::find_cookie(headers, name)?)
 }
 
 fn always_or_never(value: &[u8]) -> Option<bool> {

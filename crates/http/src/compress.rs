@@ -6,7 +6,7 @@ use http::header::{
 };
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
 
-use crate::headers::{has_token, tokens};
+use crate::headers::{has_token, list_tokens};
 
 /// Smaller ones grow, or shrink by less than a packet.
 const LEAST_OCTETS: u64 = 256;
@@ -31,7 +31,7 @@ impl Coding {
     /// know Brotli may send it.
     pub fn accepted(headers: &HeaderMap) -> Option<Self> {
         let (mut gzip, mut brotli, mut any) = (None, None, None);
-        for coding in headers.get_all(ACCEPT_ENCODING).iter().flat_map(tokens) {
+        for coding in headers.get_all(ACCEPT_ENCODING).iter().flat_map(list_tokens) {
             let (name, parameters) = coding.split_once(';').unwrap_or((coding, ""));
             let named = match name.trim() {
                 name if name.eq_ignore_ascii_case("gzip") => &mut gzip,
@@ -95,14 +95,14 @@ fn is_text(value: &HeaderValue) -> bool {
 
 /// `Vary: Accept-Encoding`, for caches: clients get different responses. It is added to every response that may be
 /// compressed, whether this one is or not.
-pub fn vary(headers: &mut HeaderMap) {
+pub fn add_vary(headers: &mut HeaderMap) {
     if !has_token(headers, &VARY, "accept-encoding") && !has_token(headers, &VARY, "*") {
         headers.append(VARY, HeaderValue::from_static("Accept-Encoding"));
     }
 }
 
 /// Describes the compressed body. It is no longer equal octet by octet, so a strong validator becomes a weak one.
-pub fn describe(headers: &mut HeaderMap, coding: Coding) {
+pub fn describe_coding(headers: &mut HeaderMap, coding: Coding) {
     headers.remove(CONTENT_LENGTH);
     headers.remove(ACCEPT_RANGES);
     headers.insert(CONTENT_ENCODING, HeaderValue::from_static(coding.name()));
@@ -186,9 +186,9 @@ mod tests {
     fn the_head_describes_the_compressed_body() {
         let mut changed =
             headers("content-length: 9\naccept-ranges: bytes\netag: \"a\"\nvary: Origin");
-        vary(&mut changed);
-        vary(&mut changed);
-        describe(&mut changed, Coding::Gzip);
+        add_vary(&mut changed);
+        add_vary(&mut changed);
+        describe_coding(&mut changed, Coding::Gzip);
         assert_eq!(
             changed,
             headers("vary: Origin\nvary: Accept-Encoding\ncontent-encoding: gzip\netag: W/\"a\"")

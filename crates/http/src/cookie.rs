@@ -4,7 +4,7 @@ use http::HeaderMap;
 use http::header::COOKIE;
 
 /// The value of the first cookie of this name. HTTP/2 clients may send one header per cookie.
-pub fn find<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a [u8]> {
+pub fn find_cookie<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a [u8]> {
     headers.get_all(COOKIE).iter().find_map(|header| find_in(header.as_bytes(), name))
 }
 
@@ -46,7 +46,7 @@ mod tests {
             (&[b";;;=;\xff\xfe=\x80;"], None),
         ];
         for (cookies, value) in cases {
-            assert_eq!(find(&headers(cookies), "a"), value, "{cookies:?}");
+            assert_eq!(find_cookie(&headers(cookies), "a"), value, "{cookies:?}");
         }
     }
 }

@@ -58,7 +58,7 @@ impl HashKey {
                     write(subject.headers.get(name).map_or(&[][..], |value| value.as_bytes()));
                 }
                 KeyPart::Cookie(name) => {
-                    write(cookie::find(subject.headers, name).unwrap_or_default())
+                    write(cookie::find_cookie(subject.headers, name).unwrap_or_default())
                 }
                 KeyPart::QueryArgument(name) => write(query_argument(subject.uri, name).as_bytes()),
             }
@@ -67,7 +67,7 @@ impl HashKey {
     }
 }
 
-/// In the notation that [`parse`] reads.
+/// In the notation that [`parse_hash_key`] reads.
 impl Display for HashKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|part| match part {
@@ -122,7 +122,7 @@ impl Display for Error {
 impl std::error::Error for Error {}
 
 /// Reads a key in nginx's notation: texts and variables, such as `$remote_addr` and `${cookie_id}/x`.
-pub fn parse(text: &str) -> Result<HashKey, Error> {
+pub fn parse_hash_key(text: &str) -> Result<HashKey, Error> {
     let mut parts = Vec::new();
     let mut rest = text;
     while let Some(dollar) = rest.find('$') {
@@ -218,7 +218,7 @@ mod tests {
             ("ü$host€", vec![Text("ü".into()), Host, Text("€".into())]),
         ];
         for (text, parts) in cases {
-            assert_eq!(parse(text), Ok(HashKey(parts)), "{text}");
+            assert_eq!(parse_hash_key(text), Ok(HashKey(parts)), "{text}");
         }
     }
 
@@ -239,9 +239,9 @@ mod tests {
             ("", Error::Constant),
         ];
         for (text, error) in cases {
-            assert_eq!(parse(text), Err(error), "{text}");
+            assert_eq!(parse_hash_key(text), Err(error), "{text}");
         }
-        assert!(parse("$remote_user").unwrap_err().to_string().contains("$remote_user"));
+        assert!(parse_hash_key("$remote_user").unwrap_err().to_string().contains("$remote_user"));
     }
 
     #[test]
@@ -249,7 +249,7 @@ mod tests {
         let mut headers = HeaderMap::new();
         headers.insert("cookie", HeaderValue::from_static("id=7"));
         let hash = |key: &str, client: &str, uri: &str| {
-            parse(key).unwrap().hash(&subject(client, uri, &headers))
+            parse_hash_key(key).unwrap().hash(&subject(client, uri, &headers))
         };
 
         assert_eq!(
@@ -281,22 +281,22 @@ mod tests {
         let headers = HeaderMap::new();
         let subject = subject("192.0.2.1", "/?other=1", &headers);
         for key in ["$http_x_user", "$cookie_id", "$arg_id", "prefix-$arg_id"] {
-            assert_eq!(parse(key).unwrap().hash(&subject), None, "{key}");
+            assert_eq!(parse_hash_key(key).unwrap().hash(&subject), None, "{key}");
         }
     }
 
     proptest! {
         #[test]
         fn no_text_breaks_the_parser(text in "[$a-z_{}é0-9]{0,20}") {
-            let _ = parse(&text);
+            let _ = parse_hash_key(&text);
         }
 
         #[test]
         fn keys_are_read_as_they_are_written(
             text in r"(\$uri|\$\{host\}|\$http_[a-z_]{1,5}|\$cookie_[A-Za-z]{1,5}|\$arg_x|\$remote_addr|[a-z/-]{1,3}){1,6}",
         ) {
-            if let Ok(key) = parse(&text) {
-                prop_assert_eq!(parse(&key.to_string()), Ok(key));
+            if let Ok(key) = parse_hash_key(&text) {
+                prop_assert_eq!(parse_hash_key(&key.to_string()), Ok(key));
             }
         }
     }

@@ -40,7 +40,7 @@ impl HostPattern {
         match (self, host) {
             (Self::Any, _) => true,
             (Self::Exact(name), Some(host)) => **name == *host,
-            (Self::Wildcard(suffix), Some(host)) => parent(host) == Some(suffix),
+            (Self::Wildcard(suffix), Some(host)) => parent_domain(host) == Some(suffix),
             _ => false,
         }
     }
@@ -124,12 +124,12 @@ impl<'a> Authority<'a> {
 }
 
 /// The host of `Host` or `:authority`, without port. Does not allocate if it is normal already.
-pub fn normalize(raw: &str) -> Result<Cow<'_, str>, InvalidHost> {
+pub fn normalize_host(raw: &str) -> Result<Cow<'_, str>, InvalidHost> {
     Authority::parse(raw).map(|authority| authority.host)
 }
 
 /// What follows the first label: the suffix of the wildcard that matches the host.
-pub fn parent(host: &str) -> Option<&str> {
+pub fn parent_domain(host: &str) -> Option<&str> {
     host.split_once('.').map(|(_, parent)| parent)
 }
 
@@ -226,9 +226,9 @@ mod tests {
             assert_eq!(found.as_ref().map(|found| &*found.host), host, "{raw:?}");
             assert_eq!(found.and_then(|found| found.port), port, "{raw:?}");
         }
-        assert!(normalize(&"a".repeat(64)).is_err());
-        assert!(normalize(&"a.".repeat(127)).is_ok_and(|host| host.len() == 253));
-        assert!(normalize(&"a.".repeat(128)).is_err());
+        assert!(normalize_host(&"a".repeat(64)).is_err());
+        assert!(normalize_host(&"a.".repeat(127)).is_ok_and(|host| host.len() == 253));
+        assert!(normalize_host(&"a.".repeat(128)).is_err());
     }
 
     #[test]
@@ -272,8 +272,8 @@ mod tests {
     proptest! {
         #[test]
         fn normalizing_again_changes_nothing(raw in prop_oneof!["[aA.:\\[\\]1f-]{0,12}", any::<String>()]) {
-            let Ok(host) = normalize(&raw) else { return Ok(()) };
-            prop_assert_eq!(normalize(&host), Ok(Cow::Borrowed(&*host)));
+            let Ok(host) = normalize_host(&raw) else { return Ok(()) };
+            prop_assert_eq!(normalize_host(&host), Ok(Cow::Borrowed(&*host)));
             prop_assert!(!host.is_empty() && !host.bytes().any(|octet| octet.is_ascii_uppercase()));
         }
     }

@@ -33,19 +33,19 @@ impl Display for InvalidTarget {
 
 impl std::error::Error for InvalidTarget {}
 
-/// Fills the target's `$1` to `$9` with what the groups of the rule's expression have matched in the [`path::decoded`] path;
+/// Fills the target's `$1` to `$9` with what the groups of the rule's expression have matched in the [`path::decode_unreserved`] path;
 /// `$` before anything else is a dollar sign. The result is normalized: `/.$1./b` is a path above the root if `$1` is
 /// empty.
 ///
 /// What follows `?` in the target is put before the request's query.
-pub fn apply(
+pub fn rewrite_path(
     rewrite: &Rewrite,
     pattern: &PathPattern,
     path: &str,
     query: Option<&str>,
 ) -> Result<Rewritten, InvalidTarget> {
     // What slashes the client sent are kept, unless the rule only matches without.
-    let (decoded, merged) = (path::decoded(path), path::comparable(path));
+    let (decoded, merged) = (path::decode_unreserved(path), path::comparable_path(path));
     let groups = match pattern {
         PathPattern::Regex(regex) => regex.captures(&decoded).or_else(|| regex.captures(&merged)),
         _ => None,
@@ -54,7 +54,8 @@ pub fn apply(
         Some((target, arguments)) => (target, Some(fill(arguments, groups.as_ref()))),
         None => (&*rewrite.target, None),
     };
-    let path = path::normalize(&fill(target, groups.as_ref())).map_err(InvalidTarget)?.into_owned();
+    let path =
+        path::normalize_path(&fill(target, groups.as_ref())).map_err(InvalidTarget)?.into_owned();
     let query = match (arguments.filter(|arguments| !arguments.is_empty()), query) {
         (Some(arguments), Some(query)) => Some(format!("{arguments}&{query}")),
         (arguments, query) => arguments.or(query.map(String::from)),
@@ -89,7 +90,7 @@ mod tests {
         let (path, query) =
             uri.split_once('?').map_or((uri, None), |(path, query)| (path, Some(query)));
         let rewrite = Rewrite { target: target.into() };
-        let result = apply(&rewrite, pattern, path, query);
+        let result = rewrite_path(&rewrite, pattern, path, query);
         result.map(|rewritten| rewritten.path_and_query()).map_err(|InvalidTarget(reason)| reason)
     }
 

@@ -17,12 +17,12 @@ impl StableHash {
     }
 
     pub fn finish(self) -> u64 {
-        mix(self.0)
+        mix_hash(self.0)
     }
 }
 
 /// A bijection whose bits all depend on all bits of the input (the finalizer of SplitMix64).
-pub fn mix(value: u64) -> u64 {
+pub fn mix_hash(value: u64) -> u64 {
     let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     value ^ (value >> 31)
@@ -40,10 +40,10 @@ mod tests {
             hash.write(text.as_bytes());
             hash.finish()
         };
-        assert_eq!(hash(""), mix(0xcbf2_9ce4_8422_2325));
+        assert_eq!(hash(""), mix_hash(0xcbf2_9ce4_8422_2325));
         // FNV-1a of "a" is 0xaf63dc4c8601ec8c.
-        assert_eq!(hash("a"), mix(0xaf63_dc4c_8601_ec8c));
+        assert_eq!(hash("a"), mix_hash(0xaf63_dc4c_8601_ec8c));
         // The first output of SplitMix64 with seed 0.
-        assert_eq!(mix(0x9e37_79b9_7f4a_7c15), 0xe220_a839_7b1d_cdaf);
+        assert_eq!(mix_hash(0x9e37_79b9_7f4a_7c15), 0xe220_a839_7b1d_cdaf);
     }
 }

@@ -44,7 +44,7 @@ impl Display for Forbidden {
 impl std::error::Error for Forbidden {}
 
 /// Whether the proxy may connect to an address that a tenant chose.
-pub fn check(address: IpAddr) -> Result<(), Forbidden> {
+pub fn check_destination(address: IpAddr) -> Result<(), Forbidden> {
     match address {
         IpAddr::V4(address) => check_v4(address),
         IpAddr::V6(address) => match embedded(address) {
@@ -126,7 +126,7 @@ mod tests {
             ("64:ff9b::10.0.0.1", Ok(())),
         ];
         for (address, expected) in cases {
-            assert_eq!(check(address.parse().unwrap()), expected, "{address}");
+            assert_eq!(check_destination(address.parse().unwrap()), expected, "{address}");
         }
     }
 }

@@ -122,7 +122,7 @@ impl Replay {
         }
         let delta = model.settle();
         let mut config = Config::default();
-        snapshot::apply(&mut config, &delta);
+        snapshot::apply_changes(&mut config, &delta);
         let problems =
             delta.problems.into_iter().filter(|(object, _)| object.kind == Kind::Ingress);
         let problems = problems.filter_map(|(object, problems)| {
@@ -235,11 +235,11 @@ impl Replay {
         let raw_path = target.split('?').next().unwrap_or_default();
         let refused =
             |why: String| Decision { refusal: Some(why), ..Decision::status("400", "400") };
-        let host = match host::normalize(raw_host) {
+        let host = match host::normalize_host(raw_host) {
             Ok(host) => host,
             Err(why) => return refused(why.to_string()),
         };
-        let path = match path::normalize(raw_path) {
+        let path = match path::normalize_path(raw_path) {
             Ok(path) => path,
             Err(why) => return refused(why.to_string()),
         };

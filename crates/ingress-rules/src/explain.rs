@@ -140,9 +140,9 @@ pub fn explain(
     let mut explanation = Explanation::default();
     // A `Host` header may differ from the name in SNI.
     let named = parsed.headers.get(http::header::HOST).and_then(|name| name.to_str().ok());
-    let sni = host::normalize(&parsed.authority);
-    let host = named.map_or_else(|| host::normalize(&parsed.authority), host::normalize);
-    let (host, path) = match (host, path::normalize(&parsed.raw_path)) {
+    let sni = host::normalize_host(&parsed.authority);
+    let host = named.map_or_else(|| host::normalize_host(&parsed.authority), host::normalize_host);
+    let (host, path) = match (host, path::normalize_path(&parsed.raw_path)) {
         (Ok(host), Ok(path)) => (host, path),
         (Err(error), _) => {
             explanation.refused = Some(format!("400: {error}"));

@@ -420,8 +420,8 @@ enum Pattern {
 }
 
 fn comparable(path: &PathPattern) -> Pattern {
-    let normal = |text: &str| match lb_http::path::normalize(text) {
-        Ok(path) => lb_http::path::comparable(&path).into_owned(),
+    let normal = |text: &str| match lb_http::path::normalize_path(text) {
+        Ok(path) => lb_http::path::comparable_path(&path).into_owned(),
         Err(_) => text.to_owned(),
     };
     match path {
@@ -436,7 +436,7 @@ fn comparable(path: &PathPattern) -> Pattern {
 }
 
 /// Whether connections are served alike.
-pub fn same_tls(tls: &Option<Arc<HostTls>>, other: &Option<HostTls>) -> bool {
+pub fn is_same_tls(tls: &Option<Arc<HostTls>>, other: &Option<HostTls>) -> bool {
     match (tls.as_deref(), other) {
         (None, None) => true,
         (

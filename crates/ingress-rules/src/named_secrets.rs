@@ -33,7 +33,7 @@ impl Wish {
     pub const SETTINGS: Self = Self { is_certificate: false, is_of_ingress: false, age: None };
 }
 
-pub fn select(wishes: impl IntoIterator<Item = (ServiceName, Wish)>) -> NamedSecrets {
+pub fn select_secrets(wishes: impl IntoIterator<Item = (ServiceName, Wish)>) -> NamedSecrets {
     let mut first: BTreeMap<ServiceName, Wish> = BTreeMap::new();
     for (secret, wish) in wishes {
         let known = first.entry(secret).or_insert(wish);
@@ -86,7 +86,7 @@ mod tests {
     fn certificates_take_no_place_of_what_restricts_access() {
         let mut wishes = many("aaa", 300, wish(1, true));
         wishes.extend(many("tools", 40, wish(9, false)));
-        let selected = select(wishes);
+        let selected = select_secrets(wishes);
         assert_eq!(count(&selected.watched, "tools"), 40);
         assert_eq!(count(&selected.watched, "aaa"), MOST_NAMED - 40);
         assert_eq!(count(&selected.left_out, "aaa"), 300 + 40 - MOST_NAMED);
@@ -98,19 +98,19 @@ mod tests {
         let mut wishes = many("aaa", 1000, wish(1, false));
         wishes.extend(many("shop", 32, wish(9, false)));
         wishes.extend(many("tools", 1, wish(10, false)));
-        let selected = select(wishes);
+        let selected = select_secrets(wishes);
         assert_eq!(count(&selected.watched, "shop"), 32);
         assert_eq!(count(&selected.watched, "tools"), 1);
         assert_eq!(selected.watched.len(), MOST_NAMED);
         // Alone, it may have all.
-        assert_eq!(select(many("aaa", 1000, wish(1, false))).watched.len(), MOST_NAMED);
+        assert_eq!(select_secrets(many("aaa", 1000, wish(1, false))).watched.len(), MOST_NAMED);
     }
 
     #[test]
     fn beyond_their_parts_the_oldest_come_first() {
         let mut wishes = many("young", 300, wish(9, false));
         wishes.extend(many("old", 200, wish(1, false)));
-        let selected = select(wishes);
+        let selected = select_secrets(wishes);
         assert_eq!(count(&selected.watched, "old"), 200);
         assert_eq!(count(&selected.watched, "young"), MOST_NAMED - 200);
     }
@@ -121,6 +121,6 @@ mod tests {
         let wishes = [(secret.clone(), wish(1, true)), (secret, Wish::SETTINGS)];
         let mut wishes = Vec::from(wishes);
         wishes.extend(many("aaa", 300, wish(1, false)));
-        assert_eq!(count(&select(wishes).watched, "shop"), 1);
+        assert_eq!(count(&select_secrets(wishes).watched, "shop"), 1);
     }
 }

@@ -10,7 +10,7 @@ const MOST_OCTETS: usize = 4096;
 ///
 /// Paths of type Exact are never expressions. Those of type Prefix are only if they have operators: that type is
 /// defined by path elements, but ingress-nginx's users write expressions into it.
-pub fn read(
+pub fn read_path(
     path: Option<&str>,
     path_type: &str,
     expressions: bool,
@@ -37,7 +37,7 @@ pub fn read(
         return PathPattern::regex(path).map_err(|error| expression_error(&error));
     }
     let path = if path.is_empty() { "/" } else { path };
-    lb_http::path::normalize(path).map_err(|why| format!("can't match: {why}"))?;
+    lb_http::path::normalize_path(path).map_err(|why| format!("can't match: {why}"))?;
     Ok(if is_exact { PathPattern::Exact(path.into()) } else { PathPattern::Prefix(path.into()) })
 }
 
@@ -56,7 +56,7 @@ pub fn highest_group(target: &str) -> usize {
 }
 
 /// Groups of an expression.
-pub fn groups(pattern: &PathPattern) -> usize {
+pub fn count_groups(pattern: &PathPattern) -> usize {
     match pattern {
         PathPattern::Regex(expression) => expression.groups(),
         _ => 0,

@@ -52,7 +52,7 @@ fn of_ingress(ingress: &Ingress) -> Vec<Line> {
     let name = ServiceName::of(&ingress.metadata);
     let none = BTreeMap::new();
     let annotations = ingress.metadata.annotations.as_ref().unwrap_or(&none);
-    let (draft, findings) = annotations::read(annotations);
+    let (draft, findings) = annotations::read_annotations(annotations);
     let line = |verdict, subject: &str, value: &str, detail: String| Line {
         namespace: name.namespace.clone(),
         ingress: name.name.clone(),
@@ -100,7 +100,8 @@ fn bad_paths(ingress: &Ingress, draft: &Draft) -> Vec<(String, String, String)> 
     for (rule, paths) in rules.enumerate() {
         for (index, path) in paths.http.iter().flat_map(|http| &http.paths).enumerate() {
             let text = path.path.as_deref();
-            if let Err(why) = paths::read(text, &path.path_type, expressions, draft.use_regex) {
+            if let Err(why) = paths::read_path(text, &path.path_type, expressions, draft.use_regex)
+            {
                 let field = format!("spec.rules[{rule}].http.paths[{index}].path");
                 found.push((field, text.unwrap_or_default().to_owned(), why));
             }

@@ -27,7 +27,7 @@ pub struct Port<'a> {
 }
 
 /// Looks up a port by its name or number.
-pub fn port<'a>(service: &'a Service, wanted: &str) -> Result<Port<'a>, Unusable> {
+pub fn find_port<'a>(service: &'a Service, wanted: &str) -> Result<Port<'a>, Unusable> {
     let name = ServiceName::of(&service.metadata);
     let spec = service.spec.as_ref().ok_or_else(|| format!("Service {name} has no spec"))?;
     let number: Option<u16> = wanted.parse().ok();
@@ -43,7 +43,7 @@ pub fn port<'a>(service: &'a Service, wanted: &str) -> Result<Port<'a>, Unusable
         let number = port.and_then(|port| u16::try_from(port.port).ok()).or(number);
         let number = number.filter(|&number| number != 0);
         let number = number.ok_or_else(|| format!("Service {name} has no port {wanted}"))?;
-        if lb_http::host::normalize(host).is_err() {
+        if lb_http::host::normalize_host(host).is_err() {
             return Err(format!("externalName {host:?} of Service {name} is no host name"));
         }
         let app_protocol = port.and_then(|port| port.app_protocol.as_deref());

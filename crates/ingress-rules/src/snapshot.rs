@@ -7,7 +7,7 @@ use lb_proxy::Config;
 use super::{Backends, Delta};
 
 /// Changes a snapshot. Upstreams that are names in DNS have no endpoints until these are resolved.
-pub fn apply(config: &mut Config, delta: &Delta) {
+pub fn apply_changes(config: &mut Config, delta: &Delta) {
     for (host, rules) in &delta.hosts {
         // The model reports rules that are not served.
         config.table.set_host(host.clone(), rules.clone());
@@ -57,7 +57,7 @@ mod tests {
             (Backends::Name { host: "a.test".into(), port: 80 }, 0),
         ] {
             let upstreams = [(upstream.clone(), Some(backends))].into();
-            apply(&mut config, &Delta { upstreams, ..Delta::default() });
+            apply_changes(&mut config, &Delta { upstreams, ..Delta::default() });
             assert_eq!(config.upstreams[&upstream].endpoints.len(), count);
         }
     }

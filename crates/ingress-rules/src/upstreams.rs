@@ -112,7 +112,7 @@ fn compute(name: &UpstreamName, objects: &Objects) -> (Backends, Vec<Problem>) {
     let mut problems = Vec::new();
     let nothing = || Backends::Endpoints(Arc::new(Upstream::default()));
     let backends = match objects.service(&service) {
-        Some(object) => match services::port(object, &name.port) {
+        Some(object) => match services::find_port(object, &name.port) {
             Ok(port) => {
                 let slices: Vec<&Slice> =
                     objects.slices.of(&service).unwrap_or_default().iter().collect();

@@ -21,7 +21,7 @@ pub enum AccessLog {
 }
 
 /// `None`: no log.
-pub fn start(format: AccessLog) -> io::Result<Option<mpsc::Sender<Batch>>> {
+pub fn start_access_log(format: AccessLog) -> io::Result<Option<mpsc::Sender<Batch>>> {
     let is_json = match format {
         AccessLog::Off => return Ok(None),
         AccessLog::Text => false,

@@ -47,7 +47,7 @@ pub struct Control {
 }
 
 /// A path, or `@` and an abstract name.
-pub fn address(text: &str) -> io::Result<SocketAddr> {
+pub fn parse_socket_address(text: &str) -> io::Result<SocketAddr> {
     match text.strip_prefix('@') {
         Some(name) => SocketAddr::from_abstract_name(name),
         None => SocketAddr::from_pathname(text),
@@ -149,7 +149,7 @@ fn send(stream: &StdStream, question: &Question) -> Result<()> {
 }
 
 /// Asks the proxy at this address. `None`: none listens there.
-pub fn ask(address: &SocketAddr, request: &Request) -> Result<Option<Explanation>> {
+pub fn ask_proxy(address: &SocketAddr, request: &Request) -> Result<Option<Explanation>> {
     let Some((mut stream, user)) = connect(address)? else { return Ok(None) };
     let own = nix::unistd::geteuid().as_raw();
     // Any process may have bound an abstract name. Only root may ask another user's.
@@ -167,7 +167,7 @@ pub fn ask(address: &SocketAddr, request: &Request) -> Result<Option<Explanation
 pub struct Predecessor(StdStream);
 
 /// Requests the sockets of the proxy at this address. `None`: none listens there.
-pub fn take_over(address: &SocketAddr) -> Result<Option<Predecessor>> {
+pub fn take_over_sockets(address: &SocketAddr) -> Result<Option<Predecessor>> {
     let Some((stream, user)) = connect(address)? else { return Ok(None) };
     let own = nix::unistd::geteuid().as_raw();
     ensure!(

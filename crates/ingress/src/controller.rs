@@ -245,7 +245,7 @@ impl Controller {
     }
 
     fn change_snapshot(&mut self, delta: &Delta) -> bool {
-        snapshot::apply(&mut self.snapshot, delta);
+        snapshot::apply_changes(&mut self.snapshot, delta);
         for (upstream, backends) in &delta.upstreams {
             let target = match backends {
                 Some(Backends::Name { host, port }) => Some((Arc::clone(host), *port)),

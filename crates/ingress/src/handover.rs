@@ -32,7 +32,7 @@ struct Header {
 }
 
 /// Sends sockets, and a text for the other process.
-pub fn send(stream: &UnixStream, sockets: &[&TcpListener], text: &str) -> Result<()> {
+pub fn send_sockets(stream: &UnixStream, sockets: &[&TcpListener], text: &str) -> Result<()> {
     let fds: Vec<RawFd> = sockets.iter().map(|socket| socket.as_raw_fd()).collect();
     let mut chunks: Vec<&[RawFd]> = fds.chunks(CHUNK).collect();
     if chunks.is_empty() {
@@ -65,8 +65,8 @@ fn send_with(stream: &UnixStream, mut bytes: &[u8], fds: &[RawFd]) -> io::Result
     Ok(())
 }
 
-/// Receives what [`send`] sent. Other files than listening TCP sockets are refused.
-pub fn receive(stream: &UnixStream) -> Result<(Vec<TcpListener>, String)> {
+/// Receives what [`send_sockets`] sent. Other files than listening TCP sockets are refused.
+pub fn receive_sockets(stream: &UnixStream) -> Result<(Vec<TcpListener>, String)> {
     let mut sockets = Vec::new();
     let header = loop {
         let (line, received) = receive_line(stream).context("no sockets received")?;
@@ -78,7 +78,7 @@ pub fn receive(stream: &UnixStream) -> Result<(Vec<TcpListener>, String)> {
             header.sockets
         );
         for fd in received {
-            sockets.push(listener(fd)?);
+            sockets.push(listener_of_fd(fd)?);
         }
         ensure!(sockets.len() <= MOST, "more than {MOST} sockets");
         if header.is_last {
@@ -124,7 +124,7 @@ fn receive_line(stream: &UnixStream) -> Result<(String, Vec<OwnedFd>)> {
 }
 
 /// A listening TCP socket; an error for other files.
-pub fn listener(fd: OwnedFd) -> Result<TcpListener> {
+pub fn listener_of_fd(fd: OwnedFd) -> Result<TcpListener> {
     let kind = getsockopt(&fd, sockopt::SockType).context("a passed file is not a socket")?;
     let is_listening = getsockopt(&fd, sockopt::AcceptConn)?;
     ensure!(kind == SockType::Stream && is_listening, "a passed socket does not listen");
@@ -155,9 +155,9 @@ mod tests {
         let sent = text.clone();
         let sender = thread::spawn(move || {
             let sockets: Vec<&TcpListener> = sockets.iter().collect();
-            send(&near, &sockets, &sent).unwrap();
+            send_sockets(&near, &sockets, &sent).unwrap();
         });
-        let (received, also) = receive(&far).unwrap();
+        let (received, also) = receive_sockets(&far).unwrap();
         sender.join().unwrap();
         let found: Vec<SocketAddr> = received.iter().map(|s| s.local_addr().unwrap()).collect();
         assert_eq!((found, also), (addresses, text));
@@ -167,8 +167,8 @@ mod tests {
     #[test]
     fn no_sockets_are_a_message_too() {
         let (near, far) = UnixStream::pair().unwrap();
-        send(&near, &[], "text").unwrap();
-        assert_eq!(receive(&far).unwrap().1, "text");
+        send_sockets(&near, &[], "text").unwrap();
+        assert_eq!(receive_sockets(&far).unwrap().1, "text");
     }
 
     #[test]
@@ -180,21 +180,21 @@ mod tests {
             near.write_all(text.as_bytes()).unwrap();
             // Without the newline that the last one needs, too.
             drop(near);
-            assert!(receive(&far).is_err(), "{text}");
+            assert!(receive_sockets(&far).is_err(), "{text}");
         }
         let (mut near, far) = UnixStream::pair().unwrap();
         near.write_all(b"{\"sockets\":2,\"text\":0,\"is_last\":true}\n").unwrap();
-        let error = receive(&far).unwrap_err().to_string();
+        let error = receive_sockets(&far).unwrap_err().to_string();
         assert!(error.contains("0 of 2 sockets"), "{error}");
     }
 
     #[test]
     fn other_files_than_listening_sockets_are_refused() {
         let connected = TcpStream::connect(bound().local_addr().unwrap()).unwrap();
-        assert!(listener(connected.into()).is_err());
-        assert!(listener(UnixStream::pair().unwrap().0.into()).is_err());
+        assert!(listener_of_fd(connected.into()).is_err());
+        assert!(listener_of_fd(UnixStream::pair().unwrap().0.into()).is_err());
         let file = std::fs::File::open("/dev/null").unwrap();
-        assert!(listener(file.into()).is_err());
-        assert!(listener(bound().into()).is_ok());
+        assert!(listener_of_fd(file.into()).is_err());
+        assert!(listener_of_fd(bound().into()).is_ok());
     }
 }

@@ -92,11 +92,11 @@ pub struct Options {
 pub async fn run(options: Options) -> Result<()> {
     raise_file_limit();
     let mut ending = Ending::new()?;
-    let mut parent = options.parent.as_ref().map(parent::follow).transpose()?;
+    let mut parent = options.parent.as_ref().map(parent::watch_parent).transpose()?;
     if let Some(path) = options.session_key_file.clone() {
-        session_keys::follow(path, options.proxy.session_keys.clone())?;
+        session_keys::follow_session_keys(path, options.proxy.session_keys.clone())?;
     }
-    let control_address = control::address(&options.control_socket)
+    let control_address = control::parse_socket_address(&options.control_socket)
         .with_context(|| format!("--control-socket {}", options.control_socket))?;
     let metrics = Arc::new(Metrics::new());
     let health = Arc::new(Readiness::new(Arc::clone(&metrics) as Arc<dyn Scrape>));
@@ -319,7 +319,7 @@ async fn store_until_synced(
 }
 
 fn predecessor(address: &std::os::unix::net::SocketAddr) -> Result<Option<Predecessor>> {
-    tokio::task::block_in_place(|| control::take_over(address))
+    tokio::task::block_in_place(|| control::take_over_sockets(address))
 }
 
 /// Opens the ports, or takes them over.
@@ -334,7 +334,8 @@ fn start(
     settings.https = https;
     settings.inherited = inherited;
     if let Some(predecessor) = predecessor {
-        let received = tokio::task::block_in_place(|| handover::receive(predecessor.stream()));
+        let received =
+            tokio::task::block_in_place(|| handover::receive_sockets(predecessor.stream()));
         let (sockets, _) = received.context("sockets of the running proxy not taken over")?;
         tracing::info!(
             sockets = sockets.len(),
@@ -365,7 +366,7 @@ async fn hand_over(stream: StdStream, proxy: &Proxy) -> Option<UnixStream> {
             proxy.listeners().iter().map(TcpListener::try_clone).collect::<io::Result<_>>()?;
         let stream = tokio::task::spawn_blocking(move || {
             stream.set_write_timeout(Some(Duration::from_secs(10)))?;
-            handover::send(&stream, &listeners.iter().collect::<Vec<_>>(), "")?;
+            handover::send_sockets(&stream, &listeners.iter().collect::<Vec<_>>(), "")?;
             anyhow::Ok(stream)
         })
         .await??;

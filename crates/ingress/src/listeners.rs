@@ -5,7 +5,7 @@ use std::os::fd::{FromRawFd, OwnedFd};
 
 use anyhow::{Context, Result, bail};
 
-use super::handover::listener;
+use super::handover::listener_of_fd;
 
 /// The addresses to serve, and sockets that exist already.
 #[derive(Debug, Default)]
@@ -32,7 +32,7 @@ impl Listeners {
     fn replaced_by(mut self, passed: Vec<(OwnedFd, String)>) -> Result<Self> {
         let (mut http, mut https) = (Vec::new(), Vec::new());
         for (fd, name) in passed {
-            let socket = listener(fd).with_context(|| format!("socket {name} of systemd"))?;
+            let socket = listener_of_fd(fd).with_context(|| format!("socket {name} of systemd"))?;
             let address = socket.local_addr()?;
             match name.as_str() {
                 "http" => http.push(address),

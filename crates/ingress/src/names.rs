@@ -1,6 +1,6 @@
 //! Upstreams that are names in DNS: their addresses are looked up again and again.
 //!
-//! A name that can't be resolved keeps its last addresses. Those that [`target::check`] forbids are left out: with them,
+//! A name that can't be resolved keeps its last addresses. Those that [`target::check_destination`] forbids are left out: with them,
 //! every user who may create a Service could reach what only this machine can reach.
 
 use std::collections::BTreeMap;
@@ -115,7 +115,8 @@ async fn resolve(target: &Target) -> Option<Upstream> {
             return None;
         }
     };
-    let is_allowed = |address: &std::net::SocketAddr| match target::check(address.ip()) {
+    let is_allowed = |address: &std::net::SocketAddr| match target::check_destination(address.ip())
+    {
         Ok(()) => true,
         Err(reason) => {
             tracing::warn!(%host, address = %address.ip(), %reason, "address of an upstream refused");

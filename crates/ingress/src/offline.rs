@@ -13,7 +13,11 @@ use lb_rules::model::{Kind, Object};
 use lb_source::Manifests;
 
 /// Explains a request by the objects in files and directories.
-pub fn explain(paths: &[PathBuf], settings: Settings, request: &Request) -> Result<Explanation> {
+pub fn explain_manifests(
+    paths: &[PathBuf],
+    settings: Settings,
+    request: &Request,
+) -> Result<Explanation> {
     let objects = Manifests::of_kinds(paths.to_vec(), &Kind::OF_INGRESS)?.objects();
     let mut annotations = BTreeMap::new();
     let mut model = Model::new(settings);
@@ -26,7 +30,7 @@ pub fn explain(paths: &[PathBuf], settings: Settings, request: &Request) -> Resu
         model.apply(object);
     }
     let mut config = Config::default();
-    snapshot::apply(&mut config, &model.settle());
+    snapshot::apply_changes(&mut config, &model.settle());
     let annotations = |namespace: &str, name: &str| {
         let found = annotations.get(&(namespace.to_owned(), name.to_owned()));
         found.cloned().unwrap_or_default()

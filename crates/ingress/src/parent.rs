@@ -35,7 +35,7 @@ pub struct Inheritance {
 }
 
 /// Sends a child what it needs.
-pub fn send(
+pub fn send_inheritance(
     stream: &StdStream,
     http: &[TcpListener],
     https: &[TcpListener],
@@ -51,15 +51,15 @@ pub fn send(
     };
     stream.set_write_timeout(Some(PATIENCE))?;
     let sockets: Vec<&TcpListener> = http.iter().chain(https).collect();
-    handover::send(stream, &sockets, &serde_json::to_string(&message)?)
+    handover::send_sockets(stream, &sockets, &serde_json::to_string(&message)?)
 }
 
 /// Receives it, from standard input.
-pub fn receive() -> Result<Inheritance> {
+pub fn receive_inheritance() -> Result<Inheritance> {
     let stream = StdStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     stream.set_read_timeout(Some(PATIENCE)).context("standard input is not a Unix socket")?;
     let (inherited, text) =
-        handover::receive(&stream).context("nothing received from the parent")?;
+        handover::receive_sockets(&stream).context("nothing received from the parent")?;
     let Message { http, https, kubeconfig } =
         serde_json::from_str(&text).context("not the message of a parent")?;
     let listeners = Listeners { http, https, inherited };
@@ -67,7 +67,7 @@ pub fn receive() -> Result<Inheritance> {
 }
 
 /// The connection to the parent, to wait for its end.
-pub fn follow(parent: &StdStream) -> Result<UnixStream> {
+pub fn watch_parent(parent: &StdStream) -> Result<UnixStream> {
     let stream = parent.try_clone()?;
     stream.set_nonblocking(true)?;
     Ok(UnixStream::from_std(stream)?)
@@ -82,8 +82,8 @@ mod tests {
         let (near, far) = StdStream::pair().unwrap();
         let bind = || TcpListener::bind("127.0.0.1:0").unwrap();
         let (http, https) = ([bind()], [bind(), bind()]);
-        send(&near, &http, &https, "apiVersion: v1").unwrap();
-        let (sockets, text) = handover::receive(&far).unwrap();
+        send_inheritance(&near, &http, &https, "apiVersion: v1").unwrap();
+        let (sockets, text) = handover::receive_sockets(&far).unwrap();
         let message: Message = serde_json::from_str(&text).unwrap();
         assert_eq!((sockets.len(), message.https.len()), (3, 2));
         assert_eq!(message.http[0], http[0].local_addr().unwrap());

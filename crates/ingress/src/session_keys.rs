@@ -20,7 +20,7 @@ const INTERVAL: Duration = Duration::from_secs(10);
 const MOST_OCTETS: u64 = 64 << 10;
 
 /// Sets the keys of the file now, and again each time that it changes. A file that does not exist yet has none.
-pub fn follow(path: PathBuf, keys: SessionKeys) -> Result<JoinHandle<()>> {
+pub fn follow_session_keys(path: PathBuf, keys: SessionKeys) -> Result<JoinHandle<()>> {
     let mut known = read(&path)?;
     match &known {
         Some(secrets) => keys.set(secrets.clone()),
@@ -97,7 +97,7 @@ mod tests {
         let path = directory.path().join("keys");
         let keys = SessionKeys::new();
         let count = || keys.count();
-        let task = follow(path.clone(), keys.clone()).unwrap();
+        let task = follow_session_keys(path.clone(), keys.clone()).unwrap();
         assert_eq!(count(), 0);
         let first = "a".repeat(44);
         for (text, expected) in

@@ -24,7 +24,7 @@ use crate::worker::{Arriving, Worker};
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// Accepts connections until the task is dropped.
-pub(crate) async fn accept(worker: Rc<Worker>, listener: TcpListener, kind: Listener) {
+pub(crate) async fn serve_listener(worker: Rc<Worker>, listener: TcpListener, kind: Listener) {
     let begin = |(tcp, peer)| {
         let arriving = worker.begin_arrival();
         tokio::task::spawn_local(begin(worker.clone(), arriving, tcp, peer, kind));
@@ -52,10 +52,10 @@ async fn begin(
             let watched = Watched::new(stream);
             let client = Client::new(&worker, arrival, tls, protocol, watched.progress.clone());
             drop(arriving);
-            Box::pin(connection::serve(client, watched)).await;
+            Box::pin(connection::serve_connection(client, watched)).await;
         }
         Ok(Ok(Prepared::Forward(connection))) => {
-            Box::pin(passthrough::forward(&worker, connection)).await;
+            Box::pin(passthrough::forward_connection(&worker, connection)).await;
         }
         Ok(Err(refusal)) => worker.counters.refused.count(refusal),
         Err(_) => worker.counters.refused.count(Refusal::NoRequest),
@@ -99,7 +99,7 @@ async fn prepare(
     waiting.end();
     match accepted {
         Ok(Accepted::Terminated { stream, tls, protocol }) => {
-            handshakes.count(server::kind(&stream));
+            handshakes.count(server::handshake_kind(&stream));
             Ok(Prepared::Serve {
                 stream: Stream::Server(stream),
                 tls: Some(tls),
@@ -143,7 +143,7 @@ async fn read_proxy_header(
         if read == 0 {
             return Err(Refusal::ProxyProtocol);
         }
-        match proxy_protocol::parse(&buffer) {
+        match proxy_protocol::parse_proxy_header(&buffer) {
             Ok(Some(header)) => {
                 let mut rest = buffer.freeze();
                 rest.advance(header.length);

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use ipnet::IpNet;
-use lb_http::host::parent;
+use lb_http::host::parent_domain;
 use lb_http::policy::RateLimits;
 pub use lb_http::proxy_protocol::Version as ProxyProtocol;
 use lb_http::{HostPattern, Owner, Table, Upstream, UpstreamName};
@@ -43,7 +43,7 @@ impl Config {
     pub fn own_tls(&self, host: Option<&str>) -> Option<(HostPattern, &Arc<HostTls>)> {
         let host = host?;
         let exact = Some(HostPattern::Exact(host.into()));
-        let wildcard = || parent(host).map(|suffix| HostPattern::Wildcard(suffix.into()));
+        let wildcard = || parent_domain(host).map(|suffix| HostPattern::Wildcard(suffix.into()));
         let find = |pattern: HostPattern| self.tls.get(&pattern).map(|tls| (pattern, tls));
         exact.and_then(find).or_else(|| wildcard().and_then(find))
     }

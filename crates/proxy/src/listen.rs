@@ -11,7 +11,7 @@ const BACKLOG: i32 = 4096;
 /// For each worker, its own socket for `address`. The kernel spreads connections over them (`SO_REUSEPORT`), so
 /// workers share no queue. Inherited sockets of the address come first: a socket that is closed resets the connections
 /// in its queue, so all are kept, even if there are more of them than workers.
-pub fn sockets(
+pub fn open_listeners(
     address: SocketAddr,
     inherited: Vec<TcpListener>,
     workers: usize,
@@ -63,16 +63,16 @@ mod tests {
 
     #[test]
     fn workers_get_sockets_of_one_port() {
-        let sockets = sockets(local(), Vec::new(), 3).unwrap();
+        let sockets = open_listeners(local(), Vec::new(), 3).unwrap();
         let ports: Vec<_> = sockets.iter().map(|s| s.local_addr().unwrap().port()).collect();
         assert_eq!(ports, [ports[0]; 3]);
     }
 
     #[test]
     fn all_inherited_sockets_are_kept() {
-        let old = sockets(local(), Vec::new(), 3).unwrap();
+        let old = open_listeners(local(), Vec::new(), 3).unwrap();
         let address = old[0].local_addr().unwrap();
-        let new = sockets(address, old, 2).unwrap();
+        let new = open_listeners(address, old, 2).unwrap();
         assert_eq!(new.len(), 3);
     }
 
@@ -80,7 +80,7 @@ mod tests {
     fn an_inherited_socket_without_reuseport_is_shared() {
         let plain = TcpListener::bind(local()).unwrap();
         let address = plain.local_addr().unwrap();
-        let sockets = sockets(address, vec![plain], 2).unwrap();
+        let sockets = open_listeners(address, vec![plain], 2).unwrap();
         assert_eq!(sockets.len(), 2);
         assert_eq!(sockets[1].local_addr().unwrap(), address);
     }

@@ -39,11 +39,11 @@ const IDLE: Duration = Duration::from_secs(600);
 /// A fatal alert before any key is agreed: `access_denied`.
 const ACCESS_DENIED: [u8; 7] = [21, 3, 3, 0, 2, 2, 49];
 
-pub(crate) async fn forward(worker: &Rc<Worker>, connection: Forwarding) {
+pub(crate) async fn forward_connection(worker: &Rc<Worker>, connection: Forwarding) {
     let Forwarding { host, server_name, hello, mut tcp, arrival } = connection;
     let now = Instant::now();
     let client = arrival.source.ip().to_canonical();
-    let may_connect = respond::may_use(&host.allowed_sources, &host.denied_sources, client);
+    let may_connect = respond::may_use_route(&host.allowed_sources, &host.denied_sources, client);
     let permit = match may_connect {
         true => access::limit_rate(worker, &client, &host.owner, &host.limits, now)
             .map_err(|_| Refusal::RateLimit),
@@ -69,7 +69,7 @@ pub(crate) async fn forward(worker: &Rc<Worker>, connection: Forwarding) {
         };
         let Some(guard) = endpoints.balancer.choose(&pick) else { break };
         let address = guard.address();
-        let mut endpoint = match upstream::tcp(address, CONNECT).await {
+        let mut endpoint = match upstream::connect_tcp(address, CONNECT).await {
             Ok(endpoint) => endpoint,
             Err(_) => {
                 endpoints.balancer.report(&guard, Outcome::Failure, Instant::now());
@@ -84,7 +84,7 @@ pub(crate) async fn forward(worker: &Rc<Worker>, connection: Forwarding) {
         first.extend_from_slice(&hello);
         let _passed = worker.pass(arrival.listener);
         if endpoint.write_all(&first).await.is_ok() {
-            let (end, sent, received) = tunnel::join(tcp, endpoint, IDLE).await;
+            let (end, sent, received) = tunnel::join_streams(tcp, endpoint, IDLE).await;
             tracing::debug!(
                 server_name = server_name.as_deref(),
                 endpoint = %address,

@@ -65,7 +65,7 @@ impl Proxy {
             let mut all = Vec::new();
             for address in addresses {
                 let inherited = inherited.remove(address).unwrap_or_default();
-                let sockets = listen::sockets(*address, inherited, workers);
+                let sockets = listen::open_listeners(*address, inherited, workers);
                 all.push(sockets.map_err(|error| StartError::Listen(*address, error))?);
             }
             Ok(all)
@@ -102,7 +102,7 @@ impl Proxy {
                 stop: stopped.clone(),
                 sockets,
             };
-            proxy.workers.push(thread::spawn(number, start).map_err(StartError::Thread)?);
+            proxy.workers.push(thread::spawn_worker(number, start).map_err(StartError::Thread)?);
         }
         Ok(proxy)
     }

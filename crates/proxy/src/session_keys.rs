@@ -82,7 +82,7 @@ impl SessionKeys {
         let keys = secrets
             .0
             .iter()
-            .map(|secret| Key::from_secret(&secret.derive(b"millrace affinity cookies")));
+            .map(|secret| Key::from_secret(&secret.derive_key(b"millrace affinity cookies")));
         self.affinity.set(keys.collect());
         self.secrets.store(Arc::new(secrets.0));
     }
@@ -115,13 +115,13 @@ impl Secret {
     }
 
     /// A key for a purpose that is no other's.
-    pub fn derive(&self, purpose: &[u8]) -> [u8; 32] {
-        derive(&hmac::Key::new(hmac::HMAC_SHA256, &self.0), purpose)
+    pub fn derive_key(&self, purpose: &[u8]) -> [u8; 32] {
+        derive_key(&hmac::Key::new(hmac::HMAC_SHA256, &self.0), purpose)
     }
 }
 
 /// 32 octets that cannot be computed without the key.
-pub(crate) fn derive(key: &hmac::Key, purpose: &[u8]) -> [u8; 32] {
+pub(crate) fn derive_key(key: &hmac::Key, purpose: &[u8]) -> [u8; 32] {
     let mut derived = [0; 32];
     derived.copy_from_slice(hmac::sign(key, purpose).as_ref());
     derived

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::watch;
 
-use crate::accept::accept;
+use crate::accept::serve_listener;
 use crate::config::Config;
 use crate::metrics::{Listener, WorkerCounters};
 use crate::stop::Stop;
@@ -26,7 +26,7 @@ pub(crate) struct Start {
     pub sockets: Sockets,
 }
 
-pub(crate) fn spawn(number: usize, start: Start) -> io::Result<JoinHandle<()>> {
+pub(crate) fn spawn_worker(number: usize, start: Start) -> io::Result<JoinHandle<()>> {
     std::thread::Builder::new().name(format!("proxy-{number}")).spawn(move || {
         let runtime = Builder::new_current_thread()
             .enable_io()
@@ -58,7 +58,7 @@ async fn run(start: Start) -> io::Result<()> {
     let mut accepting = Vec::new();
     for (kind, socket) in sockets {
         let listener = tokio::net::TcpListener::from_std(socket)?;
-        accepting.push(tokio::task::spawn_local(accept(worker.clone(), listener, kind)));
+        accepting.push(tokio::task::spawn_local(serve_listener(worker.clone(), listener, kind)));
     }
     // An error means that the proxy was dropped.
     let _ = stop.wait_for(|stop| *stop != Stop::Serve).await;

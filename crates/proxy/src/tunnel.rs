@@ -23,7 +23,7 @@ pub(crate) enum End {
 const BUFFER: usize = 8 << 10;
 
 /// Copies in both directions. Returns the octets from `a` to `b` and from `b` to `a`.
-pub(crate) async fn join<A, B>(a: A, b: B, idle: Duration) -> (End, u64, u64)
+pub(crate) async fn join_streams<A, B>(a: A, b: B, idle: Duration) -> (End, u64, u64)
 where
     A: AsyncRead + AsyncWrite + Unpin,
     B: AsyncRead + AsyncWrite + Unpin,

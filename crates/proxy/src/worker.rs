@@ -19,7 +19,7 @@ use crate::client::{Client, Order};
 use crate::config::Config;
 use crate::limits::Sources;
 use crate::limits::verifications::Verifications;
-use crate::metrics::{Listener, OwnerCounters, WorkerCounters, add};
+use crate::metrics::{Listener, OwnerCounters, WorkerCounters, increase_counter};
 use crate::routes::{Known, Routes};
 use crate::settings::{Limits, Settings};
 use crate::stop::Stop;
@@ -208,7 +208,7 @@ impl Worker {
         }
         let count = log.len() as u64;
         if to.try_send(std::mem::replace(log, Vec::with_capacity(BATCH))).is_err() {
-            add(&self.counters.log_entries_dropped, count);
+            increase_counter(&self.counters.log_entries_dropped, count);
         }
     }
 

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::net::{Ipv6Addr, SocketAddr};
 
 use lb_http::HostPattern;
-use lb_http::host::{Authority, normalize, parent};
+use lb_http::host::{Authority, normalize_host, parent_domain};
 
 use super::text;
 use crate::Input;
@@ -48,7 +48,7 @@ pub fn host(bytes: &[u8]) -> &'static str {
         !host.bytes().any(|octet| octet.is_ascii_uppercase() || !octet.is_ascii_graphic()),
         "{host:?}"
     );
-    assert_eq!(normalize(host), Ok(Cow::Borrowed(host)), "not normal after all");
+    assert_eq!(normalize_host(host), Ok(Cow::Borrowed(host)), "not normal after all");
     let text = format!("{host}:{}", authority.port.unwrap_or(1));
     let again = Authority::parse(&text).expect("a normal host, and a port");
     assert_eq!((&*again.host, again.port), (host, authority.port.or(Some(1))));
@@ -67,7 +67,8 @@ pub fn host(bytes: &[u8]) -> &'static str {
         Ok(pattern) => assert!(pattern.matches(Some(host)), "{host:?}"),
         Err(_) => assert!(host.parse::<std::net::Ipv4Addr>().is_ok(), "{host:?}"),
     }
-    if let Some(Ok(pattern)) = parent(host).map(|parent| HostPattern::parse(&format!("*.{parent}")))
+    if let Some(Ok(pattern)) =
+        parent_domain(host).map(|parent| HostPattern::parse(&format!("*.{parent}")))
     {
         assert!(pattern.matches(Some(host)), "{host:?}");
     }

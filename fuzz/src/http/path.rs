@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use lb_http::path::{comparable, normalize};
+use lb_http::path::{comparable_path, normalize_path};
 
 use super::text;
 use crate::Input;
@@ -51,20 +51,20 @@ pub fn path(bytes: &[u8]) -> &'static str {
         false => format!("/{}", text(&mut input, &PIECES, 20)),
     };
     let expected = meaning(&raw);
-    let Ok(normal) = normalize(&raw) else {
+    let Ok(normal) = normalize_path(&raw) else {
         assert_eq!(expected, None, "{raw:?} is refused");
         return "refused";
     };
     let segments: Option<Vec<Vec<u8>>> =
         normal.strip_prefix('/').and_then(|path| path.split('/').map(decode).collect());
     assert_eq!(segments, expected, "{raw:?} became {normal:?}");
-    assert_eq!(normalize(&normal), Ok(Cow::Borrowed(&*normal)), "not normal after all");
+    assert_eq!(normalize_path(&normal), Ok(Cow::Borrowed(&*normal)), "not normal after all");
     assert!(
         normal.bytes().all(|octet| octet.is_ascii_graphic() && !b"\\\"<>^`{|}?#".contains(&octet)),
         "{normal:?}"
     );
     let segments = |path: &str| path.split('/').filter(|segment| !segment.is_empty()).count();
-    assert_eq!(segments(&comparable(&normal)), segments(&normal));
+    assert_eq!(segments(&comparable_path(&normal)), segments(&normal));
     if matches!(normal, Cow::Borrowed(_)) { "kept" } else { "changed" }
 }
 

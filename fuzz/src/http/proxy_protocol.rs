@@ -1,6 +1,6 @@
 //! The PROXY protocol: what arrives in pieces means what arrives at once.
 
-use lb_http::proxy_protocol::{Addresses, MOST_OCTETS, encode_v1, encode_v2, parse};
+use lb_http::proxy_protocol::{Addresses, MOST_OCTETS, encode_v1, encode_v2, parse_proxy_header};
 
 use super::text;
 use crate::Input;
@@ -45,9 +45,10 @@ pub fn proxy_protocol(bytes: &[u8]) -> &'static str {
         }
     };
     let octets = [beginning, &more].concat();
-    let outcome = parse(&octets);
-    let first =
-        (0..octets.len()).map(|end| parse(&octets[..end])).find(|outcome| *outcome != Ok(None));
+    let outcome = parse_proxy_header(&octets);
+    let first = (0..octets.len())
+        .map(|end| parse_proxy_header(&octets[..end]))
+        .find(|outcome| *outcome != Ok(None));
     match first {
         Some(first) => assert_eq!(first, outcome, "more octets changed the outcome"),
         None => assert!(octets.len() < MOST_OCTETS || outcome != Ok(None), "it waits forever"),
@@ -64,7 +65,7 @@ pub fn proxy_protocol(bytes: &[u8]) -> &'static str {
         (end(addresses.source), end(addresses.destination))
     };
     for encoded in [encode_v1(Some(&addresses)), encode_v2(Some(&addresses))] {
-        let again = parse(&encoded).expect("a valid header").expect("a whole header");
+        let again = parse_proxy_header(&encoded).expect("a valid header").expect("a whole header");
         assert_eq!(again.length, encoded.len());
         assert_eq!(again.addresses.map(canonical), Some(canonical(addresses)));
     }

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Version};
 use lb_http::headers::{Client, ForwardedSource, Forwarding, Peer, strip_request};
-use lb_http::request::{Limits, Target, check};
+use lb_http::request::{Limits, Target, check_request};
 
 use super::{host, path, text};
 use crate::Input;
@@ -85,7 +85,7 @@ const VALUES: [&str; 35] = [
 pub fn request(bytes: &[u8]) -> &'static str {
     let mut input = Input::new(bytes);
     let Some(parts) = head(&mut input) else { return "not parsed" };
-    let target = match check(&parts, &Limits { uri: 24 }) {
+    let target = match check_request(&parts, &Limits { uri: 24 }) {
         Ok(target) => target,
         Err(refusal) => {
             assert!(refusal.status().is_client_error());

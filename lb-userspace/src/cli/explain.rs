@@ -79,9 +79,9 @@ pub fn explain(options: &Options, configuration: &Configuration) -> Result<()> {
     };
     let settings = &configuration.ingress;
     let explanation = if options.manifests.is_empty() {
-        let address = control::address(&settings.control_socket)
+        let address = control::parse_socket_address(&settings.control_socket)
             .with_context(|| format!("--control-socket {}", settings.control_socket))?;
-        match control::ask(&address, &request)? {
+        match control::ask_proxy(&address, &request)? {
             Some(explanation) => explanation,
             None => bail!(
                 "no proxy listens on {}: start one with `millrace ingress`, name its socket with --control-socket, \
@@ -92,7 +92,7 @@ pub fn explain(options: &Options, configuration: &Configuration) -> Result<()> {
     } else {
         let node_name = configuration.agent.node_name().ok();
         let model = model_settings(settings, node_name.as_deref());
-        offline::explain(&options.manifests, model, &request)?
+        offline::explain_manifests(&options.manifests, model, &request)?
     };
     output::write(&match options.output {
         Format::Text => text(&request, &explanation),

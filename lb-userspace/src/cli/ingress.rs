@@ -62,7 +62,7 @@ pub fn run(options: &Options, configuration: Configuration, level: Level) -> Res
     let settings = &configuration.ingress;
     let addresses = (settings.http_bind_address.clone(), settings.https_bind_address.clone());
     let (origin, listeners, parent) = if options.from_parent {
-        let inheritance = parent::receive()?;
+        let inheritance = parent::receive_inheritance()?;
         let access = Access { given_kubeconfig: Some(inheritance.kubeconfig), ..Access::default() };
         (Origin::Cluster(access), inheritance.listeners, Some(inheritance.parent))
     } else {
@@ -133,7 +133,7 @@ fn proxy_settings(settings: &IngressSettings) -> Result<lb_proxy::Settings> {
         limits,
         workers: settings.workers.map_or(0, usize::from),
         shutdown_grace: Duration::from_secs(settings.shutdown_grace.into()),
-        access_log: access_log::start(settings.access_log)?,
+        access_log: access_log::start_access_log(settings.access_log)?,
         most_owners: settings.ingress_metrics_max_objects,
         ..lb_proxy::Settings::new(Vec::new(), Vec::new())
     })

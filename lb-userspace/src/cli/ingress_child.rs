@@ -135,7 +135,7 @@ impl Supervisor {
             .current_dir("/")
             .spawn()
             .context("the process can't be started")?;
-        if let Err(error) = parent::send(&near, &self.http, &self.https, kubeconfig) {
+        if let Err(error) = parent::send_inheritance(&near, &self.http, &self.https, kubeconfig) {
             let _ = child.kill();
             let _ = child.wait();
             return Err(error);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::endpoint::{EndpointState, Ticks};
 use super::set::Set;
 use crate::affinity::Token;
-use crate::stable_hash::mix;
+use crate::stable_hash::mix_hash;
 
 /// What decides about the endpoint of a request.
 #[derive(Clone, Copy, Debug)]
@@ -65,7 +65,7 @@ impl Pick<'_> {
     /// Rendezvous hashing: the endpoint with the highest score for the key. An endpoint that is added takes keys from
     /// all others alike, and one that is removed or unusable leaves its keys to all others alike; no other key moves.
     fn by_hash<'s>(&self, set: &'s Set, hash: u64, now: Ticks) -> Option<&'s Arc<EndpointState>> {
-        let score = |position: &usize| mix(set.seeds[*position] ^ hash);
+        let score = |position: &usize| mix_hash(set.seeds[*position] ^ hash);
         let best = &set.endpoints[(0..set.seeds.len()).max_by_key(score)?];
         if self.is_usable(best, now) {
             return Some(best);
@@ -169,7 +169,7 @@ impl Random {
     /// A position below `count`, which is less than 2^32, and independent bits.
     fn draw(&mut self, count: usize) -> Draw {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let value = mix(self.0);
+        let value = mix_hash(self.0);
         Draw { position: (((value >> 32) * count as u64) >> 32) as usize, bits: value as u32 }
     }
 }

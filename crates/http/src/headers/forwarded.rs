@@ -24,14 +24,14 @@ impl<'a> Element<'a> {
 
     /// Not if the proxy hides it (`unknown`, `_secret`).
     pub fn client(&self) -> Option<IpAddr> {
-        self.get("for").and_then(address)
+        self.get("for").and_then(forwarded_address)
     }
 }
 
 /// The elements of all lines, the one of the nearest proxy first. Each line is read from its end: what the client wrote
 /// at its beginning cannot hide what a proxy has appended. What cannot be read ends the list, because it is not known
 /// which proxy wrote the elements before it.
-pub fn elements(headers: &HeaderMap) -> impl Iterator<Item = Element<'_>> {
+pub fn forwarded_elements(headers: &HeaderMap) -> impl Iterator<Item = Element<'_>> {
     let lines = headers.get_all(FORWARDED).iter().rev();
     lines.flat_map(|line| from_end(line.as_bytes())).map_while(|element| element)
 }
@@ -95,7 +95,7 @@ fn is_token(octet: u8) -> bool {
 }
 
 /// An address with or without port, IPv6 with or without brackets.
-pub fn address(text: &str) -> Option<IpAddr> {
+pub fn forwarded_address(text: &str) -> Option<IpAddr> {
     let bracketed = || text.strip_prefix('[')?.strip_suffix(']')?.parse().ok();
     let address = text
         .parse()
@@ -106,7 +106,7 @@ pub fn address(text: &str) -> Option<IpAddr> {
 }
 
 /// One element for each hop. The client's also has what it asked for.
-pub fn format<'a>(
+pub fn format_forwarded<'a>(
     hops: impl Iterator<Item = &'a IpAddr>,
     scheme: &str,
     host: Option<&str>,
@@ -191,7 +191,11 @@ mod tests {
             ("192.0.2.256", None),
             ("", None),
         ] {
-            assert_eq!(address(text), expected.map(|text| text.parse().unwrap()), "{text}");
+            assert_eq!(
+                forwarded_address(text),
+                expected.map(|text| text.parse().unwrap()),
+                "{text}"
+            );
         }
     }
 }

@@ -8,7 +8,7 @@ use http::header::{
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::names::is_about_client;
-use super::{has_token, tokens};
+use super::{has_token, list_tokens};
 use crate::policy::Policy;
 
 /// Removes what is not for the endpoint. Of `TE`, `trailers` remains, which gRPC requires. `Upgrade` is removed, too:
@@ -51,7 +51,7 @@ fn strip(headers: &mut HeaderMap) {
         return;
     }
     let values: Vec<HeaderValue> = headers.get_all(CONNECTION).iter().cloned().collect();
-    for token in values.iter().flat_map(tokens) {
+    for token in values.iter().flat_map(list_tokens) {
         if headers.contains_key(token)
             && let Ok(name) = HeaderName::try_from(token)
             && !is_protected(&name)

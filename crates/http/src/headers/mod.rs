@@ -12,7 +12,7 @@ pub use client::{Client, ForwardedSource, Forwarding, Peer};
 pub use hop_by_hop::{strip_request, strip_request_trailers, strip_response, strip_trailers};
 
 /// The elements of a comma-separated list. One that is no text hides none of the others.
-pub fn tokens(value: &HeaderValue) -> impl DoubleEndedIterator<Item = &str> {
+pub fn list_tokens(value: &HeaderValue) -> impl DoubleEndedIterator<Item = &str> {
     let elements = value.as_bytes().split(|octet| *octet == b',').map(|token| token.trim_ascii());
     elements.filter(|token| !token.is_empty()).map(text)
 }
@@ -24,5 +24,9 @@ fn text(octets: &[u8]) -> &str {
 
 /// Whether a list, which may be spread over several lines, has an element, regardless of case.
 pub fn has_token(headers: &HeaderMap, name: &HeaderName, wanted: &str) -> bool {
-    headers.get_all(name).iter().flat_map(tokens).any(|token| token.eq_ignore_ascii_case(wanted))
+    headers
+        .get_all(name)
+        .iter()
+        .flat_map(list_tokens)
+        .any(|token| token.eq_ignore_ascii_case(wanted))
 }

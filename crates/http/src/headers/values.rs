@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use http::header::HeaderValue;
 
-pub fn port(port: u16) -> HeaderValue {
+pub fn port_value(port: u16) -> HeaderValue {
     match port {
         80 => HeaderValue::from_static("80"),
         443 => HeaderValue::from_static("443"),
@@ -13,7 +13,7 @@ pub fn port(port: u16) -> HeaderValue {
     }
 }
 
-pub fn address(address: IpAddr) -> Option<HeaderValue> {
+pub fn address_value(address: IpAddr) -> Option<HeaderValue> {
     let IpAddr::V4(address) = address else {
         return HeaderValue::try_from(address.to_string()).ok();
     };
@@ -39,7 +39,7 @@ pub fn address(address: IpAddr) -> Option<HeaderValue> {
 }
 
 /// 32 digits.
-pub fn hexadecimal(number: u128) -> Option<HeaderValue> {
+pub fn hexadecimal_value(number: u128) -> Option<HeaderValue> {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let mut text = [0; 32];
     for (pair, octet) in text.chunks_exact_mut(2).zip(number.to_be_bytes()) {
@@ -57,15 +57,15 @@ mod tests {
     fn values_are_as_they_are_formatted() {
         for octets in [[0, 0, 0, 0], [1, 20, 255, 99], [100, 9, 10, 199], [255, 255, 255, 255]] {
             let expected = IpAddr::from(octets);
-            assert_eq!(address(expected).unwrap(), expected.to_string().as_str());
+            assert_eq!(address_value(expected).unwrap(), expected.to_string().as_str());
         }
         let six: IpAddr = "2001:db8::1".parse().unwrap();
-        assert_eq!(address(six).unwrap(), "2001:db8::1");
+        assert_eq!(address_value(six).unwrap(), "2001:db8::1");
         for number in [0, 1, u128::MAX, 0x0123_4567_89ab_cdef << 64 | 0xf] {
-            assert_eq!(hexadecimal(number).unwrap(), format!("{number:032x}").as_str());
+            assert_eq!(hexadecimal_value(number).unwrap(), format!("{number:032x}").as_str());
         }
         for number in [0, 80, 443, 8080, 65535] {
-            assert_eq!(port(number), number.to_string().as_str());
+            assert_eq!(port_value(number), number.to_string().as_str());
         }
     }
 }

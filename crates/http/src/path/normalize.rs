@@ -41,14 +41,14 @@ impl std::error::Error for InvalidPath {}
 
 /// Resolves dot segments, decodes unreserved characters, and encodes those that RFC 3986 does not allow in paths.
 /// Empty segments (`//`), `%2F` and parameters (`;`) are kept. Does not allocate if the path is normal already.
-pub fn normalize(raw: &str) -> Result<Cow<'_, str>, InvalidPath> {
+pub fn normalize_path(raw: &str) -> Result<Cow<'_, str>, InvalidPath> {
     if is_normal(raw) { Ok(Cow::Borrowed(raw)) } else { resolve(raw).map(Cow::Owned) }
 }
 
-/// A normal path as it is compared with rules: [`decoded`], and slashes that follow each other count as one, as in
+/// A normal path as it is compared with rules: [`decode_unreserved`], and slashes that follow each other count as one, as in
 /// nginx. Otherwise `//admin` would escape the rule for `/admin`, and many endpoints merge slashes.
-pub fn comparable(path: &str) -> Cow<'_, str> {
-    let decoded = decoded(path);
+pub fn comparable_path(path: &str) -> Cow<'_, str> {
+    let decoded = decode_unreserved(path);
     if !decoded.contains("//") {
         return decoded;
     }
@@ -64,7 +64,7 @@ pub fn comparable(path: &str) -> Cow<'_, str> {
 /// A normal path in which characters that may be encoded in paths, with or without a meaning of their own (`,`, `@`),
 /// are decoded, because endpoints decode them: `/%40admin` must not escape the rule for `/@admin`. `%2F` is not
 /// decoded, since segments are what rules are about.
-pub fn decoded(path: &str) -> Cow<'_, str> {
+pub fn decode_unreserved(path: &str) -> Cow<'_, str> {
     if !path.contains('%') {
         return Cow::Borrowed(path);
     }
@@ -145,7 +145,7 @@ fn dots(segment: &[u8]) -> Result<usize, InvalidPath> {
     }
 }
 
-/// Whether [`normalize`] changes nothing.
+/// Whether [`normalize_path`] changes nothing.
 fn is_normal(text: &str) -> bool {
     let path = text.as_bytes();
     let mut has_separator = false;
@@ -266,22 +266,22 @@ mod tests {
             ("/.;/b", Err(InvalidPath::DotSegmentParameters)),
         ];
         for (raw, expected) in cases {
-            assert_eq!(normalize(raw).as_deref().map_err(|&error| error), expected, "{raw:?}");
+            assert_eq!(normalize_path(raw).as_deref().map_err(|&error| error), expected, "{raw:?}");
         }
     }
 
     #[test]
     fn encodings_of_one_path_compare_equal() {
         for (one, other) in [("/%40admin", "/@admin"), ("/a%2Cb", "/a,b"), ("/a%3Bb", "/a;b")] {
-            assert_eq!(comparable(one), comparable(other));
+            assert_eq!(comparable_path(one), comparable_path(other));
         }
         for (one, merged) in
             [("//admin", "/admin"), ("/a///b//", "/a/b/"), ("//", "/"), ("//%40//", "/@/")]
         {
-            assert_eq!(comparable(one), merged);
+            assert_eq!(comparable_path(one), merged);
         }
         for kept in ["/a%2Fb", "/a%25b", "/a%3Fb", "/%C3%A9"] {
-            assert_eq!(comparable(kept), kept);
+            assert_eq!(comparable_path(kept), kept);
         }
     }
 
@@ -300,16 +300,16 @@ mod tests {
     proptest! {
         #[test]
         fn invariants_hold(raw in prop_oneof![hostile(), any::<String>()]) {
-            let Ok(path) = normalize(&raw) else { return Ok(()) };
+            let Ok(path) = normalize_path(&raw) else { return Ok(()) };
             prop_assert_eq!(matches!(&path, Cow::Borrowed(_)), path == raw);
-            prop_assert_eq!(normalize(&path), Ok(Cow::Borrowed(&*path)));
+            prop_assert_eq!(normalize_path(&path), Ok(Cow::Borrowed(&*path)));
             prop_assert!(path.starts_with('/') && path.is_ascii());
             prop_assert!(path.bytes().all(|octet| octet.is_ascii_graphic()));
             prop_assert!(!path.split('/').any(|segment| [".", ".."].contains(&segment)));
             // What rules see has as many segments as what the endpoint gets, but for empty ones.
             let segments = |path: &str| path.split('/').filter(|s| !s.is_empty()).count();
-            prop_assert_eq!(segments(&comparable(&path)), segments(&path));
-            prop_assert!(!comparable(&path).contains("//"));
+            prop_assert_eq!(segments(&comparable_path(&path)), segments(&path));
+            prop_assert!(!comparable_path(&path).contains("//"));
         }
 
         #[test]

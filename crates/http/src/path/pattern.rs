@@ -4,9 +4,9 @@ use std::fmt::{self, Display};
 use std::sync::Arc;
 
 use super::expression::PathRegex;
-use super::normalize::{comparable, normalize};
+use super::normalize::{comparable_path, normalize_path};
 
-/// The paths that a rule is for. They are compared with the [`comparable`] path of a request.
+/// The paths that a rule is for. They are compared with the [`comparable_path`] path of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PathPattern {
     /// This path only.
@@ -28,15 +28,15 @@ impl PathPattern {
     pub fn matches(&self, path: &str) -> bool {
         let is_below = |prefix: &str| {
             let prefix = prefix.strip_suffix('/').unwrap_or(prefix);
-            comparable(path)
+            comparable_path(path)
                 .strip_prefix(prefix)
                 .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         };
-        let normal = |text| normalize(text).map(|path| comparable(&path).into_owned());
+        let normal = |text| normalize_path(text).map(|path| comparable_path(&path).into_owned());
         match self {
-            Self::Exact(text) => normal(text).is_ok_and(|text| text == comparable(path)),
+            Self::Exact(text) => normal(text).is_ok_and(|text| text == comparable_path(path)),
             Self::Prefix(text) => normal(text).is_ok_and(|text| is_below(&text)),
-            Self::Regex(regex) => regex.matches(&comparable(path)),
+            Self::Regex(regex) => regex.matches(&comparable_path(path)),
             Self::Default => true,
         }
     }

@@ -15,8 +15,8 @@ mod v1;
 mod v2;
 
 pub use header::{Addresses, Header, Invalid, MOST_OCTETS};
-pub use v1::encode as encode_v1;
-pub use v2::encode as encode_v2;
+pub use v1::encode_v1;
+pub use v2::encode_v2;
 
 /// Which of the two a connection to an endpoint begins with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,14 +35,14 @@ impl Version {
 }
 
 /// Parses the beginning of a connection. `None`: more octets are needed.
-pub fn parse(octets: &[u8]) -> Result<Option<Header>, Invalid> {
+pub fn parse_proxy_header(octets: &[u8]) -> Result<Option<Header>, Invalid> {
     let begins_like = |beginning: &[u8]| {
         let shared = beginning.len().min(octets.len());
         beginning[..shared] == octets[..shared]
     };
     match () {
-        _ if begins_like(v1::BEGINNING) => v1::parse(octets),
-        _ if begins_like(v2::SIGNATURE) => v2::parse(octets),
+        _ if begins_like(v1::BEGINNING) => v1::parse_v1(octets),
+        _ if begins_like(v2::SIGNATURE) => v2::parse_v2(octets),
         _ => Err(Invalid("connection does not begin with a header of the PROXY protocol")),
     }
 }

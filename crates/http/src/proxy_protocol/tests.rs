@@ -10,9 +10,10 @@ fn addresses(source: &str, destination: &str) -> Option<Addresses> {
 
 /// Parses whole and octet by octet. Both agree: incomplete until the end of the header, or of what makes it invalid.
 fn parsed(octets: &[u8]) -> Result<Option<Header>, Invalid> {
-    let outcome = parse(octets);
-    let mut earlier =
-        (0..octets.len()).map(|end| parse(&octets[..end])).filter(|outcome| *outcome != Ok(None));
+    let outcome = parse_proxy_header(octets);
+    let mut earlier = (0..octets.len())
+        .map(|end| parse_proxy_header(&octets[..end]))
+        .filter(|outcome| *outcome != Ok(None));
     match outcome {
         Ok(None) => assert_eq!(earlier.next(), None),
         _ => assert!(earlier.all(|earlier| earlier == outcome), "{octets:?}"),

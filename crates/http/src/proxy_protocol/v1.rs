@@ -10,7 +10,7 @@ pub const BEGINNING: &[u8] = b"PROXY ";
 const MOST_OCTETS: usize = 107;
 
 /// Of what begins like [`BEGINNING`].
-pub fn parse(octets: &[u8]) -> Result<Option<Header>, Invalid> {
+pub fn parse_v1(octets: &[u8]) -> Result<Option<Header>, Invalid> {
     let line = &octets[..octets.len().min(MOST_OCTETS)];
     let Some(end) = line.iter().position(|octet| !(b' '..=b'~').contains(octet)) else {
         return match octets.len() < MOST_OCTETS {
@@ -60,7 +60,7 @@ fn port(text: &str) -> Result<u16, Invalid> {
     }
 }
 
-pub fn encode(addresses: Option<&Addresses>) -> Vec<u8> {
+pub fn encode_v1(addresses: Option<&Addresses>) -> Vec<u8> {
     let Some(addresses) = addresses else { return b"PROXY UNKNOWN\r\n".into() };
     let Addresses { source, destination } = same_family(addresses);
     let protocol = if source.is_ipv4() { "TCP4" } else { "TCP6" };

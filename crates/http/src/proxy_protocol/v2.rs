@@ -19,7 +19,7 @@ const STREAM: u8 = 1;
 const DATAGRAM: u8 = 2;
 
 /// Of what begins like [`SIGNATURE`].
-pub fn parse(octets: &[u8]) -> Result<Option<Header>, Invalid> {
+pub fn parse_v2(octets: &[u8]) -> Result<Option<Header>, Invalid> {
     // Each octet is checked as soon as it is there, so that nothing waits for the rest of an invalid header.
     let after = octets.get(SIGNATURE.len()..).unwrap_or_default();
     if after.first().is_some_and(|version| version >> 4 != 2) {
@@ -79,7 +79,7 @@ fn addresses(family: u8, octets: &[u8]) -> Option<Addresses> {
     }
 }
 
-pub fn encode(addresses: Option<&Addresses>) -> Vec<u8> {
+pub fn encode_v2(addresses: Option<&Addresses>) -> Vec<u8> {
     let mut octets = SIGNATURE.to_vec();
     let Some(addresses) = addresses else {
         octets.extend([0x20 | LOCAL, UNSPECIFIED, 0, 0]);

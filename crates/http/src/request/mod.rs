@@ -19,7 +19,7 @@ use http::header::{
 use http::request::Parts;
 use http::{Method, Uri, Version};
 
-use crate::headers::{has_token, tokens};
+use crate::headers::{has_token, list_tokens};
 use crate::host::Authority;
 use crate::path;
 
@@ -57,7 +57,7 @@ impl Default for Limits {
 }
 
 /// Checks what hyper has parsed.
-pub fn check<'a>(parts: &'a Parts, limits: &Limits) -> Result<Target<'a>, Refusal> {
+pub fn check_request<'a>(parts: &'a Parts, limits: &Limits) -> Result<Target<'a>, Refusal> {
     // A tunnel through the proxy, or the request's headers, with those of the proxy, returned to a script.
     if [Method::CONNECT, Method::TRACE].contains(&parts.method) {
         return Err(Refusal::Method);
@@ -141,7 +141,7 @@ fn check_path<'a>(uri: &'a Uri, limits: &Limits) -> Result<Cow<'a, str>, Refusal
     }
     match uri.path() {
         "*" => Err(Refusal::AsteriskForm),
-        path => path::normalize(path).map_err(Refusal::Path),
+        path => path::normalize_path(path).map_err(Refusal::Path),
     }
 }
 
@@ -178,11 +178,11 @@ fn wanted_upgrade(parts: &Parts) -> Option<&HeaderValue> {
         return None;
     }
     let value = only(&parts.headers, &UPGRADE).ok()?.filter(|value| value.to_str().is_ok())?;
-    let protocol = tokens(value).next()?;
+    let protocol = list_tokens(value).next()?;
     let (name, _) = protocol.split_once('/').unwrap_or((protocol, ""));
     let is_known_danger =
         ["h2c", "h2", "http", "tls"].iter().any(|danger| name.eq_ignore_ascii_case(danger));
-    (tokens(value).count() == 1 && !is_known_danger).then_some(value)
+    (list_tokens(value).count() == 1 && !is_known_danger).then_some(value)
 }
 
 struct Several;
@@ -229,7 +229,8 @@ mod tests {
 
     fn result(text: &str) -> Result<String, &'static str> {
         let parts = parts(text);
-        let target = check(&parts, &Limits { uri: 64 }).map_err(|refusal| refusal.reason())?;
+        let target =
+            check_request(&parts, &Limits { uri: 64 }).map_err(|refusal| refusal.reason())?;
         let upgrade =
             target.upgrade.map_or(String::new(), |value| format!(" {}", value.to_str().unwrap()));
         Ok(format!("{}{}{upgrade}", target.host().unwrap_or("-"), target.path))

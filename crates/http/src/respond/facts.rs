@@ -25,7 +25,7 @@ pub struct Facts<'a> {
 }
 
 /// A response without headers.
-pub fn empty(status: StatusCode) -> Response<()> {
+pub fn empty_response(status: StatusCode) -> Response<()> {
     let mut response = Response::new(());
     *response.status_mut() = status;
     response

@@ -12,27 +12,27 @@ use ipnet::IpNet;
 
 use crate::policy::Policy;
 
-use facts::empty;
+use facts::empty_response;
 
 pub use facts::Facts;
-pub use redirect::to_sign_in;
+pub use redirect::redirect_to_sign_in;
 
-/// The response to a request that is not forwarded. [`add_headers`] completes it. The order of the checks is part of
+/// The response to a request that is not forwarded. [`add_response_headers`] completes it. The order of the checks is part of
 /// the behaviour: a client that may not use the route learns nothing about it, and a preflight, which has no credentials,
 /// comes before all checks of those.
-pub fn before_forwarding(policy: &Policy, facts: &Facts) -> Option<Response<()>> {
-    if !may_use(&policy.allowed_sources, &policy.denied_sources, facts.client) {
-        return Some(empty(StatusCode::FORBIDDEN));
+pub fn answer_by_policy(policy: &Policy, facts: &Facts) -> Option<Response<()>> {
+    if !may_use_route(&policy.allowed_sources, &policy.denied_sources, facts.client) {
+        return Some(empty_response(StatusCode::FORBIDDEN));
     }
-    redirect::to_tls(policy, facts)
-        .or_else(|| redirect::configured(policy, facts))
-        .or_else(|| redirect::to_app_root(policy, facts))
-        .or_else(|| cors::preflight(policy, facts))
+    redirect::redirect_to_tls(policy, facts)
+        .or_else(|| redirect::redirect_as_configured(policy, facts))
+        .or_else(|| redirect::redirect_to_app_root(policy, facts))
+        .or_else(|| cors::answer_preflight(policy, facts))
 }
 
 /// Completes a response to the client: from the endpoint, or from this proxy.
-pub fn add_headers(policy: &Policy, facts: &Facts, headers: &mut HeaderMap) {
-    cors::add_headers(policy, facts, headers);
+pub fn add_response_headers(policy: &Policy, facts: &Facts, headers: &mut HeaderMap) {
+    cors::add_cors_headers(policy, facts, headers);
     if facts.is_tls
         && let Some(value) = &policy.hsts
     {
@@ -44,7 +44,7 @@ pub fn add_headers(policy: &Policy, facts: &Facts, headers: &mut HeaderMap) {
 }
 
 /// Whether a client may use what has these lists; an empty list of allowed ones is all. Denied sources are denied even if they are also allowed.
-pub fn may_use(allowed: &[IpNet], denied: &[IpNet], client: IpAddr) -> bool {
+pub fn may_use_route(allowed: &[IpNet], denied: &[IpNet], client: IpAddr) -> bool {
     let client = client.to_canonical();
     let is_denied = denied.iter().any(|network| network.contains(&client));
     !is_denied && (allowed.is_empty() || allowed.iter().any(|network| network.contains(&client)))

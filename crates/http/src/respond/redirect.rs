@@ -3,13 +3,13 @@
 use http::header::LOCATION;
 use http::{HeaderValue, Response, StatusCode};
 
-use super::facts::{Facts, empty};
+use super::facts::{Facts, empty_response};
 use crate::policy::{Policy, Redirect, TlsRedirect};
 
 /// Certificate authorities fetch challenges (ACME, RFC 8555, 8.3) over plain HTTP, before there is a certificate.
 const CHALLENGES: &str = "/.well-known/acme-challenge/";
 
-pub fn to_tls(policy: &Policy, facts: &Facts) -> Option<Response<()>> {
+pub fn redirect_to_tls(policy: &Policy, facts: &Facts) -> Option<Response<()>> {
     let wanted = match policy.tls_redirect {
         TlsRedirect::Never => false,
         TlsRedirect::WithCertificate => facts.host_uses_tls,
@@ -19,19 +19,21 @@ pub fn to_tls(policy: &Policy, facts: &Facts) -> Option<Response<()>> {
         return None;
     }
     // Only HTTP/1.0 has no host. Without one, there is no URL.
-    let Some(authority) = facts.authority else { return Some(empty(StatusCode::BAD_REQUEST)) };
+    let Some(authority) = facts.authority else {
+        return Some(empty_response(StatusCode::BAD_REQUEST));
+    };
     let port = if facts.tls_port == 443 { String::new() } else { format!(":{}", facts.tls_port) };
     let location = format!("https://{}{port}{}", authority.host, path_and_query(facts));
     Some(redirect(StatusCode::PERMANENT_REDIRECT, &location))
 }
 
-pub fn configured(policy: &Policy, facts: &Facts) -> Option<Response<()>> {
+pub fn redirect_as_configured(policy: &Policy, facts: &Facts) -> Option<Response<()>> {
     let Redirect { status, location, append_path } = policy.redirect.as_ref()?;
     let path = if *append_path { path_and_query(facts) } else { String::new() };
     Some(redirect(*status, &format!("{}{path}", fill(location, facts))))
 }
 
-pub fn to_app_root(policy: &Policy, facts: &Facts) -> Option<Response<()>> {
+pub fn redirect_to_app_root(policy: &Policy, facts: &Facts) -> Option<Response<()>> {
     let root = policy.app_root.as_deref().filter(|_| facts.path == "/")?;
     // `//example.org` is another host; `/` would be redirected to itself.
     let is_path = root.starts_with('/') && !root.starts_with("//") && root != "/";
@@ -39,7 +41,7 @@ pub fn to_app_root(policy: &Policy, facts: &Facts) -> Option<Response<()>> {
 }
 
 /// The page where a client without access signs in.
-pub fn to_sign_in(url: &str, facts: &Facts) -> Response<()> {
+pub fn redirect_to_sign_in(url: &str, facts: &Facts) -> Response<()> {
     redirect(StatusCode::FOUND, &fill(url, facts))
 }
 
@@ -103,9 +105,9 @@ fn path_and_query(facts: &Facts) -> String {
 fn redirect(status: StatusCode, location: &str) -> Response<()> {
     // Queries may have octets beyond ASCII. What no header can have comes from the configuration only.
     let Ok(location) = HeaderValue::from_bytes(location.as_bytes()) else {
-        return empty(StatusCode::SERVICE_UNAVAILABLE);
+        return empty_response(StatusCode::SERVICE_UNAVAILABLE);
     };
-    let mut response = empty(status);
+    let mut response = empty_response(status);
     response.headers_mut().insert(LOCATION, location);
     response
 }

@@ -53,7 +53,7 @@ impl Case<'_> {
 
     /// Status and location, or `forwarded`.
     fn run(&self, policy: &Policy) -> String {
-        self.with_facts(|facts| match before_forwarding(policy, facts) {
+        self.with_facts(|facts| match answer_by_policy(policy, facts) {
             None => "forwarded".into(),
             Some(response) => match response.headers().get(LOCATION) {
                 Some(location) => {
@@ -64,13 +64,13 @@ impl Case<'_> {
         })
     }
 
-    /// What [`add_headers`] makes of an endpoint's headers, one a line, sorted.
+    /// What [`add_response_headers`] makes of an endpoint's headers, one a line, sorted.
     fn added(&self, policy: &Policy, endpoint: &[(&'static str, &'static str)]) -> Vec<String> {
         let mut headers = HeaderMap::new();
         for &(name, value) in endpoint {
             headers.append(HeaderName::from_static(name), HeaderValue::from_static(value));
         }
-        self.with_facts(|facts| add_headers(policy, facts, &mut headers));
+        self.with_facts(|facts| add_response_headers(policy, facts, &mut headers));
         let mut lines: Vec<String> = headers
             .iter()
             .map(|(name, value)| format!("{name}: {}", value.to_str().unwrap()))
@@ -110,7 +110,7 @@ fn hosts_with_a_certificate_are_redirected_to_tls() {
 fn a_redirect_names_the_port_of_tls() {
     let policy = Policy { tls_redirect: TlsRedirect::Always, ..Policy::default() };
     let response = PLAIN
-        .with_facts(|facts| before_forwarding(&policy, &Facts { tls_port: 8443, ..*facts }))
+        .with_facts(|facts| answer_by_policy(&policy, &Facts { tls_port: 8443, ..*facts }))
         .unwrap();
     assert_eq!(response.headers()[LOCATION], "https://a.org:8443/a?b=c");
 }
@@ -147,7 +147,7 @@ fn the_sign_in_page_gets_the_url_of_the_request() {
     ];
     let request = Case { uri: "/a?b=c&d", ..PLAIN };
     for (url, expected) in cases {
-        let response = request.with_facts(|facts| to_sign_in(url, facts));
+        let response = request.with_facts(|facts| redirect_to_sign_in(url, facts));
         assert_eq!(response.status(), StatusCode::FOUND);
         assert_eq!(response.headers()[LOCATION], expected);
     }

@@ -34,7 +34,7 @@ impl Table {
     /// Like [`Table::find`], with the rules that lost.
     pub fn explain(&self, host: Option<&str>, path: &str) -> Explanation<'_> {
         let found = self.find(host, path);
-        let comparable = path::comparable(path);
+        let comparable = path::comparable_path(path);
         let mut lost = Vec::new();
         for (rank, rules) in self.candidates(host).enumerate() {
             let matching = rules.matching(&comparable).map(|rule| (rule, None));

@@ -67,8 +67,9 @@ enum Key {
 impl Key {
     /// With the length of the path or expression.
     fn of(pattern: &PathPattern) -> Result<(Self, usize), path::InvalidPath> {
-        let comparable =
-            |text: &str| path::normalize(text).map(|path| path::comparable(&path).into_owned());
+        let comparable = |text: &str| {
+            path::normalize_path(text).map(|path| path::comparable_path(&path).into_owned())
+        };
         Ok(match pattern {
             PathPattern::Exact(text) => (Self::Exact(comparable(text)?.into()), text.len()),
             PathPattern::Prefix(text) => {
@@ -153,7 +154,7 @@ impl HostRules {
         &self.shadowed
     }
 
-    /// The rules that match a path, beginning with the one that is served. `comparable` is [`path::comparable`] of it.
+    /// The rules that match a path, beginning with the one that is served. `comparable` is [`path::comparable_path`] of it.
     pub fn matching<'t>(&'t self, comparable: &str) -> impl Iterator<Item = Found<'t>> {
         let exact = self.exact.binary_search_by(|(text, _)| (**text).cmp(comparable)).ok();
         let mut prefixes = self.prefixes.of(comparable).peekable();

@@ -110,7 +110,7 @@ impl Table {
     /// The rule for a request. `host` and `path` are normalized; a request without host takes only rules for any.
     pub fn find(&self, host: Option<&str>, path: &str) -> Option<Found<'_>> {
         let rules = self.candidates(host).next()?;
-        let comparable = path::comparable(path);
+        let comparable = path::comparable_path(path);
         rules.matching(&comparable).next()
     }
 
@@ -120,8 +120,9 @@ impl Table {
         host: Option<&str>,
     ) -> impl Iterator<Item = &'t Arc<HostRules>> + use<'t> {
         let exact = host.and_then(|host| self.shard(host).exact.get(host));
-        let wildcard =
-            host.and_then(host::parent).and_then(|suffix| self.shard(suffix).wildcard.get(suffix));
+        let wildcard = host
+            .and_then(host::parent_domain)
+            .and_then(|suffix| self.shard(suffix).wildcard.get(suffix));
         [exact, wildcard, self.any.as_ref()].into_iter().flatten()
     }
 

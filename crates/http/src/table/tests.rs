@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use super::*;
-use crate::path::{comparable, normalize};
+use crate::path::{comparable_path, normalize_path};
 use crate::policy::Policy;
 use crate::route::{Action, Owner};
 
@@ -124,7 +124,7 @@ fn no_other_form_of_a_path_escapes_its_rule() {
         ("//", "/"),
     ];
     for (raw, expected) in cases {
-        let path = normalize(raw).unwrap();
+        let path = normalize_path(raw).unwrap();
         assert_eq!(find(&table, "a", &path), format!("a {expected}"), "{raw}");
     }
 }
@@ -184,7 +184,7 @@ fn expressions_of_a_host_are_limited() {
 fn an_encoded_character_does_not_escape_a_rule() {
     let table = table(&[("a", &["/", "/@admin", "/a,b"])]);
     for path in ["/@admin", "/%40admin/x", "/%40%61dmin"] {
-        assert_eq!(find(&table, "a", &normalize(path).unwrap()), "a /@admin", "{path}");
+        assert_eq!(find(&table, "a", &normalize_path(path).unwrap()), "a /@admin", "{path}");
     }
     assert_eq!(find(&table, "a", "/a%2Cb"), "a /a,b");
     assert_eq!(find(&table, "a", "/a%2Fb"), "a /");
@@ -273,27 +273,31 @@ fn naive<'a>(
         .max_by_key(|&at| specificity(&hosts[at].0))?;
     let (host, rules) = &hosts[owner];
     let elements = |path: &str| -> Vec<String> {
-        let path = comparable(path).into_owned();
+        let path = comparable_path(path).into_owned();
         let path = path.strip_suffix('/').unwrap_or(&path);
         path.split('/').map(String::from).collect()
     };
-    let path_elements: Vec<String> = comparable(path).split('/').map(String::from).collect();
+    let path_elements: Vec<String> = comparable_path(path).split('/').map(String::from).collect();
     let rank = |pattern: &PathPattern| match pattern {
-        PathPattern::Exact(text) => {
-            (comparable(&normalize(text).ok()?) == comparable(path)).then_some((3, usize::MAX, 0))
-        }
+        PathPattern::Exact(text) => (comparable_path(&normalize_path(text).ok()?)
+            == comparable_path(path))
+        .then_some((3, usize::MAX, 0)),
         PathPattern::Prefix(text) => {
-            let text = normalize(text).ok()?;
-            path_elements.starts_with(&elements(&text)).then_some((2, comparable(&text).len(), 1))
+            let text = normalize_path(text).ok()?;
+            path_elements.starts_with(&elements(&text)).then_some((
+                2,
+                comparable_path(&text).len(),
+                1,
+            ))
         }
         PathPattern::Regex(regex) => {
-            regex.matches(&comparable(path)).then_some((2, regex.text().len(), 0))
+            regex.matches(&comparable_path(path)).then_some((2, regex.text().len(), 0))
         }
         PathPattern::Default => Some((1, 0, 0)),
     };
     // Of equal prefixes the first is served: `/a/` is the same as `/a`.
     let prefix = |at: usize| match &rules[at].0 {
-        PathPattern::Prefix(text) => normalize(text).ok().map(|text| elements(&text)),
+        PathPattern::Prefix(text) => normalize_path(text).ok().map(|text| elements(&text)),
         _ => None,
     };
     let is_first = |at: usize| {
@@ -366,7 +370,7 @@ proptest! {
             table.set_host(host.clone(), rules.clone());
         }
         for (host, raw) in &requests {
-            let Ok(path) = normalize(raw) else { continue };
+            let Ok(path) = normalize_path(raw) else { continue };
             let host = host.as_deref();
             let found = table.find(host, &path).map(|found| (found.host, &*found.route.owner.name));
             prop_assert_eq!(found, naive(&hosts, host, &path), "{:?} {}", host, path);

@@ -84,7 +84,8 @@ pub const TABLE: &[Annotation] = &[
 ];
 
 fn hash_by(draft: &mut Draft, text: &str) -> Result<(), String> {
-    let key = lb_http::hash_key::parse(text).map_err(|why| format!("can't be used: {why}"))?;
+    let key =
+        lb_http::hash_key::parse_hash_key(text).map_err(|why| format!("can't be used: {why}"))?;
     draft.balance = Balance::Hash(key);
     Ok(())
 }

@@ -118,7 +118,7 @@ fn origin(text: &str) -> Result<CorsOrigin, String> {
         None => (false, rest),
     };
     // An origin has no path.
-    lb_http::host::normalize(name).map_err(|_| wrong())?;
+    lb_http::host::normalize_host(name).map_err(|_| wrong())?;
     if !["http", "https"].contains(&scheme) {
         return Err(wrong());
     }

@@ -63,7 +63,7 @@ pub fn proxy_protocol(text: &str) -> Result<ProxyProtocol, String> {
 }
 
 fn server_name(draft: &mut Draft, text: &str) -> Result<(), String> {
-    let name = lb_http::host::normalize(text.trim()).map_err(|why| why.to_string())?;
+    let name = lb_http::host::normalize_host(text.trim()).map_err(|why| why.to_string())?;
     draft.endpoints.name = Some((&*name).into());
     Ok(())
 }

@@ -234,7 +234,7 @@ fn retry_tries(draft: &mut Draft, text: &str) -> Result<(), String> {
 }
 
 fn host_header(text: &str) -> Result<http::HeaderValue, String> {
-    lb_http::host::normalize(text.trim()).map_err(|why| why.to_string())?;
+    lb_http::host::normalize_host(text.trim()).map_err(|why| why.to_string())?;
     header_value(text)
 }
 

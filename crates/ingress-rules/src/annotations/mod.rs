@@ -32,7 +32,7 @@ pub const MILLRACE: &str = "ingress.millrace.io/";
 pub const NGINX: &str = "nginx.ingress.kubernetes.io/";
 
 /// All annotations, in the order of the documentation.
-pub fn all() -> impl Iterator<Item = &'static Annotation> {
+pub fn all_annotations() -> impl Iterator<Item = &'static Annotation> {
     let tables: [&'static [Annotation]; 13] = [
         forwarding::TABLE,
         redirects::TABLE,
@@ -52,7 +52,7 @@ pub fn all() -> impl Iterator<Item = &'static Annotation> {
 }
 
 /// The key under which an Ingress has the annotation that Millrace calls by this name.
-pub fn key(name: &str, annotations: &BTreeMap<String, String>) -> String {
+pub fn annotation_key(name: &str, annotations: &BTreeMap<String, String>) -> String {
     let declared = DECLARED.iter().find(|annotation| annotation.name == name);
     let mut keys = declared.into_iter().flat_map(|annotation| annotation.keys());
     keys.find(|key| annotations.contains_key(key)).unwrap_or_else(|| format!("{MILLRACE}{name}"))
@@ -99,13 +99,13 @@ static KEYS: LazyLock<HashMap<String, (usize, usize)>> = LazyLock::new(|| {
         let keys: Vec<String> = annotation.keys().collect();
         keys.into_iter().enumerate().map(move |(rank, key)| (key, (index, rank)))
     };
-    all().enumerate().flat_map(keys).collect()
+    all_annotations().enumerate().flat_map(keys).collect()
 });
 
-static DECLARED: LazyLock<Vec<&Annotation>> = LazyLock::new(|| all().collect());
+static DECLARED: LazyLock<Vec<&Annotation>> = LazyLock::new(|| all_annotations().collect());
 
 /// Reads all annotations of an Ingress.
-pub fn read(annotations: &BTreeMap<String, String>) -> (Draft, Vec<Finding>) {
+pub fn read_annotations(annotations: &BTreeMap<String, String>) -> (Draft, Vec<Finding>) {
     let mut draft = Draft::default();
     let mut findings = Vec::new();
     let mut known = Vec::new();
@@ -218,20 +218,20 @@ mod tests {
     use super::*;
 
     fn read_one(key: &str, value: &str) -> (Draft, Vec<Finding>) {
-        read(&BTreeMap::from([(key.to_owned(), value.to_owned())]))
+        read_annotations(&BTreeMap::from([(key.to_owned(), value.to_owned())]))
     }
 
     #[test]
     fn no_name_is_declared_twice() {
         let mut seen = BTreeSet::new();
-        for key in all().flat_map(Annotation::keys) {
+        for key in all_annotations().flat_map(Annotation::keys) {
             assert!(seen.insert(key.clone()), "{key}");
         }
     }
 
     #[test]
     fn every_annotation_says_what_it_does() {
-        for annotation in all() {
+        for annotation in all_annotations() {
             let names = (annotation.name, annotation.nginx);
             match annotation.effect {
                 Effect::Set(_) => {
@@ -254,7 +254,7 @@ mod tests {
         let restricting = |annotation: &&Annotation| {
             annotation.restricts && !matches!(annotation.effect, Effect::Snippet)
         };
-        for annotation in all().filter(restricting) {
+        for annotation in all_annotations().filter(restricting) {
             for key in annotation.keys() {
                 for value in ["", "\u{0}", "nonsense value", "$x", "-1"] {
                     let (draft, findings) = read_one(&key, value);
@@ -271,7 +271,7 @@ mod tests {
             (format!("{MILLRACE}max-body-size"), "2m".to_owned()),
             (format!("{NGINX}proxy-body-size"), "1m".to_owned()),
         ]);
-        let (draft, findings) = read(&both);
+        let (draft, findings) = read_annotations(&both);
         assert_eq!(draft.max_body, Some(2 << 20));
         assert!(matches!(findings[1].outcome, Outcome::Overridden(_)), "{findings:?}");
         let (_, findings) = read_one(&format!("{NGINX}proxy-body-sise"), "1m");

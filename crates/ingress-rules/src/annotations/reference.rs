@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use super::{Annotation, Effect, MILLRACE, NGINX, all};
+use super::{Annotation, Effect, MILLRACE, NGINX, all_annotations};
 
 const BEGIN: &str = "<!-- Generated from the code: UPDATE_EXPECT=1 cargo test -p lb-ingress-rules --lib annotations::reference -->\n";
 const END: &str = "<!-- End of the generated part -->\n";
@@ -14,7 +14,9 @@ fn tables() -> String {
          \u{2020} restrict: if one can't be honoured, the Ingress's rules answer 503.\n\n\
          | name | of ingress-nginx | value | effect |\n| --- | --- | --- | --- |\n"
     );
-    for annotation in all().filter(|annotation| matches!(annotation.effect, Effect::Set(_))) {
+    for annotation in
+        all_annotations().filter(|annotation| matches!(annotation.effect, Effect::Set(_)))
+    {
         let Annotation { name, value, doc, differs, restricts, .. } = annotation;
         let mark = if *restricts { "\u{2020}" } else { "" };
         let nginx = names(annotation.nginx);
@@ -26,7 +28,7 @@ fn tables() -> String {
     }
     let _ =
         write!(text, "\nAccepted without effect:\n\n| of ingress-nginx | why |\n| --- | --- |\n");
-    text += &rows_by_reason(all().filter_map(|annotation| match annotation.effect {
+    text += &rows_by_reason(all_annotations().filter_map(|annotation| match annotation.effect {
         Effect::Nothing(why) => Some((names(annotation.nginx), why)),
         _ => None,
     }));
@@ -34,7 +36,7 @@ fn tables() -> String {
         text,
         "\nNot supported, and reported as an Event of the Ingress:\n\n| of ingress-nginx | why |\n| --- | --- |\n"
     );
-    text += &rows_by_reason(all().filter_map(|annotation| {
+    text += &rows_by_reason(all_annotations().filter_map(|annotation| {
         let why = match annotation.effect {
             Effect::Unsupported { why, .. } => why,
             Effect::Snippet => {

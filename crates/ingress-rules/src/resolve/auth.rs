@@ -82,7 +82,8 @@ impl Resolver<'_> {
         if authority.as_str().contains('@') {
             return Err("has a user or password".to_owned());
         }
-        let host = lb_http::host::normalize(authority.as_str()).map_err(|why| why.to_string())?;
+        let host =
+            lb_http::host::normalize_host(authority.as_str()).map_err(|why| why.to_string())?;
         let default = if protocol.uses_tls() { 443 } else { 80 };
         let port: Arc<str> = url.port_u16().unwrap_or(default).to_string().into();
         let allowed = self.is_allowed(&host);

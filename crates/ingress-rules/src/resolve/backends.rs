@@ -65,7 +65,7 @@ impl Resolver<'_> {
         let objects = self.objects;
         let object =
             objects.service(&name).ok_or_else(|| format!("Service {name} does not exist"))?;
-        let found = services::port(object, port)?;
+        let found = services::find_port(object, port)?;
         if found.is_external() && !objects.settings.external_names {
             return Err(format!(
                 "Service {name} is of type ExternalName, which the controller's settings do not allow"
@@ -157,7 +157,7 @@ impl Resolver<'_> {
         self.services.insert(service.clone());
         let object = self.objects.service(service);
         let object = object.ok_or_else(|| format!("Service {service} does not exist"))?;
-        let found = services::port(object, port)?;
+        let found = services::find_port(object, port)?;
         if found.is_external() && !self.objects.settings.external_names {
             return Err(format!("Service {service} is of type ExternalName"));
         }

@@ -21,7 +21,7 @@ use super::resolved::{Part, Resolved, Share};
 pub fn resolve(ingress: &Ingress, objects: &Objects) -> Resolved {
     let name = ServiceName::of(&ingress.metadata);
     let annotations = ingress.metadata.annotations.as_ref();
-    let (draft, findings) = annotations.map(annotations::read).unwrap_or_default();
+    let (draft, findings) = annotations.map(annotations::read_annotations).unwrap_or_default();
     let mut resolver = Resolver {
         owner: Owner { namespace: name.namespace.as_str().into(), name: name.name.as_str().into() },
         object: format!("Ingress {name}"),
@@ -97,7 +97,7 @@ impl Resolver<'_> {
     /// The field of an annotation, by our name, under the key that the Ingress has.
     fn field(&self, name: &str) -> String {
         let none = BTreeMap::new();
-        let key = annotations::key(name, self.annotations.unwrap_or(&none));
+        let key = annotations::annotation_key(name, self.annotations.unwrap_or(&none));
         format!("metadata.annotations[{key}]")
     }
 

@@ -59,7 +59,7 @@ impl Resolver<'_> {
             self.problem(&format!("{field}.path"), message);
             return;
         }
-        let pattern = paths::read(text, &path.path_type, expressions, self.draft.use_regex);
+        let pattern = paths::read_path(text, &path.path_type, expressions, self.draft.use_regex);
         let pattern = match pattern {
             Ok(pattern) => pattern,
             Err(why) => {
@@ -72,7 +72,7 @@ impl Resolver<'_> {
             self.expressions += 1;
         }
         if let Some(target) = &self.draft.rewrite {
-            let (highest, known) = (paths::highest_group(target), paths::groups(&pattern));
+            let (highest, known) = (paths::highest_group(target), paths::count_groups(&pattern));
             if highest > known {
                 let message = format!(
                     "${highest} is more than the {known} groups of path {:?}; it stands for nothing there",
@@ -164,7 +164,7 @@ impl Resolver<'_> {
 /// Whether TLS connections for a host can be served.
 fn covers(tls: &Tls, host: &HostPattern) -> bool {
     match tls {
-        Tls::Terminate(_, certificate) => super::tls::covers(certificate, host),
+        Tls::Terminate(_, certificate) => super::tls::covers_host(certificate, host),
         Tls::Passthrough(_) => true,
     }
 }

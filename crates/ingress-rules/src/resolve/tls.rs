@@ -27,7 +27,7 @@ impl Resolver<'_> {
             };
             for host in hosts {
                 if let Tls::Terminate(Some(secret), certificate) = &tls
-                    && !covers(certificate, &host)
+                    && !covers_host(certificate, &host)
                 {
                     let message = format!("the certificate of Secret {secret} is not for {host}");
                     self.problem(&format!("{field}.hosts"), message);
@@ -156,7 +156,7 @@ impl Resolver<'_> {
 }
 
 /// Whether a certificate is for a host.
-pub fn covers(certificate: &Certificate, host: &HostPattern) -> bool {
+pub fn covers_host(certificate: &Certificate, host: &HostPattern) -> bool {
     match host {
         HostPattern::Exact(name) => certificate.covers(name),
         HostPattern::Wildcard(suffix) => {

@@ -237,7 +237,7 @@ impl Model {
             Some((secret.clone(), users.iter().filter_map(wish).min()?))
         });
         let wishes = of_settings.chain(of_ingresses).filter(|(secret, _)| is_named(secret));
-        named_secrets::select(wishes)
+        named_secrets::select_secrets(wishes)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use lb_http::host::parent;
+use lb_http::host::parent_domain;
 use lb_http::{HostPattern, Route, UpstreamName};
 use lb_proxy::HostTls;
 use lb_rules::model::{Kind, ObjectRef, Problem, ServiceName};
@@ -175,7 +175,7 @@ impl Model {
         let troubled: BTreeSet<ServiceName> = troubled.chain(combined.troubled()).collect();
         self.dirty.problems.extend(troubled.iter().map(ingress_ref));
         host.problems = combined.problems;
-        if !hosts::same_tls(&host.tls, &combined.tls) {
+        if !hosts::is_same_tls(&host.tls, &combined.tls) {
             concerns_others = true;
             host.tls = combined.tls.map(Arc::new);
             delta.tls.insert(pattern.clone(), host.tls.clone());
@@ -205,7 +205,7 @@ impl Model {
             && concerns_others
         {
             let is_below = |host: &&HostPattern| match host {
-                HostPattern::Exact(name) => parent(name) == Some(suffix),
+                HostPattern::Exact(name) => parent_domain(name) == Some(suffix),
                 HostPattern::Wildcard(_) | HostPattern::Any => false,
             };
             self.dirty.hosts.extend(self.hosts.keys().filter(is_below).cloned());
@@ -215,7 +215,7 @@ impl Model {
     /// The wildcard host above an exact one, if it has TLS.
     fn above(&self, pattern: &HostPattern) -> Option<Above<'_>> {
         let HostPattern::Exact(name) = pattern else { return None };
-        let pattern = HostPattern::Wildcard(parent(name)?.into());
+        let pattern = HostPattern::Wildcard(parent_domain(name)?.into());
         let host = self.hosts.get(&pattern)?;
         let (owner, tls) = (host.owner.as_deref()?, host.tls.as_deref()?);
         Some(Above { pattern, owner, tls })
@@ -227,7 +227,7 @@ impl Model {
         let found = self.objects.secrets.certificate(&secret);
         let tls =
             found.certificate.map(|certificate| HostTls::Terminate { certificate, clients: None });
-        if !hosts::same_tls(&self.default_tls, &tls) {
+        if !hosts::is_same_tls(&self.default_tls, &tls) {
             self.default_tls = tls.map(Arc::new);
             delta.tls.insert(HostPattern::Any, self.default_tls.clone());
         }

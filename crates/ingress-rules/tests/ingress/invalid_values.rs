@@ -268,7 +268,7 @@ fn of_policy(policy: &Policy, add: &mut impl FnMut(bool, &str)) {
     for client in ["192.0.2.7", "203.0.113.1"] {
         let address: IpAddr = client.parse().unwrap();
         let (allowed, denied) = (&policy.allowed_sources, &policy.denied_sources);
-        add(respond::may_use(allowed, denied, address), &format!("client {client}"));
+        add(respond::may_use_route(allowed, denied, address), &format!("client {client}"));
         let is_exempt = policy.limits.exempt.iter().any(|network| network.contains(&address));
         add(is_exempt, &format!("without limits from {client}"));
     }
@@ -312,7 +312,7 @@ fn of_cors(policy: &Policy, add: &mut impl FnMut(bool, &str)) {
                 query: None,
                 headers: &asked,
             };
-            respond::add_headers(policy, &facts, &mut headers);
+            respond::add_response_headers(policy, &facts, &mut headers);
         }
         let value = |name| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or("");
         let mut add = |is_granted, what: &str| add(is_granted, &format!("{what} by {origin}"));
@@ -349,7 +349,7 @@ fn an_invalid_value_never_grants_what_a_valid_one_refuses() {
          backend: {service: {name: web, port: {number: 80}}}}\n      - {path: /, pathType: Prefix",
         1,
     );
-    for annotation in annotations::all().filter(is_set) {
+    for annotation in annotations::all_annotations().filter(is_set) {
         let name = annotation.name;
         let valid = VALID.iter().find(|(known, ..)| *known == name);
         let Some((_, value, others)) = valid else { panic!("{name} has no valid value here") };

@@ -73,9 +73,9 @@ fn requests(world: &World, manifests: &str) -> String {
     let mut text = String::new();
     for url in manifests.lines().filter_map(|line| line.strip_prefix("# request: http://")) {
         let (host, path) = url.split_once('/').unwrap();
-        let host = lb_http::host::normalize(host).unwrap();
+        let host = lb_http::host::normalize_host(host).unwrap();
         let path = format!("/{path}");
-        let found = match lb_http::path::normalize(&path) {
+        let found = match lb_http::path::normalize_path(&path) {
             Err(why) => format!("400 ({why})"),
             Ok(path) => table.find(Some(&host), &path).map_or("404".to_owned(), |found| {
                 format!("{} {} {}", found.host, found.path, world::described(found.route))

@@ -160,7 +160,7 @@ impl Writer {
         let Options { publish, lease, identity } = options;
         let addresses = match &publish {
             Publish::Addresses { addresses, ports } => {
-                addresses.iter().map(|address| addresses::of_text(address, ports)).collect()
+                addresses.iter().map(|address| addresses::address_of_text(address, ports)).collect()
             }
             Publish::Service(_) => Vec::new(),
         };
@@ -204,7 +204,7 @@ impl Writer {
             News::Service(service) => {
                 // The Service of settings that name addresses does not matter.
                 if matches!(self.publish, Publish::Service(_)) {
-                    self.set_addresses(service.as_deref().map(addresses::of_service));
+                    self.set_addresses(service.as_deref().map(addresses::addresses_of_service));
                 }
             }
         }

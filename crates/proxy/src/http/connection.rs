@@ -29,13 +29,14 @@ const PING_ANSWER: Duration = Duration::from_secs(20);
 /// What hyper needs at least.
 const LEAST_BUFFER: usize = 8 << 10;
 
-pub(crate) async fn serve(client: Rc<Client>, stream: Watched) {
+pub(crate) async fn serve_connection(client: Rc<Client>, stream: Watched) {
     if client.worker.is_draining() {
         client.order(Order::Drain);
     }
     let requests = client.clone();
     // Hyper keeps room for a request's future while there is none: only a pointer.
-    let service = service_fn(move |request| Box::pin(exchange::serve(requests.clone(), request)));
+    let service =
+        service_fn(move |request| Box::pin(exchange::serve_request(requests.clone(), request)));
     let limits = client.worker.limits();
     match client.protocol {
         Protocol::Http1 => {

@@ -27,7 +27,7 @@ pub(crate) enum NoHead {
 
 /// Sends the request at once, whether the future is polled or not. Not an `async` function: that would hold the
 /// request twice. `begun`: now, or a moment ago.
-pub(crate) fn send<'a>(
+pub(crate) fn send_request<'a>(
     lease: &'a mut Lease,
     mut request: Request<RequestBody>,
     source: &'a Rc<Source>,

@@ -15,7 +15,7 @@ const MOST: u64 = 64 << 10;
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Reads the rest of a short response, so that its connection can serve the next request. Others are cut off.
-pub(crate) fn discard(body: Incoming, lease: Lease) {
+pub(crate) fn discard_body(body: Incoming, lease: Lease) {
     if body.is_end_stream() {
         return lease.finish();
     }

@@ -8,7 +8,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use lb_http::policy::CustomErrors;
 use lb_http::{Action, Policy, Route};
 
-use super::forward::{Choice, Got, forward};
+use super::forward::{Choice, Got, forward_request};
 use super::outbound::Outbound;
 use super::record::Record;
 use crate::body::Source;
@@ -20,7 +20,7 @@ pub(crate) struct Subject {
 }
 
 /// Gets the response that replaces one with this status. `None`: there is none, so the original is sent.
-pub(crate) async fn replace(
+pub(crate) async fn fetch_error_page(
     errors: &CustomErrors,
     status: StatusCode,
     subject: Subject,
@@ -39,7 +39,15 @@ pub(crate) async fn replace(
     let policy = Policy { timeouts: route.policy.timeouts, ..Policy::default() };
     let tries = (record.endpoint, record.tries);
     let mut outbound = Some(outbound);
-    let got = forward(&endpoints, &policy, &mut outbound, &source, None, Choice::default(), record);
+    let got = forward_request(
+        &endpoints,
+        &policy,
+        &mut outbound,
+        &source,
+        None,
+        Choice::default(),
+        record,
+    );
     let got = got.await.ok();
     // The log names the endpoint whose response was replaced.
     (record.endpoint, record.tries) = tries;

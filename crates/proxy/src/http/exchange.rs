@@ -27,7 +27,7 @@ use lb_http::{Policy, Rejection, Route, canary};
 
 use super::errors;
 use super::external_auth::{self, Granted};
-use super::forward::{Choice, Got, forward};
+use super::forward::{Choice, Got, forward_request};
 use super::outbound::{Outbound, forwarded_uri, matched_uri};
 use super::record::Record;
 use super::reply::Reply;
@@ -38,7 +38,7 @@ use crate::client::Client;
 use crate::tls::Protocol;
 
 /// Not an `async` function: what it gets would be in the future twice, and futures are copied as a whole.
-pub(crate) fn serve(
+pub(crate) fn serve_request(
     client: Rc<Client>,
     mut request: Request<Incoming>,
 ) -> impl Future<Output = Result<Response<ResponseBody>, Infallible>> {
@@ -52,7 +52,7 @@ pub(crate) fn serve(
     let mut shared = Shared::default();
     if may_upgrade && extended_connect::is_websocket(&parts) {
         shared.is_extended_connect = true;
-        extended_connect::translate(&mut parts, client.worker.random_pair());
+        extended_connect::translate_connect(&mut parts, client.worker.random_pair());
     }
     async move {
         match respond(&client, &mut parts, incoming, on_upgrade, &mut record, &mut shared).await {
@@ -93,7 +93,7 @@ impl Shared {
             query: None,
             headers: &self.cors,
         };
-        respond::add_headers(&known.route.policy, &facts, headers);
+        respond::add_response_headers(&known.route.policy, &facts, headers);
     }
 }
 
@@ -110,7 +110,8 @@ async fn respond(
     let settings = &worker.shared.settings;
     let config = worker.config();
     let limits = request::Limits { uri: settings.limits.uri_bytes };
-    let check = if shared.is_extended_connect { request::check_websocket } else { request::check };
+    let check =
+        if shared.is_extended_connect { request::check_websocket } else { request::check_request };
     let target = check(parts, &limits).map_err(Rejection::Malformed)?;
     let peer =
         Peer { address: client.source, is_tls: client.tls.is_some(), port: client.local.port() };
@@ -143,7 +144,7 @@ async fn respond(
     let upstream = admit_request(route, &facts, host_tls.certificate)?;
     let sign_in = policy.external_auth.as_ref().and_then(|auth| {
         let url = auth.signin.as_deref()?;
-        Some(respond::to_sign_in(url, &facts))
+        Some(respond::redirect_to_sign_in(url, &facts))
     });
     // Canaries have their main route's limits: together, not each.
     let owner = &found.route.owner;
@@ -194,7 +195,7 @@ async fn respond(
             matched_uri: &matched_uri,
             sign_in,
         };
-        shared.granted = Box::pin(external_auth::ask(auth, subject, record)).await?;
+        shared.granted = Box::pin(external_auth::ask_auth_server(auth, subject, record)).await?;
         access::add_granted(auth, &mut shared.granted, &mut outbound.headers);
     }
     shared.on_upgrade = on_upgrade.filter(|_| outbound.upgrade.is_some());
@@ -211,7 +212,16 @@ async fn respond(
     let mut outbound = Some(outbound);
     let got = match endpoints {
         Some(endpoints) => {
-            forward(&endpoints, policy, &mut outbound, &source, gate.as_ref(), choice, record).await
+            forward_request(
+                &endpoints,
+                policy,
+                &mut outbound,
+                &source,
+                gate.as_ref(),
+                choice,
+                record,
+            )
+            .await
         }
         None => Err(Rejection::NoUpstream.into()),
     };
@@ -249,7 +259,7 @@ async fn replace_error(
     if closes || !errors.statuses.contains(&status.as_u16()) {
         return got;
     }
-    match errors::replace(errors, status, subject, route, record).await {
+    match errors::fetch_error_page(errors, status, subject, route, record).await {
         Some(mut replacement) => {
             // The affinity cookie names an endpoint of the route.
             replacement.token = got.ok().and_then(|got| got.token);
@@ -276,7 +286,7 @@ fn choose(
         }),
     };
     let affinity = policy.affinity.as_ref().and_then(|cookie| {
-        let token = affinity::endpoint_of(cookie, &parts.headers)?;
+        let token = affinity::find_endpoint_token(cookie, &parts.headers)?;
         Some(Affinity { token, keep_on_failure: cookie.keep_on_failure })
     });
     Choice { hash, affinity }
@@ -321,7 +331,7 @@ fn deliver(got: Got, mut record: Record, shared: Shared) -> Response<ResponseBod
     let body = match (endpoint_upgrade, shared.on_upgrade) {
         (Some(endpoint), Some(client)) => {
             if shared.is_extended_connect {
-                parts.status = extended_connect::accept(&mut parts.headers);
+                parts.status = extended_connect::accept_websocket(&mut parts.headers);
             } else {
                 parts.headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
                 if let Some(upgrade) = upgrade {
@@ -329,7 +339,7 @@ fn deliver(got: Got, mut record: Record, shared: Shared) -> Response<ResponseBod
                 }
             }
             record.status = Some(parts.status);
-            upgrade::join(client, endpoint, idle, lease, guard, record);
+            upgrade::join_upgraded(client, endpoint, idle, lease, guard, record);
             return finish(parts.status, parts.headers, ResponseBody::none());
         }
         (Some(_), None) => {
@@ -343,12 +353,12 @@ fn deliver(got: Got, mut record: Record, shared: Shared) -> Response<ResponseBod
             if let Some(coding) = shared.coding
                 && compress::is_compressible(&shared.method, status, &parts.headers, length)
             {
-                compress::vary(&mut parts.headers);
+                compress::add_vary(&mut parts.headers);
                 let share = || record.client.worker.compressions.take(record.address.into());
                 if let Some(coding) = coding
                     && let Some(share) = share()
                 {
-                    compress::describe(&mut parts.headers, coding);
+                    compress::describe_coding(&mut parts.headers, coding);
                     body.compress(coding, share);
                 }
             }
@@ -368,7 +378,13 @@ fn add_cookies(
 ) {
     if let (Some(cookie), Some(served)) = (cookie, served) {
         let tried_it = tried_it && shared.affinity.is_some();
-        let value = affinity::set_cookie(cookie, shared.affinity, served, tried_it, shared.is_tls);
+        let value = affinity::format_affinity_cookie(
+            cookie,
+            shared.affinity,
+            served,
+            tried_it,
+            shared.is_tls,
+        );
         if let Some(value) = value {
             headers.append(SET_COOKIE, value);
         }
@@ -414,7 +430,7 @@ mod tests {
         fn size_of_output<A, B, F>(_: impl Fn(A, B) -> F) -> usize {
             size_of::<F>()
         }
-        let size = size_of_output(serve);
+        let size = size_of_output(serve_request);
         // 4,424 on x86_64.
         assert!(size <= 4608, "{size} octets");
     }

@@ -17,7 +17,7 @@ pub(crate) fn is_websocket(parts: &Parts) -> bool {
 }
 
 /// What HTTP/1.1 has and HTTP/2 has not.
-pub(crate) fn translate(parts: &mut Parts, random: u128) {
+pub(crate) fn translate_connect(parts: &mut Parts, random: u128) {
     parts.method = Method::GET;
     // Base64 is a valid value.
     if let Ok(key) = HeaderValue::try_from(BASE64_STANDARD.encode(random.to_ne_bytes())) {
@@ -26,7 +26,7 @@ pub(crate) fn translate(parts: &mut Parts, random: u128) {
 }
 
 /// Turns the endpoint's 101 into the client's response.
-pub(crate) fn accept(headers: &mut HeaderMap) -> StatusCode {
+pub(crate) fn accept_websocket(headers: &mut HeaderMap) -> StatusCode {
     headers.remove(SEC_WEBSOCKET_ACCEPT);
     StatusCode::OK
 }

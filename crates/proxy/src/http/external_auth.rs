@@ -10,8 +10,8 @@ use lb_http::headers::strip_response;
 use lb_http::policy::ExternalAuth;
 use lb_http::{Policy, Rejection};
 
-use super::discard::discard;
-use super::forward::{Choice, forward};
+use super::discard::discard_body;
+use super::forward::{Choice, forward_request};
 use super::outbound::Outbound;
 use super::record::Record;
 use super::reply::Reply;
@@ -33,7 +33,7 @@ pub(crate) struct Subject<'a> {
     pub sign_in: Option<Response<()>>,
 }
 
-pub(crate) async fn ask(
+pub(crate) async fn ask_auth_server(
     auth: &ExternalAuth,
     subject: Subject<'_>,
     record: &mut Record,
@@ -46,12 +46,20 @@ pub(crate) async fn ask(
     let before = (record.endpoint, record.tries);
     let policy = Policy::default();
     let mut outbound = Some(request(auth, &subject));
-    let got = forward(&endpoints, &policy, &mut outbound, &source, None, Choice::default(), record);
+    let got = forward_request(
+        &endpoints,
+        &policy,
+        &mut outbound,
+        &source,
+        None,
+        Choice::default(),
+        record,
+    );
     let got = got.await;
     (record.endpoint, record.tries) = before;
     let got = got.map_err(|_| unavailable())?;
     let (mut parts, body) = got.response.into_parts();
-    discard(body, got.lease);
+    discard_body(body, got.lease);
     // What describes the server's own response and connection is nothing for a request, whatever the policy names.
     strip_response(&mut parts.headers);
     for name in [CONTENT_LENGTH, HOST] {

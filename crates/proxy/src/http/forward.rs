@@ -15,7 +15,7 @@ use lb_http::retry::{Failure, Progress, Retrying, may_retry};
 use lb_http::{Policy, Rejection};
 
 use super::deadline::{self, NoHead};
-use super::discard::discard;
+use super::discard::discard_body;
 use super::outbound::Outbound;
 use super::record::Record;
 use super::reply::Reply;
@@ -57,7 +57,7 @@ enum Attempt {
 }
 
 /// Takes `outbound`, if no other try can follow.
-pub(crate) async fn forward(
+pub(crate) async fn forward_request(
     endpoints: &Rc<Endpoints>,
     policy: &Policy,
     outbound: &mut Option<Outbound>,
@@ -123,7 +123,7 @@ pub(crate) async fn forward(
                     if let Some(next) = pick(&tried, now)
                         && let Some(permit) = endpoints.balancer.begin_retry(failure)
                     {
-                        discard(response.into_body(), lease);
+                        discard_body(response.into_body(), lease);
                         record.retried();
                         (guard, _retrying) = (next, Some(permit));
                         continue;
@@ -221,7 +221,8 @@ async fn attempt(
     };
     let begun = if lease.is_immediate { which.now } else { Instant::now() };
     let sent =
-        deadline::send(&mut lease, request, source, gate, &policy.timeouts, limits, begun).await;
+        deadline::send_request(&mut lease, request, source, gate, &policy.timeouts, limits, begun)
+            .await;
     match sent {
         Ok(response) => Attempt::Got(response, lease),
         Err(NoHead::ClientTimeout) => {

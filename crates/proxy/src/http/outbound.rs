@@ -73,7 +73,7 @@ pub(crate) fn forwarded_uri(
 ) -> Result<PathAndQuery, Rejection> {
     let Some(rewrite) = &policy.rewrite else { return Ok(matched.clone()) };
     let invalid = || Rejection::RewrittenPath;
-    let rewritten = rewrite::apply(rewrite, pattern, &target.path, target.query);
+    let rewritten = rewrite::rewrite_path(rewrite, pattern, &target.path, target.query);
     let text = rewritten.map_err(|_| invalid())?.path_and_query();
     PathAndQuery::try_from(text).map_err(|_| invalid())
 }

@@ -13,7 +13,7 @@ use crate::upstream::Lease;
 
 /// Joins both sides once each has left HTTP. The client's connection, the request in flight and the record end with
 /// the tunnel.
-pub(crate) fn join(
+pub(crate) fn join_upgraded(
     client: OnUpgrade,
     endpoint: OnUpgrade,
     idle: Duration,
@@ -35,7 +35,7 @@ pub(crate) fn join(
         drop(lease);
         let Ok(client) = client.await else { return };
         let (end, received, sent) =
-            tunnel::join(TokioIo::new(client), TokioIo::new(endpoint), idle).await;
+            tunnel::join_streams(TokioIo::new(client), TokioIo::new(endpoint), idle).await;
         record.sent = sent;
         record.tunnelled = received;
         record.is_complete = true;

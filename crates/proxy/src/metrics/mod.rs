@@ -133,7 +133,7 @@ impl<K: Kind> Default for Kinds<K> {
 
 impl<K: Kind> Kinds<K> {
     pub fn count(&self, kind: K) {
-        add(&self.counts[kind.index()], 1);
+        increase_counter(&self.counts[kind.index()], 1);
     }
 
     fn get(&self, kind: K) -> u64 {
@@ -142,7 +142,7 @@ impl<K: Kind> Kinds<K> {
 }
 
 /// Only one thread writes a counter, so it needs no atomic addition.
-pub(crate) fn add(counter: &AtomicU64, amount: u64) {
+pub(crate) fn increase_counter(counter: &AtomicU64, amount: u64) {
     counter.store(counter.load(Ordering::Relaxed).wrapping_add(amount), Ordering::Relaxed);
 }
 

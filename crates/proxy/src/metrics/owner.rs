@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 
-use super::{Kinds, UpstreamError, add};
+use super::{Kinds, UpstreamError, increase_counter};
 
 /// Upper bounds of the histogram, in microseconds. The last bucket has none.
 pub(super) const BUCKETS: [u64; 12] = [
@@ -29,21 +29,21 @@ pub(crate) struct OwnerCounters {
 impl OwnerCounters {
     pub fn finished(&self, status: StatusCode, duration: Duration, received: u64, sent: u64) {
         let class = usize::from(status.as_u16() / 100).clamp(1, self.codes.len());
-        add(&self.codes[class - 1], 1);
+        increase_counter(&self.codes[class - 1], 1);
         let microseconds = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
         let bucket = BUCKETS.iter().position(|bound| microseconds <= *bound);
-        add(&self.buckets[bucket.unwrap_or(BUCKETS.len())], 1);
-        add(&self.microseconds, microseconds);
-        add(&self.received, received);
-        add(&self.sent, sent);
+        increase_counter(&self.buckets[bucket.unwrap_or(BUCKETS.len())], 1);
+        increase_counter(&self.microseconds, microseconds);
+        increase_counter(&self.received, received);
+        increase_counter(&self.sent, sent);
     }
 
     pub fn retried(&self) {
-        add(&self.retries, 1);
+        increase_counter(&self.retries, 1);
     }
 
     pub fn ejected(&self) {
-        add(&self.ejections, 1);
+        increase_counter(&self.ejections, 1);
     }
 
     pub fn failed(&self, error: UpstreamError) {
@@ -63,7 +63,7 @@ impl OwnerCounters {
             (&self.ejections, &other.ejections),
         ]);
         for (sum, counter) in pairs {
-            add(sum, counter.load(Ordering::Relaxed));
+            increase_counter(sum, counter.load(Ordering::Relaxed));
         }
     }
 }

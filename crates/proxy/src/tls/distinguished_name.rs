@@ -34,7 +34,7 @@ const SHORT_NAMES: [(&str, &str); 26] = [
 ];
 
 /// The last attribute first: `CN=ann,OU=sales,O=Example\, Inc.`. The text is visible ASCII.
-pub(super) fn format(name: &X509Name<'_>) -> String {
+pub(super) fn format_distinguished_name(name: &X509Name<'_>) -> String {
     let sets = name.iter_rdn().map(|set| {
         let attributes = set.iter().map(attribute).collect::<Vec<_>>();
         attributes.into_iter().rev().collect::<Vec<_>>().join("+")
@@ -105,7 +105,7 @@ mod tests {
         }
         let certificate = params.self_signed(&KeyPair::generate().unwrap()).unwrap();
         let (_, parsed) = X509Certificate::from_der(certificate.der()).unwrap();
-        format(parsed.subject())
+        format_distinguished_name(parsed.subject())
     }
 
     /// As `openssl x509 -noout -subject -nameopt RFC2253` prints them.

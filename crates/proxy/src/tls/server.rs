@@ -161,7 +161,7 @@ impl Handshakes {
 }
 
 /// Which kind of handshake a connection had.
-pub(crate) fn kind(stream: &TlsStream<Prefixed>) -> Handshake {
+pub(crate) fn handshake_kind(stream: &TlsStream<Prefixed>) -> Handshake {
     match stream.get_ref().1.handshake_kind() {
         Some(HandshakeKind::Resumed) => Handshake::Resumed,
         _ => Handshake::Full,
@@ -196,7 +196,10 @@ fn describe(
     if let Ok((_, parsed)) = X509Certificate::from_der(certificate) {
         let names = [(CLIENT_SUBJECT, parsed.subject()), (CLIENT_ISSUER, parsed.issuer())];
         headers.extend(names.into_iter().filter_map(|(header, name)| {
-            Some((header, HeaderValue::try_from(distinguished_name::format(name)).ok()?))
+            Some((
+                header,
+                HeaderValue::try_from(distinguished_name::format_distinguished_name(name)).ok()?,
+            ))
         }));
     }
     if clients.pass_to_endpoint {

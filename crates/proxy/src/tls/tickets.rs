@@ -14,7 +14,7 @@ use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use ring::hmac;
 use rustls::server::ProducesTickets;
 
-use crate::session_keys::{Secret, SessionKeys, derive};
+use crate::session_keys::{Secret, SessionKeys, derive_key};
 
 /// In seconds.
 const PERIOD: u64 = 6 * 3600;
@@ -118,14 +118,14 @@ impl PeriodKeys {
 impl PeriodKey {
     fn new(secret: &Secret, period: u64) -> Self {
         let purpose = [b"millrace session tickets", &period.to_be_bytes()[..]].concat();
-        let key = hmac::Key::new(hmac::HMAC_SHA256, &secret.derive(&purpose));
+        let key = hmac::Key::new(hmac::HMAC_SHA256, &secret.derive_key(&purpose));
         let mut name = [0; NAME];
-        name.copy_from_slice(&derive(&key, b"name")[..NAME]);
+        name.copy_from_slice(&derive_key(&key, b"name")[..NAME]);
         Self { name, key }
     }
 
     fn cipher(&self, salt: &[u8; SALT]) -> Option<LessSafeKey> {
-        let key = derive(&self.key, &[b"ticket", &salt[..]].concat());
+        let key = derive_key(&self.key, &[b"ticket", &salt[..]].concat());
         Some(LessSafeKey::new(UnboundKey::new(&AES_256_GCM, &key).ok()?))
     }
 }

@@ -31,7 +31,7 @@ pub(crate) struct Connected {
 }
 
 /// Connects, and completes the TLS handshake, within `limit` each.
-pub(crate) async fn connect(
+pub(crate) async fn connect_endpoint(
     address: SocketAddr,
     protocol: Protocol,
     tls: Option<&EndpointTls>,
@@ -41,7 +41,7 @@ pub(crate) async fn connect(
     if wanted.for_http1 && matches!(protocol, Protocol::H2c | Protocol::Grpcs) {
         return Err(UpstreamError::Protocol);
     }
-    let mut tcp = tcp(address, limit).await?;
+    let mut tcp = connect_tcp(address, limit).await?;
     if let Some(preamble) = wanted.preamble {
         tcp.write_all(preamble).await.map_err(|_| UpstreamError::Connect)?;
     }
@@ -68,7 +68,10 @@ pub(crate) async fn connect(
     Ok(Connected { stream: Stream::Client(Box::new(stream)), is_http2 })
 }
 
-pub(crate) async fn tcp(address: SocketAddr, limit: Duration) -> Result<TcpStream, UpstreamError> {
+pub(crate) async fn connect_tcp(
+    address: SocketAddr,
+    limit: Duration,
+) -> Result<TcpStream, UpstreamError> {
     let tcp = timeout(limit, TcpStream::connect(address))
         .await
         .map_err(|_| UpstreamError::Timeout)?

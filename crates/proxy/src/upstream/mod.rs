@@ -18,7 +18,7 @@ use crate::settings::Limits;
 use crate::tls::client::EndpointTls;
 
 pub(crate) use balancers::{Balancers, Shared};
-pub(crate) use connect::{Wanted, tcp};
+pub(crate) use connect::{Wanted, connect_tcp};
 pub(crate) use pool::{Lease, Local, Pool, Sent};
 
 /// The upstreams that this worker has used lately.

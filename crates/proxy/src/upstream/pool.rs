@@ -23,7 +23,7 @@ use pin_project_lite::pin_project;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-use super::connect::{Connected, Wanted, connect};
+use super::connect::{Connected, Wanted, connect_endpoint};
 use crate::body::RequestBody;
 use crate::io::{Progress, Watched};
 use crate::metrics::UpstreamError;
@@ -228,9 +228,14 @@ impl Pool {
         wanted: &Wanted<'_>,
     ) -> Result<Lease, UpstreamError> {
         let _connecting = Connecting::begin(self);
-        let Connected { stream, is_http2 } =
-            connect(self.address, self.protocol, self.tls.as_deref(), connect_limit, wanted)
-                .await?;
+        let Connected { stream, is_http2 } = connect_endpoint(
+            self.address,
+            self.protocol,
+            self.tls.as_deref(),
+            connect_limit,
+            wanted,
+        )
+        .await?;
         if !wanted.for_http1 {
             self.is_http2.set(is_http2);
         }

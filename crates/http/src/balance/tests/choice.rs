@@ -83,7 +83,7 @@ fn draining_endpoints_get_requests_by_affinity_only() {
     let affinity = Affinity { token: world.token(1), keep_on_failure: false };
     assert_eq!(world.by_affinity(affinity, &[]), Some(address(1)));
     assert_eq!(world.spread(100), [(address(2), 100)].into());
-    assert!((0..100).all(|hash| world.by_hash(mix(hash)) == Some(address(2))));
+    assert!((0..100).all(|hash| world.by_hash(mix_hash(hash)) == Some(address(2))));
 
     let none = Upstream { endpoints: Vec::new(), draining: endpoints([1]) };
     world.balancer.update(&none, world.now);
@@ -99,7 +99,7 @@ fn threads_share_a_balancer() {
         for thread in 0..4 {
             scope.spawn(move || {
                 for i in 0..5_000u64 {
-                    let random = mix(thread << 32 | i);
+                    let random = mix_hash(thread << 32 | i);
                     let pick = Pick { now, random, hash: None, affinity: None, tried: &[] };
                     let guard = balancer.choose(&pick).unwrap();
                     let outcome =
@@ -165,7 +165,7 @@ fn cookies_of_a_former_key_lead_to_their_endpoint() {
         let count = (0..64).filter(|random| {
             let pick = Pick {
                 now: world.now,
-                random: mix(*random),
+                random: mix_hash(*random),
                 hash: None,
                 affinity: Some(affinity),
                 tried: &[],

@@ -12,7 +12,7 @@ fn measure(count: u16, hash: bool) -> f64 {
     let round = |round: u64| {
         let start = Instant::now();
         for choice in 0..CHOICES {
-            let random = mix(round * CHOICES + choice);
+            let random = mix_hash(round * CHOICES + choice);
             let pick = Pick {
                 now: world.now,
                 random,

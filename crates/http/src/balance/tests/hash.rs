@@ -10,7 +10,7 @@ use super::*;
 #[test]
 fn choices_never_change() {
     let world = World::new(0..10);
-    let chosen: Vec<_> = (0..10).map(|key| world.by_hash(mix(key)).unwrap()).collect();
+    let chosen: Vec<_> = (0..10).map(|key| world.by_hash(mix_hash(key)).unwrap()).collect();
     assert_eq!(chosen, [9, 9, 2, 3, 7, 9, 6, 3, 5, 9].map(address));
 }
 
@@ -19,7 +19,7 @@ fn shares_are_equal() {
     let world = World::new(0..20);
     let mut counts = BTreeMap::new();
     for key in 0..20_000 {
-        *counts.entry(world.by_hash(mix(key)).unwrap()).or_insert(0) += 1;
+        *counts.entry(world.by_hash(mix_hash(key)).unwrap()).or_insert(0) += 1;
     }
     assert!(
         counts.len() == 20 && counts.values().all(|count| (850..1150).contains(count)),
@@ -31,7 +31,7 @@ fn shares_are_equal() {
 fn keys_of_an_ejected_endpoint_spread_over_the_others_and_return() {
     let mut world = World::new(0..5);
     let choices = |world: &World| -> Vec<_> {
-        (0..1_000).map(|key| world.by_hash(mix(key)).unwrap()).collect()
+        (0..1_000).map(|key| world.by_hash(mix_hash(key)).unwrap()).collect()
     };
     let before = choices(&world);
     world.fail(0, 5);

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::{Affinity, Balancer, Guard, Outcome, Pick, Settings};
-use crate::stable_hash::mix;
+use crate::stable_hash::mix_hash;
 use crate::upstream::{Endpoint, Upstream};
 
 fn address(number: u16) -> SocketAddr {
@@ -62,7 +62,13 @@ impl World {
 
     fn pick(&mut self) -> Pick<'static> {
         self.random += 1;
-        Pick { now: self.now, random: mix(self.random), hash: None, affinity: None, tried: &[] }
+        Pick {
+            now: self.now,
+            random: mix_hash(self.random),
+            hash: None,
+            affinity: None,
+            tried: &[],
+        }
     }
 
     fn choose(&mut self) -> Option<Guard> {

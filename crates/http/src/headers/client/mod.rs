@@ -12,8 +12,8 @@ use super::names::{
     FORWARDED_FOR, FORWARDED_HOST, FORWARDED_PORT, FORWARDED_PROTO, FORWARDED_SCHEME, REAL_IP,
     REQUEST_ID, is_about_client,
 };
-use super::values::{address, hexadecimal, port};
-use super::{forwarded, tokens};
+use super::values::{address_value, hexadecimal_value, port_value};
+use super::{forwarded, list_tokens};
 use crate::host::Authority;
 
 /// Whose headers are believed, and which.
@@ -83,8 +83,8 @@ impl Client {
                     .get_all(&FORWARDED_FOR)
                     .iter()
                     .rev()
-                    .flat_map(|line| tokens(line).rev());
-                client.walk(addresses.map(forwarded::address), is_trusted);
+                    .flat_map(|line| list_tokens(line).rev());
+                client.walk(addresses.map(forwarded::forwarded_address), is_trusted);
                 client.believe(
                     last(headers, &FORWARDED_PROTO),
                     last(headers, &FORWARDED_HOST),
@@ -92,7 +92,7 @@ impl Client {
                 );
             }
             ForwardedSource::Forwarded => {
-                let elements: Vec<_> = forwarded::elements(headers).collect();
+                let elements: Vec<_> = forwarded::forwarded_elements(headers).collect();
                 client.walk(elements.iter().map(|element| element.client()), is_trusted);
                 // The element that names the client was written by the proxy that it is connected to.
                 let element = client.proxies.len().checked_sub(1).and_then(|at| elements.get(at));
@@ -160,7 +160,7 @@ impl Client {
         let scheme = HeaderValue::from_static(self.scheme());
         headers.insert(FORWARDED_PROTO, scheme.clone());
         headers.insert(FORWARDED_SCHEME, scheme);
-        headers.insert(FORWARDED_PORT, port(self.port));
+        headers.insert(FORWARDED_PORT, port_value(self.port));
         // A host that a trusted proxy has named was parsed, so it is a valid value.
         let named = self.host.as_deref().and_then(|host| HeaderValue::from_str(host).ok());
         let host = named.as_ref().or(host);
@@ -171,10 +171,10 @@ impl Client {
         let text = |text: String| HeaderValue::try_from(text).ok();
         if forwarding.send_forwarded {
             let host = host.and_then(|host| host.to_str().ok());
-            let forwarded = text(forwarded::format(hops.clone(), self.scheme(), host));
+            let forwarded = text(forwarded::format_forwarded(hops.clone(), self.scheme(), host));
             headers.extend(forwarded.map(|value| (FORWARDED, value)));
         }
-        if let Some(address) = address(self.address) {
+        if let Some(address) = address_value(self.address) {
             let all = match self.proxies.is_empty() {
                 true => Some(address.clone()),
                 false => text(hops.map(IpAddr::to_string).collect::<Vec<_>>().join(", ")),
@@ -184,7 +184,7 @@ impl Client {
         }
         let mut ids = headers.get_all(REQUEST_ID).iter();
         let is_kept = ids.next().is_some_and(is_request_id) && ids.next().is_none();
-        if !is_kept && let Some(id) = hexadecimal(request_id) {
+        if !is_kept && let Some(id) = hexadecimal_value(request_id) {
             headers.insert(REQUEST_ID, id);
         }
     }
@@ -198,7 +198,7 @@ const MOST_PROXIES: usize = 32;
 
 /// The element that the nearest proxy has added.
 fn last<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
-    headers.get_all(name).iter().next_back().and_then(|line| tokens(line).next_back())
+    headers.get_all(name).iter().next_back().and_then(|line| list_tokens(line).next_back())
 }
 
 /// It appears in logs, so it is short and has no special characters.
