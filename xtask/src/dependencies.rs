@@ -20,7 +20,7 @@ struct Rules {
 }
 
 /// Reports all violations in one error.
-pub fn check() -> Result<()> {
+pub fn check_dependencies() -> Result<()> {
     let path = root().join("deny.toml");
     let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
     let rules = Rules::parse(&text).with_context(|| path.display().to_string())?;
@@ -28,7 +28,8 @@ pub fn check() -> Result<()> {
     metadata.args(["metadata", "--format-version", "1", "--locked", "--all-features"]);
     let metadata: Value = serde_json::from_str(&output(&mut metadata)?)?;
     let packages = metadata["packages"].as_array().context("cargo metadata names no packages")?;
-    let wrong: Vec<String> = packages.iter().filter_map(|package| rules.check(package)).collect();
+    let wrong: Vec<String> =
+        packages.iter().filter_map(|package| rules.check_package(package)).collect();
     if wrong.is_empty() {
         return Ok(());
     }
@@ -56,7 +57,7 @@ impl Rules {
 
     /// What is wrong with a package of `cargo metadata`. Packages of the workspace have no source
     /// and are not checked.
-    fn check(&self, package: &Value) -> Option<String> {
+    fn check_package(&self, package: &Value) -> Option<String> {
         let text = |field: &str| package[field].as_str();
         let (source, name) = (text("source")?, text("name").unwrap_or_default());
         let registry = source.strip_prefix("registry+").unwrap_or(source);
@@ -97,23 +98,23 @@ mod tests {
 
     const REGISTRY: &str = "registry+https://example.org/index";
 
-    fn check(name: &str, license: &str, source: &str) -> Option<String> {
+    fn check_license(name: &str, license: &str, source: &str) -> Option<String> {
         let rules = Rules::parse(
             "[licenses]\nallow = ['MIT', 'Apache-2.0 WITH LLVM-exception']\n\
              exceptions = [{ name = 'roots', allow = ['CDLA-Permissive-2.0'] }]\n\
              [bans]\ndeny = [{ name = 'openssl-sys' }]\n\
              [sources]\nallow-registry = ['https://example.org/index']\n",
         );
-        rules.unwrap().check(&json!({"name": name, "license": license, "source": source}))
+        rules.unwrap().check_package(&json!({"name": name, "license": license, "source": source}))
     }
 
     #[test]
     fn one_allowed_alternative_is_enough() {
         for license in ["MIT", "GPL-3.0-only OR MIT", "MIT/GPL-2.0", "MIT AND (MIT OR ISC)"] {
-            assert_eq!(check("a", license, REGISTRY), None, "{license}");
+            assert_eq!(check_license("a", license, REGISTRY), None, "{license}");
         }
-        assert_eq!(check("a", "Apache-2.0 WITH LLVM-exception", REGISTRY), None);
-        assert_eq!(check("roots", "CDLA-Permissive-2.0", REGISTRY), None);
+        assert_eq!(check_license("a", "Apache-2.0 WITH LLVM-exception", REGISTRY), None);
+        assert_eq!(check_license("roots", "CDLA-Permissive-2.0", REGISTRY), None);
     }
 
     #[test]
@@ -127,7 +128,7 @@ mod tests {
             ("openssl-sys", "MIT", REGISTRY, "openssl-sys is banned"),
             ("a", "MIT", "git+https://example.org/a", "a is from git+https://example.org/a"),
         ] {
-            assert_eq!(check(name, license, source).as_deref(), Some(wrong));
+            assert_eq!(check_license(name, license, source).as_deref(), Some(wrong));
         }
         let none = Rules::parse("[licenses]\nallow = []\n");
         assert!(none.is_err_and(|error| error.to_string().contains("licenses.exceptions")));

@@ -16,7 +16,7 @@ use crate::fingerprint::{self, Stamp};
 use crate::linker::{self, LINKER_VERSION, Linker};
 use crate::packages;
 use crate::paths;
-use crate::process::{cargo, is_missing, output, root, run};
+use crate::process::{cargo, is_missing, output, root, run_command};
 use crate::toolchain::{self, Toolchain};
 
 pub const TARGET: &str = "bpfel-unknown-none";
@@ -43,7 +43,7 @@ pub struct Options {
 }
 
 /// Builds the objects if anything they depend on has changed.
-pub fn build(options: &Options) -> Result<()> {
+pub fn build_objects(options: &Options) -> Result<()> {
     let log = |line: &str| {
         if options.verbose {
             eprintln!("{line}");
@@ -60,8 +60,8 @@ pub fn build(options: &Options) -> Result<()> {
         return Ok(());
     }
 
-    let toolchain = toolchain::ensure(&log)?;
-    let linker = linker::ensure(&toolchain, &log)?;
+    let toolchain = toolchain::ensure_toolchain(&log)?;
+    let linker = linker::ensure_linker(&toolchain, &log)?;
     let builder = format!("{toolchain} and bpf-linker {LINKER_VERSION}");
     if let Some(last) = current.filter(|last| last.builder == builder) {
         log(&format!("the BPF objects are up to date, built by {}", last.builder));
@@ -126,7 +126,7 @@ fn strip(object: &[u8]) -> Result<Vec<u8>> {
 /// Runs clippy on the BPF crate with the compiler that builds it. If that has no clippy, runs the
 /// host's for the host's target: the same code, except what depends on the target.
 pub fn clippy() -> Result<()> {
-    let toolchain = toolchain::ensure(&|_| ())?;
+    let toolchain = toolchain::ensure_toolchain(&|_| ())?;
     let mut clippy = toolchain.clippy();
     if clippy.is_none() && toolchain.sysroot == Path::new("/usr") {
         // If this fails, the host's clippy is used.
@@ -147,7 +147,7 @@ pub fn clippy() -> Result<()> {
             host
         }
     };
-    run(command.args(["--", "--deny", "warnings"]))
+    run_command(command.args(["--", "--deny", "warnings"]))
 }
 
 /// Sets up a cargo command for the BPF crate and its target.

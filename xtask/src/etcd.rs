@@ -13,7 +13,7 @@ use crate::{packages, process};
 const PACKAGE: &str = "etcd-server";
 
 /// The program, if it can be had. Otherwise prints why not.
-pub fn ensure() -> Option<PathBuf> {
+pub fn ensure_etcd() -> Option<PathBuf> {
     let unpacked = target().join("etcd");
     let program = unpacked.join("usr/bin/etcd");
     if program.exists() {

@@ -13,7 +13,7 @@ use clap::builder::PossibleValuesParser;
 
 use crate::linker::tools;
 use crate::packages;
-use crate::process::{cargo, find, output, root, run};
+use crate::process::{cargo, find, output, root, run_command};
 
 const TARGETS: [&str; 9] = [
     "parser",
@@ -49,7 +49,7 @@ pub fn fuzz(options: &Options) -> Result<()> {
         .filter(|&&target| options.target.as_deref().is_none_or(|wanted| wanted == target));
     for target in targets {
         eprintln!("fuzzing {target} for {} seconds, {compiler}", options.seconds);
-        run(&mut compiler.command(&program, target, options.seconds)?)?;
+        run_command(&mut compiler.command(&program, target, options.seconds)?)?;
     }
     Ok(())
 }

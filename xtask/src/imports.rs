@@ -22,7 +22,7 @@ type ModulePath = Vec<String>;
 type Imports = BTreeMap<PathBuf, BTreeSet<PathBuf>>;
 
 /// Fails if files of a crate import each other in a cycle of three or more.
-pub fn check() -> Result<()> {
+pub fn check_imports() -> Result<()> {
     let mut cycles = Vec::new();
     for file in crate_roots()? {
         let mut modules = Modules::default();

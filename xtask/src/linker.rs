@@ -28,7 +28,7 @@ pub struct Linker {
 }
 
 /// Builds the linker if it is missing, and finds an LLVM that works with it.
-pub fn ensure(toolchain: &Toolchain, log: &dyn Fn(&str)) -> Result<Linker> {
+pub fn ensure_linker(toolchain: &Toolchain, log: &dyn Fn(&str)) -> Result<Linker> {
     let program = tools().join("bin/bpf-linker");
     let version = output(Command::new(&program).arg("--version")).unwrap_or_default();
     if version != format!("bpf-linker {LINKER_VERSION}") {

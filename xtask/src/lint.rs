@@ -6,7 +6,7 @@ use clap::Args;
 use crate::dependencies;
 use crate::ebpf;
 use crate::imports;
-use crate::process::{SHARED_BUILD, cargo, clippy_driver, run};
+use crate::process::{SHARED_BUILD, cargo, clippy_driver, run_command};
 use crate::programs;
 
 pub fn format(check: bool) -> Result<()> {
@@ -15,7 +15,7 @@ pub fn format(check: bool) -> Result<()> {
     if check {
         command.args(["--", "--check"]);
     }
-    run(&mut command)
+    run_command(&mut command)
 }
 
 #[derive(Debug, Default, Args)]
@@ -34,8 +34,8 @@ pub fn lint(options: &Options) -> Result<()> {
     };
     let parts = [
         format(true),
-        imports::check(),
-        dependencies::check(),
+        imports::check_imports(),
+        dependencies::check_dependencies(),
         shared,
         clippy(&["--all-targets", "--package", "xtask"]),
         clippy(&["--all-targets", "--package", "models"]),
@@ -58,5 +58,5 @@ fn no_warnings() -> Result<()> {
 fn clippy(selection: &[&str]) -> Result<()> {
     let mut command = cargo();
     command.args(["clippy", "--quiet"]).args(selection);
-    run(command.args(["--", "--deny", "warnings"]))
+    run_command(command.args(["--", "--deny", "warnings"]))
 }

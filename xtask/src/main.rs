@@ -123,20 +123,20 @@ fn main() -> ExitCode {
 fn dispatch(command: Command) -> Result<ExitCode> {
     match command {
         Command::Run(passed) => run::demo(&passed.arguments)?,
-        Command::Test(options) => return test::test(&options),
-        Command::VmTest(options) => vm::test(&options)?,
+        Command::Test(options) => return test::run_tests(&options),
+        Command::VmTest(options) => vm::test_in_machine(&options)?,
         Command::Bench(passed) => run::bench(&passed.arguments)?,
-        Command::BuildEbpf(options) => ebpf::build(&options)?,
-        Command::Image(options) => image::build(&options)?,
+        Command::BuildEbpf(options) => ebpf::build_objects(&options)?,
+        Command::Image(options) => image::build_image(&options)?,
         Command::Fuzz(options) => fuzz::fuzz(&options)?,
         Command::Fmt { check } => lint::format(check)?,
         Command::Lint(options) => lint::lint(&options)?,
-        Command::Ci => return test::test(&test::Options::default()),
-        Command::Programs(options) => programs::test(&options)?,
+        Command::Ci => return test::run_tests(&test::Options::default()),
+        Command::Programs(options) => programs::build_or_run_programs(&options)?,
         Command::Prerequisites => {
-            packages::ensure(&[&packages::DEMO, &packages::NODES, &packages::PEERS])?;
-            python::ensure();
-            prometheus::ensure();
+            packages::ensure_packages(&[&packages::DEMO, &packages::NODES, &packages::PEERS])?;
+            python::ensure_python();
+            prometheus::ensure_prometheus();
         }
     }
     Ok(ExitCode::SUCCESS)

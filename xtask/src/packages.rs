@@ -60,7 +60,7 @@ pub const COMPARED: [Program; 4] = [
 ];
 
 /// Installs the missing ones of these programs. If none is missing, does not even update the package lists.
-pub fn ensure(programs: &[&[Program]]) -> Result<()> {
+pub fn ensure_packages(programs: &[&[Program]]) -> Result<()> {
     let missing = missing(programs.concat());
     if missing.is_empty() {
         return Ok(());

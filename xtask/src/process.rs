@@ -59,7 +59,7 @@ pub fn within(seconds: u32, program: &str) -> Command {
 }
 
 /// Runs a command on this terminal. Fails if the command fails.
-pub fn run(command: &mut Command) -> Result<()> {
+pub fn run_command(command: &mut Command) -> Result<()> {
     let status = command.status().with_context(|| cannot_start(command))?;
     if !status.success() {
         bail!("{} ended with {status}", describe(command));

@@ -63,8 +63,8 @@ pub struct Program {
     needs_root: bool,
 }
 
-pub fn test(options: &Options) -> Result<()> {
-    if options.build { build() } else { run(&options.run) }
+pub fn build_or_run_programs(options: &Options) -> Result<()> {
+    if options.build { build_programs() } else { run(&options.run) }
 }
 
 /// Runs programs one after the other. Fails if one of them fails.
@@ -118,7 +118,7 @@ impl Program {
 }
 
 /// Builds all test programs, the programs that tests start, and the demo.
-pub fn build() -> Result<()> {
+pub fn build_programs() -> Result<()> {
     let mut messages = String::new();
     for arguments in [&["test", "--no-run"][..], &["build", "--bin", "demo"]] {
         let mut command = shared_cargo();
@@ -134,7 +134,7 @@ pub fn build() -> Result<()> {
     fs::write(list(), messages).with_context(|| list().display().to_string())
 }
 
-/// What compiler and linter said about the workspace's crates in the last [`build`].
+/// What compiler and linter said about the workspace's crates in the last [`build_programs`].
 pub fn warnings() -> Result<BTreeSet<String>> {
     let messages = fs::read_to_string(list()).with_context(|| list().display().to_string())?;
     Ok(diagnostics(&messages))
@@ -151,7 +151,7 @@ fn diagnostics(messages: &str) -> BTreeSet<String> {
     diagnostics.filter_map(rendered).collect()
 }
 
-/// The test programs of the last [`build`].
+/// The test programs of the last [`build_programs`].
 pub fn built() -> Result<Vec<Program>> {
     let messages = fs::read_to_string(list()).with_context(|| list().display().to_string())?;
     let programs = programs(&messages);

@@ -12,7 +12,7 @@ use crate::process::{find, output, root};
 
 /// Unpacks the package under `target`. Its tests are skipped without it, so failures are only
 /// printed.
-pub fn ensure() {
+pub fn ensure_prometheus() {
     if let Err(error) = unpack() {
         eprintln!("cannot install prometheus; skipping the tests of its rules: {error:#}");
     }

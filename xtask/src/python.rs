@@ -17,7 +17,7 @@ const PACKAGES: [(&str, &str); 4] = [
 
 /// Installs the packages in a virtual environment under `target`. Their tests are skipped without
 /// them, so failures are only printed.
-pub fn ensure() {
+pub fn ensure_python() {
     for (package, import) in PACKAGES {
         if let Err(error) = install(package, import) {
             eprintln!("{package} can't be installed; its tests are skipped: {error:#}");

@@ -4,13 +4,13 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 
-use crate::process::{SHARED_BUILD, become_root_command, cargo, run, shared_cargo, target};
+use crate::process::{SHARED_BUILD, become_root_command, cargo, run_command, shared_cargo, target};
 use crate::{ebpf, etcd, packages};
 
 /// Runs the demo, in the profile of the tests to share their build. The kernel does the work that
 /// matters.
 pub fn demo(arguments: &[String]) -> Result<()> {
-    packages::ensure(&[&packages::DEMO])?;
+    packages::ensure_packages(&[&packages::DEMO])?;
     let (demo, agent) = build("demo", "dev", "dev")?;
     become_root_command(&demo, arguments, &agent)
 }
@@ -22,15 +22,15 @@ pub fn bench(arguments: &[String]) -> Result<()> {
     {
         return bench_api(rest);
     }
-    packages::ensure(&[&packages::DEMO, &packages::BENCHMARKS])?;
+    packages::ensure_packages(&[&packages::DEMO, &packages::BENCHMARKS])?;
     let benchmark = arguments.first().map(String::as_str);
     match benchmark {
         Some("compare" | "ingress") => {
-            if let Err(error) = packages::ensure(&[&packages::COMPARED]) {
+            if let Err(error) = packages::ensure_packages(&[&packages::COMPARED]) {
                 eprintln!("to be measured without: {error:#}");
             }
         }
-        Some("bfd-load" | "ecmp") => packages::ensure(&[&packages::PEERS])?,
+        Some("bfd-load" | "ecmp") => packages::ensure_packages(&[&packages::PEERS])?,
         _ => {}
     }
     // A quick run only shows that everything works. It shares the build of the tests, which saves
@@ -53,16 +53,16 @@ fn bench_api(arguments: &[String]) -> Result<()> {
         command.arg("--release");
     }
     command.arg("--");
-    if let Some(program) = etcd::ensure() {
+    if let Some(program) = etcd::ensure_etcd() {
         command.arg("--etcd").arg(program);
     }
     command.arg("--directory").arg(target().join("bench")).args(arguments);
-    run(&mut command)
+    run_command(&mut command)
 }
 
 /// Builds the BPF objects, and one program of `lb-bench` and the agent with a profile each. Returns the paths of both.
 fn build(program: &str, profile: &str, of_agent: &str) -> Result<(PathBuf, PathBuf)> {
-    ebpf::build(&ebpf::Options::default())?;
+    ebpf::build_objects(&ebpf::Options::default())?;
     if profile == of_agent {
         compile(profile, &[program, "millrace"])?;
     } else {
@@ -77,7 +77,7 @@ fn compile(profile: &str, programs: &[&str]) -> Result<()> {
     // All packages that the tests build: their dependencies then have the same features, and are built once.
     command.args(["build", "--profile", profile]).args(SHARED_BUILD);
     command.args(programs.iter().flat_map(|program| ["--bin", program]));
-    run(&mut command)
+    run_command(&mut command)
 }
 
 fn compiled(profile: &str, program: &str) -> PathBuf {

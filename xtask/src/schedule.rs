@@ -45,7 +45,7 @@ enum State {
 
 /// Runs all jobs, those that come first preferred. `work` runs the job at an index, and says whether it succeeded.
 /// `handle` gets the events one after the other.
-pub fn run<T: Send>(
+pub fn run_jobs<T: Send>(
     jobs: &[Job],
     work: impl Fn(usize) -> Result<(T, bool)> + Sync,
     mut handle: impl FnMut(Event<T>) -> Result<()>,
@@ -141,7 +141,7 @@ mod tests {
             order.lock().expect("no panic").push(jobs[index].name);
             Ok(((), true))
         };
-        run(&jobs, work, |_| Ok(()))?;
+        run_jobs(&jobs, work, |_| Ok(()))?;
         assert_eq!(order.into_inner()?, ["build", "test"]);
         Ok(())
     }
@@ -156,7 +156,7 @@ mod tests {
         ];
         let mut events = Vec::new();
         let work = |index: usize| Ok((index, jobs[index].name != "build"));
-        run(&jobs, work, |event| {
+        run_jobs(&jobs, work, |event| {
             events.push(event);
             Ok(())
         })?;
@@ -188,7 +188,7 @@ mod tests {
             now.fetch_sub(1, Ordering::SeqCst);
             Ok(((), true))
         };
-        run(&jobs, work, |_| Ok(()))?;
+        run_jobs(&jobs, work, |_| Ok(()))?;
         assert_eq!(most.into_inner(), 2);
         Ok(())
     }
@@ -202,12 +202,12 @@ mod tests {
             barrier.wait();
             Ok(((), true))
         };
-        run(&jobs, work, |_| Ok(()))
+        run_jobs(&jobs, work, |_| Ok(()))
     }
 
     #[test]
     fn an_error_of_a_job_is_returned() {
         let jobs = [job("a", &[], ONE)];
-        assert!(run(&jobs, |_| Err::<((), bool), _>(anyhow!("no disk")), |_| Ok(())).is_err());
+        assert!(run_jobs(&jobs, |_| Err::<((), bool), _>(anyhow!("no disk")), |_| Ok(())).is_err());
     }
 }

@@ -106,7 +106,7 @@ impl Outcome {
 
 /// Runs a command as a stage, and if it succeeds, a check of its results. A stage that fails
 /// without a failed test counts as one failed test.
-pub fn run(
+pub fn run_stage(
     name: &str,
     command: &mut Command,
     bar: &ProgressBar,

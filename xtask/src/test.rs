@@ -185,7 +185,7 @@ const SLOWEST: usize = 10;
 
 /// Runs the stages, prints a line for each that has ended, then a table of all, and ends with the line "N passed, M
 /// failed".
-pub fn test(options: &Options) -> Result<ExitCode> {
+pub fn run_tests(options: &Options) -> Result<ExitCode> {
     let stages: &[Stage] = if options.quick { &QUICK } else { &STAGES };
     let stages: Vec<&Stage> = stages.iter().filter(|stage| is_wanted(stage, options)).collect();
     warn_of_little_space()?;
@@ -222,7 +222,7 @@ fn run_all(stages: &[&Stage]) -> Result<Vec<(&'static str, Outcome)>> {
         Ok((outcome, succeeded))
     };
     let mut outcomes = Vec::new();
-    schedule::run(&jobs, work, |event| {
+    schedule::run_jobs(&jobs, work, |event| {
         bars.suspend(|| match event {
             Event::Ended(index, outcome) => {
                 println!("{}", stages::summary(jobs[index].name, &outcome));
@@ -336,7 +336,7 @@ fn run(stage: &Stage, bar: &ProgressBar) -> Result<Outcome> {
         }
     };
     let started = SystemTime::now();
-    stages::run(stage.job.name, &mut command, bar, || match stage.writes {
+    stages::run_stage(stage.job.name, &mut command, bar, || match stage.writes {
         Some(directory) => has_json_since(&root().join(directory), started),
         None => Ok(()),
     })

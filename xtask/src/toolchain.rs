@@ -118,7 +118,7 @@ impl Version {
 }
 
 /// Selects a compiler, and installs one if there is none. `log` gets a line about every candidate.
-pub fn ensure(log: &dyn Fn(&str)) -> Result<Toolchain> {
+pub fn ensure_toolchain(log: &dyn Fn(&str)) -> Result<Toolchain> {
     let there = survey();
     for toolchain in &there {
         match toolchain.fault() {

@@ -12,7 +12,7 @@ use tokio::runtime::{Builder, Runtime};
 use super::log::Level;
 use crate::config::{AgentSettings, Configuration, OriginSettings};
 
-pub fn run(configuration: Configuration, level: Level) -> Result<()> {
+pub fn run_agent(configuration: Configuration, level: Level) -> Result<()> {
     let origin = if configuration.origin.manifests.is_empty() {
         Origin::Cluster(access(&configuration.origin))
     } else {
@@ -21,7 +21,7 @@ pub fn run(configuration: Configuration, level: Level) -> Result<()> {
     let privileges = Privileges::AGENT;
     let runtime = confined_runtime(privileges)?;
     runtime.spawn(level.follow());
-    runtime.block_on(lb_agent::run(options(configuration, origin, privileges)?))
+    runtime.block_on(lb_agent::run(agent_options(configuration, origin, privileges)?))
 }
 
 /// How to reach the cluster.
@@ -58,7 +58,7 @@ fn threads() -> Builder {
     threads
 }
 
-pub fn options(
+pub fn agent_options(
     configuration: Configuration,
     origin: Origin,
     privileges: Privileges,

@@ -30,7 +30,7 @@ enum Format {
     Json,
 }
 
-pub fn check(options: &Options, effective: &Effective) -> Result<()> {
+pub fn check_machine(options: &Options, effective: &Effective) -> Result<()> {
     let configuration = &effective.configuration;
     let pin_path = &configuration.common.pin_path;
     let mut findings = machine();

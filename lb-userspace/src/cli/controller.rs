@@ -21,7 +21,7 @@ Examples:
   Only to Services of the class millrace.io/load-balancer, beside a cloud's controller:
     millrace controller --load-balancer-class-required";
 
-pub fn run(configuration: &Configuration, level: Level) -> Result<()> {
+pub fn run_controller(configuration: &Configuration, level: Level) -> Result<()> {
     ensure!(
         configuration.origin.manifests.is_empty(),
         "--manifests: the agent itself assigns addresses to Services from manifests; no controller is needed"
@@ -30,7 +30,7 @@ pub fn run(configuration: &Configuration, level: Level) -> Result<()> {
     let lease = Some(settings.controller_lease.clone());
     let options = Options {
         tunnel_key_secret: settings.tunnel_key_secret.clone(),
-        ..options(&configuration.load_balancer, access(&configuration.origin), lease)
+        ..controller_options(&configuration.load_balancer, access(&configuration.origin), lease)
     };
     let runtime = confined_runtime(Privileges::PROXY)?;
     runtime.spawn(level.follow());
@@ -42,7 +42,7 @@ pub fn run(configuration: &Configuration, level: Level) -> Result<()> {
 }
 
 /// `lease`: `None` if no other process can assign addresses.
-pub fn options(
+pub fn controller_options(
     settings: &LoadBalancerSettings,
     access: Access,
     lease: Option<ServiceName>,

@@ -54,10 +54,10 @@ enum Command {
     Report(ingress_report::Options),
 }
 
-pub fn run(options: &Options, configuration: Configuration, level: Level) -> Result<()> {
+pub fn run_ingress(options: &Options, configuration: Configuration, level: Level) -> Result<()> {
     if let Some(Command::Report(options)) = &options.command {
         let settings = model_settings(&configuration.ingress, None);
-        return ingress_report::run(options, settings);
+        return ingress_report::run_ingress_report(options, settings);
     }
     let settings = &configuration.ingress;
     let addresses = (settings.http_bind_address.clone(), settings.https_bind_address.clone());

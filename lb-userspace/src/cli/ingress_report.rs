@@ -80,7 +80,7 @@ impl Row for Line {
 }
 
 /// Fails if anything is refused, after printing all.
-pub fn run(options: &Options, settings: Settings) -> Result<()> {
+pub fn run_ingress_report(options: &Options, settings: Settings) -> Result<()> {
     let kinds: &[Kind] = match options.access_log {
         Some(_) => &[Kind::Ingress, Kind::Secret],
         None => &[Kind::Ingress],
@@ -100,7 +100,7 @@ pub fn run(options: &Options, settings: Settings) -> Result<()> {
     if let Some(log) = &options.access_log {
         let objects = objects.map(|object| Object::clone(object)).collect();
         let host = options.host.as_deref();
-        return ingress_replay::run(log, objects, settings, host, options.format);
+        return ingress_replay::run_ingress_replay(log, objects, settings, host, options.format);
     }
     let ingresses = objects.filter_map(|object| match &**object {
         Object::Ingress(ingress) => Some(&**ingress),

@@ -227,31 +227,31 @@ fn start(matches: &clap::ArgMatches) -> Result<ExitCode> {
 fn dispatch(command: Command, effective: Effective, level: log::Level) -> Result<ExitCode> {
     let common = effective.configuration.common.clone();
     let done = match command {
-        Command::Status(options) => return inspect::status(&options, &common.pin_path),
-        Command::Agent => agent::run(effective.configuration, level),
+        Command::Status(options) => return inspect::show_status(&options, &common.pin_path),
+        Command::Agent => agent::run_agent(effective.configuration, level),
         Command::Standalone(options) => {
             let child = standalone::child_arguments(&effective);
             standalone::dispatch(options, effective.configuration, child, level)
         }
-        Command::Ingress(options) => ingress::run(&options, effective.configuration, level),
-        Command::Controller => controller::run(&effective.configuration, level),
+        Command::Ingress(options) => ingress::run_ingress(&options, effective.configuration, level),
+        Command::Controller => controller::run_controller(&effective.configuration, level),
         Command::Explain(options) => explain::explain(&options, &effective.configuration),
-        Command::Top(options) => inspect::top(&options, &common.pin_path),
-        Command::Services(options) => inspect::services(&options, &common.pin_path),
-        Command::Frontends(options) => inspect::frontends(&options, &common.pin_path),
-        Command::Backends(options) => inspect::backends(&options, &common.pin_path),
-        Command::Announcements(options) => inspect::announcements(&options, &common.pin_path),
-        Command::Bgp(options) => inspect::bgp(&options, &common.pin_path),
-        Command::Bfd(options) => inspect::bfd(&options, &common.pin_path),
-        Command::Flows(options) => inspect::flows(&options, &common.pin_path),
-        Command::Maglev(options) => inspect::maglev(&options, &common.pin_path),
-        Command::Counters(options) => inspect::counters(&options, &common.pin_path),
+        Command::Top(options) => inspect::show_top(&options, &common.pin_path),
+        Command::Services(options) => inspect::show_services(&options, &common.pin_path),
+        Command::Frontends(options) => inspect::show_frontends(&options, &common.pin_path),
+        Command::Backends(options) => inspect::show_backends(&options, &common.pin_path),
+        Command::Announcements(options) => inspect::show_announcements(&options, &common.pin_path),
+        Command::Bgp(options) => inspect::show_bgp(&options, &common.pin_path),
+        Command::Bfd(options) => inspect::show_bfd(&options, &common.pin_path),
+        Command::Flows(options) => inspect::show_flows(&options, &common.pin_path),
+        Command::Maglev(options) => inspect::show_maglev(&options, &common.pin_path),
+        Command::Counters(options) => inspect::show_counters(&options, &common.pin_path),
         Command::Trace(options) => trace::trace(&options, &common.pin_path),
         Command::Drops(options) => drops::drops(&options, &common.pin_path),
-        Command::Check(options) => check::check(&options, &effective),
+        Command::Check(options) => check::check_machine(&options, &effective),
         Command::Cleanup(options) => cleanup::cleanup(&options, &common.pin_path),
-        Command::Config(options) => config::show(&options, &effective),
-        Command::Man { directory } => man::write(self::command(), &directory),
+        Command::Config(options) => config::show_config(&options, &effective),
+        Command::Man { directory } => man::write_man_pages(self::command(), &directory),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut self::command(), "millrace", &mut io::stdout());
             Ok(())

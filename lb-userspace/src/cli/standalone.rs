@@ -20,7 +20,7 @@ use lb_rules::kinds;
 use lb_source::cluster::Access;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::agent::{confined_runtime, options, runtime};
+use super::agent::{agent_options, confined_runtime, runtime};
 use super::ingress_child::IngressChild;
 use super::log::Level;
 use crate::config::{
@@ -259,8 +259,11 @@ fn run(configuration: Configuration, child: Vec<String>, level: Level) -> Result
         let access =
             Access { kubeconfig: Some(server.agent_kubeconfig.clone()), ..Access::default() };
         let assignment = lb_controller::Metrics::default();
-        let assigning =
-            super::controller::options(&configuration.load_balancer, access.clone(), None);
+        let assigning = super::controller::controller_options(
+            &configuration.load_balancer,
+            access.clone(),
+            None,
+        );
         // Its requests are few, and of no interest beside the agent's.
         lb_controller::start(assigning, &Requests::default(), assignment.clone()).await?;
         if settings.api_only {
@@ -273,7 +276,7 @@ fn run(configuration: Configuration, child: Vec<String>, level: Level) -> Result
             return Ok(());
         }
         // The agent uses this API like a cluster's.
-        let mut options = options(configuration, Origin::Cluster(access), privileges)?;
+        let mut options = agent_options(configuration, Origin::Cluster(access), privileges)?;
         options.assignment = Some(assignment);
         lb_agent::run(options).await
     })

@@ -20,7 +20,7 @@ use clap::Args;
 use jiff::Timestamp;
 
 use crate::packages;
-use crate::process::{cargo, is_root, output, root as repository, run, target};
+use crate::process::{cargo, is_root, output, root as repository, run_command, target};
 use crate::test;
 use archive::Archive;
 use layout::{Image, Labels};
@@ -50,7 +50,7 @@ pub struct Options {
     test: bool,
 }
 
-pub fn build(options: &Options) -> Result<()> {
+pub fn build_image(options: &Options) -> Result<()> {
     // Fails before compiling for an architecture that the agent refuses.
     layout::architecture(ARCH)?;
     let directory = options.output.clone().unwrap_or_else(|| target().join("image"));
@@ -58,7 +58,7 @@ pub fn build(options: &Options) -> Result<()> {
     let directory = directory.canonicalize()?;
     let program = match &options.program {
         Some(program) => program.clone(),
-        None => program::build()?,
+        None => program::build_static_program()?,
     };
     let source = Source::find()?;
     let image = assemble(&program, &source, &options.name)?;
@@ -113,13 +113,13 @@ pub fn build(options: &Options) -> Result<()> {
 
 /// Starts containers like the DaemonSet does.
 fn start_containers(layout: &Path) -> Result<()> {
-    packages::ensure(&[&packages::DEMO, &packages::PEERS])?;
+    packages::ensure_packages(&[&packages::DEMO, &packages::PEERS])?;
     let mut command = cargo();
     command.args(["test", "--package", "tests", "--test", "peers", "--", "container::"]);
     if !is_root() {
         command.env(test::runner_variable(), test::AS_ROOT);
     }
-    run(command.env("MILLRACE_IMAGE", layout))
+    run_command(command.env("MILLRACE_IMAGE", layout))
 }
 
 /// Fails if the image has become larger than nodes should have to download.
@@ -135,7 +135,7 @@ fn check_size(unpacked: u64) -> Result<()> {
 
 fn assemble(program: &Path, source: &Source, name: &str) -> Result<Image> {
     let content = fs::read(program).with_context(|| program.display().to_string())?;
-    program::check(&content).with_context(|| program.display().to_string())?;
+    program::check_is_static(&content).with_context(|| program.display().to_string())?;
     let mut layer = Archive::new(Vec::new(), source.time);
     root::fill(&mut layer, &content)?;
     let layer = layer.finish()?;

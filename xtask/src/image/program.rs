@@ -8,11 +8,11 @@ use object::read::elf::{ElfFile64, ProgramHeader};
 
 use crate::ebpf;
 use crate::paths;
-use crate::process::{cargo, run, target};
+use crate::process::{cargo, run_command, target};
 
 /// Builds the agent and the BPF object that it embeds.
-pub fn build() -> Result<PathBuf> {
-    ebpf::build(&ebpf::Options::default())?;
+pub fn build_static_program() -> Result<PathBuf> {
+    ebpf::build_objects(&ebpf::Options::default())?;
     let folder = target().join("image");
     let triple = triple();
     let mut flags = vec!["-Ctarget-feature=+crt-static".to_owned()];
@@ -27,7 +27,7 @@ pub fn build() -> Result<PathBuf> {
         .args(["--", "-Clink-arg=-Wl,-z,pack-relative-relocs"])
         .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"))
         .env("CARGO_INCREMENTAL", "0");
-    run(&mut command)?;
+    run_command(&mut command)?;
     Ok(folder.join(triple).join("image/millrace"))
 }
 
@@ -37,7 +37,7 @@ pub fn triple() -> String {
 }
 
 /// The image has no dynamic loader and no libraries, so the program must be static.
-pub fn check(program: &[u8]) -> Result<()> {
+pub fn check_is_static(program: &[u8]) -> Result<()> {
     let file = ElfFile64::<object::Endianness>::parse(program).context("not an ELF program")?;
     let endian = file.endian();
     let headers = file.elf_program_headers();

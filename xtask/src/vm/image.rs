@@ -83,7 +83,12 @@ const PROGRAMS: [&str; 19] = [
 /// Directory of the tests and lists that the init program reads.
 const DIRECTORY: &str = "/vm";
 
-pub fn build(image: &Path, kernel: &Kernel, tests: &[&Test], arguments: &[String]) -> Result<()> {
+pub fn build_machine_image(
+    image: &Path,
+    kernel: &Kernel,
+    tests: &[&Test],
+    arguments: &[String],
+) -> Result<()> {
     let names: BTreeSet<&str> = tests.iter().map(|test| test.program).collect();
     let built = programs::built()?;
     let mut archive = Archive::create(image)?;

@@ -21,7 +21,7 @@ pub struct Kernel {
 const NAMES: &str = r"^linux-image-6\.1\.[0-9]+-[0-9]+-cloud-amd64$";
 
 /// Unpacks the kernel of this package, or of one in the directory. If there is none, downloads it.
-pub fn ensure(directory: &Path, package: Option<&Path>) -> Result<Kernel> {
+pub fn ensure_kernel(directory: &Path, package: Option<&Path>) -> Result<Kernel> {
     let package = match package {
         Some(package) => package.to_owned(),
         None => match packages_in(directory)?.pop() {

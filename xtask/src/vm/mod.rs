@@ -89,12 +89,12 @@ pub struct Options {
     arguments: Vec<String>,
 }
 
-pub fn test(options: &Options) -> Result<()> {
+pub fn test_in_machine(options: &Options) -> Result<()> {
     ensure!(
         std::env::consts::ARCH == "x86_64",
         "vm-test boots x86-64 kernels, so it needs an x86-64 machine"
     );
-    packages::ensure(&[&packages::DEMO, &packages::NODES])?;
+    packages::ensure_packages(&[&packages::DEMO, &packages::NODES])?;
     for (program, package) in
         [(QEMU, "qemu-system-x86"), ("wg", "wireguard-tools"), ("ipvsadm", "ipvsadm")]
     {
@@ -104,19 +104,19 @@ pub fn test(options: &Options) -> Result<()> {
         }
     }
     if !options.built {
-        ebpf::build(&ebpf::Options::default())?;
-        programs::build()?;
+        ebpf::build_objects(&ebpf::Options::default())?;
+        programs::build_programs()?;
     }
     let directory = root().join("target/vm");
     fs::create_dir_all(&directory).with_context(|| directory.display().to_string())?;
-    let kernel = kernel::ensure(&directory, options.kernel.as_deref())?;
+    let kernel = kernel::ensure_kernel(&directory, options.kernel.as_deref())?;
     let wanted = |test: &&Test| match options.only.as_slice() {
         [] => test.rare == options.rare,
         only => only.iter().any(|only| only == test.module),
     };
     let tests: Vec<&Test> = TESTS.iter().filter(wanted).collect();
     let image = directory.join("initramfs.cpio");
-    image::build(&image, &kernel, &tests, &options.arguments)?;
+    image::build_machine_image(&image, &kernel, &tests, &options.arguments)?;
     boot(&kernel.image, &image, &directory.join("console.log"), tests.len())
 }
 

@@ -36,7 +36,7 @@ struct Announcement {
     view: AddressView,
 }
 
-pub fn show(options: &Announcements, pin_path: &Path) -> Result<()> {
+pub fn show_announcements(options: &Announcements, pin_path: &Path) -> Result<()> {
     check(pin_path)?;
     output::show(&options.output, || read(pin_path))
 }

@@ -17,7 +17,7 @@ Examples:
   Follow changes:
     millrace backends shop/web --watch";
 
-pub fn show(options: &Named, pin_path: &Path) -> Result<()> {
+pub fn show_backends(options: &Named, pin_path: &Path) -> Result<()> {
     options.show(pin_path, lb_inspect::backends)
 }
 

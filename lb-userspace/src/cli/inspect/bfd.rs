@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use clap::Args;
 use lb_speakers::bfd::BfdView;
 
-use super::bgp::{read, seconds_since};
+use super::bgp::{read_bgp, seconds_since};
 use super::options::check;
 use crate::cli::output::{self, Output, Row, age};
 
@@ -30,10 +30,10 @@ pub struct Bfd {
     output: Output,
 }
 
-pub fn show(options: &Bfd, pin_path: &Path) -> Result<()> {
+pub fn show_bfd(options: &Bfd, pin_path: &Path) -> Result<()> {
     check(pin_path)?;
     output::show(&options.output, || {
-        let mut sessions = read(pin_path)?.bfd;
+        let mut sessions = read_bgp(pin_path)?.bfd;
         if let Some(name) = &options.peer {
             sessions.retain(|session| session.name == *name);
             ensure!(

@@ -41,12 +41,12 @@ struct Detail {
     routes: Vec<RouteView>,
 }
 
-pub fn show(options: &Bgp, pin_path: &Path) -> Result<()> {
+pub fn show_bgp(options: &Bgp, pin_path: &Path) -> Result<()> {
     check(pin_path)?;
     let Some(name) = &options.peer else {
-        return output::show(&options.output, || Ok(read(pin_path)?.peers));
+        return output::show(&options.output, || Ok(read_bgp(pin_path)?.peers));
     };
-    let BgpView { peers, mut routes, .. } = read(pin_path)?;
+    let BgpView { peers, mut routes, .. } = read_bgp(pin_path)?;
     let peer = peers.into_iter().find(|peer| peer.name == *name);
     let peer = peer.with_context(|| {
         format!("this node has no BGP peer {name}: `millrace bgp` lists those it has")
@@ -60,7 +60,7 @@ pub fn show(options: &Bgp, pin_path: &Path) -> Result<()> {
     }
 }
 
-pub(super) fn read(pin_path: &Path) -> Result<BgpView> {
+pub(super) fn read_bgp(pin_path: &Path) -> Result<BgpView> {
     match lb_status::ask(pin_path)? {
         Some(report) => Ok(report.bgp),
         None => bail!(

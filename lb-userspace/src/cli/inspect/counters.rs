@@ -29,7 +29,7 @@ struct Counter {
     packets: u64,
 }
 
-pub fn show(options: &Counters, pin_path: &Path) -> Result<()> {
+pub fn show_counters(options: &Counters, pin_path: &Path) -> Result<()> {
     let tables = open(pin_path)?;
     output::show(&options.output, || {
         let counted = tables.reasons()?.into_iter();

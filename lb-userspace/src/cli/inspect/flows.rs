@@ -60,7 +60,7 @@ fn clients(text: &str) -> Result<IpNet, String> {
     network.map_err(|_| "neither a network, such as 192.0.2.0/24, nor an address".to_owned())
 }
 
-pub fn show(options: &Flows, pin_path: &Path) -> Result<()> {
+pub fn show_flows(options: &Flows, pin_path: &Path) -> Result<()> {
     let tables = open(pin_path)?;
     let filter = Filter {
         client: options.client,

@@ -17,7 +17,7 @@ Examples:
   Frontends without backends:
     millrace frontends -o json | jq -r '.[] | select(.backends == []) | .address'";
 
-pub fn show(options: &Named, pin_path: &Path) -> Result<()> {
+pub fn show_frontends(options: &Named, pin_path: &Path) -> Result<()> {
     options.show(pin_path, lb_inspect::frontends)
 }
 

@@ -43,7 +43,7 @@ enum MaglevFormat {
     Yaml,
 }
 
-pub fn show(options: &Maglev, pin_path: &Path) -> Result<()> {
+pub fn show_maglev(options: &Maglev, pin_path: &Path) -> Result<()> {
     let meant = options.namespaces.of(options.service.as_ref());
     let found = spreads(&read(&open(pin_path)?)?, &meant);
     if found.is_empty() && options.service.is_some() {

@@ -18,7 +18,7 @@ Examples:
   How each Service distributes connections to its backends:
     millrace services -o name | xargs -n 1 millrace maglev";
 
-pub fn show(options: &Named, pin_path: &Path) -> Result<()> {
+pub fn show_services(options: &Named, pin_path: &Path) -> Result<()> {
     options.show(pin_path, lb_inspect::services)
 }
 

@@ -48,7 +48,7 @@ enum StatusFormat {
     Yaml,
 }
 
-pub fn show(options: &Options, pin_path: &Path) -> Result<ExitCode> {
+pub fn show_status(options: &Options, pin_path: &Path) -> Result<ExitCode> {
     let status = Status::of(find(pin_path)?);
     match options.output {
         StatusFormat::Table => write(&described(&status))?,

@@ -63,12 +63,12 @@ enum TopFormat {
     Yaml,
 }
 
-pub fn show(options: &Options, pin_path: &Path) -> Result<()> {
+pub fn show_top(options: &Options, pin_path: &Path) -> Result<()> {
     let mut watcher = Watcher::new(open(pin_path)?, options.namespaces.of(None))?;
     let interval = Duration::from_secs(options.interval.into());
     let is_live = io::stdout().is_terminal() && io::stdin().is_terminal();
     if is_live && !options.once && options.output == TopFormat::Table {
-        return terminal::run(&mut watcher, interval, options.sort);
+        return terminal::run_terminal(&mut watcher, interval, options.sort);
     }
     loop {
         thread::sleep(interval);
