@@ -107,19 +107,15 @@ impl NetworkTables for KernelTables {
 
     #[inline(always)]
     fn network_epoch(&self) -> u32 {
+        let Some(network) = NETWORK.get_ptr(0) else { return 0 };
         // SAFETY: the map has the entry; the agent writes whole aligned words.
-        NETWORK
-            .get_ptr(0)
-            .map_or(0, |network| unsafe { (&raw const (*network).epoch).read_volatile() })
+        let epoch = unsafe { (&raw const (*network).epoch).read_volatile() };
+        NetworkEpoch::valid_epoch(epoch, network_lease(), self.now())
     }
 
     #[inline(always)]
     fn shares_hops(&self) -> bool {
-        // SAFETY: as above.
-        let until = NETWORK
-            .get_ptr(0)
-            .map_or(0, |network| unsafe { (&raw const (*network).shared_until).read_volatile() });
-        NetworkEpoch::is_leased(until, self.now())
+        NetworkEpoch::shares_hops(network_lease(), self.now())
     }
 
     #[inline(always)]
@@ -157,6 +153,13 @@ impl NetworkTables for KernelTables {
         let word = RESERVED_PORTS.get(u32::from(port) / 64);
         word.is_some_and(|word| word >> (port % 64) & 1 != 0)
     }
+}
+
+#[inline(always)]
+fn network_lease() -> u32 {
+    let network = NETWORK.get_ptr(0);
+    // SAFETY: the map has the entry; the agent writes whole aligned words.
+    network.map_or(0, |network| unsafe { (&raw const (*network).lease).read_volatile() })
 }
 
 impl NeighbourTables for KernelTables {

@@ -62,8 +62,8 @@ use tunnel_keys::TunnelKeyFile;
 
 /// Interval at which a waiting agent checks whether the other one has ended.
 const HELD_RETRY: Duration = Duration::from_millis(50);
-/// A fifth of what it renews.
-const SHARED_HOPS_RENEWAL: Duration = Duration::from_secs(1);
+/// A fifth of the lease.
+const EPOCH_LEASE_RENEWAL: Duration = Duration::from_secs(1);
 
 /// The source of Services.
 pub enum Origin {
@@ -205,7 +205,7 @@ pub async fn run(options: Options) -> Result<()> {
         format!("{service_ports} service ports of {services} Services programmed at startup");
     notify_service_manager(&[NotifyState::Ready, NotifyState::Status(&status)]);
     let mut watchdog = Watchdog::start();
-    let mut renewal = renewal_of_shared_hops();
+    let mut renewal = epoch_lease_renewal();
     let ended = loop {
         tokio::select! {
             event = events.recv() => match event {
@@ -229,7 +229,7 @@ pub async fn run(options: Options) -> Result<()> {
                 agent.set_tunnel_key(has_key);
             }
             () = devices.retry_due() => devices.attach_missing(),
-            _ = renewal.tick() => agent.renew_hops(),
+            _ = renewal.tick() => agent.renew_epoch_lease(),
             () = watchdog.due() => notify_service_manager(&[NotifyState::Watchdog]),
             () = ending.requested() => break Ok(()),
         }
@@ -242,6 +242,7 @@ pub async fn run(options: Options) -> Result<()> {
         announcer.hand_over().await;
         tracing::info!("addresses handed over to other nodes");
     }
+    agent.end_epoch_lease();
     drop((agent, devices));
     if options.cleanup_on_exit {
         lb_kernel::remove(pins)?;
@@ -278,8 +279,8 @@ async fn held(path: &Path) -> Result<Pins> {
     }
 }
 
-fn renewal_of_shared_hops() -> Interval {
-    let mut renewal = interval(SHARED_HOPS_RENEWAL);
+fn epoch_lease_renewal() -> Interval {
+    let mut renewal = interval(EPOCH_LEASE_RENEWAL);
     renewal.set_missed_tick_behavior(MissedTickBehavior::Delay);
     renewal
 }

@@ -33,9 +33,7 @@ use super::devices::Devices;
 use super::exchange::{self, Exchange};
 use super::programs::{Dependents, Programs};
 use super::tunnel_keys::TunnelKeyFile;
-use super::{
-    Agent, LoadBalancer, Options, Origin, Outlets, counters, renewal_of_shared_hops, until,
-};
+use super::{Agent, LoadBalancer, Options, Origin, Outlets, counters, epoch_lease_renewal, until};
 
 /// A source, checked as far as possible without waiting for it, and the receiver of notices about
 /// its objects.
@@ -213,13 +211,15 @@ pub async fn start<'a>(
     agent.note_devices(devices);
     agent.note_node_addresses(network.node_addresses().clone());
     agent.note_own_addresses(network.own_addresses().clone());
+    // The network may have changed since an earlier agent followed it.
+    agent.note_network(lb_network::Event::Epoch);
     agent.share_hops(network.shares_hops());
     let mut network = network.follow();
     let mut waiting = Waiting {
         agent: &mut agent,
         network: &mut network,
         programs: &mut programs,
-        renewal: renewal_of_shared_hops(),
+        renewal: epoch_lease_renewal(),
     };
     waiting.store_objects(&mut events).await?;
     if adopted {
@@ -302,7 +302,7 @@ impl Waiting<'_, '_> {
                 None => bail!("the watch of this machine's network has ended"),
             },
             () = until(self.agent.retry_at()) => self.agent.retry(),
-            _ = self.renewal.tick() => self.agent.renew_hops(),
+            _ = self.renewal.tick() => self.agent.renew_epoch_lease(),
         }
         Ok(())
     }

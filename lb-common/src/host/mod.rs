@@ -23,9 +23,9 @@ use crate::family::{Family, V4, V6};
 use crate::layout::{
     Affinity, AffinityKey, Announced, AnnouncedAddress, Backend, BackendHop, BfdHeard, BfdSession,
     Bitmap, Claim, Claimant, DESTINATION_WORDS, Device, EarlierOwners, FlowBucket, Fragment,
-    FragmentKey, Frontend, FrontendKey, Hints, Member, NO_BACKEND, NeighbourEvent, Peer, Pool,
-    PoolSlot, Reason, ReplyBucket, ReplyKey, SOURCE_WORDS, Settings, Ticks, Traffic, TunnelKey,
-    TunnelPeer, TunnelTarget, Untracked, capacity,
+    FragmentKey, Frontend, FrontendKey, Hints, Member, NO_BACKEND, NeighbourEvent, NetworkEpoch,
+    Peer, Pool, PoolSlot, Reason, ReplyBucket, ReplyKey, SOURCE_WORDS, Settings, Ticks, Traffic,
+    TunnelKey, TunnelPeer, TunnelTarget, Untracked, capacity,
 };
 
 pub use frame::{Exit, Frame, Routes};
@@ -95,6 +95,8 @@ pub struct HostTables {
     /// By index: [`LinkAddresses`](crate::layout::LinkAddresses).
     pub link_addresses: HashMap<u32, u64>,
     pub epoch: Cell<u32>,
+    /// Whether an agent follows the network.
+    pub is_network_followed: bool,
     /// See [`NetworkTables::shares_hops`].
     pub shares_hops: bool,
     backend_hops: Vec<BackendHop>,
@@ -163,6 +165,10 @@ impl OfFamily<V6> for HostTables {
 }
 
 impl HostTables {
+    fn lease(&self) -> u32 {
+        if self.is_network_followed { NetworkEpoch::lease(self.now(), self.shares_hops) } else { 0 }
+    }
+
     /// Empty tables with `buckets` flow buckets per family, a power of two.
     pub fn new(buckets: u32, flow_seed: u64) -> Self {
         assert!(buckets.is_power_of_two());
@@ -175,6 +181,7 @@ impl HostTables {
             devices: HashMap::new(),
             link_addresses: HashMap::new(),
             epoch: Cell::new(1),
+            is_network_followed: true,
             shares_hops: false,
             backend_hops: (0..BACKEND_HOPS).map(|_| BackendHop::default()).collect(),
             source_ranges: HashMap::new(),
@@ -293,11 +300,11 @@ impl NetworkTables for HostTables {
     }
 
     fn network_epoch(&self) -> u32 {
-        self.epoch.get()
+        NetworkEpoch::valid_epoch(self.epoch.get(), self.lease(), self.now())
     }
 
     fn shares_hops(&self) -> bool {
-        self.shares_hops
+        NetworkEpoch::shares_hops(self.lease(), self.now())
     }
 
     fn backend_hop(&self, backend: u32) -> Option<&BackendHop> {

@@ -47,24 +47,48 @@ pub struct NetworkEpoch {
     /// Changes with every change of a route, neighbour, address or link: next hops that were
     /// resolved in an earlier epoch are invalid.
     pub epoch: u32,
-    /// Until when next hops depend on the destination only, in ticks: packets of all clients to a backend
-    /// have the same one. The agent renews it while it follows the network. 0: they do not.
-    pub shared_until: u32,
+    /// Until when the epoch follows the network, in ticks. The agent renews the lease. Its lowest bit says
+    /// whether next hops depend on the destination only: then packets of all clients to a backend have the
+    /// same one. 0: no agent follows the network.
+    pub lease: u32,
 }
 
 impl NetworkEpoch {
-    /// For how long the agent says so each time, in ticks: five seconds.
+    /// For how long the agent leases the epoch each time, in ticks: five seconds.
     pub const LEASE: u32 = Ticks::in_seconds(5);
 
-    /// The end of a lease that begins now.
-    pub fn lease(now: Ticks) -> u32 {
-        now.0.wrapping_add(Self::LEASE).max(1)
+    /// Set in epochs without a lease, so that they are none of those with one.
+    const UNLEASED: u32 = 1 << 31;
+
+    /// For how many ticks, as a power of two, next hops are valid without a lease: 1.07 seconds.
+    const UNLEASED_LIFETIME_BITS: u32 = 6;
+
+    /// A lease that begins now.
+    pub fn lease(now: Ticks, shares_hops: bool) -> u32 {
+        now.0.wrapping_add(Self::LEASE) & !1 | u32::from(shares_hops)
     }
 
     /// Whether a lease has not ended.
     #[inline(always)]
-    pub fn is_leased(until: u32, now: Ticks) -> bool {
-        until != 0 && until.wrapping_sub(now.0) <= Self::LEASE
+    pub fn is_leased(lease: u32, now: Ticks) -> bool {
+        lease != 0 && (lease & !1).wrapping_sub(now.0) <= Self::LEASE
+    }
+
+    /// Whether new flows may use the next hops of others.
+    #[inline(always)]
+    pub fn shares_hops(lease: u32, now: Ticks) -> bool {
+        lease & 1 != 0 && Self::is_leased(lease, now)
+    }
+
+    /// The epoch in which next hops are valid that are resolved now. Without a lease it changes with time: nobody
+    /// reports changes of the network then, so that flows look their next hops up once a second.
+    #[inline(always)]
+    pub fn valid_epoch(epoch: u32, lease: u32, now: Ticks) -> u32 {
+        if Self::is_leased(lease, now) {
+            epoch & !Self::UNLEASED
+        } else {
+            now.0 >> Self::UNLEASED_LIFETIME_BITS | Self::UNLEASED
+        }
     }
 }
 
@@ -114,13 +138,35 @@ mod tests {
     #[test]
     fn a_lease_ends_and_is_none_of_the_past_or_far_future() {
         for now in [Ticks(0), Ticks(1 << 20), Ticks(u32::MAX - 3)] {
-            let until = NetworkEpoch::lease(now);
             let after = |ticks: u32| Ticks(now.0.wrapping_add(ticks));
-            assert!(NetworkEpoch::is_leased(until, now));
-            assert!(NetworkEpoch::is_leased(until, after(NetworkEpoch::LEASE - 1)));
-            assert!(!NetworkEpoch::is_leased(until, after(NetworkEpoch::LEASE + 2)));
-            assert!(!NetworkEpoch::is_leased(until, after(1 << 31)));
+            for shares_hops in [false, true] {
+                let lease = NetworkEpoch::lease(now, shares_hops);
+                for (time, is_leased) in [
+                    (now, true),
+                    (after(NetworkEpoch::LEASE - 1), true),
+                    (after(NetworkEpoch::LEASE + 2), false),
+                    (after(1 << 31), false),
+                ] {
+                    assert_eq!(NetworkEpoch::is_leased(lease, time), is_leased);
+                    assert_eq!(NetworkEpoch::shares_hops(lease, time), is_leased && shares_hops);
+                }
+            }
             assert!(!NetworkEpoch::is_leased(0, now));
+        }
+    }
+
+    #[test]
+    fn without_a_lease_the_epoch_changes_with_time_and_is_none_with_a_lease() {
+        let now = Ticks(640);
+        let later = |ticks| Ticks(now.0 + ticks);
+        let leased = NetworkEpoch::lease(now, false);
+        for epoch in [0, 7, 1 << 31, u32::MAX] {
+            let followed = NetworkEpoch::valid_epoch(epoch, leased, now);
+            assert_eq!(NetworkEpoch::valid_epoch(epoch, leased, later(100)), followed);
+            let unfollowed = NetworkEpoch::valid_epoch(epoch, 0, now);
+            assert_ne!(followed, unfollowed);
+            assert_eq!(NetworkEpoch::valid_epoch(epoch, 0, later(63)), unfollowed);
+            assert_ne!(NetworkEpoch::valid_epoch(epoch, 0, later(64)), unfollowed);
         }
     }
 }

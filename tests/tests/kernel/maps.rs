@@ -59,7 +59,8 @@ impl Write for Watched {
 
     fn next_epoch(&mut self) {}
 
-    fn share_hops(&mut self, _: bool) {}
+    fn lease_epoch(&mut self, _: bool) {}
+    fn end_epoch_lease(&mut self) {}
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

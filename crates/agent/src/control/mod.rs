@@ -222,12 +222,16 @@ impl<T: Write> Agent<T> {
     /// Whether next hops depend on the destination only.
     pub fn share_hops(&mut self, shared: bool) {
         self.shares_hops = shared;
-        self.renew_hops();
+        self.renew_epoch_lease();
     }
 
-    /// Says so again: programs forget it if no agent follows the network.
-    pub fn renew_hops(&mut self) {
-        self.tables.tables_mut().share_hops(self.shares_hops);
+    /// Without a lease, programs do not rely on the agent to report changes of the network.
+    pub fn renew_epoch_lease(&mut self) {
+        self.tables.tables_mut().lease_epoch(self.shares_hops);
+    }
+
+    pub fn end_epoch_lease(&mut self) {
+        self.tables.tables_mut().end_epoch_lease();
     }
 
     /// Handles changes of this machine's interfaces; their addresses are left for the next plan.

@@ -34,8 +34,11 @@ pub trait Write {
     fn set_node_addresses(&mut self, addresses: &BTreeSet<IpAddr>) -> Result<()>;
     /// Invalidates the next hops that flows store.
     fn next_epoch(&mut self);
-    /// Whether next hops depend on the destination only, so that new flows may share them.
-    fn share_hops(&mut self, shared: bool);
+    /// Says again that an agent follows the network, and whether next hops depend on the destination only, so that new
+    /// flows may share them.
+    fn lease_epoch(&mut self, shares_hops: bool);
+    /// No agent follows the network any more.
+    fn end_epoch_lease(&mut self);
 }
 
 impl Write for Tables {
@@ -55,8 +58,12 @@ impl Write for Tables {
         Tables::next_epoch(self);
     }
 
-    fn share_hops(&mut self, shared: bool) {
-        Tables::share_hops(self, shared);
+    fn lease_epoch(&mut self, shares_hops: bool) {
+        Tables::lease_epoch(self, shares_hops);
+    }
+
+    fn end_epoch_lease(&mut self) {
+        Tables::end_epoch_lease(self);
     }
 }
 

@@ -164,7 +164,9 @@ impl Write for Faulty {
 
     fn next_epoch(&mut self) {}
 
-    fn share_hops(&mut self, _: bool) {}
+    fn lease_epoch(&mut self, _: bool) {}
+
+    fn end_epoch_lease(&mut self) {}
 }
 
 /// Services by number: the number of their frontend, those of their backends, whether they have

@@ -103,8 +103,12 @@ impl<T: Write> Write for WithSockets<T> {
         self.tables.next_epoch();
     }
 
-    fn share_hops(&mut self, shared: bool) {
-        self.tables.share_hops(shared);
+    fn lease_epoch(&mut self, shares_hops: bool) {
+        self.tables.lease_epoch(shares_hops);
+    }
+
+    fn end_epoch_lease(&mut self) {
+        self.tables.end_epoch_lease();
     }
 }
 

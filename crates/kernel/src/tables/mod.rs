@@ -158,11 +158,21 @@ impl Tables {
         self.network.half_word(0).store(epoch.wrapping_add(1), Ordering::Release);
     }
 
-    /// Whether new flows may use next hops that flows of other clients have resolved: until it is
-    /// said again, for the length of a lease.
-    pub fn share_hops(&self, shared: bool) {
-        let until = clock().ok().filter(|_| shared).map_or(0, NetworkEpoch::lease);
-        self.network.half(0, true).store(until, Ordering::Release);
+    /// Leases the epoch: until the lease ends, an agent follows the network. `shares_hops`: new flows may use next
+    /// hops that flows of other clients have resolved.
+    pub fn lease_epoch(&self, shares_hops: bool) {
+        let Ok(now) = clock() else { return self.end_epoch_lease() };
+        let lease = self.network.half(0, true);
+        if !NetworkEpoch::is_leased(lease.load(Ordering::Relaxed), now) {
+            // What was resolved under the last lease may have changed unseen.
+            self.next_epoch();
+        }
+        lease.store(NetworkEpoch::lease(now, shares_hops), Ordering::Release);
+    }
+
+    /// Nobody follows the network any more: programs look next hops up again and again.
+    pub fn end_epoch_lease(&self) {
+        self.network.half(0, true).store(0, Ordering::Release);
     }
 
     /// Writes the frontends that an earlier agent left to their cache, which is empty if it was not

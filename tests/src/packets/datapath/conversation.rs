@@ -2,8 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
+use lb_common::datapath::NetworkTables;
 use lb_common::host::{Exit, HostTables};
 use lb_common::layout::{BfdSession, NeighbourEvent, Reason, Ticks, TunnelKey, TunnelPeer};
 use lb_inspect::trace::{self, Trace};
@@ -217,9 +219,37 @@ impl Conversation {
     }
 
     fn set_exit(&mut self, to: &str, exit: Option<&Exit>) {
+        self.set_exit_unreported(to, exit);
+        self.in_both(|world| world.next_epoch());
+    }
+
+    /// Sets the route to an address, while no agent follows the network.
+    pub fn exit_unreported(&mut self, to: &str, exit: Exit) {
+        self.set_exit_unreported(to, Some(&exit));
+    }
+
+    fn set_exit_unreported(&mut self, to: &str, exit: Option<&Exit>) {
         let to = Endpoint::from(to).address;
         self.in_both(|world| world.set_exit(to, exit));
-        self.in_both(|world| world.next_epoch());
+    }
+
+    /// No agent follows the network any more.
+    pub fn end_epoch_lease(&mut self) {
+        self.in_both(|world| world.end_epoch_lease());
+    }
+
+    /// Waits until next hops that were looked up without a lease are not valid any more.
+    pub fn outlast_unleased_hops(&mut self) {
+        let now = self.host.tables.now.get();
+        let epoch = self.host.tables.network_epoch();
+        let mut later = now;
+        while self.host.tables.network_epoch() == epoch {
+            later = Ticks(later.0 + 1);
+            self.host.tables.now.set(later);
+        }
+        if self.kernel.is_some() {
+            std::thread::sleep(Duration::from_millis(1100));
+        }
     }
 
     /// Lets time pass.

@@ -296,7 +296,15 @@ impl World for HostWorld {
     }
 
     fn share_hops(&mut self, shared: bool) {
+        if !self.tables.is_network_followed {
+            self.tables.is_network_followed = true;
+            self.next_epoch();
+        }
         self.tables.shares_hops = shared;
+    }
+
+    fn end_epoch_lease(&mut self) {
+        self.tables.is_network_followed = false;
     }
 
     fn begin_in_rest(&mut self, rest: bool) {

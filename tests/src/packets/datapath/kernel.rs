@@ -86,6 +86,7 @@ impl KernelWorld {
         let pins = Pins::open(&topology.pins())?;
         let mut data_plane = DataPlane::load_with(&pins, parameters)?;
         let tables = data_plane.tables()?;
+        tables.lease_epoch(false);
         let surroundings = Surroundings::new(&topology)?;
         let maps = map::ALL
             .into_iter()
@@ -421,7 +422,11 @@ impl World for KernelWorld {
     }
 
     fn share_hops(&mut self, shared: bool) {
-        self.tables.share_hops(shared);
+        self.tables.lease_epoch(shared);
+    }
+
+    fn end_epoch_lease(&mut self) {
+        self.tables.end_epoch_lease();
     }
 
     fn begin_in_rest(&mut self, rest: bool) {

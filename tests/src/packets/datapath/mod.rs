@@ -99,6 +99,8 @@ pub trait World {
     fn bfd_heard(&self, discriminator: u32) -> BfdHeard;
     /// Whether next hops depend on the destination only.
     fn share_hops(&mut self, shared: bool);
+    /// No agent follows the network any more.
+    fn end_epoch_lease(&mut self);
     /// Whether flows begin in the rest of the flow table, instead of its core.
     fn begin_in_rest(&mut self, rest: bool);
     /// Invalidates resolved next hops.

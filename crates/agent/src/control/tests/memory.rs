@@ -108,7 +108,9 @@ impl Write for Memory {
         self.0.lock().unwrap().epoch += 1;
     }
 
-    fn share_hops(&mut self, _: bool) {}
+    fn lease_epoch(&mut self, _: bool) {}
+
+    fn end_epoch_lease(&mut self) {}
 }
 
 impl Memory {

@@ -177,7 +177,10 @@ impl NetworkTables for View {
     }
 
     fn network_epoch(&self) -> u32 {
-        self.network.get(0).map_or(0, |Plain(network)| network.epoch)
+        let now = self.now.get();
+        self.network.get(0).map_or(0, |Plain(NetworkEpoch { epoch, lease })| {
+            NetworkEpoch::valid_epoch(epoch, lease, now)
+        })
     }
 
     /// Routes are looked up, for the story.

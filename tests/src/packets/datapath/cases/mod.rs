@@ -294,6 +294,7 @@ macro_rules! every_case {
             shared_hops: [
                 new_flows_share_the_next_hop_to_their_backend,
                 a_packet_too_large_for_a_shared_next_hop_is_rejected,
+                flows_follow_the_network_while_no_agent_runs,
                 connections_do_not_exceed_a_route_narrower_than_its_device,
             ]
             undeliverable: [

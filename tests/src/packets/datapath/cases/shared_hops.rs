@@ -56,6 +56,26 @@ pub fn connections_do_not_exceed_a_route_narrower_than_its_device(c: &mut Conver
     }
 }
 
+/// What happens to the network between two agents must not cut off established connections.
+pub fn flows_follow_the_network_while_no_agent_runs(c: &mut Conversation, at: &Ends) {
+    let backend = service_behind(c, at, INSIDE);
+    let request = at.to_web(40000).ttl(64);
+    let snat = open(c, &request, &backend, INSIDE);
+    let expect = |c: &mut Conversation, device| {
+        let there = forwarded(&request.ack(), device, ROUTER_MAC).to(backend.as_str());
+        c.forward(&request.ack()).leaves_by(device, &there.from(snat.as_str()));
+    };
+    c.end_epoch_lease();
+    expect(c, INSIDE);
+    c.exit_unreported(&address(&backend), neighbour(ASIDE, ROUTER_MAC));
+    c.outlast_unleased_hops();
+    expect(c, ASIDE);
+    // The next agent does not know what has changed.
+    c.exit_unreported(&address(&backend), neighbour(INSIDE, ROUTER_MAC));
+    c.share_hops(false);
+    expect(c, INSIDE);
+}
+
 /// A route may have a smaller MTU than its interface, which only a lookup knows. On the host only: the
 /// route changes without a new epoch, so that it shows which packets are looked up.
 pub fn a_long_packet_does_not_use_a_shared_next_hop(c: &mut Conversation, at: &Ends) {
