@@ -22,10 +22,11 @@ pub fn opaque(number: u64) -> u64 {
 }
 
 /// Returns the number, hidden from the compiler and from the verifier by any number that neither of
-/// them knows.
+/// them knows. By addition and subtraction: to the verifier the result is any number, whatever it
+/// knew about the first one. Across `^` it would keep that the high bits are 0.
 #[inline(always)]
-pub fn hide(number: u64, unknown: u64) -> u64 {
-    opaque(number ^ unknown) ^ unknown
+pub fn hide(number: u32, unknown: u32) -> u32 {
+    (opaque(u64::from(number.wrapping_add(unknown))) as u32).wrapping_sub(unknown)
 }
 
 /// Makes the compiler forget what it knows about memory.
@@ -42,9 +43,19 @@ pub fn forget() {
     }
 }
 
-/// 1 for a number of 2^63 and more, else 0.
+/// Marks what follows it in a branch as rare. The compiler places it apart; so the verifier follows it
+/// last, and can skip what comes after the branch, because it has followed that with less knowledge
+/// about the packet.
 #[inline(always)]
-fn sign(number: u64) -> u64 {
+pub fn rarely() {
+    #[cfg(target_arch = "bpf")]
+    core::intrinsics::cold_path();
+}
+
+/// 1 for a number of 2^63 and more, else 0. Neither compiler nor verifier knows that it is one of them:
+/// the verifier of Linux 6.18 would follow both if it were a mask for a constant.
+#[inline(always)]
+pub fn sign(number: u64) -> u64 {
     opaque(opaque(number) >> 63)
 }
 

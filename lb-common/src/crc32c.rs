@@ -28,12 +28,19 @@ static REMAINDERS: [u32; 256] = {
 
 /// The change (xor) of the checksum of `length` bytes if the first four change by `change`.
 ///
-/// Without branches. Not inlined, because frequently run programs use it in several places.
-#[inline(never)]
+/// Not inlined, because frequently run programs use it in several places.
+#[inline(always)]
 pub fn of_change(change: [u8; 4], length: u16) -> u32 {
-    let bytes = BYTES[usize::from(length & 0xff)];
-    let blocks = BLOCKS[usize::from(length >> 8)];
-    multiply(multiply(u32::from_le_bytes(change), bytes), blocks)
+    crc32c_of_change(u32::from_le_bytes(change), length.into())
+}
+
+/// Without branches. In the kernel a global function, which the verifier checks once for all callers.
+#[inline(never)]
+#[cfg_attr(target_arch = "bpf", unsafe(no_mangle))]
+extern "C" fn crc32c_of_change(change: u32, length: u32) -> u32 {
+    let bytes = BYTES[(length & 0xff) as usize];
+    let blocks = BLOCKS[(length >> 8 & 0xff) as usize];
+    multiply(multiply(change, bytes), blocks)
 }
 
 #[inline(always)]

@@ -6,7 +6,7 @@
 
 use aya_ebpf::helpers::bpf_ktime_get_ns;
 use lb_common::datapath::{Packet, describe};
-use lb_common::layout::{Ending, Event, Listener, Reason};
+use lb_common::layout::{Ending, Event, Listener};
 
 use crate::clock::now;
 use crate::maps::{EVENTS, LISTENER, SCRATCH, UNREPORTED};
@@ -29,9 +29,9 @@ fn listener() -> Option<Listener> {
 /// Notes why this packet will end. If no listener asked for the reason, that is noted, too:
 /// otherwise the note of an earlier packet would count for this one.
 #[inline(always)]
-pub fn note(reason: Reason) {
+pub fn note(reason: u32) {
     let Some(listener) = listener() else { return };
-    let noted_reason = if listener.hears(reason, now()) { reason as u32 + 1 } else { 0 };
+    let noted_reason = if listener.hears(reason, now()) { reason + 1 } else { 0 };
     if let Some(scratch) = SCRATCH.get_ptr_mut(0) {
         // SAFETY: this processor's own copy; a program is not interrupted by itself.
         unsafe { (*scratch).noted_reason = noted_reason };
@@ -39,16 +39,23 @@ pub fn note(reason: Reason) {
 }
 
 /// Whether this packet is reported before its program returns `action`.
-#[inline(never)]
+#[inline(always)]
 pub fn is_noted(action: u32) -> bool {
+    note_action(action) != 0
+}
+
+/// A global function, which the verifier checks once for all callers. Returns the packet's noted reason.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn note_action(action: u32) -> u32 {
     if listener().is_none() {
-        return false;
+        return 0;
     }
-    let Some(scratch) = SCRATCH.get_ptr_mut(0) else { return false };
+    let Some(scratch) = SCRATCH.get_ptr_mut(0) else { return 0 };
     // SAFETY: as above.
     unsafe {
         (*scratch).action = action;
-        (*scratch).noted_reason != 0
+        (*scratch).noted_reason
     }
 }
 

@@ -8,7 +8,7 @@ use aya_ebpf::macros::btf_map;
 use lb_common::atomic::AtomicLong;
 use lb_common::conntrack::crowded_words;
 use lb_common::datapath::{
-    Draft, Encapsulation, Questions, REPORT, Rejection, Rejections, Reports,
+    ARRIVE, Draft, Encapsulation, Questions, REPORT, Rejection, Rejections, Reports,
 };
 use lb_common::family::{Address4, Address6, V4, V6};
 use lb_common::layout::capacity::{
@@ -247,7 +247,7 @@ pub static DRAFTS6: PerCpuArray<Draft<V6>, 1> = PerCpuArray::new();
 pub static XDP_STAGES: ProgramArray<{ REPORT as usize + 1 }> = ProgramArray::new();
 
 #[btf_map]
-pub static TC_STAGES: ProgramArray<{ REPORT as usize + 1 }> = ProgramArray::new();
+pub static TC_STAGES: ProgramArray<{ ARRIVE as usize + 1 }> = ProgramArray::new();
 
 #[btf_map]
 pub static DESTINATIONS: Array<u64, { DESTINATION_WORDS as usize }, SHARED> = Array::new();

@@ -8,7 +8,7 @@ use lb_common::branchless::opaque;
 use lb_common::conntrack::{Environment, FlowTables};
 use lb_common::datapath::{
     BfdTables, Counters, Direction, Draft, Encapsulation, FamilyTables, Function, NeighbourTables,
-    NetworkTables, PoolTables, Rejection,
+    NetworkTables, PoolTables, Rejection, search_receiver,
 };
 use lb_common::family::{Address4, Address6, V4, V6};
 use lb_common::layout::{
@@ -103,6 +103,11 @@ impl NetworkTables for KernelTables {
     fn link_address(&self, index: u32) -> u64 {
         // SAFETY: the map has the entry; the agent writes whole aligned words.
         LINK_ADDRESSES.get_ptr(index).map_or(0, |word| unsafe { word.read_volatile() })
+    }
+
+    #[inline(always)]
+    fn takes(&self, device: u32, wanted: u64) -> bool {
+        is_receiver(device, wanted) != 0
     }
 
     #[inline(always)]
@@ -297,16 +302,30 @@ impl Counters for KernelTables {
 }
 
 /// Counts why a packet ends, and notes it for a listener.
-///
-/// Not inlined: it is called on rare paths, and must not enlarge them.
-#[inline(never)]
+#[inline(always)]
 pub fn count(reason: Reason) {
+    count_reason(reason as u32);
+}
+
+/// Not inlined: it is called on rare paths, and must not enlarge them. A global function, which the
+/// verifier checks once for all callers, and which must return a number.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn count_reason(reason: u32) -> u32 {
     events::note(reason);
-    if let Some(counter) = REASONS.get_ptr_mut(reason as u32) {
+    if let Some(counter) = REASONS.get_ptr_mut(reason) {
         // SAFETY: this CPU's own copy. Programs of tc and XDP are not preempted; those at sockets
         // may be, and write only counters.
         unsafe { *counter += 1 };
     }
+    0
+}
+
+/// A global function, which the verifier checks once for all callers.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn is_receiver(device: u32, wanted: u64) -> u32 {
+    u32::from(search_receiver(&KernelTables, device, wanted))
 }
 
 #[inline(always)]

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, bail};
 use aya::Ebpf;
 use aya::programs::{Program, ProgramError, ProgramInfo, SchedClassifier, Xdp};
-use lb_common::datapath::{REPORT, Stage};
+use lb_common::datapath::{ARRIVE, REPORT, Stage};
 use lb_common::layout::{BufferSum, Identity, map};
 
 use super::buffer_sum::Access;
@@ -55,12 +55,13 @@ impl DataPlane {
             .filter_map(|stage| Some((stage as u32, stage.xdp_program()?)))
             .collect();
         let tc = Stage::ALL.map(|stage| (stage as u32, stage.tc_program()));
-        for (array, stages, report) in [
-            (map::XDP_STAGES, &xdp[..], (REPORT, "xdp_report")),
-            (map::TC_STAGES, &tc[..], (REPORT, "tc_report")),
+        let arrive = (ARRIVE, HookPoint::ExternalInTc.program());
+        for (array, stages, others) in [
+            (map::XDP_STAGES, &xdp[..], &[(REPORT, "xdp_report")][..]),
+            (map::TC_STAGES, &tc[..], &[(REPORT, "tc_report"), arrive]),
         ] {
             let array = Stages::open(&self.pin_path.join(array))?;
-            for &(index, name) in stages.iter().chain([&report]) {
+            for &(index, name) in stages.iter().chain(others) {
                 let program = self.programs.get(name);
                 let program = program.with_context(|| format!("the object has no {name}"))?;
                 array.lead_to(index, program).with_context(|| format!("stage {name}"))?;

@@ -111,9 +111,10 @@ fn run(kind: Kind, path: Path, protocol: u8) {
     println!("  entries of the flood a minute later: {:?}", states(&world));
     println!("  counted: {:?}", world.tables.reasons.borrow());
     check(&honest, "during or after the flood");
-    // One stage to open the flow, one to allocate its SNAT port. More only if other buckets are needed.
+    // One stage to open the flow, one to allocate its SNAT port or for a tunnel, one to send the packet. More
+    // only if other buckets are needed.
     let stages = tally.stages as f64 / scale.packets as f64;
-    assert!(stages < 2.5, "{stages} stages for each of the flood's packets");
+    assert!(stages < 3.5, "{stages} stages for each of the flood's packets");
     fill_with_connections(&mut world);
     let left = states(&world);
     assert!(left.is_empty(), "a minute after the flood its entries can't be evicted: {left:?}");

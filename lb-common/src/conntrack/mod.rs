@@ -46,8 +46,8 @@ pub use crowd::{
 pub use hops::Hops;
 pub use state::STATES;
 pub use table::{
-    Found, Location, evict_at, find, find_at, find_first, hops_at, is_alive, is_gone, rank_at,
-    release_at,
+    Found, Location, evict_at, find, find_at, find_first, flow_at, hops_at, is_alive, is_gone,
+    rank_at, release_at,
 };
 pub use tables::{Environment, FlowTables};
 pub use timeout::Timeouts;

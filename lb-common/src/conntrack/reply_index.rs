@@ -234,7 +234,7 @@ fn abandoned_entry<F: Family, T: FlowTables<F>>(
     now: Ticks,
 ) -> usize {
     // Otherwise the verifier would follow each combination of these four.
-    let none = hide(NONE as u64, preferred as u64) as usize;
+    let none = hide(NONE as u32, bucket.entries[preferred].load() as u32) as usize;
     let found = this_if_gone(tables, bucket, preferred ^ 3, none, now);
     let found = this_if_gone(tables, bucket, preferred ^ 2, found, now);
     let found = this_if_gone(tables, bucket, preferred ^ 1, found, now);

@@ -66,7 +66,7 @@ impl<'a, F: Family, R> Found<'a, F, R> {
         if after.state != state
             && !self.tag.word.replace(self.word.0, self.word.with_state(after.state).0)
         {
-            change_again(self.tag, self.word.0, direction, after.event);
+            change_again(self.tag, self.word.0, direction as u32, after.event);
         }
     }
 
@@ -78,22 +78,30 @@ impl<'a, F: Family, R> Found<'a, F, R> {
 }
 
 /// Another CPU has changed the state at the same time, for example when both sides close at once:
-/// applies the event to the current state.
+/// applies the event to the current state. Returns whether it did.
+///
+/// In the kernel a global function, which the verifier checks once for all callers. So the pointer may
+/// be null, direction and event may be any number, and there must be a result.
 #[inline(never)]
-fn change_again(tag: &FlowTag, word: u32, direction: Direction, event: u32) {
+#[cfg_attr(target_arch = "bpf", unsafe(no_mangle))]
+extern "C" fn change_again(tag: *const FlowTag, word: u32, direction: u32, event: u32) -> u32 {
     const TRIES: usize = 3;
+    // SAFETY: null, or a live tag.
+    let Some(tag) = (unsafe { tag.as_ref() }) else { return 0 };
+    let direction = if direction == 0 { Direction::Forward } else { Direction::Reverse };
     for _ in 0..TRIES {
         let current = Word(tag.word.load());
         if !Word(word).same_owner(current) {
-            return;
+            return 0;
         }
         let state = state::state_after(current.state_number(), direction, event);
         if state == current.state_number()
             || tag.word.replace(current.0, current.with_state(state).0)
         {
-            return;
+            return 1;
         }
     }
+    0
 }
 
 /// Searches the first bucket of a hash, given with its number, for the flow that `wanted`
@@ -169,6 +177,9 @@ fn read<'a, F: Family, R>(
 pub struct Location(u64);
 
 impl Location {
+    /// Of no flow.
+    pub const NONE: Self = Self(u64::MAX);
+
     #[inline(always)]
     pub fn new(bucket: u32, number: u32, generation: u32) -> Self {
         Self(u64::from(generation) << 32 | u64::from(number) << 24 | u64::from(bucket))
@@ -209,6 +220,16 @@ pub fn find_at<'a, F: Family, R>(
         return None;
     }
     read(location.bucket(), tag, word, &bucket.entries[number], &mut wanted)
+}
+
+/// The flow at a stored location, if it is still there, without its record.
+#[inline(always)]
+pub fn flow_at<F: Family>(bucket: &FlowBucket<F>, location: Location) -> Option<Found<'_, F, ()>> {
+    let number = location.entry_number();
+    let (tag, word) = tag_of(bucket, number);
+    let entry = &bucket.entries[number];
+    let found = Found { bucket: location.bucket(), tag, word, entry, record: () };
+    is_flow_at(word, location).then_some(found)
 }
 
 /// The next hops at a stored location. Their seals show whether they belong to the flow.

@@ -13,7 +13,7 @@
 //! fill the table.
 
 use super::entry::Word;
-use crate::branchless::{opaque, smaller};
+use crate::branchless::{sign, smaller};
 use crate::layout::{FlowState, FlowTag, Settings, Ticks};
 
 pub use crate::layout::Timeouts;
@@ -80,17 +80,16 @@ pub fn is_expired(tag: &FlowTag, word: Word, settings: &Settings, now: Ticks) ->
 #[inline(always)]
 pub fn rank(tag: &FlowTag, word: Word, settings: &Settings, now: Ticks) -> i64 {
     let idle = idle(tag, now);
-    // The sign, in all bits.
-    let expired = opaque(beyond(idle, word, settings)) as i64 >> 63;
+    let expired = sign(beyond(idle, word, settings)) as i64;
     let rank = RANKS[word.state_number() as usize];
     // All free and expired entries are equal, so that flows take the first one, in the first bucket.
-    smaller(rank + (idle >> (rank & LASTING)) + (expired & EXPIRED), FREE)
+    smaller(rank + (idle >> (rank & LASTING)) + expired * EXPIRED, FREE)
 }
 
 /// 1 if a flow has been idle for longer than its state allows, else 0.
 #[inline(always)]
 pub fn has_expired(tag: &FlowTag, word: Word, settings: &Settings, now: Ticks) -> u64 {
-    opaque(beyond(idle(tag, now), word, settings)) >> 63
+    sign(beyond(idle(tag, now), word, settings))
 }
 
 /// For how long a flow has been idle, plus the tolerance.

@@ -177,8 +177,11 @@ fn positions(direction: Direction, signal: &Signal) -> u32 {
 /// The rarer part of [`after`], with at most five numbers as parameters and one as the result, as
 /// BPF functions require. The result contains the state (8 bits), the event (8), and the track in
 /// the high half.
+///
+/// In the kernel a global function, which the verifier checks once for all callers.
 #[inline(never)]
-fn change(what: u32, track: u32, sequence: u32, acknowledgement: u32, now: u32) -> u64 {
+#[cfg_attr(target_arch = "bpf", unsafe(no_mangle))]
+extern "C" fn change(what: u32, track: u32, sequence: u32, acknowledgement: u32, now: u32) -> u64 {
     let state = what & (STATES as u32 - 1);
     let direction = if what >> 8 & 1 == 0 { Direction::Forward } else { Direction::Reverse };
     let protocol = (what >> 24) as u8;

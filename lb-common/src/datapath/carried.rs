@@ -2,8 +2,10 @@
 //! one.
 
 use crate::conntrack::Location;
+use crate::datapath::segment::{Headers, Segment};
 use crate::family::Family;
-use crate::layout::{Direction, Flow, FlowKind};
+use crate::hash::FlowHash;
+use crate::layout::{Direction, Flow, FlowKind, PoolSlot};
 
 /// An address and a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +57,47 @@ pub struct Draft<F: Family> {
     pub hop: u64,
     /// The highest eviction rank of the flows whose ports were examined.
     pub rank: i64,
+    /// The SNAT ports that the flow tries, and the number of the one that is tried.
+    pub ports: Ports,
+    pub port: u32,
+    /// The packet, or what a fragment or an ICMP error belongs to.
+    pub segment: Segment<F>,
+    /// The hash that selects the buckets in which its flow is looked for.
+    pub hash: FlowHash,
+    /// The one of them that is searched.
+    pub bucket: u32,
+    /// Where the headers of an ICMP error are. Those of the segment are in its quote.
+    pub error: Headers,
+    pub owners: Owners<F>,
+}
+
+/// The order in which a flow tries ports.
+#[derive(Clone, Copy, Debug)]
+pub struct Ports {
+    pub first: u32,
+    pub count: u32,
+    pub start: u32,
+    pub stride: u32,
+}
+
+/// The search for an owner of a connection's slot.
+#[derive(Clone, Copy, Debug)]
+pub struct Owners<F: Family> {
+    pub slot: PoolSlot,
+    /// The slot's place in `POOL_SLOTS`.
+    pub first: u32,
+    /// Which owner is examined: from 0 for the current one, then the last one before it.
+    pub position: u32,
+    /// The node of the current owner.
+    pub current: F::Address,
+    /// The backend that was examined.
+    pub index: u32,
+    /// Which owner is looked for: [`Wanted`](crate::datapath::forward::owners::Wanted) as numbers.
+    pub wanted: u32,
+    pub number: u32,
+    pub tag: u32,
+    /// How many have been examined that can be asked.
+    pub count: u32,
 }
 
 /// A packet that is sent through a tunnel: its backend, and the kind of tunnel.

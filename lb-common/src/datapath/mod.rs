@@ -28,6 +28,7 @@ mod carried;
 mod forward;
 mod function;
 mod route;
+mod segment;
 mod select;
 mod stages;
 mod tables;
@@ -40,14 +41,19 @@ pub use crate::layout::Direction;
 pub use allowance::{Questions, Rejections, Reports};
 pub use carried::{Decision, Draft, Encapsulation, End};
 pub use forward::execute::execute;
-pub use function::Function;
+pub use function::{Function, PacketFunction};
 pub use route::{NextHop, Query, Route};
+pub use segment::{OFFSETS, Segment};
 pub use select::frontend_at;
+pub use stages::execute::execute_on;
 pub use stages::socket;
 pub use tables::{
     BfdTables, Counters, FamilyTables, NeighbourTables, NetworkTables, PoolTables, Scratch, Tables,
+    search_receiver,
 };
-pub use verdict::{DEFERRED, MOST_STAGES, REPORT, Rejection, RejectionKind, Stage, Verdict};
+pub use verdict::{
+    ARRIVE, DEFERRED, MOST_STAGES, REPORT, Rejection, RejectionKind, Stage, Verdict,
+};
 pub use wire::arp;
 pub use wire::describe::describe;
 pub use wire::link::{Frame, frame as parse_frame};
@@ -55,6 +61,7 @@ pub use wire::ndp;
 pub use wire::packet::{Packet, Role};
 pub use wire::parse::PacketFamily;
 
+use forward::send;
 use stages::{
     bfd, decapsulate, delivered, earlier, egress as leaving, encapsulate, fragment, icmp_error,
     ingress as arriving, neighbour, open, reject, shadow, spread,
@@ -143,16 +150,18 @@ where
 {
     match stage {
         Stage::Open => open::open::<F, P, T>(packet, tables, network),
-        Stage::Begin => open::begin::<F, P, T>(packet, tables, network),
+        Stage::Begin => open::begin::<F, T>(tables),
+        Stage::Send => send::drafted::<F, P, T>(packet, tables, network),
         Stage::Spread => spread::follow::<F, P, T>(packet, tables, network),
-        Stage::Snat => open::open_indexed::<F, P, T>(packet, tables, network),
-        Stage::Untracked => open::forward_untracked::<F, P, T>(packet, tables, network),
+        Stage::Snat => open::open_indexed::<F, T>(tables),
+        Stage::Untracked => open::forward_untracked::<F, T>(tables),
         Stage::Reset => reject::reset::<F, P, T>(packet, tables, network),
         Stage::Reject => reject::reject::<F, P, T>(packet, tables, network),
         Stage::ErrorIn => icmp_error::arriving::<F, P, T>(packet, tables, network),
         Stage::ErrorOut => icmp_error::leaving::<F, P, T>(packet, tables, network),
         Stage::FragmentIn => fragment::arriving::<F, P, T>(packet, tables, network),
         Stage::FragmentOut => fragment::leaving::<F, P, T>(packet, tables, network),
+        Stage::Reply => leaving::reply::<F, P, T>(packet, tables, network),
         Stage::Encapsulate => encapsulate::encapsulate::<F, P, T>(packet, tables, network),
         Stage::Decapsulate => decapsulate::decapsulate::<F, P, T>(packet, tables, network),
         Stage::Delivered => delivered::deliver::<F, P, T>(packet, tables, network),

@@ -1,11 +1,12 @@
 //! The data plane's input apart from the packet, and its counters.
 
+use crate::branchless::is_zero;
 use crate::conntrack::{Environment, FlowTables};
 use crate::family::Family;
 use crate::layout::{
     Affinity, AffinityKey, Announced, AnnouncedAddress, Backend, BackendHop, BfdSession, Device,
-    Direction, Fragment, FragmentKey, Frontend, FrontendKey, Member, NeighbourEvent, Peer, Pool,
-    PoolSlot, Reason, ReplyKey, TunnelKey, TunnelTarget, Untracked,
+    Direction, Fragment, FragmentKey, Frontend, FrontendKey, LinkAddresses, Member, NeighbourEvent,
+    Peer, Pool, PoolSlot, Reason, ReplyKey, TunnelKey, TunnelTarget, Untracked,
 };
 
 use super::carried::{Draft, Encapsulation};
@@ -30,6 +31,11 @@ pub trait NetworkTables {
     fn device(&self, index: u32) -> Option<Device>;
     /// A word of [`LinkAddresses`](crate::layout::LinkAddresses).
     fn link_address(&self, index: u32) -> u64;
+    /// Whether an interface takes frames to the link-layer address in this word: if it is one of its
+    /// own, or none is known.
+    fn takes(&self, device: u32, wanted: u64) -> bool {
+        search_receiver(self, device, wanted)
+    }
     /// Changes with every change of the network.
     fn network_epoch(&self) -> u32;
     /// Whether next hops depend on the destination only.
@@ -46,6 +52,26 @@ pub trait NetworkTables {
     fn tunnel_key(&self, which: TunnelKey) -> u64;
     /// Whether a port must not be used for SNAT, because this node may use it itself.
     fn is_port_reserved(&self, port: u16) -> bool;
+}
+
+/// The usual way of [`NetworkTables::takes`]. Without branches: the verifier would follow the rest of the
+/// path once for each of them.
+#[inline(always)]
+pub fn search_receiver<T: NetworkTables + ?Sized>(tables: &T, device: u32, wanted: u64) -> bool {
+    let bucket = LinkAddresses::bucket(device);
+    let (mut is_receiver, mut is_known) = (0, 0);
+    for slot in 0..LinkAddresses::SLOTS {
+        let word = tables.link_address(bucket + slot);
+        is_receiver |= is_zero(folded(word ^ wanted));
+        is_known |= is_zero(LinkAddresses::device(word) ^ u64::from(device));
+    }
+    is_receiver != 0 || is_known == 0
+}
+
+/// Below 2^32, and 0 only for 0.
+#[inline(always)]
+fn folded(number: u64) -> u64 {
+    (number | number >> 32) & u64::from(u32::MAX)
 }
 
 /// The addresses that this node announces.

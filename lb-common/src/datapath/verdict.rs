@@ -6,8 +6,9 @@ use crate::layout::Reason;
 /// Metadata in front of a deferred packet. It is never transmitted.
 pub const DEFERRED: u32 = 0x4d69_6c6c;
 
-/// The kernel's limit of consecutive tail calls, and so of stages for one packet.
-pub const MOST_STAGES: u32 = 33;
+/// The limit of stages for one packet: the kernel's limit of consecutive tail calls, less the one that
+/// brings a deferred packet to its first program in tc ([`ARRIVE`]).
+pub const MOST_STAGES: u32 = 33 - 1;
 
 /// What happens to a packet.
 ///
@@ -50,6 +51,8 @@ macro_rules! for_each_stage {
             /// A packet whose flow was drafted
             /// ([`FamilyTables::draft`](crate::datapath::FamilyTables)): stores the flow.
             Begin(xdp_begin, tc_begin)
+            /// A packet whose flow was found or begun: the decision about it is in the draft.
+            Send(xdp_send, tc_send)
             /// A packet without a flow in its client's buckets, of a client with flows in other
             /// buckets.
             Spread(xdp_spread, tc_spread)
@@ -70,6 +73,8 @@ macro_rules! for_each_stage {
             FragmentIn(xdp_fragment_in, tc_fragment_in)
             /// A leaving fragment.
             FragmentOut(, tc_fragment_out)
+            /// A leaving packet of a backend: the decision about it is in the draft.
+            Reply(, tc_reply)
             /// A packet that is sent through a tunnel to another node
             /// ([`Scratch::encapsulation`](crate::datapath::Scratch)).
             Encapsulate(xdp_encapsulate, tc_encapsulate)
@@ -130,6 +135,10 @@ const fn first(names: &[&'static str]) -> Option<&'static str> {
 
 /// Index, behind those of the stages, of the program that reports a packet after its last stage.
 pub const REPORT: u32 = Stage::ALL.len() as u32;
+
+/// Index, in tc, of the program that handles arriving packets from the beginning: those that XDP has
+/// deferred.
+pub const ARRIVE: u32 = REPORT + 1;
 
 /// The ICMP error that a packet's sender gets.
 #[repr(C)]

@@ -4,7 +4,9 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::rc::Rc;
 
-use crate::datapath::{NextHop, Packet, Query, Role, Route};
+use crate::datapath::{
+    FamilyTables, NextHop, Packet, PacketFamily, PacketFunction, Query, Role, Route, execute_on,
+};
 use crate::family::Family;
 use crate::header::Header;
 
@@ -77,6 +79,15 @@ impl Packet for Frame {
 
     fn resolves(&self) -> bool {
         self.resolves
+    }
+
+    fn call<F: PacketFamily, T: FamilyTables<F>>(
+        &self,
+        tables: &T,
+        function: PacketFunction,
+        network: usize,
+    ) -> u32 {
+        execute_on(function, self, tables, network)
     }
 
     fn is_raw(&self) -> bool {

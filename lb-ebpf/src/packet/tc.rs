@@ -12,13 +12,16 @@ use aya_ebpf::helpers::{
 };
 use aya_ebpf::programs::TcContext;
 use lb_common::checksum::{self, Delta};
-use lb_common::datapath::{Frame, Packet, Query, Role, Route, parse_frame};
+use lb_common::datapath::{
+    FamilyTables, Frame, Packet, PacketFamily, PacketFunction, Query, Role, Route, parse_frame,
+};
 use lb_common::family::{Family, V4, V6};
 use lb_common::header::{Ethernet, Header, NetworkHeader};
 use lb_common::word::{pair, set_pair};
 
 use super::buffer::{self, Field};
 use super::{View, blur, route};
+use crate::functions;
 
 impl View for TcContext {
     #[inline(always)]
@@ -103,6 +106,12 @@ impl TcPacket<true> {
     #[inline(always)]
     pub fn handed_over(context: TcContext) -> Self {
         Self::new(context, Origin { role: Role::External, raw: false })
+    }
+
+    /// The packet of a function that a stage has called.
+    #[inline(always)]
+    pub fn again(context: TcContext) -> Self {
+        Self { context, left_by: 0, origin: Origin { role: Role::External, raw: false } }
     }
 }
 
@@ -265,6 +274,16 @@ impl<const STAGE: bool> Packet for TcPacket<STAGE> {
     #[inline(always)]
     fn role(&self) -> Role {
         self.origin().role
+    }
+
+    #[inline(always)]
+    fn call<F: PacketFamily, T: FamilyTables<F>>(
+        &self,
+        _: &T,
+        function: PacketFunction,
+        network: usize,
+    ) -> u32 {
+        functions::tc_call(F::ETHER_TYPE, function, self.buffer(), network)
     }
 
     #[inline(always)]

@@ -5,11 +5,14 @@ use aya_ebpf::helpers::{
     bpf_xdp_adjust_head, bpf_xdp_adjust_meta, bpf_xdp_adjust_tail, bpf_xdp_get_buff_len,
 };
 use aya_ebpf::programs::XdpContext;
-use lb_common::datapath::{DEFERRED, Packet, Query, Role, Route};
+use lb_common::datapath::{
+    DEFERRED, FamilyTables, Packet, PacketFamily, PacketFunction, Query, Role, Route,
+};
 use lb_common::family::Family;
 use lb_common::header::Header;
 
 use super::{View, blur, route};
+use crate::functions;
 
 impl View for XdpContext {
     #[inline(always)]
@@ -73,6 +76,16 @@ impl Packet for XdpPacket {
     fn device(&self) -> u32 {
         // SAFETY: the context is the one this program was called with.
         unsafe { (*self.context.ctx).ingress_ifindex }
+    }
+
+    #[inline(always)]
+    fn call<F: PacketFamily, T: FamilyTables<F>>(
+        &self,
+        _: &T,
+        function: PacketFunction,
+        network: usize,
+    ) -> u32 {
+        functions::xdp_call(F::ETHER_TYPE, function, self.context.ctx, network)
     }
 
     #[inline(always)]

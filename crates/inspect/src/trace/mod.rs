@@ -17,7 +17,8 @@ mod words;
 use std::net::SocketAddr;
 
 use lb_common::datapath::{
-    self, FamilyTables, Packet, Query, Role, Route, Stage, Verdict, parse_frame,
+    self, FamilyTables, Packet, PacketFamily, PacketFunction, Query, Role, Route, Stage, Verdict,
+    execute_on, parse_frame,
 };
 use lb_common::family::{Family, V4, V6};
 use lb_common::header::Header;
@@ -283,6 +284,15 @@ impl Packet for Watched<'_> {
 
     fn resolves(&self) -> bool {
         self.frame.resolves()
+    }
+
+    fn call<F: PacketFamily, T: FamilyTables<F>>(
+        &self,
+        tables: &T,
+        function: PacketFunction,
+        network: usize,
+    ) -> u32 {
+        execute_on(function, self, tables, network)
     }
 
     fn is_received(&self) -> bool {

@@ -76,6 +76,7 @@ pub fn stage_text(stage: Stage) -> &'static str {
     match stage {
         Stage::Open => "it may open a flow",
         Stage::Begin => "it opens a flow",
+        Stage::Send => "its flow was found or begun",
         Stage::Spread => "its client's buckets are full or crowded: its flow may be in others",
         Stage::Untracked => "there is no entry for the flow: it is forwarded without one",
         Stage::Accept => "it came through a tunnel, and may open a flow",
@@ -94,6 +95,7 @@ pub fn stage_text(stage: Stage) -> &'static str {
         Stage::ErrorOut => "ICMP that leaves: possibly an error about a packet of a Service",
         Stage::FragmentIn => "a fragment that arrives",
         Stage::FragmentOut => "a fragment that leaves",
+        Stage::Reply => "translating a reply",
         Stage::Encapsulate => "it goes through a tunnel to the backend's node",
         Stage::Decapsulate => "it may have come through a tunnel",
         Stage::Delivered => {

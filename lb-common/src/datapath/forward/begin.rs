@@ -64,9 +64,9 @@ impl Begun {
 }
 
 /// Begins the drafted flow in the buckets of its client's address and port, and stores its location
-/// in the draft.
+/// in the draft. `ALONE`: the lookup for the packet has found no other flow there.
 #[inline(always)]
-pub fn begin<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Begun {
+pub fn begin<const ALONE: bool, F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Begun {
     let Some(draft) = tables.draft() else { return Begun::Corrupt };
     let flow = &draft.flow;
     let hash = client_hash(tables, flow.client, flow.client_port, flow.protocol);
@@ -77,9 +77,11 @@ pub fn begin<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Begun {
     if replies && tables.settings().has_snat_port(flow.snat_port) {
         return Begun::Indexed;
     }
-    // The lookup for the packet has read the same buckets: most clients have no other flow.
-    if !tables.is_alone() {
-        if replies && (is_crowded(tables, hash) || is_taken_in(tables, buckets, hash, flow, now)) {
+    // Most clients have no other flow.
+    if !ALONE {
+        // The function does not look in the reply index: the port is not in its range, and the client has
+        // no flows in other buckets.
+        if replies && (is_crowded(tables, hash) || tables.call(Function::IsTaken) != 0) {
             return Begun::Indexed;
         }
         if fills_its_share(&buckets, hash) {
@@ -153,10 +155,16 @@ pub fn is_taken<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> bool {
     let Some(draft) = tables.draft() else { return true };
     let flow = &draft.flow;
     let hash = client_hash(tables, flow.snat, flow.snat_port, flow.protocol);
-    let Ok(buckets) = candidates(tables, hash) else { return true };
-    if is_taken_in(tables, buckets, hash, flow, tables.now()) {
-        return true;
+    draft.hash = hash;
+    for bucket in tables.buckets_of(hash) {
+        let Some(draft) = tables.draft() else { return true };
+        draft.bucket = bucket;
+        if tables.call(Function::IsTakenInBucket) != 0 {
+            return true;
+        }
     }
+    let Some(draft) = tables.draft() else { return true };
+    let flow = &draft.flow;
     if !may_be_indexed(tables, hash, flow) {
         return false;
     }
@@ -176,28 +184,21 @@ fn may_be_indexed<F: PacketFamily, T: FamilyTables<F>>(
     tables.settings().has_snat_port(flow.snat_port) || is_crowded(tables, hash)
 }
 
-/// Whether replies would be mistaken for those of a flow in the same buckets. A flow that was reset
-/// or has expired is replaced; one that has closed is not, because its backend may still wait for
-/// the last packets.
+/// The function [`Function::IsTakenInBucket`]: whether replies would be mistaken for those of a flow in
+/// the bucket. A flow that was reset or has expired is replaced; one that has closed is not, because its
+/// backend may still wait for the last packets.
 #[inline(always)]
-fn is_taken_in<F: PacketFamily, T: FamilyTables<F>>(
-    tables: &T,
-    buckets: Candidates<'_, F>,
-    hash: FlowHash,
-    flow: &Flow<F>,
-    now: Ticks,
-) -> bool {
-    let settings = tables.settings();
-    for bucket in buckets {
-        let found = conntrack::find(bucket, hash, |other, _| has_replies_of(other, flow));
-        let Some(found) = found else { continue };
-        if found.state() == FlowState::Reset || found.is_expired(settings, now) {
-            found.release();
-        } else {
-            return true;
-        }
+pub fn is_taken_in_bucket<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> bool {
+    let Some(draft) = tables.draft() else { return true };
+    let Draft { flow, hash, bucket: index, .. } = draft;
+    let Some(bucket) = tables.flow_bucket(*index) else { return true };
+    let found = conntrack::find((*index, bucket), *hash, |other, _| has_replies_of(other, flow));
+    let Some(found) = found else { return false };
+    if found.state() == FlowState::Reset || found.is_expired(tables.settings(), tables.now()) {
+        found.release();
+        return false;
     }
-    false
+    true
 }
 
 #[inline(always)]

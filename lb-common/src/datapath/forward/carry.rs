@@ -1,18 +1,20 @@
-//! Finding the flow of a packet, with the result in the draft, where later stages read it.
+//! Finding the flow of a stored segment, with the result in the draft, where later functions and
+//! stages read it.
 
 use super::lookup::{
-    Judgement, find_by_hash, has_spread_flows, hash_of, judge, living, replied, reply_hash,
-    requested, spread_hash_of,
+    Judgement, client_hash, find_in_buckets, has_spread_flows, hash_of, judge, living, replied,
+    reply_hash, requested, spread_hash_of,
 };
-use crate::conntrack::{self, Found, reply_index};
+use crate::conntrack::{self, Found, is_crowded, reply_index};
 use crate::datapath::carried::{Decision, Draft};
+use crate::datapath::function::{Function, reason_in, result_of};
+use crate::datapath::segment::Segment;
 use crate::datapath::tables::FamilyTables;
-use crate::datapath::wire::packet::Packet;
-use crate::datapath::wire::parse::{self, PacketFamily, Parsed, Segment};
+use crate::datapath::wire::parse::PacketFamily;
 use crate::hash::FlowHash;
-use crate::layout::{Direction, Reason};
+use crate::layout::{Direction, FlowKind, Reason};
 
-/// The outcome of a lookup whose result is in the draft. One number: BPF functions return no more.
+/// The outcome of a lookup whose result is in the draft.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Carried {
     Nothing,
@@ -20,25 +22,79 @@ pub enum Carried {
     Failed(Reason),
 }
 
+impl Carried {
+    /// The outcome as one number: BPF functions return no more.
+    #[inline(always)]
+    pub fn number(self) -> u32 {
+        match self {
+            Self::Nothing => 0,
+            Self::Found => 1,
+            Self::Failed(reason) => result_of(reason),
+        }
+    }
+
+    #[inline(always)]
+    fn from_number(number: u32) -> Self {
+        match number {
+            0 => Self::Nothing,
+            1 => Self::Found,
+            _ => Self::Failed(reason_in(number)),
+        }
+    }
+
+    /// Runs one of the functions that look for flows.
+    #[inline(always)]
+    pub fn call<F: PacketFamily, T: FamilyTables<F>>(tables: &T, function: Function) -> Self {
+        Self::from_number(tables.call(function))
+    }
+}
+
 /// A flow whose decision is in the draft.
 type Kept<'a, F> = Found<'a, F, ()>;
 
-/// Finds the flow of a packet from a client, updates its state, and stores the decision in the
-/// draft. A flow whose backend is gone is [`Reason::BackendGone`], and released if this hook can
-/// notify the client.
+/// Finds the flow of the stored segment, of a client, in the client's buckets, and updates its state. A
+/// flow whose backend is gone is [`Reason::BackendGone`], and released if this hook can notify the
+/// client.
 #[inline(always)]
-pub fn carry_followed<F: PacketFamily, T: FamilyTables<F>>(
+pub fn follow_request<F: PacketFamily, T: FamilyTables<F>>(tables: &T, resolves: bool) -> Carried {
+    let carried = find_request(tables);
+    follow(tables, carried, resolves)
+}
+
+/// Finds the flow of the stored segment, of a client, in the buckets of a hash, as [`follow_request`] does.
+#[inline(always)]
+pub fn follow_hashed<F: PacketFamily, T: FamilyTables<F>>(
+    tables: &T,
+    hash: FlowHash,
+    resolves: bool,
+) -> Carried {
+    let Some(draft) = tables.draft() else { return Carried::Failed(Reason::CorruptTable) };
+    draft.hash = hash;
+    let carried = Carried::call(tables, Function::FindHashed);
+    follow(tables, carried, resolves)
+}
+
+/// Finds the flow of a segment of a client in the two buckets of a hash, as [`follow_request`] does,
+/// without calls of functions: for packets of established connections.
+#[inline(always)]
+pub fn follow_at_once<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
     segment: &Segment<F>,
     hash: FlowHash,
     resolves: bool,
 ) -> Carried {
-    let found = match keep_request(tables, segment, hash) {
+    let Some(draft) = tables.draft() else { return Carried::Failed(Reason::CorruptTable) };
+    let decision = &mut draft.decision;
+    let found = find_in_buckets(tables, hash, |flow, _| {
+        requested(flow, segment).map(|found| keep(decision, &found))
+    });
+    let found = match found.map(|found| living(tables, found)) {
         Ok(Some(found)) => found,
         Ok(None) => return Carried::Nothing,
         Err(reason) => return Carried::Failed(reason),
     };
     let Some(draft) = tables.draft() else { return Carried::Failed(Reason::CorruptTable) };
+    draft.at = found.location();
     match judge(tables, segment, (found.state(), found.track()), &draft.decision) {
         Judgement::GoesOn => {}
         Judgement::Anew => {
@@ -56,72 +112,203 @@ pub fn carry_followed<F: PacketFamily, T: FamilyTables<F>>(
     Carried::Found
 }
 
-/// The same for a packet of a client, as its headers begin.
 #[inline(always)]
-pub fn follow_begun<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
-    packet: &mut P,
+fn follow<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
-    network: usize,
+    found: Carried,
+    resolves: bool,
 ) -> Carried {
-    // Otherwise the compiler passes the packet's bounds instead of the packet: plain numbers, to
-    // the verifier.
-    packet.leave_by(0);
-    let Parsed::Segment::<F>(segment) = parse::begun(packet, network) else {
-        return Carried::Failed(Reason::Malformed);
-    };
-    carry_followed(tables, &segment, hash_of(tables, &segment), packet.resolves())
-}
-
-/// Finds the flow of an arriving packet of either direction, and stores the decision in the draft;
-/// the flow is not updated. In parts, each with its own stack frame.
-#[inline(always)]
-pub fn carry_arriving<F: PacketFamily, T: FamilyTables<F>>(
-    tables: &T,
-    segment: &Segment<F>,
-) -> Carried {
-    let mut carried = carry_request(tables, segment);
-    if carried == Carried::Nothing {
-        carried = carry_reply(tables, segment);
+    if found != Carried::Found {
+        return found;
     }
-    if carried == Carried::Nothing {
-        carried = carry_spread_request(tables, segment);
+    let carried = Carried::call(tables, Function::FollowFound);
+    if resolves
+        && carried == Carried::Failed(Reason::BackendGone)
+        && let Some(draft) = tables.draft()
+        && let Some(bucket) = tables.flow_bucket(draft.at.bucket())
+    {
+        conntrack::release_at(bucket, draft.at);
     }
     carried
 }
 
-#[inline(never)]
-fn carry_request<F: PacketFamily, T: FamilyTables<F>>(tables: &T, segment: &Segment<F>) -> Carried {
-    carried(keep_request(tables, segment, hash_of(tables, segment)))
-}
-
-#[inline(never)]
-fn carry_spread_request<F: PacketFamily, T: FamilyTables<F>>(
-    tables: &T,
-    segment: &Segment<F>,
-) -> Carried {
-    if !has_spread_flows(tables, segment) {
-        return Carried::Nothing;
-    }
-    carried(keep_request(tables, segment, spread_hash_of(tables, segment)))
-}
-
-#[inline(never)]
-fn carry_reply<F: PacketFamily, T: FamilyTables<F>>(tables: &T, segment: &Segment<F>) -> Carried {
-    carried(keep_snat_reply(tables, segment))
-}
-
-/// Finds the flow of a packet from a backend to an SNAT address, updates its state, and stores the
-/// decision in the draft.
+/// The function [`Function::FollowFound`].
 #[inline(always)]
-pub fn carry_followed_reply<F: PacketFamily, T: FamilyTables<F>>(
-    tables: &T,
-    segment: &Segment<F>,
-) -> Carried {
-    let found = keep_snat_reply(tables, segment);
-    if let Ok(Some(found)) = &found {
-        found.note(Direction::Reverse, segment.headers.protocol, &segment.signal, tables.now());
+pub fn follow_found<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Carried {
+    let Some(draft) = tables.draft() else { return Carried::Failed(Reason::CorruptTable) };
+    let Some(bucket) = tables.flow_bucket(draft.at.bucket()) else {
+        return Carried::Failed(Reason::CorruptTable);
+    };
+    // Another CPU may have replaced it meanwhile.
+    let Some(found) = conntrack::flow_at(bucket, draft.at) else { return Carried::Nothing };
+    let segment = &draft.segment;
+    match judge(tables, segment, (found.state(), found.track()), &draft.decision) {
+        Judgement::GoesOn => {}
+        Judgement::Anew => {
+            found.release();
+            return Carried::Nothing;
+        }
+        Judgement::Gone => return Carried::Failed(Reason::BackendGone),
     }
-    carried(found)
+    found.note(Direction::Forward, segment.headers.protocol, &segment.signal, tables.now());
+    Carried::Found
+}
+
+/// Whether the stored segment may be a reply to an SNAT address.
+#[inline(always)]
+pub fn may_be_reply<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> bool {
+    tables
+        .draft()
+        .is_some_and(|draft| tables.settings().has_snat_port(draft.segment.destination_port))
+}
+
+/// Finds the flow of the stored segment of either direction; the flow is not updated.
+#[inline(always)]
+pub fn find_arriving<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Carried {
+    let mut carried = find_request(tables);
+    if carried == Carried::Nothing && may_be_reply(tables) {
+        carried = Carried::call(tables, Function::FindReply);
+    }
+    if carried == Carried::Nothing
+        && let Some(draft) = tables.draft()
+        && has_spread_flows(tables, &draft.segment)
+    {
+        carried = find_spread_request(tables);
+    }
+    carried
+}
+
+/// Finds the flow of the stored segment, of a client, in the client's buckets.
+#[inline(always)]
+fn find_request<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Carried {
+    let Some(draft) = tables.draft() else { return Carried::Failed(Reason::CorruptTable) };
+    draft.hash = hash_of(tables, &draft.segment);
+    Carried::call(tables, Function::FindHashed)
+}
+
+/// Finds the flow of the stored segment, of a client, in the buckets of client and frontend.
+#[inline(always)]
+fn find_spread_request<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Carried {
+    let Some(draft) = tables.draft() else { return Carried::Failed(Reason::CorruptTable) };
+    let hash = spread_hash_of(tables, &draft.segment);
+    draft.hash = hash;
+    let carried = Carried::call(tables, Function::FindHashed);
+    let Some(further) = hash.further() else { return carried };
+    if carried != Carried::Nothing {
+        return carried;
+    }
+    let Some(draft) = tables.draft() else { return Carried::Failed(Reason::CorruptTable) };
+    draft.hash = further;
+    Carried::call(tables, Function::FindHashed)
+}
+
+/// The function [`Function::FindHashed`].
+#[inline(always)]
+pub fn find_hashed<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Carried {
+    let Some(draft) = tables.draft() else { return Carried::Failed(Reason::CorruptTable) };
+    let [first, second] = tables.buckets_of(draft.hash);
+    draft.bucket = first;
+    let carried = Carried::call(tables, Function::FindInBucket);
+    if carried != Carried::Nothing {
+        return carried;
+    }
+    let Some(draft) = tables.draft() else { return Carried::Failed(Reason::CorruptTable) };
+    draft.bucket = second;
+    Carried::call(tables, Function::FindInBucket)
+}
+
+/// The function [`Function::FindInBucket`].
+#[inline(always)]
+pub fn find_in_bucket<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Carried {
+    let Some(draft) = tables.draft() else { return Carried::Failed(Reason::CorruptTable) };
+    let Draft { segment, decision, hash, bucket: index, .. } = draft;
+    let Some(bucket) = tables.flow_bucket(*index) else {
+        return Carried::Failed(Reason::CorruptTable);
+    };
+    let found = conntrack::find_first((*index, bucket), *hash, |flow, _| {
+        requested(flow, segment).map(|found| keep(decision, &found))
+    });
+    let found = living(tables, found);
+    if let Some(found) = &found {
+        draft.at = found.location();
+    }
+    carried(Ok(found))
+}
+
+/// Finds the flow of the stored segment, of a backend to a client.
+#[inline(always)]
+pub fn find_leaving<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Carried {
+    let Some(draft) = tables.draft() else { return Carried::Failed(Reason::CorruptTable) };
+    let Segment { destination, destination_port, headers, .. } = draft.segment;
+    let hash = client_hash(tables, destination, destination_port, headers.protocol);
+    let [first, second] = tables.buckets_of(hash);
+    draft.hash = hash;
+    draft.bucket = first;
+    let mut carried = Carried::call(tables, Function::FindLeavingInBucket);
+    if carried == Carried::Nothing
+        && let Some(draft) = tables.draft()
+    {
+        draft.bucket = second;
+        carried = Carried::call(tables, Function::FindLeavingInBucket);
+    }
+    let is_indexed = tables.settings().has_snat_port(destination_port) || is_crowded(tables, hash);
+    if carried == Carried::Nothing && is_indexed {
+        carried = Carried::call(tables, Function::FindReply);
+    }
+    carried
+}
+
+/// The function [`Function::FindLeavingInBucket`].
+#[inline(always)]
+pub fn find_leaving_in_bucket<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Carried {
+    let Some(draft) = tables.draft() else { return Carried::Failed(Reason::CorruptTable) };
+    let Draft { segment, decision, hash, bucket: index, .. } = draft;
+    let Some(bucket) = tables.flow_bucket(*index) else {
+        return Carried::Failed(Reason::CorruptTable);
+    };
+    let found = conntrack::find_first((*index, bucket), *hash, |flow, state| {
+        replied(flow, state, segment).map(|found| keep(decision, &found))
+    });
+    let found = living(tables, found);
+    if let Some(found) = &found {
+        draft.at = found.location();
+    }
+    carried(Ok(found))
+}
+
+/// The function [`Function::NoteReply`]: false if another CPU has replaced the flow meanwhile.
+#[inline(always)]
+pub fn note_reply<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> bool {
+    let Some(draft) = tables.draft() else { return false };
+    let Some(bucket) = tables.flow_bucket(draft.at.bucket()) else { return false };
+    let Some(found) = conntrack::flow_at(bucket, draft.at) else { return false };
+    let segment = &draft.segment;
+    found.note(Direction::Reverse, segment.headers.protocol, &segment.signal, tables.now());
+    true
+}
+
+/// The function [`Function::FindReply`].
+#[inline(always)]
+pub fn find_reply<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Carried {
+    let Some(draft) = tables.draft() else { return Carried::Failed(Reason::CorruptTable) };
+    carried(keep_indexed_reply(tables, &draft.segment))
+}
+
+/// The function [`Function::IsKnown`].
+#[inline(always)]
+pub fn is_known<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> bool {
+    if leads_here(tables, find_request(tables)) {
+        return true;
+    }
+    let Some(draft) = tables.draft() else { return false };
+    has_spread_flows(tables, &draft.segment) && leads_here(tables, find_spread_request(tables))
+}
+
+/// Whether a flow was found that leads to a backend on this node.
+#[inline(always)]
+fn leads_here<F: PacketFamily, T: FamilyTables<F>>(tables: &T, carried: Carried) -> bool {
+    let Some(draft) = tables.draft() else { return false };
+    carried == Carried::Found && !draft.decision.kind.has(FlowKind::FORWARDED)
 }
 
 #[inline(always)]
@@ -133,40 +320,19 @@ fn carried<F: PacketFamily>(found: Result<Option<Kept<'_, F>>, Reason>) -> Carri
     }
 }
 
-/// Finds the flow of a packet from a client, and stores the decision in the draft.
+/// Finds the flow of a packet of a backend by the reply index, and stores the decision in the draft.
 #[inline(always)]
-fn keep_request<'a, F: PacketFamily, T: FamilyTables<F>>(
-    tables: &'a T,
-    segment: &Segment<F>,
-    hash: FlowHash,
-) -> Result<Option<Kept<'a, F>>, Reason> {
-    let draft = tables.draft().ok_or(Reason::CorruptTable)?;
-    let found = find_by_hash(tables, hash, |flow, _| {
-        requested(flow, segment).map(|decision| keep(draft, &decision))
-    })?;
-    let found = living(tables, found);
-    if let Some(found) = &found {
-        draft.at = found.location();
-    }
-    Ok(found)
-}
-
-/// Finds the flow of a packet to an SNAT address, and stores the decision in the draft.
-#[inline(always)]
-fn keep_snat_reply<'a, F: PacketFamily, T: FamilyTables<F>>(
+fn keep_indexed_reply<'a, F: PacketFamily, T: FamilyTables<F>>(
     tables: &'a T,
     segment: &Segment<F>,
 ) -> Result<Option<Kept<'a, F>>, Reason> {
-    if !tables.settings().has_snat_port(segment.destination_port) {
-        return Ok(None);
-    }
     let Some(at) = reply_index::find(tables, reply_hash(tables, segment)) else {
         return Ok(None);
     };
     let draft = tables.draft().ok_or(Reason::CorruptTable)?;
     let bucket = tables.flow_bucket(at.bucket()).ok_or(Reason::NoSuchBucket)?;
     let found = conntrack::find_at(bucket, at, |flow, state| {
-        replied(flow, state, segment).map(|decision| keep(draft, &decision))
+        replied(flow, state, segment).map(|found| keep(&mut draft.decision, &found))
     });
     draft.at = at;
     Ok(living(tables, found))
@@ -175,8 +341,7 @@ fn keep_snat_reply<'a, F: PacketFamily, T: FamilyTables<F>>(
 /// Copies a decision into the draft. Field by field: a whole copy would be built on the stack
 /// first.
 #[inline(always)]
-fn keep<F: PacketFamily>(draft: &mut Draft<F>, decision: &Decision<F>) {
-    let kept = &mut draft.decision;
+pub(super) fn keep<F: PacketFamily>(kept: &mut Decision<F>, decision: &Decision<F>) {
     kept.source.address = decision.source.address;
     kept.source.port = decision.source.port;
     kept.destination.address = decision.destination.address;

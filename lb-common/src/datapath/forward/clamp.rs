@@ -7,10 +7,11 @@
 use core::mem::offset_of;
 
 use crate::checksum::Delta;
+use crate::datapath::segment::Headers;
 use crate::datapath::tables::FamilyTables;
 use crate::datapath::wire::outer::{KEYED, UDP};
 use crate::datapath::wire::packet::Packet;
-use crate::datapath::wire::parse::{Headers, PacketFamily};
+use crate::datapath::wire::parse::PacketFamily;
 use crate::header::{Tcp, TcpOption};
 use crate::layout::{Reason, TunnelKey};
 

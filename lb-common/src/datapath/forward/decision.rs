@@ -1,7 +1,7 @@
 //! Decisions from a flow entry, or from what is stored for flows without one.
 
 use crate::datapath::carried::{Decision, End};
-use crate::datapath::wire::parse::Segment;
+use crate::datapath::segment::Segment;
 use crate::family::Family;
 use crate::layout::{Direction, Flow, FlowKind, Untracked};
 

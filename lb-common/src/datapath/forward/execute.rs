@@ -1,6 +1,6 @@
 //! Calls a function by its name ([`Function`]).
 
-use super::{begin, snat};
+use super::{begin, carry, lookup, owners, snat, untracked};
 use crate::datapath::function::Function;
 use crate::datapath::tables::FamilyTables;
 use crate::datapath::wire::parse::PacketFamily;
@@ -9,10 +9,24 @@ use crate::datapath::wire::parse::PacketFamily;
 #[inline(always)]
 pub fn execute<F: PacketFamily, T: FamilyTables<F>>(function: Function, tables: &T) -> u32 {
     match function {
-        Function::Begin => begin::begin::<F, T>(tables) as u32,
+        Function::Begin => begin::begin::<false, F, T>(tables) as u32,
+        Function::BeginAlone => begin::begin::<true, F, T>(tables) as u32,
         Function::BeginIndexed => snat::begin::<F, T>(tables) as u32,
         Function::ChoosePort => snat::choose_port::<F, T>(tables),
+        Function::TryPort => snat::try_port::<F, T>(tables),
         Function::Index => u32::from(snat::index::<F, T>(tables)),
         Function::IsTaken => u32::from(begin::is_taken::<F, T>(tables)),
+        Function::IsTakenInBucket => u32::from(begin::is_taken_in_bucket::<F, T>(tables)),
+        Function::FindHashed => carry::find_hashed::<F, T>(tables).number(),
+        Function::FindInBucket => carry::find_in_bucket::<F, T>(tables).number(),
+        Function::FindLeavingInBucket => carry::find_leaving_in_bucket::<F, T>(tables).number(),
+        Function::FindUntracked => u32::from(untracked::find_reply::<F, T>(tables)),
+        Function::NoteReply => u32::from(carry::note_reply::<F, T>(tables)),
+        Function::EndShadowed => u32::from(lookup::end_shadowed::<F, T>(tables)),
+        Function::FollowFound => carry::follow_found::<F, T>(tables).number(),
+        Function::FindReply => carry::find_reply::<F, T>(tables).number(),
+        Function::IsKnown => u32::from(carry::is_known::<F, T>(tables)),
+        Function::FindOwner => owners::search_owners::<F, T>(tables),
+        Function::ExamineOwner => owners::examine_owner::<F, T>(tables),
     }
 }

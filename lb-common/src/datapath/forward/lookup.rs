@@ -6,8 +6,9 @@
 
 use crate::conntrack::{self, Found, is_crowded, reply_index, track};
 use crate::datapath::carried::Decision;
+use crate::datapath::segment::Segment;
 use crate::datapath::tables::FamilyTables;
-use crate::datapath::wire::parse::{PacketFamily, Segment};
+use crate::datapath::wire::parse::PacketFamily;
 use crate::hash::{FlowHash, ReplyHash};
 use crate::layout::{Backend, Direction, Flow, FlowKind, FlowState, Reason, TunnelKey};
 
@@ -159,7 +160,7 @@ pub(super) fn living<'a, F: PacketFamily, T: FamilyTables<F>, R>(
 
 /// Looks for a flow in the buckets of a hash, and then in the further ones that it has.
 #[inline(always)]
-pub(super) fn find_by_hash<'a, F: PacketFamily, T: FamilyTables<F>, R>(
+fn find_by_hash<'a, F: PacketFamily, T: FamilyTables<F>, R>(
     tables: &'a T,
     hash: FlowHash,
     mut wanted: impl FnMut(&Flow<F>, FlowState) -> Option<R>,
@@ -172,7 +173,7 @@ pub(super) fn find_by_hash<'a, F: PacketFamily, T: FamilyTables<F>, R>(
 }
 
 #[inline(always)]
-fn find_in_buckets<'a, F: PacketFamily, T: FamilyTables<F>, R>(
+pub(super) fn find_in_buckets<'a, F: PacketFamily, T: FamilyTables<F>, R>(
     tables: &'a T,
     hash: FlowHash,
     mut wanted: impl FnMut(&Flow<F>, FlowState) -> Option<R>,
@@ -186,16 +187,6 @@ fn find_in_buckets<'a, F: PacketFamily, T: FamilyTables<F>, R>(
     Ok(conntrack::find((second, bucket), hash, wanted))
 }
 
-/// Finds the flow of a packet from a client without updating it.
-#[inline(always)]
-pub fn find_request<'a, F: PacketFamily, T: FamilyTables<F>>(
-    tables: &'a T,
-    segment: &Segment<F>,
-) -> Result<Option<FlowOf<'a, F>>, Reason> {
-    let hash = client_hash(tables, segment.source, segment.source_port, segment.headers.protocol);
-    find_request_by(tables, segment, hash)
-}
-
 /// Whether the client of a packet may have flows in other buckets than its own.
 #[inline(always)]
 pub fn has_spread_flows<F: PacketFamily, T: FamilyTables<F>>(
@@ -204,31 +195,6 @@ pub fn has_spread_flows<F: PacketFamily, T: FamilyTables<F>>(
 ) -> bool {
     let Segment { source, source_port, headers, .. } = *segment;
     is_crowded(tables, client_hash(tables, source, source_port, headers.protocol))
-}
-
-/// Finds the flow of a client's packet that is not in the client's buckets without updating it.
-#[inline(always)]
-pub fn find_spread_request<'a, F: PacketFamily, T: FamilyTables<F>>(
-    tables: &'a T,
-    segment: &Segment<F>,
-) -> Result<Option<FlowOf<'a, F>>, Reason> {
-    find_request_by(tables, segment, spread_hash_of(tables, segment))
-}
-
-/// Whether a flow was found that leads to a backend on this node.
-#[inline(always)]
-pub fn is_delivered<F: PacketFamily>(found: &Result<Option<FlowOf<'_, F>>, Reason>) -> bool {
-    matches!(found, Ok(Some(flow)) if !flow.record.kind.has(FlowKind::FORWARDED))
-}
-
-#[inline(always)]
-fn find_request_by<'a, F: PacketFamily, T: FamilyTables<F>>(
-    tables: &'a T,
-    segment: &Segment<F>,
-    hash: FlowHash,
-) -> Result<Option<FlowOf<'a, F>>, Reason> {
-    let found = find_by_hash(tables, hash, |flow, _| requested(flow, segment))?;
-    Ok(living(tables, found))
 }
 
 /// Finds the flow of a packet to an SNAT address, or one that is not in its client's buckets, without
@@ -270,35 +236,33 @@ pub fn find_reply<'a, F: PacketFamily, T: FamilyTables<F>>(
     Ok(living(tables, found))
 }
 
-/// Ends a flow whose client has now reached the backend directly: the flow would translate the
-/// reply.
-#[inline(never)]
-pub fn end_shadowed<F: PacketFamily, T: FamilyTables<F>>(
-    tables: &T,
-    client: (F::Address, u16),
-    backend: (F::Address, u16),
-    protocol: u8,
-) {
+/// The function [`Function::EndShadowed`](crate::datapath::Function): ends the flow between the client
+/// and the backend of the stored segment, which would translate a reply to it. Returns whether there
+/// was one.
+#[inline(always)]
+pub fn end_shadowed<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> bool {
+    let Some(draft) = tables.draft() else { return false };
+    let Segment { source, source_port, destination, destination_port, headers, .. } = draft.segment;
+    let (client, backend) = ((source, source_port), (destination, destination_port));
+    let protocol = headers.protocol;
     let hash = client_hash(tables, client.0, client.1, protocol);
     let shadowed = find_by_hash(tables, hash, |flow, _| {
         is_between(flow, client, backend, protocol).then_some(())
     });
     if let Ok(Some(shadowed)) = shadowed {
         shadowed.release();
-        return;
+        return true;
     }
     if !is_crowded(tables, hash) && !tables.settings().has_snat_port(client.1) {
-        return;
+        return false;
     }
     let hash = ReplyHash::of::<F>(&tables.settings().secret, backend, client, protocol);
-    let Some(at) = reply_index::find(tables, hash) else { return };
-    let Some(bucket) = tables.flow_bucket(at.bucket() & tables.flow_mask()) else { return };
+    let Some(at) = reply_index::find(tables, hash) else { return false };
+    let Some(bucket) = tables.flow_bucket(at.bucket() & tables.flow_mask()) else { return false };
     let shadowed = conntrack::find_at(bucket, at, |flow, _| {
         is_between(flow, client, backend, protocol).then_some(())
     });
-    if let Some(shadowed) = shadowed {
-        shadowed.release();
-    }
+    shadowed.inspect(|shadowed| shadowed.release()).is_some()
 }
 
 /// The flow's decision for the packet, if the packet is its client's.

@@ -1,7 +1,7 @@
 //! The interface and link-layer address to which a packet is sent.
 
 use super::refuse;
-use crate::branchless::opaque;
+use crate::branchless::{hide, is_zero, opaque, rarely};
 use crate::conntrack::Hops;
 use crate::datapath::route::{NextHop, Query, Route};
 use crate::datapath::tables::{FamilyTables, Tables};
@@ -17,10 +17,9 @@ use crate::word::set_link_address;
 #[derive(Default)]
 pub struct Out {
     device: u32,
-    /// Whether the packet arrived on it.
-    back: bool,
-    /// Whether the stack resolves the next hop.
-    unresolved: bool,
+    /// How: [`Out::AWAY`], [`Out::BACK`] or [`Out::UNRESOLVED`]. To the verifier it is any number, or it
+    /// would follow the rest of the path once for each.
+    how: u32,
     neighbour: [u8; 6],
     source: [u8; 6],
 }
@@ -114,16 +113,33 @@ fn by<P: Packet, T: Tables>(
     if length > known.mtu {
         return Err(refuse::later(packet, tables, Rejection::too_big(known.mtu)));
     }
-    let back = device == packet.device();
-    // The packet's VLAN tag is not valid on another interface.
-    let needed = if back { Device::TRANSMIT } else { Device::REDIRECT };
-    if !packet.resolves() && (known.flags & needed == 0 || !back && packet.is_tagged()) {
-        return Err(Verdict::Defer);
+    // 1 if the packet arrived on it, else 0.
+    let how = is_zero(u64::from(device ^ packet.device())) as u32;
+    // Its VLAN tag is not valid on another interface.
+    if !packet.resolves() {
+        if known.flags & Device::REDIRECT << how == 0 {
+            return Err(Verdict::Defer);
+        }
+        if packet.is_tagged() {
+            rarely();
+            if how != Out::BACK {
+                return Err(Verdict::Defer);
+            }
+        }
     }
-    Ok(Out { device, back, unresolved: false, neighbour, source: known.link_address })
+    Ok(Out { device, how, neighbour, source: known.link_address })
 }
 
 impl Out {
+    /// Through another interface than the one that the packet arrived on.
+    const AWAY: u32 = 0;
+    /// Through the interface that the packet arrived on.
+    const BACK: u32 = 1;
+    /// The stack resolves the next hop.
+    const UNRESOLVED: u32 = 2;
+
+    const _FLAGS: () = assert!(Device::TRANSMIT == Device::REDIRECT << Self::BACK);
+
     #[inline(always)]
     pub fn device(&self) -> u32 {
         self.device
@@ -131,7 +147,7 @@ impl Out {
 
     #[inline(always)]
     fn unresolved(device: u32) -> Self {
-        Self { device, back: false, unresolved: true, neighbour: [0; 6], source: [0; 6] }
+        Self { device, how: hide(Self::UNRESOLVED, device), neighbour: [0; 6], source: [0; 6] }
     }
 
     /// Writes the link-layer header.
@@ -144,12 +160,12 @@ impl Out {
             link::add_header(packet).ok_or(Reason::Unwritable)?;
             return Ok(Verdict::Resolve);
         }
-        if self.unresolved {
+        if self.how == Self::UNRESOLVED {
             return Ok(Verdict::Resolve);
         }
         let ethernet: &mut Ethernet = packet.header_mut(0).ok_or(Reason::Unwritable)?;
         set_link_address(&mut ethernet.source, self.source);
         set_link_address(&mut ethernet.destination, self.neighbour);
-        Ok(if self.back { Verdict::Transmit } else { Verdict::Redirect })
+        Ok(if self.how == Self::AWAY { Verdict::Redirect } else { Verdict::Transmit })
     }
 }

@@ -1,10 +1,11 @@
 //! Packets whose senders get a reset or an ICMP error, which the next stage writes.
 
 use super::lookup::FlowOf;
+use crate::datapath::segment::Headers;
 use crate::datapath::tables::{FamilyTables, Tables};
 use crate::datapath::verdict::{Rejection, RejectionKind, Stage, Verdict};
 use crate::datapath::wire::packet::Packet;
-use crate::datapath::wire::parse::{Headers, PacketFamily};
+use crate::datapath::wire::parse::PacketFamily;
 use crate::layout::{Device, Reason};
 
 /// Lets the next stage notify the sender that no backend serves the frontend, or no longer does;

@@ -1,11 +1,13 @@
 //! Writing a decision's addresses and ports into a packet, with its checksums.
 
+use crate::branchless::rarely;
 use crate::checksum::Delta;
 use crate::crc32c;
 use crate::datapath::carried::Decision;
+use crate::datapath::segment::{Headers, Segment};
 use crate::datapath::tables::FamilyTables;
 use crate::datapath::wire::packet::Packet;
-use crate::datapath::wire::parse::{Headers, PacketFamily, Segment};
+use crate::datapath::wire::parse::PacketFamily;
 use crate::header::{NetworkHeader, Ports, Sctp, Tcp, Udp};
 use crate::layout::Reason;
 use crate::word::set_number16;
@@ -27,6 +29,7 @@ pub fn whole<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     set_number16(&mut ports.source, source.port);
     set_number16(&mut ports.destination, destination.port);
     if headers.is_sctp() {
+        rarely();
         finish_sctp::<F, P>(packet, segment, decision)?;
         count(tables, decision, bytes);
         return Ok(());

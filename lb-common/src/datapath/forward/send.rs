@@ -2,15 +2,15 @@
 
 use super::carry::Carried;
 use super::next_hop::{self, Out};
-use super::{refuse, rewrite};
+use super::{refuse, rewrite, stored};
 use crate::conntrack::{Hops, Location, hops_at};
-
 use crate::datapath::carried::{Decision, Draft};
 use crate::datapath::route::Query;
+use crate::datapath::segment::{Headers, Segment};
 use crate::datapath::tables::{Counters, FamilyTables};
 use crate::datapath::verdict::{Rejection, Stage, Verdict, drop_for};
 use crate::datapath::wire::packet::Packet;
-use crate::datapath::wire::parse::{self, Headers, PacketFamily, Parsed, Segment};
+use crate::datapath::wire::parse::PacketFamily;
 use crate::hash;
 use crate::header::NetworkHeader;
 use crate::layout::{FlowKind, Reason};
@@ -84,30 +84,50 @@ pub fn found_or<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
 }
 
 /// Notifies the client that the backend is gone.
-#[inline(never)]
-fn refuse_gone<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
+#[inline(always)]
+pub fn refuse_gone<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
 ) -> Verdict {
-    // Otherwise the compiler passes the packet's bounds instead of the packet: plain numbers, to
-    // the verifier.
-    packet.leave_by(0);
-    match parse::beginning::<F, P>(packet, network) {
-        Ok(headers) => refuse::unreachable(packet, tables, headers, Reason::BackendGone),
-        Err(reason) => drop_for(tables, reason),
+    match stored::read_segment::<F, T>(tables, network) {
+        Some(segment) => refuse::unreachable(packet, tables, segment.headers, Reason::BackendGone),
+        None => drop_for(tables, Reason::CorruptTable),
     }
 }
 
-/// Sends a packet as the draft says, with the next hops of the flow that its decision came from.
+/// Sends the packet of the stored segment as the draft says: of the flow that was found or begun, or of one that has no
+/// entry ([`Location::NONE`]).
+#[inline(always)]
+pub fn drafted<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
+    packet: &mut P,
+    tables: &T,
+    network: usize,
+) -> Verdict {
+    let (Some(draft), Some(segment)) =
+        (tables.draft(), stored::read_segment::<F, T>(tables, network))
+    else {
+        return drop_for(tables, Reason::CorruptTable);
+    };
+    let mut hops = None;
+    if draft.at != Location::NONE {
+        hops = hops_of(tables, draft);
+        if hops.is_none() {
+            return drop_for(tables, Reason::CorruptTable);
+        }
+    }
+    whole(packet, tables, &segment, &draft.decision, hops)
+}
+
+/// Sends the packet of the stored segment as the draft says, with the next hops of the flow that its decision came from.
 #[inline(never)]
 pub fn carried<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
 ) -> Verdict {
-    let (Some(draft), Parsed::Segment::<F>(segment)) =
-        (tables.draft(), parse::begun(packet, network))
+    let (Some(draft), Some(segment)) =
+        (tables.draft(), stored::read_segment::<F, T>(tables, network))
     else {
         return drop_for(tables, Reason::CorruptTable);
     };

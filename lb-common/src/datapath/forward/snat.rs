@@ -8,9 +8,8 @@
 
 use super::begin::{Begun, MOST_CROWDED, candidates, hash_of, publish, replies_of};
 use super::lookup::client_hash;
-use crate::branchless::forget;
 use crate::conntrack::{self, Claim, fills_its_share, reply_index, set_crowded};
-use crate::datapath::carried::{Decision, Draft};
+use crate::datapath::carried::{Decision, Draft, Ports};
 use crate::datapath::function::Function;
 use crate::datapath::tables::FamilyTables;
 use crate::datapath::verdict::MOST_STAGES;
@@ -32,9 +31,12 @@ const AT_ONCE: u32 = 3;
 /// buckets, and whose connection this node does not know.
 const BEFORE: u32 = 6;
 
+/// The stages that may come after this one: the packet is sent, and tunnelled or rejected.
+const AFTER: u32 = 2;
+
 /// The limit of rounds. Each run of this stage takes at least one, except those after which a flow of full
-/// buckets looks in others; and one stage may follow.
-const ROUNDS: u32 = MOST_STAGES - BEFORE - MOST_CROWDED - 1;
+/// buckets looks in others.
+const ROUNDS: u32 = MOST_STAGES - BEFORE - MOST_CROWDED - AFTER;
 
 /// Begins the drafted flow, and stores its location in the draft. [`Begun::Indexed`] if more ports
 /// may be tried.
@@ -107,44 +109,57 @@ fn choose<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> bool {
 #[inline(always)]
 pub fn choose_port<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> u32 {
     let Some(draft) = tables.draft() else { return 0 };
-    let ports = Ports::of(tables, draft);
-    let (settings, now) = (tables.settings(), tables.now());
+    draft.ports = Ports::of(tables, draft);
     draft.rank = 0;
     for number in 0..LOOKED_AT {
-        // The verifier knows registers, but not the draft: so it follows each port once.
-        forget();
-        let port = ports.port(draft.round * LOOKED_AT + number);
-        if tables.is_port_reserved(port) {
-            continue;
-        }
-        let flow = &draft.flow;
-        let hash = ReplyHash::of::<F>(
-            &settings.secret,
-            (flow.backend, flow.backend_port),
-            (flow.snat, port),
-            flow.protocol,
-        );
-        let Some(at) = reply_index::find_in_both(tables, hash) else {
-            draft.flow.snat_port = port;
+        let Some(draft) = tables.draft() else { return 0 };
+        draft.port = draft.round * LOOKED_AT + number;
+        if tables.call(Function::TryPort) != 0 {
             return 1;
-        };
-        let Some(bucket) = tables.flow_bucket(at.bucket() & tables.flow_mask()) else { continue };
-        if conntrack::is_gone(bucket, at, settings, now) != 0 {
-            draft.flow.snat_port = port;
-            return 1;
-        }
-        let rank = conntrack::rank_at(bucket, at, settings, now);
-        if rank > draft.rank {
-            draft.rank = rank;
-            draft.flow.snat_port = port;
-            draft.at = at;
         }
     }
+    let Some(draft) = tables.draft() else { return 0 };
+    let (settings, now) = (tables.settings(), tables.now());
     if draft.round >= LAST_RESORT
         && draft.rank > 0
         && let Some(bucket) = tables.flow_bucket(draft.at.bucket() & tables.flow_mask())
     {
         return conntrack::evict_at(bucket, draft.at, settings, now).into();
+    }
+    0
+}
+
+/// The function [`Function::TryPort`]: 1 if no live flow to the backend uses the port. Otherwise the draft
+/// keeps that of the flow with the highest eviction rank.
+#[inline(always)]
+pub fn try_port<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> u32 {
+    let Some(draft) = tables.draft() else { return 0 };
+    let (settings, now) = (tables.settings(), tables.now());
+    let port = draft.ports.port(draft.port);
+    if tables.is_port_reserved(port) {
+        return 0;
+    }
+    let flow = &draft.flow;
+    let hash = ReplyHash::of::<F>(
+        &settings.secret,
+        (flow.backend, flow.backend_port),
+        (flow.snat, port),
+        flow.protocol,
+    );
+    let Some(at) = reply_index::find_in_both(tables, hash) else {
+        draft.flow.snat_port = port;
+        return 1;
+    };
+    let Some(bucket) = tables.flow_bucket(at.bucket() & tables.flow_mask()) else { return 0 };
+    if conntrack::is_gone(bucket, at, settings, now) != 0 {
+        draft.flow.snat_port = port;
+        return 1;
+    }
+    let rank = conntrack::rank_at(bucket, at, settings, now);
+    if rank > draft.rank {
+        draft.rank = rank;
+        draft.flow.snat_port = port;
+        draft.at = at;
     }
     0
 }
@@ -209,14 +224,6 @@ fn store<F: PacketFamily, T: FamilyTables<F>>(tables: &T, claim: &Claim<'_, F>) 
 pub fn index<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> bool {
     let Some(draft) = tables.draft() else { return false };
     reply_index::insert(tables, replies_of(tables, &draft.flow), draft.at, tables.now())
-}
-
-/// The order in which a flow tries ports.
-struct Ports {
-    first: u32,
-    count: u32,
-    start: u32,
-    stride: u32,
 }
 
 impl Ports {

@@ -4,9 +4,10 @@
 //! unless they need SNAT: the pool's table leads each of them to the same backend. The frontend is
 //! stored for replies in an LRU map, which every packet of the client refreshes.
 
+use super::carry;
 use crate::datapath::carried::Decision;
 use crate::datapath::tables::FamilyTables;
-use crate::datapath::wire::parse::{PacketFamily, Segment};
+use crate::datapath::wire::parse::PacketFamily;
 use crate::layout::{Flow, ReplyKey, Ticks, Untracked};
 
 /// How long replies are looked up after the last packet without an entry, in seconds.
@@ -43,16 +44,20 @@ pub fn remember<F: PacketFamily, T: FamilyTables<F>>(tables: &T, flow: &Flow<F>)
     }
 }
 
-/// The decision for a reply that belongs to no flow in the table.
+/// Whether there may be replies of flows without an entry.
 #[inline(always)]
-pub fn of_reply<F: PacketFamily, T: FamilyTables<F>>(
-    tables: &T,
-    segment: &Segment<F>,
-) -> Option<Decision<F>> {
-    let last = tables.hints()?.untracked.load();
-    if last == 0 || tables.now().since(Ticks(last)) > Ticks::in_seconds(HEEDED) {
-        return None;
-    }
+pub fn are_recent<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> bool {
+    let Some(hints) = tables.hints() else { return false };
+    let last = hints.untracked.load();
+    last != 0 && tables.now().since(Ticks(last)) <= Ticks::in_seconds(HEEDED)
+}
+
+/// The function [`Function::FindUntracked`](crate::datapath::Function): stores the decision for the stored segment, of
+/// a backend, if it is a reply of a flow without an entry.
+#[inline(always)]
+pub fn find_reply<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> bool {
+    let Some(draft) = tables.draft() else { return false };
+    let segment = &draft.segment;
     let key = ReplyKey {
         backend: segment.source,
         client: segment.destination,
@@ -61,6 +66,7 @@ pub fn of_reply<F: PacketFamily, T: FamilyTables<F>>(
         protocol: segment.headers.protocol,
         reserved: [0; 3],
     };
-    let untracked = tables.untracked(&key)?;
-    Some(Decision::of_untracked_reply(segment, &untracked))
+    let Some(untracked) = tables.untracked(&key) else { return false };
+    carry::keep(&mut draft.decision, &Decision::of_untracked_reply(segment, &untracked));
+    true
 }

@@ -2,8 +2,9 @@
 
 pub mod affinity;
 
+use super::segment::Segment;
 use super::tables::FamilyTables;
-use super::wire::parse::{PacketFamily, Segment};
+use super::wire::parse::PacketFamily;
 use crate::family::Address;
 use crate::hash;
 use crate::layout::{

@@ -9,11 +9,12 @@ use core::mem::offset_of;
 
 use super::reject;
 use crate::checksum::Delta;
+use crate::datapath::segment::Segment;
 use crate::datapath::tables::FamilyTables;
 use crate::datapath::verdict::{Verdict, drop_for};
 use crate::datapath::wire::outer::{Outer, UDP};
 use crate::datapath::wire::packet::Packet;
-use crate::datapath::wire::parse::{PacketFamily, Segment};
+use crate::datapath::wire::parse::PacketFamily;
 use crate::header::{Bfd, LINK_HOP_LIMIT, NetworkHeader, Udp, protocol};
 use crate::layout::{BfdSession, Device, Reason};
 

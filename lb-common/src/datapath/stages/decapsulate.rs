@@ -2,16 +2,18 @@
 //!
 //! Other software uses tunnels between nodes, too: packets that are not Millrace's stay unmodified.
 
-use super::earlier::{self, Mark};
-use super::{fragment, icmp_error, probe};
+use super::earlier::Mark;
+use super::{fragment, probe};
 use crate::branchless;
-use crate::datapath::forward::own;
+use crate::datapath::forward::{own, stored};
+use crate::datapath::function::{Function, PacketFunction};
+use crate::datapath::segment::Segment;
 use crate::datapath::select::{self, Connection};
-use crate::datapath::tables::FamilyTables;
+use crate::datapath::tables::{Counters, FamilyTables};
 use crate::datapath::verdict::{Stage, Verdict, drop_for, pass_for};
 use crate::datapath::wire::outer::{self, KEYED, Outer, UDP};
 use crate::datapath::wire::packet::Packet;
-use crate::datapath::wire::parse::{self, Parsed, Part, Segment};
+use crate::datapath::wire::parse::{self, PacketFamily, Parsed, Part};
 use crate::header::{KeyedGue, NetworkHeader, protocol};
 use crate::layout::{Reason, TunnelKey};
 
@@ -53,13 +55,17 @@ fn through<const BETWEEN: usize, F: Outer, P: Packet, T: FamilyTables<F>>(
         return probe::reflect::<true, F, P, T>(packet, tables, network);
     }
     if next == Verdict::Next(Stage::Decapsulate) {
-        next = judge_inner::<F, P, T>(packet, tables, inner);
-    }
-    if BETWEEN == KEYED && next == Verdict::Transmit {
-        return probe::reflect::<false, F, P, T>(packet, tables, network);
-    }
-    if next == Verdict::Next(Stage::ErrorIn) {
-        next = judge_error::<F, P, T>(packet, tables, inner);
+        next = match Inner::call::<F, P, T>(packet, tables, inner) {
+            Inner::Passed => Verdict::Decline,
+            Inner::Dropped => Verdict::Drop,
+            Inner::Returned if BETWEEN == KEYED => {
+                return probe::reflect::<false, F, P, T>(packet, tables, network);
+            }
+            Inner::Returned => Verdict::Drop,
+            Inner::Fragment => Verdict::Next(Stage::FragmentIn),
+            Inner::Delivered => Verdict::Next(Stage::Delivered),
+            Inner::Error => judge_error::<F, P, T>(packet, tables, inner),
+        };
     }
     if !matches!(next, Verdict::Next(_)) {
         return next;
@@ -137,68 +143,112 @@ fn keyed<F: Outer, P: Packet, T: FamilyTables<F>>(packet: &P, tables: &T, networ
     }
 }
 
-/// The next stage for the decapsulated packet. An ICMP packet needs a closer look. A packet about
-/// whose connection another node asks is to be sent back if it is not known.
-#[inline(never)]
-fn judge_inner<F: Outer, P: Packet, T: FamilyTables<F>>(
-    packet: &mut P,
+/// What becomes of a packet from a tunnel, by its inner headers.
+#[repr(u32)]
+#[derive(Clone, Copy)]
+pub enum Inner {
+    /// The reason has been counted.
+    Passed,
+    /// The reason has been counted.
+    Dropped,
+    /// It belongs to a connection about which another node asks, and which is not known here.
+    Returned,
+    Fragment,
+    Delivered,
+    /// It is an ICMP packet, which needs a closer look.
+    Error,
+}
+
+impl Inner {
+    /// Runs [`PacketFunction::JudgeInner`].
+    #[inline(always)]
+    fn call<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
+        packet: &P,
+        tables: &T,
+        inner: usize,
+    ) -> Self {
+        match packet.call(tables, PacketFunction::JudgeInner, inner) {
+            0 => Self::Passed,
+            2 => Self::Returned,
+            3 => Self::Fragment,
+            4 => Self::Delivered,
+            5 => Self::Error,
+            _ => Self::Dropped,
+        }
+    }
+
+    #[inline(always)]
+    fn passed_for<T: Counters>(tables: &T, reason: Reason) -> Self {
+        tables.count(reason);
+        Self::Passed
+    }
+
+    #[inline(always)]
+    fn dropped_for<T: Counters>(tables: &T, reason: Reason) -> Self {
+        tables.count(reason);
+        Self::Dropped
+    }
+}
+
+/// The function [`PacketFunction::JudgeInner`].
+#[inline(always)]
+pub fn judge_inner<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
+    packet: &P,
     tables: &T,
     inner: usize,
-) -> Verdict {
-    packet.leave_by(0);
+) -> Inner {
     let ours = packet
         .header::<F::Header>(inner)
         .is_some_and(|header| tables.may_be_destination(header.destination()));
     if !ours {
-        return pass_for(tables, Reason::UnknownProtocol);
+        return Inner::passed_for(tables, Reason::UnknownProtocol);
     }
     let found = F::transport::<true, P>(packet, inner);
     match found.part {
         Part::Later => {
-            let segment = fragment::recall::<F, P, T>(packet, tables, &found);
-            let flow = segment.is_some_and(|segment| earlier::is_known(tables, &segment));
-            return if flow {
-                Verdict::Next(Stage::FragmentIn)
+            let is_recalled = packet.call(tables, PacketFunction::Recall, inner) != 0;
+            return if is_recalled && tables.call(Function::IsKnown) != 0 {
+                Inner::Fragment
             } else {
-                drop_for(tables, Reason::Fragment)
+                Inner::dropped_for(tables, Reason::Fragment)
             };
         }
-        Part::Malformed => return pass_for(tables, Reason::UnknownProtocol),
+        Part::Malformed => return Inner::passed_for(tables, Reason::UnknownProtocol),
         Part::Whole | Part::First => {}
     }
     let segment: Segment<F> = match parse::segment(packet, found.headers) {
         Parsed::Segment(segment) => segment,
-        Parsed::Icmp => return Verdict::Next(Stage::ErrorIn),
-        _ => return pass_for(tables, Reason::UnknownProtocol),
+        Parsed::Icmp => return Inner::Error,
+        _ => return Inner::passed_for(tables, Reason::UnknownProtocol),
     };
     if select::frontend(tables, &Connection::by(&segment)).is_err() {
-        return pass_for(tables, Reason::UnknownProtocol);
+        return Inner::passed_for(tables, Reason::UnknownProtocol);
     }
     if found.part == Part::First {
         fragment::remember(tables, &found, &segment);
     }
     if !Mark::of_tag(tables.tag()).is_question() {
-        return Verdict::Next(Stage::Delivered);
+        return Inner::Delivered;
     }
-    if !earlier::is_known(tables, &segment) {
-        return Verdict::Transmit;
+    stored::store_segment(tables, &segment);
+    if tables.call(Function::IsKnown) == 0 {
+        return Inner::Returned;
     }
     tables.count(Reason::Recognized);
-    Verdict::Next(Stage::Delivered)
+    Inner::Delivered
 }
 
 /// An ICMP error from a tunnel is about a packet of a flow on this node, or not valid.
-#[inline(never)]
+#[inline(always)]
 fn judge_error<F: Outer, P: Packet, T: FamilyTables<F>>(
-    packet: &mut P,
+    packet: &P,
     tables: &T,
     inner: usize,
 ) -> Verdict {
-    packet.leave_by(0);
-    let Some((_, quoted_reply)) = icmp_error::about::<F, P>(packet, inner) else {
+    if packet.call(tables, PacketFunction::ReadError, inner) != 0 {
         return pass_for(tables, Reason::UnknownProtocol);
-    };
-    if !earlier::is_known(tables, &quoted_reply) {
+    }
+    if tables.call(Function::IsKnown) == 0 {
         return drop_for(tables, Reason::UnknownQuote);
     }
     Verdict::Next(Stage::ErrorIn)

@@ -6,6 +6,7 @@ use crate::conntrack;
 use crate::datapath::forward::carry::{self, Carried};
 use crate::datapath::forward::lookup;
 use crate::datapath::forward::send;
+use crate::datapath::forward::stored;
 use crate::datapath::select::{self, Connection};
 use crate::datapath::tables::FamilyTables;
 use crate::datapath::verdict::{Stage, Verdict, drop_for};
@@ -13,7 +14,7 @@ use crate::datapath::wire::packet::Packet;
 use crate::datapath::wire::parse::{self, PacketFamily, Parsed};
 use crate::layout::{FlowKind, Reason, TunnelKey};
 
-/// In parts, each with its own stack frame.
+/// Finds the packet's flow, which must lead to this node, and sends the packet.
 #[inline(always)]
 pub fn deliver<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
@@ -21,7 +22,10 @@ pub fn deliver<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     network: usize,
 ) -> Verdict {
     let found = follow::<F, P, T>(packet, tables, network);
-    if found == Carried::Nothing && is_crowded::<F, P, T>(packet, tables, network) {
+    if found == Carried::Nothing
+        && let Some(segment) = stored::read_segment::<F, T>(tables, network)
+        && lookup::has_spread_flows(tables, &segment)
+    {
         tables.set_delivered(true);
         return Verdict::Next(Stage::Spread);
     }
@@ -42,26 +46,21 @@ pub fn accept<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     }
 }
 
-/// Whether the client has flows in other buckets.
-#[inline(never)]
-fn is_crowded<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
-    packet: &mut P,
-    tables: &T,
-    network: usize,
-) -> bool {
-    packet.leave_by(0);
-    let Parsed::Segment::<F>(segment) = parse::begun(packet, network) else { return false };
-    lookup::has_spread_flows(tables, &segment)
-}
-
-/// Finds the packet's flow, which must lead to this node.
+/// Finds the packet's flow, and keeps its segment.
 #[inline(never)]
 fn follow<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
 ) -> Carried {
-    let carried = carry::follow_begun::<F, P, T>(packet, tables, network);
+    // As in `spread`: otherwise the compiler passes the packet's bounds instead of the packet.
+    packet.leave_by(0);
+    let Parsed::Segment::<F>(segment) = parse::begun(packet, network) else {
+        return Carried::Failed(Reason::Malformed);
+    };
+    stored::store_segment(tables, &segment);
+    let hash = lookup::hash_of(tables, &segment);
+    let carried = carry::follow_at_once(tables, &segment, hash, packet.resolves());
     unless_forwarded::<F, T>(tables, carried)
 }
 
@@ -92,15 +91,13 @@ pub fn unless_forwarded<F: PacketFamily, T: FamilyTables<F>>(
 }
 
 /// Drafts the flow to the backend that the packet's tag names.
-#[inline(never)]
+#[inline(always)]
 fn draft<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
 ) -> Result<(), Verdict> {
-    // As in `fragment`: otherwise the compiler passes the packet's bounds instead of the packet.
-    packet.leave_by(0);
-    let Parsed::Segment::<F>(segment) = parse::begun(packet, network) else {
+    let Parsed::Segment(segment) = stored::parse_segment::<F, P, T>(packet, tables, network) else {
         return Err(drop_for(tables, Reason::Malformed));
     };
     let connection = Connection::by(&segment);

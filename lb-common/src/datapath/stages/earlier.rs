@@ -16,19 +16,17 @@
 use crate::conntrack;
 use crate::datapath::carried::Decision;
 use crate::datapath::forward::carry::Carried;
-use crate::datapath::forward::lookup;
+use crate::datapath::forward::owners::{self, Wanted, find_owner};
+use crate::datapath::forward::stored;
+use crate::datapath::segment::Segment;
 use crate::datapath::select::{self, Choice, Connection, Origin};
 use crate::datapath::stages::open::{prepare, write_flow};
 use crate::datapath::tables::FamilyTables;
 use crate::datapath::verdict::{Stage, Verdict, drop_for};
 use crate::datapath::wire::packet::{Packet, Role};
-use crate::datapath::wire::parse::{self, PacketFamily, Parsed, Segment};
-use crate::hash;
+use crate::datapath::wire::parse::{PacketFamily, Parsed};
 use crate::header::KeyedGue;
-use crate::layout::{
-    Backend, FlowKind, Forwarding, Frontend, FrontendKind, HISTORY_DEPTH, PoolSlot, Reason,
-    TunnelKey,
-};
+use crate::layout::{FlowKind, Forwarding, Frontend, FrontendKind, Reason, TunnelKey};
 
 /// How many earlier owners are asked at most.
 pub const MOST_ASKED: u8 = FlowKind::MOST_ASKED;
@@ -125,9 +123,7 @@ fn draft<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     tables: &T,
     network: usize,
 ) -> Result<(), Reason> {
-    // As in `fragment`: otherwise the compiler passes the packet's bounds instead of the packet.
-    packet.leave_by(0);
-    let Parsed::Segment::<F>(segment) = parse::begun(packet, network) else {
+    let Parsed::Segment(segment) = stored::parse_segment::<F, P, T>(packet, tables, network) else {
         return Err(Reason::Malformed);
     };
     let connection = Connection::by(&segment);
@@ -183,7 +179,7 @@ fn own_backend<F: PacketFamily, T: FamilyTables<F>>(
     if choice.backend.is_local() {
         return Ok(choice);
     }
-    find_owner(tables, connection, frontend, Backend::is_local).ok_or(Reason::NoSuchTarget)
+    find_owner(tables, connection, frontend, Wanted::Local).ok_or(Reason::NoSuchTarget)
 }
 
 /// The owner of the slot that is to be asked after the one that returned the packet; the first one if
@@ -195,78 +191,15 @@ fn next_owner<F: PacketFamily, T: FamilyTables<F>>(
     frontend: &Frontend,
     tag: u32,
 ) -> Option<Choice<F>> {
-    let (asked, number) = (tag as u16, Mark::of_tag(tag).number());
-    let mut rank = 0;
-    let has_returned = number != 0
-        && find_owner(tables, connection, frontend, |backend| {
-            can_be_asked::<F, T>(tables, backend) && {
-                rank += 1;
-                rank <= number && hash::backend_tag(backend.address, backend.port) == asked
-            }
-        })
-        .is_some();
-    let mut left = if has_returned { rank + 1 } else { 1 };
-    find_owner(tables, connection, frontend, |backend| {
-        can_be_asked::<F, T>(tables, backend) && {
-            left -= 1;
-            left == 0
-        }
-    })
-}
-
-/// The first owner of the connection's slot that is wanted: the current one, then the earlier ones,
-/// the last one first.
-#[inline(always)]
-fn find_owner<F: PacketFamily, T: FamilyTables<F>>(
-    tables: &T,
-    connection: &Connection<F>,
-    frontend: &Frontend,
-    mut is_wanted: impl FnMut(&Backend<F::Address>) -> bool,
-) -> Option<Choice<F>> {
-    let Connection { client, client_port, address, port, protocol } = *connection;
-    let pool = tables.pool(frontend.cluster_pool).filter(|pool| pool.size != 0)?;
-    let hash = hash::spread::<F>(client, client_port, address, port, protocol);
-    let slot = PoolSlot { pool: frontend.cluster_pool, slot: hash::scale(hash, pool.size) };
-    let mut current = F::Address::default();
-    for position in 0..=HISTORY_DEPTH as u32 {
-        let index = match position {
-            0 => tables.slot(pool.offset.saturating_add(slot.slot))?,
-            _ => tables.earlier_owner(slot, position - 1)?,
-        };
-        let backend = tables.backend(index)?;
-        if position == 0 {
-            current = backend.node;
-        } else if backend.node == current && current != F::Address::default() {
-            // The current owner's node has been asked.
-            continue;
-        }
-        if backend.protocol == protocol && is_wanted(&backend) {
-            return Some(Choice { index, backend });
+    let number = u32::from(Mark::of_tag(tag).number());
+    let mut next = 1;
+    if number != 0 {
+        let asked = Wanted::Asked { number, tag: tag as u16 };
+        if find_owner(tables, connection, frontend, asked).is_some() {
+            next = tables.draft()?.owners.count + 1;
         }
     }
-    None
-}
-
-/// Whether a backend is on another node that returns what it does not know. Connections of those
-/// here are known.
-#[inline(always)]
-fn can_be_asked<F: PacketFamily, T: FamilyTables<F>>(
-    tables: &T,
-    backend: &Backend<F::Address>,
-) -> bool {
-    !backend.is_local()
-        && backend.node != F::Address::default()
-        && tables.returns(backend.node.into())
-}
-
-/// Whether there is a flow to a backend on this node for what a client sends.
-#[inline(never)]
-pub fn is_known<F: PacketFamily, T: FamilyTables<F>>(tables: &T, segment: &Segment<F>) -> bool {
-    if lookup::is_delivered(&lookup::find_request(tables, segment)) {
-        return true;
-    }
-    lookup::has_spread_flows(tables, segment)
-        && lookup::is_delivered(&lookup::find_spread_request(tables, segment))
+    find_owner(tables, connection, frontend, Wanted::Nth(next))
 }
 
 /// Whether a packet that came through a tunnel may follow a flow to another node: only as a question
@@ -285,7 +218,7 @@ pub fn may_follow<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Carried {
     // The flow may be older than questions, and lead to a node that does not know them.
     let can_ask = draft.decision.kind.asked() != 0 || {
         let backend = tables.backend(draft.decision.backend_index);
-        backend.is_some_and(|backend| can_be_asked::<F, T>(tables, &backend))
+        backend.is_some_and(|backend| owners::can_be_asked::<F, T>(tables, &backend))
     };
     if mark.number() < asked && can_ask {
         draft.decision.kind = draft.decision.kind.and(FlowKind::asking(asked));

@@ -1,11 +1,14 @@
 //! A packet that leaves through an interface, possibly a reply from a backend.
 
+use crate::branchless::rarely;
 use crate::datapath::carried::Decision;
-use crate::datapath::forward::{clamp, lookup, rewrite, untracked};
+use crate::datapath::forward::{clamp, lookup, rewrite, stored, untracked};
+use crate::datapath::function::Function;
+use crate::datapath::segment::Segment;
 use crate::datapath::tables::FamilyTables;
 use crate::datapath::verdict::{Stage, Verdict, drop_for, pass_for};
 use crate::datapath::wire::packet::Packet;
-use crate::datapath::wire::parse::{self, PacketFamily, Parsed, Segment};
+use crate::datapath::wire::parse::{self, PacketFamily, Parsed};
 use crate::layout::{FlowKind, Reason};
 
 #[inline(always)]
@@ -29,7 +32,7 @@ pub fn leave<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
 
 /// A packet with ports that may be a reply.
 #[inline(always)]
-pub fn follow<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
+fn follow<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     segment: &Segment<F>,
@@ -40,17 +43,46 @@ pub fn follow<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     };
     match found {
         Ok(Some(found)) => finish(packet, tables, segment, &found.record),
-        Ok(None) => match untracked::of_reply(tables, segment) {
-            Some(decision) => finish(packet, tables, segment, &decision),
-            // The client has connected to the backend directly: an earlier flow must not translate
-            // the packets that follow.
-            None if segment.signal.accepts() => Verdict::Next(Stage::Shadow),
-            None => pass_for(tables, Reason::NoFlow),
-        },
+        Ok(None) => without_flow(tables, segment),
         Err(reason) => drop_for(tables, reason),
     }
 }
 
+/// A packet with ports that belongs to no flow in the table.
+#[inline(always)]
+pub fn without_flow<F: PacketFamily, T: FamilyTables<F>>(
+    tables: &T,
+    segment: &Segment<F>,
+) -> Verdict {
+    if untracked::are_recent(tables) {
+        rarely();
+        stored::store_segment(tables, segment);
+        if tables.call(Function::FindUntracked) != 0 {
+            return Verdict::Next(Stage::Reply);
+        }
+    }
+    if segment.signal.accepts() {
+        // The client has connected to the backend directly: an earlier flow must not translate the
+        // packets that follow.
+        return Verdict::Next(Stage::Shadow);
+    }
+    pass_for(tables, Reason::NoFlow)
+}
+
+/// Translates the packet of the stored segment as the draft says.
+#[inline(always)]
+pub fn reply<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
+    packet: &mut P,
+    tables: &T,
+    network: usize,
+) -> Verdict {
+    match (tables.draft(), stored::read_segment::<F, T>(tables, network)) {
+        (Some(draft), Some(segment)) => finish(packet, tables, &segment, &draft.decision),
+        _ => drop_for(tables, Reason::CorruptTable),
+    }
+}
+
+/// Translates a reply, which continues to its client.
 #[inline(always)]
 fn finish<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
@@ -61,6 +93,7 @@ fn finish<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     let written = rewrite::whole(packet, tables, segment, decision).and_then(|()| {
         let is_tunnelled = decision.kind.has(FlowKind::DELIVERED);
         if is_tunnelled && segment.signal.accepts() && segment.headers.is_tcp() {
+            rarely();
             clamp::segment_size::<F, P, T>(packet, tables, segment.headers)
         } else {
             Ok(())

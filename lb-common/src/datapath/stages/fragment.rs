@@ -2,27 +2,30 @@
 //! later ones. A later fragment that arrives before the first cannot be assigned to a flow.
 
 use super::egress;
+use crate::branchless::hide;
 use crate::conntrack::Signal;
 use crate::datapath::forward::carry::{self, Carried};
-use crate::datapath::forward::lookup;
 use crate::datapath::forward::next_hop::Out;
 use crate::datapath::forward::rewrite;
 use crate::datapath::forward::send::{self, Departure};
+use crate::datapath::forward::stored;
+use crate::datapath::function::{Function, PacketFunction};
+use crate::datapath::segment::Segment;
 use crate::datapath::tables::FamilyTables;
 use crate::datapath::verdict::{Stage, Verdict, drop_for, pass_for};
 use crate::datapath::wire::packet::Packet;
-use crate::datapath::wire::parse::{self, PacketFamily, Parsed, Part, Segment, Transport};
+use crate::datapath::wire::parse::{self, PacketFamily, Parsed, Part, Transport};
 use crate::header::NetworkHeader;
 use crate::layout::{Fragment, FragmentKey, Reason, Ticks};
 
-/// A fragment that arrives for a frontend or SNAT address. Each step has its own stack frame.
+/// A fragment that arrives for a frontend or SNAT address.
 #[inline(always)]
 pub fn arriving<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
 ) -> Verdict {
-    match look::<F, P, T>(packet, tables, network) {
+    match Look::call::<F, P, T>(packet, tables, network) {
         Look::First => first(packet, tables, network),
         Look::Later => later(packet, tables, network),
         Look::Sctp => pass_for(tables, Reason::Fragment),
@@ -38,15 +41,43 @@ pub fn leaving<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     tables: &T,
     network: usize,
 ) -> Verdict {
-    match look::<F, P, T>(packet, tables, network) {
-        Look::First => first_reply(packet, tables, network),
-        Look::Later => later_reply(packet, tables, network),
-        Look::Sctp | Look::Other | Look::Malformed => Verdict::Pass,
+    let is_first = match Look::call::<F, P, T>(packet, tables, network) {
+        Look::First => 1,
+        Look::Later if packet.call(tables, PacketFunction::Recall, network) != 0 => 0,
+        Look::Later | Look::Sctp | Look::Other | Look::Malformed => return Verdict::Pass,
+    };
+    let Some(segment) = stored::read_segment::<F, T>(tables, network) else {
+        return Verdict::Pass;
+    };
+    // Or the verifier would follow the lookup twice.
+    let is_first = hide(is_first, segment.source_port.into()) != 0;
+    if !tables.may_be_source(segment.source, segment.source_port, segment.headers.protocol) {
+        return Verdict::Pass;
+    }
+    match carry::find_leaving(tables) {
+        Carried::Found if is_first => {
+            tables.call(Function::NoteReply);
+            Verdict::Next(Stage::Reply)
+        }
+        Carried::Found => {
+            let Some(draft) = tables.draft() else {
+                return drop_for(tables, Reason::CorruptTable);
+            };
+            match rewrite::part(packet, tables, &segment, &draft.decision) {
+                Ok(()) => Verdict::Pass,
+                Err(reason) => drop_for(tables, reason),
+            }
+        }
+        Carried::Nothing if is_first => egress::without_flow(tables, &segment),
+        Carried::Nothing => Verdict::Pass,
+        Carried::Failed(reason) => drop_for(tables, reason),
     }
 }
 
 /// What a fragment is.
-enum Look {
+#[repr(u32)]
+#[derive(Clone, Copy)]
+pub enum Look {
     /// A whole packet, or a first fragment, whose ports are stored for the later ones.
     First,
     Later,
@@ -58,15 +89,31 @@ enum Look {
     Malformed,
 }
 
-#[inline(never)]
-fn look<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
-    packet: &mut P,
+impl Look {
+    /// Runs [`PacketFunction::Look`].
+    #[inline(always)]
+    pub fn call<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
+        packet: &P,
+        tables: &T,
+        network: usize,
+    ) -> Self {
+        match packet.call(tables, PacketFunction::Look, network) {
+            0 => Self::First,
+            1 => Self::Later,
+            2 => Self::Sctp,
+            3 => Self::Other,
+            _ => Self::Malformed,
+        }
+    }
+}
+
+/// The function [`PacketFunction::Look`].
+#[inline(always)]
+pub fn look<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
+    packet: &P,
     tables: &T,
     network: usize,
 ) -> Look {
-    // No effect. To a function that only reads, the compiler passes the packet's bounds instead of
-    // the packet, and the verifier treats them as plain numbers.
-    packet.leave_by(0);
     let found = F::transport::<true, P>(packet, network);
     match found.part {
         Part::Later => return Look::Later,
@@ -84,6 +131,7 @@ fn look<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
         }
         remember(tables, &found, &segment);
     }
+    stored::store_segment(tables, &segment);
     Look::First
 }
 
@@ -93,51 +141,26 @@ fn first<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     tables: &T,
     network: usize,
 ) -> Verdict {
-    let mut carried = follow_request::<F, P, T>(packet, tables, network);
-    if carried == Carried::Nothing {
-        carried = follow_reply::<F, P, T>(packet, tables, network);
+    let mut carried = carry::follow_request(tables, packet.resolves());
+    if carried == Carried::Nothing && carry::may_be_reply(tables) {
+        carried = Carried::call(tables, Function::FindReply);
+        if carried == Carried::Found {
+            tables.call(Function::NoteReply);
+        }
     }
-    // Most clients have no flows in other buckets: then that stage continues with the one that
-    // opens flows.
-    tables.set_delivered(false);
-    send::found_or::<F, P, T>(packet, tables, network, carried, Stage::Spread)
-}
-
-#[inline(never)]
-fn follow_request<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
-    packet: &mut P,
-    tables: &T,
-    network: usize,
-) -> Carried {
-    carry::follow_begun::<F, P, T>(packet, tables, network)
-}
-
-#[inline(never)]
-fn follow_reply<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
-    packet: &mut P,
-    tables: &T,
-    network: usize,
-) -> Carried {
-    packet.leave_by(0);
-    let Parsed::Segment::<F>(segment) = parse::begun(packet, network) else {
-        return Carried::Failed(Reason::Malformed);
-    };
-    carry::carry_followed_reply(tables, &segment)
-}
-
-#[inline(never)]
-fn first_reply<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
-    packet: &mut P,
-    tables: &T,
-    network: usize,
-) -> Verdict {
-    let Parsed::Segment::<F>(segment) = parse::begun(packet, network) else {
-        return Verdict::Pass;
-    };
-    if !tables.may_be_source(segment.source, segment.source_port, segment.headers.protocol) {
-        return Verdict::Pass;
+    match carried {
+        Carried::Found => Verdict::Next(Stage::Send),
+        // Most clients have no flows in other buckets: then that stage continues with the one that
+        // opens flows.
+        Carried::Nothing => {
+            tables.set_delivered(false);
+            Verdict::Next(Stage::Spread)
+        }
+        Carried::Failed(Reason::BackendGone) => {
+            send::refuse_gone::<F, P, T>(packet, tables, network)
+        }
+        Carried::Failed(reason) => drop_for(tables, reason),
     }
-    egress::follow(packet, tables, &segment)
 }
 
 #[inline(always)]
@@ -171,18 +194,19 @@ fn key<F: PacketFamily>(
     }
 }
 
-/// A later fragment with the stored ports; `None` if the first fragment has not arrived.
+/// The function [`PacketFunction::Recall`]: false if the first fragment has not arrived.
 #[inline(always)]
 pub fn recall<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &P,
     tables: &T,
-    found: &Transport,
-) -> Option<Segment<F>> {
-    let header: &F::Header = packet.header(found.headers.network)?;
+    network: usize,
+) -> bool {
+    let found = F::transport::<true, P>(packet, network);
+    let Some(header) = packet.header::<F::Header>(network) else { return false };
     let (source, destination) = (header.source(), header.destination());
-    let fragment = tables.fragment(&key(found, source, destination))?;
+    let Some(fragment) = tables.fragment(&key(&found, source, destination)) else { return false };
     if tables.now().since(fragment.seen) > Ticks::in_seconds(Fragment::LIFETIME) {
-        return None;
+        return false;
     }
     let mut headers = found.headers;
     headers.protocol = fragment.protocol;
@@ -194,7 +218,8 @@ pub fn recall<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
         destination_port: fragment.destination_port,
         signal: Signal::default(),
     };
-    Some(segment.blur())
+    stored::store_segment::<F, T>(tables, &segment);
+    true
 }
 
 #[inline(always)]
@@ -203,7 +228,12 @@ fn later<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     tables: &T,
     network: usize,
 ) -> Verdict {
-    match look_up_later::<F, P, T>(packet, tables, network) {
+    let carried = if packet.call(tables, PacketFunction::Recall, network) != 0 {
+        carry::find_arriving::<F, T>(tables)
+    } else {
+        Carried::Failed(Reason::Fragment)
+    };
+    match carried {
         // Only first fragments cause ICMP errors.
         Carried::Found => send::in_steps::<F, P, T>(
             packet,
@@ -220,20 +250,6 @@ fn later<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
 }
 
 #[inline(never)]
-fn look_up_later<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
-    packet: &mut P,
-    tables: &T,
-    network: usize,
-) -> Carried {
-    packet.leave_by(0);
-    let found = F::transport::<true, P>(packet, network);
-    match recall::<F, P, T>(packet, tables, &found) {
-        Some(segment) => carry::carry_arriving(tables, &segment),
-        None => Carried::Failed(Reason::Fragment),
-    }
-}
-
-#[inline(never)]
 fn aim_later<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
@@ -241,8 +257,7 @@ fn aim_later<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     out: &mut Out,
 ) -> Departure {
     packet.leave_by(0);
-    let found = F::transport::<true, P>(packet, network);
-    match recall::<F, P, T>(packet, tables, &found) {
+    match stored::read_segment::<F, T>(tables, network) {
         Some(segment) => send::aim_without_errors(packet, tables, segment.headers, &segment, out),
         None => Departure::Ended(drop_for(tables, Reason::CorruptTable)),
     }
@@ -255,31 +270,7 @@ fn rewrite_later<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     network: usize,
 ) -> Result<(), Reason> {
     let draft = tables.draft().ok_or(Reason::CorruptTable)?;
-    let found = F::transport::<true, P>(packet, network);
-    let segment = recall::<F, P, T>(packet, tables, &found).ok_or(Reason::CorruptTable)?;
+    let segment = stored::read_segment::<F, T>(tables, network);
+    let segment = segment.ok_or(Reason::CorruptTable)?;
     rewrite::part(packet, tables, &segment, &draft.decision)
-}
-
-#[inline(never)]
-fn later_reply<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
-    packet: &mut P,
-    tables: &T,
-    network: usize,
-) -> Verdict {
-    let found = F::transport::<true, P>(packet, network);
-    let Some(segment) = recall::<F, P, T>(packet, tables, &found) else {
-        return Verdict::Pass;
-    };
-    let flow = match lookup::find_reply(tables, &segment) {
-        Ok(None) => lookup::find_indexed_reply(tables, &segment),
-        flow => flow,
-    };
-    match flow {
-        Ok(Some(flow)) => match rewrite::part(packet, tables, &segment, &flow.record) {
-            Ok(()) => Verdict::Pass,
-            Err(reason) => drop_for(tables, reason),
-        },
-        Ok(None) => Verdict::Pass,
-        Err(reason) => drop_for(tables, reason),
-    }
 }

@@ -11,14 +11,16 @@ use crate::checksum::Delta;
 use crate::conntrack::Signal;
 use crate::datapath::carried::Decision;
 use crate::datapath::forward::carry::{self, Carried};
-use crate::datapath::forward::lookup;
 use crate::datapath::forward::next_hop::Out;
 use crate::datapath::forward::send::{self, Departure};
+use crate::datapath::forward::stored;
+use crate::datapath::function::{PacketFunction, reason_in, result_of};
+use crate::datapath::segment::{Headers, OFFSETS, Segment};
 use crate::datapath::tables::{Counters, FamilyTables};
 use crate::datapath::verdict::{Stage, Verdict, drop_for, pass_for};
 use crate::datapath::wire::ndp;
 use crate::datapath::wire::packet::Packet;
-use crate::datapath::wire::parse::{self, Headers, PacketFamily, Segment};
+use crate::datapath::wire::parse::{self, PacketFamily};
 use crate::header::{Icmp, NetworkHeader, Ports, Tcp, Udp, protocol};
 use crate::layout::{Direction, Reason};
 
@@ -26,15 +28,7 @@ use crate::layout::{Direction, Reason};
 /// of the quote.
 const FARTHEST: usize = 1 << 12;
 
-/// An error, and where its parts are.
-struct Error<F: PacketFamily> {
-    /// Headers of the error itself.
-    headers: Headers,
-    /// A reply to the quoted packet, with the offsets of the quote.
-    quoted_reply: Segment<F>,
-}
-
-/// An ICMP packet that arrives. Each step has its own stack frame.
+/// An ICMP packet that arrives.
 #[inline(always)]
 pub fn arriving<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
@@ -49,7 +43,11 @@ pub fn arriving<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
             Verdict::Pass
         };
     }
-    match look_up::<F, P, T>(packet, tables, network) {
+    let carried = match packet.call(tables, PacketFunction::ReadError, network) {
+        0 => carry::find_arriving::<F, T>(tables),
+        result => Carried::Failed(reason_in(result)),
+    };
+    match carried {
         // Errors cause no errors.
         Carried::Found => {
             send::in_steps::<F, P, T>(packet, tables, network, aim::<F, P, T>, rewrite::<F, P, T>)
@@ -73,20 +71,6 @@ fn is_neighbours<F: PacketFamily, P: Packet>(packet: &P, network: usize) -> bool
 }
 
 #[inline(never)]
-fn look_up<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
-    packet: &mut P,
-    tables: &T,
-    network: usize,
-) -> Carried {
-    // As in `fragment`: otherwise the compiler passes the packet's bounds instead of the packet.
-    packet.leave_by(0);
-    match read::<F, P>(packet, network) {
-        Ok(error) => carry::carry_arriving(tables, &error.quoted_reply),
-        Err(reason) => Carried::Failed(reason),
-    }
-}
-
-#[inline(never)]
 fn aim<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
@@ -94,11 +78,11 @@ fn aim<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     out: &mut Out,
 ) -> Departure {
     packet.leave_by(0);
-    match read::<F, P>(packet, network) {
-        Ok(error) => {
+    match stored_error::<F, T>(tables, network) {
+        Some(error) => {
             send::aim_without_errors(packet, tables, error.headers, &error.quoted_reply, out)
         }
-        Err(reason) => Departure::Ended(drop_for(tables, reason)),
+        None => Departure::Ended(drop_for(tables, Reason::CorruptTable)),
     }
 }
 
@@ -109,7 +93,7 @@ fn rewrite<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     network: usize,
 ) -> Result<(), Reason> {
     let draft = tables.draft().ok_or(Reason::CorruptTable)?;
-    let error = read::<F, P>(packet, network)?;
+    let error = stored_error::<F, T>(tables, network).ok_or(Reason::CorruptTable)?;
     translate(packet, &error, &draft.decision)
 }
 
@@ -120,32 +104,66 @@ pub fn leaving<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     tables: &T,
     network: usize,
 ) -> Verdict {
-    let Ok(error) = read::<F, P>(packet, network) else {
+    if packet.call(tables, PacketFunction::ReadError, network) != 0 {
+        return Verdict::Pass;
+    }
+    let Some(error) = stored_error::<F, T>(tables, network) else {
         return Verdict::Pass;
     };
     let Segment { headers, source, source_port, .. } = error.quoted_reply;
     if !tables.may_be_source(source, source_port, headers.protocol) {
         return Verdict::Pass;
     }
-    let found = match lookup::find_reply(tables, &error.quoted_reply) {
-        Ok(None) => lookup::find_indexed_reply(tables, &error.quoted_reply),
-        found => found,
-    };
-    match found {
-        Ok(Some(found)) => finish(tables, translate(packet, &error, &found.record)),
-        Ok(None) => Verdict::Pass,
-        Err(reason) => drop_for(tables, reason),
+    match carry::find_leaving(tables) {
+        Carried::Found => {
+            let Some(draft) = tables.draft() else {
+                return drop_for(tables, Reason::CorruptTable);
+            };
+            finish(tables, translate(packet, &error, &draft.decision))
+        }
+        Carried::Nothing => Verdict::Pass,
+        Carried::Failed(reason) => drop_for(tables, reason),
     }
 }
 
-/// A reply to the packet that an error quotes, and the offsets of the error's headers; `None` if it
-/// is not an error.
+/// An error, and where its parts are.
+struct Error<F: PacketFamily> {
+    /// Headers of the error itself.
+    headers: Headers,
+    /// A reply to the quoted packet, with the offsets of the quote.
+    quoted_reply: Segment<F>,
+}
+
+/// The function [`PacketFunction::ReadError`]: 0, or the reason why it is no error.
 #[inline(always)]
-pub fn about<F: PacketFamily, P: Packet>(
+pub fn read_error<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &P,
+    tables: &T,
     network: usize,
-) -> Option<(Headers, Segment<F>)> {
-    read(packet, network).ok().map(|error| (error.headers, error.quoted_reply))
+) -> u32 {
+    let error = match read::<F, P>(packet, network) {
+        Ok(error) => error,
+        Err(reason) => return result_of(reason),
+    };
+    let Some(draft) = tables.draft() else { return result_of(Reason::CorruptTable) };
+    draft.error = error.headers;
+    stored::store_segment(tables, &error.quoted_reply);
+    0
+}
+
+/// The error that [`read_error`] has stored.
+#[inline(always)]
+fn stored_error<F: PacketFamily, T: FamilyTables<F>>(
+    tables: &T,
+    network: usize,
+) -> Option<Error<F>> {
+    let draft = tables.draft()?;
+    let Headers { transport, protocol, .. } = draft.error;
+    // To the verifier the stored offsets are any numbers.
+    let headers = Headers { network, transport: transport & (OFFSETS - 1), protocol };
+    let quote = draft.segment.headers.network & (OFFSETS - 1);
+    let quoted_reply = stored::read_segment::<F, T>(tables, quote)?;
+    Some(Error { headers, quoted_reply })
 }
 
 /// Finds the parts of an error.

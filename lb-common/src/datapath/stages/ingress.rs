@@ -1,13 +1,15 @@
 //! A packet that arrives on an interface: to a Service, or a reply to an SNAT address of this node.
 
 use super::{bfd, earlier, neighbour, receiver};
+use crate::branchless::rarely;
 use crate::datapath::forward::lookup::{self, Known};
 use crate::datapath::forward::{refuse, send};
+use crate::datapath::segment::Segment;
 use crate::datapath::tables::FamilyTables;
 use crate::datapath::verdict::{Stage, Verdict, drop_for, pass_for};
 use crate::datapath::wire::outer::Outer;
 use crate::datapath::wire::packet::Packet;
-use crate::datapath::wire::parse::{self, PacketFamily, Parsed, Segment};
+use crate::datapath::wire::parse::{self, PacketFamily, Parsed};
 use crate::header::{NetworkHeader, Ports, protocol};
 use crate::layout::Reason;
 
@@ -97,11 +99,14 @@ pub fn follow<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
         Ok(Known::Flow(found)) => {
             send::whole(packet, tables, segment, &found.record, Some(found.hops()))
         }
-        Ok(Known::Gone(found)) if earlier::may_be_later(packet, tables, &found.record) => {
-            found.release();
-            Verdict::Next(opening(tables, segment, false))
+        Ok(Known::Gone(found)) => {
+            rarely();
+            if earlier::may_be_later(packet, tables, &found.record) {
+                found.release();
+                return Verdict::Next(opening(tables, segment, false));
+            }
+            refuse::gone(packet, tables, segment.headers, &found)
         }
-        Ok(Known::Gone(found)) => refuse::gone(packet, tables, segment.headers, &found),
         Ok(Known::Nothing { alone }) => Verdict::Next(opening(tables, segment, alone)),
         Err(reason) => drop_for(tables, reason),
     }

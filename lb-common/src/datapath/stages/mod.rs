@@ -6,6 +6,7 @@ pub mod delivered;
 pub mod earlier;
 pub mod egress;
 pub mod encapsulate;
+pub mod execute;
 pub mod fragment;
 pub mod icmp_error;
 pub mod ingress;

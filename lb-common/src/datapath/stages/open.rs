@@ -1,17 +1,18 @@
 //! A packet that belongs to no flow, and may open one.
 
-use crate::conntrack::Beginning;
+use crate::conntrack::{Beginning, Location};
 use crate::datapath::carried::{Decision, Draft};
 use crate::datapath::forward::begin::Begun;
-use crate::datapath::forward::{next_hop, refuse, send, untracked};
+use crate::datapath::forward::{next_hop, refuse, stored, untracked};
 use crate::datapath::function::Function;
 use crate::datapath::route::{NextHop, Query, Route};
+use crate::datapath::segment::Segment;
 use crate::datapath::select::{self, Choice, Connection, Origin};
 use crate::datapath::stages::{bfd, earlier};
 use crate::datapath::tables::FamilyTables;
 use crate::datapath::verdict::{Rejection, Stage, Verdict, drop_for, pass_for};
 use crate::datapath::wire::packet::{Packet, Role};
-use crate::datapath::wire::parse::{self, PacketFamily, Parsed, Segment};
+use crate::datapath::wire::parse::{PacketFamily, Parsed};
 use crate::header::GUE;
 use crate::layout::{Flow, FlowKind, Reason};
 
@@ -23,7 +24,7 @@ pub fn open<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
 ) -> Verdict {
     match draft(packet, tables, network) {
         // Most clients have no other flow from this port; then this stage stores the flow itself.
-        Ok(()) if tables.is_alone() => begin(packet, tables, network),
+        Ok(()) if tables.is_alone() => begin_by::<F, T>(tables, Function::BeginAlone),
         Ok(()) => Verdict::Next(Stage::Begin),
         Err(verdict) => verdict,
     }
@@ -36,7 +37,7 @@ fn draft<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     tables: &T,
     network: usize,
 ) -> Result<(), Verdict> {
-    let segment = match parse::begun(packet, network) {
+    let segment = match stored::parse_segment::<F, P, T>(packet, tables, network) {
         Parsed::Segment(segment) => segment,
         other => return Err(pass_for(tables, other.reason())),
     };
@@ -104,63 +105,45 @@ pub fn prepare<F: PacketFamily, T: FamilyTables<F>>(
     draft.round = 0;
 }
 
-/// Stores the drafted flow, and sends the packet.
+/// Stores the drafted flow; then the packet is sent.
 #[inline(always)]
-pub fn begin<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
-    packet: &mut P,
-    tables: &T,
-    network: usize,
-) -> Verdict {
-    let begun = Begun::call(tables, Function::Begin);
-    let (Some(draft), Parsed::Segment::<F>(segment)) =
-        (tables.draft(), parse::begun(packet, network))
-    else {
-        return drop_for(tables, Reason::CorruptTable);
-    };
-    match begun {
+pub fn begin<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Verdict {
+    begin_by::<F, T>(tables, Function::Begin)
+}
+
+#[inline(always)]
+fn begin_by<F: PacketFamily, T: FamilyTables<F>>(tables: &T, function: Function) -> Verdict {
+    match Begun::call(tables, function) {
         Begun::Entry => {
-            let decision = Decision::of_request(&draft.flow);
-            send::whole(packet, tables, &segment, &decision, send::hops_of(tables, draft))
+            let Some(draft) = tables.draft() else {
+                return drop_for(tables, Reason::CorruptTable);
+            };
+            draft.decision = Decision::of_request(&draft.flow);
+            Verdict::Next(Stage::Send)
         }
         other => other.verdict(tables),
     }
 }
 
-/// Forwards a packet for whose flow there is no entry.
+/// Remembers a flow for which there is no entry; then the packet is sent. Replies to tunnelled packets do not pass
+/// this node.
 #[inline(always)]
-pub fn forward_untracked<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
-    packet: &mut P,
-    tables: &T,
-    network: usize,
-) -> Verdict {
-    remember_untracked::<F, T>(tables);
-    let (Some(draft), Parsed::Segment::<F>(segment)) =
-        (tables.draft(), parse::begun(packet, network))
-    else {
-        return drop_for(tables, Reason::CorruptTable);
-    };
-    send::whole(packet, tables, &segment, &Decision::of_request(&draft.flow), None)
-}
-
-/// Replies to tunnelled packets do not pass this node.
-#[inline(never)]
-fn remember_untracked<F: PacketFamily, T: FamilyTables<F>>(tables: &T) {
+pub fn forward_untracked<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Verdict {
     tables.count(Reason::Untracked);
-    let Some(draft) = tables.draft() else { return };
+    let Some(draft) = tables.draft() else { return drop_for(tables, Reason::CorruptTable) };
     if !draft.flow.kind.has(FlowKind::TUNNELLED) {
         untracked::remember(tables, &draft.flow);
     }
+    draft.decision = Decision::of_request(&draft.flow);
+    draft.at = Location::NONE;
+    Verdict::Next(Stage::Send)
 }
 
-/// Stores a flow that is found by the reply index, and sends the packet.
+/// Stores a flow that is found by the reply index; then the packet is sent.
 #[inline(always)]
-pub fn open_indexed<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
-    packet: &mut P,
-    tables: &T,
-    network: usize,
-) -> Verdict {
+pub fn open_indexed<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Verdict {
     match Begun::call(tables, Function::BeginIndexed) {
-        Begun::Entry => send::carried::<F, P, T>(packet, tables, network),
+        Begun::Entry => Verdict::Next(Stage::Send),
         other => other.verdict(tables),
     }
 }

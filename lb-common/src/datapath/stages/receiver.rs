@@ -6,7 +6,6 @@
 //! gateway, which need not be the interface that they pass. An interface without known addresses
 //! takes all frames.
 
-use crate::branchless::is_zero;
 use crate::datapath::tables::NetworkTables;
 use crate::datapath::wire::packet::{Packet, Role};
 use crate::header::Ethernet;
@@ -27,18 +26,5 @@ pub fn is_here<P: Packet, T: NetworkTables>(packet: &P, tables: &T) -> bool {
     if tables.link_address(bucket) == wanted || receiver[0] & 1 != 0 {
         return true;
     }
-    // Without branches: the verifier would follow the rest of the path once for each of them.
-    let (mut is_receiver, mut is_known) = (0, 0);
-    for slot in 0..LinkAddresses::SLOTS {
-        let word = tables.link_address(bucket + slot);
-        is_receiver |= is_zero(folded(word ^ wanted));
-        is_known |= is_zero(LinkAddresses::device(word) ^ u64::from(device));
-    }
-    is_receiver != 0 || is_known == 0
-}
-
-/// Below 2^32, and 0 only for 0.
-#[inline(always)]
-fn folded(number: u64) -> u64 {
-    (number | number >> 32) & u64::from(u32::MAX)
+    tables.takes(device, wanted)
 }

@@ -1,11 +1,12 @@
 //! Generated packets: resets and ICMP errors. They overwrite the packet that caused them.
 
+use crate::datapath::segment::{Headers, Segment};
 use crate::datapath::tables::FamilyTables;
 use crate::datapath::verdict::{Verdict, drop_for};
 use crate::datapath::wire::link;
 use crate::datapath::wire::made::{Answering, pseudo_header};
 use crate::datapath::wire::packet::Packet;
-use crate::datapath::wire::parse::{self, Headers, Parsed, Segment};
+use crate::datapath::wire::parse::{self, Parsed};
 use crate::header::{Ethernet, Icmp, NetworkHeader, Tcp, protocol};
 use crate::layout::Reason;
 

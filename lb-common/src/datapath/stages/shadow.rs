@@ -1,12 +1,13 @@
 //! A packet between a client and a backend that bypasses Services. An earlier flow between the two
 //! must not translate a reply to it.
 
-use crate::datapath::forward::lookup;
+use crate::datapath::forward::stored;
+use crate::datapath::function::Function;
+use crate::datapath::segment::Segment;
 use crate::datapath::tables::FamilyTables;
 use crate::datapath::verdict::{Verdict, pass_for};
 use crate::datapath::wire::packet::Packet;
-use crate::datapath::wire::parse::{self, PacketFamily, Parsed};
-use crate::header::protocol;
+use crate::datapath::wire::parse::{PacketFamily, Parsed};
 use crate::layout::Reason;
 
 /// Ends the earlier flow. The packet is a datagram to a backend, or a backend's SYN-ACK for a
@@ -17,16 +18,24 @@ pub fn end<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     tables: &T,
     network: usize,
 ) -> Verdict {
-    let Parsed::Segment::<F>(segment) = parse::parse_packet(packet, network) else {
+    // Later fragments have no ports.
+    let Parsed::Segment(segment) = stored::parse_segment::<F, P, T>(packet, tables, network) else {
         return Verdict::Pass;
     };
-    let source = (segment.source, segment.source_port);
-    let destination = (segment.destination, segment.destination_port);
-    let protocol = segment.headers.protocol;
-    if protocol == protocol::UDP {
-        lookup::end_shadowed(tables, source, destination, protocol);
+    // Nothing else comes here in XDP, where no packet leaves.
+    if segment.headers.is_datagram() || !packet.resolves() {
+        tables.call(Function::EndShadowed);
         return Verdict::Pass;
     }
-    lookup::end_shadowed(tables, destination, source, protocol);
+    // As the client sends.
+    let segment = Segment {
+        source: segment.destination,
+        source_port: segment.destination_port,
+        destination: segment.source,
+        destination_port: segment.source_port,
+        ..segment
+    };
+    stored::store_segment(tables, &segment);
+    tables.call(Function::EndShadowed);
     pass_for(tables, Reason::NoFlow)
 }

@@ -4,6 +4,7 @@ use super::delivered;
 use crate::datapath::forward::carry::{self, Carried};
 use crate::datapath::forward::lookup;
 use crate::datapath::forward::send;
+use crate::datapath::forward::stored;
 use crate::datapath::tables::FamilyTables;
 use crate::datapath::verdict::{Stage, Verdict};
 use crate::datapath::wire::packet::Packet;
@@ -27,13 +28,21 @@ fn look_up<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     tables: &T,
     network: usize,
 ) -> Carried {
-    // As in `fragment`: otherwise the compiler passes the packet's bounds instead of the packet.
+    // No effect. To a function that only reads, the compiler passes the packet's bounds instead of
+    // the packet, and the verifier treats them as plain numbers.
     packet.leave_by(0);
     let Parsed::Segment::<F>(segment) = parse::begun(packet, network) else {
         return Carried::Nothing;
     };
+    stored::store_segment(tables, &segment);
     let hash = lookup::spread_hash_of(tables, &segment);
-    let carried = carry::carry_followed(tables, &segment, hash, packet.resolves());
+    let mut carried = carry::follow_at_once(tables, &segment, hash, packet.resolves());
+    // Only if established connections have all entries of the first two buckets.
+    if carried == Carried::Nothing
+        && let Some(further) = hash.further()
+    {
+        carried = carry::follow_hashed::<F, T>(tables, further, packet.resolves());
+    }
     if tables.is_delivered() {
         delivered::unless_forwarded::<F, T>(tables, carried)
     } else {

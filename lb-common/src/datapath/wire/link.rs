@@ -26,6 +26,7 @@ pub fn frame<P: Packet>(packet: &P) -> Option<Frame> {
         if ether_type != VLAN && ether_type != QINQ {
             break;
         }
+        branchless::rarely();
         let tag: &VlanTag = packet.header(network)?;
         ether_type = number16(&tag.ether_type);
         network += size_of::<VlanTag>();

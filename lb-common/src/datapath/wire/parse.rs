@@ -1,8 +1,9 @@
 //! Finds and reads headers. It checks only the form of packets.
 
 use super::packet::Packet;
-use crate::branchless::{choose, hide, is_zero};
+use crate::branchless::{choose, is_zero, rarely};
 use crate::conntrack::Signal;
+use crate::datapath::segment::{Headers, Segment};
 use crate::family::{Family, V4, V6};
 use crate::header::{
     Extension, FragmentHeader, Ipv4, Ipv6, LINK_HOP_LIMIT, NetworkHeader, Sctp, Tcp, Udp, protocol,
@@ -13,14 +14,6 @@ use crate::word::{number16, number32};
 /// Maximum number of IPv6 extension headers: hop-by-hop, destination options, routing and again
 /// destination options.
 const MAX_EXTENSIONS: usize = 4;
-
-/// Where the transport header is.
-#[derive(Clone, Copy)]
-pub struct Headers {
-    pub network: usize,
-    pub transport: usize,
-    pub protocol: u8,
-}
 
 /// Whether a packet is a fragment, and which.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,39 +36,6 @@ pub struct Transport {
     /// What fragments of one packet have in common.
     pub identification: u32,
     pub protocol: u8,
-}
-
-/// Addresses, ports and signal of a packet as received.
-#[derive(Clone, Copy)]
-pub struct Segment<F: Family> {
-    pub headers: Headers,
-    pub source: F::Address,
-    pub destination: F::Address,
-    pub source_port: u16,
-    pub destination_port: u16,
-    pub signal: Signal,
-}
-
-impl<F: Family> Segment<F> {
-    /// Hides what follows from the protocol. Otherwise the verifier follows the rest of the program
-    /// once for each protocol.
-    #[inline(always)]
-    pub fn blur(self) -> Self {
-        let hide = |number: u32| hide(u64::from(number), u64::from(self.source_port)) as u32;
-        let Signal { flags, sequence, acknowledgement } = self.signal;
-        Self {
-            headers: Headers {
-                protocol: hide(u32::from(self.headers.protocol)) as u8,
-                ..self.headers
-            },
-            signal: Signal {
-                flags: hide(u32::from(flags)) as u8,
-                sequence: hide(sequence),
-                acknowledgement: hide(acknowledgement),
-            },
-            ..self
-        }
-    }
 }
 
 /// What a packet is.
@@ -112,33 +72,6 @@ impl Transport {
         protocol: 0,
     };
     const FRAGMENT: Self = Self { part: Part::Later, ..Self::MALFORMED };
-}
-
-impl Headers {
-    #[inline(always)]
-    pub fn is_tcp(&self) -> bool {
-        self.protocol == protocol::TCP
-    }
-
-    #[inline(always)]
-    pub fn is_sctp(&self) -> bool {
-        self.protocol == protocol::SCTP
-    }
-
-    /// Whether the protocol is connectionless.
-    #[inline(always)]
-    pub fn is_datagram(&self) -> bool {
-        self.protocol == protocol::UDP
-    }
-}
-
-impl<F: Family> Segment<F> {
-    /// Whether the packet opens a connection.
-    #[inline(always)]
-    pub fn opens(&self) -> bool {
-        // Datagrams have no flags.
-        !self.headers.is_datagram() && self.signal.opens()
-    }
 }
 
 /// How a family's packets are parsed.
@@ -239,6 +172,7 @@ impl PacketFamily for V6 {
         for _ in 0..MAX_EXTENSIONS {
             match protocol {
                 protocol::HOP_BY_HOP | protocol::ROUTING | protocol::DESTINATION_OPTIONS => {
+                    rarely();
                     let Some(extension) = packet.header::<Extension>(transport) else {
                         return Transport::MALFORMED;
                     };
@@ -246,6 +180,7 @@ impl PacketFamily for V6 {
                     transport += (usize::from(extension.length) + 1) * 8;
                 }
                 protocol::FRAGMENT if FRAGMENTS => {
+                    rarely();
                     let Some(fragment) = packet.header::<FragmentHeader>(transport) else {
                         return Transport::MALFORMED;
                     };
@@ -358,6 +293,7 @@ pub fn segment<F: PacketFamily, P: Packet>(packet: &P, headers: Headers) -> Pars
             (&udp.ports, Signal::default())
         }
         protocol::SCTP => {
+            rarely();
             let Some(sctp) = packet.header::<Sctp>(headers.transport) else {
                 return Parsed::Malformed;
             };
