@@ -71,8 +71,10 @@ pub struct Prepared {
 enum Unfinished {
     /// With the programs of an earlier agent.
     Reused(DataPlane),
-    /// Relocated; verified if the kernel has not refused them.
-    Loaded { ebpf: Ebpf, refused: bool },
+    /// Relocated; then verified.
+    Loaded(Ebpf),
+    /// The kernel has refused one.
+    Refused(anyhow::Error),
 }
 
 impl Prepared {
@@ -128,7 +130,7 @@ impl Prepared {
         drop(lean);
         // Free the memory for reading the object before the verifier needs memory.
         give_back_memory();
-        let programs = Unfinished::Loaded { ebpf, refused: false };
+        let programs = Unfinished::Loaded(ebpf);
         Ok(Self { programs, identity, access, parameters, adopted })
     }
 
@@ -145,15 +147,10 @@ impl Prepared {
     /// Has the kernel verify the programs, unless it has done so for an earlier agent. Takes
     /// seconds; [`Self::finish`] returns the error.
     pub fn verify(&mut self) {
-        if let Unfinished::Loaded { ebpf, refused } = &mut self.programs
+        if let Unfinished::Loaded(ebpf) = &mut self.programs
             && let Err(error) = verify::load(ebpf)
         {
-            let error = format!("{error:#}");
-            tracing::warn!(
-                error,
-                "programs refused; loading them again, for a log with source lines"
-            );
-            *refused = true;
+            self.programs = Unfinished::Refused(explain(error));
         }
     }
 
@@ -163,15 +160,8 @@ impl Prepared {
         let globals = Globals::new(identity, parameters, access);
         let mut ebpf = match programs {
             Unfinished::Reused(data_plane) => return Ok(data_plane),
-            Unfinished::Loaded { ebpf, refused: false } => ebpf,
-            Unfinished::Loaded { ebpf, refused: true } => {
-                drop(ebpf);
-                // Again, for a log with source lines.
-                let object = buffer_sum::resolved(OBJECT, access);
-                let mut ebpf = globals.load(pins, parameters.sizes, identity, &object)?;
-                verify::load(&mut ebpf).map_err(explain)?;
-                ebpf
-            }
+            Unfinished::Refused(error) => return Err(error),
+            Unfinished::Loaded(ebpf) => ebpf,
         };
         let programs = programs::pin(pins, &globals.build(parameters.sizes), &mut ebpf)?;
         let messages = (parameters.log_level != BpfLogLevel::Off).then_some(ebpf);
