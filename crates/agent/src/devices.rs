@@ -9,6 +9,7 @@ use anyhow::Result;
 use lb_kernel::{DataPlane, Hook, HookPoint, Links, Modes, Pins};
 use lb_network::{Attachments, DeviceName, Role};
 use lb_status::{Condition, Metrics};
+use lb_waits::{Resource, Wait, Waits};
 use tokio::time::{Instant, sleep_until};
 
 /// Delay between attempts after an attachment has failed.
@@ -32,6 +33,8 @@ pub struct Devices<'a> {
     hooks: BTreeMap<(DeviceName, HookPoint), Hook>,
     /// The last problem that was logged for each device that is still wanted.
     complained: BTreeMap<DeviceName, String>,
+    /// One for each of these devices.
+    waits: BTreeMap<DeviceName, Wait>,
     retry: Option<Instant>,
     metrics: Arc<Metrics>,
     condition: Arc<Condition>,
@@ -59,6 +62,7 @@ impl<'a> Devices<'a> {
             attached: HookPoints::new(),
             hooks: BTreeMap::new(),
             complained: BTreeMap::new(),
+            waits: BTreeMap::new(),
             retry: None,
             metrics,
             condition,
@@ -148,7 +152,15 @@ impl<'a> Devices<'a> {
         self.publish();
     }
 
-    fn publish(&self) {
+    fn publish(&mut self) {
+        self.waits.retain(|device, _| self.complained.contains_key(device));
+        for (device, why) in &self.complained {
+            let begin = || {
+                let subject = format!("programs on interface {}", device.name);
+                Waits::of_process().begin(Resource::Device, subject)
+            };
+            self.waits.entry(device.clone()).or_insert_with(begin).explain(why);
+        }
         let attached = self
             .attached
             .iter()

@@ -25,6 +25,7 @@ use lb_speakers::bgp::Speaker;
 use lb_status::{
     AnnouncementMetrics, BfdMetrics, BgpMetrics, Condition, Health, Metrics, Reporter,
 };
+use lb_waits::Waits;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Interval;
 
@@ -38,7 +39,8 @@ use super::{Agent, LoadBalancer, Options, Origin, Outlets, counters, epoch_lease
 /// A source, checked as far as possible without waiting for it, and the receiver of notices about
 /// its objects.
 pub struct OpenedSource {
-    run: Box<dyn FnOnce(mpsc::UnboundedSender<Event>) + Send>,
+    /// With whether an earlier agent has left its maps.
+    run: Box<dyn FnOnce(mpsc::UnboundedSender<Event>, bool) + Send>,
     notices: Arc<dyn Notices>,
 }
 
@@ -56,7 +58,7 @@ pub async fn open(
             let source =
                 Assigning::new(source, settings.clone(), ranges, state_directory, assigned);
             Ok(OpenedSource {
-                run: Box::new(|events| run_source(source, events)),
+                run: Box::new(|events, _| run_source(source, events)),
                 notices: Arc::new(Log::default()),
             })
         }
@@ -68,7 +70,9 @@ pub async fn open(
                 .with_forwarding(options.forwarding)
                 .with_tunnel_key(has_tunnel_key)
                 .with_metallb_namespace(&options.load_balancer.metallb_namespace);
-            let run = Box::new(|events| run_source(source, events));
+            let run = Box::new(|events, is_restart| {
+                run_source(source.with_restart(is_restart), events);
+            });
             Ok(OpenedSource { run, notices: Arc::new(notices) })
         }
     }
@@ -106,7 +110,7 @@ pub async fn start<'a>(
 ) -> Result<Started<'a>> {
     let has_tunnel_key = key_file.has_key();
     let (sender, mut events) = mpsc::unbounded_channel();
-    (source.run)(sender);
+    (source.run)(sender, pins.existed());
     let sizes = choose_sizes(options.sizes, pins)?;
     let prepared = Prepared::open(pins, options.parameters(sizes))?;
     let tables = Tables::open(|name| pins.map(name))?;
@@ -187,7 +191,7 @@ pub async fn start<'a>(
         Outlets::new(Arc::clone(&source.notices), Arc::clone(&health), Arc::clone(&metrics))
             .with_condition(Arc::clone(&condition))
             .with_snat_ports(snat_ports)
-            .with_announcer(announcer.publisher())
+            .with_announcer(announcer.publisher(), announcer.beat())
             .with_speaker(speaker.commands());
     metrics.add(AnnouncementMetrics::of(&condition));
     metrics.add(BgpMetrics::of(&condition));
@@ -197,6 +201,7 @@ pub async fn start<'a>(
         health: Arc::clone(&health),
         condition: Arc::clone(&condition),
         started: SystemTime::now(),
+        waits: Waits::of_process(),
     };
     tokio::spawn(reporter.serve(lb_status::report_address(pins.path())?));
     // Includes removed interfaces that an earlier agent wrote.

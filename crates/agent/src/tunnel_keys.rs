@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use lb_common::layout::TunnelKey;
+use lb_waits::{Resource, Wait, Waits};
 use sha2::{Digest, Sha256};
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -106,6 +107,7 @@ async fn keep_reading(file: PathBuf, mut current: Secrets, write: impl Fn(&Secre
     let mut ticks = interval(INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut reported = String::new();
+    let mut wait: Option<Wait> = None;
     loop {
         ticks.tick().await;
         match read(&file) {
@@ -113,12 +115,22 @@ async fn keep_reading(file: PathBuf, mut current: Secrets, write: impl Fn(&Secre
                 write(&keys);
                 current = keys;
                 reported.clear();
+                wait = None;
                 tracing::info!(path = %file.display(), "tunnel keys changed");
             }
-            Ok(_) => reported.clear(),
-            Err(error) if is_missing(&error) && !current.has_key() => {}
+            Ok(_) => {
+                reported.clear();
+                wait = None;
+            }
+            // Without a key there are no tunnels, which nobody has to fix.
+            Err(error) if is_missing(&error) && !current.has_key() => wait = None,
             Err(error) => {
                 let error = format!("{error:#}");
+                let begin = || {
+                    let subject = format!("valid tunnel keys in {}", file.display());
+                    Waits::of_process().begin(Resource::Key, subject)
+                };
+                wait.get_or_insert_with(begin).explain(&error);
                 if error != reported {
                     tracing::warn!(error, "tunnel keys not updated; keeping the previous ones");
                     reported = error;

@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use lb_proxy::SessionKeys;
 use lb_proxy::session_keys::Secrets;
+use lb_waits::{Resource, Wait, Waits};
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::sleep;
 
@@ -31,6 +32,15 @@ pub fn follow_session_keys(path: PathBuf, keys: SessionKeys) -> Result<JoinHandl
     }
     Ok(tokio::spawn(async move {
         let mut last_error = String::new();
+        let begin = || {
+            let subject = format!("valid session keys in {}", path.display());
+            Waits::of_process().begin(Resource::Key, subject)
+        };
+        let mut wait: Option<Wait> = known.is_none().then(|| {
+            let wait = begin();
+            wait.explain("there is no such file");
+            wait
+        });
         loop {
             sleep(INTERVAL).await;
             let file = path.clone();
@@ -42,6 +52,7 @@ pub fn follow_session_keys(path: PathBuf, keys: SessionKeys) -> Result<JoinHandl
             match read {
                 Ok(Some(secrets)) => {
                     last_error.clear();
+                    wait = None;
                     if known.as_ref() != Some(&secrets) {
                         tracing::info!(file = %path.display(), "session keys changed");
                         keys.set(secrets.clone());
@@ -51,6 +62,7 @@ pub fn follow_session_keys(path: PathBuf, keys: SessionKeys) -> Result<JoinHandl
                 Ok(None) => {}
                 Err(error) => {
                     let error = format!("{error:#}");
+                    wait.get_or_insert_with(begin).explain(&error);
                     if error != last_error {
                         tracing::warn!(%error, "session keys not replaced");
                         last_error = error;

@@ -11,6 +11,7 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use lb_waits::Waits;
 use serde_json::json;
 
 use crate::http::{HEALTHZ_LIMITS, METRICS_LIMITS, start_server};
@@ -71,6 +72,7 @@ pub fn start(
     health: &Arc<Readiness>,
     notices: &Arc<dyn Notices>,
 ) {
+    tokio::spawn(Waits::of_process().log());
     let checks = Router::new()
         .route("/healthz", get(livez))
         .route("/livez", get(livez))
@@ -96,7 +98,11 @@ fn respond(is_healthy: bool, health: &Readiness) -> Response {
     let headers =
         [(header::CONTENT_TYPE, "application/json"), (header::X_CONTENT_TYPE_OPTIONS, "nosniff")];
     let alive = health.is_alive(Instant::now());
-    let body = json!({"healthy": is_healthy, "alive": alive, "ready": health.is_ready()});
+    let waits = Waits::of_process().long(Instant::now());
+    let mut body = json!({"healthy": is_healthy, "alive": alive, "ready": health.is_ready()});
+    if !waits.is_empty() {
+        body["waiting"] = waits.iter().map(ToString::to_string).collect();
+    }
     (status, headers, body.to_string()).into_response()
 }
 

@@ -1,10 +1,13 @@
 //! Metrics of the agent's process, under the names that all Prometheus clients use, and its
 //! anonymous memory, for which they have no name.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
 use std::io;
+use std::time::Instant;
 
+use lb_waits::{LongWait, Waits};
 use nix::unistd::{SysconfVar, sysconf};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
@@ -20,7 +23,39 @@ pub fn process_registry() -> Registry {
     let build = Info::new(vec![("version", env!("CARGO_PKG_VERSION"))]);
     registry.register("millrace_build", "What is running", build);
     registry.register_collector(Box::new(Process));
+    registry.register_collector(Box::new(WaitMetrics(Waits::of_process())));
     registry
+}
+
+/// How long something has been waited for, if that is long.
+#[derive(Debug)]
+struct WaitMetrics(Waits);
+
+impl Collector for WaitMetrics {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let help = "How long this process has been waiting for something, if for more than 5 s";
+        let name = "millrace_waiting_seconds";
+        let waits = self.0.long(Instant::now());
+        if waits.is_empty() {
+            return Ok(());
+        }
+        let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for (labels, seconds) in label_waits(&waits) {
+            ConstGauge::new(seconds as f64).encode(metric.encode_family(&labels)?)?;
+        }
+        Ok(())
+    }
+}
+
+/// Two waits may have the same labels. Of these the longest counts.
+fn label_waits(waits: &[LongWait]) -> BTreeMap<[(&'static str, &str); 2], u64> {
+    let mut longest = BTreeMap::new();
+    for wait in waits {
+        let labels = [("for", wait.resource.name()), ("subject", wait.subject.as_str())];
+        let seconds = longest.entry(labels).or_insert(wait.seconds);
+        *seconds = wait.seconds.max(*seconds);
+    }
+    longest
 }
 
 #[derive(Debug)]
@@ -169,6 +204,28 @@ mod tests {
         assert_eq!(limit(limits, "Max open files"), Some(1_024));
         assert_eq!(limit(limits, "Max address space"), None);
         assert_eq!(boot_time("cpu 1 2\nbtime 1700000000\nprocesses 3\n"), Some(1_700_000_000));
+    }
+
+    #[test]
+    fn a_long_wait_is_a_metric_until_it_is_over() {
+        let waits = Waits::default();
+        let mut registry = Registry::default();
+        let collector = WaitMetrics(waits.clone());
+        registry.register_collector(Box::new(collector));
+        let scrape = || {
+            let mut text = String::new();
+            prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+            text
+        };
+        let begun = Instant::now().checked_sub(std::time::Duration::from_secs(90)).unwrap();
+        let wait = waits.begin_at(begun, lb_waits::Resource::ApiServer, "list of Node objects");
+        let _short = waits.begin(lb_waits::Resource::Key, "key");
+        let text = scrape();
+        let series =
+            "millrace_waiting_seconds{for=\"api_server\",subject=\"list of Node objects\"} 9";
+        assert!(text.contains(series) && !text.contains("key\""), "{text}");
+        drop(wait);
+        assert!(!scrape().contains("waiting"));
     }
 
     #[test]

@@ -12,6 +12,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use kube::api::PostParams;
 use kube::{Api, Client};
 use lb_rules::model::ServiceName;
+use lb_waits::{Resource, Wait, Waits};
 use tokio::time::{Instant, timeout};
 
 /// How long a holder that does not renew the Lease keeps it.
@@ -64,6 +65,11 @@ impl Candidate {
     /// Whether this process may write now.
     pub fn is_holder(&self, now: Instant) -> bool {
         self.renewed.is_some_and(|renewed| now < renewed + DEADLINE)
+    }
+
+    /// The process that held the Lease when it was read last.
+    fn holder(&self) -> Option<&str> {
+        self.seen.as_ref()?.spec.holder_identity.as_deref().filter(|holder| !holder.is_empty())
     }
 
     /// Gets the Lease or renews it, if no other process holds it.
@@ -157,12 +163,14 @@ pub struct Campaign {
     candidate: Candidate,
     lease: ServiceName,
     is_failing: bool,
+    /// While another process holds it, or nobody knows.
+    wait: Option<Wait>,
 }
 
 impl Campaign {
     pub fn new(client: Client, lease: &ServiceName, identity: String) -> Self {
         let candidate = Candidate::new(client, lease, identity);
-        Self { candidate, lease: lease.clone(), is_failing: false }
+        Self { candidate, lease: lease.clone(), is_failing: false, wait: None }
     }
 
     /// Tries to get or keep the Lease. To be called every [`RETRY`].
@@ -172,6 +180,7 @@ impl Campaign {
             Ok(Err(error)) => Some(format!("{error:#}")),
             Err(_) => Some("the API server did not reply".to_owned()),
         };
+        self.explain_wait(error.as_deref());
         let lease = &self.lease;
         match (error, self.is_failing) {
             (Some(error), false) => {
@@ -184,6 +193,28 @@ impl Campaign {
                 tracing::info!(%lease, "lease available again");
             }
             (None, false) => {}
+        }
+    }
+
+    fn explain_wait(&mut self, error: Option<&str>) {
+        if self.is_holder() {
+            self.wait = None;
+            return;
+        }
+        let begin = || Waits::of_process().begin(Resource::Lease, format!("lease {}", self.lease));
+        let wait = self.wait.get_or_insert_with(begin);
+        match error {
+            Some(error) => {
+                wait.is_for(Resource::ApiServer);
+                wait.explain(error);
+            }
+            None => {
+                wait.is_for(Resource::Lease);
+                let holder = self.candidate.holder();
+                wait.explain(holder.map_or_else(String::new, |holder| {
+                    format!("{holder} holds it; this process stands by")
+                }));
+            }
         }
     }
 

@@ -20,6 +20,7 @@ use lb_announce::LinkView;
 use lb_connections::{Limits, Room, accept_all};
 use lb_rules::model::ServiceName;
 use lb_speakers::bgp::BgpView;
+use lb_waits::{LongWait, Waits};
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::PeerCredentials;
 use serde::{Deserialize, Serialize};
@@ -76,6 +77,9 @@ pub struct Report {
     /// BGP peers that do not select this node.
     #[serde(default)]
     pub bgp_peers_of_others: Vec<String>,
+    /// What the agent has been waiting for for long; at most `MOST_PROBLEMS`.
+    #[serde(default)]
+    pub waits: Vec<LongWait>,
 }
 
 /// Updated by the agent with each change, read on request.
@@ -170,6 +174,7 @@ pub struct Reporter {
     pub health: Arc<Health>,
     pub condition: Arc<Condition>,
     pub started: SystemTime,
+    pub waits: Waits,
 }
 
 impl Reporter {
@@ -197,6 +202,7 @@ impl Reporter {
             bgp: BgpView::clone(&state.bgp),
             bgp_problems: state.bgp_problems.clone(),
             bgp_peers_of_others: state.bgp_peers_of_others.clone(),
+            waits: self.waits.long(Instant::now()).into_iter().take(MOST_PROBLEMS).collect(),
         }
     }
 
@@ -266,7 +272,8 @@ mod tests {
 
     fn reporter() -> Reporter {
         let (health, condition) = (Arc::new(Health::new(false)), Arc::new(Condition::default()));
-        Reporter { node_name: "node".into(), health, condition, started: SystemTime::now() }
+        let (started, waits) = (SystemTime::now(), Waits::default());
+        Reporter { node_name: "node".into(), health, condition, started, waits }
     }
 
     #[test]

@@ -2,6 +2,7 @@ use lb_announce::{AddressView, LinkView, PeerView};
 use lb_kernel::{Attachment, Hook, SurveyedMap};
 use lb_speakers::bfd::BfdView;
 use lb_speakers::bgp::PeerView as BgpPeer;
+use lb_waits::{LongWait, Resource};
 
 use super::*;
 
@@ -72,6 +73,17 @@ fn the_agents_report_is_shown() {
     assert_eq!(troubles(full).2, "MEMBERS has no room for 3 entries");
     let wrong = |found: &mut Found| report(found).problems.push("Service a/b: wrong".into());
     assert_eq!(troubles(wrong), (0, 1, "Service a/b: wrong".to_owned()));
+    let wait = |resource| LongWait {
+        resource,
+        subject: "list of Node objects".to_owned(),
+        reason: "no response within 60 s".to_owned(),
+        seconds: 70,
+    };
+    let waits = |found: &mut Found| {
+        report(found).waits = vec![wait(Resource::ApiServer), wait(Resource::Neighbour)];
+    };
+    let expected = "waiting for list of Node objects for 70 s: no response within 60 s";
+    assert_eq!(troubles(waits), (0, 1, expected.to_owned()));
 }
 
 #[test]
@@ -100,6 +112,7 @@ fn announcements_that_do_not_work_are_warnings() {
         (LinkView { addresses: vec![address(false, true)], ..link() }, "no node announces 1"),
         (LinkView { addresses: vec![address(true, false)], ..link() }, "uses 192.0.2.1"),
         (LinkView { peers: vec![peer(false)], ..link() }, "set tunnel-key-file"),
+        (LinkView { beyond: 3, ..link() }, "no node announces 3 addresses: a link can have"),
         (LinkView { crowded: true, ..link() }, "more nodes would announce addresses"),
         (
             LinkView { peers: vec![peer(true)], authenticated: true, ..link() },

@@ -5,6 +5,7 @@ use lb_kernel::Survey;
 use lb_speakers::bfd::BfdView;
 use lb_speakers::bgp::PeerView as BgpPeer;
 use lb_status::Report;
+use lb_waits::Resource;
 
 use super::{Severity, Trouble};
 
@@ -45,6 +46,10 @@ pub fn troubles_of_agent(survey: &Survey, report: &Result<Option<Report>, String
             "interfaces or addresses of this node are not in the maps; retrying: {why}"
         )));
     }
+    // Neighbours and interfaces have lines of their own, which say more.
+    let own = [Resource::Neighbour, Resource::Device];
+    let waits = report.waits.iter().filter(|wait| !own.contains(&wait.resource));
+    troubles.extend(waits.map(|wait| warning(wait.to_string())));
     for (map, count) in &report.without_room {
         troubles.push(fault(format!("{map} has no room for {count} entries")));
     }
@@ -113,6 +118,15 @@ fn troubles_of_announcements(link: &LinkView) -> Vec<String> {
             "more nodes would announce addresses than the {} that can: select fewer by \
              announcements[].nodeSelector of the pools",
             link.peers.len()
+        ),
+    );
+    let most = lb_announce::MOST_ADDRESSES;
+    complain(
+        link.beyond,
+        format!(
+            "no node announces {} addresses: a link can have {most}; distribute the pools over \
+             several interfaces, or use BGP",
+            link.beyond
         ),
     );
     let open = !link.authenticated && !link.peers.is_empty();

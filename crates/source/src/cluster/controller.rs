@@ -8,13 +8,14 @@ use futures::future::{Either, join_all, select};
 use kube::Client;
 use lb_common::layout::Forwarding;
 use lb_rules::model::Kind;
+use lb_waits::Waits;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use super::api::Api;
 use super::nodes::Scope;
 use super::report::Report;
 use super::transport::Transport;
-use super::watched::{Shared, Watched};
+use super::watched::{LONGEST_STREAM, Shared, Watched};
 use super::{Connection, SERVICE_SELECTOR};
 use crate::{Event, Extent, Source};
 
@@ -51,6 +52,8 @@ impl Source for ControllerCluster {
             transport: Some(self.transport.clone()),
             relist: Arc::new(Semaphore::new(1)),
             longest_absence: LONGEST_ABSENCE,
+            longest_stream: LONGEST_STREAM,
+            waits: Waits::of_process(),
         };
         let (watches, all_listed): (Vec<_>, Vec<_>) = Kind::OF_CONTROLLER
             .into_iter()

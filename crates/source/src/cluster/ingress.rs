@@ -14,6 +14,7 @@ use kube::Client;
 use lb_common::layout::Forwarding;
 use lb_process::backoff::random_up_to;
 use lb_rules::model::{Kind, ObjectRef};
+use lb_waits::Waits;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
@@ -22,7 +23,7 @@ use super::api::Api;
 use super::nodes::Scope;
 use super::report::Report;
 use super::transport::Transport;
-use super::watched::{Shared, Watched};
+use super::watched::{LONGEST_STREAM, Shared, Watched};
 use super::{Connection, START_SPREAD};
 use crate::{Event, Extent, Source};
 
@@ -76,6 +77,8 @@ impl Source for IngressCluster {
             relist: Arc::new(Semaphore::new(1)),
             // All its kinds are of Kubernetes itself.
             longest_absence: Duration::ZERO,
+            longest_stream: LONGEST_STREAM,
+            waits: Waits::of_process(),
         };
         let mut all_listed = Vec::new();
         let mut watched = |api| {

@@ -38,6 +38,7 @@ use lb_common::layout::Forwarding;
 use lb_process::backoff::random_up_to;
 use lb_rules::kinds::{METALLB_NAMESPACE, PASSWORDS};
 use lb_rules::model::Kind;
+use lb_waits::Waits;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::time::sleep;
 
@@ -52,7 +53,7 @@ use api::Api;
 use nodes::{Nodes, Scope};
 use report::Report;
 use transport::Transport;
-use watched::{Shared, Watched};
+use watched::{LONGEST_STREAM, Shared, Watched};
 
 /// Selects the Services that Millrace serves: not those of another proxy, and no headless ones.
 const SERVICE_SELECTOR: &str =
@@ -79,6 +80,9 @@ pub struct Cluster {
     /// The namespace of MetalLB's pools.
     metallb_namespace: String,
     transport: Option<Transport>,
+    longest_stream: Duration,
+    waits: Waits,
+    is_restart: bool,
 }
 
 impl Cluster {
@@ -90,6 +94,9 @@ impl Cluster {
             tunnel_key: None,
             metallb_namespace: METALLB_NAMESPACE.to_owned(),
             transport: None,
+            longest_stream: LONGEST_STREAM,
+            waits: Waits::of_process(),
+            is_restart: false,
         }
     }
 
@@ -111,6 +118,22 @@ impl Cluster {
 
     pub fn with_metallb_namespace(self, namespace: &str) -> Self {
         Self { metallb_namespace: namespace.to_owned(), ..self }
+    }
+
+    /// An earlier agent of this node has left its maps. Nodes that boot together have none, and those
+    /// of a rollout restart one after the other: there is no crowd to spread.
+    pub fn with_restart(self, is_restart: bool) -> Self {
+        Self { is_restart, ..self }
+    }
+
+    /// Notes here what it waits for, instead of among the waits of the process.
+    pub fn with_waits(self, waits: Waits) -> Self {
+        Self { waits, ..self }
+    }
+
+    /// Limits the time until all objects of a stream have arrived; then they are listed.
+    pub fn with_longest_stream(self, longest_stream: Duration) -> Self {
+        Self { longest_stream, ..self }
     }
 
     /// How Services are forwarded at the start unless they say otherwise, and when that changes:
@@ -154,7 +177,9 @@ impl Cluster {
 
 impl Source for Cluster {
     async fn run(self, events: mpsc::UnboundedSender<Event>) -> Result<()> {
-        sleep(random_up_to(START_SPREAD)).await;
+        if !self.is_restart {
+            sleep(random_up_to(START_SPREAD)).await;
+        }
         let (forwarding, key_comes) = self.tunnels();
         let scope = Arc::new(Scope::new(forwarding));
         let shared = Shared {
@@ -166,6 +191,8 @@ impl Source for Cluster {
             transport: self.transport.clone(),
             relist: Arc::new(Semaphore::new(1)),
             longest_absence: LONGEST_ABSENCE,
+            longest_stream: self.longest_stream,
+            waits: self.waits.clone(),
         };
         let watched = |api| {
             let (listed, is_listed) = oneshot::channel();

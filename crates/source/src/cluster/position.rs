@@ -31,9 +31,10 @@ pub struct Position {
     needs_latest: bool,
     /// Whether watches can begin with all objects.
     streams: bool,
-    /// Whether the last such watch broke off. The next list is no stream then: a proxy may be in
-    /// the way.
-    is_broken_off: bool,
+    /// Whether the last such watch failed before all objects had been sent. The next list is no
+    /// stream then: a proxy may be in the way, or the server's storage may not report its progress,
+    /// without which a stream never gets to its end.
+    has_failed_stream: bool,
 }
 
 impl Default for Position {
@@ -43,7 +44,7 @@ impl Default for Position {
             is_watchable: false,
             needs_latest: false,
             streams: true,
-            is_broken_off: false,
+            has_failed_stream: false,
         }
     }
 }
@@ -55,7 +56,7 @@ impl Position {
             _ if self.needs_latest => Step::ListLatest,
             reported => {
                 let from = reported.clone().unwrap_or_else(|| ANY.to_owned());
-                let streams = self.streams && !self.is_broken_off;
+                let streams = self.streams && !self.has_failed_stream;
                 if streams { Step::Stream(from) } else { Step::List(from) }
             }
         }
@@ -66,7 +67,7 @@ impl Position {
         self.moved_to(version);
         self.is_watchable = true;
         self.needs_latest = false;
-        self.is_broken_off = false;
+        self.has_failed_stream = false;
     }
 
     /// All changes up to this version have been reported.
@@ -81,7 +82,10 @@ impl Position {
         self.is_watchable = false;
     }
 
-    /// A request has failed. Returns whether another kind of request is next.
+    /// A request has failed. Returns whether that was to be expected of some servers, and another
+    /// kind of request is next that they understand.
+    ///
+    /// Whatever is wrong with a stream, a list is next: progress is better than waiting for ever.
     pub fn failed(&mut self, step: &Step, trouble: &Trouble) -> bool {
         // A stream whose list is complete has become a watch.
         let step = if self.is_watchable { self.next() } else { step.clone() };
@@ -91,9 +95,19 @@ impl Position {
                 self.needs_latest = true;
             }
             (Step::Stream(_), Trouble::NotStreamed) => self.streams = false,
-            (Step::Stream(_), Trouble::BrokenOff) => self.is_broken_off = true,
+            (Step::Stream(_), Trouble::BrokenOff) => self.has_failed_stream = true,
             (Step::Stream(_), trouble) if trouble.is_invalid_request() => self.streams = false,
             (Step::List(_), trouble) if trouble.is_invalid_request() => self.needs_latest = true,
+            (Step::Stream(_), _) => {
+                self.has_failed_stream = true;
+                return false;
+            }
+            // Nothing replied to either: the agents of all nodes would list when a server comes
+            // back, which costs it more than streams do.
+            (Step::List(_), Trouble::Failed(_)) => {
+                self.has_failed_stream = false;
+                return false;
+            }
             _ => {}
         }
         self.next() != step
@@ -108,6 +122,8 @@ pub fn is_version(version: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use kube::core::Status;
 
     use super::*;
@@ -207,6 +223,48 @@ mod tests {
         assert_eq!(position.next(), stream("7"));
     }
 
+    /// With an etcd that does not report its progress, streams fail in various ways, and for ever.
+    #[test]
+    fn after_any_failure_of_a_stream_a_list_is_next() {
+        let troubles = [
+            Trouble::Expired,
+            Trouble::TooNew,
+            Trouble::NotStreamed,
+            Trouble::BrokenOff,
+            Trouble::NoAnswer(Duration::from_secs(60)),
+            Trouble::Failed("reset".to_owned()),
+            refused(400),
+            refused(401),
+            refused(403),
+            refused(404),
+            refused(429),
+            refused(500),
+            refused(503),
+            refused(504),
+        ];
+        for trouble in troubles {
+            let mut position = Position::default();
+            position.failed(&stream("0"), &trouble);
+            let next = position.next();
+            assert!(matches!(next, Step::List(_) | Step::ListLatest), "{trouble:?}: {next:?}");
+            position.listed("7");
+            assert_eq!(position.next(), watch("7"));
+        }
+    }
+
+    /// Both fail, as long as no server is there. What would restore it is reported.
+    #[test]
+    fn a_server_that_comes_back_is_asked_for_a_stream_or_a_list() {
+        let mut position = Position::default();
+        let lost = Trouble::Failed("connection refused".to_owned());
+        for _ in 0..3 {
+            assert!(!position.failed(&stream("0"), &lost));
+            assert_eq!(position.next(), list("0"));
+            assert!(!position.failed(&list("0"), &lost));
+            assert_eq!(position.next(), stream("0"));
+        }
+    }
+
     #[test]
     fn what_is_no_version_of_a_state_does_not_move_the_watch() {
         let mut position = Position::default();
@@ -220,9 +278,12 @@ mod tests {
     #[test]
     fn other_failures_change_nothing() {
         let mut position = Position::default();
+        position.listed("7");
         for trouble in [refused(401), refused(403), refused(500), refused(429)] {
-            assert!(!position.failed(&stream("0"), &trouble));
+            assert!(!position.failed(&watch("7"), &trouble));
         }
+        assert_eq!(position.next(), watch("7"));
+        position.list_again();
         position.listed("7");
         assert!(!position.failed(&watch("7"), &refused(400)));
         assert!(!position.failed(&watch("7"), &Trouble::Failed("reset".to_owned())));

@@ -58,6 +58,11 @@ impl Trouble {
         matches!(self, Self::Refused(status) if [403, 404].contains(&status.code))
     }
 
+    /// Whether this account, as it proves itself, may not do this.
+    pub fn is_of_permissions(&self) -> bool {
+        matches!(self, Self::Refused(status) if [401, 403].contains(&status.code))
+    }
+
     /// Whether other credentials or another CA may help.
     pub fn may_be_of_files(&self) -> bool {
         match self {

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use lb_process::backoff::{Backoff, random_up_to};
 use lb_rules::model::{Kind, ObjectRef, Problem};
+use lb_waits::{Resource, Wait, Waits};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::api::{Api, Part};
 use super::known::Known;
@@ -25,6 +26,9 @@ const GROUP: usize = 500;
 const SILENCE: Duration = Duration::from_secs(150);
 /// A server that streams lists begins at once, and pauses only if it is overloaded.
 const STREAM_SILENCE: Duration = Duration::from_secs(10);
+/// A list that is streamed for longer is read as a list: changes that arrive all the time, and never
+/// its end, would keep the agent waiting for ever.
+pub const LONGEST_STREAM: Duration = Duration::from_secs(120);
 /// A watch that ends sooner counts as a failure, so that a server that closes each one at once
 /// does not get requests without pause.
 const BRIEF: Duration = Duration::from_secs(1);
@@ -45,6 +49,9 @@ pub struct Shared {
     pub relist: Arc<Semaphore>,
     /// The longest time between two looks for a kind that is not installed.
     pub longest_absence: Duration,
+    /// The longest time until all objects of a stream have arrived.
+    pub longest_stream: Duration,
+    pub waits: Waits,
 }
 
 impl Shared {
@@ -79,6 +86,8 @@ pub struct Watched {
     failures: Failures,
     /// How long to wait before the kind is looked for again, if it is not installed.
     absence: Duration,
+    /// Until the server has sent the list, or has accepted the watch.
+    wait: Option<Wait>,
 }
 
 /// This agent's Node, and which others are watched beside it.
@@ -110,6 +119,7 @@ impl Watched {
             listed: Some(listed),
             failures: Failures::default(),
             absence: ABSENCE,
+            wait: None,
         }
     }
 
@@ -133,6 +143,7 @@ impl Watched {
             self.shared.report.send(self.group.drain(..));
             self.follow_scope();
             let step = self.position.next();
+            self.begin_wait(&step);
             let used = self.shared.transport.as_ref().map(Transport::used);
             let began = Instant::now();
             let (mut scope, report) = (self.scope(), self.shared.report.clone());
@@ -149,6 +160,7 @@ impl Watched {
                 Ok(()) => sleep(self.failures.backoff.next_delay()).await,
                 Err(trouble) if self.is_optional && trouble.is_absence() => {
                     self.note_absence(&trouble);
+                    self.wait = None;
                     let pause = self.absence;
                     self.absence = (pause * 2).min(self.shared.longest_absence);
                     tokio::select! {
@@ -157,6 +169,7 @@ impl Watched {
                     }
                 }
                 Err(trouble) => {
+                    self.explain_wait(&step, &trouble);
                     if self.position.failed(&step, &trouble) {
                         let (kind, reason) = (self.kind.name(), trouble.describe());
                         tracing::debug!(%kind, reason, "watch continues with another request");
@@ -183,6 +196,26 @@ impl Watched {
         if self.listed.take().is_some_and(|listed| listed.send(()).is_ok()) {
             tracing::debug!(%kind, reason, "kind not available; looking for it from time to time");
         }
+    }
+
+    fn begin_wait(&mut self, step: &Step) {
+        let what = if matches!(step, Step::Watch(_)) { "watch" } else { "list" };
+        let begin = || {
+            let subject = format!("{what} of {} objects", self.kind.name());
+            self.shared.waits.begin(Resource::ApiServer, subject)
+        };
+        self.wait.get_or_insert_with(begin);
+    }
+
+    /// A watch that was accepted, and failed later, is waited for again.
+    fn explain_wait(&mut self, step: &Step, trouble: &Trouble) {
+        self.begin_wait(step);
+        let Some(wait) = &self.wait else { return };
+        wait.is_for(match trouble.is_of_permissions() {
+            true => Resource::Permission,
+            false => Resource::ApiServer,
+        });
+        wait.explain(trouble.describe());
     }
 
     fn scope(&self) -> Option<watch::Receiver<Nodes>> {
@@ -256,6 +289,7 @@ impl Watched {
         self.shared.report.send(self.group.drain(..).chain(gone));
         self.position.listed(version);
         self.failures.end(self.kind);
+        self.wait = None;
         self.absence = ABSENCE;
         if let Some(listed) = self.listed.take() {
             self.report_missing_node();
@@ -268,8 +302,10 @@ impl Watched {
         let turn = self.turn().await;
         self.known.list();
         let mut changes = self.api.watch(version, true).await?;
+        let end = Instant::now() + self.shared.longest_stream;
         loop {
-            let change = timeout(STREAM_SILENCE, changes.next()).await;
+            let silence = Instant::now() + STREAM_SILENCE;
+            let change = timeout_at(silence.min(end), changes.next()).await;
             let change = change.map_err(|_| Trouble::BrokenOff)?;
             match change?.ok_or(Trouble::BrokenOff)? {
                 Change::Applied(object) => self.group.extend(self.known.apply(object)),
@@ -293,6 +329,7 @@ impl Watched {
     async fn watch(&mut self, version: &str) -> Outcome {
         let changes = self.api.watch(version, false).await?;
         self.failures.end(self.kind);
+        self.wait = None;
         self.follow(changes).await
     }
 

@@ -1,9 +1,13 @@
 //! Lists and watches of objects: what is requested again after watches, versions or the server are gone.
 
+use std::time::{Duration, Instant};
+
+use lb_source::Cluster;
+use lb_waits::{LONG, Resource, Waits};
 use serde_json::json;
 
 use super::server::{self, Dialect, NODES, SERVICES, SLICES, Server};
-use super::{Reported, lists, node, service, slice, watches, with_services};
+use super::{Reported, client, lists, node, service, slice, watches, with_services};
 
 #[tokio::test]
 async fn everything_is_listed_and_then_watched_whatever_the_server_knows() {
@@ -35,6 +39,69 @@ async fn everything_is_listed_and_then_watched_whatever_the_server_knows() {
         assert_eq!(reported.deleted, ["Service default/service-7"]);
         assert_eq!(lists(&server.requests(), SERVICES), asked, "a change is no reason to list");
     }
+}
+
+/// As with an etcd that does not report its progress: every stream fails, and other requests work.
+#[tokio::test]
+async fn a_server_whose_streams_always_fail_is_listed_and_watched() {
+    for status in [403, 429, 500, 503, 504] {
+        let server = with_services(&["web"]).await;
+        server.speak(Dialect::Refuses(status));
+        let mut reported = Reported::synced(&server).await;
+        server.put(SERVICES, service("later"));
+        reported.until(|reported| reported.is_there("Service default/later")).await;
+        assert_eq!(lists(&server.requests(), SERVICES), 2, "{status}: one stream, one list");
+    }
+}
+
+/// A server that never says that a list is complete, and is never silent, either.
+#[tokio::test]
+async fn a_stream_that_changes_all_the_time_and_has_no_end_is_given_up() {
+    let server = std::sync::Arc::new(with_services(&["web"]).await);
+    server.speak(Dialect::Endless);
+    let cluster = Cluster::new(client(&server), "node-a");
+    let mut reported = Reported::of(cluster.with_longest_stream(Duration::from_millis(300)));
+    let busy = std::sync::Arc::clone(&server);
+    let changes = tokio::spawn(async move {
+        loop {
+            for path in [SERVICES, SLICES, NODES] {
+                let object = json!({"metadata": {"name": "x", "resourceVersion": "1"}});
+                busy.inject(path, &json!({"type": "DELETED", "object": object}).to_string());
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    });
+    reported.until(|reported| reported.extent.is_some()).await;
+    changes.abort();
+}
+
+#[tokio::test]
+async fn what_is_waited_for_is_known_with_its_reason() {
+    let server = with_services(&["web"]).await;
+    server.refuse(SLICES, 403);
+    let waits = Waits::default();
+    let cluster = Cluster::new(client(&server), "node-a").with_waits(waits.clone());
+    let mut reported = Reported::of(cluster);
+    let soon = || waits.long(Instant::now() + LONG);
+    let of = |kind: &str| soon().into_iter().find(|wait| wait.subject.contains(kind));
+    let denied = || of("EndpointSlice").filter(|wait| !wait.reason.is_empty());
+    server.asked(|_| denied().is_some()).await;
+    let wait = denied().unwrap();
+    assert_eq!(wait.resource, Resource::Permission);
+    assert_eq!(wait.subject, "list of EndpointSlice objects");
+    assert!(wait.reason.contains("ClusterRole"), "{wait}");
+
+    server.refuse(SLICES, 200);
+    reported.until(|reported| reported.synced == 1).await;
+    assert_eq!(of("EndpointSlice"), None);
+
+    // A watch that was accepted is waited for again when the server is gone.
+    server.refuse(SLICES, 503);
+    server.hang_up();
+    server.asked(|_| of("EndpointSlice").is_some()).await;
+    assert_eq!(of("EndpointSlice").unwrap().subject, "watch of EndpointSlice objects");
+    server.refuse(SLICES, 200);
+    server.asked(|_| soon().is_empty()).await;
 }
 
 #[tokio::test]

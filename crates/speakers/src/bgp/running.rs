@@ -11,6 +11,7 @@ use lb_bgp::Family;
 use lb_bgp::session::{
     Config, Connection, Effect, Established, Input, PeerAs, Report, Session, Why,
 };
+use lb_waits::{Resource, Wait, Waits};
 use tokio::net::TcpStream;
 
 use super::detection::Detection;
@@ -42,6 +43,8 @@ pub struct Running {
     failure: Option<String>,
     /// Of the last attempt to connect.
     dial_failure: Option<String>,
+    /// While there is no session.
+    wait: Option<Wait>,
 }
 
 /// What a path is between.
@@ -66,7 +69,7 @@ impl Running {
             peer_as: peer.peer_as,
             identifier: configured.identifier,
             hold_time: peer.hold_time,
-            families: Family::ALL.into(),
+            families: peer.families.clone(),
             passive: peer.passive,
             restart_time: peer.restart_time,
             restarted,
@@ -86,6 +89,7 @@ impl Running {
             draining: false,
             failure: None,
             dial_failure: None,
+            wait: Some(wait_for_session(name)),
         }
     }
 
@@ -271,6 +275,24 @@ impl Running {
         Ok(())
     }
 
+    /// Looks whether this node's addresses towards the peer have changed.
+    pub fn follow_addresses(&mut self, now: Duration, lingering: &mut Lingering) {
+        let wires = self.wires.iter();
+        let links: Vec<(Connection, io::Result<Link>)> = wires
+            .map(|(connection, wire)| (*connection, socket::link(wire.local, wire.peer.ip())))
+            .collect();
+        for (connection, link) in links {
+            match link {
+                Ok(Link { next_hops, .. }) => {
+                    self.give(now, Input::NextHops { connection, next_hops }, lingering);
+                }
+                Err(error) => {
+                    tracing::debug!(peer = self.name, %error, "this node's addresses not read");
+                }
+            }
+        }
+    }
+
     /// Whether a connection from this address may be the peer's.
     pub fn is_at(&self, from: SocketAddr) -> bool {
         self.address().is_ok_and(|address| match (address, from) {
@@ -312,7 +334,7 @@ impl Running {
     }
 
     fn report(&mut self, report: Report) {
-        let peer = self.name.as_str();
+        let peer = self.name.clone();
         match report {
             Report::Established(established) => {
                 let Established { peer_as, identifier, hold_time, .. } = &established;
@@ -331,6 +353,13 @@ impl Running {
                 self.since = Timestamp::now();
                 self.failure = None;
                 self.dial_failure = None;
+                self.wait = None;
+            }
+            Report::Families(found) => {
+                tracing::info!(peer, families = ?found, "addresses towards the bgp peer changed");
+                if let Some(established) = &mut self.established {
+                    established.families = found;
+                }
             }
             Report::Down(why) => {
                 tracing::warn!(peer, reason = %why, "bgp session ended");
@@ -338,12 +367,14 @@ impl Running {
                 self.since = Timestamp::now();
                 self.ended += 1;
                 self.failure = Some(why.to_string());
+                self.explain_wait(&why.to_string());
             }
             Report::Failed(why) => {
                 let reason = match (&why, self.dial_failure.take()) {
                     (Why::ConnectFailed, Some(error)) => format!("{why}: {error}"),
                     (why, _) => why.to_string(),
                 };
+                self.explain_wait(&reason);
                 if self.failure.as_ref() == Some(&reason) {
                     tracing::debug!(peer, reason, "bgp session still not established");
                 } else {
@@ -352,6 +383,10 @@ impl Running {
                 }
             }
         }
+    }
+
+    fn explain_wait(&mut self, reason: &str) {
+        self.wait.get_or_insert_with(|| wait_for_session(&self.name)).explain(reason);
     }
 
     /// `bfd`: the state of the path.
@@ -399,6 +434,10 @@ impl Running {
             last_failure: self.failure.clone(),
         }
     }
+}
+
+fn wait_for_session(peer: &str) -> Wait {
+    Waits::of_process().begin(Resource::Neighbour, format!("a BGP session with {peer}"))
 }
 
 fn families(established: &Established) -> Vec<String> {

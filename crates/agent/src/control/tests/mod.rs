@@ -59,6 +59,7 @@ impl Case {
             health: Arc::clone(&health),
             condition: Arc::clone(&outlets.condition),
             started: SystemTime::now(),
+            waits: lb_waits::Waits::default(),
         };
         let agent = Agent::new("node-a", Planner::new(), memory.clone(), outlets);
         Self { agent, memory, posted, health, reporter }

@@ -159,6 +159,9 @@ fn respond(
     if streams && world.dialect == Dialect::Lists || has_rule && world.dialect == Dialect::Pages {
         return refusal(422).into_response();
     }
+    if let (true, Dialect::Refuses(status)) = (streams, world.dialect) {
+        return refusal(status).into_response();
+    }
     let version = query.get("resourceVersion").map_or(0, |version| version.parse().unwrap());
     if world.lags_at.is_some_and(|lags_at| version >= lags_at) {
         return too_new().into_response();

@@ -67,6 +67,9 @@ pub enum Dialect {
     Unmarked,
     /// The same, without further events.
     Endless,
+    /// Watches that stream a list are refused with this status: the storage of the server does not
+    /// say how far it has got.
+    Refuses(u16),
     /// Requests with a rule for versions are refused. Lists come in pages.
     Pages,
 }
