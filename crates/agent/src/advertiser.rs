@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use lb_process::notices::Reason;
+use lb_rules::ipam::Labels;
 use lb_rules::model::{Kind, Problem, ServiceName, ServicePort};
 use lb_rules::store::Store;
 use lb_speakers::bgp::{Advertising, Command, Configured};
@@ -35,10 +36,11 @@ impl Advertiser {
     pub fn set<'a>(
         &mut self,
         service: &ServiceName,
+        labels: Option<&Labels>,
         is_assigned: bool,
         ports: impl Iterator<Item = &'a Arc<ServicePort>>,
     ) {
-        self.advertising.set(service, is_assigned, ports);
+        self.advertising.set(service, labels, is_assigned, ports);
     }
 
     /// After Services have been programmed: what is not must attract no packets.

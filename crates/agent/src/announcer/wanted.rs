@@ -8,7 +8,7 @@ use std::sync::Arc;
 use lb_announce::Rank;
 use lb_common::layout::FrontendKind;
 use lb_network::AnnouncingLink;
-use lb_rules::ipam::{Pools, Scope, announcement};
+use lb_rules::ipam::{Labels, Pools, Scope, announcement};
 use lb_rules::model::{Node, Policy, ServiceName, ServicePort};
 
 /// All addresses of Services of type LoadBalancer that are in a pool.
@@ -32,6 +32,7 @@ pub struct WantedAddress {
 #[derive(Debug, PartialEq, Eq)]
 struct OfService {
     uid: Box<str>,
+    labels: Labels,
     /// Whether its addresses were assigned from pools, even if none contains them any more.
     is_assigned: bool,
     /// Whether this node can serve each address.
@@ -50,7 +51,7 @@ impl Announcing {
     pub fn set<'a>(
         &mut self,
         name: &ServiceName,
-        uid: &str,
+        (uid, labels): (&str, Option<&Labels>),
         is_assigned: bool,
         ports: impl Iterator<Item = &'a Arc<ServicePort>>,
     ) {
@@ -69,7 +70,8 @@ impl Announcing {
             self.changed |= self.services.remove(name).is_some();
             return;
         }
-        let service = OfService { uid: uid.into(), is_assigned, addresses };
+        let labels = labels.cloned().unwrap_or_default();
+        let service = OfService { uid: uid.into(), labels, is_assigned, addresses };
         if self.services.get(name) != Some(&service) {
             self.services.insert(name.clone(), service);
             self.changed = true;
@@ -90,13 +92,18 @@ impl Announcing {
         let labels = node.map(|node| node.labels.clone()).unwrap_or_default();
         let is_preferred = node.is_none_or(|node| node.announces);
         let mut wanted = Wanted::default();
-        for (service, OfService { uid, is_assigned, addresses }) in &self.services {
+        for (service, of_service) in &self.services {
+            let OfService { uid, labels: of_labels, is_assigned, addresses } = of_service;
             for (&address, &serves) in addresses {
                 let announcement = announcement(pools, *is_assigned, address);
                 let Some(announcement) = announcement else { continue };
-                let scopes: Vec<Scope> = announcement.of_node(&labels).cloned().collect();
+                let scopes: Vec<Scope> =
+                    announcement.of_node(&labels, of_labels).cloned().collect();
                 let (rank, why_not) = match (scopes.is_empty(), serves, is_preferred) {
-                    (true, _, _) => (Rank::None, Some("the pool does not select this node")),
+                    (true, _, _) => (
+                        Rank::None,
+                        Some("the pool does not select this node, or not this Service"),
+                    ),
                     (_, false, _) => {
                         let why = "no ready endpoint on this node (externalTrafficPolicy: Local)";
                         (Rank::None, Some(why))
@@ -124,6 +131,11 @@ impl WantedAddress {
     /// With another Service: the node may announce it for either.
     fn share(&mut self, other: Self) {
         self.services.extend(other.services);
+        for scope in other.scopes {
+            if !self.scopes.contains(&scope) {
+                self.scopes.push(scope);
+            }
+        }
         if other.rank > self.rank {
             self.rank = other.rank;
             self.why_not = other.why_not;
@@ -132,12 +144,13 @@ impl WantedAddress {
 }
 
 impl Wanted {
-    /// What this node wants on an interface.
-    pub fn on(&self, link: &AnnouncingLink) -> BTreeMap<IpAddr, Rank> {
+    /// What this node wants on an interface, which is one of `all` that can announce.
+    pub fn on(&self, link: &AnnouncingLink, all: &[AnnouncingLink]) -> BTreeMap<IpAddr, Rank> {
+        let is_routed = |address| !all.iter().any(|one| one.has_prefix_of(address));
         let is_there = |address: IpAddr, wanted: &WantedAddress| {
             let names = |scope: &Scope| match scope.names_interfaces() {
                 true => scope.names(&link.name),
-                false => link.has_prefix_of(address),
+                false => link.has_prefix_of(address) || scope.includes_routed && is_routed(address),
             };
             // An address that this node may announce nowhere is still listed on the interface
             // with its prefix, so that the reason can be shown there.
@@ -158,7 +171,8 @@ mod tests {
 
     use lb_common::maglev::DEFAULT_WEIGHT;
     use lb_rules::ipam::Range;
-    use lb_rules::model::Frontend;
+    use lb_rules::model::{Frontend, Kind, Object};
+    use serde_json::json;
 
     use super::*;
 
@@ -196,6 +210,61 @@ mod tests {
         }
     }
 
+    /// On the only interface.
+    fn wanted_on(wanted: &Wanted, link: AnnouncingLink) -> BTreeMap<IpAddr, Rank> {
+        wanted.on(&link, &[link.clone()])
+    }
+
+    /// With a pool and an advertisement of MetalLB.
+    fn pools_of_metallb(advertisement: serde_json::Value) -> Pools {
+        let mut pools = Pools::new(&[]);
+        let spec = json!({"addresses": ["192.0.2.0/28", "198.51.100.0/24"]});
+        for (kind, spec) in [(Kind::IpAddressPool, spec), (Kind::L2Advertisement, advertisement)] {
+            let metadata = json!({"name": "a", "namespace": "metallb-system"});
+            pools.apply(&Object::read(kind, json!({"metadata": metadata, "spec": spec})).unwrap());
+        }
+        pools
+    }
+
+    #[test]
+    fn without_interfaces_metallb_announces_a_routed_address_on_all() {
+        let name = ServiceName::new("default", "web");
+        let address = |text: &str| text.parse::<IpAddr>().unwrap();
+        let all = [link("eth0", "192.0.2.0/24"), link("eth1", "203.0.113.0/24")];
+        let on = |advertisement: serde_json::Value, own: &str| {
+            let mut announcing = Announcing::default();
+            announcing.set(&name, ("", None), true, [port(own, Policy::Cluster, 0)].iter());
+            let wanted = announcing.take(&pools_of_metallb(advertisement), None).unwrap();
+            let names = all.iter().filter(|link| wanted.on(link, &all).contains_key(&address(own)));
+            names.map(|link| link.name.clone()).collect::<Vec<_>>()
+        };
+        // No interface has its prefix: a router sends packets for it to the link.
+        assert_eq!(on(json!({}), "198.51.100.1"), ["eth0", "eth1"]);
+        assert_eq!(on(json!({}), "192.0.2.1"), ["eth0"]);
+        assert_eq!(on(json!({"interfaces": ["eth1"]}), "198.51.100.1"), ["eth1"]);
+        assert_eq!(on(json!({"interfaces": ["eth1"]}), "192.0.2.1"), ["eth1"]);
+    }
+
+    #[test]
+    fn an_advertisement_of_metallb_selects_services() {
+        let name = ServiceName::new("default", "web");
+        let selectors = json!({"serviceSelectors": [{"matchLabels": {"tier": "public"}}]});
+        let pools = pools_of_metallb(selectors);
+        let mut announcing = Announcing::default();
+        let mut rank = |service: &ServiceName, tier: &str| {
+            let labels = Labels::from([("tier".to_owned(), tier.to_owned())]);
+            let ports = [port("192.0.2.1", Policy::Cluster, 0)];
+            announcing.set(service, ("", Some(&labels)), true, ports.iter());
+            let wanted = announcing.take(&pools, None).unwrap();
+            wanted_on(&wanted, link("eth0", "192.0.2.0/24")).into_values().collect::<Vec<_>>()
+        };
+        assert_eq!(rank(&name, "internal"), [Rank::None]);
+        assert_eq!(rank(&name, "public"), [Rank::Candidate]);
+        assert_eq!(rank(&name, "internal"), [Rank::None]);
+        // One of the Services that share the address is enough.
+        assert_eq!(rank(&ServiceName::new("default", "api"), "public"), [Rank::Candidate]);
+    }
+
     fn pools() -> Pools {
         Pools::new(&[Range::parse("192.0.2.0/28").unwrap()])
     }
@@ -204,31 +273,46 @@ mod tests {
     fn addresses_of_pools_are_wanted_where_their_prefix_is() {
         let mut announcing = Announcing::default();
         let name = |name: &str| ServiceName::new("default", name);
-        announcing.set(&name("a"), "", false, [port("192.0.2.1", Policy::Cluster, 0)].iter());
-        announcing.set(&name("b"), "", false, [port("192.0.2.2", Policy::Local, 0)].iter());
-        announcing.set(&name("c"), "", false, [port("198.51.100.1", Policy::Cluster, 0)].iter());
+        announcing.set(
+            &name("a"),
+            ("", None),
+            false,
+            [port("192.0.2.1", Policy::Cluster, 0)].iter(),
+        );
+        announcing.set(&name("b"), ("", None), false, [port("192.0.2.2", Policy::Local, 0)].iter());
+        announcing.set(
+            &name("c"),
+            ("", None),
+            false,
+            [port("198.51.100.1", Policy::Cluster, 0)].iter(),
+        );
         // Of a pool that has lost the address.
-        announcing.set(&name("d"), "", true, [port("198.51.100.2", Policy::Cluster, 0)].iter());
+        announcing.set(
+            &name("d"),
+            ("", None),
+            true,
+            [port("198.51.100.2", Policy::Cluster, 0)].iter(),
+        );
         let wanted = announcing.take(&pools(), None).unwrap();
         assert_eq!(announcing.take(&pools(), None), None);
-        let here = wanted.on(&link("eth0", "192.0.2.0/24"));
+        let here = wanted_on(&wanted, link("eth0", "192.0.2.0/24"));
         let address = |text: &str| text.parse::<IpAddr>().unwrap();
         let expected =
             [(address("192.0.2.1"), Rank::Candidate), (address("192.0.2.2"), Rank::None)];
         assert_eq!(here, BTreeMap::from(expected));
-        assert!(wanted.on(&link("eth1", "203.0.113.0/24")).is_empty());
-        let own = wanted.on(&link("eth0", "192.0.2.1/24"));
+        assert!(wanted_on(&wanted, link("eth1", "203.0.113.0/24")).is_empty());
+        let own = wanted_on(&wanted, link("eth0", "192.0.2.1/24"));
         assert_eq!(own[&address("192.0.2.1")], Rank::None, "the interface's own");
         let outside = BTreeMap::from([(address("198.51.100.2"), Rank::Candidate)]);
-        assert_eq!(wanted.on(&link("eth2", "198.51.100.0/24")), outside);
+        assert_eq!(wanted_on(&wanted, link("eth2", "198.51.100.0/24")), outside);
 
-        announcing.set(&name("b"), "", false, [port("192.0.2.2", Policy::Local, 1)].iter());
-        announcing.set(&name("a"), "", false, [].iter());
+        announcing.set(&name("b"), ("", None), false, [port("192.0.2.2", Policy::Local, 1)].iter());
+        announcing.set(&name("a"), ("", None), false, [].iter());
         let wanted = announcing.take(&pools(), None).unwrap();
         let expected = [(address("192.0.2.2"), Rank::Candidate)];
-        assert_eq!(wanted.on(&link("eth0", "192.0.2.0/24")), BTreeMap::from(expected));
+        assert_eq!(wanted_on(&wanted, link("eth0", "192.0.2.0/24")), BTreeMap::from(expected));
         // Nothing has changed that affects the announcements.
-        announcing.set(&name("b"), "", false, [port("192.0.2.2", Policy::Local, 2)].iter());
+        announcing.set(&name("b"), ("", None), false, [port("192.0.2.2", Policy::Local, 2)].iter());
         assert_eq!(announcing.take(&pools(), None), None);
     }
 }

@@ -157,8 +157,10 @@ impl<T: Write> Agent<T> {
         let service = self.store.service(name);
         let uid = service.and_then(|service| service.metadata.uid.as_deref()).unwrap_or_default();
         let is_assigned = service.is_some_and(ipam::is_marked);
-        self.announcing.set(name, uid, is_assigned, settled.service_ports.values());
-        self.advertiser.set(name, is_assigned, settled.service_ports.values());
+        let labels = service.and_then(|service| service.metadata.labels.as_ref());
+        let ports = || settled.service_ports.values();
+        self.announcing.set(name, (uid, labels), is_assigned, ports());
+        self.advertiser.set(name, labels, is_assigned, ports());
         let (new, is_fixed) = self.invalid.set(name, settled.problems);
         for problem in new {
             self.outlets.post(&problem, Reason::NotServed, &self.store);

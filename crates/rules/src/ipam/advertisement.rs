@@ -11,23 +11,25 @@ use super::selector::{Labels, Selector, any_selects};
 use crate::kinds::{BGPAdvertisement, PoolAdvertisement};
 use crate::model::ObjectRef;
 
-/// By the nodes that one of the selectors selects; without any, by all.
+/// By the nodes that one of the selectors selects, for the Services that one selects; without any, all.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Advertised {
     pub nodes: Vec<Selector>,
+    pub services: Vec<Selector>,
     pub advertisement: Arc<Advertisement>,
 }
 
 impl Advertised {
     /// Each address by itself, by all nodes, to all peers.
     pub fn everywhere() -> &'static [Self] {
-        static EVERYWHERE: LazyLock<[Advertised; 1]> =
-            LazyLock::new(|| [Advertised { nodes: Vec::new(), advertisement: Arc::default() }]);
+        static EVERYWHERE: LazyLock<[Advertised; 1]> = LazyLock::new(|| {
+            [Advertised { nodes: Vec::new(), services: Vec::new(), advertisement: Arc::default() }]
+        });
         &*EVERYWHERE
     }
 
-    pub fn is_by(&self, node: &Labels) -> bool {
-        any_selects(&self.nodes, node)
+    pub fn is_by(&self, node: &Labels, service: &Labels) -> bool {
+        any_selects(&self.nodes, node) && any_selects(&self.services, service)
     }
 
     /// `field`: of the advertisement, in its pool.
@@ -49,7 +51,7 @@ impl Advertised {
             link_bandwidth: spec.link_bandwidth,
             peers: peers.map_or(Peers::All, Peers::Named),
         };
-        Self { nodes, advertisement: Arc::new(advertisement) }
+        Self { nodes, services: Vec::new(), advertisement: Arc::new(advertisement) }
     }
 }
 
@@ -77,6 +79,9 @@ pub struct OfMetallb {
     pools: BTreeSet<String>,
     pool_selectors: Vec<Selector>,
     nodes: Vec<Selector>,
+    services: Vec<Selector>,
+    /// Otherwise it may be meant to advertise less.
+    is_understood: bool,
     /// Without its communities, which may be names.
     advertisement: Advertisement,
     communities: Vec<String>,
@@ -90,6 +95,9 @@ impl OfMetallb {
         let pools = spec.ip_address_pool_selectors.iter();
         let pool_selectors = problems.selectors("spec.ipAddressPoolSelectors", pools);
         let nodes = problems.selectors("spec.nodeSelectors", spec.node_selectors.iter());
+        let services = problems.selectors("spec.serviceSelectors", spec.service_selectors.iter());
+        let is_understood =
+            problems.understands("spec", &spec.unknown, "nothing is advertised by it");
         // Peers of this namespace are called by it, too.
         let named: BTreeSet<String> =
             spec.peers.iter().map(|peer| format!("{namespace}/{peer}")).collect();
@@ -107,6 +115,8 @@ impl OfMetallb {
             pools: spec.ip_address_pools.iter().cloned().collect(),
             pool_selectors,
             nodes,
+            services,
+            is_understood,
             advertisement,
             communities: spec.communities.clone(),
         };
@@ -116,7 +126,8 @@ impl OfMetallb {
     pub(super) fn concerns(&self, pool: &Pool) -> bool {
         let PoolName::Object(name) = &pool.name else { return false };
         let concerns_all = self.pools.is_empty() && self.pool_selectors.is_empty();
-        name.namespace == self.namespace
+        self.is_understood
+            && name.namespace == self.namespace
             && (concerns_all
                 || self.pools.contains(&name.name)
                 || self.pool_selectors.iter().any(|selector| selector.selects(&pool.labels)))
@@ -132,7 +143,8 @@ impl OfMetallb {
             communities(&self.communities, aliases, "spec.communities", &mut problems);
         let advertisement = Advertisement { communities, ..self.advertisement.clone() };
         let advertisement = Arc::new(advertisement);
-        (Advertised { nodes: self.nodes.clone(), advertisement }, problems.into_list())
+        let (nodes, services) = (self.nodes.clone(), self.services.clone());
+        (Advertised { nodes, services, advertisement }, problems.into_list())
     }
 
     /// How the addresses of a pool of MetalLB are advertised; nothing: not at all.

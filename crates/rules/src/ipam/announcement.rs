@@ -18,6 +18,11 @@ pub struct Scope {
     pub nodes: Vec<Selector>,
     /// Names or shell patterns; empty: the interfaces with a prefix that contains the address.
     pub interfaces: Vec<Pattern>,
+    /// Whether an address of which no interface has a prefix is announced on all of them, because
+    /// routers may look for it there.
+    pub includes_routed: bool,
+    /// A Service must match one of them; empty: all.
+    pub services: Vec<Selector>,
 }
 
 impl Announcement {
@@ -28,9 +33,16 @@ impl Announcement {
         &EVERYWHERE
     }
 
-    /// The scopes that include a node with these labels.
-    pub fn of_node<'a>(&'a self, labels: &'a Labels) -> impl Iterator<Item = &'a Scope> {
-        self.scopes.iter().filter(|scope| any_selects(&scope.nodes, labels))
+    /// The scopes that include a node and a Service with these labels.
+    pub fn of_node<'a>(
+        &'a self,
+        node: &'a Labels,
+        service: &'a Labels,
+    ) -> impl Iterator<Item = &'a Scope> {
+        let scopes = self.scopes.iter();
+        scopes.filter(|scope| {
+            any_selects(&scope.nodes, node) && any_selects(&scope.services, service)
+        })
     }
 }
 

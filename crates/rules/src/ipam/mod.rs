@@ -47,7 +47,7 @@ use waiting::{Cause, Waiting};
 pub use advertisement::Advertised;
 pub use announcement::{Announcement, Scope};
 pub use outcome::{Outcome, Reason};
-pub use pool::{Pool, PoolName, SETTING};
+pub use pool::{Pool, PoolName, SETTING, is_unset};
 pub use pools::Pools;
 pub use range::Range;
 pub use selector::{Labels, Selector, any_selects};

@@ -1,10 +1,11 @@
 //! A pool of addresses, whichever object or setting it comes from.
 
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Display};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
+use serde_json::Value;
 
 use super::advertisement::Advertised;
 use super::announcement::{Announcement, Scope};
@@ -15,6 +16,9 @@ use crate::model::{AddressFamily, Kind, ObjectRef};
 
 /// The setting that is a pool of its own.
 pub const SETTING: &str = "load-balancer-addresses";
+
+/// Of L2Advertisements: weights of nodes.
+const PREFERRED_NODES: &str = "preferredNodeSelectors";
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PoolName {
@@ -169,6 +173,18 @@ impl Pool {
             Some(priority) => (i64::from(i32::MAX) + 1).saturating_sub(priority).max(1),
         };
         let metadata = &object.metadata;
+        let mut services = problems
+            .selectors(&format!("{field}.serviceSelectors"), allocation.service_selectors.iter());
+        let is_understood =
+            problems.understands("spec", &spec.unknown, "no Service gets addresses of the pool")
+                & problems.understands(
+                    field,
+                    &allocation.unknown,
+                    "no Service gets addresses of the pool",
+                );
+        if !is_understood {
+            services = vec![Selector::nothing()];
+        }
         let pool = Self {
             name: PoolName::Object(ObjectRef::new(
                 Kind::IpAddressPool,
@@ -181,10 +197,7 @@ impl Pool {
             auto_assign: spec.auto_assign,
             avoid_buggy: spec.avoid_buggy_ips,
             priority,
-            services: problems.selectors(
-                &format!("{field}.serviceSelectors"),
-                allocation.service_selectors.iter(),
-            ),
+            services,
             namespaces: Namespaces {
                 names: allocation.namespaces.iter().cloned().collect(),
                 selectors: problems.selectors(
@@ -240,22 +253,37 @@ pub struct Advertisement {
     pools: BTreeSet<String>,
     pool_selectors: Vec<Selector>,
     scope: Scope,
+    /// Otherwise it may be meant to announce less.
+    is_understood: bool,
 }
 
 impl Advertisement {
     pub fn read(object: &L2Advertisement) -> (Self, Vec<(String, String)>) {
         let spec = &object.spec;
         let mut problems = Problems::default();
-        let scope = problems.scope(
-            ("spec.nodeSelectors", spec.node_selectors.iter()),
-            ("spec.interfaces", &spec.interfaces),
-        );
+        let scope = Scope {
+            includes_routed: true,
+            services: problems.selectors("spec.serviceSelectors", spec.service_selectors.iter()),
+            ..problems.scope(
+                ("spec.nodeSelectors", spec.node_selectors.iter()),
+                ("spec.interfaces", &spec.interfaces),
+            )
+        };
+        let mut unknown = spec.unknown.clone();
+        // It orders nodes, and excludes none.
+        if unknown.remove(PREFERRED_NODES).is_some_and(|value| !is_unset(&value)) {
+            let message = "is not supported: all selected nodes are equal; \
+                           see nodeSelectors, or cordon and exclude nodes";
+            problems.add(&format!("spec.{PREFERRED_NODES}"), message.to_owned());
+        }
+        let is_understood = problems.understands("spec", &unknown, "nothing is announced by it");
         let selectors = spec.ip_address_pool_selectors.iter();
         let read = Self {
             namespace: object.metadata.namespace.clone().unwrap_or_default(),
             pools: spec.ip_address_pools.iter().cloned().collect(),
             pool_selectors: problems.selectors("spec.ipAddressPoolSelectors", selectors),
             scope,
+            is_understood,
         };
         (read, problems.0)
     }
@@ -263,7 +291,8 @@ impl Advertisement {
     /// Whether it concerns a pool of MetalLB.
     fn concerns(&self, pool: &ObjectRef, labels: &Labels) -> bool {
         let concerns_all = self.pools.is_empty() && self.pool_selectors.is_empty();
-        pool.namespace == self.namespace
+        self.is_understood
+            && pool.namespace == self.namespace
             && (concerns_all
                 || self.pools.contains(&pool.name)
                 || self.pool_selectors.iter().any(|selector| selector.selects(labels)))
@@ -276,6 +305,18 @@ impl Advertisement {
         let scopes: Vec<Scope> =
             concerned.map(|advertisement| advertisement.scope.clone()).collect();
         (!scopes.is_empty()).then_some(Announcement { scopes })
+    }
+}
+
+/// As defaults of CustomResourceDefinitions set it.
+pub fn is_unset(value: &Value) -> bool {
+    match value {
+        Value::Null | Value::Bool(false) => true,
+        Value::Bool(true) => false,
+        Value::Number(number) => number.as_f64() == Some(0.0),
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        Value::Object(fields) => fields.is_empty(),
     }
 }
 
@@ -314,7 +355,24 @@ impl Problems {
         let nodes = self.selectors(nodes_field, nodes);
         let (interfaces, problem) = Scope::read_interfaces(interfaces);
         self.0.extend(problem.map(|problem| (interfaces_field.to_owned(), problem)));
-        Scope { nodes, interfaces }
+        Scope { nodes, interfaces, ..Scope::default() }
+    }
+
+    /// Whether there is no field that this version does not know. Such a field may restrict what the
+    /// object allows, so that the object must not be used. A field without a value does not.
+    pub fn understands(
+        &mut self,
+        part: &str,
+        unknown: &BTreeMap<String, Value>,
+        consequence: &str,
+    ) -> bool {
+        let mut is_understood = true;
+        for (name, _) in unknown.iter().filter(|(_, value)| !is_unset(value)) {
+            is_understood = false;
+            let message = format!("is not known to this version and may restrict: {consequence}");
+            self.add(&format!("{part}.{name}"), message);
+        }
+        is_understood
     }
 
     fn ranges(&mut self, texts: &[String]) -> Vec<Range> {

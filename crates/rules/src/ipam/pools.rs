@@ -317,6 +317,66 @@ mod tests {
         assert!(found[0].contains("BGPPeer b"), "{found:?}");
     }
 
+    /// As of another version of MetalLB. What restricts must not be ignored.
+    #[test]
+    fn objects_with_unknown_fields_are_not_used_and_are_problems() {
+        let metadata = |name: &str| json!({"name": name, "namespace": "metallb-system"});
+        let of = |advertisements: Value, pool: Value| {
+            let mut pools = Pools::new(&[]);
+            let mut spec = json!({"addresses": ["192.0.2.0/24"]});
+            spec.as_object_mut().unwrap().extend(pool.as_object().unwrap().clone());
+            for (kind, spec) in [
+                (Kind::IpAddressPool, spec),
+                (Kind::L2Advertisement, advertisements.clone()),
+                (Kind::BgpAdvertisement, advertisements),
+            ] {
+                apply(&mut pools, kind, json!({"metadata": metadata("a"), "spec": spec}));
+            }
+            pools
+        };
+        let problems = |pools: &Pools| -> Vec<String> {
+            pools.problems().values().flatten().map(ToString::to_string).collect()
+        };
+        let address = "192.0.2.1".parse().unwrap();
+        // Fields without a value restrict nothing.
+        for unset in
+            [json!({}), json!({"later": false}), json!({"later": []}), json!({"later": ""})]
+        {
+            let pools = of(unset.clone(), json!({}));
+            let pool = pools.pool_of(address).unwrap();
+            assert!(pool.announcement.is_some() && pool.advertised.len() == 1, "{unset}");
+            assert_eq!(problems(&pools), [""; 0], "{unset}");
+        }
+        let pools = of(json!({"laterSelectors": [{}]}), json!({}));
+        let pool = pools.pool_of(address).unwrap();
+        assert!(pool.announcement.is_none() && pool.advertised.is_empty());
+        let found = problems(&pools);
+        for kind in ["L2Advertisement", "BGPAdvertisement"] {
+            let expected = format!("{kind} metallb-system/a: spec.laterSelectors: is not known");
+            assert!(found.iter().any(|one| one.contains(&expected)), "{found:?}");
+        }
+        // It orders nodes only.
+        let preferred = json!({"preferredNodeSelectors": [{"weight": 1, "preference": {}}]});
+        let mut pools = Pools::new(&[]);
+        let spec = json!({"addresses": ["192.0.2.0/24"]});
+        apply(&mut pools, Kind::IpAddressPool, json!({"metadata": metadata("a"), "spec": spec}));
+        apply(
+            &mut pools,
+            Kind::L2Advertisement,
+            json!({"metadata": metadata("a"), "spec": preferred}),
+        );
+        assert!(pools.announcement_of(address).is_some());
+        assert!(problems(&pools)[0].contains("spec.preferredNodeSelectors: is not supported"));
+
+        for pool in [json!({"later": true}), json!({"serviceAllocation": {"laterSelectors": [{}]}})]
+        {
+            let pools = of(json!({}), pool.clone());
+            let labels = Labels::new();
+            assert!(!pools.pool_of(address).unwrap().admits("default", &labels, &labels), "{pool}");
+            assert!(problems(&pools)[0].contains("no Service gets addresses"), "{pool}");
+        }
+    }
+
     #[test]
     fn an_advertisement_of_no_pool_is_a_problem() {
         let mut pools = Pools::new(&[]);

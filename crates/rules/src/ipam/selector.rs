@@ -27,6 +27,11 @@ enum Operator {
 }
 
 impl Selector {
+    /// Selects nothing.
+    pub fn nothing() -> Self {
+        Self(vec![Requirement { label: String::new(), operator: Operator::Unknown }])
+    }
+
     /// With what can't be read in it, which then selects nothing.
     pub fn read(selector: &LabelSelector) -> (Self, Option<String>) {
         let labels = selector.match_labels.iter().flatten();

@@ -3,10 +3,13 @@
 // Columns have the same types.
 #![allow(clippy::duplicated_attributes)]
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 /// The addresses, and which Services may have them.
 #[derive(CustomResource, JsonSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
@@ -35,6 +38,10 @@ pub struct IPAddressPoolSpec {
     /// Which Services may have addresses of this pool, and the order of pools.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service_allocation: Option<ServiceAllocation>,
+    /// Fields of another version of MetalLB. They may restrict.
+    #[serde(flatten)]
+    #[schemars(skip)]
+    pub unknown: BTreeMap<String, Value>,
 }
 
 /// Which Services may have addresses of a pool.
@@ -53,6 +60,10 @@ pub struct ServiceAllocation {
     /// Services by their labels: those that one of the selectors selects.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub service_selectors: Vec<LabelSelector>,
+    /// Fields of another version of MetalLB. They may restrict.
+    #[serde(flatten)]
+    #[schemars(skip)]
+    pub unknown: BTreeMap<String, Value>,
 }
 
 /// Which pools are announced on the link, by which nodes, and on which interfaces.
@@ -84,9 +95,16 @@ pub struct L2AdvertisementSpec {
     /// Nodes by their labels. Absent: all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub node_selectors: Vec<LabelSelector>,
-    /// Names of interfaces. Absent: all that fit.
+    /// Names of interfaces. Absent: those with a prefix that contains the address; on a node without any, all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub interfaces: Vec<String>,
+    /// Services by their labels: those that one of the selectors selects. Absent: all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub service_selectors: Vec<LabelSelector>,
+    /// Fields of another version of MetalLB. They may restrict.
+    #[serde(flatten)]
+    #[schemars(skip)]
+    pub unknown: BTreeMap<String, Value>,
 }
 
 fn yes() -> bool {

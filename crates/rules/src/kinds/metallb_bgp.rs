@@ -3,10 +3,13 @@
 // Columns have the same types.
 #![allow(clippy::duplicated_attributes)]
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 /// The router, and how nodes connect to it.
 #[derive(CustomResource, JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
@@ -72,6 +75,19 @@ pub struct MetallbBGPPeerSpec {
     /// The VRF of the connection.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vrf: Option<String>,
+    /// The autonomous system of the nodes towards this router, instead of `myASN`.
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "localASN")]
+    pub local_asn: Option<u32>,
+    /// Whether the session carries only the address family of its addresses.
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "disableMP")]
+    pub disable_mp: Option<bool>,
+    /// Whether the session carries both address families.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dual_stack_address_family: Option<bool>,
+    /// Fields of another version of MetalLB. They may restrict.
+    #[serde(flatten)]
+    #[schemars(skip)]
+    pub unknown: BTreeMap<String, Value>,
 }
 
 /// A reference to a Secret.
@@ -124,6 +140,13 @@ pub struct BGPAdvertisementSpec {
     /// Communities, or their names in Community objects.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub communities: Vec<String>,
+    /// Services by their labels: those that one of the selectors selects. Absent: all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub service_selectors: Vec<LabelSelector>,
+    /// Fields of another version of MetalLB. They may restrict.
+    #[serde(flatten)]
+    #[schemars(skip)]
+    pub unknown: BTreeMap<String, Value>,
 }
 
 /// Names of communities.

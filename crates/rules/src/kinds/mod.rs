@@ -10,6 +10,7 @@ pub mod service;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;
+use serde_json::Value;
 
 pub use address_pool::{
     AddressPool, AddressPoolSpec, AddressPoolStatus, PoolAdvertisement, PoolAnnouncement,
@@ -31,7 +32,38 @@ pub const METALLB_NAMESPACE: &str = "metallb-system";
 
 /// Millrace's own kinds, which its deployment installs.
 pub fn own() -> Vec<CustomResourceDefinition> {
-    vec![AddressPool::crd(), BGPPeer::crd()]
+    vec![with_known_formats(&AddressPool::crd()), with_known_formats(&BGPPeer::crd())]
+}
+
+/// API servers and kubectl warn about formats that they do not know, such as those of unsigned
+/// numbers, and do not enforce them. The same limits as known ones: a format and a maximum.
+fn with_known_formats(definition: &CustomResourceDefinition) -> CustomResourceDefinition {
+    fn replace(value: &mut Value) {
+        match value {
+            Value::Array(items) => items.iter_mut().for_each(replace),
+            Value::Object(fields) => {
+                let known = match fields.get("format").and_then(Value::as_str) {
+                    Some("uint8") => Some(("int32", u64::from(u8::MAX))),
+                    Some("uint16") => Some(("int32", u64::from(u16::MAX))),
+                    Some("uint32") => Some(("int64", u64::from(u32::MAX))),
+                    _ => None,
+                };
+                if let Some((format, maximum)) = known {
+                    fields.insert("format".to_owned(), format.into());
+                    fields.entry("maximum").or_insert_with(|| maximum.into());
+                }
+                fields.values_mut().for_each(replace);
+            }
+            _ => {}
+        }
+    }
+    let read = |value| serde_json::from_value(value).ok();
+    let replaced = serde_json::to_value(definition).ok().and_then(|mut value| {
+        replace(&mut value);
+        read(value)
+    });
+    // What was a definition still is one.
+    replaced.unwrap_or_else(|| definition.clone())
 }
 
 /// MetalLB's kinds. In a cluster they are there if MetalLB was installed.
@@ -45,5 +77,24 @@ pub fn of_metallb() -> Vec<CustomResourceDefinition> {
         }
     }
     let others = [IPAddressPool::crd(), MetallbBGPPeer::crd(), Community::crd()];
-    others.into_iter().chain(without_spec).collect()
+    others.iter().chain(&without_spec).map(with_known_formats).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Those that the validation of CustomResourceDefinitions knows.
+    #[test]
+    fn numbers_have_formats_that_api_servers_know() {
+        for definition in own().into_iter().chain(of_metallb()) {
+            let text = serde_json::to_string(&definition).unwrap();
+            assert!(!text.contains("\"format\":\"uint"), "{text}");
+        }
+        let peer = serde_json::to_value(&own()[1]).unwrap();
+        let schema = &peer["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
+        let asn = &schema["properties"]["spec"]["properties"]["localASN"];
+        let limits = (&asn["format"], asn["maximum"].as_f64());
+        assert_eq!(limits, (&Value::from("int64"), Some(f64::from(u32::MAX))), "{asn}");
+    }
 }

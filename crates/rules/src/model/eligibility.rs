@@ -27,14 +27,25 @@ pub fn is_shutting_down(node: &Node) -> bool {
     })
 }
 
-/// False for a node that is excluded, cordoned for a drain, shutting down, or being deleted: its
-/// addresses move to another node beforehand.
+/// Whether the network plugin or cloud has reported that pods of the node can't be reached.
+fn is_network_unavailable(node: &Node) -> bool {
+    let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
+    let mut conditions = conditions.into_iter().flatten();
+    conditions.any(|one| one.type_ == "NetworkUnavailable" && one.status == "True")
+}
+
+/// False for a node that is excluded, cordoned for a drain, shutting down, being deleted, or without
+/// a network for its pods: its addresses move to another node beforehand.
 pub fn is_preferred_for_load_balancers(node: &Node) -> bool {
     let labels = node.metadata.labels.as_ref();
     let is_excluded = labels.is_some_and(|labels| labels.contains_key(EXCLUDED));
     let spec = node.spec.as_ref();
     let is_cordoned = spec.and_then(|spec| spec.unschedulable).unwrap_or_default();
-    is_eligible(node) && !is_excluded && !is_cordoned && !is_shutting_down(node)
+    is_eligible(node)
+        && !is_excluded
+        && !is_cordoned
+        && !is_shutting_down(node)
+        && !is_network_unavailable(node)
 }
 
 #[cfg(test)]
@@ -83,6 +94,10 @@ mod tests {
         assert!(!preferred(json!({"spec": {"unschedulable": true}})));
         let ready = json!({"type": "Ready", "status": "False", "message": SHUTDOWN});
         assert!(!preferred(json!({"status": {"conditions": [ready]}})));
+        for (status, expected) in [("True", false), ("False", true), ("Unknown", true)] {
+            let network = json!({"type": "NetworkUnavailable", "status": status});
+            assert_eq!(preferred(json!({"status": {"conditions": [network]}})), expected);
+        }
         assert!(!preferred(json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}})));
     }
 }

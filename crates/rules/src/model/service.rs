@@ -47,7 +47,10 @@ pub fn trim_unused(service: &mut Service) {
 /// Removes fields from a Service that the agent does not use: it holds all Services of a cluster.
 pub fn trim(service: &mut Service) {
     let metadata = std::mem::take(&mut service.metadata);
-    let is_label_used = |name: &str| [PROXY_NAME, HEADLESS].contains(&name);
+    // Advertisements select Services by their labels.
+    let spec = service.spec.as_ref();
+    let is_load_balancer = spec.is_some_and(|spec| spec.type_.as_deref() == Some("LoadBalancer"));
+    let is_label_used = |name: &str| is_load_balancer || [PROXY_NAME, HEADLESS].contains(&name);
     service.metadata = trimmed(metadata, is_label_used, is_annotation_used);
     if let Some(spec) = &mut service.spec {
         spec.selector = None;

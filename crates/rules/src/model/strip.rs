@@ -93,17 +93,30 @@ fn strip_conditions(service: &mut Value) {
     }
 }
 
-/// Leaves what the condition `Ready` of a Node says.
+/// Leaves what the condition `Ready` of a Node says, and whether its network is unavailable.
 fn strip_node_conditions(node: &mut Value) {
     let Some(status) = map(node, "status") else { return };
     let conditions = status.remove("conditions");
     let conditions = conditions.as_ref().and_then(Value::as_array).into_iter().flatten();
-    let ready = conditions.into_iter().find(|condition| condition["type"] == "Ready");
+    let mut ready = None;
+    let mut kept = Vec::new();
+    for condition in conditions {
+        match condition["type"].as_str() {
+            Some("Ready") => ready = Some(condition),
+            Some(name @ "NetworkUnavailable") if condition["status"] == "True" => {
+                kept.push(json!({"type": name, "status": "True"}));
+            }
+            _ => {}
+        }
+    }
     if let Some([state, message]) =
         ready.and_then(|ready| Some([ready["status"].as_str()?, ready["message"].as_str()?]))
     {
         let ready = json!({"type": "Ready", "status": state, "message": message});
-        status.insert("conditions".to_owned(), Value::Array(vec![ready]));
+        kept.push(ready);
+    }
+    if !kept.is_empty() {
+        status.insert("conditions".to_owned(), Value::Array(kept));
     }
 }
 

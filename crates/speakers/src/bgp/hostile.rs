@@ -67,6 +67,7 @@ impl World {
             restart_time: Some(120),
             passive: false,
             bfd: peer::Bfd::None,
+            families: lb_bgp::Family::ALL.into(),
         };
         let identifier = Ipv4Addr::new(192, 0, 2, 11);
         let configured = Configured { peer, identifier, password: None, detection: None };

@@ -1,12 +1,14 @@
 //! A BGP peer, whichever kind of object it comes from. Pure.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use lb_bgp::Family;
 use lb_bgp::session::{Config, PeerAs};
-use lb_rules::ipam::Selector;
-use lb_rules::kinds::{BGPPeer, MetallbBGPPeer, PASSWORDS};
+use lb_rules::ipam::{Selector, is_unset};
+use lb_rules::kinds::{BGPPeer, MetallbBGPPeer, MetallbBGPPeerSpec, PASSWORDS};
 
 use super::detection::Detection;
 
@@ -38,6 +40,8 @@ pub struct Peer {
     pub restart_time: Option<u16>,
     pub passive: bool,
     pub bfd: Bfd,
+    /// The families that the session carries at most.
+    pub families: BTreeSet<Family>,
 }
 
 /// How a broken path is found.
@@ -123,6 +127,7 @@ impl Peer {
                 Some(bfd) => Bfd::Own(Detection::of_own(bfd, spec.ttl_security_hops)?),
                 None => Bfd::None,
             },
+            families: Family::ALL.into(),
         };
         peer.checked("spec.localASN", "spec.peerASN", "spec.holdTimeSeconds")
     }
@@ -155,13 +160,24 @@ impl Peer {
                 ("spec.holdTime", format!("{text:?} is not a duration of up to 65535s"))
             })?,
         };
+        // Timers that this speaker chooses itself.
+        let is_harmless = |name: &str| ["keepaliveTime", "connectTime"].contains(&name);
+        let mut unknown = spec.unknown.iter();
+        if let Some((name, _)) =
+            unknown.find(|(name, value)| !is_harmless(name) && !is_unset(value))
+        {
+            let message = format!("{name} is not known to this version and may restrict");
+            return Err(("spec", message));
+        }
+        let location = location(
+            ("spec.peerAddress", spec.peer_address.as_deref()),
+            spec.interface.as_deref(),
+        )?;
         let peer = Self {
-            location: location(
-                ("spec.peerAddress", spec.peer_address.as_deref()),
-                spec.interface.as_deref(),
-            )?,
+            families: families(spec, &location),
+            location,
             port: spec.peer_port.filter(|port| *port > 0).unwrap_or(PORT),
-            local_as: spec.my_asn,
+            local_as: spec.local_asn.filter(|number| *number > 0).unwrap_or(spec.my_asn),
             peer_as,
             identifier: identifier("spec.routerID", spec.router_id.as_deref())?,
             source: address("spec.sourceAddress", spec.source_address.as_deref())?,
@@ -210,6 +226,18 @@ impl Peer {
     /// Whether peer and node are of one autonomous system, as far as configured.
     pub fn is_internal(&self) -> bool {
         self.peer_as.accepts(self.local_as, self.local_as)
+    }
+}
+
+/// The families of a session as MetalLB decides it: since 0.15 that of the peer's address, unless
+/// `dualStackAddressFamily` is set. Earlier versions do not have the field, and carry both unless
+/// `disableMP` is set.
+fn families(spec: &MetallbBGPPeerSpec, location: &Location) -> BTreeSet<Family> {
+    let carries_both = spec.dual_stack_address_family.unwrap_or(spec.disable_mp != Some(true));
+    match location {
+        Location::Address(IpAddr::V4(_), _) if !carries_both => [Family::Ipv4].into(),
+        Location::Address(IpAddr::V6(_), _) if !carries_both => [Family::Ipv6].into(),
+        Location::Address(..) | Location::Interface(_) => Family::ALL.into(),
     }
 }
 
@@ -367,6 +395,45 @@ mod tests {
             spec[field] = value;
             assert_eq!(of_metallb(spec).unwrap_err().0, format!("spec.{field}"));
         }
+    }
+
+    #[test]
+    fn a_session_of_metallb_carries_the_families_of_its_version() {
+        use Family::{Ipv4, Ipv6};
+        let base = json!({"myASN": 1, "peerASN": 2, "peerAddress": "192.0.2.1"});
+        for (more, expected) in [
+            // Since 0.15, which sets the default.
+            (json!({"dualStackAddressFamily": false, "disableMP": false}), vec![Ipv4]),
+            (json!({"dualStackAddressFamily": false, "peerAddress": "2001:db8::1"}), vec![Ipv6]),
+            (json!({"dualStackAddressFamily": true, "disableMP": true}), vec![Ipv4, Ipv6]),
+            // Before.
+            (json!({}), vec![Ipv4, Ipv6]),
+            (json!({"disableMP": false}), vec![Ipv4, Ipv6]),
+            (json!({"disableMP": true}), vec![Ipv4]),
+            (
+                json!({"dualStackAddressFamily": false, "peerAddress": "", "interface": "eth0"}),
+                vec![Ipv4, Ipv6],
+            ),
+        ] {
+            let mut spec = base.clone();
+            spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            let families: Vec<Family> = of_metallb(spec).unwrap().families.into_iter().collect();
+            assert_eq!(families, expected, "{more}");
+        }
+    }
+
+    #[test]
+    fn fields_of_other_versions_of_metallb() {
+        let of = |more: Value| {
+            let mut spec = json!({"myASN": 1, "peerASN": 2, "peerAddress": "192.0.2.1"});
+            spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            of_metallb(spec)
+        };
+        assert_eq!(of(json!({"localASN": 64512})).unwrap().local_as, 64512);
+        assert_eq!(of(json!({"localASN": 0})).unwrap().local_as, 1);
+        assert!(of(json!({"keepaliveTime": "3s", "connectTime": "5s", "later": false})).is_ok());
+        let (field, message) = of(json!({"laterSelectors": [{}]})).unwrap_err();
+        assert!(field == "spec" && message.contains("laterSelectors is not known"), "{message}");
     }
 
     #[test]

@@ -10,16 +10,24 @@ use lb_rules::model::{Kind, Node, Object, ObjectRef, Problem};
 use sha2::{Digest, Sha256};
 
 use super::detection::Detection;
-use super::peer::{Bfd, Password, Peer, Secret, Wrong, password_problem};
+use super::peer::{Bfd, Location, Password, Peer, Secret, Wrong, password_problem};
 
 /// All peers that objects define.
 #[derive(Debug, Default)]
 pub struct Peers {
-    objects: BTreeMap<ObjectRef, Result<Peer, Problem>>,
+    objects: BTreeMap<ObjectRef, Defined>,
     /// MetalLB's profiles of BFD, by name.
     profiles: BTreeMap<String, Result<Detection, Problem>>,
     /// By the Secret's key.
     passwords: BTreeMap<String, Vec<u8>>,
+}
+
+/// What an object defines.
+#[derive(Debug, PartialEq)]
+struct Defined {
+    /// Of two with one address, the older one is used. `None`, as of files: the oldest.
+    created: Option<String>,
+    read: Result<Peer, Problem>,
 }
 
 /// A peer that this node connects to.
@@ -47,9 +55,9 @@ impl Peers {
     /// Returns whether anything has changed.
     pub fn apply(&mut self, object: &Object) -> bool {
         let reference = object.reference();
-        let read = match object {
-            Object::BgpPeer(object) => Peer::of_own(object),
-            Object::MetallbBgpPeer(object) => Peer::of_metallb(object),
+        let (metadata, read) = match object {
+            Object::BgpPeer(object) => (&object.metadata, Peer::of_own(object)),
+            Object::MetallbBgpPeer(object) => (&object.metadata, Peer::of_metallb(object)),
             Object::BfdProfile(profile) => {
                 let read = Detection::of_profile(profile);
                 let read = read.map_err(|wrong| problem(&reference, wrong, "BFD is not used"));
@@ -61,11 +69,13 @@ impl Peers {
             }
             _ => return false,
         };
+        let created = metadata.creation_timestamp.as_ref().map(|time| time.0.to_string());
         let read = read.map_err(|wrong| problem(&reference, wrong, "the peer is not used"));
-        if self.objects.get(&reference) == Some(&read) {
+        let defined = Defined { created, read };
+        if self.objects.get(&reference) == Some(&defined) {
             return false;
         }
-        self.objects.insert(reference, read);
+        self.objects.insert(reference, defined);
         true
     }
 
@@ -88,9 +98,29 @@ impl Peers {
     ) -> (BTreeMap<String, Configured>, Vec<Problem>) {
         let labels = node.map(|node| node.labels.clone()).unwrap_or_default();
         let (mut peers, mut problems) = (BTreeMap::new(), Vec::new());
-        for (reference, read) in &self.objects {
+        let mut taken: BTreeMap<&Location, &ObjectRef> = BTreeMap::new();
+        let mut objects: Vec<(&ObjectRef, &Defined)> = self.objects.iter().collect();
+        objects.sort_by_key(|(reference, defined)| (&defined.created, *reference));
+        for (reference, Defined { read, .. }) in objects {
             let peer = match read {
-                Ok(peer) if any_selects(&peer.nodes, &labels) => peer,
+                // A router keeps one session with an address: two would end each other for ever.
+                Ok(peer) if any_selects(&peer.nodes, &labels) => {
+                    match taken.get(&peer.location) {
+                        None => drop(taken.insert(&peer.location, reference)),
+                        Some(other) => {
+                            let message = format!("{} has the same router on this node", *other);
+                            let field = match (&peer.location, reference.kind) {
+                                (Location::Interface(_), _) => "spec.interface",
+                                (_, Kind::MetallbBgpPeer) => "spec.peerAddress",
+                                _ => "spec.address",
+                            };
+                            let wrong = (field, message);
+                            problems.push(problem(reference, wrong, "the peer is not used"));
+                            continue;
+                        }
+                    }
+                    peer
+                }
                 Ok(_) => continue,
                 Err(problem) => {
                     problems.push(problem.clone());
@@ -125,10 +155,10 @@ impl Peers {
     /// Names of peers that do not select a node.
     pub fn of_others(&self, node: Option<&Node>) -> Vec<String> {
         let labels = node.map(|node| node.labels.clone()).unwrap_or_default();
-        let selects = |read: &Result<Peer, Problem>| {
-            read.as_ref().map_or(true, |peer| any_selects(&peer.nodes, &labels))
+        let selects = |defined: &Defined| {
+            defined.read.as_ref().map_or(true, |peer| any_selects(&peer.nodes, &labels))
         };
-        let others = self.objects.iter().filter(|(_, read)| !selects(read));
+        let others = self.objects.iter().filter(|(_, defined)| !selects(defined));
         others.map(|(reference, _)| name_of(reference)).collect()
     }
 
@@ -262,11 +292,57 @@ mod tests {
         assert_ne!(identifiers[0], identifiers[1]);
     }
 
+    /// A router keeps one session with an address.
+    #[test]
+    fn of_two_peers_with_one_address_the_older_one_is_used() {
+        let of = |name: &str, created: &str, spec: Value| {
+            object(json!({
+                "apiVersion": "millrace.io/v1alpha1", "kind": "BGPPeer", "spec": spec,
+                "metadata": {"name": name, "creationTimestamp": created},
+            }))
+        };
+        let spec = |more: Value| {
+            let mut spec = json!({"localASN": 64512});
+            spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            spec
+        };
+        let used = |peers: &Peers| -> (Vec<String>, Vec<String>) {
+            let (found, problems) = peers.of_node("a", Some(&node()));
+            (found.into_keys().collect(), problems.iter().map(ToString::to_string).collect())
+        };
+        for same in [
+            json!({"address": "192.0.2.1"}),
+            json!({"interface": "eth0"}),
+            json!({"address": "fe80::1", "interface": "eth0"}),
+        ] {
+            let mut peers = Peers::default();
+            peers.apply(&of("a", "2026-01-02T00:00:00Z", spec(same.clone())));
+            peers.apply(&of("b", "2026-01-01T00:00:00Z", spec(same.clone())));
+            let (found, problems) = used(&peers);
+            assert_eq!(found, ["b"], "{same}");
+            let expected = "BGPPeer b has the same router on this node; the peer is not used";
+            assert!(problems.len() == 1 && problems[0].contains(expected), "{problems:?}");
+            assert!(problems[0].starts_with("BGPPeer a: spec."), "{problems:?}");
+            // Not on nodes that the other one does not select.
+            let rack = json!({"nodeSelector": {"matchLabels": {"rack": "2"}}});
+            let mut elsewhere = spec(same);
+            elsewhere.as_object_mut().unwrap().extend(rack.as_object().unwrap().clone());
+            peers.apply(&of("b", "2026-01-01T00:00:00Z", elsewhere));
+            assert_eq!(used(&peers), (vec!["a".to_owned()], Vec::new()));
+        }
+        let mut peers = Peers::default();
+        for (name, interface) in [("a", "eth0"), ("b", "eth1")] {
+            let spec = spec(json!({"address": "fe80::1", "interface": interface}));
+            peers.apply(&of(name, "2026-01-01T00:00:00Z", spec));
+        }
+        assert_eq!(used(&peers).0, ["a", "b"], "on two links");
+    }
+
     #[test]
     fn a_peer_waits_for_its_password() {
         let mut peers = Peers::default();
         peers.apply(&peer("one", json!({"passwordKey": "tor"})));
-        peers.apply(&peer("two", json!({})));
+        peers.apply(&peer("two", json!({"address": "192.0.2.2"})));
         let (found, problems) = peers.of_node("a", None);
         assert_eq!(found.keys().collect::<Vec<_>>(), ["two"]);
         assert!(problems[0].to_string().contains("BGPPeer one: spec.passwordKey: the password"));

@@ -23,6 +23,7 @@ const ENDPOINT_BANDWIDTH: f32 = 125e6;
 /// What matters of one Service.
 #[derive(Debug)]
 struct OfService {
+    labels: Labels,
     /// Whether its addresses were assigned from pools, even if none contains them any more.
     is_assigned: bool,
     /// All addresses.
@@ -56,6 +57,7 @@ impl Advertising {
     pub fn set<'a>(
         &mut self,
         name: &ServiceName,
+        labels: Option<&Labels>,
         is_assigned: bool,
         ports: impl Iterator<Item = &'a Arc<ServicePort>>,
     ) {
@@ -72,7 +74,9 @@ impl Advertising {
         }
         let before = self.services.get(name);
         let is_same = before.map_or(addresses.is_empty(), |before| {
-            before.addresses == addresses && before.is_assigned == is_assigned
+            before.addresses == addresses
+                && before.is_assigned == is_assigned
+                && labels.map_or(before.labels.is_empty(), |labels| before.labels == *labels)
         });
         if is_same {
             return;
@@ -82,7 +86,9 @@ impl Advertising {
         if !addresses.is_empty() {
             let mut by_pool = before.map(|before| before.by_pool).unwrap_or_default();
             by_pool.retain(|address, _| addresses.contains_key(address));
-            self.services.insert(name.clone(), OfService { is_assigned, addresses, by_pool });
+            let labels = labels.cloned().unwrap_or_default();
+            let service = OfService { labels, is_assigned, addresses, by_pool };
+            self.services.insert(name.clone(), service);
         }
     }
 
@@ -134,7 +140,8 @@ impl OfService {
                 None => {}
             }
             let by_node = self.by_pool.get(&address).into_iter().flatten();
-            let by_node = by_node.filter(|advertised| served.here && advertised.is_by(labels));
+            let by_node =
+                by_node.filter(|advertised| served.here && advertised.is_by(labels, &self.labels));
             let advertisements: Vec<Arc<Advertisement>> =
                 by_node.map(|advertised| Arc::clone(&advertised.advertisement)).collect();
             let is_weighted = advertisements.iter().any(|one| one.link_bandwidth);
@@ -232,7 +239,7 @@ mod tests {
         let pools = pools(json!({}));
         let mut advertising = Advertising::default();
         let mut after = |port: Arc<ServicePort>| {
-            advertising.set(&name("web"), false, [port].iter());
+            advertising.set(&name("web"), None, false, [port].iter());
             addresses(&advertising.take(&pools, None))
         };
         let here = "192.0.2.1";
@@ -251,7 +258,12 @@ mod tests {
         let pools = pools(json!({"advertisements": [{"linkBandwidth": true}]}));
         let mut advertising = Advertising::default();
         let mut bandwidth = |policy, local| {
-            advertising.set(&name("web"), false, [port("192.0.2.1", policy, 9, local)].iter());
+            advertising.set(
+                &name("web"),
+                None,
+                false,
+                [port("192.0.2.1", policy, 9, local)].iter(),
+            );
             let routes = advertising.take(&pools, None);
             let announcement = &routes[0].1[0];
             assert!(announcement.advertisements[0].link_bandwidth);
@@ -264,7 +276,7 @@ mod tests {
         let mut heavy = ServicePort::clone(&port("192.0.2.1", Policy::Local, 9, 1));
         let weight = DEFAULT_WEIGHT.saturating_add(150);
         heavy.local = heavy.local.into_iter().map(|one| Backend { weight, ..one }).collect();
-        advertising.set(&name("web"), false, [Arc::new(heavy)].iter());
+        advertising.set(&name("web"), None, false, [Arc::new(heavy)].iter());
         assert_eq!(advertising.take(&pools, None)[0].1[0].bandwidth, Some(312.5e6));
     }
 
@@ -274,7 +286,12 @@ mod tests {
             json!({"nodeSelector": {"matchLabels": {"rack": "1"}}, "ipv4PrefixLength": 24});
         let mut pools = pools(json!({"advertisements": [of_rack]}));
         let mut advertising = Advertising::default();
-        advertising.set(&name("web"), false, [port("192.0.2.1", Policy::Cluster, 1, 0)].iter());
+        advertising.set(
+            &name("web"),
+            None,
+            false,
+            [port("192.0.2.1", Policy::Cluster, 1, 0)].iter(),
+        );
         let labels = |rack: &str| Labels::from([("rack".to_owned(), rack.to_owned())]);
         let routes = advertising.take(&pools, Some(&labels("1")));
         assert_eq!(routes[0].1[0].advertisements[0].ipv4_length, 24);
@@ -291,6 +308,30 @@ mod tests {
         );
     }
 
+    #[test]
+    fn an_advertisement_of_metallb_selects_services() {
+        let of_metallb = |kind, name: &str, spec: serde_json::Value| {
+            let metadata = json!({"name": name, "namespace": "metallb-system"});
+            Object::read(kind, json!({"metadata": metadata, "spec": spec})).unwrap()
+        };
+        let mut pools = Pools::new(&[]);
+        let addresses_of_pool = json!({"addresses": ["192.0.2.0/24"]});
+        pools.apply(&of_metallb(Kind::IpAddressPool, "public", addresses_of_pool));
+        let selectors = json!({"serviceSelectors": [{"matchLabels": {"tier": "public"}}]});
+        pools.apply(&of_metallb(Kind::BgpAdvertisement, "some", selectors));
+        let mut advertising = Advertising::default();
+        let mut advertised = |labels: Option<&str>| {
+            let labels = labels.map(|tier| Labels::from([("tier".to_owned(), tier.to_owned())]));
+            let ports = [port("192.0.2.1", Policy::Cluster, 1, 0)];
+            advertising.set(&name("web"), labels.as_ref(), false, ports.iter());
+            addresses(&advertising.take(&pools, None))
+        };
+        assert_eq!(advertised(None), [("web".to_owned(), 0)]);
+        assert_eq!(advertised(Some("public")), [("web".to_owned(), 1)]);
+        assert_eq!(advertised(Some("public")), []);
+        assert_eq!(advertised(Some("internal")), [("web".to_owned(), 0)]);
+    }
+
     /// The peers of the only address.
     fn peers(routes: &Routes) -> Option<&Peers> {
         routes[0].1.first().map(|announcement| &announcement.advertisements[0].peers)
@@ -305,27 +346,32 @@ mod tests {
         let mut pools = pools(inner(false));
         let mut advertising = Advertising::default();
         let served = [port("192.0.2.1", Policy::Cluster, 1, 0)];
-        advertising.set(&name("web"), true, served.iter());
+        advertising.set(&name("web"), None, true, served.iter());
         let expected =
             |names: &[&str]| Peers::Named(names.iter().map(|name| (*name).to_owned()).collect());
         assert_eq!(peers(&advertising.take(&pools, None)), Some(&expected(&["inner"])));
         // What the pool says last counts, also while there is no endpoint.
-        advertising.set(&name("web"), true, [port("192.0.2.1", Policy::Cluster, 0, 0)].iter());
+        advertising.set(
+            &name("web"),
+            None,
+            true,
+            [port("192.0.2.1", Policy::Cluster, 0, 0)].iter(),
+        );
         apply(&mut pools, inner(true));
         advertising.note_change();
         assert_eq!(peers(&advertising.take(&pools, None)), None);
         pools.delete(&ObjectRef::new(Kind::AddressPool, None, Some("a")));
         advertising.note_change();
-        advertising.set(&name("web"), true, served.iter());
+        advertising.set(&name("web"), None, true, served.iter());
         assert_eq!(peers(&advertising.take(&pools, None)), Some(&expected(&["inner", "more"])));
         assert_eq!(advertising.unknown().count(), 0);
         // Not of another controller.
-        advertising.set(&name("web"), false, served.iter());
+        advertising.set(&name("web"), None, false, served.iter());
         assert_eq!(peers(&advertising.take(&pools, None)), None);
         // Nor of the Service that has the name next.
-        advertising.set(&name("web"), true, [].iter());
+        advertising.set(&name("web"), None, true, [].iter());
         advertising.take(&pools, None);
-        advertising.set(&name("web"), true, served.iter());
+        advertising.set(&name("web"), None, true, served.iter());
         assert_eq!(peers(&advertising.take(&pools, None)), None);
     }
 
@@ -334,7 +380,7 @@ mod tests {
         let mut pools = pools(json!({}));
         let mut advertising = Advertising::default();
         let outside = [port("198.51.100.1", Policy::Cluster, 1, 0)];
-        advertising.set(&name("web"), true, outside.iter());
+        advertising.set(&name("web"), None, true, outside.iter());
         assert_eq!(addresses(&advertising.take(&pools, None)), [("web".to_owned(), 0)]);
         let address: IpAddr = "198.51.100.1".parse().unwrap();
         assert_eq!(advertising.unknown().collect::<Vec<_>>(), [(&name("web"), address)]);

@@ -40,6 +40,8 @@ const REPORT: Duration = Duration::from_millis(100);
 const REPORT_COUNTS: Duration = Duration::from_secs(1);
 /// A port that can't be listened on is tried again.
 const LISTEN_RETRY: Duration = Duration::from_secs(5);
+/// How often this node's addresses towards peers are looked at: they are the next hops of routes.
+const ADDRESSES_INTERVAL: Duration = Duration::from_secs(5);
 /// How long a shutdown waits for its last messages to be sent.
 const FAREWELL: Duration = Duration::from_secs(2);
 
@@ -175,6 +177,8 @@ struct State {
     is_draining: bool,
     listeners: Vec<TcpListener>,
     listen_at: Option<Duration>,
+    /// `None`: there are no peers.
+    addresses_at: Option<Duration>,
     lingering: Lingering,
     leaving: Option<oneshot::Sender<()>>,
     report_at: Option<Duration>,
@@ -197,6 +201,7 @@ impl State {
             is_draining: false,
             listeners: Vec::new(),
             listen_at: None,
+            addresses_at: None,
             lingering: Lingering::default(),
             leaving: None,
             report_at: None,
@@ -215,6 +220,7 @@ impl State {
         let others = [
             self.report_at,
             self.listen_at,
+            self.addresses_at,
             self.lingering.deadline(),
             self.paths.deadline(),
             self.unnumbered.deadline(),
@@ -254,6 +260,12 @@ impl State {
         }
         if self.listen_at.is_some_and(|at| at <= now) {
             self.listen();
+        }
+        if self.addresses_at.is_none_or(|at| at <= now) {
+            for peer in self.peers.values_mut() {
+                peer.follow_addresses(now, &mut self.lingering);
+            }
+            self.addresses_at = (!self.peers.is_empty()).then(|| now + ADDRESSES_INTERVAL);
         }
         if is_active {
             self.paths.watch(&self.peers);
