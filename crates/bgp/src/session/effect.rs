@@ -39,6 +39,11 @@ pub enum Input<'a> {
         connection: Connection,
         octets: usize,
     },
+    /// This node's addresses towards the peer, which may have changed since the connection began.
+    NextHops {
+        connection: Connection,
+        next_hops: NextHops,
+    },
     /// By the peer, or with an error. Not after [`Effect::Close`].
     Closed {
         connection: Connection,
@@ -87,6 +92,8 @@ pub enum Effect {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Report {
     Established(Established),
+    /// The families of the established session that have a next hop now.
+    Families(BTreeSet<Family>),
     /// An established session has ended.
     Down(Why),
     /// A connection has ended before the session was established.

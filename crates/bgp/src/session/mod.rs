@@ -105,6 +105,9 @@ impl Session {
                     channel.written(now, octets);
                 }
             }
+            Input::NextHops { connection, next_hops } => {
+                self.set_next_hops(connection, next_hops);
+            }
             Input::Closed { connection } => self.end(now, connection, Why::Closed),
             Input::BfdDown => {
                 if let Some(channel) = self.channels.iter().find(|each| each.is_established()) {
@@ -185,6 +188,30 @@ impl Session {
         let mut octets = Vec::new();
         self.own_open(now).encode(&mut octets);
         self.send(now, connection, octets);
+    }
+
+    /// The routes of a family whose next hop has changed are sent again, or withdrawn if there is none
+    /// any more: they would lead to an address that this node no longer has.
+    fn set_next_hops(&mut self, connection: Connection, next_hops: NextHops) {
+        let Some(channel) = self.channel(connection) else { return };
+        let before = std::mem::replace(&mut channel.next_hops, next_hops);
+        let is_established = channel.is_established();
+        let Some(agreement) = self.agreement.as_mut().filter(|_| is_established) else { return };
+        let extended = agreement.extended_next_hop;
+        agreement.next_hops = next_hops;
+        let changed: Vec<Family> = agreement
+            .families
+            .iter()
+            .copied()
+            .filter(|family| before.of(*family, extended) != next_hops.of(*family, extended))
+            .collect();
+        for family in &changed {
+            self.outbox.send_all(*family);
+        }
+        if !changed.is_empty() {
+            let families = agreement.announceable();
+            self.effects.push(Effect::Report(Report::Families(families)));
+        }
     }
 
     fn connect_failed(&mut self, now: Duration) {

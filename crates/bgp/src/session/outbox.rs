@@ -84,6 +84,13 @@ impl Outbox {
         self.send_again(|prefix| Family::of(prefix) == family);
     }
 
+    /// All routes of a family are sent, also those that the peer has: their next hop is another one.
+    pub fn send_all(&mut self, family: Family) {
+        let all = self.wanted.keys().chain(self.sent.keys());
+        let all = all.filter(|prefix| Family::of(prefix) == family);
+        self.pending.extend(all.map(|prefix| (*prefix, true)));
+    }
+
     fn send_again(&mut self, which: impl Fn(&IpNet) -> bool) {
         let sent = self.sent.keys().filter(|prefix| which(prefix));
         self.pending.extend(sent.map(|prefix| (*prefix, true)));
@@ -123,6 +130,10 @@ impl Outbox {
             let Some((prefix, again)) = self.pending.pop_first() else { break };
             let family = Family::of(&prefix);
             if !families.contains(&family) {
+                // It had a next hop before.
+                if self.sent.remove(&prefix).is_some() {
+                    withdrawn.entry(family).or_default().push(prefix);
+                }
                 continue;
             }
             match self.wanted.get(&prefix) {
@@ -142,7 +153,7 @@ impl Outbox {
         }
         let next_hop = |family| agreement.next_hops.of(family, agreement.extended_next_hop);
         for (family, prefixes) in withdrawn {
-            let extended = !matches!(next_hop(family), Some(crate::NextHop::Ipv4(_)));
+            let extended = matches!(next_hop(family), Some(crate::NextHop::Ipv6 { .. }));
             withdraw(out, family, &prefixes, extended);
         }
         for ((family, _), (attributes, prefixes)) in announced {

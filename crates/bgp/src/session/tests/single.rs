@@ -436,3 +436,53 @@ fn attributes_that_change_are_sent_again() {
     let changed = [("203.0.113.1/32".parse().unwrap(), Some(Arc::new(attributes)))];
     assert_eq!(announced(&script.input(Input::Routes(&changed))), ["203.0.113.1/32"]);
 }
+
+/// At boot IPv4 comes first; renumbering replaces an address; and one may be lost.
+#[test]
+fn routes_follow_the_addresses_of_this_node() {
+    const FOUR: &str = "203.0.113.1/32";
+    const SIX: &str = "2001:db8:1::1/128";
+    let mut script = Script::new(config());
+    assert_eq!(script.input(Input::Start), [Did::Connect]);
+    let only_four = NextHops { ipv6: None, ..NEXT_HOPS };
+    let connection = Connection(1);
+    script.input(Input::Connected { connection, outgoing: true, next_hops: only_four });
+    script.receive_open(1, &peer_open());
+    script.receive_keepalive(1);
+    script.written(1);
+    assert_eq!(announced(&script.input(Input::Routes(&routes(&[FOUR, SIX])))), [FOUR]);
+    script.written(1);
+    let mut set = |next_hops| {
+        let did = script.input(Input::NextHops { connection, next_hops });
+        script.written(1);
+        let families = did.iter().find_map(|did| match did {
+            Did::Report(Report::Families(families)) => Some(families.len()),
+            _ => None,
+        });
+        (announced(&did), withdrawn(&did), families)
+    };
+    let none = || Vec::<String>::new();
+    assert_eq!(set(only_four), (none(), none(), None), "nothing has changed");
+    assert_eq!(set(NEXT_HOPS), (vec![SIX.to_owned()], none(), Some(2)));
+    let other: Ipv6Addr = "2001:db8::2".parse().unwrap();
+    let renumbered = NextHops { ipv6: Some(other), ..NEXT_HOPS };
+    assert_eq!(set(renumbered), (vec![SIX.to_owned()], none(), Some(2)));
+    assert_eq!(set(only_four), (none(), vec![SIX.to_owned()], Some(1)));
+    let only_six = NextHops { ipv4: None, ..NEXT_HOPS };
+    assert_eq!(set(only_six), (vec![SIX.to_owned()], vec![FOUR.to_owned()], Some(1)));
+    assert_eq!(set(NEXT_HOPS), (vec![FOUR.to_owned()], none(), Some(2)));
+}
+
+#[test]
+fn addresses_that_change_before_the_session_stands_are_its_next_hops() {
+    let mut script = Script::new(config());
+    script.input(Input::Start);
+    let connection = Connection(1);
+    let next_hops = NextHops { ipv6: None, ..NEXT_HOPS };
+    script.input(Input::Connected { connection, outgoing: true, next_hops });
+    script.input(Input::NextHops { connection, next_hops: NEXT_HOPS });
+    script.receive_open(1, &peer_open());
+    let did = script.receive_keepalive(1);
+    let [Did::Report(Report::Established(established)), ..] = &did[..] else { panic!("{did:?}") };
+    assert_eq!(established.families.len(), 2);
+}
