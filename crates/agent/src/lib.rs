@@ -48,6 +48,7 @@ use lb_rules::ipam::{self, Range};
 use lb_rules::model::forwarding_name;
 use lb_source::cluster::Access;
 use lb_status::{Addresses, Metrics};
+use lb_waits::{Resource, Wait, Waits};
 use sd_notify::NotifyState;
 use tokio::sync::watch;
 use tokio::time::{Interval, MissedTickBehavior, interval};
@@ -156,7 +157,10 @@ fn option_name(value: impl ValueEnum) -> String {
 /// Runs until it gets a signal. A failure before everything is programmed undoes what was done.
 pub async fn run(options: Options) -> Result<()> {
     preflight()?;
+    let cgroup = options.cgroup.as_deref().map(lb_kernel::resolve_cgroup).transpose()?;
+    let options = Options { cgroup, ..options };
     raise_file_limit();
+    tokio::spawn(Waits::of_process().log());
     let metrics = Arc::new(Metrics::new());
     if let Some(assignment) = &options.assignment {
         metrics.add(assignment.clone());
@@ -258,12 +262,18 @@ pub async fn run(options: Options) -> Result<()> {
 /// Waits for the pin directory until no other agent holds it: a new agent may start before the old
 /// one ends. The kernel keeps forwarding.
 async fn held(path: &Path) -> Result<Pins> {
-    let mut reported = false;
+    let mut wait: Option<Wait> = None;
     loop {
         match Pins::try_open(path)? {
             Opened::Here(pins) => return Ok(pins),
-            Opened::InUse(holder) if !reported => {
-                reported = true;
+            Opened::InUse(holder) if wait.is_none() => {
+                let subject = format!("the lock on {}", path.display());
+                let begun = Waits::of_process().begin(Resource::Lock, subject);
+                begun.explain(holder.map_or_else(
+                    || "another agent holds it; stop it".to_owned(),
+                    |pid| format!("the agent with process id {pid} holds it; stop that one"),
+                ));
+                wait = Some(begun);
                 let status = "waiting until another agent ends, to take over from it";
                 notify_service_manager(&[NotifyState::Status(status)]);
                 tracing::warn!(

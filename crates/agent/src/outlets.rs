@@ -13,7 +13,7 @@ use lb_speakers::bgp::Command;
 use lb_status::{Check, Condition, Health, HealthChecks, Metrics};
 use tokio::sync::{mpsc, watch};
 
-use super::announcer::Wanted;
+use super::announcer::{Beat, Wanted};
 
 pub struct Outlets {
     pub notices: Arc<dyn Notices>,
@@ -23,6 +23,7 @@ pub struct Outlets {
     health_checks: HealthChecks,
     snat_ports: Option<SnatPorts>,
     announcer: Option<watch::Sender<Option<Arc<Wanted>>>>,
+    beat: Beat,
     speaker: Option<mpsc::UnboundedSender<Command>>,
 }
 
@@ -37,6 +38,7 @@ impl Outlets {
             health_checks,
             snat_ports: None,
             announcer: None,
+            beat: Beat::default(),
             speaker: None,
         }
     }
@@ -49,8 +51,13 @@ impl Outlets {
         Self { snat_ports: Some(snat_ports), ..self }
     }
 
-    pub fn with_announcer(self, announcer: watch::Sender<Option<Arc<Wanted>>>) -> Self {
-        Self { announcer: Some(announcer), ..self }
+    pub fn with_announcer(self, announcer: watch::Sender<Option<Arc<Wanted>>>, beat: Beat) -> Self {
+        Self { announcer: Some(announcer), beat, ..self }
+    }
+
+    /// The agent's loop runs.
+    pub fn renew_beat(&self) {
+        self.beat.renew();
     }
 
     pub fn with_speaker(self, speaker: mpsc::UnboundedSender<Command>) -> Self {

@@ -43,6 +43,7 @@ pub use hold::{Held, Whereabouts};
 pub use identity::{Id, Identity, LinkAddress, Rank};
 pub use link::Link;
 pub use seal::Keys;
+pub use table::MOST_ADDRESSES;
 pub use timing::{Time, Timing};
 pub use view::{AddressView, LinkView, PeerView};
 pub use wire::{LONGEST, LONGEST_INTERFACE, LONGEST_NODE};

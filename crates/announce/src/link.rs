@@ -16,7 +16,7 @@ use super::identity::{Id, Identity, LinkAddress, Rank, ahead};
 use super::pacing::{Pacing, frame_limiter};
 use super::peers::Peers;
 use super::seal::Keys;
-use super::table::{Entry, OwnTable};
+use super::table::{Entry, MOST_ADDRESSES, OwnTable};
 use super::timing::{Time, Timing, YIELD};
 use super::wire::{self, Heard, Message};
 
@@ -51,6 +51,9 @@ pub struct Link {
     pub(super) usable: bool,
     pub(super) unusable_since: Time,
     pub(super) wanted: Option<BTreeMap<IpAddr, Rank>>,
+    /// How many of the wanted addresses are more than a link can have.
+    pub(super) beyond: usize,
+    pub(super) most_addresses: usize,
     pub(super) leaving: Option<Time>,
     pub(super) left: bool,
     pub(super) addresses: BTreeMap<IpAddr, Whereabouts>,
@@ -110,6 +113,8 @@ impl Link {
             usable: false,
             unusable_since: now,
             wanted: None,
+            beyond: 0,
+            most_addresses: MOST_ADDRESSES,
             leaving: None,
             left: false,
             addresses: BTreeMap::new(),
@@ -181,7 +186,12 @@ impl Link {
     fn note_own(&mut self, input: Input<'_>, now: Time) {
         self.dirty = true;
         match input {
-            Input::Wanted(wanted) => {
+            Input::Wanted(mut wanted) => {
+                self.beyond = wanted.len().saturating_sub(self.most_addresses);
+                // The last ones on all nodes.
+                for _ in 0..self.beyond {
+                    wanted.pop_last();
+                }
                 self.wanted = Some(wanted);
                 self.outdated = true;
             }

@@ -10,12 +10,19 @@ use std::net::IpAddr;
 use super::identity::Rank;
 use super::wire::{Changes, Row};
 
-/// The most rows of one participant; further ones are ignored.
-pub const MOST_ROWS: usize = 8_192;
+/// The most addresses of a link that are announced. Of more, all participants leave out the same
+/// ones: the last in the order of addresses. The tables of so many IPv6 addresses arrive while a new
+/// participant listens ([`super::timing::Timing::listen_longest`]).
+pub const MOST_ADDRESSES: usize = 16_384;
 
 /// The most empty rows: those of addresses for which this participant is no longer a candidate, and
 /// which it no longer holds.
 const MOST_EMPTY: usize = 1_024;
+
+/// The most rows of another participant. It may send so many, so that none is missing: candidates
+/// that a participant does not know of would be two holders of an address. Beside its addresses and
+/// empty rows, it may still hold some addresses that it does not want any more.
+pub const MOST_ROWS: usize = MOST_ADDRESSES + 2 * MOST_EMPTY;
 
 /// The most messages that are accepted before the ones they follow.
 const MOST_AHEAD: usize = 32;
@@ -241,10 +248,17 @@ impl PeerTable {
             self.ahead.push((since, until));
         }
         applied.rows = true;
+        let mut is_whole = true;
         for row in &changes.rows {
-            applied.ranks |= self.apply_row(row, until);
+            match self.apply_row(row, until) {
+                Some(changed) => applied.ranks |= changed,
+                None => is_whole = false,
+            }
         }
-        if since <= self.version {
+        if !is_whole {
+            // There is no room for all of it: it counts as not received, and is sent again.
+            self.ahead.retain(|ahead| *ahead != (since, until));
+        } else if since <= self.version {
             self.version = until.max(self.version);
             self.catch_up();
         }
@@ -262,11 +276,13 @@ impl PeerTable {
         applied
     }
 
-    /// Returns whether the rank has changed.
-    fn apply_row(&mut self, row: &Row, until: u64) -> bool {
+    /// Returns whether the rank has changed; `None`: there is no room.
+    fn apply_row(&mut self, row: &Row, until: u64) -> Option<bool> {
         let before = self.rows.get(&row.address).copied();
-        if !before.map_or(self.rows.len() < MOST_ROWS, |(_, version)| version <= until) {
-            return false;
+        match before {
+            None if self.rows.len() >= MOST_ROWS => return None,
+            Some((_, version)) if version > until => return Some(false),
+            _ => {}
         }
         let entry = Entry { rank: row.rank, holds: row.holds };
         self.rows.insert(row.address, (entry, until));
@@ -274,7 +290,7 @@ impl PeerTable {
             Some(epoch) => drop(self.held.insert(row.address, epoch)),
             None => drop(self.held.remove(&row.address)),
         }
-        before.map(|(entry, _)| entry.rank).unwrap_or_default() != row.rank
+        Some(before.map(|(entry, _)| entry.rank).unwrap_or_default() != row.rank)
     }
 
     /// Advances the version over changes that arrived before the ones they follow.

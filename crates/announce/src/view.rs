@@ -22,6 +22,9 @@ pub struct LinkView {
     /// More nodes would take part than can.
     #[serde(default)]
     pub crowded: bool,
+    /// Addresses that are announced by no node, because there are more than a link can have.
+    #[serde(default)]
+    pub beyond: usize,
     #[serde(flatten)]
     pub counts: Counts,
     pub peers: Vec<PeerView>,
@@ -98,6 +101,7 @@ impl Link {
             authenticated: self.keys.authenticate(),
             listening: self.listening.is_some(),
             crowded: self.surplus || self.peers.is_crowded(now),
+            beyond: self.beyond,
             counts: self.counts(),
             peers: peers.collect(),
             addresses: known.into_iter().map(view_of).collect(),

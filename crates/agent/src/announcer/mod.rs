@@ -6,6 +6,7 @@
 //!
 //! Tests: `tests/tests/nodes/announcements.rs`.
 
+mod beat;
 mod perform;
 mod post;
 mod sockets;
@@ -28,8 +29,10 @@ use lb_status::Condition;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::{oneshot, watch};
 
+pub use beat::Beat;
 pub use wanted::{Announcing, Wanted};
 
+use beat::BeatWatch;
 use perform::{Performer, now};
 use state::State;
 
@@ -51,12 +54,14 @@ pub struct Start {
 /// The agent's side of the thread.
 pub struct Announcer {
     wanted: watch::Sender<Option<Arc<Wanted>>>,
+    beat: Beat,
     leave: Option<oneshot::Sender<oneshot::Sender<()>>>,
 }
 
 /// The thread's side. What the agent publishes waits until it starts.
 pub struct Orders {
     wanted: watch::Receiver<Option<Arc<Wanted>>>,
+    beat: Beat,
     leave: oneshot::Receiver<oneshot::Sender<()>>,
 }
 
@@ -91,11 +96,18 @@ impl Announcer {
     pub fn new() -> (Self, Orders) {
         let (publish, wanted) = watch::channel(None);
         let (ask, leave) = oneshot::channel();
-        (Self { wanted: publish, leave: Some(ask) }, Orders { wanted, leave })
+        let beat = Beat::default();
+        let orders = Orders { wanted, beat: beat.clone(), leave };
+        (Self { wanted: publish, beat, leave: Some(ask) }, orders)
     }
 
     pub fn publisher(&self) -> watch::Sender<Option<Arc<Wanted>>> {
         self.wanted.clone()
+    }
+
+    /// What the agent's loop renews while it runs.
+    pub fn beat(&self) -> Beat {
+        self.beat.clone()
     }
 
     /// Waits until other nodes have taken over all addresses, but not for long.
@@ -108,10 +120,11 @@ impl Announcer {
 }
 
 async fn run(start: Start, orders: Orders, main: Handle) -> Result<()> {
-    let Orders { mut wanted, leave } = orders;
+    let Orders { mut wanted, beat, leave } = orders;
     let Start { node_name, timing, kernel, mut links, mut keys, notices, condition, .. } = start;
     let performer = Performer::new(kernel)?;
-    let mut state = State::new(node_name, timing, performer, notices, condition, main);
+    let mut state = State::new(node_name, timing, performer, notices, condition, main)
+        .with_beat(BeatWatch::new(beat));
     state.set_keys(keys.borrow_and_update().clone());
     state.set_links(&links.borrow_and_update());
     let mut leave = Some(leave);

@@ -1,12 +1,13 @@
 //! The elections on all interfaces, their inputs, and the reports about them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use lb_announce::{
-    AddressView, Effect, Held, Identity, Input, Keys, Link, LinkAddress, LinkView, Time, Timing,
+    AddressView, Effect, Held, Identity, Input, Keys, Link, LinkAddress, LinkView, Rank, Time,
+    Timing,
 };
 use lb_network::AnnouncingLink;
 use lb_process::notices::Notices;
@@ -14,6 +15,7 @@ use lb_status::Condition;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
+use super::beat::{Beat, BeatWatch};
 use super::perform::{Performer, now};
 use super::post::Post;
 use super::sockets::Sockets;
@@ -44,6 +46,12 @@ pub struct OnLink {
     retry: Time,
 }
 
+/// Only if no other node can.
+fn without_preference(mut ranks: BTreeMap<IpAddr, Rank>) -> BTreeMap<IpAddr, Rank> {
+    ranks.values_mut().for_each(|rank| *rank = (*rank).min(Rank::LastResort));
+    ranks
+}
+
 pub struct State {
     node_name: String,
     timing: Timing,
@@ -61,6 +69,9 @@ pub struct State {
     /// Conflicts that were reported as Events.
     in_use: BTreeSet<(IpAddr, LinkAddress)>,
     leaving: Option<oneshot::Sender<()>>,
+    beat: BeatWatch,
+    /// The agent's loop does not run: other nodes should serve the addresses.
+    is_stuck: bool,
 }
 
 impl State {
@@ -86,7 +97,34 @@ impl State {
             report_at: Some(Time::ZERO),
             in_use: BTreeSet::new(),
             leaving: None,
+            beat: BeatWatch::new(Beat::default()),
+            is_stuck: false,
         }
+    }
+
+    /// Follows whether the agent's loop runs.
+    pub fn with_beat(self, beat: BeatWatch) -> Self {
+        Self { beat, ..self }
+    }
+
+    fn follow_beat(&mut self) {
+        let is_stuck = self.beat.is_stuck(now());
+        if std::mem::replace(&mut self.is_stuck, is_stuck) == is_stuck {
+            return;
+        }
+        if is_stuck {
+            tracing::error!("the agent's loop does not run; other nodes should announce addresses");
+        } else {
+            tracing::info!("the agent's loop runs again; announcing addresses as before");
+        }
+        self.distribute_wanted();
+    }
+
+    /// What this node wants on an interface now.
+    fn wanted_on(&self, facts: &AnnouncingLink) -> BTreeMap<IpAddr, Rank> {
+        let wanted = self.wanted.as_ref();
+        let ranks = wanted.map(|wanted| wanted.on(facts, &self.facts)).unwrap_or_default();
+        if self.is_stuck { without_preference(ranks) } else { ranks }
     }
 
     pub fn set_keys(&mut self, keys: Keys) {
@@ -152,7 +190,7 @@ impl State {
                 .filter(|entry| entry.device == facts.index && entry.remaining.is_some())
                 .map(|entry| Held { address: entry.address, epoch: entry.epoch })
                 .collect();
-            let wanted = self.wanted.as_ref().map(|wanted| wanted.on(&facts)).unwrap_or_default();
+            let wanted = self.wanted_on(&facts);
             let has_any = !held.is_empty() || !wanted.is_empty();
             if !has_any || self.links.contains_key(&facts.index) {
                 continue;
@@ -181,9 +219,11 @@ impl State {
     }
 
     fn distribute_wanted(&mut self) {
-        let Some(wanted) = self.wanted.clone() else { return };
+        if self.wanted.is_none() {
+            return;
+        }
         for index in self.indexes() {
-            let on = wanted.on(&self.links[&index].facts);
+            let on = self.wanted_on(&self.links[&index].facts);
             self.give(index, Input::Wanted(on));
         }
         self.report_at = Some(now());
@@ -233,6 +273,7 @@ impl State {
 
     /// Reads a bounded part of what has arrived, and does what is due.
     pub fn pass_time(&mut self) {
+        self.follow_beat();
         // Taken first: what arrives later says nothing about the time before.
         let now = now();
         self.receive(now);

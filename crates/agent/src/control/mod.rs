@@ -227,6 +227,7 @@ impl<T: Write> Agent<T> {
 
     /// Without a lease, programs do not rely on the agent to report changes of the network.
     pub fn renew_epoch_lease(&mut self) {
+        self.outlets.renew_beat();
         self.tables.tables_mut().lease_epoch(self.shares_hops);
     }
 

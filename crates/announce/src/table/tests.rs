@@ -45,6 +45,49 @@ fn a_thousand_addresses_arrive_in_parts_that_fit() {
     assert_eq!(known(&copy), own(&table));
 }
 
+/// Candidates that others do not know of would become second holders.
+#[test]
+fn the_most_addresses_of_a_link_arrive_whole_and_stay_so() {
+    let mut table = OwnTable::default();
+    let of = |number: usize| IpAddr::V6((0x2001_0db8_u128 << 96 | number as u128).into());
+    for number in 0..MOST_ADDRESSES {
+        table.set(of(number), Entry { rank: Rank::Candidate, holds: None });
+    }
+    let mut copy = PeerTable::default();
+    let follow = |copy: &mut PeerTable, table: &OwnTable| {
+        while copy.version() != table.version() {
+            let before = copy.version();
+            copy.apply(table.version(), &table.changes(before, 1_000));
+            assert!(copy.version() > before, "it is stuck at {} rows", copy.rows.len());
+        }
+    };
+    follow(&mut copy, &table);
+    assert_eq!((copy.is_complete(), copy.candidacies().count()), (true, MOST_ADDRESSES));
+    // Others take the place of some.
+    for number in 0..3 * MOST_EMPTY {
+        table.set(of(number), Entry::default());
+        table.set(of(MOST_ADDRESSES + number), Entry { rank: Rank::Candidate, holds: None });
+        follow(&mut copy, &table);
+    }
+    assert_eq!(copy.candidacies().count(), MOST_ADDRESSES);
+    assert_eq!(known(&copy), own(&table));
+}
+
+#[test]
+fn a_table_without_room_for_all_rows_is_not_taken_for_complete() {
+    let mut table = OwnTable::default();
+    for number in 0..=MOST_ROWS {
+        let address = Ipv4Addr::from(number as u32).into();
+        table.set(address, Entry { rank: Rank::Candidate, holds: None });
+    }
+    let mut copy = PeerTable::default();
+    for _ in 0..200 {
+        copy.apply(table.version(), &table.changes(copy.version(), 1_000));
+    }
+    assert!(!copy.is_complete());
+    assert!(copy.rows.len() <= MOST_ROWS);
+}
+
 #[test]
 fn a_sender_of_ever_new_addresses_takes_bounded_memory() {
     let mut copy = PeerTable::default();

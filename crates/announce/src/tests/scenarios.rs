@@ -291,3 +291,35 @@ fn keys_are_replaced_without_moving_an_address() {
     }
     assert_eq!(world.news, []);
 }
+
+#[test]
+fn of_more_addresses_than_a_link_can_have_the_same_are_left_out_everywhere() {
+    const ADDRESSES: usize = 45;
+    const MOST: usize = 30;
+    let mut world = World::new(0, ADDRESSES, 3);
+    world.most_addresses = MOST;
+    for node in 0..3 {
+        world.add(ADDRESSES);
+        world.start(node);
+    }
+    let holders = |world: &World, count: usize| -> Vec<usize> {
+        (0..count).map(|number| world.answering(address(number)).len()).collect()
+    };
+    world.run(SECOND * 6);
+    let mut expected = vec![1; MOST];
+    expected.resize(ADDRESSES, 0);
+    assert_eq!(holders(&world, ADDRESSES), expected);
+    let beyond = |world: &World, node: usize| {
+        world.nodes[node].link.as_ref().expect("it runs").view(world.now).beyond
+    };
+    assert!((0..3).all(|node| beyond(&world, node) == ADDRESSES - MOST));
+    // Addresses that others make room for are taken, by one node each.
+    for number in 0..ADDRESSES - MOST {
+        (0..3).for_each(|node| world.want(node, address(number), None));
+    }
+    world.run(SECOND * 6);
+    let mut expected = vec![0; ADDRESSES - MOST];
+    expected.resize(ADDRESSES, 1);
+    assert_eq!(holders(&world, ADDRESSES), expected);
+    assert!((0..3).all(|node| beyond(&world, node) == 0));
+}

@@ -63,6 +63,8 @@ pub struct World {
     /// How many of a thousand datagrams are lost; never more than two in a row.
     pub loss: u64,
     pub delay: Duration,
+    /// The most addresses of the link.
+    pub most_addresses: usize,
     lost: BTreeMap<(usize, usize), u32>,
     /// Addresses that machines without Millrace use.
     pub others: BTreeMap<IpAddr, LinkAddress>,
@@ -102,6 +104,7 @@ impl World {
             firewalled: BTreeSet::new(),
             loss: 0,
             delay: MS * 2,
+            most_addresses: MOST_ADDRESSES,
             lost: BTreeMap::new(),
             others: BTreeMap::new(),
             queue: BTreeMap::new(),
@@ -147,7 +150,8 @@ impl World {
             .iter()
             .map(|(address, (_, epoch))| Held { address: *address, epoch: *epoch })
             .collect();
-        let link = Link::new(identity, self.timing, self.keys.clone(), &held, self.now);
+        let mut link = Link::new(identity, self.timing, self.keys.clone(), &held, self.now);
+        link.most_addresses = self.most_addresses;
         self.nodes[node].link = Some(link);
         self.nodes[node].paused = false;
         self.nodes[node].inbox.clear();

@@ -4,7 +4,7 @@ use lb_speakers::bgp::Command;
 use tokio::sync::watch;
 
 use super::*;
-use crate::announcer::Wanted;
+use crate::announcer::{Beat, Wanted};
 
 struct World {
     case: Case,
@@ -16,7 +16,9 @@ impl World {
     fn new() -> Self {
         let (announcer, wanted) = watch::channel(None);
         let (speaker, commands) = mpsc::unbounded_channel();
-        let case = Case::with(|outlets| outlets.with_announcer(announcer).with_speaker(speaker));
+        let case = Case::with(|outlets| {
+            outlets.with_announcer(announcer, Beat::default()).with_speaker(speaker)
+        });
         Self { case, wanted, commands }
     }
 
