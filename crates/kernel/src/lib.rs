@@ -65,7 +65,8 @@ mod verify;
 pub use adoption::check_schema;
 pub use announce::{Announcement, Announcements, Claim, clock_of_deadlines};
 pub use attach::{
-    Links, Modes, attached, cgroup_root, remove, remove_stray_filters, stray_filters,
+    Links, Modes, attached, cgroup_root, remove, remove_stray_filters, resolve_cgroup,
+    stray_filters,
 };
 pub use backlog::{Backlog, Write};
 pub use bfd::{BfdSessions, Heard};

@@ -61,7 +61,7 @@ pub fn start(
     let shared = Shared { health: Arc::clone(health), metrics: Arc::clone(metrics) };
     let health = Router::new().route("/healthz", get(healthz)).route("/livez", get(livez));
     let health = health.with_state(shared.clone()).merge(for_agents);
-    let metrics = Router::new().route("/metrics", get(metrics_text)).with_state(shared);
+    let metrics = metrics_routes(shared);
     let servers = [
         (addresses.healthz, "--healthz-bind-address", health, HEALTHZ_LIMITS),
         (addresses.metrics, "--metrics-bind-address", metrics, METRICS_LIMITS),
@@ -81,6 +81,22 @@ async fn livez(State(shared): State<Shared>) -> Response {
     let report = shared.health.report(Instant::now());
     shared.metrics.count_livez(report.livez());
     respond(report.livez(), report.to_json(false))
+}
+
+fn metrics_routes(shared: Shared) -> Router {
+    Router::new()
+        .route("/metrics", get(metrics_text))
+        .route("/proxyMode", get(proxy_mode))
+        .with_state(shared)
+}
+
+/// As kube-proxy answers, in plain text. Tools ask for it, some only to see that a proxy is there.
+async fn proxy_mode() -> Response {
+    let headers = [
+        (header::CONTENT_TYPE, "text/plain; charset=utf-8"),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    ];
+    (headers, "ebpf").into_response()
 }
 
 fn respond(healthy: bool, body: String) -> Response {

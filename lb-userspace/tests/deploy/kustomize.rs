@@ -52,6 +52,13 @@ fn all_manifests_are_what_kubernetes_knows() {
             config,
             "a change of the settings must be rolled out: {folder}"
         );
+        for object in objects.values() {
+            let containers = object["spec"]["template"]["spec"]["containers"].as_array();
+            for container in containers.into_iter().flatten() {
+                let policy = &container["terminationMessagePolicy"];
+                assert_eq!(policy, "FallbackToLogsOnError", "{folder}: {}", container["name"]);
+            }
+        }
         assert_eq!(
             daemon_set(&objects)["nodeSelector"]["kubernetes.io/arch"],
             "amd64",

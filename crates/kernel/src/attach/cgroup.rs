@@ -23,8 +23,45 @@ pub fn root() -> Result<Option<PathBuf>> {
     Ok(find_root(&mounts))
 }
 
+/// The control group that a setting names. Where groups are hybrid, version 2 is mounted below the
+/// folder that is usually its root.
+pub fn resolve_cgroup(cgroup: &Path) -> Result<PathBuf> {
+    if is_version_2(cgroup)? {
+        return Ok(cgroup.to_owned());
+    }
+    let mounts = fs::read_to_string("/proc/self/mounts").context("/proc/self/mounts")?;
+    let below = find_below(&mounts, cgroup);
+    if let Some(below) = &below {
+        tracing::info!(
+            cgroup = %cgroup.display(), version_2 = %below.display(), "control groups are hybrid"
+        );
+    }
+    below.with_context(|| {
+        format!(
+            "{} is not a control group of version 2, and none is mounted below it; \
+             `grep cgroup2 /proc/self/mounts` lists where they are mounted, see --cgroup",
+            cgroup.display()
+        )
+    })
+}
+
+fn find_below(mounts: &str, cgroup: &Path) -> Option<PathBuf> {
+    roots(mounts).find(|root| root.starts_with(cgroup))
+}
+
+fn is_version_2(cgroup: &Path) -> Result<bool> {
+    let kind = statfs(cgroup).with_context(|| {
+        format!("the control group {} can't be opened; see --cgroup", cgroup.display())
+    })?;
+    Ok(kind.filesystem_type() == CGROUP2_SUPER_MAGIC)
+}
+
 fn find_root(mounts: &str) -> Option<PathBuf> {
-    mounts.lines().find_map(|line| {
+    roots(mounts).next()
+}
+
+fn roots(mounts: &str) -> impl Iterator<Item = PathBuf> {
+    mounts.lines().filter_map(|line| {
         let mut fields = line.split(' ').skip(1);
         let (path, kind) = (fields.next()?, fields.next()?);
         (kind == "cgroup2").then(|| PathBuf::from(unescaped(path)))
@@ -109,9 +146,8 @@ fn open(cgroup: &Path) -> Result<File> {
     let directory = File::open(cgroup).with_context(|| {
         format!("the control group {} can't be opened; see --cgroup", cgroup.display())
     })?;
-    let kind = statfs(cgroup)?.filesystem_type();
     ensure!(
-        kind == CGROUP2_SUPER_MAGIC,
+        is_version_2(cgroup)?,
         "{} is not a control group of version 2; `grep cgroup2 /proc/self/mounts` lists where they \
          are mounted",
         cgroup.display()
@@ -144,6 +180,22 @@ mod tests {
                       cgroup2 /other cgroup2 rw 0 0\n";
         assert_eq!(find_root(mounts), Some("/sys/fs/cgroup/uni fied".into()));
         assert_eq!(find_root("proc /proc proc rw 0 0\n"), None);
+        // As in a pod with the node's folder.
+        let below = |folder: &str| find_below(mounts, Path::new(folder));
+        assert_eq!(below("/sys/fs/cgroup"), Some("/sys/fs/cgroup/uni fied".into()));
+        assert_eq!(below("/sys/fs/cgr"), None);
+        assert_eq!(below("/other"), Some("/other".into()));
+        assert_eq!(below("/host/sys/fs/cgroup"), None);
+    }
+
+    /// Before maps and programs are loaded, not after 16 s.
+    #[test]
+    fn a_folder_without_version_2_is_refused_with_what_to_do() {
+        let folder = tempfile::tempdir().unwrap();
+        let error = format!("{:#}", resolve_cgroup(folder.path()).unwrap_err());
+        assert!(error.contains("none is mounted below it"), "{error}");
+        let error = format!("{:#}", resolve_cgroup(Path::new("/nowhere")).unwrap_err());
+        assert!(error.contains("can't be opened; see --cgroup"), "{error}");
     }
 
     #[test]

@@ -23,7 +23,7 @@ use super::link::remove_link;
 use super::pins::{Pins, unescaped};
 use crate::settings::{TcMode, XdpMode};
 
-pub use cgroup::root as cgroup_root;
+pub use cgroup::{resolve_cgroup, root as cgroup_root};
 pub(super) use clsact::{filter_program, filters_of_others};
 pub use links::Links;
 pub(super) use tc::has_tcx;
