@@ -67,9 +67,10 @@ async fn expire(api: &Api) {
             continue;
         };
         for (_, stored) in page.objects {
-            if has_expired(&stored.object, now) {
+            let event = stored.object();
+            if has_expired(&event, now) {
                 // It may have been deleted or renewed meanwhile.
-                let _ = api.delete(deletion(kind, &stored.object)).await;
+                let _ = api.delete(deletion(kind, &event)).await;
             }
         }
     }

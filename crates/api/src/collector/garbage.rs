@@ -62,7 +62,7 @@ pub async fn sweep(api: &Api, items: &[Item]) {
                 let uid = item.text("uid").to_owned();
                 let is_done = move |transaction: &Transaction<'_>| {
                     let all = transaction.list("");
-                    !all.iter().any(|(_, stored)| blocks(&stored.object, &uid, finalizer))
+                    !all.iter().any(|(_, stored)| blocks(&stored.metadata(), &uid, finalizer))
                 };
                 report(api.remove_finalizer(item.target(), finalizer, is_done).await, item);
             }
@@ -70,10 +70,10 @@ pub async fn sweep(api: &Api, items: &[Item]) {
     }
 }
 
-/// Whether an owner with this finalizer has to wait for the object: it may have been created after
-/// the sweep began.
-fn blocks(object: &Value, owner: &str, finalizer: &str) -> bool {
-    let references = object["metadata"]["ownerReferences"].as_array().into_iter().flatten();
+/// Whether an owner with this finalizer has to wait for the object with this metadata: it may have
+/// been created after the sweep began.
+fn blocks(metadata: &Value, owner: &str, finalizer: &str) -> bool {
+    let references = metadata["ownerReferences"].as_array().into_iter().flatten();
     references
         .filter(|reference| reference["uid"] == owner)
         .any(|reference| finalizer == ORPHAN || reference["blockOwnerDeletion"] == true)
@@ -96,9 +96,9 @@ mod tests {
     #[test]
     fn an_owner_waits_for_the_dependents_that_block_it() {
         let object = |block: bool| {
-            json!({"metadata": {"ownerReferences": [
+            json!({"ownerReferences": [
             {"uid": "other", "blockOwnerDeletion": true},
-            {"uid": "owner", "blockOwnerDeletion": block}]}})
+            {"uid": "owner", "blockOwnerDeletion": block}]})
         };
         for (owner, finalizer, block, expected) in [
             ("owner", ORPHAN, false, true),

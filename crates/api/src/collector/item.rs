@@ -13,12 +13,21 @@ use crate::storage::Stored;
 
 pub struct Item {
     pub kind: &'static Kind,
-    pub object: Arc<Stored>,
+    stored: Arc<Stored>,
+    metadata: Value,
 }
 
 impl Item {
+    pub fn new(kind: &'static Kind, stored: Arc<Stored>) -> Self {
+        Self { kind, metadata: stored.metadata(), stored }
+    }
+
+    pub fn object(&self) -> Value {
+        self.stored.object()
+    }
+
     pub fn metadata(&self) -> &Value {
-        &self.object.object["metadata"]
+        &self.metadata
     }
 
     pub fn text(&self, field: &str) -> &str {

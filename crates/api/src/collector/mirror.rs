@@ -8,7 +8,7 @@ use super::item::{Item, report, request};
 use crate::kinds::{self, Kind, Subresource};
 use crate::operations::Api;
 use crate::operations::{self, Target};
-use crate::storage::{Change, Stored};
+use crate::storage::{Change, Head, Stored};
 
 const MANAGER: &str = "endpointslicemirroring-controller";
 const MANAGED_BY: &str = "endpointslicemirroring-controller.k8s.io";
@@ -27,8 +27,8 @@ pub type Name = (String, String);
 pub fn affected(change: &Change) -> Option<Name> {
     let (before, after) = (change.before.as_deref(), change.after.as_deref());
     // Only the existence and the selector of a Service matter.
-    let selector = |stored: Option<&Stored>| stored.map(|s| s.object["spec"]["selector"].clone());
-    let is_service = |stored: &Stored| stored.object["kind"] == "Service";
+    let selector = |stored: Option<&Stored>| stored.map(|s| s.object()["spec"]["selector"].take());
+    let is_service = |stored: &Stored| stored.head().kind == "Service";
     if before.is_some_and(is_service) && after.is_some() && selector(before) == selector(after) {
         return None;
     }
@@ -37,24 +37,24 @@ pub fn affected(change: &Change) -> Option<Name> {
 
 /// The Endpoints that an object belongs to, if it has to do with mirroring.
 pub fn name(stored: &Stored) -> Option<Name> {
-    let metadata = &stored.object["metadata"];
-    let text = |value: &Value| value.as_str().map(str::to_owned);
-    let name = match stored.object["kind"].as_str()? {
-        "Service" | "Endpoints" => text(&metadata["name"])?,
-        "EndpointSlice" if metadata["labels"][MANAGED_BY_LABEL] == MANAGED_BY => {
-            text(&metadata["labels"][SERVICE_NAME])?
+    let Head { kind, metadata } = stored.head();
+    let mut labels = metadata.labels.unwrap_or_default();
+    let name = match kind.as_str() {
+        "Service" | "Endpoints" => metadata.name?,
+        "EndpointSlice" if labels.get(MANAGED_BY_LABEL).is_some_and(|by| by == MANAGED_BY) => {
+            labels.remove(SERVICE_NAME)?
         }
         _ => return None,
     };
-    Some((text(&metadata["namespace"])?, name))
+    Some((metadata.namespace?, name))
 }
 
 /// Makes the slices those of the Endpoints.
 pub async fn update(api: &Api, (namespace, name): &Name) {
     let get = |api_version: &str, kind: &str| {
         let kind = kinds::find_kind(api_version, kind)?;
-        let object = api.storage().get(&operations::key(kind, Some(namespace), name))?;
-        Some(Item { kind, object })
+        let stored = api.storage().get(&operations::key(kind, Some(namespace), name))?;
+        Some(Item::new(kind, stored))
     };
     let Some(kind) = kinds::find_kind("discovery.k8s.io/v1", "EndpointSlice") else {
         return;
@@ -78,7 +78,7 @@ pub async fn update(api: &Api, (namespace, name): &Name) {
 fn present(api: &Api, kind: &'static Kind, namespace: &str, name: &str) -> Vec<Item> {
     let prefix = operations::key(kind, Some(namespace), &format!("{name}{INFIX}"));
     let objects = api.storage().list(&prefix, None, None, usize::MAX).map(|page| page.objects);
-    let items = objects.unwrap_or_default().into_iter().map(|(_, object)| Item { kind, object });
+    let items = objects.unwrap_or_default().into_iter().map(|(_, stored)| Item::new(kind, stored));
     let is_own = |item: &Item| {
         let labels = &item.metadata()["labels"];
         labels[MANAGED_BY_LABEL] == MANAGED_BY && labels[SERVICE_NAME] == name
@@ -87,7 +87,7 @@ fn present(api: &Api, kind: &'static Kind, namespace: &str, name: &str) -> Vec<I
 }
 
 fn has_no_selector(service: &Item) -> bool {
-    service.object.object["spec"]["selector"].as_object().is_none_or(serde_json::Map::is_empty)
+    service.object()["spec"]["selector"].as_object().is_none_or(serde_json::Map::is_empty)
 }
 
 fn is_mirrored(endpoints: &Item) -> bool {
@@ -99,7 +99,7 @@ fn is_mirrored(endpoints: &Item) -> bool {
 
 /// The wanted slices.
 fn slices(endpoints: &Item) -> Vec<Value> {
-    let typed: Endpoints = match serde_json::from_value(endpoints.object.object.clone()) {
+    let typed: Endpoints = match serde_json::from_value(endpoints.object()) {
         Ok(typed) => typed,
         Err(error) => {
             let (namespace, name) = (endpoints.text("namespace"), endpoints.text("name"));
@@ -146,7 +146,7 @@ async fn create(api: &Api, kind: &'static Kind, namespace: &str, slice: &Value) 
 }
 
 async fn replace(api: &Api, item: &Item, mut slice: Value) {
-    if item.object.object["addressType"] != slice["addressType"] {
+    if item.object()["addressType"] != slice["addressType"] {
         // The address type of a slice can't be changed. Its deletion is a change, after which it is
         // created again.
         item.delete(api, MANAGER).await;
@@ -167,7 +167,7 @@ mod tests {
 
     fn stored(kind: &str, metadata: Value, selector: Value) -> Arc<Stored> {
         let object = json!({"kind": kind, "metadata": metadata, "spec": {"selector": selector}});
-        Arc::new(Stored { revision: 1, object })
+        Arc::new(Stored::new(1, &object))
     }
 
     #[test]

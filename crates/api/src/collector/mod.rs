@@ -63,10 +63,9 @@ fn needs_sweep(change: &Change) -> bool {
     let Some(after) = &change.after else {
         return true;
     };
-    let metadata = &after.object["metadata"];
-    let owners_before = change.before.as_ref().map(|before| &before.object["metadata"]);
-    let owners_before = owners_before.map_or(&Value::Null, |metadata| &metadata["ownerReferences"]);
-    let owners_changed = metadata["ownerReferences"] != *owners_before;
+    let metadata = after.metadata();
+    let before = change.before.as_ref().map_or(Value::Null, |before| before.metadata());
+    let owners_changed = metadata["ownerReferences"] != before["ownerReferences"];
     !metadata["deletionTimestamp"].is_null() || owners_changed
 }
 
@@ -80,5 +79,5 @@ fn items(api: &Api) -> Vec<Item> {
         .collect();
     let of_key = |key: &str| kinds.get(key.split_inclusive('/').next()?).copied();
     let objects = api.storage().all().objects.into_iter();
-    objects.filter_map(|(key, object)| Some(Item { kind: of_key(&key)?, object })).collect()
+    objects.filter_map(|(key, stored)| Some(Item::new(of_key(&key)?, stored))).collect()
 }

@@ -71,7 +71,7 @@ fn text<'a>(object: &'a Value, field: &str) -> &'a str {
 
 /// All namespaces and ConfigMaps.
 fn objects(api: &Api) -> Vec<Value> {
-    api.storage().all().objects.iter().map(|(_, stored)| stored.object.clone()).collect()
+    api.storage().all().objects.iter().map(|(_, stored)| stored.object()).collect()
 }
 
 async fn create(api: &Api, target: Target, object: &Value) -> Option<Value> {

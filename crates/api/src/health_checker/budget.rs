@@ -80,7 +80,7 @@ fn measure(check: &str) {
             .map(|number| {
                 let key = key(kind, Some("default"), &format!("s{number}"));
                 let slice = api.storage().get(&key).unwrap();
-                let endpoints = slice.object["endpoints"].as_array().unwrap().clone();
+                let endpoints = slice.object()["endpoints"].as_array().unwrap().clone();
                 endpoints.iter().filter(|one| one["conditions"]["ready"] == false).count()
             })
             .sum();

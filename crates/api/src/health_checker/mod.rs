@@ -67,7 +67,7 @@ pub async fn run(api: Api) {
         };
         position = Some(reached);
         for (key, stored) in slices {
-            let wish = stored.as_ref().and_then(|stored| wish(&stored.object));
+            let wish = stored.as_ref().and_then(|stored| wish(&stored.object()));
             if let Some(checked) = checked.get(&key)
                 && Some(&checked.wish) == wish.as_ref()
             {

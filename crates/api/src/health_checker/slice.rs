@@ -15,7 +15,7 @@ use super::probe::probe;
 use super::{MANAGER, WRITES};
 use crate::kinds::Kind;
 use crate::operations::{Api, Request};
-use crate::storage::{Key, Stored};
+use crate::storage::Key;
 
 /// An interval is shortened or lengthened by up to this part of itself.
 const JITTER: f64 = 0.1;
@@ -92,9 +92,10 @@ impl Slice {
     /// Addresses that are not probed yet. Forgets those that are gone.
     fn new_addresses(&mut self) -> Vec<SocketAddr> {
         let Some(stored) = self.api.storage().get(&self.key) else { return Vec::new() };
-        let endpoints = stored.object["endpoints"].as_array().into_iter().flatten();
+        let slice = stored.object();
+        let endpoints = slice["endpoints"].as_array().into_iter().flatten();
         let all: HashSet<SocketAddr> =
-            endpoints.flat_map(|endpoint| probes_of(&stored.object, endpoint)).collect();
+            endpoints.flat_map(|endpoint| probes_of(&slice, endpoint)).collect();
         self.streaks.retain(|address, _| all.contains(address));
         let new: Vec<SocketAddr> =
             all.into_iter().filter(|address| !self.streaks.contains_key(address)).collect();
@@ -128,14 +129,15 @@ impl Slice {
     /// Writes changed conditions to the slice.
     async fn write(&self) {
         let Some(slice) = self.api.storage().get(&self.key) else { return };
+        let slice = slice.object();
         let Some(endpoints) = self.checked_endpoints(&slice) else { return };
-        let metadata = &slice.object["metadata"];
+        let metadata = &slice["metadata"];
         let text = |field: &str| metadata[field].as_str().map(str::to_owned);
         // If the slice has changed meanwhile, this fails, and the next result tries again.
         let patch = json!({"metadata": {"resourceVersion": text("resourceVersion")},
             "endpoints": endpoints});
         let merge = "application/merge-patch+json";
-        let request = Request::about(&slice.object, self.kind, MANAGER, merge, &patch);
+        let request = Request::about(&slice, self.kind, MANAGER, merge, &patch);
         if let Err(failure) = self.api.patch(request).await
             && !matches!(failure.code, 404 | 409)
         {
@@ -149,12 +151,12 @@ impl Slice {
     }
 
     /// The endpoints with their conditions, if these have changed.
-    fn checked_endpoints(&self, slice: &Stored) -> Option<Value> {
-        let mut endpoints = slice.object["endpoints"].clone();
+    fn checked_endpoints(&self, slice: &Value) -> Option<Value> {
+        let mut endpoints = slice["endpoints"].clone();
         let mut is_changed = false;
         for endpoint in endpoints.as_array_mut().into_iter().flatten() {
             let was_ready = endpoint["conditions"]["ready"] != false;
-            let probes = probes_of(&slice.object, endpoint);
+            let probes = probes_of(slice, endpoint);
             let streaks: Option<Vec<Streak>> =
                 probes.iter().map(|probe| self.streaks.get(probe).copied().flatten()).collect();
             // Without a port that can be probed, or before all are, the condition stays as written.
@@ -250,7 +252,7 @@ pub mod tests {
         let changed = async {
             loop {
                 let slice = api.storage().get(&key).unwrap();
-                if (slice.object["endpoints"][0]["conditions"]["ready"] != false) == expected {
+                if (slice.object()["endpoints"][0]["conditions"]["ready"] != false) == expected {
                     return;
                 }
                 tokio::time::sleep(Duration::from_millis(10)).await;

@@ -64,6 +64,18 @@ impl Chunks {
     fn next(&mut self) -> Option<String> {
         let is_first = self.head.is_some();
         let mut chunk = self.head.take().unwrap_or_default();
+        if self.shape == Shape::Whole {
+            let items = self.listing.take_text(CHUNK);
+            if items.is_empty() {
+                chunk.push_str(self.tail.take()?);
+            } else {
+                if !is_first {
+                    chunk.push(',');
+                }
+                chunk.push_str(&items);
+            }
+            return Some(chunk);
+        }
         let items = self.listing.take(CHUNK);
         if items.is_empty() {
             chunk.push_str(self.tail.take()?);

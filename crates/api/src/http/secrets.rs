@@ -44,7 +44,7 @@ pub fn sight(api: &Api, role: Role, target: &Target, query: &Query) -> Result<Si
         return Ok(Sight::All);
     }
     let stored = api.storage().get(&operations::key(target.kind, Some(namespace), name));
-    let is_certificate = stored.is_some_and(|stored| is_certificate(&stored.object));
+    let is_certificate = stored.is_some_and(|stored| is_certificate(&stored.object()));
     Ok(if is_certificate { Sight::Certificates } else { Sight::Nothing })
 }
 
@@ -58,11 +58,12 @@ fn is_referred_to(api: &Api, namespace: &str, name: &str) -> Result<bool, Failur
     let all = api.storage().list(&operations::prefix(kind, None), None, None, usize::MAX);
     // The latest revision is never gone.
     let all = all.map_err(|_| Failure::internal("the Ingresses cannot be read"))?;
-    Ok(all.objects.iter().any(|(_, ingress)| refers_to(&ingress.object, namespace, name)))
+    let mut all = all.objects.iter();
+    Ok(all.any(|(_, ingress)| refers_to(&ingress.metadata(), namespace, name)))
 }
 
-fn refers_to(ingress: &Value, namespace: &str, name: &str) -> bool {
-    let metadata = &ingress["metadata"];
+/// `metadata`: of an Ingress.
+fn refers_to(metadata: &Value, namespace: &str, name: &str) -> bool {
     let annotations = metadata["annotations"].as_object().into_iter().flatten();
     let mut values = annotations
         .filter(|(key, _)| key.ends_with(REFERENCE))
@@ -88,9 +89,9 @@ mod tests {
             ("nginx.ingress.kubernetes.io/auth-secret", "users2", false),
             ("nginx.ingress.kubernetes.io/auth-realm", "users", false),
         ] {
-            let ingress = json!({"metadata": {
+            let ingress = json!({
                 "namespace": "shop", "name": "web", "annotations": {annotation: value},
-            }});
+            });
             assert_eq!(refers_to(&ingress, "shop", "users"), expected, "{annotation}: {value}");
             assert!(!refers_to(&ingress, "default", "users"), "{annotation}: {value}");
         }

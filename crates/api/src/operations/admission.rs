@@ -28,15 +28,15 @@ pub(super) fn admit(transaction: &Transaction<'_>, kind: &Kind, object: &mut Val
     }
 }
 
-fn default_class<'a>(classes: impl Iterator<Item = &'a Stored>) -> Option<&'a str> {
-    let metadata = classes.map(|stored| &stored.object["metadata"]);
+fn default_class<'a>(classes: impl Iterator<Item = &'a Stored>) -> Option<String> {
+    let metadata = classes.map(Stored::metadata);
     let defaults = metadata.filter(|metadata| metadata["annotations"][IS_DEFAULT] == "true");
-    let text = |value: &'a Value| value.as_str().unwrap_or_default();
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     // The newest first, then by name.
-    let newest = defaults.min_by_key(|metadata| {
+    let order = |metadata: Value| {
         (std::cmp::Reverse(text(&metadata["creationTimestamp"])), text(&metadata["name"]))
-    });
-    newest.map(|metadata| text(&metadata["name"]))
+    };
+    defaults.map(order).min().map(|(_, name)| name)
 }
 
 #[cfg(test)]
@@ -47,12 +47,12 @@ mod tests {
 
     #[test]
     fn the_newest_default_class_is_taken() {
-        let class = |name: &str, second: u8, is_default: &str| Stored {
-            revision: 1,
-            object: json!({"metadata": {
+        let class = |name: &str, second: u8, is_default: &str| {
+            let object = json!({"metadata": {
                 "name": name, "creationTimestamp": format!("2026-01-01T00:00:0{second}Z"),
                 "annotations": {IS_DEFAULT: is_default},
-            }}),
+            }});
+            Stored::new(1, &object)
         };
         let all = [
             class("a", 1, "true"),
@@ -60,7 +60,7 @@ mod tests {
             class("b", 2, "true"),
             class("d", 3, "false"),
         ];
-        assert_eq!(default_class(all.iter()), Some("b"));
+        assert_eq!(default_class(all.iter()).as_deref(), Some("b"));
         assert_eq!(default_class(all[3..].iter()), None);
     }
 }

@@ -47,8 +47,9 @@ impl Ledger {
     fn take_all(&mut self, list: impl Fn(&str) -> Vec<(Key, Arc<Stored>)>) {
         for kind in kinds::all().iter().filter(|kind| kind.rules.stored_as().is_none()) {
             for (key, stored) in list(&prefix(kind, None)) {
-                let mut hold = self.hold(owner(kind, &stored.object));
-                for violation in kind.rules.reclaim(&stored.object, &mut hold) {
+                let object = stored.object();
+                let mut hold = self.hold(owner(kind, &object));
+                for violation in kind.rules.reclaim(&object, &mut hold) {
                     tracing::warn!(object = %key, reason = %violation, "invalid allocation kept");
                 }
                 hold.keep();

@@ -159,7 +159,7 @@ impl Change<'_, '_> {
         let Some(namespace) = self.transaction.get(&super::key(namespaces, None, name)) else {
             return Err(Failure::not_found(namespaces, name));
         };
-        if metadata::is_being_deleted(&namespace.object) {
+        if metadata::is_being_deleted(&namespace.object()) {
             let why = format!(
                 "unable to create new content in namespace {name} because it is being terminated"
             );
@@ -177,8 +177,9 @@ pub(super) fn check_read(
     revision: Option<&str>,
     uid: Option<&str>,
 ) -> Result<(), Failure> {
-    let name = text(&stored.object, "name");
-    let actual = text(&stored.object, "uid");
+    let metadata = stored.metadata();
+    let text = |field: &str| metadata[field].as_str().unwrap_or_default();
+    let (name, actual) = (text("name"), text("uid"));
     if let Some(uid) = uid.filter(|uid| *uid != actual) {
         let why = format!(
             "Precondition failed: UID in precondition: {uid}, UID in object meta: {actual}"

@@ -57,7 +57,7 @@ impl Api {
         self.write(move |transaction, ledger| {
             let mut items = Vec::new();
             for (key, stored) in transaction.list(&target.prefix()) {
-                if !selector.matches(target.kind, &shown(target.kind, &stored)) {
+                if !selector.matches_stored(target.kind, &stored) {
                     continue;
                 }
                 items.push(delete(transaction, ledger, &target, &key, &stored, &options)?.0);
@@ -179,13 +179,14 @@ impl Api {
             if !is_done(transaction) {
                 return Ok(());
             }
-            let mut object = stored.object.clone();
+            let old = stored.object();
+            let mut object = old.clone();
             for list in ["/metadata/finalizers", "/spec/finalizers"] {
                 if let Some(Value::Array(finalizers)) = object.pointer_mut(list) {
                     finalizers.retain(|one| one != finalizer);
                 }
             }
-            if object == stored.object {
+            if object == old {
                 return Ok(());
             }
             if metadata::is_being_deleted(&object) && metadata::is_free_to_go(&object) {

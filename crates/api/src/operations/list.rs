@@ -10,10 +10,10 @@ use serde_json::{Value, json};
 
 use super::options::Query;
 use super::selectors::Selector;
-use super::{Api, Outcome, Request, key, seen, shown};
+use super::{Api, Outcome, Request, key, shown};
 use crate::failure::Failure;
 use crate::kinds::{Kind, Violation};
-use crate::storage::{Gone, Page, Stored, rough_size};
+use crate::storage::{Gone, Key, Stored};
 
 /// Where a paginated list continues.
 #[derive(Debug, Serialize, Deserialize)]
@@ -48,10 +48,25 @@ impl Listing {
         while size < bytes
             && let Some(stored) = self.items.pop_front()
         {
-            size += rough_size(&stored.object);
+            size += stored.text().len();
             items.push(item(self.kind, shown(self.kind, &stored)));
         }
         items
+    }
+
+    /// The text of the next items, with commas between them, of about this many bytes. Empty at the
+    /// end.
+    pub fn take_text(&mut self, bytes: usize) -> String {
+        let mut text = String::new();
+        while text.len() < bytes
+            && let Some(stored) = self.items.pop_front()
+        {
+            if !text.is_empty() {
+                text.push(',');
+            }
+            write_item(&mut text, self.kind, &stored);
+        }
+        text
     }
 
     pub fn into_value(mut self) -> Value {
@@ -81,35 +96,58 @@ impl Api {
         let limit = query.number("limit")?.and_then(|limit| usize::try_from(limit).ok());
         let limit = limit.filter(|limit| *limit > 0);
         let prefix = target.prefix();
-        let page = self.page(query, &prefix, limit.is_some())?;
+        let begin = self.begin(query, &prefix, limit.is_some())?;
 
+        let at_once = match limit {
+            None => usize::MAX,
+            // One more shows whether there are others.
+            Some(limit) if selector.is_empty() => limit.saturating_add(1),
+            Some(limit) => limit.saturating_add(1).max(SELECTED_AT_ONCE),
+        };
         let mut items = VecDeque::new();
-        let mut metadata = json!({});
-        let revision = page.revision;
-        let mut rest = page.objects.into_iter();
-        while let Some((key, stored)) = rest.next() {
-            if !selector.matches(target.kind, &seen(target.kind, &stored)) {
-                continue;
-            }
-            items.push_back(stored);
-            if limit == Some(items.len()) && rest.len() > 0 {
-                let start = key.strip_prefix(&prefix).unwrap_or(&key);
-                metadata["continue"] = continue_token(revision, start).into();
-                if selector.is_empty() {
-                    metadata["remainingItemCount"] = rest.len().into();
+        let (mut after, mut revision) = (begin.after.clone(), begin.revision);
+        let mut last: Option<Key> = None;
+        let mut has_more = false;
+        while !has_more {
+            let page = self.storage.list(&prefix, after.as_deref(), revision, at_once);
+            let page = page.map_err(|gone| begin.gone(gone))?;
+            revision = Some(page.revision);
+            after = page.objects.last().map(|(key, _)| key.to_string());
+            let is_last = page.objects.len() < at_once;
+            for (key, stored) in page.objects {
+                if !selector.matches_stored(target.kind, &stored) {
+                    continue;
                 }
+                if limit == Some(items.len()) {
+                    has_more = true;
+                    break;
+                }
+                items.push_back(stored);
+                last = Some(key);
+            }
+            if is_last {
                 break;
+            }
+        }
+        let revision = revision.unwrap_or_default();
+        let mut metadata = json!({});
+        if let Some(last) = last.filter(|_| has_more) {
+            let start = last.strip_prefix(&prefix).unwrap_or(&last);
+            metadata["continue"] = continue_token(revision, start).into();
+            if selector.is_empty() {
+                let remaining = self.storage.count_of(&prefix, Some(&last), Some(revision));
+                metadata["remainingItemCount"] = remaining.map_err(|gone| begin.gone(gone))?.into();
             }
         }
         Ok(Listing { kind: target.kind, items, metadata, revision })
     }
 
-    /// The objects from the start or the continuation of the list, at the requested revision.
-    fn page(&self, query: &Query, prefix: &str, limited: bool) -> Result<Page, Failure> {
+    /// Where a list starts or continues.
+    fn begin(&self, query: &Query, prefix: &str, limited: bool) -> Result<Begin, Failure> {
         let token = query.text("continue");
         let wanted = snapshot(query, limited)?;
         if token.is_empty() {
-            let exact = match wanted {
+            let revision = match wanted {
                 Snapshot::Any => None,
                 Snapshot::NotOlderThan(revision) => {
                     self.check_reached(revision)?;
@@ -120,8 +158,7 @@ impl Api {
                     Some(revision)
                 }
             };
-            let page = self.storage.list(prefix, None, exact, usize::MAX);
-            return page.map_err(|gone| too_old(exact.unwrap_or(0), gone));
+            return Ok(Begin { after: None, revision, continued: None });
         }
         let resume: Continue = URL_SAFE_NO_PAD
             .decode(token)
@@ -136,11 +173,7 @@ impl Api {
         if let Some(revision) = revision {
             self.check_reached(revision)?;
         }
-        self.storage.list(prefix, Some(&after), revision, usize::MAX).map_err(|_| {
-            let mut failure = Failure::expired(CONTINUE_EXPIRED);
-            failure.continue_token = Some(encode(-1, &resume.start));
-            failure
-        })
+        Ok(Begin { after: Some(after), revision, continued: Some(resume.start) })
     }
 
     /// Later revisions are not waited for: they come from another server.
@@ -155,6 +188,32 @@ impl Api {
             "reason": "ResourceVersionTooLarge", "message": "Too large resource version"
         }]}));
         Err(failure.retry_after(1))
+    }
+}
+
+/// Objects that are looked at together for a page of selected ones.
+const SELECTED_AT_ONCE: usize = 1_000;
+
+struct Begin {
+    /// The last key before it.
+    after: Option<String>,
+    /// `None`: the latest.
+    revision: Option<u64>,
+    /// The same key as in the token of the page before.
+    continued: Option<String>,
+}
+
+impl Begin {
+    /// The failure if the revision has left the window.
+    fn gone(&self, gone: Gone) -> Failure {
+        match &self.continued {
+            None => too_old(self.revision.unwrap_or(0), gone),
+            Some(start) => {
+                let mut failure = Failure::expired(CONTINUE_EXPIRED);
+                failure.continue_token = Some(encode(-1, start));
+                failure
+            }
+        }
     }
 }
 
@@ -236,6 +295,25 @@ fn continue_token(revision: u64, start: &str) -> String {
 fn encode(rv: i64, start: &str) -> String {
     let token = json!({"v": CONTINUE_VERSION, "rv": rv, "start": start});
     URL_SAFE_NO_PAD.encode(token.to_string())
+}
+
+/// Appends the text of an item. Most objects are not read for that.
+fn write_item(text: &mut String, kind: &Kind, stored: &Stored) {
+    if kind.rules.stored_as().is_none() {
+        if kind.declared.is_some() {
+            text.push_str(stored.text());
+            return;
+        }
+        // Fields are in alphabetical order.
+        let type_ =
+            format!("{{\"apiVersion\":\"{}\",\"kind\":\"{}\",", kind.api_version(), kind.kind);
+        if let Some(fields) = stored.text().strip_prefix(&type_) {
+            text.push('{');
+            text.push_str(fields);
+            return;
+        }
+    }
+    text.push_str(&item(kind, shown(kind, stored)).to_string());
 }
 
 /// Items of declared kinds keep their type.

@@ -17,7 +17,6 @@ pub mod selectors;
 mod update;
 mod watch;
 
-use std::borrow::Cow;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -247,17 +246,12 @@ pub(super) fn key(kind: &'static Kind, namespace: Option<&str>, name: &str) -> S
     format!("{}{name}", prefix(kind, namespace))
 }
 
-/// A stored object in the form of `kind`, without a copy if it is stored in this form.
-fn seen<'a>(kind: &Kind, stored: &'a Stored) -> Cow<'a, Value> {
-    match kind.rules.stored_as() {
-        None => Cow::Borrowed(&stored.object),
-        Some(_) => Cow::Owned(kind.rules.as_shown(&stored.object)),
-    }
-}
-
 /// A stored object in the form of `kind`.
 fn shown(kind: &Kind, stored: &Stored) -> Value {
-    seen(kind, stored).into_owned()
+    match kind.rules.stored_as() {
+        None => stored.object(),
+        Some(_) => kind.rules.as_shown(&stored.object()),
+    }
 }
 
 /// A kind of the core group. Namespaces and Services always exist.

@@ -91,11 +91,15 @@ impl Shape {
     /// A watch event as a line. Only the first event of a table has the columns.
     pub fn render_event(self, kind: &Kind, event: Event, first: bool) -> String {
         let type_ = event.type_;
-        let line = |object: &Value| format!("{{\"type\":\"{type_}\",\"object\":{object}}}\n");
+        let line_of = |text: &str| format!("{{\"type\":\"{type_}\",\"object\":{text}}}\n");
+        let line = |object: &Value| line_of(&object.to_string());
         match (self, &event.object) {
             (_, Reported::Made(object)) if type_ == "ERROR" => line(object),
-            // Not copied: the same object is sent to all watches.
-            (Self::Whole, object) => line(&object.seen(kind)),
+            // Not read: the same text is sent to all watches.
+            (Self::Whole, object) => match object.text(kind) {
+                Some(text) => line_of(text),
+                None => line(&object.seen(kind)),
+            },
             (_, object) => {
                 let value = object.seen(kind).into_owned();
                 line(&self.render_event_object(kind, type_, value, first))

@@ -7,11 +7,16 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
+use super::shown;
 use crate::failure::Failure;
 use crate::kinds::{Kind, names};
+use crate::storage::{Head, Stored};
 
 /// The limit of requirements, labels and fields each.
 const MOST: usize = 256;
+
+/// Fields of all kinds.
+const HEAD_FIELDS: [&str; 2] = ["metadata.name", "metadata.namespace"];
 
 /// Label and field requirements. All of them must match.
 #[derive(Debug, Clone, Default)]
@@ -55,7 +60,7 @@ impl Selector {
             }
         }
         for field in &fields {
-            let known = matches!(field.path.as_str(), "metadata.name" | "metadata.namespace")
+            let known = HEAD_FIELDS.contains(&field.path.as_str())
                 || kind.rules.field(&Value::Null, &field.path).is_some();
             if !known {
                 // kubectl prints the request itself.
@@ -83,18 +88,46 @@ impl Selector {
         self
     }
 
+    /// Reads no more of the object than the selector is about.
+    pub fn matches_stored(&self, kind: &Kind, stored: &Stored) -> bool {
+        if self.is_empty() {
+            return true;
+        }
+        let is_of_head = |wanted: &FieldRequirement| HEAD_FIELDS.contains(&wanted.path.as_str());
+        if kind.rules.stored_as().is_some() || !self.fields.iter().all(is_of_head) {
+            return self.matches(kind, &shown(kind, stored));
+        }
+        let Head { metadata, .. } = stored.head();
+        let labels = metadata.labels.unwrap_or_default();
+        self.passes(
+            |label| labels.get(label).map(String::as_str),
+            |path| match path {
+                "metadata.name" => metadata.name.clone(),
+                _ => metadata.namespace.clone(),
+            },
+        )
+    }
+
     pub fn matches(&self, kind: &Kind, object: &Value) -> bool {
-        let labels = &object["metadata"]["labels"];
-        self.labels.iter().all(|wanted| wanted.test.passes(labels[&wanted.key].as_str()))
+        let metadata = &object["metadata"];
+        self.passes(
+            |label| metadata["labels"][label].as_str(),
+            |path| match path {
+                "metadata.name" => metadata["name"].as_str().map(str::to_owned),
+                "metadata.namespace" => metadata["namespace"].as_str().map(str::to_owned),
+                path => kind.rules.field(object, path),
+            },
+        )
+    }
+
+    fn passes<'a>(
+        &self,
+        label: impl Fn(&str) -> Option<&'a str>,
+        field: impl Fn(&str) -> Option<String>,
+    ) -> bool {
+        self.labels.iter().all(|wanted| wanted.test.passes(label(&wanted.key)))
             && self.fields.iter().all(|wanted| {
-                let field = match wanted.path.as_str() {
-                    "metadata.name" => object["metadata"]["name"].as_str().map(str::to_owned),
-                    "metadata.namespace" => {
-                        object["metadata"]["namespace"].as_str().map(str::to_owned)
-                    }
-                    path => kind.rules.field(object, path),
-                };
-                (field.unwrap_or_default() == wanted.value) == wanted.equal
+                (field(&wanted.path).unwrap_or_default() == wanted.value) == wanted.equal
             })
     }
 }
@@ -271,6 +304,31 @@ mod tests {
             ("app>2", false),
         ] {
             assert_eq!(fits(selector, labels.clone()), expected, "{selector}");
+        }
+    }
+
+    #[test]
+    fn a_stored_object_matches_as_the_object_does() {
+        let kind = crate::kinds::all().iter().find(|kind| kind.kind == "Service").unwrap();
+        let object = json!({
+            "kind": "Service", "metadata": {"name": "a", "namespace": "b", "labels": {"app": "web"}},
+            "spec": {"type": "NodePort"},
+        });
+        let stored = Stored::new(1, &object);
+        for (labels, fields) in [
+            ("", ""),
+            ("app=web", ""),
+            ("app=api", ""),
+            ("!other,app", "metadata.name=a"),
+            ("", "metadata.name=b"),
+            ("", "metadata.namespace=b"),
+            ("", "metadata.namespace!=b"),
+            ("app", "spec.type=NodePort"),
+            ("app", "spec.type=ClusterIP"),
+        ] {
+            let selector = Selector::parse(kind, labels, fields).unwrap();
+            let expected = selector.matches(kind, &object);
+            assert_eq!(selector.matches_stored(kind, &stored), expected, "{labels} {fields}");
         }
     }
 

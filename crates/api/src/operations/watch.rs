@@ -17,7 +17,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
 use super::list::{revision, too_old};
 use super::selectors::Selector;
-use super::{Api, Request, Target, seen, shown};
+use super::{Api, Request, Target, shown};
 use crate::failure::Failure;
 use crate::kinds::{Kind, Violation};
 use crate::storage::{Change, Gone, Key, Storage, Stored};
@@ -68,10 +68,18 @@ pub enum Reported {
 }
 
 impl Reported {
+    /// The text of an object that is sent as it is stored.
+    pub fn text(&self, kind: &Kind) -> Option<&str> {
+        match self {
+            Self::Stored(stored) if kind.rules.stored_as().is_none() => Some(stored.text()),
+            _ => None,
+        }
+    }
+
     /// In the form of `kind`.
     pub fn seen(&self, kind: &Kind) -> Cow<'_, Value> {
         match self {
-            Self::Stored(stored) => seen(kind, stored),
+            Self::Stored(stored) => Cow::Owned(shown(kind, stored)),
             Self::Made(value) => Cow::Borrowed(value),
         }
     }
@@ -252,7 +260,7 @@ impl Watch {
     }
 
     fn selects(&self, stored: &Stored) -> bool {
-        self.selector.matches(self.target.kind, &seen(self.target.kind, stored))
+        self.selector.matches_stored(self.target.kind, stored)
     }
 
     fn bookmark(&self, annotations: Option<Value>) -> Event {

@@ -22,15 +22,17 @@ use super::backend::Watched;
 use super::directory::{FILE, SNAPSHOT, make_private, open_private};
 use super::state::State;
 use super::stored::{Change, Key, Stored, Window};
-use super::transaction::rough_size;
 
 /// Increased when the meaning of the tables below changes.
-const FORMAT: u64 = 1;
+const FORMAT: u64 = 2;
+/// Has records in another form, which are still read.
+const FORMAT_WITH_JSON_RECORDS: u64 = 1;
 
 const NUMBERS: TableDefinition<&str, u64> = TableDefinition::new("numbers");
 /// Key → object as JSON.
 const OBJECTS: TableDefinition<&str, &[u8]> = TableDefinition::new("objects");
-/// Revision → (key, object before, object after) as JSON. Null for an object that did not exist.
+/// Revision → key and the object before the change: see `write_record`. What it became is the object
+/// before the next change of the key, or the present one.
 const CHANGES: TableDefinition<u64, &[u8]> = TableDefinition::new("changes");
 
 /// Opens or creates a file. Sets the flag when a flush of it fails. Tests inject faults here.
@@ -167,11 +169,11 @@ fn write_store(
         numbers.insert("revision", state.revision())?;
         let mut objects = transaction.open_table(OBJECTS)?;
         for (key, stored) in state.range("", None) {
-            objects.insert(&**key, serde_json::to_vec(&stored.object)?.as_slice())?;
+            objects.insert(&**key, stored.text().as_bytes())?;
         }
         let mut records = transaction.open_table(CHANGES)?;
         for change in state.window() {
-            records.insert(change.revision, write_change(change)?.as_slice())?;
+            records.insert(change.revision, write_record(change).as_slice())?;
         }
     }
     transaction.commit()?;
@@ -226,6 +228,7 @@ fn load(database: &Database, window: Window) -> Result<State> {
                 numbers.insert("revision", 1)?;
             }
             Some(FORMAT) => {}
+            Some(FORMAT_WITH_JSON_RECORDS) => drop(numbers.insert("format", FORMAT)?),
             Some(other) => bail!(
                 "it has format {other}, this millrace knows format {FORMAT}; use the version that \
                  wrote it"
@@ -239,14 +242,20 @@ fn load(database: &Database, window: Window) -> Result<State> {
     let mut objects: BTreeMap<Key, Arc<Stored>> = BTreeMap::new();
     for entry in transaction.open_table(OBJECTS)?.iter()? {
         let (key, object) = entry?;
-        let stored = serde_json::from_slice(object.value()).map_err(anyhow::Error::new);
-        let stored = stored.and_then(Stored::of).with_context(|| key.value().to_owned())?;
+        let stored = Stored::read(object.value()).with_context(|| key.value().to_owned())?;
         objects.insert(key.value().into(), Arc::new(stored));
     }
     let mut changes = VecDeque::new();
-    for entry in transaction.open_table(CHANGES)?.iter()? {
-        let (revision, change) = entry?;
-        changes.push_back(Arc::new(read_change(revision.value(), change.value())?));
+    // What each key was after the change that is read next.
+    let mut later: BTreeMap<Key, Option<Arc<Stored>>> = BTreeMap::new();
+    for entry in transaction.open_table(CHANGES)?.iter()?.rev() {
+        let (revision, record) = entry?;
+        let (key, before) = read_record(record.value())?;
+        let key: Key = key.into();
+        let before = before.map(Arc::new);
+        let present = || objects.get(&key).cloned();
+        let after = later.insert(key.clone(), before.clone()).unwrap_or_else(present);
+        changes.push_front(Arc::new(Change::new(revision.value(), key, before, after)));
     }
     let contiguous = changes.iter().rev().zip(0..).all(|(change, back): (&Arc<Change>, u64)| {
         change.revision.checked_add(back) == Some(revision)
@@ -266,12 +275,9 @@ fn commit(database: &Database, changes: &[Arc<Change>], state: &State) -> Result
         let mut records = transaction.open_table(CHANGES)?;
         numbers.insert("revision", last.revision)?;
         for change in changes {
-            records.insert(change.revision, write_change(change)?.as_slice())?;
+            records.insert(change.revision, write_record(change).as_slice())?;
             match &change.after {
-                Some(after) => {
-                    let object = serde_json::to_vec(&after.object)?;
-                    objects.insert(&*change.key, object.as_slice())?
-                }
+                Some(after) => objects.insert(&*change.key, after.text().as_bytes())?,
                 None => objects.remove(&*change.key)?,
             };
         }
@@ -296,13 +302,10 @@ fn undo(database: &Database, state: &State) -> Result<()> {
         ensure!(reached >= state.revision(), "it lacks acknowledged writes");
         for revision in (state.revision() + 1..=reached).rev() {
             let record = records.remove(revision)?.context("it lacks a change")?;
-            let change = read_change(revision, record.value())?;
-            match change.before {
-                Some(before) => {
-                    let object = serde_json::to_vec(&before.object)?;
-                    objects.insert(&*change.key, object.as_slice())?
-                }
-                None => objects.remove(&*change.key)?,
+            let (key, before) = read_record(record.value())?;
+            match before {
+                Some(before) => objects.insert(&*key, before.text().as_bytes())?,
+                None => objects.remove(&*key)?,
             };
         }
         numbers.insert("revision", state.revision())?;
@@ -311,22 +314,34 @@ fn undo(database: &Database, state: &State) -> Result<()> {
     Ok(())
 }
 
-fn write_change(change: &Change) -> Result<Vec<u8>> {
-    let before = change.before.as_ref().map(|stored| &stored.object);
-    let after = change.after.as_ref().map(|stored| &stored.object);
-    Ok(serde_json::to_vec(&(&*change.key, before, after))?)
+/// The first octet of a record. Records of the earlier form begin with a bracket.
+const RECORD_FORM: u8 = 2;
+
+/// An octet for the form, the length of the key in four octets, the key, and the text of the object
+/// before the change; nothing if there was none.
+fn write_record(change: &Change) -> Vec<u8> {
+    let before = change.before.as_ref().map_or("", |before| before.text());
+    let mut record = Vec::with_capacity(1 + 4 + change.key.len() + before.len());
+    record.push(RECORD_FORM);
+    record.extend((change.key.len() as u32).to_le_bytes());
+    record.extend(change.key.as_bytes());
+    record.extend(before.as_bytes());
+    record
 }
 
-fn read_change(revision: u64, record: &[u8]) -> Result<Change> {
-    let (key, before, after): (String, Option<Value>, Option<Value>) =
-        serde_json::from_slice(record)?;
-    let size = [&before, &after].into_iter().flatten().map(rough_size).sum::<usize>() + key.len();
-    let stored = |object: Value| Stored::of(object).map(Arc::new);
-    Ok(Change {
-        revision,
-        key: key.into(),
-        before: before.map(stored).transpose()?,
-        after: after.map(stored).transpose()?,
-        size,
-    })
+fn read_record(record: &[u8]) -> Result<(String, Option<Stored>)> {
+    let Some((&RECORD_FORM, rest)) = record.split_first() else {
+        let (key, before, _): (String, Option<Value>, Option<Value>) =
+            serde_json::from_slice(record)?;
+        return Ok((key, before.as_ref().map(Stored::of).transpose()?));
+    };
+    let split = |octets: &[u8]| -> Option<(String, Vec<u8>)> {
+        let (length, rest) = octets.split_first_chunk()?;
+        let length = usize::try_from(u32::from_le_bytes(*length)).ok()?;
+        let (key, before) = rest.split_at_checked(length)?;
+        Some((String::from_utf8(key.to_vec()).ok()?, before.to_vec()))
+    };
+    let (key, before) = split(rest).context("a change is cut off")?;
+    let before = (!before.is_empty()).then(|| Stored::read(&before)).transpose()?;
+    Ok((key, before))
 }

@@ -35,7 +35,7 @@ use state::State;
 
 pub use error::WriteError;
 pub use state::Page;
-pub use stored::{Change, Gone, Key, Stored, Window};
+pub use stored::{Change, Gone, Head, Key, Stored, Window};
 pub use transaction::Transaction;
 pub(crate) use transaction::rough_size;
 
@@ -121,6 +121,16 @@ impl Storage {
         limit: usize,
     ) -> Result<Page, Gone> {
         self.read(|state| state.list(prefix, after, revision, limit))
+    }
+
+    /// How many objects `list` would return without a limit.
+    pub fn count_of(
+        &self,
+        prefix: &str,
+        after: Option<&str>,
+        revision: Option<u64>,
+    ) -> Result<usize, Gone> {
+        self.read(|state| state.count_of(prefix, after, revision))
     }
 
     /// The first `limit` changes after `revision` to keys that start with `prefix`, and the revision

@@ -34,9 +34,10 @@ pub use super::directory::SNAPSHOT;
 pub fn lines(page: Page) -> impl Iterator<Item = String> + Send {
     let header = json!({"millrace-snapshot": FORMAT, "revision": page.revision});
     let count = page.objects.len();
-    let objects = page.objects.into_iter().map(|(key, stored)| json!([*key, stored.object]));
+    let objects = page.objects.into_iter();
+    let objects = objects.map(|(key, stored)| format!("[{},{}]", json!(*key), stored.text()));
     let mut hash = Some(digest::Context::new(&digest::SHA256));
-    let mut contents = std::iter::once(header).chain(objects);
+    let mut contents = std::iter::once(header.to_string()).chain(objects);
     std::iter::from_fn(move || {
         let line = match contents.next() {
             Some(content) => {
@@ -124,7 +125,7 @@ fn read(lines: impl BufRead) -> Result<State> {
             else {
                 bail!("an object has no key");
             };
-            let stored = Stored::of(object).with_context(|| key.clone())?;
+            let stored = Stored::of(&object).with_context(|| key.clone())?;
             objects.insert(key.into(), Arc::new(stored));
             hash.update(line.as_bytes());
             continue;

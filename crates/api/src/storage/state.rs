@@ -74,6 +74,26 @@ impl State {
         revision: Option<u64>,
         limit: usize,
     ) -> Result<Page, Gone> {
+        let objects = self.iterate(prefix, after, revision)?.take(limit);
+        let objects = objects.map(|(key, stored)| (key.clone(), stored.clone())).collect();
+        Ok(Page { revision: revision.unwrap_or(self.revision), objects })
+    }
+
+    pub fn count_of(
+        &self,
+        prefix: &str,
+        after: Option<&str>,
+        revision: Option<u64>,
+    ) -> Result<usize, Gone> {
+        Ok(self.iterate(prefix, after, revision)?.count())
+    }
+
+    fn iterate<'a>(
+        &'a self,
+        prefix: &'a str,
+        after: Option<&'a str>,
+        revision: Option<u64>,
+    ) -> Result<impl Iterator<Item = (&'a Key, &'a Arc<Stored>)>, Gone> {
         let wanted = revision.unwrap_or(self.revision);
         // What the changed objects were. Goes from the newest change to the oldest, so the state
         // before the first change after `wanted` remains.
@@ -86,7 +106,7 @@ impl State {
         }
         let mut earlier = earlier.into_iter().peekable();
         let mut current = self.range(prefix, after).peekable();
-        let next = std::iter::from_fn(|| {
+        Ok(std::iter::from_fn(move || {
             loop {
                 let changed = match (earlier.peek(), current.peek()) {
                     (Some((changed, _)), Some((key, _))) => changed <= key,
@@ -101,9 +121,7 @@ impl State {
                     return Some((key, before));
                 }
             }
-        });
-        let objects = next.take(limit).map(|(key, stored)| (key.clone(), stored.clone()));
-        Ok(Page { revision: wanted, objects: objects.collect() })
+        }))
     }
 
     pub fn changes(

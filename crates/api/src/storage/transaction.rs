@@ -79,7 +79,7 @@ impl<'a> Transaction<'a> {
     pub fn put(&mut self, key: &str, mut object: Value) -> Arc<Stored> {
         let revision = self.revision() + 1;
         set_resource_version(&mut object, revision);
-        let stored = Arc::new(Stored { revision, object });
+        let stored = Arc::new(Stored::new(revision, &object));
         self.change(key, self.get(key), Some(stored.clone()));
         stored
     }
@@ -89,23 +89,14 @@ impl<'a> Transaction<'a> {
     pub fn delete(&mut self, key: &str) -> Option<Arc<Stored>> {
         let before = self.get(key)?;
         let revision = self.revision() + 1;
-        let mut object = before.object.clone();
+        let mut object = before.object();
         set_resource_version(&mut object, revision);
         self.change(key, Some(before), None);
-        Some(Arc::new(Stored { revision, object }))
+        Some(Arc::new(Stored::new(revision, &object)))
     }
 
     fn change(&mut self, key: &str, before: Option<Arc<Stored>>, after: Option<Arc<Stored>>) {
-        let size = |stored: &Option<Arc<Stored>>| {
-            stored.as_ref().map_or(0, |stored| rough_size(&stored.object))
-        };
-        let change = Change {
-            revision: self.revision() + 1,
-            key: key.into(),
-            size: size(&before) + size(&after) + key.len(),
-            before,
-            after,
-        };
+        let change = Change::new(self.revision() + 1, key.into(), before, after);
         self.own.objects.insert(change.key.clone(), change.after.clone());
         self.own.changes.push(Arc::new(change));
     }

@@ -37,7 +37,7 @@ async fn delete(storage: &Storage, key: &str) {
 }
 
 fn numbers(page: &Page) -> Vec<(&str, u64)> {
-    let number = |stored: &Stored| stored.object["number"].as_u64().unwrap();
+    let number = |stored: &Stored| stored.object()["number"].as_u64().unwrap();
     page.objects.iter().map(|(key, stored)| (&**key, number(stored))).collect()
 }
 
@@ -48,7 +48,7 @@ async fn a_write_increases_the_revision_and_sets_it_in_the_object() {
     let first = put(&storage, "a/1", 1).await;
     let second = put(&storage, "b/1", 2).await;
     assert_eq!(second.revision, first.revision + 1);
-    assert_eq!(second.object["metadata"]["resourceVersion"], second.revision.to_string());
+    assert_eq!(second.metadata()["resourceVersion"], second.revision.to_string());
     assert_eq!(storage.revision(), second.revision);
 }
 
@@ -124,7 +124,7 @@ async fn revisions_before_the_window_are_gone() {
 #[tokio::test]
 async fn large_changes_make_the_window_shorter() {
     let directory = tempfile::tempdir().unwrap();
-    let window = Window { changes: 100, bytes: 4000 };
+    let window = Window { changes: 100, bytes: 2000 };
     let storage = Storage::open(directory.path(), window).unwrap();
     let text = "x".repeat(1000);
     for _ in 0..4 {
@@ -132,10 +132,52 @@ async fn large_changes_make_the_window_shorter() {
         let write = move |t: &mut Transaction<'_>| Ok::<_, Infallible>(t.put("a/1", object));
         storage.write(write).await.unwrap().unwrap();
     }
-    // A change contains the object before and after it.
+    // A change holds the object before it.
     let revision = storage.revision();
     assert_eq!(storage.changes("a/", revision - 1, usize::MAX).unwrap().0.len(), 1);
     assert!(storage.changes("a/", revision - 2, usize::MAX).is_err());
+}
+
+/// After a restart the records share what they did before: each version of an object is there once.
+#[tokio::test]
+async fn versions_of_an_object_are_shared_between_records_also_after_a_restart() {
+    let directory = tempfile::tempdir().unwrap();
+    let storage = open(directory.path());
+    for number in 0..4 {
+        put(&storage, "a/1", number).await;
+    }
+    delete(&storage, "a/1").await;
+    put(&storage, "a/1", 9).await;
+    let revision = storage.revision();
+    let check = |storage: &Storage| {
+        let (changes, _) = storage.changes("a/", revision - 5, usize::MAX).unwrap();
+        assert_eq!(changes.len(), 5);
+        for pair in changes.windows(2) {
+            let (after, before) = (pair[0].after.as_ref(), pair[1].before.as_ref());
+            match (after, before) {
+                (Some(after), Some(before)) => assert!(Arc::ptr_eq(after, before)),
+                (None, None) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        let last = changes[4].after.clone().unwrap();
+        assert!(Arc::ptr_eq(&last, &storage.get("a/1").unwrap()));
+    };
+    check(&storage);
+    drop(storage);
+    check(&reopen(directory.path()).await);
+}
+
+/// The budget of an object of 1.2 kB is 2 kB. Its tree of values took ten.
+#[test]
+fn an_object_takes_little_more_memory_than_its_text() {
+    let pointers = 2 * size_of::<usize>();
+    let key = pointers + "services/default/service-of-a-long-name".len() + pointers;
+    let in_map = 2 * (size_of::<Key>() + size_of::<Arc<Stored>>());
+    let beside_text = size_of::<Stored>() + pointers + key + in_map;
+    assert!(1_200 + beside_text < 2_000, "{beside_text} bytes beside the text");
+    let object = object("x", 1);
+    assert_eq!(Stored::new(1, &object).text(), object.to_string());
 }
 
 #[test]
