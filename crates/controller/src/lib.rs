@@ -30,7 +30,7 @@ use lb_process::service_manager::notify_service_manager;
 use lb_rules::ipam::{Range, Settings};
 use lb_rules::kinds::AddressPool;
 use lb_rules::model::{Kind, Object, ServiceName};
-use lb_source::cluster::{Access, Events};
+use lb_source::cluster::{Access, Events, list_latest_services};
 use lb_source::lease::{self, Campaign};
 use lb_source::{ControllerCluster, Event, Source};
 use sd_notify::NotifyState;
@@ -47,7 +47,10 @@ pub use metrics::Metrics;
 
 /// Requests at the same time.
 const CONCURRENT: usize = 8;
-const PATIENCE: Duration = Duration::from_secs(10);
+/// A write that has not finished then is given up: before another process may get the Lease and write.
+const PATIENCE: Duration = lease::WRITE_LIMIT;
+/// The longest time for a list of all Services.
+const LIST_PATIENCE: Duration = Duration::from_secs(60);
 /// The status of a pool changes with every Service, and every agent watches it.
 const POOL_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -112,6 +115,10 @@ struct Controller {
     events: mpsc::UnboundedReceiver<Event>,
     notices: Arc<dyn Notices>,
     metrics: Metrics,
+    /// Reads what the last holder of the Lease has written, and what may not have arrived yet.
+    handover: JoinSet<Result<Vec<Object>>>,
+    /// Whether that was read since this process got the Lease.
+    is_handed_over: bool,
     writes: JoinSet<Written>,
     /// Services whose status is being written.
     in_flight: BTreeSet<ServiceName>,
@@ -155,6 +162,8 @@ impl Controller {
             events,
             notices,
             metrics,
+            handover: JoinSet::new(),
+            is_handed_over: false,
             writes: JoinSet::new(),
             in_flight: BTreeSet::new(),
             backoff: Backoff::default(),
@@ -191,6 +200,10 @@ impl Controller {
                     Some(event) => self.take_in(event, readiness.as_deref()),
                     None => return Err(anyhow!("the source of objects has ended")),
                 },
+                Some(read) = self.handover.join_next() => match read {
+                    Ok(read) => self.end_handover(read),
+                    Err(error) => return Err(error).context("a list of Services panicked"),
+                },
                 Some(written) = self.writes.join_next() => match written {
                     Ok(written) => self.finish(written),
                     Err(error) => return Err(error).context("a write panicked"),
@@ -226,8 +239,14 @@ impl Controller {
         self.schedule_pools();
     }
 
+    fn is_holder(&self) -> bool {
+        self.lease.as_ref().is_none_or(Campaign::is_holder)
+    }
+
     fn may_write(&self) -> bool {
-        self.is_synced && self.lease.as_ref().is_none_or(Campaign::is_holder)
+        // Without a Lease there is no other process.
+        let is_handed_over = self.is_handed_over || self.lease.is_none();
+        self.is_synced && is_handed_over && self.is_holder()
     }
 
     /// Begins or ends to assign, as the Lease says.
@@ -254,7 +273,40 @@ impl Controller {
         if let Some(lease) = &mut self.lease {
             lease.attempt().await;
         }
+        self.begin_handover();
         self.follow_lease();
+    }
+
+    /// Reads all Services when this process has got the Lease: an address that the last holder has just assigned is
+    /// not free, though the watch may not have reported it yet.
+    fn begin_handover(&mut self) {
+        if !self.is_holder() {
+            self.is_handed_over = false;
+            self.handover = JoinSet::new();
+        } else if !self.is_handed_over && self.handover.is_empty() && self.lease.is_some() {
+            let client = self.client.clone();
+            self.handover.spawn(async move {
+                let list = timeout(LIST_PATIENCE, list_latest_services(&client)).await;
+                list.context("the list of all Services took too long")?
+            });
+        }
+    }
+
+    fn end_handover(&mut self, read: Result<Vec<Object>>) {
+        match read {
+            Ok(services) => {
+                self.state.store_latest(services);
+                self.is_handed_over = true;
+                self.follow_lease();
+            }
+            Err(error) => {
+                let error = format!("{error:#}");
+                tracing::warn!(
+                    error,
+                    "no addresses are assigned until all Services are listed; retrying"
+                );
+            }
+        }
     }
 
     /// Begins to write what is due.

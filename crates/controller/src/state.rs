@@ -208,12 +208,29 @@ impl State {
         if before.metadata.uid != service.metadata.uid {
             return;
         }
-        let version = version_of(&service);
-        if version > version_of(self.services.get(name).unwrap_or(&service)) {
-            self.store_service(service);
-            let until = Instant::now() + STALE;
-            self.ahead.extend(version.map(|version| (name.clone(), (version, until))));
+        if version_of(&service) > version_of(before) {
+            self.store_ahead(service);
         }
+    }
+
+    /// Takes in Services in their most recent state, which watches may not have reported yet.
+    pub fn store_latest(&mut self, services: Vec<Object>) {
+        for object in services {
+            let Object::Service(service) = object else { continue };
+            let known = self.services.get(&ServiceName::of(&service.metadata));
+            if known.is_none_or(|known| version_of(&service) > version_of(known)) {
+                self.store_ahead(service);
+            }
+        }
+    }
+
+    /// Stores a Service whose version the watch may not have reached. Older ones are ignored for a while.
+    fn store_ahead(&mut self, service: Box<Service>) {
+        let name = ServiceName::of(&service.metadata);
+        let version = version_of(&service);
+        self.store_service(service);
+        let until = Instant::now() + STALE;
+        self.ahead.extend(version.map(|version| (name, (version, until))));
     }
 
     /// What to report when the status is written: that the outcome is another one than the condition says.

@@ -6,6 +6,7 @@ use std::future::pending;
 use axum::http::{Request, Response};
 use kube::client::Body;
 use lb_process::notices::Log;
+use lb_source::Extent;
 use serde_json::json;
 use tokio::sync::oneshot;
 
@@ -13,8 +14,12 @@ use super::state::PATCHES;
 use super::*;
 
 fn state() -> State {
+    state_with("10.0.0.0/16")
+}
+
+fn state_with(range: &str) -> State {
     let settings = Settings { is_alone: true, ..Settings::default() };
-    let ranges = vec![Range::parse("10.0.0.0/16").unwrap()];
+    let ranges = vec![Range::parse(range).unwrap()];
     State::new(settings, ranges, Arc::new(Log::default()), Metrics::default())
 }
 
@@ -26,6 +31,29 @@ fn service(name: &str, version: &str, status: &Value) -> Object {
         "spec": {"type": "LoadBalancer", "ports": [{"port": 80}]}, "status": status
     });
     Object::read(Kind::Service, service).unwrap()
+}
+
+/// A candidate for a Lease.
+fn controller(client: Client, state: State, events: mpsc::UnboundedReceiver<Event>) -> Controller {
+    let lease = ServiceName::new("kube-system", "lease");
+    Controller {
+        lease: Some(Campaign::new(client.clone(), &lease, "a".to_owned())),
+        client,
+        state,
+        events,
+        notices: Arc::new(Log::default()),
+        metrics: Metrics::default(),
+        handover: JoinSet::new(),
+        is_handed_over: false,
+        writes: JoinSet::new(),
+        in_flight: BTreeSet::new(),
+        backoff: Backoff::default(),
+        retry_at: None,
+        pools_at: None,
+        pools_written: None,
+        is_synced: false,
+        tunnel_key_secret: None,
+    }
 }
 
 #[test]
@@ -65,7 +93,6 @@ async fn the_lease_is_renewed_before_finished_writes_are_handled() {
         pending::<Result<Response<Body>, Infallible>>()
     });
     let client = Client::new(silent, "default");
-    let lease = ServiceName::new("kube-system", "lease");
     let exposition = Exposition::new();
     let mut writes = JoinSet::new();
     for number in 0..WRITES {
@@ -74,20 +101,10 @@ async fn the_lease_is_renewed_before_finished_writes_are_handled() {
     tokio::task::yield_now().await;
     let (_sender, events) = mpsc::unbounded_channel();
     let controller = Controller {
-        lease: Some(Campaign::new(client.clone(), &lease, "a".to_owned())),
-        client,
-        state: state(),
-        events,
-        notices: Arc::new(Log::default()),
-        metrics: exposition.metrics.clone(),
         writes,
-        in_flight: BTreeSet::new(),
-        backoff: Backoff::default(),
-        retry_at: None,
-        pools_at: None,
-        pools_written: None,
         is_synced: true,
-        tunnel_key_secret: None,
+        metrics: exposition.metrics.clone(),
+        ..controller(client, state(), events)
     };
     let (_stop, stopped) = oneshot::channel();
     tokio::spawn(controller.run(stopped, None));
@@ -97,4 +114,57 @@ async fn the_lease_is_renewed_before_finished_writes_are_handled() {
     let handled = metrics.lines().find_map(|line| line.strip_prefix(handled));
     // The first look at a clock is when the task yields for the first time.
     assert!(handled.unwrap().parse::<u32>().unwrap() < WRITES / 2, "{handled:?}");
+}
+
+/// The watch of a new leader may be behind what the last one has written.
+#[tokio::test]
+async fn a_new_leader_does_not_assign_what_the_last_one_has_just_assigned() {
+    let json_of = |object: Object| match object {
+        Object::Service(service) => serde_json::to_value(service).unwrap(),
+        _ => panic!(),
+    };
+    let before = service("first", "1", &json!({}));
+    let assigned = json!({"loadBalancer": {"ingress": [{"ip": "10.0.0.1"}]}});
+    let after = json_of(service("first", "5", &assigned));
+    let (patched, mut patches) = mpsc::unbounded_channel();
+    let server = tower::service_fn(move |request: Request<Body>| {
+        let (patched, after) = (patched.clone(), after.clone());
+        async move {
+            let (parts, body) = request.into_parts();
+            let sent = body.collect_bytes().await.unwrap();
+            let path = parts.uri.path().to_owned();
+            let (status, reply) = match (parts.method.as_str(), path.as_str()) {
+                ("GET", "/api/v1/services") => {
+                    let metadata = json!({"resourceVersion": "9"});
+                    (200, json!({"metadata": metadata, "items": [after]}).to_string())
+                }
+                ("PATCH", _) => {
+                    let patch: Value = serde_json::from_slice(&sent).unwrap();
+                    let address = patch["status"]["loadBalancer"]["ingress"][0]["ip"].clone();
+                    patched.send((path, address)).unwrap();
+                    (409, json!({"code": 409, "reason": "Conflict"}).to_string())
+                }
+                ("GET", _) => (404, json!({"code": 404, "reason": "NotFound"}).to_string()),
+                _ => (201, String::from_utf8(sent.to_vec()).unwrap()),
+            };
+            let response = Response::builder().status(status);
+            Ok::<_, Infallible>(response.body(Body::from(reply.into_bytes())).unwrap())
+        }
+    });
+    let (sender, events) = mpsc::unbounded_channel();
+    for object in [before, service("a-new-one", "7", &json!({}))] {
+        sender.send(Event::Applied(object)).unwrap();
+    }
+    sender.send(Event::Synced(Extent::All)).unwrap();
+    let client = Client::new(server, "default");
+    let controller = controller(client, state_with("10.0.0.1-10.0.0.9"), events);
+    let (_stop, stopped) = oneshot::channel();
+    tokio::spawn(controller.run(stopped, None));
+    loop {
+        let (path, address): (String, Value) = patches.recv().await.unwrap();
+        if path == "/api/v1/namespaces/default/services/a-new-one/status" {
+            assert_eq!(address, "10.0.0.2");
+            break;
+        }
+    }
 }

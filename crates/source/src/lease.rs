@@ -19,6 +19,8 @@ use tokio::time::{Instant, timeout};
 const DURATION: Duration = Duration::from_secs(15);
 /// A holder that could not renew the Lease for this long stops writing, before another one begins.
 const DEADLINE: Duration = Duration::from_secs(10);
+/// How long a write may take that its holder begins: another process may get the Lease after it.
+pub const WRITE_LIMIT: Duration = DURATION.saturating_sub(DEADLINE);
 /// Between two attempts to get or renew it.
 pub const RETRY: Duration = Duration::from_secs(2);
 const PATIENCE: Duration = Duration::from_secs(10);

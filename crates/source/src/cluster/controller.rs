@@ -3,15 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 use futures::future::{Either, join_all, select};
 use kube::Client;
 use lb_common::layout::Forwarding;
-use lb_rules::model::Kind;
+use lb_rules::model::{Kind, Object};
 use lb_waits::Waits;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
-use super::api::Api;
+use super::api::{Api, Part};
 use super::nodes::Scope;
 use super::report::Report;
 use super::transport::Transport;
@@ -37,11 +37,33 @@ impl ControllerCluster {
     fn api(&self, kind: Kind) -> Api {
         let api = Api::new(self.client.clone(), kind);
         match kind {
-            Kind::Service => api.labelled(SERVICE_SELECTOR),
+            Kind::Service => services_of(&self.client),
             kind if kind.is_of_metallb() => api.in_namespace(&self.metallb_namespace),
             _ => api,
         }
     }
+}
+
+/// Reads all Services that Millrace serves, in the most recent state: watches may be behind it. A Service that
+/// can't be read is left out: its watch reports it.
+pub async fn list_latest_services(client: &Client) -> Result<Vec<Object>> {
+    let api = services_of(client);
+    let mut services = Vec::new();
+    let mut part = Part::Latest;
+    loop {
+        let list = api.list(&part, |sent| services.extend(sent.decode(Kind::Service).ok()));
+        let meta = list
+            .await
+            .map_err(|trouble| anyhow!("Services can't be listed: {}", trouble.describe()))?;
+        match meta.continue_token.filter(|token| !token.is_empty()) {
+            Some(token) => part = Part::Continue(token),
+            None => return Ok(services),
+        }
+    }
+}
+
+fn services_of(client: &Client) -> Api {
+    Api::new(client.clone(), Kind::Service).labelled(SERVICE_SELECTOR)
 }
 
 impl Source for ControllerCluster {

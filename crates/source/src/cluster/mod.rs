@@ -45,7 +45,7 @@ use tokio::time::sleep;
 use super::{Event, Extent, Source};
 
 pub use access::{Access, Connection};
-pub use controller::ControllerCluster;
+pub use controller::{ControllerCluster, list_latest_services};
 pub use events::Events;
 pub use ingress::IngressCluster;
 
