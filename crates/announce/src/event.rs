@@ -90,6 +90,10 @@ pub enum News {
     Silent(Id),
     /// Another process sends messages under this participant's name.
     Namesake,
+    /// Another machine takes part under this participant's name.
+    SameName {
+        by: LinkAddress,
+    },
     /// The process did not run for this long.
     Paused(Duration),
     /// All addresses were handed over.

@@ -8,6 +8,11 @@ use lb_common::hash::mix;
 /// A link-layer address.
 pub type LinkAddress = [u8; 6];
 
+/// As the tools of Linux write it.
+pub fn format_link_address(address: LinkAddress) -> String {
+    address.map(|octet| format!("{octet:02x}")).join(":")
+}
+
 /// A participant: the hash of its node's name and its interface's name, so that it stays the same
 /// over restarts. A node with two interfaces on one link is two participants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

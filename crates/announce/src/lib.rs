@@ -40,7 +40,7 @@ mod wire;
 pub use choice::capacity;
 pub use event::{Effect, Frame, Input, News};
 pub use hold::{Held, Whereabouts};
-pub use identity::{Id, Identity, LinkAddress, Rank};
+pub use identity::{Id, Identity, LinkAddress, Rank, format_link_address};
 pub use link::Link;
 pub use seal::Keys;
 pub use table::MOST_ADDRESSES;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::time::Duration;
 
 use lb_common::hash::mix;
 use lb_limits::RateLimiter;
@@ -39,6 +40,13 @@ pub struct Counts {
     pub taken: u64,
     pub planned: u64,
     pub conflicts: u64,
+}
+
+/// How long a machine with this participant's name is reported after its last message.
+const SAME_NAME_REPORTED: Duration = Duration::from_secs(60);
+
+fn is_recent(at: Time, now: Time) -> bool {
+    now.saturating_sub(at) < SAME_NAME_REPORTED
 }
 
 /// This participant's view of a link.
@@ -93,6 +101,8 @@ pub struct Link {
     pub(super) moves: (Time, u32),
     pub(super) effects: Vec<Effect>,
     pub(super) counts: Counts,
+    /// Another machine that takes part under this participant's name, and when it was heard last.
+    pub(super) same_name: Option<(LinkAddress, Time)>,
 }
 
 impl Link {
@@ -142,6 +152,7 @@ impl Link {
             moves: (now, 0),
             effects: Vec::new(),
             counts: Counts::default(),
+            same_name: None,
         };
         for held in adopted {
             let holding = link.start_holding(held.epoch, now);
@@ -267,6 +278,7 @@ impl Link {
         };
         let id = Id::of(&message.node, &message.interface);
         if id == self.id {
+            self.notice_same_name(&message, now);
             return;
         }
         let own = Own {
@@ -295,6 +307,26 @@ impl Link {
     /// The greatest epoch that was seen for an address; 0, the one before the first, if none was.
     pub(super) fn known_epoch(&self, address: IpAddr) -> u32 {
         self.epochs.get(&address).copied().unwrap_or_default()
+    }
+
+    /// Two machines of one name do not see each other as candidates, so that both announce. The link-layer address
+    /// tells another machine from an earlier process of this one.
+    fn notice_same_name(&mut self, message: &Message, now: Time) {
+        let by = message.link_address;
+        if message.incarnation == self.identity.incarnation || by == self.link_address {
+            return;
+        }
+        let before = self.same_name.replace((by, now));
+        let is_known = before.is_some_and(|(known, at)| known == by && is_recent(at, now));
+        if !is_known {
+            self.dirty = true;
+            self.report(News::SameName { by });
+        }
+    }
+
+    /// The machine that has this participant's name, if it was heard lately.
+    pub(super) fn same_name(&self, now: Time) -> Option<LinkAddress> {
+        self.same_name.filter(|(_, at)| is_recent(*at, now)).map(|(by, _)| by)
     }
 
     /// If a participant acknowledges a sequence number or a version that this process has not

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::claimant::Claimant;
 use super::hold::Whereabouts;
-use super::identity::Rank;
+use super::identity::{LinkAddress, Rank, format_link_address};
 use super::link::{Counts, Link};
 use super::timing::Time;
 
@@ -25,6 +25,9 @@ pub struct LinkView {
     /// Addresses that are announced by no node, because there are more than a link can have.
     #[serde(default)]
     pub beyond: usize,
+    /// The link-layer address of another machine that takes part under this node's name.
+    #[serde(default)]
+    pub same_name: Option<LinkAddress>,
     #[serde(flatten)]
     pub counts: Counts,
     pub peers: Vec<PeerView>,
@@ -102,6 +105,7 @@ impl Link {
             listening: self.listening.is_some(),
             crowded: self.surplus || self.peers.is_crowded(now),
             beyond: self.beyond,
+            same_name: self.same_name(now),
             counts: self.counts(),
             peers: peers.collect(),
             addresses: known.into_iter().map(view_of).collect(),
@@ -142,8 +146,8 @@ impl Link {
     fn why_not(&self, address: IpAddr, state: Whereabouts) -> String {
         let wanted = self.wanted.as_ref().and_then(|wanted| wanted.get(&address));
         match state {
-            Whereabouts::Blocked { by: Some([a, b, c, d, e, f]), .. } => {
-                format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x} uses the address")
+            Whereabouts::Blocked { by: Some(by), .. } => {
+                format!("{} uses the address", format_link_address(by))
             }
             Whereabouts::Blocked { by: None, .. } => "the kernel refused it".to_owned(),
             Whereabouts::Answered { .. } => {

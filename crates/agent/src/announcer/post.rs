@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use lb_announce::{LinkAddress, News};
+use lb_announce::{LinkAddress, News, format_link_address};
 use lb_process::notices::{About, Notice, Notices, Reason};
 use lb_rules::model::{Kind, ObjectRef, ServiceName};
 use tokio::runtime::Handle;
@@ -42,6 +42,15 @@ impl Post<'_> {
                 let fix = "give all nodes different names; set a tunnel key to exclude strangers";
                 tracing::warn!(interface, fix, "another process uses this node's name");
             }
+            News::SameName { by } => {
+                let (by, fix) = (format_link_address(*by), "give all nodes different names");
+                tracing::error!(
+                    interface,
+                    by,
+                    fix,
+                    "another machine announces under this node's name; addresses have two holders"
+                );
+            }
             News::Paused(duration) => {
                 let milliseconds = duration.as_millis() as u64;
                 tracing::warn!(milliseconds, interface, "the agent did not run for a while");
@@ -51,7 +60,7 @@ impl Post<'_> {
     }
 
     fn post_conflict(&self, address: IpAddr, by: LinkAddress, announced: bool) {
-        let by = by.map(|octet| format!("{octet:02x}")).join(":");
+        let by = format_link_address(by);
         let interface = self.interface;
         let consequence = if announced {
             "both answer for it now"

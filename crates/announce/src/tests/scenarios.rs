@@ -323,3 +323,28 @@ fn of_more_addresses_than_a_link_can_have_the_same_are_left_out_everywhere() {
     assert_eq!(holders(&world, ADDRESSES), expected);
     assert!((0..3).all(|node| beyond(&world, node) == 0));
 }
+
+/// Both announce: neither sees the other one as a candidate. An operator has to know.
+#[test]
+fn machines_of_one_name_report_each_other_until_one_gets_another_name() {
+    let mut world = settled(3, 4);
+    let same_name = |world: &World, node: usize| {
+        world.nodes[node].link.as_ref().expect("it runs").view(world.now).same_name
+    };
+    assert!((0..3).all(|node| same_name(&world, node).is_none()));
+    // A restart is no other machine.
+    world.start(2);
+    world.run(SECOND * 6);
+    assert_eq!(same_name(&world, 2), None);
+    world.nodes[2].name = world.nodes[1].name.clone();
+    world.start(2);
+    world.run(SECOND * 6);
+    let found: Vec<_> = (0..3).map(|node| same_name(&world, node)).collect();
+    assert_eq!(found, [None, Some(link_address(2)), Some(link_address(1))]);
+    let reports = world.news.iter().filter(|(_, _, news)| matches!(news, News::SameName { .. }));
+    assert_eq!(reports.count(), 2, "each once");
+    world.nodes[2].name = "node-2".to_owned();
+    world.start(2);
+    world.run(SECOND * 70);
+    assert!((0..3).all(|node| same_name(&world, node).is_none()));
+}

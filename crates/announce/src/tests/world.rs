@@ -29,6 +29,7 @@ impl Random {
 }
 
 pub struct Node {
+    pub name: String,
     /// The process; `None` if it has ended.
     pub link: Option<Link>,
     pub paused: bool,
@@ -126,7 +127,9 @@ impl World {
     /// A node that wants addresses, and whose process does not run.
     pub fn add(&mut self, addresses: usize) {
         let wanted = (0..addresses).map(|number| (address(number), Rank::Candidate));
+        let name = format!("node-{}", self.nodes.len());
         self.nodes.push(Node {
+            name,
             link: None,
             paused: false,
             powered: true,
@@ -141,7 +144,7 @@ impl World {
     /// Starts a process, which adopts the addresses that its kernel answers for.
     pub fn start(&mut self, node: usize) {
         let identity = Identity {
-            node: format!("node-{node}"),
+            node: self.nodes[node].name.clone(),
             interface: "eth0".to_owned(),
             incarnation: self.random.below(u64::MAX),
         };

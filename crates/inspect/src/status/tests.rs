@@ -113,6 +113,10 @@ fn announcements_that_do_not_work_are_warnings() {
         (LinkView { addresses: vec![address(true, false)], ..link() }, "uses 192.0.2.1"),
         (LinkView { peers: vec![peer(false)], ..link() }, "set tunnel-key-file"),
         (LinkView { beyond: 3, ..link() }, "no node announces 3 addresses: a link can have"),
+        (
+            LinkView { same_name: Some([2, 0, 0, 0, 0, 7]), ..link() },
+            "the machine 02:00:00:00:00:07 announces under this node's name",
+        ),
         (LinkView { crowded: true, ..link() }, "more nodes would announce addresses"),
         (
             LinkView { peers: vec![peer(true)], authenticated: true, ..link() },

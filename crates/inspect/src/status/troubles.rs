@@ -129,6 +129,15 @@ fn troubles_of_announcements(link: &LinkView) -> Vec<String> {
             link.beyond
         ),
     );
+    let same_name = link.same_name.map(lb_announce::format_link_address);
+    complain(
+        usize::from(same_name.is_some()),
+        format!(
+            "the machine {} announces under this node's name, so addresses have two holders: give \
+             all nodes different names",
+            same_name.unwrap_or_default()
+        ),
+    );
     let open = !link.authenticated && !link.peers.is_empty();
     complain(
         usize::from(open),
