@@ -40,6 +40,10 @@ async fn take_snapshots(api: &Api, path: std::path::PathBuf) {
     let mut last = 0;
     loop {
         times.tick().await;
+        if let Err(error) = api.storage().erase_old_secrets().await {
+            let error = format!("{error:#}");
+            tracing::warn!(error, "deleted Secrets not erased from the store; retrying later");
+        }
         if api.storage().revision() == last {
             continue;
         }

@@ -4,6 +4,8 @@
 //! - After a failed commit the contents of the file are unknown. It is not used again before
 //!   `recover` has made it equal to the state in memory, which has acknowledged writes only.
 //! - A corrupted file is never changed or replaced at the start. An operator restores a snapshot.
+//! - No record of a change contains a Secret. What else the file still contains of Secrets that were
+//!   changed or deleted is erased by [`Disk::erase_old_secrets`], which writes a new file.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs;
@@ -35,6 +37,11 @@ const OBJECTS: TableDefinition<&str, &[u8]> = TableDefinition::new("objects");
 /// before the next change of the key, or the present one.
 const CHANGES: TableDefinition<u64, &[u8]> = TableDefinition::new("changes");
 
+/// In `NUMBERS`: 1 if pages of the file may contain what a Secret was before a change.
+const OLD_SECRETS: &str = "old-secrets";
+/// The start of the keys of Secrets.
+const SECRETS: &str = "secrets/";
+
 /// Opens or creates a file. Sets the flag when a flush of it fails. Tests inject faults here.
 pub(super) type Opener =
     Box<dyn Fn(&Path, Arc<AtomicBool>) -> Result<Database, DatabaseError> + Send>;
@@ -54,6 +61,8 @@ pub(super) struct Disk {
     database: Option<Database>,
     /// Of the file at the path: a new file has a new one.
     flush_failed: Arc<AtomicBool>,
+    /// Whether the file may contain what a Secret was before a change.
+    has_old_secrets: bool,
 }
 
 impl Disk {
@@ -66,11 +75,13 @@ impl Disk {
             let mut database = opener(&path, Arc::clone(&flush_failed)).map_err(of_database)?;
             database.check_integrity().map_err(of_database)?;
             let state = load(&database, window)?;
-            Ok((database, state))
+            let has_old_secrets = has_old_secrets(&database)?;
+            Ok((database, state, has_old_secrets))
         }));
         let opened = opened.unwrap_or_else(|_| Err(anyhow!("it is corrupted")));
-        let (database, state) = opened.map_err(|error| explain(error, &path))?;
-        Ok((Self { opener, path, database: Some(database), flush_failed }, state))
+        let (database, state, has_old_secrets) = opened.map_err(|error| explain(error, &path))?;
+        let database = Some(database);
+        Ok((Self { opener, path, database, flush_failed, has_old_secrets }, state))
     }
 
     pub fn path(&self) -> &Path {
@@ -79,6 +90,8 @@ impl Disk {
 
     /// Returns when the changes are on disk. If it fails, `recover` comes before the next commit.
     pub fn commit(&mut self, changes: &[Arc<Change>], state: &State) -> Result<()> {
+        // Also if it fails: some of it may have reached the file.
+        self.has_old_secrets |= changes.iter().any(|change| replaces_secret(change));
         let written = match &self.database {
             Some(database) => commit(database, changes, state),
             None => Err(anyhow!("it is not open")),
@@ -112,11 +125,25 @@ impl Disk {
         Ok(())
     }
 
+    /// Writes a new file if this one may contain what a Secret was before it was changed or deleted: the
+    /// file keeps the contents of free pages. If that fails, `recover` comes before the next commit.
+    pub fn erase_old_secrets(&mut self, state: &State) -> Result<()> {
+        if !self.has_old_secrets || self.needs_recovery() {
+            return Ok(());
+        }
+        // It may be the new file that is at the path if this fails.
+        let old = self.database.take();
+        self.database = Some(self.rewrite(state)?);
+        drop(old);
+        Ok(())
+    }
+
     fn rewrite(&mut self, state: &State) -> Result<Database> {
         let flush_failed = Arc::default();
         let (new, database) = write_new(&self.path, state, &self.opener, &flush_failed)?;
         rename_durably(&new, &self.path)?;
         self.flush_failed = flush_failed;
+        self.has_old_secrets = false;
         Ok(database)
     }
 }
@@ -246,13 +273,21 @@ fn load(database: &Database, window: Window) -> Result<State> {
         objects.insert(key.value().into(), Arc::new(stored));
     }
     let mut changes = VecDeque::new();
+    let mut unusable = None;
     // What each key was after the change that is read next.
     let mut later: BTreeMap<Key, Option<Arc<Stored>>> = BTreeMap::new();
     for entry in transaction.open_table(CHANGES)?.iter()?.rev() {
         let (revision, record) = entry?;
         let (key, before) = read_record(record.value())?;
         let key: Key = key.into();
-        let before = before.map(Arc::new);
+        let before = match before {
+            Before::Withheld => {
+                unusable = Some(revision.value());
+                break;
+            }
+            Before::Nothing => None,
+            Before::Object(before) => Some(Arc::new(before)),
+        };
         let present = || objects.get(&key).cloned();
         let after = later.insert(key.clone(), before.clone()).unwrap_or_else(present);
         changes.push_front(Arc::new(Change::new(revision.value(), key, before, after)));
@@ -261,6 +296,11 @@ fn load(database: &Database, window: Window) -> Result<State> {
         change.revision.checked_add(back) == Some(revision)
     });
     ensure!(contiguous, "its changes do not lead to revision {revision}");
+    if let Some(last) = unusable {
+        let transaction = database.begin_write()?;
+        transaction.open_table(CHANGES)?.retain(|revision, _| revision > last)?;
+        transaction.commit()?;
+    }
     Ok(State::new(revision, objects, changes, window))
 }
 
@@ -274,6 +314,9 @@ fn commit(database: &Database, changes: &[Arc<Change>], state: &State) -> Result
         let mut objects = transaction.open_table(OBJECTS)?;
         let mut records = transaction.open_table(CHANGES)?;
         numbers.insert("revision", last.revision)?;
+        if changes.iter().any(|change| replaces_secret(change)) {
+            numbers.insert(OLD_SECRETS, 1)?;
+        }
         for change in changes {
             records.insert(change.revision, write_record(change).as_slice())?;
             match &change.after {
@@ -302,8 +345,8 @@ fn undo(database: &Database, state: &State) -> Result<()> {
         ensure!(reached >= state.revision(), "it lacks acknowledged writes");
         for revision in (state.revision() + 1..=reached).rev() {
             let record = records.remove(revision)?.context("it lacks a change")?;
-            let (key, before) = read_record(record.value())?;
-            match before {
+            let (key, _) = read_record(record.value())?;
+            match state.get(&key) {
                 Some(before) => objects.insert(&*key, before.text().as_bytes())?,
                 None => objects.remove(&*key)?,
             };
@@ -314,26 +357,49 @@ fn undo(database: &Database, state: &State) -> Result<()> {
     Ok(())
 }
 
+fn has_old_secrets(database: &Database) -> Result<bool> {
+    let numbers = database.begin_read()?.open_table(NUMBERS)?;
+    Ok(numbers.get(OLD_SECRETS)?.is_some_and(|number| number.value() > 0))
+}
+
+/// Whether the file contains a Secret that is gone with this change.
+fn replaces_secret(change: &Change) -> bool {
+    change.before.is_some() && change.key.starts_with(SECRETS)
+}
+
+/// What a record says that the object was before the change.
+enum Before {
+    Nothing,
+    Object(Stored),
+    /// It was a Secret, which is only in memory: the window of a later process begins after it.
+    Withheld,
+}
+
 /// The first octet of a record. Records of the earlier form begin with a bracket.
 const RECORD_FORM: u8 = 2;
+/// The first octet of a record without the object before the change, though there was one.
+const RECORD_FORM_WITHHELD: u8 = 3;
 
 /// An octet for the form, the length of the key in four octets, the key, and the text of the object
-/// before the change; nothing if there was none.
+/// before the change; nothing if there was none, or if it was a Secret.
 fn write_record(change: &Change) -> Vec<u8> {
-    let before = change.before.as_ref().map_or("", |before| before.text());
+    let is_withheld = replaces_secret(change);
+    let before = change.before.as_ref().filter(|_| !is_withheld);
+    let before = before.map_or("", |before| before.text());
     let mut record = Vec::with_capacity(1 + 4 + change.key.len() + before.len());
-    record.push(RECORD_FORM);
+    record.push(if is_withheld { RECORD_FORM_WITHHELD } else { RECORD_FORM });
     record.extend((change.key.len() as u32).to_le_bytes());
     record.extend(change.key.as_bytes());
     record.extend(before.as_bytes());
     record
 }
 
-fn read_record(record: &[u8]) -> Result<(String, Option<Stored>)> {
-    let Some((&RECORD_FORM, rest)) = record.split_first() else {
+fn read_record(record: &[u8]) -> Result<(String, Before)> {
+    let Some((&form @ (RECORD_FORM | RECORD_FORM_WITHHELD), rest)) = record.split_first() else {
         let (key, before, _): (String, Option<Value>, Option<Value>) =
             serde_json::from_slice(record)?;
-        return Ok((key, before.as_ref().map(Stored::of).transpose()?));
+        let before = before.as_ref().map(Stored::of).transpose()?;
+        return Ok((key, before.map_or(Before::Nothing, Before::Object)));
     };
     let split = |octets: &[u8]| -> Option<(String, Vec<u8>)> {
         let (length, rest) = octets.split_first_chunk()?;
@@ -342,6 +408,10 @@ fn read_record(record: &[u8]) -> Result<(String, Option<Stored>)> {
         Some((String::from_utf8(key.to_vec()).ok()?, before.to_vec()))
     };
     let (key, before) = split(rest).context("a change is cut off")?;
-    let before = (!before.is_empty()).then(|| Stored::read(&before)).transpose()?;
+    let before = match (form, before.is_empty()) {
+        (RECORD_FORM_WITHHELD, _) => Before::Withheld,
+        (_, true) => Before::Nothing,
+        (_, false) => Before::Object(Stored::read(&before)?),
+    };
     Ok((key, before))
 }

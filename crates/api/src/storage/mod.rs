@@ -27,8 +27,8 @@ mod writer;
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use anyhow::Result;
-use tokio::sync::{mpsc, watch};
+use anyhow::{Context, Result};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use meter::{Figures, Meter};
 use state::State;
@@ -96,6 +96,14 @@ impl Storage {
         let nothing = |_: &mut Transaction<'_>| Ok::<_, std::convert::Infallible>(());
         // The result is in the figures.
         let _ = self.write(nothing).await;
+    }
+
+    /// Removes from the store what Secrets were before they were changed or deleted, if anything of them
+    /// is left there.
+    pub async fn erase_old_secrets(&self) -> Result<()> {
+        let (done, is_done) = oneshot::channel();
+        let _ = self.jobs.send(writer::Job::EraseOldSecrets(done));
+        is_done.await.context("the store is closed")?
     }
 
     pub fn revision(&self) -> u64 {

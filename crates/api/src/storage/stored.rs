@@ -11,8 +11,8 @@ use serde_json::Value;
 /// listed in the order of their keys.
 pub type Key = Arc<str>;
 
-/// An object as text, which takes a fifth of the memory of its tree of values, and is what clients and
-/// the disk get. It is JSON: written from a value, or read as such at the start.
+/// An object as text, which takes less memory than its tree of values, and is what clients and the disk
+/// get. It is JSON: written from a value, or read as such at the start.
 #[derive(Debug)]
 pub struct Stored {
     /// The revision of the last change.

@@ -19,9 +19,14 @@ use super::transaction::{Staged, Transaction};
 /// The most writes that share a flush.
 const BATCH: usize = 256;
 
+pub(super) enum Job {
+    Write(Write),
+    EraseOldSecrets(oneshot::Sender<Result<()>>),
+}
+
 /// Runs an operation on top of the staged changes. The caller is notified when the batch is on
 /// disk.
-pub(super) type Job = Box<dyn FnOnce(&State, &mut Staged, u64) -> Respond + Send>;
+type Write = Box<dyn FnOnce(&State, &mut Staged, u64) -> Respond + Send>;
 type Respond = Box<dyn FnOnce(Result<(), WriteError>) + Send>;
 
 pub(super) async fn submit<T, E, F>(
@@ -34,7 +39,7 @@ where
     F: FnOnce(&mut Transaction<'_>) -> Result<T, E> + Send + 'static,
 {
     let (sender, receiver) = oneshot::channel();
-    let job: Job = Box::new(move |state, staged, failures| {
+    let write: Write = Box::new(move |state, staged, failures| {
         let mut transaction = Transaction::new(state, staged, failures);
         let ran = catch_unwind(AssertUnwindSafe(|| operation(&mut transaction)));
         let own = transaction.into_staged();
@@ -51,7 +56,7 @@ where
             let _ = sender.send(written.and(result));
         })
     });
-    jobs.send(job).map_err(|_| WriteError::Closed)?;
+    jobs.send(Job::Write(write)).map_err(|_| WriteError::Closed)?;
     receiver.await.map_err(|_| WriteError::Closed)?
 }
 
@@ -81,17 +86,24 @@ struct Writer {
 impl Writer {
     fn run(&mut self, mut jobs: mpsc::UnboundedReceiver<Job>) {
         while let Some(first) = jobs.blocking_recv() {
-            let mut batch = vec![first];
-            while batch.len() < BATCH
-                && let Ok(job) = jobs.try_recv()
-            {
-                batch.push(job);
+            let mut batch = Vec::new();
+            let mut next = Some(first);
+            while let Some(job) = next {
+                match job {
+                    Job::Write(write) => batch.push(write),
+                    Job::EraseOldSecrets(done) => {
+                        self.write(std::mem::take(&mut batch));
+                        let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
+                        let _ = done.send(self.disk.erase_old_secrets(&state));
+                    }
+                }
+                next = if batch.len() < BATCH { jobs.try_recv().ok() } else { None };
             }
             self.write(batch);
         }
     }
 
-    fn write(&mut self, batch: Vec<Job>) {
+    fn write(&mut self, batch: Vec<Write>) {
         let mut staged = Staged::default();
         let failures = self.meter.failures();
         let (responses, written) = {

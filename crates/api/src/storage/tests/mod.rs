@@ -168,7 +168,7 @@ async fn versions_of_an_object_are_shared_between_records_also_after_a_restart()
     check(&reopen(directory.path()).await);
 }
 
-/// The budget of an object of 1.2 kB is 2 kB. Its tree of values took ten.
+/// By the sizes of its parts: an object of 1.2 kB has a budget of 2 kB.
 #[test]
 fn an_object_takes_little_more_memory_than_its_text() {
     let pointers = 2 * size_of::<usize>();
@@ -178,6 +178,47 @@ fn an_object_takes_little_more_memory_than_its_text() {
     assert!(1_200 + beside_text < 2_000, "{beside_text} bytes beside the text");
     let object = object("x", 1);
     assert_eq!(Stored::new(1, &object).text(), object.to_string());
+}
+
+/// The file keeps the contents of free pages.
+#[tokio::test]
+async fn what_secrets_were_is_erased_from_the_store() {
+    const KEY: &str = "secrets/default/a";
+    const TEXTS: [&str; 3] = ["first-passphrase", "second-passphrase", "of-a-living-secret"];
+    let directory = tempfile::tempdir().unwrap();
+    let storage = open(directory.path());
+    let write = async |key: &'static str, text: &str| {
+        let object = json!({"data": text, "metadata": {}});
+        let put = move |t: &mut Transaction<'_>| Ok::<_, Infallible>(t.put(key, object));
+        storage.write(put).await.unwrap().unwrap();
+    };
+    write(KEY, TEXTS[0]).await;
+    write(KEY, TEXTS[1]).await;
+    delete(&storage, KEY).await;
+    let contents = || std::fs::read(directory.path().join("objects.redb")).unwrap();
+    let contains = |text: &str| contents().windows(text.len()).any(|part| part == text.as_bytes());
+    // Some pages may have been used again.
+    assert!(TEXTS[..2].iter().any(|text| contains(text)), "there is nothing to erase");
+    write("secrets/default/b", TEXTS[2]).await;
+    put(&storage, "a/1", 1).await;
+    let deleted_at = storage.revision() - 2;
+    // Readers of the process still get all changes.
+    assert_eq!(storage.changes("secrets/", 1, usize::MAX).unwrap().0.len(), 4);
+
+    storage.erase_old_secrets().await.unwrap();
+    assert_eq!(TEXTS.map(contains), [false, false, true]);
+    // With nothing to erase the file stays.
+    let before = contents();
+    storage.erase_old_secrets().await.unwrap();
+    assert!(before == contents());
+    let last = put(&storage, "a/1", 2).await;
+    drop(storage);
+
+    let storage = reopen(directory.path()).await;
+    assert_eq!(storage.revision(), last.revision);
+    assert!(storage.get("secrets/default/b").is_some() && storage.get(KEY).is_none());
+    assert_eq!(storage.changes("", deleted_at, usize::MAX).unwrap().0.len(), 3);
+    assert!(storage.changes("", deleted_at - 1, usize::MAX).is_err(), "it needs what is erased");
 }
 
 #[test]
