@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use axum::http::{Request, Response};
 use lb_announce::LinkView;
@@ -16,6 +16,7 @@ use lb_status::{
     Addresses, AnnouncementMetrics, BfdMetrics, BgpMetrics, Check, Condition, Health, HealthChecks,
     Metrics,
 };
+use lb_waits::{Resource, Waits};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -205,6 +206,9 @@ fn served_families(text: &str) -> Vec<[String; 3]> {
 #[tokio::test]
 async fn every_metric_is_documented_and_none_else() {
     let served = served(false).await;
+    // Waits are only served while they are long.
+    let began = Instant::now().checked_sub(Duration::from_secs(60)).unwrap();
+    let _wait = Waits::of_process().begin_at(began, Resource::Key, "key");
     let metrics = &served.metrics;
     metrics.set_no_local_endpoints(AddressFamily::V4, 0, 0);
     metrics.set_capacities([("frontends", 1)]);
