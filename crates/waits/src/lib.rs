@@ -111,13 +111,11 @@ impl Waits {
     }
 
     /// The wait lasts until the returned value is dropped.
-    #[must_use]
     pub fn begin(&self, resource: Resource, subject: impl Into<String>) -> Wait {
         self.begin_at(Instant::now(), resource, subject)
     }
 
     /// The wait began earlier.
-    #[must_use]
     pub fn begin_at(&self, since: Instant, resource: Resource, subject: impl Into<String>) -> Wait {
         let subject = subject.into();
         let mut state = self.state();

@@ -212,7 +212,7 @@ mod tests {
 
     /// On the only interface.
     fn wanted_on(wanted: &Wanted, link: AnnouncingLink) -> BTreeMap<IpAddr, Rank> {
-        wanted.on(&link, &[link.clone()])
+        wanted.on(&link, std::slice::from_ref(&link))
     }
 
     /// With a pool and an advertisement of MetalLB.
