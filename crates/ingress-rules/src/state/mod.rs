@@ -107,7 +107,7 @@ impl Model {
             Object::Ingress(ingress) => self.apply_ingress(name, ingress),
             Object::IngressClass(class) => {
                 let read = Class::read(&class, &self.objects.settings);
-                self.set_class(&reference.name, read);
+                self.set_class(&reference.name, Some(read));
             }
             Object::Service(mut service) => {
                 trim_service(&mut service);
