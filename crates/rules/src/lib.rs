@@ -5,6 +5,7 @@
 //! - `kinds`: the kinds that are not of Kubernetes itself
 //! - `store`: the last reported objects, and the Services that a change concerns
 //! - `documents`: objects from the text of manifests
+//! - `duration`: times as Kubernetes writes them
 //! - `notation`, `reasons`: names of what the data plane knows only as numbers, and what they mean
 //!
 //! # Invariants
@@ -12,6 +13,7 @@
 //! - What violates the rules of the API becomes a [`Problem`](model::Problem), and the rest is used.
 
 pub mod documents;
+pub mod duration;
 pub mod ipam;
 pub mod kinds;
 pub mod model;

@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use lb_ingress::access_log::AccessLog;
 use lb_rules::model::ServiceName;
 
-use super::values::{Address, address, namespaced_name};
+use super::values::{Address, address, namespaced_name, seconds};
 
 /// Settings of the Ingress proxy.
 #[derive(Clone, Debug, Args)]
@@ -52,7 +52,8 @@ pub struct IngressSettings {
 
     /// Serve IngressClasses of ingress-nginx, too
     ///
-    /// For moving from ingress-nginx without changing an Ingress. Set no-status as long as both run.
+    /// For moving from ingress-nginx without changing an Ingress. The class name nginx is served without an IngressClass, too:
+    /// uninstalling ingress-nginx deletes that. Set no-status as long as both run.
     #[arg(long, value_name = "true|false", action = ArgAction::Set, default_value = "false")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub accept_nginx_classes: bool,
@@ -180,11 +181,11 @@ pub struct IngressSettings {
     /// On SIGTERM, how long connections are still accepted, in seconds
     ///
     /// /readyz fails meanwhile, so that load balancers stop sending connections before the ports close.
-    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = seconds(0..=86_400))]
     pub shutdown_delay: u32,
 
     /// How long requests and WebSockets have to finish on shutdown, in seconds
-    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = seconds(0..=86_400))]
     pub shutdown_grace: u32,
 
     /// Unix socket for `millrace explain` and for upgrades: a path, or @name for an abstract one

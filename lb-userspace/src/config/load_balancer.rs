@@ -8,7 +8,7 @@ use lb_rules::ipam::{self, CLASS, Range};
 use lb_rules::kinds::METALLB_NAMESPACE;
 use lb_rules::model::ServiceName;
 
-use super::values::{Address, address, namespaced_name};
+use super::values::{Address, address, milliseconds, namespaced_name, seconds};
 
 /// Settings of pools of addresses and of their assignment.
 #[derive(Clone, Debug, Args)]
@@ -42,7 +42,7 @@ pub struct AnnouncementSettings {
     /// They are sent on interfaces with addresses to announce, as UDP to port 10245 of the groups ff02::1 and
     /// 224.0.0.1. With tunnel-key-file they are authenticated. The same value on all nodes.
     #[arg(long, value_name = "MILLISECONDS", default_value = "100")]
-    #[arg(value_parser = clap::value_parser!(u32).range(20..=10_000))]
+    #[arg(value_parser = milliseconds(20..=10_000))]
     pub heartbeat_interval: u32,
 
     /// Number of missed heartbeats after which a node counts as failed, unless its kernel still answers
@@ -54,7 +54,7 @@ pub struct AnnouncementSettings {
     ///
     /// A restart or upgrade of the agent within this time moves no address.
     #[arg(long, value_name = "SECONDS", default_value = "30")]
-    #[arg(value_parser = clap::value_parser!(u32).range(5..=3_600))]
+    #[arg(value_parser = seconds(5..=3_600))]
     pub announcement_hold: u32,
 }
 

@@ -19,7 +19,20 @@ Each setting has a flag (`--max-flows 4096`), an environment variable (`MILLRACE
 YAML file that `--config` or `MILLRACE_CONFIG` names (`max-flows: 4096`). A flag takes precedence over a variable, a variable over the
 file, and the file over the default.
 
+Most installations need these, if any:
+
+| setting | for |
+| --- | --- |
+| [`api-server`](#api-server) | the URL of the API server; the chart finds that of kubeadm |
+| [`device`](#device), [`xdp-mode`](#xdp-mode) | other interfaces than Millrace finds; a driver whose XDP is broken |
+| [`nodeport-addresses`](#nodeport-addresses) | NodePorts on some addresses only |
+| [`load-balancer-addresses`](#load-balancer-addresses) | a pool of addresses without an object |
+| [`max-flows`](#max-flows) | more connections than the node's memory suggests |
+| [`log`](#log) | `debug`, or `info,lb_agent=debug` |
+| [`watch-namespace`](#watch-namespace), [`default-certificate`](#default-certificate), [`trusted-proxy`](#trusted-proxy), [`max-body-size`](#max-body-size) | the Ingress proxy |
+
 - An empty variable counts as not set. Several values are a list in the file, and separated by commas elsewhere; a flag can be repeated.
+- Durations have units (`24h`, `1m30s`, `100ms`), or are numbers of the unit that the text names.
 - All commands can share one file: each uses the settings that it has. Unknown keys are errors.
 
 `millrace config`, with the same flags, variables and file, prints the settings in effect and the source of each; `-o yaml` prints a file

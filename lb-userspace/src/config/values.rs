@@ -1,7 +1,10 @@
 //! Values that settings of several parts have.
 
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
+use std::time::Duration;
 
+use lb_rules::duration::parse_go_duration;
 use lb_rules::model::ServiceName;
 
 /// Listen address; none if it is off.
@@ -25,5 +28,79 @@ pub fn namespaced_name(text: &str) -> Result<ServiceName, String> {
             Ok(ServiceName::new(namespace, name))
         }
         _ => Err("not a namespace and name, such as kube-system/ingress".to_owned()),
+    }
+}
+
+/// Parses a number of seconds, or a duration such as `24h`.
+pub fn seconds(
+    range: RangeInclusive<u32>,
+) -> impl Fn(&str) -> Result<u32, String> + Clone + Send + Sync {
+    parse_in_units(Duration::from_secs(1), "seconds", range)
+}
+
+/// Parses a number of milliseconds, or a duration such as `1s`.
+pub fn milliseconds(
+    range: RangeInclusive<u32>,
+) -> impl Fn(&str) -> Result<u32, String> + Clone + Send + Sync {
+    parse_in_units(Duration::from_millis(1), "milliseconds", range)
+}
+
+fn parse_in_units(
+    unit: Duration,
+    units: &'static str,
+    range: RangeInclusive<u32>,
+) -> impl Fn(&str) -> Result<u32, String> + Clone + Send + Sync {
+    move |text| {
+        let number = if text.bytes().all(|byte| byte.is_ascii_digit()) && !text.is_empty() {
+            text.parse::<u32>().unwrap_or(u32::MAX)
+        } else {
+            let duration = parse_go_duration(text).ok_or_else(|| {
+                format!("neither a number of {units} nor a duration such as 1m30s or 100ms")
+            })?;
+            let (whole, rest) =
+                (duration.as_millis() / unit.as_millis(), duration.as_millis() % unit.as_millis());
+            if rest != 0 {
+                return Err(format!("not a whole number of {units}"));
+            }
+            u32::try_from(whole).unwrap_or(u32::MAX)
+        };
+        if range.contains(&number) {
+            Ok(number)
+        } else {
+            let (least, most) = (range.start(), range.end());
+            Err(format!("{number} is not in {least}..={most} {units}"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_duration_is_a_number_or_has_units() {
+        let read = seconds(60..=86_400);
+        for (text, expected) in [
+            ("86400", 86_400),
+            ("24h", 86_400),
+            ("24h0m0s", 86_400),
+            ("1m30s", 90),
+            ("60000ms", 60),
+        ] {
+            assert_eq!(read(text), Ok(expected), "{text}");
+        }
+        for (text, complaint) in [
+            ("", "neither a number of seconds nor a duration"),
+            ("1d", "neither a number of seconds nor a duration"),
+            ("-1", "neither a number of seconds nor a duration"),
+            ("60500ms", "not a whole number of seconds"),
+            ("59s", "59 is not in 60..=86400 seconds"),
+            ("99999999999", "is not in 60..=86400 seconds"),
+            ("1193047h", "is not in 60..=86400 seconds"),
+        ] {
+            assert!(read(text).unwrap_err().contains(complaint), "{text}: {:?}", read(text));
+        }
+        let read = milliseconds(20..=10_000);
+        assert_eq!((read("100"), read("100ms"), read("2s")), (Ok(100), Ok(100), Ok(2_000)));
     }
 }

@@ -301,24 +301,7 @@ fn selectors<'a>(
 
 /// Whole seconds of a duration as Go writes it: `90s`, `1m30s`, `1h`.
 fn seconds(text: &str) -> Option<u16> {
-    let mut sum: u64 = 0;
-    let mut rest = text;
-    while !rest.is_empty() {
-        let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
-        let number: u64 = rest.get(..digits)?.parse().ok()?;
-        rest = rest.get(digits..)?;
-        let letters = rest.bytes().take_while(u8::is_ascii_lowercase).count();
-        let factor = match rest.get(..letters)? {
-            "h" => 3_600_000,
-            "m" => 60_000,
-            "s" => 1_000,
-            "ms" => 1,
-            _ => return None,
-        };
-        sum = sum.checked_add(number.checked_mul(factor)?)?;
-        rest = rest.get(letters..)?;
-    }
-    u16::try_from(sum / 1_000).ok().filter(|_| !text.is_empty())
+    u16::try_from(lb_rules::duration::parse_go_duration(text)?.as_secs()).ok()
 }
 
 #[cfg(test)]
