@@ -16,6 +16,7 @@ mod process;
 mod programs;
 mod prometheus;
 mod python;
+mod release;
 mod run;
 mod schedule;
 mod stages;
@@ -86,6 +87,8 @@ enum Command {
     BuildEbpf(ebpf::Options),
     /// Build a container image of the agent, without a container engine
     Image(image::Options),
+    /// Make the files of a release from a clean tree: image, program, chart, manifests, bill of materials, licences, sums
+    Release(release::Options),
     /// Fuzz the data plane, and what the HTTP proxy parses, with cargo-fuzz
     Fuzz(fuzz::Options),
     /// Format all code
@@ -128,6 +131,7 @@ fn dispatch(command: Command) -> Result<ExitCode> {
         Command::Bench(passed) => run::bench(&passed.arguments)?,
         Command::BuildEbpf(options) => ebpf::build_objects(&options)?,
         Command::Image(options) => image::build_image(&options)?,
+        Command::Release(options) => release::make_release(&options)?,
         Command::Fuzz(options) => fuzz::fuzz(&options)?,
         Command::Fmt { check } => lint::format(check)?,
         Command::Lint(options) => lint::lint(&options)?,

@@ -17,10 +17,17 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
+/// What is running: the version, with the commit in an image of `cargo xtask image` (`0.1.0-g0123456789ab`). Builds by
+/// cargo alone have no commit, so that a commit makes no developer compile everything again.
+pub const VERSION: &str = match option_env!("MILLRACE_VERSION") {
+    Some(version) => version,
+    None => env!("CARGO_PKG_VERSION"),
+};
+
 /// A registry with the metrics that every process of Millrace has: its version, and its resources.
 pub fn process_registry() -> Registry {
     let mut registry = Registry::default();
-    let build = Info::new(vec![("version", env!("CARGO_PKG_VERSION"))]);
+    let build = Info::new(vec![("version", VERSION)]);
     registry.register("millrace_build", "What is running", build);
     registry.register_collector(Box::new(Process));
     registry.register_collector(Box::new(WaitMetrics(Waits::of_process())));

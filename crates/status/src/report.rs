@@ -184,7 +184,7 @@ impl Reporter {
         let state = self.condition.state();
         Report {
             process: std::process::id(),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
+            version: lb_process::VERSION.to_owned(),
             node_name: self.node_name.clone(),
             started: time(self.started).unwrap_or_default(),
             healthz: health.healthz(),

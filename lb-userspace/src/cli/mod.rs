@@ -36,7 +36,7 @@ use crate::config::{
 /// The agent writes Services and EndpointSlices to BPF maps. BPF programs on the network interfaces
 /// translate packets according to the maps.
 #[derive(Debug, Parser)]
-#[command(name = "millrace", version, after_help = EXAMPLES)]
+#[command(name = "millrace", version = lb_process::VERSION, after_help = EXAMPLES)]
 struct Millrace {
     #[command(subcommand)]
     command: Command,

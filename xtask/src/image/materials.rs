@@ -16,9 +16,7 @@ use crate::process::{cargo, output, root};
 pub fn list(source: &Source) -> Result<Vec<u8>> {
     let lock = fs::read_to_string(root().join("Cargo.lock")).context("Cargo.lock")?;
     let checksums = checksums(&lock)?;
-    // The agent, and the BPF object inside it.
-    let mut crates = compiled("lb-userspace", &super::program::triple())?;
-    crates.extend(compiled("lb-ebpf", ebpf::TARGET)?);
+    let crates = all_compiled()?;
     let components = crates.iter().map(|one| one.component(&checksums)).chain(linked());
     let version = env!("CARGO_PKG_VERSION");
     let bill = json!({
@@ -37,6 +35,19 @@ pub fn list(source: &Source) -> Result<Vec<u8>> {
         "components": components.collect::<Vec<_>>(),
     });
     Ok(serde_json::to_vec_pretty(&bill)?)
+}
+
+/// The crates of the agent, and of the BPF object inside it.
+fn all_compiled() -> Result<BTreeSet<Crate>> {
+    let mut crates = compiled("lb-userspace", &super::program::triple())?;
+    crates.extend(compiled("lb-ebpf", ebpf::TARGET)?);
+    Ok(crates)
+}
+
+/// Name, version and licence of the registries' crates in the program.
+pub fn linked_crates() -> Result<Vec<(String, String, String)>> {
+    let crates = all_compiled()?.into_iter();
+    Ok(crates.map(|Crate { name, version, license }| (name, version, license)).collect())
 }
 
 /// A crate of a registry.

@@ -5,6 +5,7 @@
 
 mod archive;
 mod layout;
+mod manifests;
 mod materials;
 mod program;
 mod root;
@@ -12,6 +13,7 @@ mod root;
 use std::env;
 use std::env::consts::ARCH;
 use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -22,12 +24,16 @@ use jiff::Timestamp;
 use crate::packages;
 use crate::process::{cargo, is_root, output, root as repository, run_command, target};
 use crate::test;
-use archive::Archive;
+pub use archive::Archive;
 use layout::{Image, Labels};
+pub use materials::linked_crates;
 
 /// Limit of the unpacked image in bytes, which `--test` checks. Its size depends on the compiler: nightly's programs are
 /// a few percent larger than stable's.
 const UNPACKED_LIMIT_BYTES: u64 = 36 << 20;
+
+/// Digits of a commit in a version, a length that git never changes.
+const SHORT_COMMIT_LENGTH: usize = 12;
 
 #[derive(Debug, Args)]
 pub struct Options {
@@ -36,9 +42,9 @@ pub struct Options {
     #[arg(long, value_name = "DIRECTORY")]
     output: Option<PathBuf>,
 
-    /// Name and tag of the image
-    #[arg(long, value_name = "NAME:TAG", default_value = concat!("millrace:", env!("CARGO_PKG_VERSION")))]
-    name: String,
+    /// Name and tag of the image [default: millrace, with version and commit as the tag]
+    #[arg(long, value_name = "NAME:TAG")]
+    name: Option<String>,
 
     /// Statically linked agent to put into the image, instead of building one; then there is no bill
     /// of materials
@@ -50,18 +56,26 @@ pub struct Options {
     test: bool,
 }
 
+impl Options {
+    /// Those of a release.
+    pub fn into_directory(output: PathBuf) -> Self {
+        Self { output: Some(output), name: None, program: None, test: false }
+    }
+}
+
 pub fn build_image(options: &Options) -> Result<()> {
     // Fails before compiling for an architecture that the agent refuses.
     layout::architecture(ARCH)?;
     let directory = options.output.clone().unwrap_or_else(|| target().join("image"));
     fs::create_dir_all(&directory).with_context(|| directory.display().to_string())?;
     let directory = directory.canonicalize()?;
+    let source = Source::find()?;
     let program = match &options.program {
         Some(program) => program.clone(),
-        None => program::build_static_program()?,
+        None => program::build_static_program(&source.version())?,
     };
-    let source = Source::find()?;
-    let image = assemble(&program, &source, &options.name)?;
+    let name = options.name.clone().unwrap_or_else(|| format!("millrace:{}", source.version()));
+    let image = assemble(&program, &source, &name)?;
 
     let layout = directory.join("oci");
     if layout.exists() {
@@ -87,7 +101,15 @@ pub fn build_image(options: &Options) -> Result<()> {
         fs::write(&bill, materials::list(&source)?).with_context(|| bill.display().to_string())?;
     }
 
-    eprintln!("{} is {}", options.name, image.digest());
+    let copy = directory.join("millrace");
+    // It may be the same file.
+    let content = fs::read(&program).with_context(|| program.display().to_string())?;
+    fs::write(&copy, content).with_context(|| copy.display().to_string())?;
+    fs::set_permissions(&copy, fs::Permissions::from_mode(0o755))?;
+    let manifests = directory.join("deploy");
+    manifests::write_manifests(&repository().join("deploy"), &manifests, &name)?;
+
+    eprintln!("{name} is {}", image.digest());
     eprintln!(
         "  {}: {} MiB, unpacked {} MiB",
         archive.display(),
@@ -95,6 +117,8 @@ pub fn build_image(options: &Options) -> Result<()> {
         image.unpacked() >> 20
     );
     eprintln!("  {}: the same as an OCI layout", layout.display());
+    eprintln!("  {}: the program, for machines without containers", copy.display());
+    eprintln!("  {}: the manifests and the chart, with this tag", manifests.display());
     if options.program.is_none() {
         eprintln!("  {}: its software bill of materials (CycloneDX)", bill.display());
     }
@@ -143,15 +167,15 @@ fn assemble(program: &Path, source: &Source, name: &str) -> Result<Image> {
 }
 
 /// The source of the image, for its labels.
-struct Source {
+pub struct Source {
     /// The only time in the image.
-    time: Timestamp,
+    pub time: Timestamp,
     /// `None` outside of a git repository.
     revision: Option<String>,
 }
 
 impl Source {
-    fn find() -> Result<Self> {
+    pub fn find() -> Result<Self> {
         let git = |arguments: &[&str]| {
             output(Command::new("git").current_dir(repository()).args(arguments)).ok()
         };
@@ -173,6 +197,28 @@ impl Source {
         Ok(Self { time, revision })
     }
 
+    /// Version and commit, as an image's tag and as `millrace --version`: different for each commit, so that an upgrade
+    /// pulls another image and restarts the pods.
+    pub fn version(&self) -> String {
+        let version = env!("CARGO_PKG_VERSION");
+        let Some(revision) = &self.revision else { return version.to_owned() };
+        let (commit, modified) = revision.split_once('-').unwrap_or((revision, ""));
+        let commit = commit.get(..SHORT_COMMIT_LENGTH).unwrap_or(commit);
+        let separator = if modified.is_empty() { "" } else { "-" };
+        format!("{version}-g{commit}{separator}{modified}")
+    }
+
+    /// Whether the commit has everything.
+    pub fn is_committed(&self) -> bool {
+        self.revision.as_ref().is_some_and(|revision| !revision.contains('-'))
+    }
+
+    #[cfg(test)]
+    pub fn of_commit(revision: &str, seconds: i64) -> Self {
+        let time = Timestamp::from_second(seconds).unwrap();
+        Self { time, revision: Some(revision.to_owned()) }
+    }
+
     fn labels(&self) -> Labels {
         let mut labels = Labels::from([
             ("title", "Millrace".to_owned()),
@@ -180,7 +226,7 @@ impl Source {
                 "description",
                 "A Kubernetes Service load balancer whose data plane is eBPF".to_owned(),
             ),
-            ("version", env!("CARGO_PKG_VERSION").to_owned()),
+            ("version", self.version()),
             ("licenses", "Apache-2.0".to_owned()),
             ("created", self.time.to_string()),
         ]);

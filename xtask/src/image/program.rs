@@ -10,8 +10,8 @@ use crate::ebpf;
 use crate::paths;
 use crate::process::{cargo, run_command, target};
 
-/// Builds the agent and the BPF object that it embeds.
-pub fn build_static_program() -> Result<PathBuf> {
+/// Builds the agent, which reports this version, and the BPF object that it embeds.
+pub fn build_static_program(version: &str) -> Result<PathBuf> {
     ebpf::build_objects(&ebpf::Options::default())?;
     let folder = target().join("image");
     let triple = triple();
@@ -26,7 +26,8 @@ pub fn build_static_program() -> Result<PathBuf> {
         // The addresses that the program corrects at its start, as a bitmap: 1.5 MiB less.
         .args(["--", "-Clink-arg=-Wl,-z,pack-relative-relocs"])
         .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"))
-        .env("CARGO_INCREMENTAL", "0");
+        .env("CARGO_INCREMENTAL", "0")
+        .env("MILLRACE_VERSION", version);
     run_command(&mut command)?;
     Ok(folder.join(triple).join("image/millrace"))
 }

@@ -146,3 +146,18 @@ fn a_program_that_is_not_static_is_refused() {
     assert!(error.contains("not static"), "{error}");
     assert!(program::check_is_static(b"#!/bin/sh\n").is_err());
 }
+
+#[test]
+fn a_version_has_the_commit() {
+    let at = |revision: Option<&str>| {
+        Source { revision: revision.map(str::to_owned), ..source() }.version()
+    };
+    let version = env!("CARGO_PKG_VERSION");
+    let commit = "0123456789abcdef0123456789abcdef01234567";
+    assert_eq!(at(Some(commit)), format!("{version}-g0123456789ab"));
+    assert_eq!(
+        at(Some(&format!("{commit}-modified"))),
+        format!("{version}-g0123456789ab-modified")
+    );
+    assert_eq!(at(None), version);
+}
