@@ -8,7 +8,9 @@ use anyhow::{Result, bail};
 use clap::Args;
 use lb_kernel::{Pins, require_root};
 use lb_kube_proxy::KubeProxy;
+use lb_process::ending::Ending;
 
+use super::agent::runtime;
 use super::output;
 
 #[derive(Debug, Args)]
@@ -22,6 +24,10 @@ pub struct Options {
     /// The agent keeps running, but handles no packets any more.
     #[arg(long)]
     force: bool,
+
+    /// Then wait for SIGTERM or SIGINT, for a DaemonSet that cleans all nodes
+    #[arg(long, conflicts_with = "dry_run")]
+    wait: bool,
 
     /// List what kube-proxy left on this node; with --yes, remove it instead
     ///
@@ -38,6 +44,18 @@ pub struct Options {
 
 pub fn cleanup(options: &Options, pin_path: &Path) -> Result<()> {
     require_root()?;
+    if !options.wait {
+        return clean_up(options, pin_path);
+    }
+    let runtime = runtime()?;
+    // Before anything is printed: whoever has read that may send a signal.
+    let mut ending = runtime.block_on(async { Ending::new() })?;
+    clean_up(options, pin_path)?;
+    runtime.block_on(ending.requested());
+    Ok(())
+}
+
+fn clean_up(options: &Options, pin_path: &Path) -> Result<()> {
     if options.kube_proxy {
         return clean_up_after_kube_proxy(options);
     }

@@ -105,6 +105,32 @@ fn every_capability_of_the_daemon_set_is_needed() -> Result<()> {
     Ok(())
 }
 
+/// On each node `deploy/kustomize/cleanup` runs these two containers, with the agent's privileges.
+#[test]
+fn the_cleanup_of_the_manifests_removes_everything() -> Result<()> {
+    let network = OneNode::with_pods(1)?;
+    let container = container(&network)?;
+    let Specification { args, capabilities } = Specification::read()?;
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let mut agent = container.start(&network.node, &capabilities, &args)?;
+    agent.wait_for_output("ready service_ports=", SOON)?;
+    let clean = || container.command(&network.node, &capabilities, &["cleanup"]).output();
+    let refused = clean()?;
+    ensure!(!refused.status.success(), "it cleaned up under a running agent");
+    ensure!(network.curl("http://203.0.113.10/")?.contains("pod-0"), "no response from pod-0");
+
+    agent.terminate(SOON)?;
+    let cleaned = clean()?;
+    let output = String::from_utf8_lossy(&cleaned.stdout);
+    ensure!(cleaned.status.success() && output.contains("removed "), "{cleaned:?}");
+    ensure!(network.curl("http://203.0.113.10/").is_err(), "programs still translate");
+    let mut stays = container.start(&network.node, &capabilities, &["cleanup", "--wait"])?;
+    stays.wait_for_output("nothing to clean up", SOON)?;
+    let ended = stays.terminate(SOON)?;
+    ensure!(ended.success(), "the container exited with {ended}");
+    Ok(())
+}
+
 #[test]
 fn the_program_needs_no_other_files() -> Result<()> {
     let network = OneNode::with_pods(0)?;
