@@ -37,11 +37,15 @@ fn write_whole_numbers(value: &mut Value) {
 fn template(definition: &Value) -> String {
     let mut definition = definition.clone();
     definition["metadata"]["labels"] = "LABELS".into();
-    let annotations = "  annotations:\n    helm.sh/resource-policy: keep\n";
-    let labels = "  labels:\n    {{- include \"millrace.labels\" . | nindent 4 }}\n";
-    let text =
-        text(&definition).replacen("  labels: LABELS\n", &format!("{annotations}{labels}"), 1);
-    format!("{HEAD}{text}")
+    let metadata = "  {{- if .Values.crds.keep }}
+  annotations:
+    helm.sh/resource-policy: keep
+  {{- end }}
+  labels:
+    {{- include \"millrace.labels\" . | nindent 4 }}
+";
+    let text = text(&definition).replacen("  labels: LABELS\n", metadata, 1);
+    format!("{{{{- if .Values.crds.enabled }}}}\n{HEAD}{text}{{{{- end }}}}\n")
 }
 
 #[test]
@@ -49,7 +53,7 @@ fn the_definitions_are_those_of_the_code() {
     for (definition, file) in kinds::own().iter().zip(["address-pool.yaml", "bgp-peer.yaml"]) {
         let definition = serde_json::to_value(definition).unwrap();
         for (folder, expected) in [
-            ("kustomize/base", format!("{HEAD}{}", text(&definition))),
+            ("kustomize/crds", format!("{HEAD}{}", text(&definition))),
             ("helm/millrace/templates", template(&definition)),
         ] {
             let path = deploy(&format!("{folder}/{file}"));

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
+use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret, Service, ServiceAccount};
-use k8s_openapi::api::networking::v1::IngressClass;
+use k8s_openapi::api::networking::v1::{IngressClass, NetworkPolicy};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -38,15 +39,19 @@ pub fn check(objects: &Objects) {
             "CustomResourceDefinition" => keeps_all::<CustomResourceDefinition>(name, object),
             "DaemonSet" => keeps_all::<DaemonSet>(name, object),
             "Deployment" => keeps_all::<Deployment>(name, object),
+            "HorizontalPodAutoscaler" => keeps_all::<HorizontalPodAutoscaler>(name, object),
             "IngressClass" => keeps_all::<IngressClass>(name, object),
+            "NetworkPolicy" => keeps_all::<NetworkPolicy>(name, object),
             "PodDisruptionBudget" => keeps_all::<PodDisruptionBudget>(name, object),
             "Role" => keeps_all::<Role>(name, object),
             "RoleBinding" => keeps_all::<RoleBinding>(name, object),
             "Secret" => keeps_all::<Secret>(name, object),
             "Service" => keeps_all::<Service>(name, object),
             "ServiceAccount" => keeps_all::<ServiceAccount>(name, object),
-            // A kind of the Prometheus operator, which is optional.
-            "ServiceMonitor" => assert_eq!(object["apiVersion"], "monitoring.coreos.com/v1"),
+            // Kinds of the Prometheus operator, which is optional.
+            "PodMonitor" | "PrometheusRule" | "ServiceMonitor" => {
+                assert_eq!(object["apiVersion"], "monitoring.coreos.com/v1")
+            }
             kind => panic!("{name}: nobody has thought of objects of kind {kind}"),
         }
     }

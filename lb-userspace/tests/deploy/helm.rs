@@ -19,14 +19,24 @@ const RELEASE_LABELS: [&str; 4] = [
     "app.kubernetes.io/managed-by",
 ];
 
-/// Renders the chart: its objects, or Helm's error; `None` without Helm.
+/// Renders the chart with the URL of an API server, unless the values have one: its objects, or Helm's error; `None`
+/// without Helm.
 pub fn render(values: &Value) -> Option<Result<Objects, String>> {
+    let mut values = values.clone();
+    let config = &mut values.as_object_mut().unwrap().entry("config").or_insert(json!({}));
+    if let Some(config) = config.as_object_mut() {
+        config.entry("api-server").or_insert("https://192.0.2.1:6443".into());
+    }
+    render_as_given(&deploy("helm/millrace"), &values)
+}
+
+fn render_as_given(chart: &Path, values: &Value) -> Option<Result<Objects, String>> {
     let Some(python) = python() else {
         eprintln!("there is no Python with the package helm-python-sdk: the chart is not tested");
         return None;
     };
     let mut command = Command::new(python);
-    command.arg(SCRIPT).arg(deploy("helm/millrace"));
+    command.arg(SCRIPT).arg(chart);
     let output = output_for(&mut command, values);
     let text = |bytes| String::from_utf8(bytes).unwrap();
     Some(if output.status.success() {
@@ -60,7 +70,10 @@ fn plain(mut objects: Objects) -> Objects {
         config["metadata"]["name"] = json!("config");
         // Without comments.
         let settings = config["data"]["config.yaml"].as_str().unwrap();
-        config["data"]["config.yaml"] = serde_norway::from_str(settings).unwrap();
+        let mut settings: Value = serde_norway::from_str(settings).unwrap();
+        // The chart's only.
+        settings.as_object_mut().unwrap().remove("api-server");
+        config["data"]["config.yaml"] = settings;
         objects.insert(prefix.to_owned(), config);
 
         let template = &mut objects.get_mut(workload).unwrap()["spec"]["template"];
@@ -109,20 +122,30 @@ fn the_chart_as_it_is_makes_the_plain_manifests() {
 
 #[test]
 fn values_make_the_overlays() {
+    let monitored = json!({"public": true, "serviceMonitor": {"enabled": true}});
     for (values, overlay) in [
-        (json!({"privileged": true}), "overlays/privileged"),
-        (json!({"ingress": {"enabled": true}}), "overlays/ingress"),
-        (json!({"controller": {"enabled": true}}), "overlays/load-balancer"),
+        (json!({"privileged": true}), "privileged"),
+        (json!({"bgp": {"passive": true}}), "passive bgp"),
+        (json!({"ingress": {"enabled": true}}), "agents and ingress"),
+        (json!({"controller": {"enabled": true}}), "agents and controller"),
+        (json!({"metrics": monitored}), "monitored"),
         (
-            json!({"metrics": {"public": true, "serviceMonitor": {"enabled": true}}}),
-            "overlays/monitored",
+            json!({"controller": {"enabled": true}, "ingress": {"enabled": true},
+                   "metrics": monitored}),
+            "everything monitored",
+        ),
+        (json!({"nodeSelector": {"millrace.io/proxy": "millrace"}}), "one by one"),
+        // Each part alone.
+        (
+            json!({"agent": {"enabled": false}, "crds": {"enabled": false},
+                   "ingress": {"enabled": true}}),
+            "ingress",
         ),
         (
-            json!({"controller": {"enabled": true},
-                   "metrics": {"public": true, "serviceMonitor": {"enabled": true}}}),
-            "overlays/load-balancer-monitored",
+            json!({"agent": {"enabled": false}, "controller": {"enabled": true},
+                   "metrics": {"serviceMonitor": {"enabled": true}}}),
+            "controller without agents",
         ),
-        (json!({"nodeSelector": {"millrace.io/proxy": "millrace"}}), "overlays/one-by-one"),
     ] {
         let (Some(chart), Some(manifests)) = (render(&values), kustomize::build(overlay)) else {
             return;
@@ -131,6 +154,306 @@ fn values_make_the_overlays() {
         document::check(&chart);
         assert_eq!(plain(chart), plain(manifests), "{overlay}");
     }
+}
+
+/// Parts other than the agent ask the API server by its Service address, as all pods do.
+#[test]
+fn each_part_can_be_installed_alone() {
+    let chart = deploy("helm/millrace");
+    let off = json!({"agent": {"enabled": false}});
+    let Some(objects) = render_as_given(&chart, &off) else { return };
+    let names: Vec<String> = objects.unwrap().into_keys().collect();
+    let definitions = ["addresspools", "bgppeers"]
+        .map(|plural| format!("CustomResourceDefinition {plural}.millrace.io"));
+    assert_eq!(names, definitions);
+    for part in ["controller", "ingress"] {
+        let mut values = off.clone();
+        values["crds"] = json!({"enabled": false});
+        values[part] = json!({"enabled": true});
+        let objects = render_as_given(&chart, &values).unwrap().unwrap();
+        document::check(&objects);
+        assert!(objects.contains_key(&format!("Deployment millrace-{part}")), "{part}");
+        for name in objects.keys() {
+            assert!(
+                name.contains(part)
+                    || name == "Secret millrace-tunnel"
+                    || name == "IngressClass millrace",
+                "{part} brings {name}"
+            );
+        }
+    }
+}
+
+/// What `lookup` finds in a cluster: a template of the test's own calls the chart's functions with it.
+#[test]
+fn the_api_server_is_the_one_that_kubeadm_names() {
+    let chart = deploy("helm/millrace");
+    let Some(missing) = render_as_given(&chart, &json!({})) else { return };
+    let error = missing.unwrap_err();
+    assert!(
+        error.contains("config.api-server is not set")
+            && error.contains("--set config.api-server="),
+        "{error}"
+    );
+    for values in [
+        json!({"config": {"api-server": ["https://192.0.2.1:6443", "https://192.0.2.2:6443"]}}),
+        json!({"config": {"kubeconfig": "/etc/kubernetes/kubelet.conf"}}),
+        json!({"extraArgs": ["--api-server=https://192.0.2.1:6443"]}),
+    ] {
+        render_as_given(&chart, &values)
+            .unwrap()
+            .unwrap_or_else(|error| panic!("{values}: {error}"));
+    }
+
+    let directory = tempfile::tempdir().unwrap();
+    let copy = directory.path().join("millrace");
+    let copied = Command::new("cp").args(["-rL"]).arg(&chart).arg(&copy).status().unwrap();
+    assert!(copied.success());
+    // As `kubectl -n kube-public get configmap cluster-info` and `kubectl -n kube-system get configmap kubeadm-config`.
+    let template = r#"
+{{- $kubeconfig := "apiVersion: v1\nclusters:\n- cluster:\n    certificate-authority-data: AAAA\n    server: https://10.0.0.1:6443\n  name: \"\"\nkind: Config\n" }}
+{{- $named := "apiVersion: kubeadm.k8s.io/v1beta4\ncontrolPlaneEndpoint: api.example.com:443\nkind: ClusterConfiguration\n" }}
+{{- $portless := "apiVersion: kubeadm.k8s.io/v1beta4\ncontrolPlaneEndpoint: api.example.com\n" }}
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: found}
+data:
+  kubeconfig: {{ include "millrace.serverOfKubeconfig" $kubeconfig | quote }}
+  empty: {{ include "millrace.serverOfKubeconfig" "" | quote }}
+  named: {{ include "millrace.serverOfClusterConfiguration" $named | quote }}
+  portless: {{ include "millrace.serverOfClusterConfiguration" $portless | quote }}
+  single: {{ include "millrace.serverOfClusterConfiguration" "apiServer: {}\n" | quote }}
+"#;
+    std::fs::write(copy.join("templates/found.yaml"), template).unwrap();
+    let objects = render_as_given(&copy, &json!({"agent": {"enabled": false}})).unwrap().unwrap();
+    let expected = json!({
+        "kubeconfig": "https://10.0.0.1:6443", "empty": "", "named": "https://api.example.com:443",
+        "portless": "https://api.example.com:6443", "single": "",
+    });
+    assert_eq!(objects["ConfigMap found"]["data"], expected);
+}
+
+/// Two proxies in a cluster share no object, no Lease and no class.
+#[test]
+fn a_second_proxy_has_objects_of_its_own() {
+    let second = json!({
+        "agent": {"enabled": false}, "crds": {"enabled": false},
+        "ingress": {"enabled": true, "nameOverride": "inner",
+                    "class": {"name": "inner", "controller": "example.com/inner"}},
+        "metrics": {"serviceMonitor": {"enabled": true}},
+    });
+    let (Some(first), Some(second)) = (
+        render(
+            &json!({"ingress": {"enabled": true}, "metrics": {"public": true, "serviceMonitor": {"enabled": true}}}),
+        ),
+        render(&second),
+    ) else {
+        return;
+    };
+    let (first, second) = (first.unwrap(), second.unwrap());
+    document::check(&second);
+    for name in second.keys() {
+        assert!(!first.contains_key(name), "{name} is of both");
+    }
+    let settings = second["ConfigMap inner-config"]["data"]["config.yaml"].as_str().unwrap();
+    let settings: Value = serde_norway::from_str(settings).unwrap();
+    assert_eq!(settings["ingress-controller"], "example.com/inner");
+    assert_eq!(settings["ingress-class"], "inner");
+    assert_eq!(settings["status-lease"], "kube-system/inner");
+    assert_eq!(settings["publish-service"], "kube-system/inner");
+    assert_eq!(second["IngressClass inner"]["spec"]["controller"], "example.com/inner");
+    let selector = &second["Deployment inner"]["spec"]["selector"]["matchLabels"];
+    assert_eq!(*selector, second["Service inner"]["spec"]["selector"]);
+    assert_ne!(*selector, first["Deployment millrace-ingress"]["spec"]["selector"]["matchLabels"]);
+    let subjects = &second["ClusterRoleBinding inner"]["subjects"][0]["name"];
+    assert_eq!(
+        *subjects,
+        second["Deployment inner"]["spec"]["template"]["spec"]["serviceAccountName"]
+    );
+    let relabelings = &second["ServiceMonitor inner"]["spec"]["endpoints"][0]["relabelings"];
+    assert_eq!(relabelings[0]["replacement"], "millrace-ingress", "the job of the alerts");
+}
+
+/// With `ingress.rbac.namespaced` the proxy reads Secrets of its namespace only, and all that it reads otherwise.
+#[test]
+fn a_proxy_of_one_namespace_reads_no_secrets_of_others() {
+    let values = |config: Value| json!({"ingress": {"enabled": true, "rbac": {"namespaced": true}, "config": config}});
+    let Some(refused) = render(&values(json!({}))) else { return };
+    let error = refused.unwrap_err();
+    assert!(error.contains("needs ingress.config.watch-namespace"), "{error}");
+    let narrow = render(&values(json!({"watch-namespace": "shop"}))).unwrap().unwrap();
+    document::check(&narrow);
+    let wide = render(&json!({"ingress": {"enabled": true}})).unwrap().unwrap();
+    assert_eq!(narrow["Role millrace-ingress-watched"]["metadata"]["namespace"], "shop");
+    assert_eq!(narrow["RoleBinding millrace-ingress-watched"]["metadata"]["namespace"], "shop");
+    let granted = |objects: &Objects, name: &str| -> std::collections::BTreeSet<String> {
+        let rules = objects[name]["rules"].as_array().unwrap().iter();
+        let rule = |rule: &Value| -> Vec<String> {
+            let texts = |field: &str| -> Vec<String> {
+                serde_json::from_value(rule[field].clone()).unwrap()
+            };
+            let (groups, verbs) = (texts("apiGroups"), texts("verbs"));
+            let resources = texts("resources").into_iter();
+            resources
+                .flat_map(|resource| {
+                    verbs.iter().map(move |verb| format!("{resource} {verb}")).collect::<Vec<_>>()
+                })
+                .map(|grant| format!("{groups:?} {grant}"))
+                .collect()
+        };
+        rules.flat_map(rule).collect()
+    };
+    let cluster = granted(&narrow, "ClusterRole millrace-ingress");
+    assert!(
+        cluster.iter().all(|grant| grant.contains("ingressclasses") || grant.contains("nodes")),
+        "{cluster:?}"
+    );
+    let both: std::collections::BTreeSet<_> =
+        cluster.into_iter().chain(granted(&narrow, "Role millrace-ingress-watched")).collect();
+    assert_eq!(both, granted(&wide, "ClusterRole millrace-ingress"));
+}
+
+/// Values that every part has, and those of the Ingress proxy.
+#[test]
+fn values_of_the_parts_are_honoured() {
+    let part = json!({
+        "enabled": true,
+        "securityContext": {"runAsUser": 7, "capabilities": {"add": ["NET_BIND_SERVICE"]}},
+        "podSecurityContext": {"fsGroup": 8},
+        "readinessProbe": {"periodSeconds": 9},
+        "livenessProbe": {"failureThreshold": 10},
+        "startupProbe": {"failureThreshold": 11},
+        "topologySpreadConstraints": [
+            {"maxSkew": 2, "topologyKey": "topology.kubernetes.io/zone", "whenUnsatisfiable": "DoNotSchedule"}
+        ],
+        "networkPolicy": {"enabled": true},
+    });
+    let mut values = json!({
+        "global": {"imageRegistry": "registry.example"},
+        "agent": {"enabled": true}, "controller": part, "ingress": part,
+        "crds": {"keep": false},
+        "terminationGracePeriodSeconds": 12,
+        "extraObjects": [{"apiVersion": "v1", "kind": "ConfigMap",
+                          "metadata": {"name": "more", "labels": {"of": "{{ .Release.Name }}"}}}],
+        "metrics": {"public": true, "podMonitor": {"enabled": true}, "prometheusRule": {"enabled": true, "labels": {"a": "b"}},
+                    "dashboards": {"enabled": true}},
+    });
+    for field in
+        ["securityContext", "podSecurityContext", "readinessProbe", "livenessProbe", "startupProbe"]
+    {
+        values[field] = part[field].clone();
+    }
+    values["ingress"]["config"] = json!({"shutdown-delay": "500ms", "shutdown-grace": "1h1m30s"});
+    values["ingress"]["autoscaling"] = json!({"enabled": true, "minReplicas": 3, "maxReplicas": 4});
+    values["ingress"]["service"] = json!({
+        "labels": {"c": "d"}, "ipFamilyPolicy": "SingleStack", "ipFamilies": ["IPv6"], "externalIPs": ["192.0.2.7"],
+        "loadBalancerIP": "192.0.2.8", "loadBalancerClass": "millrace.io/load-balancer",
+        "loadBalancerSourceRanges": ["192.0.2.0/24"], "nodePorts": {"http": 30080, "https": 30443},
+    });
+    let Some(objects) = render(&values) else { return };
+    let objects = objects.unwrap();
+    document::check(&objects);
+    for workload in
+        ["DaemonSet millrace", "Deployment millrace-controller", "Deployment millrace-ingress"]
+    {
+        let spec = &objects[workload]["spec"]["template"]["spec"];
+        let container = &spec["containers"][0];
+        assert_eq!(container["image"], "registry.example/millrace:0.1.0", "{workload}");
+        let security = &container["securityContext"];
+        assert_eq!(security["runAsUser"], 7, "{workload}");
+        assert_eq!(
+            security["capabilities"],
+            json!({"drop": ["ALL"], "add": ["NET_BIND_SERVICE"]}),
+            "{workload}"
+        );
+        assert_eq!(security["readOnlyRootFilesystem"], true, "{workload}: the others stay");
+        assert_eq!(spec["securityContext"], json!({"fsGroup": 8}), "{workload}");
+        assert_eq!(container["readinessProbe"]["periodSeconds"], 9, "{workload}");
+        assert!(container["readinessProbe"]["httpGet"]["path"].is_string(), "{workload}");
+        assert_eq!(container["livenessProbe"]["failureThreshold"], 10, "{workload}");
+        assert_eq!(container["startupProbe"]["failureThreshold"], 11, "{workload}");
+    }
+    for name in ["controller", "ingress"] {
+        let spec = &objects[&format!("Deployment millrace-{name}")]["spec"]["template"]["spec"];
+        assert_eq!(spec["topologySpreadConstraints"], part["topologySpreadConstraints"], "{name}");
+        let policy = &objects[&format!("NetworkPolicy millrace-{name}")]["spec"];
+        let ports =
+            policy["ingress"][0]["ports"].as_array().unwrap().iter().map(|port| &port["port"]);
+        let all =
+            spec["containers"][0]["ports"].as_array().unwrap().iter().map(|port| &port["name"]);
+        assert_eq!(ports.collect::<Vec<_>>(), all.collect::<Vec<_>>(), "{name}");
+    }
+    let agent = &objects["DaemonSet millrace"]["spec"]["template"]["spec"];
+    assert_eq!(agent["terminationGracePeriodSeconds"], 12);
+    let proxy = &objects["Deployment millrace-ingress"]["spec"];
+    assert_eq!(proxy["template"]["spec"]["terminationGracePeriodSeconds"], 3690 + 15);
+    assert_eq!(proxy["replicas"], Value::Null, "the autoscaler's");
+    let scaler = &objects["HorizontalPodAutoscaler millrace-ingress"]["spec"];
+    assert_eq!((&scaler["minReplicas"], &scaler["maxReplicas"]), (&json!(3), &json!(4)));
+    let service = &objects["Service millrace-ingress"];
+    for field in [
+        "ipFamilyPolicy",
+        "ipFamilies",
+        "externalIPs",
+        "loadBalancerIP",
+        "loadBalancerClass",
+        "loadBalancerSourceRanges",
+    ] {
+        assert_eq!(service["spec"][field], values["ingress"]["service"][field], "{field}");
+    }
+    assert_eq!(service["metadata"]["labels"]["c"], "d");
+    let ports = service["spec"]["ports"].as_array().unwrap().iter().map(|port| &port["nodePort"]);
+    assert_eq!(ports.collect::<Vec<_>>(), [30080, 30443]);
+    for definition in ["addresspools", "bgppeers"] {
+        let definition = &objects[&format!("CustomResourceDefinition {definition}.millrace.io")];
+        assert_eq!(definition["metadata"]["annotations"], Value::Null, "not kept");
+    }
+    assert_eq!(
+        objects["ConfigMap more"]["metadata"]["labels"]["of"], "millrace",
+        "it is evaluated"
+    );
+    let port = &objects["PodMonitor millrace-ingress"]["spec"]["podMetricsEndpoints"][0]["port"];
+    assert_eq!(*port, proxy["template"]["spec"]["containers"][0]["ports"][2]["name"]);
+    let rules: Value =
+        serde_norway::from_str(&std::fs::read_to_string(deploy("prometheus/rules.yaml")).unwrap())
+            .unwrap();
+    assert_eq!(objects["PrometheusRule millrace"]["spec"], rules);
+    assert_eq!(objects["PrometheusRule millrace"]["metadata"]["labels"]["a"], "b");
+    for name in ["millrace", "millrace-addresses", "millrace-ingress"] {
+        let map = &objects[&format!("ConfigMap {name}-dashboard")];
+        assert_eq!(map["metadata"]["labels"]["grafana_dashboard"], "1");
+        let text = map["data"][format!("{name}.json")].as_str().unwrap();
+        let file = std::fs::read_to_string(deploy(&format!("grafana/{name}.json"))).unwrap();
+        let parse = |text: &str| serde_json::from_str::<Value>(text).unwrap();
+        assert_eq!(parse(text), parse(&file), "{name}");
+    }
+}
+
+/// A typing error is found by Helm, not by a pod that does not start.
+#[test]
+fn the_schema_knows_the_settings() {
+    use lb_userspace::config::{Configuration, settings};
+    let path = deploy("helm/millrace/values.schema.json");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let mut names: Vec<_> = settings::<Configuration>()
+        .iter()
+        .map(|setting| setting.get_long().unwrap().to_owned())
+        .collect();
+    names.sort_unstable();
+    let line = format!("    \"settings\": {{\"enum\": {}}}", json!(names));
+    let lines = text
+        .lines()
+        .map(|old| if old.starts_with("    \"settings\": {\"enum\": ") { &line } else { old });
+    let expected = lines.collect::<Vec<_>>().join("\n") + "\n";
+    if env::var_os("UPDATE_EXPECT").is_some() {
+        std::fs::write(&path, &expected).unwrap();
+    }
+    let written = std::fs::read_to_string(&path).unwrap();
+    assert!(
+        written.contains(&line) && names.len() > 50,
+        "{} is stale: UPDATE_EXPECT=1 cargo test -p lb-userspace --test deploy schema",
+        path.display()
+    );
 }
 
 #[test]
@@ -355,6 +678,8 @@ fn wrong_values_are_refused() {
             "scraped twice",
         ),
         (json!({"config": {"log level": "debug"}}), "log level"),
+        (json!({"config": {"api-servers": "https://192.0.2.1"}}), "api-servers"),
+        (json!({"ingress": {"config": {"max-body": "1m"}}}), "max-body"),
         (json!({"config": {"metrics-bind-address": "[::]:1"}}), "/config"),
         (json!({"metrics": {"port": 0}}), "/metrics/port"),
         (json!({"metrics": {"serviceMonitor": {"enabled": true}}}), "need metrics.public=true"),

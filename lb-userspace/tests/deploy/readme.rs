@@ -11,15 +11,15 @@ use super::deploy;
 const HEAD: &str = "\
 # Millrace
 
-Runs Millrace on every node, in place of kube-proxy. Set the image, and the URL of the API server, which must not be a
-Service address:
+Runs Millrace on every node, in place of kube-proxy; with `agent.enabled=false` only what else is enabled. `cargo xtask image`
+writes a copy of this chart that has the tag of the image:
 
 ```console
-$ helm install millrace deploy/helm/millrace --namespace kube-system \\
+$ helm install millrace target/image/deploy/helm/millrace --namespace kube-system \\
     --set image.registry=registry.example.com --set config.api-server=https://10.0.0.1:6443
 ```
 
-`docs/migrate-from-kube-proxy.md` describes the migration node by node. The objects' names do not contain the release's
+`docs/install.md` has the whole path. The objects' names do not contain the release's
 name, because a node can run only one agent.
 
 ## Values
