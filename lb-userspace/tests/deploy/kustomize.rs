@@ -94,7 +94,7 @@ fn all_manifests_are_what_kubernetes_knows() {
             let containers = object["spec"]["template"]["spec"]["containers"].as_array();
             for container in containers.into_iter().flatten() {
                 let policy = &container["terminationMessagePolicy"];
-                assert_eq!(policy, "FallbackToLogsOnError", "{folder}: {}", container["name"]);
+                assert_eq!(policy, "FallbackToLogsOnError", "{overlay}: {}", container["name"]);
             }
         }
         assert_eq!(
