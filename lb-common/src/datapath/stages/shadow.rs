@@ -22,8 +22,7 @@ pub fn end<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     let Parsed::Segment(segment) = stored::parse_segment::<F, P, T>(packet, tables, network) else {
         return Verdict::Pass;
     };
-    // Nothing else comes here in XDP, where no packet leaves.
-    if segment.headers.is_datagram() || !packet.resolves() {
+    if segment.headers.is_datagram() {
         tables.call(Function::EndShadowed);
         return Verdict::Pass;
     }
