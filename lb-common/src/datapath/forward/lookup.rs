@@ -238,7 +238,7 @@ pub fn find_reply<'a, F: PacketFamily, T: FamilyTables<F>>(
 
 /// The function [`Function::EndShadowed`](crate::datapath::Function): ends the flow between the client
 /// and the backend of the stored segment, which would translate a reply to it. Returns whether there
-/// was one.
+/// was one. A stream of datagrams does not end by that: whoever knows its ports could forge the packet.
 #[inline(always)]
 pub fn end_shadowed<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> bool {
     let Some(draft) = tables.draft() else { return false };
@@ -246,9 +246,11 @@ pub fn end_shadowed<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> bool {
     let (client, backend) = ((source, source_port), (destination, destination_port));
     let protocol = headers.protocol;
     let hash = client_hash(tables, client.0, client.1, protocol);
-    let shadowed = find_by_hash(tables, hash, |flow, _| {
-        is_between(flow, client, backend, protocol).then_some(())
-    });
+    let may_end = |flow: &Flow<F>, state| {
+        (state != FlowState::DatagramStream && is_between(flow, client, backend, protocol))
+            .then_some(())
+    };
+    let shadowed = find_by_hash(tables, hash, may_end);
     if let Ok(Some(shadowed)) = shadowed {
         shadowed.release();
         return true;
@@ -259,9 +261,7 @@ pub fn end_shadowed<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> bool {
     let hash = ReplyHash::of::<F>(&tables.settings().secret, backend, client, protocol);
     let Some(at) = reply_index::find(tables, hash) else { return false };
     let Some(bucket) = tables.flow_bucket(at.bucket() & tables.flow_mask()) else { return false };
-    let shadowed = conntrack::find_at(bucket, at, |flow, _| {
-        is_between(flow, client, backend, protocol).then_some(())
-    });
+    let shadowed = conntrack::find_at(bucket, at, may_end);
     shadowed.inspect(|shadowed| shadowed.release()).is_some()
 }
 

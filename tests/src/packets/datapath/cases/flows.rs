@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use lb_common::layout::{FlowState, Reason};
 
+use super::idle::exchange;
 use super::{Ends, connect, establish};
 use crate::packets::Packet;
 use crate::packets::datapath::Conversation;
@@ -353,6 +354,19 @@ pub fn a_datagram_past_the_service_ends_its_flow(c: &mut Conversation, at: &Ends
     c.forward(&direct).passes();
     assert!(c.flows().is_empty());
     c.reverse(&reply.from(backend.as_str())).passes_for(Reason::NoFlow);
+}
+
+/// The packet may be forged.
+pub fn a_datagram_past_the_service_leaves_a_stream(c: &mut Conversation, at: &Ends) {
+    c.set(&at.dns(1));
+    let backend = at.backends(1)[0].clone();
+    let question = at.to_dns(40000);
+    exchange(c, &question, &backend);
+    assert_eq!(c.flows().only_state(), FlowState::DatagramStream);
+    c.forward(&question.to(backend.as_str())).passes();
+    c.reply_from(&backend, &question.reversed().payload(b"answer"));
+    c.request_to(&backend, &question);
+    assert_eq!(c.flows().only_state(), FlowState::DatagramStream);
 }
 
 /// Neither flags nor sequence numbers prove that the client received the SYN-ACK.

@@ -140,7 +140,7 @@ pub fn a_request_with_a_reply_keeps_its_port_for_half_a_minute(c: &mut Conversat
 }
 
 /// Datagrams in both directions, twice, some seconds apart: a stream.
-fn exchange(c: &mut Conversation, question: &Packet, backend: &str) {
+pub fn exchange(c: &mut Conversation, question: &Packet, backend: &str) {
     let reply = question.reversed().payload(b"answer");
     for _ in 0..2 {
         c.request_to(backend, question);

@@ -139,6 +139,7 @@ macro_rules! every_case {
                 one_port_of_a_client_reaches_two_services,
                 packets_outside_the_window_do_not_end_a_connection,
                 a_datagram_past_the_service_ends_its_flow,
+                a_datagram_past_the_service_leaves_a_stream,
                 only_an_ack_of_the_syn_ack_establishes_a_connection,
                 a_half_closed_connection_keeps_its_identity,
                 a_reset_out_of_the_window_closes_nothing,
