@@ -4,9 +4,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::rc::Rc;
 
-use crate::datapath::{
-    FamilyTables, NextHop, Packet, PacketFamily, PacketFunction, Query, Role, Route, execute_on,
-};
+use crate::datapath::{NextHop, Packet, PacketFunction, Query, Role, Route};
 use crate::family::Family;
 use crate::header::Header;
 
@@ -81,13 +79,8 @@ impl Packet for Frame {
         self.resolves
     }
 
-    fn call<F: PacketFamily, T: FamilyTables<F>>(
-        &self,
-        tables: &T,
-        function: PacketFunction,
-        network: usize,
-    ) -> u32 {
-        execute_on(function, self, tables, network)
+    fn call<F: Family>(&self, _: PacketFunction, _: usize, execute: impl FnOnce() -> u32) -> u32 {
+        execute()
     }
 
     fn is_raw(&self) -> bool {

@@ -80,14 +80,15 @@ impl NetworkEpoch {
         lease & 1 != 0 && Self::is_leased(lease, now)
     }
 
-    /// The epoch in which next hops are valid that are resolved now. Without a lease it changes with time: nobody
-    /// reports changes of the network then, so that flows look their next hops up once a second.
+    /// The epoch in which next hops are valid that are resolved now. Without a lease it changes with time, too: nobody
+    /// reports changes of the network then, so that flows look their next hops up once a second. Neither time nor epochs
+    /// go back, so their sum does not repeat.
     #[inline(always)]
     pub fn valid_epoch(epoch: u32, lease: u32, now: Ticks) -> u32 {
         if Self::is_leased(lease, now) {
             epoch & !Self::UNLEASED
         } else {
-            now.0 >> Self::UNLEASED_LIFETIME_BITS | Self::UNLEASED
+            (now.0 >> Self::UNLEASED_LIFETIME_BITS).wrapping_add(epoch) | Self::UNLEASED
         }
     }
 }

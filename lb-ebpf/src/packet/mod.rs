@@ -5,7 +5,9 @@
 
 mod buffer;
 mod tc;
+mod tc_functions;
 mod xdp;
+mod xdp_functions;
 
 use aya_ebpf::bindings::{
     BPF_FIB_LKUP_RET_FRAG_NEEDED, BPF_FIB_LKUP_RET_NO_NEIGH, BPF_FIB_LKUP_RET_SUCCESS,

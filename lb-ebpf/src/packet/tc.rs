@@ -12,16 +12,14 @@ use aya_ebpf::helpers::{
 };
 use aya_ebpf::programs::TcContext;
 use lb_common::checksum::{self, Delta};
-use lb_common::datapath::{
-    FamilyTables, Frame, Packet, PacketFamily, PacketFunction, Query, Role, Route, parse_frame,
-};
+use lb_common::datapath::{Frame, Packet, PacketFunction, Query, Role, Route, parse_frame};
 use lb_common::family::{Family, V4, V6};
 use lb_common::header::{Ethernet, Header, NetworkHeader};
 use lb_common::word::{pair, set_pair};
 
 use super::buffer::{self, Field};
+use super::tc_functions::call_tc;
 use super::{View, blur, route};
-use crate::functions;
 
 impl View for TcContext {
     #[inline(always)]
@@ -277,13 +275,13 @@ impl<const STAGE: bool> Packet for TcPacket<STAGE> {
     }
 
     #[inline(always)]
-    fn call<F: PacketFamily, T: FamilyTables<F>>(
+    fn call<F: Family>(
         &self,
-        _: &T,
         function: PacketFunction,
         network: usize,
+        _: impl FnOnce() -> u32,
     ) -> u32 {
-        functions::tc_call(F::ETHER_TYPE, function, self.buffer(), network)
+        call_tc::<F>(function, self.buffer(), network)
     }
 
     #[inline(always)]

@@ -5,14 +5,12 @@ use aya_ebpf::helpers::{
     bpf_xdp_adjust_head, bpf_xdp_adjust_meta, bpf_xdp_adjust_tail, bpf_xdp_get_buff_len,
 };
 use aya_ebpf::programs::XdpContext;
-use lb_common::datapath::{
-    DEFERRED, FamilyTables, Packet, PacketFamily, PacketFunction, Query, Role, Route,
-};
+use lb_common::datapath::{DEFERRED, Packet, PacketFunction, Query, Role, Route};
 use lb_common::family::Family;
 use lb_common::header::Header;
 
+use super::xdp_functions::call_xdp;
 use super::{View, blur, route};
-use crate::functions;
 
 impl View for XdpContext {
     #[inline(always)]
@@ -79,13 +77,13 @@ impl Packet for XdpPacket {
     }
 
     #[inline(always)]
-    fn call<F: PacketFamily, T: FamilyTables<F>>(
+    fn call<F: Family>(
         &self,
-        _: &T,
         function: PacketFunction,
         network: usize,
+        _: impl FnOnce() -> u32,
     ) -> u32 {
-        functions::xdp_call(F::ETHER_TYPE, function, self.context.ctx, network)
+        call_xdp::<F>(function, self.context.ctx, network)
     }
 
     #[inline(always)]

@@ -17,8 +17,7 @@ mod words;
 use std::net::SocketAddr;
 
 use lb_common::datapath::{
-    self, FamilyTables, Packet, PacketFamily, PacketFunction, Query, Role, Route, Stage, Verdict,
-    execute_on, parse_frame,
+    self, FamilyTables, Packet, PacketFunction, Query, Role, Route, Stage, Verdict, parse_frame,
 };
 use lb_common::family::{Family, V4, V6};
 use lb_common::header::Header;
@@ -286,13 +285,8 @@ impl Packet for Watched<'_> {
         self.frame.resolves()
     }
 
-    fn call<F: PacketFamily, T: FamilyTables<F>>(
-        &self,
-        tables: &T,
-        function: PacketFunction,
-        network: usize,
-    ) -> u32 {
-        execute_on(function, self, tables, network)
+    fn call<F: Family>(&self, _: PacketFunction, _: usize, execute: impl FnOnce() -> u32) -> u32 {
+        execute()
     }
 
     fn is_received(&self) -> bool {

@@ -20,7 +20,9 @@ pub fn parse_segment<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     tables: &T,
     network: usize,
 ) -> Parsed<F> {
-    match packet.call(tables, PacketFunction::Parse, network) {
+    match packet
+        .call::<F>(PacketFunction::Parse, network, || parse::<F, P, T>(packet, tables, network))
+    {
         SEGMENT => read_segment(tables, network).map_or(Parsed::Malformed, Parsed::Segment),
         FRAGMENT => Parsed::Fragment,
         ICMP => Parsed::Icmp,

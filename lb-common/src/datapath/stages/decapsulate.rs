@@ -3,7 +3,7 @@
 //! Other software uses tunnels between nodes, too: packets that are not Millrace's stay unmodified.
 
 use super::earlier::Mark;
-use super::{fragment, probe};
+use super::{fragment, icmp_error, probe};
 use crate::branchless;
 use crate::datapath::forward::{own, stored};
 use crate::datapath::function::{Function, PacketFunction};
@@ -167,7 +167,9 @@ impl Inner {
         tables: &T,
         inner: usize,
     ) -> Self {
-        match packet.call(tables, PacketFunction::JudgeInner, inner) {
+        match packet.call::<F>(PacketFunction::JudgeInner, inner, || {
+            judge_inner::<F, P, T>(packet, tables, inner) as u32
+        }) {
             0 => Self::Passed,
             2 => Self::Returned,
             3 => Self::Fragment,
@@ -206,7 +208,9 @@ pub fn judge_inner<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     let found = F::transport::<true, P>(packet, inner);
     match found.part {
         Part::Later => {
-            let is_recalled = packet.call(tables, PacketFunction::Recall, inner) != 0;
+            let is_recalled = packet.call::<F>(PacketFunction::Recall, inner, || {
+                u32::from(fragment::recall::<F, P, T>(packet, tables, inner))
+            }) != 0;
             return if is_recalled && tables.call(Function::IsKnown) != 0 {
                 Inner::Fragment
             } else {
@@ -245,7 +249,10 @@ fn judge_error<F: Outer, P: Packet, T: FamilyTables<F>>(
     tables: &T,
     inner: usize,
 ) -> Verdict {
-    if packet.call(tables, PacketFunction::ReadError, inner) != 0 {
+    if packet.call::<F>(PacketFunction::ReadError, inner, || {
+        icmp_error::read_error::<F, P, T>(packet, tables, inner)
+    }) != 0
+    {
         return pass_for(tables, Reason::UnknownProtocol);
     }
     if tables.call(Function::IsKnown) == 0 {

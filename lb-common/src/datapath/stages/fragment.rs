@@ -43,7 +43,13 @@ pub fn leaving<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
 ) -> Verdict {
     let is_first = match Look::call::<F, P, T>(packet, tables, network) {
         Look::First => 1,
-        Look::Later if packet.call(tables, PacketFunction::Recall, network) != 0 => 0,
+        Look::Later
+            if packet.call::<F>(PacketFunction::Recall, network, || {
+                u32::from(recall::<F, P, T>(packet, tables, network))
+            }) != 0 =>
+        {
+            0
+        }
         Look::Later | Look::Sctp | Look::Other | Look::Malformed => return Verdict::Pass,
     };
     let Some(segment) = stored::read_segment::<F, T>(tables, network) else {
@@ -97,7 +103,9 @@ impl Look {
         tables: &T,
         network: usize,
     ) -> Self {
-        match packet.call(tables, PacketFunction::Look, network) {
+        match packet.call::<F>(PacketFunction::Look, network, || {
+            look::<F, P, T>(packet, tables, network) as u32
+        }) {
             0 => Self::First,
             1 => Self::Later,
             2 => Self::Sctp,
@@ -228,7 +236,10 @@ fn later<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     tables: &T,
     network: usize,
 ) -> Verdict {
-    let carried = if packet.call(tables, PacketFunction::Recall, network) != 0 {
+    let carried = if packet.call::<F>(PacketFunction::Recall, network, || {
+        u32::from(recall::<F, P, T>(packet, tables, network))
+    }) != 0
+    {
         carry::find_arriving::<F, T>(tables)
     } else {
         Carried::Failed(Reason::Fragment)

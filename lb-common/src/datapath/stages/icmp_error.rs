@@ -43,7 +43,9 @@ pub fn arriving<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
             Verdict::Pass
         };
     }
-    let carried = match packet.call(tables, PacketFunction::ReadError, network) {
+    let carried = match packet.call::<F>(PacketFunction::ReadError, network, || {
+        read_error::<F, P, T>(packet, tables, network)
+    }) {
         0 => carry::find_arriving::<F, T>(tables),
         result => Carried::Failed(reason_in(result)),
     };
@@ -104,7 +106,10 @@ pub fn leaving<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     tables: &T,
     network: usize,
 ) -> Verdict {
-    if packet.call(tables, PacketFunction::ReadError, network) != 0 {
+    if packet.call::<F>(PacketFunction::ReadError, network, || {
+        read_error::<F, P, T>(packet, tables, network)
+    }) != 0
+    {
         return Verdict::Pass;
     }
     let Some(error) = stored_error::<F, T>(tables, network) else {

@@ -5,10 +5,8 @@ use crate::family::Family;
 use crate::header::{Ethernet, Header, NetworkHeader, QINQ, VLAN};
 
 use super::link::{self, Frame};
-use super::parse::PacketFamily;
 use crate::datapath::function::PacketFunction;
 use crate::datapath::route::{Query, Route};
-use crate::datapath::tables::FamilyTables;
 use crate::word::number16;
 
 /// A packet's bytes, from the start of its Ethernet header, and the operations of its hook.
@@ -23,13 +21,13 @@ pub trait Packet: Sized {
     /// through every interface. XDP cannot, and defers packets that need this to tc.
     fn resolves(&self) -> bool;
 
-    /// Runs a function on the packet, whose network header is at `network`:
-    /// [`execute_on`](crate::datapath::execute_on), directly or as a function of its own. Stages only.
-    fn call<F: PacketFamily, T: FamilyTables<F>>(
+    /// Runs a function on the packet, whose network header, of the family `F`, is at `network`: `execute`, or the same
+    /// as a function of its own. Stages only.
+    fn call<F: Family>(
         &self,
-        tables: &T,
         function: PacketFunction,
         network: usize,
+        execute: impl FnOnce() -> u32,
     ) -> u32;
 
     /// The offset and type of the network header.

@@ -86,7 +86,6 @@ impl KernelWorld {
         let pins = Pins::open(&topology.pins())?;
         let mut data_plane = DataPlane::load_with(&pins, parameters)?;
         let tables = data_plane.tables()?;
-        tables.lease_epoch(false);
         let surroundings = Surroundings::new(&topology)?;
         let maps = map::ALL
             .into_iter()

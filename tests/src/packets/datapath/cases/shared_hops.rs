@@ -58,6 +58,7 @@ pub fn connections_do_not_exceed_a_route_narrower_than_its_device(c: &mut Conver
 
 /// What happens to the network between two agents must not cut off established connections.
 pub fn flows_follow_the_network_while_no_agent_runs(c: &mut Conversation, at: &Ends) {
+    c.share_hops(false);
     let backend = service_behind(c, at, INSIDE);
     let request = at.to_web(40000).ttl(64);
     let snat = open(c, &request, &backend, INSIDE);
