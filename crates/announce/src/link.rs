@@ -310,7 +310,7 @@ impl Link {
     }
 
     /// Two machines of one name do not see each other as candidates, so that both announce. The link-layer address
-    /// tells another machine from an earlier process of this one.
+    /// distinguishes another machine from an earlier process of this one.
     fn notice_same_name(&mut self, message: &Message, now: Time) {
         let by = message.link_address;
         if message.incarnation == self.identity.incarnation || by == self.link_address {

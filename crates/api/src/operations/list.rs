@@ -195,11 +195,11 @@ impl Api {
 const SELECTED_AT_ONCE: usize = 1_000;
 
 struct Begin {
-    /// The last key before it.
+    /// The last key of the page before.
     after: Option<String>,
     /// `None`: the latest.
     revision: Option<u64>,
-    /// The same key as in the token of the page before.
+    /// The key in the continue token, with which the page before ended; `None`: a first page.
     continued: Option<String>,
 }
 
