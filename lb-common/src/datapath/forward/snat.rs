@@ -2,7 +2,7 @@
 //! flows whose client's port may be another flow's SNAT port.
 //!
 //! An SNAT port is chosen as RFC 6056 suggests: from an unpredictable start, with a stride that
-//! visits every port of the range. Ports that this node may use itself are skipped, and so are
+//! visits every port of the range, at first an unpredictable one. Ports that this node may use itself are skipped, and so are
 //! ports of flows to the same backend that are in the table, and live or have closed within the last
 //! minute. Only if all examined ports are in use does a flow lose its port, by eviction rank.
 
@@ -19,6 +19,11 @@ use crate::layout::{Direction, Flow, FlowKind, Reason};
 
 /// Ports that a round examines.
 const LOOKED_AT: u32 = 8;
+
+/// Rounds whose stride is unpredictable. Such a stride may be so small, or so near to a fraction of the range,
+/// that it stays among ports that are reserved, and a repeated SYN would examine the same ones. Later rounds
+/// spread over the whole range.
+const UNPREDICTABLE_ROUNDS: u32 = 3;
 
 /// From this round on the range counts as exhausted, and a port is taken over from a flow that may
 /// be evicted. Otherwise a flood of few packets could use up the ports of a backend.
@@ -232,13 +237,18 @@ impl Ports {
         let settings = tables.settings();
         let count = u32::from(settings.snat_port_count);
         let start = start(tables, &draft.flow, draft.sequence);
-        let stride = hash::mix(u64::from(start)) as u32;
-        Self {
-            first: u32::from(settings.snat_port_first),
-            count,
-            start: hash::scale(start, count),
-            stride: 1 + hash::scale(stride, count.saturating_sub(1)),
-        }
+        Self::new(u32::from(settings.snat_port_first), count, start, draft.round)
+    }
+
+    /// The ports that this round examines of a range with a prime number of ports.
+    #[inline(always)]
+    fn new(first: u32, count: u32, start: u32, round: u32) -> Self {
+        let unpredictable =
+            1 + hash::scale(hash::mix(u64::from(start)) as u32, count.saturating_sub(1));
+        // By the golden ratio, any number of steps is spread as evenly as can be.
+        let even = (count * 40_503 >> 16).max(1);
+        let stride = if round < UNPREDICTABLE_ROUNDS { unpredictable } else { even };
+        Self { first, count, start: hash::scale(start, count), stride }
     }
 
     #[inline(always)]
@@ -260,4 +270,36 @@ fn start<F: PacketFamily, T: FamilyTables<F>>(tables: &T, flow: &Flow<F>, sequen
         flow.protocol,
     );
     hash::mix(u64::from(ends.fingerprint()) << 32 | u64::from(sequence)) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The ports that a flow examines before it is refused.
+    fn examined(count: u32, start: u32) -> Vec<u16> {
+        let ports = (0..ROUNDS * LOOKED_AT)
+            .map(|number| Ports::new(0, count, start, number / LOOKED_AT).port(number));
+        let mut ports: Vec<_> = ports.collect();
+        ports.sort_unstable();
+        ports.dedup();
+        ports
+    }
+
+    #[test]
+    fn free_ports_that_are_neighbours_are_found_from_every_start() {
+        for count in [2, 151, 257, 4_513, 31_741, 65_521] {
+            let neighbours = 1 + count / 90;
+            for number in 0..2_000_u64 {
+                let ports = examined(count, hash::mix(number) as u32);
+                let around = u32::from(ports[0]) + count - u32::from(ports[ports.len() - 1]);
+                let between = ports.windows(2).map(|pair| u32::from(pair[1] - pair[0]));
+                let widest = between.chain([around]).max().unwrap_or(count);
+                assert!(
+                    widest <= neighbours,
+                    "{count} ports: {widest} of them are not examined, start {number}"
+                );
+            }
+        }
+    }
 }
