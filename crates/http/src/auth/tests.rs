@@ -1,6 +1,3 @@
-use std::fs;
-use std::time::{Duration, Instant};
-
 use http::HeaderValue;
 use sha1::Sha1;
 use sha2::{Digest, Sha256};
@@ -247,46 +244,4 @@ fn memory_is_fixed_and_wrong_passwords_take_no_place_of_right_ones() {
         (100_000..200_000).filter(|number| verified.recall(tag(*number)).is_some()).count(),
         8_192
     );
-}
-
-/// The most costly hashes that are accepted, and credentials that are known. Run by hand:
-/// `cargo test --release -p lb-http --lib figures -- --ignored --nocapture`
-#[test]
-#[ignore = "takes a minute; prints figures"]
-fn figures_of_passwords() {
-    let longest = "x".repeat(MOST_OCTETS);
-    let hashes = [
-        format!("$6$rounds=1000000$salt${}", ".".repeat(86)),
-        format!("$2y$10${}", ".".repeat(53)),
-        format!("$2y$14${}", ".".repeat(53)),
-    ];
-    for hash in hashes {
-        let scheme = Scheme::parse(&hash).unwrap_or_else(|error| panic!("{error}: {hash}"));
-        for password in ["Hello world!", &longest] {
-            let time = |_| {
-                let start = cpu_time();
-                scheme.verify(password.as_bytes());
-                cpu_time() - start
-            };
-            println!("{hash:.20} {} octets: {:?}", password.len(), (0..3).map(time).min().unwrap());
-        }
-    }
-
-    let (verified, headers) = (Verified::new([1; 32]), basic("ann", "Hello world!"));
-    let users = users(&format!("ann:{}", OF_HELLO_WORLD[7]));
-    admit(&users, &headers, &verified).unwrap();
-    let time = |_| {
-        let start = Instant::now();
-        for _ in 0..500 {
-            assert!(matches!(users.check(&headers, &verified), Check::Allowed(_)));
-        }
-        start.elapsed() / 500
-    };
-    println!("known: {:?}", (0..1_000).map(time).min().unwrap());
-}
-
-/// How long this thread has run on a processor, to a few milliseconds: other processes do not count.
-fn cpu_time() -> Duration {
-    let times = fs::read_to_string("/proc/thread-self/schedstat").unwrap();
-    Duration::from_nanos(times.split(' ').next().unwrap().parse().unwrap())
 }

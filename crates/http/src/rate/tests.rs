@@ -265,31 +265,3 @@ proptest! {
         }
     }
 }
-
-/// Run by hand: `cargo test --release -p lb-http --lib figures -- --ignored --nocapture`
-#[test]
-#[ignore = "prints figures"]
-fn figures_of_limits() {
-    let now = Instant::now();
-    let limiter = Limiter::new(DEFAULT_CAPACITY, RandomState::new(), now);
-    let owner = Owner { namespace: "default".into(), name: "web".into() };
-    let limits = RateLimits { concurrent: Some(100), ..per_second(1_000, 5) };
-    for clients in [100, 50_000, 1_000_000] {
-        let mut number = 0;
-        let mut time = || {
-            let start = Instant::now();
-            for _ in 0..500 {
-                number = (number + 1) % clients;
-                drop(limiter.admit(
-                    v4(number).into(),
-                    &owner,
-                    &limits,
-                    now + Duration::from_millis(number.into()),
-                ));
-            }
-            start.elapsed() / 500
-        };
-        let best = (0..5_000).map(|_| time()).min().unwrap();
-        println!("{clients} clients: {best:?}");
-    }
-}

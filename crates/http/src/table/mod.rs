@@ -10,8 +10,6 @@
 //! - A copy of the table shares all hosts with it. Replacing a host copies one shard, not the table.
 
 mod explain;
-#[cfg(test)]
-mod figures;
 mod host_rules;
 mod prefixes;
 #[cfg(test)]

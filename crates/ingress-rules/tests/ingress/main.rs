@@ -24,7 +24,6 @@ mod history;
 mod hostile;
 mod invalid_values;
 mod order;
-mod scale;
 mod world;
 
 use std::fmt::Write;

@@ -2,7 +2,6 @@
 
 mod choice;
 mod ejection;
-mod figures;
 mod hash;
 mod slow_start;
 mod updates;
