@@ -471,28 +471,3 @@ fn no_owner_is_lost_among_four_nodes_after_many_changes() {
     }
     assert!(displaced > 1_000 && not_found == 0, "{not_found} of {displaced} are not found");
 }
-
-/// 1,000 nodes, 10,000 backends, a month.
-#[test]
-#[ignore = "takes minutes, and prints figures"]
-fn a_month() {
-    let setup = Setup {
-        nodes: 1_000,
-        backends: 10_000,
-        connections: 20_000,
-        lifetime: 6 * HOUR,
-        duration: 30 * DAY,
-        replace_every: 5 * MINUTE,
-        replaced: 10,
-        scale_every: 20 * MINUTE,
-        node_every: 2 * HOUR,
-        age: DAY,
-        router: Router::Consistent,
-        seed: 1,
-    };
-    for setup in
-        [setup, Setup { age: 6 * HOUR, ..setup }, Setup { router: Router::Modulo, ..setup }]
-    {
-        World::new(setup).run().print(&setup);
-    }
-}

@@ -40,7 +40,7 @@ pub struct Run {
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     threads: usize,
 
-    /// Run tests with everything that they can be run with, such as each installed kubectl
+    /// Run tests with everything that they can be run with, such as each installed kubectl, and those that take minutes
     #[arg(long)]
     all: bool,
 
@@ -87,7 +87,7 @@ fn run(options: &Run) -> Result<()> {
             // The time of each test, which only the unstable version of libtest prints.
             command.args(["-Z", "unstable-options", "--report-time"]).env("RUSTC_BOOTSTRAP", "1");
             if options.all {
-                command.env("MILLRACE_TESTS_ALL", "1");
+                command.env("MILLRACE_TESTS_ALL", "1").arg("--include-ignored");
             }
             let status = command.status().with_context(|| program.path.display().to_string())?;
             if !status.success() {
@@ -164,10 +164,12 @@ fn list() -> PathBuf {
     target().join("test-programs.json")
 }
 
-/// The test programs in cargo's messages.
+/// The test programs in cargo's messages. Benchmarks are only built.
 fn programs(messages: &str) -> Vec<Program> {
     let messages = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let tests = messages.filter(|message| message["profile"]["test"] == true);
+    let tests = messages.filter(|message| {
+        message["profile"]["test"] == true && message["target"]["kind"][0] != "bench"
+    });
     tests.filter_map(|message| program(&message, root())).collect()
 }
 

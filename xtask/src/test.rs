@@ -90,13 +90,16 @@ const STAGES: [Stage; 22] = [
     Stage {
         rare: true,
         ..xtask(
-            "kubectls",
+            "long",
             CARGO,
             &[
                 "programs",
                 "--all",
                 "crates/api/api=every_kubectl",
                 "lb-userspace/deploy=every_kubectl",
+                "lb-userspace/api_crash=a_hundred_kills",
+                "crates/announce=of_too_many_nodes",
+                "tests/node=a_thousand_changes",
             ],
             BUILT,
         )

@@ -20,7 +20,12 @@ use lb_http::{
 };
 
 fn main() {
-    let wanted = std::env::args().skip(1).find(|argument| !argument.starts_with('-'));
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    // `cargo test` does not measure.
+    if !arguments.iter().any(|argument| argument == "--bench") {
+        return;
+    }
+    let wanted = arguments.iter().find(|argument| !argument.starts_with('-'));
     let all: [(&str, fn()); 5] = [
         ("table", measure_table),
         ("attacks", measure_attacks),
@@ -29,7 +34,7 @@ fn main() {
         ("passwords", measure_passwords),
     ];
     for (name, measure) in all {
-        if wanted.as_ref().is_none_or(|wanted| name.contains(wanted.as_str())) {
+        if wanted.is_none_or(|wanted| name.contains(wanted.as_str())) {
             measure();
         }
     }

@@ -1,6 +1,4 @@
 //! More nodes than can take part.
-//!
-//! `cargo test --release -p lb-announce --lib tests::many -- --ignored`
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -44,7 +42,7 @@ fn takes_part(world: &World, node: usize) -> bool {
 }
 
 #[test]
-#[ignore = "takes minutes in a debug build"]
+#[ignore = "takes minutes"]
 fn of_too_many_nodes_the_same_take_part_and_each_address_has_one_holder() {
     let order = in_order();
     let mut world = settled();
