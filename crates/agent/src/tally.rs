@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use lb_common::layout::map;
 use lb_kernel::Entry;
-use lb_plan::{Detail, MORE_ENDPOINTS, MORE_SERVICE_PORTS, Planner, Scope};
+use lb_plan::{MORE_ENDPOINTS, MORE_SERVICE_PORTS, Planner, Scope, SideEntry};
 use lb_rules::model::{AddressFamily, Policy, Problem, ServicePort, ServicePortKey};
 use lb_status::{Metrics, Usage};
 
@@ -59,27 +59,27 @@ impl Tally {
                         "{key} is not served: the map of frontends is full; {MORE_SERVICE_PORTS}"
                     ),
                 ),
-                Entry::Detail(Detail::Member(member)) => (
+                Entry::SideEntry(SideEntry::Member(member)) => (
                     *by_index.get(&Scope::service_port_of(member.pool))?,
                     format!(
                         "clients do not stay with all of its endpoints: the map of members is \
                          full; {MORE_ENDPOINTS}"
                     ),
                 ),
-                Entry::Detail(Detail::Weight { member, .. }) => (
+                Entry::SideEntry(SideEntry::Weight { member, .. }) => (
                     *by_index.get(&Scope::service_port_of(member.pool))?,
                     format!(
                         "commands show the default weight for some of its endpoints: the map of \
                          weights is full; {MORE_ENDPOINTS}"
                     ),
                 ),
-                Entry::Detail(Detail::Target { target, .. }) => (
+                Entry::SideEntry(SideEntry::Target { target, .. }) => (
                     *by_index.get(&target.service_port)?,
                     "tunnels from other nodes don't lead to all of its endpoints here: the map of \
                      targets is full"
                         .to_owned(),
                 ),
-                Entry::Detail(Detail::Peer(address)) => {
+                Entry::SideEntry(SideEntry::Peer(address)) => {
                     return Some(Problem {
                         object: format!("Node with address {address}"),
                         field: String::new(),
@@ -87,20 +87,20 @@ impl Tally {
                             .to_owned(),
                     });
                 }
-                Entry::Detail(Detail::Earlier { slot, .. }) => (
+                Entry::SideEntry(SideEntry::Earlier { slot, .. }) => (
                     *by_index.get(&Scope::service_port_of(slot.pool))?,
                     "connections that routers move to this node may break: the map of earlier \
                      owners is full"
                         .to_owned(),
                 ),
-                Entry::Detail(Detail::Name { service_port, .. }) => (
+                Entry::SideEntry(SideEntry::Name { service_port, .. }) => (
                     *by_index.get(service_port)?,
                     format!(
                         "commands that look at the maps don't know its name: the map of names is \
                          full; {MORE_SERVICE_PORTS}"
                     ),
                 ),
-                Entry::Detail(Detail::SourceRange { service_port, range }) => (
+                Entry::SideEntry(SideEntry::SourceRange { service_port, range }) => (
                     *by_index.get(service_port)?,
                     format!(
                         "clients of {range} are kept out: the map of source ranges is full; \
@@ -146,17 +146,17 @@ impl Tally {
         metrics.set_without_room(lacking, &entries);
         metrics.set_table_checksum(planner.table_checksum());
         let [frontends, members, source_ranges, targets, peers] = entries.map(|(_, count)| count);
-        let details = planner.detail_counts();
+        let side_entries = planner.side_entry_counts();
         metrics.set_usage(Usage {
             frontends: planner.frontends() - frontends,
             service_ports: planner.service_ports(),
             earlier_owners: planner.slots_with_history(),
             backends: planner.backends(),
             pool_slots: planner.pool_slots(),
-            members: details.members - members,
-            source_ranges: details.source_ranges - source_ranges,
-            targets: details.targets - targets,
-            peers: details.peers - peers,
+            members: side_entries.members - members,
+            source_ranges: side_entries.source_ranges - source_ranges,
+            targets: side_entries.targets - targets,
+            peers: side_entries.peers - peers,
         });
     }
 }

@@ -75,8 +75,8 @@ pub fn backends(reading: &Reading, meant: &Selector) -> Vec<Backend> {
         if serves.is_none() && !meant.is_everything() {
             continue;
         }
-        let standing = backend.standing;
-        let state = match (standing.draining, &serves) {
+        let flags = backend.state;
+        let state = match (flags.draining, &serves) {
             (true, _) => "draining",
             (false, Some(_)) => "serving",
             // Temporarily, between two steps of a plan.
@@ -88,8 +88,8 @@ pub fn backends(reading: &Reading, meant: &Selector) -> Vec<Backend> {
                 address: backend.key.to_string(),
                 protocol: protocol_name(backend.key.protocol),
                 state,
-                local: standing.local,
-                node: standing.node,
+                local: flags.local,
+                node: flags.node,
                 index,
                 generation: backend.generation,
                 serves: serves.unwrap_or_default(),

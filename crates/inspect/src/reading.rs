@@ -8,7 +8,7 @@ use lb_common::header::protocol;
 use lb_common::layout::{self, FrontendKind};
 use lb_common::maglev::{DEFAULT_WEIGHT, Weight};
 use lb_kernel::{Tables, is_own};
-use lb_plan::{BackendKey, Detail, FrontendKey, Scope, Snapshot, Standing};
+use lb_plan::{BackendKey, BackendState, FrontendKey, Scope, SideEntry, Snapshot};
 use lb_rules::model::ServiceName;
 use serde::Serialize;
 
@@ -55,7 +55,7 @@ pub struct Owner {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FoundBackend {
     pub key: BackendKey,
-    pub standing: Standing,
+    pub state: BackendState,
     pub generation: u32,
 }
 
@@ -70,8 +70,8 @@ impl Reading {
         for &index in reading.backends.keys() {
             reading.backend_traffic.insert(index, tables.backend_traffic(index)?.into());
         }
-        let nodes = snapshot.details.iter().filter_map(|detail| match detail {
-            Detail::Peer(node) if !is_own(*node) => Some(*node),
+        let nodes = snapshot.side_entries.iter().filter_map(|side_entry| match side_entry {
+            SideEntry::Peer(node) if !is_own(*node) => Some(*node),
             _ => None,
         });
         reading.count_tunnel_nodes(nodes, &tables.tunnel_peers()?);
@@ -100,21 +100,21 @@ impl Reading {
             }
         }
         for found in &snapshot.backends {
-            if let Some((key, standing)) = found.backend {
+            if let Some((key, state)) = found.backend {
                 let generation = found.generation;
-                reading.backends.insert(found.index, FoundBackend { key, standing, generation });
+                reading.backends.insert(found.index, FoundBackend { key, state, generation });
             }
         }
-        for detail in &snapshot.details {
-            match detail {
-                Detail::Name { service_port, name } => {
+        for side_entry in &snapshot.side_entries {
+            match side_entry {
+                SideEntry::Name { service_port, name } => {
                     reading.service_ports.insert(*service_port, name.as_ref().into());
                 }
-                Detail::SourceRange { service_port, range } => {
+                SideEntry::SourceRange { service_port, range } => {
                     let ranges = reading.source_ranges.entry(*service_port).or_default();
                     ranges.insert(range.to_string());
                 }
-                Detail::Weight { member, weight } => {
+                SideEntry::Weight { member, weight } => {
                     reading.weights.insert(*member, *weight);
                 }
                 _ => {}

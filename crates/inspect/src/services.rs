@@ -183,7 +183,7 @@ fn pool(reading: &Reading, service_port: u32, scope: Scope) -> Pool {
         address: backend.key.to_string(),
         weight,
         slots,
-        local: backend.standing.local,
+        local: backend.state.local,
     };
     let slots = reading.slots(service_port, scope).len();
     let weighted = members.iter().map(|(backend, weight, _)| (backend.key.identity(), *weight));

@@ -73,9 +73,9 @@ fn read(service_ports: BTreeMap<ServicePortKey, Option<ServicePort>>) -> Reading
     for step in plan.steps() {
         match step.clone() {
             Step::SetFrontend { key, value } => snapshot.frontends.push((key, value)),
-            Step::SetDetail(detail) => snapshot.details.push(detail),
-            Step::SetBackend { index, backend, standing, generation } => {
-                let backend = Some((backend, standing));
+            Step::SetSideEntry(entry) => snapshot.side_entries.push(entry),
+            Step::SetBackend { index, backend, state, generation } => {
+                let backend = Some((backend, state));
                 snapshot.backends.push(FoundBackend { index, generation, backend });
             }
             Step::WriteTable { offset, table } => slots.extend((offset..).zip(table.slots())),
@@ -195,7 +195,7 @@ fn a_backend_shows_its_node_and_its_services() {
 fn a_draining_backend_is_shown_unless_one_service_is_asked_for() {
     let mut reading = reading();
     let index = *reading.backends.keys().next().unwrap();
-    reading.backends.get_mut(&index).unwrap().standing.draining = true;
+    reading.backends.get_mut(&index).unwrap().state.draining = true;
     for slots in reading.pools.values_mut() {
         slots.retain(|slot| *slot != index);
     }

@@ -7,14 +7,14 @@ use anyhow::Result;
 use ipnet::IpNet;
 use lb_common::layout::{EarlierOwners, map};
 use lb_common::maglev::DEFAULT_WEIGHT;
-use lb_plan::{Detail, FrontendKey, Step};
+use lb_plan::{FrontendKey, SideEntry, Step};
 use nix::errno::Errno;
 
 /// An entry that may be set aside.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Entry {
     Frontend(FrontendKey),
-    Detail(Detail),
+    SideEntry(SideEntry),
 }
 
 impl Entry {
@@ -25,20 +25,20 @@ impl Entry {
                 Some(Self::Frontend(*key))
             }
             // Its value is no part of the key.
-            Step::SetDetail(Detail::Earlier { slot, .. })
-            | Step::RemoveDetail(Detail::Earlier { slot, .. }) => {
-                Some(Self::Detail(Detail::Earlier {
+            Step::SetSideEntry(SideEntry::Earlier { slot, .. })
+            | Step::RemoveSideEntry(SideEntry::Earlier { slot, .. }) => {
+                Some(Self::SideEntry(SideEntry::Earlier {
                     slot: *slot,
                     owners: EarlierOwners::default(),
                 }))
             }
-            Step::SetDetail(Detail::Weight { member, .. })
-            | Step::RemoveDetail(Detail::Weight { member, .. }) => {
+            Step::SetSideEntry(SideEntry::Weight { member, .. })
+            | Step::RemoveSideEntry(SideEntry::Weight { member, .. }) => {
                 let (member, weight) = (*member, DEFAULT_WEIGHT);
-                Some(Self::Detail(Detail::Weight { member, weight }))
+                Some(Self::SideEntry(SideEntry::Weight { member, weight }))
             }
-            Step::SetDetail(detail) | Step::RemoveDetail(detail) => {
-                Some(Self::Detail(detail.clone()))
+            Step::SetSideEntry(side_entry) | Step::RemoveSideEntry(side_entry) => {
+                Some(Self::SideEntry(side_entry.clone()))
             }
             _ => None,
         }
@@ -49,14 +49,18 @@ impl Entry {
         match self {
             Self::Frontend(key) if key.address.is_ipv4() => map::FRONTENDS4,
             Self::Frontend(_) => map::FRONTENDS6,
-            Self::Detail(Detail::Member(_)) => map::MEMBERS,
-            Self::Detail(Detail::Weight { .. }) => map::WEIGHTS,
-            Self::Detail(Detail::Target { .. }) => map::TARGETS,
-            Self::Detail(Detail::Peer(_)) => map::PEERS,
-            Self::Detail(Detail::Earlier { .. }) => map::EARLIER_OWNERS,
-            Self::Detail(Detail::Name { .. }) => map::SERVICE_NAMES,
-            Self::Detail(Detail::SourceRange { range: IpNet::V4(_), .. }) => map::SOURCE_RANGES4,
-            Self::Detail(Detail::SourceRange { range: IpNet::V6(_), .. }) => map::SOURCE_RANGES6,
+            Self::SideEntry(SideEntry::Member(_)) => map::MEMBERS,
+            Self::SideEntry(SideEntry::Weight { .. }) => map::WEIGHTS,
+            Self::SideEntry(SideEntry::Target { .. }) => map::TARGETS,
+            Self::SideEntry(SideEntry::Peer(_)) => map::PEERS,
+            Self::SideEntry(SideEntry::Earlier { .. }) => map::EARLIER_OWNERS,
+            Self::SideEntry(SideEntry::Name { .. }) => map::SERVICE_NAMES,
+            Self::SideEntry(SideEntry::SourceRange { range: IpNet::V4(_), .. }) => {
+                map::SOURCE_RANGES4
+            }
+            Self::SideEntry(SideEntry::SourceRange { range: IpNet::V6(_), .. }) => {
+                map::SOURCE_RANGES6
+            }
         }
     }
 }

@@ -16,12 +16,12 @@ use lb_rules::model::{AddressFamily, Backend, ServicePort, ServicePortKey};
 use super::adopted::{Adopted, AdoptedBackends, AdoptedPool};
 use super::allocate::Region;
 use super::backends::Backends;
-use super::detail::Detail;
 use super::found::{Found, FoundPool, Snapshot};
-use super::key::{BackendKey, FrontendKey, Scope, Standing};
+use super::key::{BackendKey, BackendState, FrontendKey, Scope};
 use super::names;
 use super::pool_table::{Fit, PoolTable};
 use super::room::Room;
+use super::side_entry::SideEntry;
 use super::state::{Planner, ProgrammedPort};
 use super::step::{Plan, Step};
 use super::table::{self, Table};
@@ -35,9 +35,9 @@ impl Planner {
         planner.bits.expect_sources(snapshot.backends.len());
         for found in snapshot.backends {
             planner.backends.adopt_generation(found.index, found.generation);
-            if let Some((backend, standing)) = found.backend {
-                planner.backends.adopt(found.index, backend, standing, &mut planner.bits);
-                backends.insert(found.index, (backend, standing));
+            if let Some((backend, state)) = found.backend {
+                planner.backends.adopt(found.index, backend, state, &mut planner.bits);
+                backends.insert(found.index, (backend, state));
             }
         }
         let mut unclaimed = BTreeSet::new();
@@ -46,8 +46,8 @@ impl Planner {
             let region = Region { offset: pool.offset, size: pool.size };
             let is_free = planner.regions.take_exactly(region);
             let region = if is_free { region } else { Region::EMPTY };
-            for (key, standing) in members.iter().filter_map(|&member| backends.get(member)) {
-                planner.backends.join(key, *standing);
+            for (key, state) in members.iter().filter_map(|&member| backends.get(member)) {
+                planner.backends.join(key, *state);
             }
             pools.insert(index, AdoptedPool { region, members, digest });
             unclaimed.insert(Scope::service_port_of(index));
@@ -57,22 +57,24 @@ impl Planner {
                 unclaimed.insert(frontend.service_port);
             }
         }
-        let mut details: HashMap<u32, BTreeSet<Detail>> = HashMap::new();
+        let mut side_entries: HashMap<u32, BTreeSet<SideEntry>> = HashMap::new();
         let mut names = HashMap::new();
         let mut earlier: HashMap<u32, Vec<(u32, EarlierOwners)>> = HashMap::new();
-        for detail in snapshot.details {
-            match detail {
-                Detail::Peer(address) => drop(planner.peers.insert(address)),
-                Detail::Name { service_port, name } => {
+        for side_entry in snapshot.side_entries {
+            match side_entry {
+                SideEntry::Peer(address) => drop(planner.peers.insert(address)),
+                SideEntry::Name { service_port, name } => {
                     names.insert(service_port, name);
                     // Also for a name without anything else: it must not be used for another
                     // service port.
                     unclaimed.insert(service_port);
                 }
-                Detail::Earlier { slot, owners } => {
+                SideEntry::Earlier { slot, owners } => {
                     earlier.entry(slot.pool).or_default().push((slot.slot, owners));
                 }
-                _ => drop(details.entry(detail.service_port()).or_default().insert(detail)),
+                _ => drop(
+                    side_entries.entry(side_entry.service_port()).or_default().insert(side_entry),
+                ),
             }
         }
         for &index in &unclaimed {
@@ -88,7 +90,7 @@ impl Planner {
             backends,
             unclaimed,
             source_bits: snapshot.source_bits,
-            details,
+            side_entries,
             names,
             earlier,
             datagrams: snapshot.datagrams,
@@ -119,14 +121,14 @@ impl Planner {
             adopted.unclaimed.contains(&found.service_port).then_some(found.service_port)
         })?;
         adopted.unclaimed.remove(&index);
-        let details = adopted.details.remove(&index).unwrap_or_default();
+        let side_entries = adopted.side_entries.remove(&index).unwrap_or_default();
         let name = adopted.names.remove(&index);
         let pools = Scope::BOTH.map(|scope| adopted.pools.remove(&scope.pool_index(index)));
         let mut held = ProgrammedPort::empty(index);
         for (scope, pool) in Scope::BOTH.into_iter().zip(pools) {
             let Some(pool) = pool else { continue };
             let wanted_members = scope.members(wanted);
-            let weights = weights(&details, scope.pool_index(index));
+            let weights = weights(&side_entries, scope.pool_index(index));
             let members = adopted.members(&pool, protocol, &weights, wanted_members);
             held.tables[scope as usize] = PoolTable {
                 region: pool.region,
@@ -143,8 +145,8 @@ impl Planner {
         let rows = adopted.earlier.remove(&Scope::Cluster.pool_index(index)).unwrap_or_default();
         held.history = SlotHistory::of_rows(rows);
         self.history_rows += held.history.len();
-        self.detail_counts.replace(&BTreeSet::new(), &details);
-        held.details = details;
+        self.side_entry_counts.replace(&BTreeSet::new(), &side_entries);
+        held.side_entries = side_entries;
         held.is_named = name.is_some_and(|name| *name == names::of(key));
         Some(held)
     }
@@ -168,13 +170,14 @@ impl Planner {
                 plan.retire.push(Step::RemoveFrontend { key });
             }
         }
-        self.retire_details(std::mem::take(&mut adopted.details), plan);
-        let name = |(service_port, name)| Detail::Name { service_port, name };
+        self.retire_details(std::mem::take(&mut adopted.side_entries), plan);
+        let name = |(service_port, name)| SideEntry::Name { service_port, name };
         let names = std::mem::take(&mut adopted.names).into_iter();
-        plan.retire.extend(names.map(name).map(Step::RemoveDetail));
+        plan.retire.extend(names.map(name).map(Step::RemoveSideEntry));
         for (pool, rows) in std::mem::take(&mut adopted.earlier) {
-            let detail = |(slot, owners)| Detail::Earlier { slot: PoolSlot { pool, slot }, owners };
-            plan.retire.extend(rows.into_iter().map(detail).map(Step::RemoveDetail));
+            let side_entry =
+                |(slot, owners)| SideEntry::Earlier { slot: PoolSlot { pool, slot }, owners };
+            plan.retire.extend(rows.into_iter().map(side_entry).map(Step::RemoveSideEntry));
         }
         for (&index, pool) in &adopted.pools {
             plan.retire.push(Step::SwapPool { index, pool: Pool::default() });
@@ -198,17 +201,19 @@ impl Planner {
         }
     }
 
-    /// Retires the details of service ports that were not taken over. Spares wanted details: a new
-    /// service port may have got the index of a stray detail.
-    fn retire_details(&self, details: HashMap<u32, BTreeSet<Detail>>, plan: &mut Plan) {
-        if details.is_empty() {
+    /// Retires the side_entries of service ports that were not taken over. Spares wanted side_entries: a new
+    /// service port may have got the index of a stray side_entry.
+    fn retire_details(&self, side_entries: HashMap<u32, BTreeSet<SideEntry>>, plan: &mut Plan) {
+        if side_entries.is_empty() {
             return;
         }
-        let wanted: BTreeSet<Detail> =
-            self.held.values().flat_map(|held| held.details.iter().cloned()).collect();
-        let unwanted =
-            details.into_values().flatten().filter(|detail| !detail.is_replaced_in(&wanted));
-        plan.retire.extend(unwanted.map(Step::RemoveDetail));
+        let wanted: BTreeSet<SideEntry> =
+            self.held.values().flat_map(|held| held.side_entries.iter().cloned()).collect();
+        let unwanted = side_entries
+            .into_values()
+            .flatten()
+            .filter(|side_entry| !side_entry.is_replaced_in(&wanted));
+        plan.retire.extend(unwanted.map(Step::RemoveSideEntry));
     }
 }
 
@@ -237,16 +242,16 @@ impl Adopted {
             .filter_map(|&index| Some((index, self.backends.get(index)?)))
             // Backends of another protocol and draining ones belong in no pool: one that has them
             // is rebuilt.
-            .filter(|(_, (key, standing))| key.protocol == protocol && !standing.draining)
-            .map(|(index, (key, standing))| {
+            .filter(|(_, (key, state))| key.protocol == protocol && !state.draining)
+            .map(|(index, (key, state))| {
                 let weight = weights.get(&index).copied().unwrap_or(DEFAULT_WEIGHT);
                 match find(&wanted, key) {
                     Some(wanted) if wanted.weight == weight => *wanted,
                     _ => Backend {
                         address: key.address,
                         port: key.port,
-                        local: standing.local,
-                        node: standing.node,
+                        local: state.local,
+                        node: state.node,
                         weight,
                     },
                 }
@@ -266,7 +271,7 @@ impl Adopted {
         let members: Vec<&Backend> = members.iter().collect();
         for (key, found) in pool.members.iter().filter_map(|&index| self.backends.get(index)) {
             let member = find(&members, key).filter(|_| key.protocol == protocol);
-            let described = member.map(Standing::in_pool);
+            let described = member.map(BackendState::in_pool);
             if described == Some(*found) {
                 continue;
             }
@@ -279,9 +284,11 @@ impl Adopted {
 }
 
 /// The weights of a pool's backends, by index, where they are not the default.
-fn weights(details: &BTreeSet<Detail>, pool: u32) -> HashMap<u32, Weight> {
-    let weights = details.iter().filter_map(|detail| match *detail {
-        Detail::Weight { member, weight } if member.pool == pool => Some((member.backend, weight)),
+fn weights(side_entries: &BTreeSet<SideEntry>, pool: u32) -> HashMap<u32, Weight> {
+    let weights = side_entries.iter().filter_map(|side_entry| match *side_entry {
+        SideEntry::Weight { member, weight } if member.pool == pool => {
+            Some((member.backend, weight))
+        }
         _ => None,
     });
     weights.collect()

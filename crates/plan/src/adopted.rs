@@ -6,9 +6,9 @@ use std::sync::Arc;
 use lb_common::layout::{Bitmap, EarlierOwners, ServicePortName};
 
 use super::allocate::Region;
-use super::detail::Detail;
 use super::found::Found;
-use super::key::{BackendKey, Standing};
+use super::key::{BackendKey, BackendState};
+use super::side_entry::SideEntry;
 use super::sweep::DatagramFlow;
 
 /// What was found, and is not claimed by a service port yet.
@@ -21,7 +21,7 @@ pub(super) struct Adopted {
     pub(super) unclaimed: BTreeSet<u32>,
     pub(super) source_bits: Vec<Bitmap>,
     /// By the service port's index.
-    pub(super) details: HashMap<u32, BTreeSet<Detail>>,
+    pub(super) side_entries: HashMap<u32, BTreeSet<SideEntry>>,
     /// By the service port's index.
     pub(super) names: HashMap<u32, Arc<ServicePortName>>,
     /// The earlier owners of slots, by pool.
@@ -31,10 +31,10 @@ pub(super) struct Adopted {
 
 /// By index: nearly all indexes up to the highest one are in use.
 #[derive(Default)]
-pub(super) struct AdoptedBackends(Vec<Option<(BackendKey, Standing)>>);
+pub(super) struct AdoptedBackends(Vec<Option<(BackendKey, BackendState)>>);
 
 impl AdoptedBackends {
-    pub(super) fn insert(&mut self, index: u32, backend: (BackendKey, Standing)) {
+    pub(super) fn insert(&mut self, index: u32, backend: (BackendKey, BackendState)) {
         let index = index as usize;
         if index >= self.0.len() {
             self.0.resize(index + 1, None);
@@ -42,7 +42,7 @@ impl AdoptedBackends {
         self.0[index] = Some(backend);
     }
 
-    pub(super) fn get(&self, index: u32) -> Option<&(BackendKey, Standing)> {
+    pub(super) fn get(&self, index: u32) -> Option<&(BackendKey, BackendState)> {
         self.0.get(index as usize)?.as_ref()
     }
 }

@@ -7,7 +7,7 @@ use lb_rules::model;
 
 use super::allocate::Indexes;
 use super::bits::Bits;
-use super::key::{BackendKey, Place, Standing};
+use super::key::{BackendKey, BackendNode, BackendState};
 use super::locations::Locations;
 use super::step::{Plan, Step};
 use super::table::WeightedBackend;
@@ -23,15 +23,15 @@ pub struct Backends {
 struct ProgrammedBackend {
     index: u32,
     /// As in the kernel's entry.
-    standing: Standing,
+    state: BackendState,
     pools: u32,
     /// How many service ports keep it for its connections.
     keepers: u32,
 }
 
 impl ProgrammedBackend {
-    fn place(&self) -> (u32, Place) {
-        (self.index, self.standing.place(self.index))
+    fn node(&self) -> (u32, BackendNode) {
+        (self.index, self.state.node_of(self.index))
     }
 }
 
@@ -59,13 +59,13 @@ impl Backends {
     }
 
     /// The index of a backend, and where it is.
-    pub fn place_of(&self, backend: &BackendKey) -> Option<(u32, Place)> {
-        self.held.get(backend).map(ProgrammedBackend::place)
+    pub fn node_of(&self, backend: &BackendKey) -> Option<(u32, BackendNode)> {
+        self.held.get(backend).map(ProgrammedBackend::node)
     }
 
     /// The same of all.
-    pub fn places(&self) -> impl Iterator<Item = (u32, Place)> {
-        self.held.values().map(ProgrammedBackend::place)
+    pub fn nodes(&self) -> impl Iterator<Item = (u32, BackendNode)> {
+        self.held.values().map(ProgrammedBackend::node)
     }
 
     /// The address of each, by index.
@@ -101,7 +101,7 @@ impl Backends {
         bits: &mut Bits,
         plan: &mut Plan,
     ) -> Option<u32> {
-        let described = Standing::in_pool(member);
+        let described = BackendState::in_pool(member);
         let index = match self.index_of(&backend) {
             Some(index) => index,
             None => self.begin(backend, self.locations.of_one(&backend, described), bits, plan)?,
@@ -114,7 +114,7 @@ impl Backends {
     fn begin(
         &mut self,
         backend: BackendKey,
-        standing: Standing,
+        state: BackendState,
         bits: &mut Bits,
         plan: &mut Plan,
     ) -> Option<u32> {
@@ -128,21 +128,21 @@ impl Backends {
         let generation = *generation;
         // The bit is set first: an adopted backend is assumed to have its bit.
         bits.add_source(backend, plan);
-        plan.prepare.push(Step::SetBackend { index, backend, standing, generation });
-        self.held.insert(backend, ProgrammedBackend { index, standing, pools: 0, keepers: 0 });
+        plan.prepare.push(Step::SetBackend { index, backend, state, generation });
+        self.held.insert(backend, ProgrammedBackend { index, state, pools: 0, keepers: 0 });
         Some(index)
     }
 
     /// Counts one more pool of a backend, which describes it like this.
-    pub fn join(&mut self, backend: &BackendKey, described: Standing) {
+    pub fn join(&mut self, backend: &BackendKey, described: BackendState) {
         if let Some(held) = self.held.get_mut(backend) {
-            self.locations.add(backend, described, (held.standing, held.pools));
+            self.locations.add(backend, described, (held.state, held.pools));
             held.pools += 1;
         }
     }
 
     /// Takes back `join`. If the backend is then in no pool, `settle_adopted` retires it.
-    pub fn leave(&mut self, backend: &BackendKey, described: Standing) {
+    pub fn leave(&mut self, backend: &BackendKey, described: BackendState) {
         if let Some(held) = self.held.get_mut(backend) {
             held.pools -= 1;
             self.locations.remove(backend, described);
@@ -158,25 +158,25 @@ impl Backends {
         plan: &mut Plan,
     ) {
         let backend = BackendKey::of(member, protocol);
-        self.leave(&backend, Standing::in_pool(member));
+        self.leave(&backend, BackendState::in_pool(member));
         self.settle_one(backend, bits, plan);
     }
 
     /// Sets all addresses of this node.
     pub fn move_own(&mut self, addresses: BTreeSet<IpAddr>) {
-        let held = self.held.iter().map(|(key, held)| (key, (held.standing, held.pools)));
+        let held = self.held.iter().map(|(key, held)| (key, (held.state, held.pools)));
         self.locations.move_own(addresses, held);
     }
 
     /// Writes where backends are, if their descriptions have changed. To be called when the plan has
     /// joined and left all pools.
     pub fn write_locations(&mut self, plan: &mut Plan) {
-        for (backend, standing) in self.locations.changed() {
+        for (backend, state) in self.locations.changed() {
             let Some(held) = self.held.get_mut(&backend) else { continue };
-            if held.standing != standing {
-                held.standing = standing;
+            if held.state != state {
+                held.state = state;
                 let (index, generation) = (held.index, self.generations[held.index as usize]);
-                plan.prepare.push(Step::SetBackend { index, backend, standing, generation });
+                plan.prepare.push(Step::SetBackend { index, backend, state, generation });
             }
         }
     }
@@ -199,14 +199,14 @@ impl Backends {
     ) -> bool {
         let backend = BackendKey::of(member, protocol);
         if !self.held.contains_key(&backend) {
-            let standing = self.locations.of_one(&backend, Standing::in_pool(member));
-            self.begin(backend, Standing { draining: true, ..standing }, bits, plan);
+            let state = self.locations.of_one(&backend, BackendState::in_pool(member));
+            self.begin(backend, BackendState { draining: true, ..state }, bits, plan);
         }
         self.keep(&backend)
     }
 
     /// Counts one keeper less.
-    pub fn let_go(&mut self, backend: BackendKey, bits: &mut Bits, plan: &mut Plan) {
+    pub fn release_draining(&mut self, backend: BackendKey, bits: &mut Bits, plan: &mut Plan) {
         let Some(held) = self.held.get_mut(&backend) else { return };
         held.keepers -= 1;
         self.settle_one(backend, bits, plan);
@@ -215,16 +215,16 @@ impl Backends {
     /// Lets a backend drain, or retires it, if it is in no pool any more.
     fn settle_one(&mut self, backend: BackendKey, bits: &mut Bits, plan: &mut Plan) {
         let Some(held) = self.held.get_mut(&backend) else { return };
-        if held.pools > 0 || (held.keepers > 0 && held.standing.draining) {
+        if held.pools > 0 || (held.keepers > 0 && held.state.draining) {
             return;
         }
         if held.keepers == 0 {
             return self.retire(backend, bits, plan);
         }
-        held.standing.draining = true;
-        let (index, standing) = (held.index, held.standing);
+        held.state.draining = true;
+        let (index, state) = (held.index, held.state);
         let generation = self.generations[index as usize];
-        plan.retire.push(Step::SetBackend { index, backend, standing, generation });
+        plan.retire.push(Step::SetBackend { index, backend, state, generation });
     }
 
     fn retire(&mut self, backend: BackendKey, bits: &mut Bits, plan: &mut Plan) {
@@ -240,10 +240,10 @@ impl Backends {
     }
 
     /// Adds a backend that the kernel already had, in no pool yet.
-    pub fn adopt(&mut self, index: u32, backend: BackendKey, standing: Standing, bits: &mut Bits) {
+    pub fn adopt(&mut self, index: u32, backend: BackendKey, state: BackendState, bits: &mut Bits) {
         self.indexes.take_exactly(index);
         bits.adopt_source(backend);
-        self.held.insert(backend, ProgrammedBackend { index, standing, pools: 0, keepers: 0 });
+        self.held.insert(backend, ProgrammedBackend { index, state, pools: 0, keepers: 0 });
     }
 
     fn generation_mut(&mut self, index: u32) -> &mut u32 {

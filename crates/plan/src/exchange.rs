@@ -13,10 +13,10 @@ use lb_common::slot_history::{Owner, SlotHistory, entries};
 use lb_rules::model::ServicePortKey;
 use serde::{Deserialize, Serialize};
 
-use super::detail::Detail;
 use super::history;
 use super::key::{BackendKey, Scope};
 use super::pool_table::Fit;
+use super::side_entry::SideEntry;
 use super::state::{Planner, ProgrammedPort};
 use super::step::{Plan, Step};
 
@@ -115,7 +115,7 @@ impl Planner {
             // This plan may have removed a row that is added again.
             let pool = Scope::Cluster.pool_index(held.index);
             plan.retire.retain(|step| match step {
-                Step::RemoveDetail(Detail::Earlier { slot, .. }) => {
+                Step::RemoveSideEntry(SideEntry::Earlier { slot, .. }) => {
                     slot.pool != pool || history.get(slot.slot).is_none()
                 }
                 _ => true,

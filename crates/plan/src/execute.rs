@@ -6,8 +6,8 @@ use anyhow::Result;
 use lb_common::family::{Address4, Address6, Family, V4, V6};
 use lb_common::layout::{Backend, Bitmap, Frontend, FrontendKey, Pool};
 
-use super::detail::Detail;
 use super::key;
+use super::side_entry::SideEntry;
 use super::step::Step;
 use super::sweep::Sweep;
 
@@ -18,9 +18,9 @@ pub trait WriteTables: WriteFamily<V4> + WriteFamily<V6> {
     fn set_destination_bit(&mut self, bit: Bitmap);
     fn set_source_bit(&mut self, bit: Bitmap);
     fn clear_source_bit(&mut self, bit: Bitmap);
-    fn set_detail(&mut self, detail: &Detail) -> Result<()>;
+    fn set_side_entry(&mut self, side_entry: &SideEntry) -> Result<()>;
     /// Succeeds if there is no such entry.
-    fn remove_detail(&mut self, detail: &Detail) -> Result<()>;
+    fn remove_side_entry(&mut self, side_entry: &SideEntry) -> Result<()>;
     fn sweep_flows(&mut self, sweep: &Sweep);
     fn reset_service_traffic(&mut self, index: u32) -> Result<()>;
     fn reset_backend_traffic(&mut self, index: u32) -> Result<()>;
@@ -39,13 +39,13 @@ pub trait WriteFamily<F: Family> {
 impl Step {
     pub fn execute(&self, tables: &mut impl WriteTables) -> Result<()> {
         match self {
-            &Self::SetBackend { index, backend, standing, generation } => match backend.address {
+            &Self::SetBackend { index, backend, state, generation } => match backend.address {
                 IpAddr::V4(address) => {
-                    let entry = backend.entry(Address4::from(address), standing, generation);
+                    let entry = backend.entry(Address4::from(address), state, generation);
                     WriteFamily::<V4>::set_backend(tables, index, entry)
                 }
                 IpAddr::V6(address) => {
-                    let entry = backend.entry(Address6::from(address), standing, generation);
+                    let entry = backend.entry(Address6::from(address), state, generation);
                     WriteFamily::<V6>::set_backend(tables, index, entry)
                 }
             },
@@ -81,8 +81,8 @@ impl Step {
                 tables.clear_source_bit(bit);
                 Ok(())
             }
-            Self::SetDetail(detail) => tables.set_detail(detail),
-            Self::RemoveDetail(detail) => tables.remove_detail(detail),
+            Self::SetSideEntry(side_entry) => tables.set_side_entry(side_entry),
+            Self::RemoveSideEntry(side_entry) => tables.remove_side_entry(side_entry),
             Self::SweepFlows(sweep) => {
                 tables.sweep_flows(sweep);
                 Ok(())

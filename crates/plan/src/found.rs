@@ -4,8 +4,8 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 
 use lb_common::layout::{self, Bitmap, Pool};
 
-use super::detail::Detail;
-use super::key::{BackendKey, FrontendKey, Standing};
+use super::key::{BackendKey, BackendState, FrontendKey};
+use super::side_entry::SideEntry;
 use super::sweep::DatagramFlow;
 use super::table;
 
@@ -18,7 +18,7 @@ pub struct Snapshot {
     pub backends: Vec<FoundBackend>,
     pub destination_bits: Vec<Bitmap>,
     pub source_bits: Vec<Bitmap>,
-    pub details: Vec<Detail>,
+    pub side_entries: Vec<SideEntry>,
     pub datagrams: BTreeSet<DatagramFlow>,
 }
 
@@ -34,7 +34,7 @@ pub struct FoundBackend {
     pub index: u32,
     pub generation: u32,
     /// `None`: the index is unused, and only its generation matters.
-    pub backend: Option<(BackendKey, Standing)>,
+    pub backend: Option<(BackendKey, BackendState)>,
 }
 
 /// A pool, and a summary of its slots. The slots are not copied: with 100,000 Services they take a

@@ -10,9 +10,9 @@ use lb_common::slot_history::{SlotHistory, entries};
 use lb_rules::model::{ServicePort, ServicePortKey};
 
 use super::backends::Backends;
-use super::detail::Detail;
-use super::key::{BackendKey, Place, Scope};
+use super::key::{BackendKey, BackendNode, Scope};
 use super::pool_table::{Fit, PoolTable};
+use super::side_entry::SideEntry;
 use super::state::{Planner, ProgrammedPort};
 use super::step::{Plan, Step};
 use super::table::Table;
@@ -89,12 +89,12 @@ impl Planner {
     ) {
         let pool = Scope::Cluster.pool_index(index);
         for (slot, owners) in new.rows().filter(|(slot, owners)| old.get(*slot) != Some(owners)) {
-            let detail = Detail::Earlier { slot: PoolSlot { pool, slot }, owners: *owners };
-            plan.prepare.push(Step::SetDetail(detail));
+            let side_entry = SideEntry::Earlier { slot: PoolSlot { pool, slot }, owners: *owners };
+            plan.prepare.push(Step::SetSideEntry(side_entry));
         }
         for (slot, owners) in old.rows().filter(|(slot, _)| new.get(*slot).is_none()) {
-            let detail = Detail::Earlier { slot: PoolSlot { pool, slot }, owners: *owners };
-            plan.retire.push(Step::RemoveDetail(detail));
+            let side_entry = SideEntry::Earlier { slot: PoolSlot { pool, slot }, owners: *owners };
+            plan.retire.push(Step::RemoveSideEntry(side_entry));
         }
         self.history_rows = self.history_rows + new.len() - old.len();
     }
@@ -134,23 +134,23 @@ pub(super) fn asked(
     there: &[BackendKey],
     before: &[BackendKey],
     history: &SlotHistory,
-) -> HashMap<u32, (u32, Place)> {
-    let mut first: HashMap<Place, (BackendKey, u32)> = HashMap::new();
+) -> HashMap<u32, (u32, BackendNode)> {
+    let mut first: HashMap<BackendNode, (BackendKey, u32)> = HashMap::new();
     let mut asked = HashMap::new();
     for key in there {
-        let Some((index, place)) = backends.place_of(key) else { continue };
+        let Some((index, place)) = backends.node_of(key) else { continue };
         asked.insert(index, (index, place));
         let first = first.entry(place).or_insert((*key, index));
         *first = (*first).min((*key, index));
     }
-    let before = before.iter().filter_map(|key| backends.place_of(key));
-    let mut gone: HashMap<u32, Place> = before.collect();
+    let before = before.iter().filter_map(|key| backends.node_of(key));
+    let mut gone: HashMap<u32, BackendNode> = before.collect();
     // An earlier agent may have left owners that were draining, and have gone meanwhile.
     let owners = history.rows().flat_map(|(_, row)| entries(row)).map(|owner| owner.backend);
     let is_known = |owner: &u32| asked.contains_key(owner) || gone.contains_key(owner);
     let unknown: HashSet<u32> = owners.filter(|owner| !is_known(owner)).collect();
     if !unknown.is_empty() {
-        gone.extend(backends.places().filter(|(index, _)| unknown.contains(index)));
+        gone.extend(backends.nodes().filter(|(index, _)| unknown.contains(index)));
     }
     for (index, place) in gone {
         if let Some(&(_, other)) = first.get(&place) {

@@ -63,14 +63,14 @@ impl BackendKey {
     pub fn entry<A: Address>(
         &self,
         address: A,
-        standing: Standing,
+        state: BackendState,
         generation: u32,
     ) -> layout::Backend<A> {
         let flag = |on: bool, flag: u8| if on { flag } else { 0 };
-        let flags = flag(standing.local, layout::Backend::<A>::LOCAL)
-            | flag(standing.draining, layout::Backend::<A>::DRAINING);
+        let flags = flag(state.local, layout::Backend::<A>::LOCAL)
+            | flag(state.draining, layout::Backend::<A>::DRAINING);
         let (port, protocol) = (self.port, self.protocol);
-        let node = standing.node.and_then(A::of).unwrap_or_default();
+        let node = state.node.and_then(A::of).unwrap_or_default();
         layout::Backend { address, node, generation, port, protocol, flags }
     }
 
@@ -97,9 +97,9 @@ impl Display for BackendKey {
     }
 }
 
-/// A backend's state and location, as far as the kernel's entry contains them.
+/// A backend's flags and node, as far as the kernel's entry contains them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Standing {
+pub struct BackendState {
     /// On this node.
     pub local: bool,
     /// In no pool: it only keeps its existing connections.
@@ -108,7 +108,7 @@ pub struct Standing {
     pub node: Option<IpAddr>,
 }
 
-impl Standing {
+impl BackendState {
     /// How a pool describes its member. As in the kernel's entry, the node's address has the backend's
     /// address family.
     pub fn in_pool(backend: &Backend) -> Self {
@@ -123,21 +123,21 @@ impl Standing {
     }
 
     /// `index`: the backend's.
-    pub fn place(self, index: u32) -> Place {
+    pub fn node_of(self, index: u32) -> BackendNode {
         match self.node {
-            _ if self.local => Place::Here,
-            Some(node) => Place::Node(node),
-            None => Place::Unknown(index),
+            _ if self.local => BackendNode::ThisNode,
+            Some(node) => BackendNode::OtherNode(node),
+            None => BackendNode::Unknown(index),
         }
     }
 }
 
 /// The node of a backend. Two are equal only if both are known to be the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Place {
-    Here,
+pub enum BackendNode {
+    ThisNode,
     /// Its address.
-    Node(IpAddr),
+    OtherNode(IpAddr),
     /// The backend's index.
     Unknown(u32),
 }

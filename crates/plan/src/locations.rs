@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 
-use super::key::{BackendKey, Standing};
+use super::key::{BackendKey, BackendState};
 
 #[derive(Default)]
 pub struct Locations {
@@ -19,17 +19,17 @@ pub struct Locations {
     own: BTreeSet<IpAddr>,
     /// How many pools describe a backend in which way. Contains few backends: those that not all of
     /// their pools describe as the kernel's entry does.
-    described: HashMap<BackendKey, BTreeMap<Standing, u32>>,
+    described: HashMap<BackendKey, BTreeMap<BackendState, u32>>,
     /// Backends whose descriptions have changed since the last call of `changed`.
     changed: BTreeSet<BackendKey>,
 }
 
 impl Locations {
-    /// The standing of a backend that one pool describes.
-    pub fn of_one(&self, backend: &BackendKey, described: Standing) -> Standing {
+    /// The state of a backend that one pool describes.
+    pub fn of_one(&self, backend: &BackendKey, described: BackendState) -> BackendState {
         let local = described.local || self.own.contains(&backend.address);
         let node = described.node.filter(|_| !local);
-        Standing { local, draining: false, node }
+        BackendState { local, draining: false, node }
     }
 
     /// Adds a pool's description. So far this number of pools had described the backend as the
@@ -37,8 +37,8 @@ impl Locations {
     pub fn add(
         &mut self,
         backend: &BackendKey,
-        described: Standing,
-        (held, pools): (Standing, u32),
+        described: BackendState,
+        (held, pools): (BackendState, u32),
     ) {
         if let Some(all) = self.described.get_mut(backend) {
             *all.entry(described).or_default() += 1;
@@ -53,7 +53,7 @@ impl Locations {
     }
 
     /// Removes a pool's description.
-    pub fn remove(&mut self, backend: &BackendKey, described: Standing) {
+    pub fn remove(&mut self, backend: &BackendKey, described: BackendState) {
         let Some(all) = self.described.get_mut(backend) else { return };
         if let Some(pools) = all.get_mut(&described) {
             *pools -= 1;
@@ -68,7 +68,7 @@ impl Locations {
     pub fn move_own<'a>(
         &mut self,
         wanted: BTreeSet<IpAddr>,
-        held: impl Iterator<Item = (&'a BackendKey, (Standing, u32))>,
+        held: impl Iterator<Item = (&'a BackendKey, (BackendState, u32))>,
     ) {
         let moved: BTreeSet<IpAddr> = wanted.symmetric_difference(&self.own).copied().collect();
         self.own = wanted;
@@ -86,22 +86,22 @@ impl Locations {
 
     /// The standings of backends whose descriptions have changed; without backends that are in no
     /// pool any more.
-    pub fn changed(&mut self) -> Vec<(BackendKey, Standing)> {
+    pub fn changed(&mut self) -> Vec<(BackendKey, BackendState)> {
         let changed = std::mem::take(&mut self.changed).into_iter();
         changed.filter_map(|backend| Some((backend, self.settle(&backend)?))).collect()
     }
 
-    fn settle(&mut self, backend: &BackendKey) -> Option<Standing> {
+    fn settle(&mut self, backend: &BackendKey) -> Option<BackendState> {
         let all = self.described.remove(backend)?;
-        let agreed = all.keys().copied().reduce(|one, other| Standing {
+        let agreed = all.keys().copied().reduce(|one, other| BackendState {
             local: one.local || other.local,
             node: one.node.filter(|node| other.node == Some(*node)),
             draining: false,
         })?;
-        let standing = self.of_one(backend, agreed);
-        if all.len() > 1 || !all.contains_key(&standing) {
+        let state = self.of_one(backend, agreed);
+        if all.len() > 1 || !all.contains_key(&state) {
             self.described.insert(*backend, all);
         }
-        Some(standing)
+        Some(state)
     }
 }

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use lb_common::layout::{ServicePortName, Text};
 use lb_rules::model::{AddressFamily, ServicePortKey};
 
-use super::detail::Detail;
+use super::side_entry::SideEntry;
 
-pub fn detail(service_port: u32, key: &ServicePortKey) -> Detail {
-    Detail::Name { service_port, name: Arc::new(of(key)) }
+pub fn side_entry(service_port: u32, key: &ServicePortKey) -> SideEntry {
+    SideEntry::Name { service_port, name: Arc::new(of(key)) }
 }
 
 pub fn of(key: &ServicePortKey) -> ServicePortName {

@@ -60,7 +60,7 @@ impl Planner {
             return Refilled::Replaced(PoolTable::EMPTY);
         }
         let fitted = maglev::fitted_size(members.len());
-        let Some(place) = self.place(fitted, members.len(), held.region) else {
+        let Some(place) = self.choose_placement(fitted, members.len(), held.region) else {
             let full = format!(
                 "no room for a table of {fitted} slots: the pool stays as it was; {MORE_ENDPOINTS}"
             );
@@ -113,7 +113,7 @@ impl Planner {
     /// The region for a table of `members`: a free one of the fitting size; otherwise the current
     /// one, if it is large enough; otherwise the largest free one that is larger than the current
     /// one and has a slot for each member; otherwise the current one. `None`: there is no room.
-    fn place(&mut self, fitted: u32, members: usize, held: Region) -> Option<Placement> {
+    fn choose_placement(&mut self, fitted: u32, members: usize, held: Region) -> Option<Placement> {
         if let Some(region) = self.regions.take(fitted) {
             return Some(Placement::Free(region));
         }

@@ -13,10 +13,10 @@ use super::adopted::Adopted;
 use super::allocate::{Indexes, Regions};
 use super::backends::Backends;
 use super::bits::Bits;
-use super::detail::{Detail, DetailCounts};
 use super::key::{BackendKey, FrontendKey};
 use super::pool_table::PoolTable;
 use super::room::Room;
+use super::side_entry::{SideEntry, SideEntryCounts};
 
 /// What the kernel holds, as planned so far.
 pub struct Planner {
@@ -29,7 +29,7 @@ pub struct Planner {
     pub(super) regions: Regions,
     pub(super) backends: Backends,
     pub(super) bits: Bits,
-    pub(super) detail_counts: DetailCounts,
+    pub(super) side_entry_counts: SideEntryCounts,
     /// Addresses of the cluster's nodes, once they are known.
     pub(super) nodes: Option<BTreeSet<IpAddr>>,
     /// Addresses from which the kernel accepts tunnels.
@@ -66,7 +66,7 @@ pub(super) struct ProgrammedPort {
     pub(super) tables: [PoolTable; 2],
     /// Its endpoints outside of its pools that the kernel has: flows may refer to them.
     pub(super) draining: Vec<BackendKey>,
-    pub(super) details: BTreeSet<Detail>,
+    pub(super) side_entries: BTreeSet<SideEntry>,
     /// Whether its name is in the kernel. The name follows from the key, so it is not stored here.
     pub(super) is_named: bool,
     /// Checksum of the cluster pool's table; 0 if there is none, or other nodes may have another.
@@ -83,7 +83,7 @@ impl ProgrammedPort {
             service_port: Arc::default(),
             tables: [PoolTable::EMPTY; 2],
             draining: Vec::new(),
-            details: BTreeSet::new(),
+            side_entries: BTreeSet::new(),
             is_named: false,
             checksum: 0,
             history: SlotHistory::default(),
@@ -97,7 +97,7 @@ pub(super) struct Leftover {
     pub(super) frontends: Vec<FrontendKey>,
     pub(super) members: Vec<Backend>,
     pub(super) draining: Vec<BackendKey>,
-    pub(super) details: Vec<Detail>,
+    pub(super) side_entries: Vec<SideEntry>,
     /// The index and tables, if the service port was removed.
     pub(super) retired: Option<(u32, [PoolTable; 2])>,
 }
@@ -120,7 +120,7 @@ impl Planner {
             regions: Regions::new(room.pool_slots),
             backends: Backends::new(room.backends),
             bits: Bits::default(),
-            detail_counts: DetailCounts::default(),
+            side_entry_counts: SideEntryCounts::default(),
             nodes: None,
             peers: BTreeSet::new(),
             now: 0,

@@ -7,9 +7,9 @@ use std::net::IpAddr;
 use lb_common::layout::{self, Bitmap, Pool};
 use lb_rules::model::{Problem, ServicePortKey};
 
-use super::detail::Detail;
 use super::found::Found;
-use super::key::{BackendKey, FrontendKey, Standing};
+use super::key::{BackendKey, BackendState, FrontendKey};
+use super::side_entry::SideEntry;
 use super::sweep::Sweep;
 use super::table::Table;
 
@@ -19,7 +19,7 @@ pub enum Step {
     SetBackend {
         index: u32,
         backend: BackendKey,
-        standing: Standing,
+        state: BackendState,
         generation: u32,
     },
     /// The entry stays, unused, and keeps its generation.
@@ -47,8 +47,8 @@ pub enum Step {
     SetDestinationBit(Bitmap),
     SetSourceBit(Bitmap),
     ClearSourceBit(Bitmap),
-    SetDetail(Detail),
-    RemoveDetail(Detail),
+    SetSideEntry(SideEntry),
+    RemoveSideEntry(SideEntry),
     /// The last step of a plan: no flow that it would have to end can begin after it.
     /// Boxed, because it is the largest step, and of a plan with hundreds of thousands of steps the only one.
     SweepFlows(Box<Sweep>),

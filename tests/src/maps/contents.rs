@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::Result;
 use lb_common::layout::{self, Pool};
 use lb_kernel::Tables;
-use lb_plan::{BackendKey, Detail, FrontendKey, Scope, Standing};
+use lb_plan::{BackendKey, BackendState, FrontendKey, Scope, SideEntry};
 
 /// Equal contents serve the same, and have no additional entries.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub struct Contents {
     /// The bits of the prefilters.
     pub destination_bits: BTreeSet<String>,
     pub source_bits: BTreeSet<String>,
-    pub details: usize,
+    pub side_entries: usize,
 }
 
 impl Contents {
@@ -33,13 +33,13 @@ impl Contents {
         let snapshot = tables.snapshot()?;
         let pools: HashMap<u32, Pool> =
             snapshot.pools.iter().map(|found| (found.index, found.pool)).collect();
-        let backends: HashMap<u32, (BackendKey, Standing)> = snapshot
+        let backends: HashMap<u32, (BackendKey, BackendState)> = snapshot
             .backends
             .iter()
             .filter_map(|found| Some((found.index, found.backend?)))
             .collect();
         let mut strays: BTreeSet<u32> = pools.keys().copied().collect();
-        let owners: HashMap<u32, String> = snapshot.details.iter().filter_map(owner).collect();
+        let owners: HashMap<u32, String> = snapshot.side_entries.iter().filter_map(owner).collect();
         let mut frontends = BTreeMap::new();
         for (key, frontend) in &snapshot.frontends {
             let [cluster, local] = Scope::BOTH.map(|scope| {
@@ -54,21 +54,18 @@ impl Contents {
         }
         Ok(Self {
             frontends,
-            backends: backends
-                .values()
-                .map(|(key, standing)| format!("{key} {standing:?}"))
-                .collect(),
+            backends: backends.values().map(|(key, state)| format!("{key} {state:?}")).collect(),
             stray_pools: strays.len(),
             destination_bits: debug(&snapshot.destination_bits),
             source_bits: debug(&snapshot.source_bits),
-            details: snapshot.details.iter().collect::<BTreeSet<&Detail>>().len(),
+            side_entries: snapshot.side_entries.iter().collect::<BTreeSet<&SideEntry>>().len(),
         })
     }
 }
 
-fn owner(detail: &Detail) -> Option<(u32, String)> {
-    match detail {
-        Detail::Name { service_port, name } => Some((*service_port, format!("{name:?}"))),
+fn owner(side_entry: &SideEntry) -> Option<(u32, String)> {
+    match side_entry {
+        SideEntry::Name { service_port, name } => Some((*service_port, format!("{name:?}"))),
         _ => None,
     }
 }
@@ -83,7 +80,7 @@ fn policies(frontend: &layout::Frontend) -> String {
     format!("{rest:?}")
 }
 
-fn named(slots: &[u32], backends: &HashMap<u32, (BackendKey, Standing)>) -> Vec<String> {
+fn named(slots: &[u32], backends: &HashMap<u32, (BackendKey, BackendState)>) -> Vec<String> {
     let named = |index: &u32| match backends.get(index) {
         Some((key, _)) => key.to_string(),
         None => "nobody".to_owned(),

@@ -10,7 +10,7 @@ use std::time::{Instant, SystemTime};
 
 use lb_common::layout::Forwarding;
 use lb_kernel::{Backlog, Write};
-use lb_plan::{KnownHistory, Planner};
+use lb_plan::{Change, KnownHistory, Planner};
 use lb_process::notices::Reason;
 use lb_rules::ipam::Pools;
 use lb_rules::model::{
@@ -44,8 +44,10 @@ pub struct Agent<T> {
     shares_hops: bool,
     /// This machine's interfaces, by index.
     devices: BTreeMap<u32, lb_network::Device>,
-    /// Changes that are not planned yet.
-    unplanned: Unplanned,
+    /// The Services that are to be planned.
+    affected: Affected,
+    /// Other changes that are not planned yet.
+    change: Change,
     /// For steps. While they fail, nothing new is planned.
     steps_retry: Retry,
     /// For interfaces and addresses of this machine.
@@ -72,15 +74,6 @@ pub struct Agent<T> {
     /// Which objects are all known.
     synced: Option<Extent>,
     outlets: Outlets,
-}
-
-#[derive(Default)]
-struct Unplanned {
-    services: Affected,
-    node_addresses: Option<BTreeSet<IpAddr>>,
-    own_addresses: Option<BTreeSet<IpAddr>>,
-    snat_addresses: Option<BTreeSet<IpAddr>>,
-    known_history: Vec<KnownHistory>,
 }
 
 impl<T: Write> Agent<T> {
@@ -115,7 +108,8 @@ impl<T: Write> Agent<T> {
             node: NodeContext::of(node_name, None),
             shares_hops: false,
             devices: BTreeMap::new(),
-            unplanned: Unplanned::default(),
+            affected: Affected::default(),
+            change: Change::default(),
             steps_retry: Retry::default(),
             network_retry: Retry::default(),
             programmed: BTreeMap::new(),
@@ -169,7 +163,7 @@ impl<T: Write> Agent<T> {
     /// Adds what another node knows of the earlier owners of slots.
     pub fn learn_history(&mut self, known: Vec<KnownHistory>) {
         let before = self.planner.slots_with_history();
-        self.unplanned.known_history.extend(known);
+        self.change.known_history.extend(known);
         self.program_changes(Affected::default());
         let after = self.planner.slots_with_history();
         if after > before {
@@ -249,7 +243,7 @@ impl<T: Write> Agent<T> {
         let addresses = |device: &lb_network::Device| {
             [device.v4.map(IpAddr::V4), device.v6.map(IpAddr::V6)].into_iter().flatten()
         };
-        self.unplanned.snat_addresses = Some(self.devices.values().flat_map(addresses).collect());
+        self.change.snat_addresses = Some(self.devices.values().flat_map(addresses).collect());
     }
 
     /// Handles a change of the addresses with NodePorts, which are left for the next plan.
@@ -257,12 +251,12 @@ impl<T: Write> Agent<T> {
         self.outlets.set_node_addresses(addresses.clone());
         self.tables.set_node_addresses(addresses.clone());
         self.write_network();
-        self.unplanned.node_addresses = Some(addresses);
+        self.change.node_addresses = Some(addresses);
     }
 
     /// Leaves all addresses of this node for the next plan.
     pub fn note_own_addresses(&mut self, addresses: BTreeSet<IpAddr>) {
-        self.unplanned.own_addresses = Some(addresses);
+        self.change.own_addresses = Some(addresses);
     }
 
     pub fn store_event(&mut self, event: Event) -> Affected {
@@ -346,7 +340,7 @@ impl<T: Write> Agent<T> {
     /// Plans and executes what has changed. While earlier steps fail, nothing new is planned:
     /// changes are collected, and planned as one when the steps succeed.
     pub fn program_changes(&mut self, affected: Affected) {
-        self.unplanned.services = std::mem::take(&mut self.unplanned.services).and(affected);
+        self.affected = std::mem::take(&mut self.affected).and(affected);
         self.outlets.health.changed(Instant::now());
         if self.steps_retry.at().is_none() {
             self.work();

@@ -1,7 +1,7 @@
 //! Resolves the Services that have changed, settles conflicts between them, and plans and executes
 //! the steps.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::net::IpAddr;
 use std::time::Instant;
 
@@ -13,7 +13,7 @@ use lb_rules::ipam;
 use lb_rules::model::{NodeContext, ServiceName, ServicePortKey, resolve};
 use lb_rules::store::Affected;
 
-use super::{Agent, Tally, Unplanned};
+use super::{Agent, Tally};
 
 /// Limit of plans for one change, each with room that the previous one gave up.
 const MOST_PLANS: usize = 8;
@@ -38,23 +38,22 @@ impl<T: Write> Agent<T> {
         let began = Instant::now();
         // The room that one plan gives up can be used by the next.
         for _ in 0..MOST_PLANS {
-            let unplanned = std::mem::take(&mut self.unplanned);
-            let makes_room = match self.program(unplanned) {
+            let makes_room = match self.program() {
                 Ok(makes_room) => makes_room,
                 Err(error) => return self.fail(&error),
             };
             if !makes_room || self.lacking.is_empty() {
                 break;
             }
-            self.unplanned.services = Affected::Services(std::mem::take(&mut self.lacking));
+            self.affected = Affected::Services(std::mem::take(&mut self.lacking));
         }
         self.succeed(began);
     }
 
-    /// Plans changes, and executes the plan; returns whether that has made room. What only adds service
+    /// Plans all changes, and executes the plan; returns whether that has made room. What only adds service
     /// ports, as at the start, is planned in portions: the steps for many Services take much memory.
-    fn program(&mut self, unplanned: Unplanned) -> Result<bool> {
-        let everything = self.collect_all(unplanned);
+    fn program(&mut self) -> Result<bool> {
+        let everything = self.collect_all();
         // All of them at once: SNAT must not use the NodePorts of the last portion, either.
         if let Some(ports) = self.node_ports.take_in(&everything.change.service_ports) {
             self.outlets.set_node_ports(ports);
@@ -79,8 +78,7 @@ impl<T: Write> Agent<T> {
         }
         // Planned when writing succeeds again.
         let rest = portions.into_iter().flat_map(|portion| portion.concerned).collect();
-        self.unplanned.services =
-            std::mem::take(&mut self.unplanned.services).and(Affected::Services(rest));
+        self.affected = std::mem::take(&mut self.affected).and(Affected::Services(rest));
         if steps > 0 {
             tracing::info!(services, steps, "services changed");
         }
@@ -97,13 +95,14 @@ impl<T: Write> Agent<T> {
     }
 
     /// Resolves what has changed.
-    fn collect_all(&mut self, unplanned: Unplanned) -> Portion {
-        let Unplanned { services, node_addresses, own_addresses, snat_addresses, known_history } =
-            unplanned;
+    fn collect_all(&mut self) -> Portion {
+        let mut change = std::mem::take(&mut self.change);
+        let affected = std::mem::take(&mut self.affected);
         let moved = self.store.take_moved_nodes();
-        let all = services == Affected::All || moved.contains(&self.node.name);
-        let peers = (all || !moved.is_empty()).then(|| self.look_at_nodes());
-        let services = match services {
+        let all = affected == Affected::All || moved.contains(&self.node.name);
+        change.now = now();
+        change.peers = (all || !moved.is_empty()).then(|| self.look_at_nodes());
+        let services = match affected {
             Affected::Services(mut services) if !all => {
                 services.extend(self.store.services_on(&moved));
                 services
@@ -114,15 +113,6 @@ impl<T: Write> Agent<T> {
         for service in &services {
             concerned.extend(self.resolve(service));
         }
-        let mut change = Change {
-            service_ports: BTreeMap::new(),
-            node_addresses,
-            own_addresses,
-            snat_addresses,
-            peers,
-            known_history,
-            now: now(),
-        };
         for service in &concerned {
             self.collect(service, &mut change);
         }

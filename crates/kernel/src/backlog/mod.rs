@@ -3,7 +3,7 @@
 //! # Invariants
 //! - Steps are executed in order: an entry is written after those that it refers to, and freed
 //!   before it is used again. A step that fails keeps all later ones waiting until it succeeds.
-//! - Only a new frontend or detail for which a map has no room is set aside instead: nothing
+//! - Only a new frontend or side_entry for which a map has no room is set aside instead: nothing
 //!   depends on it, and the rest must not wait for room that may never come. It is tried again
 //!   whenever there may be room.
 //! - Interfaces and addresses of this machine are written independently of steps (`network`):

@@ -12,7 +12,7 @@ use ipnet::IpNet;
 use lb_common::family::Family;
 use lb_common::layout::{self, Bitmap, FrontendKind, Pool, map};
 use lb_common::maglev::DEFAULT_WEIGHT;
-use lb_plan::{Change, Detail, Planner, Sweep, WriteFamily, WriteTables};
+use lb_plan::{Change, Planner, SideEntry, Sweep, WriteFamily, WriteTables};
 use lb_rules::model::{AddressFamily, Backend, Frontend, Protocol, ServiceName};
 use lb_rules::model::{ServicePort, ServicePortKey};
 use nix::errno::Errno;
@@ -61,13 +61,13 @@ impl WriteTables for Memory {
         self.set(format!("source {bit:?}"), false);
     }
 
-    fn set_detail(&mut self, detail: &Detail) -> Result<()> {
-        self.entries.insert(Entry::Detail(detail.clone()), String::new());
+    fn set_side_entry(&mut self, side_entry: &SideEntry) -> Result<()> {
+        self.entries.insert(Entry::SideEntry(side_entry.clone()), String::new());
         Ok(())
     }
 
-    fn remove_detail(&mut self, detail: &Detail) -> Result<()> {
-        self.entries.remove(&Entry::Detail(detail.clone()));
+    fn remove_side_entry(&mut self, side_entry: &SideEntry) -> Result<()> {
+        self.entries.remove(&Entry::SideEntry(side_entry.clone()));
         Ok(())
     }
 
@@ -138,13 +138,13 @@ impl Write for Faulty {
         if self.fails.next() == Some(true) {
             return Err(anyhow!(io::Error::from_raw_os_error(Errno::ENOMEM as i32)));
         }
-        if let Step::SetFrontend { .. } | Step::SetDetail(_) = step
+        if let Step::SetFrontend { .. } | Step::SetSideEntry(_) = step
             && let Some(entry) = Entry::of(step)
             && !self.memory.entries.contains_key(&entry)
             && self.room.get(entry.map()) == Some(&self.memory.count(entry.map()))
         {
             // As the kernel's maps of these kinds do.
-            let is_trie = matches!(entry, Entry::Detail(Detail::SourceRange { .. }));
+            let is_trie = matches!(entry, Entry::SideEntry(SideEntry::SourceRange { .. }));
             let full = if is_trie { Errno::ENOSPC } else { Errno::E2BIG };
             let full = anyhow!(io::Error::from_raw_os_error(full as i32));
             return Err(full.context("an entry can't be written"));

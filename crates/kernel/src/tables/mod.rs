@@ -17,17 +17,17 @@ use lb_common::layout::{
     NeighbourEvent, NetworkEpoch, Peer, Pool, Reason, SlotPair, Ticks, Traffic, map,
 };
 use lb_plan::{
-    BackendKey, DatagramFlow, FoundBackend, FrontendKey, PoolReader, Snapshot, Standing,
+    BackendKey, BackendState, DatagramFlow, FoundBackend, FrontendKey, PoolReader, Snapshot,
 };
 use lb_rules::model::AddressFamily;
 
-use super::details::Details;
 use super::flow_tables::{self, Occupancy};
 use super::hash_table::HashTable;
 use super::host::own_host;
 use super::mapped::Mapped;
 use super::plain::Plain;
 use super::removal::gone;
+use super::side_entries::SideEntryMaps;
 use crate::clock::clock;
 
 /// The maps of one address family.
@@ -46,7 +46,7 @@ pub struct Tables {
     slots: Mapped,
     destinations: Mapped,
     sources: Mapped,
-    details: Details,
+    side_entries: SideEntryMaps,
     devices: HashMap<MapData, u32, Plain<Device>>,
     device_cache: Mapped,
     link_addresses: Mapped,
@@ -99,7 +99,7 @@ impl Tables {
             slots: mapped::<SlotPair>(map(map::POOL_SLOTS)?)?,
             destinations: mapped::<u64>(map(map::DESTINATIONS)?)?,
             sources: mapped::<u64>(map(map::SOURCES)?)?,
-            details: Details::collect(&mut map)?,
+            side_entries: SideEntryMaps::collect(&mut map)?,
             devices: map(map::DEVICES)?.try_into()?,
             device_cache: mapped::<DeviceCacheEntry>(map(map::DEVICE_CACHE)?)?,
             link_addresses: mapped::<u64>(map(map::LINK_ADDRESSES)?)?,
@@ -195,7 +195,7 @@ impl Tables {
             }
         }
         snapshot.backends = self.backends().collect();
-        snapshot.details = self.details.all()?;
+        snapshot.side_entries = self.side_entries.all()?;
         snapshot.destination_bits = bits(&self.destinations);
         snapshot.source_bits = bits(&self.sources);
         snapshot.datagrams = self.datagrams()?;
@@ -324,9 +324,12 @@ fn found_backend(
 ) -> Option<FoundBackend> {
     let generation = four.generation.max(six.generation);
     let backend = if four.protocol != 0 {
-        Some((BackendKey::new(four.address.into(), four.port, four.protocol), Standing::of(four)))
+        Some((
+            BackendKey::new(four.address.into(), four.port, four.protocol),
+            BackendState::of(four),
+        ))
     } else if six.protocol != 0 {
-        Some((BackendKey::new(six.address.into(), six.port, six.protocol), Standing::of(six)))
+        Some((BackendKey::new(six.address.into(), six.port, six.protocol), BackendState::of(six)))
     } else {
         None
     };

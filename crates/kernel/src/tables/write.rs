@@ -8,7 +8,7 @@ use aya::maps::{MapData, PerCpuArray, PerCpuValues};
 use aya::util::nr_cpus;
 use lb_common::family::{Family, V4, V6};
 use lb_common::layout::{self, Backend, Bitmap, Pool, Traffic};
-use lb_plan::{Detail, FrontendKey, Sweep, WriteFamily, WriteTables};
+use lb_plan::{FrontendKey, SideEntry, Sweep, WriteFamily, WriteTables};
 use lb_rules::model::AddressFamily;
 
 use super::{FamilyMaps, Tables, cache, sockets};
@@ -48,12 +48,12 @@ impl WriteTables for Tables {
         self.sources.clear_bit(bit.word, bit.bit);
     }
 
-    fn set_detail(&mut self, detail: &Detail) -> Result<()> {
-        self.details.set(detail)
+    fn set_side_entry(&mut self, side_entry: &SideEntry) -> Result<()> {
+        self.side_entries.set(side_entry)
     }
 
-    fn remove_detail(&mut self, detail: &Detail) -> Result<()> {
-        self.details.remove(detail)
+    fn remove_side_entry(&mut self, side_entry: &SideEntry) -> Result<()> {
+        self.side_entries.remove(side_entry)
     }
 
     /// Ends the datagram flows that may not stay, also those of sockets. Clears the bits of destinations that neither a

@@ -196,7 +196,9 @@ fn unfinished_changes_of_an_earlier_agent_are_repaired() {
             memory.frontends.values_mut().for_each(|frontend| frontend.populated ^= 1);
         }),
         ("a bit", |memory| memory.destinations.clear()),
-        ("a name", |memory| memory.details.retain(|detail| !matches!(detail, Detail::Name { .. }))),
+        ("a name", |memory| {
+            memory.side_entries.retain(|side_entry| !matches!(side_entry, SideEntry::Name { .. }))
+        }),
     ];
     for (what, harm) in harms {
         let mut memory = whole.clone();

@@ -33,7 +33,7 @@ fn a_backend_outside_its_pools_drains_until_its_endpoint_is_removed() {
         memory.carry_out(&planner.plan(change([(key("web"), Some(wanted))])));
         memory.find("10.244.0.1")
     };
-    let drains = |found: Option<(u32, u32, Standing)>| found.map(|(.., s)| s.draining);
+    let drains = |found: Option<(u32, u32, BackendState)>| found.map(|(.., s)| s.draining);
     let left = set(with_draining("10.96.0.1", &both[1..], &both[..1]));
     assert_eq!(drains(left), Some(true));
     assert_eq!(left.map(|(i, g, _)| (i, g)), before.map(|(i, g, _)| (i, g)), "flows name it so");
@@ -57,7 +57,7 @@ fn a_backend_drains_once_it_is_in_no_pool_of_any_service() {
     let mut memory = Memory::default();
     let mut set = |name: &str, wanted| {
         memory.carry_out(&planner.plan(change([(key(name), wanted)])));
-        memory.find("10.244.0.1").map(|(.., standing)| standing.draining)
+        memory.find("10.244.0.1").map(|(.., state)| state.draining)
     };
     let pod = ["10.244.0.1"];
     set("web", Some(service_port("10.96.0.1", &pod)));
@@ -115,7 +115,7 @@ fn a_backend_whose_node_moves_keeps_its_index() {
             weight: DEFAULT_WEIGHT,
         });
         memory.carry_out(&planner.plan(change([(key("web"), Some(port))])));
-        let (index, generation, standing) = memory.find("10.244.0.1").unwrap();
-        assert_eq!((index, generation, standing.node), (1, 1, node));
+        let (index, generation, state) = memory.find("10.244.0.1").unwrap();
+        assert_eq!((index, generation, state.node), (1, 1, node));
     }
 }

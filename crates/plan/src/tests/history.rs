@@ -53,8 +53,8 @@ fn earlier(memory: &Memory) -> BTreeMap<PoolSlot, Vec<String>> {
         let (backend, _) = memory.backends[index].0.expect("an earlier owner is in use");
         backend.address.to_string()
     };
-    let rows = memory.details.iter().filter_map(|detail| match detail {
-        Detail::Earlier { slot, owners: EarlierOwners { backends, .. } } => {
+    let rows = memory.side_entries.iter().filter_map(|side_entry| match side_entry {
+        SideEntry::Earlier { slot, owners: EarlierOwners { backends, .. } } => {
             let all = backends.iter().take_while(|index| **index != NO_BACKEND);
             Some((*slot, all.map(address).collect()))
         }
@@ -72,8 +72,8 @@ pub fn rows(memory: &Memory) -> usize {
 pub fn check(memory: &Memory) {
     // They are in use.
     drop(earlier(memory));
-    for detail in &memory.details {
-        let Detail::Earlier { slot, owners } = detail else { continue };
+    for side_entry in &memory.side_entries {
+        let SideEntry::Earlier { slot, owners } = side_entry else { continue };
         let pool = memory.pools[&slot.pool];
         assert!(slot.slot < pool.size, "{slot:?} of {pool:?}");
         let current = memory.slots[(pool.offset + slot.slot) as usize];
@@ -89,7 +89,7 @@ fn earlier_owners_are_written_before_the_slots_change() {
     memory.carry_out(&planner.plan(at(10, tunnelled(&[one], &[]))));
     assert!(earlier(&memory).is_empty());
     let plan = planner.plan(at(20, tunnelled(&[other], &[one])));
-    let writes = |step: &Step| matches!(step, Step::SetDetail(Detail::Earlier { .. }));
+    let writes = |step: &Step| matches!(step, Step::SetSideEntry(SideEntry::Earlier { .. }));
     let written = plan.steps().position(writes).expect("a row is written");
     let swapped = plan.steps().position(|step| matches!(step, Step::SwapPool { .. }));
     assert!(written < swapped.expect("the pool changes"), "{plan:?}");

@@ -38,13 +38,13 @@ fn own(addresses: &[&str], change: Change) -> Change {
     Change { own_addresses: Some(addresses), ..change }
 }
 
-fn standing(local: bool, node: Option<&str>) -> Standing {
-    Standing { local, draining: false, node: node.map(|node| node.parse().unwrap()) }
+fn state(local: bool, node: Option<&str>) -> BackendState {
+    BackendState { local, draining: false, node: node.map(|node| node.parse().unwrap()) }
 }
 
-fn found(memory: &Memory) -> Standing {
-    let (.., standing) = memory.find(BACKEND).expect("it is a backend");
-    standing
+fn found(memory: &Memory) -> BackendState {
+    let (.., state) = memory.find(BACKEND).expect("it is a backend");
+    state
 }
 
 fn after(changes: impl IntoIterator<Item = Change>) -> (Planner, Memory) {
@@ -57,16 +57,16 @@ fn after(changes: impl IntoIterator<Item = Change>) -> (Planner, Memory) {
 fn a_backend_at_an_address_of_this_node_is_here_whatever_services_say() {
     for location in [HERE, UNKNOWN, THERE] {
         let (mut planner, mut memory) = after([own(&[BACKEND], change([a(location)]))]);
-        assert_eq!(found(&memory), standing(true, None), "{location:?}");
+        assert_eq!(found(&memory), state(true, None), "{location:?}");
         let mut next = Planner::adopting(memory.snapshot(), Room::default());
         assert!(next.plan(own(&[BACKEND], change([a(location)]))).is_empty(), "{location:?}");
 
         // The address moves to another machine, and back.
-        let described = standing(location.0, location.1);
+        let described = state(location.0, location.1);
         memory.carry_out(&planner.plan(own(&[], Change::default())));
         assert_eq!(found(&memory), described, "{location:?}");
         memory.carry_out(&planner.plan(own(&[BACKEND], Change::default())));
-        assert_eq!(found(&memory), standing(true, None), "{location:?}");
+        assert_eq!(found(&memory), state(true, None), "{location:?}");
 
         // It moves while no agent runs.
         let mut next = Planner::adopting(memory.snapshot(), Room::default());
@@ -78,11 +78,11 @@ fn a_backend_at_an_address_of_this_node_is_here_whatever_services_say() {
 #[test]
 fn services_that_disagree_about_a_backend_have_the_same_result_in_any_order() {
     for (one, other, expected) in [
-        (HERE, UNKNOWN, standing(true, None)),
-        (HERE, THERE, standing(true, None)),
-        (THERE, UNKNOWN, standing(false, None)),
-        (THERE, ELSEWHERE, standing(false, None)),
-        (THERE, THERE, standing(false, THERE.1)),
+        (HERE, UNKNOWN, state(true, None)),
+        (HERE, THERE, state(true, None)),
+        (THERE, UNKNOWN, state(false, None)),
+        (THERE, ELSEWHERE, state(false, None)),
+        (THERE, THERE, state(false, THERE.1)),
     ] {
         let case = format!("{one:?}, {other:?}");
         for changes in [
@@ -105,13 +105,13 @@ fn services_that_disagree_about_a_backend_have_the_same_result_in_any_order() {
         for planner in [&mut planner, &mut next] {
             let mut memory = memory.clone();
             memory.carry_out(&planner.plan(change([(key("a"), None)])));
-            assert_eq!(found(&memory), standing(other.0, other.1), "{case}");
+            assert_eq!(found(&memory), state(other.0, other.1), "{case}");
             assert_eq!(memory.index_of(BACKEND), indexes, "{case}");
         }
         // The same if it goes while no agent runs.
         let mut next = Planner::adopting(memory.snapshot(), Room::default());
         memory.carry_out(&next.plan(change([b(other)])));
-        assert_eq!(found(&memory), standing(other.0, other.1), "{case}");
+        assert_eq!(found(&memory), state(other.0, other.1), "{case}");
     }
 }
 
@@ -123,5 +123,5 @@ fn after_a_restart_another_location_rewrites_no_table() {
     assert!(matches!(plan.prepare[..], [Step::SetBackend { .. }]), "{plan:?}");
     assert_eq!(plan.steps().count(), 1, "{plan:?}");
     memory.carry_out(&plan);
-    assert_eq!(found(&memory), standing(false, THERE.1));
+    assert_eq!(found(&memory), state(false, THERE.1));
 }

@@ -16,10 +16,10 @@ pub struct Memory {
     pub frontends: BTreeMap<FrontendKey, layout::Frontend>,
     pub pools: HashMap<u32, Pool>,
     pub slots: Vec<u32>,
-    pub backends: BTreeMap<u32, (Option<(BackendKey, Standing)>, u32)>,
+    pub backends: BTreeMap<u32, (Option<(BackendKey, BackendState)>, u32)>,
     pub destinations: HashSet<Bitmap>,
     pub sources: HashSet<Bitmap>,
-    pub details: BTreeSet<Detail>,
+    pub side_entries: BTreeSet<SideEntry>,
     pub datagrams: BTreeSet<DatagramFlow>,
 }
 
@@ -56,8 +56,8 @@ impl Memory {
         let whole = Pool { offset, size: end - offset };
         assert_eq!((met, now), (vec![&whole], vec![&whole]), "written over another one's slots");
         for slot in slots {
-            let (backend, standing) = self.backends[&slot].0.expect("the slot is in use");
-            assert!(!standing.draining, "{backend} is draining, and chosen");
+            let (backend, state) = self.backends[&slot].0.expect("the slot is in use");
+            assert!(!state.draining, "{backend} is draining, and chosen");
         }
     }
 
@@ -66,14 +66,14 @@ impl Memory {
     }
 
     /// Removes an entry with the same key, whatever its value.
-    fn remove(&mut self, detail: &Detail) {
-        let first = match *detail {
-            Detail::Target { target, .. } => Detail::Target { target, backend: 0 },
-            Detail::Earlier { slot, .. } => {
-                Detail::Earlier { slot, owners: layout::EarlierOwners::default() }
+    fn remove(&mut self, side_entry: &SideEntry) {
+        let first = match *side_entry {
+            SideEntry::Target { target, .. } => SideEntry::Target { target, backend: 0 },
+            SideEntry::Earlier { slot, .. } => {
+                SideEntry::Earlier { slot, owners: layout::EarlierOwners::default() }
             }
-            Detail::Weight { member, .. } => Detail::Weight { member, weight: Weight::MIN },
-            Detail::Name { service_port, .. } => {
+            SideEntry::Weight { member, .. } => SideEntry::Weight { member, weight: Weight::MIN },
+            SideEntry::Name { service_port, .. } => {
                 let nameless = ServicePortName {
                     namespace: Text::new(""),
                     service: Text::new(""),
@@ -82,13 +82,13 @@ impl Memory {
                     family: 0,
                     reserved: [0; 2],
                 };
-                Detail::Name { service_port, name: Arc::new(nameless) }
+                SideEntry::Name { service_port, name: Arc::new(nameless) }
             }
-            _ => detail.clone(),
+            _ => side_entry.clone(),
         };
-        let found = self.details.range(first..).next().cloned();
-        if let Some(found) = found.filter(|found| share_a_slot(found, detail)) {
-            self.details.remove(&found);
+        let found = self.side_entries.range(first..).next().cloned();
+        if let Some(found) = found.filter(|found| share_a_slot(found, side_entry)) {
+            self.side_entries.remove(&found);
         }
     }
 
@@ -127,8 +127,8 @@ impl Memory {
             .map(|slot| {
                 let index = self.slots[slot as usize];
                 let found = self.backends[&index].0;
-                let (backend, standing) = found.expect("a slot names a backend in use");
-                assert!(!standing.draining, "{backend} is draining, and chosen");
+                let (backend, state) = found.expect("a slot names a backend in use");
+                assert!(!state.draining, "{backend} is draining, and chosen");
                 backend
             })
             .collect()
@@ -146,10 +146,10 @@ impl Memory {
     pub fn targets(&self) -> BTreeSet<(FrontendKey, u32, BackendKey)> {
         let of = |(key, frontend): (&FrontendKey, &layout::Frontend)| {
             let (key, owner) = (*key, frontend.service_port);
-            self.details.iter().filter_map(move |detail| match detail {
-                &Detail::Target { target, backend } if target.service_port == owner => {
-                    let (backend, standing) = self.backends[&backend].0.expect("in use");
-                    assert!(standing.local && !standing.draining, "{backend} is a target");
+            self.side_entries.iter().filter_map(move |side_entry| match side_entry {
+                &SideEntry::Target { target, backend } if target.service_port == owner => {
+                    let (backend, state) = self.backends[&backend].0.expect("in use");
+                    assert!(state.local && !state.draining, "{backend} is a target");
                     Some((key, target.tag, backend))
                 }
                 _ => None,
@@ -159,8 +159,8 @@ impl Memory {
     }
 
     pub fn named(&self) -> impl Iterator<Item = (u32, String)> + '_ {
-        self.details.iter().filter_map(|detail| match detail {
-            Detail::Name { service_port, name } => Some((*service_port, format!("{name:?}"))),
+        self.side_entries.iter().filter_map(|side_entry| match side_entry {
+            SideEntry::Name { service_port, name } => Some((*service_port, format!("{name:?}"))),
             _ => None,
         })
     }
@@ -175,16 +175,19 @@ impl Memory {
         self.named().map(|(service_port, name)| (frontend_of(service_port), name)).collect()
     }
 
-    /// Details other than names.
-    pub fn looked_up(&self) -> Vec<&Detail> {
-        self.details.iter().filter(|detail| !matches!(detail, Detail::Name { .. })).collect()
+    /// SideEntryMaps other than names.
+    pub fn looked_up(&self) -> Vec<&SideEntry> {
+        self.side_entries
+            .iter()
+            .filter(|side_entry| !matches!(side_entry, SideEntry::Name { .. }))
+            .collect()
     }
 
     pub fn snapshot(&self) -> Snapshot {
         let most = self.backends.keys().next_back().map_or(0, |last| last + 1);
         let mut reader = PoolReader::new(most);
         Snapshot {
-            details: self.details.iter().cloned().collect(),
+            side_entries: self.side_entries.iter().cloned().collect(),
             frontends: self.frontends.iter().map(|(key, value)| (*key, *value)).collect(),
             pools: self
                 .pools
@@ -229,24 +232,24 @@ impl Memory {
         self.members(frontend, Scope::Cluster).into_iter().collect()
     }
 
-    pub fn find(&self, address: &str) -> Option<(u32, u32, Standing)> {
+    pub fn find(&self, address: &str) -> Option<(u32, u32, BackendState)> {
         let address: IpAddr = address.parse().unwrap();
         self.backends.iter().find_map(|(&index, &(backend, generation))| {
-            let (backend, standing) = backend?;
-            (backend.address == address).then_some((index, generation, standing))
+            let (backend, state) = backend?;
+            (backend.address == address).then_some((index, generation, state))
         })
     }
 
     /// Where the members of pools are.
-    pub fn standings(&self) -> BTreeMap<BackendKey, Standing> {
+    pub fn standings(&self) -> BTreeMap<BackendKey, BackendState> {
         let used = self.backends.values().filter_map(|(backend, _)| *backend);
-        used.filter(|(_, standing)| !standing.draining).collect()
+        used.filter(|(_, state)| !state.draining).collect()
     }
 
     /// Backends that stay only for their connections.
     pub fn draining(&self) -> impl Iterator<Item = BackendKey> + '_ {
         let used = self.backends.values().filter_map(|(backend, _)| *backend);
-        used.filter(|(_, standing)| standing.draining).map(|(backend, _)| backend)
+        used.filter(|(_, state)| state.draining).map(|(backend, _)| backend)
     }
 }
 
@@ -276,14 +279,14 @@ impl WriteTables for Memory {
         self.sources.remove(&bit);
     }
 
-    fn set_detail(&mut self, detail: &Detail) -> Result<()> {
-        self.remove(detail);
-        self.details.insert(detail.clone());
+    fn set_side_entry(&mut self, side_entry: &SideEntry) -> Result<()> {
+        self.remove(side_entry);
+        self.side_entries.insert(side_entry.clone());
         Ok(())
     }
 
-    fn remove_detail(&mut self, detail: &Detail) -> Result<()> {
-        self.remove(detail);
+    fn remove_side_entry(&mut self, side_entry: &SideEntry) -> Result<()> {
+        self.remove(side_entry);
         Ok(())
     }
 
@@ -305,7 +308,7 @@ impl WriteTables for Memory {
 impl<F: Family> WriteFamily<F> for Memory {
     fn set_backend(&mut self, index: u32, entry: Backend<F::Address>) -> Result<()> {
         let backend = BackendKey::new(entry.address.into(), entry.port, entry.protocol);
-        let held = Some((backend, Standing::of(&entry)));
+        let held = Some((backend, BackendState::of(&entry)));
         self.backends.insert(index, (held, entry.generation));
         Ok(())
     }
@@ -327,14 +330,21 @@ impl<F: Family> WriteFamily<F> for Memory {
 }
 
 /// Whether they have the same key.
-fn share_a_slot(one: &Detail, other: &Detail) -> bool {
+fn share_a_slot(one: &SideEntry, other: &SideEntry) -> bool {
     match (one, other) {
-        (Detail::Target { target: one, .. }, Detail::Target { target: other, .. }) => one == other,
-        (Detail::Earlier { slot: one, .. }, Detail::Earlier { slot: other, .. }) => one == other,
-        (Detail::Weight { member: one, .. }, Detail::Weight { member: other, .. }) => one == other,
-        (Detail::Name { service_port: one, .. }, Detail::Name { service_port: other, .. }) => {
+        (SideEntry::Target { target: one, .. }, SideEntry::Target { target: other, .. }) => {
             one == other
         }
+        (SideEntry::Earlier { slot: one, .. }, SideEntry::Earlier { slot: other, .. }) => {
+            one == other
+        }
+        (SideEntry::Weight { member: one, .. }, SideEntry::Weight { member: other, .. }) => {
+            one == other
+        }
+        (
+            SideEntry::Name { service_port: one, .. },
+            SideEntry::Name { service_port: other, .. },
+        ) => one == other,
         _ => one == other,
     }
 }

@@ -2,12 +2,12 @@
 
 mod adoption;
 mod backends;
-mod details;
 mod history;
 mod locations;
 mod memory;
 mod random;
 mod room;
+mod side_entries;
 mod weights;
 
 use std::collections::BTreeSet;

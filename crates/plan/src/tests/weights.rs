@@ -33,11 +33,11 @@ fn shares(memory: &Memory) -> BTreeMap<String, usize> {
 }
 
 fn weights(memory: &Memory) -> Vec<u16> {
-    let weight = |detail: &Detail| match detail {
-        Detail::Weight { weight, .. } => Some(weight.get()),
+    let weight = |side_entry: &SideEntry| match side_entry {
+        SideEntry::Weight { weight, .. } => Some(weight.get()),
         _ => None,
     };
-    memory.details.iter().filter_map(weight).collect()
+    memory.side_entries.iter().filter_map(weight).collect()
 }
 
 #[test]
@@ -87,16 +87,16 @@ fn weights_that_the_table_does_not_have_are_repaired() {
     let wanted = || web(weighted(&[("10.244.0.1", 50), ("10.244.0.2", 100)]));
     memory.carry_out(&planner.plan(wanted()));
     let whole = memory.clone();
-    let member = |detail: &Detail| match detail {
-        Detail::Weight { member, .. } => Some(*member),
+    let member = |side_entry: &SideEntry| match side_entry {
+        SideEntry::Weight { member, .. } => Some(*member),
         _ => None,
     };
-    let found = memory.details.iter().find_map(member).unwrap();
+    let found = memory.side_entries.iter().find_map(member).unwrap();
     let stray = Member { backend: found.backend + 1, ..found };
     for (lost, added) in [(true, None), (true, Some((found, 7))), (false, Some((stray, 1)))] {
         let mut memory = whole.clone();
-        memory.details.retain(|detail| !lost || member(detail).is_none());
-        memory.details.extend(added.map(|(member, weight)| Detail::Weight {
+        memory.side_entries.retain(|side_entry| !lost || member(side_entry).is_none());
+        memory.side_entries.extend(added.map(|(member, weight)| SideEntry::Weight {
             member,
             weight: Weight::new(weight).unwrap(),
         }));

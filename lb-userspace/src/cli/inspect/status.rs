@@ -14,7 +14,7 @@ use lb_announce::LinkView;
 use lb_common::layout::map;
 use lb_inspect::{Fill, Found, Severity, State, Status};
 use lb_kernel::Tables;
-use lb_plan::Detail;
+use lb_plan::SideEntry;
 use lb_speakers::bgp::BgpView;
 
 use super::options::{check, open};
@@ -89,16 +89,16 @@ fn used(tables: &Tables) -> Result<BTreeMap<&'static str, u64>> {
     for (key, _) in &snapshot.frontends {
         *used.entry(by_family(key.address, map::FRONTENDS4, map::FRONTENDS6)).or_default() += 1;
     }
-    for detail in &snapshot.details {
-        let map = match detail {
-            Detail::Member(_) => map::MEMBERS,
-            Detail::Weight { .. } => map::WEIGHTS,
-            Detail::SourceRange { range: IpNet::V4(_), .. } => map::SOURCE_RANGES4,
-            Detail::SourceRange { range: IpNet::V6(_), .. } => map::SOURCE_RANGES6,
-            Detail::Peer(_) => map::PEERS,
-            Detail::Earlier { .. } => map::EARLIER_OWNERS,
-            Detail::Target { .. } => map::TARGETS,
-            Detail::Name { .. } => map::SERVICE_NAMES,
+    for side_entry in &snapshot.side_entries {
+        let map = match side_entry {
+            SideEntry::Member(_) => map::MEMBERS,
+            SideEntry::Weight { .. } => map::WEIGHTS,
+            SideEntry::SourceRange { range: IpNet::V4(_), .. } => map::SOURCE_RANGES4,
+            SideEntry::SourceRange { range: IpNet::V6(_), .. } => map::SOURCE_RANGES6,
+            SideEntry::Peer(_) => map::PEERS,
+            SideEntry::Earlier { .. } => map::EARLIER_OWNERS,
+            SideEntry::Target { .. } => map::TARGETS,
+            SideEntry::Name { .. } => map::SERVICE_NAMES,
         };
         *used.entry(map).or_default() += 1;
     }

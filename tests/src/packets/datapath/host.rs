@@ -19,7 +19,7 @@ use lb_common::layout::{
     FlowBucket, FlowState, Frontend, FrontendKey, LinkAddresses, NeighbourEvent, Peer, Pool,
     Reason, Settings, Side, SocketEnd, SocketFlow, Ticks, TunnelKey,
 };
-use lb_plan::{Datagrams, Detail, Step, Sweep, WriteFamily, WriteTables};
+use lb_plan::{Datagrams, SideEntry, Step, Sweep, WriteFamily, WriteTables};
 
 use super::surroundings::OUTSIDE;
 use super::{Fate, Flows, Hook, Outcome, World};
@@ -157,34 +157,36 @@ impl WriteTables for HostWorld {
         self.tables.set_source(bit, false);
     }
 
-    fn set_detail(&mut self, detail: &Detail) -> Result<()> {
+    fn set_side_entry(&mut self, side_entry: &SideEntry) -> Result<()> {
         let tables = &mut self.tables;
-        match detail {
-            Detail::Member(member) => drop(tables.members.insert(*member)),
-            Detail::Target { target, backend } => drop(tables.targets.insert(*target, *backend)),
-            Detail::Peer(address) => drop(tables.peers.insert(Peer::from(*address))),
-            Detail::Earlier { slot, owners } => drop(tables.earlier_owners.insert(*slot, *owners)),
-            Detail::SourceRange { service_port, range } => {
+        match side_entry {
+            SideEntry::Member(member) => drop(tables.members.insert(*member)),
+            SideEntry::Target { target, backend } => drop(tables.targets.insert(*target, *backend)),
+            SideEntry::Peer(address) => drop(tables.peers.insert(Peer::from(*address))),
+            SideEntry::Earlier { slot, owners } => {
+                tables.earlier_owners.insert(*slot, *owners);
+            }
+            SideEntry::SourceRange { service_port, range } => {
                 tables.source_ranges.entry(*service_port).or_default().push(*range);
             }
             // The data plane does not read names and weights.
-            Detail::Name { .. } | Detail::Weight { .. } => {}
+            SideEntry::Name { .. } | SideEntry::Weight { .. } => {}
         }
         Ok(())
     }
 
-    fn remove_detail(&mut self, detail: &Detail) -> Result<()> {
+    fn remove_side_entry(&mut self, side_entry: &SideEntry) -> Result<()> {
         let tables = &mut self.tables;
-        match detail {
-            Detail::Member(member) => drop(tables.members.remove(member)),
-            Detail::Target { target, .. } => drop(tables.targets.remove(target)),
-            Detail::Peer(address) => drop(tables.peers.remove(&Peer::from(*address))),
-            Detail::Earlier { slot, .. } => drop(tables.earlier_owners.remove(slot)),
-            Detail::SourceRange { service_port, range } => {
+        match side_entry {
+            SideEntry::Member(member) => drop(tables.members.remove(member)),
+            SideEntry::Target { target, .. } => drop(tables.targets.remove(target)),
+            SideEntry::Peer(address) => drop(tables.peers.remove(&Peer::from(*address))),
+            SideEntry::Earlier { slot, .. } => drop(tables.earlier_owners.remove(slot)),
+            SideEntry::SourceRange { service_port, range } => {
                 let ranges = tables.source_ranges.entry(*service_port).or_default();
                 ranges.retain(|found| found != range);
             }
-            Detail::Name { .. } | Detail::Weight { .. } => {}
+            SideEntry::Name { .. } | SideEntry::Weight { .. } => {}
         }
         Ok(())
     }

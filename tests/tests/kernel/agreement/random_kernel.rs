@@ -21,7 +21,7 @@ use lb_common::layout::{
 };
 use lb_kernel::{DataPlane, HookPoint, Mapped, Pins, Plain, Sizes, Tables, TunnelKeys};
 use lb_network::Device;
-use lb_plan::{BackendKey, Detail, FrontendKey, Standing, Step, Sweep, Table};
+use lb_plan::{BackendKey, BackendState, FrontendKey, SideEntry, Step, Sweep, Table};
 
 use tests::worlds::topology::Topology;
 
@@ -306,7 +306,7 @@ fn steps(change: &Change) -> Vec<(Step, Option<Step>)> {
             let set = |protocol, generation| Step::SetBackend {
                 index,
                 backend: BackendKey::new(end.address, end.port, protocol),
-                standing: Standing { local: flags & 1 != 0, draining: flags & 2 != 0, node },
+                state: BackendState { local: flags & 1 != 0, draining: flags & 2 != 0, node },
                 generation,
             };
             (set(end.protocol, generation), Some(set(0, 0)))
@@ -324,24 +324,24 @@ fn steps(change: &Change) -> Vec<(Step, Option<Step>)> {
             (Step::SetSourceBit(bit), Some(Step::ClearSourceBit(bit)))
         }
         Change::Member(member) => {
-            let detail = Detail::Member(*member);
-            (Step::SetDetail(detail.clone()), Some(Step::RemoveDetail(detail)))
+            let side_entry = SideEntry::Member(*member);
+            (Step::SetSideEntry(side_entry.clone()), Some(Step::RemoveSideEntry(side_entry)))
         }
         &Change::SourceRange { service_port, range } => {
-            let detail = Detail::SourceRange { service_port, range };
-            (Step::SetDetail(detail.clone()), Some(Step::RemoveDetail(detail)))
+            let side_entry = SideEntry::SourceRange { service_port, range };
+            (Step::SetSideEntry(side_entry.clone()), Some(Step::RemoveSideEntry(side_entry)))
         }
         &Change::Peer(address) => {
-            let detail = Detail::Peer(address);
-            (Step::SetDetail(detail.clone()), Some(Step::RemoveDetail(detail)))
+            let side_entry = SideEntry::Peer(address);
+            (Step::SetSideEntry(side_entry.clone()), Some(Step::RemoveSideEntry(side_entry)))
         }
         &Change::Target { target, backend } => {
-            let detail = Detail::Target { target, backend };
-            (Step::SetDetail(detail.clone()), Some(Step::RemoveDetail(detail)))
+            let side_entry = SideEntry::Target { target, backend };
+            (Step::SetSideEntry(side_entry.clone()), Some(Step::RemoveSideEntry(side_entry)))
         }
         &Change::Earlier { slot, owners } => {
-            let detail = Detail::Earlier { slot, owners };
-            (Step::SetDetail(detail.clone()), Some(Step::RemoveDetail(detail)))
+            let side_entry = SideEntry::Earlier { slot, owners };
+            (Step::SetSideEntry(side_entry.clone()), Some(Step::RemoveSideEntry(side_entry)))
         }
         Change::TunnelKeys(_)
         | Change::TunnelPeer(_)

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use anyhow::{Result, anyhow};
 use lb_common::layout::Pool;
 use lb_kernel::Write;
-use lb_plan::{Detail, FrontendKey, Scope, Step};
+use lb_plan::{FrontendKey, Scope, SideEntry, Step};
 use nix::errno::Errno;
 
 /// Tables in memory; the test keeps another reference.
@@ -24,7 +24,7 @@ pub struct MemoryState {
     pub broken: bool,
     /// The number of writes that succeed.
     pub breaks_after: Option<usize>,
-    pub details: BTreeSet<Detail>,
+    pub side_entries: BTreeSet<SideEntry>,
     pub room: Option<usize>,
     pub room_for_details: Option<usize>,
     pub writes: usize,
@@ -52,17 +52,18 @@ impl Write for Memory {
                 }
                 held.frontends.insert(key, value.service_port);
             }
-            Step::SetDetail(detail) => {
+            Step::SetSideEntry(side_entry) => {
                 // Names have a separate map.
-                let counts = |detail: &Detail| !matches!(detail, Detail::Name { .. });
-                let held_now = held.details.iter().filter(|detail| counts(detail)).count();
+                let counts = |side_entry: &SideEntry| !matches!(side_entry, SideEntry::Name { .. });
+                let held_now =
+                    held.side_entries.iter().filter(|side_entry| counts(side_entry)).count();
                 let full = held.room_for_details.is_some_and(|room| held_now >= room);
-                if full && counts(&detail) && !held.details.contains(&detail) {
+                if full && counts(&side_entry) && !held.side_entries.contains(&side_entry) {
                     return Err(anyhow!(io::Error::from_raw_os_error(Errno::ENOSPC as i32)));
                 }
-                held.details.insert(detail);
+                held.side_entries.insert(side_entry);
             }
-            Step::RemoveDetail(detail) => drop(held.details.remove(&detail)),
+            Step::RemoveSideEntry(side_entry) => drop(held.side_entries.remove(&side_entry)),
             Step::RemoveFrontend { key } => {
                 held.removed += usize::from(held.frontends.remove(&key).is_some());
             }

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use lb_common::family::{V4 as Family4, V6 as Family6};
 use lb_common::header::protocol::{TCP, UDP};
 use lb_common::layout::{Bitmap, Frontend, FrontendKind, Pool, Reason, capacity};
-use lb_plan::{BackendKey, FrontendKey, Standing, Step, Table};
+use lb_plan::{BackendKey, BackendState, FrontendKey, Step, Table};
 
 use super::{Ends, establish};
 use crate::packets::datapath::Conversation;
@@ -50,7 +50,7 @@ impl Written {
         c.carry_out(&Step::SetBackend {
             index: self.places.backend,
             backend: BackendKey::new(backend.ip(), backend.port(), self.protocol),
-            standing: Standing { local: true, ..Standing::default() },
+            state: BackendState { local: true, ..BackendState::default() },
             generation: 1,
         });
         let table = Table::of_slots(vec![self.slot; 5]);

@@ -1,4 +1,4 @@
-//! Details: what is looked up beside frontends, pools and backends.
+//! SideEntryMaps: what is looked up beside frontends, pools and backends.
 
 use lb_common::layout::Forwarding;
 
@@ -20,16 +20,21 @@ fn details_are_written_before_the_frontend_and_removed_with_it() {
     let plan = planner.plan(change([(key("web"), Some(wanted))]));
     let of =
         |found: fn(&Step) -> bool| plan.steps().enumerate().filter(move |(_, step)| found(step));
-    let last_detail = of(|step| matches!(step, Step::SetDetail(_))).map(|(at, _)| at).max();
+    let last_detail = of(|step| matches!(step, Step::SetSideEntry(_))).map(|(at, _)| at).max();
     let frontend = of(|step| matches!(step, Step::SetFrontend { .. })).map(|(at, _)| at).min();
     assert!(last_detail < frontend, "{last_detail:?}, {frontend:?}");
     memory.carry_out(&plan);
-    assert_eq!(memory.details.len(), 4, "two members, a range, a name: {:?}", memory.details);
+    assert_eq!(
+        memory.side_entries.len(),
+        4,
+        "two members, a range, a name: {:?}",
+        memory.side_entries
+    );
 
     memory.carry_out(&planner.plan(change([(key("web"), Some(particular(&["10.244.0.2"])))])));
-    assert_eq!(memory.looked_up().len(), 2, "{:?}", memory.details);
+    assert_eq!(memory.looked_up().len(), 2, "{:?}", memory.side_entries);
     memory.carry_out(&planner.plan(change([(key("web"), None)])));
-    assert_eq!(memory.details, BTreeSet::new());
+    assert_eq!(memory.side_entries, BTreeSet::new());
 }
 
 #[test]
@@ -45,9 +50,9 @@ fn adopted_details_are_kept_or_removed_with_their_service_port() {
     memory.carry_out(&Planner::new().plan(before));
     let mut planner = Planner::adopting(memory.snapshot(), Room::default());
     memory.carry_out(&planner.plan(change([(key("web"), Some(particular(&["10.244.0.1"])))])));
-    assert_eq!(memory.looked_up().len(), 2, "{:?}", memory.details);
+    assert_eq!(memory.looked_up().len(), 2, "{:?}", memory.side_entries);
     memory.carry_out(&planner.plan(change([(key("web"), None)])));
-    assert_eq!(memory.details, BTreeSet::new());
+    assert_eq!(memory.side_entries, BTreeSet::new());
 }
 
 #[test]
@@ -62,7 +67,7 @@ fn a_name_exists_as_long_as_its_service_port() {
     memory.carry_out(&planner.plan(change([(key("web"), None), (key("new"), port())])));
     assert_eq!(named(&memory), ["default/new:http (protocol 6, IPv4)"]);
     memory.carry_out(&planner.plan(change([(key("new"), None)])));
-    assert_eq!(memory.details, BTreeSet::new());
+    assert_eq!(memory.side_entries, BTreeSet::new());
 }
 
 /// Maps of an agent that wrote no names, or of another Service at the same address.
@@ -73,10 +78,10 @@ fn missing_and_wrong_names_are_fixed_by_the_first_plan() {
     let before = [(key("web"), port("10.96.0.1")), (key("old"), port("10.96.0.2"))];
     memory.carry_out(&Planner::new().plan(change(before)));
     let mut without_names = memory.clone();
-    without_names.details.clear();
+    without_names.side_entries.clear();
     // For an index without any other entry.
-    let stray = names::detail(77, &key("stray"));
-    memory.details.insert(stray);
+    let stray = names::side_entry(77, &key("stray"));
+    memory.side_entries.insert(stray);
 
     for mut memory in [memory, without_names] {
         let mut planner = Planner::adopting(memory.snapshot(), Room::default());
@@ -118,7 +123,7 @@ fn tunnel_targets_are_the_local_backends_of_tunnelled_services() {
     let (_, _, elsewhere) = memory.find("10.244.9.9").unwrap();
     assert_eq!(elsewhere.node, node);
     memory.carry_out(&planner.plan(change([(key("web"), None)])));
-    assert_eq!(memory.details, BTreeSet::new());
+    assert_eq!(memory.side_entries, BTreeSet::new());
 }
 
 fn peers(addresses: &[&str]) -> Change {
@@ -131,8 +136,9 @@ fn tunnelled() -> ServicePort {
 }
 
 fn held_peers(memory: &Memory) -> Vec<String> {
-    let peers = memory.details.iter().filter(|detail| matches!(detail, Detail::Peer(_)));
-    peers.map(|detail| format!("{detail:?}")).collect()
+    let peers =
+        memory.side_entries.iter().filter(|side_entry| matches!(side_entry, SideEntry::Peer(_)));
+    peers.map(|side_entry| format!("{side_entry:?}")).collect()
 }
 
 /// A node's address may change while connections continue.

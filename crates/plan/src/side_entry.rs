@@ -1,4 +1,4 @@
-//! A detail of a service port: what is looked up beside its frontends, pools and backends.
+//! A side_entry of a service port: what is looked up beside its frontends, pools and backends.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -12,7 +12,7 @@ use super::key::Scope;
 
 /// What is looked up of a service port beside its frontends and pools.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Detail {
+pub enum SideEntry {
     /// A member of a pool with session affinity.
     Member(Member),
     /// The weight of a pool's backend, if it is not the default. No program reads it.
@@ -29,9 +29,9 @@ pub enum Detail {
     Name { service_port: u32, name: Arc<ServicePortName> },
 }
 
-impl Detail {
-    /// Whether `details` has an entry with the same key: each target and weight has only one.
-    pub(super) fn is_replaced_in(&self, details: &BTreeSet<Self>) -> bool {
+impl SideEntry {
+    /// Whether `side_entries` has an entry with the same key: each target and weight has only one.
+    pub(super) fn is_replaced_in(&self, side_entries: &BTreeSet<Self>) -> bool {
         let (first, last) = match *self {
             Self::Target { target, .. } => {
                 let with = |backend| Self::Target { target, backend };
@@ -41,9 +41,9 @@ impl Detail {
                 let with = |weight| Self::Weight { member, weight };
                 (with(Weight::MIN), with(Weight::MAX))
             }
-            _ => return details.contains(self),
+            _ => return side_entries.contains(self),
         };
-        details.range(first..=last).next().is_some()
+        side_entries.range(first..=last).next().is_some()
     }
 
     /// The index of its service port; 0 if it has none.
@@ -62,30 +62,34 @@ impl Detail {
     }
 }
 
-/// The number of details of each kind.
+/// The number of side_entries of each kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DetailCounts {
+pub struct SideEntryCounts {
     pub members: usize,
     pub source_ranges: usize,
     pub targets: usize,
     pub peers: usize,
 }
 
-impl DetailCounts {
-    pub(super) fn replace(&mut self, old: &BTreeSet<Detail>, new: &BTreeSet<Detail>) {
-        new.iter().for_each(|detail| self.of(detail).into_iter().for_each(|count| *count += 1));
-        old.iter().for_each(|detail| self.of(detail).into_iter().for_each(|count| *count -= 1));
+impl SideEntryCounts {
+    pub(super) fn replace(&mut self, old: &BTreeSet<SideEntry>, new: &BTreeSet<SideEntry>) {
+        new.iter()
+            .for_each(|side_entry| self.of(side_entry).into_iter().for_each(|count| *count += 1));
+        old.iter()
+            .for_each(|side_entry| self.of(side_entry).into_iter().for_each(|count| *count -= 1));
     }
 
-    fn of(&mut self, detail: &Detail) -> Option<&mut usize> {
-        Some(match detail {
-            Detail::Member(_) => &mut self.members,
-            Detail::SourceRange { .. } => &mut self.source_ranges,
-            Detail::Target { .. } => &mut self.targets,
-            Detail::Peer(_) => &mut self.peers,
+    fn of(&mut self, side_entry: &SideEntry) -> Option<&mut usize> {
+        Some(match side_entry {
+            SideEntry::Member(_) => &mut self.members,
+            SideEntry::SourceRange { .. } => &mut self.source_ranges,
+            SideEntry::Target { .. } => &mut self.targets,
+            SideEntry::Peer(_) => &mut self.peers,
             // There are as many names as service ports; histories are counted by the planner; weights
             // are read by commands and the next agent only.
-            Detail::Name { .. } | Detail::Earlier { .. } | Detail::Weight { .. } => return None,
+            SideEntry::Name { .. } | SideEntry::Earlier { .. } | SideEntry::Weight { .. } => {
+                return None;
+            }
         })
     }
 }

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use lb_rules::model::ServicePortKey;
 
-use super::detail::DetailCounts;
 use super::key::{BackendKey, FrontendKey};
+use super::side_entry::SideEntryCounts;
 use super::state::Planner;
 
 impl Planner {
@@ -36,8 +36,8 @@ impl Planner {
         self.backends.len()
     }
 
-    pub fn detail_counts(&self) -> DetailCounts {
-        self.detail_counts
+    pub fn side_entry_counts(&self) -> SideEntryCounts {
+        self.side_entry_counts
     }
 
     /// Service ports by their index in the kernel.

@@ -1,4 +1,4 @@
-//! The maps of details: lookups other than frontends, pools and backends.
+//! The maps of side_entries: lookups other than frontends, pools and backends.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
@@ -13,13 +13,13 @@ use lb_common::layout::{
     TunnelTarget, map,
 };
 use lb_common::maglev::Weight;
-use lb_plan::Detail;
+use lb_plan::SideEntry;
 
 use super::hash_table::HashTable;
 use super::plain::Plain;
 use super::removal::gone;
 
-pub struct Details {
+pub struct SideEntryMaps {
     members: HashTable<Plain<Member>, u32>,
     weights: HashTable<Plain<Member>, u32>,
     targets: HashTable<Plain<TunnelTarget>, u32>,
@@ -30,7 +30,7 @@ pub struct Details {
     names: HashTable<u32, Plain<ServicePortName>>,
 }
 
-impl Details {
+impl SideEntryMaps {
     pub fn collect(map: &mut impl FnMut(&str) -> Result<Map>) -> Result<Self> {
         Ok(Self {
             members: map(map::MEMBERS)?.try_into()?,
@@ -44,21 +44,23 @@ impl Details {
         })
     }
 
-    pub fn set(&mut self, detail: &Detail) -> Result<()> {
-        match detail {
-            Detail::Member(member) => self.members.insert(Plain(*member), 1, 0),
-            Detail::Weight { member, weight } => {
+    pub fn set(&mut self, side_entry: &SideEntry) -> Result<()> {
+        match side_entry {
+            SideEntry::Member(member) => self.members.insert(Plain(*member), 1, 0),
+            SideEntry::Weight { member, weight } => {
                 self.weights.insert(Plain(*member), u32::from(weight.get()), 0)
             }
-            Detail::Target { target, backend } => self.targets.insert(Plain(*target), backend, 0),
-            Detail::Peer(address) => self.peers.insert(Plain(Peer::from(*address)), 1, 0),
-            Detail::Earlier { slot, owners } => {
+            SideEntry::Target { target, backend } => {
+                self.targets.insert(Plain(*target), backend, 0)
+            }
+            SideEntry::Peer(address) => self.peers.insert(Plain(Peer::from(*address)), 1, 0),
+            SideEntry::Earlier { slot, owners } => {
                 self.earlier.insert(Plain(*slot), Plain(*owners), 0)
             }
-            Detail::Name { service_port, name } => {
+            SideEntry::Name { service_port, name } => {
                 self.names.insert(service_port, Plain(**name), 0)
             }
-            Detail::SourceRange { service_port, range } => match range {
+            SideEntry::SourceRange { service_port, range } => match range {
                 IpNet::V4(range) => {
                     let octets = range.network().octets();
                     let key = key(*service_port, range.prefix_len(), octets, source_range4);
@@ -71,18 +73,18 @@ impl Details {
                 }
             },
         }
-        .with_context(|| format!("{detail:?} can't be written"))
+        .with_context(|| format!("{side_entry:?} can't be written"))
     }
 
-    pub fn remove(&mut self, detail: &Detail) -> Result<()> {
-        let removed = match detail {
-            Detail::Member(member) => self.members.remove(&Plain(*member)),
-            Detail::Weight { member, .. } => self.weights.remove(&Plain(*member)),
-            Detail::Target { target, .. } => self.targets.remove(&Plain(*target)),
-            Detail::Peer(address) => self.peers.remove(&Plain(Peer::from(*address))),
-            Detail::Earlier { slot, .. } => self.earlier.remove(&Plain(*slot)),
-            Detail::Name { service_port, .. } => self.names.remove(service_port),
-            Detail::SourceRange { service_port, range } => match range {
+    pub fn remove(&mut self, side_entry: &SideEntry) -> Result<()> {
+        let removed = match side_entry {
+            SideEntry::Member(member) => self.members.remove(&Plain(*member)),
+            SideEntry::Weight { member, .. } => self.weights.remove(&Plain(*member)),
+            SideEntry::Target { target, .. } => self.targets.remove(&Plain(*target)),
+            SideEntry::Peer(address) => self.peers.remove(&Plain(Peer::from(*address))),
+            SideEntry::Earlier { slot, .. } => self.earlier.remove(&Plain(*slot)),
+            SideEntry::Name { service_port, .. } => self.names.remove(service_port),
+            SideEntry::SourceRange { service_port, range } => match range {
                 IpNet::V4(range) => {
                     let octets = range.network().octets();
                     let key = key(*service_port, range.prefix_len(), octets, source_range4);
@@ -95,42 +97,42 @@ impl Details {
                 }
             },
         };
-        gone(removed).with_context(|| format!("{detail:?} can't be removed"))
+        gone(removed).with_context(|| format!("{side_entry:?} can't be removed"))
     }
 
-    /// All details in the maps, as an earlier agent left them.
-    pub fn all(&self) -> Result<Vec<Detail>> {
+    /// All side_entries in the maps, as an earlier agent left them.
+    pub fn all(&self) -> Result<Vec<SideEntry>> {
         let mut found = Vec::new();
         for (Plain(member), _) in self.members.entries()? {
-            found.push(Detail::Member(member));
+            found.push(SideEntry::Member(member));
         }
         for (Plain(member), weight) in self.weights.entries()? {
             // What is no weight was not written by Millrace.
             let weight = u16::try_from(weight).ok().and_then(Weight::new);
-            found.extend(weight.map(|weight| Detail::Weight { member, weight }));
+            found.extend(weight.map(|weight| SideEntry::Weight { member, weight }));
         }
         for (Plain(target), backend) in self.targets.entries()? {
-            found.push(Detail::Target { target, backend });
+            found.push(SideEntry::Target { target, backend });
         }
         for (Plain(peer), _) in self.peers.entries()? {
             let address = Ipv6Addr::from(peer.address.octets);
-            found.push(Detail::Peer(IpAddr::from(address).to_canonical()));
+            found.push(SideEntry::Peer(IpAddr::from(address).to_canonical()));
         }
         for (Plain(slot), Plain(owners)) in self.earlier.entries()? {
-            found.push(Detail::Earlier { slot, owners });
+            found.push(SideEntry::Earlier { slot, owners });
         }
         for (service_port, Plain(name)) in self.names.entries()? {
-            found.push(Detail::Name { service_port, name: Arc::new(name) });
+            found.push(SideEntry::Name { service_port, name: Arc::new(name) });
         }
         for key in self.source_ranges4.keys() {
             let key = key?;
             let Plain(range) = key.data();
-            found.extend(detail(key.prefix_len(), range.service_port, range.octets.into()));
+            found.extend(side_entry(key.prefix_len(), range.service_port, range.octets.into()));
         }
         for key in self.source_ranges6.keys() {
             let key = key?;
             let Plain(range) = key.data();
-            found.extend(detail(key.prefix_len(), range.service_port, range.octets.into()));
+            found.extend(side_entry(key.prefix_len(), range.service_port, range.octets.into()));
         }
         Ok(found)
     }
@@ -158,8 +160,8 @@ fn source_range6(service_port: [u8; 4], octets: [u8; 16]) -> SourceRange<V6> {
 }
 
 /// `None`: not written by Millrace, whose prefixes contain the whole service port.
-fn detail(prefix: u32, service_port: [u8; 4], address: IpAddr) -> Option<Detail> {
+fn side_entry(prefix: u32, service_port: [u8; 4], address: IpAddr) -> Option<SideEntry> {
     let prefix = u8::try_from(prefix.checked_sub(SERVICE_PORT_BITS)?).ok()?;
     let range = IpNet::new(address, prefix).ok()?;
-    Some(Detail::SourceRange { service_port: u32::from_be_bytes(service_port), range })
+    Some(SideEntry::SourceRange { service_port: u32::from_be_bytes(service_port), range })
 }

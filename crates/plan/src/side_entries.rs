@@ -1,4 +1,4 @@
-//! The details that a service port needs.
+//! The side_entries that a service port needs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,19 +6,19 @@ use lb_common::layout::{Member, TunnelTarget};
 use lb_common::maglev::DEFAULT_WEIGHT;
 use lb_rules::model::ServicePort;
 
-use super::detail::Detail;
 use super::key::{BackendKey, Scope};
+use super::side_entry::SideEntry;
 use super::state::Planner;
 
 impl Planner {
-    /// The details of a service port. To be called when its backends have their indexes.
-    pub(super) fn details(
+    /// The side_entries of a service port. To be called when its backends have their indexes.
+    pub(super) fn side_entries(
         &self,
         index: u32,
         protocol: u8,
         wanted: &ServicePort,
-    ) -> BTreeSet<Detail> {
-        let mut details = BTreeSet::new();
+    ) -> BTreeSet<SideEntry> {
+        let mut side_entries = BTreeSet::new();
         for scope in Scope::BOTH {
             let pool = scope.pool_index(index);
             for backend in scope.members(wanted) {
@@ -29,14 +29,15 @@ impl Planner {
                 let key = BackendKey::of(backend, protocol);
                 let Some(backend) = self.backends.index_of(&key) else { continue };
                 let member = Member { pool, backend };
-                details.extend(weight.map(|weight| Detail::Weight { member, weight }));
-                details.extend(wanted.affinity.map(|_| Detail::Member(member)));
+                side_entries.extend(weight.map(|weight| SideEntry::Weight { member, weight }));
+                side_entries.extend(wanted.affinity.map(|_| SideEntry::Member(member)));
             }
         }
-        details.extend(self.targets(index, protocol, wanted));
+        side_entries.extend(self.targets(index, protocol, wanted));
         let ranges = wanted.source_ranges.iter();
-        details.extend(ranges.map(|&range| Detail::SourceRange { service_port: index, range }));
-        details
+        side_entries
+            .extend(ranges.map(|&range| SideEntry::SourceRange { service_port: index, range }));
+        side_entries
     }
 
     /// The targets of tunnels from other nodes. If two backends have the same tag, only the first
@@ -46,7 +47,7 @@ impl Planner {
         service_port: u32,
         protocol: u8,
         wanted: &ServicePort,
-    ) -> impl Iterator<Item = Detail> + use<> {
+    ) -> impl Iterator<Item = SideEntry> + use<> {
         let mut found = BTreeMap::new();
         if wanted.is_tunnelled() {
             let local = wanted.cluster.union(&wanted.local).filter(|member| member.local);
@@ -58,6 +59,6 @@ impl Planner {
                 }
             }
         }
-        found.into_iter().map(|(target, backend)| Detail::Target { target, backend })
+        found.into_iter().map(|(target, backend)| SideEntry::Target { target, backend })
     }
 }
