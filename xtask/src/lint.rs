@@ -1,9 +1,10 @@
-//! Runs rustfmt and clippy on everything, and checks imports and dependencies.
+//! Runs rustfmt and clippy on everything, and checks imports, dependencies and documents.
 
 use anyhow::{Result, ensure};
 use clap::Args;
 
 use crate::dependencies;
+use crate::documents;
 use crate::ebpf;
 use crate::imports;
 use crate::process::{SHARED_BUILD, cargo, clippy_driver, run_command};
@@ -36,6 +37,7 @@ pub fn lint(options: &Options) -> Result<()> {
         format(true),
         imports::check_imports(),
         dependencies::check_dependencies(),
+        documents::check_documents(),
         shared,
         clippy(&["--all-targets", "--package", "xtask"]),
         clippy(&["--all-targets", "--package", "models"]),

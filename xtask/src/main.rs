@@ -1,6 +1,7 @@
 //! `cargo xtask`: builds, tests, benchmarks and images, for developers and CI.
 
 mod dependencies;
+mod documents;
 mod ebpf;
 mod etcd;
 mod excerpt;
