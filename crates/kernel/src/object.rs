@@ -222,7 +222,7 @@ impl Globals {
 
     fn build(&self, sizes: Sizes) -> Build {
         let globals = [self.settings.bytes(), self.buffer_sum.bytes(), &[self.level]];
-        Build::new(OBJECT, &globals, sizes)
+        Build::new(programs::LOADER, OBJECT, &globals, sizes)
     }
 }
 

@@ -32,6 +32,12 @@ const INCOMPLETE: &str = "incomplete";
 const COMPILER: [&str; 2] =
     ["/proc/sys/net/core/bpf_jit_enable", "/proc/sys/net/core/bpf_jit_harden"];
 
+/// The version of the loader: in an image with the commit, as in `lb_process::VERSION`.
+pub const LOADER: &str = match option_env!("MILLRACE_VERSION") {
+    Some(version) => version,
+    None => env!("CARGO_PKG_VERSION"),
+};
+
 /// Loaded programs, by their names in the object.
 pub type Programs = BTreeMap<String, Program>;
 
@@ -39,11 +45,11 @@ pub type Programs = BTreeMap<String, Program>;
 pub struct Build(Sha256);
 
 impl Build {
-    /// `globals` are the values that the programs are loaded with, in a fixed order.
-    pub fn new(object: &[u8], globals: &[&[u8]], sizes: Sizes) -> Self {
+    /// The loader rewrites the object, so its version counts, too. `globals` are the values that the programs are loaded
+    /// with, in a fixed order.
+    pub fn new(loader: &str, object: &[u8], globals: &[&[u8]], sizes: Sizes) -> Self {
         let mut build = Self(Sha256::new());
-        // The loader rewrites the object, so its version matters, too.
-        build.add(env!("CARGO_PKG_VERSION").as_bytes());
+        build.add(loader.as_bytes());
         build.add(object);
         globals.iter().for_each(|value| build.add(value));
         for name in map::ALL {
@@ -151,7 +157,9 @@ mod tests {
     #[test]
     fn every_input_changes_the_name_of_the_directory() {
         let sizes = Sizes::default();
-        let build = |object: &[u8], globals: &[&[u8]], sizes| Build::new(object, globals, sizes);
+        let build = |object: &[u8], globals: &[&[u8]], sizes| {
+            Build::new("0.1.0-g0123456789ab", object, globals, sizes)
+        };
         let name =
             |build: Build, maps: &[(&'static str, u32)], programs: &[(&'static str, u32)]| {
                 build.directory(maps.iter().copied(), programs.iter().copied())
@@ -160,7 +168,9 @@ mod tests {
         let first = name(build(b"object", &[b"a", b"bc"], sizes), &maps, &programs);
         let same = name(build(b"object", &[b"a", b"bc"], sizes), &maps, &programs);
         assert_eq!(first, same);
+        let later = Build::new("0.1.0-gba9876543210", b"object", &[b"a", b"bc"], sizes);
         for other in [
+            name(later, &maps, &programs),
             name(build(b"objecT", &[b"a", b"bc"], sizes), &maps, &programs),
             name(build(b"object", &[b"ab", b"c"], sizes), &maps, &programs),
             name(build(b"object", &[b"a", b"bc"], Sizes::for_flows(8)), &maps, &programs),
