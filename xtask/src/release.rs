@@ -12,7 +12,7 @@ use clap::Args;
 use flate2::{Compression, GzBuilder};
 use sha2::{Digest, Sha256};
 
-use crate::image::{self, Archive, Source};
+use crate::image::{self, Archive, LICENCES, Source};
 use crate::process::{root, target};
 
 const SUMS: &str = "SHA256SUMS";
@@ -59,15 +59,17 @@ fn pack_files(
     }
     fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
     let read = |path: &Path| fs::read(path).with_context(|| path.display().to_string());
-    let licence = read(&root().join("LICENSE"))?;
-    let texts = [("LICENSE", licence.as_slice()), ("THIRD-PARTY-NOTICES.txt", notices.as_bytes())];
+    let mut texts = vec![("THIRD-PARTY-NOTICES.txt", notices.as_bytes().to_owned())];
+    for name in LICENCES {
+        texts.push((name, read(&root().join(name))?));
+    }
 
     let mut program = Archive::new(Vec::new(), source.time);
     let folder = format!("millrace-{version}");
     program.file(&format!("{folder}/millrace"), 0o755, &read(&built.join("millrace"))?)?;
     let unit = read(&root().join("deploy/millrace.service"))?;
     program.file(&format!("{folder}/millrace.service"), 0o644, &unit)?;
-    for (name, content) in texts {
+    for (name, content) in &texts {
         program.file(&format!("{folder}/{name}"), 0o644, content)?;
     }
 
@@ -79,17 +81,16 @@ fn pack_files(
         add_folder(&mut manifests, &built.join("deploy").join(part), &format!("{folder}/{part}"))?;
     }
 
-    let files = [
+    let mut files = vec![
         (format!("millrace-image-{version}.tar"), read(&built.join("millrace.tar"))?),
         (format!("millrace-{version}-x86_64-linux.tar.gz"), compress_gzip(&program.finish()?)?),
         // The name that Helm gives a packaged chart.
         (format!("millrace-{version}.tgz"), compress_gzip(&chart.finish()?)?),
         (format!("millrace-manifests-{version}.tar.gz"), compress_gzip(&manifests.finish()?)?),
         (format!("millrace-{version}.cdx.json"), read(&built.join("millrace.cdx.json"))?),
-        ("LICENSE".to_owned(), licence.clone()),
-        ("THIRD-PARTY-NOTICES.txt".to_owned(), notices.as_bytes().to_owned()),
         ("CHANGES.md".to_owned(), changes.as_bytes().to_owned()),
     ];
+    files.extend(texts.into_iter().map(|(name, content)| (name.to_owned(), content)));
     let mut sums = String::new();
     for (name, content) in &files {
         let path = directory.join(name);
@@ -168,7 +169,7 @@ mod tests {
         let names = fs::read_dir(&outputs[0]).unwrap().map(|entry| entry.unwrap().file_name());
         let mut names: Vec<_> = names.map(|name| name.into_string().unwrap()).collect();
         names.sort();
-        assert_eq!(names.len(), 9, "{names:?}");
+        assert_eq!(names.len(), 10, "{names:?}");
         for name in &names {
             let [one, two] = outputs.each_ref().map(|output| fs::read(output.join(name)).unwrap());
             assert_eq!(one, two, "{name}");
@@ -184,7 +185,13 @@ mod tests {
         assert!(chart.contains("millrace/Chart.yaml\n"), "{chart}");
         assert!(chart.contains("millrace/templates/a.yaml\n"), "{chart}");
         let program = list(format!("millrace-{version}-x86_64-linux.tar.gz"));
-        for file in ["millrace", "millrace.service", "LICENSE", "THIRD-PARTY-NOTICES.txt"] {
+        for file in [
+            "millrace",
+            "millrace.service",
+            "LICENSE",
+            "LICENSE-GPL-2.0",
+            "THIRD-PARTY-NOTICES.txt",
+        ] {
             assert!(program.contains(&format!("millrace-{version}/{file}\n")), "{program}");
         }
     }

@@ -27,6 +27,7 @@ use crate::test;
 pub use archive::Archive;
 use layout::{Image, Labels};
 pub use materials::linked_crates;
+pub use root::LICENCES;
 
 /// Limit of the unpacked image in bytes, which `--test` checks. Its size depends on the compiler: nightly's programs are
 /// a few percent larger than stable's.

@@ -11,6 +11,9 @@ use crate::process::root;
 /// Path of the program, also the image's entry point.
 pub const PROGRAM: &str = "usr/bin/millrace";
 
+/// Files of the repository: the licence, and the other one of the BPF programs.
+pub const LICENCES: [&str; 2] = ["LICENSE", "LICENSE-GPL-2.0"];
+
 const FILES: [(&str, &str); 3] = [
     ("etc/group", "root:x:0:\n"),
     // Where the C library looks up hosts. The container runtime writes the files.
@@ -25,7 +28,10 @@ pub fn fill<W: Write>(layer: &mut Archive<W>, program: &[u8]) -> Result<()> {
         layer.file(path, 0o644, content.as_bytes())?;
     }
     layer.file(PROGRAM, 0o755, program)?;
-    let license = root().join("LICENSE");
-    let license = fs::read(&license).with_context(|| license.display().to_string())?;
-    layer.file("usr/share/doc/millrace/LICENSE", 0o644, &license)
+    for name in LICENCES {
+        let path = root().join(name);
+        let text = fs::read(&path).with_context(|| path.display().to_string())?;
+        layer.file(&format!("usr/share/doc/millrace/{name}"), 0o644, &text)?;
+    }
+    Ok(())
 }

@@ -112,6 +112,7 @@ fn the_root_has_the_program_and_no_shell() {
         "usr/share/doc",
         "usr/share/doc/millrace",
         "usr/share/doc/millrace/LICENSE",
+        "usr/share/doc/millrace/LICENSE-GPL-2.0",
     ];
     assert_eq!(found, expected);
 }

@@ -18,8 +18,9 @@ Millrace is licensed under Apache-2.0. The program contains the following softwa
 /// Beginnings of the names of files with licences and notices.
 const NAMES: [&str; 6] = ["LICENSE", "LICENCE", "COPYING", "COPYRIGHT", "NOTICE", "UNLICENSE"];
 
-/// The C library's; the static program contains it.
-const LIBC_LICENCE: &str = "/usr/share/doc/libc6/copyright";
+/// The C library's notices and licence; the static program contains it.
+const LIBC_LICENCES: [&str; 2] =
+    ["/usr/share/doc/libc6/copyright", "/usr/share/common-licenses/LGPL-2.1"];
 
 pub fn collect_notices() -> Result<String> {
     let folders = source_folders()?;
@@ -40,9 +41,12 @@ pub fn collect_notices() -> Result<String> {
         standard.display()
     );
     texts.add("Rust's standard library (MIT OR Apache-2.0)", &licences_of_rust);
-    let libc = fs::read_to_string(LIBC_LICENCE)
-        .with_context(|| format!("{LIBC_LICENCE}: release from Debian, with the package libc6"))?;
-    texts.add("GNU C library (LGPL-2.1-or-later)", &[libc]);
+    let libc = LIBC_LICENCES.map(|path| {
+        fs::read_to_string(path)
+            .with_context(|| format!("{path}: release from Debian, with the package libc6"))
+    });
+    let libc = libc.into_iter().collect::<Result<Vec<_>>>()?;
+    texts.add("GNU C library (LGPL-2.1-or-later)", &libc);
     Ok(texts.page())
 }
 
