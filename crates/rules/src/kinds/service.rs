@@ -1,11 +1,12 @@
 //! What Millrace adds to Services: annotations that request addresses, and a condition.
 
 /// Annotations with requested addresses, separated by commas.
-pub const ADDRESSES: [&str; 4] = [
+pub const ADDRESSES: [&str; 5] = [
     "millrace.io/load-balancer-addresses",
     "metallb.io/loadBalancerIPs",
     "metallb.universe.tf/loadBalancerIPs",
     "lbipam.cilium.io/ips",
+    "kube-vip.io/loadbalancerIPs",
 ];
 /// Annotations with the name of a pool.
 pub const POOL: [&str; 3] =
