@@ -24,7 +24,7 @@ mount -t tmpfs -o size=6m,mode=700 none "$1/data"
 head -c 3000000 /dev/zero > "$1/data/filler"
 (while [ ! -e "$1/make-room" ]; do sleep 0.1; done; rm "$1/data/filler") &
 mkdir "$1/data/store"
-exec "$0" standalone --api-only --api-bind-address 127.0.0.1:0 \
+exec "$0" standalone --serve-api-only --api-bind-address 127.0.0.1:0 \
     --data-dir "$1/data/store" --write-kubeconfig "$1/kubeconfig"
 "#;
 

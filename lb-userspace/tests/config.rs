@@ -16,10 +16,10 @@ const VALUES: &[(&str, &str)] = &[
     ("manifests", "services,more"),
     ("kubeconfig", "/etc/kubeconfig"),
     ("context", "production"),
-    ("api-server", "https://192.0.2.1:6443,https://192.0.2.2:6443"),
+    ("api-servers", "https://192.0.2.1:6443,https://192.0.2.2:6443"),
     ("state-directory", "/srv/state"),
-    ("device", "eth0,eth*"),
-    ("workload-device", "veth*"),
+    ("devices", "eth0,eth*"),
+    ("workload-devices", "veth*"),
     ("node-name", "worker-1"),
     ("nodeport-addresses", "192.0.2.0/24,primary"),
     ("healthz-bind-address", "127.0.0.1:1"),
@@ -48,11 +48,11 @@ const VALUES: &[(&str, &str)] = &[
     ("write-kubeconfig", "/srv/kubeconfig"),
     ("service-cluster-ip-range", "10.1.0.0/16"),
     ("service-node-port-range", "31000-32000"),
-    ("api-only", "true"),
-    ("ingress", "true"),
+    ("serve-api-only", "true"),
+    ("serve-ingresses", "true"),
     ("ingress-user", "1000"),
-    ("http-bind-address", "127.0.0.1:8080,[::1]:8080"),
-    ("https-bind-address", "127.0.0.1:8443"),
+    ("http-bind-addresses", "127.0.0.1:8080,[::1]:8080"),
+    ("https-bind-addresses", "127.0.0.1:8443"),
     ("ingress-healthz-bind-address", "127.0.0.1:2"),
     ("ingress-metrics-bind-address", "off"),
     ("ingress-metrics-max-objects", "20"),
@@ -61,20 +61,20 @@ const VALUES: &[(&str, &str)] = &[
     ("ingress-class", "edge"),
     ("serve-without-class", "true"),
     ("watch-namespace", "shop"),
-    ("share-hosts", "true"),
-    ("external-names", "true"),
-    ("secrets-across-namespaces", "true"),
-    ("tls-passthrough", "true"),
+    ("allow-shared-hosts", "true"),
+    ("allow-external-names", "true"),
+    ("allow-cross-namespace-secrets", "true"),
+    ("allow-tls-passthrough", "true"),
     ("default-certificate", "edge/default"),
-    ("auth-host", "auth.example.org,*.example.com"),
+    ("auth-hosts", "auth.example.org,*.example.com"),
     ("max-body-size", "8m"),
     ("cluster-domain", "example.internal"),
-    ("trusted-proxy", "192.0.2.0/24"),
-    ("proxy-protocol-from", "198.51.100.0/24"),
+    ("trusted-proxies", "192.0.2.0/24"),
+    ("proxy-protocol-sources", "198.51.100.0/24"),
     ("publish-service", "edge/proxy"),
-    ("status-address", "203.0.113.1"),
-    ("status-port", "8080,8443"),
-    ("no-status", "true"),
+    ("status-addresses", "203.0.113.1"),
+    ("status-ports", "8080,8443"),
+    ("update-status", "false"),
     ("status-lease", "edge/lease"),
     ("access-log", "json"),
     ("workers", "2"),
@@ -85,8 +85,8 @@ const VALUES: &[(&str, &str)] = &[
     ("shutdown-grace", "2"),
     ("control-socket", "/run/ingress.sock"),
     ("load-balancer-addresses", "192.0.2.0/28,198.51.100.1-198.51.100.9"),
-    ("load-balancer-class", "example.org/a,example.org/b"),
-    ("load-balancer-class-required", "true"),
+    ("load-balancer-classes", "example.org/a,example.org/b"),
+    ("require-load-balancer-class", "true"),
     ("metallb-namespace", "metallb"),
     ("controller-lease", "edge/controller"),
     ("tunnel-key-secret", "edge/tunnel"),
@@ -95,9 +95,9 @@ const VALUES: &[(&str, &str)] = &[
 ];
 
 /// Manifests and a cluster exclude each other, and so do addresses and a Service for the status.
-const OF_A_CLUSTER: [&str; 4] = ["kubeconfig", "context", "api-server", "publish-service"];
+const OF_A_CLUSTER: [&str; 4] = ["kubeconfig", "context", "api-servers", "publish-service"];
 /// What these exclude.
-const OF_MANIFESTS: [&str; 2] = ["manifests", "status-address"];
+const OF_MANIFESTS: [&str; 2] = ["manifests", "status-addresses"];
 
 fn millrace(arguments: &[String], variables: &[(String, String)]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_millrace"))
@@ -175,10 +175,10 @@ fn every_setting_has_its_flag_its_variable_and_its_key() {
 #[test]
 fn an_empty_variable_is_not_set_and_a_flag_goes_before_one() {
     let variables =
-        [("MILLRACE_API_SERVER", ""), ("MILLRACE_LOG", ""), ("MILLRACE_MAX_FLOWS", "64")]
+        [("MILLRACE_API_SERVERS", ""), ("MILLRACE_LOG", ""), ("MILLRACE_MAX_FLOWS", "64")]
             .map(|(name, value)| (name.to_owned(), value.to_owned()));
     let found = effective(&["--max-flows=128".to_owned()], &variables);
-    assert_eq!(found["api-server"], ["", "default"]);
+    assert_eq!(found["api-servers"], ["", "default"]);
     assert_eq!(found["log"], ["info", "default"]);
     assert_eq!(found["max-flows"], ["128", "flag"]);
 }

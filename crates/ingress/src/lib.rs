@@ -348,7 +348,7 @@ fn start(
         match is_denied(&error) {
             true => error.context(
                 "ports below 1024 need a privilege: lower the sysctl net.ipv4.ip_unprivileged_port_start, let systemd \
-                 pass the sockets, or use other ports with --http-bind-address and --https-bind-address",
+                 pass the sockets, or use other ports with --http-bind-addresses and --https-bind-addresses",
             ),
             false => error,
         }

@@ -261,10 +261,10 @@ impl View {
             let refused = self.attachments.refused.iter();
             let refused: String = refused.map(|(d, why)| format!("\n{}: {why}", d.name)).collect();
             bail!(
-                "no interface for clients: --device {} selects none that can be served (`auto`: those \
+                "no interface for clients: --devices {} selects none that can be served (`auto`: those \
                  with a default route).{refused}\n\
-                 Name one with --device. Interfaces here: {}",
-                wanted.join(" --device "),
+                 Name one with --devices. Interfaces here: {}",
+                wanted.join(" --devices "),
                 known()
             );
         }

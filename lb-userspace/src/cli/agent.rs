@@ -30,7 +30,7 @@ pub fn access(origin: &OriginSettings) -> Access {
         given_kubeconfig: None,
         kubeconfig: origin.kubeconfig.clone(),
         context: origin.context.clone(),
-        api_servers: origin.api_server.clone(),
+        api_servers: origin.api_servers.clone(),
         state_directory: Some(origin.state_directory.clone()),
     }
 }
@@ -69,8 +69,8 @@ pub fn agent_options(
         node_name: agent.node_name()?,
         origin,
         network: lb_network::Settings {
-            external: agent.device,
-            workload: agent.workload_device,
+            external: agent.devices,
+            workload: agent.workload_devices,
             node_ports: agent.nodeport_addresses,
         },
         bpf_log_level: agent.bpf_log_level,

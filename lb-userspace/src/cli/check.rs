@@ -50,7 +50,7 @@ pub fn check_machine(options: &Options, effective: &Effective) -> Result<()> {
         }
         // As the agent reports it.
         Err(error) => {
-            let fix = "Set --device to the interfaces where clients connect; `ip link` lists them";
+            let fix = "Set --devices to the interfaces where clients connect; `ip link` lists them";
             findings.push(Finding::error("devices", format!("{error:#}"), fix));
         }
     }
@@ -187,8 +187,8 @@ fn open_network(
 ) -> Result<Result<(Attachments, Option<XdpSupport>)>> {
     let agent = &configuration.agent;
     let settings = lb_network::Settings {
-        external: agent.device.clone(),
-        workload: agent.workload_device.clone(),
+        external: agent.devices.clone(),
+        workload: agent.workload_devices.clone(),
         node_ports: agent.nodeport_addresses.clone(),
     };
     let (opened, features) = runtime()?
@@ -222,20 +222,20 @@ fn devices(
     })
     .collect();
     let named: Vec<&DeviceSelector> = agent
-        .workload_device
+        .workload_devices
         .iter()
         .filter(|selector| !matches!(selector, DeviceSelector::Auto | DeviceSelector::None))
         .collect();
     if !named.is_empty() && names(Role::Workload).is_empty() {
         findings.push(Finding::warning(
             "pods' interfaces",
-            "no interface matches --workload-device",
-            "Check --workload-device if this node has pods, or leave it at auto",
+            "no interface matches --workload-devices",
+            "Check --workload-devices if this node has pods, or leave it at auto",
         ));
     }
     findings.extend(attachments.refused.iter().map(|(device, refusal)| {
         let check = format!("device {}", device.name);
-        Finding::error(&check, format!("unusable: {refusal}"), "Check --device")
+        Finding::error(&check, format!("unusable: {refusal}"), "Check --devices")
     }));
     let pin_path = &configuration.common.pin_path;
     for (device, served) in &attachments.served {

@@ -21,13 +21,13 @@ use crate::config::{Configuration, IngressSettings};
 pub const EXAMPLES: &str = "\
 Examples:
   Serve the Ingresses of class millrace of the cluster in the current kubeconfig:
-    millrace ingress --http-bind-address [::]:8080 --https-bind-address [::]:8443
+    millrace ingress --http-bind-addresses [::]:8080 --https-bind-addresses [::]:8443
 
   Serve those of ingress-nginx, too, and leave their status to it:
-    millrace ingress --accept-nginx-classes --no-status
+    millrace ingress --accept-nginx-classes --update-status=false
 
   Serve the Ingresses in a directory, with their Services, EndpointSlices and Secrets:
-    millrace ingress --manifests site/ --status-address 192.0.2.1
+    millrace ingress --manifests site/ --status-addresses 192.0.2.1
 
   Replace a running proxy without losing a connection: start the new one beside it, with the
   same settings.
@@ -60,7 +60,7 @@ pub fn run_ingress(options: &Options, configuration: Configuration, level: Level
         return ingress_report::run_ingress_report(options, settings);
     }
     let settings = &configuration.ingress;
-    let addresses = (settings.http_bind_address.clone(), settings.https_bind_address.clone());
+    let addresses = (settings.http_bind_addresses.clone(), settings.https_bind_addresses.clone());
     let (origin, listeners, parent) = if options.from_parent {
         let inheritance = parent::receive_inheritance()?;
         let access = Access { given_kubeconfig: Some(inheritance.kubeconfig), ..Access::default() };
@@ -108,12 +108,12 @@ pub fn model_settings(
         accept_nginx_classes: settings.accept_nginx_classes,
         class: settings.ingress_class.clone(),
         serve_without_class: settings.serve_without_class,
-        share_hosts: settings.share_hosts,
-        external_names: settings.external_names,
-        secrets_across_namespaces: settings.secrets_across_namespaces,
-        passthrough: settings.tls_passthrough,
+        share_hosts: settings.allow_shared_hosts,
+        external_names: settings.allow_external_names,
+        secrets_across_namespaces: settings.allow_cross_namespace_secrets,
+        passthrough: settings.allow_tls_passthrough,
         default_certificate: settings.default_certificate.clone(),
-        auth_hosts: settings.auth_host.clone(),
+        auth_hosts: settings.auth_hosts.clone(),
         max_body: settings.max_body_size.0,
         cluster_domain: settings.cluster_domain.clone(),
         node: node_name.unwrap_or_default().to_owned(),
@@ -128,8 +128,11 @@ fn proxy_settings(settings: &IngressSettings) -> Result<lb_proxy::Settings> {
         ..Limits::default()
     };
     Ok(lb_proxy::Settings {
-        proxy_protocol: settings.proxy_protocol_from.clone(),
-        forwarding: Forwarding { trusted: settings.trusted_proxy.clone(), ..Forwarding::default() },
+        proxy_protocol: settings.proxy_protocol_sources.clone(),
+        forwarding: Forwarding {
+            trusted: settings.trusted_proxies.clone(),
+            ..Forwarding::default()
+        },
         limits,
         workers: settings.workers.map_or(0, usize::from),
         shutdown_grace: Duration::from_secs(settings.shutdown_grace.into()),
@@ -141,13 +144,13 @@ fn proxy_settings(settings: &IngressSettings) -> Result<lb_proxy::Settings> {
 
 /// `None`: there is nothing to write, or the settings forbid it.
 fn status_options(settings: &IngressSettings) -> Option<status::Options> {
-    let publish = match (&settings.publish_service, settings.status_address.as_slice()) {
-        _ if settings.no_status => return None,
+    let publish = match (&settings.publish_service, settings.status_addresses.as_slice()) {
+        _ if !settings.update_status => return None,
         (Some(service), _) => Publish::Service(service.clone()),
         (None, []) => return None,
         (None, addresses) => Publish::Addresses {
             addresses: addresses.to_vec(),
-            ports: settings.status_port.clone(),
+            ports: settings.status_ports.clone(),
         },
     };
     Some(status::Options {

@@ -57,8 +57,8 @@ impl IngressChild {
         let supervisor = Supervisor {
             user,
             arguments,
-            http: bind(&settings.http_bind_address, "http-bind-address")?,
-            https: bind(&settings.https_bind_address, "https-bind-address")?,
+            http: bind(&settings.http_bind_addresses, "http-bind-addresses")?,
+            https: bind(&settings.https_bind_addresses, "https-bind-addresses")?,
             patience: Duration::from_secs(seconds.into()) + PATIENCE,
         };
         let (orders, received) = channel();

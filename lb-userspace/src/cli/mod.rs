@@ -53,16 +53,16 @@ struct Millrace {
 const EXAMPLES: &str = "\
 Examples:
   Load balance the Services of the cluster in the current kubeconfig, as its node worker-1:
-    millrace agent --device eth0 --node-name worker-1
+    millrace agent --devices eth0 --node-name worker-1
 
   Load balance the Services in a directory of manifests, without a cluster:
-    millrace agent --manifests services/ --device eth0
+    millrace agent --manifests services/ --devices eth0
 
   Load balance the Services of the embedded Kubernetes API, without a cluster:
-    millrace standalone --device eth0
+    millrace standalone --devices eth0
 
   Serve the Ingresses of the cluster in the current kubeconfig, as any user:
-    millrace ingress --http-bind-address [::]:8080 --https-bind-address [::]:8443
+    millrace ingress --http-bind-addresses [::]:8080 --https-bind-addresses [::]:8443
 
   Show what is programmed, and its counters:
     millrace status
@@ -190,7 +190,7 @@ fn settings() -> [(&'static str, Vec<Arg>); 7] {
 }
 
 /// The whole command line: the declarations above and the settings.
-fn command() -> clap::Command {
+pub fn command() -> clap::Command {
     let common = configuration::settings::<Common>();
     let command = configuration::add(Millrace::command(), &common);
     settings().into_iter().fold(command, |command, (name, settings)| {

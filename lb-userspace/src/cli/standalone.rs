@@ -36,14 +36,14 @@ const PROXY_DAYS: u32 = 3650;
 pub const EXAMPLES: &str = "\
 Examples:
   Run on one machine, and manage Services with kubectl:
-    millrace standalone --device eth0
+    millrace standalone --devices eth0
     kubectl --kubeconfig /var/lib/millrace/kubeconfig get services -o wide
 
   Run only the API, without root, to validate manifests:
-    millrace standalone --api-only --data-dir ./millrace-data
+    millrace standalone --serve-api-only --data-dir ./millrace-data
 
   Serve Ingresses, too, as the user nobody:
-    millrace standalone --device eth0 --ingress
+    millrace standalone --devices eth0 --serve-ingresses
 
   Back up all objects while it runs, and restore them while it is stopped:
     millrace standalone backup /root/millrace.backup
@@ -226,7 +226,7 @@ fn run(configuration: Configuration, child: Vec<String>, level: Level) -> Result
     let settings = configuration.standalone.clone();
     // It needs capabilities that are given up below.
     let ingress = settings
-        .ingress
+        .serve_ingresses
         .then(|| IngressChild::prepare(&configuration.ingress, settings.ingress_user, child))
         .transpose()?;
     let data_directory = settings.data_dir.clone();
@@ -266,7 +266,7 @@ fn run(configuration: Configuration, child: Vec<String>, level: Level) -> Result
         );
         // Its requests are few, and of no interest beside the agent's.
         lb_controller::start(assigning, &Requests::default(), assignment.clone()).await?;
-        if settings.api_only {
+        if settings.serve_api_only {
             let mut terminate = signal(SignalKind::terminate())?;
             let mut interrupt = signal(SignalKind::interrupt())?;
             tokio::select! {

@@ -187,7 +187,7 @@ fn warn_of_lost_reply(trace: &mut Trace, attached: &Attached) {
     if !attached.get(device).is_some_and(has_ingress) {
         let text = format!(
             "the reply will arrive at {device}, where no program is attached: it will be lost. \
-             Add --device {device} to the agent, or let --device be auto"
+             Add --devices {device} to the agent, or let --devices be auto"
         );
         trace.warn(text);
     }

@@ -92,8 +92,8 @@ pub struct OriginSettings {
     /// of the kubeconfig or the service account, then those that the cluster lists as endpoints of
     /// default/kubernetes. These must prove the name of the first one, or the kubeconfig's tls-server-name. Give an
     /// address that works before Millrace does: Service addresses do not.
-    #[arg(long, value_name = "URL", value_delimiter = ',')]
-    pub api_server: Vec<String>,
+    #[arg(long, alias = "api-server", value_name = "URL", value_delimiter = ',')]
+    pub api_servers: Vec<String>,
 
     /// Directory where the agent remembers the addresses of the API servers
     ///
@@ -110,22 +110,34 @@ pub struct AgentSettings {
     /// auto selects the interfaces that have a default route. Unless interfaces are named instead, all other
     /// interfaces to networks are served as well, in tc: second network cards, VLANs, overlays such as vxlan, ipip
     /// or wireguard. Replies may arrive there.
-    #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "auto")]
-    pub device: Vec<DeviceSelector>,
+    #[arg(
+        long,
+        alias = "device",
+        value_name = "NAME",
+        value_delimiter = ',',
+        default_value = "auto"
+    )]
+    pub devices: Vec<DeviceSelector>,
 
     /// Host-side interfaces of pods: a name, a pattern such as cali*, auto, or none; may be repeated
     ///
     /// auto selects veth and netkit interfaces whose other end is in another network namespace, and tap interfaces,
     /// unless they have an address with a subnet.
-    #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "auto")]
-    pub workload_device: Vec<DeviceSelector>,
+    #[arg(
+        long,
+        alias = "workload-device",
+        value_name = "NAME",
+        value_delimiter = ',',
+        default_value = "auto"
+    )]
+    pub workload_devices: Vec<DeviceSelector>,
 
     /// Name of this node, to find its local endpoints [default: $NODE_NAME, otherwise the hostname]
     #[arg(long, value_name = "NAME", value_parser = node_name)]
     pub node_name: Option<String>,
 
     /// Addresses that accept NodePort connections: a CIDR, an address, or primary; may be repeated [default:
-    /// the addresses of the interfaces given by --device]
+    /// the addresses of the interfaces in devices]
     ///
     /// A CIDR selects the addresses of this node that are in it. A single address is used even if
     /// no interface has it. primary selects the node's main address of each family. Health check node
@@ -300,9 +312,9 @@ pub struct StandaloneSettings {
     ///
     /// Off by default: it listens on ports 80 and 443 of this machine, which other servers may use. All settings of
     /// `millrace ingress` apply, except those that say how to reach a cluster.
-    #[arg(long, value_name = "true|false", action = ArgAction::Set, default_value = "false")]
+    #[arg(long, alias = "ingress", value_name = "true|false", action = ArgAction::Set, default_value = "false")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    pub ingress: bool,
+    pub serve_ingresses: bool,
 
     /// User and group ID of the process that serves Ingresses
     ///
@@ -314,9 +326,9 @@ pub struct StandaloneSettings {
     /// Serve only the API, without load balancing
     ///
     /// Does not need root.
-    #[arg(long, value_name = "true|false", action = ArgAction::Set, default_value = "false")]
+    #[arg(long, alias = "api-only", value_name = "true|false", action = ArgAction::Set, default_value = "false")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    pub api_only: bool,
+    pub serve_api_only: bool,
 }
 
 impl AgentSettings {

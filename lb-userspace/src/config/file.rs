@@ -123,6 +123,12 @@ fn unknown(key: &str, settings: &[Arg]) -> String {
     if key == FILE {
         return "not allowed in a configuration file".to_owned();
     }
+    if let Some(setting) = settings.iter().find(|setting| has_alias(setting, key)) {
+        return format!("unknown setting; it is named {} now", name(setting));
+    }
+    if key == "no-status" {
+        return "unknown setting; it is update-status: false now".to_owned();
+    }
     // Similarity from which a name is suggested.
     const SIMILAR: f64 = 0.8;
     let key = key.replace('_', "-").to_lowercase();
@@ -136,6 +142,11 @@ fn unknown(key: &str, settings: &[Arg]) -> String {
         }
         _ => "unknown setting; `millrace config` lists all".to_owned(),
     }
+}
+
+/// Whether it is the name of the flag in earlier builds, which command lines may still use.
+fn has_alias(setting: &Arg, name: &str) -> bool {
+    setting.get_all_aliases().is_some_and(|aliases| aliases.contains(&name))
 }
 
 /// Finds the line of a key by its beginning, because the parser reports no positions.
@@ -160,12 +171,12 @@ mod tests {
 
     #[test]
     fn scalars_and_lists_are_values() {
-        let text = "# ours\nmax-flows: 4096\ndevice: [eth0, 'eth*']\n\"cleanup-on-exit\": true\n";
+        let text = "# ours\nmax-flows: 4096\ndevices: [eth0, 'eth*']\n\"cleanup-on-exit\": true\n";
         let (file, problems) = parsed(text);
         assert_eq!(problems, [""; 0]);
         let values = |name: &str| (file.values[name].values.join(" "), file.values[name].line);
         assert_eq!(values("max-flows"), ("4096".to_owned(), Some(2)));
-        assert_eq!(values("device"), ("eth0 eth*".to_owned(), Some(3)));
+        assert_eq!(values("devices"), ("eth0 eth*".to_owned(), Some(3)));
         assert_eq!(values("cleanup-on-exit"), ("true".to_owned(), Some(4)));
     }
 
@@ -179,21 +190,33 @@ mod tests {
     #[test]
     fn whatever_is_no_setting_is_refused_with_what_may_be_meant() {
         let (file, problems) = parsed(
-            "devise: eth0\nmax_flows: 8\nquux: {a: 1}\nlog: [info]\ncontext: {a: 1}\nconfig: a\ndevice: []\n",
+            "devise: eth0\nmax_flows: 8\nquux: {a: 1}\nlog: [info]\ncontext: {a: 1}\nconfig: a\ndevices: []\n",
         );
         assert!(file.values.is_empty());
         assert_eq!(
             problems,
             [
-                "devise: \"eth0\" (m.yaml:1): unknown setting; did you mean device?",
+                "devise: \"eth0\" (m.yaml:1): unknown setting; did you mean devices?",
                 "max_flows: \"8\" (m.yaml:2): unknown setting; did you mean max-flows?",
                 "quux: \"a: 1\" (m.yaml:3): unknown setting; `millrace config` lists all",
                 "log: \"- info\" (m.yaml:4): takes one value, not a list",
                 "context: \"a: 1\" (m.yaml:5): must be a string, number or boolean",
                 "config: \"a\" (m.yaml:6): not allowed in a configuration file",
-                "device: \"[]\" (m.yaml:7): needs at least one value",
+                "devices: \"[]\" (m.yaml:7): needs at least one value",
             ]
         );
+    }
+
+    #[test]
+    fn a_former_name_is_refused_with_the_new_one() {
+        for (text, expected) in [
+            ("api-server: https://a\n", "it is named api-servers now"),
+            ("share-hosts: true\n", "it is named allow-shared-hosts now"),
+            ("no-status: true\n", "it is update-status: false now"),
+        ] {
+            let (file, problems) = parsed(text);
+            assert!(file.values.is_empty() && problems[0].ends_with(expected), "{problems:?}");
+        }
     }
 
     #[test]

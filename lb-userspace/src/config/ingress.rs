@@ -17,14 +17,26 @@ pub struct IngressSettings {
     ///
     /// Ports below 1,024 need no privileges if the sysctl net.ipv4.ip_unprivileged_port_start allows them, or if
     /// systemd or a running proxy passes the sockets. Sockets of systemd that are named http replace these addresses.
-    #[arg(long, value_name = "ADDRESS:PORT", value_delimiter = ',', default_value = "[::]:80")]
-    pub http_bind_address: Vec<SocketAddr>,
+    #[arg(
+        long,
+        alias = "http-bind-address",
+        value_name = "ADDRESS:PORT",
+        value_delimiter = ',',
+        default_value = "[::]:80"
+    )]
+    pub http_bind_addresses: Vec<SocketAddr>,
 
     /// Listen address for HTTPS; may be repeated
     ///
     /// Sockets of systemd that are named https replace these addresses.
-    #[arg(long, value_name = "ADDRESS:PORT", value_delimiter = ',', default_value = "[::]:443")]
-    pub https_bind_address: Vec<SocketAddr>,
+    #[arg(
+        long,
+        alias = "https-bind-address",
+        value_name = "ADDRESS:PORT",
+        value_delimiter = ',',
+        default_value = "[::]:443"
+    )]
+    pub https_bind_addresses: Vec<SocketAddr>,
 
     /// Listen address for the Ingress proxy's health checks /healthz, /livez and /readyz, or `off`
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "[::]:10254")]
@@ -53,7 +65,7 @@ pub struct IngressSettings {
     /// Serve IngressClasses of ingress-nginx, too
     ///
     /// For moving from ingress-nginx without changing an Ingress. The class name nginx is served without an IngressClass, too:
-    /// uninstalling ingress-nginx deletes that. Set no-status as long as both run.
+    /// uninstalling ingress-nginx deletes that. Set update-status to false as long as both run.
     #[arg(long, value_name = "true|false", action = ArgAction::Set, default_value = "false")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub accept_nginx_classes: bool,
@@ -74,34 +86,34 @@ pub struct IngressSettings {
     ///
     /// By default a host belongs to the namespace of its oldest Ingress, and rules of other
     /// namespaces for it are refused. Otherwise everyone who may create Ingresses could take requests of any host.
-    #[arg(long, value_name = "true|false", action = ArgAction::Set, default_value = "false")]
+    #[arg(long, alias = "share-hosts", value_name = "true|false", action = ArgAction::Set, default_value = "false")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    pub share_hosts: bool,
+    pub allow_shared_hosts: bool,
 
     /// Serve Services of type ExternalName
     ///
     /// By default they are refused: everyone who may create them could reach every host that the proxy can reach.
-    #[arg(long, value_name = "true|false", action = ArgAction::Set, default_value = "false")]
+    #[arg(long, alias = "external-names", value_name = "true|false", action = ArgAction::Set, default_value = "false")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    pub external_names: bool,
+    pub allow_external_names: bool,
 
     /// Let annotations name Secrets of other namespaces
-    #[arg(long, value_name = "true|false", action = ArgAction::Set, default_value = "false")]
+    #[arg(long, alias = "secrets-across-namespaces", value_name = "true|false", action = ArgAction::Set, default_value = "false")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    pub secrets_across_namespaces: bool,
+    pub allow_cross_namespace_secrets: bool,
 
     /// Forward TLS connections without terminating them, where an annotation requests it
-    #[arg(long, value_name = "true|false", action = ArgAction::Set, default_value = "false")]
+    #[arg(long, alias = "tls-passthrough", value_name = "true|false", action = ArgAction::Set, default_value = "false")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    pub tls_passthrough: bool,
+    pub allow_tls_passthrough: bool,
 
     /// Secret with the certificate for hosts without one of their own [default: such connections are refused]
     #[arg(long, value_name = "NAMESPACE/NAME", value_parser = namespaced_name)]
     pub default_certificate: Option<ServiceName>,
 
     /// Host outside the cluster that auth-url may name, for example auth.example.org or *.example.org; may be repeated
-    #[arg(long, value_name = "HOST", value_delimiter = ',')]
-    pub auth_host: Vec<String>,
+    #[arg(long, alias = "auth-host", value_name = "HOST", value_delimiter = ',')]
+    pub auth_hosts: Vec<String>,
 
     /// Maximum size of a request's body, unless an annotation overrides it: bytes, with k, m or g, or `off`
     ///
@@ -114,32 +126,38 @@ pub struct IngressSettings {
     pub cluster_domain: String,
 
     /// Proxies whose X-Forwarded-For, X-Forwarded-Proto and Forwarded are believed: a CIDR; may be repeated
-    #[arg(long, value_name = "CIDR", value_delimiter = ',')]
-    pub trusted_proxy: Vec<IpNet>,
+    #[arg(long, alias = "trusted-proxy", value_name = "CIDR", value_delimiter = ',')]
+    pub trusted_proxies: Vec<IpNet>,
 
     /// Load balancers whose connections begin with the PROXY protocol, version 1 or 2: a CIDR; may be repeated
     ///
     /// Connections of these load balancers without it are closed. From other addresses it is not accepted.
-    #[arg(long, value_name = "CIDR", value_delimiter = ',')]
-    pub proxy_protocol_from: Vec<IpNet>,
+    #[arg(long, alias = "proxy-protocol-from", value_name = "CIDR", value_delimiter = ',')]
+    pub proxy_protocol_sources: Vec<IpNet>,
 
     /// Service in front of the proxies, whose addresses are written to the status of Ingresses
     #[arg(long, value_name = "NAMESPACE/NAME", value_parser = namespaced_name)]
     pub publish_service: Option<ServiceName>,
 
     /// Address or host name that is written to the status of Ingresses, instead of those of a Service; may be repeated
-    #[arg(long, value_name = "ADDRESS", value_delimiter = ',', value_parser = status_address)]
-    pub status_address: Vec<String>,
+    #[arg(long, alias = "status-address", value_name = "ADDRESS", value_delimiter = ',', value_parser = status_address)]
+    pub status_addresses: Vec<String>,
 
-    /// Ports that are written to the status of Ingresses with status-address
-    #[arg(long, value_name = "PORT", value_delimiter = ',', default_value = "80,443")]
+    /// Ports that are written to the status of Ingresses with status-addresses
+    #[arg(
+        long,
+        alias = "status-port",
+        value_name = "PORT",
+        value_delimiter = ',',
+        default_value = "80,443"
+    )]
     #[arg(value_parser = clap::value_parser!(u16).range(1..))]
-    pub status_port: Vec<u16>,
+    pub status_ports: Vec<u16>,
 
-    /// Do not write the status of Ingresses, for example while another controller serves the same ones
-    #[arg(long, value_name = "true|false", action = ArgAction::Set, default_value = "false")]
+    /// Write the status of Ingresses; false, for example, while another controller serves the same ones
+    #[arg(long, value_name = "true|false", action = ArgAction::Set, default_value = "true")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    pub no_status: bool,
+    pub update_status: bool,
 
     /// Lease whose holder writes the status of Ingresses
     #[arg(long, value_name = "NAMESPACE/NAME", default_value = "kube-system/millrace-ingress")]

@@ -21,13 +21,13 @@ pub struct LoadBalancerSettings {
     pub load_balancer_addresses: Vec<Range>,
 
     /// Value of spec.loadBalancerClass of the Services that get addresses; may be repeated
-    #[arg(long, value_name = "CLASS", value_delimiter = ',', default_value = CLASS)]
-    pub load_balancer_class: Vec<String>,
+    #[arg(long, alias = "load-balancer-class", value_name = "CLASS", value_delimiter = ',', default_value = CLASS)]
+    pub load_balancer_classes: Vec<String>,
 
     /// Leave Services without a spec.loadBalancerClass to another controller
-    #[arg(long, value_name = "true|false", action = ArgAction::Set, default_value = "false")]
+    #[arg(long, alias = "load-balancer-class-required", value_name = "true|false", action = ArgAction::Set, default_value = "false")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    pub load_balancer_class_required: bool,
+    pub require_load_balancer_class: bool,
 
     /// Namespace of MetalLB's IPAddressPools and L2Advertisements; those in other namespaces are ignored
     #[arg(long, value_name = "NAMESPACE", default_value = METALLB_NAMESPACE)]
@@ -100,8 +100,8 @@ impl LoadBalancerSettings {
     /// The part that decides which Services get addresses.
     pub fn assignment(&self) -> ipam::Settings {
         ipam::Settings {
-            classes: self.load_balancer_class.clone(),
-            needs_class: self.load_balancer_class_required,
+            classes: self.load_balancer_classes.clone(),
+            needs_class: self.require_load_balancer_class,
             is_alone: false,
         }
     }

@@ -23,13 +23,13 @@ Most installations need these, if any:
 
 | setting | for |
 | --- | --- |
-| [`api-server`](#api-server) | the URL of the API server; the chart finds that of kubeadm |
-| [`device`](#device), [`xdp-mode`](#xdp-mode) | other interfaces than Millrace finds; a driver whose XDP is broken |
+| [`api-servers`](#api-servers) | the URL of the API server; the chart finds that of kubeadm |
+| [`devices`](#devices), [`xdp-mode`](#xdp-mode) | other interfaces than Millrace finds; a driver whose XDP is broken |
 | [`nodeport-addresses`](#nodeport-addresses) | NodePorts on some addresses only |
 | [`load-balancer-addresses`](#load-balancer-addresses) | a pool of addresses without an object |
 | [`max-flows`](#max-flows) | more connections than the node's memory suggests |
 | [`log`](#log) | `debug`, or `info,lb_agent=debug` |
-| [`watch-namespace`](#watch-namespace), [`default-certificate`](#default-certificate), [`trusted-proxy`](#trusted-proxy), [`max-body-size`](#max-body-size) | the Ingress proxy |
+| [`watch-namespace`](#watch-namespace), [`default-certificate`](#default-certificate), [`trusted-proxies`](#trusted-proxies), [`max-body-size`](#max-body-size) | the Ingress proxy |
 
 - An empty variable counts as not set. Several values are a list in the file, and separated by commas elsewhere; a flag can be repeated.
 - Durations have units (`24h`, `1m30s`, `100ms`), or are numbers of the unit that the text names.
@@ -60,7 +60,7 @@ fn page() -> String {
         "`millrace agent`, `millrace ingress`, `millrace controller`.",
     );
     section::<StandaloneSettings>(&mut text, "The embedded API", "`millrace standalone`.");
-    let of_ingress = "`millrace ingress`, and `millrace standalone` with `ingress`.";
+    let of_ingress = "`millrace ingress`, and `millrace standalone` with `serve-ingresses`.";
     section::<IngressSettings>(&mut text, "The Ingress proxy", of_ingress);
     text.trim_end().to_owned() + "\n"
 }

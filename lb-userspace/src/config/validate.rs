@@ -21,7 +21,7 @@ fn origins(configuration: &Configuration) -> Vec<Conflict> {
     [
         ("kubeconfig", origin.kubeconfig.is_some()),
         ("context", origin.context.is_some()),
-        ("api-server", !origin.api_server.is_empty()),
+        ("api-servers", !origin.api_servers.is_empty()),
     ]
     .into_iter()
     .filter(|(_, is_given)| *is_given)
@@ -54,13 +54,13 @@ fn addresses(configuration: &Configuration) -> Vec<Conflict> {
 fn devices(configuration: &Configuration) -> Vec<Conflict> {
     let agent = &configuration.agent;
     let mut conflicts = Vec::new();
-    if agent.device.contains(&DeviceSelector::None) {
-        let reason = "none is valid for workload-device only: clients need an interface";
-        conflicts.push(("device", reason.to_owned()));
+    if agent.devices.contains(&DeviceSelector::None) {
+        let reason = "none is valid for workload-devices only: clients need an interface";
+        conflicts.push(("devices", reason.to_owned()));
     }
-    if agent.workload_device.contains(&DeviceSelector::None) && agent.workload_device.len() > 1 {
+    if agent.workload_devices.contains(&DeviceSelector::None) && agent.workload_devices.len() > 1 {
         let reason = "none excludes every other value";
-        conflicts.push(("workload-device", reason.to_owned()));
+        conflicts.push(("workload-devices", reason.to_owned()));
     }
     conflicts
 }
@@ -87,14 +87,15 @@ fn families(configuration: &Configuration) -> Vec<Conflict> {
 fn ingress(configuration: &Configuration) -> Vec<Conflict> {
     let ingress = &configuration.ingress;
     let mut conflicts = Vec::new();
-    if ingress.publish_service.is_some() && !ingress.status_address.is_empty() {
+    if ingress.publish_service.is_some() && !ingress.status_addresses.is_empty() {
         let reason = "the status has the addresses of publish-service: remove one of the two";
-        conflicts.push(("status-address", reason.to_owned()));
+        conflicts.push(("status-addresses", reason.to_owned()));
     }
-    let both = ingress.http_bind_address.iter().find(|at| ingress.https_bind_address.contains(at));
+    let both =
+        ingress.http_bind_addresses.iter().find(|at| ingress.https_bind_addresses.contains(at));
     if let Some(address) = both.filter(|address| address.port() != 0) {
         let reason = format!("{address} is a listen address for HTTP, too: choose another");
-        conflicts.push(("https-bind-address", reason));
+        conflicts.push(("https-bind-addresses", reason));
     }
     conflicts
 }

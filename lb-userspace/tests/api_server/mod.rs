@@ -1,4 +1,4 @@
-//! Starts `millrace standalone --api-only`, and connects to it.
+//! Starts `millrace standalone --serve-api-only`, and connects to it.
 
 // Each test program uses a part.
 #![allow(dead_code)]
@@ -15,7 +15,7 @@ use tokio::process::{Child, Command};
 /// Starts the server with a data directory, and waits until it serves.
 pub async fn start(directory: &Path) -> Child {
     let process = Command::new(env!("CARGO_BIN_EXE_millrace"))
-        .args(["standalone", "--api-only", "--api-bind-address", "127.0.0.1:0", "--data-dir"])
+        .args(["standalone", "--serve-api-only", "--api-bind-address", "127.0.0.1:0", "--data-dir"])
         .arg(directory)
         .stderr(Stdio::piped())
         .kill_on_drop(true)

@@ -25,7 +25,7 @@ pub fn render(values: &Value) -> Option<Result<Objects, String>> {
     let mut values = values.clone();
     let config = &mut values.as_object_mut().unwrap().entry("config").or_insert(json!({}));
     if let Some(config) = config.as_object_mut() {
-        config.entry("api-server").or_insert("https://192.0.2.1:6443".into());
+        config.entry("api-servers").or_insert("https://192.0.2.1:6443".into());
     }
     render_as_given(&deploy("helm/millrace"), &values)
 }
@@ -72,7 +72,7 @@ fn plain(mut objects: Objects) -> Objects {
         let settings = config["data"]["config.yaml"].as_str().unwrap();
         let mut settings: Value = serde_norway::from_str(settings).unwrap();
         // The chart's only.
-        settings.as_object_mut().unwrap().remove("api-server");
+        settings.as_object_mut().unwrap().remove("api-servers");
         config["data"]["config.yaml"] = settings;
         objects.insert(prefix.to_owned(), config);
 
@@ -191,14 +191,14 @@ fn the_api_server_is_the_one_that_kubeadm_names() {
     let Some(missing) = render_as_given(&chart, &json!({})) else { return };
     let error = missing.unwrap_err();
     assert!(
-        error.contains("config.api-server is not set")
-            && error.contains("--set config.api-server="),
+        error.contains("config.api-servers is not set")
+            && error.contains("--set config.api-servers="),
         "{error}"
     );
     for values in [
-        json!({"config": {"api-server": ["https://192.0.2.1:6443", "https://192.0.2.2:6443"]}}),
+        json!({"config": {"api-servers": ["https://192.0.2.1:6443", "https://192.0.2.2:6443"]}}),
         json!({"config": {"kubeconfig": "/etc/kubernetes/kubelet.conf"}}),
-        json!({"extraArgs": ["--api-server=https://192.0.2.1:6443"]}),
+        json!({"extraArgs": ["--api-servers=https://192.0.2.1:6443"]}),
     ] {
         render_as_given(&chart, &values)
             .unwrap()
@@ -462,7 +462,7 @@ fn every_value_is_honoured() {
         "image": {"registry": "registry.example", "repository": "team/millrace", "tag": "1.2.3",
                   "pullPolicy": "Always"},
         "imagePullSecrets": [{"name": "pull"}],
-        "config": {"api-server": "https://192.0.2.1:6443", "device": ["eth*"],
+        "config": {"api-servers": "https://192.0.2.1:6443", "devices": ["eth*"],
                    "healthz-bind-address": "[::]:10300"},
         "metrics": {"port": 9100},
         "affinity": {"nodeAffinity": {}},
@@ -498,8 +498,8 @@ fn every_value_is_honoured() {
     std::fs::write(&file, settings).unwrap();
     kustomize::check_settings(&file, &[]);
     let settings: Value = serde_norway::from_str(settings).unwrap();
-    assert_eq!(settings["api-server"], "https://192.0.2.1:6443");
-    assert_eq!(settings["device"], json!(["eth*"]));
+    assert_eq!(settings["api-servers"], "https://192.0.2.1:6443");
+    assert_eq!(settings["devices"], json!(["eth*"]));
     assert_eq!(settings["log"], "info", "values are laid over the chart's own");
     assert_eq!(template["spec"]["imagePullSecrets"], values["imagePullSecrets"]);
     assert_eq!(template["spec"]["affinity"], values["affinity"]);
@@ -678,7 +678,7 @@ fn wrong_values_are_refused() {
             "scraped twice",
         ),
         (json!({"config": {"log level": "debug"}}), "log level"),
-        (json!({"config": {"api-servers": "https://192.0.2.1"}}), "api-servers"),
+        (json!({"config": {"api-server": "https://192.0.2.1"}}), "api-server"),
         (json!({"ingress": {"config": {"max-body": "1m"}}}), "max-body"),
         (json!({"config": {"metrics-bind-address": "[::]:1"}}), "/config"),
         (json!({"metrics": {"port": 0}}), "/metrics/port"),

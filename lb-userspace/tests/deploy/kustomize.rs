@@ -175,7 +175,7 @@ fn the_overlay_of_the_documentation_builds() {
     std::fs::write(directory.path().join("kustomization.yaml"), block).unwrap();
     std::fs::write(
         directory.path().join("config.yaml"),
-        "log: info\napi-server: https://10.0.0.1:6443\n",
+        "log: info\napi-servers: https://10.0.0.1:6443\n",
     )
     .unwrap();
     let objects =
@@ -189,7 +189,7 @@ fn the_overlay_of_the_documentation_builds() {
     }
     let config =
         objects.iter().find(|(name, _)| name.starts_with("ConfigMap millrace-config")).unwrap().1;
-    assert!(config["data"]["config.yaml"].as_str().unwrap().contains("api-server"), "{config}");
+    assert!(config["data"]["config.yaml"].as_str().unwrap().contains("api-servers"), "{config}");
 }
 
 /// The unit bounds what the agent may have, so it needs the capabilities of all components.
@@ -261,8 +261,8 @@ fn the_ingress_proxy_runs_without_privileges() {
     let settings = std::fs::read_to_string(deploy("kustomize/ingress/config.yaml")).unwrap();
     let settings: Value = serde_norway::from_str(&settings).unwrap();
     for (setting, port) in [
-        (&settings["http-bind-address"][0], "8080"),
-        (&settings["https-bind-address"][0], "8443"),
+        (&settings["http-bind-addresses"][0], "8080"),
+        (&settings["https-bind-addresses"][0], "8443"),
         (&settings["ingress-metrics-bind-address"], "10253"),
     ] {
         let ports = container["ports"].as_array().unwrap().iter();

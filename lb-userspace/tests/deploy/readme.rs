@@ -16,7 +16,7 @@ writes a copy of this chart that has the tag of the image:
 
 ```console
 $ helm install millrace target/image/deploy/helm/millrace --namespace kube-system \\
-    --set image.registry=registry.example.com --set config.api-server=https://10.0.0.1:6443
+    --set image.registry=registry.example.com --set config.api-servers=https://10.0.0.1:6443
 ```
 
 `docs/install.md` has the whole path. The objects' names do not contain the release's

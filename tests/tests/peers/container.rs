@@ -12,7 +12,7 @@ use tests::worlds::topology::SOON;
 
 const SETTINGS: &str = "\
 manifests: [/etc/millrace/web.yaml]
-device: [ext0]
+devices: [ext0]
 xdp-mode: native
 ";
 

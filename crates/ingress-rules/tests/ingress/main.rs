@@ -6,7 +6,7 @@
 //!
 //! - The proxy's node is `node-a`.
 //! - `# request: http://a.example.org/x` adds the rule that this request takes to the result.
-//! - `# settings: share-hosts, default-certificate=infra/default` sets what an operator decides; see `settings`.
+//! - `# settings: allow-shared-hosts, default-certificate=infra/default` sets what an operator decides; see `settings`.
 //! - Without an IngressClass, Ingresses without a class are served.
 //! - In Secrets, `$certificate(a.example.org)` and `$key(a.example.org)` stand for a pair, and `$authority` for a
 //!   certificate authority.

@@ -236,12 +236,12 @@ pub fn settings(manifests: &str) -> Settings {
     let words = manifests.lines().filter_map(|line| line.strip_prefix("# settings: "));
     for word in words.flat_map(|line| line.split(", ")) {
         match word.split_once('=').unwrap_or((word, "")) {
-            ("share-hosts", _) => settings.share_hosts = true,
-            ("external-names", _) => settings.external_names = true,
+            ("allow-shared-hosts", _) => settings.share_hosts = true,
+            ("allow-external-names", _) => settings.external_names = true,
             ("passthrough", _) => settings.passthrough = true,
             ("nginx-classes", _) => settings.accept_nginx_classes = true,
-            ("secrets-across-namespaces", _) => settings.secrets_across_namespaces = true,
-            ("auth-host", host) => settings.auth_hosts.push(host.to_owned()),
+            ("allow-cross-namespace-secrets", _) => settings.secrets_across_namespaces = true,
+            ("auth-hosts", host) => settings.auth_hosts.push(host.to_owned()),
             ("default-certificate", name) => {
                 let (namespace, name) = name.split_once('/').unwrap();
                 settings.default_certificate = Some(ServiceName::new(namespace, name));

@@ -82,7 +82,7 @@ impl Access {
         Ok(Opened { config, origin, urls, files })
     }
 
-    /// The URLs of `--api-server`, then the configured one. None without TLS follows one with TLS.
+    /// The URLs of `--api-servers`, then the configured one. None without TLS follows one with TLS.
     fn urls(&self, configured: &Uri) -> Result<Vec<Uri>> {
         let mut urls = Vec::new();
         for server in &self.api_servers {
@@ -90,7 +90,7 @@ impl Access {
             let shown = if server.contains('@') { "(not shown)" } else { server };
             let url = server
                 .parse::<Uri>()
-                .with_context(|| format!("--api-server {shown}: not a URL such as https://..."))?;
+                .with_context(|| format!("--api-servers {shown}: not a URL such as https://..."))?;
             urls.push(url);
         }
         if urls.iter().all(|url| url.scheme() == configured.scheme()) {
@@ -203,7 +203,7 @@ contexts:
     async fn credentials_in_the_servers_address_are_refused_and_not_repeated() {
         for (address, expected) in [
             ("https://admin:hunter2@192.0.2.9:6443", "user or password"),
-            ("https://ad min:hunter2@192.0.2.9:6443", "--api-server (not shown): not a URL"),
+            ("https://ad min:hunter2@192.0.2.9:6443", "--api-servers (not shown): not a URL"),
         ] {
             let error = open(|path| Access {
                 kubeconfig: Some(path),

@@ -59,13 +59,13 @@ app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 {{/* The settings as the agent reads them. */}}
 {{- define "millrace.config" -}}
 {{- $config := deepCopy .Values.config -}}
-{{- $hasSource := or (index $config "api-server") (index $config "kubeconfig") (index $config "manifests") -}}
+{{- $hasSource := or (index $config "api-servers") (index $config "kubeconfig") (index $config "manifests") -}}
 {{- if not (or $hasSource (contains "--api-server" (join " " .Values.extraArgs))) -}}
 {{- $server := include "millrace.serverOfKubeadm" . -}}
 {{- if not $server -}}
-{{- fail "config.api-server is not set, and kubeadm's ConfigMap kube-public/cluster-info, which would name the API server, is not there. Set its URL, which must not be a Service address because those work only once Millrace runs: --set config.api-server=https://10.0.0.1:6443" -}}
+{{- fail "config.api-servers is not set, and kubeadm's ConfigMap kube-public/cluster-info, which would name the API server, is not there. Set its URL, which must not be a Service address because those work only once Millrace runs: --set config.api-servers=https://10.0.0.1:6443" -}}
 {{- end -}}
-{{- $_ := set $config "api-server" $server -}}
+{{- $_ := set $config "api-servers" $server -}}
 {{- end -}}
 {{- if hasKey $config "healthz-bind-address" -}}
 {{- $_ := set $config "healthz-bind-address" (include "millrace.healthAddress" .) -}}
@@ -138,7 +138,7 @@ app.kubernetes.io/name: {{ include "millrace.ingressName" . }}
 {{- $class := .Values.ingress.class -}}
 {{- if not (hasKey $config "ingress-class") }}{{ if ne $class.name "millrace" }}{{ $_ := set $config "ingress-class" $class.name }}{{ end }}{{ end -}}
 {{- if ne $class.controller "millrace.io/ingress-controller" }}{{ $_ := set $config "ingress-controller" $class.controller }}{{ end -}}
-{{- if not (or (hasKey $config "publish-service") (hasKey $config "status-address")) -}}
+{{- if not (or (hasKey $config "publish-service") (hasKey $config "status-addresses")) -}}
 {{- $_ := set $config "publish-service" $own -}}
 {{- end -}}
 {{- if and (ne $own "kube-system/millrace-ingress") (not (hasKey $config "status-lease")) -}}

@@ -40,12 +40,12 @@ fn without_anything_there_are_the_defaults() {
 #[test]
 fn a_flag_goes_before_the_file_and_the_file_before_the_default() {
     let effective =
-        of(&["--max-flows=64", "--device=eth1,eth2"], "max-flows: 8\nxdp-mode: off\ndevice: a\n")
+        of(&["--max-flows=64", "--devices=eth1,eth2"], "max-flows: 8\nxdp-mode: off\ndevices: a\n")
             .expect("this is right");
     let agent = &effective.configuration.agent;
     assert_eq!(agent.max_flows, Some(64));
     assert_eq!(agent.xdp_mode, lb_kernel::settings::XdpMode::Off);
-    assert_eq!(agent.device.len(), 2);
+    assert_eq!(agent.devices.len(), 2);
     let source = |name: &str| {
         let setting = effective.settings.iter().find(|setting| setting.name == name);
         setting.expect("the setting exists").source.to_string()
@@ -68,7 +68,7 @@ fn a_flag_can_switch_off_a_setting_of_the_file() {
 
 #[test]
 fn all_errors_are_reported_together_with_their_locations() {
-    let file = "device: a/b\nmax-flows: 7\nxdp-mode: fast\nlogg: debug\ncleanup-on-exit: 3\n\
+    let file = "devices: a/b\nmax-flows: 7\nxdp-mode: fast\nlogg: debug\ncleanup-on-exit: 3\n\
                 manifests: services\ncontext: prod\n";
     let flags = ["--healthz-bind-address=80", "--service-node-port-range=9-1", "--log=a=b=c"];
     let mut problems = problems(&flags, file);
@@ -79,7 +79,7 @@ fn all_errors_are_reported_together_with_their_locations() {
             "cleanup-on-exit: \"3\" (m.yaml:5): not one of true, false",
             "context: \"prod\" (m.yaml:7): Services are read from manifests or from a cluster: \
              remove this setting or manifests",
-            "device: \"a/b\" (m.yaml:1): no name of a device: it has no slashes and blanks",
+            "devices: \"a/b\" (m.yaml:1): no name of a device: it has no slashes and blanks",
             "healthz-bind-address: \"80\" (--healthz-bind-address): neither an address and port, \
              such as 127.0.0.1:10249, nor `off`",
             "log: \"a=b=c\" (--log): not a log filter such as debug or \
@@ -96,8 +96,8 @@ fn all_errors_are_reported_together_with_their_locations() {
 #[test]
 fn settings_that_do_not_go_together_are_named() {
     for (flags, name) in [
-        (&["--device=none"][..], "device"),
-        (&["--workload-device=none,veth*"], "workload-device"),
+        (&["--devices=none"][..], "devices"),
+        (&["--workload-devices=none,veth*"], "workload-devices"),
         (&["--metrics-bind-address=0.0.0.0:10256"], "metrics-bind-address"),
         (&["--service-cluster-ip-range=10.0.0.0/16,10.1.0.0/16"], "service-cluster-ip-range"),
         (&["--manifests=a", "--kubeconfig=b"], "kubeconfig"),
@@ -133,10 +133,29 @@ fn a_command_takes_no_notice_of_settings_of_others() {
     let settings = settings::<crate::config::Common>();
     let command = add(Command::new("settings").no_binary_name(true), &settings)
         .mut_args(|arg| arg.env(None::<&'static str>))
-        .args([option, Arg::new("device").long("device")]);
-    let flags = [&format!("--{FILE}={}", path.display()), "--device=no/device"];
+        .args([option, Arg::new("devices").long("devices")]);
+    let flags = [&format!("--{FILE}={}", path.display()), "--devices=no/device"];
     let matches = command.try_get_matches_from(flags).expect("the flags exist");
     let configuration = resolve(&matches, &settings).expect("it is right").configuration;
     assert_eq!(configuration.common.pin_path, PathBuf::from("/sys/fs/bpf/a"));
     assert_eq!(configuration.agent.max_flows, None);
+}
+
+#[test]
+fn lists_are_plural_and_switches_begin_with_a_verb() {
+    // `cleanup` is the command's name.
+    const VERBS: [&str; 6] = ["accept", "allow", "cleanup", "require", "serve", "update"];
+    // The API server's name for it.
+    const SINGULAR: [&str; 1] = ["service-cluster-ip-range"];
+    for setting in settings::<Configuration>() {
+        let name = name(&setting);
+        if file::takes_many(&setting) {
+            assert!(name.ends_with('s') || SINGULAR.contains(&name), "{name} is a list");
+        }
+        let values = setting.get_possible_values();
+        if values.iter().any(|value| value.get_name() == "true") {
+            let (verb, _) = name.split_once('-').expect("a verb and an object");
+            assert!(VERBS.contains(&verb), "{name} is a switch");
+        }
+    }
 }
