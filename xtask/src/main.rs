@@ -146,3 +146,31 @@ fn dispatch(command: Command) -> Result<ExitCode> {
     }
     Ok(ExitCode::SUCCESS)
 }
+
+#[cfg(test)]
+#[path = "../../lb-userspace/tests/deploy/console/blocks.rs"]
+mod blocks;
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::{Xtask, blocks};
+
+    #[test]
+    fn commands_of_the_documentation_are_known() {
+        let mut found = 0;
+        for page in blocks::PAGES {
+            for command in blocks::blocks_of_page(page).iter().flat_map(|block| &block.commands) {
+                let words = command.text.split(" #").next().unwrap_or_default();
+                if let Some(words) = words.strip_prefix("cargo xtask ") {
+                    let words = ["cargo xtask"].into_iter().chain(words.split_whitespace());
+                    let parsed = Xtask::try_parse_from(words);
+                    assert!(parsed.is_ok(), "docs/{page}.md:{}: {parsed:?}", command.line);
+                    found += 1;
+                }
+            }
+        }
+        assert!(found > 1);
+    }
+}

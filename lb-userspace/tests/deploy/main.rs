@@ -3,6 +3,7 @@
 // All of this is tests.
 #![allow(clippy::unwrap_used)]
 
+mod console;
 mod definitions;
 mod document;
 mod helm;

@@ -408,8 +408,12 @@ fn pod(number: usize) -> [String; 2] {
     [format!("10.244.{}.10", number + 1), format!("fd00:10:244:{}::10", number + 1)]
 }
 
+/// Without a port, it is [`PORT`].
 fn socket_address(address: &str) -> Result<SocketAddr> {
-    Ok(SocketAddr::new(address.parse::<IpAddr>()?, PORT))
+    match address.parse() {
+        Ok(address) => Ok(address),
+        Err(_) => Ok(SocketAddr::new(address.parse::<IpAddr>()?, PORT)),
+    }
 }
 
 /// An open connection.
@@ -419,7 +423,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    fn open(address: &str, limit: Duration) -> Result<Self> {
+    pub fn open(address: &str, limit: Duration) -> Result<Self> {
         let stream = TcpStream::connect_timeout(&socket_address(address)?, limit)?;
         stream.set_read_timeout(Some(limit))?;
         stream.set_nodelay(true)?;
@@ -457,7 +461,8 @@ pub struct Outcome {
 }
 
 impl Stream {
-    fn start(client: &Host, address: &str, limit: Duration) -> Self {
+    /// See [`Announcers::stream`].
+    pub fn start(client: &Host, address: &str, limit: Duration) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let (stopped, namespace) = (Arc::clone(&stop), client.namespace_path());
         let address = address.to_owned();

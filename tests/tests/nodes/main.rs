@@ -8,4 +8,5 @@ mod path_mtu;
 mod receivers;
 mod slot_history;
 mod tunnels;
+mod two_machines;
 mod xdp;

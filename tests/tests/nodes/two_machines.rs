@@ -1,0 +1,186 @@
+//! Two machines without Kubernetes share an address: the files of docs/two-machines.md.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use tests::programs::agent::program;
+use tests::worlds::announcers::{Connection, Stream};
+use tests::worlds::topology::{Echo, Host, Process, SOON, Topology, wait_until};
+
+#[path = "../../../lb-userspace/tests/deploy/console/blocks.rs"]
+mod blocks;
+
+/// In the page's files.
+const ADDRESS: &str = "192.0.2.10";
+const SERVICE: &str = "192.0.2.10:80";
+const BACKENDS: [&str; 2] = ["192.0.2.21", "192.0.2.22"];
+
+/// Machines, backends and a client on one switch.
+struct Pair {
+    client: Host,
+    switch: Host,
+    machines: Vec<Host>,
+    agents: Vec<Option<Process>>,
+    _backends: Vec<Echo>,
+    topology: Topology,
+}
+
+impl Pair {
+    /// Starts the agents with the files of the page.
+    fn start() -> Result<Self> {
+        let topology = Topology::new("two-machines")?;
+        let (client, switch) = (topology.host("client")?, topology.host("switch")?);
+        switch.bridge("br0")?;
+        let plug = |host: &Host, address: &str| {
+            let port = format!("port{}", address.rsplit('.').next().unwrap_or_default());
+            let address = format!("{address}/24");
+            topology.link(host.port("eth0").address(&address), switch.port(&port).bridge("br0"))
+        };
+        plug(&client, "192.0.2.2")?;
+        let mut backends = Vec::new();
+        for address in BACKENDS {
+            let backend = topology.host(&format!("backend{}", &address[9..]))?;
+            plug(&backend, address)?;
+            backends.push(backend.tcp_echo(&format!("{address}:8080"), address)?);
+        }
+        let machines = [topology.router("lb-a")?, topology.router("lb-b")?].into();
+        let agents = vec![None, None];
+        let mut pair = Self { client, switch, machines, agents, _backends: backends, topology };
+        for (number, machine) in pair.machines.iter().enumerate() {
+            let address = format!("192.0.2.{}/24", 11 + number);
+            let port = format!("port{}", 11 + number);
+            pair.topology.link(
+                machine.port("eth0").address(&address),
+                pair.switch.port(&port).bridge("br0"),
+            )?;
+        }
+        for number in 0..2 {
+            let directory = pair.directory(number);
+            fs::create_dir_all(directory.join("objects"))?;
+            fs::write(directory.join("tunnel.key"), "d41d8cd98f00b204e9800998ecf8427e0123")?;
+            let place = directory.display().to_string();
+            let files = blocks::files_of_page("two-machines");
+            for (path, text) in files.iter().filter(|(path, _)| !path.contains("maintenance")) {
+                fs::write(directory.join(path), text.replace("/etc/millrace", &place))?;
+            }
+            pair.launch(number)?;
+        }
+        for agent in pair.agents.iter_mut().flatten() {
+            agent.wait_for_output("ready service_ports=", SOON)?;
+        }
+        Ok(pair)
+    }
+
+    /// `/etc/millrace` of a machine.
+    fn directory(&self, machine: usize) -> PathBuf {
+        self.topology.directory().join(name(machine))
+    }
+
+    fn launch(&mut self, machine: usize) -> Result<()> {
+        let host = &self.machines[machine];
+        let mut command = host.command(program()?);
+        command.args(["agent", "--node-name", name(machine), "--xdp-mode", "off", "--config"]);
+        command.arg(self.directory(machine).join("config.yaml"));
+        command.arg("--state-directory").arg(self.directory(machine));
+        command.arg("--pin-path").arg(self.topology.warm_pins(name(machine)));
+        command.arg("--cgroup").arg(host.cgroup());
+        self.agents[machine] = Some(host.spawn(&mut command)?);
+        Ok(())
+    }
+
+    /// The holder of the address, if all agents that run name the same one.
+    fn holder(&self) -> Result<Option<usize>> {
+        let mut names = Vec::new();
+        for machine in (0..2).filter(|machine| self.agents[*machine].is_some()) {
+            let mut command = self.machines[machine].command(program()?);
+            command.args(["announcements", "-o", "json", "--pin-path"]);
+            command.arg(self.topology.warm_pins(name(machine)));
+            let output = command.output()?;
+            let rows: Vec<Value> = serde_json::from_slice(&output.stdout)
+                .with_context(|| String::from_utf8_lossy(&output.stderr).into_owned())?;
+            let row = rows.iter().find(|row| row["address"] == ADDRESS);
+            names.push(row.and_then(|row| row["holder"].as_str()).unwrap_or_default().to_owned());
+        }
+        names.dedup();
+        Ok((0..2).find(|machine| names == [name(*machine)]))
+    }
+
+    fn wait_for_holder(&self, machine: usize) -> Result<()> {
+        let mut last = Ok(None);
+        wait_until(&format!("{} holds the address", name(machine)), SOON, || {
+            last = self.holder();
+            last.as_ref().is_ok_and(|holder| *holder == Some(machine))
+        })
+        .with_context(|| format!("{last:?}"))
+    }
+
+    fn connect(&self) -> Result<Connection> {
+        self.client.enter(|| Connection::open(SERVICE, SOON))
+    }
+}
+
+fn name(machine: usize) -> &'static str {
+    ["lb-a", "lb-b"][machine]
+}
+
+#[test]
+fn two_machines_have_one_address_with_the_files_of_the_documentation() -> Result<()> {
+    let mut pair = Pair::start()?;
+    let mut first = None;
+    wait_until("one machine holds the address", SOON, || {
+        first = pair.holder().unwrap_or_default();
+        first.is_some()
+    })?;
+    let first = first.context("it was found")?;
+    let second = 1 - first;
+    let mut connection = pair.connect()?;
+    ensure!(BACKENDS.contains(&connection.server.as_str()), "{}", connection.server);
+
+    // An agent that crashes, and starts again: nothing moves, and the connection continues.
+    let stream = Stream::start(&pair.client, SERVICE, SOON);
+    if let Some(agent) = pair.agents[first].take() {
+        agent.kill();
+    }
+    connection.ask().context("while the agent is away")?;
+    pair.launch(first)?;
+    let agent = pair.agents[first].as_mut().context("it was started")?;
+    agent.wait_for_output("ready service_ports=", SOON)?;
+    pair.wait_for_holder(first)?;
+    connection.ask().context("after the agent's restart")?;
+    let outcome = stream.end()?;
+    ensure!(outcome.failed == 0 && outcome.succeeded > 0, "{outcome:?}");
+
+    // Maintenance: the other one takes the address.
+    let files = blocks::files_of_page("two-machines");
+    let maintenance = files.iter().find(|(path, _)| path.contains("maintenance"));
+    let (path, text) = maintenance.context("the page has it")?;
+    let path = pair.directory(first).join(path);
+    fs::write(&path, text.replace("lb-a", name(first)))?;
+    pair.wait_for_holder(second)?;
+    pair.connect()?;
+
+    // The holder loses power while the other one is ready again.
+    fs::remove_file(&path)?;
+    let mut holder = None;
+    wait_until("both agree", SOON, || {
+        holder = pair.holder().unwrap_or_default();
+        holder.is_some()
+    })?;
+    let lost = holder.context("it was found")?;
+    let stream = Stream::start(&pair.client, SERVICE, Duration::from_millis(200));
+    pair.switch.ip(&format!("link delete port{}", 11 + lost))?;
+    if let Some(agent) = pair.agents[lost].take() {
+        agent.kill();
+    }
+    pair.wait_for_holder(1 - lost)?;
+    for _ in 0..10 {
+        pair.connect()?;
+    }
+    let outcome = stream.end()?;
+    ensure!(outcome.succeeded > 0, "{outcome:?}");
+    println!("without power: {outcome:?}");
+    Ok(())
+}
