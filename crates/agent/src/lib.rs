@@ -34,7 +34,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use clap::ValueEnum;
-use lb_announce::Timing;
+use lb_announce::ElectionTiming;
 use lb_common::layout::{Forwarding, Timeouts};
 use lb_kernel::privileges::Privileges;
 use lb_kernel::settings::BpfLogLevel;
@@ -87,7 +87,7 @@ pub struct Options {
     /// The file with the tunnel keys.
     pub tunnel_keys: KeyFile,
     /// Times of the announcement of addresses.
-    pub announcements: Timing,
+    pub announcements: ElectionTiming,
     pub sizes: WantedSizes,
     /// Ports for SNAT, except those that this node uses itself.
     pub snat_ports: SnatRange,

@@ -9,7 +9,7 @@ use lb_network::snat_ports::PortSet;
 use lb_process::notices::{About, Notice, Notices, Reason};
 use lb_rules::model::{HealthCheck, Kind, ObjectRef, Problem, ServiceName};
 use lb_rules::store::Store;
-use lb_speakers::bgp::Command;
+use lb_speakers::bgp::SpeakerCommand;
 use lb_status::{Check, Condition, Health, HealthChecks, Metrics};
 use tokio::sync::{mpsc, watch};
 
@@ -24,7 +24,7 @@ pub struct Outlets {
     snat_ports: Option<SnatPorts>,
     announcer: Option<watch::Sender<Option<Arc<Wanted>>>>,
     beat: Beat,
-    speaker: Option<mpsc::UnboundedSender<Command>>,
+    speaker: Option<mpsc::UnboundedSender<SpeakerCommand>>,
 }
 
 impl Outlets {
@@ -60,12 +60,12 @@ impl Outlets {
         self.beat.renew();
     }
 
-    pub fn with_speaker(self, speaker: mpsc::UnboundedSender<Command>) -> Self {
+    pub fn with_speaker(self, speaker: mpsc::UnboundedSender<SpeakerCommand>) -> Self {
         Self { speaker: Some(speaker), ..self }
     }
 
     /// Tells the BGP speaker.
-    pub fn advertise(&self, command: Command) {
+    pub fn advertise(&self, command: SpeakerCommand) {
         if let Some(speaker) = &self.speaker {
             // It ends with the process.
             let _ = speaker.send(command);

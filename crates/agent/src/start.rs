@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use anyhow::{Result, bail};
-use lb_announce::Keys;
+use lb_announce::SealKeys;
 use lb_common::layout::TunnelKey;
 use lb_controller::Assigning;
 use lb_kernel::{
@@ -120,8 +120,8 @@ pub async fn start<'a>(
     let (announcer, orders) = Announcer::new();
     let (speaker, commands) = Speaker::new();
     let condition = Arc::<Condition>::default();
-    let announcement_keys = watch::Sender::new(Keys::default());
-    let (exchange_keys, history_keys) = watch::channel(Keys::default());
+    let announcement_keys = watch::Sender::new(SealKeys::default());
+    let (exchange_keys, history_keys) = watch::channel(SealKeys::default());
     let (exchanged, exchange) = mpsc::unbounded_channel();
     let mut programs = Programs::verify(
         prepared,
@@ -182,7 +182,7 @@ pub async fn start<'a>(
     key_file.follow(move |secrets| {
         tunnel_keys.write(secrets.digests);
         tunnel_probes.set_key(secrets.digests[TunnelKey::Current as usize]);
-        announcement_keys.send_replace(Keys::derive(&secrets.lines));
+        announcement_keys.send_replace(SealKeys::derive(&secrets.lines));
         exchange_keys.send_replace(exchange::keys(&secrets.lines));
         let has_key = secrets.has_key();
         key_found.send_if_modified(|found| std::mem::replace(found, has_key) != has_key);

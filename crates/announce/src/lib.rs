@@ -1,4 +1,4 @@
-//! Which node announces an address on a link. Pure: [`Link`] takes events and the current time, and
+//! Which node announces an address on a link. Pure: [`LinkElection`] takes events and the current time, and
 //! returns what to do, so that a test can simulate a network of nodes.
 //!
 //! Invariants:
@@ -37,13 +37,15 @@ mod timing;
 mod view;
 mod wire;
 
-pub use choice::capacity;
-pub use event::{Effect, Frame, Input, News};
-pub use hold::{Held, Whereabouts};
-pub use identity::{Id, Identity, LinkAddress, Rank, format_link_address};
-pub use link::Link;
-pub use seal::Keys;
-pub use table::MOST_ADDRESSES;
-pub use timing::{Time, Timing};
+pub use choice::limit_share;
+pub use event::{ElectionEvent, LinkEffect, LinkFrame, LinkInput};
+pub use hold::{AddressState, AdoptedAddress};
+pub use identity::{
+    CandidateRank, LinkAddress, ParticipantId, ParticipantIdentity, format_link_address,
+};
+pub use link::LinkElection;
+pub use seal::SealKeys;
+pub use table::MAX_ADDRESSES;
+pub use timing::{ElectionTiming, Time};
 pub use view::{AddressView, LinkView, PeerView};
-pub use wire::{LONGEST, LONGEST_INTERFACE, LONGEST_NODE};
+pub use wire::{MAX_HEARTBEAT_OCTETS, MAX_INTERFACE_NAME_OCTETS, MAX_NODE_NAME_OCTETS};

@@ -4,19 +4,19 @@
 
 use std::net::IpAddr;
 
-use super::event::{Effect, Frame};
-use super::hold::{Probed, Probing, Whereabouts};
-use super::link::Link;
+use super::event::{LinkEffect, LinkFrame};
+use super::hold::{AddressProbe, AddressState, ProbeTarget};
+use super::link::LinkElection;
 use super::peers::Peer;
-use super::timing::{FRESH_GAP, PROBES, Time};
+use super::timing::{FRESH_PROBE_GAP, PROBES_BEFORE_TAKING, Time};
 
-impl Link {
-    pub(super) fn continue_probes(&mut self, now: Time) {
+impl LinkElection {
+    pub(super) fn send_due_probes(&mut self, now: Time) {
         let probing = self.addresses.iter().filter_map(|(address, state)| match state {
-            Whereabouts::Probing(probing) => Some((*address, *probing)),
+            AddressState::Probing(probing) => Some((*address, *probing)),
             _ => None,
         });
-        let probing: Vec<(IpAddr, Probing)> = probing.collect();
+        let probing: Vec<(IpAddr, AddressProbe)> = probing.collect();
         if probing.is_empty() {
             return;
         }
@@ -24,45 +24,45 @@ impl Link {
         // its table, so it is not waited for.
         let deaf_after = self.peers.deaf_after(&self.timing);
         let is_known = |peer: &Peer| peer.table.is_complete() || peer.is_deaf(now, deaf_after);
-        let all_known = self.peers.alive().all(|(_, peer)| is_known(peer));
+        let all_known = self.peers.alive_peers().all(|(_, peer)| is_known(peer));
         for (address, probing) in probing {
-            self.continue_probing(address, probing, all_known, now);
+            self.probe_or_take(address, probing, all_known, now);
         }
     }
 
-    fn continue_probing(
+    fn probe_or_take(
         &mut self,
         address: IpAddr,
-        mut probing: Probing,
+        mut probing: AddressProbe,
         all_known: bool,
         now: Time,
     ) {
-        if now >= probing.next && probing.sent >= PROBES {
+        if now >= probing.next && probing.sent >= PROBES_BEFORE_TAKING {
             // A participant whose table is incomplete may hold the address: wait for its rows.
             if !all_known && now < probing.next + self.timing.silence {
-                return self.due(now + self.timing.interval / 10);
+                return self.schedule_decision(now + self.timing.interval / 10);
             }
             let from = match probing.of {
-                Probed::Everyone => None,
-                Probed::Silent { id, .. } => Some(id),
+                ProbeTarget::Everyone => None,
+                ProbeTarget::Silent { id, .. } => Some(id),
             };
             if let Some(peer) = from.and_then(|from| self.peers.get_mut(from)) {
-                peer.table.take_from(address);
+                peer.table.mark_taken(address);
             }
-            return self.take(address, from, false, now);
+            return self.take_address(address, from, false, now);
         }
         if now >= probing.next {
             let (frame, gap) = match probing.of {
-                Probed::Everyone => (Frame::Probe(address), FRESH_GAP),
-                Probed::Silent { link_address, .. } => {
-                    (Frame::ProbeOf(address, link_address), self.timing.silent_gap())
+                ProbeTarget::Everyone => (LinkFrame::Probe(address), FRESH_PROBE_GAP),
+                ProbeTarget::Silent { link_address, .. } => {
+                    (LinkFrame::ProbeOf(address, link_address), self.timing.silent_probe_gap())
                 }
             };
-            self.effects.push(Effect::Transmit(frame));
+            self.effects.push(LinkEffect::Transmit(frame));
             probing.sent += 1;
             probing.next = now + gap;
-            self.addresses.insert(address, Whereabouts::Probing(probing));
+            self.addresses.insert(address, AddressState::Probing(probing));
         }
-        self.due(probing.next);
+        self.schedule_decision(probing.next);
     }
 }

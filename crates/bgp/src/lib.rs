@@ -16,5 +16,5 @@ pub mod wire;
 
 pub use community::{Communities, Community, LargeCommunity};
 pub use family::Family;
-pub use route::{Attributes, NextHop};
-pub use session::Session;
+pub use route::{NextHop, RouteAttributes};
+pub use session::BgpSession;

@@ -17,9 +17,9 @@ fn who_is_not_heard_gives_way() {
     world.run(SECOND * 60);
     assert_eq!(world.loads()[0], 0);
     assert!(world.longest_several() <= MS * 5, "{:?}", world.longest_several());
-    world.want(1, address(40), Some(Rank::Candidate));
-    world.want(2, address(40), Some(Rank::Candidate));
-    world.want(0, address(40), Some(Rank::Candidate));
+    world.want(1, address(40), Some(CandidateRank::Candidate));
+    world.want(2, address(40), Some(CandidateRank::Candidate));
+    world.want(0, address(40), Some(CandidateRank::Candidate));
     world.run(SECOND * 2);
     assert_ne!(holder(&world, 40), 0);
 }
@@ -91,12 +91,12 @@ fn a_holder_from_whom_an_address_was_taken_in_vain_is_known_again() {
     let taken = of_one.into_iter().find(|number| world.answering(address(*number)).contains(&0));
     let taken = address(taken.expect("node 0 takes some of node 1's"));
     // Node 0 gives the address up before node 1 can hear of its claim.
-    world.give(0, Input::Failed(taken));
+    world.give(0, LinkInput::Failed(taken));
     world.cut.clear();
     world.run(SECOND * 10);
     for node in &world.nodes {
         let link = node.link.as_ref().expect("it runs");
-        let view = link.view(world.now);
+        let view = link.link_view(world.now);
         let row = view.addresses.iter().find(|row| row.address == taken).expect("it is wanted");
         assert_eq!(row.holder.as_deref(), Some("node-1"));
     }
@@ -163,7 +163,7 @@ fn a_node_that_returns_from_silence_again_and_again_is_known_to_be_deaf() {
         world.run(MS * 350);
         world.cut.remove(&(1, 0));
         world.run(MS * 150);
-        let view = world.nodes[0].link.as_ref().expect("it runs").view(world.now);
+        let view = world.nodes[0].link.as_ref().expect("it runs").link_view(world.now);
         let peer = view.peers.iter().find(|peer| peer.node == "node-1").expect("it was heard");
         assert!(!peer.silent);
         assert!(peer.deaf || round < 3, "{round}");

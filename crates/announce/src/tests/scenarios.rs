@@ -29,7 +29,7 @@ pub fn holder(world: &World, number: usize) -> usize {
 #[test]
 fn a_node_alone_takes_all_addresses_after_it_has_listened() {
     let mut world = World::new(1, 10, 1);
-    world.run(Timing::default().listen(1));
+    world.run(ElectionTiming::default().listening_time(1));
     assert_eq!(world.loads(), [0]);
     world.run(MS * 100);
     assert_eq!(world.loads(), [10]);
@@ -39,7 +39,7 @@ fn a_node_alone_takes_all_addresses_after_it_has_listened() {
 fn a_new_address_is_announced_within_50_ms_by_the_node_that_keeps_it() {
     let mut world = settled(3, 4);
     for node in 0..3 {
-        world.want(node, address(9), Some(Rank::Candidate));
+        world.want(node, address(9), Some(CandidateRank::Candidate));
         world.run(MS);
     }
     world.run(MS * 47);
@@ -61,7 +61,7 @@ fn when_a_node_loses_power_others_take_its_addresses_within_half_a_second() {
     for (number, before) in before.iter().enumerate() {
         assert!(*before == 0 || holder(&world, number) == *before);
     }
-    let bound = capacity(100, 4);
+    let bound = limit_share(100, 4);
     assert!(world.loads().iter().all(|load| *load <= bound), "{:?}", world.loads());
 }
 
@@ -123,22 +123,22 @@ fn a_better_node_that_joins_takes_over_before_the_other_stops() {
     assert!(world.loads()[2] > 10, "{:?}", world.loads());
     assert_eq!(world.longest_none(), Duration::ZERO);
     assert!(world.longest_several() <= MS * 5, "{:?}", world.longest_several());
-    assert!(world.loads().iter().all(|load| *load <= capacity(60, 3)), "{:?}", world.loads());
+    assert!(world.loads().iter().all(|load| *load <= limit_share(60, 3)), "{:?}", world.loads());
 }
 
 #[test]
 fn a_node_that_is_excluded_or_leaves_hands_over_without_a_gap() {
     let mut world = settled(3, 30);
     for number in 0..30 {
-        world.nodes[0].wanted.insert(address(number), Rank::LastResort);
+        world.nodes[0].wanted.insert(address(number), CandidateRank::LastResort);
     }
-    world.want(0, address(0), Some(Rank::LastResort));
+    world.want(0, address(0), Some(CandidateRank::LastResort));
     world.run(SECOND);
     assert_eq!(world.loads()[0], 0);
-    world.give(1, Input::Leave);
+    world.give(1, LinkInput::Leave);
     world.run(SECOND);
     assert_eq!(world.loads(), [0, 0, 30]);
-    assert!(world.news.iter().any(|(_, node, news)| *node == 1 && *news == News::Left));
+    assert!(world.news.iter().any(|(_, node, news)| *node == 1 && *news == ElectionEvent::Left));
     assert_eq!(world.longest_none(), Duration::ZERO);
     assert!(world.longest_several() <= MS * 5, "{:?}", world.longest_several());
     // Without another candidate, node 0 holds all addresses as the last resort.
@@ -153,14 +153,14 @@ fn an_address_follows_its_candidates() {
     let first = holder(&world, 0);
     let other = (first + 1) % 3;
     for node in 0..3 {
-        let rank = if node == other { Rank::Candidate } else { Rank::None };
+        let rank = if node == other { CandidateRank::Candidate } else { CandidateRank::None };
         world.want(node, address(0), Some(rank));
     }
     world.run(SECOND * 3);
     assert_eq!(holder(&world, 0), other);
     assert_eq!(world.longest_none(), Duration::ZERO);
     // Without any candidate, no node announces it.
-    world.want(other, address(0), Some(Rank::None));
+    world.want(other, address(0), Some(CandidateRank::None));
     world.run(SECOND * 3);
     assert!(world.answering(address(0)).is_empty());
     (0..3).for_each(|node| world.want(node, address(0), None));
@@ -200,10 +200,10 @@ fn an_address_that_another_machine_uses_is_not_announced() {
     const OTHER: LinkAddress = [6, 6, 6, 6, 6, 6];
     let mut world = settled(2, 1);
     world.others.insert(address(5), OTHER);
-    (0..2).for_each(|node| world.want(node, address(5), Some(Rank::Candidate)));
+    (0..2).for_each(|node| world.want(node, address(5), Some(CandidateRank::Candidate)));
     world.run(SECOND * 10);
     assert!(world.answering(address(5)).is_empty());
-    let in_use = News::InUse { address: address(5), by: OTHER };
+    let in_use = ElectionEvent::InUse { address: address(5), by: OTHER };
     assert!(world.news.iter().any(|(_, _, news)| *news == in_use));
     // It is announced once the other machine no longer uses it.
     world.others.clear();
@@ -213,11 +213,11 @@ fn an_address_that_another_machine_uses_is_not_announced() {
     world.run(SECOND * 10);
     world.forget_observations();
     for _ in 0..50 {
-        world.give(holder, Input::Claim { address: address(5), by: OTHER });
+        world.give(holder, LinkInput::Claim { address: address(5), by: OTHER });
         world.run(MS * 100);
     }
     assert_eq!(world.answering(address(5)), [holder]);
-    let disputed = News::Disputed { address: address(5), by: OTHER };
+    let disputed = ElectionEvent::Disputed { address: address(5), by: OTHER };
     assert_eq!(world.news, [(world.news[0].0, holder, disputed)]);
     assert!(world.announcements.len() <= 3, "{:?}", world.announcements);
 }
@@ -227,7 +227,9 @@ fn an_address_that_another_machine_uses_is_not_announced() {
 fn an_address_that_another_node_uses_itself_is_not_announced() {
     let mut world = settled(3, 1);
     world.others.insert(address(5), link_address(1));
-    [0, 2].into_iter().for_each(|node| world.want(node, address(5), Some(Rank::Candidate)));
+    [0, 2]
+        .into_iter()
+        .for_each(|node| world.want(node, address(5), Some(CandidateRank::Candidate)));
     for _ in 0..300 {
         world.run(MS * 100);
         assert!(world.answering(address(5)).is_empty());
@@ -237,14 +239,14 @@ fn an_address_that_another_node_uses_itself_is_not_announced() {
 #[test]
 fn an_interface_that_is_down_is_given_up_and_taken_again() {
     let mut world = settled(2, 10);
-    let down = Input::Interface { usable: false, link_address: link_address(0) };
+    let down = LinkInput::Interface { usable: false, link_address: link_address(0) };
     world.give(0, down);
     world.cut.insert((0, 1));
     world.cut.insert((1, 0));
     world.run(SECOND);
     assert_eq!(world.loads(), [0, 10]);
     world.cut.clear();
-    world.give(0, Input::Interface { usable: true, link_address: link_address(0) });
+    world.give(0, LinkInput::Interface { usable: true, link_address: link_address(0) });
     world.run(SECOND * 20);
     assert!(world.loads()[0] >= 3, "{:?}", world.loads());
     assert!(world.longest_several() <= MS * 5, "{:?}", world.longest_several());
@@ -254,16 +256,19 @@ fn an_interface_that_is_down_is_given_up_and_taken_again() {
 fn without_the_list_of_services_an_agent_keeps_what_it_had() {
     let mut world = settled(2, 10);
     world.kill(0);
-    let identity =
-        Identity { node: "node-0".to_owned(), interface: "eth0".to_owned(), incarnation: 77 };
-    let held: Vec<Held> = world.nodes[0]
+    let identity = ParticipantIdentity {
+        node: "node-0".to_owned(),
+        interface: "eth0".to_owned(),
+        incarnation: 77,
+    };
+    let held: Vec<AdoptedAddress> = world.nodes[0]
         .kernel
         .iter()
-        .map(|(address, (_, epoch))| Held { address: *address, epoch: *epoch })
+        .map(|(address, (_, epoch))| AdoptedAddress { address: *address, epoch: *epoch })
         .collect();
-    let link = Link::new(identity, world.timing, world.keys.clone(), &held, world.now);
+    let link = LinkElection::new(identity, world.timing, world.keys.clone(), &held, world.now);
     world.nodes[0].link = Some(link);
-    world.give(0, Input::Interface { usable: true, link_address: link_address(0) });
+    world.give(0, LinkInput::Interface { usable: true, link_address: link_address(0) });
     let before = world.loads();
     world.run(SECOND * 120);
     assert_eq!(world.loads(), before);
@@ -274,7 +279,7 @@ fn without_the_list_of_services_an_agent_keeps_what_it_had() {
 fn what_the_kernel_refuses_goes_to_another_node() {
     let mut world = settled(2, 1);
     let first = holder(&world, 0);
-    world.give(first, Input::Failed(address(0)));
+    world.give(first, LinkInput::Failed(address(0)));
     world.run(MS * 300);
     assert_eq!(holder(&world, 0), 1 - first);
 }
@@ -285,7 +290,7 @@ fn keys_are_replaced_without_moving_an_address() {
     let (old, new) = ("0123456789abcdef0123456789abcdef", "fedcba9876543210fedcba9876543210");
     for keys in [vec![old, new], vec![new, old], vec![new]] {
         for node in 0..3 {
-            world.give(node, Input::Keys(Keys::derive(&keys)));
+            world.give(node, LinkInput::Keys(SealKeys::derive(&keys)));
             world.run(SECOND);
         }
     }
@@ -310,7 +315,7 @@ fn of_more_addresses_than_a_link_can_have_the_same_are_left_out_everywhere() {
     expected.resize(ADDRESSES, 0);
     assert_eq!(holders(&world, ADDRESSES), expected);
     let beyond = |world: &World, node: usize| {
-        world.nodes[node].link.as_ref().expect("it runs").view(world.now).beyond
+        world.nodes[node].link.as_ref().expect("it runs").link_view(world.now).beyond
     };
     assert!((0..3).all(|node| beyond(&world, node) == ADDRESSES - MOST));
     // Addresses that others make room for are taken, by one node each.
@@ -329,7 +334,7 @@ fn of_more_addresses_than_a_link_can_have_the_same_are_left_out_everywhere() {
 fn machines_of_one_name_report_each_other_until_one_gets_another_name() {
     let mut world = settled(3, 4);
     let same_name = |world: &World, node: usize| {
-        world.nodes[node].link.as_ref().expect("it runs").view(world.now).same_name
+        world.nodes[node].link.as_ref().expect("it runs").link_view(world.now).same_name
     };
     assert!((0..3).all(|node| same_name(&world, node).is_none()));
     // A restart is no other machine.
@@ -341,7 +346,8 @@ fn machines_of_one_name_report_each_other_until_one_gets_another_name() {
     world.run(SECOND * 6);
     let found: Vec<_> = (0..3).map(|node| same_name(&world, node)).collect();
     assert_eq!(found, [None, Some(link_address(2)), Some(link_address(1))]);
-    let reports = world.news.iter().filter(|(_, _, news)| matches!(news, News::SameName { .. }));
+    let reports =
+        world.news.iter().filter(|(_, _, news)| matches!(news, ElectionEvent::SameName { .. }));
     assert_eq!(reports.count(), 2, "each once");
     world.nodes[2].name = "node-2".to_owned();
     world.start(2);

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use lb_bgp::table::Peers;
+use lb_bgp::table::AdvertisedPeers;
 
 use super::advertisement::{Advertised, OfMetallb};
 use super::announcement::Announcement;
@@ -216,8 +216,8 @@ impl Pools {
                 .advertised
                 .iter()
                 .filter_map(|advertised| match &advertised.advertisement.peers {
-                    Peers::Named(names) => Some(names),
-                    Peers::All => None,
+                    AdvertisedPeers::Named(names) => Some(names),
+                    AdvertisedPeers::All => None,
                 })
                 .flatten()
                 .collect();

@@ -4,7 +4,7 @@
 //! Untrusted input: packets to ports 3784 and 4784 may come from any address. Those of other
 //! addresses than the sessions' are discarded, as are those that have crossed more routers than a
 //! session allows. A peer can send anything: only the fields of its last packet are kept, and at
-//! most [`socket::MOST_AT_ONCE`] packets are read at once.
+//! most [`socket::MAX_PACKETS_AT_ONCE`] packets are read at once.
 //!
 //! Tests: beside the code, and `tests/tests/peers/bfd.rs` with real routers.
 
@@ -16,35 +16,35 @@ mod view;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use lb_bfd::session::Change;
-use lb_bfd::{Packet, State};
+use lb_bfd::session::StateChange;
+use lb_bfd::{BfdState, ControlPacket};
 use lb_kernel::BfdSessions;
 use tokio::net::UdpSocket;
 
-use session::Running;
-use socket::{Arrived, Receivers};
+use session::MonitoredPath;
+use socket::{PacketReceivers, ReceivedPacket};
 
-pub use path::{Hops, Path, Wanted};
+pub use path::{HopLimit, MonitoredEnds, WantedSession};
 pub use view::BfdView;
 
 /// All sessions of this node, by the names of their peers.
-pub struct Monitor {
+pub struct PathMonitor {
     began: Instant,
     /// Without it, the agent itself sends all packets.
     kernel: Option<BfdSessions>,
-    receivers: Receivers,
-    sessions: BTreeMap<String, Running>,
+    receivers: PacketReceivers,
+    sessions: BTreeMap<String, MonitoredPath>,
     /// Packets that no session took, since the start.
     refused: u64,
 }
 
-impl Monitor {
+impl PathMonitor {
     /// `began`: all times are durations since then.
     pub fn new(kernel: Option<BfdSessions>, began: Instant) -> Self {
         Self {
             began,
             kernel,
-            receivers: Receivers::default(),
+            receivers: PacketReceivers::default(),
             sessions: BTreeMap::new(),
             refused: 0,
         }
@@ -56,7 +56,7 @@ impl Monitor {
 
     /// Starts a session, or restarts it if its path has changed. With other settings it stays up, and so
     /// does one that an earlier agent left in the kernel.
-    pub fn watch(&mut self, name: &str, wanted: &Wanted) {
+    pub fn start_session(&mut self, name: &str, wanted: &WantedSession) {
         let now = self.now();
         if let Some(running) = self.sessions.get_mut(name)
             && running.wanted.path == wanted.path
@@ -66,38 +66,38 @@ impl Monitor {
             }
             return;
         }
-        self.forget(name);
-        let running = Running::new(name, wanted.clone(), self.kernel.as_mut(), now);
+        self.end_session(name);
+        let running = MonitoredPath::new(name, wanted.clone(), self.kernel.as_mut(), now);
         self.sessions.insert(name.to_owned(), running);
-        self.open();
+        self.open_sockets();
     }
 
     /// Ends a session deliberately; its last packet says so to the peer.
-    pub fn forget(&mut self, name: &str) {
+    pub fn end_session(&mut self, name: &str) {
         let now = self.now();
         if let Some(mut running) = self.sessions.remove(name) {
             running.end(now, self.kernel.as_mut());
         }
-        self.open();
+        self.open_sockets();
     }
 
     /// Runs these sessions, and ends all others.
-    pub fn set(&mut self, wanted: &BTreeMap<&str, Wanted>) {
+    pub fn set_sessions(&mut self, wanted: &BTreeMap<&str, WantedSession>) {
         let others = self.sessions.keys().filter(|name| !wanted.contains_key(name.as_str()));
         for name in others.cloned().collect::<Vec<String>>() {
-            self.forget(&name);
+            self.end_session(&name);
         }
         for (name, wanted) in wanted {
-            self.watch(name, wanted);
+            self.start_session(name, wanted);
         }
     }
 
-    pub fn state(&self, name: &str) -> Option<State> {
+    pub fn session_state(&self, name: &str) -> Option<BfdState> {
         self.sessions.get(name).map(|running| running.session.state())
     }
 
     pub fn deadline(&self) -> Option<Duration> {
-        let sessions = self.sessions.values().filter_map(Running::deadline);
+        let sessions = self.sessions.values().filter_map(MonitoredPath::next_timeout);
         sessions.chain(self.receivers.retry_at()).min()
     }
 
@@ -107,25 +107,25 @@ impl Monitor {
     }
 
     /// Reads what has arrived, and does what is due. Returns the sessions that have changed.
-    pub fn turn(&mut self) -> Vec<(String, Change)> {
+    pub fn handle_due(&mut self) -> Vec<(String, StateChange)> {
         if self.receivers.retry_at().is_some_and(|at| at <= self.now()) {
-            self.open();
+            self.open_sockets();
         }
-        for arrived in self.receivers.receive() {
-            self.take(&arrived);
+        for arrived in self.receivers.receive_packets() {
+            self.handle_packet(&arrived);
         }
         let now = self.now();
         let mut changes = Vec::new();
         for (name, running) in &mut self.sessions {
-            running.turn(now, self.kernel.as_mut());
-            changes.extend(running.changes().map(|change| (name.clone(), change)));
+            running.expire_timers(now, self.kernel.as_mut());
+            changes.extend(running.take_changes().map(|change| (name.clone(), change)));
         }
         changes
     }
 
-    fn take(&mut self, arrived: &Arrived) {
+    fn handle_packet(&mut self, arrived: &ReceivedPacket) {
         let now = self.now();
-        let packet = match Packet::decode(&arrived.octets) {
+        let packet = match ControlPacket::decode(&arrived.octets) {
             Ok(packet) => packet,
             Err(fault) => {
                 self.refused += 1;
@@ -135,7 +135,7 @@ impl Monitor {
         };
         let mut sessions = self.sessions.values_mut();
         match sessions.find(|running| running.is_for(arrived, &packet)) {
-            Some(running) => running.receive(now, &packet, self.kernel.as_mut()),
+            Some(running) => running.receive_packet(now, &packet, self.kernel.as_mut()),
             None => {
                 self.refused += 1;
                 tracing::debug!(from = %arrived.from, "bfd packet of no session discarded");
@@ -144,17 +144,17 @@ impl Monitor {
     }
 
     /// Opens the sockets that the sessions need, and closes the others.
-    fn open(&mut self) {
+    fn open_sockets(&mut self) {
         let wanted = self.sessions.values().map(|running| {
             let path = &running.wanted.path;
             (path.local.is_ipv4(), path.hops.port())
         });
-        self.receivers.set(&wanted.collect(), self.began.elapsed());
+        self.receivers.open_wanted(&wanted.collect(), self.began.elapsed());
     }
 
     pub fn views(&self) -> Vec<BfdView> {
-        let view = |(name, running): (&String, &Running)| {
-            view::of(name, running, self.kernel.as_ref(), self.now())
+        let view = |(name, running): (&String, &MonitoredPath)| {
+            view::view_session(name, running, self.kernel.as_ref(), self.now())
         };
         self.sessions.iter().map(view).collect()
     }

@@ -23,8 +23,8 @@ mod unnumbered;
 mod view;
 mod wire;
 
-pub use peer::{Location, Password, Peer, Secret};
-pub use peers::{Configured, Peers};
-pub use routes::{Advertising, Routes};
-pub use speaker::{Command, Commands, Speaker, Start};
+pub use peer::{PasswordSecret, PasswordSource, PeerConfig, PeerLocation};
+pub use peers::{ConfiguredPeer, PeerObjects};
+pub use routes::{RouteAdvertiser, ServiceRoutes};
+pub use speaker::{Speaker, SpeakerCommand, SpeakerCommands, SpeakerStart};
 pub use view::{BgpView, PeerView, RouteView};
