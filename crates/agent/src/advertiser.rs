@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use lb_process::notices::Reason;
+use lb_process::notices::NoticeReason;
 use lb_rules::ipam::Labels;
 use lb_rules::model::{Kind, Problem, ServiceName, ServicePort};
 use lb_rules::store::Store;
@@ -91,7 +91,7 @@ impl Advertiser {
         let problems: BTreeSet<Problem> =
             of_peers.into_iter().chain(of_advertisements).chain(unknown).collect();
         for problem in problems.difference(&self.problems) {
-            outlets.post(problem, Reason::PeerNotUsed, store);
+            outlets.post(problem, NoticeReason::PeerNotUsed, store);
         }
         self.problems = problems;
         self.show_problems(outlets);
@@ -113,7 +113,7 @@ impl Advertiser {
             return;
         }
         for problem in outside.difference(&self.outside) {
-            outlets.post(problem, Reason::AddressOutsidePools, store);
+            outlets.post(problem, NoticeReason::AddressOutsidePools, store);
         }
         self.outside = outside;
         self.show_problems(outlets);

@@ -24,7 +24,7 @@ impl ParticipantId {
         Self(name.fold(HASH_SEED, |hash, octet| mix(hash ^ u64::from(octet))))
     }
 
-    /// Its position in the order of candidates for an address; the highest comes first. The order
+    /// The participant's position in the order of candidates for an address; the highest comes first. The order
     /// is the same on all nodes and in all versions.
     pub fn weight_for(self, address: IpAddr) -> (u64, Self) {
         let octets = match address {
@@ -68,7 +68,7 @@ impl ParticipantIdentity {
 /// Whether a participant is a candidate for an address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CandidateRank {
-    /// It is no candidate.
+    /// The participant is no candidate.
     #[default]
     None,
     /// Only if there is no other candidate.

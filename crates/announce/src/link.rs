@@ -8,16 +8,16 @@ use lb_common::hash::mix;
 use lb_limits::RateLimiter;
 use serde::{Deserialize, Serialize};
 
+use super::acknowledgement::{MessageTimes, OwnProcess};
+use super::address_state::{AddressState, AdoptedAddress, HeldAddress};
 use super::choice::HolderChoice;
 use super::event::{ElectionEvent, LinkEffect, LinkInput};
-use super::exam::ReachabilityProbes;
-use super::hearing::{MessageTimes, OwnProcess};
-use super::hold::{AddressState, AdoptedAddress, HeldAddress};
 use super::identity::{
     CandidateRank, LinkAddress, ParticipantId, ParticipantIdentity, epoch_distance,
 };
 use super::pacing::{FramePacing, limit_frames};
 use super::peers::Peers;
+use super::reachability::ReachabilityProbes;
 use super::seal::SealKeys;
 use super::table::{MAX_ADDRESSES, OwnTable, RowContent};
 use super::timing::{ElectionTiming, Time, YIELD_PERIOD};
@@ -28,7 +28,7 @@ use super::wire::{self, Acknowledgement, Heartbeat};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ListeningPeriod {
     pub since: Time,
-    /// It has been long enough to hear all others, though perhaps not to get their whole tables.
+    /// The period was long enough to hear all others, though perhaps not to get their whole tables.
     pub has_lasted: bool,
 }
 
@@ -89,7 +89,7 @@ pub struct LinkElection {
     /// When the next decision is due by itself.
     pub(super) decide_at: Time,
     pub(super) last_input: Time,
-    /// When the silence of other participants was last judged, or excused.
+    /// When the silence of other participants was last checked, or their timeouts restarted.
     pub(super) liveness_checked_at: Time,
     pub(super) sequence: u64,
     /// When the last messages were sent.
@@ -310,7 +310,7 @@ impl LinkElection {
             }
         }
         self.outdated |= change.members || change.ranks;
-        self.dirty |= change.members || change.table || change.hearing;
+        self.dirty |= change.members || change.table || change.connectivity;
     }
 
     /// The greatest epoch that was seen for an address; 0, the one before the first, if none was.

@@ -1,15 +1,15 @@
 //! The other participants on a link.
 //!
-//! [`super::strangers`] decides when a process that sends messages becomes a participant. After
+//! [`super::admission`] decides when a process that sends messages becomes a participant. After
 //! that, each of its sequence numbers is accepted once.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::hearing::{MessageTimes, OwnProcess};
+use super::acknowledgement::{MessageTimes, OwnProcess};
+use super::admission::{PENDING_PROCESS_LIFETIME, PendingProcesses};
 use super::identity::{LinkAddress, ParticipantId};
 use super::sequences::SeenSequences;
-use super::strangers::{PENDING_PROCESS_LIFETIME as STRANGER, PendingProcesses};
 use super::table::PeerTable;
 use super::timing::{ElectionTiming, SILENT_PEER_LIFETIME, Time};
 use super::wire::{Acknowledgement, Heartbeat, MAX_ACKNOWLEDGEMENTS};
@@ -39,13 +39,13 @@ pub struct Peer {
     pub silent: bool,
     /// When it last received a message, judging by its acknowledgements.
     received_at: Time,
-    /// Its latest message acknowledges no message of the last one and a half intervals: it may
+    /// The peer's latest message acknowledges no message of the last one and a half intervals: it may
     /// hear no other participant.
     pub is_doubted: bool,
-    /// Its latest message acknowledges no participant, or no message of the last two and a half
+    /// The peer's latest message acknowledges no participant, or no message of the last two and a half
     /// intervals.
     pub hears_nobody: bool,
-    /// It hears no other participant, and its kernel does not answer probes, either.
+    /// The peer hears no other participant, and its kernel does not answer probes, either.
     pub mute: bool,
 }
 
@@ -80,13 +80,13 @@ pub struct PeerChange {
     /// The candidates for an address.
     pub ranks: bool,
     /// Whether the sender hears other participants.
-    pub hearing: bool,
+    pub connectivity: bool,
 }
 
 #[derive(Clone, Debug, Default)]
 pub struct Peers {
     peers: BTreeMap<ParticipantId, Peer>,
-    strangers: PendingProcesses,
+    pending: PendingProcesses,
     /// The last process that was acknowledged; the next message continues after it.
     turn: Option<(ParticipantId, u64)>,
     /// When a process could not become a participant because there are too many.
@@ -109,8 +109,8 @@ impl Peers {
     /// How many messages it takes to acknowledge every process that is heard. The others need as
     /// many, because they hear the same processes.
     pub fn acknowledgement_rounds(&self) -> u32 {
-        let heard = self.iter().filter(|(_, peer)| !peer.silent).count() + self.strangers.count();
-        // The cast cannot truncate: the numbers of peers and of strangers are bounded.
+        let heard = self.iter().filter(|(_, peer)| !peer.silent).count() + self.pending.count();
+        // The cast cannot truncate: the numbers of peers and of pending processes are bounded.
         heard.div_ceil(MAX_ACKNOWLEDGEMENTS).max(1) as u32
     }
 
@@ -145,7 +145,7 @@ impl Peers {
     /// Whether a link-layer address is that of a node which takes part.
     pub fn is_peer_address(&self, link_address: LinkAddress) -> bool {
         self.peers.values().any(|peer| peer.link_address == link_address)
-            || self.strangers.is_pending_address(link_address)
+            || self.pending.is_pending_address(link_address)
     }
 
     /// Handles an authenticated message of another process.
@@ -163,7 +163,7 @@ impl Peers {
         match known.map(|peer| peer.sequences.is_new(message.sequence)) {
             Some(false) => return change,
             Some(true) => {}
-            None if !self.strangers.note_unknown_process(id, message, own, now) => return change,
+            None if !self.pending.note_unknown_process(id, message, own, now) => return change,
             None if !self.accept_process(id, message, now) => return change,
             None => change.members = true,
         }
@@ -193,7 +193,7 @@ impl Peers {
             let before = (peer.is_doubted, peer.hears_nobody);
             peer.hears_nobody = message.heard.is_empty() || without > timing.isolation_limit();
             peer.is_doubted = peer.hears_nobody || without > timing.doubt_limit();
-            change.hearing = before != (peer.is_doubted, peer.hears_nobody);
+            change.connectivity = before != (peer.is_doubted, peer.hears_nobody);
         }
         let applied = peer.table.apply_changes(message.version, &message.changes);
         PeerChange { table: applied.rows, ranks: applied.ranks, ..change }
@@ -220,7 +220,7 @@ impl Peers {
             let Some(other) = self.choose_replaced_peer(id) else { return false };
             self.peers.remove(&other);
         }
-        self.strangers.forget_processes(id);
+        self.pending.forget_processes(id);
         let mut table = self.peers.remove(&id).map(|peer| peer.table).unwrap_or_default();
         table.expect_whole_table();
         let peer = Peer {
@@ -284,7 +284,7 @@ impl Peers {
 
     /// Whether there are more participants on the link than this one follows.
     pub fn is_crowded(&self, now: Time) -> bool {
-        self.turned_away_at.is_some_and(|at| now.saturating_sub(at) < STRANGER)
+        self.turned_away_at.is_some_and(|at| now.saturating_sub(at) < PENDING_PROCESS_LIFETIME)
     }
 
     /// When [`Self::mark_silent_peers`] marks the next participant as silent, if no message arrives before.
@@ -321,7 +321,7 @@ impl Peers {
                 version: peer.table.known_version(),
             });
         let mut heard: Vec<Acknowledgement> =
-            peers.chain(self.strangers.list_acknowledgements()).collect();
+            peers.chain(self.pending.list_acknowledgements()).collect();
         let process = |heard: &Acknowledgement| (heard.id, heard.incarnation);
         heard.sort_by_key(|heard| {
             (self.turn.is_some_and(|turn| process(heard) <= turn), process(heard))
@@ -335,12 +335,12 @@ impl Peers {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::strangers;
+    use crate::admission;
 
     #[test]
     fn a_participant_of_many_is_not_taken_for_deaf_when_two_acknowledgements_are_lost() {
         let timing = ElectionTiming::default();
-        for heard in 1..=MAX_PEERS + strangers::MAX_PENDING_PROCESSES {
+        for heard in 1..=MAX_PEERS + admission::MAX_PENDING_PROCESSES {
             let turns = heard.div_ceil(MAX_ACKNOWLEDGEMENTS) as u32;
             assert!(timing.interval * turns * 3 <= timing.deaf_limit(turns), "{heard}");
         }

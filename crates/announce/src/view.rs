@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::claimant::RemoteHolder;
-use super::hold::AddressState;
+use super::address_state::AddressState;
 use super::identity::{CandidateRank, LinkAddress, format_link_address};
 use super::link::{ElectionCounts, LinkElection};
+use super::remote_holders::RemoteHolder;
 use super::timing::Time;
 
 /// One link.
@@ -41,7 +41,7 @@ pub struct PeerView {
     pub node: String,
     pub interface: String,
     pub silent: bool,
-    /// It does not hear this node.
+    /// The peer does not hear this node.
     pub deaf: bool,
     pub holds: usize,
 }

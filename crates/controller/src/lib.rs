@@ -21,11 +21,11 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Service;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
-use lb_process::Requests;
+use lb_process::ClientRequests;
 use lb_process::backoff::Backoff;
-use lb_process::ending::Ending;
+use lb_process::ending::EndSignals;
 use lb_process::notices::{Notice, Notices};
-use lb_process::readiness::{self, Readiness, Scrape};
+use lb_process::readiness::{self, MetricsSource, Readiness};
 use lb_process::service_manager::notify_service_manager;
 use lb_rules::ipam::{Range, Settings};
 use lb_rules::kinds::AddressPool;
@@ -39,23 +39,23 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 
-use metrics::Exposition;
-use state::State;
+use metrics::ControllerRegistry;
+use state::AssignmentState;
 
-pub use manifests::Assigning;
-pub use metrics::Metrics;
+pub use manifests::AssigningSource;
+pub use metrics::AssignmentMetrics;
 
 /// Requests at the same time.
-const CONCURRENT: usize = 8;
+const MAX_CONCURRENT_WRITES: usize = 8;
 /// A write that has not finished then is given up: before another process may get the Lease and write.
-const PATIENCE: Duration = lease::WRITE_LIMIT;
+const WRITE_TIMEOUT: Duration = lease::WRITE_LIMIT;
 /// The longest time for a list of all Services.
-const LIST_PATIENCE: Duration = Duration::from_secs(60);
+const LIST_TIMEOUT: Duration = Duration::from_secs(60);
 /// The status of a pool changes with every Service, and every agent watches it.
-const POOL_INTERVAL: Duration = Duration::from_secs(10);
+const POOL_STATUS_INTERVAL: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct ControllerOptions {
     pub access: Access,
     pub settings: Settings,
     /// Ranges of the setting.
@@ -68,17 +68,17 @@ pub struct Options {
 }
 
 /// `millrace controller`: runs until a signal.
-pub async fn run(
-    options: Options,
+pub async fn run_controller(
+    options: ControllerOptions,
     healthz: Option<SocketAddr>,
     metrics: Option<SocketAddr>,
 ) -> Result<()> {
-    let mut ending = Ending::new()?;
-    let exposition = Arc::new(Exposition::new());
-    let readiness = Arc::new(Readiness::new(Arc::clone(&exposition) as Arc<dyn Scrape>));
+    let mut ending = EndSignals::new()?;
+    let exposition = Arc::new(ControllerRegistry::new());
+    let readiness = Arc::new(Readiness::new(Arc::clone(&exposition) as Arc<dyn MetricsSource>));
     let controller =
         Controller::open(options, &exposition.requests, exposition.metrics.clone()).await?;
-    readiness::start(
+    readiness::start_health_servers(
         (healthz, "--controller-healthz-bind-address"),
         (metrics, "--controller-metrics-bind-address"),
         &readiness,
@@ -95,7 +95,11 @@ pub async fn run(
 }
 
 /// Assigns addresses in this process, beside whatever else it does, until it ends.
-pub async fn start(options: Options, requests: &Requests, metrics: Metrics) -> Result<()> {
+pub async fn start_controller(
+    options: ControllerOptions,
+    requests: &ClientRequests,
+    metrics: AssignmentMetrics,
+) -> Result<()> {
     let controller = Controller::open(options, requests, metrics).await?;
     let (stop, stopped) = tokio::sync::oneshot::channel();
     tokio::spawn(async move {
@@ -111,15 +115,15 @@ pub async fn start(options: Options, requests: &Requests, metrics: Metrics) -> R
 struct Controller {
     client: Client,
     lease: Option<Campaign>,
-    state: State,
+    state: AssignmentState,
     events: mpsc::UnboundedReceiver<Event>,
     notices: Arc<dyn Notices>,
-    metrics: Metrics,
+    metrics: AssignmentMetrics,
     /// Reads what the last holder of the Lease has written, and what may not have arrived yet.
     handover: JoinSet<Result<Vec<Object>>>,
     /// Whether that was read since this process got the Lease.
     is_handed_over: bool,
-    writes: JoinSet<Written>,
+    writes: JoinSet<FinishedWrite>,
     /// Services whose status is being written.
     in_flight: BTreeSet<ServiceName>,
     backoff: Backoff,
@@ -133,13 +137,17 @@ struct Controller {
 }
 
 /// A finished write.
-enum Written {
+enum FinishedWrite {
     Service(ServiceName, Option<Notice>, Result<Option<Box<Service>>>),
     Pool(String, Result<()>),
 }
 
 impl Controller {
-    async fn open(options: Options, requests: &Requests, metrics: Metrics) -> Result<Self> {
+    async fn open(
+        options: ControllerOptions,
+        requests: &ClientRequests,
+        metrics: AssignmentMetrics,
+    ) -> Result<Self> {
         let connection = options.access.open(requests).await?;
         tracing::info!(api_server = connection.description, "assigning addresses to services");
         let client = connection.client.clone();
@@ -153,8 +161,12 @@ impl Controller {
         });
         let identity = lease::identity();
         let lease = options.lease.map(|lease| Campaign::new(client.clone(), &lease, identity));
-        let state =
-            State::new(options.settings, options.ranges, Arc::clone(&notices), metrics.clone());
+        let state = AssignmentState::new(
+            options.settings,
+            options.ranges,
+            Arc::clone(&notices),
+            metrics.clone(),
+        );
         Ok(Self {
             client,
             lease,
@@ -182,7 +194,7 @@ impl Controller {
     ) -> Result<()> {
         let mut attempts = interval(lease::RETRY);
         attempts.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut beats = interval(readiness::BEAT);
+        let mut beats = interval(readiness::BEAT_INTERVAL);
         beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
@@ -191,11 +203,11 @@ impl Controller {
                 // Rare, and before what may come without a pause: a Lease that is not renewed is lost.
                 _ = attempts.tick() => self.campaign().await,
                 _ = beats.tick() => if let Some(readiness) = &readiness { readiness.beat() },
-                () = until(self.retry_at) => {
+                () = sleep_until_moment(self.retry_at) => {
                     self.retry_at = None;
                     self.state.resume();
                 }
-                () = until(self.pools_at) => self.write_pools(),
+                () = sleep_until_moment(self.pools_at) => self.write_pools(),
                 event = self.events.recv() => match event {
                     Some(event) => self.take_in(event, readiness.as_deref()),
                     None => return Err(anyhow!("the source of objects has ended")),
@@ -205,14 +217,14 @@ impl Controller {
                     Err(error) => return Err(error).context("a list of Services panicked"),
                 },
                 Some(written) = self.writes.join_next() => match written {
-                    Ok(written) => self.finish(written),
+                    Ok(written) => self.finish_write(written),
                     Err(error) => return Err(error).context("a write panicked"),
                 },
             }
-            self.write();
+            self.start_due_writes();
         }
         while let Some(Ok(written)) = self.writes.join_next().await {
-            self.finish(written);
+            self.finish_write(written);
         }
         if let Some(lease) = &mut self.lease {
             lease.release().await;
@@ -231,11 +243,11 @@ impl Controller {
                     notify_service_manager(&[NotifyState::Ready]);
                 }
             }
-            self.state.store(event);
+            self.state.store_event(event);
             next = self.events.try_recv().ok();
         }
         self.follow_lease();
-        self.state.settle();
+        self.state.assign_addresses();
         self.schedule_pools();
     }
 
@@ -257,7 +269,7 @@ impl Controller {
                 self.schedule_pools();
                 tracing::info!("this process assigns addresses");
                 if let Some(secret) = self.tunnel_key_secret.take() {
-                    tokio::spawn(tunnel_key::generate(self.client.clone(), secret));
+                    tokio::spawn(tunnel_key::generate_tunnel_key(self.client.clone(), secret));
                 }
             }
             (false, true) => {
@@ -286,7 +298,7 @@ impl Controller {
         } else if !self.is_handed_over && self.handover.is_empty() && self.lease.is_some() {
             let client = self.client.clone();
             self.handover.spawn(async move {
-                let list = timeout(LIST_PATIENCE, list_latest_services(&client)).await;
+                let list = timeout(LIST_TIMEOUT, list_latest_services(&client)).await;
                 list.context("the list of all Services took too long")?
             });
         }
@@ -310,29 +322,29 @@ impl Controller {
     }
 
     /// Begins to write what is due.
-    fn write(&mut self) {
+    fn start_due_writes(&mut self) {
         if !self.state.is_leader() || !self.may_write() {
             return;
         }
-        let room = CONCURRENT.saturating_sub(self.in_flight.len());
+        let room = MAX_CONCURRENT_WRITES.saturating_sub(self.in_flight.len());
         let waits = |name: &&ServiceName| self.in_flight.contains(name);
         let due: Vec<ServiceName> =
-            self.state.due().filter(|name| !waits(name)).take(room).cloned().collect();
+            self.state.due_services().filter(|name| !waits(name)).take(room).cloned().collect();
         for name in due {
-            let Some(patch) = self.state.patch(&name, Timestamp::now()) else { continue };
-            let notice = self.state.notice(&name);
+            let Some(patch) = self.state.status_patch(&name, Timestamp::now()) else { continue };
+            let notice = self.state.outcome_notice(&name);
             self.in_flight.insert(name.clone());
             let services: Api<Service> = Api::namespaced(self.client.clone(), &name.namespace);
             self.writes.spawn(async move {
                 let result = write_service(&services, &name.name, &patch).await;
-                Written::Service(name, notice, result)
+                FinishedWrite::Service(name, notice, result)
             });
         }
     }
 
-    fn finish(&mut self, written: Written) {
+    fn finish_write(&mut self, written: FinishedWrite) {
         match written {
-            Written::Service(name, notice, result) => {
+            FinishedWrite::Service(name, notice, result) => {
                 self.in_flight.remove(&name);
                 match result {
                     Ok(service) => {
@@ -342,36 +354,36 @@ impl Controller {
                             if let Some(notice) = notice {
                                 self.notices.post(notice);
                             }
-                            self.state.written(&name, service);
-                            self.state.settle();
+                            self.state.note_written(&name, service);
+                            self.state.assign_addresses();
                         } else {
                             // Gone, or changed meanwhile: an event comes.
                             self.state.postpone(name);
-                            self.retry();
+                            self.schedule_retry();
                         }
                     }
                     Err(error) => {
-                        self.fail(&format!("Service {name}"), &error);
+                        self.note_failed_write(&format!("Service {name}"), &error);
                         self.state.postpone(name);
                     }
                 }
             }
-            Written::Pool(_, Ok(())) => self.metrics.count_write(true),
-            Written::Pool(name, Err(error)) => {
-                self.fail(&format!("AddressPool {name}"), &error);
+            FinishedWrite::Pool(_, Ok(())) => self.metrics.count_write(true),
+            FinishedWrite::Pool(name, Err(error)) => {
+                self.note_failed_write(&format!("AddressPool {name}"), &error);
                 self.schedule_pools();
             }
         }
     }
 
-    fn fail(&mut self, object: &str, error: &anyhow::Error) {
+    fn note_failed_write(&mut self, object: &str, error: &anyhow::Error) {
         self.metrics.count_write(false);
         let error = format!("{error:#}");
         tracing::warn!(object, error, "status not written; retrying");
-        self.retry();
+        self.schedule_retry();
     }
 
-    fn retry(&mut self) {
+    fn schedule_retry(&mut self) {
         if self.retry_at.is_none() {
             self.retry_at = Some(Instant::now() + self.backoff.next_delay());
         }
@@ -381,7 +393,7 @@ impl Controller {
     fn schedule_pools(&mut self) {
         if self.pools_at.is_none() && !self.state.pool_statuses().is_empty() {
             let now = Instant::now();
-            let next = self.pools_written.map_or(now, |written| written + POOL_INTERVAL);
+            let next = self.pools_written.map_or(now, |written| written + POOL_STATUS_INTERVAL);
             self.pools_at = Some(next.max(now));
         }
     }
@@ -399,12 +411,12 @@ impl Controller {
                 let patch = Patch::Merge(&patch);
                 let parameters = PatchParams::default();
                 let write = pools.patch_status(&name, &parameters, &patch);
-                let result = match timeout(PATIENCE, write).await {
+                let result = match timeout(WRITE_TIMEOUT, write).await {
                     Ok(Err(kube::Error::Api(status))) if status.code == 404 => Ok(()),
                     Ok(result) => result.map(drop).map_err(Into::into),
-                    Err(_) => Err(no_reply()),
+                    Err(_) => Err(write_timed_out()),
                 };
-                Written::Pool(name, result)
+                FinishedWrite::Pool(name, result)
             });
         }
     }
@@ -418,11 +430,11 @@ async fn write_service(
 ) -> Result<Option<Box<Service>>> {
     let (parameters, patch) = (PatchParams::default(), Patch::Strategic(patch));
     let write = services.patch_status(name, &parameters, &patch);
-    let service = match timeout(PATIENCE, write).await {
+    let service = match timeout(WRITE_TIMEOUT, write).await {
         Ok(Ok(service)) => service,
         Ok(Err(kube::Error::Api(status))) if [404, 409].contains(&status.code) => return Ok(None),
         Ok(Err(error)) => return Err(error.into()),
-        Err(_) => return Err(no_reply()),
+        Err(_) => return Err(write_timed_out()),
     };
     match Object::read(Kind::Service, serde_json::to_value(service)?)? {
         Object::Service(service) => Ok(Some(service)),
@@ -430,11 +442,11 @@ async fn write_service(
     }
 }
 
-fn no_reply() -> anyhow::Error {
-    anyhow!("the API server did not reply within {} s", PATIENCE.as_secs())
+fn write_timed_out() -> anyhow::Error {
+    anyhow!("the API server did not reply within {} s", WRITE_TIMEOUT.as_secs())
 }
 
-async fn until(moment: Option<Instant>) {
+async fn sleep_until_moment(moment: Option<Instant>) {
     match moment {
         Some(moment) => sleep_until(moment).await,
         None => std::future::pending().await,

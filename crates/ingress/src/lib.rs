@@ -32,10 +32,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use jiff::Timestamp;
-use lb_process::ending::Ending;
-use lb_process::notices::{Log, Notices};
+use lb_process::ending::EndSignals;
+use lb_process::notices::{NoticeLog, Notices};
 use lb_process::raise_file_limit;
-use lb_process::readiness::{self, Readiness, Scrape};
+use lb_process::readiness::{self, MetricsSource, Readiness};
 use lb_process::service_manager::notify_service_manager;
 use lb_proxy::Proxy;
 use lb_rules::model::{Kind, ObjectRef, ServiceName};
@@ -48,27 +48,27 @@ use tokio::net::UnixStream;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
-use control::{Control, Predecessor};
-use controller::{Controller, Outlets};
-use listeners::Listeners;
-use metrics::Metrics;
-use names::Resolved;
-use status::Status;
+use control::{ControlSocket, Predecessor};
+use controller::{ControllerOutputs, IngressController};
+use listeners::ListenAddresses;
+use metrics::IngressMetrics;
+use names::ResolvedUpstream;
+use status::StatusHandle;
 
 /// How long the start waits for Secrets that are watched by name. A role that does not allow one must not keep all
 /// others from being served.
-const SECRETS_PATIENCE: Duration = Duration::from_secs(10);
+const SECRETS_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a predecessor may take to close its control socket.
-const CONTROL_PATIENCE: Duration = Duration::from_secs(5);
-const CERTIFICATES_INTERVAL: Duration = Duration::from_secs(3600);
+const CONTROL_SOCKET_TIMEOUT: Duration = Duration::from_secs(5);
+const CERTIFICATE_CHECK_INTERVAL: Duration = Duration::from_secs(3600);
 
-pub enum Origin {
+pub enum ObjectOrigin {
     Manifests(Vec<PathBuf>),
     Cluster(Access),
 }
 
-pub struct Options {
-    pub origin: Origin,
+pub struct IngressOptions {
+    pub origin: ObjectOrigin,
     /// The Node of this process; `None`: unknown.
     pub node_name: Option<String>,
     /// Only objects of this namespace are watched.
@@ -76,10 +76,10 @@ pub struct Options {
     pub model: lb_ingress_rules::Settings,
     /// Without its listeners.
     pub proxy: lb_proxy::Settings,
-    pub listeners: Listeners,
+    pub listeners: ListenAddresses,
     pub session_key_file: Option<PathBuf>,
     /// `None`: the status is not written.
-    pub status: Option<status::Options>,
+    pub status: Option<status::StatusOptions>,
     pub control_socket: String,
     pub healthz: Option<SocketAddr>,
     pub metrics: Option<SocketAddr>,
@@ -89,52 +89,57 @@ pub struct Options {
 }
 
 /// Runs until a signal, the end of the parent, or a successor that serves.
-pub async fn run(options: Options) -> Result<()> {
+pub async fn run_ingress(options: IngressOptions) -> Result<()> {
     raise_file_limit();
-    let mut ending = Ending::new()?;
+    let mut ending = EndSignals::new()?;
     let mut parent = options.parent.as_ref().map(parent::watch_parent).transpose()?;
     if let Some(path) = options.session_key_file.clone() {
         session_keys::follow_session_keys(path, options.proxy.session_keys.clone())?;
     }
     let control_address = control::parse_socket_address(&options.control_socket)
         .with_context(|| format!("--control-socket {}", options.control_socket))?;
-    let metrics = Arc::new(Metrics::new());
-    let health = Arc::new(Readiness::new(Arc::clone(&metrics) as Arc<dyn Scrape>));
+    let metrics = Arc::new(IngressMetrics::new());
+    let health = Arc::new(Readiness::new(Arc::clone(&metrics) as Arc<dyn MetricsSource>));
 
     let (sender, mut events) = mpsc::unbounded_channel();
     let (secrets, wanted) = watch::channel(Default::default());
-    let source = open(&options, &metrics, wanted).await?;
-    readiness::start(
+    let source = open_source(&options, &metrics, wanted).await?;
+    readiness::start_health_servers(
         (options.healthz, "--ingress-healthz-bind-address"),
         (options.metrics, "--ingress-metrics-bind-address"),
         &health,
         &source.notices,
     );
     let (resolved_sender, mut resolved) = mpsc::unbounded_channel();
-    let outlets = Outlets {
+    let outlets = ControllerOutputs {
         notices: source.notices,
         metrics: Arc::clone(&metrics),
-        published: published(&options),
+        published: published_service(&options),
         status: source
             .client
             .zip(options.status.clone())
-            .map(|(client, options)| Status::start(client, options)),
-        annotations: controller::Annotations::default(),
+            .map(|(client, options)| StatusHandle::start(client, options)),
+        annotations: controller::IngressAnnotations::default(),
     };
     let (annotations, status) = (outlets.annotations.clone(), outlets.status.clone());
-    let mut controller = Controller::new(options.model, outlets, resolved_sender, secrets);
+    let mut controller = IngressController::new(options.model, outlets, resolved_sender, secrets);
     (source.run)(sender);
     tokio::select! {
-        synced = sync(&mut controller, &mut events, &health, source.names_secrets) => synced?,
+        synced = sync_objects(&mut controller, &mut events, &health, source.names_secrets) => synced?,
         () = ending.requested() => return Ok(()),
-        () = ended(&mut parent) => return Ok(()),
+        () = wait_for_parent_end(&mut parent) => return Ok(()),
     }
     if let Some(status) = &status {
         status.synced();
     }
 
-    let predecessor = predecessor(&control_address)?;
-    let proxy = start(options.proxy, options.listeners, predecessor.as_ref(), &controller)?;
+    let predecessor = connect_predecessor(&control_address)?;
+    let proxy = start_controller_tasks(
+        options.proxy,
+        options.listeners,
+        predecessor.as_ref(),
+        &controller,
+    )?;
     metrics.add(proxy.metrics());
     health.set_ready(true);
     if let Some(predecessor) = predecessor {
@@ -143,18 +148,18 @@ pub async fn run(options: Options) -> Result<()> {
     }
     let (successors_sender, mut successors) = mpsc::channel(1);
     let control =
-        Control { config: controller.config(), annotations, successors: successors_sender };
+        ControlSocket { config: controller.config(), annotations, successors: successors_sender };
     let (opened, is_opened) = oneshot::channel();
     let control = tokio::spawn(control.serve(control_address, opened));
     // A successor that starts before would not find this process, and share the ports with it. A name that another
     // process keeps must not prevent serving.
-    let _ = timeout(CONTROL_PATIENCE, is_opened).await;
+    let _ = timeout(CONTROL_SOCKET_TIMEOUT, is_opened).await;
     tracing::info!(http = ?proxy.http(), https = ?proxy.https(), "serving ingresses");
     notify_service_manager(&[NotifyState::Ready, NotifyState::Status("serving Ingresses")]);
 
-    let mut beats = interval(readiness::BEAT);
+    let mut beats = interval(readiness::BEAT_INTERVAL);
     beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut certificates = interval(CERTIFICATES_INTERVAL);
+    let mut certificates = interval(CERTIFICATE_CHECK_INTERVAL);
     certificates.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut successor = None;
     let outcome = loop {
@@ -169,15 +174,15 @@ pub async fn run(options: Options) -> Result<()> {
                 controller.check_certificates(Timestamp::now().as_second());
             }
             Some(stream) = successors.recv() => successor = hand_over(stream, &proxy).await,
-            serves = served_by(&mut successor) => {
+            serves = wait_for_successor(&mut successor) => {
                 successor = None;
                 if serves {
-                    break Ok(End::Replaced);
+                    break Ok(ProxyEnd::Replaced);
                 }
                 tracing::warn!("successor exited before it served; continuing to serve");
             }
-            () = ending.requested() => break Ok(End::Requested),
-            () = ended(&mut parent) => break Ok(End::Requested),
+            () = ending.requested() => break Ok(ProxyEnd::Requested),
+            () = wait_for_parent_end(&mut parent) => break Ok(ProxyEnd::Requested),
         }
     };
     notify_service_manager(&[NotifyState::Stopping]);
@@ -185,8 +190,8 @@ pub async fn run(options: Options) -> Result<()> {
     // The name is the successor's.
     control.abort();
     let delay = match outcome {
-        Ok(End::Requested) => options.shutdown_delay,
-        Ok(End::Replaced) | Err(_) => Duration::ZERO,
+        Ok(ProxyEnd::Requested) => options.shutdown_delay,
+        Ok(ProxyEnd::Replaced) | Err(_) => Duration::ZERO,
     };
     tracing::info!(delay_s = delay.as_secs(), "shutting down; requests have time to finish");
     let drain = async {
@@ -196,22 +201,22 @@ pub async fn run(options: Options) -> Result<()> {
         sleep(delay).await;
         proxy.shutdown().await;
     };
-    finish(drain, controller, events, resolved).await;
+    drain_requests(drain, controller, events, resolved).await;
     outcome.map(drop)
 }
 
-enum End {
+enum ProxyEnd {
     Requested,
     /// Another process serves the ports.
     Replaced,
 }
 
 /// Requests that are being finished follow changes of their endpoints.
-async fn finish(
+async fn drain_requests(
     drain: impl Future<Output = ()>,
-    mut controller: Controller,
+    mut controller: IngressController,
     mut events: mpsc::UnboundedReceiver<Event>,
-    mut resolved: mpsc::UnboundedReceiver<Resolved>,
+    mut resolved: mpsc::UnboundedReceiver<ResolvedUpstream>,
 ) {
     tokio::pin!(drain);
     loop {
@@ -232,22 +237,22 @@ struct OpenedSource {
     names_secrets: bool,
 }
 
-async fn open(
-    options: &Options,
-    metrics: &Metrics,
+async fn open_source(
+    options: &IngressOptions,
+    metrics: &IngressMetrics,
     wanted: watch::Receiver<std::collections::BTreeSet<ObjectRef>>,
 ) -> Result<OpenedSource> {
     match &options.origin {
-        Origin::Manifests(paths) => {
+        ObjectOrigin::Manifests(paths) => {
             let source = Manifests::of_kinds(paths.clone(), &Kind::OF_INGRESS)?;
             Ok(OpenedSource {
                 run: Box::new(|events| run_source(source, events)),
-                notices: Arc::new(Log::default()),
+                notices: Arc::new(NoticeLog::default()),
                 client: None,
                 names_secrets: false,
             })
         }
-        Origin::Cluster(access) => {
+        ObjectOrigin::Cluster(access) => {
             let connection = access.open(metrics.requests()).await?;
             tracing::info!(api_server = connection.description, "watching the cluster");
             let client = connection.client.clone();
@@ -270,47 +275,47 @@ fn run_source<S: Source + Send + 'static>(source: S, events: mpsc::UnboundedSend
     });
 }
 
-fn published(options: &Options) -> Option<ServiceName> {
+fn published_service(options: &IngressOptions) -> Option<ServiceName> {
     match &options.status.as_ref()?.publish {
-        status::Publish::Service(service) => Some(service.clone()),
-        status::Publish::Addresses { .. } => None,
+        status::PublishedFrom::Service(service) => Some(service.clone()),
+        status::PublishedFrom::Addresses { .. } => None,
     }
 }
 
 /// Waits until all objects are known, with the Secrets that Ingresses refer to.
-async fn sync(
-    controller: &mut Controller,
+async fn sync_objects(
+    controller: &mut IngressController,
     events: &mut mpsc::UnboundedReceiver<Event>,
     health: &Readiness,
     names_secrets: bool,
 ) -> Result<()> {
     store_until_synced(controller, events, health).await?;
-    controller.settle();
+    controller.publish_changes();
     if names_secrets {
         controller.request_secrets();
         let listed = store_until_synced(controller, events, health);
-        match timeout(SECRETS_PATIENCE, listed).await {
+        match timeout(SECRETS_TIMEOUT, listed).await {
             Ok(listed) => listed?,
             Err(_) => tracing::warn!(
                 "secrets that ingresses refer to are not listed yet; serving without"
             ),
         }
-        controller.settle();
+        controller.publish_changes();
     }
     Ok(())
 }
 
 async fn store_until_synced(
-    controller: &mut Controller,
+    controller: &mut IngressController,
     events: &mut mpsc::UnboundedReceiver<Event>,
     health: &Readiness,
 ) -> Result<()> {
-    let mut beats = interval(readiness::BEAT);
+    let mut beats = interval(readiness::BEAT_INTERVAL);
     loop {
         tokio::select! {
             event = events.recv() => match event {
                 Some(Event::Synced(_)) => return Ok(()),
-                Some(event) => controller.store(event),
+                Some(event) => controller.store_event(event),
                 None => return Err(anyhow!("the source of objects ended before its first list was complete")),
             },
             _ = beats.tick() => health.beat(),
@@ -318,18 +323,18 @@ async fn store_until_synced(
     }
 }
 
-fn predecessor(address: &std::os::unix::net::SocketAddr) -> Result<Option<Predecessor>> {
+fn connect_predecessor(address: &std::os::unix::net::SocketAddr) -> Result<Option<Predecessor>> {
     tokio::task::block_in_place(|| control::take_over_sockets(address))
 }
 
 /// Opens the ports, or takes them over.
-fn start(
+fn start_controller_tasks(
     mut settings: lb_proxy::Settings,
-    listeners: Listeners,
+    listeners: ListenAddresses,
     predecessor: Option<&Predecessor>,
-    controller: &Controller,
+    controller: &IngressController,
 ) -> Result<Proxy> {
-    let Listeners { http, https, inherited } = listeners;
+    let ListenAddresses { http, https, inherited } = listeners;
     settings.http = http;
     settings.https = https;
     settings.inherited = inherited;
@@ -387,7 +392,7 @@ async fn hand_over(stream: StdStream, proxy: &Proxy) -> Option<UnixStream> {
 }
 
 /// Waits until the successor serves; returns false if it ended before. Never returns without one.
-async fn served_by(successor: &mut Option<UnixStream>) -> bool {
+async fn wait_for_successor(successor: &mut Option<UnixStream>) -> bool {
     match successor {
         Some(stream) => stream.read_u8().await.is_ok(),
         None => std::future::pending().await,
@@ -395,7 +400,7 @@ async fn served_by(successor: &mut Option<UnixStream>) -> bool {
 }
 
 /// Waits for the end of the parent; never returns without one.
-async fn ended(parent: &mut Option<UnixStream>) {
+async fn wait_for_parent_end(parent: &mut Option<UnixStream>) {
     match parent {
         // It sends nothing more.
         Some(stream) => drop(stream.read_u8().await),

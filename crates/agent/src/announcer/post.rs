@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use lb_announce::{ElectionEvent, LinkAddress, format_link_address};
-use lb_process::notices::{About, Notice, Notices, Reason};
+use lb_process::notices::{Notice, NoticeObject, NoticeReason, Notices};
 use lb_rules::model::{Kind, ObjectRef, ServiceName};
 use tokio::runtime::Handle;
 
@@ -83,8 +83,8 @@ impl Post<'_> {
             for (service, uid) in services {
                 let reference =
                     ObjectRef::new(Kind::Service, Some(&service.namespace), Some(&service.name));
-                let about = Some(About { reference, uid: uid.into() });
-                let reason = Reason::AddressInUse;
+                let about = Some(NoticeObject { reference, uid: uid.into() });
+                let reason = NoticeReason::AddressInUse;
                 notices.post(Notice { about, reason, message: message.clone() });
             }
         });

@@ -329,7 +329,7 @@ fn of_more_addresses_than_a_link_can_have_the_same_are_left_out_everywhere() {
     assert!((0..3).all(|node| beyond(&world, node) == 0));
 }
 
-/// Both announce: neither sees the other one as a candidate. An operator has to know.
+/// Two machines of one name both announce: neither sees the other one as a candidate. An operator has to know.
 #[test]
 fn machines_of_one_name_report_each_other_until_one_gets_another_name() {
     let mut world = settled(3, 4);

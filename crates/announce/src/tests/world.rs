@@ -89,7 +89,7 @@ pub struct Watch {
     several: BTreeMap<IpAddr, Time>,
     pub longest_none: BTreeMap<IpAddr, Duration>,
     pub longest_several: BTreeMap<IpAddr, Duration>,
-    /// The same while the process of one of the nodes does not run.
+    /// The longest time with several holders while the process of one of the nodes does not run.
     pub longest_several_without_process: Duration,
 }
 

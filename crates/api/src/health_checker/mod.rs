@@ -5,9 +5,9 @@
 //!
 //! Invariants:
 //! - Each endpoint is probed on a schedule of its own, spread over the interval and jittered. Dead
-//!   endpoints delay the probes of others only when `PROBES` of them are waited for at the same
+//!   endpoints delay the probes of others only when `MAX_CONCURRENT_PROBES` of them are waited for at the same
 //!   time.
-//! - However many endpoints change, a slice is written at most `WRITES` times in an interval.
+//! - However many endpoints change, a slice is written at most `MAX_WRITES_PER_INTERVAL` times in an interval.
 
 #[cfg(test)]
 mod budget;
@@ -25,29 +25,29 @@ use tokio::task::JoinHandle;
 
 use super::kinds;
 use super::operations::{self, Api};
-use super::storage::{Key, Stored};
+use super::storage::{StorageKey, StoredObject};
 
-use check::{Check, Wish, wish};
-use slice::Slice;
+use check::{HealthCheck, WantedCheck, read_wanted_check};
+use slice::CheckedSlice;
 
 const MANAGER: &str = "millrace-health-checker";
 /// Probes at the same time, of all slices.
-const PROBES: usize = 2048;
+const MAX_CONCURRENT_PROBES: usize = 2048;
 /// Writes of a slice in one interval.
-const WRITES: u32 = 8;
+const MAX_WRITES_PER_INTERVAL: u32 = 8;
 
 /// A slice's key, and its present state; `None` if it was deleted.
-type Changed = (Key, Option<Arc<Stored>>);
+type Changed = (StorageKey, Option<Arc<StoredObject>>);
 
 /// Keeps one task for each slice that asks for checks.
-pub async fn run(api: Api) {
+pub async fn run_health_checker(api: Api) {
     let Some(kind) = kinds::find_kind("discovery.k8s.io/v1", "EndpointSlice") else {
         return;
     };
-    let prefix = operations::prefix(kind, None);
-    let slots = Arc::new(Semaphore::new(PROBES));
+    let prefix = operations::storage_prefix(kind, None);
+    let slots = Arc::new(Semaphore::new(MAX_CONCURRENT_PROBES));
     let mut revisions = api.storage().revisions();
-    let mut checked: HashMap<Key, Checked> = HashMap::new();
+    let mut checked: HashMap<StorageKey, Checked> = HashMap::new();
     let mut position = None;
     loop {
         revisions.mark_unchanged();
@@ -67,7 +67,7 @@ pub async fn run(api: Api) {
         };
         position = Some(reached);
         for (key, stored) in slices {
-            let wish = stored.as_ref().and_then(|stored| wish(&stored.object()));
+            let wish = stored.as_ref().and_then(|stored| read_wanted_check(&stored.object()));
             if let Some(checked) = checked.get(&key)
                 && Some(&checked.wish) == wish.as_ref()
             {
@@ -77,9 +77,9 @@ pub async fn run(api: Api) {
             checked.remove(&key);
             let Some(wish) = wish else { continue };
             let changed = Arc::new(Notify::new());
-            let task = match Check::parse(&wish) {
+            let task = match HealthCheck::parse(&wish) {
                 Ok(check) => {
-                    let slice = Slice::new(api.clone(), kind, key.clone(), check);
+                    let slice = CheckedSlice::new(api.clone(), kind, key.clone(), check);
                     Some(tokio::spawn(slice.follow(Arc::clone(&slots), Arc::clone(&changed))))
                 }
                 Err(invalid) => {
@@ -103,7 +103,7 @@ pub async fn run(api: Api) {
 
 /// A slice's annotations, and the task that checks it. The task ends when this is dropped.
 struct Checked {
-    wish: Wish,
+    wish: WantedCheck,
     /// Wakes the task when the slice has changed.
     changed: Arc<Notify>,
     /// `None` if an annotation is invalid.

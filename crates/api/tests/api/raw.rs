@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use lb_api::http::{Authority, Identity, Role};
+use lb_api::http::{CertificateAuthority, ClientIdentity, ClientRole};
 use rustls::client::Resumption;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -27,8 +27,9 @@ pub async fn try_connect(server: &Location, user: &str) -> io::Result<TlsStream<
 
 /// The configuration of a user with a new certificate. Each connection makes a full handshake.
 pub fn certified(server: &Location, user: &str) -> Arc<ClientConfig> {
-    let authority = Authority::open(&server.directory.join("pki")).unwrap();
-    let client = authority.client(&Identity::new(user, Role::Administrator), 1).unwrap();
+    let authority = CertificateAuthority::open(&server.directory.join("pki")).unwrap();
+    let client =
+        authority.client(&ClientIdentity::new(user, ClientRole::Administrator), 1).unwrap();
     let mut roots = RootCertStore::empty();
     let certificate = CertificateDer::from_pem_slice(authority.certificate().as_bytes());
     roots.add(certificate.unwrap()).unwrap();

@@ -261,7 +261,7 @@ fn a_session_outlives_its_process() {
     assert!(BfdStateMachine::adopt(config(100, 100), &wrong, MS * 80, 7, world.now).is_none());
 }
 
-/// Its peer has given it up, and may have restarted since.
+/// The peer has given such a session up, and may have restarted since.
 #[test]
 fn a_session_that_was_silent_for_the_detection_time_is_not_adopted() {
     let mut world = World::new(config(100, 100), config(100, 100));

@@ -78,7 +78,7 @@ impl BgpSession {
         }
     }
 
-    /// And plans the next one.
+    /// Sends a KEEPALIVE, and plans the next one.
     pub(super) fn send_keepalive(&mut self, now: Duration, connection: ConnectionId) {
         let mut octets = Vec::new();
         append_keepalive(&mut octets);

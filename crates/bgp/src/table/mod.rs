@@ -25,7 +25,7 @@ use crate::session::RouteChange;
 #[derive(Clone, Debug, PartialEq)]
 pub struct AddressAnnouncement {
     pub address: IpAddr,
-    /// Those of the address's pool. Without any, it is not announced.
+    /// Advertisements of the address's pool. Without any, it is not announced.
     pub advertisements: Vec<Arc<Advertisement>>,
     /// For routers that weight next hops by the link-bandwidth community.
     pub bandwidth: Option<f32>,

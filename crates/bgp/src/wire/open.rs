@@ -34,7 +34,7 @@ pub struct OpenMessage {
     pub capabilities: Capabilities,
 }
 
-/// Those that matter to a speaker that only announces. Others are ignored.
+/// Capabilities that matter to a speaker that only announces. Others are ignored.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Capabilities {
     /// Never empty in a received message: a peer that announces no family, known or unknown, can do IPv4.

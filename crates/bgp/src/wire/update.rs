@@ -16,7 +16,7 @@ pub struct AttributeForm {
     pub local_as: u32,
     /// The peer is in another autonomous system.
     pub external: bool,
-    /// Both sides use AS numbers of four octets.
+    /// Whether speaker and peer use AS numbers of four octets.
     pub four_octet_as: bool,
 }
 
@@ -29,7 +29,7 @@ enum PrefixField {
     Attribute(Family),
 }
 
-/// Both lengths, of withdrawn prefixes and of attributes.
+/// Octets of the two length fields: of withdrawn prefixes and of attributes.
 const LENGTH_FIELDS_OCTETS: usize = 4;
 
 /// Announces prefixes of one family with the same attributes.

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::advertisement::Advertised;
 use super::announcement::{Announcement, Scope};
-use super::range::{Range, is_buggy};
+use super::range::{Range, ends_in_0_or_255};
 use super::selector::{Labels, Selector, any_selects};
 use crate::kinds::{AddressPool, IPAddressPool, L2Advertisement};
 use crate::model::{AddressFamily, Kind, ObjectRef};
@@ -228,7 +228,7 @@ impl Pool {
 
     /// Whether its range contains the address, but it does not assign it.
     pub fn excludes(&self, number: u128) -> bool {
-        self.avoid_buggy && is_buggy(number)
+        self.avoid_buggy && ends_in_0_or_255(number)
     }
 
     pub fn has_family(&self, family: AddressFamily) -> bool {

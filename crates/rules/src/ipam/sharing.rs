@@ -1,6 +1,6 @@
 //! Whether two Services may have the same address.
 
-use super::request::Request;
+use super::request::AddressRequest;
 
 #[derive(Debug, PartialEq, Eq)]
 pub enum Sharing {
@@ -12,7 +12,7 @@ pub enum Sharing {
 }
 
 /// The same for both orders of the Services.
-pub fn between(one: &Request, other: &Request) -> Sharing {
+pub fn compare_requests(one: &AddressRequest, other: &AddressRequest) -> Sharing {
     if one.sharing_key.is_none() || one.sharing_key != other.sharing_key {
         return Sharing::NotShared;
     }

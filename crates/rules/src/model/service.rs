@@ -77,13 +77,13 @@ fn trimmed(
         name: metadata.name,
         uid: metadata.uid,
         creation_timestamp: metadata.creation_timestamp,
-        labels: only(metadata.labels, is_label_used),
-        annotations: only(metadata.annotations, is_annotation_used),
+        labels: accept_only(metadata.labels, is_label_used),
+        annotations: accept_only(metadata.annotations, is_annotation_used),
         ..ObjectMeta::default()
     }
 }
 
-fn only(
+fn accept_only(
     all: Option<BTreeMap<String, String>>,
     is_used: impl Fn(&str) -> bool,
 ) -> Option<BTreeMap<String, String>> {
@@ -92,7 +92,7 @@ fn only(
     (!all.is_empty()).then_some(all)
 }
 
-pub fn read(
+pub fn read_service(
     service: &Service,
     name: &ServiceName,
     node: &NodeContext,
@@ -115,7 +115,7 @@ pub fn read(
         external_policy: fields.policy("spec.externalTrafficPolicy", &spec.external_traffic_policy),
         internal_policy: fields.policy("spec.internalTrafficPolicy", &spec.internal_traffic_policy),
         affinity: fields.affinity(spec),
-        forwarding: tunnels::read(service, node, &mut fields),
+        forwarding: tunnels::read_forwarding(service, node, &mut fields),
         ..ServicePort::default()
     };
     let source_ranges = SourceRanges::read(spec, &mut fields);
@@ -127,7 +127,7 @@ pub fn read(
     };
 
     let mut service_ports = BTreeMap::new();
-    for port in ports(spec, &mut fields) {
+    for port in read_ports(spec, &mut fields) {
         for family in AddressFamily::ALL {
             let frontends = frontends(&port, family, &addresses, &source_ranges);
             // A Service has a family if it has a cluster address of it.
@@ -182,7 +182,7 @@ fn addresses(
         if text == "None" || text.is_empty() {
             return Vec::new();
         }
-        let address = fields.address(&field, text, address::parse);
+        let address = fields.address(&field, text, address::parse_address);
         found.extend(address.map(|address| (address, FrontendKind::ClusterIp)));
     }
     if service_type == "LoadBalancer" {
@@ -191,7 +191,7 @@ fn addresses(
     }
     for (index, text) in spec.external_ips.iter().flatten().enumerate() {
         let field = format!("spec.externalIPs[{index}]");
-        let address = fields.address(&field, text, address::parse_global);
+        let address = fields.address(&field, text, address::parse_global_address);
         found.extend(address.map(|address| (address, FrontendKind::ExternalIp)));
     }
     // Each address has one kind: the first one in this order. So a load balancer's address that is
@@ -215,7 +215,7 @@ fn virtual_addresses(
         let Some(text) = entry.ip.as_ref().filter(|text| !text.is_empty()) else { continue };
         match entry.ip_mode.as_deref() {
             None | Some("VIP") => {
-                found.extend(fields.address(&format!("{field}.ip"), text, address::parse));
+                found.extend(fields.address(&format!("{field}.ip"), text, address::parse_address));
             }
             Some("Proxy") => {}
             Some(other) => {
@@ -237,7 +237,7 @@ struct Port {
 
 /// The valid ports. Of two conflicting ports the first is used; the API server refuses such
 /// Services, but a file may contain one.
-fn ports(spec: &ServiceSpec, fields: &mut Fields<'_>) -> Vec<Port> {
+fn read_ports(spec: &ServiceSpec, fields: &mut Fields<'_>) -> Vec<Port> {
     let mut found: Vec<Port> = Vec::new();
     for (index, api_port) in spec.ports.iter().flatten().enumerate() {
         let field = format!("spec.ports[{index}]");

@@ -6,7 +6,7 @@ use std::io;
 use std::net::Ipv6Addr;
 
 use anyhow::{Context, Result, bail};
-use lb_network::netlink::{Netlink, attributes, u32_at};
+use lb_network::netlink::{Netlink, read_attributes, read_u32_at};
 use nix::libc::{NLM_F_DUMP, NLM_F_REQUEST, RTM_GETNEIGH};
 use nix::net::if_::if_nametoindex;
 use nix::sys::socket::{AddressFamily, SockProtocol};
@@ -52,17 +52,17 @@ fn routers(interface: u32) -> io::Result<Vec<Ipv6Addr>> {
 fn router(body: &[u8], interface: u32) -> Option<Ipv6Addr> {
     let (header, rest) = body.split_at_checked(NDMSG_OCTETS)?;
     let flags = header[10];
-    if u32_at(header, 4)? != interface || flags & NTF_ROUTER_BIT == 0 {
+    if read_u32_at(header, 4)? != interface || flags & NTF_ROUTER_BIT == 0 {
         return None;
     }
-    let (_, address) = attributes(rest).find(|(kind, _)| *kind == NDA_DST)?;
+    let (_, address) = read_attributes(rest).find(|(kind, _)| *kind == NDA_DST)?;
     let address = Ipv6Addr::from(<[u8; 16]>::try_from(address).ok()?);
     address.is_unicast_link_local().then_some(address)
 }
 
 #[cfg(test)]
 mod tests {
-    use lb_network::netlink::attribute;
+    use lb_network::netlink::encode_attribute;
 
     use super::*;
 
@@ -73,7 +73,7 @@ mod tests {
             body[4..8].copy_from_slice(&interface.to_ne_bytes());
             body[10] = flags;
             let address: Ipv6Addr = address.parse().unwrap();
-            body.extend(attribute(NDA_DST, &address.octets()));
+            body.extend(encode_attribute(NDA_DST, &address.octets()));
             router(&body, 7)
         };
         assert_eq!(entry(7, NTF_ROUTER_BIT, "fe80::1"), Some("fe80::1".parse().unwrap()));

@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use anyhow::{Context, Result};
 use ipnet::IpNet;
 use lb_bgp::session::NextHops;
-use lb_network::{Address, preferred_address, read_addresses};
+use lb_network::{Address, choose_preferred_address, read_addresses};
 use nix::errno::Errno;
 use nix::libc::{
     self, IP_MINTTL, IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, IPV6_MINHOPCOUNT, TCP_MD5SIG,
@@ -245,7 +245,7 @@ fn find_link_among(all: &[(u32, Address)], local: SocketAddr, peer: IpAddr) -> C
         IpAddr::V6(six) => Some(six),
         IpAddr::V4(_) => None,
     };
-    let preferred = |v6| preferred_address(here.iter().copied(), v6);
+    let preferred = |v6| choose_preferred_address(here.iter().copied(), v6);
     let link_local = here.iter().map(|own| own.ip).filter(|ip| is_link_local(*ip)).find_map(six);
     let next_hops = NextHops {
         ipv4: four(local).or_else(|| preferred(false).and_then(four)),

@@ -332,7 +332,7 @@ fn a_restart_is_announced_until_all_routes_are() {
     assert_eq!((announced(&did).len(), ends(&did)), (2, Family::ALL.to_vec()));
 }
 
-/// It would not wait for the routes when it restarts itself.
+/// A peer that restarts itself would not wait for the routes.
 #[test]
 fn a_peer_that_comes_later_hears_of_no_restart() {
     let mut script = Script::new(BgpSessionConfig { restarted: Some(seconds(1120)), ..config() });

@@ -4,8 +4,8 @@
 
 use std::net::IpAddr;
 
+use super::address_state::{AddressProbe, AddressState, ProbeTarget};
 use super::event::{LinkEffect, LinkFrame};
-use super::hold::{AddressProbe, AddressState, ProbeTarget};
 use super::link::LinkElection;
 use super::peers::Peer;
 use super::timing::{FRESH_PROBE_GAP, PROBES_BEFORE_TAKING, Time};

@@ -16,8 +16,8 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use super::address_state::AddressState;
 use super::event::{LinkEffect, LinkFrame};
-use super::hold::AddressState;
 use super::identity::{LinkAddress, ParticipantId};
 use super::link::LinkElection;
 use super::timing::{ANSWERED_RETRY_DELAY, Time};
@@ -55,63 +55,63 @@ impl LinkElection {
         let mut due: BTreeMap<ParticipantId, (IpAddr, LinkAddress)> = BTreeMap::new();
         let doubted = self.peers.iter().filter(|(_, peer)| !peer.silent && peer.is_doubted);
         for (id, peer) in doubted {
-            let examined = self.reachability_probes.get(&id).map(|exam| exam.address);
-            let examined = examined.filter(|address| peer.table.claims_address(*address));
-            if let Some(address) = examined.or_else(|| peer.table.claimed_addresses().next()) {
+            let probed = self.reachability_probes.get(&id).map(|probe| probe.address);
+            let probed = probed.filter(|address| peer.table.claims_address(*address));
+            if let Some(address) = probed.or_else(|| peer.table.claimed_addresses().next()) {
                 due.insert(id, (address, peer.link_address));
             }
         }
         let over: Vec<ParticipantId> =
             self.reachability_probes.keys().filter(|id| !due.contains_key(id)).copied().collect();
         for id in over {
-            if let Some(exam) = self.reachability_probes.remove(&id) {
-                self.unwatch_probed(exam.address);
+            if let Some(probe) = self.reachability_probes.remove(&id) {
+                self.unwatch_probed(probe.address);
             }
             changed |= self.peers.set_mute(id, false, now);
         }
         for (id, (address, link_address)) in due {
             let last = self.reachability_probes.get(&id).copied();
-            let mut exam = match last {
-                Some(exam) if exam.address == address => exam,
+            let mut probe = match last {
+                Some(probe) if probe.address == address => probe,
                 // The participant no longer claims the probed address, so another one is probed.
-                _ => ReachabilityProbe::start(address, last.and_then(|exam| exam.passed), now),
+                _ => ReachabilityProbe::start(address, last.and_then(|probe| probe.passed), now),
             };
             if let Some(last) = last.filter(|last| last.address != address) {
                 self.unwatch_probed(last.address);
             }
-            if now >= exam.next && exam.sent < PROBES_PER_ROUND {
-                if exam.sent == 0 {
+            if now >= probe.next && probe.sent < PROBES_PER_ROUND {
+                if probe.sent == 0 {
                     self.effects.push(LinkEffect::Watch(address));
                 }
                 self.effects.push(LinkEffect::Transmit(LinkFrame::ProbeOf(address, link_address)));
-                exam.sent += 1;
-                exam.next = now + self.timing.silent_probe_gap();
-            } else if now >= exam.next {
-                let passed = match (exam.passed, exam.answers >= REQUIRED_REPLIES) {
+                probe.sent += 1;
+                probe.next = now + self.timing.silent_probe_gap();
+            } else if now >= probe.next {
+                let passed = match (probe.passed, probe.answers >= REQUIRED_REPLIES) {
                     // The machine receives again. The participant's next messages show whether
                     // it hears others.
                     (Some(false), true) => None,
                     (_, passed) => Some(passed),
                 };
-                exam = ReachabilityProbe::start(address, passed, now + ANSWERED_RETRY_DELAY);
+                probe = ReachabilityProbe::start(address, passed, now + ANSWERED_RETRY_DELAY);
                 self.unwatch_probed(address);
             }
             let hears_nobody = self.peers.get(id).is_some_and(|peer| peer.hears_nobody);
-            let is_mute = hears_nobody && exam.passed == Some(false);
+            let is_mute = hears_nobody && probe.passed == Some(false);
             changed |= self.peers.set_mute(id, is_mute, now);
-            self.schedule_decision(exam.next);
-            self.reachability_probes.insert(id, exam);
+            self.schedule_decision(probe.next);
+            self.reachability_probes.insert(id, probe);
         }
         changed
     }
 
     /// Notes a frame in which a machine claims the address: perhaps the answer to a probe.
     pub(super) fn note_probe_reply(&mut self, address: IpAddr, by: LinkAddress) {
-        for (id, exam) in &mut self.reachability_probes {
+        for (id, probe) in &mut self.reachability_probes {
             let is_its = self.peers.get(*id).is_some_and(|peer| peer.link_address == by);
-            if is_its && exam.address == address && exam.sent > exam.answered {
-                exam.answered = exam.sent;
-                exam.answers += 1;
+            if is_its && probe.address == address && probe.sent > probe.answered {
+                probe.answered = probe.sent;
+                probe.answers += 1;
             }
         }
     }

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::hearing::OwnProcess;
+use super::acknowledgement::OwnProcess;
 use super::identity::{LinkAddress, ParticipantId};
 use super::timing::Time;
 use super::wire::{Acknowledgement, Heartbeat};
@@ -51,8 +51,7 @@ impl PendingProcesses {
             }
             return is_later && acknowledged.is_some_and(|sequence| sequence >= known.since.max(1));
         }
-        self.0
-            .retain(|_, stranger| now.saturating_sub(stranger.heard_at) < PENDING_PROCESS_LIFETIME);
+        self.0.retain(|_, pending| now.saturating_sub(pending.heard_at) < PENDING_PROCESS_LIFETIME);
         if self.0.len() >= MAX_PENDING_PROCESSES {
             // As among participants, those with the lowest ids have priority.
             match self.0.keys().next_back().copied().filter(|last| process < *last) {
@@ -60,13 +59,13 @@ impl PendingProcesses {
                 None => return false,
             }
         }
-        let stranger = PendingProcess {
+        let pending = PendingProcess {
             sequence: message.sequence,
             link_address: message.link_address,
             since: own.sequence,
             heard_at: now,
         };
-        self.0.insert(process, stranger);
+        self.0.insert(process, pending);
         acknowledged.is_some_and(|sequence| sequence >= own.sequence.max(1))
     }
 
@@ -81,15 +80,15 @@ impl PendingProcesses {
     }
 
     pub fn is_pending_address(&self, link_address: LinkAddress) -> bool {
-        self.0.values().any(|stranger| stranger.link_address == link_address)
+        self.0.values().any(|process| process.link_address == link_address)
     }
 
     /// The acknowledgements for these processes.
     pub fn list_acknowledgements(&self) -> impl Iterator<Item = Acknowledgement> {
-        self.0.iter().map(|((id, incarnation), stranger)| Acknowledgement {
+        self.0.iter().map(|((id, incarnation), process)| Acknowledgement {
             id: *id,
             incarnation: *incarnation,
-            sequence: stranger.sequence,
+            sequence: process.sequence,
             version: 0,
         })
     }

@@ -2,13 +2,13 @@
 
 use std::net::IpAddr;
 
+use super::address_state::{AddressProbe, AddressState, HeldAddress, ProbeTarget};
 use super::choice::{Candidates, ChosenHolder, choose_holders};
-use super::claimant::{RemoteHolder, RemoteHolders};
 use super::event::{ElectionEvent, LinkEffect, LinkFrame};
-use super::hold::{AddressProbe, AddressState, HeldAddress, ProbeTarget};
 use super::identity::CandidateRank;
 use super::link::LinkElection;
 use super::pacing::FramePacing;
+use super::remote_holders::{RemoteHolder, RemoteHolders};
 use super::timing::{HANDOVER_TIMEOUT, MAX_MOVES_PER_INTERVAL, PROBES_BEFORE_TAKING, Time};
 
 impl LinkElection {
@@ -120,12 +120,12 @@ impl LinkElection {
         now: Time,
     ) {
         let rival = claims.iter().filter(|claim| !claim.silent && !claim.doubtful);
-        let standing = |claim: &RemoteHolder| claim.precedence(address, holding.epoch);
-        // A deaf claimant does not receive this node's heartbeats, so it would not give way to a
+        let precedence = |claim: &RemoteHolder| claim.precedence(address, holding.epoch);
+        // A deaf rival does not receive this node's heartbeats, so it would not give way to a
         // higher epoch. It gets the address.
-        let rival = rival.max_by_key(|claim| (claim.deaf, standing(claim)));
+        let rival = rival.max_by_key(|claim| (claim.deaf, precedence(claim)));
         if let Some(rival) = rival
-            && (rival.deaf || standing(rival) > (0, self.id.weight_for(address)))
+            && (rival.deaf || precedence(rival) > (0, self.id.weight_for(address)))
         {
             self.lost.insert(address, now);
             return self.release_address(address, Some(rival.id));
@@ -200,7 +200,7 @@ impl LinkElection {
             }
             return;
         }
-        // The kernel of a mute claimant has been probed already, so other silent ones come first.
+        // The kernel of a mute holder has been probed already, so other silent ones come first.
         let silent = claims.iter().max_by_key(|claim| {
             let is_mute = self.peers.get(claim.id).is_some_and(|peer| peer.mute);
             (!is_mute, claim.precedence(address, known))

@@ -32,9 +32,9 @@ impl LinkElection {
         if is_due {
             // The changes that participants which hear this one have not acknowledged yet.
             let deaf_after = self.peers.deaf_after(&self.timing);
-            let hearing =
+            let acknowledging =
                 self.peers.alive_peers().filter(|(_, peer)| !peer.is_deaf(now, deaf_after));
-            let oldest = hearing.map(|(_, peer)| peer.acknowledged).min();
+            let oldest = acknowledging.map(|(_, peer)| peer.acknowledged).min();
             // And those that have not been sent yet, even if no participant hears this one.
             self.send_changes(oldest.unwrap_or(u64::MAX).min(self.published), now);
             // On a fixed schedule, so that a late timer does not delay all later heartbeats.

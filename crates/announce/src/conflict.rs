@@ -3,8 +3,8 @@
 
 use std::net::IpAddr;
 
+use super::address_state::{AddressState, HeldAddress, ProbeTarget};
 use super::event::{ElectionEvent, LinkEffect};
-use super::hold::{AddressState, HeldAddress, ProbeTarget};
 use super::identity::LinkAddress;
 use super::link::LinkElection;
 use super::pacing::FramePacing;
