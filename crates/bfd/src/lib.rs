@@ -1,6 +1,12 @@
 //! Bidirectional forwarding detection (RFC 5880) in asynchronous mode, without I/O.
 //!
-//! Invariants:
+//! ```text
+//! Down --peer is Down--> Init --peer is Init or Up--> Up --peer is Down, or detection time--> Down
+//! Down --peer is Init--> Up
+//! any  --ended deliberately--> AdminDown
+//! ```
+//!
+//! # Invariants
 //! - Pure: no I/O and no clock. Time and randomness are parameters.
 //! - It knows neither addresses nor Kubernetes: the caller decides from which addresses packets are
 //!   accepted (RFC 5881 and 5883).

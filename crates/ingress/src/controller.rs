@@ -67,9 +67,9 @@ pub struct IngressController {
     touched: BTreeSet<ServiceName>,
     uids: HashMap<ObjectRef, Box<str>>,
     problems: BTreeMap<ObjectRef, BTreeSet<Problem>>,
-    /// Those that the source watches by name.
+    /// Secrets that the source watches by name.
     secrets: watch::Sender<BTreeSet<ObjectRef>>,
-    /// Those beyond the limit.
+    /// Secrets beyond the limit, which are not watched.
     unwatched_secrets: BTreeSet<ObjectRef>,
 }
 

@@ -165,7 +165,8 @@ fn own_address(snapshot: &Snapshot, device: u32, v6: bool) -> Option<IpAddr> {
     choose_preferred_address(snapshot.addresses_of(device), v6)
 }
 
-/// The same, among the addresses of a device: neither temporary nor deprecated, if there is another.
+/// The address of a family for new connections, among those of a device: neither temporary nor deprecated, if there
+/// is another.
 pub fn choose_preferred_address<'a>(
     addresses: impl IntoIterator<Item = &'a Address>,
     v6: bool,

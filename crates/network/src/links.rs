@@ -13,7 +13,7 @@ pub struct AnnouncingLink {
     pub index: u32,
     pub name: String,
     pub mac: MacAddress,
-    /// It is up and has a carrier.
+    /// The link is up and has a carrier.
     pub running: bool,
     /// On-link prefixes, link-local ones included.
     pub prefixes: Vec<IpNet>,
@@ -33,7 +33,7 @@ impl AnnouncingLink {
     }
 }
 
-/// Those to which the programs are attached, with Ethernet frames.
+/// Links to which the programs are attached, with Ethernet frames.
 pub fn list_announcing_links(
     snapshot: &Snapshot,
     attachments: &Attachments,

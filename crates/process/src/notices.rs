@@ -36,13 +36,13 @@ pub struct NoticeObject {
 pub enum NoticeReason {
     /// The object breaks the API's rules, or conflicts with another one.
     NotServed,
-    /// It does not fit into this node's maps.
+    /// The object does not fit into this node's maps.
     NoRoom,
-    /// Its health check port can't be bound on this node. The name is kube-proxy's.
+    /// The Service's health check port can't be bound on this node. The name is kube-proxy's.
     FailedToStartServiceHealthcheck,
     /// The problem of a Service is fixed, and it is programmed.
     Served,
-    /// It fits into this node's maps now.
+    /// The object fits into this node's maps now.
     RoomFound,
     /// An annotation of an Ingress is not honored, or not as it is written.
     AnnotationNotHonored,

@@ -9,7 +9,7 @@ use sd_notify::NotifyState;
 use tokio::sync::oneshot;
 use tokio::time::{Interval, MissedTickBehavior, interval, timeout};
 
-/// It exists on machines that systemd has booted, and not in containers on them.
+/// A directory that exists on machines which systemd has booted, and not in containers on them.
 const SYSTEMD_DIRECTORY: &str = "/run/systemd/system";
 /// How long an end waits for systemd.
 const SYSTEMD_TIMEOUT: Duration = Duration::from_secs(1);

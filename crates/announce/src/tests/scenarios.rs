@@ -8,7 +8,7 @@ use super::world::{MS, World, address, link_address};
 const SECOND: Duration = Duration::from_secs(1);
 
 /// All addresses have one holder.
-pub fn settled(nodes: usize, addresses: usize) -> World {
+pub fn settled_world(nodes: usize, addresses: usize) -> World {
     let mut world = World::new(nodes, addresses, 1);
     world.run(SECOND * 15);
     for number in 0..addresses {
@@ -37,7 +37,7 @@ fn a_node_alone_takes_all_addresses_after_it_has_listened() {
 
 #[test]
 fn a_new_address_is_announced_within_50_ms_by_the_node_that_keeps_it() {
-    let mut world = settled(3, 4);
+    let mut world = settled_world(3, 4);
     for node in 0..3 {
         world.want(node, address(9), Some(CandidateRank::Candidate));
         world.run(MS);
@@ -51,7 +51,7 @@ fn a_new_address_is_announced_within_50_ms_by_the_node_that_keeps_it() {
 
 #[test]
 fn when_a_node_loses_power_others_take_its_addresses_within_half_a_second() {
-    let mut world = settled(5, 100);
+    let mut world = settled_world(5, 100);
     let before: Vec<usize> = (0..100).map(|number| holder(&world, number)).collect();
     world.power_off(0);
     world.run(SECOND * 5);
@@ -67,7 +67,7 @@ fn when_a_node_loses_power_others_take_its_addresses_within_half_a_second() {
 
 #[test]
 fn an_agent_that_crashes_or_stops_and_comes_back_moves_nothing() {
-    let mut world = settled(3, 30);
+    let mut world = settled_world(3, 30);
     let before: Vec<usize> = (0..30).map(|number| holder(&world, number)).collect();
     world.kill(0);
     world.run(SECOND * 10);
@@ -85,7 +85,7 @@ fn an_agent_that_crashes_or_stops_and_comes_back_moves_nothing() {
 
 #[test]
 fn the_addresses_of_a_dead_agent_move_when_the_deadline_passes() {
-    let mut world = settled(3, 30);
+    let mut world = settled_world(3, 30);
     world.kill(0);
     world.run(SECOND * 40);
     assert!(world.longest_none() <= MS * 1_200, "{:?}", world.longest_none());
@@ -99,7 +99,7 @@ fn the_addresses_of_a_dead_agent_move_when_the_deadline_passes() {
 
 #[test]
 fn a_process_that_was_paused_beyond_the_deadline_gives_up_what_others_took() {
-    let mut world = settled(2, 10);
+    let mut world = settled_world(2, 10);
     world.nodes[0].paused = true;
     world.run(SECOND * 40);
     assert_eq!(world.loads(), [0, 10]);
@@ -112,7 +112,7 @@ fn a_process_that_was_paused_beyond_the_deadline_gives_up_what_others_took() {
 
 #[test]
 fn a_better_node_that_joins_takes_over_before_the_other_stops() {
-    let mut world = settled(3, 60);
+    let mut world = settled_world(3, 60);
     world.power_off(2);
     world.run(SECOND * 30);
     world.forget_observations();
@@ -128,7 +128,7 @@ fn a_better_node_that_joins_takes_over_before_the_other_stops() {
 
 #[test]
 fn a_node_that_is_excluded_or_leaves_hands_over_without_a_gap() {
-    let mut world = settled(3, 30);
+    let mut world = settled_world(3, 30);
     for number in 0..30 {
         world.nodes[0].wanted.insert(address(number), CandidateRank::LastResort);
     }
@@ -149,7 +149,7 @@ fn a_node_that_is_excluded_or_leaves_hands_over_without_a_gap() {
 
 #[test]
 fn an_address_follows_its_candidates() {
-    let mut world = settled(3, 1);
+    let mut world = settled_world(3, 1);
     let first = holder(&world, 0);
     let other = (first + 1) % 3;
     for node in 0..3 {
@@ -170,7 +170,7 @@ fn an_address_follows_its_candidates() {
 
 #[test]
 fn a_withdrawn_service_is_given_up_at_once() {
-    let mut world = settled(3, 2);
+    let mut world = settled_world(3, 2);
     (0..3).for_each(|node| world.want(node, address(1), None));
     assert!(world.answering(address(1)).is_empty());
     assert_eq!(world.answering(address(0)).len(), 1);
@@ -178,7 +178,7 @@ fn a_withdrawn_service_is_given_up_at_once() {
 
 #[test]
 fn both_sides_of_a_partition_have_a_holder_and_one_remains_when_it_heals() {
-    let mut world = settled(3, 30);
+    let mut world = settled_world(3, 30);
     for other in [1, 2] {
         world.cut.insert((0, other));
         world.cut.insert((other, 0));
@@ -198,7 +198,7 @@ fn both_sides_of_a_partition_have_a_holder_and_one_remains_when_it_heals() {
 #[test]
 fn an_address_that_another_machine_uses_is_not_announced() {
     const OTHER: LinkAddress = [6, 6, 6, 6, 6, 6];
-    let mut world = settled(2, 1);
+    let mut world = settled_world(2, 1);
     world.others.insert(address(5), OTHER);
     (0..2).for_each(|node| world.want(node, address(5), Some(CandidateRank::Candidate)));
     world.run(SECOND * 10);
@@ -225,7 +225,7 @@ fn an_address_that_another_machine_uses_is_not_announced() {
 /// A pool contains the address of a node's interface.
 #[test]
 fn an_address_that_another_node_uses_itself_is_not_announced() {
-    let mut world = settled(3, 1);
+    let mut world = settled_world(3, 1);
     world.others.insert(address(5), link_address(1));
     [0, 2]
         .into_iter()
@@ -238,7 +238,7 @@ fn an_address_that_another_node_uses_itself_is_not_announced() {
 
 #[test]
 fn an_interface_that_is_down_is_given_up_and_taken_again() {
-    let mut world = settled(2, 10);
+    let mut world = settled_world(2, 10);
     let down = LinkInput::Interface { usable: false, link_address: link_address(0) };
     world.give(0, down);
     world.cut.insert((0, 1));
@@ -254,7 +254,7 @@ fn an_interface_that_is_down_is_given_up_and_taken_again() {
 
 #[test]
 fn without_the_list_of_services_an_agent_keeps_what_it_had() {
-    let mut world = settled(2, 10);
+    let mut world = settled_world(2, 10);
     world.kill(0);
     let identity = ParticipantIdentity {
         node: "node-0".to_owned(),
@@ -277,7 +277,7 @@ fn without_the_list_of_services_an_agent_keeps_what_it_had() {
 
 #[test]
 fn what_the_kernel_refuses_goes_to_another_node() {
-    let mut world = settled(2, 1);
+    let mut world = settled_world(2, 1);
     let first = holder(&world, 0);
     world.give(first, LinkInput::Failed(address(0)));
     world.run(MS * 300);
@@ -286,7 +286,7 @@ fn what_the_kernel_refuses_goes_to_another_node() {
 
 #[test]
 fn keys_are_replaced_without_moving_an_address() {
-    let mut world = settled(3, 9);
+    let mut world = settled_world(3, 9);
     let (old, new) = ("0123456789abcdef0123456789abcdef", "fedcba9876543210fedcba9876543210");
     for keys in [vec![old, new], vec![new, old], vec![new]] {
         for node in 0..3 {
@@ -332,7 +332,7 @@ fn of_more_addresses_than_a_link_can_have_the_same_are_left_out_everywhere() {
 /// Two machines of one name both announce: neither sees the other one as a candidate. An operator has to know.
 #[test]
 fn machines_of_one_name_report_each_other_until_one_gets_another_name() {
-    let mut world = settled(3, 4);
+    let mut world = settled_world(3, 4);
     let same_name = |world: &World, node: usize| {
         world.nodes[node].link.as_ref().expect("it runs").link_view(world.now).same_name
     };

@@ -10,9 +10,9 @@ use serde_json::{Value, json};
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::check::{HealthCheck, ProbeStreak};
-use super::probe::probe_endpoint;
-use super::{MANAGER, MAX_WRITES_PER_INTERVAL};
+use super::config::{HealthCheck, ProbeStreak};
+use super::io::probe_endpoint;
+use super::run::{MANAGER, MAX_WRITES_PER_INTERVAL};
 use crate::kinds::ApiKind;
 use crate::operations::{Api, ApiRequest};
 use crate::storage::StorageKey;

@@ -90,7 +90,7 @@ fn access(kinds: &KindRegistry, client: &ClientIdentity, spec: &Value) -> Value 
     json!({"allowed": allowed, "reason": format!("role {}", role.name())})
 }
 
-/// Those that apply in the namespace that the client asks about.
+/// The rules that apply in the namespace that the client asks about.
 fn list_rules(kinds: &KindRegistry, role: Option<ClientRole>, spec: &Value) -> Value {
     let resources: Vec<Value> = role
         .map(|role| role.rules(kinds))

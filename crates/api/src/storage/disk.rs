@@ -382,7 +382,7 @@ fn replaces_secret(change: &StoredChange) -> bool {
 enum RecordedObject {
     Nothing,
     Object(StoredObject),
-    /// It was a Secret, which is only in memory: the window of a later process begins after it.
+    /// A Secret, which is only in memory: the window of a later process begins after it.
     Withheld,
 }
 

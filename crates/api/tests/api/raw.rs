@@ -20,7 +20,7 @@ pub async fn connect(server: &TestServer, user: &str) -> TlsStream<TcpStream> {
     try_connect(&server.location(), user).await.unwrap()
 }
 
-/// The same; the server may refuse it.
+/// Connects as [`connect`]; the server may refuse the connection.
 pub async fn try_connect(server: &Location, user: &str) -> io::Result<TlsStream<TcpStream>> {
     connect_with(server, certified(server, user)).await
 }
@@ -67,7 +67,7 @@ pub async fn send(
     try_send(&location, certified(&location, "raw"), request, content_type, body).await.unwrap()
 }
 
-/// The same; the server may refuse the connection.
+/// Sends a request as [`send`]; the server may refuse the connection.
 pub async fn try_send(
     server: &Location,
     config: Arc<ClientConfig>,

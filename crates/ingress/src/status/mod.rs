@@ -57,7 +57,7 @@ pub enum StatusChange {
         ingress: ServiceName,
         current: PublishedAddresses,
     },
-    /// It is of another class now.
+    /// The Ingress is of another class now.
     Left(ServiceName),
     Deleted(ServiceName),
     /// The published Service; `None`: it does not exist.

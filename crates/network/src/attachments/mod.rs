@@ -55,7 +55,7 @@ pub struct Attachments {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServedDevice {
     pub role: DeviceRole,
-    /// Its packets have no link-layer header.
+    /// The device's packets have no link-layer header.
     pub raw: bool,
     /// Ingress packets are handled here, and not at another device that they also pass. Handled
     /// twice, a translated packet would look like one that a client sends to a backend directly.

@@ -101,7 +101,7 @@ struct IpamService {
     /// Whether its condition says that this controller has assigned its addresses.
     is_marked: bool,
     has_others: bool,
-    /// Its addresses: of others' Services those in the status, of own ones those that are assigned.
+    /// The Service's addresses: of others' Services those in the status, of own ones those that are assigned.
     addresses: Vec<IpAddr>,
     is_own: bool,
     outcome: Option<Outcome>,

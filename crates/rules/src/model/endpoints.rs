@@ -29,7 +29,7 @@ impl<'a> Endpoint<'a> {
         self.hints?.for_zones.as_deref()
     }
 
-    /// It terminates, but still serves: used only if no endpoint is ready.
+    /// Whether the endpoint terminates, but still serves: used only if no endpoint is ready.
     pub fn is_last_resort(&self) -> bool {
         self.serving && self.terminating
     }

@@ -57,7 +57,7 @@ fn is_hinted(endpoints: &[Endpoint<'_>]) -> bool {
             || ready.all(|endpoint| endpoint.for_zones().is_some()))
 }
 
-/// The same for endpoints on this node, for which topology does not matter.
+/// Backends on this node, for which topology does not matter.
 fn local(endpoints: &[Endpoint<'_>]) -> BTreeSet<Backend> {
     let here: Vec<Endpoint<'_>> =
         endpoints.iter().filter(|endpoint| endpoint.backend.local).copied().collect();

@@ -24,7 +24,7 @@ const TYPES: [&str; 4] = ["ClusterIP", "NodePort", "LoadBalancer", "ExternalName
 
 /// A Service without its endpoints.
 #[derive(Default)]
-pub struct Read {
+pub struct ReadService {
     /// Without pools.
     pub service_ports: BTreeMap<ServicePortKey, ServicePort>,
     pub health_check_port: Option<u16>,
@@ -97,18 +97,18 @@ pub fn read_service(
     name: &ServiceName,
     node: &NodeContext,
     problems: &mut Vec<Problem>,
-) -> Read {
+) -> ReadService {
     let Some(spec) = service.spec.as_ref().filter(|_| !is_labelled_away(service)) else {
-        return Read::default();
+        return ReadService::default();
     };
     let mut fields = Fields { service: name, problems };
     let service_type = fields.one_of("spec.type", &spec.type_, &TYPES);
     if service_type == "ExternalName" {
-        return Read::default();
+        return ReadService::default();
     }
     let addresses = addresses(service, spec, service_type, &mut fields);
     if addresses.is_empty() {
-        return Read::default();
+        return ReadService::default();
     }
 
     let shared = ServicePort {
@@ -147,7 +147,7 @@ pub fn read_service(
             service_ports.insert(key, ServicePort { frontends, source_ranges, ..shared.clone() });
         }
     }
-    Read { service_ports, health_check_port }
+    ReadService { service_ports, health_check_port }
 }
 
 /// Whether a label assigns it to another proxy, or marks it as headless.
@@ -228,7 +228,7 @@ fn virtual_addresses(
 }
 
 /// A valid port.
-struct Port {
+struct ReadPort {
     name: String,
     protocol: Protocol,
     number: u16,
@@ -237,8 +237,8 @@ struct Port {
 
 /// The valid ports. Of two conflicting ports the first is used; the API server refuses such
 /// Services, but a file may contain one.
-fn read_ports(spec: &ServiceSpec, fields: &mut Fields<'_>) -> Vec<Port> {
-    let mut found: Vec<Port> = Vec::new();
+fn read_ports(spec: &ServiceSpec, fields: &mut Fields<'_>) -> Vec<ReadPort> {
+    let mut found: Vec<ReadPort> = Vec::new();
     for (index, api_port) in spec.ports.iter().flatten().enumerate() {
         let field = format!("spec.ports[{index}]");
         let Some(mut port) = read_port(&field, api_port, fields) else { continue };
@@ -266,8 +266,8 @@ fn read_ports(spec: &ServiceSpec, fields: &mut Fields<'_>) -> Vec<Port> {
     found
 }
 
-fn read_port(field: &str, port: &ApiPort, fields: &mut Fields<'_>) -> Option<Port> {
-    Some(Port {
+fn read_port(field: &str, port: &ApiPort, fields: &mut Fields<'_>) -> Option<ReadPort> {
+    Some(ReadPort {
         name: port.name.clone().unwrap_or_default(),
         protocol: fields.protocol(&format!("{field}.protocol"), port)?,
         number: fields.port(&format!("{field}.port"), port.port)?,
@@ -280,7 +280,7 @@ fn read_port(field: &str, port: &ApiPort, fields: &mut Fields<'_>) -> Option<Por
 
 /// The frontends of one port in one family.
 fn frontends(
-    port: &Port,
+    port: &ReadPort,
     family: AddressFamily,
     addresses: &[(IpAddr, FrontendKind)],
     source_ranges: &SourceRanges,

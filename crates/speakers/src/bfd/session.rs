@@ -9,8 +9,8 @@ use lb_common::header::Bfd;
 use lb_common::layout::BfdSession;
 use lb_kernel::{BfdSessions, Heard};
 
-use super::path::{HopLimit, WantedSession};
-use super::socket::{PacketSender, ReceivedPacket};
+use super::config::{HopLimit, WantedSession};
+use super::io::{PacketSender, ReceivedPacket};
 
 /// How long the kernel answers after the agent has ended: as long as routers keep the routes of a
 /// node whose agent restarts.

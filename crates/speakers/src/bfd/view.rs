@@ -7,7 +7,7 @@ use lb_bfd::BfdState;
 use lb_kernel::{BfdSessions, Heard};
 use serde::{Deserialize, Serialize};
 
-use super::path::HopLimit;
+use super::config::HopLimit;
 use super::session::MonitoredPath;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -7,7 +7,7 @@ use futures::future::{FutureExt, LocalBoxFuture};
 use lb_bfd::BfdState;
 use lb_kernel::BfdSessions;
 
-use super::running::PeerSession;
+use super::session::PeerSession;
 use super::view::BgpView;
 use crate::bfd::PathMonitor;
 

@@ -35,7 +35,7 @@ struct AdvertisedService {
 /// What this node does for an address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct ServedAddress {
-    /// It serves the address.
+    /// This node serves the address.
     here: bool,
     /// The sum of its endpoints' weights, with the policy Local.
     weight: Option<u32>,

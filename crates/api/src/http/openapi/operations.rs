@@ -5,14 +5,14 @@ use serde_json::{Map, Value, json};
 use super::definitions::{Dialect, META_DEFINITIONS, define_type, definition_name};
 use crate::kinds::ApiKind;
 
-/// The last one only for kinds that are not declared.
+/// Encodings of patches; the last one only for kinds that are not declared.
 const PATCH_TYPES: [&str; 4] = [
     "application/apply-patch+yaml",
     "application/json-patch+json",
     "application/merge-patch+json",
     "application/strategic-merge-patch+json",
 ];
-/// The same.
+/// Encodings of request bodies; the last one only for kinds that are not declared.
 const BODY_TYPES: [&str; 3] =
     ["application/json", "application/yaml", "application/vnd.kubernetes.protobuf"];
 

@@ -149,11 +149,11 @@ fn validate_backend(backend: &Value, field: &str) -> Vec<Violation> {
             .filter(|name| get_text(resource, name).is_empty())
             .map(|name| Violation::required(format!("{field}.resource.{name}"), ""))
             .collect(),
-        (None, Some(service)) => validate_service(service, field),
+        (None, Some(service)) => validate_backend_service(service, field),
     }
 }
 
-fn validate_service(service: &Value, field: &str) -> Vec<Violation> {
+fn validate_backend_service(service: &Value, field: &str) -> Vec<Violation> {
     let mut violations = Vec::new();
     let name_field = format!("{field}.service.name");
     match get_text(service, "name") {

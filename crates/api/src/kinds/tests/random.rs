@@ -143,7 +143,7 @@ proptest! {
         }
     }
 
-    /// The same for patches, which can be arbitrary.
+    /// Arbitrary patches of arbitrary objects end in a result or an error.
     #[test]
     fn patches_stand_anything(object in any_object(), patch in any_object()) {
         let now = jiff::Timestamp::UNIX_EPOCH;

@@ -17,13 +17,14 @@ use lb_bgp::{Family, NextHop, RouteAttributes};
 use lb_kernel::privileges::Privileges;
 use lb_rules::model::ServiceName;
 
+use super::io::{listen_for_peers, reset_connection};
 use super::view::BgpView;
 use super::*;
 
 const WAIT_LIMIT: Duration = Duration::from_secs(120);
 /// The address of the first Service; others have lower ones.
 const LAST_ADDRESS: u32 = 0xc633_64ff;
-/// Its prefix, as UPDATEs have it.
+/// The prefix of [`LAST_ADDRESS`], as UPDATEs have it.
 const LAST_PREFIX: [u8; 5] = [32, 198, 51, 100, 255];
 const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
@@ -72,7 +73,7 @@ impl World {
             nodes: Vec::new(),
             restart_time: Some(120),
             passive: false,
-            bfd: peer::BfdSetting::None,
+            bfd: config::BfdSetting::None,
             families: lb_bgp::Family::ALL.into(),
         };
         let identifier = Ipv4Addr::new(192, 0, 2, 11);
@@ -261,12 +262,12 @@ fn a_restart_is_over_when_the_peer_has_all_routes() {
 /// Needs the port of BGP, which only root may open; not if something else listens there.
 #[test]
 fn only_configured_addresses_may_connect() {
-    let own = socket::listen_for_peers(true, 0, std::iter::empty()).unwrap();
+    let own = listen_for_peers(true, 0, std::iter::empty()).unwrap();
     let address: SocketAddr = own.local_addr().unwrap();
     let mut stream = TcpStream::connect((LOCAL, address.port())).unwrap();
     own.set_nonblocking(false).unwrap();
     let (accepted, _) = own.accept().unwrap();
-    socket::reset_connection(&accepted);
+    reset_connection(&accepted);
     drop(accepted);
     assert!(stream.read(&mut [0]).is_err(), "a reset");
 }

@@ -15,7 +15,7 @@ use nix::sys::socket::{
 };
 use tokio::net::UdpSocket;
 
-use super::path::MonitoredEnds;
+use super::config::MonitoredEnds;
 
 /// Packets that are read from one socket before anything else is done.
 pub const MAX_PACKETS_AT_ONCE: usize = 256;

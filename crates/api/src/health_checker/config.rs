@@ -39,7 +39,7 @@ pub enum ProbeProtocol {
     Tcp,
     /// GET of the path returns 2xx or 3xx.
     Http { path: String },
-    /// The same over TLS, whatever the certificate: it proves that the server is up, not who it is.
+    /// GET over TLS returns 2xx or 3xx, whatever the certificate: it proves that the server is up, not who it is.
     Https { path: String },
     /// `grpc.health.v1.Health/Check` of the service returns SERVING.
     Grpc { service: String },

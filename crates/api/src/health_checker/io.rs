@@ -16,7 +16,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use super::check::ProbeProtocol;
+use super::config::ProbeProtocol;
 
 /// Sessions that are remembered: resuming one saves most of a handshake.
 const MAX_TLS_SESSIONS: usize = 16_384;

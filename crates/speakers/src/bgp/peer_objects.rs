@@ -9,11 +9,11 @@ use lb_rules::kinds::PASSWORDS;
 use lb_rules::model::{Kind, Node, Object, ObjectRef, Problem};
 use sha2::{Digest, Sha256};
 
-use super::detection::DetectionConfig;
-use super::peer::{
+use super::config::{
     BfdSetting, InvalidField, PasswordSecret, PasswordSource, PeerConfig, PeerLocation,
     find_password_problem,
 };
+use super::detection::DetectionConfig;
 
 /// All peers that objects define.
 #[derive(Debug, Default)]

@@ -24,15 +24,15 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::yield_now;
 use tokio::time::sleep;
 
+use super::config::{BGP_PORT, PeerLocation};
+use super::connection::LingeringConnections;
+use super::io::{listen_for_peers, reset_connection};
 use super::paths::PeerPaths;
-use super::peer::{BGP_PORT, PeerLocation};
-use super::peers::ConfiguredPeer;
+use super::peer_objects::ConfiguredPeer;
+use super::router_advertisement::RouterAdvertiser;
 use super::routes::ServiceRoutes;
-use super::running::PeerSession;
-use super::socket;
-use super::unnumbered::RouterAdvertiser;
+use super::session::PeerSession;
 use super::view::{BgpView, RouteView};
-use super::wire::LingeringConnections;
 
 /// Changes are shown after this time, together with those that follow.
 const REPORT_DELAY: Duration = Duration::from_millis(100);
@@ -415,7 +415,7 @@ impl SpeakerState {
                     _ => None,
                 }
             });
-            let listener = socket::listen_for_peers(is_ipv4, BGP_PORT, secrets)
+            let listener = listen_for_peers(is_ipv4, BGP_PORT, secrets)
                 .and_then(|listener| Ok(TcpListener::from_std(listener)?));
             match listener {
                 Ok(listener) => self.listeners.push(listener),
@@ -434,7 +434,7 @@ impl SpeakerState {
         match self.peers.values_mut().find(|peer| peer.is_at(from)) {
             Some(peer) => peer.accept(now, stream, &mut self.lingering),
             None => {
-                socket::reset_connection(&stream);
+                reset_connection(&stream);
                 tracing::debug!(%from, "bgp connection of an unknown address refused");
             }
         }

@@ -44,7 +44,7 @@ impl MonitoredEnds {
 pub enum HopLimit {
     /// The peer is on the link (RFC 5881).
     One,
-    /// It is this number of routers away, or less (RFC 5883).
+    /// The peer is this number of routers away, or less (RFC 5883).
     Several(u8),
 }
 

@@ -6,12 +6,13 @@ use std::future::pending;
 use axum::http::{Request, Response};
 use kube::client::Body;
 use lb_process::notices::NoticeLog;
+use lb_rules::ipam::{Range, Settings};
 use lb_source::Extent;
 use serde_json::json;
 use tokio::sync::oneshot;
 
-use super::state::PATCHES;
 use super::*;
+use crate::state::PATCHES;
 
 fn state() -> AssignmentState {
     state_with("10.0.0.0/16")

@@ -15,13 +15,15 @@ use lb_bgp::session::{
 use lb_waits::{Resource, Wait, Waits};
 use tokio::net::TcpStream;
 
+use super::config::PeerLocation;
+use super::connection::{BgpConnection, LingeringConnections};
 use super::detection::DetectionConfig;
-use super::peer::PeerLocation;
-use super::peers::ConfiguredPeer;
+use super::io::{
+    ConnectionLink, HopSecurity, begin_connect, find_link, is_link_local, scoped_socket_address,
+};
+use super::peer_objects::ConfiguredPeer;
 use super::router::{find_interface_index, find_router};
-use super::socket::{self, ConnectionLink, HopSecurity};
 use super::view::{PeerView, name_state};
-use super::wire::{BgpConnection, LingeringConnections};
 use crate::bfd::{MonitoredEnds, WantedSession};
 
 pub struct PeerSession {
@@ -216,7 +218,7 @@ impl PeerSession {
         let peer = &self.configured.peer;
         let to = self.address()?;
         let secret = self.configured.password.as_ref();
-        let stream = socket::begin_connect(to, peer.source, self.reach(), secret)?;
+        let stream = begin_connect(to, peer.source, self.reach(), secret)?;
         self.dial = Some(TcpStream::from_std(stream)?);
         Ok(())
     }
@@ -235,19 +237,15 @@ impl PeerSession {
         let peer = &self.configured.peer;
         match &peer.location {
             PeerLocation::Address(address, interface) => {
-                let index = match interface.as_ref().filter(|_| socket::is_link_local(*address)) {
+                let index = match interface.as_ref().filter(|_| is_link_local(*address)) {
                     Some(name) => find_interface_index(name)?,
                     None => 0,
                 };
-                Ok(socket::scoped_socket_address(*address, peer.port, index))
+                Ok(scoped_socket_address(*address, peer.port, index))
             }
             PeerLocation::Interface(name) => {
                 let router = find_router(name)?;
-                Ok(socket::scoped_socket_address(
-                    router.into(),
-                    peer.port,
-                    find_interface_index(name)?,
-                ))
+                Ok(scoped_socket_address(router.into(), peer.port, find_interface_index(name)?))
             }
         }
     }
@@ -281,8 +279,8 @@ impl PeerSession {
         lingering: &mut LingeringConnections,
     ) -> Result<()> {
         let wire = BgpConnection::new(stream).context("no connection")?;
-        let ConnectionLink { next_hops, .. } = socket::find_link(wire.local, wire.peer.ip())
-            .context("this node's addresses can't be read")?;
+        let ConnectionLink { next_hops, .. } =
+            find_link(wire.local, wire.peer.ip()).context("this node's addresses can't be read")?;
         self.last_connection += 1;
         let connection = ConnectionId(self.last_connection);
         self.wires.insert(connection, wire);
@@ -294,7 +292,7 @@ impl PeerSession {
     pub fn follow_addresses(&mut self, now: Duration, lingering: &mut LingeringConnections) {
         let wires = self.wires.iter();
         let links: Vec<(ConnectionId, io::Result<ConnectionLink>)> = wires
-            .map(|(connection, wire)| (*connection, socket::find_link(wire.local, wire.peer.ip())))
+            .map(|(connection, wire)| (*connection, find_link(wire.local, wire.peer.ip())))
             .collect();
         for (connection, link) in links {
             match link {
@@ -344,7 +342,7 @@ impl PeerSession {
     fn ends(&self, peer_as: u32) -> Option<PathEnds> {
         let wire = self.wires.values().next()?;
         let (peer, local) = (wire.peer.ip().to_canonical(), wire.local.ip().to_canonical());
-        let link = socket::find_link(wire.local, peer).ok()?;
+        let link = find_link(wire.local, peer).ok()?;
         let config = &self.configured.peer;
         let is_internal = peer_as == config.local_as;
         // Routers decide in the same way, and use another port for the other kind.

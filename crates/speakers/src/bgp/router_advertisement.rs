@@ -13,8 +13,8 @@ use lb_common::checksum::Sum;
 use lb_kernel::Transmitter;
 use nix::ifaddrs::getifaddrs;
 
+use super::io::is_link_local;
 use super::router::find_interface_index;
-use super::socket::is_link_local;
 
 /// More often than routers need it; RFC 4861 wants at least 3 s.
 const ADVERTISEMENT_INTERVAL: Duration = Duration::from_secs(5);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
-use super::socket;
+use super::io::shut_down_writes;
 
 /// What one call of [`BgpConnection::read`] takes: more than a peer sends in a burst, and bounded for one that never stops.
 const MAX_OCTETS_AT_ONCE: usize = 64 << 10;
@@ -92,7 +92,7 @@ impl BgpConnection {
     pub fn finish(mut self) -> Self {
         self.write();
         self.waiting.clear();
-        socket::shut_down_writes(&self.stream);
+        shut_down_writes(&self.stream);
         self
     }
 

@@ -19,7 +19,7 @@ use nix::sys::socket::{
 };
 use nix::{setsockopt_impl, sockopt_impl};
 
-use super::peer::{MAX_PASSWORD_OCTETS, PasswordSecret};
+use super::config::{MAX_PASSWORD_OCTETS, PasswordSecret};
 
 sockopt_impl!(
     /// The least TTL of packets that are accepted.
