@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use lb_bfd::packet::LENGTH;
-use lb_bfd::session::{Config, Effect, Input as Event};
-use lb_bfd::{Packet, Session, State};
+use lb_bfd::packet::PACKET_OCTETS;
+use lb_bfd::session::{BfdConfig, BfdEffect, BfdInput as Event};
+use lb_bfd::{BfdState, BfdStateMachine, ControlPacket};
 
 use crate::Input;
 
@@ -15,7 +15,7 @@ pub fn session(bytes: &[u8]) -> &'static str {
     let mut input = Input::new(bytes);
     let mut wanted = config(&mut input, 100);
     let mut now = Duration::from_secs(1);
-    let mut session = Session::new(wanted, DISCRIMINATOR, input.word().into(), now);
+    let mut session = BfdStateMachine::new(wanted, DISCRIMINATOR, input.word().into(), now);
     let mut met = "nothing";
     while !input.is_empty() {
         let effects = match input.below(9) {
@@ -53,9 +53,9 @@ pub fn session(bytes: &[u8]) -> &'static str {
     met
 }
 
-fn config(input: &mut Input, interval: u16) -> Config {
+fn config(input: &mut Input, interval: u16) -> BfdConfig {
     let interval = Duration::from_millis(interval.max(1).into());
-    Config {
+    BfdConfig {
         multiplier: input.byte().max(1),
         transmit: interval,
         receive: interval / (1 + u32::from(input.chance(128))),
@@ -64,8 +64,8 @@ fn config(input: &mut Input, interval: u16) -> Config {
 }
 
 /// Mostly one that this session may get.
-fn packet(input: &mut Input) -> Option<Packet> {
-    let mut octets = [0; LENGTH];
+fn packet(input: &mut Input) -> Option<ControlPacket> {
+    let mut octets = [0; PACKET_OCTETS];
     for octet in &mut octets {
         *octet = input.byte();
     }
@@ -73,16 +73,16 @@ fn packet(input: &mut Input) -> Option<Packet> {
         octets[0] = 0x20 | octets[0] & 7;
         octets[1] &= 0xf8;
         octets[2] |= 1;
-        octets[3] = LENGTH as u8;
+        octets[3] = PACKET_OCTETS as u8;
         octets[8..12].copy_from_slice(&DISCRIMINATOR.to_be_bytes());
         // Up to 17 s.
         for interval in [12, 16, 20] {
             octets[interval] = 0;
         }
     }
-    let packet = Packet::decode(&octets).ok()?;
+    let packet = ControlPacket::decode(&octets).ok()?;
     assert_eq!(
-        Packet::decode(&packet.encode()),
+        ControlPacket::decode(&packet.encode()),
         Ok(packet),
         "it means something else when it is written again"
     );
@@ -90,31 +90,36 @@ fn packet(input: &mut Input) -> Option<Packet> {
 }
 
 fn check(
-    session: &Session,
-    wanted: Config,
-    effect: &Effect,
+    session: &BfdStateMachine,
+    wanted: BfdConfig,
+    effect: &BfdEffect,
     now: Duration,
     seed: u32,
 ) -> &'static str {
     match effect {
-        Effect::Send(packet) => {
+        BfdEffect::Send(packet) => {
             assert_eq!(packet.my_discriminator, DISCRIMINATOR);
-            assert_eq!(Packet::decode(&packet.encode()), Ok(*packet), "a packet that is not valid");
+            assert_eq!(
+                ControlPacket::decode(&packet.encode()),
+                Ok(*packet),
+                "a packet that is not valid"
+            );
             "sent"
         }
-        Effect::Changed(change) => {
+        BfdEffect::Changed(change) => {
             assert_ne!(change.from, change.to);
-            if change.to == State::Up { "up" } else { "sent" }
+            if change.to == BfdState::Up { "up" } else { "sent" }
         }
-        Effect::Reflect(reflection) => {
-            assert!(session.is_reflected() && session.state() == State::Up);
-            let adopted = Session::adopt(wanted, reflection, Duration::ZERO, seed.into(), now);
+        BfdEffect::Reflect(reflection) => {
+            assert!(session.is_reflected() && session.state() == BfdState::Up);
+            let adopted =
+                BfdStateMachine::adopt(wanted, reflection, Duration::ZERO, seed.into(), now);
             let (adopted, effects) = adopted.expect("the next process goes on with it");
             assert!(effects.is_empty(), "as it is");
             assert_eq!(adopted.discriminator(), DISCRIMINATOR);
             "reflected"
         }
-        Effect::StopReflecting => {
+        BfdEffect::StopReflecting => {
             assert!(!session.is_reflected());
             "sent"
         }

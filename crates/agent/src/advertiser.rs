@@ -3,21 +3,21 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use lb_process::notices::Reason;
+use lb_process::notices::NoticeReason;
 use lb_rules::ipam::Labels;
 use lb_rules::model::{Kind, Problem, ServiceName, ServicePort};
 use lb_rules::store::Store;
-use lb_speakers::bgp::{Advertising, Command, Configured};
+use lb_speakers::bgp::{ConfiguredPeer, RouteAdvertiser, SpeakerCommand};
 
 use super::announcement_objects::AnnouncementObjects;
 use super::outlets::Outlets;
 
 #[derive(Default)]
 pub struct Advertiser {
-    advertising: Advertising,
+    advertising: RouteAdvertiser,
     /// Peers, passwords, pools or this node have changed.
     is_changed: bool,
-    peers: BTreeMap<String, Configured>,
+    peers: BTreeMap<String, ConfiguredPeer>,
     problems: BTreeSet<Problem>,
     /// Addresses that are not advertised, because how is not known.
     outside: BTreeSet<Problem>,
@@ -40,7 +40,7 @@ impl Advertiser {
         is_assigned: bool,
         ports: impl Iterator<Item = &'a Arc<ServicePort>>,
     ) {
-        self.advertising.set(service, labels, is_assigned, ports);
+        self.advertising.set_service(service, labels, is_assigned, ports);
     }
 
     /// After Services have been programmed: what is not must attract no packets.
@@ -52,26 +52,26 @@ impl Advertiser {
         outlets: &Outlets,
     ) {
         let node = store.node(node_name);
-        let routes = self.advertising.take(objects.pools(), node.map(|node| &node.labels));
+        let routes = self.advertising.take_routes(objects.pools(), node.map(|node| &node.labels));
         if !routes.is_empty() {
-            outlets.advertise(Command::Routes(routes));
+            outlets.advertise(SpeakerCommand::Routes(routes));
         }
         if std::mem::take(&mut self.is_changed) {
             let is_draining = node.is_some_and(|node| !node.announces);
             if std::mem::replace(&mut self.is_draining, is_draining) != is_draining {
-                outlets.advertise(Command::Drain(is_draining));
+                outlets.advertise(SpeakerCommand::Drain(is_draining));
             }
-            let (peers, problems) = objects.peers().of_node(node_name, node);
+            let (peers, problems) = objects.peers().list_node_peers(node_name, node);
             if peers != self.peers {
                 self.peers.clone_from(&peers);
-                outlets.advertise(Command::Peers(peers));
+                outlets.advertise(SpeakerCommand::Peers(peers));
             }
-            outlets.condition.set_bgp_peers_of_others(objects.peers().of_others(node));
+            outlets.condition.set_bgp_peers_of_others(objects.peers().list_other_peers(node));
             self.post(problems, store, objects, outlets);
         }
         self.post_outside(store, outlets);
         if !std::mem::replace(&mut self.is_synced, true) {
-            outlets.advertise(Command::Synced);
+            outlets.advertise(SpeakerCommand::Synced);
         }
     }
 
@@ -91,7 +91,7 @@ impl Advertiser {
         let problems: BTreeSet<Problem> =
             of_peers.into_iter().chain(of_advertisements).chain(unknown).collect();
         for problem in problems.difference(&self.problems) {
-            outlets.post(problem, Reason::PeerNotUsed, store);
+            outlets.post(problem, NoticeReason::PeerNotUsed, store);
         }
         self.problems = problems;
         self.show_problems(outlets);
@@ -99,7 +99,7 @@ impl Advertiser {
 
     /// Posts addresses that are advertised to no peer since this agent has started.
     fn post_outside(&mut self, store: &Store, outlets: &Outlets) {
-        let unknown = self.advertising.unknown().filter(|_| !self.peers.is_empty());
+        let unknown = self.advertising.unknown_addresses().filter(|_| !self.peers.is_empty());
         let outside = unknown.map(|(service, address)| Problem {
             object: format!("Service {service}"),
             field: String::new(),
@@ -113,7 +113,7 @@ impl Advertiser {
             return;
         }
         for problem in outside.difference(&self.outside) {
-            outlets.post(problem, Reason::AddressOutsidePools, store);
+            outlets.post(problem, NoticeReason::AddressOutsidePools, store);
         }
         self.outside = outside;
         self.show_problems(outlets);

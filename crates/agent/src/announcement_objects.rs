@@ -2,12 +2,12 @@
 
 use lb_rules::ipam::Pools;
 use lb_rules::model::{Kind, Object, ObjectRef};
-use lb_speakers::bgp::Peers;
+use lb_speakers::bgp::PeerObjects;
 
 #[derive(Debug, Default)]
 pub struct AnnouncementObjects {
     pools: Pools,
-    peers: Peers,
+    peers: PeerObjects,
     has_changed: bool,
 }
 
@@ -22,7 +22,7 @@ impl AnnouncementObjects {
         &self.pools
     }
 
-    pub fn peers(&self) -> &Peers {
+    pub fn peers(&self) -> &PeerObjects {
         &self.peers
     }
 
@@ -37,7 +37,7 @@ impl AnnouncementObjects {
             Object::BgpPeer(_)
             | Object::MetallbBgpPeer(_)
             | Object::BfdProfile(_)
-            | Object::Secret(_) => self.peers.apply(object),
+            | Object::Secret(_) => self.peers.apply_object(object),
             _ => false,
         };
     }
@@ -50,7 +50,7 @@ impl AnnouncementObjects {
             | Kind::BgpAdvertisement
             | Kind::Community => self.pools.delete(reference),
             Kind::BgpPeer | Kind::MetallbBgpPeer | Kind::BfdProfile | Kind::Secret => {
-                self.peers.delete(reference)
+                self.peers.delete_object(reference)
             }
             _ => false,
         };

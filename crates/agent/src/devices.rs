@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use lb_kernel::{DataPlane, Hook, HookPoint, Links, Modes, Pins};
-use lb_network::{Attachments, DeviceName, Role};
+use lb_network::{Attachments, DeviceName, DeviceRole};
 use lb_status::{Condition, Metrics};
 use lb_waits::{Resource, Wait, Waits};
 use tokio::time::{Instant, sleep_until};
@@ -187,8 +187,11 @@ impl<'a> Devices<'a> {
 
     /// Whether the agent must not start without the device's programs, because clients use it.
     fn is_required(&self, device: &DeviceName) -> bool {
-        let mut external =
-            self.attachments.served.iter().filter(|(_, served)| served.role == Role::External);
+        let mut external = self
+            .attachments
+            .served
+            .iter()
+            .filter(|(_, served)| served.role == DeviceRole::External);
         external.any(|(served, how)| served == device || how.xdp.contains(device))
     }
 
@@ -277,9 +280,9 @@ fn points(attachments: &Attachments, without_xdp: impl Fn(&DeviceName) -> bool) 
         let tc_alone = served.xdp.is_empty() || served.xdp.iter().any(&without_xdp);
         let ingress = match served.role {
             _ if served.raw => HookPoint::RawIn,
-            Role::Workload => HookPoint::WorkloadIn,
-            Role::External | Role::Transit if tc_alone => HookPoint::ExternalInTc,
-            Role::External | Role::Transit => HookPoint::ExternalDeferred,
+            DeviceRole::Workload => HookPoint::WorkloadIn,
+            DeviceRole::External | DeviceRole::Transit if tc_alone => HookPoint::ExternalInTc,
+            DeviceRole::External | DeviceRole::Transit => HookPoint::ExternalDeferred,
         };
         let egress = if served.raw { HookPoint::RawOut } else { HookPoint::Out };
         let own = points.entry(device.clone()).or_default();
@@ -301,7 +304,7 @@ fn by_name(points: &HookPoints) -> BTreeSet<(String, HookPoint)> {
 
 #[cfg(test)]
 mod tests {
-    use lb_network::Served;
+    use lb_network::ServedDevice;
 
     use super::*;
 
@@ -314,13 +317,13 @@ mod tests {
         let xdp = BTreeSet::from([device(1, "port0"), device(2, "port1")]);
         let mut attachments = Attachments::default();
         let served = &mut attachments.served;
-        served.insert(device(3, "bond0"), of_role(Role::External, xdp));
-        served.insert(device(4, "pod"), of_role(Role::Workload, BTreeSet::new()));
+        served.insert(device(3, "bond0"), of_role(DeviceRole::External, xdp));
+        served.insert(device(4, "pod"), of_role(DeviceRole::Workload, BTreeSet::new()));
         attachments
     }
 
-    fn of_role(role: Role, xdp: BTreeSet<DeviceName>) -> Served {
-        Served { role, raw: false, ingress: true, xdp }
+    fn of_role(role: DeviceRole, xdp: BTreeSet<DeviceName>) -> ServedDevice {
+        ServedDevice { role, raw: false, ingress: true, xdp }
     }
 
     fn check(attachments: &Attachments, without_xdp: &[&str], expected: &[(&str, &[HookPoint])]) {
@@ -349,9 +352,10 @@ mod tests {
     fn devices_without_xdp_of_their_own_have_programs_in_tc_only() {
         use HookPoint::{ExternalInTc, Out, RawIn, RawOut};
         let mut attachments = Attachments::default();
-        let transit = of_role(Role::Transit, BTreeSet::new());
-        let raw = Served { raw: true, ..transit.clone() };
-        let out_only = Served { ingress: false, ..of_role(Role::Workload, BTreeSet::new()) };
+        let transit = of_role(DeviceRole::Transit, BTreeSet::new());
+        let raw = ServedDevice { raw: true, ..transit.clone() };
+        let out_only =
+            ServedDevice { ingress: false, ..of_role(DeviceRole::Workload, BTreeSet::new()) };
         attachments.served.extend([
             (device(1, "eth1"), transit),
             (device(2, "wg0"), raw),

@@ -24,7 +24,7 @@ use futures::stream;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
-use lb_announce::Keys;
+use lb_announce::SealKeys;
 use lb_common::hash::mix;
 use lb_plan::KnownHistory;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
@@ -64,13 +64,13 @@ pub enum Exchange {
 }
 
 /// The keys of the exchange.
-pub fn keys(secrets: &[String]) -> Keys {
-    Keys::derive_for(PURPOSE, secrets)
+pub fn keys(secrets: &[String]) -> SealKeys {
+    SealKeys::derive_for(PURPOSE, secrets)
 }
 
 #[derive(Clone)]
 struct Shared {
-    keys: watch::Receiver<Keys>,
+    keys: watch::Receiver<SealKeys>,
     agent: mpsc::UnboundedSender<Exchange>,
     room: Arc<Semaphore>,
     /// How long the agent's loop may take.
@@ -89,7 +89,7 @@ struct Admitted {
 type Stamp = (u64, u128);
 
 /// The route for other agents.
-pub fn route(keys: watch::Receiver<Keys>, agent: mpsc::UnboundedSender<Exchange>) -> Router {
+pub fn route(keys: watch::Receiver<SealKeys>, agent: mpsc::UnboundedSender<Exchange>) -> Router {
     Router::new().route(PATH, get(answer)).with_state(Shared::new(keys, agent))
 }
 
@@ -109,7 +109,7 @@ async fn answer(State(shared): State<Shared>, headers: HeaderMap) -> Response {
     let sealed = spawn_blocking(move || {
         let mut message = octets(stamp).to_vec();
         serde_json::to_writer(&mut message, &known).ok()?;
-        keys.seal(&mut message);
+        keys.append_seal(&mut message);
         Some(Bytes::from(message).split_off(STAMP))
     });
     match sealed.await {
@@ -119,7 +119,7 @@ async fn answer(State(shared): State<Shared>, headers: HeaderMap) -> Response {
 }
 
 impl Shared {
-    fn new(keys: watch::Receiver<Keys>, agent: mpsc::UnboundedSender<Exchange>) -> Self {
+    fn new(keys: watch::Receiver<SealKeys>, agent: mpsc::UnboundedSender<Exchange>) -> Self {
         let (room, admitted) = (Arc::new(Semaphore::new(1)), Arc::default());
         Self { keys, agent, room, patience: PATIENCE, admitted }
     }
@@ -165,22 +165,22 @@ fn octets((time, number): Stamp) -> [u8; STAMP] {
 }
 
 /// Proves that the sender has the tunnel key.
-fn authorization(keys: &Keys, stamp: Stamp) -> String {
+fn authorization(keys: &SealKeys, stamp: Stamp) -> String {
     let mut sealed = [PATH.as_bytes(), &octets(stamp)].concat();
-    keys.seal(&mut sealed);
+    keys.append_seal(&mut sealed);
     let digits = sealed[PATH.len()..].iter().map(|octet| format!("{octet:02x}"));
     format!("{SCHEME}{}", digits.collect::<String>())
 }
 
 /// The stamp of a request whose sender has the key.
-fn stamp_of(keys: &Keys, headers: &HeaderMap) -> Option<Stamp> {
+fn stamp_of(keys: &SealKeys, headers: &HeaderMap) -> Option<Stamp> {
     let digits = headers.get(AUTHORIZATION)?.to_str().ok()?.strip_prefix(SCHEME)?;
     let (pairs, []) = digits.as_bytes().as_chunks::<2>() else { return None };
     let octet = |pair: &[u8; 2]| u8::from_str_radix(str::from_utf8(pair).ok()?, 16).ok();
     let sealed: Vec<u8> = pairs.iter().map(octet).collect::<Option<_>>()?;
     let sealed = [PATH.as_bytes(), &sealed].concat();
     // Without a key everything would be accepted.
-    let message = keys.authenticate().then(|| keys.open(&sealed)).flatten()?;
+    let message = keys.authenticate().then(|| keys.open_sealed(&sealed)).flatten()?;
     let (time, number) = message.strip_prefix(PATH.as_bytes())?.split_first_chunk()?;
     Some((u64::from_be_bytes(*time), u128::from_be_bytes(number.try_into().ok()?)))
 }
@@ -189,7 +189,7 @@ fn stamp_of(keys: &Keys, headers: &HeaderMap) -> Option<Stamp> {
 pub async fn ask_others(
     mut nodes: Vec<IpAddr>,
     port: u16,
-    keys: Keys,
+    keys: SealKeys,
     agent: mpsc::UnboundedSender<Exchange>,
 ) {
     let seed = getrandom::u64().unwrap_or_default();
@@ -238,7 +238,7 @@ pub async fn ask_others(
 async fn ask(
     client: &Client<HttpConnector, Body>,
     node: SocketAddr,
-    keys: &Keys,
+    keys: &SealKeys,
 ) -> Result<Vec<KnownHistory>> {
     let mut number = [0; 16];
     getrandom::fill(&mut number)?;
@@ -252,7 +252,8 @@ async fn ask(
     let keys = keys.clone();
     let read = spawn_blocking(move || {
         let sealed = [&octets(stamp), &text[..]].concat();
-        let message = keys.open(&sealed).context("the answer is not sealed by the tunnel key")?;
+        let message =
+            keys.open_sealed(&sealed).context("the answer is not sealed by the tunnel key")?;
         Ok(serde_json::from_slice(&message[STAMP..])?)
     });
     read.await?
@@ -301,7 +302,7 @@ mod tests {
     /// A node that knows something, and a key for its keys.
     async fn node(secrets: &[&str]) -> SocketAddr {
         let secrets: Vec<String> = secrets.iter().map(|&secret| secret.to_owned()).collect();
-        let keys = if secrets.is_empty() { Keys::default() } else { keys(&secrets) };
+        let keys = if secrets.is_empty() { SealKeys::default() } else { keys(&secrets) };
         let (_, keys) = watch::channel(keys);
         let (agent, mut asked) = mpsc::unbounded_channel();
         tokio::spawn(async move {
@@ -366,7 +367,7 @@ mod tests {
         let with = |value: &str| HeaderMap::from_iter([(AUTHORIZATION, value.parse().unwrap())]);
         let zeros = format!("{SCHEME}{}", "00".repeat(STAMP + 16));
         for value in ["", "Millrace ", "Millrace 0", "Millrace zz", "Basic 00", &zeros] {
-            for keys in [Keys::default(), keys(&[KEY.to_owned()])] {
+            for keys in [SealKeys::default(), keys(&[KEY.to_owned()])] {
                 assert_eq!(stamp_of(&keys, &with(value)), None, "{value}");
             }
         }
@@ -385,7 +386,7 @@ mod tests {
     async fn answers_that_are_not_sealed_for_this_request_or_too_long_are_refused() {
         let text = serde_json::to_vec(&known()).unwrap();
         let mut sealed_for_another = [&[7; STAMP], &text[..]].concat();
-        keys(&[KEY.to_owned()]).seal(&mut sealed_for_another);
+        keys(&[KEY.to_owned()]).append_seal(&mut sealed_for_another);
         let sealed_for_another = sealed_for_another.split_off(STAMP);
         for body in [Vec::new(), text, sealed_for_another, vec![b' '; MOST_OCTETS + 1]] {
             let length = body.len();

@@ -34,14 +34,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use clap::ValueEnum;
-use lb_announce::Timing;
+use lb_announce::ElectionTiming;
 use lb_common::layout::{Forwarding, Timeouts};
 use lb_kernel::privileges::Privileges;
 use lb_kernel::settings::BpfLogLevel;
 use lb_kernel::{Modes, Opened, Parameters, Pins, Sizes, WantedSizes, preflight};
 use lb_network::NetworkWatch;
 use lb_network::snat_ports::SnatRange;
-use lb_process::ending::Ending;
+use lb_process::ending::EndSignals;
 use lb_process::raise_file_limit;
 use lb_process::service_manager::{Watchdog, machine_is_stopping, notify_service_manager};
 use lb_rules::ipam::{self, Range};
@@ -74,7 +74,7 @@ pub enum Origin {
 
 pub struct Options {
     pub origin: Origin,
-    pub network: lb_network::Settings,
+    pub network: lb_network::DeviceSettings,
     pub node_name: String,
     pub modes: Modes,
     /// The programs' log level.
@@ -87,7 +87,7 @@ pub struct Options {
     /// The file with the tunnel keys.
     pub tunnel_keys: KeyFile,
     /// Times of the announcement of addresses.
-    pub announcements: Timing,
+    pub announcements: ElectionTiming,
     pub sizes: WantedSizes,
     /// Ports for SNAT, except those that this node uses itself.
     pub snat_ports: SnatRange,
@@ -105,7 +105,7 @@ pub struct Options {
     pub privileges: Privileges,
     pub load_balancer: LoadBalancer,
     /// Metrics of the assignment of addresses, if this process does that.
-    pub assignment: Option<lb_controller::Metrics>,
+    pub assignment: Option<lb_controller::AssignmentMetrics>,
 }
 
 /// Pools of addresses, and their assignment to Services from manifests.
@@ -169,7 +169,7 @@ pub async fn run(options: Options) -> Result<()> {
     let (key_found, mut has_tunnel_key) = watch::channel(tunnel_keys.has_key());
     let source = open(&options, &metrics, has_tunnel_key.clone()).await?;
     let network = NetworkWatch::open(options.network.clone()).await?;
-    let mut ending = Ending::new()?;
+    let mut ending = EndSignals::new()?;
 
     let pins = tokio::select! {
         pins = held(&options.pin_path) => pins?,
@@ -218,7 +218,7 @@ pub async fn run(options: Options) -> Result<()> {
             },
             () = until(agent.retry_at()) => agent.retry(),
             event = network.recv() => match event {
-                Some(lb_network::Event::Attachments(attachments)) => devices.follow(&attachments),
+                Some(lb_network::NetworkEvent::Attachments(attachments)) => devices.follow(&attachments),
                 Some(event) => agent.take_in_network(event),
                 None => break Err(anyhow::anyhow!("the watch of this machine's network has ended")),
             },

@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use lb_kernel::SnatPorts;
 use lb_network::snat_ports::PortSet;
-use lb_process::notices::{About, Notice, Notices, Reason};
+use lb_process::notices::{Notice, NoticeObject, NoticeReason, Notices};
 use lb_rules::model::{HealthCheck, Kind, ObjectRef, Problem, ServiceName};
 use lb_rules::store::Store;
-use lb_speakers::bgp::Command;
+use lb_speakers::bgp::SpeakerCommand;
 use lb_status::{Check, Condition, Health, HealthChecks, Metrics};
 use tokio::sync::{mpsc, watch};
 
@@ -24,7 +24,7 @@ pub struct Outlets {
     snat_ports: Option<SnatPorts>,
     announcer: Option<watch::Sender<Option<Arc<Wanted>>>>,
     beat: Beat,
-    speaker: Option<mpsc::UnboundedSender<Command>>,
+    speaker: Option<mpsc::UnboundedSender<SpeakerCommand>>,
 }
 
 impl Outlets {
@@ -60,12 +60,12 @@ impl Outlets {
         self.beat.renew();
     }
 
-    pub fn with_speaker(self, speaker: mpsc::UnboundedSender<Command>) -> Self {
+    pub fn with_speaker(self, speaker: mpsc::UnboundedSender<SpeakerCommand>) -> Self {
         Self { speaker: Some(speaker), ..self }
     }
 
     /// Tells the BGP speaker.
-    pub fn advertise(&self, command: Command) {
+    pub fn advertise(&self, command: SpeakerCommand) {
         if let Some(speaker) = &self.speaker {
             // It ends with the process.
             let _ = speaker.send(command);
@@ -87,7 +87,7 @@ impl Outlets {
     }
 
     /// Posts a problem of an object or file.
-    pub fn post(&self, problem: &Problem, reason: Reason, store: &Store) {
+    pub fn post(&self, problem: &Problem, reason: NoticeReason, store: &Store) {
         let reference = ObjectRef::parse(&problem.object);
         let Problem { field, message, .. } = problem;
         let message = match (field.is_empty(), reference.is_some()) {
@@ -100,11 +100,11 @@ impl Outlets {
     }
 
     /// Posts that a Service has no problems any more.
-    pub fn post_fixed(&self, service: &ServiceName, reason: Reason, store: &Store) {
+    pub fn post_fixed(&self, service: &ServiceName, reason: NoticeReason, store: &Store) {
         let (namespace, name) = (service.namespace.as_str(), service.name.as_str());
         let reference = ObjectRef::new(Kind::Service, Some(namespace), Some(name));
         let message = match reason {
-            Reason::RoomFound => "it fits into the maps of this node now, and is programmed",
+            NoticeReason::RoomFound => "it fits into the maps of this node now, and is programmed",
             _ => "the problem is fixed, and it is programmed",
         };
         let about = Some(about(reference, store));
@@ -133,6 +133,6 @@ impl Outlets {
     }
 }
 
-fn about(reference: ObjectRef, store: &Store) -> About {
-    About { uid: store.uid(&reference).to_owned(), reference }
+fn about(reference: ObjectRef, store: &Store) -> NoticeObject {
+    NoticeObject { uid: store.uid(&reference).to_owned(), reference }
 }

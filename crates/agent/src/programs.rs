@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::thread;
 
 use anyhow::{Context, Result};
-use lb_announce::{Keys, Timing};
+use lb_announce::{ElectionTiming, SealKeys};
 use lb_kernel::privileges::Privileges;
 use lb_kernel::settings::BpfLogLevel;
 use lb_kernel::{Announcements, BfdSessions, Modes, Pins, Prepared};
 use lb_network::{AnnouncingLink, Attachments};
 use lb_process::notices::Notices;
-use lb_speakers::bgp::{self, Commands};
+use lb_speakers::bgp::{self, SpeakerCommands};
 use lb_status::{Condition, Metrics};
 use tokio::sync::{oneshot, watch};
 
@@ -31,15 +31,15 @@ pub struct Programs<'a> {
 pub struct Dependents<'a> {
     pub pins: &'a Pins,
     pub node_name: String,
-    pub timing: Timing,
+    pub timing: ElectionTiming,
     pub modes: Modes,
     pub log_level: BpfLogLevel,
     pub privileges: Privileges,
     /// Programs of an earlier agent have been forwarding.
     pub restarted: bool,
     pub announcer: Orders,
-    pub speaker: Commands,
-    pub keys: watch::Receiver<Keys>,
+    pub speaker: SpeakerCommands,
+    pub keys: watch::Receiver<SealKeys>,
     pub links: watch::Receiver<Vec<AnnouncingLink>>,
     pub attachments: Attachments,
     pub notices: Arc<dyn Notices>,
@@ -120,7 +120,7 @@ impl<'a> Dependents<'a> {
             condition: Arc::clone(&condition),
             privileges,
         })?;
-        self.speaker.start_speaker(bgp::Start {
+        self.speaker.start_speaker(bgp::SpeakerStart {
             restarted: self.restarted,
             privileges,
             bfd: Some(BfdSessions::open(pins)?),

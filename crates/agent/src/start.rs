@@ -6,17 +6,17 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use anyhow::{Result, bail};
-use lb_announce::Keys;
+use lb_announce::SealKeys;
 use lb_common::layout::TunnelKey;
-use lb_controller::Assigning;
+use lb_controller::AssigningSource;
 use lb_kernel::{
     DataPlane, Links, Memory, Pins, Prepared, ReservedPorts, Sizes, SnatPorts, Tables, TunnelKeys,
     TunnelProbes, WantedSizes, WithSockets, cgroup_root, existing_sizes,
 };
 use lb_network::NetworkWatch;
-use lb_network::snat_ports::{PortSet, Remaining};
+use lb_network::snat_ports::{PortSet, RemainingPorts};
 use lb_plan::Planner;
-use lb_process::notices::{Log, Notices};
+use lb_process::notices::{NoticeLog, Notices};
 use lb_rules::ipam::Pools;
 use lb_rules::store::Affected;
 use lb_source::cluster::Events;
@@ -52,14 +52,14 @@ pub async fn open(
     match &options.origin {
         Origin::Manifests(paths) => {
             let LoadBalancer { ranges, settings, state_directory, .. } = &options.load_balancer;
-            let assigned = lb_controller::Metrics::default();
+            let assigned = lb_controller::AssignmentMetrics::default();
             metrics.add(assigned.clone());
             let source = Manifests::open(paths.clone())?;
             let source =
-                Assigning::new(source, settings.clone(), ranges, state_directory, assigned);
+                AssigningSource::new(source, settings.clone(), ranges, state_directory, assigned);
             Ok(OpenedSource {
                 run: Box::new(|events, _| run_source(source, events)),
-                notices: Arc::new(Log::default()),
+                notices: Arc::new(NoticeLog::default()),
             })
         }
         Origin::Cluster(access) => {
@@ -92,7 +92,7 @@ pub struct Started<'a> {
     pub agent: Agent<WithSockets<Tables>>,
     pub events: mpsc::UnboundedReceiver<Event>,
     pub exchange: mpsc::UnboundedReceiver<Exchange>,
-    pub network: mpsc::UnboundedReceiver<lb_network::Event>,
+    pub network: mpsc::UnboundedReceiver<lb_network::NetworkEvent>,
     pub devices: Devices<'a>,
     pub announcer: Announcer,
     pub speaker: Speaker,
@@ -120,8 +120,8 @@ pub async fn start<'a>(
     let (announcer, orders) = Announcer::new();
     let (speaker, commands) = Speaker::new();
     let condition = Arc::<Condition>::default();
-    let announcement_keys = watch::Sender::new(Keys::default());
-    let (exchange_keys, history_keys) = watch::channel(Keys::default());
+    let announcement_keys = watch::Sender::new(SealKeys::default());
+    let (exchange_keys, history_keys) = watch::channel(SealKeys::default());
     let (exchanged, exchange) = mpsc::unbounded_channel();
     let mut programs = Programs::verify(
         prepared,
@@ -165,7 +165,7 @@ pub async fn start<'a>(
     let snat_ports = {
         let (metrics, reserved) = (Arc::clone(&metrics), ReservedPorts::open(pins)?);
         let earlier = reserved.read();
-        let publish = Box::new(move |ports: &PortSet, remaining: &Remaining| {
+        let publish = Box::new(move |ports: &PortSet, remaining: &RemainingPorts| {
             reserved.write(ports);
             metrics.set_snat_ports(remaining.ports);
         });
@@ -182,7 +182,7 @@ pub async fn start<'a>(
     key_file.follow(move |secrets| {
         tunnel_keys.write(secrets.digests);
         tunnel_probes.set_key(secrets.digests[TunnelKey::Current as usize]);
-        announcement_keys.send_replace(Keys::derive(&secrets.lines));
+        announcement_keys.send_replace(SealKeys::derive(&secrets.lines));
         exchange_keys.send_replace(exchange::keys(&secrets.lines));
         let has_key = secrets.has_key();
         key_found.send_if_modified(|found| std::mem::replace(found, has_key) != has_key);
@@ -217,7 +217,7 @@ pub async fn start<'a>(
     agent.note_node_addresses(network.node_addresses().clone());
     agent.note_own_addresses(network.own_addresses().clone());
     // The network may have changed since an earlier agent followed it.
-    agent.note_network(lb_network::Event::Epoch);
+    agent.note_network(lb_network::NetworkEvent::Epoch);
     agent.share_hops(network.shares_hops());
     let mut network = network.follow();
     let mut waiting = Waiting {
@@ -260,7 +260,7 @@ pub async fn start<'a>(
 /// meanwhile, also to changed routes and from added interfaces.
 struct Waiting<'w, 'a> {
     agent: &'w mut Agent<WithSockets<Tables>>,
-    network: &'w mut mpsc::UnboundedReceiver<lb_network::Event>,
+    network: &'w mut mpsc::UnboundedReceiver<lb_network::NetworkEvent>,
     programs: &'w mut Programs<'a>,
     renewal: Interval,
 }
@@ -312,9 +312,9 @@ impl Waiting<'_, '_> {
         Ok(())
     }
 
-    fn note_network(&mut self, event: lb_network::Event) {
+    fn note_network(&mut self, event: lb_network::NetworkEvent) {
         match event {
-            lb_network::Event::Attachments(attachments) => self.programs.follow(attachments),
+            lb_network::NetworkEvent::Attachments(attachments) => self.programs.follow(attachments),
             event => self.agent.note_network(event),
         }
     }

@@ -1,62 +1,63 @@
 //! Which candidate should hold each address: rendezvous hashing with bounded load.
 //!
 //! Invariants: the result depends on the candidates alone, not on their order; no participant gets
-//! more than [`capacity`] while another candidate has room.
+//! more than [`limit_share`] while another candidate has room.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use super::identity::{Id, Rank};
+use super::identity::{CandidateRank, ParticipantId};
 
 /// The candidates of each address.
-pub type Candidates = BTreeMap<IpAddr, Vec<(Id, Rank)>>;
+pub type Candidates = BTreeMap<IpAddr, Vec<(ParticipantId, CandidateRank)>>;
 
 /// A candidate with its position in an address's order.
-type Weighed = (u64, Id);
+type Weighed = (u64, ParticipantId);
 
 /// The result for one address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Chosen {
-    pub id: Id,
+pub struct ChosenHolder {
+    pub id: ParticipantId,
     /// The first in the address's order, regardless of load.
-    pub first: Id,
+    pub first: ParticipantId,
     /// The best rank among the candidates. Those of a lower rank are not considered.
-    pub rank: Rank,
+    pub rank: CandidateRank,
 }
 
 /// For all addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Choice {
-    pub chosen: BTreeMap<IpAddr, Chosen>,
+pub struct HolderChoice {
+    pub chosen: BTreeMap<IpAddr, ChosenHolder>,
     /// How many addresses a participant gets at most.
     pub capacity: usize,
 }
 
 /// A quarter more than an even share.
-pub fn capacity(addresses: usize, participants: usize) -> usize {
+pub fn limit_share(addresses: usize, participants: usize) -> usize {
     (addresses * 5).div_ceil(participants.max(1) * 4)
 }
 
-pub fn choose(candidates: &Candidates) -> Choice {
-    let mut loads: BTreeMap<Id, usize> = BTreeMap::new();
-    let mut in_question: Vec<(IpAddr, Rank, Vec<Weighed>)> = Vec::with_capacity(candidates.len());
+pub fn choose_holders(candidates: &Candidates) -> HolderChoice {
+    let mut loads: BTreeMap<ParticipantId, usize> = BTreeMap::new();
+    let mut in_question: Vec<(IpAddr, CandidateRank, Vec<Weighed>)> =
+        Vec::with_capacity(candidates.len());
     for (&address, candidates) in candidates {
         let rank = candidates.iter().map(|(_, rank)| *rank).max().unwrap_or_default();
-        if rank == Rank::None {
+        if rank == CandidateRank::None {
             continue;
         }
         let best = candidates.iter().filter(|(_, other)| *other == rank);
-        let best: Vec<Weighed> = best.map(|(id, _)| id.weight(address)).collect();
+        let best: Vec<Weighed> = best.map(|(id, _)| id.weight_for(address)).collect();
         loads.extend(best.iter().map(|(_, id)| (*id, 0)));
         in_question.push((address, rank, best));
     }
-    let capacity = capacity(in_question.len(), loads.len());
+    let capacity = limit_share(in_question.len(), loads.len());
     let mut chosen = BTreeMap::new();
     // Addresses with a single candidate come first; the others share the remaining room.
     in_question.sort_by_key(|(address, _, best)| (best.len() > 1, *address));
     for (address, rank, best) in in_question {
-        let load = |id: &Id| loads.get(id).copied().unwrap_or_default();
+        let load = |id: &ParticipantId| loads.get(id).copied().unwrap_or_default();
         let with_room = best.iter().filter(|(_, id)| load(id) < capacity).max();
         // Otherwise the candidate with the least load; of several, the first in the address's
         // order.
@@ -64,10 +65,10 @@ pub fn choose(candidates: &Candidates) -> Choice {
         let next = with_room.or_else(least);
         if let (Some(&(_, id)), Some(&(_, first))) = (next, best.iter().max()) {
             *loads.entry(id).or_default() += 1;
-            chosen.insert(address, Chosen { id, first, rank });
+            chosen.insert(address, ChosenHolder { id, first, rank });
         }
     }
-    Choice { chosen, capacity }
+    HolderChoice { chosen, capacity }
 }
 
 #[cfg(test)]
@@ -82,19 +83,21 @@ mod tests {
         Ipv4Addr::from(0x0a00_0000 + number).into()
     }
 
-    fn all(ids: &[Id], addresses: u32) -> Candidates {
-        let candidates: Vec<_> = ids.iter().map(|id| (*id, Rank::Candidate)).collect();
+    fn all(ids: &[ParticipantId], addresses: u32) -> Candidates {
+        let candidates: Vec<_> = ids.iter().map(|id| (*id, CandidateRank::Candidate)).collect();
         (0..addresses).map(|number| (address(number), candidates.clone())).collect()
     }
 
-    fn nodes(count: usize) -> Vec<Id> {
-        (0..count).map(|node| Id::of(&format!("node-{node}"), "eth0")).collect()
+    fn nodes(count: usize) -> Vec<ParticipantId> {
+        (0..count)
+            .map(|node| ParticipantId::of_interface(&format!("node-{node}"), "eth0"))
+            .collect()
     }
 
     #[test]
     fn few_addresses_move_when_a_participant_joins() {
-        let before = choose(&all(&nodes(4), 1_000)).chosen;
-        let after = choose(&all(&nodes(5), 1_000)).chosen;
+        let before = choose_holders(&all(&nodes(4), 1_000)).chosen;
+        let after = choose_holders(&all(&nodes(5), 1_000)).chosen;
         let moved = before.iter().filter(|(address, chosen)| after[*address].id != chosen.id);
         // A fifth must move; more do because the bound is lower.
         let moved = moved.count();
@@ -105,11 +108,14 @@ mod tests {
     fn candidates_of_last_resort_are_chosen_only_without_others() {
         let ids = nodes(2);
         let candidates = Candidates::from([
-            (address(1), vec![(ids[0], Rank::LastResort), (ids[1], Rank::Candidate)]),
-            (address(2), vec![(ids[0], Rank::LastResort), (ids[1], Rank::None)]),
-            (address(3), vec![(ids[0], Rank::None)]),
+            (
+                address(1),
+                vec![(ids[0], CandidateRank::LastResort), (ids[1], CandidateRank::Candidate)],
+            ),
+            (address(2), vec![(ids[0], CandidateRank::LastResort), (ids[1], CandidateRank::None)]),
+            (address(3), vec![(ids[0], CandidateRank::None)]),
         ]);
-        let chosen = choose(&candidates).chosen;
+        let chosen = choose_holders(&candidates).chosen;
         assert_eq!(chosen[&address(1)].id, ids[1]);
         assert_eq!(chosen[&address(2)].id, ids[0]);
         assert!(!chosen.contains_key(&address(3)));
@@ -122,16 +128,16 @@ mod tests {
             addresses in 0_u32..300,
         ) {
             let mut ids = nodes(count);
-            let choice = choose(&all(&ids, addresses));
+            let choice = choose_holders(&all(&ids, addresses));
             prop_assert_eq!(choice.chosen.len(), addresses as usize);
-            let mut loads = BTreeMap::<Id, usize>::new();
+            let mut loads = BTreeMap::<ParticipantId, usize>::new();
             for chosen in choice.chosen.values() {
                 *loads.entry(chosen.id).or_default() += 1;
             }
             let most = loads.values().max().copied().unwrap_or_default();
-            prop_assert!(most <= capacity(addresses as usize, count), "{:?}", loads);
+            prop_assert!(most <= limit_share(addresses as usize, count), "{:?}", loads);
             ids.reverse();
-            prop_assert_eq!(choose(&all(&ids, addresses)), choice);
+            prop_assert_eq!(choose_holders(&all(&ids, addresses)), choice);
         }
 
         /// Some addresses have few candidates, as with the policy Local.
@@ -141,18 +147,18 @@ mod tests {
         ) {
             let ids = nodes(5);
             let candidates: Candidates = (0..).zip(&sets).map(|(number, set)| {
-                let of = set.iter().map(|node| (ids[*node], Rank::Candidate)).collect();
+                let of = set.iter().map(|node| (ids[*node], CandidateRank::Candidate)).collect();
                 (address(number), of)
             }).collect();
-            let choice = choose(&candidates);
-            let mut loads = BTreeMap::<Id, usize>::new();
+            let choice = choose_holders(&candidates);
+            let mut loads = BTreeMap::<ParticipantId, usize>::new();
             for (address, chosen) in &choice.chosen {
-                prop_assert!(candidates[address].contains(&(chosen.id, Rank::Candidate)));
+                prop_assert!(candidates[address].contains(&(chosen.id, CandidateRank::Candidate)));
                 *loads.entry(chosen.id).or_default() += 1;
             }
             // A participant above the capacity holds an address whose candidates were all full.
             for (id, _) in loads.iter().filter(|(_, load)| **load > choice.capacity) {
-                let full = |candidates: &Vec<(Id, Rank)>| {
+                let full = |candidates: &Vec<(ParticipantId, CandidateRank)>| {
                     candidates.iter().all(|(id, _)| loads.get(id).is_some_and(|load| *load >= choice.capacity))
                 };
                 let mut its = choice.chosen.iter().filter(|(_, chosen)| chosen.id == *id);

@@ -4,17 +4,17 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use super::identity::{Id, LinkAddress, Rank};
-use super::seal::Keys;
+use super::identity::{CandidateRank, LinkAddress, ParticipantId};
+use super::seal::SealKeys;
 
 /// What happened.
 #[derive(Clone, Debug)]
-pub enum Input<'a> {
+pub enum LinkInput<'a> {
     /// A datagram came from the link.
     Received(&'a [u8]),
     /// The addresses of this link, and this participant's rank as a candidate for each. Until the
     /// first such input, the participant keeps the addresses that the kernel answers for.
-    Wanted(BTreeMap<IpAddr, Rank>),
+    Wanted(BTreeMap<IpAddr, CandidateRank>),
     /// Whether the interface can send and receive, and its link-layer address.
     Interface { usable: bool, link_address: LinkAddress },
     /// A machine was seen to use a watched address.
@@ -24,7 +24,7 @@ pub enum Input<'a> {
     /// The agent shuts down: hand over all addresses.
     Leave,
     /// The file with the keys has changed.
-    Keys(Keys),
+    Keys(SealKeys),
     /// Time has passed. Everything that was received before then, and every claim that was seen,
     /// has been handled.
     Timer,
@@ -34,7 +34,7 @@ pub enum Input<'a> {
 
 /// What to do, in this order.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Effect {
+pub enum LinkEffect {
     /// Send this message to all participants.
     Send(Vec<u8>),
     /// Make the kernel answer for the address, for the duration `hold`.
@@ -48,12 +48,12 @@ pub enum Effect {
     /// Report other machines that use the address, from now on.
     Watch(IpAddr),
     Unwatch(IpAddr),
-    Transmit(Frame),
-    Report(News),
+    Transmit(LinkFrame),
+    Report(ElectionEvent),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Frame {
+pub enum LinkFrame {
     /// A gratuitous frame: announces this node's link-layer address for the address. Some hosts
     /// heed only ARP requests, and some only ARP replies.
     Announcement { address: IpAddr, reply: bool },
@@ -65,16 +65,16 @@ pub enum Frame {
 
 /// For logs, Events and counters.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum News {
+pub enum ElectionEvent {
     Taken {
         address: IpAddr,
         epoch: u32,
-        from: Option<Id>,
+        from: Option<ParticipantId>,
         planned: bool,
     },
     Released {
         address: IpAddr,
-        to: Option<Id>,
+        to: Option<ParticipantId>,
     },
     /// Another machine uses the address, so it is not announced.
     InUse {
@@ -86,8 +86,8 @@ pub enum News {
         address: IpAddr,
         by: LinkAddress,
     },
-    Joined(Id),
-    Silent(Id),
+    Joined(ParticipantId),
+    Silent(ParticipantId),
     /// Another process sends messages under this participant's name.
     Namesake,
     /// Another machine takes part under this participant's name.

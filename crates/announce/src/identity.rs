@@ -16,17 +16,17 @@ pub fn format_link_address(address: LinkAddress) -> String {
 /// A participant: the hash of its node's name and its interface's name, so that it stays the same
 /// over restarts. A node with two interfaces on one link is two participants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Id(pub u64);
+pub struct ParticipantId(pub u64);
 
-impl Id {
-    pub fn of(node: &str, interface: &str) -> Self {
+impl ParticipantId {
+    pub fn of_interface(node: &str, interface: &str) -> Self {
         let name = node.bytes().chain([0]).chain(interface.bytes());
-        Self(name.fold(FIRST, |hash, octet| mix(hash ^ u64::from(octet))))
+        Self(name.fold(HASH_SEED, |hash, octet| mix(hash ^ u64::from(octet))))
     }
 
-    /// Its position in the order of candidates for an address; the highest comes first. The order
+    /// The participant's position in the order of candidates for an address; the highest comes first. The order
     /// is the same on all nodes and in all versions.
-    pub fn weight(self, address: IpAddr) -> (u64, Self) {
+    pub fn weight_for(self, address: IpAddr) -> (u64, Self) {
         let octets = match address {
             IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
             IpAddr::V6(address) => address.octets(),
@@ -36,9 +36,9 @@ impl Id {
     }
 }
 
-const FIRST: u64 = 0x6d69_6c6c_7261_6365;
+const HASH_SEED: u64 = 0x6d69_6c6c_7261_6365;
 
-impl fmt::Display for Id {
+impl fmt::Display for ParticipantId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:016x}", self.0)
     }
@@ -46,29 +46,29 @@ impl fmt::Display for Id {
 
 /// How far an epoch is ahead of another one; negative: behind. Epochs are numbers on a circle, so
 /// that no message can name the last one.
-pub fn ahead(epoch: u32, base: u32) -> i32 {
+pub fn epoch_distance(epoch: u32, base: u32) -> i32 {
     epoch.wrapping_sub(base).cast_signed()
 }
 
 /// This participant.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Identity {
+pub struct ParticipantIdentity {
     pub node: String,
     pub interface: String,
     /// Random, chosen at every start. Replaced if another process uses the same names.
     pub incarnation: u64,
 }
 
-impl Identity {
-    pub fn id(&self) -> Id {
-        Id::of(&self.node, &self.interface)
+impl ParticipantIdentity {
+    pub fn id(&self) -> ParticipantId {
+        ParticipantId::of_interface(&self.node, &self.interface)
     }
 }
 
 /// Whether a participant is a candidate for an address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Rank {
-    /// It is no candidate.
+pub enum CandidateRank {
+    /// The participant is no candidate.
     #[default]
     None,
     /// Only if there is no other candidate.
@@ -83,9 +83,9 @@ mod tests {
     /// Another result moves addresses between nodes during an upgrade.
     #[test]
     fn the_order_never_changes() {
-        let id = Id::of("node-1", "eth0");
+        let id = ParticipantId::of_interface("node-1", "eth0");
         assert_eq!(id.to_string(), "71b45039fdb96d07");
         let address: IpAddr = "192.0.2.1".parse().expect("an address");
-        assert_eq!(id.weight(address).0, 0x2dcf_2b7d_4f0c_44cf);
+        assert_eq!(id.weight_for(address).0, 0x2dcf_2b7d_4f0c_44cf);
     }
 }

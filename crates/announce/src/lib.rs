@@ -1,7 +1,20 @@
-//! Which node announces an address on a link. Pure: [`Link`] takes events and the current time, and
+//! Which node announces an address on a link. Pure: [`LinkElection`] takes events and the current time, and
 //! returns what to do, so that a test can simulate a network of nodes.
 //!
-//! Invariants:
+//! An address on a link, as one participant keeps it ([`address_state`]):
+//!
+//! ```text
+//! Elsewhere       --chosen, and no participant alive holds it--------> Probing
+//! Elsewhere       --moved from a holder that is alive----------------> Here
+//! Probing         --no reply-----------------------------------------> Here
+//! Probing         --a participant's kernel replies-------------------> Answered
+//! Answered        --after a second-----------------------------------> Probing
+//! Probing, Here   --another machine uses it, or the kernel refuses it> Blocked
+//! Blocked         --after two seconds--------------------------------> Probing, Elsewhere
+//! Here            --a holder with precedence, or not wanted----------> Elsewhere
+//! ```
+//!
+//! # Invariants
 //!
 //! - An address is taken only from a participant that is alive and hears this one, from one that is
 //!   silent or hears no other participant and whose kernel does not answer, or if no participant
@@ -12,24 +25,24 @@
 //!
 //! See `docs/design/announcement.md`. Tests: beside each file, and `tests`, which simulates nodes.
 
+mod acknowledgement;
+mod address_state;
+mod admission;
 mod choice;
-mod claim;
-mod claimant;
-mod decide;
+mod conflict;
+mod decisions;
 mod event;
-mod exam;
-mod hearing;
-mod hold;
+mod heartbeats;
 mod identity;
-mod judge;
 mod link;
+mod liveness;
 mod pacing;
 mod peers;
-mod probe;
+mod probing;
+mod reachability;
+mod remote_holders;
 mod seal;
-mod send;
 mod sequences;
-mod strangers;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -37,13 +50,15 @@ mod timing;
 mod view;
 mod wire;
 
-pub use choice::capacity;
-pub use event::{Effect, Frame, Input, News};
-pub use hold::{Held, Whereabouts};
-pub use identity::{Id, Identity, LinkAddress, Rank, format_link_address};
-pub use link::Link;
-pub use seal::Keys;
-pub use table::MOST_ADDRESSES;
-pub use timing::{Time, Timing};
+pub use address_state::{AddressState, AdoptedAddress};
+pub use choice::limit_share;
+pub use event::{ElectionEvent, LinkEffect, LinkFrame, LinkInput};
+pub use identity::{
+    CandidateRank, LinkAddress, ParticipantId, ParticipantIdentity, format_link_address,
+};
+pub use link::LinkElection;
+pub use seal::SealKeys;
+pub use table::MAX_ADDRESSES;
+pub use timing::{ElectionTiming, Time};
 pub use view::{AddressView, LinkView, PeerView};
-pub use wire::{LONGEST, LONGEST_INTERFACE, LONGEST_NODE};
+pub use wire::{MAX_HEARTBEAT_OCTETS, MAX_INTERFACE_NAME_OCTETS, MAX_NODE_NAME_OCTETS};

@@ -8,31 +8,33 @@ use lb_common::hash::mix;
 use lb_limits::RateLimiter;
 use serde::{Deserialize, Serialize};
 
-use super::choice::Choice;
-use super::event::{Effect, Input, News};
-use super::exam::Exams;
-use super::hearing::{Own, Times};
-use super::hold::{Held, Holding, Whereabouts};
-use super::identity::{Id, Identity, LinkAddress, Rank, ahead};
-use super::pacing::{Pacing, frame_limiter};
+use super::acknowledgement::{MessageTimes, OwnProcess};
+use super::address_state::{AddressState, AdoptedAddress, HeldAddress};
+use super::choice::HolderChoice;
+use super::event::{ElectionEvent, LinkEffect, LinkInput};
+use super::identity::{
+    CandidateRank, LinkAddress, ParticipantId, ParticipantIdentity, epoch_distance,
+};
+use super::pacing::{FramePacing, limit_frames};
 use super::peers::Peers;
-use super::seal::Keys;
-use super::table::{Entry, MOST_ADDRESSES, OwnTable};
-use super::timing::{Time, Timing, YIELD};
-use super::wire::{self, Heard, Message};
+use super::reachability::ReachabilityProbes;
+use super::seal::SealKeys;
+use super::table::{MAX_ADDRESSES, OwnTable, RowContent};
+use super::timing::{ElectionTiming, Time, YIELD_PERIOD};
+use super::wire::{self, Acknowledgement, Heartbeat};
 
 /// A period in which this participant takes no addresses, because it does not know yet which ones
 /// the others hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Listening {
+pub(super) struct ListeningPeriod {
     pub since: Time,
-    /// It has been long enough to hear all others, though perhaps not to get their whole tables.
+    /// The period was long enough to hear all others, though perhaps not to get their whole tables.
     pub has_lasted: bool,
 }
 
 /// Counts for metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Counts {
+pub struct ElectionCounts {
     pub received: u64,
     /// Not authenticated, or malformed.
     pub refused: u64,
@@ -50,34 +52,34 @@ fn is_recent(at: Time, now: Time) -> bool {
 }
 
 /// This participant's view of a link.
-pub struct Link {
-    pub(super) identity: Identity,
-    pub(super) id: Id,
-    pub(super) timing: Timing,
-    pub(super) keys: Keys,
+pub struct LinkElection {
+    pub(super) identity: ParticipantIdentity,
+    pub(super) id: ParticipantId,
+    pub(super) timing: ElectionTiming,
+    pub(super) keys: SealKeys,
     pub(super) link_address: LinkAddress,
     pub(super) usable: bool,
     pub(super) unusable_since: Time,
-    pub(super) wanted: Option<BTreeMap<IpAddr, Rank>>,
+    pub(super) wanted: Option<BTreeMap<IpAddr, CandidateRank>>,
     /// How many of the wanted addresses are more than a link can have.
     pub(super) beyond: usize,
     pub(super) most_addresses: usize,
     pub(super) leaving: Option<Time>,
     pub(super) left: bool,
-    pub(super) addresses: BTreeMap<IpAddr, Whereabouts>,
+    pub(super) addresses: BTreeMap<IpAddr, AddressState>,
     /// The greatest epoch that was seen for each address.
     pub(super) epochs: BTreeMap<IpAddr, u32>,
     /// When this participant last lost an address to another one.
     pub(super) lost: BTreeMap<IpAddr, Time>,
     pub(super) own: OwnTable,
     pub(super) peers: Peers,
-    pub(super) exams: Exams,
-    pub(super) listening: Option<Listening>,
+    pub(super) reachability_probes: ReachabilityProbes,
+    pub(super) listening: Option<ListeningPeriod>,
     /// Whether it has ever finished listening; before that it wants no address.
     pub(super) introduced: bool,
     /// Enough participants with lower ids take part: this one wants no address, and only listens.
     pub(super) surplus: bool,
-    pub(super) choice: Choice,
+    pub(super) choice: HolderChoice,
     /// The candidates may have changed since the choice.
     pub(super) outdated: bool,
     /// Since when the same participants are alive.
@@ -87,31 +89,31 @@ pub struct Link {
     /// When the next decision is due by itself.
     pub(super) decide_at: Time,
     pub(super) last_input: Time,
-    /// When the silence of other participants was last judged, or excused.
-    pub(super) judged_at: Time,
+    /// When the silence of other participants was last checked, or their timeouts restarted.
+    pub(super) liveness_checked_at: Time,
     pub(super) sequence: u64,
     /// When the last messages were sent.
-    pub(super) times: Times,
+    pub(super) times: MessageTimes,
     pub(super) heartbeat_at: Time,
     /// Until when it still sends heartbeats although it has no candidacies.
-    pub(super) farewell: Time,
+    pub(super) quiet_after: Time,
     /// The version of the table up to which all changes were sent.
     pub(super) published: u64,
     pub(super) allowance: RateLimiter<Time>,
     pub(super) moves: (Time, u32),
-    pub(super) effects: Vec<Effect>,
-    pub(super) counts: Counts,
+    pub(super) effects: Vec<LinkEffect>,
+    pub(super) counts: ElectionCounts,
     /// Another machine that takes part under this participant's name, and when it was heard last.
     pub(super) same_name: Option<(LinkAddress, Time)>,
 }
 
-impl Link {
+impl LinkElection {
     /// `adopted`: the addresses that the kernel answers for because an earlier process asked it to.
     pub fn new(
-        identity: Identity,
-        timing: Timing,
-        keys: Keys,
-        adopted: &[Held],
+        identity: ParticipantIdentity,
+        timing: ElectionTiming,
+        keys: SealKeys,
+        adopted: &[AdoptedAddress],
         now: Time,
     ) -> Self {
         let mut link = Self {
@@ -124,7 +126,7 @@ impl Link {
             unusable_since: now,
             wanted: None,
             beyond: 0,
-            most_addresses: MOST_ADDRESSES,
+            most_addresses: MAX_ADDRESSES,
             leaving: None,
             left: false,
             addresses: BTreeMap::new(),
@@ -132,59 +134,59 @@ impl Link {
             lost: BTreeMap::new(),
             own: OwnTable::default(),
             peers: Peers::default(),
-            exams: Exams::default(),
+            reachability_probes: ReachabilityProbes::default(),
             listening: None,
             introduced: false,
             surplus: false,
-            choice: Choice::default(),
+            choice: HolderChoice::default(),
             outdated: true,
             stable_since: now,
             dirty: true,
             decide_at: now,
             last_input: now,
-            judged_at: now,
+            liveness_checked_at: now,
             sequence: 0,
-            times: Times::default(),
+            times: MessageTimes::default(),
             heartbeat_at: now,
-            farewell: now,
+            quiet_after: now,
             published: 0,
-            allowance: frame_limiter(),
+            allowance: limit_frames(),
             moves: (now, 0),
             effects: Vec::new(),
-            counts: Counts::default(),
+            counts: ElectionCounts::default(),
             same_name: None,
         };
         for held in adopted {
             let holding = link.start_holding(held.epoch, now);
             link.epochs.insert(held.address, held.epoch);
-            link.addresses.insert(held.address, Whereabouts::Here(holding));
-            link.effects.push(Effect::Watch(held.address));
+            link.addresses.insert(held.address, AddressState::Here(holding));
+            link.effects.push(LinkEffect::Watch(held.address));
         }
-        link.listen(now);
+        link.start_listening(now);
         link
     }
 
     /// Handles an input, and returns what the caller has to do.
-    pub fn handle(&mut self, input: Input<'_>, now: Time) -> Vec<Effect> {
+    pub fn handle(&mut self, input: LinkInput<'_>, now: Time) -> Vec<LinkEffect> {
         self.notice_pause(now);
         match input {
             // Many datagrams and claims arrive together. They are only noted here; the next timer
             // decides for all of them.
-            Input::Received(octets) => self.receive(octets, now),
-            Input::Claim { address, by } => self.note_claim(address, by, now),
-            Input::Timer => {
-                self.judged_at = now;
-                self.settle(true, now);
-                self.send_what_is_due(now);
+            LinkInput::Received(octets) => self.receive_heartbeat(octets, now),
+            LinkInput::Claim { address, by } => self.note_address_use(address, by, now),
+            LinkInput::Timer => {
+                self.liveness_checked_at = now;
+                self.decide_until_stable(true, now);
+                self.send_due_heartbeats(now);
             }
-            Input::Backlog => {
+            LinkInput::Backlog => {
                 self.note_backlog(now);
-                self.send_what_is_due(now);
+                self.send_due_heartbeats(now);
             }
             other => {
-                self.note_own(other, now);
-                self.settle(false, now);
-                self.send_what_is_due(now);
+                self.handle_local_input(other, now);
+                self.decide_until_stable(false, now);
+                self.send_due_heartbeats(now);
                 // Decisions for which all that arrived must have been read follow with the next
                 // timer, which is due at once.
                 self.dirty = true;
@@ -194,10 +196,10 @@ impl Link {
     }
 
     /// Handles an input that comes from this machine rather than from the link.
-    fn note_own(&mut self, input: Input<'_>, now: Time) {
+    fn handle_local_input(&mut self, input: LinkInput<'_>, now: Time) {
         self.dirty = true;
         match input {
-            Input::Wanted(mut wanted) => {
+            LinkInput::Wanted(mut wanted) => {
                 self.beyond = wanted.len().saturating_sub(self.most_addresses);
                 // The last ones on all nodes.
                 for _ in 0..self.beyond {
@@ -206,34 +208,37 @@ impl Link {
                 self.wanted = Some(wanted);
                 self.outdated = true;
             }
-            Input::Interface { usable, link_address } => {
+            LinkInput::Interface { usable, link_address } => {
                 self.set_interface(usable, link_address, now);
             }
-            Input::Failed(address) => self.note_failure(address, now),
-            Input::Leave => {
+            LinkInput::Failed(address) => self.note_kernel_refusal(address, now),
+            LinkInput::Leave => {
                 self.leaving.get_or_insert(now);
                 self.outdated = true;
             }
-            Input::Keys(keys) => self.keys = keys,
-            Input::Received(_) | Input::Claim { .. } | Input::Timer | Input::Backlog => {}
+            LinkInput::Keys(keys) => self.keys = keys,
+            LinkInput::Received(_)
+            | LinkInput::Claim { .. }
+            | LinkInput::Timer
+            | LinkInput::Backlog => {}
         }
     }
 
-    /// When the next [`Input::Timer`] is due.
+    /// When the next [`LinkInput::Timer`] is due.
     pub fn next_timer(&self) -> Time {
         if self.dirty { Time::ZERO } else { self.decide_at.min(self.heartbeat_at) }
     }
 
     pub fn holds_any(&self) -> bool {
-        self.held().next().is_some()
+        self.held_addresses().next().is_some()
     }
 
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> ElectionCounts {
         self.counts
     }
 
-    pub(super) fn listen(&mut self, now: Time) {
-        self.listening = Some(Listening { since: now, has_lasted: false });
+    pub(super) fn start_listening(&mut self, now: Time) {
+        self.listening = Some(ListeningPeriod { since: now, has_lasted: false });
         self.dirty = true;
     }
 
@@ -243,10 +248,10 @@ impl Link {
         let paused = now.saturating_sub(self.last_input);
         self.last_input = now;
         if paused > self.timing.silence && self.usable {
-            self.excuse(now.saturating_sub(paused), now);
+            self.restart_timeouts(now.saturating_sub(paused), now);
             self.stable_since = now;
-            self.listen(now);
-            self.report(News::Paused(paused));
+            self.start_listening(now);
+            self.report(ElectionEvent::Paused(paused));
         }
     }
 
@@ -258,40 +263,44 @@ impl Link {
             (true, false) => self.unusable_since = now,
             // What the other participants did in the meantime is unknown.
             (false, true) if now.saturating_sub(self.unusable_since) > self.timing.interval => {
-                self.excuse(self.unusable_since, now);
-                self.listen(now);
+                self.restart_timeouts(self.unusable_since, now);
+                self.start_listening(now);
             }
             (true, true) if before.1 != link_address => self.announce_again(now),
             _ => {}
         }
     }
 
-    fn receive(&mut self, sealed: &[u8], now: Time) {
+    fn receive_heartbeat(&mut self, sealed: &[u8], now: Time) {
         if !self.usable {
             return;
         }
         self.counts.received += 1;
-        let opened = if sealed.len() <= wire::LONGEST { self.keys.open(sealed) } else { None };
-        let Some(message) = opened.and_then(wire::read) else {
+        let opened = if sealed.len() <= wire::MAX_HEARTBEAT_OCTETS {
+            self.keys.open_sealed(sealed)
+        } else {
+            None
+        };
+        let Some(message) = opened.and_then(wire::parse_heartbeat) else {
             self.counts.refused += 1;
             return;
         };
-        let id = Id::of(&message.node, &message.interface);
+        let id = ParticipantId::of_interface(&message.node, &message.interface);
         if id == self.id {
-            self.notice_same_name(&message, now);
+            self.notice_duplicate_name(&message, now);
             return;
         }
-        let own = Own {
+        let own = OwnProcess {
             id: self.id,
             incarnation: self.identity.incarnation,
             sequence: self.sequence,
             times: &self.times,
         };
-        let change = self.peers.hear(&message, own, now, &self.timing);
-        self.notice_namesake(&message, now);
+        let change = self.peers.handle_heartbeat(&message, own, now, &self.timing);
+        self.renew_forged_incarnation(&message, now);
         if change.members {
             self.stable_since = now;
-            self.report(News::Joined(id));
+            self.report(ElectionEvent::Joined(id));
         }
         if change.table {
             for row in &message.changes.rows {
@@ -301,7 +310,7 @@ impl Link {
             }
         }
         self.outdated |= change.members || change.ranks;
-        self.dirty |= change.members || change.table || change.hearing;
+        self.dirty |= change.members || change.table || change.connectivity;
     }
 
     /// The greatest epoch that was seen for an address; 0, the one before the first, if none was.
@@ -311,7 +320,7 @@ impl Link {
 
     /// Two machines of one name do not see each other as candidates, so that both announce. The link-layer address
     /// distinguishes another machine from an earlier process of this one.
-    fn notice_same_name(&mut self, message: &Message, now: Time) {
+    fn notice_duplicate_name(&mut self, message: &Heartbeat, now: Time) {
         let by = message.link_address;
         if message.incarnation == self.identity.incarnation || by == self.link_address {
             return;
@@ -320,7 +329,7 @@ impl Link {
         let is_known = before.is_some_and(|(known, at)| known == by && is_recent(at, now));
         if !is_known {
             self.dirty = true;
-            self.report(News::SameName { by });
+            self.report(ElectionEvent::SameName { by });
         }
     }
 
@@ -333,15 +342,16 @@ impl Link {
     /// reached, another process sends messages under this participant's name. The acknowledging
     /// participant would then refuse genuine messages as old. So this process chooses a new
     /// incarnation, which the others accept only after a new exchange of acknowledgements.
-    fn notice_namesake(&mut self, message: &Message, now: Time) {
-        let Identity { incarnation, .. } = self.identity;
+    fn renew_forged_incarnation(&mut self, message: &Heartbeat, now: Time) {
+        let ParticipantIdentity { incarnation, .. } = self.identity;
         let mut heard = message.heard.iter();
         let heard = heard.find(|heard| (heard.id, heard.incarnation) == (self.id, incarnation));
-        let exceeds =
-            |heard: &Heard| heard.sequence > self.sequence || heard.version > self.own.version();
+        let exceeds = |heard: &Acknowledgement| {
+            heard.sequence > self.sequence || heard.version > self.own.current_version()
+        };
         if heard.is_some_and(exceeds) {
             self.identity.incarnation = mix(incarnation ^ now.as_nanos() as u64);
-            self.report(News::Namesake);
+            self.report(ElectionEvent::Namesake);
         }
     }
 
@@ -352,19 +362,19 @@ impl Link {
             || self.wanted.as_ref().is_some_and(|wanted| wanted.contains_key(&address));
         if matters {
             let known = self.epochs.entry(address).or_insert(epoch);
-            if ahead(epoch, *known) > 0 {
+            if epoch_distance(epoch, *known) > 0 {
                 *known = epoch;
             }
         }
     }
 
-    pub(super) fn start_holding(&self, epoch: u32, now: Time) -> Holding {
-        Holding {
+    pub(super) fn start_holding(&self, epoch: u32, now: Time) -> HeldAddress {
+        HeldAddress {
             epoch,
             since: now,
             yields_until: now,
             extend: now,
-            pacing: Pacing::start(now),
+            pacing: FramePacing::start(now),
             rival: None,
             defended: None,
             leaving: None,
@@ -372,65 +382,71 @@ impl Link {
     }
 
     /// Starts answering for an address.
-    pub(super) fn take(&mut self, address: IpAddr, from: Option<Id>, planned: bool, now: Time) {
+    pub(super) fn take_address(
+        &mut self,
+        address: IpAddr,
+        from: Option<ParticipantId>,
+        planned: bool,
+        now: Time,
+    ) {
         let epoch = self.epochs.entry(address).or_default();
         *epoch = epoch.wrapping_add(1);
         let epoch = *epoch;
         let mut holding = self.start_holding(epoch, now);
         if from.is_none() {
-            holding.yields_until = now + YIELD;
+            holding.yields_until = now + YIELD_PERIOD;
         }
-        holding.extend = now + self.timing.extend();
-        let before = self.addresses.insert(address, Whereabouts::Here(holding));
+        holding.extend = now + self.timing.extension_interval();
+        let before = self.addresses.insert(address, AddressState::Here(holding));
         if !before.is_some_and(|before| before.is_watched()) {
-            self.effects.push(Effect::Watch(address));
+            self.effects.push(LinkEffect::Watch(address));
         }
-        self.effects.push(Effect::Announce { address, epoch, hold: self.timing.hold });
+        self.effects.push(LinkEffect::Announce { address, epoch, hold: self.timing.hold });
         self.counts.taken += 1;
         self.counts.planned += u64::from(planned);
-        self.report(News::Taken { address, epoch, from, planned });
+        self.report(ElectionEvent::Taken { address, epoch, from, planned });
     }
 
     /// Stops answering for an address.
-    pub(super) fn release(&mut self, address: IpAddr, to: Option<Id>) {
-        self.effects.push(Effect::Withdraw(address));
-        self.effects.push(Effect::Unwatch(address));
-        self.addresses.insert(address, Whereabouts::Elsewhere);
-        self.report(News::Released { address, to });
+    pub(super) fn release_address(&mut self, address: IpAddr, to: Option<ParticipantId>) {
+        self.effects.push(LinkEffect::Withdraw(address));
+        self.effects.push(LinkEffect::Unwatch(address));
+        self.addresses.insert(address, AddressState::Elsewhere);
+        self.report(ElectionEvent::Released { address, to });
     }
 
     fn announce_again(&mut self, now: Time) {
         for state in self.addresses.values_mut() {
-            if let Whereabouts::Here(holding) = state {
-                holding.pacing = Pacing::start(now);
+            if let AddressState::Here(holding) = state {
+                holding.pacing = FramePacing::start(now);
             }
         }
     }
 
-    pub(super) fn report(&mut self, news: News) {
-        self.effects.push(Effect::Report(news));
+    pub(super) fn report(&mut self, news: ElectionEvent) {
+        self.effects.push(LinkEffect::Report(news));
     }
 
     /// This participant's rank as a candidate for an address, as its heartbeats state it.
-    pub(super) fn rank(&self, address: IpAddr) -> Rank {
+    pub(super) fn own_rank(&self, address: IpAddr) -> CandidateRank {
         let state = self.addresses.get(&address);
-        let refused = matches!(state, Some(Whereabouts::Blocked { by: None, .. }));
+        let refused = matches!(state, Some(AddressState::Blocked { by: None, .. }));
         // Addresses adopted from an earlier process are kept until it is known which are wanted.
-        let keeps = state.and_then(Whereabouts::holding).is_some();
+        let keeps = state.and_then(AddressState::holding).is_some();
         let takes_part = !self.surplus && self.leaving.is_none();
         if !takes_part || refused || !(self.introduced || keeps) {
-            return Rank::None;
+            return CandidateRank::None;
         }
         match &self.wanted {
             Some(wanted) => wanted.get(&address).copied().unwrap_or_default(),
-            None if keeps => Rank::Candidate,
-            None => Rank::None,
+            None if keeps => CandidateRank::Candidate,
+            None => CandidateRank::None,
         }
     }
 
-    pub(super) fn entry(&self, address: IpAddr) -> Entry {
+    pub(super) fn own_row(&self, address: IpAddr) -> RowContent {
         let state = self.addresses.get(&address);
-        let holds = state.and_then(Whereabouts::holding).map(|holding| holding.epoch);
-        Entry { rank: self.rank(address), holds }
+        let holds = state.and_then(AddressState::holding).map(|holding| holding.epoch);
+        RowContent { rank: self.own_rank(address), holds }
     }
 }

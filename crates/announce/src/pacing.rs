@@ -9,45 +9,45 @@ use super::timing::Time;
 
 /// Linux ignores a second change of a neighbour's address within its `locktime`, one second. So
 /// the first repetition comes later than that.
-const FIRST_GAP: Duration = Duration::from_millis(1_100);
+const FIRST_REPEAT_GAP: Duration = Duration::from_millis(1_100);
 
 /// Switches forget the port of a link-layer address after five minutes or more.
-const REFRESH: Duration = Duration::from_secs(60);
+const REFRESH_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Frames that are sent: 1,000 at once, and then 1,000 each second. Storm control of switches lets them through.
 const FRAME_RATE: Rate = Rate::new(Duration::from_millis(1), 1_000);
 
 /// The frames of one address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pacing {
+pub struct FramePacing {
     due: Time,
     gap: Duration,
 }
 
-impl Pacing {
+impl FramePacing {
     /// The first frame is due now.
     pub fn start(now: Time) -> Self {
-        Self { due: now, gap: FIRST_GAP }
+        Self { due: now, gap: FIRST_REPEAT_GAP }
     }
 
-    pub fn due(&self) -> Time {
+    pub fn next_frame_at(&self) -> Time {
         self.due
     }
 
     /// Whether this is the first frame.
     pub fn is_first(&self) -> bool {
-        self.gap == FIRST_GAP
+        self.gap == FIRST_REPEAT_GAP
     }
 
     /// A frame was sent.
-    pub fn sent(&mut self, now: Time) {
+    pub fn note_frame_sent(&mut self, now: Time) {
         self.due = now + self.gap;
-        self.gap = (self.gap * 2).min(REFRESH);
+        self.gap = (self.gap * 2).min(REFRESH_INTERVAL);
     }
 }
 
 /// The limit for all addresses of a link.
-pub fn frame_limiter() -> RateLimiter<Time> {
+pub fn limit_frames() -> RateLimiter<Time> {
     RateLimiter::new(FRAME_RATE)
 }
 
@@ -57,11 +57,11 @@ mod tests {
 
     #[test]
     fn gaps_grow_from_more_than_the_locktime_to_a_minute() {
-        let mut pacing = Pacing::start(Time::ZERO);
+        let mut pacing = FramePacing::start(Time::ZERO);
         let mut times = Vec::new();
         for _ in 0..10 {
-            times.push(pacing.due().as_millis());
-            pacing.sent(pacing.due());
+            times.push(pacing.next_frame_at().as_millis());
+            pacing.note_frame_sent(pacing.next_frame_at());
         }
         assert_eq!(times[..5], [0, 1_100, 3_300, 7_700, 16_500]);
         assert_eq!(times[9] - times[8], 60_000);
@@ -69,7 +69,7 @@ mod tests {
 
     #[test]
     fn all_addresses_together_are_limited() {
-        let mut allowance = frame_limiter();
+        let mut allowance = limit_frames();
         let sent = |allowance: &mut RateLimiter<Time>, now| {
             (0..5_000).filter(|_| allowance.take(now)).count()
         };

@@ -3,19 +3,19 @@
 use ring::hmac;
 
 /// Octets of the tag that a message ends with: half an HMAC-SHA256, as RFC 2104 allows.
-pub const TAG: usize = 16;
+pub const TAG_OCTETS: usize = 16;
 
 /// Derived keys differ from those that other protocols derive from the same secret.
-const PURPOSE: &[u8] = b"millrace announcements 1";
+const KEY_PURPOSE: &[u8] = b"millrace announcements 1";
 
 /// The keys of this node. The first one seals, all of them open. `Debug` does not print them.
 #[derive(Clone, Debug, Default)]
-pub struct Keys(Vec<hmac::Key>);
+pub struct SealKeys(Vec<hmac::Key>);
 
-impl Keys {
+impl SealKeys {
     /// Without secrets, messages are not authenticated.
     pub fn derive<S: AsRef<[u8]>>(secrets: impl IntoIterator<Item = S>) -> Self {
-        Self::derive_for(PURPOSE, secrets)
+        Self::derive_for(KEY_PURPOSE, secrets)
     }
 
     /// For another protocol.
@@ -35,26 +35,27 @@ impl Keys {
     }
 
     /// Appends the tag.
-    pub fn seal(&self, message: &mut Vec<u8>) {
+    pub fn append_seal(&self, message: &mut Vec<u8>) {
         match self.0.first() {
             Some(key) => {
                 let tag = hmac::sign(key, message);
-                message.extend(&tag.as_ref()[..TAG]);
+                message.extend(&tag.as_ref()[..TAG_OCTETS]);
             }
-            None => message.extend([0; TAG]),
+            None => message.extend([0; TAG_OCTETS]),
         }
     }
 
     /// The message without its tag, if that is right.
-    pub fn open<'a>(&self, sealed: &'a [u8]) -> Option<&'a [u8]> {
-        let (message, tag) = sealed.split_at_checked(sealed.len().checked_sub(TAG)?)?;
+    pub fn open_sealed<'a>(&self, sealed: &'a [u8]) -> Option<&'a [u8]> {
+        let (message, tag) = sealed.split_at_checked(sealed.len().checked_sub(TAG_OCTETS)?)?;
         let is_sealed_by = |key: &hmac::Key| {
             // Constant time: how many octets are right must not show.
             let own = hmac::sign(key, message);
-            let differences = own.as_ref()[..TAG].iter().zip(tag).map(|(a, b)| a ^ b);
+            let differences = own.as_ref()[..TAG_OCTETS].iter().zip(tag).map(|(a, b)| a ^ b);
             std::hint::black_box(differences.fold(0, |all, one| all | one)) == 0
         };
-        let valid = !self.authenticate() && tag == [0; TAG] || self.0.iter().any(is_sealed_by);
+        let valid =
+            !self.authenticate() && tag == [0; TAG_OCTETS] || self.0.iter().any(is_sealed_by);
         valid.then_some(message)
     }
 }
@@ -65,12 +66,15 @@ mod tests {
 
     #[test]
     fn only_holders_of_a_key_seal_and_a_key_is_replaced_in_three_steps() {
-        let (old, both, new) =
-            (Keys::derive(["old"]), Keys::derive(["new", "old"]), Keys::derive(["new"]));
-        let none = Keys::default();
-        let sealed = |keys: &Keys| {
+        let (old, both, new) = (
+            SealKeys::derive(["old"]),
+            SealKeys::derive(["new", "old"]),
+            SealKeys::derive(["new"]),
+        );
+        let none = SealKeys::default();
+        let sealed = |keys: &SealKeys| {
             let mut message = b"message".to_vec();
-            keys.seal(&mut message);
+            keys.append_seal(&mut message);
             message
         };
         for (sender, receiver, accepted) in [
@@ -82,14 +86,14 @@ mod tests {
             (&none, &none, true),
         ] {
             let sealed = sealed(sender);
-            assert_eq!(receiver.open(&sealed).is_some(), accepted);
+            assert_eq!(receiver.open_sealed(&sealed).is_some(), accepted);
             for index in 0..sealed.len() {
                 let mut changed = sealed.clone();
                 changed[index] ^= 1;
-                let opened = receiver.open(&changed);
+                let opened = receiver.open_sealed(&changed);
                 assert!(opened.is_none() || !receiver.authenticate(), "octet {index}");
             }
         }
-        assert_eq!(new.open(b"short"), None);
+        assert_eq!(new.open_sealed(b"short"), None);
     }
 }

@@ -3,13 +3,13 @@
 /// The sequences of one incarnation that were seen. A message may arrive a little later than those
 /// that were sent after it, but only once.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Sequences {
+pub struct SeenSequences {
     pub last: u64,
     /// Bit n: whether the sequence number `last` - n was seen.
     seen: u64,
 }
 
-impl Sequences {
+impl SeenSequences {
     /// Accepts only this sequence number and later ones.
     pub fn from(sequence: u64) -> Self {
         Self { last: sequence.saturating_sub(1), seen: u64::MAX }
@@ -22,7 +22,7 @@ impl Sequences {
         }
     }
 
-    pub fn note(&mut self, sequence: u64) {
+    pub fn note_sequence(&mut self, sequence: u64) {
         match self.last.checked_sub(sequence) {
             None => {
                 let by = u32::try_from(sequence - self.last).unwrap_or(u32::MAX);
@@ -41,10 +41,10 @@ mod tests {
 
     #[test]
     fn a_sequence_is_accepted_once_and_not_late() {
-        let mut sequences = Sequences::default();
+        let mut sequences = SeenSequences::default();
         let mut accept = |sequence| {
             let new = sequences.is_new(sequence);
-            sequences.note(sequence);
+            sequences.note_sequence(sequence);
             new
         };
         assert!(accept(10));

@@ -7,34 +7,34 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use super::identity::Rank;
-use super::wire::{Changes, Row};
+use super::identity::CandidateRank;
+use super::wire::{TableChanges, TableRow};
 
 /// The most addresses of a link that are announced. Of more, all participants leave out the same
 /// ones: the last in the order of addresses. The tables of so many IPv6 addresses arrive while a new
-/// participant listens ([`super::timing::Timing::listen_longest`]).
-pub const MOST_ADDRESSES: usize = 16_384;
+/// participant listens ([`super::timing::ElectionTiming::max_listening_time`]).
+pub const MAX_ADDRESSES: usize = 16_384;
 
 /// The most empty rows: those of addresses for which this participant is no longer a candidate, and
 /// which it no longer holds.
-const MOST_EMPTY: usize = 1_024;
+const MAX_EMPTY_ROWS: usize = 1_024;
 
 /// The most rows of another participant. It may send so many, so that none is missing: candidates
 /// that a participant does not know of would be two holders of an address. Beside its addresses and
 /// empty rows, it may still hold some addresses that it does not want any more.
-pub const MOST_ROWS: usize = MOST_ADDRESSES + 2 * MOST_EMPTY;
+pub const MAX_TABLE_ROWS: usize = MAX_ADDRESSES + 2 * MAX_EMPTY_ROWS;
 
 /// The most messages that are accepted before the ones they follow.
-const MOST_AHEAD: usize = 32;
+const MAX_MESSAGES_AHEAD: usize = 32;
 
 /// The upper half of a version is the generation. It changes when the table is rebuilt without its
 /// empty rows.
-const GENERATION: u64 = 1 << 32;
+const VERSIONS_PER_GENERATION: u64 = 1 << 32;
 
 /// Content of a row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Entry {
-    pub rank: Rank,
+pub struct RowContent {
+    pub rank: CandidateRank,
     /// The epoch in which the participant holds the address.
     pub holds: Option<u32>,
 }
@@ -42,7 +42,7 @@ pub struct Entry {
 /// The table of this participant.
 #[derive(Clone, Debug)]
 pub struct OwnTable {
-    rows: BTreeMap<IpAddr, (Entry, u64)>,
+    rows: BTreeMap<IpAddr, (RowContent, u64)>,
     /// Addresses in the order of their last change.
     order: BTreeMap<u64, IpAddr>,
     version: u64,
@@ -51,12 +51,17 @@ pub struct OwnTable {
 
 impl Default for OwnTable {
     fn default() -> Self {
-        Self { rows: BTreeMap::new(), order: BTreeMap::new(), version: GENERATION, empty: 0 }
+        Self {
+            rows: BTreeMap::new(),
+            order: BTreeMap::new(),
+            version: VERSIONS_PER_GENERATION,
+            empty: 0,
+        }
     }
 }
 
 impl OwnTable {
-    pub fn version(&self) -> u64 {
+    pub fn current_version(&self) -> u64 {
         self.version
     }
 
@@ -67,16 +72,16 @@ impl OwnTable {
 
     /// The addresses of rows that are not empty.
     pub fn addresses(&self) -> impl Iterator<Item = IpAddr> {
-        let present = self.rows.iter().filter(|(_, (entry, _))| *entry != Entry::default());
+        let present = self.rows.iter().filter(|(_, (entry, _))| *entry != RowContent::default());
         present.map(|(address, _)| *address)
     }
 
-    pub fn rank(&self, address: IpAddr) -> Rank {
+    pub fn published_rank(&self, address: IpAddr) -> CandidateRank {
         self.rows.get(&address).map(|(entry, _)| entry.rank).unwrap_or_default()
     }
 
     /// Returns whether this is a change.
-    pub fn set(&mut self, address: IpAddr, entry: Entry) -> bool {
+    pub fn set_row(&mut self, address: IpAddr, entry: RowContent) -> bool {
         let before = self.rows.get(&address).copied();
         let old = before.map(|(entry, _)| entry).unwrap_or_default();
         if old == entry {
@@ -84,22 +89,22 @@ impl OwnTable {
         }
         if let Some((old, changed)) = before {
             self.order.remove(&changed);
-            self.empty -= usize::from(old == Entry::default());
+            self.empty -= usize::from(old == RowContent::default());
         }
         self.version += 1;
         self.order.insert(self.version, address);
         self.rows.insert(address, (entry, self.version));
-        self.empty += usize::from(entry == Entry::default());
-        if self.empty > MOST_EMPTY {
-            self.renew();
+        self.empty += usize::from(entry == RowContent::default());
+        if self.empty > MAX_EMPTY_ROWS {
+            self.start_generation();
         }
         true
     }
 
     /// Starts a new generation without the empty rows.
-    fn renew(&mut self) {
-        self.version = (self.version / GENERATION + 1) * GENERATION;
-        self.rows.retain(|_, (entry, _)| *entry != Entry::default());
+    fn start_generation(&mut self) {
+        self.version = (self.version / VERSIONS_PER_GENERATION + 1) * VERSIONS_PER_GENERATION;
+        self.rows.retain(|_, (entry, _)| *entry != RowContent::default());
         self.empty = 0;
         self.order.clear();
         for (address, (_, changed)) in &mut self.rows {
@@ -110,15 +115,15 @@ impl OwnTable {
     }
 
     /// The first changes since a version, as many as fit.
-    pub fn changes(&self, since: u64, room: usize) -> Changes {
+    pub fn changes_since(&self, since: u64, room: usize) -> TableChanges {
         // A receiver that has a version of an older generation gets the whole table.
-        let since = since.max(self.version / GENERATION * GENERATION);
-        let mut changes = Changes { since, until: self.version, rows: Vec::new() };
+        let since = since.max(self.version / VERSIONS_PER_GENERATION * VERSIONS_PER_GENERATION);
+        let mut changes = TableChanges { since, until: self.version, rows: Vec::new() };
         let mut used = 0;
         let mut last = since;
         for (&changed, &address) in self.order.range(since + 1..) {
-            let (Entry { rank, holds }, _) = self.rows[&address];
-            let row = Row { address, rank, holds };
+            let (RowContent { rank, holds }, _) = self.rows[&address];
+            let row = TableRow { address, rank, holds };
             used += row.length();
             if used > room {
                 changes.until = last;
@@ -133,7 +138,7 @@ impl OwnTable {
 
 /// What a message may have changed in a table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Applied {
+pub struct AppliedChanges {
     pub rows: bool,
     /// For which addresses the participant is a candidate.
     pub ranks: bool,
@@ -142,7 +147,7 @@ pub struct Applied {
 /// The table of another participant, as far as it is known.
 #[derive(Clone, Debug, Default)]
 pub struct PeerTable {
-    rows: BTreeMap<IpAddr, (Entry, u64)>,
+    rows: BTreeMap<IpAddr, (RowContent, u64)>,
     /// The addresses that the participant says it holds, with their epochs.
     held: BTreeMap<IpAddr, u32>,
     version: u64,
@@ -156,7 +161,7 @@ pub struct PeerTable {
 
 impl PeerTable {
     /// The version up to which the table is known.
-    pub fn version(&self) -> u64 {
+    pub fn known_version(&self) -> u64 {
         self.version
     }
 
@@ -174,44 +179,44 @@ impl PeerTable {
     }
 
     /// For which addresses the participant is a candidate.
-    pub fn candidacies(&self) -> impl Iterator<Item = (IpAddr, Rank)> {
+    pub fn candidacies(&self) -> impl Iterator<Item = (IpAddr, CandidateRank)> {
         let ranks = self.rows.iter().map(|(address, (entry, _))| (*address, entry.rank));
-        ranks.filter(|(_, rank)| *rank != Rank::None)
+        ranks.filter(|(_, rank)| *rank != CandidateRank::None)
     }
 
-    pub fn rank(&self, address: IpAddr) -> Rank {
+    pub fn candidate_rank(&self, address: IpAddr) -> CandidateRank {
         self.rows.get(&address).map(|(entry, _)| entry.rank).unwrap_or_default()
     }
 
     /// Which addresses the participant holds, and in which epochs.
-    pub fn held(&self) -> impl Iterator<Item = (IpAddr, u32)> {
+    pub fn held_epochs(&self) -> impl Iterator<Item = (IpAddr, u32)> {
         let held = self.held.iter().filter(|(address, _)| !self.taken.contains(address));
         held.map(|(address, epoch)| (*address, *epoch))
     }
 
     /// The addresses that the participant says it holds, including those that were taken from it.
-    pub fn claimed(&self) -> impl Iterator<Item = IpAddr> {
+    pub fn claimed_addresses(&self) -> impl Iterator<Item = IpAddr> {
         self.held.keys().copied()
     }
 
-    pub fn claims(&self, address: IpAddr) -> bool {
+    pub fn claims_address(&self, address: IpAddr) -> bool {
         self.held.contains_key(&address)
     }
 
     /// Notes that an address was taken from the participant, which cannot defend it.
-    pub fn take_from(&mut self, address: IpAddr) {
+    pub fn mark_taken(&mut self, address: IpAddr) {
         self.taken.insert(address);
     }
 
     /// The participant is back, and all addresses that it says it holds count again. It does not
     /// repeat them, because it sends only changes.
-    pub fn give_back(&mut self) {
+    pub fn restore_taken(&mut self) {
         self.taken.clear();
     }
 
     /// The participant has a new process. The rows of the earlier one count until the new process
     /// has sent its whole table.
-    pub fn start_over(&mut self) {
+    pub fn expect_whole_table(&mut self) {
         self.version = 0;
         self.newest = 0;
         self.ahead.clear();
@@ -226,23 +231,23 @@ impl PeerTable {
 
     /// Returns what may have changed. Messages may arrive in any order: each row remembers
     /// the version of the message that it came with, and an older one does not replace it.
-    pub fn apply(&mut self, newest: u64, changes: &Changes) -> Applied {
-        let mut applied = Applied::default();
-        let generation = changes.since / GENERATION;
-        if generation < self.version / GENERATION {
+    pub fn apply_changes(&mut self, newest: u64, changes: &TableChanges) -> AppliedChanges {
+        let mut applied = AppliedChanges::default();
+        let generation = changes.since / VERSIONS_PER_GENERATION;
+        if generation < self.version / VERSIONS_PER_GENERATION {
             return applied;
         }
-        if generation > self.version / GENERATION {
-            self.version = generation * GENERATION;
+        if generation > self.version / VERSIONS_PER_GENERATION {
+            self.version = generation * VERSIONS_PER_GENERATION;
             self.ahead.clear();
         }
         self.newest = newest.max(self.newest);
         let (since, until) = (changes.since, changes.until);
-        if until <= self.version && self.version != generation * GENERATION {
+        if until <= self.version && self.version != generation * VERSIONS_PER_GENERATION {
             return applied;
         }
         if since > self.version {
-            if self.ahead.len() >= MOST_AHEAD {
+            if self.ahead.len() >= MAX_MESSAGES_AHEAD {
                 return applied;
             }
             self.ahead.push((since, until));
@@ -260,31 +265,31 @@ impl PeerTable {
             self.ahead.retain(|ahead| *ahead != (since, until));
         } else if since <= self.version {
             self.version = until.max(self.version);
-            self.catch_up();
+            self.apply_messages_ahead();
         }
         if self.is_complete() {
             // Drops rows of an earlier generation or process that this one has not confirmed.
             self.rows.retain(|address, (entry, version)| {
-                let is_current = *version / GENERATION == generation;
+                let is_current = *version / VERSIONS_PER_GENERATION == generation;
                 if !is_current {
-                    applied.ranks |= entry.rank != Rank::None;
+                    applied.ranks |= entry.rank != CandidateRank::None;
                     self.held.remove(address);
                 }
-                is_current && *entry != Entry::default()
+                is_current && *entry != RowContent::default()
             });
         }
         applied
     }
 
     /// Returns whether the rank has changed; `None`: there is no room.
-    fn apply_row(&mut self, row: &Row, until: u64) -> Option<bool> {
+    fn apply_row(&mut self, row: &TableRow, until: u64) -> Option<bool> {
         let before = self.rows.get(&row.address).copied();
         match before {
-            None if self.rows.len() >= MOST_ROWS => return None,
+            None if self.rows.len() >= MAX_TABLE_ROWS => return None,
             Some((_, version)) if version > until => return Some(false),
             _ => {}
         }
-        let entry = Entry { rank: row.rank, holds: row.holds };
+        let entry = RowContent { rank: row.rank, holds: row.holds };
         self.rows.insert(row.address, (entry, until));
         match row.holds {
             Some(epoch) => drop(self.held.insert(row.address, epoch)),
@@ -294,7 +299,7 @@ impl PeerTable {
     }
 
     /// Advances the version over changes that arrived before the ones they follow.
-    fn catch_up(&mut self) {
+    fn apply_messages_ahead(&mut self) {
         while let Some(next) = self.ahead.iter().position(|(since, _)| *since <= self.version) {
             let (_, until) = self.ahead.swap_remove(next);
             self.version = until.max(self.version);

@@ -7,7 +7,7 @@ pub type Time = Duration;
 
 /// Settings, the same on all nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Timing {
+pub struct ElectionTiming {
     /// Between two heartbeats.
     pub interval: Duration,
     /// A participant that was not heard for this long is silent.
@@ -19,7 +19,7 @@ pub struct Timing {
     pub settle: Duration,
 }
 
-impl Default for Timing {
+impl Default for ElectionTiming {
     fn default() -> Self {
         Self {
             interval: Duration::from_millis(100),
@@ -31,79 +31,79 @@ impl Default for Timing {
 }
 
 /// How often an address is probed before it is announced.
-pub const PROBES: u32 = 3;
+pub const PROBES_BEFORE_TAKING: u32 = 3;
 
 /// Between two probes for an address that no participant holds. RFC 5227 asks for seconds, for
 /// hosts that cannot do without the address. Machines on a link answer within a millisecond, and
-/// one that answers later is still noticed ([`YIELD`]).
-pub const FRESH_GAP: Duration = Duration::from_millis(10);
+/// one that answers later is still noticed ([`YIELD_PERIOD`]).
+pub const FRESH_PROBE_GAP: Duration = Duration::from_millis(10);
 
 /// For this long after it took an address that no participant held, a node gives the address up to
 /// another machine that uses it: that machine was there first.
-pub const YIELD: Duration = Duration::from_secs(10);
+pub const YIELD_PERIOD: Duration = Duration::from_secs(10);
 
 /// Between two announcements that defend an address against another machine (RFC 5227, 2.4).
-pub const DEFENCE: Duration = Duration::from_secs(10);
+pub const DEFENCE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Between two announcements that correct those of a participant that hears no other participant.
-pub const REDRESS: Duration = Duration::from_secs(1);
+pub const CORRECTION_INTERVAL: Duration = Duration::from_secs(1);
 
 /// When an address that another machine uses is probed again.
-pub const BLOCKED: Duration = Duration::from_secs(2);
+pub const BLOCKED_RETRY_DELAY: Duration = Duration::from_secs(2);
 
 /// When an address whose holder is silent, but whose kernel answers, is probed again.
-pub const ANSWERED: Duration = Duration::from_secs(1);
+pub const ANSWERED_RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// How long a holder that is no longer a candidate waits for another node to take over.
-pub const HANDOVER: Duration = Duration::from_secs(2);
+pub const HANDOVER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How long a participant without candidacies still reports that it has none.
-pub const FAREWELL: Duration = Duration::from_secs(5);
+pub const DEPARTURE_PERIOD: Duration = Duration::from_secs(5);
 
 /// How long a silent participant is remembered at most.
-pub const REMEMBERED: Duration = Duration::from_secs(600);
+pub const SILENT_PEER_LIFETIME: Duration = Duration::from_secs(600);
 
 /// The most addresses that a node takes during an interval from holders that are overloaded, or
 /// that come after it in the order.
-pub const MOVES_PER_INTERVAL: u32 = 20;
+pub const MAX_MOVES_PER_INTERVAL: u32 = 20;
 
-impl Timing {
+impl ElectionTiming {
     /// How long a participant listens before it takes an address: long enough to be heard by all
     /// others, and to get their tables. Each is acknowledged once in `turns` messages.
-    pub fn listen(&self, turns: u32) -> Duration {
+    pub fn listening_time(&self, turns: u32) -> Duration {
         self.silence + self.interval * 3 * turns
     }
 
     /// How long it listens at most, while tables are incomplete.
-    pub fn listen_longest(&self, turns: u32) -> Duration {
-        self.listen(turns) * 4
+    pub fn max_listening_time(&self, turns: u32) -> Duration {
+        self.listening_time(turns) * 4
     }
 
     /// Between two probes for an address whose holder is silent.
-    pub fn silent_gap(&self) -> Duration {
+    pub fn silent_probe_gap(&self) -> Duration {
         self.interval / 4
     }
 
     /// A participant that has not acknowledged this one for this long counts as deaf. It
     /// acknowledges this one once in `turns` messages, and two such messages may be lost.
-    pub fn deaf(&self, turns: u32) -> Duration {
+    pub fn deaf_limit(&self, turns: u32) -> Duration {
         self.silence * (turns + 1)
     }
 
     /// A participant that acknowledges no message newer than this may hear no other participant,
     /// or has missed one heartbeat.
-    pub fn is_doubted(&self) -> Duration {
+    pub fn doubt_limit(&self) -> Duration {
         self.interval * 3 / 2
     }
 
     /// A participant that acknowledges no message newer than this hears no other participant, or
     /// has missed two heartbeats of each.
-    pub fn hears_nobody(&self) -> Duration {
+    pub fn isolation_limit(&self) -> Duration {
         self.interval * 5 / 2
     }
 
     /// Between two writes of the kernel's deadline for an address.
-    pub fn extend(&self) -> Duration {
+    pub fn extension_interval(&self) -> Duration {
         self.hold / 6
     }
 }

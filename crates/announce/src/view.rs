@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::claimant::Claimant;
-use super::hold::Whereabouts;
-use super::identity::{LinkAddress, Rank, format_link_address};
-use super::link::{Counts, Link};
+use super::address_state::AddressState;
+use super::identity::{CandidateRank, LinkAddress, format_link_address};
+use super::link::{ElectionCounts, LinkElection};
+use super::remote_holders::RemoteHolder;
 use super::timing::Time;
 
 /// One link.
@@ -29,7 +29,7 @@ pub struct LinkView {
     #[serde(default)]
     pub same_name: Option<LinkAddress>,
     #[serde(flatten)]
-    pub counts: Counts,
+    pub counts: ElectionCounts,
     pub peers: Vec<PeerView>,
     pub addresses: Vec<AddressView>,
 }
@@ -41,7 +41,7 @@ pub struct PeerView {
     pub node: String,
     pub interface: String,
     pub silent: bool,
-    /// It does not hear this node.
+    /// The peer does not hear this node.
     pub deaf: bool,
     pub holds: usize,
 }
@@ -77,26 +77,26 @@ impl AddressView {
     }
 }
 
-impl Link {
-    pub fn view(&self, now: Time) -> LinkView {
+impl LinkElection {
+    pub fn link_view(&self, now: Time) -> LinkView {
         let deaf_after = self.peers.deaf_after(&self.timing);
         // Other participants do not acknowledge one that sends nothing, so they are not deaf.
-        let is_quiet = now > self.farewell;
+        let is_quiet = now > self.quiet_after;
         let peers = self.peers.iter().map(|(_, peer)| PeerView {
             node: peer.node.clone(),
             interface: peer.interface.clone(),
             silent: peer.silent,
             deaf: peer.hears_nobody || !is_quiet && peer.is_deaf(now, deaf_after),
-            holds: peer.table.held().count(),
+            holds: peer.table.held_epochs().count(),
         });
         let known = self.wanted.iter().flatten().map(|(address, _)| *address);
         let mut known: Vec<IpAddr> = known.chain(self.addresses.keys().copied()).collect();
         known.sort_unstable();
         known.dedup();
-        let holders = self.holders(now);
+        let holders = self.list_remote_holders(now);
         let view_of = |address| {
             let claims = holders.claims.get(&address).map_or(&[][..], Vec::as_slice);
-            self.view_of(address, claims, now)
+            self.address_view(address, claims, now)
         };
         LinkView {
             interface: self.identity.interface.clone(),
@@ -112,8 +112,8 @@ impl Link {
         }
     }
 
-    fn view_of(&self, address: IpAddr, claims: &[Claimant], now: Time) -> AddressView {
-        let state = self.addresses.get(&address).copied().unwrap_or(Whereabouts::Elsewhere);
+    fn address_view(&self, address: IpAddr, claims: &[RemoteHolder], now: Time) -> AddressView {
+        let state = self.addresses.get(&address).copied().unwrap_or(AddressState::Elsewhere);
         if let Some(holding) = state.holding() {
             let held: Duration = now.saturating_sub(holding.since);
             return AddressView {
@@ -129,7 +129,7 @@ impl Link {
         }
         let known = self.known_epoch(address);
         let holder =
-            claims.iter().max_by_key(|claim| (!claim.silent, claim.standing(address, known)));
+            claims.iter().max_by_key(|claim| (!claim.silent, claim.precedence(address, known)));
         let node = holder.and_then(|holder| self.peers.get(holder.id)).map(|peer| &peer.node);
         AddressView {
             address,
@@ -138,28 +138,28 @@ impl Link {
             holder: node.cloned(),
             held_seconds: None,
             candidates: self.choice.chosen.contains_key(&address),
-            blocked: matches!(state, Whereabouts::Blocked { by: Some(_), .. }),
-            why_not_here: Some(self.why_not(address, state)),
+            blocked: matches!(state, AddressState::Blocked { by: Some(_), .. }),
+            why_not_here: Some(self.explain_not_held(address, state)),
         }
     }
 
-    fn why_not(&self, address: IpAddr, state: Whereabouts) -> String {
+    fn explain_not_held(&self, address: IpAddr, state: AddressState) -> String {
         let wanted = self.wanted.as_ref().and_then(|wanted| wanted.get(&address));
         match state {
-            Whereabouts::Blocked { by: Some(by), .. } => {
+            AddressState::Blocked { by: Some(by), .. } => {
                 format!("{} uses the address", format_link_address(by))
             }
-            Whereabouts::Blocked { by: None, .. } => "the kernel refused it".to_owned(),
-            Whereabouts::Answered { .. } => {
+            AddressState::Blocked { by: None, .. } => "the kernel refused it".to_owned(),
+            AddressState::Answered { .. } => {
                 "the kernel of a node that does not hold it, or is silent, answers for it"
                     .to_owned()
             }
-            Whereabouts::Probing(_) => "asking whether another machine uses it".to_owned(),
+            AddressState::Probing(_) => "asking whether another machine uses it".to_owned(),
             _ if !self.usable => "the interface is down".to_owned(),
             _ if self.listening.is_some() => "listening to the other nodes".to_owned(),
             _ if self.leaving.is_some() => "the agent is shutting down".to_owned(),
             _ if self.surplus => "as many other nodes take part as can".to_owned(),
-            _ if wanted.copied().unwrap_or_default() == Rank::None => {
+            _ if wanted.copied().unwrap_or_default() == CandidateRank::None => {
                 "this node is no candidate".to_owned()
             }
             _ => match self.choice.chosen.get(&address) {

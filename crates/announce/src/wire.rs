@@ -5,24 +5,24 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::identity::{Id, LinkAddress, Rank};
-use super::seal::TAG;
+use super::identity::{CandidateRank, LinkAddress, ParticipantId};
+use super::seal::TAG_OCTETS;
 
 /// The longest message with its seal: with UDP and IPv6, it fits the smallest MTU of IPv6.
-pub const LONGEST: usize = 1_200;
+pub const MAX_HEARTBEAT_OCTETS: usize = 1_200;
 
 /// How many participants one message acknowledges.
-pub const MOST_HEARD: usize = 24;
+pub const MAX_ACKNOWLEDGEMENTS: usize = 24;
 
 /// The longest names of nodes and interfaces, in octets.
-pub const LONGEST_NODE: usize = 253;
-pub const LONGEST_INTERFACE: usize = 15;
+pub const MAX_NODE_NAME_OCTETS: usize = 253;
+pub const MAX_INTERFACE_NAME_OCTETS: usize = 15;
 
-const MAGIC: [u8; 4] = *b"MRan";
-const VERSION: u8 = 1;
+const HEARTBEAT_MAGIC: [u8; 4] = *b"MRan";
+const HEARTBEAT_VERSION: u8 = 1;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Message {
+pub struct Heartbeat {
     pub node: String,
     pub interface: String,
     /// Identifies the sender's process.
@@ -32,14 +32,14 @@ pub struct Message {
     pub link_address: LinkAddress,
     /// The current version of the sender's table.
     pub version: u64,
-    pub heard: Vec<Heard>,
-    pub changes: Changes,
+    pub heard: Vec<Acknowledgement>,
+    pub changes: TableChanges,
 }
 
 /// An acknowledgement: the sender heard this participant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Heard {
-    pub id: Id,
+pub struct Acknowledgement {
+    pub id: ParticipantId,
     pub incarnation: u64,
     pub sequence: u64,
     /// The version of the participant's table that the sender has.
@@ -48,44 +48,58 @@ pub struct Heard {
 
 /// The changes from version `since` of the sender's table to version `until`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Changes {
+pub struct TableChanges {
     pub since: u64,
     pub until: u64,
-    pub rows: Vec<Row>,
+    pub rows: Vec<TableRow>,
 }
 
 /// A row of a participant's table. With neither a rank nor an epoch, the participant is no longer a
 /// candidate for the address, and no longer holds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Row {
+pub struct TableRow {
     pub address: IpAddr,
-    pub rank: Rank,
+    pub rank: CandidateRank,
     /// The participant holds the address, in this epoch.
     pub holds: Option<u32>,
 }
 
-const IS_V6: u8 = 1;
-const HOLDS: u8 = 2;
+const IPV6_BIT: u8 = 1;
+const HOLDS_BIT: u8 = 2;
 
 /// The length of a message with these names and its seal, but without participants and rows.
-pub fn length_of_head(node: &str, interface: &str) -> usize {
-    MAGIC.len() + 1 + 8 + 8 + 6 + 8 + 1 + node.len() + 1 + interface.len() + 1 + 8 + 8 + 2 + TAG
+pub fn count_head_octets(node: &str, interface: &str) -> usize {
+    HEARTBEAT_MAGIC.len()
+        + 1
+        + 8
+        + 8
+        + 6
+        + 8
+        + 1
+        + node.len()
+        + 1
+        + interface.len()
+        + 1
+        + 8
+        + 8
+        + 2
+        + TAG_OCTETS
 }
 
-pub const LENGTH_OF_HEARD: usize = 32;
+pub const ACKNOWLEDGEMENT_OCTETS: usize = 32;
 
-impl Row {
+impl TableRow {
     pub fn length(&self) -> usize {
         let address = if self.address.is_ipv6() { 16 } else { 4 };
         1 + address + if self.holds.is_some() { 4 } else { 0 }
     }
 }
 
-/// Writes a message that the caller has kept within [`LONGEST`].
-pub fn write(message: &Message) -> Vec<u8> {
-    let mut out = Vec::with_capacity(LONGEST);
-    out.extend(MAGIC);
-    out.push(VERSION);
+/// Writes a message that the caller has kept within [`MAX_HEARTBEAT_OCTETS`].
+pub fn encode_heartbeat(message: &Heartbeat) -> Vec<u8> {
+    let mut out = Vec::with_capacity(MAX_HEARTBEAT_OCTETS);
+    out.extend(HEARTBEAT_MAGIC);
+    out.push(HEARTBEAT_VERSION);
     out.extend(message.incarnation.to_be_bytes());
     out.extend(message.sequence.to_be_bytes());
     out.extend(message.link_address);
@@ -109,14 +123,14 @@ pub fn write(message: &Message) -> Vec<u8> {
     out
 }
 
-fn write_row(out: &mut Vec<u8>, row: &Row) {
+fn write_row(out: &mut Vec<u8>, row: &TableRow) {
     let rank = match row.rank {
-        Rank::None => 0,
-        Rank::LastResort => 1,
-        Rank::Candidate => 2,
+        CandidateRank::None => 0,
+        CandidateRank::LastResort => 1,
+        CandidateRank::Candidate => 2,
     };
-    let holds = if row.holds.is_some() { HOLDS } else { 0 };
-    let family = if row.address.is_ipv6() { IS_V6 } else { 0 };
+    let holds = if row.holds.is_some() { HOLDS_BIT } else { 0 };
+    let family = if row.address.is_ipv6() { IPV6_BIT } else { 0 };
     out.push(rank << 2 | holds | family);
     match row.address {
         IpAddr::V4(address) => out.extend(address.octets()),
@@ -128,30 +142,30 @@ fn write_row(out: &mut Vec<u8>, row: &Row) {
 }
 
 /// Reads a message without its seal.
-pub fn read(octets: &[u8]) -> Option<Message> {
-    let mut reader = Reader(octets);
-    if reader.array::<4>()? != MAGIC || reader.octet()? != VERSION {
+pub fn parse_heartbeat(octets: &[u8]) -> Option<Heartbeat> {
+    let mut reader = OctetReader(octets);
+    if reader.array::<4>()? != HEARTBEAT_MAGIC || reader.octet()? != HEARTBEAT_VERSION {
         return None;
     }
     let (incarnation, sequence) = (reader.word()?, reader.word()?);
     let link_address = reader.array()?;
     let version = reader.word()?;
-    let node = reader.name(LONGEST_NODE)?;
-    let interface = reader.name(LONGEST_INTERFACE)?;
+    let node = reader.name(MAX_NODE_NAME_OCTETS)?;
+    let interface = reader.name(MAX_INTERFACE_NAME_OCTETS)?;
     let count = usize::from(reader.octet()?);
-    if count > MOST_HEARD {
+    if count > MAX_ACKNOWLEDGEMENTS {
         return None;
     }
     let heard = (0..count).map(|_| reader.heard()).collect::<Option<_>>()?;
     let (since, until) = (reader.word()?, reader.word()?);
     let count = usize::from(u16::from_be_bytes(reader.array()?));
-    if count > LONGEST / 5 || until < since || until > version {
+    if count > MAX_HEARTBEAT_OCTETS / 5 || until < since || until > version {
         return None;
     }
     let rows = (0..count).map(|_| reader.row()).collect::<Option<_>>()?;
-    let changes = Changes { since, until, rows };
+    let changes = TableChanges { since, until, rows };
     let whole = reader.0.is_empty();
-    whole.then_some(Message {
+    whole.then_some(Heartbeat {
         node,
         interface,
         incarnation,
@@ -163,9 +177,9 @@ pub fn read(octets: &[u8]) -> Option<Message> {
     })
 }
 
-struct Reader<'a>(&'a [u8]);
+struct OctetReader<'a>(&'a [u8]);
 
-impl Reader<'_> {
+impl OctetReader<'_> {
     fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (array, rest) = self.0.split_first_chunk()?;
         self.0 = rest;
@@ -189,30 +203,31 @@ impl Reader<'_> {
         fits.then(|| String::from_utf8_lossy(name).into_owned())
     }
 
-    fn heard(&mut self) -> Option<Heard> {
-        Some(Heard {
-            id: Id(self.word()?),
+    fn heard(&mut self) -> Option<Acknowledgement> {
+        Some(Acknowledgement {
+            id: ParticipantId(self.word()?),
             incarnation: self.word()?,
             sequence: self.word()?,
             version: self.word()?,
         })
     }
 
-    fn row(&mut self) -> Option<Row> {
+    fn row(&mut self) -> Option<TableRow> {
         let flags = self.octet()?;
         let rank = match flags >> 2 {
-            0 => Rank::None,
-            1 => Rank::LastResort,
-            2 => Rank::Candidate,
+            0 => CandidateRank::None,
+            1 => CandidateRank::LastResort,
+            2 => CandidateRank::Candidate,
             _ => return None,
         };
-        let address = if flags & IS_V6 == 0 {
+        let address = if flags & IPV6_BIT == 0 {
             Ipv4Addr::from(self.array::<4>()?).into()
         } else {
             Ipv6Addr::from(self.array::<16>()?).into()
         };
-        let holds = if flags & HOLDS == 0 { None } else { Some(u32::from_be_bytes(self.array()?)) };
-        Some(Row { address, rank, holds })
+        let holds =
+            if flags & HOLDS_BIT == 0 { None } else { Some(u32::from_be_bytes(self.array()?)) };
+        Some(TableRow { address, rank, holds })
     }
 }
 
@@ -223,22 +238,23 @@ mod tests {
 
     use super::*;
 
-    fn rows() -> impl Strategy<Value = Vec<Row>> {
+    fn rows() -> impl Strategy<Value = Vec<TableRow>> {
         let address = prop_oneof![
             any::<u32>().prop_map(|bits| IpAddr::V4(bits.into())),
             any::<u128>().prop_map(|bits| IpAddr::V6(bits.into())),
         ];
-        let rank = prop_oneof![Just(Rank::None), Just(Rank::LastResort), Just(Rank::Candidate)];
+        let rank = prop_oneof![
+            Just(CandidateRank::None),
+            Just(CandidateRank::LastResort),
+            Just(CandidateRank::Candidate)
+        ];
         let row = (address, rank, any::<Option<u32>>());
-        vec(row.prop_map(|(address, rank, holds)| Row { address, rank, holds }), 0..30)
+        vec(row.prop_map(|(address, rank, holds)| TableRow { address, rank, holds }), 0..30)
     }
 
-    fn messages() -> impl Strategy<Value = Message> {
-        let heard = any::<[u64; 4]>().prop_map(|[id, incarnation, sequence, version]| Heard {
-            id: Id(id),
-            incarnation,
-            sequence,
-            version,
+    fn messages() -> impl Strategy<Value = Heartbeat> {
+        let heard = any::<[u64; 4]>().prop_map(|[id, incarnation, sequence, version]| {
+            Acknowledgement { id: ParticipantId(id), incarnation, sequence, version }
         });
         let head =
             ("[a-z][a-z0-9.-]{0,30}", "[a-z0-9@]{1,15}", any::<[u64; 2]>(), any::<[u8; 6]>());
@@ -246,11 +262,11 @@ mod tests {
             versions.sort_unstable();
             versions.map(u64::from)
         });
-        (head, vec(heard, 0..MOST_HEARD), versions, rows()).prop_map(
+        (head, vec(heard, 0..MAX_ACKNOWLEDGEMENTS), versions, rows()).prop_map(
             |((node, interface, [incarnation, sequence], link_address), heard, versions, rows)| {
                 let [since, until, version] = versions;
-                let changes = Changes { since, until, rows };
-                Message {
+                let changes = TableChanges { since, until, rows };
+                Heartbeat {
                     node,
                     interface,
                     incarnation,
@@ -267,34 +283,34 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_written_is_read(message in messages()) {
-            let octets = write(&message);
-            let rows: usize = message.changes.rows.iter().map(Row::length).sum();
-            let head = length_of_head(&message.node, &message.interface);
-            let length = head + message.heard.len() * LENGTH_OF_HEARD + rows;
-            prop_assert_eq!(octets.len() + TAG, length);
-            prop_assert_eq!(read(&octets), Some(message));
+            let octets = encode_heartbeat(&message);
+            let rows: usize = message.changes.rows.iter().map(TableRow::length).sum();
+            let head = count_head_octets(&message.node, &message.interface);
+            let length = head + message.heard.len() * ACKNOWLEDGEMENT_OCTETS + rows;
+            prop_assert_eq!(octets.len() + TAG_OCTETS, length);
+            prop_assert_eq!(parse_heartbeat(&octets), Some(message));
         }
 
         #[test]
         fn shortened_and_extended_messages_are_refused(message in messages(), cut in any::<u16>()) {
-            let mut octets = write(&message);
+            let mut octets = encode_heartbeat(&message);
             let cut = usize::from(cut) % octets.len();
-            prop_assert_eq!(read(&octets[..cut]), None);
+            prop_assert_eq!(parse_heartbeat(&octets[..cut]), None);
             octets.push(0);
-            prop_assert_eq!(read(&octets), None);
+            prop_assert_eq!(parse_heartbeat(&octets), None);
         }
 
         #[test]
         fn any_octets_are_read_or_refused(
-            mut octets in vec(any::<u8>(), 0..LONGEST),
+            mut octets in vec(any::<u8>(), 0..MAX_HEARTBEAT_OCTETS),
             with_magic in any::<bool>(),
         ) {
             if with_magic && octets.len() > 4 {
-                octets[..4].copy_from_slice(&MAGIC);
-                octets[4] = VERSION;
+                octets[..4].copy_from_slice(&HEARTBEAT_MAGIC);
+                octets[4] = HEARTBEAT_VERSION;
             }
-            if let Some(message) = read(&octets) {
-                prop_assert_eq!(write(&message), octets);
+            if let Some(message) = parse_heartbeat(&octets) {
+                prop_assert_eq!(encode_heartbeat(&message), octets);
             }
         }
     }

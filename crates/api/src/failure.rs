@@ -5,10 +5,10 @@ use std::fmt;
 
 use serde_json::{Value, json};
 
-use super::kinds::{Kind, Violation, ViolationKind};
+use super::kinds::{ApiKind, Violation, ViolationKind};
 
 #[derive(Debug, Clone, PartialEq)]
-pub struct Failure {
+pub struct ApiFailure {
     pub code: u16,
     /// Machine-readable reason; empty if Kubernetes defines none.
     pub reason: &'static str,
@@ -18,7 +18,7 @@ pub struct Failure {
     pub continue_token: Option<String>,
 }
 
-impl Failure {
+impl ApiFailure {
     pub fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
         Self { code, reason, message: message.into(), details: None, continue_token: None }
     }
@@ -35,8 +35,8 @@ impl Failure {
     }
 
     /// For an object.
-    pub fn not_found(kind: &Kind, name: &str) -> Self {
-        let message = format!("{} \"{name}\" not found", resource(kind));
+    pub fn not_found(kind: &ApiKind, name: &str) -> Self {
+        let message = format!("{} \"{name}\" not found", qualified_resource(kind));
         Self { details: Some(of_resource(kind, name)), ..Self::new(404, "NotFound", message) }
     }
 
@@ -46,29 +46,31 @@ impl Failure {
         Self { details: Some(json!({})), ..Self::new(404, "NotFound", message) }
     }
 
-    pub fn already_exists(kind: &Kind, name: &str) -> Self {
-        let message = format!("{} \"{name}\" already exists", resource(kind));
+    pub fn already_exists(kind: &ApiKind, name: &str) -> Self {
+        let message = format!("{} \"{name}\" already exists", qualified_resource(kind));
         Self { details: Some(of_resource(kind, name)), ..Self::new(409, "AlreadyExists", message) }
     }
 
-    pub fn conflict(kind: &Kind, name: &str, why: &str) -> Self {
-        let message =
-            format!("Operation cannot be fulfilled on {} \"{name}\": {why}", resource(kind));
+    pub fn conflict(kind: &ApiKind, name: &str, why: &str) -> Self {
+        let message = format!(
+            "Operation cannot be fulfilled on {} \"{name}\": {why}",
+            qualified_resource(kind)
+        );
         Self { details: Some(of_resource(kind, name)), ..Self::new(409, "Conflict", message) }
     }
 
     /// The object was changed after the client read it.
-    pub fn modified(kind: &Kind, name: &str) -> Self {
+    pub fn modified(kind: &ApiKind, name: &str) -> Self {
         let why = "the object has been modified; please apply your changes to the latest version \
                    and try again";
         Self::conflict(kind, name, why)
     }
 
     /// The name is empty if the whole resource is forbidden.
-    pub fn forbidden(kind: &Kind, name: &str, why: &str) -> Self {
+    pub fn forbidden(kind: &ApiKind, name: &str, why: &str) -> Self {
         let what = match name {
-            "" => resource(kind),
-            name => format!("{} \"{name}\"", resource(kind)),
+            "" => qualified_resource(kind),
+            name => format!("{} \"{name}\"", qualified_resource(kind)),
         };
         let message = format!("{what} is forbidden: {why}");
         Self { details: Some(of_resource(kind, name)), ..Self::new(403, "Forbidden", message) }
@@ -79,7 +81,7 @@ impl Failure {
         Self { details: Some(json!({})), ..Self::new(405, "MethodNotAllowed", message) }
     }
 
-    pub fn invalid(kind: &Kind, name: &str, violations: &[Violation]) -> Self {
+    pub fn invalid(kind: &ApiKind, name: &str, violations: &[Violation]) -> Self {
         Self::invalid_of(kind.group, kind.kind, name, violations)
     }
 
@@ -142,14 +144,14 @@ impl Failure {
     }
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for ApiFailure {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(&self.message)
     }
 }
 
 /// `services`, `ingresses.networking.k8s.io`
-fn resource(kind: &Kind) -> String {
+fn qualified_resource(kind: &ApiKind) -> String {
     if kind.group.is_empty() {
         kind.plural.to_owned()
     } else {
@@ -157,7 +159,7 @@ fn resource(kind: &Kind) -> String {
     }
 }
 
-fn of_resource(kind: &Kind, name: &str) -> Value {
+fn of_resource(kind: &ApiKind, name: &str) -> Value {
     let mut details = json!({"name": name, "kind": kind.plural});
     if !kind.group.is_empty() {
         details["group"] = json!(kind.group);

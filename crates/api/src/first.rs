@@ -8,11 +8,11 @@ use jiff::Timestamp;
 use nix::ifaddrs::getifaddrs;
 use serde_json::{Value, json};
 
-use super::codec::value_of_seconds;
-use super::failure::Failure;
+use super::codec::format_time;
+use super::failure::ApiFailure;
 use super::kinds::{self, Subresource};
-use super::operations::options::Query;
-use super::operations::{Api, Request, Target};
+use super::operations::options::QueryParameters;
+use super::operations::{Api, ApiRequest, RequestTarget};
 
 /// Without them nothing works, so they can't be deleted.
 pub const NAMESPACES: [&str; 4] = ["default", "kube-node-lease", "kube-public", "kube-system"];
@@ -20,7 +20,7 @@ pub const NAMESPACES: [&str; 4] = ["default", "kube-node-lease", "kube-public", 
 pub const USER_AGENT: &str = "millrace";
 
 /// The addresses of all interfaces of this machine.
-pub fn interface_addresses() -> Result<impl Iterator<Item = IpAddr>> {
+pub fn list_interface_addresses() -> Result<impl Iterator<Item = IpAddr>> {
     let interfaces = getifaddrs().context("this machine's addresses can't be read")?;
     Ok(interfaces.filter_map(|interface| {
         let address = interface.address?;
@@ -30,7 +30,7 @@ pub fn interface_addresses() -> Result<impl Iterator<Item = IpAddr>> {
 }
 
 /// What the Node reports about this machine.
-pub struct Machine {
+pub struct MachineFacts {
     pub node_name: String,
     pub host_name: String,
     addresses: Vec<IpAddr>,
@@ -38,10 +38,10 @@ pub struct Machine {
     system: String,
 }
 
-impl Machine {
+impl MachineFacts {
     pub fn of_this(node_name: &str) -> Result<Self> {
         let host_name = nix::unistd::gethostname().context("the host's name can't be read")?;
-        let mut addresses: Vec<IpAddr> = interface_addresses()?
+        let mut addresses: Vec<IpAddr> = list_interface_addresses()?
             .filter(|address| match address {
                 IpAddr::V4(v4) => !v4.is_loopback() && !v4.is_link_local(),
                 IpAddr::V6(v6) => !v6.is_loopback() && !v6.is_unicast_link_local(),
@@ -84,7 +84,7 @@ impl Machine {
     }
 
     fn status(&self) -> Value {
-        let now = value_of_seconds(Timestamp::now());
+        let now = format_time(Timestamp::now());
         let mut addresses: Vec<Value> = self
             .addresses
             .iter()
@@ -110,7 +110,11 @@ impl Machine {
 }
 
 /// Creates missing objects, and updates the Node.
-pub async fn create(api: &Api, machine: &Machine, namespaces: &[String]) -> Result<()> {
+pub async fn create_first_objects(
+    api: &Api,
+    machine: &MachineFacts,
+    namespaces: &[String],
+) -> Result<()> {
     for name in NAMESPACES.into_iter().chain(namespaces.iter().map(String::as_str)) {
         let namespace =
             json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
@@ -119,7 +123,7 @@ pub async fn create(api: &Api, machine: &Machine, namespaces: &[String]) -> Resu
     create_one(api, "Node", &machine.node()).await?;
     let mut node = machine.node();
     node["status"] = machine.status();
-    let mut request = request("Node", Some(&machine.node_name), &node)?;
+    let mut request = build_create_request("Node", Some(&machine.node_name), &node)?;
     request.target.subresource = Subresource::Status;
     request.content_type = "application/strategic-merge-patch+json".to_owned();
     api.patch(request).await.map_err(|failure| to_error(&failure))?;
@@ -127,29 +131,29 @@ pub async fn create(api: &Api, machine: &Machine, namespaces: &[String]) -> Resu
 }
 
 async fn create_one(api: &Api, kind: &str, object: &Value) -> Result<()> {
-    match api.create(request(kind, None, object)?).await {
+    match api.create(build_create_request(kind, None, object)?).await {
         Ok(_) => Ok(()),
         Err(failure) if failure.reason == "AlreadyExists" => Ok(()),
         Err(failure) => Err(to_error(&failure)),
     }
 }
 
-fn to_error(failure: &Failure) -> anyhow::Error {
+fn to_error(failure: &ApiFailure) -> anyhow::Error {
     anyhow::anyhow!("the initial objects can't be stored: {failure}")
 }
 
-fn request(kind: &str, name: Option<&str>, object: &Value) -> Result<Request> {
+fn build_create_request(kind: &str, name: Option<&str>, object: &Value) -> Result<ApiRequest> {
     let kind = kinds::find_kind("v1", kind).context("the kind is not among those served")?;
     let name = name.map(str::to_owned);
-    Ok(Request {
-        target: Target {
+    Ok(ApiRequest {
+        target: RequestTarget {
             kind,
             namespace: None,
             name,
             subresource: Subresource::None,
             keeps_metadata: false,
         },
-        query: Query::default(),
+        query: QueryParameters::default(),
         user_agent: USER_AGENT.to_owned(),
         content_type: "application/json".to_owned(),
         body: object.to_string().into(),

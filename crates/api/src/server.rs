@@ -11,41 +11,44 @@ use tokio::net::TcpListener;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::collector;
-use super::declared::{Declaration, declare};
-use super::first::{self, Machine};
+use super::declared::{KindDeclaration, declare_kind};
+use super::first::{self, MachineFacts};
 use super::health_checker;
-use super::http::{Authority, Identity, Limits, Service, kubeconfig, serve, write_private};
-use super::kinds::{Kinds, Ranges};
+use super::http::{
+    ApiLimits, ApiService, CertificateAuthority, ClientIdentity, kubeconfig, serve_api,
+    write_private,
+};
+use super::kinds::{AllocationRanges, KindRegistry};
 use super::operations::Api;
-use super::storage::{Storage, Window};
+use super::storage::{ChangeWindow, Storage};
 use super::upkeep;
 
 /// The certificate of the agent is replaced at every start instead of being renewed.
 const AGENT_DAYS: u32 = 3650;
-const RENEWAL: Duration = Duration::from_secs(3600);
+const RENEWAL_INTERVAL: Duration = Duration::from_secs(3600);
 
 /// The agent's kubeconfig in the data directory.
-const AGENT: &str = "agent.kubeconfig";
+const AGENT_KUBECONFIG: &str = "agent.kubeconfig";
 
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct ApiServerOptions {
     /// Directory of the store, the certificates and, by default, the kubeconfig.
     pub data_directory: PathBuf,
     /// Port 0 selects any free port.
     pub bind: SocketAddr,
     pub kubeconfig: Option<PathBuf>,
     pub node_name: String,
-    pub ranges: Ranges,
-    pub window: Window,
-    pub limits: Limits,
+    pub ranges: AllocationRanges,
+    pub window: ChangeWindow,
+    pub limits: ApiLimits,
     /// Kinds that the server has besides those of Kubernetes.
-    pub declarations: Vec<Declaration>,
+    pub declarations: Vec<KindDeclaration>,
     /// Namespaces that are created besides those of Kubernetes.
     pub namespaces: Vec<String>,
 }
 
 /// Serves until it is dropped.
-pub struct Server {
+pub struct EmbeddedApiServer {
     /// Address for clients on this machine.
     pub address: SocketAddr,
     pub kubeconfig: PathBuf,
@@ -55,21 +58,21 @@ pub struct Server {
     tasks: Vec<tokio::task::JoinHandle<()>>,
 }
 
-impl Server {
+impl EmbeddedApiServer {
     /// Returns when it accepts connections and the kubeconfig exists.
-    pub async fn start(options: Options) -> Result<Self> {
-        let declared = options.declarations.iter().map(declare).collect::<Result<Vec<_>>>()?;
-        let kinds = Kinds::with(&declared)?;
+    pub async fn start(options: ApiServerOptions) -> Result<Self> {
+        let declared = options.declarations.iter().map(declare_kind).collect::<Result<Vec<_>>>()?;
+        let kinds = KindRegistry::with(&declared)?;
         let storage = Storage::open(&options.data_directory, options.window)?;
         let api = Api::new(storage, kinds, options.ranges)?;
-        let machine = Machine::of_this(&options.node_name)?;
-        first::create(&api, &machine, &options.namespaces).await?;
+        let machine = MachineFacts::of_this(&options.node_name)?;
+        first::create_first_objects(&api, &machine, &options.namespaces).await?;
 
         let listener = TcpListener::bind(options.bind).await.with_context(|| {
             format!("can't listen on {}; does another server use it?", options.bind)
         })?;
         let address = reachable(listener.local_addr()?);
-        let authority = Authority::open(&options.data_directory.join("pki"))?;
+        let authority = CertificateAuthority::open(&options.data_directory.join("pki"))?;
         let addresses = own_addresses(address.ip())?;
         let tls = authority.server(&addresses, &machine.host_name)?;
         let issued = authority.issued().clone();
@@ -78,24 +81,29 @@ impl Server {
         let kubeconfig =
             options.kubeconfig.unwrap_or_else(|| options.data_directory.join("kubeconfig"));
         let kubeconfig = absolute(kubeconfig)?;
-        let agent_kubeconfig = absolute(options.data_directory.join(AGENT))?;
+        let agent_kubeconfig = absolute(options.data_directory.join(AGENT_KUBECONFIG))?;
         // Only this process uses this kubeconfig, and reads it once. So the credentials of earlier
         // starts are revoked.
-        let agent = Identity::agent();
+        let agent = ClientIdentity::agent();
         issued.revoke(&agent.user).unwrap_or_default();
-        let text = kubeconfig::text(&authority, &format!("https://{address}"), &agent, AGENT_DAYS)?;
+        let text = kubeconfig::issue_kubeconfig(
+            &authority,
+            &format!("https://{address}"),
+            &agent,
+            AGENT_DAYS,
+        )?;
         write_private(&agent_kubeconfig, &text)?;
-        let renewal = Renewal { authority, path: kubeconfig.clone(), address };
+        let renewal = KubeconfigRenewal { authority, path: kubeconfig.clone(), address };
         renewal.perform()?;
 
         raise_descriptor_limit();
-        let service = Service::new(api.clone(), options.limits);
+        let service = ApiService::new(api.clone(), options.limits);
         let tasks = vec![
-            tokio::spawn(serve(listener, tls, issued, service)),
+            tokio::spawn(serve_api(listener, tls, issued, service)),
             tokio::spawn(renewal.run()),
-            tokio::spawn(collector::run(api.clone())),
-            tokio::spawn(health_checker::run(api.clone())),
-            tokio::spawn(upkeep::run(api.clone(), options.data_directory.clone())),
+            tokio::spawn(collector::run_collector(api.clone())),
+            tokio::spawn(health_checker::run_health_checker(api.clone())),
+            tokio::spawn(upkeep::run_upkeep(api.clone(), options.data_directory.clone())),
         ];
         Ok(Self { address, kubeconfig, agent_kubeconfig, api, tasks })
     }
@@ -106,15 +114,15 @@ impl Server {
 }
 
 /// Keeps the administrator's kubeconfig valid.
-struct Renewal {
-    authority: Authority,
+struct KubeconfigRenewal {
+    authority: CertificateAuthority,
     path: PathBuf,
     address: SocketAddr,
 }
 
-impl Renewal {
+impl KubeconfigRenewal {
     async fn run(self) {
-        let mut times = interval(RENEWAL);
+        let mut times = interval(RENEWAL_INTERVAL);
         times.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             times.tick().await;
@@ -126,16 +134,16 @@ impl Renewal {
     }
 
     fn perform(&self) -> Result<()> {
-        let (now, user) = (Timestamp::now(), Identity::administrator());
+        let (now, user) = (Timestamp::now(), ClientIdentity::administrator());
         self.authority.issued().prune(now)?;
-        if kubeconfig::keep(&self.path, &self.authority, self.address, &user, now)? {
+        if kubeconfig::keep_kubeconfig(&self.path, &self.authority, self.address, &user, now)? {
             tracing::info!(kubeconfig = %self.path.display(), "kubeconfig written");
         }
         Ok(())
     }
 }
 
-impl Drop for Server {
+impl Drop for EmbeddedApiServer {
     fn drop(&mut self) {
         for task in &self.tasks {
             task.abort();
@@ -167,7 +175,7 @@ fn reachable(bound: SocketAddr) -> SocketAddr {
 /// All current addresses of this machine and the one that it listens on, for the server's
 /// certificate.
 fn own_addresses(listening: IpAddr) -> Result<Vec<IpAddr>> {
-    let mut addresses: Vec<IpAddr> = first::interface_addresses()?
+    let mut addresses: Vec<IpAddr> = first::list_interface_addresses()?
         .chain([listening, IpAddr::from([127, 0, 0, 1]), std::net::Ipv6Addr::LOCALHOST.into()])
         .collect();
     addresses.sort_unstable();

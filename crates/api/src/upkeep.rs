@@ -8,25 +8,25 @@ use serde_json::Value;
 use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::kinds::{self, Kind};
-use super::operations::{self, Api, Request};
+use super::kinds::{self, ApiKind};
+use super::operations::{self, Api, ApiRequest};
 use super::storage::snapshot;
 
-const RECOVERY: Duration = Duration::from_secs(1);
-const SNAPSHOTS: Duration = Duration::from_secs(600);
-const EXPIRY: Duration = Duration::from_secs(60);
+const RECOVERY_INTERVAL: Duration = Duration::from_secs(1);
+const SNAPSHOT_INTERVAL: Duration = Duration::from_secs(600);
+const EXPIRY_INTERVAL: Duration = Duration::from_secs(60);
 /// The default of API servers.
-const EVENT_LIFE: SignedDuration = SignedDuration::from_hours(1);
+const EVENT_LIFETIME: SignedDuration = SignedDuration::from_hours(1);
 const MANAGER: &str = "millrace-event-expiry";
 
-pub async fn run(api: Api, snapshots: std::path::PathBuf) {
-    let path = snapshots.join(snapshot::SNAPSHOT);
+pub async fn run_upkeep(api: Api, snapshots: std::path::PathBuf) {
+    let path = snapshots.join(snapshot::SNAPSHOT_FILE);
     tokio::join!(recover(&api), take_snapshots(&api, path), expire(&api));
 }
 
 /// Readiness does not depend on whether a client writes.
 async fn recover(api: &Api) {
-    let mut times = every(RECOVERY);
+    let mut times = every(RECOVERY_INTERVAL);
     loop {
         times.tick().await;
         if api.storage().figures().failure.is_some() {
@@ -36,7 +36,7 @@ async fn recover(api: &Api) {
 }
 
 async fn take_snapshots(api: &Api, path: std::path::PathBuf) {
-    let mut times = every(SNAPSHOTS);
+    let mut times = every(SNAPSHOT_INTERVAL);
     let mut last = 0;
     loop {
         times.tick().await;
@@ -48,7 +48,7 @@ async fn take_snapshots(api: &Api, path: std::path::PathBuf) {
             continue;
         }
         let (storage, path) = (api.storage().clone(), path.clone());
-        match spawn_blocking(move || snapshot::save(&storage, &path)).await {
+        match spawn_blocking(move || snapshot::save_snapshot(&storage, &path)).await {
             Ok(Ok(revision)) => last = revision,
             Ok(Err(error)) => {
                 tracing::warn!(error = format!("{error:#}"), "snapshot not written");
@@ -62,11 +62,12 @@ async fn expire(api: &Api) {
     let Some(kind) = kinds::find_kind("v1", "Event") else {
         return;
     };
-    let mut times = every(EXPIRY);
+    let mut times = every(EXPIRY_INTERVAL);
     loop {
         times.tick().await;
         let now = Timestamp::now();
-        let Ok(page) = api.storage().list(&operations::prefix(kind, None), None, None, usize::MAX)
+        let Ok(page) =
+            api.storage().list(&operations::storage_prefix(kind, None), None, None, usize::MAX)
         else {
             continue;
         };
@@ -100,15 +101,15 @@ fn has_expired(event: &Value, now: Timestamp) -> bool {
         // A client's clock may be ahead.
         .filter(|time| *time <= now)
         .max();
-    last.is_some_and(|last| now.duration_since(last) >= EVENT_LIFE)
+    last.is_some_and(|last| now.duration_since(last) >= EVENT_LIFETIME)
 }
 
-fn deletion(kind: &'static Kind, event: &Value) -> Request {
+fn deletion(kind: &'static ApiKind, event: &Value) -> ApiRequest {
     let text = |field: &str| event["metadata"][field].as_str().map(str::to_owned);
     let options = serde_json::json!({
         "preconditions": {"uid": text("uid"), "resourceVersion": text("resourceVersion")},
     });
-    Request::about(event, kind, MANAGER, "application/json", &options)
+    ApiRequest::about(event, kind, MANAGER, "application/json", &options)
 }
 
 #[cfg(test)]

@@ -1,6 +1,12 @@
 //! Bidirectional forwarding detection (RFC 5880) in asynchronous mode, without I/O.
 //!
-//! Invariants:
+//! ```text
+//! Down --peer is Down--> Init --peer is Init or Up--> Up --peer is Down, or detection time--> Down
+//! Down --peer is Init--> Up
+//! any  --ended deliberately--> AdminDown
+//! ```
+//!
+//! # Invariants
 //! - Pure: no I/O and no clock. Time and randomness are parameters.
 //! - It knows neither addresses nor Kubernetes: the caller decides from which addresses packets are
 //!   accepted (RFC 5881 and 5883).
@@ -8,11 +14,11 @@
 //!
 //! [`packet`] is the codec, [`session`] the state machine. Once both sides have agreed on their
 //! intervals, each packet of the peer is the same, and so is the answer: a program in the kernel can
-//! send it ([`session::Effect::Reflect`]). The session then sends nothing by itself, and neither a
+//! send it ([`session::BfdEffect::Reflect`]). The session then sends nothing by itself, and neither a
 //! busy machine nor a restart of the process is taken for a broken path.
 
 pub mod packet;
 pub mod session;
 
-pub use packet::{Diagnostic, Packet, State};
-pub use session::{Config, Session};
+pub use packet::{BfdState, ControlPacket, Diagnostic};
+pub use session::{BfdConfig, BfdStateMachine};

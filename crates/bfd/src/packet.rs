@@ -4,9 +4,9 @@ use std::fmt;
 use std::time::Duration;
 
 /// Octets of a packet without authentication.
-pub const LENGTH: usize = 24;
+pub const PACKET_OCTETS: usize = 24;
 
-const VERSION: u8 = 1;
+const BFD_VERSION: u8 = 1;
 const POLL: u8 = 0x20;
 const FINAL: u8 = 0x10;
 const CONTROL_PLANE_INDEPENDENT: u8 = 0x08;
@@ -15,7 +15,7 @@ const DEMAND: u8 = 0x02;
 const MULTIPOINT: u8 = 0x01;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum State {
+pub enum BfdState {
     /// The session was ended deliberately, not by a fault.
     AdminDown = 0,
     #[default]
@@ -25,7 +25,7 @@ pub enum State {
     Up = 3,
 }
 
-impl State {
+impl BfdState {
     pub const ALL: [Self; 4] = [Self::AdminDown, Self::Down, Self::Init, Self::Up];
 
     /// As in commands and metrics.
@@ -39,7 +39,7 @@ impl State {
     }
 }
 
-impl fmt::Display for State {
+impl fmt::Display for BfdState {
     fn fmt(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
         formatter.pad(self.name())
     }
@@ -77,9 +77,9 @@ impl fmt::Display for Diagnostic {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Packet {
+pub struct ControlPacket {
     pub diagnostic: Diagnostic,
-    pub state: State,
+    pub state: BfdState,
     pub poll: bool,
     /// The answer to a poll.
     pub is_final: bool,
@@ -102,7 +102,7 @@ pub struct Packet {
 
 /// Why a packet is not valid (RFC 5880, section 6.8.6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Fault {
+pub enum PacketFault {
     Length,
     Version,
     Multiplier,
@@ -114,7 +114,7 @@ pub enum Fault {
     YourDiscriminator,
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for PacketFault {
     fn fmt(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
         formatter.write_str(match self {
             Self::Length => "wrong length",
@@ -128,29 +128,29 @@ impl fmt::Display for Fault {
     }
 }
 
-impl Packet {
+impl ControlPacket {
     /// Octets behind the packet are ignored.
-    pub fn decode(octets: &[u8]) -> Result<Self, Fault> {
-        let header: &[u8; LENGTH] = octets.first_chunk().ok_or(Fault::Length)?;
-        if header[0] >> 5 != VERSION {
-            return Err(Fault::Version);
+    pub fn decode(octets: &[u8]) -> Result<Self, PacketFault> {
+        let header: &[u8; PACKET_OCTETS] = octets.first_chunk().ok_or(PacketFault::Length)?;
+        if header[0] >> 5 != BFD_VERSION {
+            return Err(PacketFault::Version);
         }
         let flags = header[1];
         if flags & AUTHENTICATED != 0 {
-            return Err(Fault::Authentication);
+            return Err(PacketFault::Authentication);
         }
-        if usize::from(header[3]) < LENGTH || usize::from(header[3]) > octets.len() {
-            return Err(Fault::Length);
+        if usize::from(header[3]) < PACKET_OCTETS || usize::from(header[3]) > octets.len() {
+            return Err(PacketFault::Length);
         }
         if header[2] == 0 {
-            return Err(Fault::Multiplier);
+            return Err(PacketFault::Multiplier);
         }
         if flags & MULTIPOINT != 0 {
-            return Err(Fault::Multipoint);
+            return Err(PacketFault::Multipoint);
         }
         let packet = Self {
             diagnostic: Diagnostic(header[0] & 0x1f),
-            state: State::ALL[usize::from(flags >> 6)],
+            state: BfdState::ALL[usize::from(flags >> 6)],
             poll: flags & POLL != 0,
             is_final: flags & FINAL != 0,
             control_plane_independent: flags & CONTROL_PLANE_INDEPENDENT != 0,
@@ -163,25 +163,25 @@ impl Packet {
             required_min_echo_rx: word(header, 20),
         };
         if packet.my_discriminator == 0 {
-            return Err(Fault::MyDiscriminator);
+            return Err(PacketFault::MyDiscriminator);
         }
-        if packet.your_discriminator == 0 && packet.state >= State::Init {
-            return Err(Fault::YourDiscriminator);
+        if packet.your_discriminator == 0 && packet.state >= BfdState::Init {
+            return Err(PacketFault::YourDiscriminator);
         }
         Ok(packet)
     }
 
-    pub fn encode(&self) -> [u8; LENGTH] {
+    pub fn encode(&self) -> [u8; PACKET_OCTETS] {
         let flag = |set: bool, bit: u8| if set { bit } else { 0 };
-        let mut octets = [0; LENGTH];
-        octets[0] = VERSION << 5 | self.diagnostic.0 & 0x1f;
+        let mut octets = [0; PACKET_OCTETS];
+        octets[0] = BFD_VERSION << 5 | self.diagnostic.0 & 0x1f;
         octets[1] = (self.state as u8) << 6
             | flag(self.poll, POLL)
             | flag(self.is_final, FINAL)
             | flag(self.control_plane_independent, CONTROL_PLANE_INDEPENDENT)
             | flag(self.demand, DEMAND);
         octets[2] = self.multiplier;
-        octets[3] = LENGTH as u8;
+        octets[3] = PACKET_OCTETS as u8;
         let words = [
             self.my_discriminator,
             self.your_discriminator,
@@ -196,12 +196,12 @@ impl Packet {
     }
 }
 
-fn word(header: &[u8; LENGTH], at: usize) -> u32 {
+fn word(header: &[u8; PACKET_OCTETS], at: usize) -> u32 {
     u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
 }
 
 /// An interval as it stands in packets.
-pub fn micros(interval: Duration) -> u32 {
+pub fn interval_to_micros(interval: Duration) -> u32 {
     u32::try_from(interval.as_micros()).unwrap_or(u32::MAX)
 }
 
@@ -212,17 +212,17 @@ mod tests {
     use super::*;
 
     /// Of a session that does not hear its peer yet.
-    const DOWN: [u8; LENGTH] = [
+    const DOWN: [u8; PACKET_OCTETS] = [
         0x20, 0x48, 3, 24, 0x12, 0x34, 0x56, 0x78, 0, 0, 0, 0, 0, 0x0f, 0x42, 0x40, 0, 0x04, 0x93,
         0xe0, 0, 0, 0xc3, 0x50,
     ];
 
     #[test]
     fn a_packet_is_read() {
-        let packet = Packet::decode(&DOWN);
-        let expected = Packet {
+        let packet = ControlPacket::decode(&DOWN);
+        let expected = ControlPacket {
             diagnostic: Diagnostic::NONE,
-            state: State::Down,
+            state: BfdState::Down,
             poll: false,
             is_final: false,
             control_plane_independent: true,
@@ -243,36 +243,36 @@ mod tests {
         let with = |at: usize, octet: u8| {
             let mut octets = DOWN;
             octets[at] = octet;
-            Packet::decode(&octets)
+            ControlPacket::decode(&octets)
         };
-        assert_eq!(Packet::decode(&DOWN[..23]), Err(Fault::Length));
-        assert_eq!(with(0, 0x40), Err(Fault::Version));
-        assert_eq!(with(1, 0x44), Err(Fault::Authentication));
-        assert_eq!(with(1, 0x41), Err(Fault::Multipoint));
-        assert_eq!(with(2, 0), Err(Fault::Multiplier));
-        assert_eq!(with(3, 23), Err(Fault::Length));
-        assert_eq!(with(3, 25), Err(Fault::Length));
-        assert_eq!(with(1, 0xc0), Err(Fault::YourDiscriminator));
+        assert_eq!(ControlPacket::decode(&DOWN[..23]), Err(PacketFault::Length));
+        assert_eq!(with(0, 0x40), Err(PacketFault::Version));
+        assert_eq!(with(1, 0x44), Err(PacketFault::Authentication));
+        assert_eq!(with(1, 0x41), Err(PacketFault::Multipoint));
+        assert_eq!(with(2, 0), Err(PacketFault::Multiplier));
+        assert_eq!(with(3, 23), Err(PacketFault::Length));
+        assert_eq!(with(3, 25), Err(PacketFault::Length));
+        assert_eq!(with(1, 0xc0), Err(PacketFault::YourDiscriminator));
         let mut unnamed = DOWN;
         unnamed[4..8].fill(0);
-        assert_eq!(Packet::decode(&unnamed), Err(Fault::MyDiscriminator));
+        assert_eq!(ControlPacket::decode(&unnamed), Err(PacketFault::MyDiscriminator));
     }
 
     proptest! {
         #[test]
         fn what_is_valid_is_written_as_it_was_read(octets in proptest::array::uniform24(any::<u8>())) {
             let mut octets = octets;
-            octets[0] = VERSION << 5 | octets[0] & 0x1f;
+            octets[0] = BFD_VERSION << 5 | octets[0] & 0x1f;
             octets[1] &= !(AUTHENTICATED | MULTIPOINT);
-            octets[3] = LENGTH as u8;
-            if let Ok(packet) = Packet::decode(&octets) {
+            octets[3] = PACKET_OCTETS as u8;
+            if let Ok(packet) = ControlPacket::decode(&octets) {
                 prop_assert_eq!(packet.encode(), octets);
             }
         }
 
         #[test]
         fn no_octets_are_fatal(octets in proptest::collection::vec(any::<u8>(), 0..64)) {
-            let _ = Packet::decode(&octets);
+            let _ = ControlPacket::decode(&octets);
         }
     }
 }

@@ -1,11 +1,11 @@
 //! A session with one peer (RFC 5880, section 6.8).
 //!
 //! Invariants:
-//! - Pure: [`Session::handle`] takes the time and an input, and returns what to do.
+//! - Pure: [`BfdStateMachine::handle`] takes the time and an input, and returns what to do.
 //! - A session is up only if both sides mean the same session: the caller hands over only packets
-//!   for which [`Session::expects`] is true.
+//!   for which [`BfdStateMachine::expects`] is true.
 //! - While the kernel answers the peer (reflects its packets), a packet that the kernel has
-//!   answered counts as received ([`Input::Heard`]).
+//!   answered counts as received ([`BfdInput::Heard`]).
 //!
 //! Tests: `session/tests.rs`, among them random loss between two sessions, and a peer whose packets
 //! the kernel reflects.
@@ -16,14 +16,14 @@ mod tests;
 
 use std::time::Duration;
 
-use crate::packet::{Diagnostic, LENGTH, Packet, State, micros};
-use settings::Intervals;
+use crate::packet::{BfdState, ControlPacket, Diagnostic, PACKET_OCTETS, interval_to_micros};
+use settings::PacketIntervals;
 
 /// The shortest interval between packets while the session is not up (RFC 5880, section 6.8.3).
-const SLOW: Duration = Duration::from_secs(1);
+const SLOW_INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Config {
+pub struct BfdConfig {
     /// The path counts as broken for the peer if it misses this many packets in a row. At least 1.
     pub multiplier: u8,
     /// The interval between sent packets; longer if the peer wants fewer.
@@ -34,7 +34,7 @@ pub struct Config {
     pub passive: bool,
 }
 
-impl Default for Config {
+impl Default for BfdConfig {
     fn default() -> Self {
         let interval = Duration::from_millis(100);
         Self { multiplier: 3, transmit: interval, receive: interval, passive: false }
@@ -42,12 +42,12 @@ impl Default for Config {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub enum Input<'a> {
+pub enum BfdInput<'a> {
     /// A valid packet of the peer, for this session.
-    Packet(&'a Packet),
-    /// The kernel has answered packets as [`Effect::Reflect`] asks, the last one at this time.
+    Packet(&'a ControlPacket),
+    /// The kernel has answered packets as [`BfdEffect::Reflect`] asks, the last one at this time.
     Heard(Duration),
-    /// The time of [`Session::deadline`] has come. Packets that have arrived must be handed over
+    /// The time of [`BfdStateMachine::deadline`] has come. Packets that have arrived must be handed over
     /// before.
     Tick,
     /// Ends the session deliberately; its last packet says so to the peer.
@@ -55,9 +55,9 @@ pub enum Input<'a> {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Effect {
-    Send(Packet),
-    Changed(Change),
+pub enum BfdEffect {
+    Send(ControlPacket),
+    Changed(StateChange),
     /// Make the kernel answer such packets from now on. The session itself answers only those that
     /// the kernel does not see, and sends nothing else meanwhile.
     Reflect(Reflection),
@@ -66,19 +66,19 @@ pub enum Effect {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Change {
-    pub from: State,
-    pub to: State,
+pub struct StateChange {
+    pub from: BfdState,
+    pub to: BfdState,
     pub diagnostic: Diagnostic,
     /// The state that the peer reported last.
-    pub peer: State,
+    pub peer: BfdState,
 }
 
-impl Change {
+impl StateChange {
     /// Whether the path is broken. It is not if one of the two sides has ended the session
     /// deliberately (RFC 5882, section 4.2).
     pub fn is_fault(&self) -> bool {
-        self.from == State::Up && self.to == State::Down && self.peer != State::AdminDown
+        self.from == BfdState::Up && self.to == BfdState::Down && self.peer != BfdState::AdminDown
     }
 }
 
@@ -86,19 +86,19 @@ impl Change {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reflection {
     /// The peer's packet. If its poll bit is set in addition, the answer's final bit is set.
-    pub expected: [u8; LENGTH],
-    pub answer: [u8; LENGTH],
+    pub expected: [u8; PACKET_OCTETS],
+    pub answer: [u8; PACKET_OCTETS],
 }
 
 impl Reflection {
     /// Tells the peer that a session which is not adopted has ended by decision, as
-    /// [`Input::AdminDown`] does.
-    pub fn last_packet(&self) -> Option<Packet> {
-        let answer = Packet::decode(&self.answer).ok()?;
-        Some(Packet {
-            state: State::AdminDown,
+    /// [`BfdInput::AdminDown`] does.
+    pub fn last_packet(&self) -> Option<ControlPacket> {
+        let answer = ControlPacket::decode(&self.answer).ok()?;
+        Some(ControlPacket {
+            state: BfdState::AdminDown,
             diagnostic: Diagnostic::ADMINISTRATIVELY_DOWN,
-            desired_min_tx: answer.desired_min_tx.max(micros(SLOW)),
+            desired_min_tx: answer.desired_min_tx.max(interval_to_micros(SLOW_INTERVAL)),
             ..answer
         })
     }
@@ -106,8 +106,8 @@ impl Reflection {
 
 /// The contents of the peer's last packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Remote {
-    pub state: State,
+pub struct PeerFields {
+    pub state: BfdState,
     pub discriminator: u32,
     pub multiplier: u8,
     /// Intervals in microseconds.
@@ -118,7 +118,7 @@ pub struct Remote {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
+pub struct BfdCounters {
     /// How often the session came up.
     pub ups: u64,
     pub downs: u64,
@@ -127,52 +127,52 @@ pub struct Counters {
 }
 
 #[derive(Debug)]
-pub struct Session {
-    config: Config,
+pub struct BfdStateMachine {
+    config: BfdConfig,
     /// Other settings, which wait until the peer's confirmations of earlier ones have come.
-    wanted: Option<Config>,
+    wanted: Option<BfdConfig>,
     discriminator: u32,
     random: u64,
-    state: State,
+    state: BfdState,
     diagnostic: Diagnostic,
     since: Duration,
-    remote: Remote,
+    remote: PeerFields,
     /// The transmit interval that sent packets name, in microseconds.
     desired_min_tx: u32,
-    /// The peer has not yet confirmed that interval, or [`Session::configure`].
+    /// The peer has not yet confirmed that interval, or [`BfdStateMachine::configure`].
     polling: bool,
     /// The peer has sent a packet that confirms nothing since the last poll, so none of its
     /// confirmations is on the way (RFC 5880, section 6.8.3).
     settled: bool,
     /// What the peer goes by until it has confirmed new settings; 0: there are none.
-    before: Intervals,
+    before: PacketIntervals,
     reflection: Option<Reflection>,
     heard: Option<Duration>,
     send_at: Duration,
-    counters: Counters,
-    effects: Vec<Effect>,
+    counters: BfdCounters,
+    effects: Vec<BfdEffect>,
 }
 
-impl Session {
+impl BfdStateMachine {
     /// The discriminator is this session's number: not 0, unique on this node, and hard to guess.
-    pub fn new(config: Config, discriminator: u32, seed: u64, now: Duration) -> Self {
+    pub fn new(config: BfdConfig, discriminator: u32, seed: u64, now: Duration) -> Self {
         let mut session = Self {
             config,
             wanted: None,
             discriminator,
             random: seed,
-            state: State::Down,
+            state: BfdState::Down,
             diagnostic: Diagnostic::NONE,
             since: now,
-            remote: Remote { min_rx: 1, ..Remote::default() },
+            remote: PeerFields { min_rx: 1, ..PeerFields::default() },
             desired_min_tx: 0,
             polling: false,
             settled: true,
-            before: Intervals::default(),
+            before: PacketIntervals::default(),
             reflection: None,
             heard: None,
             send_at: now,
-            counters: Counters::default(),
+            counters: BfdCounters::default(),
             effects: Vec::new(),
         };
         session.desired_min_tx = session.transmit_interval();
@@ -187,12 +187,12 @@ impl Session {
     /// discriminator, so that an attacker that does not see the packets cannot end the session. RFC
     /// 5880 also accepts a packet without a discriminator, from a peer that has restarted. Here,
     /// such a peer is noticed when the detection time has passed.
-    pub fn expects(&self, packet: &Packet) -> bool {
+    pub fn expects(&self, packet: &ControlPacket) -> bool {
         packet.your_discriminator == self.discriminator
-            || packet.your_discriminator == 0 && self.state != State::Up
+            || packet.your_discriminator == 0 && self.state != BfdState::Up
     }
 
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> BfdState {
         self.state
     }
 
@@ -204,11 +204,11 @@ impl Session {
         self.diagnostic
     }
 
-    pub fn remote(&self) -> &Remote {
+    pub fn remote(&self) -> &PeerFields {
         &self.remote
     }
 
-    pub fn counters(&self) -> &Counters {
+    pub fn counters(&self) -> &BfdCounters {
         &self.counters
     }
 
@@ -219,7 +219,7 @@ impl Session {
 
     /// How long no packet may arrive before the path counts as broken.
     pub fn detection_time(&self) -> Duration {
-        let interval = micros(self.config.receive).max(self.before.receive);
+        let interval = interval_to_micros(self.config.receive).max(self.before.receive);
         let interval = interval.max(self.remote.min_tx);
         Duration::from_micros(u64::from(interval)) * u32::from(self.remote.multiplier)
     }
@@ -246,17 +246,17 @@ impl Session {
     }
 
     /// `now` never decreases.
-    pub fn handle(&mut self, now: Duration, input: Input) -> Vec<Effect> {
+    pub fn handle(&mut self, now: Duration, input: BfdInput) -> Vec<BfdEffect> {
         match input {
-            Input::Packet(packet) => self.receive(now, packet),
-            Input::Heard(at) => self.heard = self.heard.max(Some(at.min(now))),
-            Input::Tick => self.expire(now),
-            Input::AdminDown => self.disable(now),
+            BfdInput::Packet(packet) => self.receive(now, packet),
+            BfdInput::Heard(at) => self.heard = self.heard.max(Some(at.min(now))),
+            BfdInput::Tick => self.expire(now),
+            BfdInput::AdminDown => self.disable(now),
         }
         std::mem::take(&mut self.effects)
     }
 
-    /// When [`Input::Tick`] is due.
+    /// When [`BfdInput::Tick`] is due.
     pub fn deadline(&self) -> Option<Duration> {
         let detection = self.heard.map(|heard| heard + self.detection_time());
         let send = self.sends().then_some(self.send_at);
@@ -267,15 +267,15 @@ impl Session {
     fn sends(&self) -> bool {
         let waits = self.config.passive && self.remote.discriminator == 0;
         let demanded =
-            self.remote.demand && self.state == State::Up && self.remote.state == State::Up;
+            self.remote.demand && self.state == BfdState::Up && self.remote.state == BfdState::Up;
         !waits
             && self.reflection.is_none()
             && self.send_interval().is_some()
             && (!demanded || self.polling)
     }
 
-    fn receive(&mut self, now: Duration, packet: &Packet) {
-        if self.state == State::AdminDown {
+    fn receive(&mut self, now: Duration, packet: &ControlPacket) {
+        if self.state == BfdState::AdminDown {
             return;
         }
         self.counters.received += 1;
@@ -287,12 +287,13 @@ impl Session {
             self.settled = true;
         }
         match (self.state, packet.state) {
-            (State::Down, State::Down) => self.change(now, State::Init, Diagnostic::NONE),
-            (State::Down, State::Init) | (State::Init, State::Init | State::Up) => {
-                self.change(now, State::Up, Diagnostic::NONE);
+            (BfdState::Down, BfdState::Down) => self.change(now, BfdState::Init, Diagnostic::NONE),
+            (BfdState::Down, BfdState::Init) | (BfdState::Init, BfdState::Init | BfdState::Up) => {
+                self.change(now, BfdState::Up, Diagnostic::NONE);
             }
-            (State::Init, State::AdminDown) | (State::Up, State::AdminDown | State::Down) => {
-                self.change(now, State::Down, Diagnostic::NEIGHBOUR_SIGNALLED_DOWN);
+            (BfdState::Init, BfdState::AdminDown)
+            | (BfdState::Up, BfdState::AdminDown | BfdState::Down) => {
+                self.change(now, BfdState::Down, Diagnostic::NEIGHBOUR_SIGNALLED_DOWN);
             }
             _ => (),
         }
@@ -300,7 +301,7 @@ impl Session {
         self.agree_on_interval();
         if packet.poll {
             // A packet must not be final and a poll at the same time (RFC 5880, section 6.5).
-            let answer = Packet { poll: false, is_final: true, ..self.packet() };
+            let answer = ControlPacket { poll: false, is_final: true, ..self.packet() };
             self.send(answer);
         }
         // The peer now accepts packets at a higher rate, and expects them.
@@ -318,11 +319,11 @@ impl Session {
     /// The peer knows the intervals, or has to be told all of them anyway.
     fn confirm(&mut self) {
         self.polling = false;
-        self.before = Intervals::default();
+        self.before = PacketIntervals::default();
     }
 
-    fn remember(&mut self, packet: &Packet) {
-        self.remote = Remote {
+    fn remember(&mut self, packet: &ControlPacket) {
+        self.remote = PeerFields {
             state: packet.state,
             discriminator: packet.my_discriminator,
             multiplier: packet.multiplier,
@@ -339,28 +340,28 @@ impl Session {
         let interval = self.transmit_interval();
         if interval != self.desired_min_tx {
             self.desired_min_tx = interval;
-            self.set_polling(self.state == State::Up);
+            self.set_polling(self.state == BfdState::Up);
         }
     }
 
     /// At most as fast as the peer sends, because the kernel sends one packet for each of the peer's.
     fn transmit_interval(&self) -> u32 {
-        let configured = micros(self.config.transmit);
-        if self.state != State::Up {
-            return configured.max(micros(SLOW));
+        let configured = interval_to_micros(self.config.transmit);
+        if self.state != BfdState::Up {
+            return configured.max(interval_to_micros(SLOW_INTERVAL));
         }
-        if self.remote.state != State::Up {
+        if self.remote.state != BfdState::Up {
             // The peer names a long interval only because it is not up yet.
             return configured;
         }
-        let of_peer = micros(self.config.receive).max(self.remote.min_tx);
+        let of_peer = interval_to_micros(self.config.receive).max(self.remote.min_tx);
         if of_peer <= configured.max(self.remote.min_rx) { configured } else { of_peer }
     }
 
     /// Leaves the answers to the kernel once nothing is left to negotiate, so that each packet of
     /// the peer equals the last one. A packet that arrives here nevertheless is answered here.
-    fn reflect(&mut self, packet: &Packet) {
-        let steady = self.state == State::Up && packet.state == State::Up && !self.polling;
+    fn reflect(&mut self, packet: &ControlPacket) {
+        let steady = self.state == BfdState::Up && packet.state == BfdState::Up && !self.polling;
         // A poll with new contents is followed by packets with the same contents that do not poll.
         let reflection = if steady && !packet.is_final && !packet.poll && !packet.demand {
             self.reflection_of(packet)
@@ -375,26 +376,26 @@ impl Session {
             return;
         }
         match reflection {
-            Some(reflection) => self.effects.push(Effect::Reflect(reflection)),
-            None => self.effects.push(Effect::StopReflecting),
+            Some(reflection) => self.effects.push(BfdEffect::Reflect(reflection)),
+            None => self.effects.push(BfdEffect::StopReflecting),
         }
         self.reflection = reflection;
     }
 
     /// `None` if the peer wants no packets, or if packets name an interval that is outdated.
-    fn reflection_of(&self, packet: &Packet) -> Option<Reflection> {
+    fn reflection_of(&self, packet: &ControlPacket) -> Option<Reflection> {
         let sufficient = self.remote.min_rx != 0 && self.transmit_interval() == self.desired_min_tx;
-        let expected = Packet { poll: false, is_final: false, ..*packet }.encode();
-        let answer = Packet { poll: false, is_final: false, ..self.packet() }.encode();
+        let expected = ControlPacket { poll: false, is_final: false, ..*packet }.encode();
+        let answer = ControlPacket { poll: false, is_final: false, ..self.packet() }.encode();
         sufficient.then_some(Reflection { expected, answer })
     }
 
     fn expire(&mut self, now: Duration) {
         if self.heard.is_some_and(|heard| heard + self.detection_time() <= now) {
             self.heard = None;
-            self.remote = Remote { min_rx: 1, ..Remote::default() };
-            if self.state >= State::Init {
-                self.change(now, State::Down, Diagnostic::DETECTION_TIME_EXPIRED);
+            self.remote = PeerFields { min_rx: 1, ..PeerFields::default() };
+            if self.state >= BfdState::Init {
+                self.change(now, BfdState::Down, Diagnostic::DETECTION_TIME_EXPIRED);
                 self.agree_on_interval();
             }
         }
@@ -405,7 +406,7 @@ impl Session {
     }
 
     fn disable(&mut self, now: Duration) {
-        self.change(now, State::AdminDown, Diagnostic::ADMINISTRATIVELY_DOWN);
+        self.change(now, BfdState::AdminDown, Diagnostic::ADMINISTRATIVELY_DOWN);
         self.agree_on_interval();
         self.heard = None;
         if self.remote.discriminator != 0 {
@@ -413,7 +414,7 @@ impl Session {
         }
     }
 
-    fn change(&mut self, now: Duration, to: State, diagnostic: Diagnostic) {
+    fn change(&mut self, now: Duration, to: BfdState, diagnostic: Diagnostic) {
         let from = std::mem::replace(&mut self.state, to);
         if from == to {
             return;
@@ -422,27 +423,27 @@ impl Session {
         self.since = now;
         // The peer is notified at once.
         self.send_at = now;
-        self.counters.ups += u64::from(to == State::Up);
-        self.counters.downs += u64::from(from == State::Up);
-        if to != State::Up {
+        self.counters.ups += u64::from(to == BfdState::Up);
+        self.counters.downs += u64::from(from == BfdState::Up);
+        if to != BfdState::Up {
             self.confirm();
             self.settled = true;
             self.apply_wanted(now);
         }
-        if to != State::Up && self.reflection.take().is_some() {
-            self.effects.push(Effect::StopReflecting);
+        if to != BfdState::Up && self.reflection.take().is_some() {
+            self.effects.push(BfdEffect::StopReflecting);
         }
         let peer = self.remote.state;
-        self.effects.push(Effect::Changed(Change { from, to, diagnostic, peer }));
+        self.effects.push(BfdEffect::Changed(StateChange { from, to, diagnostic, peer }));
     }
 
-    fn send(&mut self, packet: Packet) {
+    fn send(&mut self, packet: ControlPacket) {
         self.counters.sent += 1;
-        self.effects.push(Effect::Send(packet));
+        self.effects.push(BfdEffect::Send(packet));
     }
 
-    fn packet(&self) -> Packet {
-        Packet {
+    fn packet(&self) -> ControlPacket {
+        ControlPacket {
             diagnostic: self.diagnostic,
             state: self.state,
             poll: self.polling,
@@ -453,7 +454,7 @@ impl Session {
             my_discriminator: self.discriminator,
             your_discriminator: self.remote.discriminator,
             desired_min_tx: self.desired_min_tx,
-            required_min_rx: micros(self.config.receive),
+            required_min_rx: interval_to_micros(self.config.receive),
             // No echo packets are wanted.
             required_min_echo_rx: 0,
         }
@@ -462,7 +463,7 @@ impl Session {
     /// The send interval less a random part: up to 25 %, and at least 10 % if the multiplier is 1
     /// (RFC 5880, section 6.8.7).
     fn jittered_interval(&mut self) -> Duration {
-        let interval = self.send_interval().unwrap_or(SLOW);
+        let interval = self.send_interval().unwrap_or(SLOW_INTERVAL);
         // SplitMix64.
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.random ^ self.random >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);

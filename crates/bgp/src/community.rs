@@ -36,29 +36,29 @@ pub struct Communities {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TooMany;
+pub struct TooManyCommunities;
 
 impl Communities {
     /// Of each kind. All of them and a prefix fit into one message.
     pub const MOST: usize = 100;
 
     /// Adds a community in text form: `65000:100`, `64512:1:2`, `large:64512:1:2`, or a well-known name.
-    pub fn add(&mut self, text: &str) -> Result<(), Invalid> {
+    pub fn add(&mut self, text: &str) -> Result<(), InvalidCommunity> {
         let added = match text.parse() {
             Ok(community) => self.insert(community),
             Err(_) => self.insert_large(text.parse()?),
         };
-        added.map_err(|TooMany| {
-            Invalid(format!("{text}: more than {} communities of one kind", Self::MOST))
+        added.map_err(|TooManyCommunities| {
+            InvalidCommunity(format!("{text}: more than {} communities of one kind", Self::MOST))
         })
     }
 
-    pub fn insert(&mut self, community: Community) -> Result<(), TooMany> {
-        insert(&mut self.standard, community, Self::MOST)
+    pub fn insert(&mut self, community: Community) -> Result<(), TooManyCommunities> {
+        insert_up_to(&mut self.standard, community, Self::MOST)
     }
 
-    pub fn insert_large(&mut self, community: LargeCommunity) -> Result<(), TooMany> {
-        insert(&mut self.large, community, Self::MOST)
+    pub fn insert_large(&mut self, community: LargeCommunity) -> Result<(), TooManyCommunities> {
+        insert_up_to(&mut self.large, community, Self::MOST)
     }
 
     /// With the community of RFC 8326, also if there are [`Self::MOST`] others: a message has room for it.
@@ -76,9 +76,13 @@ impl Communities {
     }
 }
 
-fn insert<T: Ord>(set: &mut BTreeSet<T>, item: T, most: usize) -> Result<(), TooMany> {
+fn insert_up_to<T: Ord>(
+    set: &mut BTreeSet<T>,
+    item: T,
+    most: usize,
+) -> Result<(), TooManyCommunities> {
     if set.len() >= most && !set.contains(&item) {
-        return Err(TooMany);
+        return Err(TooManyCommunities);
     }
     set.insert(item);
     Ok(())
@@ -86,55 +90,59 @@ fn insert<T: Ord>(set: &mut BTreeSet<T>, item: T, most: usize) -> Result<(), Too
 
 /// Why a text is not a community.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Invalid(pub String);
+pub struct InvalidCommunity(pub String);
 
-impl fmt::Display for Invalid {
+impl fmt::Display for InvalidCommunity {
     fn fmt(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
         formatter.write_str(&self.0)
     }
 }
 
-impl std::error::Error for Invalid {}
+impl std::error::Error for InvalidCommunity {}
 
-fn invalid(text: &str) -> Invalid {
+fn refuse_community(text: &str) -> InvalidCommunity {
     let shown: String = text.chars().take(64).collect();
     let names = WELL_KNOWN.map(|(name, _)| name).join(", ");
-    Invalid(format!(
+    InvalidCommunity(format!(
         "{shown:?} is not a community: write NUMBER:NUMBER with numbers up to 65535, \
          [large:]NUMBER:NUMBER:NUMBER with numbers up to 4294967295, or one of {names}"
     ))
 }
 
 /// Decimal digits only: `u32::from_str` accepts a sign, too.
-fn number<T: FromStr>(text: &str) -> Option<T> {
+fn parse_decimal<T: FromStr>(text: &str) -> Option<T> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten()
 }
 
 impl FromStr for Community {
-    type Err = Invalid;
+    type Err = InvalidCommunity;
 
-    fn from_str(text: &str) -> Result<Self, Invalid> {
+    fn from_str(text: &str) -> Result<Self, InvalidCommunity> {
         if let Some((_, community)) = WELL_KNOWN.iter().find(|(name, _)| *name == text) {
             return Ok(*community);
         }
         let parse = || {
             let (high, low) = text.split_once(':')?;
-            Some(Self(u32::from(number::<u16>(high)?) << 16 | u32::from(number::<u16>(low)?)))
+            Some(Self(
+                u32::from(parse_decimal::<u16>(high)?) << 16
+                    | u32::from(parse_decimal::<u16>(low)?),
+            ))
         };
-        parse().ok_or_else(|| invalid(text))
+        parse().ok_or_else(|| refuse_community(text))
     }
 }
 
 impl FromStr for LargeCommunity {
-    type Err = Invalid;
+    type Err = InvalidCommunity;
 
-    fn from_str(text: &str) -> Result<Self, Invalid> {
+    fn from_str(text: &str) -> Result<Self, InvalidCommunity> {
         let parse = || {
-            let mut parts = text.strip_prefix("large:").unwrap_or(text).split(':').map(number);
+            let mut parts =
+                text.strip_prefix("large:").unwrap_or(text).split(':').map(parse_decimal);
             let [administrator, first, second] = [parts.next()??, parts.next()??, parts.next()??];
             parts.next().is_none().then_some(Self { administrator, data: [first, second] })
         };
-        parse().ok_or_else(|| invalid(text))
+        parse().ok_or_else(|| refuse_community(text))
     }
 }
 

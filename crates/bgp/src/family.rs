@@ -9,12 +9,12 @@ pub enum Family {
 }
 
 /// The subsequent address family identifier of unicast routes.
-pub const UNICAST: u8 = 1;
+pub const SAFI_UNICAST: u8 = 1;
 
 impl Family {
     pub const ALL: [Self; 2] = [Self::Ipv4, Self::Ipv6];
 
-    pub fn of(prefix: &IpNet) -> Self {
+    pub fn of_prefix(prefix: &IpNet) -> Self {
         match prefix {
             IpNet::V4(_) => Self::Ipv4,
             IpNet::V6(_) => Self::Ipv6,
@@ -31,7 +31,7 @@ impl Family {
 
     /// `None` for others than IPv4 and IPv6 unicast.
     pub fn of_identifiers(afi: u16, safi: u8) -> Option<Self> {
-        Self::ALL.into_iter().find(|family| family.afi() == afi && safi == UNICAST)
+        Self::ALL.into_iter().find(|family| family.afi() == afi && safi == SAFI_UNICAST)
     }
 
     /// The length of an address in bits.

@@ -1,6 +1,16 @@
 //! An announce-only BGP speaker, without I/O.
 //!
-//! Invariants:
+//! A session, as its peer's connections make it (RFC 4271, section 8.2.2):
+//!
+//! ```text
+//! Idle --start--> Connect --TCP--> OpenSent --OPEN--> OpenConfirm --KEEPALIVE--> Established
+//!                  |  ^               |                    |                         |
+//!           failed |  | back-off      +--- NOTIFICATION, timeout, closed: Active <---+
+//!                  v  |
+//!                 Active
+//! ```
+//!
+//! # Invariants
 //! - Pure: no I/O and no clock. Time and randomness are parameters.
 //! - It knows nothing about Kubernetes and imports no routes: what a peer announces is counted and discarded.
 //! - What a peer can make it hold is bounded: one message of at most 4096 octets for each connection.
@@ -16,5 +26,5 @@ pub mod wire;
 
 pub use community::{Communities, Community, LargeCommunity};
 pub use family::Family;
-pub use route::{Attributes, NextHop};
-pub use session::Session;
+pub use route::{NextHop, RouteAttributes};
+pub use session::BgpSession;

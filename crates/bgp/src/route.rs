@@ -6,7 +6,7 @@ use crate::community::Communities;
 
 /// What the announcements of a prefix carry beside its next hop. The AS path follows from the session.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Attributes {
+pub struct RouteAttributes {
     /// Only for sessions within one autonomous system; 100 if it is not set.
     pub local_preference: Option<u32>,
     pub communities: Communities,
@@ -14,7 +14,7 @@ pub struct Attributes {
     pub bandwidth: Option<f32>,
 }
 
-impl Attributes {
+impl RouteAttributes {
     /// Asks for other routes to be preferred, before these are withdrawn (RFC 8326).
     pub fn for_shutdown(&self) -> Self {
         Self {

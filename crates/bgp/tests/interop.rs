@@ -13,12 +13,13 @@ use bgpkit_parser::bgp::parse_bgp_message;
 use bgpkit_parser::models as bgpkit;
 use bytes::Bytes;
 use ipnet::IpNet;
-use lb_bgp::wire::received::{Peer, Received};
-use lb_bgp::wire::update::{announce, end_of_rib, withdraw};
+use lb_bgp::wire::received::{ReceivedUpdate, UpdateContext};
+use lb_bgp::wire::update::{append_announcements, append_end_of_rib, append_withdrawals};
 use lb_bgp::wire::{
-    Capabilities, Form, GracefulRestart, Kind, Notification, Open, Reason, message, refresh,
+    AttributeForm, Capabilities, GracefulRestart, MessageKind, Notification, OpenMessage, Reason,
+    message, refresh,
 };
-use lb_bgp::{Attributes, Communities, Community, Family, LargeCommunity, NextHop};
+use lb_bgp::{Communities, Community, Family, LargeCommunity, NextHop, RouteAttributes};
 use netgauze_bgp_pkt::BgpMessage;
 use netgauze_bgp_pkt::wire::deserializer::BgpParsingContext;
 use netgauze_parse_utils::WritablePdu;
@@ -29,7 +30,7 @@ use proptest::prelude::*;
 /// Each message of a stream, with its header.
 fn messages(mut stream: &[u8]) -> Vec<&[u8]> {
     let mut messages = Vec::new();
-    while let Some(first) = message::first(stream).unwrap() {
+    while let Some(first) = message::parse_first_message(stream).unwrap() {
         let (message, rest) = stream.split_at(first.length());
         messages.push(message);
         stream = rest;
@@ -83,10 +84,10 @@ fn communities() -> impl Strategy<Value = Communities> {
     })
 }
 
-fn attributes() -> impl Strategy<Value = Attributes> {
+fn attributes() -> impl Strategy<Value = RouteAttributes> {
     let bandwidth = prop::option::of(0.0_f32..1e12);
     (prop::option::of(any::<u32>()), communities(), bandwidth).prop_map(
-        |(local_preference, communities, bandwidth)| Attributes {
+        |(local_preference, communities, bandwidth)| RouteAttributes {
             local_preference,
             communities,
             bandwidth,
@@ -94,12 +95,10 @@ fn attributes() -> impl Strategy<Value = Attributes> {
     )
 }
 
-fn form() -> impl Strategy<Value = Form> {
+fn form() -> impl Strategy<Value = AttributeForm> {
     let local_as = prop_oneof![1..=u32::from(u16::MAX), 65_536..u32::MAX];
-    (local_as, any::<bool>(), any::<bool>()).prop_map(|(local_as, external, four_octet_as)| Form {
-        local_as,
-        external,
-        four_octet_as,
+    (local_as, any::<bool>(), any::<bool>()).prop_map(|(local_as, external, four_octet_as)| {
+        AttributeForm { local_as, external, four_octet_as }
     })
 }
 
@@ -131,7 +130,11 @@ fn routes() -> impl Strategy<Value = (Family, NextHop, Vec<IpNet>)> {
     ]
 }
 
-fn check_attributes(update: &bgpkit::BgpUpdateMessage, attributes: &Attributes, form: &Form) {
+fn check_attributes(
+    update: &bgpkit::BgpUpdateMessage,
+    attributes: &RouteAttributes,
+    form: &AttributeForm,
+) {
     let read = &update.attributes;
     assert!(!read.has_validation_warnings(), "{:?}", read.validation_warnings());
     assert_eq!(read.origin(), bgpkit::Origin::IGP);
@@ -179,7 +182,7 @@ proptest! {
         form in form(),
     ) {
         let mut stream = Vec::new();
-        announce(&mut stream, family, &prefixes, &next_hop, &attributes, &form);
+        append_announcements(&mut stream, family, &prefixes, &next_hop, &attributes, &form);
         let mut announced = Vec::new();
         for octets in messages(&stream) {
             check_by_netgauze(octets, form.four_octet_as);
@@ -210,7 +213,7 @@ proptest! {
     fn others_read_withdrawals((family, next_hop, prefixes) in routes()) {
         let extended = matches!(next_hop, NextHop::Ipv6 { .. });
         let mut stream = Vec::new();
-        withdraw(&mut stream, family, &prefixes, extended);
+        append_withdrawals(&mut stream, family, &prefixes, extended);
         let mut withdrawn = Vec::new();
         for octets in messages(&stream) {
             check_by_netgauze(octets, true);
@@ -241,7 +244,7 @@ proptest! {
             time,
             preserved: families.iter().copied().zip(preserved).collect(),
         });
-        let open = Open {
+        let open = OpenMessage {
             autonomous_system,
             hold_time,
             identifier: identifier.into(),
@@ -294,15 +297,15 @@ proptest! {
         at in any::<prop::sample::Index>(),
         octet in any::<u8>(),
     ) {
-        let form = Form { local_as: 65_001, external: true, four_octet_as: true };
+        let form = AttributeForm { local_as: 65_001, external: true, four_octet_as: true };
         let mut stream = Vec::new();
         let few = &prefixes[..prefixes.len().min(20)];
-        announce(&mut stream, family, few, &next_hop, &Attributes::default(), &form);
+        append_announcements(&mut stream, family, few, &next_hop, &RouteAttributes::default(), &form);
         let mut octets = messages(&stream)[0].to_vec();
         let body = 19..octets.len();
         octets[body.start + at.index(body.len())] = octet;
         let received =
-            Received::parse(&octets[19..], Peer { external: true, four_octet_as: true });
+            ReceivedUpdate::parse(&octets[19..], UpdateContext { external: true, four_octet_as: true });
         let length = bgpkit::AsnLength::Bits32;
         let read = parse_bgp_message(&mut Bytes::copy_from_slice(&octets), false, &length);
         // bgpkit takes the length 0, of a default route, for the start of a path identifier (RFC 7911), which nobody has
@@ -326,10 +329,10 @@ proptest! {
 #[test]
 fn others_read_the_short_messages() {
     let mut stream = Vec::new();
-    lb_bgp::wire::keepalive(&mut stream);
+    lb_bgp::wire::append_keepalive(&mut stream);
     for family in Family::ALL {
-        refresh::encode(&mut stream, family);
-        end_of_rib(&mut stream, family);
+        refresh::append_route_refresh(&mut stream, family);
+        append_end_of_rib(&mut stream, family);
     }
     Notification::new(Reason::AdministrativeShutdown).saying("drained").encode(&mut stream);
     Notification::new(Reason::BfdDown).encode(&mut stream);
@@ -342,7 +345,8 @@ fn others_read_the_short_messages() {
         update.end_of_rib()
     });
     assert_eq!(ends.count(), 2);
-    let kinds = messages(&stream).into_iter().map(|octets| message::first(octets).unwrap());
-    let kinds: Vec<Kind> = kinds.map(|message| message.unwrap().kind).collect();
-    assert_eq!(kinds.iter().filter(|kind| **kind == Kind::Notification).count(), 2);
+    let kinds =
+        messages(&stream).into_iter().map(|octets| message::parse_first_message(octets).unwrap());
+    let kinds: Vec<MessageKind> = kinds.map(|message| message.unwrap().kind).collect();
+    assert_eq!(kinds.iter().filter(|kind| **kind == MessageKind::Notification).count(), 2);
 }

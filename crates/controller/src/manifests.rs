@@ -17,46 +17,46 @@ use lb_rules::model::{Kind, Object, ObjectRef, Problem, ServiceName};
 use lb_source::{Event, Extent, Source};
 use tokio::sync::mpsc;
 
-use super::Metrics;
+use super::AssignmentMetrics;
 
 /// In the state directory.
-const FILE: &str = "addresses.json";
+const ASSIGNMENTS_FILE: &str = "addresses.json";
 /// A hundred thousand Services.
-const MAX_SIZE: u64 = 16 << 20;
+const MAX_ASSIGNMENTS_BYTES: u64 = 16 << 20;
 
 /// A source whose Services of type LoadBalancer get a status.
-pub struct Assigning<S> {
+pub struct AssigningSource<S> {
     source: S,
-    assignment: Assignment,
+    assignment: AssigningState,
 }
 
-struct Assignment {
+struct AssigningState {
     ipam: Ipam,
     /// Services of type LoadBalancer, as they are in the manifests.
     services: BTreeMap<ServiceName, Box<Service>>,
     /// The Services among them that are to be passed on.
     pending: BTreeSet<ServiceName>,
-    memory: Memory,
-    metrics: Metrics,
+    memory: AssignmentsFile,
+    metrics: AssignmentMetrics,
     /// Outcomes that were reported as problems.
     reported: BTreeMap<ServiceName, String>,
 }
 
-impl<S: Source> Assigning<S> {
+impl<S: Source> AssigningSource<S> {
     pub fn new(
         source: S,
         settings: Settings,
         ranges: &[Range],
         directory: &Path,
-        metrics: Metrics,
+        metrics: AssignmentMetrics,
     ) -> Self {
         // Only this process assigns addresses to these Services.
         let settings = Settings { is_alone: true, ..settings };
-        let assignment = Assignment {
+        let assignment = AssigningState {
             ipam: Ipam::new(settings, Pools::new(ranges)),
             services: BTreeMap::new(),
             pending: BTreeSet::new(),
-            memory: Memory::open(directory),
+            memory: AssignmentsFile::open(directory),
             metrics,
             reported: BTreeMap::new(),
         };
@@ -64,7 +64,7 @@ impl<S: Source> Assigning<S> {
     }
 }
 
-impl<S: Source + Send> Source for Assigning<S> {
+impl<S: Source + Send> Source for AssigningSource<S> {
     async fn run(self, events: mpsc::UnboundedSender<Event>) -> Result<()> {
         let Self { source, mut assignment } = self;
         let (sender, mut received) = mpsc::unbounded_channel();
@@ -94,7 +94,7 @@ impl<S: Source + Send> Source for Assigning<S> {
     }
 }
 
-impl Assignment {
+impl AssigningState {
     /// Takes in an event. What needs no address is passed on.
     fn take_in(&mut self, event: Event, passed: &mut Vec<Event>) {
         match event {
@@ -108,7 +108,7 @@ impl Assignment {
                     spec.and_then(|spec| spec.type_.as_deref()) == Some("LoadBalancer");
                 let mut remembered = service.clone();
                 if let Some(addresses) = self.memory.addresses.get(&name.to_string())
-                    && !has_addresses(&service)
+                    && !has_load_balancer_addresses(&service)
                 {
                     set_status(&mut remembered, addresses, None);
                 }
@@ -151,7 +151,7 @@ impl Assignment {
             let mut service = service.clone();
             if let Some(outcome) = self.ipam.outcome(name) {
                 set_status(&mut service, &outcome.addresses, Some(outcome));
-                events.extend(report(&mut self.reported, name, outcome, &self.ipam));
+                events.extend(report_outcome(&mut self.reported, name, outcome, &self.ipam));
             }
             events.push(Event::Applied(Object::Service(service)));
         }
@@ -173,7 +173,7 @@ impl Assignment {
 }
 
 /// A Service without the requested address; each reason once.
-fn report(
+fn report_outcome(
     reported: &mut BTreeMap<ServiceName, String>,
     name: &ServiceName,
     outcome: &Outcome,
@@ -193,7 +193,7 @@ fn report(
     Some(Event::Problem(Problem { object: reference.to_string(), field, message }))
 }
 
-fn has_addresses(service: &Service) -> bool {
+fn has_load_balancer_addresses(service: &Service) -> bool {
     let balancer = service.status.as_ref().and_then(|status| status.load_balancer.as_ref());
     balancer
         .is_some_and(|balancer| balancer.ingress.as_ref().is_some_and(|points| !points.is_empty()))
@@ -221,16 +221,16 @@ fn set_status(service: &mut Service, addresses: &[IpAddr], outcome: Option<&Outc
 }
 
 /// What was assigned, on disk.
-struct Memory {
+struct AssignmentsFile {
     file: StateFile,
     addresses: BTreeMap<String, Vec<IpAddr>>,
     is_failing: bool,
 }
 
-impl Memory {
+impl AssignmentsFile {
     /// A file that can't be read is reported, and Services are assigned addresses again.
     fn open(directory: &Path) -> Self {
-        let file = StateFile::new(directory, FILE, MAX_SIZE);
+        let file = StateFile::new(directory, ASSIGNMENTS_FILE, MAX_ASSIGNMENTS_BYTES);
         let read = file.read().and_then(|text| match text {
             Some(text) => Ok(serde_json::from_str(&text)?),
             None => Ok(BTreeMap::new()),

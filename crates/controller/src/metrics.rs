@@ -3,8 +3,8 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use lb_process::readiness::Scrape;
-use lb_process::{Requests, process_registry};
+use lb_process::readiness::MetricsSource;
+use lb_process::{ClientRequests, process_registry};
 use lb_rules::ipam::{Ipam, Reason};
 use lb_rules::model::AddressFamily;
 use prometheus_client::collector::Collector;
@@ -16,10 +16,10 @@ use prometheus_client::registry::Registry;
 
 /// What a process has assigned. Written by it, read at a scrape.
 #[derive(Clone, Default)]
-pub struct Metrics(Arc<Mutex<State>>);
+pub struct AssignmentMetrics(Arc<Mutex<MeasuredState>>);
 
 #[derive(Debug, Default)]
-struct State {
+struct MeasuredState {
     is_leader: bool,
     pools: Vec<PoolUsage>,
     /// Services by reason; empty while another process assigns.
@@ -37,14 +37,14 @@ struct PoolUsage {
     free: u128,
 }
 
-impl fmt::Debug for Metrics {
+impl fmt::Debug for AssignmentMetrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Metrics")
     }
 }
 
-impl Metrics {
-    fn with<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
+impl AssignmentMetrics {
+    fn with<T>(&self, act: impl FnOnce(&mut MeasuredState) -> T) -> T {
         act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -74,7 +74,7 @@ impl Metrics {
     }
 }
 
-impl Collector for Metrics {
+impl Collector for AssignmentMetrics {
     fn encode(&self, mut to: DescriptorEncoder<'_>) -> fmt::Result {
         self.with(|state| {
             let help = "Whether this process assigns addresses";
@@ -122,28 +122,28 @@ impl Collector for Metrics {
 }
 
 /// The metrics of `millrace controller`.
-pub struct Exposition {
+pub struct ControllerRegistry {
     registry: Registry,
     ready: Gauge,
-    pub requests: Requests,
-    pub metrics: Metrics,
+    pub requests: ClientRequests,
+    pub metrics: AssignmentMetrics,
 }
 
-impl Exposition {
+impl ControllerRegistry {
     pub fn new() -> Self {
         let mut registry = process_registry();
-        let requests = Requests::default();
+        let requests = ClientRequests::default();
         requests.register(&mut registry);
         let ready = Gauge::default();
         let help = "Whether all objects are known";
         registry.register("millrace_address_controller_ready", help, ready.clone());
-        let metrics = Metrics::default();
+        let metrics = AssignmentMetrics::default();
         registry.register_collector(Box::new(metrics.clone()));
         Self { registry, ready, requests, metrics }
     }
 }
 
-impl Scrape for Exposition {
+impl MetricsSource for ControllerRegistry {
     fn encode(&self) -> String {
         let mut text = String::new();
         // Writing to a string fails only if a metric does, and metrics that cannot be read are left out.
@@ -174,7 +174,7 @@ mod tests {
                 (cells[1].trim_matches('`').to_owned(), cells[3].replace(['`', ' '], ""))
             })
             .collect();
-        let exposition = Exposition::new();
+        let exposition = ControllerRegistry::new();
         let range = Range::parse("192.0.2.0/30").unwrap();
         let ipam = Ipam::new(Settings::default(), Pools::new(&[range]));
         exposition.metrics.set(Some(&ipam));

@@ -9,18 +9,18 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Service;
-use lb_process::notices::{About, Notice, Notices, Reason};
+use lb_process::notices::{Notice, NoticeObject, NoticeReason, Notices};
 use lb_rules::ipam::{Ipam, Outcome, PoolName, Pools, Range, Reason as Became, Settings};
 use lb_rules::kinds::AddressPoolStatus;
 use lb_rules::model::{AddressFamily, Kind, Object, ObjectRef, Problem, ServiceName};
 use lb_source::Event;
 use serde_json::{Value, json};
 
-use super::metrics::Metrics;
+use super::metrics::AssignmentMetrics;
 use super::status;
 
 /// How long an older version of a Service is ignored that arrives after a newer one was written.
-const STALE: Duration = Duration::from_secs(30);
+const STALE_VERSION_LIFETIME: Duration = Duration::from_secs(30);
 
 #[cfg(test)]
 thread_local! {
@@ -28,11 +28,11 @@ thread_local! {
     pub static PATCHES: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
-pub struct State {
+pub struct AssignmentState {
     settings: Settings,
     ranges: Vec<Range>,
     notices: Arc<dyn Notices>,
-    metrics: Metrics,
+    metrics: AssignmentMetrics,
     /// Services of type LoadBalancer, and those with the condition.
     services: BTreeMap<ServiceName, Box<Service>>,
     /// Pools and namespaces.
@@ -51,12 +51,12 @@ pub struct State {
     problems: BTreeMap<ObjectRef, Vec<Problem>>,
 }
 
-impl State {
+impl AssignmentState {
     pub fn new(
         settings: Settings,
         ranges: Vec<Range>,
         notices: Arc<dyn Notices>,
-        metrics: Metrics,
+        metrics: AssignmentMetrics,
     ) -> Self {
         Self {
             settings,
@@ -83,7 +83,7 @@ impl State {
         }
         self.ipam = Some(ipam);
         self.changed = self.services.keys().cloned().collect();
-        self.settle();
+        self.assign_addresses();
     }
 
     /// Another process assigns them.
@@ -99,7 +99,7 @@ impl State {
     }
 
     /// Takes in an event without acting on it.
-    pub fn store(&mut self, event: Event) {
+    pub fn store_event(&mut self, event: Event) {
         match event {
             Event::Applied(Object::Service(service)) => self.store_service(service),
             Event::Applied(object) => {
@@ -108,9 +108,11 @@ impl State {
                 }
                 self.others.insert(object.reference(), object);
             }
-            Event::Deleted(reference) => self.delete(&reference),
-            Event::Together(events) => events.into_iter().for_each(|event| self.store(event)),
-            Event::Problem(problem) => self.post(None, Reason::NotServed, problem.to_string()),
+            Event::Deleted(reference) => self.delete_object(&reference),
+            Event::Together(events) => events.into_iter().for_each(|event| self.store_event(event)),
+            Event::Problem(problem) => {
+                self.post(None, NoticeReason::NotServed, problem.to_string())
+            }
             Event::Synced(_) => {}
         }
     }
@@ -124,8 +126,8 @@ impl State {
             }
             self.ahead.remove(&name);
         }
-        if !is_balanced(&service) && status::condition(&service).is_none() {
-            self.delete(&reference_of(&name));
+        if !is_load_balancer(&service) && status::find_condition(&service).is_none() {
+            self.delete_object(&reference_of(&name));
             return;
         }
         if let Some(ipam) = &mut self.ipam {
@@ -135,7 +137,7 @@ impl State {
         self.changed.insert(name);
     }
 
-    fn delete(&mut self, reference: &ObjectRef) {
+    fn delete_object(&mut self, reference: &ObjectRef) {
         if let Some(ipam) = &mut self.ipam {
             ipam.delete(reference);
         }
@@ -150,14 +152,14 @@ impl State {
     }
 
     /// Assigns addresses, and finds what is to be written. The cost depends on what has changed, not on what is due.
-    pub fn settle(&mut self) {
+    pub fn assign_addresses(&mut self) {
         let Some(ipam) = &mut self.ipam else {
             self.changed.clear();
             return;
         };
         self.changed.extend(ipam.settle());
         for name in std::mem::take(&mut self.changed) {
-            let is_due = self.patch(&name, Timestamp::UNIX_EPOCH).is_some();
+            let is_due = self.status_patch(&name, Timestamp::UNIX_EPOCH).is_some();
             if is_due && !self.postponed.contains(&name) {
                 self.due.insert(name);
             } else {
@@ -168,7 +170,7 @@ impl State {
         self.report_problems();
     }
 
-    pub fn due(&self) -> impl Iterator<Item = &ServiceName> {
+    pub fn due_services(&self) -> impl Iterator<Item = &ServiceName> {
         self.due.iter()
     }
 
@@ -181,17 +183,17 @@ impl State {
     /// Writes that have failed are due again.
     pub fn resume(&mut self) {
         self.changed.append(&mut self.postponed);
-        self.settle();
+        self.assign_addresses();
     }
 
     /// What is to be written to the status of a Service; `None`: nothing.
-    pub fn patch(&self, name: &ServiceName, now: Timestamp) -> Option<Value> {
+    pub fn status_patch(&self, name: &ServiceName, now: Timestamp) -> Option<Value> {
         #[cfg(test)]
         PATCHES.set(PATCHES.get() + 1);
         let service = self.services.get(name)?;
         match self.ipam.as_ref()?.outcome(name) {
-            Some(outcome) => status::patch(service, outcome, now),
-            None if self.is_released(service) => status::release(service),
+            Some(outcome) => status::build_status_patch(service, outcome, now),
+            None if self.is_released(service) => status::build_release_patch(service),
             None => None,
         }
     }
@@ -199,11 +201,12 @@ impl State {
     /// Whether a Service is certainly none that addresses are assigned to by this controller.
     fn is_released(&self, service: &Service) -> bool {
         let class = service.spec.as_ref().and_then(|spec| spec.load_balancer_class.as_ref());
-        !is_balanced(service) || class.is_some_and(|class| !self.settings.classes.contains(class))
+        !is_load_balancer(service)
+            || class.is_some_and(|class| !self.settings.classes.contains(class))
     }
 
     /// A status was written; the server returned the Service as it is now.
-    pub fn written(&mut self, name: &ServiceName, service: Box<Service>) {
+    pub fn note_written(&mut self, name: &ServiceName, service: Box<Service>) {
         let Some(before) = self.services.get(name) else { return };
         if before.metadata.uid != service.metadata.uid {
             return;
@@ -229,33 +232,33 @@ impl State {
         let name = ServiceName::of(&service.metadata);
         let version = version_of(&service);
         self.store_service(service);
-        let until = Instant::now() + STALE;
+        let until = Instant::now() + STALE_VERSION_LIFETIME;
         self.ahead.extend(version.map(|version| (name, (version, until))));
     }
 
     /// What to report when the status is written: that the outcome is another one than the condition says.
-    pub fn notice(&self, name: &ServiceName) -> Option<Notice> {
+    pub fn outcome_notice(&self, name: &ServiceName) -> Option<Notice> {
         let service = self.services.get(name)?;
         let outcome = self.ipam.as_ref()?.outcome(name)?;
         if !has_news(service, outcome) {
             return None;
         }
-        let about = About {
+        let about = NoticeObject {
             reference: reference_of(&ServiceName::of(&service.metadata)),
             uid: service.metadata.uid.clone().unwrap_or_default(),
         };
         let Outcome { reason, message, outside, .. } = outcome;
         let (reason, message) = match (reason, outside) {
-            (Became::Assigned, 0) => (Reason::AddressAssigned, message.clone()),
+            (Became::Assigned, 0) => (NoticeReason::AddressAssigned, message.clone()),
             (Became::Assigned, _) => {
-                (Reason::AddressOutsidePools, format!("{message}. Add it to a pool"))
+                (NoticeReason::AddressOutsidePools, format!("{message}. Add it to a pool"))
             }
-            _ => (Reason::AddressNotAssigned, format!("{}: {message}", reason.name())),
+            _ => (NoticeReason::AddressNotAssigned, format!("{}: {message}", reason.name())),
         };
         Some(Notice { about: Some(about), reason, message })
     }
 
-    fn post(&self, about: Option<About>, reason: Reason, message: String) {
+    fn post(&self, about: Option<NoticeObject>, reason: NoticeReason, message: String) {
         if self.ipam.is_some() {
             self.notices.post(Notice { about, reason, message });
         }
@@ -272,9 +275,9 @@ impl State {
             let before = self.problems.get(reference).map(Vec::as_slice).unwrap_or_default();
             for problem in problems.iter().filter(|problem| !before.contains(problem)) {
                 let uid = self.others.get(reference).and_then(uid_of).unwrap_or_default();
-                let about = About { reference: reference.clone(), uid };
+                let about = NoticeObject { reference: reference.clone(), uid };
                 let message = format!("{}: {}", problem.field, problem.message);
-                self.post(Some(about), Reason::PoolNotUsed, message);
+                self.post(Some(about), NoticeReason::PoolNotUsed, message);
             }
         }
         self.problems = known.clone();
@@ -289,8 +292,8 @@ impl State {
                 continue;
             }
             let status = statuses.entry(&reference.name).or_default();
-            let used = status_number(usage.used.into());
-            let free = status_number(usage.free);
+            let used = limit_status_number(usage.used.into());
+            let free = limit_status_number(usage.free);
             match usage.family {
                 AddressFamily::V4 => (status.used_ipv4, status.free_ipv4) = (used, free),
                 AddressFamily::V6 => (status.used_ipv6, status.free_ipv6) = (used, free),
@@ -311,18 +314,18 @@ impl State {
 
 /// Whether the outcome is another one than the condition says.
 fn has_news(service: &Service, outcome: &Outcome) -> bool {
-    status::condition(service).is_none_or(|condition| {
+    status::find_condition(service).is_none_or(|condition| {
         condition.reason != outcome.reason.name() || condition.message != outcome.message
     })
 }
 
 /// Clients that read numbers of JSON as floating-point ones know no greater number exactly.
-fn status_number(count: u128) -> i64 {
+fn limit_status_number(count: u128) -> i64 {
     const MOST: i64 = (1 << 53) - 1;
     i64::try_from(count).map_or(MOST, |count| count.min(MOST))
 }
 
-fn is_balanced(service: &Service) -> bool {
+fn is_load_balancer(service: &Service) -> bool {
     let spec = service.spec.as_ref();
     spec.and_then(|spec| spec.type_.as_deref()) == Some("LoadBalancer")
 }

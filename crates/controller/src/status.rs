@@ -8,19 +8,19 @@ use lb_rules::kinds::service::CONDITION;
 use serde_json::{Value, json};
 
 /// Millrace's condition of a Service.
-pub fn condition(service: &Service) -> Option<&Condition> {
+pub fn find_condition(service: &Service) -> Option<&Condition> {
     let conditions = service.status.as_ref()?.conditions.as_ref()?;
     conditions.iter().find(|condition| condition.type_ == CONDITION)
 }
 
-fn points(service: &Service) -> &[LoadBalancerIngress] {
+fn load_balancer_ingress(service: &Service) -> &[LoadBalancerIngress] {
     let balancer = service.status.as_ref().and_then(|status| status.load_balancer.as_ref());
     balancer.and_then(|balancer| balancer.ingress.as_deref()).unwrap_or_default()
 }
 
 /// Whether the addresses in the status are these. API servers before 1.30 may not store the mode.
-fn has_addresses(service: &Service, outcome: &Outcome) -> bool {
-    let points = points(service);
+fn has_assigned_addresses(service: &Service, outcome: &Outcome) -> bool {
+    let points = load_balancer_ingress(service);
     points.len() == outcome.addresses.len()
         && points.iter().zip(&outcome.addresses).all(|(point, address)| {
             point.hostname.is_none()
@@ -30,31 +30,31 @@ fn has_addresses(service: &Service, outcome: &Outcome) -> bool {
 }
 
 /// The status of the condition.
-fn is_true(outcome: &Outcome) -> &'static str {
+fn condition_status(outcome: &Outcome) -> &'static str {
     if outcome.reason == Reason::Assigned { "True" } else { "False" }
 }
 
 fn has_condition(condition: Option<&Condition>, outcome: &Outcome) -> bool {
     condition.is_some_and(|condition| {
-        condition.status == is_true(outcome)
+        condition.status == condition_status(outcome)
             && condition.reason == outcome.reason.name()
             && condition.message == outcome.message
     })
 }
 
 /// The patch that makes the status say what has become of the Service; `None` if it does.
-pub fn patch(service: &Service, outcome: &Outcome, now: Timestamp) -> Option<Value> {
-    let condition = condition(service);
-    if has_addresses(service, outcome) && has_condition(condition, outcome) {
+pub fn build_status_patch(service: &Service, outcome: &Outcome, now: Timestamp) -> Option<Value> {
+    let condition = find_condition(service);
+    if has_assigned_addresses(service, outcome) && has_condition(condition, outcome) {
         return None;
     }
-    let status = is_true(outcome);
+    let status = condition_status(outcome);
     let since = condition.filter(|condition| condition.status == status);
     let since = since.map_or(Time(now), |condition| condition.last_transition_time.clone());
     let points: Vec<Value> =
         outcome.addresses.iter().map(|address| json!({"ip": address, "ipMode": "VIP"})).collect();
     Some(json!({
-        "metadata": precondition(service),
+        "metadata": build_precondition(service),
         "status": {
             "loadBalancer": {"ingress": points},
             "conditions": [{
@@ -66,10 +66,10 @@ pub fn patch(service: &Service, outcome: &Outcome, now: Timestamp) -> Option<Val
 }
 
 /// The patch that removes what this controller has written to a Service that is not its own any more.
-pub fn release(service: &Service) -> Option<Value> {
-    condition(service)?;
+pub fn build_release_patch(service: &Service) -> Option<Value> {
+    find_condition(service)?;
     Some(json!({
-        "metadata": precondition(service),
+        "metadata": build_precondition(service),
         "status": {
             "loadBalancer": {"ingress": null},
             "conditions": [{"$patch": "delete", "type": CONDITION}]
@@ -78,7 +78,7 @@ pub fn release(service: &Service) -> Option<Value> {
 }
 
 /// The server refuses the patch if the Service is another one, or has changed since.
-fn precondition(service: &Service) -> Value {
+fn build_precondition(service: &Service) -> Value {
     let metadata = &service.metadata;
     let mut precondition = json!({});
     if let Some(uid) = &metadata.uid {
@@ -118,7 +118,7 @@ mod tests {
     fn only_what_differs_is_written() {
         let now = Timestamp::from_second(1_800_000_000).unwrap();
         let assigned = outcome(&["192.0.2.1"], Reason::Assigned);
-        let patch_of = |service: &Service, outcome| patch(service, outcome, now);
+        let patch_of = |service: &Service, outcome| build_status_patch(service, outcome, now);
         let new = patch_of(&service(json!({})), &assigned).unwrap();
         assert_eq!(new["metadata"], json!({"uid": "1", "resourceVersion": "7"}));
         assert_eq!(
@@ -148,8 +148,11 @@ mod tests {
     #[test]
     fn only_what_was_written_is_removed() {
         let points = json!([{"ip": "192.0.2.1"}]);
-        assert_eq!(release(&service(json!({"loadBalancer": {"ingress": points}}))), None);
-        let removal = release(&written("True", "Assigned", points)).unwrap();
+        assert_eq!(
+            build_release_patch(&service(json!({"loadBalancer": {"ingress": points}}))),
+            None
+        );
+        let removal = build_release_patch(&written("True", "Assigned", points)).unwrap();
         assert_eq!(removal["status"]["loadBalancer"]["ingress"], Value::Null);
         assert_eq!(removal["status"]["conditions"][0]["$patch"], "delete");
     }

@@ -17,17 +17,17 @@ use lb_rules::model::ServiceName;
 use tokio::time::{sleep, timeout};
 
 /// The field of the Secret, and so the name of the file where it is mounted.
-const FIELD: &str = "key";
+const KEY_FIELD: &str = "key";
 /// Octets of randomness; the key has two characters for each.
-const RANDOM: usize = 32;
-const PATIENCE: Duration = Duration::from_secs(10);
+const KEY_OCTETS: usize = 32;
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Runs until the Secret has a key.
-pub async fn generate(client: Client, name: ServiceName) {
+pub async fn generate_tunnel_key(client: Client, name: ServiceName) {
     let secrets: Api<Secret> = Api::namespaced(client, &name.namespace);
     let (mut backoff, mut reported) = (Backoff::default(), String::new());
     loop {
-        let result = timeout(PATIENCE, fill(&secrets, &name.name)).await;
+        let result = timeout(REQUEST_TIMEOUT, fill_secret(&secrets, &name.name)).await;
         match result.context("the API server did not reply").flatten() {
             Ok(true) => return tracing::info!(secret = %name, "tunnel key generated"),
             Ok(false) => return,
@@ -44,24 +44,24 @@ pub async fn generate(client: Client, name: ServiceName) {
 }
 
 /// Whether a key was generated; one that is there stays.
-async fn fill(secrets: &Api<Secret>, name: &str) -> Result<bool> {
+async fn fill_secret(secrets: &Api<Secret>, name: &str) -> Result<bool> {
     let Some(mut secret) = secrets.get_opt(name).await? else {
         bail!("there is no such Secret; apply deploy/kustomize/controller, or create it empty");
     };
     let data = secret.data.get_or_insert_default();
-    if data.get(FIELD).is_some_and(|key| !key.0.is_empty()) {
+    if data.get(KEY_FIELD).is_some_and(|key| !key.0.is_empty()) {
         return Ok(false);
     }
-    data.insert(FIELD.to_owned(), ByteString(random_key()?.into_bytes()));
+    data.insert(KEY_FIELD.to_owned(), ByteString(random_key()?.into_bytes()));
     // With the version that was read: of two processes, one fails, and then finds the key.
     secrets.replace(name, &PostParams::default(), &secret).await?;
     Ok(true)
 }
 
 fn random_key() -> Result<String> {
-    let mut octets = [0; RANDOM];
+    let mut octets = [0; KEY_OCTETS];
     getrandom::fill(&mut octets).context("the kernel gives no random numbers")?;
-    let mut key = String::with_capacity(2 * RANDOM);
+    let mut key = String::with_capacity(2 * KEY_OCTETS);
     for octet in octets {
         write!(key, "{octet:02x}")?;
     }

@@ -7,7 +7,7 @@ use lb_http::upstream::Protocol;
 use lb_http::{Endpoint, Upstream};
 use lb_rules::model::{
     AddressFamily, Backend, NodeContext, Pool, Problem, Protocol as Transport, ServiceName,
-    ServicePortKey, Slice, Weights, pool,
+    ServicePortKey, Slice, Weights, view_pool,
 };
 
 use super::Backends;
@@ -119,7 +119,7 @@ impl Port<'_> {
                 protocol: Transport::Tcp,
                 family,
             };
-            pool(&key, slices, weights, node, problems)
+            view_pool(&key, slices, weights, node, problems)
         });
         let first: Pool = pools.next().unwrap_or_default();
         let chosen = if first.serving.is_empty() {

@@ -8,10 +8,10 @@ use lb_proxy::access_log::Batch;
 use tokio::sync::mpsc;
 
 /// Batches that wait; further ones are dropped and counted.
-const QUEUE: usize = 256;
+const MAX_QUEUED_BATCHES: usize = 256;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum AccessLog {
+pub enum AccessLogFormat {
     /// The combined format of nginx and Apache, followed by host, duration, Ingress and endpoint
     #[default]
     Text,
@@ -21,22 +21,26 @@ pub enum AccessLog {
 }
 
 /// `None`: no log.
-pub fn start_access_log(format: AccessLog) -> io::Result<Option<mpsc::Sender<Batch>>> {
+pub fn start_access_log(format: AccessLogFormat) -> io::Result<Option<mpsc::Sender<Batch>>> {
     let is_json = match format {
-        AccessLog::Off => return Ok(None),
-        AccessLog::Text => false,
-        AccessLog::Json => true,
+        AccessLogFormat::Off => return Ok(None),
+        AccessLogFormat::Text => false,
+        AccessLogFormat::Json => true,
     };
-    let (sender, batches) = mpsc::channel(QUEUE);
+    let (sender, batches) = mpsc::channel(MAX_QUEUED_BATCHES);
     thread::Builder::new().name("access log".to_owned()).spawn(move || {
-        if let Err(error) = write(batches, is_json, io::stdout()) {
+        if let Err(error) = write_batches(batches, is_json, io::stdout()) {
             tracing::warn!(%error, "access log not written any more");
         }
     })?;
     Ok(Some(sender))
 }
 
-fn write(mut batches: mpsc::Receiver<Batch>, is_json: bool, output: impl Write) -> io::Result<()> {
+fn write_batches(
+    mut batches: mpsc::Receiver<Batch>,
+    is_json: bool,
+    output: impl Write,
+) -> io::Result<()> {
     let mut output = BufWriter::new(output);
     while let Some(batch) = batches.blocking_recv() {
         for entry in batch {

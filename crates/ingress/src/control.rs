@@ -20,28 +20,28 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::sleep;
 
-use super::controller::Annotations;
+use super::controller::IngressAnnotations;
 
-const LIMITS: Limits = Limits::new(16, 0, 16);
-const MOST_BYTES: u64 = 256 << 10;
-const PATIENCE: Duration = Duration::from_secs(30);
+const CONTROL_LIMITS: Limits = Limits::new(16, 0, 16);
+const MAX_REQUEST_BYTES: u64 = 256 << 10;
+const CONTROL_TIMEOUT: Duration = Duration::from_secs(30);
 /// A predecessor may still hold the name.
-const RETRY: Duration = Duration::from_millis(20);
+const BIND_RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-enum Question {
+enum ControlRequest {
     Explain(Request),
     TakeOver,
 }
 
 /// An explanation, or why there is none.
-type Answer = std::result::Result<Explanation, String>;
+type ControlReply = std::result::Result<Explanation, String>;
 
 /// What the socket serves.
-pub struct Control {
+pub struct ControlSocket {
     pub config: watch::Receiver<Arc<Config>>,
-    pub annotations: Annotations,
+    pub annotations: IngressAnnotations,
     /// Connections of successors.
     pub successors: mpsc::Sender<StdStream>,
 }
@@ -54,7 +54,7 @@ pub fn parse_socket_address(text: &str) -> io::Result<SocketAddr> {
     }
 }
 
-impl Control {
+impl ControlSocket {
     /// Serves until it is aborted. Reports when a successor can connect.
     pub async fn serve(self, address: SocketAddr, opened: oneshot::Sender<()>) {
         let this = Arc::new(self);
@@ -67,12 +67,12 @@ impl Control {
                     if !std::mem::replace(&mut is_reported, true) {
                         tracing::info!(?address, error, "control socket not opened; retrying");
                     }
-                    sleep(RETRY).await;
+                    sleep(BIND_RETRY_INTERVAL).await;
                 }
             }
         };
         let _ = opened.send(());
-        accept_all(listener, Room::new(LIMITS), |stream, _| {
+        accept_all(listener, Room::new(CONTROL_LIMITS), |stream, _| {
             let this = Arc::clone(&this);
             // A failed connection does not matter to the proxy.
             async move { drop(this.answer(stream).await) }
@@ -83,19 +83,19 @@ impl Control {
     async fn answer(&self, stream: UnixStream) -> Result<()> {
         let mut stream = BufReader::new(stream);
         let mut line = String::new();
-        (&mut stream).take(MOST_BYTES).read_line(&mut line).await?;
+        (&mut stream).take(MAX_REQUEST_BYTES).read_line(&mut line).await?;
         match serde_json::from_str(&line)? {
-            Question::Explain(request) => {
+            ControlRequest::Explain(request) => {
                 let config = self.config.borrow().clone();
                 let annotations =
                     |namespace: &str, name: &str| self.annotations.of(namespace, name);
-                let answer: Answer = explain::explain(&config, annotations, &request)
+                let answer: ControlReply = explain::explain(&config, annotations, &request)
                     .map_err(|error| format!("{error:#}"));
                 let mut stream = stream.into_inner();
                 stream.write_all(&serde_json::to_vec(&answer)?).await?;
                 stream.shutdown().await?;
             }
-            Question::TakeOver => {
+            ControlRequest::TakeOver => {
                 let stream = stream.into_inner().into_std()?;
                 stream.set_nonblocking(false)?;
                 // Another successor is being served, if this fails.
@@ -137,12 +137,12 @@ fn connect(address: &SocketAddr) -> Result<Option<(StdStream, u32)>> {
         Err(error) => return Err(error).context("the control socket can't be reached"),
     };
     let user = getsockopt(&stream, PeerCredentials)?.uid();
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(CONTROL_TIMEOUT))?;
+    stream.set_write_timeout(Some(CONTROL_TIMEOUT))?;
     Ok(Some((stream, user)))
 }
 
-fn send(stream: &StdStream, question: &Question) -> Result<()> {
+fn send(stream: &StdStream, question: &ControlRequest) -> Result<()> {
     let mut line = serde_json::to_string(question)?;
     line.push('\n');
     (&mut &*stream).write_all(line.as_bytes()).context("the proxy closed the connection")
@@ -154,11 +154,11 @@ pub fn ask_proxy(address: &SocketAddr, request: &Request) -> Result<Option<Expla
     let own = nix::unistd::geteuid().as_raw();
     // Any process may have bound an abstract name. Only root may ask another user's.
     ensure!(user == own || user == 0 || own == 0, "a process of user {user} listens there");
-    send(&stream, &Question::Explain(request.clone()))?;
+    send(&stream, &ControlRequest::Explain(request.clone()))?;
     let mut text = String::new();
     stream.read_to_string(&mut text).context("no response from the proxy")?;
     ensure!(!text.is_empty(), "the proxy serves only root and its own user; try sudo");
-    let answer: Answer =
+    let answer: ControlReply =
         serde_json::from_str(&text).context("cannot parse the proxy's response")?;
     answer.map(Some).map_err(anyhow::Error::msg)
 }
@@ -175,7 +175,7 @@ pub fn take_over_sockets(address: &SocketAddr) -> Result<Option<Predecessor>> {
         "a process of user {user} listens on the control socket: start this one as the same user, or give it \
          another --control-socket"
     );
-    send(&stream, &Question::TakeOver)?;
+    send(&stream, &ControlRequest::TakeOver)?;
     Ok(Some(Predecessor(stream)))
 }
 

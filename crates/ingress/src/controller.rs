@@ -12,26 +12,26 @@ use k8s_openapi::api::networking::v1::{Ingress, IngressLoadBalancerIngress};
 use lb_http::HostPattern;
 use lb_ingress_rules::snapshot;
 use lb_ingress_rules::{Backends, Delta, MOST_NAMED, Model, NamedSecrets, Settings};
-use lb_process::notices::{About, Notice, Notices, Reason};
+use lb_process::notices::{Notice, NoticeObject, NoticeReason, Notices};
 use lb_proxy::{Config, HostTls};
 use lb_rules::model::{Kind, Object, ObjectRef, Problem, ServiceName};
 use lb_source::Event;
 use tokio::sync::{mpsc, watch};
 
 use super::certificates;
-use super::metrics::Metrics;
-use super::names::{Names, Resolved};
-use super::status::{News, Status};
+use super::metrics::IngressMetrics;
+use super::names::{NameResolver, ResolvedUpstream};
+use super::status::{StatusChange, StatusHandle};
 
 /// The annotations of each Ingress, for explanations.
 #[derive(Clone, Default)]
-pub struct Annotations(Arc<Mutex<BTreeMap<ServiceName, Own>>>);
+pub struct IngressAnnotations(Arc<Mutex<BTreeMap<ServiceName, AnnotationMap>>>);
 
 /// The annotations of one Ingress.
-type Own = Arc<BTreeMap<String, String>>;
+type AnnotationMap = Arc<BTreeMap<String, String>>;
 
-impl Annotations {
-    pub fn of(&self, namespace: &str, name: &str) -> Own {
+impl IngressAnnotations {
+    pub fn of(&self, namespace: &str, name: &str) -> AnnotationMap {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.get(&ServiceName::new(namespace, name)).cloned().unwrap_or_default()
     }
@@ -46,52 +46,52 @@ impl Annotations {
 }
 
 /// Where the controller reports to.
-pub struct Outlets {
+pub struct ControllerOutputs {
     pub notices: Arc<dyn Notices>,
-    pub metrics: Arc<Metrics>,
-    pub status: Option<Status>,
+    pub metrics: Arc<IngressMetrics>,
+    pub status: Option<StatusHandle>,
     /// The Service whose addresses the status has.
     pub published: Option<ServiceName>,
-    pub annotations: Annotations,
+    pub annotations: IngressAnnotations,
 }
 
-pub struct Controller {
+pub struct IngressController {
     model: Model,
     snapshot: Config,
     config: watch::Sender<Arc<Config>>,
-    names: Names,
-    outlets: Outlets,
-    ingresses: BTreeMap<ServiceName, Known>,
+    names: NameResolver,
+    outlets: ControllerOutputs,
+    ingresses: BTreeMap<ServiceName, KnownIngress>,
     served: BTreeSet<ServiceName>,
     /// Ingresses whose status may have changed since the last settlement.
     touched: BTreeSet<ServiceName>,
     uids: HashMap<ObjectRef, Box<str>>,
     problems: BTreeMap<ObjectRef, BTreeSet<Problem>>,
-    /// Those that the source watches by name.
+    /// Secrets that the source watches by name.
     secrets: watch::Sender<BTreeSet<ObjectRef>>,
-    /// Those beyond the limit.
+    /// Secrets beyond the limit, which are not watched.
     unwatched_secrets: BTreeSet<ObjectRef>,
 }
 
 /// What is known of an Ingress besides its meaning.
-struct Known {
+struct KnownIngress {
     /// Of everything but the status, so that writing that changes nothing.
     hash: u64,
     status: Vec<IngressLoadBalancerIngress>,
 }
 
-impl Controller {
+impl IngressController {
     pub fn new(
         settings: Settings,
-        outlets: Outlets,
-        resolved: mpsc::UnboundedSender<Resolved>,
+        outlets: ControllerOutputs,
+        resolved: mpsc::UnboundedSender<ResolvedUpstream>,
         secrets: watch::Sender<BTreeSet<ObjectRef>>,
     ) -> Self {
         Self {
             model: Model::new(settings),
             snapshot: Config::default(),
             config: watch::Sender::new(Arc::default()),
-            names: Names::start(resolved),
+            names: NameResolver::start(resolved),
             outlets,
             ingresses: BTreeMap::new(),
             served: BTreeSet::new(),
@@ -109,35 +109,35 @@ impl Controller {
 
     /// Handles an event, and all that are queued behind it, as one change.
     pub fn take_in(&mut self, first: Event, events: &mut mpsc::UnboundedReceiver<Event>) {
-        self.store(first);
+        self.store_event(first);
         while let Ok(event) = events.try_recv() {
-            self.store(event);
+            self.store_event(event);
         }
-        self.settle();
+        self.publish_changes();
     }
 
     /// Takes in an event without acting on it.
-    pub fn store(&mut self, event: Event) {
+    pub fn store_event(&mut self, event: Event) {
         match event {
-            Event::Applied(object) => self.apply(object),
-            Event::Deleted(reference) => self.delete(&reference),
-            Event::Together(events) => events.into_iter().for_each(|event| self.store(event)),
+            Event::Applied(object) => self.apply_object(object),
+            Event::Deleted(reference) => self.delete_object(&reference),
+            Event::Together(events) => events.into_iter().for_each(|event| self.store_event(event)),
             Event::Problem(problem) => self.post(&problem),
             Event::Synced(_) => {}
         }
     }
 
-    fn apply(&mut self, object: Object) {
+    fn apply_object(&mut self, object: Object) {
         let reference = object.reference();
         let uid = match &object {
             Object::Ingress(ingress) => {
-                if !self.look_at(&reference, ingress) {
+                if !self.note_ingress(&reference, ingress) {
                     return;
                 }
                 &ingress.metadata.uid
             }
             Object::Service(service) => {
-                self.look_at_service(&reference, Some(service));
+                self.note_published_service(&reference, Some(service));
                 &service.metadata.uid
             }
             Object::IngressClass(class) => &class.metadata.uid,
@@ -151,7 +151,7 @@ impl Controller {
     }
 
     /// Notes what the model does not need. Returns whether anything but the status has changed.
-    fn look_at(&mut self, reference: &ObjectRef, ingress: &Ingress) -> bool {
+    fn note_ingress(&mut self, reference: &ObjectRef, ingress: &Ingress) -> bool {
         let name = name_of(reference);
         let status = ingress.status.as_ref().and_then(|status| status.load_balancer.as_ref());
         let status = status.and_then(|balancer| balancer.ingress.clone()).unwrap_or_default();
@@ -162,7 +162,7 @@ impl Controller {
         let hash = hasher.finish();
         self.touched.insert(name.clone());
         let annotations = metadata.annotations.clone().unwrap_or_default();
-        let before = self.ingresses.insert(name.clone(), Known { hash, status });
+        let before = self.ingresses.insert(name.clone(), KnownIngress { hash, status });
         let is_changed = before.is_none_or(|before| before.hash != hash);
         if is_changed {
             self.outlets.annotations.set(&name, Some(annotations));
@@ -170,7 +170,7 @@ impl Controller {
         is_changed
     }
 
-    fn look_at_service(
+    fn note_published_service(
         &self,
         reference: &ObjectRef,
         service: Option<&k8s_openapi::api::core::v1::Service>,
@@ -178,18 +178,18 @@ impl Controller {
         if let Some(status) = &self.outlets.status
             && self.outlets.published.as_ref() == Some(&name_of(reference))
         {
-            status.send(News::Service(service.cloned().map(Box::new)));
+            status.send(StatusChange::Service(service.cloned().map(Box::new)));
         }
     }
 
-    fn delete(&mut self, reference: &ObjectRef) {
+    fn delete_object(&mut self, reference: &ObjectRef) {
         match reference.kind {
             Kind::Ingress => {
                 let name = name_of(reference);
                 self.ingresses.remove(&name);
                 self.outlets.annotations.set(&name, None);
             }
-            Kind::Service => self.look_at_service(reference, None),
+            Kind::Service => self.note_published_service(reference, None),
             _ => {}
         }
         self.uids.remove(reference);
@@ -199,7 +199,7 @@ impl Controller {
     }
 
     /// Publishes what all changes since the last time mean.
-    pub fn settle(&mut self) {
+    pub fn publish_changes(&mut self) {
         let delta = self.model.settle();
         // Without a receiver, the source has all Secrets.
         if delta.other_secrets && !self.secrets.is_closed() {
@@ -207,7 +207,7 @@ impl Controller {
         }
         let is_changed = self.change_snapshot(&delta);
         if is_changed {
-            self.publish();
+            self.publish_snapshot();
         }
         self.follow_status(&delta);
         let problems = delta.problems.into_iter();
@@ -237,10 +237,10 @@ impl Controller {
     }
 
     /// Addresses of upstreams that are names in DNS.
-    pub fn take_in_resolved(&mut self, resolved: Resolved) {
+    pub fn take_in_resolved(&mut self, resolved: ResolvedUpstream) {
         if self.names.is_current(&resolved) {
             self.snapshot.upstreams.insert(resolved.upstream, resolved.addresses);
-            self.publish();
+            self.publish_snapshot();
         }
     }
 
@@ -256,7 +256,7 @@ impl Controller {
         !(delta.hosts.is_empty() && delta.upstreams.is_empty() && delta.tls.is_empty())
     }
 
-    fn publish(&self) {
+    fn publish_snapshot(&self) {
         let config = Arc::new(self.snapshot.clone());
         self.outlets.metrics.set_config(&config);
         self.config.send_replace(config);
@@ -272,8 +272,8 @@ impl Controller {
             {
                 let exists = self.ingresses.contains_key(ingress);
                 status.send(match exists {
-                    true => News::Left(ingress.clone()),
-                    false => News::Deleted(ingress.clone()),
+                    true => StatusChange::Left(ingress.clone()),
+                    false => StatusChange::Deleted(ingress.clone()),
                 });
             }
         }
@@ -285,7 +285,7 @@ impl Controller {
                 && let Some(known) = self.ingresses.get(ingress)
             {
                 let current = known.status.clone();
-                status.send(News::Served { ingress: ingress.clone(), current });
+                status.send(StatusChange::Served { ingress: ingress.clone(), current });
             }
         }
     }
@@ -302,14 +302,14 @@ impl Controller {
         } else if !before.is_empty() && self.uids.contains_key(&reference) {
             let about = Some(self.about(reference));
             let message = "the problem is fixed, and it is served".to_owned();
-            self.outlets.notices.post(Notice { about, reason: Reason::Served, message });
+            self.outlets.notices.post(Notice { about, reason: NoticeReason::Served, message });
         }
     }
 
     fn post(&self, problem: &Problem) {
         let reference = ObjectRef::parse(&problem.object);
         let Problem { field, message, .. } = problem;
-        let reason = reason_of(reference.as_ref(), field);
+        let reason = choose_reason(reference.as_ref(), field);
         let message = match (field.is_empty(), reference.is_some()) {
             (true, true) => message.clone(),
             (false, true) => format!("{field}: {message}"),
@@ -319,20 +319,21 @@ impl Controller {
         self.outlets.notices.post(Notice { about, reason, message });
     }
 
-    fn about(&self, reference: ObjectRef) -> About {
+    fn about(&self, reference: ObjectRef) -> NoticeObject {
         let uid = self.uids.get(&reference).map(|uid| uid.to_string()).unwrap_or_default();
-        About { reference, uid }
+        NoticeObject { reference, uid }
     }
 
     /// Reports certificates that expire soon, as Events on the Ingresses of their hosts.
     pub fn check_certificates(&mut self, now: i64) {
         for (host, tls) in &self.snapshot.tls {
             let HostTls::Terminate { certificate, .. } = &**tls else { continue };
-            let Some(message) = certificates::expires_soon(host, certificate.not_after, now) else {
+            let Some(message) = certificates::warn_of_expiry(host, certificate.not_after, now)
+            else {
                 continue;
             };
             let about = self.owner(host).map(|reference| self.about(reference));
-            let reason = Reason::CertificateExpires;
+            let reason = NoticeReason::CertificateExpires;
             self.outlets.notices.post(Notice { about, reason, message });
         }
     }
@@ -350,14 +351,14 @@ impl Controller {
     }
 }
 
-fn reason_of(reference: Option<&ObjectRef>, field: &str) -> Reason {
+fn choose_reason(reference: Option<&ObjectRef>, field: &str) -> NoticeReason {
     let kind = reference.map(|reference| reference.kind);
     if field.starts_with("metadata.annotations") {
-        Reason::AnnotationNotHonored
+        NoticeReason::AnnotationNotHonored
     } else if kind == Some(Kind::Secret) || field.starts_with("spec.tls") {
-        Reason::CertificateNotUsed
+        NoticeReason::CertificateNotUsed
     } else {
-        Reason::NotServed
+        NoticeReason::NotServed
     }
 }
 

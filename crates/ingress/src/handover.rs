@@ -16,15 +16,15 @@ use nix::sys::socket::{
 use serde::{Deserialize, Serialize};
 
 /// Sockets in one message; the kernel accepts up to 253.
-const CHUNK: usize = 200;
+const MAX_SOCKETS_PER_MESSAGE: usize = 200;
 /// More than the workers of any machine need.
-const MOST: usize = 4096;
+const MAX_PASSED_SOCKETS: usize = 4096;
 /// The text that comes with sockets.
-const MOST_BYTES: usize = 1 << 20;
+const MAX_TEXT_BYTES: usize = 1 << 20;
 
 /// Precedes each group of sockets.
 #[derive(Debug, Serialize, Deserialize)]
-struct Header {
+struct HandoverHeader {
     sockets: usize,
     /// Octets of text that follow the last group.
     text: usize,
@@ -34,13 +34,14 @@ struct Header {
 /// Sends sockets, and a text for the other process.
 pub fn send_sockets(stream: &UnixStream, sockets: &[&TcpListener], text: &str) -> Result<()> {
     let fds: Vec<RawFd> = sockets.iter().map(|socket| socket.as_raw_fd()).collect();
-    let mut chunks: Vec<&[RawFd]> = fds.chunks(CHUNK).collect();
+    let mut chunks: Vec<&[RawFd]> = fds.chunks(MAX_SOCKETS_PER_MESSAGE).collect();
     if chunks.is_empty() {
         chunks.push(&[]);
     }
     let last = chunks.len() - 1;
     for (index, chunk) in chunks.into_iter().enumerate() {
-        let header = Header { sockets: chunk.len(), text: text.len(), is_last: index == last };
+        let header =
+            HandoverHeader { sockets: chunk.len(), text: text.len(), is_last: index == last };
         let mut line = serde_json::to_string(&header)?;
         line.push('\n');
         send_with(stream, line.as_bytes(), chunk).context("sockets not sent")?;
@@ -70,7 +71,8 @@ pub fn receive_sockets(stream: &UnixStream) -> Result<(Vec<TcpListener>, String)
     let mut sockets = Vec::new();
     let header = loop {
         let (line, received) = receive_line(stream).context("no sockets received")?;
-        let header: Header = serde_json::from_str(&line).context("not the message of a proxy")?;
+        let header: HandoverHeader =
+            serde_json::from_str(&line).context("not the message of a proxy")?;
         ensure!(
             received.len() == header.sockets,
             "{} of {} sockets received; is the limit of open files too low?",
@@ -80,12 +82,12 @@ pub fn receive_sockets(stream: &UnixStream) -> Result<(Vec<TcpListener>, String)
         for fd in received {
             sockets.push(listener_of_fd(fd)?);
         }
-        ensure!(sockets.len() <= MOST, "more than {MOST} sockets");
+        ensure!(sockets.len() <= MAX_PASSED_SOCKETS, "more than {MAX_PASSED_SOCKETS} sockets");
         if header.is_last {
             break header;
         }
     };
-    ensure!(header.text <= MOST_BYTES, "more than {MOST_BYTES} octets of text");
+    ensure!(header.text <= MAX_TEXT_BYTES, "more than {MAX_TEXT_BYTES} octets of text");
     let mut text = String::new();
     let read = Read::take(stream, header.text as u64).read_to_string(&mut text);
     ensure!(read.context("no text received")? == header.text, "the text is cut off");
@@ -148,7 +150,7 @@ mod tests {
     #[test]
     fn sockets_arrive_with_the_connections_in_their_queues() {
         let (near, far) = UnixStream::pair().unwrap();
-        let sockets: Vec<TcpListener> = (0..CHUNK + 3).map(|_| bound()).collect();
+        let sockets: Vec<TcpListener> = (0..MAX_SOCKETS_PER_MESSAGE + 3).map(|_| bound()).collect();
         let addresses: Vec<SocketAddr> = sockets.iter().map(|s| s.local_addr().unwrap()).collect();
         let _queued = TcpStream::connect(addresses[0]).unwrap();
         let text = "ä".repeat(100_000);

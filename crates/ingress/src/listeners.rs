@@ -9,13 +9,13 @@ use super::handover::listener_of_fd;
 
 /// The addresses to serve, and sockets that exist already.
 #[derive(Debug, Default)]
-pub struct Listeners {
+pub struct ListenAddresses {
     pub http: Vec<SocketAddr>,
     pub https: Vec<SocketAddr>,
     pub inherited: Vec<TcpListener>,
 }
 
-impl Listeners {
+impl ListenAddresses {
     /// Listens on the addresses of the settings; sockets that systemd passes replace them. Must be called once, before
     /// other files are opened by numbers.
     pub fn of_environment(http: Vec<SocketAddr>, https: Vec<SocketAddr>) -> Result<Self> {
@@ -63,9 +63,9 @@ mod tests {
         (socket, address)
     }
 
-    fn settings() -> Listeners {
+    fn settings() -> ListenAddresses {
         let at = |port| vec![SocketAddr::from(([0, 0, 0, 0], port))];
-        Listeners { http: at(80), https: at(443), inherited: Vec::new() }
+        ListenAddresses { http: at(80), https: at(443), inherited: Vec::new() }
     }
 
     #[test]

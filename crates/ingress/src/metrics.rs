@@ -5,8 +5,8 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
-use lb_process::readiness::Scrape;
-use lb_process::{Requests, process_registry};
+use lb_process::readiness::MetricsSource;
+use lb_process::{ClientRequests, process_registry};
 use lb_proxy::{Config, HostTls};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, text};
@@ -15,28 +15,28 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-const PREFIX: &str = "millrace_ingress";
+const METRICS_PREFIX: &str = "millrace_ingress";
 /// Hosts whose certificates have series of their own: those that expire first.
-const MOST_CERTIFICATES: usize = 1_000;
+const MAX_CERTIFICATES: usize = 1_000;
 
-pub struct Metrics {
+pub struct IngressMetrics {
     registry: Mutex<Registry>,
-    requests: Requests,
+    requests: ClientRequests,
     changes: Counter,
     last_change: Gauge<f64, AtomicU64>,
     ingresses: Gauge,
     problems: Gauge,
     unwatched_secrets: Gauge,
     ready: Gauge,
-    certificates: Certificates,
+    certificates: CertificateMetrics,
 }
 
-impl Metrics {
+impl IngressMetrics {
     pub fn new() -> Self {
         let mut registry = process_registry();
-        let requests = Requests::default();
+        let requests = ClientRequests::default();
         requests.register(&mut registry);
-        let own = registry.sub_registry_with_prefix(PREFIX);
+        let own = registry.sub_registry_with_prefix(METRICS_PREFIX);
         let changes = Counter::default();
         own.register("config_changes", "Changes of what is served", changes.clone());
         let last_change = Gauge::default();
@@ -54,7 +54,7 @@ impl Metrics {
             "Secrets that Ingresses refer to and that are not watched, because there are too many";
         let unwatched_secrets = gauge(own, "unwatched_secrets", help);
         let ready = gauge(own, "ready", "Whether all objects are known and the ports are open");
-        let certificates = Certificates::default();
+        let certificates = CertificateMetrics::default();
         own.register_collector(Box::new(certificates.clone()));
         Self {
             registry: registry.into(),
@@ -72,11 +72,11 @@ impl Metrics {
     /// Includes the metrics of the proxy.
     pub fn add(&self, proxy: &lb_proxy::Metrics) {
         let mut registry = self.registry.lock().unwrap_or_else(PoisonError::into_inner);
-        proxy.register(registry.sub_registry_with_prefix(PREFIX));
+        proxy.register(registry.sub_registry_with_prefix(METRICS_PREFIX));
     }
 
     /// For code that creates clients of the API server.
-    pub fn requests(&self) -> &Requests {
+    pub fn requests(&self) -> &ClientRequests {
         &self.requests
     }
 
@@ -97,7 +97,7 @@ impl Metrics {
     }
 }
 
-impl Scrape for Metrics {
+impl MetricsSource for IngressMetrics {
     fn encode(&self) -> String {
         let mut text = String::new();
         // Writing to a string fails only if a metric does, and metrics that cannot be read are left out.
@@ -113,21 +113,21 @@ impl Scrape for Metrics {
 
 /// When certificates expire, by host.
 #[derive(Clone, Default)]
-struct Certificates(Arc<Mutex<Arc<Config>>>);
+struct CertificateMetrics(Arc<Mutex<Arc<Config>>>);
 
-impl fmt::Debug for Certificates {
+impl fmt::Debug for CertificateMetrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Certificates")
     }
 }
 
-impl Certificates {
+impl CertificateMetrics {
     fn set(&self, config: Arc<Config>) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = config;
     }
 }
 
-impl Collector for Certificates {
+impl Collector for CertificateMetrics {
     fn encode(&self, mut to: DescriptorEncoder<'_>) -> fmt::Result {
         let config = Arc::clone(&self.0.lock().unwrap_or_else(PoisonError::into_inner));
         let mut found: Vec<(i64, String)> = config
@@ -141,7 +141,7 @@ impl Collector for Certificates {
             })
             .collect();
         found.sort();
-        found.truncate(MOST_CERTIFICATES);
+        found.truncate(MAX_CERTIFICATES);
         let help =
             "When the certificate of a host expires; of the hosts whose certificates expire first";
         let name = "certificate_expiry_timestamp_seconds";

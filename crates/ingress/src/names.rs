@@ -13,30 +13,30 @@ use tokio::net::lookup_host;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{sleep, timeout};
 
-const INTERVAL: Duration = Duration::from_secs(30);
-const PATIENCE: Duration = Duration::from_secs(5);
+const RESOLVE_INTERVAL: Duration = Duration::from_secs(30);
+const RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Look-ups at the same time.
-const CONCURRENT: usize = 16;
+const MAX_CONCURRENT_LOOKUPS: usize = 16;
 
 /// Host name and port. Each change of an upstream makes another one, even if it is equal: the addresses are gone that
 /// were resolved before.
-type Target = Arc<(Arc<str>, u16)>;
+type NameTarget = Arc<(Arc<str>, u16)>;
 
 /// The upstreams to resolve.
-pub struct Names(watch::Sender<BTreeMap<UpstreamName, Target>>);
+pub struct NameResolver(watch::Sender<BTreeMap<UpstreamName, NameTarget>>);
 
 /// The addresses of an upstream.
-pub struct Resolved {
+pub struct ResolvedUpstream {
     pub upstream: UpstreamName,
     pub addresses: Arc<Upstream>,
-    target: Target,
+    target: NameTarget,
 }
 
-impl Names {
+impl NameResolver {
     /// Sends addresses that have changed to `results`.
-    pub fn start(results: mpsc::UnboundedSender<Resolved>) -> Self {
+    pub fn start(results: mpsc::UnboundedSender<ResolvedUpstream>) -> Self {
         let (wanted, names) = watch::channel(BTreeMap::new());
-        tokio::spawn(follow(names, results));
+        tokio::spawn(resolve_periodically(names, results));
         Self(wanted)
     }
 
@@ -51,40 +51,40 @@ impl Names {
     }
 
     /// Whether the upstream has not changed since it was resolved.
-    pub fn is_current(&self, resolved: &Resolved) -> bool {
+    pub fn is_current(&self, resolved: &ResolvedUpstream) -> bool {
         let wanted = self.0.borrow();
         wanted.get(&resolved.upstream).is_some_and(|target| Arc::ptr_eq(target, &resolved.target))
     }
 }
 
-async fn follow(
-    mut wanted: watch::Receiver<BTreeMap<UpstreamName, Target>>,
-    results: mpsc::UnboundedSender<Resolved>,
+async fn resolve_periodically(
+    mut wanted: watch::Receiver<BTreeMap<UpstreamName, NameTarget>>,
+    results: mpsc::UnboundedSender<ResolvedUpstream>,
 ) {
-    let mut known: BTreeMap<UpstreamName, (Target, Arc<Upstream>)> = BTreeMap::new();
+    let mut known: BTreeMap<UpstreamName, (NameTarget, Arc<Upstream>)> = BTreeMap::new();
     let mut all = false;
     loop {
         let names = wanted.borrow_and_update().clone();
         known.retain(|upstream, (target, _)| {
             names.get(upstream).is_some_and(|wanted| Arc::ptr_eq(wanted, target))
         });
-        let due: Vec<(UpstreamName, Target)> = names
+        let due: Vec<(UpstreamName, NameTarget)> = names
             .into_iter()
             .filter(|(upstream, _)| all || !known.contains_key(upstream))
             .collect();
         let resolved = stream::iter(due)
             .map(|(upstream, target)| async {
-                let addresses = resolve(&target).await;
+                let addresses = resolve_name(&target).await;
                 (upstream, target, addresses)
             })
-            .buffer_unordered(CONCURRENT);
+            .buffer_unordered(MAX_CONCURRENT_LOOKUPS);
         let resolved: Vec<_> = resolved.collect().await;
         for (upstream, target, addresses) in resolved {
             let Some(addresses) = addresses else { continue };
             let addresses = Arc::new(addresses);
             let before = known.insert(upstream.clone(), (target.clone(), Arc::clone(&addresses)));
             if before.is_none_or(|(_, before)| before != addresses)
-                && results.send(Resolved { upstream, addresses, target }).is_err()
+                && results.send(ResolvedUpstream { upstream, addresses, target }).is_err()
             {
                 return;
             }
@@ -96,15 +96,15 @@ async fn follow(
                 }
                 false
             }
-            () = sleep(INTERVAL) => true,
+            () = sleep(RESOLVE_INTERVAL) => true,
         };
     }
 }
 
 /// `None`: the name can't be resolved now.
-async fn resolve(target: &Target) -> Option<Upstream> {
+async fn resolve_name(target: &NameTarget) -> Option<Upstream> {
     let (host, port) = &**target;
-    let found = match timeout(PATIENCE, lookup_host((&**host, *port))).await {
+    let found = match timeout(RESOLVE_TIMEOUT, lookup_host((&**host, *port))).await {
         Ok(Ok(found)) => found,
         Ok(Err(error)) => {
             tracing::warn!(%host, %error, "name of an upstream not resolved; retrying");
@@ -138,17 +138,17 @@ mod tests {
     async fn addresses_that_tenants_must_not_reach_are_left_out() {
         // Addresses of this machine, of Azure's WireServer, and of AWS's metadata server.
         for forbidden in ["localhost", "168.63.129.16", "fd00:ec2::254", "::ffff:127.0.0.1"] {
-            let none = resolve(&Arc::new((Arc::from(forbidden), 80))).await.unwrap();
+            let none = resolve_name(&Arc::new((Arc::from(forbidden), 80))).await.unwrap();
             assert!(none.endpoints.is_empty(), "{forbidden}");
         }
-        let found = resolve(&Arc::new((Arc::from("192.0.2.1"), 80))).await.unwrap();
+        let found = resolve_name(&Arc::new((Arc::from("192.0.2.1"), 80))).await.unwrap();
         assert_eq!(found.endpoints[0].address, ([192, 0, 2, 1], 80).into());
     }
 
     #[tokio::test]
     async fn a_name_is_resolved_once_it_is_wanted() {
         let (results, mut resolved) = mpsc::unbounded_channel();
-        let names = Names::start(results);
+        let names = NameResolver::start(results);
         let upstream = UpstreamName {
             namespace: "a".into(),
             service: "b".into(),

@@ -14,13 +14,13 @@ use serde::{Deserialize, Serialize};
 use tokio::net::UnixStream;
 
 use super::handover;
-use super::listeners::Listeners;
+use super::listeners::ListenAddresses;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const PARENT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What comes with the sockets.
 #[derive(Debug, Serialize, Deserialize)]
-struct Message {
+struct InheritanceMessage {
     http: Vec<SocketAddr>,
     https: Vec<SocketAddr>,
     kubeconfig: String,
@@ -28,7 +28,7 @@ struct Message {
 
 /// What the parent gave to this process.
 pub struct Inheritance {
-    pub listeners: Listeners,
+    pub listeners: ListenAddresses,
     pub kubeconfig: String,
     /// Open as long as the parent lives.
     pub parent: StdStream,
@@ -44,12 +44,12 @@ pub fn send_inheritance(
     let addresses = |sockets: &[TcpListener]| {
         sockets.iter().map(TcpListener::local_addr).collect::<io::Result<Vec<_>>>()
     };
-    let message = Message {
+    let message = InheritanceMessage {
         http: addresses(http)?,
         https: addresses(https)?,
         kubeconfig: kubeconfig.to_owned(),
     };
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PARENT_TIMEOUT))?;
     let sockets: Vec<&TcpListener> = http.iter().chain(https).collect();
     handover::send_sockets(stream, &sockets, &serde_json::to_string(&message)?)
 }
@@ -57,12 +57,12 @@ pub fn send_inheritance(
 /// Receives it, from standard input.
 pub fn receive_inheritance() -> Result<Inheritance> {
     let stream = StdStream::from(io::stdin().as_fd().try_clone_to_owned()?);
-    stream.set_read_timeout(Some(PATIENCE)).context("standard input is not a Unix socket")?;
+    stream.set_read_timeout(Some(PARENT_TIMEOUT)).context("standard input is not a Unix socket")?;
     let (inherited, text) =
         handover::receive_sockets(&stream).context("nothing received from the parent")?;
-    let Message { http, https, kubeconfig } =
+    let InheritanceMessage { http, https, kubeconfig } =
         serde_json::from_str(&text).context("not the message of a parent")?;
-    let listeners = Listeners { http, https, inherited };
+    let listeners = ListenAddresses { http, https, inherited };
     Ok(Inheritance { listeners, kubeconfig, parent: stream })
 }
 
@@ -84,7 +84,7 @@ mod tests {
         let (http, https) = ([bind()], [bind(), bind()]);
         send_inheritance(&near, &http, &https, "apiVersion: v1").unwrap();
         let (sockets, text) = handover::receive_sockets(&far).unwrap();
-        let message: Message = serde_json::from_str(&text).unwrap();
+        let message: InheritanceMessage = serde_json::from_str(&text).unwrap();
         assert_eq!((sockets.len(), message.https.len()), (3, 2));
         assert_eq!(message.http[0], http[0].local_addr().unwrap());
         assert_eq!(message.kubeconfig, "apiVersion: v1");

@@ -16,13 +16,13 @@ use tokio::time::sleep;
 
 /// Time between two readings. Proxies change their keys one after the other, which costs a few sessions at most: put
 /// new keys in front of the old ones, and each proxy knows both.
-const INTERVAL: Duration = Duration::from_secs(10);
+const FILE_CHECK_INTERVAL: Duration = Duration::from_secs(10);
 /// Keys are short.
-const MOST_OCTETS: u64 = 64 << 10;
+const MAX_FILE_OCTETS: u64 = 64 << 10;
 
 /// Sets the keys of the file now, and again each time that it changes. A file that does not exist yet has none.
 pub fn follow_session_keys(path: PathBuf, keys: SessionKeys) -> Result<JoinHandle<()>> {
-    let mut known = read(&path)?;
+    let mut known = read_session_keys(&path)?;
     match &known {
         Some(secrets) => keys.set(secrets.clone()),
         None => tracing::info!(
@@ -42,9 +42,9 @@ pub fn follow_session_keys(path: PathBuf, keys: SessionKeys) -> Result<JoinHandl
             wait
         });
         loop {
-            sleep(INTERVAL).await;
+            sleep(FILE_CHECK_INTERVAL).await;
             let file = path.clone();
-            let read = match spawn_blocking(move || read(&file)).await {
+            let read = match spawn_blocking(move || read_session_keys(&file)).await {
                 Ok(read) => read,
                 // The runtime ends.
                 Err(_) => return,
@@ -74,7 +74,7 @@ pub fn follow_session_keys(path: PathBuf, keys: SessionKeys) -> Result<JoinHandl
 }
 
 /// `None`: there is no such file.
-fn read(path: &Path) -> Result<Option<Secrets>> {
+fn read_session_keys(path: &Path) -> Result<Option<Secrets>> {
     let named = || format!("session-key-file {}", path.display());
     let file = match File::open(path) {
         Ok(file) => file,
@@ -82,7 +82,7 @@ fn read(path: &Path) -> Result<Option<Secrets>> {
         Err(error) => return Err(error).with_context(named),
     };
     let mut text = String::new();
-    file.take(MOST_OCTETS).read_to_string(&mut text).with_context(named)?;
+    file.take(MAX_FILE_OCTETS).read_to_string(&mut text).with_context(named)?;
     Secrets::parse(&text).map(Some).with_context(named)
 }
 
@@ -94,13 +94,13 @@ mod tests {
     fn a_missing_file_has_no_keys_and_a_bad_one_is_named_with_its_line() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("keys");
-        assert_eq!(read(&path).unwrap(), None);
+        assert_eq!(read_session_keys(&path).unwrap(), None);
         std::fs::write(&path, "a".repeat(44)).unwrap();
-        assert!(read(&path).unwrap().is_some());
+        assert!(read_session_keys(&path).unwrap().is_some());
         std::fs::write(&path, "secret").unwrap();
-        let error = format!("{:#}", read(&path).unwrap_err());
+        let error = format!("{:#}", read_session_keys(&path).unwrap_err());
         assert!(error.contains("keys: line 1:") && !error.contains("secret\""), "{error}");
-        assert!(read(directory.path()).is_err());
+        assert!(read_session_keys(directory.path()).is_err());
     }
 
     #[tokio::test(start_paused = true)]
@@ -118,7 +118,7 @@ mod tests {
             std::fs::write(&path, text).unwrap();
             // Another thread reads the file, whatever the paused clock says.
             for _ in 0..3 {
-                sleep(INTERVAL * 2).await;
+                sleep(FILE_CHECK_INTERVAL * 2).await;
             }
             assert_eq!(count(), expected);
         }

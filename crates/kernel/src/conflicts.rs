@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use aya::programs::{ProgramInfo, SchedClassifier, TcAttachType, loaded_programs};
-use lb_network::netlink::{Netlink, attributes, u32_at};
+use lb_network::netlink::{Netlink, read_attributes, read_u32_at};
 use nix::libc::{NLM_F_DUMP, RTM_GETLINK};
 use nix::sys::socket::SockProtocol;
 
@@ -78,15 +78,15 @@ fn xdp_program(device: u32) -> Result<Option<u32>> {
     let mut found = None;
     Netlink::open(SockProtocol::NetlinkRoute)?
         .ask(RTM_GETLINK, NLM_F_DUMP, &[0; HEADER], |body| {
-            if u32_at(body, 4) != Some(device) {
+            if read_u32_at(body, 4) != Some(device) {
                 return;
             }
-            let all = attributes(body.get(HEADER..).unwrap_or_default());
+            let all = read_attributes(body.get(HEADER..).unwrap_or_default());
             let xdp = all.filter(|(kind, _)| kind & MASK == XDP);
             for (_, value) in
-                xdp.flat_map(|(_, value)| attributes(value)).filter(|a| a.0 == PROGRAM)
+                xdp.flat_map(|(_, value)| read_attributes(value)).filter(|a| a.0 == PROGRAM)
             {
-                found = u32_at(value, 0);
+                found = read_u32_at(value, 0);
             }
         })
         .context("the kernel does not list its interfaces")?;

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use lb_network::netlink::{Netlink, attributes, text};
+use lb_network::netlink::{Netlink, read_attributes, read_text};
 use nix::libc::NLM_F_DUMP;
 use nix::sys::socket::SockProtocol;
 
@@ -84,12 +84,12 @@ fn read_chain(body: &[u8]) -> Option<Chain> {
             && find(hook, HOOK_NUMBER).and_then(number) == Some(FORWARD),
         drops: find(body, POLICY).and_then(number) == Some(DROP),
     });
-    let (table, name) = (text(find(body, TABLE)?), text(find(body, NAME)?));
+    let (table, name) = (read_text(find(body, TABLE)?), read_text(find(body, NAME)?));
     Some(Chain { family, table, name, base })
 }
 
 fn find(body: &[u8], wanted: u16) -> Option<&[u8]> {
-    attributes(body).find(|(kind, _)| *kind == wanted).map(|(_, value)| value)
+    read_attributes(body).find(|(kind, _)| *kind == wanted).map(|(_, value)| value)
 }
 
 /// In network byte order, unlike most of netlink.
@@ -99,18 +99,18 @@ fn number(value: &[u8]) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
-    use lb_network::netlink::{attribute, text_attribute};
+    use lb_network::netlink::{encode_attribute, encode_text_attribute};
 
     use super::*;
 
     /// A message about the chain FORWARD of the table filter.
     fn message(family: u8, hook: Option<u32>, policy: u32) -> Vec<u8> {
         let mut body = vec![family, 0, 0, 0];
-        body.extend(text_attribute(1, "filter"));
-        body.extend(text_attribute(3, "FORWARD"));
+        body.extend(encode_text_attribute(1, "filter"));
+        body.extend(encode_text_attribute(3, "FORWARD"));
         if let Some(hook) = hook {
-            body.extend(attribute(4, &attribute(1, &hook.to_be_bytes())));
-            body.extend(attribute(5, &policy.to_be_bytes()));
+            body.extend(encode_attribute(4, &encode_attribute(1, &hook.to_be_bytes())));
+            body.extend(encode_attribute(5, &policy.to_be_bytes()));
         }
         body
     }

@@ -5,7 +5,7 @@ use std::fs;
 use std::io;
 use std::net::IpAddr;
 
-use lb_network::netlink::{Netlink, attributes, u32_at};
+use lb_network::netlink::{Netlink, read_attributes, read_u32_at};
 use nix::libc::{self, NLM_F_DUMP};
 use nix::sys::socket::SockProtocol;
 
@@ -102,10 +102,10 @@ fn rule_by_source(body: &[u8]) -> Option<String> {
     const MAIN: u32 = 254;
     let header: &[u8; HEADER] = body.first_chunk()?;
     let (mut source, mut table) = (None, u32::from(header[TABLE]));
-    for (kind, value) in attributes(&body[HEADER..]) {
+    for (kind, value) in read_attributes(&body[HEADER..]) {
         match kind {
             FRA_SRC => source = address(value),
-            FRA_TABLE => table = u32_at(value, 0)?,
+            FRA_TABLE => table = read_u32_at(value, 0)?,
             _ => {}
         }
     }
@@ -128,7 +128,7 @@ fn address(value: &[u8]) -> Option<IpAddr> {
 
 #[cfg(test)]
 mod tests {
-    use lb_network::netlink::attribute;
+    use lb_network::netlink::encode_attribute;
 
     use super::*;
 
@@ -137,9 +137,9 @@ mod tests {
         let mut body = vec![0; HEADER];
         (body[2], body[7]) = (length, action);
         if !source.is_empty() {
-            body.extend(attribute(2, source));
+            body.extend(encode_attribute(2, source));
         }
-        body.extend(attribute(15, &table.to_ne_bytes()));
+        body.extend(encode_attribute(15, &table.to_ne_bytes()));
         body
     }
 

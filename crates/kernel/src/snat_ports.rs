@@ -17,7 +17,7 @@ use super::preflight::Finding;
 use super::sockets::Diagnosis;
 use crate::privileges::Privileges;
 use lb_network::snat_ports::{
-    InUse, PortSet, Remaining, SnatRange, parse_port_list, parse_port_range,
+    PortSet, PortsInUse, RemainingPorts, SnatRange, parse_port_list, parse_port_range,
 };
 
 /// Polling interval for sockets and settings: the kernel reports changes of neither.
@@ -28,7 +28,7 @@ const LOCAL_RANGE: &str = "/proc/sys/net/ipv4/ip_local_port_range";
 const LOCAL_RESERVED: &str = "/proc/sys/net/ipv4/ip_local_reserved_ports";
 
 /// Receives the excluded ports, and how many remain.
-pub type Publish = Box<dyn FnMut(&PortSet, &Remaining) + Send>;
+pub type Publish = Box<dyn FnMut(&PortSet, &RemainingPorts) + Send>;
 
 /// The map of ports that the programs must not use for SNAT.
 pub struct ReservedPorts(Mapped);
@@ -84,7 +84,7 @@ impl SnatPorts {
                     tracing::warn!(error, "sockets cannot be listed; SNAT may use their ports");
                 })
                 .ok(),
-            in_use: InUse { earlier, ..InUse::default() },
+            in_use: PortsInUse { earlier, ..PortsInUse::default() },
             published: None,
             complained: String::new(),
         };
@@ -110,9 +110,9 @@ struct Follower {
     range: SnatRange,
     publish: Publish,
     diagnosis: Option<Diagnosis>,
-    in_use: InUse,
+    in_use: PortsInUse,
     /// The last published value.
-    published: Option<(PortSet, Remaining)>,
+    published: Option<(PortSet, RemainingPorts)>,
     complained: String,
 }
 
@@ -164,8 +164,8 @@ impl Follower {
     }
 }
 
-fn report(remaining: &Remaining) {
-    let Remaining { ports, ephemeral, reserved, sockets, node_ports, .. } = *remaining;
+fn report(remaining: &RemainingPorts) {
+    let RemainingPorts { ports, ephemeral, reserved, sockets, node_ports, .. } = *remaining;
     let range = format!("{}-{}", remaining.range.start(), remaining.range.end());
     tracing::info!(
         %range,
@@ -186,7 +186,7 @@ fn report(remaining: &Remaining) {
     }
 }
 
-fn look(in_use: &mut InUse, diagnosis: Option<&mut Diagnosis>) -> Result<()> {
+fn look(in_use: &mut PortsInUse, diagnosis: Option<&mut Diagnosis>) -> Result<()> {
     let read = |path| fs::read_to_string(path).context(path);
     let range = parse_port_range(&read(LOCAL_RANGE)?).context(LOCAL_RANGE)?;
     in_use.ephemeral = range.collect();
@@ -200,7 +200,7 @@ fn look(in_use: &mut InUse, diagnosis: Option<&mut Diagnosis>) -> Result<()> {
 /// The check for `millrace check`, which does not know NodePorts.
 pub fn snat_ports(range: SnatRange) -> Finding {
     const CHECK: &str = "SNAT ports";
-    let mut in_use = InUse::default();
+    let mut in_use = PortsInUse::default();
     let looked = Diagnosis::open().and_then(|mut sockets| look(&mut in_use, Some(&mut sockets)));
     if let Err(error) = looked {
         let fix =
@@ -234,7 +234,7 @@ mod tests {
         let published = Arc::new(Mutex::new(Vec::new()));
         let publish = {
             let published = Arc::clone(&published);
-            Box::new(move |excluded: &PortSet, remaining: &Remaining| {
+            Box::new(move |excluded: &PortSet, remaining: &RemainingPorts| {
                 published.lock().unwrap().push((excluded.clone(), remaining.ports));
             })
         };
@@ -249,7 +249,7 @@ mod tests {
     fn sockets_are_read_while_node_ports_change_all_the_time() {
         const INTERVAL: Duration = Duration::from_millis(20);
         let (sender, published) = channel();
-        let publish = Box::new(move |excluded: &PortSet, _: &Remaining| {
+        let publish = Box::new(move |excluded: &PortSet, _: &RemainingPorts| {
             let _ = sender.send(excluded.clone());
         });
         let range = SnatRange::new(1..=65535).unwrap();
@@ -273,7 +273,7 @@ mod tests {
         // Outside of the ephemeral range. No socket of a test machine has them.
         let [kept, unused] = [61_001, 61_002];
         let (sender, published) = channel();
-        let publish = Box::new(move |excluded: &PortSet, _: &Remaining| {
+        let publish = Box::new(move |excluded: &PortSet, _: &RemainingPorts| {
             let _ = sender.send([kept, unused].map(|port| excluded.contains(port)));
         });
         let range = SnatRange::new(1..=65535).unwrap();
@@ -288,7 +288,7 @@ mod tests {
     fn sockets_count_apart_from_the_ephemeral_range() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
         let port = listener.local_addr().expect("it is bound").port();
-        let mut in_use = InUse::default();
+        let mut in_use = PortsInUse::default();
         look(&mut in_use, Some(&mut Diagnosis::open().unwrap())).unwrap();
         assert!(in_use.sockets.contains(port));
         assert!(in_use.ephemeral.contains(port), "the kernel chose it");

@@ -1,7 +1,7 @@
 //! Leaves the source lines out of the BPF object. Only the verifier's log of a refused program shows them, and reading
 //! them was most of the time and memory of reading the object: aya copies all lines of a section for each function in it.
 
-use lb_network::bytes::u16_at;
+use lb_network::bytes::read_u16_at;
 use object::{File, Object as _, ObjectSection as _};
 
 /// The section with the lines, and the types of functions.
@@ -24,7 +24,7 @@ pub fn without_lines(mut object: Vec<u8>) -> Vec<u8> {
 fn section(object: &[u8]) -> Option<usize> {
     let (start, _) = File::parse(object).ok()?.section_by_name(SECTION)?.file_range()?;
     let start = usize::try_from(start).ok()?;
-    (u16_at(object, start)? == MAGIC).then_some(start)
+    (read_u16_at(object, start)? == MAGIC).then_some(start)
 }
 
 #[cfg(test)]

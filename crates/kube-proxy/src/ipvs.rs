@@ -7,7 +7,10 @@ use std::fmt::{self, Display};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
-use lb_network::netlink::{GENERIC_HEADER, Netlink, attribute, attributes, family, u16_at};
+use lb_network::netlink::{
+    GENERIC_HEADER_OCTETS, Netlink, encode_attribute, find_generic_family, read_attributes,
+    read_u16_at,
+};
 use nix::ifaddrs::getifaddrs;
 use nix::libc::{AF_INET, AF_INET6, NLA_F_NESTED, NLM_F_ACK, NLM_F_DUMP};
 use nix::sys::socket::SockProtocol;
@@ -58,7 +61,9 @@ impl VirtualServers {
     /// Finds the virtual servers of this machine; none without IPVS.
     pub fn find() -> io::Result<Self> {
         let mut netlink = Netlink::open(SockProtocol::NetlinkGeneric)?;
-        let Some(family) = family(&mut netlink, FAMILY)? else { return Ok(Self::default()) };
+        let Some(family) = find_generic_family(&mut netlink, FAMILY)? else {
+            return Ok(Self::default());
+        };
         let mut all = Vec::new();
         netlink.ask(family, NLM_F_DUMP, &[GET_SERVICE, 1, 0, 0], |body| {
             all.extend(read_server(body));
@@ -71,7 +76,7 @@ impl VirtualServers {
     /// Removes those of kube-proxy.
     pub fn remove(&self) -> io::Result<()> {
         let mut netlink = Netlink::open(SockProtocol::NetlinkGeneric)?;
-        let Some(family) = family(&mut netlink, FAMILY)? else { return Ok(()) };
+        let Some(family) = find_generic_family(&mut netlink, FAMILY)? else { return Ok(()) };
         self.kube_proxys
             .iter()
             .try_for_each(|server| netlink.ask(family, NLM_F_ACK, &removal(server), |_| {}))
@@ -111,16 +116,17 @@ impl Addresses {
 }
 
 fn read_server(body: &[u8]) -> Option<VirtualServer> {
-    let find = |bytes, wanted| attributes(bytes).find(|(kind, _)| *kind == wanted).map(|of| of.1);
-    let all = find(body.get(GENERIC_HEADER..)?, SERVICE)?;
+    let find =
+        |bytes, wanted| read_attributes(bytes).find(|(kind, _)| *kind == wanted).map(|of| of.1);
+    let all = find(body.get(GENERIC_HEADER_OCTETS..)?, SERVICE)?;
     let address = find(all, ADDRESS)?;
-    let ip: IpAddr = match i32::from(u16_at(find(all, ADDRESS_FAMILY)?, 0)?) {
+    let ip: IpAddr = match i32::from(read_u16_at(find(all, ADDRESS_FAMILY)?, 0)?) {
         AF_INET => (*address.first_chunk::<4>()?).into(),
         AF_INET6 => (*address.first_chunk::<16>()?).into(),
         _ => return None,
     };
     let port = u16::from_be_bytes(*find(all, PORT)?.first_chunk()?);
-    let protocol = u16_at(find(all, PROTOCOL)?, 0)?;
+    let protocol = read_u16_at(find(all, PROTOCOL)?, 0)?;
     Some(VirtualServer { protocol, address: (ip, port).into() })
 }
 
@@ -138,12 +144,12 @@ fn removal(server: &VirtualServer) -> Vec<u8> {
         }
     };
     let all = [
-        attribute(ADDRESS_FAMILY, &(family as u16).to_ne_bytes()),
-        attribute(PROTOCOL, &server.protocol.to_ne_bytes()),
-        attribute(ADDRESS, &address),
-        attribute(PORT, &server.address.port().to_be_bytes()),
+        encode_attribute(ADDRESS_FAMILY, &(family as u16).to_ne_bytes()),
+        encode_attribute(PROTOCOL, &server.protocol.to_ne_bytes()),
+        encode_attribute(ADDRESS, &address),
+        encode_attribute(PORT, &server.address.port().to_be_bytes()),
     ];
-    let nested = attribute(SERVICE | NLA_F_NESTED as u16, &all.concat());
+    let nested = encode_attribute(SERVICE | NLA_F_NESTED as u16, &all.concat());
     [&[DELETE_SERVICE, 1, 0, 0], &nested[..]].concat()
 }
 

@@ -5,7 +5,9 @@
 use std::collections::BTreeSet;
 use std::io;
 
-use lb_network::netlink::{Netlink, attribute, attributes, text, text_attribute};
+use lb_network::netlink::{
+    Netlink, encode_attribute, encode_text_attribute, read_attributes, read_text,
+};
 use nix::libc::{
     NFNL_MSG_BATCH_BEGIN, NFNL_MSG_BATCH_END, NFNL_SUBSYS_NFTABLES, NLM_F_ACK, NLM_F_DUMP,
 };
@@ -48,15 +50,15 @@ pub fn jumps() -> io::Result<BTreeSet<Jump>> {
 /// Removes them, jumps first, so that packets meet either all of the rest or nothing of it.
 pub fn remove(leftovers: &Leftovers) -> io::Result<()> {
     let jumps = leftovers.jumps.iter().map(|jump| {
-        let handle = attribute(RULE_HANDLE, &jump.handle.to_be_bytes());
-        request(DELETE_RULE, &jump.table, &[text_attribute(RULE_CHAIN, &jump.chain), handle])
+        let handle = encode_attribute(RULE_HANDLE, &jump.handle.to_be_bytes());
+        request(DELETE_RULE, &jump.table, &[encode_text_attribute(RULE_CHAIN, &jump.chain), handle])
     });
     // Without a handle: all rules of the chain.
     let rules = leftovers.chains.iter().map(|chain| {
-        request(DELETE_RULE, &chain.table, &[text_attribute(RULE_CHAIN, &chain.name)])
+        request(DELETE_RULE, &chain.table, &[encode_text_attribute(RULE_CHAIN, &chain.name)])
     });
     let chains = leftovers.chains.iter().map(|chain| {
-        request(DELETE_CHAIN, &chain.table, &[text_attribute(CHAIN_NAME, &chain.name)])
+        request(DELETE_CHAIN, &chain.table, &[encode_text_attribute(CHAIN_NAME, &chain.name)])
     });
     let tables = leftovers.tables.iter().map(|table| request(DELETE_TABLE, table, &[]));
     let mut netlink = Netlink::open(SockProtocol::NetlinkNetFilter)?;
@@ -96,7 +98,7 @@ fn message(kind: u16) -> u16 {
 
 fn request(kind: u16, table: &Table, attributes: &[Vec<u8>]) -> (u16, Vec<u8>) {
     let mut body = vec![table.family, 0, 0, 0];
-    body.extend(text_attribute(TABLE, &table.name));
+    body.extend(encode_text_attribute(TABLE, &table.name));
     body.extend(attributes.concat());
     (message(kind), body)
 }
@@ -109,28 +111,28 @@ fn dump(kind: u16, each: impl FnMut(&[u8])) -> io::Result<()> {
 
 /// An attribute's value, by its kind.
 fn find(body: &[u8], wanted: u16) -> Option<&[u8]> {
-    attributes(body).find(|(kind, _)| *kind == wanted).map(|(_, value)| value)
+    read_attributes(body).find(|(kind, _)| *kind == wanted).map(|(_, value)| value)
 }
 
 fn read_table(body: &[u8]) -> Option<Table> {
-    Some(Table { family: *body.first()?, name: text(find(body.get(HEADER..)?, TABLE)?) })
+    Some(Table { family: *body.first()?, name: read_text(find(body.get(HEADER..)?, TABLE)?) })
 }
 
 fn read_chain(body: &[u8]) -> Option<Chain> {
     let all = body.get(HEADER..)?;
     Some(Chain {
         table: read_table(body)?,
-        name: text(find(all, CHAIN_NAME)?),
+        name: read_text(find(all, CHAIN_NAME)?),
         is_base: find(all, CHAIN_HOOK).is_some(),
     })
 }
 
 fn read_jump(body: &[u8]) -> Option<Jump> {
     let all = body.get(HEADER..)?;
-    let target = attributes(find(all, RULE_EXPRESSIONS)?).find_map(|(_, one)| target(one))?;
+    let target = read_attributes(find(all, RULE_EXPRESSIONS)?).find_map(|(_, one)| target(one))?;
     Some(Jump {
         table: read_table(body)?,
-        chain: text(find(all, RULE_CHAIN)?),
+        chain: read_text(find(all, RULE_CHAIN)?),
         handle: u64::from_be_bytes(find(all, RULE_HANDLE)?.try_into().ok()?),
         target,
     })
@@ -143,11 +145,11 @@ pub fn target(expression: &[u8]) -> Option<String> {
     const IMMEDIATE_DATA: u16 = 2;
     const VERDICT: u16 = 2;
     const VERDICT_CHAIN: u16 = 2;
-    if text(find(expression, NAME)?) != "immediate" {
+    if read_text(find(expression, NAME)?) != "immediate" {
         return None;
     }
     let value = find(find(expression, DATA)?, IMMEDIATE_DATA)?;
-    Some(text(find(find(value, VERDICT)?, VERDICT_CHAIN)?))
+    Some(read_text(find(find(value, VERDICT)?, VERDICT_CHAIN)?))
 }
 
 #[cfg(test)]
@@ -155,15 +157,17 @@ mod tests {
     use super::*;
 
     fn rule(expression: &str) -> Vec<u8> {
-        let verdict = attribute(2, &attribute(2, &text_attribute(2, "KUBE-SERVICES")));
-        let immediate = [text_attribute(1, expression), attribute(2, &verdict)].concat();
-        let counter = attribute(1, &text_attribute(1, "counter"));
-        let expressions = [counter, attribute(1, &immediate)].concat();
+        let verdict =
+            encode_attribute(2, &encode_attribute(2, &encode_text_attribute(2, "KUBE-SERVICES")));
+        let immediate =
+            [encode_text_attribute(1, expression), encode_attribute(2, &verdict)].concat();
+        let counter = encode_attribute(1, &encode_text_attribute(1, "counter"));
+        let expressions = [counter, encode_attribute(1, &immediate)].concat();
         let attributes = [
-            text_attribute(TABLE, "nat"),
-            text_attribute(RULE_CHAIN, "PREROUTING"),
-            attribute(RULE_HANDLE, &7u64.to_be_bytes()),
-            attribute(RULE_EXPRESSIONS, &expressions),
+            encode_text_attribute(TABLE, "nat"),
+            encode_text_attribute(RULE_CHAIN, "PREROUTING"),
+            encode_attribute(RULE_HANDLE, &7u64.to_be_bytes()),
+            encode_attribute(RULE_EXPRESSIONS, &expressions),
         ];
         [&[2, 0, 0, 0][..], &attributes.concat()].concat()
     }
@@ -178,7 +182,10 @@ mod tests {
 
     #[test]
     fn a_chain_is_read_with_its_table() {
-        let body = [text_attribute(TABLE, "nat"), text_attribute(CHAIN_NAME, "KUBE-SERVICES")];
+        let body = [
+            encode_text_attribute(TABLE, "nat"),
+            encode_text_attribute(CHAIN_NAME, "KUBE-SERVICES"),
+        ];
         let body = [&[10, 0, 0, 0][..], &body.concat()].concat();
         let chain = read_chain(&body).expect("a chain");
         assert_eq!((chain.to_string(), chain.is_base), ("ip6 nat KUBE-SERVICES".to_owned(), false));

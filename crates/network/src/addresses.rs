@@ -8,7 +8,7 @@ use lb_common::layout;
 
 use super::attachments::Attachments;
 use super::selection::NodePortAddresses;
-use super::snapshot::{Address, Framing, Kind, Link, Mac, Scope, Snapshot};
+use super::snapshot::{Address, AddressScope, Link, LinkFraming, LinkKind, MacAddress, Snapshot};
 
 /// An egress device, as the data plane needs it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -18,10 +18,10 @@ pub struct Device {
     pub v4: Option<Ipv4Addr>,
     pub v6: Option<Ipv6Addr>,
     pub mtu: u32,
-    pub mac: Mac,
+    pub mac: MacAddress,
     /// Other link-layer addresses whose frames arrive here and are for this machine: those of
     /// interfaces above this one.
-    pub macs_above: BTreeSet<Mac>,
+    pub macs_above: BTreeSet<MacAddress>,
     /// XDP can redirect packets of other devices to it.
     pub redirect: bool,
     /// XDP can transmit its packets back.
@@ -45,7 +45,7 @@ impl From<&Device> for layout::Device {
 }
 
 /// All devices except loopback, by index.
-pub fn devices(snapshot: &Snapshot) -> BTreeMap<u32, Device> {
+pub fn list_devices(snapshot: &Snapshot) -> BTreeMap<u32, Device> {
     let [node4, node6] = [false, true].map(|v6| node_address(snapshot, v6));
     let links = snapshot.links.values().filter(|link| !link.loopback);
     links
@@ -62,10 +62,10 @@ pub fn devices(snapshot: &Snapshot) -> BTreeMap<u32, Device> {
                 mtu: link.mtu,
                 mac: link.mac,
                 macs_above: macs_above(snapshot, link),
-                redirect: link.framing == Framing::Ethernet
+                redirect: link.framing == LinkFraming::Ethernet
                     && snapshot.redirect.contains(&link.index),
                 // For veths the requirement is the same as for redirects: the peer must poll.
-                transmit: link.kind != Kind::Veth || snapshot.redirect.contains(&link.index),
+                transmit: link.kind != LinkKind::Veth || snapshot.redirect.contains(&link.index),
             };
             (link.index, device)
         })
@@ -74,12 +74,12 @@ pub fn devices(snapshot: &Snapshot) -> BTreeMap<u32, Device> {
 
 /// The link-layer addresses of the VLANs, macvlans, bridges and bonds above a device, except its
 /// own. Those in other network namespaces are other machines.
-fn macs_above(snapshot: &Snapshot, link: &Link) -> BTreeSet<Mac> {
+fn macs_above(snapshot: &Snapshot, link: &Link) -> BTreeSet<MacAddress> {
     let mut found = BTreeSet::from([link.index]);
     let mut above = vec![link];
     while let Some(below) = above.pop() {
         let is_above = |upper: &&Link| match upper.kind {
-            Kind::Vlan | Kind::Child => upper.lower == Some(below.index),
+            LinkKind::Vlan | LinkKind::Child => upper.lower == Some(below.index),
             _ => upper.kind.has_ports() && below.master == Some(upper.index),
         };
         for upper in snapshot.links.values().filter(is_above) {
@@ -90,18 +90,18 @@ fn macs_above(snapshot: &Snapshot, link: &Link) -> BTreeSet<Mac> {
         }
     }
     let macs = found.iter().filter_map(|index| Some(snapshot.links.get(index)?.mac));
-    macs.filter(|mac| *mac != link.mac && *mac != Mac::default()).collect()
+    macs.filter(|mac| *mac != link.mac && *mac != MacAddress::default()).collect()
 }
 
 /// Every address at which something outside can reach this node itself.
-pub fn own_addresses(snapshot: &Snapshot) -> BTreeSet<IpAddr> {
+pub fn list_own_addresses(snapshot: &Snapshot) -> BTreeSet<IpAddr> {
     let all = snapshot.addresses.values().flatten();
     let own = all.filter(|address| accepts_connections(address)).map(|address| address.ip);
     own.filter(|ip| !ip.is_loopback()).collect()
 }
 
 /// The addresses with NodePorts; never loopback or link-local ones.
-pub fn node_addresses(
+pub fn list_node_addresses(
     snapshot: &Snapshot,
     attachments: &Attachments,
     selected: &[NodePortAddresses],
@@ -136,7 +136,7 @@ pub fn node_addresses(
 /// Whether clients can connect to it as an address of this node.
 fn accepts_connections(address: &Address) -> bool {
     let link_local = matches!(address.ip, IpAddr::V6(v6) if v6.is_unicast_link_local());
-    address.scope == Scope::Global && !address.unusable && !link_local
+    address.scope == AddressScope::Global && !address.unusable && !link_local
 }
 
 /// The node's primary address of a family: that of the device with the default route, else one of
@@ -162,11 +162,12 @@ fn external_address(snapshot: &Snapshot, attachments: &Attachments, v6: bool) ->
 
 /// The source address of new connections through a device.
 fn own_address(snapshot: &Snapshot, device: u32, v6: bool) -> Option<IpAddr> {
-    preferred_address(snapshot.addresses_of(device), v6)
+    choose_preferred_address(snapshot.addresses_of(device), v6)
 }
 
-/// The same, among the addresses of a device: neither temporary nor deprecated, if there is another.
-pub fn preferred_address<'a>(
+/// The address of a family for new connections, among those of a device: neither temporary nor deprecated, if there
+/// is another.
+pub fn choose_preferred_address<'a>(
     addresses: impl IntoIterator<Item = &'a Address>,
     v6: bool,
 ) -> Option<IpAddr> {
@@ -217,7 +218,7 @@ fn as_v6(ip: IpAddr) -> Option<Ipv6Addr> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{DefaultRoute, Settings, plan_attachments};
+    use crate::{DefaultRoute, DeviceSettings, plan_attachments};
 
     /// Devices as `NAME: ADDRESS[ FLAG ...], ...`, one a line, with indexes from 1; `default
     /// NAME [METRIC] [SOURCE]` are default routes of both families, or the source's.
@@ -260,8 +261,8 @@ mod tests {
         let mut address = Address::of_subnet(words.next().unwrap().parse().unwrap(), 24);
         for word in words {
             match word {
-                "link" => address.scope = Scope::Link,
-                "host" => address.scope = Scope::Host,
+                "link" => address.scope = AddressScope::Link,
+                "host" => address.scope = AddressScope::Host,
                 "secondary" => address.secondary = true,
                 "deprecated" => address.deprecated = true,
                 "tentative" => address.unusable = true,
@@ -306,12 +307,14 @@ mod tests {
             ("of lo, if it means something elsewhere", unusual, "203.0.113.0/24", "203.0.113.1"),
         ] {
             let snapshot = network(text);
-            let settings =
-                Settings { external: vec!["eth0".parse().unwrap()], ..Settings::default() };
+            let settings = DeviceSettings {
+                external: vec!["eth0".parse().unwrap()],
+                ..DeviceSettings::default()
+            };
             let attachments = plan_attachments(&snapshot, &settings, &BTreeSet::new());
             let selected: Vec<_> =
                 selected.split_whitespace().map(|word| word.parse().unwrap()).collect();
-            let addresses = node_addresses(&snapshot, &attachments, &selected);
+            let addresses = list_node_addresses(&snapshot, &attachments, &selected);
             let addresses: Vec<String> = addresses.iter().map(IpAddr::to_string).collect();
             assert_eq!(addresses.join(" "), expected, "{name}");
         }
@@ -319,7 +322,7 @@ mod tests {
 
     #[test]
     fn own_addresses_are_those_of_all_devices_that_others_can_reach() {
-        let own = own_addresses(&network(
+        let own = list_own_addresses(&network(
             "eth0: 192.0.2.1, 169.254.0.1 link, 2001:db8::3 tentative, 2001:db8::1, fe80::1\n\
              lo: 127.0.0.1 host, 127.0.0.2, 10.255.0.1, ::1 host\n\
              veth1: 10.244.0.1",
@@ -368,7 +371,7 @@ mod tests {
         ] {
             let snapshot = network(text);
             let index = snapshot.link_named(device).unwrap().index;
-            let device = &devices(&snapshot)[&index];
+            let device = &list_devices(&snapshot)[&index];
             let show = |ip: Option<IpAddr>| ip.map_or("-".to_owned(), |ip| ip.to_string());
             assert_eq!(show(device.v4.map(IpAddr::V4)), v4, "{name}");
             assert_eq!(show(device.v6.map(IpAddr::V6)), v6, "{name}");
@@ -377,8 +380,8 @@ mod tests {
 
     #[test]
     fn ipv6_sources_do_not_depend_on_the_order_of_arrival() {
-        let one = devices(&network("eth0: 2001:db8::1, 2001:db8::2"));
-        let other = devices(&network("eth0: 2001:db8::2, 2001:db8::1"));
+        let one = list_devices(&network("eth0: 2001:db8::1, 2001:db8::2"));
+        let other = list_devices(&network("eth0: 2001:db8::2, 2001:db8::1"));
         assert_eq!(one, other);
     }
 
@@ -391,19 +394,19 @@ mod tests {
             let link: &mut Link = links.get_mut(&index).unwrap();
             (link.kind, link.lower, link.master) = (kind, lower, master);
         };
-        change(eth0, Kind::Other, None, Some(bond0));
-        change(eth1, Kind::Other, None, Some(bond0));
-        change(bond0, Kind::Bond { mode: Default::default(), by_vlan: false }, None, Some(br0));
-        change(vlan, Kind::Vlan, Some(bond0), None);
-        change(vrrp, Kind::Child, Some(vlan), None);
-        change(ipvlan, Kind::Child, Some(bond0), None);
+        change(eth0, LinkKind::Other, None, Some(bond0));
+        change(eth1, LinkKind::Other, None, Some(bond0));
+        change(bond0, LinkKind::Bond { mode: Default::default(), by_vlan: false }, None, Some(br0));
+        change(vlan, LinkKind::Vlan, Some(bond0), None);
+        change(vrrp, LinkKind::Child, Some(vlan), None);
+        change(ipvlan, LinkKind::Child, Some(bond0), None);
         // The peer of a veth is another machine's or a pod's.
-        change(veth0, Kind::Veth, Some(eth0), None);
-        change(br0, Kind::Bridge, None, None);
+        change(veth0, LinkKind::Veth, Some(eth0), None);
+        change(br0, LinkKind::Bridge, None, None);
         // A cycle, and an address that two devices share.
         snapshot.links.get_mut(&br0).unwrap().master = Some(br0);
         snapshot.links.get_mut(&ipvlan).unwrap().mac = snapshot.links[&bond0].mac;
-        let devices = devices(&snapshot);
+        let devices = list_devices(&snapshot);
         let above = |index| -> Vec<u32> {
             devices[&index].macs_above.iter().map(|mac| u32::from(mac[5])).collect()
         };
@@ -416,7 +419,7 @@ mod tests {
 
     #[test]
     fn devices_know_their_mtu_and_mac_and_lo_is_none() {
-        let devices = devices(&network(NODE));
+        let devices = list_devices(&network(NODE));
         assert_eq!(devices.keys().copied().collect::<Vec<_>>(), [2, 3, 4]);
         let eth0 = &devices[&2];
         assert_eq!((&*eth0.name, eth0.mtu, eth0.mac), ("eth0", 1500, [2, 0, 0, 0, 0, 2]));

@@ -1,15 +1,15 @@
 //! Reads numbers in this machine's byte order, as the kernel writes them, at an offset; `None`
 //! beyond the end.
 
-pub fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+pub fn read_u16_at(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_ne_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
-pub fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+pub fn read_u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
-pub fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+pub fn read_u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_ne_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
@@ -20,13 +20,13 @@ mod tests {
     #[test]
     fn a_number_is_read_only_where_it_is_whole() {
         let bytes = 0x0102_0304_0506_0708u64.to_ne_bytes();
-        assert_eq!(u64_at(&bytes, 0), Some(0x0102_0304_0506_0708));
-        assert_eq!(u32_at(&bytes, 4).map(u32::to_ne_bytes), bytes.last_chunk().copied());
+        assert_eq!(read_u64_at(&bytes, 0), Some(0x0102_0304_0506_0708));
+        assert_eq!(read_u32_at(&bytes, 4).map(u32::to_ne_bytes), bytes.last_chunk().copied());
         let readable = |at| {
             let [short, long, longest] = [
-                u16_at(&bytes, at).is_some(),
-                u32_at(&bytes, at).is_some(),
-                u64_at(&bytes, at).is_some(),
+                read_u16_at(&bytes, at).is_some(),
+                read_u32_at(&bytes, at).is_some(),
+                read_u64_at(&bytes, at).is_some(),
             ];
             (short, long, longest)
         };

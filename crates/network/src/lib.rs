@@ -7,7 +7,7 @@
 //!
 //! # Invariants
 //! - No change is missed: after lost notifications or a socket error everything is read again, and
-//!   an [`Event::Epoch`] is sent.
+//!   an [`NetworkEvent::Epoch`] is sent.
 //! - The first change after a quiet time is reported at once, those of a burst together.
 //!
 //! Tests: beside the code, and `tests/tests/node/network.rs` with real devices.
@@ -27,13 +27,18 @@ pub mod snat_ports;
 mod socket;
 mod watch;
 
-pub use addresses::{Device, devices, node_addresses, own_addresses, preferred_address};
-pub use attachments::{Attachments, DeviceName, Refusal, Role, Served, plan_attachments};
-pub use links::AnnouncingLink;
-pub use netdev::{XdpFeatures, xdp_features};
-pub use requests::read_addresses;
-pub use selection::{DeviceSelector, NodePortAddresses, Settings};
-pub use snapshot::{
-    Address, BondMode, DefaultRoute, Effect, Kind, Link, Mac, Notice, Scope, Snapshot,
+pub use addresses::{
+    Device, choose_preferred_address, list_devices, list_node_addresses, list_own_addresses,
 };
-pub use watch::{Event, NetworkWatch};
+pub use attachments::{
+    AttachmentRefusal, Attachments, DeviceName, DeviceRole, ServedDevice, plan_attachments,
+};
+pub use links::AnnouncingLink;
+pub use netdev::{XdpFeatures, read_xdp_features};
+pub use requests::read_addresses;
+pub use selection::{DeviceSelector, DeviceSettings, NodePortAddresses};
+pub use snapshot::{
+    Address, AddressScope, BondMode, ChangeEffect, DefaultRoute, Link, LinkKind, MacAddress,
+    NetworkChange, Snapshot,
+};
+pub use watch::{NetworkEvent, NetworkWatch};

@@ -5,15 +5,15 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use super::attachments::Attachments;
-use super::snapshot::{Framing, Mac, Snapshot};
+use super::snapshot::{LinkFraming, MacAddress, Snapshot};
 
 /// An interface that clients reach this node by, and on which other machines ask for addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AnnouncingLink {
     pub index: u32,
     pub name: String,
-    pub mac: Mac,
-    /// It is up and has a carrier.
+    pub mac: MacAddress,
+    /// The link is up and has a carrier.
     pub running: bool,
     /// On-link prefixes, link-local ones included.
     pub prefixes: Vec<IpNet>,
@@ -33,11 +33,14 @@ impl AnnouncingLink {
     }
 }
 
-/// Those to which the programs are attached, with Ethernet frames.
-pub fn announcing_links(snapshot: &Snapshot, attachments: &Attachments) -> Vec<AnnouncingLink> {
+/// Links to which the programs are attached, with Ethernet frames.
+pub fn list_announcing_links(
+    snapshot: &Snapshot,
+    attachments: &Attachments,
+) -> Vec<AnnouncingLink> {
     let facing = attachments.facing_clients();
     let links = facing.filter_map(|device| snapshot.links.get(&device.index));
-    let links = links.filter(|link| link.framing == Framing::Ethernet && !link.loopback);
+    let links = links.filter(|link| link.framing == LinkFraming::Ethernet && !link.loopback);
     links
         .map(|link| {
             let addresses =

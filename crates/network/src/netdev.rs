@@ -7,12 +7,14 @@ use anyhow::Result;
 use nix::libc;
 use nix::sys::socket::SockProtocol;
 
-use super::requests::dump;
-use super::snapshot::Notice;
-use crate::netlink::{Message, attributes, text, u16_at, u32_at, u64_at};
+use super::requests::request_dump;
+use super::snapshot::NetworkChange;
+use crate::netlink::{
+    NetlinkMessage, read_attributes, read_text, read_u16_at, read_u32_at, read_u64_at,
+};
 
 /// Size of `struct genlmsghdr`: command, version, two reserved octets.
-const HEADER: usize = 4;
+const GENERIC_HEADER_OCTETS: usize = 4;
 
 /// <https://github.com/torvalds/linux/blob/v6.12/include/uapi/linux/netdev.h>
 const NETDEV_CMD_DEV_GET: u8 = 1;
@@ -25,34 +27,37 @@ const NETDEV_XDP_ACT_NDO_XMIT: u64 = 4;
 
 /// The family's numbers, which the kernel assigns at run time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Netdev {
+pub struct NetdevFamily {
     kind: u16,
     /// The multicast group for changes.
     pub group: u32,
 }
 
 /// Finds the family. Kernels without it support redirects, but do not report by which devices.
-pub async fn find() -> Result<Option<Netdev>> {
+pub async fn find_netdev_family() -> Result<Option<NetdevFamily>> {
     let body = [libc::CTRL_CMD_GETFAMILY as u8, 1, 0, 0];
     let kind = libc::GENL_ID_CTRL as u16;
-    let found = dump(SockProtocol::NetlinkGeneric, kind, &body, |message| family(message.body));
+    let found = request_dump(SockProtocol::NetlinkGeneric, kind, &body, |message| {
+        parse_netdev_family(message.body)
+    });
     Ok(found.await?.into_iter().next())
 }
 
 /// Reads the features of all devices.
-pub async fn read(netdev: Option<Netdev>) -> Result<Vec<Notice>> {
+pub async fn read_netdev_changes(netdev: Option<NetdevFamily>) -> Result<Vec<NetworkChange>> {
     let Some(netdev) = netdev else { return Ok(Vec::new()) };
     let body = [NETDEV_CMD_DEV_GET, 1, 0, 0];
-    let take = |message: &Message<'_>| notice(netdev, message.kind, message.body);
-    dump(SockProtocol::NetlinkGeneric, netdev.kind, &body, take).await
+    let take =
+        |message: &NetlinkMessage<'_>| parse_netdev_change(netdev, message.kind, message.body);
+    request_dump(SockProtocol::NetlinkGeneric, netdev.kind, &body, take).await
 }
 
 /// The drivers' features by device; `None` if this kernel does not report them (before 6.3).
-pub async fn xdp_features() -> Result<Option<BTreeMap<u32, XdpFeatures>>> {
-    let Some(netdev) = find().await? else { return Ok(None) };
+pub async fn read_xdp_features() -> Result<Option<BTreeMap<u32, XdpFeatures>>> {
+    let Some(netdev) = find_netdev_family().await? else { return Ok(None) };
     let body = [NETDEV_CMD_DEV_GET, 1, 0, 0];
-    let take = |message: &Message<'_>| features(netdev, message.kind, message.body);
-    let features = dump(SockProtocol::NetlinkGeneric, netdev.kind, &body, take).await?;
+    let take = |message: &NetlinkMessage<'_>| parse_features(netdev, message.kind, message.body);
+    let features = request_dump(SockProtocol::NetlinkGeneric, netdev.kind, &body, take).await?;
     Ok(Some(features.into_iter().collect()))
 }
 
@@ -72,12 +77,12 @@ impl XdpFeatures {
     }
 }
 
-pub fn notice(netdev: Netdev, kind: u16, body: &[u8]) -> Option<Notice> {
-    let (device, features) = features(netdev, kind, body)?;
-    Some(Notice::Redirect { device, redirect: features.sends() })
+pub fn parse_netdev_change(netdev: NetdevFamily, kind: u16, body: &[u8]) -> Option<NetworkChange> {
+    let (device, features) = parse_features(netdev, kind, body)?;
+    Some(NetworkChange::Redirect { device, redirect: features.sends() })
 }
 
-fn features(netdev: Netdev, kind: u16, body: &[u8]) -> Option<(u32, XdpFeatures)> {
+fn parse_features(netdev: NetdevFamily, kind: u16, body: &[u8]) -> Option<(u32, XdpFeatures)> {
     let command = *body.first()?;
     let redirects =
         matches!(command, NETDEV_CMD_DEV_GET | NETDEV_CMD_DEV_ADD_NTF | NETDEV_CMD_DEV_CHANGE_NTF);
@@ -85,10 +90,10 @@ fn features(netdev: Netdev, kind: u16, body: &[u8]) -> Option<(u32, XdpFeatures)
         return None;
     }
     let (mut device, mut features) = (None, 0);
-    for (kind, value) in attributes(body.get(HEADER..)?) {
+    for (kind, value) in read_attributes(body.get(GENERIC_HEADER_OCTETS..)?) {
         match kind {
-            NETDEV_A_DEV_IFINDEX => device = u32_at(value, 0),
-            NETDEV_A_DEV_XDP_FEATURES => features = u64_at(value, 0)?,
+            NETDEV_A_DEV_IFINDEX => device = read_u32_at(value, 0),
+            NETDEV_A_DEV_XDP_FEATURES => features = read_u64_at(value, 0)?,
             _ => {}
         }
     }
@@ -96,27 +101,27 @@ fn features(netdev: Netdev, kind: u16, body: &[u8]) -> Option<(u32, XdpFeatures)
 }
 
 /// Parses the description of the family.
-fn family(body: &[u8]) -> Option<Netdev> {
+fn parse_netdev_family(body: &[u8]) -> Option<NetdevFamily> {
     let (mut kind, mut group, mut is_it) = (None, None, false);
-    for (attribute, value) in attributes(body.get(HEADER..)?) {
+    for (attribute, value) in read_attributes(body.get(GENERIC_HEADER_OCTETS..)?) {
         match i32::from(attribute) {
-            libc::CTRL_ATTR_FAMILY_NAME => is_it = text(value) == "netdev",
-            libc::CTRL_ATTR_FAMILY_ID => kind = u16_at(value, 0),
+            libc::CTRL_ATTR_FAMILY_NAME => is_it = read_text(value) == "netdev",
+            libc::CTRL_ATTR_FAMILY_ID => kind = read_u16_at(value, 0),
             libc::CTRL_ATTR_MCAST_GROUPS => {
-                group = attributes(value).find_map(|(_, value)| management_group(value));
+                group = read_attributes(value).find_map(|(_, value)| management_group(value));
             }
             _ => {}
         }
     }
-    is_it.then_some(Netdev { kind: kind?, group: group? })
+    is_it.then_some(NetdevFamily { kind: kind?, group: group? })
 }
 
 fn management_group(group: &[u8]) -> Option<u32> {
     let find = |wanted| {
-        attributes(group).find(|&(kind, _)| i32::from(kind) == wanted).map(|(_, value)| value)
+        read_attributes(group).find(|&(kind, _)| i32::from(kind) == wanted).map(|(_, value)| value)
     };
-    let is_it = find(libc::CTRL_ATTR_MCAST_GRP_NAME).map(text)? == "mgmt";
-    find(libc::CTRL_ATTR_MCAST_GRP_ID).filter(|_| is_it).and_then(|value| u32_at(value, 0))
+    let is_it = find(libc::CTRL_ATTR_MCAST_GRP_NAME).map(read_text)? == "mgmt";
+    find(libc::CTRL_ATTR_MCAST_GRP_ID).filter(|_| is_it).and_then(|value| read_u32_at(value, 0))
 }
 
 #[cfg(test)]
@@ -125,10 +130,10 @@ mod tests {
     use crate::netlink;
 
     fn attribute(kind: i32, value: &[u8]) -> Vec<u8> {
-        netlink::attribute(kind as u16, value)
+        netlink::encode_attribute(kind as u16, value)
     }
 
-    const NETDEV: Netdev = Netdev { kind: 20, group: 9 };
+    const NETDEV: NetdevFamily = NetdevFamily { kind: 20, group: 9 };
 
     #[test]
     fn the_family_is_found_by_its_name() {
@@ -145,8 +150,8 @@ mod tests {
             body.extend(attribute(libc::CTRL_ATTR_MCAST_GROUPS, &groups));
             body
         };
-        assert_eq!(family(&described(b"netdev\0")), Some(NETDEV));
-        assert_eq!(family(&described(b"nl80211\0")), None);
+        assert_eq!(parse_netdev_family(&described(b"netdev\0")), Some(NETDEV));
+        assert_eq!(parse_netdev_family(&described(b"nl80211\0")), None);
     }
 
     #[test]
@@ -157,10 +162,20 @@ mod tests {
             body.extend(attribute(NETDEV_A_DEV_XDP_FEATURES.into(), &features.to_ne_bytes()));
             body
         };
-        let redirects = |redirect| Some(Notice::Redirect { device: 7, redirect });
-        assert_eq!(notice(NETDEV, 20, &message(NETDEV_CMD_DEV_CHANGE_NTF, 0x27)), redirects(true));
-        assert_eq!(notice(NETDEV, 20, &message(NETDEV_CMD_DEV_GET, 0x23)), redirects(false));
-        assert_eq!(notice(NETDEV, 21, &message(NETDEV_CMD_DEV_GET, 0x27)), None, "of others");
-        assert_eq!(notice(NETDEV, 20, &message(3, 0x27)), None, "gone");
+        let redirects = |redirect| Some(NetworkChange::Redirect { device: 7, redirect });
+        assert_eq!(
+            parse_netdev_change(NETDEV, 20, &message(NETDEV_CMD_DEV_CHANGE_NTF, 0x27)),
+            redirects(true)
+        );
+        assert_eq!(
+            parse_netdev_change(NETDEV, 20, &message(NETDEV_CMD_DEV_GET, 0x23)),
+            redirects(false)
+        );
+        assert_eq!(
+            parse_netdev_change(NETDEV, 21, &message(NETDEV_CMD_DEV_GET, 0x27)),
+            None,
+            "of others"
+        );
+        assert_eq!(parse_netdev_change(NETDEV, 20, &message(3, 0x27)), None, "gone");
     }
 }

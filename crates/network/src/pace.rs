@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 /// Minimum time between reports.
-const INTERVAL: Duration = Duration::from_millis(100);
+const MIN_REPORT_INTERVAL: Duration = Duration::from_millis(100);
 
 #[derive(Default)]
-pub struct Pace {
+pub struct ReportPace {
     last: Option<Instant>,
 }
 

@@ -7,17 +7,19 @@ use nix::errno::Errno;
 use nix::libc;
 use nix::sys::socket::SockProtocol;
 
-use super::message::{address, default_route, is_selective_route, is_selective_rule, notice};
-use super::netdev::{self, Netdev};
+use super::message::{
+    is_selective_route, is_selective_rule, parse_address, parse_change, parse_default_route,
+};
+use super::netdev::{self, NetdevFamily};
 use super::snapshot::{Address, DefaultRoute, Snapshot};
-use super::socket::Socket;
-use crate::netlink::{Message, Netlink, messages, request, u32_at};
+use super::socket::NetlinkSocket;
+use crate::netlink::{Netlink, NetlinkMessage, encode_request, read_u32_at, split_messages};
 
 /// Attempts to read a dump that changes interrupt.
-const ATTEMPTS: usize = 10;
+const DUMP_ATTEMPTS: usize = 10;
 
 /// Reads everything. Changes meanwhile are reported to a socket that was opened before.
-pub async fn read_everything(netdev: Option<Netdev>) -> Result<Snapshot> {
+pub async fn read_snapshot(netdev: Option<NetdevFamily>) -> Result<Snapshot> {
     let mut snapshot = Snapshot::default();
     // The bodies are `struct ifinfomsg`, `ifaddrmsg` and `ndmsg`: all families and devices.
     for (kind, body) in [
@@ -25,39 +27,40 @@ pub async fn read_everything(netdev: Option<Netdev>) -> Result<Snapshot> {
         (libc::RTM_GETADDR, &[0; 8]),
         (libc::RTM_GETNEIGH, &[0; 12]),
     ] {
-        let take = |message: &Message<'_>| notice(message.kind, message.body);
-        for notice in dump(SockProtocol::NetlinkRoute, kind, body, take).await? {
+        let take = |message: &NetlinkMessage<'_>| parse_change(message.kind, message.body);
+        for notice in request_dump(SockProtocol::NetlinkRoute, kind, body, take).await? {
             snapshot.apply(notice);
         }
     }
-    for notice in netdev::read(netdev).await? {
+    for notice in netdev::read_netdev_changes(netdev).await? {
         snapshot.apply(notice);
     }
-    Routes::read().await?.put_into(&mut snapshot);
+    RouteFacts::read().await?.put_into(&mut snapshot);
     snapshot.selective_rules = are_rules_selective().await;
     Ok(snapshot)
 }
 
 /// What matters of all routes.
-pub struct Routes {
+pub struct RouteFacts {
     default: Vec<DefaultRoute>,
     /// Whether one decides by more than the destination.
     selective: bool,
 }
 
-impl Routes {
+impl RouteFacts {
     pub async fn read() -> Result<Self> {
         let mut routes = Self { default: Vec::new(), selective: false };
         for family in [libc::AF_INET, libc::AF_INET6] {
             // `struct rtmsg`: all tables.
             let mut body = [0; 12];
             body[0] = family as u8;
-            let take = |message: &Message<'_>| {
+            let take = |message: &NetlinkMessage<'_>| {
                 let (default, selective) =
-                    (default_route(message.body), is_selective_route(message.body));
+                    (parse_default_route(message.body), is_selective_route(message.body));
                 (default.is_some() || selective).then_some((default, selective))
             };
-            let found = dump(SockProtocol::NetlinkRoute, libc::RTM_GETROUTE, &body, take).await?;
+            let found =
+                request_dump(SockProtocol::NetlinkRoute, libc::RTM_GETROUTE, &body, take).await?;
             routes.selective |= found.iter().any(|(_, selective)| *selective);
             // A kernel without IPv6 would return the IPv4 routes again.
             let v6 = family == libc::AF_INET6;
@@ -79,8 +82,8 @@ async fn are_rules_selective() -> bool {
         // `struct fib_rule_hdr`
         let mut body = [0; 12];
         body[0] = family as u8;
-        let take = |message: &Message<'_>| is_selective_rule(message.body).then_some(());
-        match dump(SockProtocol::NetlinkRoute, libc::RTM_GETRULE, &body, take).await {
+        let take = |message: &NetlinkMessage<'_>| is_selective_rule(message.body).then_some(());
+        match request_dump(SockProtocol::NetlinkRoute, libc::RTM_GETRULE, &body, take).await {
             Ok(selective) if selective.is_empty() => {}
             Ok(_) | Err(_) => return true,
         }
@@ -92,20 +95,21 @@ async fn are_rules_selective() -> bool {
 pub fn read_addresses() -> io::Result<Vec<(u32, Address)>> {
     let mut found = Vec::new();
     let mut netlink = Netlink::open(SockProtocol::NetlinkRoute)?;
-    netlink
-        .ask(libc::RTM_GETADDR, libc::NLM_F_DUMP, &[0; 8], |body| found.extend(address(body)))?;
+    netlink.ask(libc::RTM_GETADDR, libc::NLM_F_DUMP, &[0; 8], |body| {
+        found.extend(parse_address(body))
+    })?;
     Ok(found)
 }
 
 /// Requests a dump; returns the results of `take`.
-pub async fn dump<T>(
+pub async fn request_dump<T>(
     protocol: SockProtocol,
     kind: u16,
     body: &[u8],
-    take: impl Fn(&Message<'_>) -> Option<T>,
+    take: impl Fn(&NetlinkMessage<'_>) -> Option<T>,
 ) -> Result<Vec<T>> {
-    for sequence in 1..=ATTEMPTS as u32 {
-        if let Some(found) = dump_once(protocol, kind, sequence, body, &take).await? {
+    for sequence in 1..=DUMP_ATTEMPTS as u32 {
+        if let Some(found) = request_dump_once(protocol, kind, sequence, body, &take).await? {
             return Ok(found);
         }
     }
@@ -113,26 +117,26 @@ pub async fn dump<T>(
 }
 
 /// Returns `None` if something changed meanwhile, so that the dump may have gaps.
-async fn dump_once<T>(
+async fn request_dump_once<T>(
     protocol: SockProtocol,
     kind: u16,
     sequence: u32,
     body: &[u8],
-    take: &impl Fn(&Message<'_>) -> Option<T>,
+    take: &impl Fn(&NetlinkMessage<'_>) -> Option<T>,
 ) -> Result<Option<Vec<T>>> {
-    let mut socket = Socket::for_requests(protocol)?;
+    let mut socket = NetlinkSocket::for_requests(protocol)?;
     socket
-        .send(&request(kind, libc::NLM_F_DUMP, sequence, body))
+        .send(&encode_request(kind, libc::NLM_F_DUMP, sequence, body))
         .context("the kernel can't be asked")?;
     let (mut found, mut whole) = (Vec::new(), true);
     loop {
         let datagram = socket.receive().await.context("the kernel does not respond")?;
-        for message in messages(&datagram) {
+        for message in split_messages(&datagram) {
             let message = message?;
             whole &= message.flags & libc::NLM_F_DUMP_INTR as u16 == 0;
             match i32::from(message.kind) {
                 libc::NLMSG_DONE | libc::NLMSG_ERROR => {
-                    acknowledged(&message)
+                    parse_acknowledgement(&message)
                         .context("the kernel does not report its network configuration")?;
                     return Ok(whole.then_some(found));
                 }
@@ -143,9 +147,9 @@ async fn dump_once<T>(
 }
 
 /// The result at the end of a dump.
-fn acknowledged(message: &Message<'_>) -> io::Result<()> {
+fn parse_acknowledgement(message: &NetlinkMessage<'_>) -> io::Result<()> {
     // Both begin with 0 or a negative error number; a missing number means success.
-    let code = u32_at(message.body, 0).unwrap_or(0) as i32;
+    let code = read_u32_at(message.body, 0).unwrap_or(0) as i32;
     match code {
         0 => Ok(()),
         // There is no routing table yet.

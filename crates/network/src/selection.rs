@@ -9,7 +9,7 @@ use ipnet::IpNet;
 
 /// The configured devices, and the addresses with NodePorts.
 #[derive(Clone, Debug, Default)]
-pub struct Settings {
+pub struct DeviceSettings {
     /// Devices that clients use.
     pub external: Vec<DeviceSelector>,
     /// The host's ends of pods' interfaces.

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-pub type Mac = [u8; 6];
+pub type MacAddress = [u8; 6];
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
@@ -19,7 +19,7 @@ pub struct Snapshot {
     pub selective_rules: bool,
     /// Reachable neighbours. They are kept because a notification matters only if it changes a
     /// known one.
-    neighbours: BTreeMap<(u32, IpAddr), Mac>,
+    neighbours: BTreeMap<(u32, IpAddr), MacAddress>,
     /// The devices that XDP can redirect packets to.
     pub redirect: BTreeSet<u32>,
 }
@@ -28,15 +28,15 @@ pub struct Snapshot {
 pub struct Link {
     pub index: u32,
     pub name: String,
-    pub kind: Kind,
+    pub kind: LinkKind,
     /// Administratively up.
     pub up: bool,
     /// Operationally up.
     pub running: bool,
     pub loopback: bool,
-    pub framing: Framing,
+    pub framing: LinkFraming,
     pub mtu: u32,
-    pub mac: Mac,
+    pub mac: MacAddress,
     /// The device below, or a veth's peer, if it is in this network namespace.
     pub lower: Option<u32>,
     /// The lower device or peer is in another network namespace.
@@ -47,7 +47,7 @@ pub struct Link {
 
 /// The first header of a device's packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Framing {
+pub enum LinkFraming {
     #[default]
     Ethernet,
     /// The network header: IP-in-IP tunnels, wireguard, tun, PPP.
@@ -57,7 +57,7 @@ pub enum Framing {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Kind {
+pub enum LinkKind {
     /// Others: hardware, overlays, ...
     #[default]
     Other,
@@ -97,7 +97,7 @@ pub enum BondMode {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
     pub ip: IpAddr,
-    pub scope: Scope,
+    pub scope: AddressScope,
     /// The address is of a subnet, so other hosts are on the link.
     pub subnet: bool,
     /// Length of the subnet's prefix.
@@ -115,7 +115,7 @@ impl Address {
     pub fn of_subnet(ip: IpAddr, prefix: u8) -> Self {
         Self {
             ip,
-            scope: Scope::Global,
+            scope: AddressScope::Global,
             subnet: true,
             prefix,
             secondary: false,
@@ -127,7 +127,7 @@ impl Address {
 
 /// Scope of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scope {
+pub enum AddressScope {
     Global,
     Link,
     Host,
@@ -147,7 +147,7 @@ pub struct DefaultRoute {
 
 /// A relevant change that the kernel reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Notice {
+pub enum NetworkChange {
     Link(Link),
     LinkGone(u32),
     Address {
@@ -170,7 +170,7 @@ pub enum Notice {
     Neighbour {
         device: u32,
         ip: IpAddr,
-        mac: Mac,
+        mac: MacAddress,
     },
     NeighbourGone {
         device: u32,
@@ -185,7 +185,7 @@ pub enum Notice {
 
 /// The effect of notifications.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Effect {
+pub struct ChangeEffect {
     /// Resolved next hops may be outdated.
     pub next_hops: bool,
     /// Links, addresses or default routes have changed.
@@ -194,7 +194,7 @@ pub struct Effect {
     pub default_routes: bool,
 }
 
-impl Effect {
+impl ChangeEffect {
     pub fn and(self, other: Self) -> Self {
         Self {
             next_hops: self.next_hops || other.next_hops,
@@ -204,7 +204,7 @@ impl Effect {
     }
 }
 
-impl Kind {
+impl LinkKind {
     /// Whether the device has ports. Their packets, addresses and routes are those of the device.
     pub fn has_ports(&self) -> bool {
         matches!(self, Self::Bond { .. } | Self::Bridge | Self::OpenVSwitch | Self::Team)
@@ -214,7 +214,7 @@ impl Kind {
 impl Address {
     /// Whether the address shows that its device is a link to other hosts.
     pub fn is_of_network(&self) -> bool {
-        self.scope == Scope::Global && self.subnet
+        self.scope == AddressScope::Global && self.subnet
     }
 }
 
@@ -233,12 +233,12 @@ impl Snapshot {
     }
 
     /// Applies a notification. If it changes nothing, it has no effect.
-    pub fn apply(&mut self, notice: Notice) -> Effect {
+    pub fn apply(&mut self, notice: NetworkChange) -> ChangeEffect {
         match notice {
-            Notice::Link(link) => self.put_link(link),
-            Notice::LinkGone(index) => self.remove_link(index),
-            Notice::Address { device, address } => self.put_address(device, address),
-            Notice::AddressGone { device, ip } => {
+            NetworkChange::Link(link) => self.put_link(link),
+            NetworkChange::LinkGone(index) => self.remove_link(index),
+            NetworkChange::Address { device, address } => self.put_address(device, address),
+            NetworkChange::AddressGone { device, ip } => {
                 let addresses = self.addresses.entry(device).or_default();
                 let before = addresses.len();
                 addresses.retain(|address| address.ip != ip);
@@ -246,48 +246,48 @@ impl Snapshot {
                 if addresses.is_empty() {
                     self.addresses.remove(&device);
                 }
-                Effect { next_hops: changed, facts: changed, ..Effect::default() }
+                ChangeEffect { next_hops: changed, facts: changed, ..ChangeEffect::default() }
             }
-            Notice::DefaultRoutes => {
-                Effect { next_hops: true, default_routes: true, ..Effect::default() }
+            NetworkChange::DefaultRoutes => {
+                ChangeEffect { next_hops: true, default_routes: true, ..ChangeEffect::default() }
             }
-            Notice::Routing => Effect { next_hops: true, ..Effect::default() },
-            Notice::SelectiveRoute => {
+            NetworkChange::Routing => ChangeEffect { next_hops: true, ..ChangeEffect::default() },
+            NetworkChange::SelectiveRoute => {
                 self.selective_routes = true;
-                Effect { next_hops: true, ..Effect::default() }
+                ChangeEffect { next_hops: true, ..ChangeEffect::default() }
             }
-            Notice::SelectiveRule => {
+            NetworkChange::SelectiveRule => {
                 self.selective_rules = true;
-                Effect { next_hops: true, ..Effect::default() }
+                ChangeEffect { next_hops: true, ..ChangeEffect::default() }
             }
-            Notice::Neighbour { device, ip, mac } => {
+            NetworkChange::Neighbour { device, ip, mac } => {
                 // A new neighbour is not yet the next hop of any flow.
                 let before = self.neighbours.insert((device, ip), mac);
                 let next_hops = before.is_some_and(|before| before != mac);
-                Effect { next_hops, ..Effect::default() }
+                ChangeEffect { next_hops, ..ChangeEffect::default() }
             }
-            Notice::NeighbourGone { device, ip } => {
+            NetworkChange::NeighbourGone { device, ip } => {
                 let next_hops = self.neighbours.remove(&(device, ip)).is_some();
-                Effect { next_hops, ..Effect::default() }
+                ChangeEffect { next_hops, ..ChangeEffect::default() }
             }
             // This changes how packets are sent, not where to: next hops stay valid.
-            Notice::Redirect { device, redirect: true } => {
-                Effect { facts: self.redirect.insert(device), ..Effect::default() }
+            NetworkChange::Redirect { device, redirect: true } => {
+                ChangeEffect { facts: self.redirect.insert(device), ..ChangeEffect::default() }
             }
-            Notice::Redirect { device, redirect: false } => {
-                Effect { facts: self.redirect.remove(&device), ..Effect::default() }
+            NetworkChange::Redirect { device, redirect: false } => {
+                ChangeEffect { facts: self.redirect.remove(&device), ..ChangeEffect::default() }
             }
         }
     }
 
-    fn put_link(&mut self, link: Link) -> Effect {
+    fn put_link(&mut self, link: Link) -> ChangeEffect {
         let index = link.index;
         let state = (link.up, link.running);
         match self.links.insert(index, link) {
             // No flow uses a new device yet.
-            None => Effect { facts: true, ..Effect::default() },
-            Some(before) if before == self.links[&index] => Effect::default(),
-            Some(before) => Effect {
+            None => ChangeEffect { facts: true, ..ChangeEffect::default() },
+            Some(before) if before == self.links[&index] => ChangeEffect::default(),
+            Some(before) => ChangeEffect {
                 next_hops: true,
                 facts: true,
                 // The kernel removes IPv4 routes with the device without a notification.
@@ -296,24 +296,24 @@ impl Snapshot {
         }
     }
 
-    fn remove_link(&mut self, index: u32) -> Effect {
+    fn remove_link(&mut self, index: u32) -> ChangeEffect {
         if self.links.remove(&index).is_none() {
-            return Effect::default();
+            return ChangeEffect::default();
         }
         self.addresses.remove(&index);
         self.redirect.remove(&index);
         self.neighbours.retain(|&(device, _), _| device != index);
-        Effect { next_hops: true, facts: true, default_routes: self.has_default(index) }
+        ChangeEffect { next_hops: true, facts: true, default_routes: self.has_default(index) }
     }
 
-    fn put_address(&mut self, device: u32, address: Address) -> Effect {
+    fn put_address(&mut self, device: u32, address: Address) -> ChangeEffect {
         let addresses = self.addresses.entry(device).or_default();
         match addresses.iter_mut().find(|known| known.ip == address.ip) {
-            Some(known) if *known == address => return Effect::default(),
+            Some(known) if *known == address => return ChangeEffect::default(),
             Some(known) => *known = address,
             None => addresses.push(address),
         }
-        Effect { next_hops: true, facts: true, ..Effect::default() }
+        ChangeEffect { next_hops: true, facts: true, ..ChangeEffect::default() }
     }
 
     fn has_default(&self, device: u32) -> bool {
@@ -325,32 +325,33 @@ impl Snapshot {
 mod tests {
     use super::*;
 
-    const QUIET: Effect = Effect { next_hops: false, facts: false, default_routes: false };
-    const NEXT_HOPS: Effect = Effect { next_hops: true, ..QUIET };
-    const FACTS: Effect = Effect { facts: true, ..QUIET };
-    const BOTH: Effect = Effect { next_hops: true, facts: true, ..QUIET };
+    const QUIET: ChangeEffect =
+        ChangeEffect { next_hops: false, facts: false, default_routes: false };
+    const NEXT_HOPS: ChangeEffect = ChangeEffect { next_hops: true, ..QUIET };
+    const FACTS: ChangeEffect = ChangeEffect { facts: true, ..QUIET };
+    const BOTH: ChangeEffect = ChangeEffect { next_hops: true, facts: true, ..QUIET };
 
     fn eth0() -> Link {
         Link { index: 2, name: "eth0".into(), up: true, running: true, ..Link::default() }
     }
 
-    fn neighbour(mac: u8) -> Notice {
-        Notice::Neighbour { device: 2, ip: "192.0.2.2".parse().unwrap(), mac: [mac; 6] }
+    fn neighbour(mac: u8) -> NetworkChange {
+        NetworkChange::Neighbour { device: 2, ip: "192.0.2.2".parse().unwrap(), mac: [mac; 6] }
     }
 
     fn address(ip: &str) -> Address {
         Address::of_subnet(ip.parse().unwrap(), 24)
     }
 
-    fn at_eth0(address: Address) -> Notice {
-        Notice::Address { device: 2, address }
+    fn at_eth0(address: Address) -> NetworkChange {
+        NetworkChange::Address { device: 2, address }
     }
 
     #[test]
     fn only_changes_of_a_link_that_we_hold_count() {
         let mut snapshot = Snapshot::default();
-        assert_eq!(snapshot.apply(Notice::Link(eth0())), FACTS, "appears");
-        assert_eq!(snapshot.apply(Notice::Link(eth0())), QUIET, "says nothing new");
+        assert_eq!(snapshot.apply(NetworkChange::Link(eth0())), FACTS, "appears");
+        assert_eq!(snapshot.apply(NetworkChange::Link(eth0())), QUIET, "says nothing new");
         type Change = fn(&mut Link);
         let changed: [(&str, Change); 6] = [
             ("down", |link| link.up = false),
@@ -363,30 +364,30 @@ mod tests {
         for (name, change) in changed {
             let mut link = snapshot.links[&2].clone();
             change(&mut link);
-            assert_eq!(snapshot.apply(Notice::Link(link)), BOTH, "{name}");
+            assert_eq!(snapshot.apply(NetworkChange::Link(link)), BOTH, "{name}");
         }
-        assert_eq!(snapshot.apply(Notice::LinkGone(2)), BOTH, "gone");
-        assert_eq!(snapshot.apply(Notice::LinkGone(2)), QUIET, "gone twice");
+        assert_eq!(snapshot.apply(NetworkChange::LinkGone(2)), BOTH, "gone");
+        assert_eq!(snapshot.apply(NetworkChange::LinkGone(2)), QUIET, "gone twice");
     }
 
     #[test]
     fn a_device_takes_its_default_routes_addresses_and_neighbours_along() {
         let route = DefaultRoute { v6: false, metric: 0, devices: vec![2], source: None };
         let mut snapshot = Snapshot { default_routes: vec![route], ..Snapshot::default() };
-        snapshot.apply(Notice::Link(eth0()));
+        snapshot.apply(NetworkChange::Link(eth0()));
         snapshot.apply(at_eth0(address("192.0.2.1")));
         snapshot.apply(neighbour(1));
-        let down = Notice::Link(Link { up: false, running: false, ..eth0() });
-        let with_routes = Effect { default_routes: true, ..BOTH };
+        let down = NetworkChange::Link(Link { up: false, running: false, ..eth0() });
+        let with_routes = ChangeEffect { default_routes: true, ..BOTH };
         assert_eq!(snapshot.apply(down), with_routes, "the kernel does not tell that they went");
-        assert_eq!(snapshot.apply(Notice::LinkGone(2)), with_routes);
+        assert_eq!(snapshot.apply(NetworkChange::LinkGone(2)), with_routes);
         assert!(snapshot.addresses.is_empty() && snapshot.neighbours.is_empty());
     }
 
     #[test]
     fn a_neighbour_counts_when_it_moves_or_goes() {
         let mut snapshot = Snapshot::default();
-        let gone = Notice::NeighbourGone { device: 2, ip: "192.0.2.2".parse().unwrap() };
+        let gone = NetworkChange::NeighbourGone { device: 2, ip: "192.0.2.2".parse().unwrap() };
         for (name, notice, effect) in [
             ("appears", neighbour(1), QUIET),
             ("reachable, stale, reachable", neighbour(1), QUIET),
@@ -403,7 +404,7 @@ mod tests {
     fn an_address_counts_when_it_comes_changes_or_goes() {
         let mut snapshot = Snapshot::default();
         let old = Address { deprecated: true, ..address("2001:db8::1") };
-        let gone = Notice::AddressGone { device: 2, ip: old.ip };
+        let gone = NetworkChange::AddressGone { device: 2, ip: old.ip };
         for (name, notice, effect) in [
             ("comes", at_eth0(address("2001:db8::1")), BOTH),
             ("lives longer", at_eth0(address("2001:db8::1")), QUIET),
@@ -419,20 +420,20 @@ mod tests {
     #[test]
     fn routes_and_rules_always_count() {
         let mut snapshot = Snapshot::default();
-        assert_eq!(snapshot.apply(Notice::Routing), NEXT_HOPS);
-        let effect = Effect { default_routes: true, ..NEXT_HOPS };
-        assert_eq!(snapshot.apply(Notice::DefaultRoutes), effect);
+        assert_eq!(snapshot.apply(NetworkChange::Routing), NEXT_HOPS);
+        let effect = ChangeEffect { default_routes: true, ..NEXT_HOPS };
+        assert_eq!(snapshot.apply(NetworkChange::DefaultRoutes), effect);
     }
 
     #[test]
     fn clients_share_next_hops_until_a_route_or_rule_selects_by_client() {
-        for notice in [Notice::SelectiveRoute, Notice::SelectiveRule] {
+        for notice in [NetworkChange::SelectiveRoute, NetworkChange::SelectiveRule] {
             let mut snapshot = Snapshot::default();
-            snapshot.apply(Notice::Routing);
+            snapshot.apply(NetworkChange::Routing);
             assert!(snapshot.shares_hops());
             assert_eq!(snapshot.apply(notice), NEXT_HOPS);
             assert!(!snapshot.shares_hops());
-            snapshot.apply(Notice::Routing);
+            snapshot.apply(NetworkChange::Routing);
             assert!(!snapshot.shares_hops(), "it may still be there");
         }
     }

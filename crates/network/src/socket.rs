@@ -14,7 +14,7 @@ use nix::sys::socket::{
 use tokio::io::unix::AsyncFd;
 
 /// Multicast groups of the notifications.
-const GROUPS: [libc::c_uint; 11] = [
+const MULTICAST_GROUPS: [libc::c_uint; 11] = [
     libc::RTNLGRP_LINK,
     libc::RTNLGRP_NEIGH,
     libc::RTNLGRP_IPV4_IFADDR,
@@ -29,23 +29,23 @@ const GROUPS: [libc::c_uint; 11] = [
 ];
 
 /// Size of the receive buffer: thousands of notifications, as when all pods of a node are removed.
-const BACKLOG: usize = 4 << 20;
+const RECEIVE_BUFFER_OCTETS: usize = 4 << 20;
 /// The kernel sends no larger datagrams.
-const DATAGRAM: usize = 64 << 10;
+const MAX_DATAGRAM_OCTETS: usize = 64 << 10;
 
-pub struct Socket {
+pub struct NetlinkSocket {
     fd: AsyncFd<OwnedFd>,
     buffer: Vec<u8>,
 }
 
-impl Socket {
+impl NetlinkSocket {
     /// Opens a socket for notifications.
     pub fn for_notices() -> Result<Self> {
-        let groups = GROUPS.iter().fold(0, |mask, group| mask | 1 << (group - 1));
+        let groups = MULTICAST_GROUPS.iter().fold(0, |mask, group| mask | 1 << (group - 1));
         let socket = Self::open(SockProtocol::NetlinkRoute, groups)?;
         // Without CAP_NET_ADMIN the default size must suffice; after an overrun everything is
         // read again.
-        if let Err(errno) = setsockopt(&socket.fd, RcvBufForce, &BACKLOG) {
+        if let Err(errno) = setsockopt(&socket.fd, RcvBufForce, &RECEIVE_BUFFER_OCTETS) {
             tracing::debug!(error = %errno, "receive buffer of the netlink socket not enlarged");
         }
         Ok(socket)
@@ -84,7 +84,7 @@ impl Socket {
         // SAFETY: the `AsyncFd` owns the descriptor, which therefore stays open, and the same,
         // until both are dropped.
         let fd = unsafe { AsyncFd::register(fd)? };
-        Ok(Self { fd, buffer: vec![0; DATAGRAM] })
+        Ok(Self { fd, buffer: vec![0; MAX_DATAGRAM_OCTETS] })
     }
 
     pub fn send(&self, datagram: &[u8]) -> io::Result<()> {

@@ -12,28 +12,29 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
 use tokio::time::{sleep, sleep_until};
 
-use super::addresses::{Device, devices, node_addresses, own_addresses};
+use super::addresses::{Device, list_devices, list_node_addresses, list_own_addresses};
 use super::attachments::{Attachments, plan_attachments};
-use super::links::{AnnouncingLink, announcing_links};
-use super::notices::Notices;
-use super::requests::Routes;
-use super::selection::{DeviceSelector, Settings};
-use super::snapshot::{Effect, Snapshot};
+use super::links::{AnnouncingLink, list_announcing_links};
+use super::notices::NetworkSubscription;
+use super::requests::RouteFacts;
+use super::selection::{DeviceSelector, DeviceSettings};
+use super::snapshot::{ChangeEffect, Snapshot};
 use super::socket::is_overrun;
 
 /// A single change is reported at once, and those of a burst together.
 const REPORT_RATE: Rate = Rate::new(Duration::from_millis(100), 1);
 
 /// Delays between attempts to read everything again; doubled from the first to the last.
-const FIRST_DELAY: Duration = Duration::from_millis(50);
-const LAST_DELAY: Duration = Duration::from_secs(5);
+const FIRST_RETRY_DELAY: Duration = Duration::from_millis(50);
+const LAST_RETRY_DELAY: Duration = Duration::from_secs(5);
 
-const EVERYTHING: Effect = Effect { next_hops: true, facts: true, default_routes: false };
+const FULL_EFFECT: ChangeEffect =
+    ChangeEffect { next_hops: true, facts: true, default_routes: false };
 
 /// A change of the network. Of simultaneous changes the epoch is sent last, so that next hops are
 /// resolved with the new devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum NetworkEvent {
     /// Added and changed devices; `None`: removed.
     Devices(BTreeMap<u32, Option<Device>>),
     Attachments(Attachments),
@@ -47,18 +48,18 @@ pub enum Event {
     Epoch,
 }
 
-type Sender = UnboundedSender<Event>;
+type EventSender = UnboundedSender<NetworkEvent>;
 
 /// Nothing receives events any more.
 #[derive(Debug)]
-struct Closed;
+struct ReceiverClosed;
 
 /// This machine's network.
 pub struct NetworkWatch {
-    settings: Settings,
-    notices: Notices,
+    settings: DeviceSettings,
+    notices: NetworkSubscription,
     snapshot: Snapshot,
-    view: View,
+    view: DerivedView,
     /// As it was reported last.
     shares_hops: bool,
     /// For the announcement of addresses, which must not wait for the handler of the events.
@@ -67,7 +68,7 @@ pub struct NetworkWatch {
 
 /// What is derived from a snapshot.
 #[derive(Default)]
-struct View {
+struct DerivedView {
     attachments: Attachments,
     devices: BTreeMap<u32, Device>,
     node_addresses: BTreeSet<IpAddr>,
@@ -77,11 +78,11 @@ struct View {
 impl NetworkWatch {
     /// Reads the present state. Fails if a configured device does not exist, or if no device faces
     /// clients.
-    pub async fn open(settings: Settings) -> Result<Self> {
-        let (notices, snapshot) = Notices::subscribe().await?;
-        let view = View::of(&snapshot, &settings, &BTreeSet::new());
+    pub async fn open(settings: DeviceSettings) -> Result<Self> {
+        let (notices, snapshot) = NetworkSubscription::subscribe().await?;
+        let view = DerivedView::of(&snapshot, &settings, &BTreeSet::new());
         view.check(&snapshot, &settings)?;
-        let links = watch::Sender::new(announcing_links(&snapshot, &view.attachments));
+        let links = watch::Sender::new(list_announcing_links(&snapshot, &view.attachments));
         let shares_hops = snapshot.shares_hops();
         Ok(Self { settings, notices, snapshot, view, shares_hops, links })
     }
@@ -116,17 +117,17 @@ impl NetworkWatch {
     }
 
     /// Sends changes until the receiver is dropped.
-    pub fn follow(self) -> UnboundedReceiver<Event> {
+    pub fn follow(self) -> UnboundedReceiver<NetworkEvent> {
         let (sender, events) = unbounded_channel();
         tokio::spawn(self.run(sender));
         events
     }
 
-    async fn run(mut self, events: Sender) {
+    async fn run(mut self, events: EventSender) {
         let mut reports = RateLimiter::new(REPORT_RATE);
-        let mut unsent = Effect::default();
+        let mut unsent = ChangeEffect::default();
         loop {
-            let due = (unsent != Effect::default()).then(|| reports.due(Instant::now()));
+            let due = (unsent != ChangeEffect::default()).then(|| reports.due(Instant::now()));
             tokio::select! {
                 readable = self.notices.readable() => {
                     let taken_in = readable.and_then(|()| self.notices.take_in(&mut self.snapshot));
@@ -139,7 +140,7 @@ impl NetworkWatch {
                 () = events.closed() => return,
             }
             let now = Instant::now();
-            if unsent == Effect::default() || !reports.take(now) {
+            if unsent == ChangeEffect::default() || !reports.take(now) {
                 continue;
             }
             if unsent.default_routes {
@@ -148,28 +149,28 @@ impl NetworkWatch {
             if self.send_changes(unsent, &events).is_err() {
                 return;
             }
-            unsent = Effect::default();
+            unsent = ChangeEffect::default();
         }
     }
 
     /// Subscribes again and reads everything: notifications were lost, so anything may have
     /// changed.
-    async fn begin_anew(&mut self, error: io::Error) -> Effect {
+    async fn begin_anew(&mut self, error: io::Error) -> ChangeEffect {
         if is_overrun(&error) {
             tracing::info!("netlink notifications lost; reading the network state again");
         } else {
             let error = format!("{error:#}");
             tracing::warn!(error, "netlink socket failed; reading the network state again");
             // A socket that fails again and again must not use up the CPU.
-            sleep(FIRST_DELAY).await;
+            sleep(FIRST_RETRY_DELAY).await;
         }
-        let mut backoff = Backoff::new(FIRST_DELAY, LAST_DELAY);
+        let mut backoff = Backoff::new(FIRST_RETRY_DELAY, LAST_RETRY_DELAY);
         loop {
             let delay = backoff.fail();
-            match Notices::subscribe().await {
+            match NetworkSubscription::subscribe().await {
                 Ok((notices, snapshot)) => {
                     (self.notices, self.snapshot) = (notices, snapshot);
-                    return EVERYTHING;
+                    return FULL_EFFECT;
                 }
                 Err(error) => {
                     let (error, retry_ms) = (format!("{error:#}"), delay.as_millis());
@@ -181,23 +182,27 @@ impl NetworkWatch {
     }
 
     /// If they can't be read, everything is read again.
-    async fn reread_default_routes(&mut self) -> Effect {
-        match Routes::read().await {
+    async fn reread_default_routes(&mut self) -> ChangeEffect {
+        match RouteFacts::read().await {
             Ok(routes) => {
                 routes.put_into(&mut self.snapshot);
-                Effect { facts: true, ..Effect::default() }
+                ChangeEffect { facts: true, ..ChangeEffect::default() }
             }
             Err(error) => self.begin_anew(io::Error::other(format!("{error:#}"))).await,
         }
     }
 
     /// Sends the parts that differ from those sent before.
-    fn send_changes(&mut self, effect: Effect, events: &Sender) -> Result<(), Closed> {
-        let send = |event| events.send(event).map_err(|_| Closed);
+    fn send_changes(
+        &mut self,
+        effect: ChangeEffect,
+        events: &EventSender,
+    ) -> Result<(), ReceiverClosed> {
+        let send = |event| events.send(event).map_err(|_| ReceiverClosed);
         if effect.facts {
             let before = self.view.attachments.external().map(|device| device.index).collect();
-            let view = View::of(&self.snapshot, &self.settings, &before);
-            let links = announcing_links(&self.snapshot, &view.attachments);
+            let view = DerivedView::of(&self.snapshot, &self.settings, &before);
+            let links = list_announcing_links(&self.snapshot, &view.attachments);
             self.links.send_if_modified(|sent| {
                 let changed = *sent != links;
                 *sent = links;
@@ -206,42 +211,42 @@ impl NetworkWatch {
             let old = std::mem::replace(&mut self.view, view);
             let devices = changed(&old.devices, &self.view.devices);
             if !devices.is_empty() {
-                send(Event::Devices(devices))?;
+                send(NetworkEvent::Devices(devices))?;
             }
             if old.attachments != self.view.attachments {
-                send(Event::Attachments(self.view.attachments.clone()))?;
+                send(NetworkEvent::Attachments(self.view.attachments.clone()))?;
             }
             if old.node_addresses != self.view.node_addresses {
-                send(Event::NodeAddresses(self.view.node_addresses.clone()))?;
+                send(NetworkEvent::NodeAddresses(self.view.node_addresses.clone()))?;
             }
             if old.own_addresses != self.view.own_addresses {
-                send(Event::OwnAddresses(self.view.own_addresses.clone()))?;
+                send(NetworkEvent::OwnAddresses(self.view.own_addresses.clone()))?;
             }
         }
         if self.shares_hops != self.snapshot.shares_hops() {
             self.shares_hops = !self.shares_hops;
-            send(Event::SharedHops(self.shares_hops))?;
+            send(NetworkEvent::SharedHops(self.shares_hops))?;
         }
         if effect.next_hops {
-            send(Event::Epoch)?;
+            send(NetworkEvent::Epoch)?;
         }
         Ok(())
     }
 }
 
-impl View {
-    fn of(snapshot: &Snapshot, settings: &Settings, external_before: &BTreeSet<u32>) -> Self {
+impl DerivedView {
+    fn of(snapshot: &Snapshot, settings: &DeviceSettings, external_before: &BTreeSet<u32>) -> Self {
         let attachments = plan_attachments(snapshot, settings, external_before);
         Self {
-            devices: devices(snapshot),
-            node_addresses: node_addresses(snapshot, &attachments, &settings.node_ports),
-            own_addresses: own_addresses(snapshot),
+            devices: list_devices(snapshot),
+            node_addresses: list_node_addresses(snapshot, &attachments, &settings.node_ports),
+            own_addresses: list_own_addresses(snapshot),
             attachments,
         }
     }
 
     /// Whether the configuration makes sense on this machine.
-    fn check(&self, snapshot: &Snapshot, settings: &Settings) -> Result<()> {
+    fn check(&self, snapshot: &Snapshot, settings: &DeviceSettings) -> Result<()> {
         let known = || {
             let names: BTreeSet<&str> =
                 snapshot.links.values().map(|link| link.name.as_str()).collect();

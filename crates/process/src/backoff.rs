@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use lb_limits::jittered;
 
-const FIRST: Duration = Duration::from_millis(200);
-const LONGEST: Duration = Duration::from_secs(30);
+const FIRST_RETRY_DELAY: Duration = Duration::from_millis(200);
+const LONGEST_RETRY_DELAY: Duration = Duration::from_secs(30);
 
 /// Doubles with every failure. Waits are random between half of that and all of it, so that the
 /// agents of all nodes do not connect to a restarted server at the same time.
@@ -14,7 +14,7 @@ pub struct Backoff(lb_limits::Backoff);
 
 impl Default for Backoff {
     fn default() -> Self {
-        Self(lb_limits::Backoff::new(FIRST, LONGEST))
+        Self(lb_limits::Backoff::new(FIRST_RETRY_DELAY, LONGEST_RETRY_DELAY))
     }
 }
 
@@ -30,7 +30,7 @@ impl Backoff {
 }
 
 /// A random part of a time, so that the agents of all nodes spread over it.
-pub fn random_up_to(whole: Duration) -> Duration {
+pub fn random_part_of(whole: Duration) -> Duration {
     jittered(whole, whole, random())
 }
 
@@ -47,11 +47,11 @@ mod tests {
     fn waits_grow_to_their_limit_and_start_again() {
         let mut backoff = Backoff::default();
         let first = backoff.next_delay();
-        assert!(first >= FIRST / 2 && first <= FIRST, "{first:?}");
+        assert!(first >= FIRST_RETRY_DELAY / 2 && first <= FIRST_RETRY_DELAY, "{first:?}");
         let waits: Vec<Duration> = (0..40).map(|_| backoff.next_delay()).collect();
-        assert!(waits.iter().all(|wait| *wait <= LONGEST), "{waits:?}");
-        assert!(waits[39] >= LONGEST / 2, "{waits:?}");
+        assert!(waits.iter().all(|wait| *wait <= LONGEST_RETRY_DELAY), "{waits:?}");
+        assert!(waits[39] >= LONGEST_RETRY_DELAY / 2, "{waits:?}");
         backoff.reset();
-        assert!(backoff.next_delay() <= FIRST);
+        assert!(backoff.next_delay() <= FIRST_RETRY_DELAY);
     }
 }

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 /// The occurrences of one event within an interval.
 #[derive(Debug, Default)]
-pub struct Burst {
+pub struct NoticeBurst {
     /// When the interval ends; `None` before the first occurrence.
     ends: Option<Instant>,
     logged: u32,
@@ -15,7 +15,7 @@ pub struct Burst {
 
 /// What to do with one occurrence.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Admission {
+pub enum NoticeAdmission {
     Logged,
     /// `report_at` is set for the first one that is only counted: the count is due then.
     Counted {
@@ -23,13 +23,13 @@ pub enum Admission {
     },
 }
 
-impl Burst {
+impl NoticeBurst {
     pub const INTERVAL: Duration = Duration::from_secs(60);
     /// How many occurrences of an interval are logged one by one.
     pub const LOGGED: u32 = 10;
 
     /// Call [`Self::end`] before it: the count of an interval that is over is lost otherwise.
-    pub fn admit(&mut self, now: Instant) -> Admission {
+    pub fn admit(&mut self, now: Instant) -> NoticeAdmission {
         let ends = match self.ends {
             Some(ends) if now < ends => ends,
             _ => {
@@ -40,10 +40,10 @@ impl Burst {
         };
         if self.logged < Self::LOGGED {
             self.logged += 1;
-            return Admission::Logged;
+            return NoticeAdmission::Logged;
         }
         self.counted += 1;
-        Admission::Counted { report_at: (self.counted == 1).then_some(ends) }
+        NoticeAdmission::Counted { report_at: (self.counted == 1).then_some(ends) }
     }
 
     /// Ends the interval if it is over. Returns how many occurrences were only counted.
@@ -59,19 +59,19 @@ impl Burst {
 mod tests {
     use super::*;
 
-    fn logged(burst: &mut Burst, times: u32, now: Instant) -> usize {
-        (0..times).filter(|_| burst.admit(now) == Admission::Logged).count()
+    fn logged(burst: &mut NoticeBurst, times: u32, now: Instant) -> usize {
+        (0..times).filter(|_| burst.admit(now) == NoticeAdmission::Logged).count()
     }
 
     #[test]
     fn the_first_ones_are_logged_and_the_rest_is_counted() {
         let start = Instant::now();
-        let end = start + Burst::INTERVAL;
-        let mut burst = Burst::default();
+        let end = start + NoticeBurst::INTERVAL;
+        let mut burst = NoticeBurst::default();
         assert_eq!(burst.end(start), None);
-        assert_eq!(logged(&mut burst, Burst::LOGGED, start), 10);
-        assert_eq!(burst.admit(start), Admission::Counted { report_at: Some(end) });
-        assert_eq!(burst.admit(start), Admission::Counted { report_at: None });
+        assert_eq!(logged(&mut burst, NoticeBurst::LOGGED, start), 10);
+        assert_eq!(burst.admit(start), NoticeAdmission::Counted { report_at: Some(end) });
+        assert_eq!(burst.admit(start), NoticeAdmission::Counted { report_at: None });
         let later = end - Duration::from_millis(1);
         assert_eq!(logged(&mut burst, 998, later), 0);
         assert_eq!(burst.end(later), None);
@@ -82,23 +82,23 @@ mod tests {
     #[test]
     fn an_interval_begins_with_its_first_occurrence() {
         let start = Instant::now();
-        let mut burst = Burst::default();
+        let mut burst = NoticeBurst::default();
         assert_eq!(logged(&mut burst, 3, start), 3);
-        assert_eq!(burst.end(start + Burst::INTERVAL), Some(0));
-        let second = start + 10 * Burst::INTERVAL;
+        assert_eq!(burst.end(start + NoticeBurst::INTERVAL), Some(0));
+        let second = start + 10 * NoticeBurst::INTERVAL;
         assert_eq!(logged(&mut burst, 12, second), 10);
-        assert_eq!(burst.end(second + Burst::INTERVAL / 2), None);
-        assert_eq!(burst.end(second + Burst::INTERVAL), Some(2));
+        assert_eq!(burst.end(second + NoticeBurst::INTERVAL / 2), None);
+        assert_eq!(burst.end(second + NoticeBurst::INTERVAL), Some(2));
     }
 
     #[test]
     fn one_occurrence_a_minute_is_always_logged() {
         let start = Instant::now();
-        let mut burst = Burst::default();
+        let mut burst = NoticeBurst::default();
         for minute in 0..30 {
-            let now = start + minute * Burst::INTERVAL;
+            let now = start + minute * NoticeBurst::INTERVAL;
             assert!(burst.end(now).is_none_or(|counted| counted == 0));
-            assert_eq!(burst.admit(now), Admission::Logged);
+            assert_eq!(burst.admit(now), NoticeAdmission::Logged);
         }
     }
 }

@@ -3,12 +3,12 @@
 use anyhow::Result;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-pub struct Ending {
+pub struct EndSignals {
     terminate: Signal,
     interrupt: Signal,
 }
 
-impl Ending {
+impl EndSignals {
     pub fn new() -> Result<Self> {
         let terminate = signal(SignalKind::terminate())?;
         Ok(Self { terminate, interrupt: signal(SignalKind::interrupt())? })

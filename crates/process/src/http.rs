@@ -14,18 +14,18 @@ use lb_connections::{Limits, Permit, Room, Tcp, accept_all, is_local};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::sleep;
 
-use crate::notices::{Notice, Notices, Reason};
+use crate::notices::{Notice, NoticeReason, Notices};
 
 pub const HEALTHZ_LIMITS: Limits = Limits::new(64, 256, 16);
 /// Responses are large, and held until the client has read them.
 pub const METRICS_LIMITS: Limits = Limits::new(16, 32, 8);
 
 /// Limit on the octets of a request head.
-const MOST_HEAD_BYTES: usize = 16 << 10;
+const MAX_HEAD_BYTES: usize = 16 << 10;
 /// The port may soon be free: the process that holds it may be ending.
-const QUICK_TRIES: u32 = 5;
-const QUICKLY: Duration = Duration::from_millis(100);
-const SLOWLY: Duration = Duration::from_secs(5);
+const QUICK_BIND_ATTEMPTS: u32 = 5;
+const QUICK_BIND_INTERVAL: Duration = Duration::from_millis(100);
+const SLOW_BIND_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Starts one server, unless there is no address. A port that cannot be bound is reported, and tried again.
 pub fn start_server(
@@ -39,7 +39,7 @@ pub fn start_server(
     let notices = Arc::clone(notices);
     let complain = move |error: &io::Error| {
         let message = format!("{option} {address}: can't be bound: {error}; trying again");
-        notices.post(Notice { about: None, reason: Reason::NotServed, message });
+        notices.post(Notice { about: None, reason: NoticeReason::NotServed, message });
     };
     tokio::spawn(serve_router(address, router, Room::new(limits), complain));
 }
@@ -52,7 +52,7 @@ pub async fn serve_router(
     room: Arc<Room>,
     complain: impl FnOnce(&io::Error) + Send,
 ) {
-    let listener = Tcp { listener: bind(address, complain).await, is_local };
+    let listener = Tcp { listener: bind_with_retries(address, complain).await, is_local };
     accept_all(listener, room, |stream, permit| serve_connection(stream, router.clone(), permit))
         .await;
 }
@@ -70,23 +70,23 @@ pub async fn serve_connection(stream: TcpStream, router: Router, permit: Arc<Per
         }
     });
     let connection = http1::Builder::new()
-        .max_buf_size(MOST_HEAD_BYTES)
+        .max_buf_size(MAX_HEAD_BYTES)
         .serve_connection(TokioIo::new(stream), service);
     // How a client ends its connection does not matter to the server.
     let _ = connection.await;
 }
 
-async fn bind(address: SocketAddr, complain: impl FnOnce(&io::Error)) -> TcpListener {
+async fn bind_with_retries(address: SocketAddr, complain: impl FnOnce(&io::Error)) -> TcpListener {
     let mut complain = Some(complain);
     for attempt in 0u32.. {
-        match bind_once(address).await {
+        match try_bind(address).await {
             Ok(listener) => return listener,
-            Err(_) if attempt < QUICK_TRIES => sleep(QUICKLY).await,
+            Err(_) if attempt < QUICK_BIND_ATTEMPTS => sleep(QUICK_BIND_INTERVAL).await,
             Err(error) => {
                 if let Some(complain) = complain.take() {
                     complain(&error);
                 }
-                sleep(SLOWLY).await;
+                sleep(SLOW_BIND_INTERVAL).await;
             }
         }
     }
@@ -94,7 +94,7 @@ async fn bind(address: SocketAddr, complain: impl FnOnce(&io::Error)) -> TcpList
 }
 
 /// Without IPv6, "all addresses" are those of IPv4.
-async fn bind_once(address: SocketAddr) -> io::Result<TcpListener> {
+async fn try_bind(address: SocketAddr) -> io::Result<TcpListener> {
     match TcpListener::bind(address).await {
         Err(error)
             if address.is_ipv6()

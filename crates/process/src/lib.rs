@@ -28,4 +28,4 @@ pub mod state_file;
 pub use file_limit::raise_file_limit;
 pub use http::{HEALTHZ_LIMITS, METRICS_LIMITS, serve_router, start_server};
 pub use registry::{VERSION, process_registry};
-pub use requests::Requests;
+pub use requests::ClientRequests;

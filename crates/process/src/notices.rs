@@ -12,37 +12,37 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep_until};
 use tracing::field::display;
 
-use crate::burst::{Admission, Burst};
+use crate::burst::{NoticeAdmission, NoticeBurst};
 use lb_rules::model::{Kind, ObjectRef};
 
 /// A notice about an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
     /// `None`: it does not concern an object of the API.
-    pub about: Option<About>,
-    pub reason: Reason,
+    pub about: Option<NoticeObject>,
+    pub reason: NoticeReason,
     pub message: String,
 }
 
 /// An object's identity beyond its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct About {
+pub struct NoticeObject {
     pub reference: ObjectRef,
     /// Empty for objects without one, as in files.
     pub uid: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Reason {
+pub enum NoticeReason {
     /// The object breaks the API's rules, or conflicts with another one.
     NotServed,
-    /// It does not fit into this node's maps.
+    /// The object does not fit into this node's maps.
     NoRoom,
-    /// Its health check port can't be bound on this node. The name is kube-proxy's.
+    /// The Service's health check port can't be bound on this node. The name is kube-proxy's.
     FailedToStartServiceHealthcheck,
     /// The problem of a Service is fixed, and it is programmed.
     Served,
-    /// It fits into this node's maps now.
+    /// The object fits into this node's maps now.
     RoomFound,
     /// An annotation of an Ingress is not honored, or not as it is written.
     AnnotationNotHonored,
@@ -64,7 +64,7 @@ pub enum Reason {
     AddressInUse,
 }
 
-impl Reason {
+impl NoticeReason {
     pub fn name(self) -> &'static str {
         match self {
             Self::NotServed => "NotServed",
@@ -164,15 +164,15 @@ pub trait Notices: Send + Sync {
 /// Writes notices to the log. If thousands of objects have the same problem, the first few of a
 /// minute are logged one by one, the others at debug level and as a count.
 #[derive(Clone, Default)]
-pub struct Log(Arc<Mutex<BTreeMap<Reason, Burst>>>);
+pub struct NoticeLog(Arc<Mutex<BTreeMap<NoticeReason, NoticeBurst>>>);
 
-impl Notices for Log {
+impl Notices for NoticeLog {
     fn post(&self, notice: Notice) {
         let now = Instant::now();
         let reason = notice.reason;
         let (ended, admission) = self.with(reason, |burst| (burst.end(now), burst.admit(now)));
         report_count(reason, ended);
-        if let Admission::Counted { report_at: Some(report_at) } = admission
+        if let NoticeAdmission::Counted { report_at: Some(report_at) } = admission
             // Without a runtime the count is reported with the next notice.
             && let Ok(runtime) = Handle::try_current()
         {
@@ -182,17 +182,17 @@ impl Notices for Log {
                 report_count(reason, log.with(reason, |burst| burst.end(Instant::now())));
             });
         }
-        write(&notice, matches!(admission, Admission::Logged));
+        log_notice(&notice, matches!(admission, NoticeAdmission::Logged));
     }
 }
 
-impl Log {
-    fn with<T>(&self, reason: Reason, act: impl FnOnce(&mut Burst) -> T) -> T {
+impl NoticeLog {
+    fn with<T>(&self, reason: NoticeReason, act: impl FnOnce(&mut NoticeBurst) -> T) -> T {
         act(self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(reason).or_default())
     }
 }
 
-fn write(notice: &Notice, individually: bool) {
+fn log_notice(notice: &Notice, individually: bool) {
     let about = notice.about.as_ref().map(|about| &about.reference);
     let (services, others) = match about {
         Some(object) if object.kind == Kind::Service => (about, None),
@@ -221,10 +221,10 @@ fn write(notice: &Notice, individually: bool) {
 }
 
 /// Logs the number of notices that were logged at debug level only.
-fn report_count(reason: Reason, count: Option<u64>) {
+fn report_count(reason: NoticeReason, count: Option<u64>) {
     const MESSAGE: &str = "more notices of one reason; logged individually at debug level";
     let Some(count) = count.filter(|count| *count > 0) else { return };
-    let interval_s = Burst::INTERVAL.as_secs();
+    let interval_s = NoticeBurst::INTERVAL.as_secs();
     let (name, is_trouble) = (reason.name(), reason.is_trouble());
     if is_trouble {
         tracing::warn!(reason = %name, count, interval_s, "{MESSAGE}");
@@ -273,8 +273,8 @@ mod tests {
 
     fn notice(kind: Kind, name: &str) -> Notice {
         let reference = ObjectRef::new(kind, Some("shop"), Some(name));
-        let about = Some(About { reference, uid: String::new() });
-        Notice { about, reason: Reason::NotServed, message: "spec.type is wrong".to_owned() }
+        let about = Some(NoticeObject { reference, uid: String::new() });
+        Notice { about, reason: NoticeReason::NotServed, message: "spec.type is wrong".to_owned() }
     }
 
     #[tokio::test(start_paused = true)]
@@ -287,18 +287,18 @@ mod tests {
             .with_target(false)
             .finish();
         let _guard = tracing::subscriber::set_default(subscriber);
-        let log = Log::default();
+        let log = NoticeLog::default();
 
         (0..1000).for_each(|number| log.post(notice(Kind::Service, &format!("web-{number}"))));
         let written = lines.take();
-        assert_eq!(written.len(), Burst::LOGGED as usize);
+        assert_eq!(written.len(), NoticeBurst::LOGGED as usize);
         assert_eq!(
             written[1].trim_start(),
             "WARN object not served service=shop/web-1 reason=NotServed \
              detail=\"spec.type is wrong\""
         );
 
-        sleep(Burst::INTERVAL * 2).await;
+        sleep(NoticeBurst::INTERVAL * 2).await;
         assert_eq!(
             lines.take(),
             [" WARN more notices of one reason; logged individually at debug level \
@@ -308,7 +308,7 @@ mod tests {
         log.post(notice(Kind::Node, "a"));
         let written = lines.take();
         assert!(written[0].contains("object=Node a reason=NotServed"), "{written:?}");
-        sleep(Burst::INTERVAL * 2).await;
+        sleep(NoticeBurst::INTERVAL * 2).await;
         assert!(lines.take().is_empty());
     }
 }

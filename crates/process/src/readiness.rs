@@ -17,12 +17,12 @@ use serde_json::json;
 use crate::http::{HEALTHZ_LIMITS, METRICS_LIMITS, start_server};
 
 /// How often the process reports that its loop runs.
-pub const BEAT: Duration = Duration::from_secs(5);
+pub const BEAT_INTERVAL: Duration = Duration::from_secs(5);
 /// A process that is silent for longer is stuck.
-const LIMIT: Duration = Duration::from_secs(60);
+const MAX_BEAT_SILENCE: Duration = Duration::from_secs(60);
 
 /// The metrics of a process.
-pub trait Scrape: Send + Sync {
+pub trait MetricsSource: Send + Sync {
     /// All metrics in the text format of OpenMetrics.
     fn encode(&self) -> String;
 
@@ -33,14 +33,14 @@ pub trait Scrape: Send + Sync {
 pub struct Readiness {
     ready: AtomicBool,
     beat: Mutex<Instant>,
-    metrics: Arc<dyn Scrape>,
+    metrics: Arc<dyn MetricsSource>,
 }
 
 /// A listen address, and the setting that has it.
-pub type Listen = (Option<SocketAddr>, &'static str);
+pub type ListenSetting = (Option<SocketAddr>, &'static str);
 
 impl Readiness {
-    pub fn new(metrics: Arc<dyn Scrape>) -> Self {
+    pub fn new(metrics: Arc<dyn MetricsSource>) -> Self {
         Self { ready: AtomicBool::new(false), beat: Mutex::new(Instant::now()), metrics }
     }
 
@@ -61,14 +61,14 @@ impl Readiness {
 
     fn is_alive(&self, now: Instant) -> bool {
         let beat = *self.beat.lock().unwrap_or_else(PoisonError::into_inner);
-        now.saturating_duration_since(beat) < LIMIT
+        now.saturating_duration_since(beat) < MAX_BEAT_SILENCE
     }
 }
 
 /// Starts the servers.
-pub fn start(
-    healthz: Listen,
-    metrics: Listen,
+pub fn start_health_servers(
+    healthz: ListenSetting,
+    metrics: ListenSetting,
     health: &Arc<Readiness>,
     notices: &Arc<dyn Notices>,
 ) {
@@ -106,7 +106,7 @@ fn respond(is_healthy: bool, health: &Readiness) -> Response {
     (status, headers, body.to_string()).into_response()
 }
 
-async fn scrape(State(metrics): State<Arc<dyn Scrape>>) -> Response {
+async fn scrape(State(metrics): State<Arc<dyn MetricsSource>>) -> Response {
     // Thousands of Ingresses have many series.
     match tokio::task::spawn_blocking(move || metrics.encode()).await {
         Ok(text) => {
@@ -124,7 +124,7 @@ mod tests {
     #[test]
     fn a_process_that_is_silent_for_long_is_not_alive() {
         struct None;
-        impl Scrape for None {
+        impl MetricsSource for None {
             fn encode(&self) -> String {
                 String::new()
             }
@@ -134,7 +134,7 @@ mod tests {
         let health = Readiness::new(Arc::new(None));
         assert!(!health.is_ready());
         let now = Instant::now();
-        assert!(health.is_alive(now + LIMIT / 2));
-        assert!(!health.is_alive(now + 2 * LIMIT));
+        assert!(health.is_alive(now + MAX_BEAT_SILENCE / 2));
+        assert!(!health.is_alive(now + 2 * MAX_BEAT_SILENCE));
     }
 }

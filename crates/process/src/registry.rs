@@ -29,7 +29,7 @@ pub fn process_registry() -> Registry {
     let mut registry = Registry::default();
     let build = Info::new(vec![("version", VERSION)]);
     registry.register("millrace_build", "What is running", build);
-    registry.register_collector(Box::new(Process));
+    registry.register_collector(Box::new(ProcessMetrics));
     registry.register_collector(Box::new(WaitMetrics(Waits::of_process())));
     registry
 }
@@ -66,11 +66,11 @@ fn label_waits(waits: &[LongWait]) -> BTreeMap<[(&'static str, &str); 2], u64> {
 }
 
 #[derive(Debug)]
-struct Process;
+struct ProcessMetrics;
 
 /// Fields of `/proc/self/stat`, in its own units.
 #[derive(Debug, PartialEq, Eq)]
-struct Stat {
+struct ProcessStat {
     processor_ticks: u64,
     threads: u64,
     /// Since boot.
@@ -79,7 +79,7 @@ struct Stat {
     resident_pages: u64,
 }
 
-impl Stat {
+impl ProcessStat {
     /// Fields are counted from the end of the program's name, which may contain anything.
     fn parse(text: &str) -> Option<Self> {
         let fields: Vec<&str> = text.rsplit_once(')')?.1.split_ascii_whitespace().collect();
@@ -96,36 +96,37 @@ impl Stat {
 }
 
 /// The soft limit of this name; `None` if it is unlimited.
-fn limit(limits: &str, name: &str) -> Option<u64> {
+fn parse_soft_limit(limits: &str, name: &str) -> Option<u64> {
     let line = limits.lines().find_map(|line| line.strip_prefix(name))?;
     line.split_ascii_whitespace().next()?.parse().ok()
 }
 
 /// Anonymous memory in bytes: without files and shared maps.
-fn own_memory(status: &str) -> Option<u64> {
+fn parse_anonymous_memory(status: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"))?;
     Some(line.trim().strip_suffix(" kB")?.parse::<u64>().ok()? * 1_024)
 }
 
 /// When the machine booted, in seconds since 1970.
-fn boot_time(stat: &str) -> Option<u64> {
+fn parse_boot_time(stat: &str) -> Option<u64> {
     stat.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()
 }
 
-fn read() -> io::Result<Vec<(&'static str, &'static str, MetricType, f64)>> {
+fn read_process_metrics() -> io::Result<Vec<(&'static str, &'static str, MetricType, f64)>> {
     let stat = fs::read_to_string("/proc/self/stat")?;
-    let own_memory = own_memory(&fs::read_to_string("/proc/self/status")?);
+    let own_memory = parse_anonymous_memory(&fs::read_to_string("/proc/self/status")?);
     let limits = fs::read_to_string("/proc/self/limits")?;
-    let boot = boot_time(&fs::read_to_string("/proc/stat")?);
+    let boot = parse_boot_time(&fs::read_to_string("/proc/stat")?);
     let descriptors = fs::read_dir("/proc/self/fd")?.count();
-    let (Some(stat), Some(own_memory), Some(boot)) = (Stat::parse(&stat), own_memory, boot) else {
+    let (Some(stat), Some(own_memory), Some(boot)) = (ProcessStat::parse(&stat), own_memory, boot)
+    else {
         return Err(io::Error::other(
             "/proc/self/stat, /proc/self/status or /proc/stat does not have the format in proc(5)",
         ));
     };
     let ticks = sysconf(SysconfVar::CLK_TCK)?.unwrap_or(100) as f64;
     let page = sysconf(SysconfVar::PAGE_SIZE)?.unwrap_or(4_096) as f64;
-    let most = |name| limit(&limits, name).map_or(f64::INFINITY, |most| most as f64);
+    let most = |name| parse_soft_limit(&limits, name).map_or(f64::INFINITY, |most| most as f64);
     let gauge = |name, help, value| (name, help, MetricType::Gauge, value);
     Ok(vec![
         (
@@ -165,9 +166,9 @@ fn read() -> io::Result<Vec<(&'static str, &'static str, MetricType, f64)>> {
     ])
 }
 
-impl Collector for Process {
+impl Collector for ProcessMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let read = match read() {
+        let read = match read_process_metrics() {
             Ok(read) => read,
             Err(error) => {
                 tracing::debug!(error = format!("{error:#}"), "process metrics not read");
@@ -192,15 +193,15 @@ mod tests {
     #[test]
     fn fields_of_proc_stat_are_parsed() {
         let text = "7 (a) b (c) S 1 7 7 0 -1 4194560 900 0 0 0 30 12 0 0 20 0 3 0 5000 700000 25 1";
-        let expected = Stat {
+        let expected = ProcessStat {
             processor_ticks: 42,
             threads: 3,
             start_ticks: 5_000,
             virtual_bytes: 700_000,
             resident_pages: 25,
         };
-        assert_eq!(Stat::parse(text), Some(expected));
-        assert_eq!(Stat::parse("7 (cut) S 1"), None);
+        assert_eq!(ProcessStat::parse(text), Some(expected));
+        assert_eq!(ProcessStat::parse("7 (cut) S 1"), None);
     }
 
     #[test]
@@ -208,9 +209,12 @@ mod tests {
         let limits = "Limit                     Soft Limit           Hard Limit           Units\n\
                       Max address space         unlimited            unlimited            bytes\n\
                       Max open files            1024                 4096                 files\n";
-        assert_eq!(limit(limits, "Max open files"), Some(1_024));
-        assert_eq!(limit(limits, "Max address space"), None);
-        assert_eq!(boot_time("cpu 1 2\nbtime 1700000000\nprocesses 3\n"), Some(1_700_000_000));
+        assert_eq!(parse_soft_limit(limits, "Max open files"), Some(1_024));
+        assert_eq!(parse_soft_limit(limits, "Max address space"), None);
+        assert_eq!(
+            parse_boot_time("cpu 1 2\nbtime 1700000000\nprocesses 3\n"),
+            Some(1_700_000_000)
+        );
     }
 
     #[test]
@@ -238,13 +242,13 @@ mod tests {
     #[test]
     fn own_memory_is_anonymous_memory() {
         let status = "VmRSS:\t  350048 kB\nRssAnon:\t    6984 kB\nRssFile:\t  343064 kB\n";
-        assert_eq!(own_memory(status), Some(6_984 * 1_024));
-        assert_eq!(own_memory("VmRSS:\t  350048 kB\n"), None);
+        assert_eq!(parse_anonymous_memory(status), Some(6_984 * 1_024));
+        assert_eq!(parse_anonymous_memory("VmRSS:\t  350048 kB\n"), None);
     }
 
     #[test]
     fn this_process_can_be_read() {
-        let read = read().unwrap();
+        let read = read_process_metrics().unwrap();
         let value = |wanted| read.iter().find(|(name, ..)| *name == wanted).unwrap().3;
         let own = value("millrace_agent_memory_bytes");
         assert!(own > 0.0 && own < value("process_resident_memory_bytes"), "{own}");

@@ -14,28 +14,29 @@ use prometheus_client::registry::Registry;
 use tower::{Layer, Service};
 
 /// Upper bounds in seconds, as in Kubernetes' clients.
-const BUCKETS: [f64; 12] = [0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0];
+const REQUEST_SECONDS_BUCKETS: [f64; 12] =
+    [0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0];
 
-type Responses = Family<[(&'static str, String); 3], Counter>;
-type Durations = Family<[(&'static str, String); 2], Histogram, fn() -> Histogram>;
+type ResponseCounters = Family<[(&'static str, String); 3], Counter>;
+type RequestDurations = Family<[(&'static str, String); 2], Histogram, fn() -> Histogram>;
 
 #[derive(Clone, Debug)]
-pub struct Requests {
-    responses: Responses,
-    durations: Durations,
+pub struct ClientRequests {
+    responses: ResponseCounters,
+    durations: RequestDurations,
 }
 
-impl Default for Requests {
+impl Default for ClientRequests {
     fn default() -> Self {
-        let histogram: fn() -> Histogram = || Histogram::new(BUCKETS);
+        let histogram: fn() -> Histogram = || Histogram::new(REQUEST_SECONDS_BUCKETS);
         Self {
-            responses: Responses::default(),
-            durations: Durations::new_with_constructor(histogram),
+            responses: ResponseCounters::default(),
+            durations: RequestDurations::new_with_constructor(histogram),
         }
     }
 }
 
-impl Requests {
+impl ClientRequests {
     pub fn register(&self, registry: &mut Registry) {
         registry.register(
             "rest_client_requests",
@@ -50,8 +51,8 @@ impl Requests {
     }
 
     /// A layer for a client of the server at this address.
-    pub fn counting(&self, host: &str) -> Counting {
-        Counting { requests: self.clone(), host: Arc::from(host) }
+    pub fn counting(&self, host: &str) -> CountingLayer {
+        CountingLayer { requests: self.clone(), host: Arc::from(host) }
     }
 
     fn count(&self, method: &Method, host: &str, status: Option<u16>, began: Instant) {
@@ -65,27 +66,27 @@ impl Requests {
 }
 
 #[derive(Clone, Debug)]
-pub struct Counting {
-    requests: Requests,
+pub struct CountingLayer {
+    requests: ClientRequests,
     host: Arc<str>,
 }
 
-impl<S> Layer<S> for Counting {
-    type Service = Counted<S>;
+impl<S> Layer<S> for CountingLayer {
+    type Service = CountedClient<S>;
 
-    fn layer(&self, inner: S) -> Counted<S> {
-        Counted { inner, counting: self.clone() }
+    fn layer(&self, inner: S) -> CountedClient<S> {
+        CountedClient { inner, counting: self.clone() }
     }
 }
 
 /// A client whose requests are counted.
 #[derive(Clone, Debug)]
-pub struct Counted<S> {
+pub struct CountedClient<S> {
     inner: S,
-    counting: Counting,
+    counting: CountingLayer,
 }
 
-impl<S, In, Out> Service<Request<In>> for Counted<S>
+impl<S, In, Out> Service<Request<In>> for CountedClient<S>
 where
     S: Service<Request<In>, Response = Response<Out>>,
     S::Future: Send + 'static,
@@ -100,7 +101,7 @@ where
 
     fn call(&mut self, request: Request<In>) -> Self::Future {
         let (began, method) = (Instant::now(), request.method().clone());
-        let Counting { requests, host } = self.counting.clone();
+        let CountingLayer { requests, host } = self.counting.clone();
         let response = self.inner.call(request);
         Box::pin(async move {
             let response = response.await;
@@ -120,7 +121,7 @@ mod tests {
 
     #[tokio::test]
     async fn responses_and_failures_are_counted() {
-        let requests = Requests::default();
+        let requests = ClientRequests::default();
         let server = |request: Request<u16>| async move {
             match request.into_body() {
                 0 => Err("refused"),

@@ -9,10 +9,10 @@ use sd_notify::NotifyState;
 use tokio::sync::oneshot;
 use tokio::time::{Interval, MissedTickBehavior, interval, timeout};
 
-/// It exists on machines that systemd has booted, and not in containers on them.
-const BOOTED: &str = "/run/systemd/system";
+/// A directory that exists on machines which systemd has booted, and not in containers on them.
+const SYSTEMD_DIRECTORY: &str = "/run/systemd/system";
 /// How long an end waits for systemd.
-const PATIENCE: Duration = Duration::from_secs(1);
+const SYSTEMD_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Errors are only logged.
 pub fn notify_service_manager(states: &[NotifyState]) {
@@ -47,11 +47,11 @@ impl Watchdog {
 pub async fn machine_is_stopping() -> bool {
     let mut command = Command::new("systemctl");
     command.arg("is-system-running");
-    Path::new(BOOTED).is_dir() && is_stopping(command).await
+    Path::new(SYSTEMD_DIRECTORY).is_dir() && prints_stopping(command).await
 }
 
 /// Whether a command prints that.
-async fn is_stopping(mut command: Command) -> bool {
+async fn prints_stopping(mut command: Command) -> bool {
     let (answer, answered) = oneshot::channel();
     // Not awaited if systemd does not reply.
     thread::spawn(move || {
@@ -62,7 +62,7 @@ async fn is_stopping(mut command: Command) -> bool {
             .is_ok_and(|output| output.stdout.trim_ascii() == b"stopping");
         let _ = answer.send(is_so);
     });
-    matches!(timeout(PATIENCE, answered).await, Ok(Ok(true)))
+    matches!(timeout(SYSTEMD_TIMEOUT, answered).await, Ok(Ok(true)))
 }
 
 #[cfg(test)]
@@ -80,8 +80,8 @@ mod tests {
         ] {
             let mut command = Command::new("sh");
             command.args(["-c", script]);
-            assert_eq!(is_stopping(command).await, expected, "{script}");
+            assert_eq!(prints_stopping(command).await, expected, "{script}");
         }
-        assert!(!is_stopping(Command::new("/no/such/program")).await);
+        assert!(!prints_stopping(Command::new("/no/such/program")).await);
     }
 }

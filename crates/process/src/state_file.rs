@@ -27,7 +27,7 @@ impl StateFile {
         self.directory.join(self.name)
     }
 
-    /// Its text; `None` if there is no file.
+    /// The file's text; `None` if there is no file.
     pub fn read(&self) -> Result<Option<String>> {
         let mut options = OpenOptions::new();
         // Neither follow a link nor wait for a pipe's writer.

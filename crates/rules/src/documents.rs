@@ -32,7 +32,11 @@ pub fn read_kinds(file: &str, text: &str, kinds: &[Kind]) -> Result<Contents, Pr
         serde_norway::Deserializer::from_str(text).map(Value::deserialize).collect();
     let documents = documents.map_err(|error| {
         let location = error.location().map(|at| format!(":{}:{}", at.line(), at.column()));
-        problem(format!("{file}{}", location.unwrap_or_default()), "", format!("not YAML: {error}"))
+        document_problem(
+            format!("{file}{}", location.unwrap_or_default()),
+            "",
+            format!("not YAML: {error}"),
+        )
     })?;
     let mut lines = first_lines(text).into_iter();
     let mut contents = Contents::default();
@@ -111,11 +115,15 @@ impl Contents {
     }
 
     fn note(&mut self, location: &str, path: &str, message: &str) {
-        self.problems.insert(problem(location.to_owned(), path.trim_end(), message.to_owned()));
+        self.problems.insert(document_problem(
+            location.to_owned(),
+            path.trim_end(),
+            message.to_owned(),
+        ));
     }
 }
 
-fn problem(location: String, path: &str, message: String) -> Problem {
+fn document_problem(location: String, path: &str, message: String) -> Problem {
     Problem { object: location, field: path.to_owned(), message }
 }
 

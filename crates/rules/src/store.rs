@@ -40,9 +40,9 @@ impl Store {
             Object::Endpoints(endpoints) => self.apply_endpoints(&reference, &endpoints),
             Object::Node(node) => {
                 let before = self.nodes.insert(reference.name.clone(), *node);
-                let after = self.nodes.get(&reference.name).map(meaning);
+                let after = self.nodes.get(&reference.name).map(node_facts);
                 // Nodes change often; Services depend on few of their fields.
-                if before.is_none_or(|before| Some(meaning(&before)) != after) {
+                if before.is_none_or(|before| Some(node_facts(&before)) != after) {
                     self.moved_nodes.insert(reference.name);
                 }
                 Affected::nothing()
@@ -181,7 +181,7 @@ impl Affected {
 }
 
 /// The fields of a Node that the meaning of a Service depends on.
-fn meaning(node: &Node) -> (Option<String>, NodeAddresses) {
+fn node_facts(node: &Node) -> (Option<String>, NodeAddresses) {
     (node.zone.clone(), node.addresses.clone())
 }
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Event;
 use kube::Api;
 use kube::api::{DeleteParams, ListParams};
-use lb_process::notices::{About, Notice, Notices, Reason};
+use lb_process::notices::{Notice, NoticeObject, NoticeReason, Notices};
 use lb_rules::model::{Kind, ObjectRef};
 use lb_source::cluster::Events;
 
@@ -22,9 +22,9 @@ use server::TestServer;
 /// A long limit: the machine may be busy.
 const SOON: Duration = Duration::from_secs(120);
 
-fn notice(reason: Reason, message: &str) -> Notice {
+fn notice(reason: NoticeReason, message: &str) -> Notice {
     let reference = ObjectRef::new(Kind::Service, Some("default"), Some("web"));
-    let about = About { reference, uid: "1234".to_owned() };
+    let about = NoticeObject { reference, uid: "1234".to_owned() };
     Notice { about: Some(about), reason, message: message.to_owned() }
 }
 
@@ -79,19 +79,19 @@ impl Case {
 async fn a_repeated_problem_increments_the_count_of_its_event() {
     let case = Case::new().await;
     let agent = case.agent("a");
-    agent.post(notice(Reason::NotServed, "wrong"));
+    agent.post(notice(NoticeReason::NotServed, "wrong"));
     case.until(&[("Warning", "wrong", "a", 1)]).await;
     let first = case.events().list(&ListParams::default()).await.unwrap().items.remove(0);
     for count in [2, 3] {
-        agent.post(notice(Reason::NotServed, "wrong"));
+        agent.post(notice(NoticeReason::NotServed, "wrong"));
         case.until(&[("Warning", "wrong", "a", count)]).await;
     }
     let last = case.events().list(&ListParams::default()).await.unwrap().items.remove(0);
     assert_eq!(first.first_timestamp, last.first_timestamp);
     assert!(last.last_timestamp >= first.last_timestamp);
 
-    agent.post(notice(Reason::NotServed, "also wrong"));
-    agent.post(notice(Reason::Served, "fixed"));
+    agent.post(notice(NoticeReason::NotServed, "also wrong"));
+    agent.post(notice(NoticeReason::Served, "fixed"));
     let all = [("Normal", "fixed", "a", 1), ("Warning", "also wrong", "a", 1)];
     case.until(&[all[0], all[1], ("Warning", "wrong", "a", 3)]).await;
 }
@@ -100,35 +100,35 @@ async fn a_repeated_problem_increments_the_count_of_its_event() {
 async fn the_creator_of_a_shared_event_counts_it() {
     let case = Case::new().await;
     let (a, b) = (case.agent("a"), case.agent("b"));
-    a.post(notice(Reason::NotServed, "wrong"));
+    a.post(notice(NoticeReason::NotServed, "wrong"));
     case.until(&[("Warning", "wrong", "a", 1)]).await;
     // A node's notices stay in order: with the second, the first has arrived.
-    b.post(notice(Reason::NotServed, "wrong"));
-    b.post(notice(Reason::NoRoom, "full"));
+    b.post(notice(NoticeReason::NotServed, "wrong"));
+    b.post(notice(NoticeReason::NoRoom, "full"));
     let of_b = ("Warning", "full", "b", 1);
     case.until(&[of_b, ("Warning", "wrong", "a", 1)]).await;
-    a.post(notice(Reason::NotServed, "wrong"));
+    a.post(notice(NoticeReason::NotServed, "wrong"));
     case.until(&[of_b, ("Warning", "wrong", "a", 2)]).await;
-    b.post(notice(Reason::NotServed, "wrong"));
-    b.post(notice(Reason::NoRoom, "full"));
+    b.post(notice(NoticeReason::NotServed, "wrong"));
+    b.post(notice(NoticeReason::NoRoom, "full"));
     case.until(&[("Warning", "full", "b", 2), ("Warning", "wrong", "a", 2)]).await;
 }
 
 #[tokio::test]
 async fn counting_goes_on_after_a_restart_and_begins_anew_when_the_event_is_gone() {
     let case = Case::new().await;
-    case.agent("a").post(notice(Reason::NotServed, "wrong"));
+    case.agent("a").post(notice(NoticeReason::NotServed, "wrong"));
     case.until(&[("Warning", "wrong", "a", 1)]).await;
     let agent = case.agent("a");
     for count in [2, 3] {
-        agent.post(notice(Reason::NotServed, "wrong"));
+        agent.post(notice(NoticeReason::NotServed, "wrong"));
         case.until(&[("Warning", "wrong", "a", count)]).await;
     }
     case.events()
         .delete_collection(&DeleteParams::default(), &ListParams::default())
         .await
         .unwrap();
-    agent.post(notice(Reason::NotServed, "wrong"));
+    agent.post(notice(NoticeReason::NotServed, "wrong"));
     case.until(&[("Warning", "wrong", "a", 1)]).await;
 }
 
@@ -138,9 +138,9 @@ async fn a_flood_is_counted_and_costs_one_write() {
     let agent = case.agent("a");
     // Nothing is sent until this test awaits.
     for _ in 0..200 {
-        agent.post(notice(Reason::NotServed, "wrong"));
+        agent.post(notice(NoticeReason::NotServed, "wrong"));
     }
-    agent.post(notice(Reason::NotServed, "also wrong"));
+    agent.post(notice(NoticeReason::NotServed, "also wrong"));
     case.until(&[("Warning", "also wrong", "a", 1), ("Warning", "wrong", "a", 200)]).await;
     let [first, second] = ["wrong", "also wrong"].map(|message| {
         let message = message.to_owned();

@@ -4,7 +4,9 @@
 //! - `bgp`: advertises addresses of Services to routers
 //! - `bfd`: detects broken paths to those routers; the kernel answers their packets, also while the agent is stuck
 //!
-//! # Invariant
+//! Both have a shape in common: `config`, `io` (sockets), `session` (one peer), `view`, `run` (all peers).
+//!
+//! # Invariants
 //! A peer can send anything, and any machine can send packets to the ports: each module says what is kept of that.
 
 pub mod bfd;

@@ -13,7 +13,7 @@ use axum::extract::State;
 use axum::http::{HeaderName, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use lb_connections::{Limits, Room};
-use lb_process::notices::{About, Notice, Notices, Reason};
+use lb_process::notices::{Notice, NoticeObject, NoticeReason, Notices};
 use lb_process::serve_router;
 use lb_rules::model::ServiceName;
 use tokio::task::JoinHandle;
@@ -31,7 +31,7 @@ const LIMITS: Limits = Limits::new(64, 512, 256);
 pub struct Check {
     pub service: ServiceName,
     /// The object that notices refer to.
-    pub about: About,
+    pub about: NoticeObject,
     pub local_endpoints: usize,
 }
 
@@ -119,7 +119,7 @@ impl HealthChecks {
                     "spec.healthCheckNodePort: port {port} cannot be bound on {address}: {error}; \
                      retrying. Load balancers that ask there consider this node unhealthy"
                 );
-                let reason = Reason::FailedToStartServiceHealthcheck;
+                let reason = NoticeReason::FailedToStartServiceHealthcheck;
                 notices.post(Notice { about, reason, message });
             }
         };

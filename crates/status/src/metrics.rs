@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use anyhow::Result;
-use lb_process::{Requests, process_registry};
+use lb_process::{ClientRequests, process_registry};
 use lb_rules::model::AddressFamily;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text;
@@ -41,7 +41,7 @@ pub struct Metrics {
     /// Most metrics are registered by `new`.
     registry: Mutex<Registry>,
     traffic: Traffic,
-    requests: Requests,
+    requests: ClientRequests,
     healthz: Labelled<Counter>,
     livez: Labelled<Counter>,
     sync_duration: ByFamily,
@@ -180,7 +180,7 @@ impl Metrics {
                 "How the agent is configured; always 1",
             ),
             traffic: Traffic::default(),
-            requests: Requests::default(),
+            requests: ClientRequests::default(),
             registry: Mutex::default(),
         };
         metrics.requests.register(&mut registry);
@@ -218,7 +218,7 @@ impl Metrics {
     }
 
     /// For code that creates clients of the API server.
-    pub fn requests(&self) -> &Requests {
+    pub fn requests(&self) -> &ClientRequests {
         &self.requests
     }
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use axum::http::{Request, Response};
 use lb_announce::LinkView;
-use lb_process::notices::{About, Notice, Notices, Reason};
+use lb_process::notices::{Notice, NoticeObject, NoticeReason, Notices};
 use lb_rules::model::{AddressFamily, Kind, ObjectRef, ServiceName};
 use lb_status::{
     Addresses, AnnouncementMetrics, BfdMetrics, BgpMetrics, Check, Condition, Health, HealthChecks,
@@ -249,7 +249,7 @@ fn check(local_endpoints: usize) -> Check {
     let reference = ObjectRef::new(Kind::Service, Some("shop"), Some("web"));
     Check {
         service: ServiceName::new("shop", "web"),
-        about: About { reference, uid: "1234".to_owned() },
+        about: NoticeObject { reference, uid: "1234".to_owned() },
         local_endpoints,
     }
 }
@@ -372,7 +372,7 @@ async fn an_address_whose_port_is_in_use_is_reported_and_the_others_are_served()
     assert_eq!(get_from((second, port).into(), "/").await.status, 200);
     let posted = checked.posted.0.lock().unwrap();
     let [notice] = &posted[..] else { panic!("{posted:?}") };
-    assert_eq!(notice.reason, Reason::FailedToStartServiceHealthcheck);
+    assert_eq!(notice.reason, NoticeReason::FailedToStartServiceHealthcheck);
     assert_eq!(notice.about, Some(check(1).about));
     assert!(notice.message.contains(&format!("127.0.0.2:{port}")), "{}", notice.message);
 }

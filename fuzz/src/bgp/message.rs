@@ -1,9 +1,11 @@
 //! One message of a peer: what is accepted is bounded, and means the same when it is written again.
 
-use lb_bgp::wire::received::{Peer, Received, Treatment};
-use lb_bgp::wire::update::{Form, announce, withdraw};
-use lb_bgp::wire::{Kind, MOST_OCTETS, Notification, Open, message as framing, refresh};
-use lb_bgp::{Attributes, Family, NextHop};
+use lb_bgp::wire::received::{FaultTreatment, ReceivedUpdate, UpdateContext};
+use lb_bgp::wire::update::{AttributeForm, append_announcements, append_withdrawals};
+use lb_bgp::wire::{
+    MAX_MESSAGE_OCTETS, MessageKind, Notification, OpenMessage, message as framing, refresh,
+};
+use lb_bgp::{Family, NextHop, RouteAttributes};
 
 use crate::Input;
 
@@ -98,13 +100,15 @@ fn update(input: &mut Input) -> Vec<u8> {
 pub fn message(bytes: &[u8]) -> &'static str {
     let mut input = Input::new(bytes);
     let stream = stream(&mut input);
-    let outcome = framing::first(&stream);
-    let first = (0..stream.len().min(MOST_OCTETS))
-        .map(|end| framing::first(&stream[..end]))
+    let outcome = framing::parse_first_message(&stream);
+    let first = (0..stream.len().min(MAX_MESSAGE_OCTETS))
+        .map(|end| framing::parse_first_message(&stream[..end]))
         .find(|outcome| *outcome != Ok(None));
     match first {
         Some(first) => assert_eq!(first, outcome, "more octets changed the outcome"),
-        None => assert!(stream.len() <= MOST_OCTETS || outcome != Ok(None), "it waits forever"),
+        None => {
+            assert!(stream.len() <= MAX_MESSAGE_OCTETS || outcome != Ok(None), "it waits forever")
+        }
     }
     let message = match outcome {
         Err(notification) => {
@@ -114,17 +118,17 @@ pub fn message(bytes: &[u8]) -> &'static str {
         Ok(None) => return "incomplete",
         Ok(Some(message)) => message,
     };
-    assert!(message.length() <= stream.len().min(MOST_OCTETS));
+    assert!(message.length() <= stream.len().min(MAX_MESSAGE_OCTETS));
     match message.kind {
-        Kind::Open => open_of(message.body),
-        Kind::Update => update_of(message.body),
-        Kind::Notification => {
+        MessageKind::Open => open_of(message.body),
+        MessageKind::Update => update_of(message.body),
+        MessageKind::Notification => {
             check_notification(&Notification::parse(message.body));
             "notification"
         }
-        Kind::Keepalive => "keepalive",
-        Kind::RouteRefresh => {
-            let _ = refresh::parse(message.body);
+        MessageKind::Keepalive => "keepalive",
+        MessageKind::RouteRefresh => {
+            let _ = refresh::parse_route_refresh(message.body);
             "route refresh"
         }
     }
@@ -135,13 +139,14 @@ fn check_notification(notification: &Notification) {
     assert!(text.len() < 2000 && !text.contains(char::is_control), "{text:?}");
     let mut out = Vec::new();
     notification.encode(&mut out);
-    let written = framing::first(&out).expect("a valid message").expect("a whole message");
+    let written =
+        framing::parse_first_message(&out).expect("a valid message").expect("a whole message");
     let again = Notification::parse(written.body);
     assert_eq!((again.code, again.subcode), (notification.code, notification.subcode));
 }
 
 fn open_of(body: &[u8]) -> &'static str {
-    let open = match Open::parse(body) {
+    let open = match OpenMessage::parse(body) {
         Err(notification) => {
             assert_eq!(notification.code, 2);
             check_notification(&notification);
@@ -152,24 +157,25 @@ fn open_of(body: &[u8]) -> &'static str {
     assert!(open.autonomous_system != 0 && !open.capabilities.families.is_empty());
     let mut out = Vec::new();
     open.encode(&mut out);
-    let written = framing::first(&out).expect("a valid message").expect("a whole message");
+    let written =
+        framing::parse_first_message(&out).expect("a valid message").expect("a whole message");
     // A number of four octets is only in the capability.
     if open.capabilities.four_octet_as || open.autonomous_system <= u32::from(u16::MAX) {
-        assert_eq!(Open::parse(written.body), Ok(open));
+        assert_eq!(OpenMessage::parse(written.body), Ok(open));
     }
     "open"
 }
 
 fn update_of(body: &[u8]) -> &'static str {
-    let peer = Peer { external: true, four_octet_as: true };
-    let received = Received::parse(body, peer);
+    let peer = UpdateContext { external: true, four_octet_as: true };
+    let received = ReceivedUpdate::parse(body, peer);
     assert!(received.announced.len() + received.withdrawn.len() <= body.len());
     if let Some(fault) = received.fault {
         assert_eq!(received.end_of_rib, None);
         return match fault.treatment {
-            Treatment::DiscardAttribute => "discard attribute",
-            Treatment::TreatAsWithdraw => "treat as withdraw",
-            Treatment::IgnoreFamily => "ignore family",
+            FaultTreatment::DiscardAttribute => "discard attribute",
+            FaultTreatment::TreatAsWithdraw => "treat as withdraw",
+            FaultTreatment::IgnoreFamily => "ignore family",
         };
     }
     if received.end_of_rib.is_some() {
@@ -178,19 +184,26 @@ fn update_of(body: &[u8]) -> &'static str {
     }
     for family in Family::ALL {
         let next_hop = NextHop::Ipv6 { global: 1.into(), link_local: None };
-        let form = Form { local_as: 65_001, external: true, four_octet_as: true };
+        let form = AttributeForm { local_as: 65_001, external: true, four_octet_as: true };
         let of_family = |prefixes: &[ipnet::IpNet]| -> Vec<_> {
-            prefixes.iter().copied().filter(|prefix| Family::of(prefix) == family).collect()
+            prefixes.iter().copied().filter(|prefix| Family::of_prefix(prefix) == family).collect()
         };
         let mut out = Vec::new();
         let announced = of_family(&received.announced);
-        announce(&mut out, family, &announced, &next_hop, &Attributes::default(), &form);
+        append_announcements(
+            &mut out,
+            family,
+            &announced,
+            &next_hop,
+            &RouteAttributes::default(),
+            &form,
+        );
         let withdrawn = of_family(&received.withdrawn);
-        withdraw(&mut out, family, &withdrawn, false);
-        let mut again = Received::default();
+        append_withdrawals(&mut out, family, &withdrawn, false);
+        let mut again = ReceivedUpdate::default();
         let mut rest = &out[..];
-        while let Some(written) = framing::first(rest).expect("valid messages") {
-            let part = Received::parse(written.body, peer);
+        while let Some(written) = framing::parse_first_message(rest).expect("valid messages") {
+            let part = ReceivedUpdate::parse(written.body, peer);
             assert_eq!(part.fault, None);
             again.announced.extend(part.announced);
             again.withdrawn.extend(part.withdrawn);

@@ -5,7 +5,7 @@ use std::io::{self, Error, Read, Write};
 use std::net::Ipv4Addr;
 
 use lb_bgp::Family;
-use lb_bgp::wire::{Capabilities, Kind, Open, keepalive, message};
+use lb_bgp::wire::{Capabilities, MessageKind, OpenMessage, append_keepalive, message};
 
 /// A connection with a speaker, over any stream.
 pub struct RawRouter<S> {
@@ -15,7 +15,7 @@ pub struct RawRouter<S> {
 
 /// OPEN, and the KEEPALIVE that confirms the speaker's. With a hold time of 0 no more are needed.
 pub fn open(autonomous_system: u32) -> Vec<u8> {
-    let open = Open {
+    let open = OpenMessage {
         autonomous_system,
         hold_time: 0,
         identifier: Ipv4Addr::new(192, 0, 2, 1),
@@ -27,7 +27,7 @@ pub fn open(autonomous_system: u32) -> Vec<u8> {
     };
     let mut octets = Vec::new();
     open.encode(&mut octets);
-    keepalive(&mut octets);
+    append_keepalive(&mut octets);
     octets
 }
 
@@ -53,13 +53,13 @@ impl<S: Read + Write> RawRouter<S> {
     /// Makes a session of the connection.
     pub fn establish(&mut self, autonomous_system: u32) -> io::Result<()> {
         self.stream.write_all(&open(autonomous_system))?;
-        self.next(Kind::Keepalive).map(drop)
+        self.next(MessageKind::Keepalive).map(drop)
     }
 
     /// Reads up to a message of this kind, whose body is returned.
-    pub fn next(&mut self, kind: Kind) -> io::Result<Vec<u8>> {
+    pub fn next(&mut self, kind: MessageKind) -> io::Result<Vec<u8>> {
         loop {
-            let found = message::first(&self.buffer)
+            let found = message::parse_first_message(&self.buffer)
                 .map_err(|wrong| Error::other(format!("the speaker's message: {wrong:?}")))?;
             if let Some(first) = found {
                 let (found, body, length) = (first.kind, first.body.to_vec(), first.length());
@@ -67,7 +67,7 @@ impl<S: Read + Write> RawRouter<S> {
                 if found == kind {
                     return Ok(body);
                 }
-                if found == Kind::Notification {
+                if found == MessageKind::Notification {
                     return Err(Error::other(format!("{body:?} instead of {kind:?}")));
                 }
                 continue;

@@ -4,18 +4,18 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use lb_bgp::session::{
-    Change, Config, Connection, Effect, Input as Event, NextHops, PeerAs, Report, Session, State,
-    Stop,
+    BgpEffect, BgpInput as Event, BgpReport, BgpSession, BgpSessionConfig, BgpSessionState,
+    ConnectionId, NextHops, PeerAs, RouteChange, SessionStop,
 };
-use lb_bgp::wire::{Open, keepalive, message as framing};
-use lb_bgp::{Attributes, Family};
+use lb_bgp::wire::{OpenMessage, append_keepalive, message as framing};
+use lb_bgp::{Family, RouteAttributes};
 
 use super::message::stream;
 use crate::Input;
 
 /// The session, and what has become of its effects.
 struct World {
-    session: Session,
+    session: BgpSession,
     now: Duration,
     open: BTreeSet<u64>,
     connecting: bool,
@@ -27,7 +27,7 @@ struct World {
 pub fn session(bytes: &[u8]) -> &'static str {
     let mut input = Input::new(bytes);
     let now = Duration::from_secs(1);
-    let config = Config {
+    let config = BgpSessionConfig {
         local_as: 65_002,
         peer_as: PeerAs::External,
         identifier: [192, 0, 2, 9].into(),
@@ -37,7 +37,7 @@ pub fn session(bytes: &[u8]) -> &'static str {
         restart_time: (!input.chance(64)).then_some(120),
         restarted: input.chance(128).then_some(Duration::from_secs(120)),
     };
-    let session = Session::new(config, input.word().into(), now);
+    let session = BgpSession::new(config, input.word().into(), now);
     let mut world = World {
         session,
         now,
@@ -65,7 +65,7 @@ impl World {
             4..=6 => self.receive(input, &valid_open()),
             7..=9 => {
                 let mut octets = Vec::new();
-                keepalive(&mut octets);
+                append_keepalive(&mut octets);
                 self.receive(input, &octets);
             }
             10..=11 => {
@@ -76,8 +76,8 @@ impl World {
             }
             12 => {
                 let prefix = format!("203.0.113.{}/32", input.byte()).parse().expect("a prefix");
-                let attributes = input.chance(128).then(|| Attributes::default().into());
-                let change: Change = (prefix, attributes);
+                let attributes = input.chance(128).then(|| RouteAttributes::default().into());
+                let change: RouteChange = (prefix, attributes);
                 self.handle(Event::Routes(&[change]));
             }
             13 => {
@@ -88,7 +88,7 @@ impl World {
             _ => {
                 let octets = input.short().into();
                 if let Some(connection) = self.any(input) {
-                    self.handle(Event::Written { connection: Connection(connection), octets });
+                    self.handle(Event::Written { connection: ConnectionId(connection), octets });
                 }
             }
         }
@@ -99,13 +99,13 @@ impl World {
             0 => self.handle(Event::Synced),
             1 => self.handle(Event::Drain(input.chance(128))),
             2 => self.handle(Event::BfdDown),
-            3 => self.handle(Event::Stop(Stop::Changed)),
-            4 => self.handle(Event::Stop(Stop::Restart)),
+            3 => self.handle(Event::Stop(SessionStop::Changed)),
+            4 => self.handle(Event::Stop(SessionStop::Restart)),
             5 => self.handle(Event::Start),
             _ => {
                 if let Some(connection) = self.any(input) {
                     self.open.remove(&connection);
-                    self.handle(Event::Closed { connection: Connection(connection) });
+                    self.handle(Event::Closed { connection: ConnectionId(connection) });
                 }
             }
         }
@@ -121,13 +121,13 @@ impl World {
         self.connections += 1;
         self.open.insert(self.connections);
         let next_hops = NextHops { ipv4: Some([192, 0, 2, 9].into()), ..NextHops::default() };
-        let connection = Connection(self.connections);
+        let connection = ConnectionId(self.connections);
         self.handle(Event::Connected { connection, outgoing, next_hops });
     }
 
     fn receive(&mut self, input: &mut Input, octets: &[u8]) {
         if let Some(connection) = self.any(input) {
-            self.handle(Event::Received { connection: Connection(connection), octets });
+            self.handle(Event::Received { connection: ConnectionId(connection), octets });
         }
     }
 
@@ -145,40 +145,44 @@ impl World {
     fn handle(&mut self, event: Event) {
         for effect in self.session.handle(self.now, event) {
             match effect {
-                Effect::Connect => {
+                BgpEffect::Connect => {
                     assert!(!self.connecting, "two attempts at once");
                     self.connecting = true;
                 }
-                Effect::AbandonConnect => {
+                BgpEffect::AbandonConnect => {
                     assert!(self.connecting, "no attempt");
                     self.connecting = false;
                 }
-                Effect::Send { connection, octets } => {
+                BgpEffect::Send { connection, octets } => {
                     assert!(self.open.contains(&connection.0), "sends on a closed connection");
                     let mut rest = &octets[..];
-                    while let Some(first) = framing::first(rest).expect("valid messages") {
+                    while let Some(first) =
+                        framing::parse_first_message(rest).expect("valid messages")
+                    {
                         rest = &rest[first.length()..];
                     }
                     assert!(rest.is_empty() && !octets.is_empty());
                 }
-                Effect::Close { connection } => {
+                BgpEffect::Close { connection } => {
                     assert!(self.open.remove(&connection.0), "closed twice");
                 }
-                Effect::Report(Report::Established(_)) => self.met = "established",
-                Effect::Report(Report::Down(_)) => self.met = "down",
-                Effect::Report(Report::Failed(_)) if self.met == "nothing" => self.met = "failed",
-                Effect::Report(Report::Failed(_) | Report::Families(_)) => (),
+                BgpEffect::Report(BgpReport::Established(_)) => self.met = "established",
+                BgpEffect::Report(BgpReport::Down(_)) => self.met = "down",
+                BgpEffect::Report(BgpReport::Failed(_)) if self.met == "nothing" => {
+                    self.met = "failed"
+                }
+                BgpEffect::Report(BgpReport::Failed(_) | BgpReport::Families(_)) => (),
             }
         }
         assert!(self.open.len() <= 3, "connections pile up");
         let status = self.session.status();
-        assert_eq!(status.state == State::Established, status.peer.is_some());
+        assert_eq!(status.state == BgpSessionState::Established, status.peer.is_some());
     }
 }
 
 fn valid_open() -> Vec<u8> {
     let mut octets = Vec::new();
-    let open = Open {
+    let open = OpenMessage {
         autonomous_system: 65_001,
         hold_time: 9,
         identifier: [192, 0, 2, 1].into(),

@@ -68,7 +68,7 @@ pub fn agent_options(
     Ok(lb_agent::Options {
         node_name: agent.node_name()?,
         origin,
-        network: lb_network::Settings {
+        network: lb_network::DeviceSettings {
             external: agent.devices,
             workload: agent.workload_devices,
             node_ports: agent.nodeport_addresses,

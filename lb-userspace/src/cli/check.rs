@@ -10,7 +10,7 @@ use lb_kernel::settings::XdpMode;
 use lb_kernel::{
     Finding, Memory, Outcome, agent_on, forwarding, machine, memory, on_device, routing, snat_ports,
 };
-use lb_network::{Attachments, DeviceName, DeviceSelector, NetworkWatch, Role, XdpFeatures};
+use lb_network::{Attachments, DeviceName, DeviceRole, DeviceSelector, NetworkWatch, XdpFeatures};
 
 use super::agent::{runtime, wanted_sizes};
 use super::{check_bgp, output};
@@ -45,7 +45,7 @@ pub fn check_machine(options: &Options, effective: &Effective) -> Result<()> {
     match open_network(configuration)? {
         Ok((attachments, features)) => {
             findings.extend(devices(configuration, &attachments, features.as_ref())?);
-            findings.extend(routing(&names(&attachments, Role::External)));
+            findings.extend(routing(&names(&attachments, DeviceRole::External)));
             bridges.extend(attachments.pod_bridges.into_iter().map(|bridge| bridge.name));
         }
         // As the agent reports it.
@@ -186,18 +186,19 @@ fn open_network(
     configuration: &Configuration,
 ) -> Result<Result<(Attachments, Option<XdpSupport>)>> {
     let agent = &configuration.agent;
-    let settings = lb_network::Settings {
+    let settings = lb_network::DeviceSettings {
         external: agent.devices.clone(),
         workload: agent.workload_devices.clone(),
         node_ports: agent.nodeport_addresses.clone(),
     };
-    let (opened, features) = runtime()?
-        .block_on(async { (NetworkWatch::open(settings).await, lb_network::xdp_features().await) });
+    let (opened, features) = runtime()?.block_on(async {
+        (NetworkWatch::open(settings).await, lb_network::read_xdp_features().await)
+    });
     Ok(opened.map(|network| (network.attachments().clone(), features.ok().flatten())))
 }
 
 /// The interfaces of a role.
-fn names(attachments: &Attachments, role: Role) -> Vec<&str> {
+fn names(attachments: &Attachments, role: DeviceRole) -> Vec<&str> {
     let of = attachments.served.iter().filter(|(_, served)| served.role == role);
     of.map(|(device, _)| device.name.as_str()).collect()
 }
@@ -211,9 +212,9 @@ fn devices(
     let agent = &configuration.agent;
     let names = |role| names(attachments, role).join(", ");
     let mut findings: Vec<Finding> = [
-        ("uplinks", Role::External),
-        ("other interfaces", Role::Transit),
-        ("pods' interfaces", Role::Workload),
+        ("uplinks", DeviceRole::External),
+        ("other interfaces", DeviceRole::Transit),
+        ("pods' interfaces", DeviceRole::Workload),
     ]
     .into_iter()
     .map(|(check, role)| {
@@ -226,7 +227,7 @@ fn devices(
         .iter()
         .filter(|selector| !matches!(selector, DeviceSelector::Auto | DeviceSelector::None))
         .collect();
-    if !named.is_empty() && names(Role::Workload).is_empty() {
+    if !named.is_empty() && names(DeviceRole::Workload).is_empty() {
         findings.push(Finding::warning(
             "pods' interfaces",
             "no interface matches --workload-devices",

@@ -8,7 +8,7 @@ use anyhow::{Result, bail};
 use clap::Args;
 use lb_kernel::{Pins, require_root};
 use lb_kube_proxy::KubeProxy;
-use lb_process::ending::Ending;
+use lb_process::ending::EndSignals;
 
 use super::agent::runtime;
 use super::output;
@@ -49,7 +49,7 @@ pub fn cleanup(options: &Options, pin_path: &Path) -> Result<()> {
     }
     let runtime = runtime()?;
     // Before anything is printed: whoever has read that may send a signal.
-    let mut ending = runtime.block_on(async { Ending::new() })?;
+    let mut ending = runtime.block_on(async { EndSignals::new() })?;
     clean_up(options, pin_path)?;
     runtime.block_on(ending.requested());
     Ok(())

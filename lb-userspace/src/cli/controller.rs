@@ -1,7 +1,7 @@
 //! `millrace controller`: assigns addresses to Services of type LoadBalancer.
 
 use anyhow::{Result, ensure};
-use lb_controller::Options;
+use lb_controller::ControllerOptions;
 use lb_kernel::privileges::Privileges;
 use lb_rules::model::ServiceName;
 use lb_source::cluster::Access;
@@ -28,13 +28,13 @@ pub fn run_controller(configuration: &Configuration, level: Level) -> Result<()>
     );
     let settings = &configuration.controller;
     let lease = Some(settings.controller_lease.clone());
-    let options = Options {
+    let options = ControllerOptions {
         tunnel_key_secret: settings.tunnel_key_secret.clone(),
         ..controller_options(&configuration.load_balancer, access(&configuration.origin), lease)
     };
     let runtime = confined_runtime(Privileges::PROXY)?;
     runtime.spawn(level.follow());
-    runtime.block_on(lb_controller::run(
+    runtime.block_on(lb_controller::run_controller(
         options,
         settings.controller_healthz_bind_address.0,
         settings.controller_metrics_bind_address.0,
@@ -46,10 +46,10 @@ pub fn controller_options(
     settings: &LoadBalancerSettings,
     access: Access,
     lease: Option<ServiceName>,
-) -> Options {
+) -> ControllerOptions {
     let mut assignment = settings.assignment();
     assignment.is_alone = lease.is_none();
-    Options {
+    ControllerOptions {
         access,
         settings: assignment,
         ranges: settings.load_balancer_addresses.clone(),

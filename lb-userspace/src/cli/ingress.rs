@@ -5,9 +5,9 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use lb_http::headers::Forwarding;
-use lb_ingress::listeners::Listeners;
-use lb_ingress::status::{self, Publish};
-use lb_ingress::{Origin, access_log, parent};
+use lb_ingress::listeners::ListenAddresses;
+use lb_ingress::status::{self, PublishedFrom};
+use lb_ingress::{ObjectOrigin, access_log, parent};
 use lb_kernel::privileges::Privileges;
 use lb_proxy::settings::Limits;
 use lb_source::cluster::Access;
@@ -64,12 +64,12 @@ pub fn run_ingress(options: &Options, configuration: Configuration, level: Level
     let (origin, listeners, parent) = if options.from_parent {
         let inheritance = parent::receive_inheritance()?;
         let access = Access { given_kubeconfig: Some(inheritance.kubeconfig), ..Access::default() };
-        (Origin::Cluster(access), inheritance.listeners, Some(inheritance.parent))
+        (ObjectOrigin::Cluster(access), inheritance.listeners, Some(inheritance.parent))
     } else {
-        let listeners = Listeners::of_environment(addresses.0, addresses.1)?;
+        let listeners = ListenAddresses::of_environment(addresses.0, addresses.1)?;
         let origin = match configuration.origin.manifests.as_slice() {
-            [] => Origin::Cluster(access(&configuration.origin)),
-            paths => Origin::Manifests(paths.to_vec()),
+            [] => ObjectOrigin::Cluster(access(&configuration.origin)),
+            paths => ObjectOrigin::Manifests(paths.to_vec()),
         };
         (origin, listeners, None)
     };
@@ -78,7 +78,7 @@ pub fn run_ingress(options: &Options, configuration: Configuration, level: Level
         Some(_) => None,
         None => Some(configuration.agent.node_name()?),
     };
-    let options = lb_ingress::Options {
+    let options = lb_ingress::IngressOptions {
         origin,
         model: model_settings(settings, node_name.as_deref()),
         node_name,
@@ -95,7 +95,7 @@ pub fn run_ingress(options: &Options, configuration: Configuration, level: Level
     };
     let runtime = confined_runtime(Privileges::PROXY)?;
     runtime.spawn(level.follow());
-    runtime.block_on(lb_ingress::run(options))
+    runtime.block_on(lb_ingress::run_ingress(options))
 }
 
 /// The part of the settings that decides what objects mean.
@@ -143,17 +143,17 @@ fn proxy_settings(settings: &IngressSettings) -> Result<lb_proxy::Settings> {
 }
 
 /// `None`: there is nothing to write, or the settings forbid it.
-fn status_options(settings: &IngressSettings) -> Option<status::Options> {
+fn status_options(settings: &IngressSettings) -> Option<status::StatusOptions> {
     let publish = match (&settings.publish_service, settings.status_addresses.as_slice()) {
         _ if !settings.update_status => return None,
-        (Some(service), _) => Publish::Service(service.clone()),
+        (Some(service), _) => PublishedFrom::Service(service.clone()),
         (None, []) => return None,
-        (None, addresses) => Publish::Addresses {
+        (None, addresses) => PublishedFrom::Addresses {
             addresses: addresses.to_vec(),
             ports: settings.status_ports.clone(),
         },
     };
-    Some(status::Options {
+    Some(status::StatusOptions {
         publish,
         lease: settings.status_lease.clone(),
         identity: lease::identity(),

@@ -9,13 +9,13 @@ use futures::AsyncWriteExt;
 use futures::io::AllowStdIo;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use lb_agent::Origin;
-use lb_api::http::{Authority, CLIENT_DAYS, Identity, Limits, Role};
-use lb_api::kinds::Ranges;
-use lb_api::server::{self, Server};
-use lb_api::storage::{self, Storage, Window, snapshot};
+use lb_api::http::{ApiLimits, CLIENT_DAYS, CertificateAuthority, ClientIdentity, ClientRole};
+use lb_api::kinds::AllocationRanges;
+use lb_api::server::{self, EmbeddedApiServer};
+use lb_api::storage::{self, ChangeWindow, Storage, snapshot};
 use lb_files::{create_private, rename_durably};
 use lb_kernel::privileges::Privileges;
-use lb_process::Requests;
+use lb_process::ClientRequests;
 use lb_rules::kinds;
 use lb_source::cluster::Access;
 use tokio::signal::unix::{SignalKind, signal};
@@ -88,7 +88,7 @@ struct KubeconfigOptions {
     /// What the client may do
     #[arg(long, value_name = "ROLE", required_unless_present_any = ["revoke", "list"])]
     #[arg(value_parser = roles())]
-    role: Option<Role>,
+    role: Option<ClientRole>,
     /// Name of the user [default: the role]
     #[arg(long, value_parser = user)]
     name: Option<String>,
@@ -103,9 +103,9 @@ struct KubeconfigOptions {
     list: bool,
 }
 
-fn roles() -> impl TypedValueParser<Value = Role> {
-    PossibleValuesParser::new(Role::ALL.map(Role::name)).try_map(|name| {
-        Role::ALL.into_iter().find(|role| role.name() == name).ok_or("there is no such role")
+fn roles() -> impl TypedValueParser<Value = ClientRole> {
+    PossibleValuesParser::new(ClientRole::ALL.map(ClientRole::name)).try_map(|name| {
+        ClientRole::ALL.into_iter().find(|role| role.name() == name).ok_or("there is no such role")
     })
 }
 
@@ -146,12 +146,15 @@ pub fn dispatch(
 
 fn backup(file: &Path, settings: &StandaloneSettings) -> Result<()> {
     let unfinished = file.with_extension("unfinished");
-    if storage::is_in_use(&settings.data_dir) {
+    if storage::is_directory_in_use(&settings.data_dir) {
         runtime()?.block_on(download(&unfinished, settings))?;
     } else {
-        snapshot::save(&Storage::open(&settings.data_dir, Window::default())?, &unfinished)?;
+        snapshot::save_snapshot(
+            &Storage::open(&settings.data_dir, ChangeWindow::default())?,
+            &unfinished,
+        )?;
     }
-    let count = snapshot::verify(&unfinished)?;
+    let count = snapshot::verify_snapshot(&unfinished)?;
     rename_durably(&unfinished, file).with_context(|| format!("{} not written", file.display()))?;
     println!("{} objects written to {}", count, file.display());
     Ok(())
@@ -175,7 +178,7 @@ async fn download(file: &Path, settings: &StandaloneSettings) -> Result<()> {
 }
 
 fn restore(file: &Path, settings: &StandaloneSettings) -> Result<()> {
-    let count = snapshot::restore(file, &settings.data_dir)?;
+    let count = snapshot::restore_snapshot(file, &settings.data_dir)?;
     println!("{count} objects restored to {}", settings.data_dir.display());
     Ok(())
 }
@@ -187,9 +190,9 @@ fn kubeconfigs(options: &KubeconfigOptions, settings: &StandaloneSettings) -> Re
         "{} is not the data directory of a server that has run; set --data-dir",
         settings.data_dir.display()
     );
-    let authority = Authority::open(&pki)?;
+    let authority = CertificateAuthority::open(&pki)?;
     if options.list {
-        for (_, entry) in authority.issued().all()? {
+        for (_, entry) in authority.issued().list_by_user()? {
             println!("{}\t{}\t{}", entry.user, entry.group, entry.expires);
         }
         return Ok(());
@@ -202,9 +205,12 @@ fn kubeconfigs(options: &KubeconfigOptions, settings: &StandaloneSettings) -> Re
     }
     let role = options.role.context("--role is missing")?;
     let user = options.name.as_deref().unwrap_or(role.name());
-    let server = lb_api::http::kubeconfig::server_of(&kubeconfig(settings))?;
-    let identity = Identity::new(user, role);
-    print!("{}", lb_api::http::kubeconfig::text(&authority, &server, &identity, options.days)?);
+    let server = lb_api::http::kubeconfig::read_server(&kubeconfig(settings))?;
+    let identity = ClientIdentity::new(user, role);
+    print!(
+        "{}",
+        lb_api::http::kubeconfig::issue_kubeconfig(&authority, &server, &identity, options.days)?
+    );
     Ok(())
 }
 
@@ -214,12 +220,12 @@ fn kubeconfig(settings: &StandaloneSettings) -> PathBuf {
 }
 
 /// A kubeconfig for the Ingress proxy, which replaces that of an earlier start.
-fn proxy_kubeconfig(data_directory: &Path, server: &Server) -> Result<String> {
-    let authority = Authority::open(&data_directory.join("pki"))?;
-    let identity = Identity::new(PROXY_USER, Role::Proxy);
+fn proxy_kubeconfig(data_directory: &Path, server: &EmbeddedApiServer) -> Result<String> {
+    let authority = CertificateAuthority::open(&data_directory.join("pki"))?;
+    let identity = ClientIdentity::new(PROXY_USER, ClientRole::Proxy);
     authority.issued().revoke(&identity.user)?;
     let url = format!("https://{}", server.address);
-    lb_api::http::kubeconfig::text(&authority, &url, &identity, PROXY_DAYS)
+    lb_api::http::kubeconfig::issue_kubeconfig(&authority, &url, &identity, PROXY_DAYS)
 }
 
 fn run(configuration: Configuration, child: Vec<String>, level: Level) -> Result<()> {
@@ -230,17 +236,17 @@ fn run(configuration: Configuration, child: Vec<String>, level: Level) -> Result
         .then(|| IngressChild::prepare(&configuration.ingress, settings.ingress_user, child))
         .transpose()?;
     let data_directory = settings.data_dir.clone();
-    let server = server::Options {
+    let server = server::ApiServerOptions {
         data_directory: settings.data_dir,
         bind: settings.api_bind_address,
         kubeconfig: settings.write_kubeconfig,
         node_name: configuration.agent.node_name()?,
-        ranges: Ranges {
+        ranges: AllocationRanges {
             cluster_ips: settings.service_cluster_ip_range,
             node_ports: settings.service_node_port_range,
         },
-        window: Window::default(),
-        limits: Limits::default(),
+        window: ChangeWindow::default(),
+        limits: ApiLimits::default(),
         declarations: kinds::own().into_iter().chain(kinds::of_metallb()).map(Into::into).collect(),
         namespaces: vec![configuration.load_balancer.metallb_namespace.clone()],
     };
@@ -250,7 +256,8 @@ fn run(configuration: Configuration, child: Vec<String>, level: Level) -> Result
     let api = confined_runtime(privileges)?;
     runtime.spawn(level.follow());
     runtime.block_on(async {
-        let server = api.spawn(Server::start(server)).await.context("API server panicked")??;
+        let server =
+            api.spawn(EmbeddedApiServer::start(server)).await.context("API server panicked")??;
         let kubeconfig = server.kubeconfig.display();
         tracing::info!(address = %server.address, %kubeconfig, "serving the Kubernetes API");
         if let Some(ingress) = &ingress {
@@ -258,14 +265,15 @@ fn run(configuration: Configuration, child: Vec<String>, level: Level) -> Result
         }
         let access =
             Access { kubeconfig: Some(server.agent_kubeconfig.clone()), ..Access::default() };
-        let assignment = lb_controller::Metrics::default();
+        let assignment = lb_controller::AssignmentMetrics::default();
         let assigning = super::controller::controller_options(
             &configuration.load_balancer,
             access.clone(),
             None,
         );
         // Its requests are few, and of no interest beside the agent's.
-        lb_controller::start(assigning, &Requests::default(), assignment.clone()).await?;
+        lb_controller::start_controller(assigning, &ClientRequests::default(), assignment.clone())
+            .await?;
         if settings.serve_api_only {
             let mut terminate = signal(SignalKind::terminate())?;
             let mut interrupt = signal(SignalKind::interrupt())?;

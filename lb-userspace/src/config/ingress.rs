@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Args};
 use ipnet::IpNet;
-use lb_ingress::access_log::AccessLog;
+use lb_ingress::access_log::AccessLogFormat;
 use lb_rules::model::ServiceName;
 
 use super::values::{Address, address, namespaced_name, seconds};
@@ -166,7 +166,7 @@ pub struct IngressSettings {
 
     /// Format of the access log on stdout
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t)]
-    pub access_log: AccessLog,
+    pub access_log: AccessLogFormat,
 
     /// File with the keys of TLS session tickets and affinity cookies, for several proxies [default: keys of its own]
     ///

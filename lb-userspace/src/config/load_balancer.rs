@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::{ArgAction, Args};
-use lb_announce::Timing;
+use lb_announce::ElectionTiming;
 use lb_rules::ipam::{self, CLASS, Range};
 use lb_rules::kinds::METALLB_NAMESPACE;
 use lb_rules::model::ServiceName;
@@ -59,13 +59,13 @@ pub struct AnnouncementSettings {
 }
 
 impl AnnouncementSettings {
-    pub fn timing(&self) -> Timing {
+    pub fn timing(&self) -> ElectionTiming {
         let interval = Duration::from_millis(self.heartbeat_interval.into());
-        Timing {
+        ElectionTiming {
             interval,
             silence: interval * self.heartbeat_misses,
             hold: Duration::from_secs(self.announcement_hold.into()),
-            ..Timing::default()
+            ..ElectionTiming::default()
         }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-use lb_controller::{Assigning, Metrics};
+use lb_controller::{AssigningSource, AssignmentMetrics};
 use lb_rules::ipam::{Range, Settings};
 use lb_rules::model::{Kind, Object};
 use lb_source::{Event, Manifests, Source};
@@ -41,12 +41,12 @@ impl Reported {
     fn start(directory: &Path, ranges: &[&str]) -> Self {
         let manifests = Manifests::of_kinds(vec![directory.join("manifests")], Kind::OF_AGENT);
         let ranges: Vec<Range> = ranges.iter().map(|text| Range::parse(text).unwrap()).collect();
-        let source = Assigning::new(
+        let source = AssigningSource::new(
             manifests.unwrap(),
             Settings::default(),
             &ranges,
             &directory.join("state"),
-            Metrics::default(),
+            AssignmentMetrics::default(),
         );
         let (sender, events) = mpsc::unbounded_channel();
         tokio::spawn(source.run(sender));

@@ -7,10 +7,10 @@ use anyhow::{Context, Result};
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config};
-use lb_api::http::Limits;
-use lb_api::kinds::Ranges;
-use lb_api::server::{Options, Server};
-use lb_api::storage::Window;
+use lb_api::http::ApiLimits;
+use lb_api::kinds::AllocationRanges;
+use lb_api::server::{ApiServerOptions, EmbeddedApiServer};
+use lb_api::storage::ChangeWindow;
 use serde_json::{Value, json};
 use tokio::runtime::{Builder, Runtime};
 
@@ -18,7 +18,7 @@ use crate::worlds::topology::Host;
 
 /// A server that runs until it is dropped; with it go all connections, as in a crash.
 pub struct ApiServer {
-    server: Server,
+    server: EmbeddedApiServer,
     // Dropped last.
     _runtime: Runtime,
 }
@@ -27,23 +27,23 @@ impl ApiServer {
     /// Starts the server on a host, with the objects of its data directory.
     pub fn start(host: &Host, data_directory: PathBuf, bind: SocketAddr) -> Result<Self> {
         std::fs::create_dir_all(&data_directory)?;
-        let options = Options {
+        let options = ApiServerOptions {
             data_directory,
             bind,
             kubeconfig: None,
             node_name: host.name().to_owned(),
-            ranges: Ranges {
+            ranges: AllocationRanges {
                 cluster_ips: vec!["10.96.0.0/16".parse()?, "fd00:10:96::/112".parse()?],
                 node_ports: 30_000..=32_767,
             },
-            window: Window::default(),
-            limits: Limits::default(),
+            window: ChangeWindow::default(),
+            limits: ApiLimits::default(),
             declarations: Vec::new(),
             namespaces: Vec::new(),
         };
         let runtime = Runtime::new()?;
         // The socket belongs to the host's namespace, whichever thread serves it.
-        let server = host.enter(|| runtime.block_on(Server::start(options)))?;
+        let server = host.enter(|| runtime.block_on(EmbeddedApiServer::start(options)))?;
         Ok(Self { server, _runtime: runtime })
     }
 

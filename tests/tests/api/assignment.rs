@@ -14,7 +14,7 @@ use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::Api;
 use kube::api::{DeleteParams, PostParams};
-use lb_bgp::wire::Kind;
+use lb_bgp::wire::MessageKind;
 use serde_json::{Value, json};
 use tests::programs::agent::Agent;
 use tests::programs::api_server;
@@ -74,7 +74,7 @@ fn route(listener: &TcpListener, updates: &Sender<Update>) -> Result<()> {
     let mut held = BTreeSet::new();
     updates.send(held.clone())?;
     loop {
-        let body = router.next(Kind::Update)?;
+        let body = router.next(MessageKind::Update)?;
         apply(&body, &mut held);
         updates.send(held.clone())?;
     }

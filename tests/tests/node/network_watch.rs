@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use lb_network::{Device, Event, NetworkWatch, NodePortAddresses, Settings};
+use lb_network::{Device, DeviceSettings, NetworkEvent, NetworkWatch, NodePortAddresses};
 use tests::worlds::topology::{Host, SOON, Topology};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{sleep, timeout};
@@ -33,7 +33,7 @@ impl Wire {
     /// Runs `body` in the node's network namespace, with a watch of its network.
     fn follow(
         &self,
-        settings: Settings,
+        settings: DeviceSettings,
         body: impl AsyncFnOnce(NetworkWatch) -> Result<()> + Send,
     ) -> Result<()> {
         self.node.enter(|| {
@@ -55,17 +55,21 @@ impl Wire {
     }
 }
 
-fn serving(external: &str, workload: &str) -> Settings {
+fn serving(external: &str, workload: &str) -> DeviceSettings {
     let selectors =
         |text: &str| text.split_whitespace().map(|word| word.parse().expect("a device")).collect();
-    Settings { external: selectors(external), workload: selectors(workload), ..Settings::default() }
+    DeviceSettings {
+        external: selectors(external),
+        workload: selectors(workload),
+        ..DeviceSettings::default()
+    }
 }
 
 /// Waits for an event that `wanted` accepts, and returns what it made of the event.
 async fn expect<T>(
-    events: &mut UnboundedReceiver<Event>,
+    events: &mut UnboundedReceiver<NetworkEvent>,
     what: &str,
-    wanted: impl Fn(Event) -> Option<T>,
+    wanted: impl Fn(NetworkEvent) -> Option<T>,
 ) -> Result<T> {
     let found = timeout(SOON, async {
         loop {
@@ -78,13 +82,16 @@ async fn expect<T>(
     found.await.unwrap_or_else(|_| bail!("timeout while waiting until {what}"))
 }
 
-async fn expect_epoch(events: &mut UnboundedReceiver<Event>, what: &str) -> Result<()> {
-    expect(events, what, |event| matches!(event, Event::Epoch).then_some(())).await
+async fn expect_epoch(events: &mut UnboundedReceiver<NetworkEvent>, what: &str) -> Result<()> {
+    expect(events, what, |event| matches!(event, NetworkEvent::Epoch).then_some(())).await
 }
 
-async fn expect_addresses(events: &mut UnboundedReceiver<Event>, wanted: &str) -> Result<()> {
+async fn expect_addresses(
+    events: &mut UnboundedReceiver<NetworkEvent>,
+    wanted: &str,
+) -> Result<()> {
     let wanted = addresses(wanted);
-    let is_it = |event| matches!(event, Event::NodeAddresses(found) if found == wanted);
+    let is_it = |event| matches!(event, NetworkEvent::NodeAddresses(found) if found == wanted);
     let what = format!("NodePorts are open on {wanted:?}");
     expect(events, &what, |event| is_it(event).then_some(())).await
 }
@@ -121,7 +128,7 @@ fn node_addresses_follow_added_and_removed_addresses() -> Result<()> {
         wire.ip(&["address del 192.0.2.1/24 dev ext0", "address flush dev ext0 scope global"])?;
         expect_addresses(&mut events, "").await
     })?;
-    wire.follow(Settings { node_ports, ..serving("ext0", "") }, async |network| {
+    wire.follow(DeviceSettings { node_ports, ..serving("ext0", "") }, async |network| {
         assert_eq!(*network.node_addresses(), addresses(""));
         let mut events = network.follow();
         wire.ip(&["address add 198.51.100.1/32 dev lo"])?;
@@ -143,7 +150,7 @@ fn the_source_address_of_a_device_follows_its_addresses() -> Result<()> {
             "address add 192.0.2.8/24 dev ext0",
         ])?;
         expect(&mut events, "ext0 has other addresses", |event| {
-            let Event::Devices(mut devices) = event else { return None };
+            let NetworkEvent::Devices(mut devices) = event else { return None };
             let device = devices.remove(&index)??;
             (device.v4 == Some([192, 0, 2, 8].into()) && device.v6 == Some(v6)).then_some(())
         })
@@ -165,7 +172,7 @@ fn whether_a_device_accepts_xdp_redirects_follows_its_driver() -> Result<()> {
         for (setting, expected) in [("on", true), ("off", false)] {
             wire.node.run(["ethtool", "-K", "far1", "gro", setting])?;
             expect(&mut events, &format!("pod1 accepts redirected frames: {expected}"), |event| {
-                let Event::Devices(mut devices) = event else { return None };
+                let NetworkEvent::Devices(mut devices) = event else { return None };
                 (devices.remove(&index)??.redirect == expected).then_some(())
             })
             .await?;
@@ -180,7 +187,7 @@ fn devices_are_attachments_from_addition_until_removal() -> Result<()> {
     wire.follow(serving("ext0", "pod*"), async |network| {
         let mut events = network.follow();
         let served = |event| {
-            let Event::Attachments(attachments) = event else { return None };
+            let NetworkEvent::Attachments(attachments) = event else { return None };
             Some(attachments.served.into_keys().map(|device| device.name).collect::<Vec<_>>())
         };
         wire.ip(&["link add pod1 type veth peer name far1"])?;
@@ -195,7 +202,7 @@ fn devices_are_attachments_from_addition_until_removal() -> Result<()> {
         .await?;
         wire.ip(&["link set ext0 down", "link set ext0 name ext7"])?;
         expect(&mut events, "ext0 is missing", |event| {
-            let Event::Attachments(attachments) = event else { return None };
+            let NetworkEvent::Attachments(attachments) = event else { return None };
             (attachments.served.is_empty() && attachments.missing.contains("ext0")).then_some(())
         })
         .await
@@ -215,7 +222,7 @@ fn auto_selects_the_devices_of_the_default_route() -> Result<()> {
     wire.ip(&["route add default via 192.0.2.2"])?;
     wire.follow(serving("auto", ""), async |network| {
         let external = |event| {
-            let Event::Attachments(attachments) = event else { return None };
+            let NetworkEvent::Attachments(attachments) = event else { return None };
             Some(attachments.external().map(|device| device.name.clone()).collect::<Vec<_>>())
         };
         let before: Vec<_> = network.attachments().external().map(|d| d.name.clone()).collect();
@@ -290,7 +297,7 @@ fn next_hops_are_shared_until_a_rule_or_route_decides_by_more_than_the_destinati
             assert!(network.shares_hops(), "before: ip {command}");
             let mut events = network.follow();
             wire.ip(&[command])?;
-            let is_it = |event| (event == Event::SharedHops(false)).then_some(());
+            let is_it = |event| (event == NetworkEvent::SharedHops(false)).then_some(());
             expect(&mut events, command, is_it).await
         })?;
         // Also for an agent that starts now.
@@ -312,11 +319,15 @@ async fn let_it_be_reported() {
 
 /// Waits for the events of all earlier changes: changes an unrelated interface, and waits for that
 /// event. Returns how often the epoch changed before it.
-async fn settle(wire: &Wire, events: &mut UnboundedReceiver<Event>, mtu: u32) -> Result<usize> {
+async fn settle(
+    wire: &Wire,
+    events: &mut UnboundedReceiver<NetworkEvent>,
+    mtu: u32,
+) -> Result<usize> {
     wire.ip(&[&format!("link set mark0 mtu {mtu}")])?;
     let mut epochs = 0;
-    let is_mark = |event: &Event| {
-        let Event::Devices(devices) = event else { return false };
+    let is_mark = |event: &NetworkEvent| {
+        let NetworkEvent::Devices(devices) = event else { return false };
         devices.values().flatten().any(|device| device.name == "mark0" && device.mtu == mtu)
     };
     let notified = timeout(SOON, async {
@@ -325,7 +336,7 @@ async fn settle(wire: &Wire, events: &mut UnboundedReceiver<Event>, mtu: u32) ->
             if is_mark(&event) {
                 return Ok::<_, anyhow::Error>(());
             }
-            epochs += usize::from(event == Event::Epoch);
+            epochs += usize::from(event == NetworkEvent::Epoch);
         }
     });
     notified.await.context("no event for mark0")??;

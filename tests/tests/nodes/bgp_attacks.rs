@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use fuzz::bgp::router::{RawRouter, open};
-use lb_bgp::table::Announcement;
-use lb_bgp::wire::Kind;
+use lb_bgp::table::AddressAnnouncement;
+use lb_bgp::wire::MessageKind;
 use lb_kernel::privileges::Privileges;
 use lb_rules::model::{Kind as ObjectKind, Object, ServiceName};
-use lb_speakers::bgp::{BgpView, Command, PeerView, Peers, Speaker, Start};
+use lb_speakers::bgp::{BgpView, PeerObjects, PeerView, Speaker, SpeakerCommand, SpeakerStart};
 use nix::errno::Errno;
 use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, SockaddrStorage, bind, connect, setsockopt, socket, sockopt,
@@ -53,7 +53,7 @@ impl World {
             node.port("eth0").address(&format!("{NODE}/24")),
             outside.port("eth0").addresses(&addresses),
         )?;
-        let mut peers = Peers::default();
+        let mut peers = PeerObjects::default();
         for (name, address, more) in [
             ("good", GOOD, json!({})),
             ("signed", SIGNED, json!({"passwordKey": "signed"})),
@@ -64,24 +64,24 @@ impl World {
             spec.as_object_mut()
                 .context("fields")?
                 .extend(more.as_object().cloned().unwrap_or_default());
-            peers.apply(&object(json!({
+            peers.apply_object(&object(json!({
                 "apiVersion": "millrace.io/v1alpha1", "kind": "BGPPeer",
                 "metadata": {"name": name}, "spec": spec,
             }))?);
         }
-        peers.apply(&object(json!({
+        peers.apply_object(&object(json!({
             "apiVersion": "v1", "kind": "Secret",
             "metadata": {"name": "millrace-bgp", "namespace": "default"},
             "stringData": {"signed": "correct-horse"},
         }))?);
-        let (peers, problems) = peers.of_node("node", None);
+        let (peers, problems) = peers.list_node_peers("node", None);
         ensure!(problems.is_empty(), "{problems:?}");
         let shown = Arc::new(Mutex::new(BgpView::default()));
         let publish = {
             let shown = Arc::clone(&shown);
             Box::new(move |view| *shown.lock().expect("nothing panics with it") = view)
         };
-        let start = Start {
+        let start = SpeakerStart {
             restarted: false,
             privileges: Privileges::AGENT,
             bfd: None,
@@ -92,13 +92,13 @@ impl World {
         let (speaker, commands) = Speaker::new();
         node.enter(|| commands.start_speaker(start))?;
         let world = Self { speaker, shown, outside, node, _topology: topology };
-        world.tell(Command::Peers(peers))?;
-        world.tell(Command::Synced)?;
+        world.tell(SpeakerCommand::Peers(peers))?;
+        world.tell(SpeakerCommand::Synced)?;
         wait_until("the port is open", SOON, || world.connect(GOOD, 64, None).is_ok())?;
         Ok(world)
     }
 
-    fn tell(&self, command: Command) -> Result<()> {
+    fn tell(&self, command: SpeakerCommand) -> Result<()> {
         self.speaker.commands().send(command).ok().context("the speaker runs")
     }
 
@@ -156,15 +156,15 @@ impl World {
 
     /// The session that stands: it gets a new route.
     fn check_good(&self, router: &mut RawRouter<TcpStream>, number: u8) -> Result<()> {
-        let announcement = Announcement {
+        let announcement = AddressAnnouncement {
             address: Ipv4Addr::new(203, 0, 113, number).into(),
             advertisements: vec![Arc::default()],
             bandwidth: None,
         };
         let name = ServiceName::new("default", &number.to_string());
-        self.tell(Command::Routes(vec![(name, vec![announcement])]))?;
+        self.tell(SpeakerCommand::Routes(vec![(name, vec![announcement])]))?;
         let prefix = [32, 203, 0, 113, number];
-        while !router.next(Kind::Update)?.ends_with(&prefix) {}
+        while !router.next(MessageKind::Update)?.ends_with(&prefix) {}
         let peer = self.peer("good");
         ensure!(peer.established == 1 && peer.ended == 0, "{peer:#?}");
         Ok(())
@@ -282,7 +282,7 @@ fn a_session_stands_whatever_others_send() -> Result<()> {
         let mut router = RawRouter::new(world.connect(BAD, 64, None)?);
         // The speaker may close it before all is written.
         let _ = router.stream.write_all(&octets);
-        let body = router.next(Kind::Notification).with_context(|| name.to_owned())?;
+        let body = router.next(MessageKind::Notification).with_context(|| name.to_owned())?;
         ensure!(body.starts_with(&code), "{name}: {body:?}");
     }
     world.check_good(&mut good, 12)?;

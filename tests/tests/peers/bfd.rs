@@ -5,10 +5,10 @@ use std::net::{IpAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use lb_bfd::session::{Change, Config};
-use lb_bfd::{Diagnostic, Packet, State};
+use lb_bfd::session::{BfdConfig, StateChange};
+use lb_bfd::{BfdState, ControlPacket, Diagnostic};
 use lb_kernel::{BfdSessions, Pins};
-use lb_speakers::bfd::{BfdView, Hops, Monitor, Path, Wanted};
+use lb_speakers::bfd::{BfdView, HopLimit, MonitoredEnds, PathMonitor, WantedSession};
 use serde_json::Value;
 use tests::manifests::manifests;
 use tests::programs::bird::Bird;
@@ -19,7 +19,7 @@ use tokio::runtime::{Builder, Runtime};
 
 const CLIENT6: &str = "2001:db8::2";
 
-const SLOWER: Config = Config {
+const SLOWER: BfdConfig = BfdConfig {
     multiplier: 3,
     transmit: Duration::from_millis(150),
     receive: Duration::from_millis(150),
@@ -91,30 +91,35 @@ fn address(found: &Value) -> Option<IpAddr> {
 
 /// What an agent does about BFD, as long as it is given time.
 struct Agent {
-    monitor: Monitor,
+    monitor: PathMonitor,
     runtime: Runtime,
-    changes: Vec<(Instant, String, Change)>,
+    changes: Vec<(Instant, String, StateChange)>,
 }
 
 impl Agent {
     fn start(network: &OneNode, device: u32) -> Result<Self> {
-        Self::start_with(network, device, Config::default())
+        Self::start_with(network, device, BfdConfig::default())
     }
 
-    fn start_with(network: &OneNode, device: u32, config: Config) -> Result<Self> {
+    fn start_with(network: &OneNode, device: u32, config: BfdConfig) -> Result<Self> {
         let pins = Pins::open(&network.pin_path())?;
         let runtime = Builder::new_current_thread().enable_all().build()?;
-        let monitor = Monitor::new(Some(BfdSessions::open(&pins)?), Instant::now());
+        let monitor = PathMonitor::new(Some(BfdSessions::open(&pins)?), Instant::now());
         let mut agent = Self { monitor, runtime, changes: Vec::new() };
         agent.watch(device, config)?;
         Ok(agent)
     }
 
-    fn watch(&mut self, device: u32, config: Config) -> Result<()> {
+    fn watch(&mut self, device: u32, config: BfdConfig) -> Result<()> {
         let _entered = self.runtime.enter();
         for (peer, local) in [(CLIENT, NODE), (CLIENT6, NODE6)] {
-            let path = Path { peer: peer.parse()?, local: local.parse()?, device, hops: Hops::One };
-            self.monitor.watch(peer, &Wanted { path, config });
+            let path = MonitoredEnds {
+                peer: peer.parse()?,
+                local: local.parse()?,
+                device,
+                hops: HopLimit::One,
+            };
+            self.monitor.start_session(peer, &WantedSession { path, config });
         }
         Ok(())
     }
@@ -123,7 +128,7 @@ impl Agent {
         let Self { monitor, runtime, changes } = self;
         runtime.block_on(async {
             tokio::time::sleep(Duration::from_millis(2)).await;
-            let changed = monitor.turn().into_iter();
+            let changed = monitor.handle_due().into_iter();
             changes.extend(changed.map(|(name, change)| (Instant::now(), name, change)));
         });
     }
@@ -144,10 +149,10 @@ impl Agent {
 }
 
 /// A packet of a peer whose session is not up.
-fn down(your_discriminator: u32) -> Packet {
-    Packet {
+fn down(your_discriminator: u32) -> ControlPacket {
+    ControlPacket {
         diagnostic: Diagnostic::NONE,
-        state: State::Down,
+        state: BfdState::Down,
         poll: false,
         is_final: false,
         control_plane_independent: false,
@@ -222,7 +227,7 @@ fn follow<R: Router + Send + Sync>() -> Result<()> {
         // Other settings, of a new agent and of one that runs: the session goes on with them.
         drop(agent);
         let mut agent = Agent::start_with(&network, device, SLOWER)?;
-        for (config, detection) in [(SLOWER, 450), (Config::default(), 300)] {
+        for (config, detection) in [(SLOWER, 450), (BfdConfig::default(), 300)] {
             agent.watch(device, config)?;
             agent.run_until("the kernel answers with the new settings", |views| {
                 views.iter().all(|it| it.in_kernel && it.detection_time_ms == detection)
@@ -286,9 +291,9 @@ fn follow<R: Router + Send + Sync>() -> Result<()> {
         ensure!(changes.all(|change| !change.is_fault()), "{:?}", agent.changes);
 
         // No longer wanted: no fault.
-        agent.monitor.forget(CLIENT);
-        agent.monitor.forget(CLIENT6);
-        ensure!(agent.monitor.state(CLIENT).is_none());
+        agent.monitor.end_session(CLIENT);
+        agent.monitor.end_session(CLIENT6);
+        ensure!(agent.monitor.session_state(CLIENT).is_none());
         wait_until("the router knows", SOON, || {
             router.sessions().is_ok_and(|seen| seen.values().all(|(up, _)| !up))
         })?;
@@ -334,7 +339,7 @@ fn packets_of_others_are_discarded() -> Result<()> {
             agent.turn();
             refused(&agent) > 100
         })?;
-        ensure!(agent.monitor.state(CLIENT) == Some(State::Down));
+        ensure!(agent.monitor.session_state(CLIENT) == Some(BfdState::Down));
         Ok(())
     })
 }

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use futures::future::{pending, select_all};
-use lb_announce::{Keys, Time, Timing};
+use lb_announce::{ElectionTiming, SealKeys, Time};
 use lb_kernel::Announcements;
 use lb_kernel::privileges::Privileges;
 use lb_network::AnnouncingLink;
@@ -42,10 +42,10 @@ const FAREWELL: Duration = Duration::from_secs(4);
 /// What the thread needs.
 pub struct Start {
     pub node_name: String,
-    pub timing: Timing,
+    pub timing: ElectionTiming,
     pub kernel: Announcements,
     pub links: watch::Receiver<Vec<AnnouncingLink>>,
-    pub keys: watch::Receiver<Keys>,
+    pub keys: watch::Receiver<SealKeys>,
     pub notices: Arc<dyn Notices>,
     pub condition: Arc<Condition>,
     pub privileges: Privileges,

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use anyhow::Result;
-use lb_announce::{Frame, LinkAddress, Time};
+use lb_announce::{LinkAddress, LinkFrame, Time};
 use lb_common::datapath::{arp, ndp};
 use lb_kernel::{Announcements, clock_of_deadlines};
 use lb_network::AnnouncingLink;
@@ -100,18 +100,18 @@ impl Performer {
         self.kernel.stop_watching(device, address)
     }
 
-    pub fn transmit(&mut self, link: &AnnouncingLink, frame: Frame) -> Result<()> {
+    pub fn transmit(&mut self, link: &AnnouncingLink, frame: LinkFrame) -> Result<()> {
         let own = link.mac;
         match frame {
-            Frame::Announcement { address: IpAddr::V4(address), reply } => {
+            LinkFrame::Announcement { address: IpAddr::V4(address), reply } => {
                 let frame = arp::announcement(own, address.into(), !reply);
                 self.kernel.transmit(link.index, &frame)
             }
-            Frame::Announcement { address: IpAddr::V6(address), .. } => {
+            LinkFrame::Announcement { address: IpAddr::V6(address), .. } => {
                 self.kernel.transmit(link.index, &ndp::announcement(own, address.into()))
             }
-            Frame::Probe(address) => self.probe(link, address, None),
-            Frame::ProbeOf(address, to) => self.probe(link, address, Some(to)),
+            LinkFrame::Probe(address) => self.probe(link, address, None),
+            LinkFrame::ProbeOf(address, to) => self.probe(link, address, Some(to)),
         }
     }
 

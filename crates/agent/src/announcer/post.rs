@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use lb_announce::{LinkAddress, News, format_link_address};
-use lb_process::notices::{About, Notice, Notices, Reason};
+use lb_announce::{ElectionEvent, LinkAddress, format_link_address};
+use lb_process::notices::{Notice, NoticeObject, NoticeReason, Notices};
 use lb_rules::model::{Kind, ObjectRef, ServiceName};
 use tokio::runtime::Handle;
 
@@ -20,29 +20,33 @@ pub struct Post<'a> {
 }
 
 impl Post<'_> {
-    pub fn post(&self, news: &News, in_use: &mut BTreeSet<(IpAddr, LinkAddress)>) {
+    pub fn post(&self, news: &ElectionEvent, in_use: &mut BTreeSet<(IpAddr, LinkAddress)>) {
         let interface = self.interface;
         match news {
-            News::Taken { address, epoch, planned, .. } => {
+            ElectionEvent::Taken { address, epoch, planned, .. } => {
                 in_use.retain(|(other, _)| other != address);
                 tracing::info!(%address, interface, epoch, planned, "address taken");
             }
-            News::Released { address, to } => {
+            ElectionEvent::Released { address, to } => {
                 let to = to.map(|id| id.to_string());
                 tracing::info!(%address, interface, to, "address released");
             }
-            News::InUse { address, by } | News::Disputed { address, by } => {
+            ElectionEvent::InUse { address, by } | ElectionEvent::Disputed { address, by } => {
                 if in_use.insert((*address, *by)) {
-                    self.post_conflict(*address, *by, matches!(news, News::Disputed { .. }));
+                    self.post_conflict(
+                        *address,
+                        *by,
+                        matches!(news, ElectionEvent::Disputed { .. }),
+                    );
                 }
             }
-            News::Joined(id) => tracing::info!(peer = %id, interface, "peer heard"),
-            News::Silent(id) => tracing::info!(peer = %id, interface, "peer silent"),
-            News::Namesake => {
+            ElectionEvent::Joined(id) => tracing::info!(peer = %id, interface, "peer heard"),
+            ElectionEvent::Silent(id) => tracing::info!(peer = %id, interface, "peer silent"),
+            ElectionEvent::Namesake => {
                 let fix = "give all nodes different names; set a tunnel key to exclude strangers";
                 tracing::warn!(interface, fix, "another process uses this node's name");
             }
-            News::SameName { by } => {
+            ElectionEvent::SameName { by } => {
                 let (by, fix) = (format_link_address(*by), "give all nodes different names");
                 tracing::error!(
                     interface,
@@ -51,11 +55,11 @@ impl Post<'_> {
                     "another machine announces under this node's name; addresses have two holders"
                 );
             }
-            News::Paused(duration) => {
+            ElectionEvent::Paused(duration) => {
                 let milliseconds = duration.as_millis() as u64;
                 tracing::warn!(milliseconds, interface, "the agent did not run for a while");
             }
-            News::Left => tracing::info!(interface, "all addresses handed over"),
+            ElectionEvent::Left => tracing::info!(interface, "all addresses handed over"),
         }
     }
 
@@ -79,8 +83,8 @@ impl Post<'_> {
             for (service, uid) in services {
                 let reference =
                     ObjectRef::new(Kind::Service, Some(&service.namespace), Some(&service.name));
-                let about = Some(About { reference, uid: uid.into() });
-                let reason = Reason::AddressInUse;
+                let about = Some(NoticeObject { reference, uid: uid.into() });
+                let reason = NoticeReason::AddressInUse;
                 notices.post(Notice { about, reason, message: message.clone() });
             }
         });

@@ -13,7 +13,7 @@ use std::os::fd::AsRawFd;
 
 use anyhow::{Context, Result};
 use futures::future::select_all;
-use lb_announce::LONGEST;
+use lb_announce::MAX_HEARTBEAT_OCTETS;
 use lb_network::AnnouncingLink;
 use nix::libc;
 use nix::sys::socket::{
@@ -114,7 +114,7 @@ impl Socket {
 
     fn receive(&mut self, most: usize, take: &mut impl FnMut(&[u8])) -> bool {
         // One octet more, so that a longer datagram is not taken for a whole one.
-        let mut buffer = [0; LONGEST + 1];
+        let mut buffer = [0; MAX_HEARTBEAT_OCTETS + 1];
         let mut is_empty = false;
         for _ in 0..most {
             // Reads from the socket itself: the runtime's readiness may be out of date.

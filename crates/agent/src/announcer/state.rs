@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lb_announce::{
-    AddressView, Effect, Held, Identity, Input, Keys, Link, LinkAddress, LinkView, Rank, Time,
-    Timing,
+    AddressView, AdoptedAddress, CandidateRank, ElectionTiming, LinkAddress, LinkEffect,
+    LinkElection, LinkInput, LinkView, ParticipantIdentity, SealKeys, Time,
 };
 use lb_network::AnnouncingLink;
 use lb_process::notices::Notices;
@@ -39,7 +39,7 @@ const OF_EACH: usize = 32;
 /// An interface.
 pub struct OnLink {
     facts: AnnouncingLink,
-    link: Link,
+    link: LinkElection,
     sockets: Option<Sockets>,
     /// Not all that arrived since the last timer could be read or kept.
     behind: bool,
@@ -47,15 +47,17 @@ pub struct OnLink {
 }
 
 /// Only if no other node can.
-fn without_preference(mut ranks: BTreeMap<IpAddr, Rank>) -> BTreeMap<IpAddr, Rank> {
-    ranks.values_mut().for_each(|rank| *rank = (*rank).min(Rank::LastResort));
+fn without_preference(
+    mut ranks: BTreeMap<IpAddr, CandidateRank>,
+) -> BTreeMap<IpAddr, CandidateRank> {
+    ranks.values_mut().for_each(|rank| *rank = (*rank).min(CandidateRank::LastResort));
     ranks
 }
 
 pub struct State {
     node_name: String,
-    timing: Timing,
-    keys: Keys,
+    timing: ElectionTiming,
+    keys: SealKeys,
     performer: Performer,
     /// The interfaces with addresses to announce.
     links: Links,
@@ -77,7 +79,7 @@ pub struct State {
 impl State {
     pub fn new(
         node_name: String,
-        timing: Timing,
+        timing: ElectionTiming,
         performer: Performer,
         notices: Arc<dyn Notices>,
         condition: Arc<Condition>,
@@ -86,7 +88,7 @@ impl State {
         Self {
             node_name,
             timing,
-            keys: Keys::default(),
+            keys: SealKeys::default(),
             performer,
             links: Links::new(),
             facts: Vec::new(),
@@ -121,15 +123,15 @@ impl State {
     }
 
     /// What this node wants on an interface now.
-    fn wanted_on(&self, facts: &AnnouncingLink) -> BTreeMap<IpAddr, Rank> {
+    fn wanted_on(&self, facts: &AnnouncingLink) -> BTreeMap<IpAddr, CandidateRank> {
         let wanted = self.wanted.as_ref();
         let ranks = wanted.map(|wanted| wanted.on(facts, &self.facts)).unwrap_or_default();
         if self.is_stuck { without_preference(ranks) } else { ranks }
     }
 
-    pub fn set_keys(&mut self, keys: Keys) {
+    pub fn set_keys(&mut self, keys: SealKeys) {
         self.keys = keys.clone();
-        self.on_all(|_| Input::Keys(keys.clone()));
+        self.on_all(|_| LinkInput::Keys(keys.clone()));
     }
 
     pub fn set_links(&mut self, facts: &[AnnouncingLink]) {
@@ -155,7 +157,7 @@ impl State {
                 "announcing interface changed"
             );
             let usable = usable(on);
-            self.give(facts.index, Input::Interface { usable, link_address: facts.mac });
+            self.give(facts.index, LinkInput::Interface { usable, link_address: facts.mac });
         }
         self.distribute_wanted();
     }
@@ -185,10 +187,10 @@ impl State {
     fn reconcile(&mut self) {
         let entries = self.performer.kernel().entries().unwrap_or_default();
         for facts in self.facts.clone() {
-            let held: Vec<Held> = entries
+            let held: Vec<AdoptedAddress> = entries
                 .iter()
                 .filter(|entry| entry.device == facts.index && entry.remaining.is_some())
-                .map(|entry| Held { address: entry.address, epoch: entry.epoch })
+                .map(|entry| AdoptedAddress { address: entry.address, epoch: entry.epoch })
                 .collect();
             let wanted = self.wanted_on(&facts);
             let has_any = !held.is_empty() || !wanted.is_empty();
@@ -196,13 +198,13 @@ impl State {
                 continue;
             }
             report_failure(self.performer.adopt(facts.index), "multicast groups not joined");
-            let identity = Identity {
+            let identity = ParticipantIdentity {
                 node: self.node_name.clone(),
                 interface: facts.name.clone(),
                 incarnation: random(),
             };
             let now = now();
-            let link = Link::new(identity, self.timing, self.keys.clone(), &held, now);
+            let link = LinkElection::new(identity, self.timing, self.keys.clone(), &held, now);
             let sockets = open(&facts);
             tracing::info!(
                 interface = facts.name,
@@ -214,7 +216,7 @@ impl State {
             let on = OnLink { facts: facts.clone(), link, sockets, behind: false, retry };
             let usable = usable(&on);
             self.links.insert(facts.index, on);
-            self.give(facts.index, Input::Interface { usable, link_address: facts.mac });
+            self.give(facts.index, LinkInput::Interface { usable, link_address: facts.mac });
         }
     }
 
@@ -224,14 +226,14 @@ impl State {
         }
         for index in self.indexes() {
             let on = self.wanted_on(&self.links[&index].facts);
-            self.give(index, Input::Wanted(on));
+            self.give(index, LinkInput::Wanted(on));
         }
         self.report_at = Some(now());
     }
 
     pub fn leave(&mut self, left: oneshot::Sender<()>) {
         self.leaving = Some(left);
-        self.on_all(|_| Input::Leave);
+        self.on_all(|_| LinkInput::Leave);
         self.finish_leaving();
     }
 
@@ -258,7 +260,7 @@ impl State {
             let mut received = Vec::new();
             on.behind |= !sockets.receive(most, |octets| received.push(octets.to_vec()));
             for octets in received {
-                self.give_at(index, Input::Received(&octets), now);
+                self.give_at(index, LinkInput::Received(&octets), now);
             }
         }
     }
@@ -278,13 +280,17 @@ impl State {
         let now = now();
         self.receive(now);
         for (device, address, by) in self.performer.claims(now) {
-            self.give_at(device, Input::Claim { address, by }, now);
+            self.give_at(device, LinkInput::Claim { address, by }, now);
         }
         for index in self.indexes() {
             let Some(on) = self.links.get_mut(&index) else { continue };
             if on.link.next_timer() <= now {
                 let is_behind = std::mem::take(&mut on.behind);
-                self.give_at(index, if is_behind { Input::Backlog } else { Input::Timer }, now);
+                self.give_at(
+                    index,
+                    if is_behind { LinkInput::Backlog } else { LinkInput::Timer },
+                    now,
+                );
             }
         }
         let own = self.links.iter().map(|(index, on)| (*index, on.facts.mac)).collect();
@@ -305,7 +311,7 @@ impl State {
                 on.sockets = open(&on.facts);
                 let (usable, link_address) = (usable(on), on.facts.mac);
                 if usable {
-                    self.give(index, Input::Interface { usable, link_address });
+                    self.give(index, LinkInput::Interface { usable, link_address });
                 }
             }
         }
@@ -315,41 +321,41 @@ impl State {
         self.links.keys().copied().collect()
     }
 
-    fn on_all<'a>(&mut self, input: impl Fn(u32) -> Input<'a>) {
+    fn on_all<'a>(&mut self, input: impl Fn(u32) -> LinkInput<'a>) {
         for index in self.indexes() {
             self.give(index, input(index));
         }
     }
 
     /// Gives an input to the election on an interface, and does what it decides.
-    fn give(&mut self, index: u32, input: Input<'_>) {
+    fn give(&mut self, index: u32, input: LinkInput<'_>) {
         self.give_at(index, input, now());
     }
 
-    fn give_at(&mut self, index: u32, input: Input<'_>, now: Time) {
+    fn give_at(&mut self, index: u32, input: LinkInput<'_>, now: Time) {
         let Some(on) = self.links.get_mut(&index) else { return };
         let mut failed = Vec::new();
         for effect in on.link.handle(input, now) {
-            let is_send = matches!(effect, Effect::Send(_));
+            let is_send = matches!(effect, LinkEffect::Send(_));
             let done = match effect {
-                Effect::Send(octets) => {
+                LinkEffect::Send(octets) => {
                     if let Some(sockets) = &on.sockets {
                         sockets.send(&octets);
                     }
                     Ok(())
                 }
-                Effect::Announce { address, epoch, hold } => {
+                LinkEffect::Announce { address, epoch, hold } => {
                     let done = self.performer.announce(index, address, epoch, hold);
                     if done.is_err() {
                         failed.push(address);
                     }
                     done
                 }
-                Effect::Withdraw(address) => self.performer.withdraw(index, address),
-                Effect::Watch(address) => self.performer.watch(index, address),
-                Effect::Unwatch(address) => self.performer.stop_watching(index, address),
-                Effect::Transmit(frame) => self.performer.transmit(&on.facts, frame),
-                Effect::Report(news) => {
+                LinkEffect::Withdraw(address) => self.performer.withdraw(index, address),
+                LinkEffect::Watch(address) => self.performer.watch(index, address),
+                LinkEffect::Unwatch(address) => self.performer.stop_watching(index, address),
+                LinkEffect::Transmit(frame) => self.performer.transmit(&on.facts, frame),
+                LinkEffect::Report(news) => {
                     let post = Post {
                         interface: &on.facts.name,
                         wanted: self.wanted.as_deref(),
@@ -370,14 +376,14 @@ impl State {
             }
         }
         for address in failed {
-            self.give_at(index, Input::Failed(address), now);
+            self.give_at(index, LinkInput::Failed(address), now);
         }
     }
 
     /// The state of the elections as commands and metrics show it, with the names of Services.
     fn views(&self, now: Time) -> Vec<LinkView> {
         let view = |on: &OnLink| {
-            let mut view = on.link.view(now);
+            let mut view = on.link.link_view(now);
             for address in &mut view.addresses {
                 self.complete(address);
             }

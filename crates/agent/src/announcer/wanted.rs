@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use lb_announce::Rank;
+use lb_announce::CandidateRank;
 use lb_common::layout::FrontendKind;
 use lb_network::AnnouncingLink;
 use lb_rules::ipam::{Labels, Pools, Scope, announcement};
@@ -21,7 +21,7 @@ pub struct Wanted {
 pub struct WantedAddress {
     /// With their uids; several if they share it.
     pub services: BTreeMap<ServiceName, Box<str>>,
-    pub rank: Rank,
+    pub rank: CandidateRank,
     /// Why this node is no candidate.
     pub why_not: Option<&'static str>,
     /// Where this node may announce it.
@@ -101,15 +101,17 @@ impl Announcing {
                     announcement.of_node(&labels, of_labels).cloned().collect();
                 let (rank, why_not) = match (scopes.is_empty(), serves, is_preferred) {
                     (true, _, _) => (
-                        Rank::None,
+                        CandidateRank::None,
                         Some("the pool does not select this node, or not this Service"),
                     ),
                     (_, false, _) => {
                         let why = "no ready endpoint on this node (externalTrafficPolicy: Local)";
-                        (Rank::None, Some(why))
+                        (CandidateRank::None, Some(why))
                     }
-                    (_, _, false) => (Rank::LastResort, Some("the node is excluded or cordoned")),
-                    _ => (Rank::Candidate, None),
+                    (_, _, false) => {
+                        (CandidateRank::LastResort, Some("the node is excluded or cordoned"))
+                    }
+                    _ => (CandidateRank::Candidate, None),
                 };
                 let of_service = WantedAddress {
                     services: BTreeMap::from([(service.clone(), uid.clone())]),
@@ -145,7 +147,11 @@ impl WantedAddress {
 
 impl Wanted {
     /// What this node wants on an interface, which is one of `all` that can announce.
-    pub fn on(&self, link: &AnnouncingLink, all: &[AnnouncingLink]) -> BTreeMap<IpAddr, Rank> {
+    pub fn on(
+        &self,
+        link: &AnnouncingLink,
+        all: &[AnnouncingLink],
+    ) -> BTreeMap<IpAddr, CandidateRank> {
         let is_routed = |address| !all.iter().any(|one| one.has_prefix_of(address));
         let is_there = |address: IpAddr, wanted: &WantedAddress| {
             let names = |scope: &Scope| match scope.names_interfaces() {
@@ -159,8 +165,9 @@ impl Wanted {
         };
         let here = self.addresses.iter().filter(|(address, wanted)| is_there(**address, wanted));
         // The kernel answers for an address of the interface itself, and no other node may.
-        let rank =
-            |address| if link.has(address) { Rank::None } else { self.addresses[&address].rank };
+        let rank = |address| {
+            if link.has(address) { CandidateRank::None } else { self.addresses[&address].rank }
+        };
         here.map(|(address, _)| (*address, rank(*address))).collect()
     }
 }
@@ -211,7 +218,7 @@ mod tests {
     }
 
     /// On the only interface.
-    fn wanted_on(wanted: &Wanted, link: AnnouncingLink) -> BTreeMap<IpAddr, Rank> {
+    fn wanted_on(wanted: &Wanted, link: AnnouncingLink) -> BTreeMap<IpAddr, CandidateRank> {
         wanted.on(&link, std::slice::from_ref(&link))
     }
 
@@ -258,11 +265,11 @@ mod tests {
             let wanted = announcing.take(&pools, None).unwrap();
             wanted_on(&wanted, link("eth0", "192.0.2.0/24")).into_values().collect::<Vec<_>>()
         };
-        assert_eq!(rank(&name, "internal"), [Rank::None]);
-        assert_eq!(rank(&name, "public"), [Rank::Candidate]);
-        assert_eq!(rank(&name, "internal"), [Rank::None]);
+        assert_eq!(rank(&name, "internal"), [CandidateRank::None]);
+        assert_eq!(rank(&name, "public"), [CandidateRank::Candidate]);
+        assert_eq!(rank(&name, "internal"), [CandidateRank::None]);
         // One of the Services that share the address is enough.
-        assert_eq!(rank(&ServiceName::new("default", "api"), "public"), [Rank::Candidate]);
+        assert_eq!(rank(&ServiceName::new("default", "api"), "public"), [CandidateRank::Candidate]);
     }
 
     fn pools() -> Pools {
@@ -297,19 +304,21 @@ mod tests {
         assert_eq!(announcing.take(&pools(), None), None);
         let here = wanted_on(&wanted, link("eth0", "192.0.2.0/24"));
         let address = |text: &str| text.parse::<IpAddr>().unwrap();
-        let expected =
-            [(address("192.0.2.1"), Rank::Candidate), (address("192.0.2.2"), Rank::None)];
+        let expected = [
+            (address("192.0.2.1"), CandidateRank::Candidate),
+            (address("192.0.2.2"), CandidateRank::None),
+        ];
         assert_eq!(here, BTreeMap::from(expected));
         assert!(wanted_on(&wanted, link("eth1", "203.0.113.0/24")).is_empty());
         let own = wanted_on(&wanted, link("eth0", "192.0.2.1/24"));
-        assert_eq!(own[&address("192.0.2.1")], Rank::None, "the interface's own");
-        let outside = BTreeMap::from([(address("198.51.100.2"), Rank::Candidate)]);
+        assert_eq!(own[&address("192.0.2.1")], CandidateRank::None, "the interface's own");
+        let outside = BTreeMap::from([(address("198.51.100.2"), CandidateRank::Candidate)]);
         assert_eq!(wanted_on(&wanted, link("eth2", "198.51.100.0/24")), outside);
 
         announcing.set(&name("b"), ("", None), false, [port("192.0.2.2", Policy::Local, 1)].iter());
         announcing.set(&name("a"), ("", None), false, [].iter());
         let wanted = announcing.take(&pools(), None).unwrap();
-        let expected = [(address("192.0.2.2"), Rank::Candidate)];
+        let expected = [(address("192.0.2.2"), CandidateRank::Candidate)];
         assert_eq!(wanted_on(&wanted, link("eth0", "192.0.2.0/24")), BTreeMap::from(expected));
         // Nothing has changed that affects the announcements.
         announcing.set(&name("b"), ("", None), false, [port("192.0.2.2", Policy::Local, 2)].iter());

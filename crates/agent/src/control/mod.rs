@@ -11,7 +11,7 @@ use std::time::{Instant, SystemTime};
 use lb_common::layout::Forwarding;
 use lb_kernel::{Backlog, Write};
 use lb_plan::{Change, KnownHistory, Planner};
-use lb_process::notices::Reason;
+use lb_process::notices::NoticeReason;
 use lb_rules::ipam::Pools;
 use lb_rules::model::{
     AddressType, Claims, HealthCheck, Kind, NodeContext, Object, ObjectRef, ServiceName,
@@ -65,7 +65,7 @@ pub struct Agent<T> {
     withheld: Complaints,
     /// Services whose problems were fixed before the plan, and the reason to report when they are
     /// programmed.
-    fixed: BTreeMap<ServiceName, Reason>,
+    fixed: BTreeMap<ServiceName, NoticeReason>,
     latency: Latency,
     tally: Tally,
     node_ports: NodePorts,
@@ -191,8 +191,8 @@ impl<T: Write> Agent<T> {
     }
 
     /// Handles a change of the network.
-    pub fn take_in_network(&mut self, event: lb_network::Event) {
-        use lb_network::Event::{Devices, NodeAddresses, OwnAddresses};
+    pub fn take_in_network(&mut self, event: lb_network::NetworkEvent) {
+        use lb_network::NetworkEvent::{Devices, NodeAddresses, OwnAddresses};
         let concerns_services = matches!(event, Devices(_) | NodeAddresses(_) | OwnAddresses(_));
         self.note_network(event);
         if concerns_services {
@@ -201,15 +201,17 @@ impl<T: Write> Agent<T> {
     }
 
     /// The same without a plan: before all Services are known, one would remove those that are not.
-    pub fn note_network(&mut self, event: lb_network::Event) {
+    pub fn note_network(&mut self, event: lb_network::NetworkEvent) {
         match event {
-            lb_network::Event::NodeAddresses(addresses) => self.note_node_addresses(addresses),
-            lb_network::Event::OwnAddresses(addresses) => self.note_own_addresses(addresses),
-            lb_network::Event::Devices(devices) => self.note_devices(devices),
-            lb_network::Event::SharedHops(shared) => self.share_hops(shared),
-            lb_network::Event::Epoch => self.tables.tables_mut().next_epoch(),
+            lb_network::NetworkEvent::NodeAddresses(addresses) => {
+                self.note_node_addresses(addresses)
+            }
+            lb_network::NetworkEvent::OwnAddresses(addresses) => self.note_own_addresses(addresses),
+            lb_network::NetworkEvent::Devices(devices) => self.note_devices(devices),
+            lb_network::NetworkEvent::SharedHops(shared) => self.share_hops(shared),
+            lb_network::NetworkEvent::Epoch => self.tables.tables_mut().next_epoch(),
             // Handled by the owner of the links.
-            lb_network::Event::Attachments(_) => {}
+            lb_network::NetworkEvent::Attachments(_) => {}
         }
     }
 
@@ -285,7 +287,7 @@ impl<T: Write> Agent<T> {
                 .into_iter()
                 .fold(Affected::default(), |affected, event| affected.and(self.store_event(event))),
             Event::Problem(problem) => {
-                self.outlets.post(&problem, Reason::NotServed, &self.store);
+                self.outlets.post(&problem, NoticeReason::NotServed, &self.store);
                 Affected::default()
             }
             Event::Synced(extent) => {

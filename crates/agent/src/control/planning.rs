@@ -8,7 +8,7 @@ use std::time::Instant;
 use anyhow::Result;
 use lb_kernel::{Write, clock_of_deadlines};
 use lb_plan::{Change, Plan};
-use lb_process::notices::Reason;
+use lb_process::notices::NoticeReason;
 use lb_rules::ipam;
 use lb_rules::model::{NodeContext, ServiceName, ServicePortKey, resolve};
 use lb_rules::store::Affected;
@@ -153,10 +153,10 @@ impl<T: Write> Agent<T> {
         self.advertiser.set(name, labels, is_assigned, ports());
         let (new, is_fixed) = self.invalid.set(name, settled.problems);
         for problem in new {
-            self.outlets.post(&problem, Reason::NotServed, &self.store);
+            self.outlets.post(&problem, NoticeReason::NotServed, &self.store);
         }
         if is_fixed {
-            self.fixed.insert(name.clone(), Reason::Served);
+            self.fixed.insert(name.clone(), NoticeReason::Served);
         }
         self.post_problems(name);
         let had_check = match settled.health_check {

@@ -6,7 +6,7 @@ use std::time::{Instant, SystemTime};
 
 use lb_kernel::Write;
 use lb_plan::Plan;
-use lb_process::notices::Reason;
+use lb_process::notices::NoticeReason;
 use lb_rules::model::{Problem, ServiceName};
 use lb_source::Extent;
 
@@ -23,7 +23,7 @@ impl<T: Write> Agent<T> {
         for service in concerned {
             let problems = problems.remove(&format!("Service {service}")).unwrap_or_default();
             let lacks = lacking.contains(service);
-            let reason = if lacks { Reason::NoRoom } else { Reason::NotServed };
+            let reason = if lacks { NoticeReason::NoRoom } else { NoticeReason::NotServed };
             let (new, is_fixed) = self.withheld.set(service, problems);
             for problem in new {
                 self.outlets.post(&problem, reason, &self.store);
@@ -31,7 +31,7 @@ impl<T: Write> Agent<T> {
             self.post_problems(service);
             let lacked = self.lacking.remove(service);
             if is_fixed {
-                let reason = if lacked { Reason::RoomFound } else { Reason::Served };
+                let reason = if lacked { NoticeReason::RoomFound } else { NoticeReason::Served };
                 self.fixed.insert(service.clone(), reason);
             }
         }
@@ -57,7 +57,7 @@ impl<T: Write> Agent<T> {
     pub(super) fn report_set_aside(&mut self) {
         let new = self.tables.newly_set_aside();
         for problem in self.tally.set_aside(&new, &self.planner) {
-            self.outlets.post(&problem, Reason::NoRoom, &self.store);
+            self.outlets.post(&problem, NoticeReason::NoRoom, &self.store);
         }
     }
 

@@ -21,7 +21,9 @@ fn settled() -> World {
 fn unread_of(world: &mut World, node: usize, sender: &str) -> Vec<Vec<u8>> {
     let keys = world.keys.clone();
     let is_its = |octets: &Vec<u8>| {
-        keys.open(octets).and_then(wire::read).is_some_and(|message| message.node == sender)
+        keys.open_sealed(octets)
+            .and_then(wire::parse_heartbeat)
+            .is_some_and(|message| message.node == sender)
     };
     let (its, others) = world.nodes[node].inbox.drain(..).partition(is_its);
     world.nodes[node].inbox = others;
@@ -30,7 +32,9 @@ fn unread_of(world: &mut World, node: usize, sender: &str) -> Vec<Vec<u8>> {
 
 /// Node 0 has reported no participant as silent, and has taken no address.
 fn nobody_is_taken_for_dead(world: &World) {
-    let is_wrong = |news: &News| matches!(news, News::Silent(_) | News::Taken { .. });
+    let is_wrong = |news: &ElectionEvent| {
+        matches!(news, ElectionEvent::Silent(_) | ElectionEvent::Taken { .. })
+    };
     let by_it = world.news.iter().filter(|(_, node, news)| *node == 0 && is_wrong(news));
     assert_eq!(by_it.count(), 0, "{:?}", world.news);
 }
@@ -45,14 +49,14 @@ fn nobody_is_judged_before_the_queue_is_empty() {
     let unread = unread_of(&mut world, 0, "node-1");
     assert_eq!(unread.len(), 5);
     for octets in unread {
-        world.give(0, Input::Received(&octets));
+        world.give(0, LinkInput::Received(&octets));
         nobody_is_taken_for_dead(&world);
     }
     for _ in 0..10 {
         world.run(MS * 120);
         for octets in unread_of(&mut world, 0, "node-1") {
-            world.give(0, Input::Received(&octets));
-            world.give(0, Input::Backlog);
+            world.give(0, LinkInput::Received(&octets));
+            world.give(0, LinkInput::Backlog);
         }
     }
     assert!(world.nodes[0].inbox.len() > 10, "{}", world.nodes[0].inbox.len());
@@ -77,12 +81,12 @@ fn what_arrived_before_a_late_timer_is_read_before_it() {
     world.run(MS * 280);
     for sender in ["node-1", "node-2"] {
         for octets in unread_of(&mut world, 0, sender) {
-            world.give(0, Input::Received(&octets));
+            world.give(0, LinkInput::Received(&octets));
         }
     }
     world.nodes[0].paused = false;
     world.run(SECOND * 2);
-    let is_pause = |news: &News| matches!(news, News::Paused(_));
+    let is_pause = |news: &ElectionEvent| matches!(news, ElectionEvent::Paused(_));
     assert!(!world.news.iter().any(|(_, _, news)| is_pause(news)), "{:?}", world.news);
     nobody_is_taken_for_dead(&world);
 }
@@ -101,17 +105,17 @@ fn a_flood_stops_judgements_and_no_heartbeats() {
         world.run(MS * 10);
         if round % 50 == 0 {
             for octets in unread_of(&mut world, 0, "node-1") {
-                world.give(0, Input::Received(&octets));
+                world.give(0, LinkInput::Received(&octets));
             }
         }
         world.nodes[0].inbox.clear();
-        world.give(0, Input::Backlog);
+        world.give(0, LinkInput::Backlog);
     }
     // Node 1 heard node 0 throughout, and has noticed that node 2 lost power.
     assert_eq!(world.loads()[0], before[0]);
     let by_the_first = world.news.iter().filter(|(_, node, _)| *node == 0);
     assert_eq!(by_the_first.count(), 0, "{:?}", world.news);
-    let silent = world.news.iter().filter(|(_, _, news)| matches!(news, News::Silent(_)));
+    let silent = world.news.iter().filter(|(_, _, news)| matches!(news, ElectionEvent::Silent(_)));
     assert_eq!(silent.count(), 1, "{:?}", world.news);
     world.nodes[0].paused = false;
     world.run(MS * 600);

@@ -29,14 +29,18 @@ enum Fault {
     Deafen(usize),
     Heal,
     Loss(u64),
-    Rank(usize, usize, Rank),
+    Rank(usize, usize, CandidateRank),
     Remove(usize),
     Add(usize),
 }
 
 fn faults() -> impl Strategy<Value = (Fault, u64)> {
     let node = 0_usize..7;
-    let rank = prop_oneof![Just(Rank::None), Just(Rank::LastResort), Just(Rank::Candidate)];
+    let rank = prop_oneof![
+        Just(CandidateRank::None),
+        Just(CandidateRank::LastResort),
+        Just(CandidateRank::Candidate)
+    ];
     let fault = prop_oneof![
         2 => node.clone().prop_map(Fault::Kill),
         2 => node.clone().prop_map(Fault::PowerOff),
@@ -100,7 +104,8 @@ fn inflict(world: &mut World, fault: Fault) {
             (0..nodes).for_each(|node| world.want(node, address(number), None));
         }
         Fault::Add(number) => {
-            (0..nodes).for_each(|node| world.want(node, address(number), Some(Rank::Candidate)));
+            (0..nodes)
+                .for_each(|node| world.want(node, address(number), Some(CandidateRank::Candidate)));
         }
     }
 }
@@ -153,7 +158,7 @@ proptest! {
                 world.start(node);
             }
             for number in 0..addresses {
-                world.want(node, address(number), Some(Rank::Candidate));
+                world.want(node, address(number), Some(CandidateRank::Candidate));
             }
         }
         world.disturb();
@@ -162,7 +167,7 @@ proptest! {
             prop_assert_eq!(world.answering(address(number)).len(), 1, "{}", number);
         }
         let present = world.nodes[0].wanted.len();
-        let bound = capacity(present, nodes);
+        let bound = limit_share(present, nodes);
         prop_assert!(world.loads().iter().all(|load| *load <= bound), "{:?} {}", world.loads(), bound);
         // After that, nothing changes.
         world.forget_observations();

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::super::wire::{self, Changes, Heard, Message, Row};
+use super::super::wire::{self, Acknowledgement, Heartbeat, TableChanges, TableRow};
 use super::super::*;
 use super::world::{MS, World, address, link_address};
 
@@ -14,7 +14,7 @@ fn a_thousand_addresses_are_taken_over_at_once() {
     world.run(SECOND * 3);
     let sum: usize = world.loads().iter().sum();
     assert_eq!(sum, 1_000, "{:?}", world.loads());
-    assert!(world.loads().iter().all(|load| *load <= capacity(1_000, 3)), "{:?}", world.loads());
+    assert!(world.loads().iter().all(|load| *load <= limit_share(1_000, 3)), "{:?}", world.loads());
     world.disturb();
     world.forget_observations();
     world.power_off(0);
@@ -54,8 +54,8 @@ fn cost_of_heartbeats() {
     println!("{octets} octets of payload a second, sent by 5 nodes with 1,000 addresses");
     let now = world.now + MS * 100;
     let mut sent = Vec::new();
-    for effect in world.nodes[1].link.as_mut().expect("it runs").handle(Input::Timer, now) {
-        if let Effect::Send(octets) = effect {
+    for effect in world.nodes[1].link.as_mut().expect("it runs").handle(LinkInput::Timer, now) {
+        if let LinkEffect::Send(octets) = effect {
             sent.push(octets);
         }
     }
@@ -64,24 +64,24 @@ fn cost_of_heartbeats() {
     let link = world.nodes[0].link.as_mut().expect("it runs");
     let begun = Instant::now();
     for _ in 0..rounds {
-        std::hint::black_box(link.handle(Input::Received(&sent[0]), world.now));
+        std::hint::black_box(link.handle(LinkInput::Received(&sent[0]), world.now));
     }
     println!("{:?} for each heartbeat that is received", begun.elapsed() / rounds);
     let begun = Instant::now();
     world.run(SECOND * 20);
     println!("{:?} of simulation for a second, all nodes together", begun.elapsed() / 20);
-    world.want(0, address(2_000), Some(Rank::Candidate));
+    world.want(0, address(2_000), Some(CandidateRank::Candidate));
     let begun = Instant::now();
     for number in 0..200 {
-        world.want(0, address(2_000 + number), Some(Rank::Candidate));
+        world.want(0, address(2_000 + number), Some(CandidateRank::Candidate));
     }
     println!("{:?} for each change of a candidacy", begun.elapsed() / 200);
 }
 
 /// A participant under test, and others whose messages the test composes.
 struct Crowd {
-    link: Link,
-    others: Vec<Message>,
+    link: LinkElection,
+    others: Vec<Heartbeat>,
     now: Time,
     /// The sequence number of the participant's last message.
     sequence: u64,
@@ -94,12 +94,13 @@ impl Crowd {
     fn new(nodes: usize, addresses: usize) -> Self {
         let now = Time::from_secs(1_000);
         let node = "node-0".to_owned();
-        let identity = Identity { node, interface: "eth0".to_owned(), incarnation: 7 };
-        let mut link = Link::new(identity, Timing::default(), Keys::default(), &[], now);
-        link.handle(Input::Interface { usable: true, link_address: link_address(0) }, now);
-        let wanted = (0..addresses).map(|number| (address(number), Rank::Candidate));
-        link.handle(Input::Wanted(wanted.collect()), now);
-        let others = (1..nodes).map(|node| Message {
+        let identity = ParticipantIdentity { node, interface: "eth0".to_owned(), incarnation: 7 };
+        let mut link =
+            LinkElection::new(identity, ElectionTiming::default(), SealKeys::default(), &[], now);
+        link.handle(LinkInput::Interface { usable: true, link_address: link_address(0) }, now);
+        let wanted = (0..addresses).map(|number| (address(number), CandidateRank::Candidate));
+        link.handle(LinkInput::Wanted(wanted.collect()), now);
+        let others = (1..nodes).map(|node| Heartbeat {
             node: format!("node-{node}"),
             interface: "eth0".to_owned(),
             incarnation: 1,
@@ -107,7 +108,7 @@ impl Crowd {
             link_address: link_address(node),
             version: Self::VERSION + addresses as u64,
             heard: Vec::new(),
-            changes: Changes { since: Self::VERSION, until: Self::VERSION, rows: Vec::new() },
+            changes: TableChanges { since: Self::VERSION, until: Self::VERSION, rows: Vec::new() },
         });
         let others = others.collect();
         let mut crowd = Self { link, others, now, sequence: 0 };
@@ -120,9 +121,9 @@ impl Crowd {
                 let rows = (since..until).map(|row| {
                     let number = (row - Self::VERSION) as usize;
                     let holds = (number % (nodes - 1) == other).then_some(1);
-                    Row { address: address(number), rank: Rank::Candidate, holds }
+                    TableRow { address: address(number), rank: CandidateRank::Candidate, holds }
                 });
-                message.changes = Changes { since, until, rows: rows.collect() };
+                message.changes = TableChanges { since, until, rows: rows.collect() };
             });
             for other in 0..nodes - 1 {
                 crowd.hear(other);
@@ -130,7 +131,7 @@ impl Crowd {
             crowd.now += MS * 100;
             crowd.timer();
         }
-        let view = crowd.link.view(crowd.now);
+        let view = crowd.link.link_view(crowd.now);
         assert_eq!(view.peers.iter().map(|peer| peer.holds).sum::<usize>(), addresses);
         crowd
     }
@@ -138,23 +139,24 @@ impl Crowd {
     fn hear(&mut self, other: usize) -> Duration {
         let message = &mut self.others[other];
         message.sequence += 1;
-        let id = Id::of("node-0", "eth0");
+        let id = ParticipantId::of_interface("node-0", "eth0");
         let (incarnation, sequence) = (7, self.sequence);
-        message.heard = vec![Heard { id, incarnation, sequence, version: 0 }];
-        let mut octets = wire::write(message);
-        Keys::default().seal(&mut octets);
+        message.heard = vec![Acknowledgement { id, incarnation, sequence, version: 0 }];
+        let mut octets = wire::encode_heartbeat(message);
+        SealKeys::default().append_seal(&mut octets);
         let begun = Instant::now();
-        self.link.handle(Input::Received(&octets), self.now);
+        self.link.handle(LinkInput::Received(&octets), self.now);
         begun.elapsed()
     }
 
     fn timer(&mut self) -> Duration {
         let begun = Instant::now();
-        let effects = self.link.handle(Input::Timer, self.now);
+        let effects = self.link.handle(LinkInput::Timer, self.now);
         let elapsed = begun.elapsed();
         for effect in effects {
-            if let Effect::Send(octets) = effect {
-                let message = Keys::default().open(&octets).and_then(wire::read);
+            if let LinkEffect::Send(octets) = effect {
+                let message =
+                    SealKeys::default().open_sealed(&octets).and_then(wire::parse_heartbeat);
                 self.sequence = message.expect("a message").sequence;
             }
         }
@@ -172,22 +174,25 @@ fn cost_of_deciding() {
         println!("{nodes} participants, {addresses} addresses:");
         println!("  {:?} for a heartbeat without news", crowd.hear(1));
         let begun = Instant::now();
-        std::hint::black_box(crowd.link.view(crowd.now));
+        std::hint::black_box(crowd.link.link_view(crowd.now));
         println!("  {:?} for the view", begun.elapsed());
         for (what, row) in [
             (
                 "one address has another epoch",
-                Row { address: address(0), rank: Rank::Candidate, holds: Some(2) },
+                TableRow { address: address(0), rank: CandidateRank::Candidate, holds: Some(2) },
             ),
             (
                 "one candidacy changes",
-                Row { address: address(1), rank: Rank::LastResort, holds: None },
+                TableRow { address: address(1), rank: CandidateRank::LastResort, holds: None },
             ),
         ] {
             let message = &mut crowd.others[0];
             message.version += 1;
-            let changes =
-                Changes { since: message.version - 1, until: message.version, rows: vec![row] };
+            let changes = TableChanges {
+                since: message.version - 1,
+                until: message.version,
+                rows: vec![row],
+            };
             message.changes = changes;
             crowd.hear(0);
             println!("  {:?} to decide when {what}", crowd.timer());
@@ -204,7 +209,7 @@ fn cost_of_deciding() {
             }
             longest = longest.max(crowd.timer());
         }
-        assert!(crowd.link.view(crowd.now).peers.iter().any(|peer| peer.silent));
+        assert!(crowd.link.link_view(crowd.now).peers.iter().any(|peer| peer.silent));
         println!("  {longest:?} for the longest decision when a participant dies");
     }
 }

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::super::identity::Rank;
-use super::super::wire::{self, Changes, Heard, Message, Row};
+use super::super::identity::CandidateRank;
+use super::super::wire::{self, Acknowledgement, Heartbeat, TableChanges, TableRow};
 use super::super::*;
 use super::world::{MS, Random, World, address, link_address};
 
@@ -42,7 +42,7 @@ fn random_and_changed_messages_change_nothing() {
             changed[at] ^= 1 << numbers.below(8);
             changed
         };
-        world.give(0, Input::Received(&octets));
+        world.give(0, LinkInput::Received(&octets));
     }
     let link = world.nodes[0].link.as_ref().expect("it runs");
     assert!(link.counts().refused >= 2_900, "{:?}", link.counts());
@@ -56,11 +56,11 @@ fn random_and_changed_messages_change_nothing() {
 fn recorded_messages_are_worthless() {
     let mut world = settled();
     let recorded: Vec<Vec<u8>> = (0..5).map(|_| overheard(&mut world, 1)).collect();
-    recorded.iter().for_each(|octets| world.give(0, Input::Received(octets)));
+    recorded.iter().for_each(|octets| world.give(0, LinkInput::Received(octets)));
     world.power_off(1);
     for _ in 0..100 {
         for node in [0, 2] {
-            recorded.iter().for_each(|octets| world.give(node, Input::Received(octets)));
+            recorded.iter().for_each(|octets| world.give(node, LinkInput::Received(octets)));
         }
         world.run(MS * 100);
     }
@@ -70,7 +70,7 @@ fn recorded_messages_are_worthless() {
     world.run(SECOND * 30);
     world.forget_observations();
     for node in [0, 2] {
-        recorded.iter().for_each(|octets| world.give(node, Input::Received(octets)));
+        recorded.iter().for_each(|octets| world.give(node, LinkInput::Received(octets)));
     }
     world.run(SECOND);
     assert_eq!(world.news, []);
@@ -78,7 +78,7 @@ fn recorded_messages_are_worthless() {
     world.run(SECOND * 2);
     world.forget_observations();
     for node in [0, 2] {
-        recorded.iter().for_each(|octets| world.give(node, Input::Received(octets)));
+        recorded.iter().for_each(|octets| world.give(node, LinkInput::Received(octets)));
         world.run(SECOND);
     }
     assert_eq!(world.news, []);
@@ -100,13 +100,13 @@ fn recordings_of_earlier_processes_shut_out_nobody() {
     for _ in 0..1_000 {
         for to in 0..3 {
             for octets in (0..3).filter(|node| *node != to).flat_map(|node| &recorded[node]) {
-                world.give(to, Input::Received(octets));
+                world.give(to, LinkInput::Received(octets));
             }
         }
         world.run(MS * 2);
     }
     for node in 0..3 {
-        let view = world.nodes[node].link.as_ref().expect("it runs").view(world.now);
+        let view = world.nodes[node].link.as_ref().expect("it runs").link_view(world.now);
         assert_eq!(view.peers.len(), 2, "{node}");
         assert!(view.peers.iter().all(|peer| !peer.silent && !peer.deaf), "{:?}", view.peers);
     }
@@ -122,7 +122,7 @@ fn a_recorded_message_hides_no_node_that_receives_nothing() {
     world.kill(2);
     world.start(2);
     world.run(SECOND * 10);
-    (0..3).for_each(|node| world.give(node, Input::Received(&recorded)));
+    (0..3).for_each(|node| world.give(node, LinkInput::Received(&recorded)));
     world.run(SECOND * 10);
     world.cut.extend([(1, 0), (2, 0)]);
     for round in 0..50 {
@@ -134,13 +134,13 @@ fn a_recorded_message_hides_no_node_that_receives_nothing() {
     }
 }
 
-fn read(octets: &[u8], keys: &Keys) -> Message {
-    keys.open(octets).and_then(wire::read).expect("a message of a node")
+fn read(octets: &[u8], keys: &SealKeys) -> Heartbeat {
+    keys.open_sealed(octets).and_then(wire::parse_heartbeat).expect("a message of a node")
 }
 
 fn settled_without_a_key(nodes: usize) -> World {
     let mut world = World::new(nodes, 12, 3);
-    world.keys = Keys::default();
+    world.keys = SealKeys::default();
     (0..nodes).for_each(|node| world.start(node));
     world.run(SECOND * 15);
     world.disturb();
@@ -149,11 +149,15 @@ fn settled_without_a_key(nodes: usize) -> World {
 }
 
 /// A participant that says it holds all addresses.
-fn greedy(node: &str, epoch: u32, heard: Vec<Heard>) -> Message {
-    let row = |number| Row { address: address(number), rank: Rank::Candidate, holds: Some(epoch) };
-    let rows: Vec<Row> = (0..12).map(row).collect();
-    let changes = Changes { since: 1 << 32, until: (1 << 32) + 12, rows };
-    Message {
+fn greedy(node: &str, epoch: u32, heard: Vec<Acknowledgement>) -> Heartbeat {
+    let row = |number| TableRow {
+        address: address(number),
+        rank: CandidateRank::Candidate,
+        holds: Some(epoch),
+    };
+    let rows: Vec<TableRow> = (0..12).map(row).collect();
+    let changes = TableChanges { since: 1 << 32, until: (1 << 32) + 12, rows };
+    Heartbeat {
         node: node.to_owned(),
         interface: "eth0".to_owned(),
         incarnation: 1,
@@ -166,16 +170,21 @@ fn greedy(node: &str, epoch: u32, heard: Vec<Heard>) -> Message {
 }
 
 /// An acknowledgement of a node's last message.
-fn acknowledge(world: &World, node: usize) -> Heard {
-    let Message { node, interface, incarnation, sequence, .. } =
+fn acknowledge(world: &World, node: usize) -> Acknowledgement {
+    let Heartbeat { node, interface, incarnation, sequence, .. } =
         read(&world.sent[&node], &world.keys);
-    Heard { id: Id::of(&node, &interface), incarnation, sequence, version: 0 }
+    Acknowledgement {
+        id: ParticipantId::of_interface(&node, &interface),
+        incarnation,
+        sequence,
+        version: 0,
+    }
 }
 
-fn send_to_all(world: &mut World, message: &Message) {
-    let mut octets = wire::write(message);
-    world.keys.clone().seal(&mut octets);
-    (0..world.nodes.len()).for_each(|node| world.give(node, Input::Received(&octets)));
+fn send_to_all(world: &mut World, message: &Heartbeat) {
+    let mut octets = wire::encode_heartbeat(message);
+    world.keys.clone().append_seal(&mut octets);
+    (0..world.nodes.len()).for_each(|node| world.give(node, LinkInput::Received(&octets)));
 }
 
 /// With the key or without it, a sender that acknowledges no message of a node never becomes a
@@ -209,7 +218,7 @@ fn who_hears_nobody_and_answers_nothing_takes_nothing() {
         liar.sequence += 1;
         send_to_all(&mut world, &liar);
         for sequence in 10..50 {
-            send_to_all(&mut world, &Message { sequence, ..greedy("liar", 1 << 20, Vec::new()) });
+            send_to_all(&mut world, &Heartbeat { sequence, ..greedy("liar", 1 << 20, Vec::new()) });
             world.run(MS * 100);
         }
         assert_eq!(world.loads(), before);
@@ -240,7 +249,7 @@ fn without_a_key_a_liar_keeps_addresses_only_while_it_sends() {
         world.run(SECOND * 30);
         world.disturb();
         world.forget_observations();
-        world.give(1, Input::Leave);
+        world.give(1, LinkInput::Leave);
         world.run(SECOND * 15);
         assert_eq!(world.loads()[1], 0, "{epoch}");
         assert_eq!(world.longest_none(), Duration::ZERO, "{epoch}");
@@ -254,7 +263,8 @@ fn a_forged_message_in_another_name_has_no_lasting_effect() {
     for what in ["sequence", "version", "incarnation"] {
         let mut world = settled_without_a_key(3);
         let mut forged = read(&overheard(&mut world, 1), &world.keys.clone());
-        forged.changes = Changes { since: forged.version, until: forged.version, rows: Vec::new() };
+        forged.changes =
+            TableChanges { since: forged.version, until: forged.version, rows: Vec::new() };
         match what {
             "sequence" => forged.sequence = u64::MAX,
             "version" => {
@@ -271,16 +281,16 @@ fn a_forged_message_in_another_name_has_no_lasting_effect() {
         send_to_all(&mut world, &forged);
         world.run(SECOND * 30);
         assert_eq!(world.loads().iter().sum::<usize>(), 12, "{what}");
-        let view = world.nodes[0].link.as_ref().expect("it runs").view(world.now);
+        let view = world.nodes[0].link.as_ref().expect("it runs").link_view(world.now);
         let peer = view.peers.iter().find(|peer| peer.node == "node-1").expect("it is there");
         assert!(!peer.silent && !peer.deaf, "{what}");
         // The other nodes still follow its table.
         world.disturb();
         world.forget_observations();
         for number in 0..12 {
-            world.nodes[1].wanted.insert(address(number), Rank::LastResort);
+            world.nodes[1].wanted.insert(address(number), CandidateRank::LastResort);
         }
-        world.want(1, address(0), Some(Rank::LastResort));
+        world.want(1, address(0), Some(CandidateRank::LastResort));
         world.run(SECOND * 15);
         assert_eq!(world.loads()[1], 0, "{what}");
         assert_eq!(world.longest_none(), Duration::ZERO, "{what}");
@@ -294,20 +304,21 @@ const TOO_MANY: &str = "as many other nodes take part as can";
 #[test]
 fn participants_without_a_key_are_bounded() {
     let mut world = World::new(1, 4, 5);
-    world.keys = Keys::default();
+    world.keys = SealKeys::default();
     world.start(0);
     world.run(SECOND * 2);
-    let mut liars: Vec<(Link, Time)> = Vec::new();
+    let mut liars: Vec<(LinkElection, Time)> = Vec::new();
     for number in 0..1_200 {
-        let identity = Identity {
+        let identity = ParticipantIdentity {
             node: format!("liar-{number}"),
             interface: "eth0".to_owned(),
             incarnation: number,
         };
-        let mut link = Link::new(identity, world.timing, Keys::default(), &[], world.now);
-        let usable = Input::Interface { usable: true, link_address: link_address(9) };
+        let mut link =
+            LinkElection::new(identity, world.timing, SealKeys::default(), &[], world.now);
+        let usable = LinkInput::Interface { usable: true, link_address: link_address(9) };
         link.handle(usable, world.now);
-        link.handle(Input::Wanted(world.nodes[0].wanted.clone()), world.now);
+        link.handle(LinkInput::Wanted(world.nodes[0].wanted.clone()), world.now);
         liars.push((link, world.now));
     }
     for _ in 0..20 {
@@ -315,25 +326,27 @@ fn participants_without_a_key_are_bounded() {
         let now = world.now;
         let heartbeat = overheard(&mut world, 0);
         for (liar, _) in &mut liars {
-            let mut effects = liar.handle(Input::Received(&heartbeat), now);
-            effects.extend(liar.handle(Input::Timer, now));
+            let mut effects = liar.handle(LinkInput::Received(&heartbeat), now);
+            effects.extend(liar.handle(LinkInput::Timer, now));
             for effect in effects {
-                if let Effect::Send(octets) = effect {
-                    world.give(0, Input::Received(&octets));
+                if let LinkEffect::Send(octets) = effect {
+                    world.give(0, LinkInput::Received(&octets));
                 }
             }
         }
     }
-    let view = world.nodes[0].link.as_ref().expect("it runs").view(world.now);
+    let view = world.nodes[0].link.as_ref().expect("it runs").link_view(world.now);
     assert_eq!(view.peers.len(), 128);
     assert!(view.crowded);
     // In whatever order they came, those with the lowest ids are tracked, as on every node.
-    let mut ids: Vec<Id> =
-        (0..1_200).map(|number| Id::of(&format!("liar-{number}"), "eth0")).collect();
+    let mut ids: Vec<ParticipantId> = (0..1_200)
+        .map(|number| ParticipantId::of_interface(&format!("liar-{number}"), "eth0"))
+        .collect();
     ids.sort_unstable();
-    let followed = view.peers.iter().map(|peer| Id::of(&peer.node, &peer.interface));
-    assert_eq!(followed.collect::<Vec<Id>>(), ids[..128]);
-    assert!(ids[127] < Id::of("node-0", "eth0"));
+    let followed =
+        view.peers.iter().map(|peer| ParticipantId::of_interface(&peer.node, &peer.interface));
+    assert_eq!(followed.collect::<Vec<ParticipantId>>(), ids[..128]);
+    assert!(ids[127] < ParticipantId::of_interface("node-0", "eth0"));
     let why_not = |row: &AddressView| row.why_not_here.as_deref() == Some(TOO_MANY);
     assert!(view.addresses.iter().all(why_not), "{:?}", view.addresses);
 }

@@ -15,7 +15,7 @@ const PARTICIPANTS: usize = 128;
 /// The nodes in the order of their ids.
 fn in_order() -> Vec<usize> {
     let mut nodes: Vec<usize> = (0..NODES).collect();
-    nodes.sort_by_key(|node| Id::of(&format!("node-{node}"), "eth0"));
+    nodes.sort_by_key(|node| ParticipantId::of_interface(&format!("node-{node}"), "eth0"));
     nodes
 }
 
@@ -26,7 +26,7 @@ fn holders(world: &World) -> Vec<Vec<usize>> {
 /// There is no key, because authentication would take most of the test's time.
 fn settled() -> World {
     let mut world = World::new(0, ADDRESSES, 1);
-    world.keys = Keys::default();
+    world.keys = SealKeys::default();
     for node in 0..NODES {
         world.add(ADDRESSES);
         world.start(node);
@@ -36,7 +36,7 @@ fn settled() -> World {
 }
 
 fn takes_part(world: &World, node: usize) -> bool {
-    let view = world.nodes[node].link.as_ref().expect("it runs").view(world.now);
+    let view = world.nodes[node].link.as_ref().expect("it runs").link_view(world.now);
     let is_one_too_many = |why: &String| why.starts_with("as many other nodes");
     !view.addresses.iter().any(|row| row.why_not_here.as_ref().is_some_and(is_one_too_many))
 }
@@ -52,13 +52,14 @@ fn of_too_many_nodes_the_same_take_part_and_each_address_has_one_holder() {
         assert_eq!(of_address.len(), 1, "{before:?}");
         assert!(!others.contains(&of_address[0]), "{before:?} {others:?}");
     }
-    let id = |node: &usize| Id::of(&format!("node-{node}"), "eth0");
-    let expected: Vec<Id> = order[..PARTICIPANTS].iter().map(id).collect();
+    let id = |node: &usize| ParticipantId::of_interface(&format!("node-{node}"), "eth0");
+    let expected: Vec<ParticipantId> = order[..PARTICIPANTS].iter().map(id).collect();
     for node in 0..NODES {
         assert_eq!(takes_part(&world, node), !others.contains(&node), "{node}");
-        let view = world.nodes[node].link.as_ref().expect("it runs").view(world.now);
-        let followed = view.peers.iter().map(|peer| Id::of(&peer.node, &peer.interface));
-        let mut known: Vec<Id> = followed.chain([id(&node)]).collect();
+        let view = world.nodes[node].link.as_ref().expect("it runs").link_view(world.now);
+        let followed =
+            view.peers.iter().map(|peer| ParticipantId::of_interface(&peer.node, &peer.interface));
+        let mut known: Vec<ParticipantId> = followed.chain([id(&node)]).collect();
         known.sort_unstable();
         assert_eq!(known[..PARTICIPANTS], expected, "{node}");
     }

@@ -1,9 +1,9 @@
 //! Simulated networks of nodes.
 
+mod acknowledgement;
 mod backlog;
 mod chaos;
 mod figures;
-mod hearing;
 mod hostile;
 mod many;
 mod scenarios;

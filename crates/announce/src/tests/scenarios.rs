@@ -8,7 +8,7 @@ use super::world::{MS, World, address, link_address};
 const SECOND: Duration = Duration::from_secs(1);
 
 /// All addresses have one holder.
-pub fn settled(nodes: usize, addresses: usize) -> World {
+pub fn settled_world(nodes: usize, addresses: usize) -> World {
     let mut world = World::new(nodes, addresses, 1);
     world.run(SECOND * 15);
     for number in 0..addresses {
@@ -29,7 +29,7 @@ pub fn holder(world: &World, number: usize) -> usize {
 #[test]
 fn a_node_alone_takes_all_addresses_after_it_has_listened() {
     let mut world = World::new(1, 10, 1);
-    world.run(Timing::default().listen(1));
+    world.run(ElectionTiming::default().listening_time(1));
     assert_eq!(world.loads(), [0]);
     world.run(MS * 100);
     assert_eq!(world.loads(), [10]);
@@ -37,9 +37,9 @@ fn a_node_alone_takes_all_addresses_after_it_has_listened() {
 
 #[test]
 fn a_new_address_is_announced_within_50_ms_by_the_node_that_keeps_it() {
-    let mut world = settled(3, 4);
+    let mut world = settled_world(3, 4);
     for node in 0..3 {
-        world.want(node, address(9), Some(Rank::Candidate));
+        world.want(node, address(9), Some(CandidateRank::Candidate));
         world.run(MS);
     }
     world.run(MS * 47);
@@ -51,7 +51,7 @@ fn a_new_address_is_announced_within_50_ms_by_the_node_that_keeps_it() {
 
 #[test]
 fn when_a_node_loses_power_others_take_its_addresses_within_half_a_second() {
-    let mut world = settled(5, 100);
+    let mut world = settled_world(5, 100);
     let before: Vec<usize> = (0..100).map(|number| holder(&world, number)).collect();
     world.power_off(0);
     world.run(SECOND * 5);
@@ -61,13 +61,13 @@ fn when_a_node_loses_power_others_take_its_addresses_within_half_a_second() {
     for (number, before) in before.iter().enumerate() {
         assert!(*before == 0 || holder(&world, number) == *before);
     }
-    let bound = capacity(100, 4);
+    let bound = limit_share(100, 4);
     assert!(world.loads().iter().all(|load| *load <= bound), "{:?}", world.loads());
 }
 
 #[test]
 fn an_agent_that_crashes_or_stops_and_comes_back_moves_nothing() {
-    let mut world = settled(3, 30);
+    let mut world = settled_world(3, 30);
     let before: Vec<usize> = (0..30).map(|number| holder(&world, number)).collect();
     world.kill(0);
     world.run(SECOND * 10);
@@ -85,7 +85,7 @@ fn an_agent_that_crashes_or_stops_and_comes_back_moves_nothing() {
 
 #[test]
 fn the_addresses_of_a_dead_agent_move_when_the_deadline_passes() {
-    let mut world = settled(3, 30);
+    let mut world = settled_world(3, 30);
     world.kill(0);
     world.run(SECOND * 40);
     assert!(world.longest_none() <= MS * 1_200, "{:?}", world.longest_none());
@@ -99,7 +99,7 @@ fn the_addresses_of_a_dead_agent_move_when_the_deadline_passes() {
 
 #[test]
 fn a_process_that_was_paused_beyond_the_deadline_gives_up_what_others_took() {
-    let mut world = settled(2, 10);
+    let mut world = settled_world(2, 10);
     world.nodes[0].paused = true;
     world.run(SECOND * 40);
     assert_eq!(world.loads(), [0, 10]);
@@ -112,7 +112,7 @@ fn a_process_that_was_paused_beyond_the_deadline_gives_up_what_others_took() {
 
 #[test]
 fn a_better_node_that_joins_takes_over_before_the_other_stops() {
-    let mut world = settled(3, 60);
+    let mut world = settled_world(3, 60);
     world.power_off(2);
     world.run(SECOND * 30);
     world.forget_observations();
@@ -123,22 +123,22 @@ fn a_better_node_that_joins_takes_over_before_the_other_stops() {
     assert!(world.loads()[2] > 10, "{:?}", world.loads());
     assert_eq!(world.longest_none(), Duration::ZERO);
     assert!(world.longest_several() <= MS * 5, "{:?}", world.longest_several());
-    assert!(world.loads().iter().all(|load| *load <= capacity(60, 3)), "{:?}", world.loads());
+    assert!(world.loads().iter().all(|load| *load <= limit_share(60, 3)), "{:?}", world.loads());
 }
 
 #[test]
 fn a_node_that_is_excluded_or_leaves_hands_over_without_a_gap() {
-    let mut world = settled(3, 30);
+    let mut world = settled_world(3, 30);
     for number in 0..30 {
-        world.nodes[0].wanted.insert(address(number), Rank::LastResort);
+        world.nodes[0].wanted.insert(address(number), CandidateRank::LastResort);
     }
-    world.want(0, address(0), Some(Rank::LastResort));
+    world.want(0, address(0), Some(CandidateRank::LastResort));
     world.run(SECOND);
     assert_eq!(world.loads()[0], 0);
-    world.give(1, Input::Leave);
+    world.give(1, LinkInput::Leave);
     world.run(SECOND);
     assert_eq!(world.loads(), [0, 0, 30]);
-    assert!(world.news.iter().any(|(_, node, news)| *node == 1 && *news == News::Left));
+    assert!(world.news.iter().any(|(_, node, news)| *node == 1 && *news == ElectionEvent::Left));
     assert_eq!(world.longest_none(), Duration::ZERO);
     assert!(world.longest_several() <= MS * 5, "{:?}", world.longest_several());
     // Without another candidate, node 0 holds all addresses as the last resort.
@@ -149,18 +149,18 @@ fn a_node_that_is_excluded_or_leaves_hands_over_without_a_gap() {
 
 #[test]
 fn an_address_follows_its_candidates() {
-    let mut world = settled(3, 1);
+    let mut world = settled_world(3, 1);
     let first = holder(&world, 0);
     let other = (first + 1) % 3;
     for node in 0..3 {
-        let rank = if node == other { Rank::Candidate } else { Rank::None };
+        let rank = if node == other { CandidateRank::Candidate } else { CandidateRank::None };
         world.want(node, address(0), Some(rank));
     }
     world.run(SECOND * 3);
     assert_eq!(holder(&world, 0), other);
     assert_eq!(world.longest_none(), Duration::ZERO);
     // Without any candidate, no node announces it.
-    world.want(other, address(0), Some(Rank::None));
+    world.want(other, address(0), Some(CandidateRank::None));
     world.run(SECOND * 3);
     assert!(world.answering(address(0)).is_empty());
     (0..3).for_each(|node| world.want(node, address(0), None));
@@ -170,7 +170,7 @@ fn an_address_follows_its_candidates() {
 
 #[test]
 fn a_withdrawn_service_is_given_up_at_once() {
-    let mut world = settled(3, 2);
+    let mut world = settled_world(3, 2);
     (0..3).for_each(|node| world.want(node, address(1), None));
     assert!(world.answering(address(1)).is_empty());
     assert_eq!(world.answering(address(0)).len(), 1);
@@ -178,7 +178,7 @@ fn a_withdrawn_service_is_given_up_at_once() {
 
 #[test]
 fn both_sides_of_a_partition_have_a_holder_and_one_remains_when_it_heals() {
-    let mut world = settled(3, 30);
+    let mut world = settled_world(3, 30);
     for other in [1, 2] {
         world.cut.insert((0, other));
         world.cut.insert((other, 0));
@@ -198,12 +198,12 @@ fn both_sides_of_a_partition_have_a_holder_and_one_remains_when_it_heals() {
 #[test]
 fn an_address_that_another_machine_uses_is_not_announced() {
     const OTHER: LinkAddress = [6, 6, 6, 6, 6, 6];
-    let mut world = settled(2, 1);
+    let mut world = settled_world(2, 1);
     world.others.insert(address(5), OTHER);
-    (0..2).for_each(|node| world.want(node, address(5), Some(Rank::Candidate)));
+    (0..2).for_each(|node| world.want(node, address(5), Some(CandidateRank::Candidate)));
     world.run(SECOND * 10);
     assert!(world.answering(address(5)).is_empty());
-    let in_use = News::InUse { address: address(5), by: OTHER };
+    let in_use = ElectionEvent::InUse { address: address(5), by: OTHER };
     assert!(world.news.iter().any(|(_, _, news)| *news == in_use));
     // It is announced once the other machine no longer uses it.
     world.others.clear();
@@ -213,11 +213,11 @@ fn an_address_that_another_machine_uses_is_not_announced() {
     world.run(SECOND * 10);
     world.forget_observations();
     for _ in 0..50 {
-        world.give(holder, Input::Claim { address: address(5), by: OTHER });
+        world.give(holder, LinkInput::Claim { address: address(5), by: OTHER });
         world.run(MS * 100);
     }
     assert_eq!(world.answering(address(5)), [holder]);
-    let disputed = News::Disputed { address: address(5), by: OTHER };
+    let disputed = ElectionEvent::Disputed { address: address(5), by: OTHER };
     assert_eq!(world.news, [(world.news[0].0, holder, disputed)]);
     assert!(world.announcements.len() <= 3, "{:?}", world.announcements);
 }
@@ -225,9 +225,11 @@ fn an_address_that_another_machine_uses_is_not_announced() {
 /// A pool contains the address of a node's interface.
 #[test]
 fn an_address_that_another_node_uses_itself_is_not_announced() {
-    let mut world = settled(3, 1);
+    let mut world = settled_world(3, 1);
     world.others.insert(address(5), link_address(1));
-    [0, 2].into_iter().for_each(|node| world.want(node, address(5), Some(Rank::Candidate)));
+    [0, 2]
+        .into_iter()
+        .for_each(|node| world.want(node, address(5), Some(CandidateRank::Candidate)));
     for _ in 0..300 {
         world.run(MS * 100);
         assert!(world.answering(address(5)).is_empty());
@@ -236,15 +238,15 @@ fn an_address_that_another_node_uses_itself_is_not_announced() {
 
 #[test]
 fn an_interface_that_is_down_is_given_up_and_taken_again() {
-    let mut world = settled(2, 10);
-    let down = Input::Interface { usable: false, link_address: link_address(0) };
+    let mut world = settled_world(2, 10);
+    let down = LinkInput::Interface { usable: false, link_address: link_address(0) };
     world.give(0, down);
     world.cut.insert((0, 1));
     world.cut.insert((1, 0));
     world.run(SECOND);
     assert_eq!(world.loads(), [0, 10]);
     world.cut.clear();
-    world.give(0, Input::Interface { usable: true, link_address: link_address(0) });
+    world.give(0, LinkInput::Interface { usable: true, link_address: link_address(0) });
     world.run(SECOND * 20);
     assert!(world.loads()[0] >= 3, "{:?}", world.loads());
     assert!(world.longest_several() <= MS * 5, "{:?}", world.longest_several());
@@ -252,18 +254,21 @@ fn an_interface_that_is_down_is_given_up_and_taken_again() {
 
 #[test]
 fn without_the_list_of_services_an_agent_keeps_what_it_had() {
-    let mut world = settled(2, 10);
+    let mut world = settled_world(2, 10);
     world.kill(0);
-    let identity =
-        Identity { node: "node-0".to_owned(), interface: "eth0".to_owned(), incarnation: 77 };
-    let held: Vec<Held> = world.nodes[0]
+    let identity = ParticipantIdentity {
+        node: "node-0".to_owned(),
+        interface: "eth0".to_owned(),
+        incarnation: 77,
+    };
+    let held: Vec<AdoptedAddress> = world.nodes[0]
         .kernel
         .iter()
-        .map(|(address, (_, epoch))| Held { address: *address, epoch: *epoch })
+        .map(|(address, (_, epoch))| AdoptedAddress { address: *address, epoch: *epoch })
         .collect();
-    let link = Link::new(identity, world.timing, world.keys.clone(), &held, world.now);
+    let link = LinkElection::new(identity, world.timing, world.keys.clone(), &held, world.now);
     world.nodes[0].link = Some(link);
-    world.give(0, Input::Interface { usable: true, link_address: link_address(0) });
+    world.give(0, LinkInput::Interface { usable: true, link_address: link_address(0) });
     let before = world.loads();
     world.run(SECOND * 120);
     assert_eq!(world.loads(), before);
@@ -272,20 +277,20 @@ fn without_the_list_of_services_an_agent_keeps_what_it_had() {
 
 #[test]
 fn what_the_kernel_refuses_goes_to_another_node() {
-    let mut world = settled(2, 1);
+    let mut world = settled_world(2, 1);
     let first = holder(&world, 0);
-    world.give(first, Input::Failed(address(0)));
+    world.give(first, LinkInput::Failed(address(0)));
     world.run(MS * 300);
     assert_eq!(holder(&world, 0), 1 - first);
 }
 
 #[test]
 fn keys_are_replaced_without_moving_an_address() {
-    let mut world = settled(3, 9);
+    let mut world = settled_world(3, 9);
     let (old, new) = ("0123456789abcdef0123456789abcdef", "fedcba9876543210fedcba9876543210");
     for keys in [vec![old, new], vec![new, old], vec![new]] {
         for node in 0..3 {
-            world.give(node, Input::Keys(Keys::derive(&keys)));
+            world.give(node, LinkInput::Keys(SealKeys::derive(&keys)));
             world.run(SECOND);
         }
     }
@@ -310,7 +315,7 @@ fn of_more_addresses_than_a_link_can_have_the_same_are_left_out_everywhere() {
     expected.resize(ADDRESSES, 0);
     assert_eq!(holders(&world, ADDRESSES), expected);
     let beyond = |world: &World, node: usize| {
-        world.nodes[node].link.as_ref().expect("it runs").view(world.now).beyond
+        world.nodes[node].link.as_ref().expect("it runs").link_view(world.now).beyond
     };
     assert!((0..3).all(|node| beyond(&world, node) == ADDRESSES - MOST));
     // Addresses that others make room for are taken, by one node each.
@@ -324,12 +329,12 @@ fn of_more_addresses_than_a_link_can_have_the_same_are_left_out_everywhere() {
     assert!((0..3).all(|node| beyond(&world, node) == 0));
 }
 
-/// Both announce: neither sees the other one as a candidate. An operator has to know.
+/// Two machines of one name both announce: neither sees the other one as a candidate. An operator has to know.
 #[test]
 fn machines_of_one_name_report_each_other_until_one_gets_another_name() {
-    let mut world = settled(3, 4);
+    let mut world = settled_world(3, 4);
     let same_name = |world: &World, node: usize| {
-        world.nodes[node].link.as_ref().expect("it runs").view(world.now).same_name
+        world.nodes[node].link.as_ref().expect("it runs").link_view(world.now).same_name
     };
     assert!((0..3).all(|node| same_name(&world, node).is_none()));
     // A restart is no other machine.
@@ -341,7 +346,8 @@ fn machines_of_one_name_report_each_other_until_one_gets_another_name() {
     world.run(SECOND * 6);
     let found: Vec<_> = (0..3).map(|node| same_name(&world, node)).collect();
     assert_eq!(found, [None, Some(link_address(2)), Some(link_address(1))]);
-    let reports = world.news.iter().filter(|(_, _, news)| matches!(news, News::SameName { .. }));
+    let reports =
+        world.news.iter().filter(|(_, _, news)| matches!(news, ElectionEvent::SameName { .. }));
     assert_eq!(reports.count(), 2, "each once");
     world.nodes[2].name = "node-2".to_owned();
     world.start(2);

@@ -31,11 +31,11 @@ impl Random {
 pub struct Node {
     pub name: String,
     /// The process; `None` if it has ended.
-    pub link: Option<Link>,
+    pub link: Option<LinkElection>,
     pub paused: bool,
     /// If not, its kernel answers nothing.
     pub powered: bool,
-    pub wanted: BTreeMap<IpAddr, Rank>,
+    pub wanted: BTreeMap<IpAddr, CandidateRank>,
     /// The addresses that its kernel answers for, with deadline and epoch.
     pub kernel: BTreeMap<IpAddr, (Time, u32)>,
     watched: BTreeSet<IpAddr>,
@@ -54,8 +54,8 @@ enum Event {
 pub struct World {
     pub now: Time,
     pub nodes: Vec<Node>,
-    pub timing: Timing,
-    pub keys: Keys,
+    pub timing: ElectionTiming,
+    pub keys: SealKeys,
     pub random: Random,
     /// Directions, as sender and receiver, in which everything is lost.
     pub cut: BTreeSet<(usize, usize)>,
@@ -72,7 +72,7 @@ pub struct World {
     queue: BTreeMap<(Time, u64), Event>,
     number: u64,
     pub announcements: Vec<(Time, usize, IpAddr)>,
-    pub news: Vec<(Time, usize, News)>,
+    pub news: Vec<(Time, usize, ElectionEvent)>,
     pub octets: usize,
     /// The last datagram of each node.
     pub sent: BTreeMap<usize, Vec<u8>>,
@@ -89,7 +89,7 @@ pub struct Watch {
     several: BTreeMap<IpAddr, Time>,
     pub longest_none: BTreeMap<IpAddr, Duration>,
     pub longest_several: BTreeMap<IpAddr, Duration>,
-    /// The same while the process of one of the nodes does not run.
+    /// The longest time with several holders while the process of one of the nodes does not run.
     pub longest_several_without_process: Duration,
 }
 
@@ -98,14 +98,14 @@ impl World {
         let mut world = Self {
             now: Time::from_secs(1_000),
             nodes: Vec::new(),
-            timing: Timing::default(),
-            keys: Keys::derive(["0123456789abcdef0123456789abcdef"]),
+            timing: ElectionTiming::default(),
+            keys: SealKeys::derive(["0123456789abcdef0123456789abcdef"]),
             random: Random(seed),
             cut: BTreeSet::new(),
             firewalled: BTreeSet::new(),
             loss: 0,
             delay: MS * 2,
-            most_addresses: MOST_ADDRESSES,
+            most_addresses: MAX_ADDRESSES,
             lost: BTreeMap::new(),
             others: BTreeMap::new(),
             queue: BTreeMap::new(),
@@ -126,7 +126,7 @@ impl World {
 
     /// A node that wants addresses, and whose process does not run.
     pub fn add(&mut self, addresses: usize) {
-        let wanted = (0..addresses).map(|number| (address(number), Rank::Candidate));
+        let wanted = (0..addresses).map(|number| (address(number), CandidateRank::Candidate));
         let name = format!("node-{}", self.nodes.len());
         self.nodes.push(Node {
             name,
@@ -143,25 +143,25 @@ impl World {
 
     /// Starts a process, which adopts the addresses that its kernel answers for.
     pub fn start(&mut self, node: usize) {
-        let identity = Identity {
+        let identity = ParticipantIdentity {
             node: self.nodes[node].name.clone(),
             interface: "eth0".to_owned(),
             incarnation: self.random.below(u64::MAX),
         };
-        let held: Vec<Held> = self.nodes[node]
+        let held: Vec<AdoptedAddress> = self.nodes[node]
             .kernel
             .iter()
-            .map(|(address, (_, epoch))| Held { address: *address, epoch: *epoch })
+            .map(|(address, (_, epoch))| AdoptedAddress { address: *address, epoch: *epoch })
             .collect();
-        let mut link = Link::new(identity, self.timing, self.keys.clone(), &held, self.now);
+        let mut link = LinkElection::new(identity, self.timing, self.keys.clone(), &held, self.now);
         link.most_addresses = self.most_addresses;
         self.nodes[node].link = Some(link);
         self.nodes[node].paused = false;
         self.nodes[node].inbox.clear();
         self.nodes[node].timer = Time::MAX;
-        self.give(node, Input::Interface { usable: true, link_address: link_address(node) });
+        self.give(node, LinkInput::Interface { usable: true, link_address: link_address(node) });
         let wanted = self.nodes[node].wanted.clone();
-        self.give(node, Input::Wanted(wanted));
+        self.give(node, LinkInput::Wanted(wanted));
     }
 
     pub fn kill(&mut self, node: usize) {
@@ -185,24 +185,24 @@ impl World {
         self.nodes[node].paused = false;
         // In any order: the timer may come before or between what has arrived.
         if self.random.below(2) == 0 {
-            self.give(node, Input::Timer);
+            self.give(node, LinkInput::Timer);
         }
         while let Some(octets) = self.nodes[node].inbox.pop_front() {
-            self.give(node, Input::Received(&octets));
+            self.give(node, LinkInput::Received(&octets));
             if self.random.below(10) == 0 {
-                self.give(node, Input::Backlog);
+                self.give(node, LinkInput::Backlog);
             }
         }
     }
 
-    pub fn want(&mut self, node: usize, address: IpAddr, rank: Option<Rank>) {
+    pub fn want(&mut self, node: usize, address: IpAddr, rank: Option<CandidateRank>) {
         match rank {
             Some(rank) => drop(self.nodes[node].wanted.insert(address, rank)),
             None => drop(self.nodes[node].wanted.remove(&address)),
         }
         if self.runs(node) {
             let wanted = self.nodes[node].wanted.clone();
-            self.give(node, Input::Wanted(wanted));
+            self.give(node, LinkInput::Wanted(wanted));
         }
     }
 
@@ -219,9 +219,9 @@ impl World {
         (0..self.nodes.len()).filter(|node| answers(&self.nodes[*node])).collect()
     }
 
-    pub fn give(&mut self, node: usize, input: Input<'_>) {
+    pub fn give(&mut self, node: usize, input: LinkInput<'_>) {
         let now = self.now;
-        let is_timer = matches!(input, Input::Timer | Input::Backlog);
+        let is_timer = matches!(input, LinkInput::Timer | LinkInput::Backlog);
         let Node { link: Some(link), timer, .. } = &mut self.nodes[node] else { return };
         let effects = link.handle(input, now);
         // A process is scheduled a little later than its timer is due.
@@ -232,11 +232,11 @@ impl World {
         }
     }
 
-    fn perform(&mut self, node: usize, effect: Effect) {
+    fn perform(&mut self, node: usize, effect: LinkEffect) {
         let kernel = &mut self.nodes[node];
         match effect {
-            Effect::Send(octets) => {
-                assert!(octets.len() <= LONGEST, "{}", octets.len());
+            LinkEffect::Send(octets) => {
+                assert!(octets.len() <= MAX_HEARTBEAT_OCTETS, "{}", octets.len());
                 self.octets += octets.len();
                 self.sent.insert(node, octets.clone());
                 for to in 0..self.nodes.len() {
@@ -246,21 +246,21 @@ impl World {
                     }
                 }
             }
-            Effect::Announce { address, epoch, hold } => {
+            LinkEffect::Announce { address, epoch, hold } => {
                 kernel.kernel.insert(address, (self.now + hold, epoch));
                 self.changed = true;
             }
-            Effect::Withdraw(address) => {
+            LinkEffect::Withdraw(address) => {
                 kernel.kernel.remove(&address);
                 self.changed = true;
             }
-            Effect::Watch(address) => drop(kernel.watched.insert(address)),
-            Effect::Unwatch(address) => drop(kernel.watched.remove(&address)),
-            Effect::Transmit(Frame::Announcement { address, .. }) => {
+            LinkEffect::Watch(address) => drop(kernel.watched.insert(address)),
+            LinkEffect::Unwatch(address) => drop(kernel.watched.remove(&address)),
+            LinkEffect::Transmit(LinkFrame::Announcement { address, .. }) => {
                 self.announcements.push((self.now, node, address));
                 self.claim(node, address);
             }
-            Effect::Transmit(Frame::Probe(address)) => {
+            LinkEffect::Transmit(LinkFrame::Probe(address)) => {
                 for to in 0..self.nodes.len() {
                     if to != node && !self.is_lost(node, to) {
                         self.enqueue(Event::Probe { from: node, to, address });
@@ -270,13 +270,13 @@ impl World {
                     self.enqueue(Event::Claim { to: node, address, by });
                 }
             }
-            Effect::Transmit(Frame::ProbeOf(address, [.., high, low])) => {
+            LinkEffect::Transmit(LinkFrame::ProbeOf(address, [.., high, low])) => {
                 let to = usize::from(u16::from_be_bytes([high, low]));
                 if !self.is_lost(node, to) {
                     self.enqueue(Event::Probe { from: node, to, address });
                 }
             }
-            Effect::Report(news) => self.news.push((self.now, node, news)),
+            LinkEffect::Report(news) => self.news.push((self.now, node, news)),
         }
     }
 
@@ -326,7 +326,7 @@ impl World {
             } else if let Some((at, node)) = timer
                 && at == next
             {
-                self.give(node, Input::Timer);
+                self.give(node, LinkInput::Timer);
             } else {
                 self.changed = true;
             }
@@ -342,7 +342,7 @@ impl World {
         match event {
             Event::Datagram { to, octets } => {
                 if self.runs(to) {
-                    self.give(to, Input::Received(&octets));
+                    self.give(to, LinkInput::Received(&octets));
                 } else if self.nodes[to].paused && self.nodes[to].inbox.len() < 200 {
                     self.nodes[to].inbox.push_back(octets);
                 }
@@ -354,7 +354,7 @@ impl World {
             }
             Event::Claim { to, address, by } => {
                 if self.runs(to) && self.nodes[to].watched.contains(&address) {
-                    self.give(to, Input::Claim { address, by });
+                    self.give(to, LinkInput::Claim { address, by });
                 }
             }
         }
@@ -376,7 +376,7 @@ impl World {
             let candidates = (0..self.nodes.len()).filter(|node| self.runs(*node));
             let is_wanted = candidates
                 .filter_map(|node| self.nodes[node].wanted.get(&address))
-                .any(|rank| *rank != Rank::None);
+                .any(|rank| *rank != CandidateRank::None);
             if answering.is_empty() && is_wanted {
                 let since = *self.watch.none.entry(address).or_insert(now);
                 let longest = self.watch.longest_none.entry(address).or_default();

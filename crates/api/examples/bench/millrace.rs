@@ -10,10 +10,10 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::Request;
 use hyper::body::Incoming;
-use lb_api::http::{Authority, Identity, Limits, Role};
-use lb_api::kinds::Ranges;
-use lb_api::server::{Options, Server as Api};
-use lb_api::storage::Window;
+use lb_api::http::{ApiLimits, CertificateAuthority, ClientIdentity, ClientRole};
+use lb_api::kinds::AllocationRanges;
+use lb_api::server::{ApiServerOptions, EmbeddedApiServer as Api};
+use lb_api::storage::ChangeWindow;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::sync::mpsc;
@@ -33,17 +33,17 @@ const PATH: &str = "/api/v1/namespaces/default/configmaps";
 pub fn serve(directory: &Path) {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let server = Api::start(Options {
+        let server = Api::start(ApiServerOptions {
             data_directory: directory.to_owned(),
             bind: "127.0.0.1:0".parse().unwrap(),
             kubeconfig: None,
             node_name: "node-1".to_owned(),
-            ranges: Ranges {
+            ranges: AllocationRanges {
                 cluster_ips: vec!["10.96.0.0/16".parse().unwrap()],
                 node_ports: 30000..=32767,
             },
-            window: Window::default(),
-            limits: Limits::default(),
+            window: ChangeWindow::default(),
+            limits: ApiLimits::default(),
             declarations: Vec::new(),
             namespaces: Vec::new(),
         });
@@ -61,8 +61,9 @@ struct Target {
 
 impl Target {
     async fn connect(&self, user: &str) -> Connection {
-        let authority = Authority::open(&self.directory.join("pki")).unwrap();
-        let client = authority.client(&Identity::new(user, Role::Administrator), 1).unwrap();
+        let authority = CertificateAuthority::open(&self.directory.join("pki")).unwrap();
+        let client =
+            authority.client(&ClientIdentity::new(user, ClientRole::Administrator), 1).unwrap();
         let mut roots = rustls::RootCertStore::empty();
         let certificate = CertificateDer::from_pem_slice(authority.certificate().as_bytes());
         roots.add(certificate.unwrap()).unwrap();

@@ -3,25 +3,28 @@
 
 use serde_json::Value;
 
-use super::typed::{self, Mismatch, Outcome, UNKNOWN, child};
+use super::typed::{self, MAX_REPORTED_FIELDS, Mismatch, RemovedFields, join_field_path};
 use crate::schema;
 
-pub fn shape(schema: &'static Value, value: &mut Value) -> Result<Outcome, Mismatch> {
-    let mut outcome = Outcome::default();
-    prune(schema, value, "", &mut outcome)?;
+pub fn prune_declared(
+    schema: &'static Value,
+    value: &mut Value,
+) -> Result<RemovedFields, Mismatch> {
+    let mut outcome = RemovedFields::default();
+    prune_value(schema, value, "", &mut outcome)?;
     Ok(outcome)
 }
 
-fn prune(
+fn prune_value(
     schema: &'static Value,
     value: &mut Value,
     path: &str,
-    outcome: &mut Outcome,
+    outcome: &mut RemovedFields,
 ) -> Result<(), Mismatch> {
-    if let Some(definition) = schema::reference(schema) {
+    if let Some(definition) = schema::resolve_reference(schema) {
         // The metadata has a type of Kubernetes.
-        let unknown = typed::shape(definition, value)?.unknown;
-        outcome.unknown.extend(unknown.iter().map(|field| child(path, field)));
+        let unknown = typed::shape_typed(definition, value)?.unknown;
+        outcome.unknown.extend(unknown.iter().map(|field| join_field_path(path, field)));
         return Ok(());
     }
     match value {
@@ -32,16 +35,16 @@ fn prune(
             };
             let names: Vec<String> = fields.keys().cloned().collect();
             for name in names {
-                let path = child(path, &name);
+                let path = join_field_path(path, &name);
                 match known(&name) {
                     // A null counts as missing, so that the default applies.
                     Some(schema) if fields[&name].is_null() && schema["nullable"] != true => {
                         fields.remove(&name);
                     }
-                    Some(schema) => prune(schema, &mut fields[&name], &path, outcome)?,
+                    Some(schema) => prune_value(schema, &mut fields[&name], &path, outcome)?,
                     None => {
                         fields.remove(&name);
-                        if outcome.unknown.len() < UNKNOWN {
+                        if outcome.unknown.len() < MAX_REPORTED_FIELDS {
                             outcome.unknown.push(path);
                         }
                     }
@@ -51,7 +54,7 @@ fn prune(
         Value::Array(items) => {
             let Some(schema) = schema.get("items") else { return Ok(()) };
             for (index, item) in items.iter_mut().enumerate() {
-                prune(schema, item, &format!("{path}[{index}]"), outcome)?;
+                prune_value(schema, item, &format!("{path}[{index}]"), outcome)?;
             }
         }
         _ => {}

@@ -7,25 +7,25 @@ mod typed;
 
 use serde_json::{Value, json};
 
-use crate::failure::Failure;
-use crate::kinds::Kind;
+use crate::failure::ApiFailure;
+use crate::kinds::ApiKind;
 use crate::schema;
 
-pub use typed::{value_of_microseconds, value_of_seconds};
+pub use typed::{format_micro_time, format_time};
 
 pub const DELETE_OPTIONS: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions";
 
 /// The encoding of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Format {
+pub enum BodyFormat {
     Json,
     Yaml,
     Protobuf,
 }
 
-impl Format {
+impl BodyFormat {
     /// `None` for an unsupported media type.
-    pub fn of(content_type: &str) -> Option<Self> {
+    pub fn of_content_type(content_type: &str) -> Option<Self> {
         match content_type.split(';').next().unwrap_or_default().trim() {
             "" | "application/json" => Some(Self::Json),
             "application/yaml" => Some(Self::Yaml),
@@ -45,20 +45,26 @@ pub enum FieldValidation {
 
 /// A value, and what was wrong with its fields, one sentence each.
 #[derive(Debug)]
-pub struct Decoded {
+pub struct DecodedObject {
     pub value: Value,
     pub oddities: Vec<String>,
 }
 
 /// Decodes a body as an object of the kind. Fails with the message of a real API server.
-pub fn decode(kind: &Kind, format: Format, body: &[u8]) -> Result<Decoded, Failure> {
-    let cannot = |message: &str| cannot_be_handled(kind, message);
+pub fn decode_object(
+    kind: &ApiKind,
+    format: BodyFormat,
+    body: &[u8],
+) -> Result<DecodedObject, ApiFailure> {
+    let cannot = |message: &str| refuse_body(kind, message);
     let (value, duplicates) = match format {
-        Format::Json | Format::Yaml => parse(format, body).map_err(|message| cannot(&message))?,
-        Format::Protobuf => {
-            let definition = definition(kind)?;
-            let envelope = protobuf::envelope(body).map_err(|message| cannot(&message))?;
-            let mut value = protobuf::decode(definition, envelope.message)
+        BodyFormat::Json | BodyFormat::Yaml => {
+            parse_body(format, body).map_err(|message| cannot(&message))?
+        }
+        BodyFormat::Protobuf => {
+            let definition = require_definition(kind)?;
+            let envelope = protobuf::parse_envelope(body).map_err(|message| cannot(&message))?;
+            let mut value = protobuf::decode_message(definition, envelope.message)
                 .map_err(|message| cannot(&message))?;
             value["apiVersion"] = json!(envelope.api_version);
             value["kind"] = json!(envelope.kind);
@@ -66,82 +72,86 @@ pub fn decode(kind: &Kind, format: Format, body: &[u8]) -> Result<Decoded, Failu
         }
     };
     let mut value = value;
-    check_type(kind, &mut value)?;
+    check_body_type(kind, &mut value)?;
     let mut oddities: Vec<String> =
         duplicates.iter().map(|path| format!("duplicate field \"{path}\"")).collect();
-    oddities.extend(shape(kind, &mut value).map_err(|message| cannot(&message))?);
-    Ok(Decoded { value, oddities })
+    oddities.extend(shape_object(kind, &mut value).map_err(|message| cannot(&message))?);
+    Ok(DecodedObject { value, oddities })
 }
 
 /// Converts a value to the form of its kind. Returns one sentence for each field that was removed.
 /// Fails with the reason if the value cannot be of the kind.
-pub fn shape(kind: &Kind, value: &mut Value) -> Result<Vec<String>, String> {
+pub fn shape_object(kind: &ApiKind, value: &mut Value) -> Result<Vec<String>, String> {
     let outcome = match kind.declared {
-        Some(schema) => declared::shape(schema, value)?,
-        None => typed::shape(definition(kind).map_err(|failure| failure.message)?, value)?,
+        Some(schema) => declared::prune_declared(schema, value)?,
+        None => {
+            typed::shape_typed(require_definition(kind).map_err(|failure| failure.message)?, value)?
+        }
     };
     Ok(outcome.unknown.iter().map(|path| format!("unknown field \"{path}\"")).collect())
 }
 
 /// Parses JSON or YAML without a schema. Also returns the paths of duplicate fields.
-pub fn parse(format: Format, body: &[u8]) -> Result<(Value, Vec<String>), String> {
+pub fn parse_body(format: BodyFormat, body: &[u8]) -> Result<(Value, Vec<String>), String> {
     // JSON in a YAML body is read as JSON: it is valid YAML, but YAML readers are stricter.
     let starts_as_json = body.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'{');
-    if format == Format::Json || starts_as_json {
+    if format == BodyFormat::Json || starts_as_json {
         let mut json = serde_json::Deserializer::from_slice(body);
-        let read = reader::read(&mut json).and_then(|read| json.end().map(|()| read));
+        let read =
+            reader::read_with_duplicates(&mut json).and_then(|read| json.end().map(|()| read));
         read.map_err(|error| format!("couldn't parse JSON: {error}"))
     } else {
         let yaml = serde_norway::Deserializer::from_slice(body);
-        reader::read(yaml).map_err(|error| format!("error converting YAML to JSON: {error}"))
+        reader::read_with_duplicates(yaml)
+            .map_err(|error| format!("error converting YAML to JSON: {error}"))
     }
 }
 
 /// The options in the body of a DELETE. An empty body has none.
-pub fn delete_options(format: Format, body: &[u8]) -> Result<Value, Failure> {
+pub fn decode_delete_options(format: BodyFormat, body: &[u8]) -> Result<Value, ApiFailure> {
     decode_definition(DELETE_OPTIONS, format, body)
 }
 
 /// Decodes a body that is not an object. An empty body has no fields.
 pub fn decode_definition(
     definition: &'static str,
-    format: Format,
+    format: BodyFormat,
     body: &[u8],
-) -> Result<Value, Failure> {
+) -> Result<Value, ApiFailure> {
     if body.is_empty() {
         return Ok(json!({}));
     }
     let cannot = |message: String| {
         let name = definition.rsplit('.').next().unwrap_or(definition);
-        Failure::bad_request(format!("the body of the request is not valid {name}: {message}"))
+        ApiFailure::bad_request(format!("the body of the request is not valid {name}: {message}"))
     };
     let mut value = match format {
-        Format::Protobuf => {
-            let envelope = protobuf::envelope(body).map_err(cannot)?;
-            protobuf::decode(definition, envelope.message).map_err(cannot)?
+        BodyFormat::Protobuf => {
+            let envelope = protobuf::parse_envelope(body).map_err(cannot)?;
+            protobuf::decode_message(definition, envelope.message).map_err(cannot)?
         }
-        format => parse(format, body).map_err(cannot)?.0,
+        format => parse_body(format, body).map_err(cannot)?.0,
     };
-    typed::shape(definition, &mut value).map_err(cannot)?;
+    typed::shape_typed(definition, &mut value).map_err(cannot)?;
     Ok(value)
 }
 
-fn definition(kind: &Kind) -> Result<&'static str, Failure> {
-    schema::definition_of(kind.group, kind.version, kind.kind)
-        .ok_or_else(|| Failure::internal(format!("{} has no schema", kind.kind)))
+fn require_definition(kind: &ApiKind) -> Result<&'static str, ApiFailure> {
+    schema::find_definition_name(kind.group, kind.version, kind.kind)
+        .ok_or_else(|| ApiFailure::internal(format!("{} has no schema", kind.kind)))
 }
 
-pub fn cannot_be_handled(kind: &Kind, message: &str) -> Failure {
-    Failure::bad_request(format!(
+pub fn refuse_body(kind: &ApiKind, message: &str) -> ApiFailure {
+    ApiFailure::bad_request(format!(
         "{} in version \"{}\" cannot be handled as a {}: {message}",
         kind.kind, kind.version, kind.kind
     ))
 }
 
 /// Checks `apiVersion` and `kind` against the path, and sets them if they are missing.
-fn check_type(kind: &Kind, value: &mut Value) -> Result<(), Failure> {
+fn check_body_type(kind: &ApiKind, value: &mut Value) -> Result<(), ApiFailure> {
     let Value::Object(fields) = value else {
-        return Err(cannot_be_handled(kind, "json: cannot unmarshal it into an object"));
+        return Err(refuse_body(kind, "json: cannot unmarshal it into an object"));
     };
     let api_version = kind.api_version();
     for (field, expected) in [("apiVersion", api_version.as_str()), ("kind", kind.kind)] {
@@ -151,13 +161,13 @@ fn check_type(kind: &Kind, value: &mut Value) -> Result<(), Failure> {
             }
             Some(given) if given == expected => {}
             Some(given) if field == "apiVersion" => {
-                return Err(Failure::bad_request(format!(
+                return Err(ApiFailure::bad_request(format!(
                     "the API version in the data ({given}) does not match the expected API \
                      version ({expected})"
                 )));
             }
             Some(given) => {
-                return Err(Failure::bad_request(format!(
+                return Err(ApiFailure::bad_request(format!(
                     "the kind in the data ({given}) does not match the expected kind ({expected})"
                 )));
             }

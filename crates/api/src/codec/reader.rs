@@ -3,7 +3,7 @@
 //!
 //! Bounded, whatever the input:
 //! - Depth: by the parsers, 128 levels.
-//! - Memory: `VALUES` and `TEXT`. YAML aliases count each time that they are used.
+//! - Memory: `MAX_BODY_VALUES` and `MAX_TEXT_BYTES`. YAML aliases count each time that they are used.
 //! - Time: linear. A path is only built for a duplicate field.
 
 use std::fmt;
@@ -13,62 +13,65 @@ use serde_json::{Map, Value};
 
 /// The limit of values (objects, lists and scalars) in a body. The largest object of a cluster has
 /// a tenth of it.
-pub const VALUES: usize = 200_000;
+pub const MAX_BODY_VALUES: usize = 200_000;
 /// The limit of bytes in strings and names.
-pub const TEXT: usize = 8 << 20;
+pub const MAX_TEXT_BYTES: usize = 8 << 20;
 /// Duplicate fields that are reported.
-const DUPLICATES: usize = 100;
+const MAX_REPORTED_DUPLICATES: usize = 100;
 
 /// A value and the paths of its duplicate fields.
-pub fn read<'de, D: Deserializer<'de>>(deserializer: D) -> Result<(Value, Vec<String>), D::Error> {
-    let mut found = Found::default();
-    let value = Reader { path: &Path::Root, found: &mut found }.deserialize(deserializer)?;
+pub fn read_with_duplicates<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<(Value, Vec<String>), D::Error> {
+    let mut found = DuplicateFields::default();
+    let value =
+        BoundedReader { path: &ReaderPath::Root, found: &mut found }.deserialize(deserializer)?;
     Ok((value, found.duplicates))
 }
 
 #[derive(Default)]
-struct Found {
+struct DuplicateFields {
     duplicates: Vec<String>,
     values: usize,
     text: usize,
 }
 
 /// The location of a value, without a text of its own.
-enum Path<'a> {
+enum ReaderPath<'a> {
     Root,
-    Field(&'a Path<'a>, &'a str),
-    Item(&'a Path<'a>, usize),
+    Field(&'a ReaderPath<'a>, &'a str),
+    Item(&'a ReaderPath<'a>, usize),
 }
 
-impl fmt::Display for Path<'_> {
+impl fmt::Display for ReaderPath<'_> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Root => Ok(()),
-            Self::Field(Path::Root, name) => formatter.write_str(name),
+            Self::Field(ReaderPath::Root, name) => formatter.write_str(name),
             Self::Field(parent, name) => write!(formatter, "{parent}.{name}"),
             Self::Item(parent, index) => write!(formatter, "{parent}[{index}]"),
         }
     }
 }
 
-struct Reader<'a> {
-    path: &'a Path<'a>,
-    found: &'a mut Found,
+struct BoundedReader<'a> {
+    path: &'a ReaderPath<'a>,
+    found: &'a mut DuplicateFields,
 }
 
-impl Reader<'_> {
+impl BoundedReader<'_> {
     fn count<E: Error>(&mut self, text: usize) -> Result<(), E> {
         self.found.values += 1;
         self.found.text += text;
-        if self.found.values > VALUES {
+        if self.found.values > MAX_BODY_VALUES {
             return Err(E::custom(format_args!(
-                "it has more than {VALUES} values, at {}",
+                "it has more than {MAX_BODY_VALUES} values, at {}",
                 self.path
             )));
         }
-        if self.found.text > TEXT {
+        if self.found.text > MAX_TEXT_BYTES {
             return Err(E::custom(format_args!(
-                "its strings have more than {TEXT} bytes, at {}",
+                "its strings have more than {MAX_TEXT_BYTES} bytes, at {}",
                 self.path
             )));
         }
@@ -81,7 +84,7 @@ impl Reader<'_> {
     }
 }
 
-impl<'de> DeserializeSeed<'de> for Reader<'_> {
+impl<'de> DeserializeSeed<'de> for BoundedReader<'_> {
     type Value = Value;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
@@ -89,7 +92,7 @@ impl<'de> DeserializeSeed<'de> for Reader<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for Reader<'_> {
+impl<'de> Visitor<'de> for BoundedReader<'_> {
     type Value = Value;
 
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -125,8 +128,8 @@ impl<'de> Visitor<'de> for Reader<'_> {
         self.count(0)?;
         let mut items = Vec::new();
         loop {
-            let path = Path::Item(self.path, items.len());
-            let reader = Reader { path: &path, found: &mut *self.found };
+            let path = ReaderPath::Item(self.path, items.len());
+            let reader = BoundedReader { path: &path, found: &mut *self.found };
             match sequence.next_element_seed(reader)? {
                 Some(item) => items.push(item),
                 None => return Ok(Value::Array(items)),
@@ -139,10 +142,10 @@ impl<'de> Visitor<'de> for Reader<'_> {
         let mut fields = Map::new();
         while let Some(name) = map.next_key::<String>()? {
             self.found.text += name.len();
-            let path = Path::Field(self.path, &name);
-            let reader = Reader { path: &path, found: &mut *self.found };
+            let path = ReaderPath::Field(self.path, &name);
+            let reader = BoundedReader { path: &path, found: &mut *self.found };
             let value = map.next_value_seed(reader)?;
-            if fields.contains_key(&name) && self.found.duplicates.len() < DUPLICATES {
+            if fields.contains_key(&name) && self.found.duplicates.len() < MAX_REPORTED_DUPLICATES {
                 let path = path.to_string();
                 if !self.found.duplicates.contains(&path) {
                     self.found.duplicates.push(path);
@@ -158,15 +161,15 @@ impl<'de> Visitor<'de> for Reader<'_> {
 mod tests {
     use serde_json::json;
 
-    use super::super::{Format, parse};
+    use super::super::{BodyFormat, parse_body};
     use super::*;
 
     fn json(body: &str) -> Result<(Value, Vec<String>), String> {
-        parse(Format::Json, body.as_bytes())
+        parse_body(BodyFormat::Json, body.as_bytes())
     }
 
     fn yaml(body: &str) -> Result<(Value, Vec<String>), String> {
-        parse(Format::Yaml, body.as_bytes())
+        parse_body(BodyFormat::Yaml, body.as_bytes())
     }
 
     #[test]
@@ -192,7 +195,7 @@ mod tests {
 
     #[test]
     fn the_number_of_values_has_a_limit_which_the_error_names() {
-        let error = json(&format!("{{\"a\":[0{}]}}", ",0".repeat(VALUES))).unwrap_err();
+        let error = json(&format!("{{\"a\":[0{}]}}", ",0".repeat(MAX_BODY_VALUES))).unwrap_err();
         assert!(error.contains("200000 values") && error.contains("a["), "{error}");
     }
 

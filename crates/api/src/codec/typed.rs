@@ -4,13 +4,13 @@
 use jiff::Timestamp;
 use serde_json::{Map, Number, Value};
 
-use crate::schema::{self, Message};
+use crate::schema::{self, SchemaMessage};
 
 /// Unknown fields that are reported.
-pub const UNKNOWN: usize = 100;
+pub const MAX_REPORTED_FIELDS: usize = 100;
 
 #[derive(Debug, Default)]
-pub struct Outcome {
+pub struct RemovedFields {
     /// The first fields that the kind does not have.
     pub unknown: Vec<String>,
 }
@@ -19,14 +19,14 @@ pub struct Outcome {
 pub type Mismatch = String;
 
 /// Converts `value` to the form of its definition.
-pub fn shape(definition: &'static str, value: &mut Value) -> Result<Outcome, Mismatch> {
-    let mut walk = Walk::default();
+pub fn shape_typed(definition: &'static str, value: &mut Value) -> Result<RemovedFields, Mismatch> {
+    let mut walk = TypedWalk::default();
     walk.message(definition, value, &FieldPath::default())?;
-    Ok(Outcome { unknown: walk.unknown })
+    Ok(RemovedFields { unknown: walk.unknown })
 }
 
 #[derive(Default)]
-struct Walk {
+struct TypedWalk {
     unknown: Vec<String>,
 }
 
@@ -39,7 +39,7 @@ struct FieldPath {
     go: String,
 }
 
-impl Walk {
+impl TypedWalk {
     fn message(
         &mut self,
         definition: &'static str,
@@ -55,13 +55,13 @@ impl Walk {
             let package = definition.rsplit('.').nth(1).unwrap_or_default();
             return Err(mismatch(value, &format!("{package}.{type_name}"), at));
         };
-        let facts = schema::message(definition);
+        let facts = schema::find_message(definition);
         let required = schema.get("required").and_then(Value::as_array);
         let mut kept = Map::new();
         for (name, mut field) in std::mem::take(fields) {
-            let path = child(&at.path, &name);
+            let path = join_field_path(&at.path, &name);
             let Some(property) = properties.get(&name) else {
-                if self.unknown.len() < UNKNOWN {
+                if self.unknown.len() < MAX_REPORTED_FIELDS {
                     self.unknown.push(path);
                 }
                 continue;
@@ -69,7 +69,7 @@ impl Walk {
             if field.is_null() {
                 continue;
             }
-            let go = child(at.go.split_once('.').map_or("", |(_, path)| path), &name);
+            let go = join_field_path(at.go.split_once('.').map_or("", |(_, path)| path), &name);
             let at = FieldPath { path, go: format!("{type_name}.{go}") };
             self.value(property, &mut field, &at)?;
             let is_required = required.is_some_and(|names| names.iter().any(|one| *one == *name));
@@ -87,7 +87,7 @@ impl Walk {
         value: &mut Value,
         at: &FieldPath,
     ) -> Result<(), Mismatch> {
-        if let Some(definition) = schema::reference(schema) {
+        if let Some(definition) = schema::resolve_reference(schema) {
             return self.message(definition, value, at);
         }
         let type_ = schema.get("type").and_then(Value::as_str).unwrap_or_default();
@@ -122,7 +122,7 @@ impl Walk {
                         // Go decodes null in a map of strings as an empty string.
                         *entry = Value::String(String::new());
                     }
-                    let path = child(&at.path, key);
+                    let path = join_field_path(&at.path, key);
                     self.value(schema, entry, &FieldPath { path, go: at.go.clone() })?;
                 }
                 Ok(())
@@ -151,8 +151,8 @@ fn opaque(
             *value = Value::String(number.to_string());
             Ok(())
         }
-        ("Time", Value::String(text)) => time(text, value_of_seconds),
-        ("MicroTime", Value::String(text)) => time(text, value_of_microseconds),
+        ("Time", Value::String(text)) => shape_time(text, format_time),
+        ("MicroTime", Value::String(text)) => shape_time(text, format_micro_time),
         (_, Value::Object(_)) if schema.get("type").is_some_and(|type_| type_ == "object") => {
             Ok(())
         }
@@ -161,7 +161,7 @@ fn opaque(
 }
 
 /// All times are stored in one format.
-fn time(text: &mut String, form: fn(Timestamp) -> String) -> Result<(), Mismatch> {
+fn shape_time(text: &mut String, form: fn(Timestamp) -> String) -> Result<(), Mismatch> {
     const LAYOUT: &str = "2006-01-02T15:04:05Z07:00";
     let time: Timestamp = text
         .parse()
@@ -170,11 +170,11 @@ fn time(text: &mut String, form: fn(Timestamp) -> String) -> Result<(), Mismatch
     Ok(())
 }
 
-pub fn value_of_seconds(time: Timestamp) -> String {
+pub fn format_time(time: Timestamp) -> String {
     time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
-pub fn value_of_microseconds(time: Timestamp) -> String {
+pub fn format_micro_time(time: Timestamp) -> String {
     time.strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string()
 }
 
@@ -200,7 +200,7 @@ fn integer(number: &Number, format: &str) -> Option<i64> {
 }
 
 /// Whether the API leaves out a field with this value.
-fn means_nothing(message: Option<&Message>, name: &str, value: &Value) -> bool {
+fn means_nothing(message: Option<&SchemaMessage>, name: &str, value: &Value) -> bool {
     let Some(field) = message.and_then(|message| message.fields.get(name)) else {
         // `apiVersion`, `kind` and unknown fields stay unchanged.
         return false;
@@ -243,7 +243,7 @@ fn mismatch(value: &Value, wanted: &str, at: &FieldPath) -> Mismatch {
 }
 
 /// The path of a field inside the value at `path`.
-pub fn child(path: &str, name: &str) -> String {
+pub fn join_field_path(path: &str, name: &str) -> String {
     if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
 }
 
@@ -256,7 +256,7 @@ mod tests {
     const SERVICE: &str = "io.k8s.api.core.v1.Service";
 
     fn service(mut value: Value) -> Result<(Value, Vec<String>), Mismatch> {
-        let outcome = shape(SERVICE, &mut value)?;
+        let outcome = shape_typed(SERVICE, &mut value)?;
         Ok((value, outcome.unknown))
     }
 
@@ -327,7 +327,7 @@ mod tests {
     fn times_have_one_form() {
         let mut lease = json!({"metadata": {"creationTimestamp": "2026-01-02T03:04:05+01:00"},
             "spec": {"renewTime": "2026-01-02T03:04:05Z"}});
-        shape("io.k8s.api.coordination.v1.Lease", &mut lease).unwrap();
+        shape_typed("io.k8s.api.coordination.v1.Lease", &mut lease).unwrap();
         assert_eq!(lease["metadata"]["creationTimestamp"], "2026-01-02T02:04:05Z");
         assert_eq!(lease["spec"]["renewTime"], "2026-01-02T03:04:05.000000Z");
     }

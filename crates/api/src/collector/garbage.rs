@@ -4,16 +4,17 @@ use std::collections::{HashMap, HashSet};
 
 use serde_json::{Value, json};
 
-use super::super::operations::{FOREGROUND, ORPHAN};
-use super::item::{Item, report};
-use crate::kinds::Kinds;
+use super::super::operations::{FOREGROUND_FINALIZER, ORPHAN_FINALIZER};
+use super::item::{CollectedObject, log_failure};
+use crate::kinds::KindRegistry;
 use crate::operations::Api;
 use crate::storage::Transaction;
 
 const MANAGER: &str = "generic-garbage-collector";
 
-pub async fn sweep(api: &Api, items: &[Item]) {
-    let by_uid: HashMap<&str, &Item> = items.iter().map(|item| (item.text("uid"), item)).collect();
+pub async fn delete_orphans(api: &Api, items: &[CollectedObject]) {
+    let by_uid: HashMap<&str, &CollectedObject> =
+        items.iter().map(|item| (item.text("uid"), item)).collect();
     // Owners whose deletion waits for an existing dependent.
     let mut waiting: HashSet<&str> = HashSet::new();
     for item in items {
@@ -28,10 +29,10 @@ pub async fn sweep(api: &Api, items: &[Item]) {
         };
         let (mut kept, mut dropped, mut doomed) = (Vec::new(), 0, false);
         for reference in references {
-            if ending(reference, ORPHAN) {
+            if ending(reference, ORPHAN_FINALIZER) {
                 dropped += 1;
                 waiting.insert(reference["uid"].as_str().unwrap_or_default());
-            } else if ending(reference, FOREGROUND) {
+            } else if ending(reference, FOREGROUND_FINALIZER) {
                 // With another owner the object stays, and must not block this one.
                 (dropped, doomed) = (dropped + 1, true);
                 if reference["blockOwnerDeletion"] == true {
@@ -57,14 +58,14 @@ pub async fn sweep(api: &Api, items: &[Item]) {
         if waiting.contains(item.text("uid")) {
             continue;
         }
-        for finalizer in [FOREGROUND, ORPHAN] {
+        for finalizer in [FOREGROUND_FINALIZER, ORPHAN_FINALIZER] {
             if item.has_finalizer(finalizer) {
                 let uid = item.text("uid").to_owned();
                 let is_done = move |transaction: &Transaction<'_>| {
                     let all = transaction.list("");
                     !all.iter().any(|(_, stored)| blocks(&stored.metadata(), &uid, finalizer))
                 };
-                report(api.remove_finalizer(item.target(), finalizer, is_done).await, item);
+                log_failure(api.remove_finalizer(item.target(), finalizer, is_done).await, item);
             }
         }
     }
@@ -76,15 +77,15 @@ fn blocks(metadata: &Value, owner: &str, finalizer: &str) -> bool {
     let references = metadata["ownerReferences"].as_array().into_iter().flatten();
     references
         .filter(|reference| reference["uid"] == owner)
-        .any(|reference| finalizer == ORPHAN || reference["blockOwnerDeletion"] == true)
+        .any(|reference| finalizer == ORPHAN_FINALIZER || reference["blockOwnerDeletion"] == true)
 }
 
-fn references(item: &Item) -> Vec<&Value> {
+fn references(item: &CollectedObject) -> Vec<&Value> {
     item.metadata()["ownerReferences"].as_array().into_iter().flatten().collect()
 }
 
 /// Whether this server has the owner's kind. It cannot know whether owners of other kinds exist.
-fn is_served(kinds: &Kinds, reference: &Value) -> bool {
+fn is_served(kinds: &KindRegistry, reference: &Value) -> bool {
     let text = |field: &str| reference[field].as_str().unwrap_or_default();
     kinds.find_kind(text("apiVersion"), text("kind")).is_some()
 }
@@ -101,10 +102,10 @@ mod tests {
             {"uid": "owner", "blockOwnerDeletion": block}]})
         };
         for (owner, finalizer, block, expected) in [
-            ("owner", ORPHAN, false, true),
-            ("owner", FOREGROUND, true, true),
-            ("owner", FOREGROUND, false, false),
-            ("nobody", ORPHAN, true, false),
+            ("owner", ORPHAN_FINALIZER, false, true),
+            ("owner", FOREGROUND_FINALIZER, true, true),
+            ("owner", FOREGROUND_FINALIZER, false, false),
+            ("nobody", ORPHAN_FINALIZER, true, false),
         ] {
             let blocked = blocks(&object(block), owner, finalizer);
             assert_eq!(blocked, expected, "{owner} {finalizer} {block}");

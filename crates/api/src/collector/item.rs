@@ -5,20 +5,20 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-use crate::failure::Failure;
-use crate::kinds::{Kind, Subresource};
-use crate::operations::options::Query;
-use crate::operations::{Api, Request, Target};
-use crate::storage::Stored;
+use crate::failure::ApiFailure;
+use crate::kinds::{ApiKind, Subresource};
+use crate::operations::options::QueryParameters;
+use crate::operations::{Api, ApiRequest, RequestTarget};
+use crate::storage::StoredObject;
 
-pub struct Item {
-    pub kind: &'static Kind,
-    stored: Arc<Stored>,
+pub struct CollectedObject {
+    pub kind: &'static ApiKind,
+    stored: Arc<StoredObject>,
     metadata: Value,
 }
 
-impl Item {
-    pub fn new(kind: &'static Kind, stored: Arc<Stored>) -> Self {
+impl CollectedObject {
+    pub fn new(kind: &'static ApiKind, stored: Arc<StoredObject>) -> Self {
         Self { kind, metadata: stored.metadata(), stored }
     }
 
@@ -44,9 +44,9 @@ impl Item {
             .is_some_and(|finalizers| finalizers.iter().any(|one| one == finalizer))
     }
 
-    pub fn target(&self) -> Target {
+    pub fn target(&self) -> RequestTarget {
         let namespace = self.text("namespace");
-        Target {
+        RequestTarget {
             kind: self.kind,
             namespace: (!namespace.is_empty()).then(|| namespace.to_owned()),
             name: Some(self.text("name").to_owned()),
@@ -63,22 +63,27 @@ impl Item {
                 "uid": self.text("uid"), "resourceVersion": self.text("resourceVersion"),
             },
         });
-        let request = request(self.target(), manager, "application/json", &options);
-        report(api.delete(request).await.map(drop), self);
+        let request = build_request(self.target(), manager, "application/json", &options);
+        log_failure(api.delete(request).await.map(drop), self);
     }
 
     pub async fn merge(&self, api: &Api, manager: &str, mut patch: Value) {
         patch["metadata"]["uid"] = self.text("uid").into();
         patch["metadata"]["resourceVersion"] = self.text("resourceVersion").into();
-        let request = request(self.target(), manager, "application/merge-patch+json", &patch);
-        report(api.patch(request).await.map(drop), self);
+        let request = build_request(self.target(), manager, "application/merge-patch+json", &patch);
+        log_failure(api.patch(request).await.map(drop), self);
     }
 }
 
-pub fn request(target: Target, manager: &str, content_type: &str, body: &Value) -> Request {
-    Request {
+pub fn build_request(
+    target: RequestTarget,
+    manager: &str,
+    content_type: &str,
+    body: &Value,
+) -> ApiRequest {
+    ApiRequest {
         target,
-        query: Query::default(),
+        query: QueryParameters::default(),
         user_agent: manager.to_owned(),
         content_type: content_type.to_owned(),
         body: Bytes::from(body.to_string()),
@@ -86,7 +91,7 @@ pub fn request(target: Target, manager: &str, content_type: &str, body: &Value) 
 }
 
 /// Objects that have changed or disappeared meanwhile are left to the next sweep.
-pub fn report(done: Result<(), Failure>, item: &Item) {
+pub fn log_failure(done: Result<(), ApiFailure>, item: &CollectedObject) {
     if let Err(failure) = done
         && !matches!(failure.code, 404 | 409)
     {

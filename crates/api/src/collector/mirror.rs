@@ -4,11 +4,11 @@
 use k8s_openapi::api::core::v1::Endpoints;
 use serde_json::{Value, json};
 
-use super::item::{Item, report, request};
-use crate::kinds::{self, Kind, Subresource};
+use super::item::{CollectedObject, build_request, log_failure};
+use crate::kinds::{self, ApiKind, Subresource};
 use crate::operations::Api;
-use crate::operations::{self, Target};
-use crate::storage::{Change, Head, Stored};
+use crate::operations::{self, RequestTarget};
+use crate::storage::{ObjectHead, StoredChange, StoredObject};
 
 const MANAGER: &str = "endpointslicemirroring-controller";
 const MANAGED_BY: &str = "endpointslicemirroring-controller.k8s.io";
@@ -21,23 +21,24 @@ const INFIX: &str = "-mirror-";
 const LEADER: &str = "control-plane.alpha.kubernetes.io/leader";
 
 /// Namespace and name of Endpoints, and of their Service.
-pub type Name = (String, String);
+pub type EndpointsName = (String, String);
 
 /// The Endpoints whose mirrored slices a change affects.
-pub fn affected(change: &Change) -> Option<Name> {
+pub fn find_affected_endpoints(change: &StoredChange) -> Option<EndpointsName> {
     let (before, after) = (change.before.as_deref(), change.after.as_deref());
     // Only the existence and the selector of a Service matter.
-    let selector = |stored: Option<&Stored>| stored.map(|s| s.object()["spec"]["selector"].take());
-    let is_service = |stored: &Stored| stored.head().kind == "Service";
+    let selector =
+        |stored: Option<&StoredObject>| stored.map(|s| s.object()["spec"]["selector"].take());
+    let is_service = |stored: &StoredObject| stored.head().kind == "Service";
     if before.is_some_and(is_service) && after.is_some() && selector(before) == selector(after) {
         return None;
     }
-    after.and_then(name).or_else(|| before.and_then(name))
+    after.and_then(find_mirrored_name).or_else(|| before.and_then(find_mirrored_name))
 }
 
 /// The Endpoints that an object belongs to, if it has to do with mirroring.
-pub fn name(stored: &Stored) -> Option<Name> {
-    let Head { kind, metadata } = stored.head();
+pub fn find_mirrored_name(stored: &StoredObject) -> Option<EndpointsName> {
+    let ObjectHead { kind, metadata } = stored.head();
     let mut labels = metadata.labels.unwrap_or_default();
     let name = match kind.as_str() {
         "Service" | "Endpoints" => metadata.name?,
@@ -50,11 +51,11 @@ pub fn name(stored: &Stored) -> Option<Name> {
 }
 
 /// Makes the slices those of the Endpoints.
-pub async fn update(api: &Api, (namespace, name): &Name) {
+pub async fn mirror_endpoints(api: &Api, (namespace, name): &EndpointsName) {
     let get = |api_version: &str, kind: &str| {
         let kind = kinds::find_kind(api_version, kind)?;
-        let stored = api.storage().get(&operations::key(kind, Some(namespace), name))?;
-        Some(Item::new(kind, stored))
+        let stored = api.storage().get(&operations::storage_key(kind, Some(namespace), name))?;
+        Some(CollectedObject::new(kind, stored))
     };
     let Some(kind) = kinds::find_kind("discovery.k8s.io/v1", "EndpointSlice") else {
         return;
@@ -62,12 +63,12 @@ pub async fn update(api: &Api, (namespace, name): &Name) {
     let is_owned = get("v1", "Service").is_some_and(|service| has_no_selector(&service));
     let endpoints = get("v1", "Endpoints").filter(|endpoints| is_owned && is_mirrored(endpoints));
     let wanted = endpoints.map(|endpoints| slices(&endpoints)).unwrap_or_default();
-    let mut present = present(api, kind, namespace, name);
+    let mut present = list_mirrored_slices(api, kind, namespace, name);
     for slice in wanted {
-        let same = |item: &Item| item.text("name") == slice["metadata"]["name"];
+        let same = |item: &CollectedObject| item.text("name") == slice["metadata"]["name"];
         match present.iter().position(same).map(|index| present.swap_remove(index)) {
-            Some(item) => replace(api, &item, slice).await,
-            None => create(api, kind, namespace, &slice).await,
+            Some(item) => replace_slice(api, &item, slice).await,
+            None => create_slice(api, kind, namespace, &slice).await,
         }
     }
     for stale in present.into_iter().filter(|item| !item.is_being_deleted()) {
@@ -75,22 +76,30 @@ pub async fn update(api: &Api, (namespace, name): &Name) {
     }
 }
 
-fn present(api: &Api, kind: &'static Kind, namespace: &str, name: &str) -> Vec<Item> {
-    let prefix = operations::key(kind, Some(namespace), &format!("{name}{INFIX}"));
+fn list_mirrored_slices(
+    api: &Api,
+    kind: &'static ApiKind,
+    namespace: &str,
+    name: &str,
+) -> Vec<CollectedObject> {
+    let prefix = operations::storage_key(kind, Some(namespace), &format!("{name}{INFIX}"));
     let objects = api.storage().list(&prefix, None, None, usize::MAX).map(|page| page.objects);
-    let items = objects.unwrap_or_default().into_iter().map(|(_, stored)| Item::new(kind, stored));
-    let is_own = |item: &Item| {
+    let items = objects
+        .unwrap_or_default()
+        .into_iter()
+        .map(|(_, stored)| CollectedObject::new(kind, stored));
+    let is_own = |item: &CollectedObject| {
         let labels = &item.metadata()["labels"];
         labels[MANAGED_BY_LABEL] == MANAGED_BY && labels[SERVICE_NAME] == name
     };
     items.filter(is_own).collect()
 }
 
-fn has_no_selector(service: &Item) -> bool {
+fn has_no_selector(service: &CollectedObject) -> bool {
     service.object()["spec"]["selector"].as_object().is_none_or(serde_json::Map::is_empty)
 }
 
-fn is_mirrored(endpoints: &Item) -> bool {
+fn is_mirrored(endpoints: &CollectedObject) -> bool {
     let metadata = endpoints.metadata();
     !endpoints.is_being_deleted()
         && metadata["labels"][SKIP_LABEL] != "true"
@@ -98,7 +107,7 @@ fn is_mirrored(endpoints: &Item) -> bool {
 }
 
 /// The wanted slices.
-fn slices(endpoints: &Item) -> Vec<Value> {
+fn slices(endpoints: &CollectedObject) -> Vec<Value> {
     let typed: Endpoints = match serde_json::from_value(endpoints.object()) {
         Ok(typed) => typed,
         Err(error) => {
@@ -131,21 +140,23 @@ fn slices(endpoints: &Item) -> Vec<Value> {
     slices.collect()
 }
 
-async fn create(api: &Api, kind: &'static Kind, namespace: &str, slice: &Value) {
-    let target = Target {
+async fn create_slice(api: &Api, kind: &'static ApiKind, namespace: &str, slice: &Value) {
+    let target = RequestTarget {
         kind,
         namespace: Some(namespace.to_owned()),
         name: None,
         subresource: Subresource::None,
         keeps_metadata: false,
     };
-    if let Err(failure) = api.create(request(target, MANAGER, "application/json", slice)).await {
+    if let Err(failure) =
+        api.create(build_request(target, MANAGER, "application/json", slice)).await
+    {
         let name = slice["metadata"]["name"].as_str();
         tracing::warn!(%namespace, name, error = %failure, "endpoint slice not created");
     }
 }
 
-async fn replace(api: &Api, item: &Item, mut slice: Value) {
+async fn replace_slice(api: &Api, item: &CollectedObject, mut slice: Value) {
     if item.object()["addressType"] != slice["addressType"] {
         // The address type of a slice can't be changed. Its deletion is a change, after which it is
         // created again.
@@ -155,8 +166,8 @@ async fn replace(api: &Api, item: &Item, mut slice: Value) {
     for field in ["uid", "resourceVersion"] {
         slice["metadata"][field] = item.text(field).into();
     }
-    let request = request(item.target(), MANAGER, "application/json", &slice);
-    report(api.update(request).await.map(drop), item);
+    let request = build_request(item.target(), MANAGER, "application/json", &slice);
+    log_failure(api.update(request).await.map(drop), item);
 }
 
 #[cfg(test)]
@@ -165,9 +176,9 @@ mod tests {
 
     use super::*;
 
-    fn stored(kind: &str, metadata: Value, selector: Value) -> Arc<Stored> {
+    fn stored(kind: &str, metadata: Value, selector: Value) -> Arc<StoredObject> {
         let object = json!({"kind": kind, "metadata": metadata, "spec": {"selector": selector}});
-        Arc::new(Stored::new(1, &object))
+        Arc::new(StoredObject::new(1, &object))
     }
 
     #[test]
@@ -187,9 +198,9 @@ mod tests {
             ("slice", None, Some(&stored("EndpointSlice", web.clone(), Value::Null)), false),
             ("Secret", None, Some(&stored("Secret", web.clone(), Value::Null)), false),
         ] {
-            let change = Change::of(before.cloned(), after.cloned());
+            let change = StoredChange::of(before.cloned(), after.cloned());
             let expected = expected.then(|| ("a".to_owned(), "web".to_owned()));
-            assert_eq!(affected(&change), expected, "{case}");
+            assert_eq!(find_affected_endpoints(&change), expected, "{case}");
         }
     }
 }

@@ -18,12 +18,12 @@ use std::collections::{BTreeSet, HashMap};
 
 use serde_json::Value;
 
-use super::kinds::Kind;
+use super::kinds::ApiKind;
 use super::operations::{self, Api};
-use super::storage::Change;
-use item::Item;
+use super::storage::StoredChange;
+use item::CollectedObject;
 
-pub async fn run(api: Api) {
+pub async fn run_collector(api: Api) {
     let mut revisions = api.storage().revisions();
     let mut position = None;
     loop {
@@ -32,25 +32,29 @@ pub async fn run(api: Api) {
             match position.map(|from| api.storage().changes("", from, usize::MAX)) {
                 Some(Ok((changes, reached))) => {
                     let sweeps = changes.iter().any(|change| needs_sweep(change));
-                    let mirrors = changes.iter().filter_map(|change| mirror::affected(change));
+                    let mirrors =
+                        changes.iter().filter_map(|change| mirror::find_affected_endpoints(change));
                     (sweeps, mirrors.collect(), reached)
                 }
                 // At the start, or when changes have left the window.
                 None | Some(Err(_)) => {
                     let page = api.storage().all();
-                    let all = page.objects.iter().filter_map(|(_, stored)| mirror::name(stored));
+                    let all = page
+                        .objects
+                        .iter()
+                        .filter_map(|(_, stored)| mirror::find_mirrored_name(stored));
                     (true, all.collect(), page.revision)
                 }
             };
         position = Some(reached);
         if sweeps {
-            let items = items(&api);
-            namespaces::sweep(&api, &items).await;
-            garbage::sweep(&api, &items).await;
+            let items = list_items(&api);
+            namespaces::empty_namespaces(&api, &items).await;
+            garbage::delete_orphans(&api, &items).await;
         }
-        let mirrors: BTreeSet<mirror::Name> = mirrors;
+        let mirrors: BTreeSet<mirror::EndpointsName> = mirrors;
         for name in mirrors {
-            mirror::update(&api, &name).await;
+            mirror::mirror_endpoints(&api, &name).await;
         }
         if revisions.changed().await.is_err() {
             return;
@@ -59,7 +63,7 @@ pub async fn run(api: Api) {
 }
 
 /// Whether a change may leave a namespace to empty, or an object without owners.
-fn needs_sweep(change: &Change) -> bool {
+fn needs_sweep(change: &StoredChange) -> bool {
     let Some(after) = &change.after else {
         return true;
     };
@@ -70,14 +74,14 @@ fn needs_sweep(change: &Change) -> bool {
 }
 
 /// All objects at one revision.
-fn items(api: &Api) -> Vec<Item> {
-    let kinds: HashMap<String, &'static Kind> = api
+fn list_items(api: &Api) -> Vec<CollectedObject> {
+    let kinds: HashMap<String, &'static ApiKind> = api
         .kinds()
         .all()
         .filter(|kind| kind.rules.stored_as().is_none())
-        .map(|kind| (operations::prefix(kind, None), kind))
+        .map(|kind| (operations::storage_prefix(kind, None), kind))
         .collect();
     let of_key = |key: &str| kinds.get(key.split_inclusive('/').next()?).copied();
     let objects = api.storage().all().objects.into_iter();
-    objects.filter_map(|(key, stored)| Some(Item::new(of_key(&key)?, stored))).collect()
+    objects.filter_map(|(key, stored)| Some(CollectedObject::new(of_key(&key)?, stored))).collect()
 }

@@ -1,14 +1,14 @@
 //! Deletes terminating namespaces after all objects in them.
 
-use super::item::{Item, report};
+use super::item::{CollectedObject, log_failure};
 use crate::operations::Api;
-use crate::operations::prefix;
+use crate::operations::storage_prefix;
 use crate::storage::Transaction;
 
 const MANAGER: &str = "namespace-controller";
 const FINALIZER: &str = "kubernetes";
 
-pub async fn sweep(api: &Api, items: &[Item]) {
+pub async fn empty_namespaces(api: &Api, items: &[CollectedObject]) {
     let ending =
         items.iter().filter(|item| item.kind.kind == "Namespace" && item.is_being_deleted());
     for namespace in ending {
@@ -28,13 +28,13 @@ pub async fn sweep(api: &Api, items: &[Item]) {
                 .kinds()
                 .all()
                 .filter(|kind| kind.namespaced)
-                .map(|kind| prefix(kind, Some(name)))
+                .map(|kind| storage_prefix(kind, Some(name)))
                 .collect();
             let is_empty = move |transaction: &Transaction<'_>| {
                 prefixes.iter().all(|prefix| transaction.list(prefix).is_empty())
             };
             let removed = api.remove_finalizer(namespace.target(), FINALIZER, is_empty);
-            report(removed.await, namespace);
+            log_failure(removed.await, namespace);
         }
     }
 }

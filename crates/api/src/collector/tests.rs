@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::item::request;
-use super::run;
-use crate::kinds::{self, Kind, Kinds, Ranges, Subresource};
-use crate::operations::{Api, Target};
-use crate::storage::{Storage, Window};
+use super::item::build_request;
+use super::run_collector;
+use crate::kinds::{self, AllocationRanges, ApiKind, KindRegistry, Subresource};
+use crate::operations::{Api, RequestTarget};
+use crate::storage::{ChangeWindow, Storage};
 
 const ROUNDS: u64 = 6;
 const CLIENTS: u64 = 6;
@@ -56,13 +56,13 @@ struct History {
     deleted: BTreeSet<String>,
 }
 
-fn kind(name: &str) -> &'static Kind {
+fn kind(name: &str) -> &'static ApiKind {
     kinds::find_kind("v1", name).unwrap()
 }
 
-fn target(kind: &'static Kind, namespace: Option<&str>, name: Option<&str>) -> Target {
+fn target(kind: &'static ApiKind, namespace: Option<&str>, name: Option<&str>) -> RequestTarget {
     let (namespace, name) = (namespace.map(str::to_owned), name.map(str::to_owned));
-    Target { kind, namespace, name, subresource: Subresource::None, keeps_metadata: false }
+    RequestTarget { kind, namespace, name, subresource: Subresource::None, keeps_metadata: false }
 }
 
 fn text<'a>(object: &'a Value, field: &str) -> &'a str {
@@ -74,14 +74,14 @@ fn objects(api: &Api) -> Vec<Value> {
     api.storage().all().objects.iter().map(|(_, stored)| stored.object()).collect()
 }
 
-async fn create(api: &Api, target: Target, object: &Value) -> Option<Value> {
-    let request = request(target, "test", "application/json", object);
+async fn create(api: &Api, target: RequestTarget, object: &Value) -> Option<Value> {
+    let request = build_request(target, "test", "application/json", object);
     api.create(request).await.ok().map(|outcome| outcome.value)
 }
 
-async fn delete(api: &Api, target: Target, policy: &str, uid: &str) -> bool {
+async fn delete(api: &Api, target: RequestTarget, policy: &str, uid: &str) -> bool {
     let options = json!({"propagationPolicy": policy, "preconditions": {"uid": uid}});
-    api.delete(request(target, "test", "application/json", &options)).await.is_ok()
+    api.delete(build_request(target, "test", "application/json", &options)).await.is_ok()
 }
 
 async fn step(api: &Api, random: &mut Random, name: String, history: &Mutex<History>) {
@@ -174,9 +174,14 @@ fn losses(api: &Api, history: &History) -> Vec<String> {
 }
 
 fn open_api(directory: &Path) -> Api {
-    let storage = Storage::open(directory, Window::default()).unwrap();
+    let storage = Storage::open(directory, ChangeWindow::default()).unwrap();
     let cluster_ips = vec!["10.96.0.0/16".parse().unwrap()];
-    Api::new(storage, Kinds::default(), Ranges { cluster_ips, node_ports: 30000..=32767 }).unwrap()
+    Api::new(
+        storage,
+        KindRegistry::default(),
+        AllocationRanges { cluster_ips, node_ports: 30000..=32767 },
+    )
+    .unwrap()
 }
 
 /// The collector does not run, so only requests change the finalizers.
@@ -223,7 +228,7 @@ async fn random_interleavings_leave_no_garbage_and_lose_nothing() {
     for seed in 0..ROUNDS {
         let directory = tempfile::tempdir().unwrap();
         let api = open_api(directory.path());
-        let collector = tokio::spawn(run(api.clone()));
+        let collector = tokio::spawn(run_collector(api.clone()));
         let history = std::sync::Arc::new(Mutex::new(History::default()));
         let clients: Vec<_> = (0..CLIENTS)
             .map(|client| {

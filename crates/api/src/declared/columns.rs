@@ -4,14 +4,14 @@ use anyhow::{Context, Result, bail};
 use jiff::Timestamp;
 use serde_json::Value;
 
-use crate::kinds::{Column, table};
+use crate::kinds::{TableColumn, table};
 
 /// A path to one value: `.spec.size`, `.status.conditions[?(@.type=="Ready")].status`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Path(Vec<Step>);
+pub struct CellPath(Vec<PathStep>);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Step {
+enum PathStep {
     Field(String),
     Item(usize),
     /// The first item whose field has this value.
@@ -21,13 +21,13 @@ enum Step {
     },
 }
 
-impl Path {
+impl CellPath {
     /// Fails for what a path to one value does not need: wildcards, slices, functions.
     pub fn parse(text: &str) -> Result<Self> {
         let mut steps = Vec::new();
         let mut rest = text;
         while !rest.is_empty() {
-            let (step, after) = step(rest).with_context(|| {
+            let (step, after) = parse_step(rest).with_context(|| {
                 format!("{text:?} is not a path like .spec.a, .a[0].b or .a[?(@.type==\"x\")].b")
             })?;
             steps.push(step);
@@ -41,9 +41,9 @@ impl Path {
 
     fn value<'a>(&self, object: &'a Value) -> Option<&'a Value> {
         let found = self.0.iter().try_fold(object, |value, step| match step {
-            Step::Field(name) => value.get(name),
-            Step::Item(index) => value.get(index),
-            Step::Where { field, value: wanted } => {
+            PathStep::Field(name) => value.get(name),
+            PathStep::Item(index) => value.get(index),
+            PathStep::Where { field, value: wanted } => {
                 value.as_array()?.iter().find(|item| item[field] == **wanted)
             }
         });
@@ -51,17 +51,17 @@ impl Path {
     }
 }
 
-fn step(path: &str) -> Option<(Step, &str)> {
+fn parse_step(path: &str) -> Option<(PathStep, &str)> {
     if let Some(rest) = path.strip_prefix('.') {
         let end = rest.find(['.', '[']).unwrap_or(rest.len());
         let (name, rest) = rest.split_at(end);
         let is_name = |c: char| c.is_ascii_alphanumeric() || "-_/".contains(c);
         return (!name.is_empty() && name.chars().all(is_name))
-            .then(|| (Step::Field(name.to_owned()), rest));
+            .then(|| (PathStep::Field(name.to_owned()), rest));
     }
     let (inner, rest) = path.strip_prefix('[')?.split_once(']')?;
     if let Ok(index) = inner.parse() {
-        return Some((Step::Item(index), rest));
+        return Some((PathStep::Item(index), rest));
     }
     let quoted = |text: &str| {
         let text = text.trim();
@@ -70,27 +70,27 @@ fn step(path: &str) -> Option<(Step, &str)> {
     };
     // `['name']`
     if let Some(name) = quoted(inner) {
-        return Some((Step::Field(name), rest));
+        return Some((PathStep::Field(name), rest));
     }
     let (field, value) = inner.strip_prefix("?(@.")?.strip_suffix(')')?.split_once("==")?;
-    Some((Step::Where { field: field.trim().to_owned(), value: quoted(value)? }, rest))
+    Some((PathStep::Where { field: field.trim().to_owned(), value: quoted(value)? }, rest))
 }
 
 /// One cell of a row.
 #[derive(Debug)]
-pub struct Cell {
-    path: Path,
+pub struct TableCell {
+    path: CellPath,
     /// The type of the column: `string`, `integer`, `number`, `boolean` or `date`.
     type_: &'static str,
 }
 
-impl Cell {
+impl TableCell {
     pub fn value(&self, object: &Value, now: Timestamp) -> Value {
         let Some(value) = self.path.value(object) else { return Value::Null };
         match (self.type_, value) {
             ("string", Value::String(_)) => value.clone(),
             ("string", other) => other.to_string().into(),
-            ("date", Value::String(time)) => table::since(time, now).into(),
+            ("date", Value::String(time)) => table::format_time_since(time, now).into(),
             ("date", _) => "<unknown>".into(),
             ("integer", Value::Number(_)) | ("number", Value::Number(_)) => value.clone(),
             ("boolean", Value::Bool(_)) => value.clone(),
@@ -101,30 +101,31 @@ impl Cell {
 }
 
 /// The name, and the columns of a version. Without any, the age.
-pub fn of(version: &'static Value) -> Result<(Vec<Column>, Vec<Cell>)> {
-    let field =
-        |path: &str, type_| -> Result<Cell> { Ok(Cell { path: Path::parse(path)?, type_ }) };
-    let mut columns = vec![table::NAME];
+pub fn parse_columns(version: &'static Value) -> Result<(Vec<TableColumn>, Vec<TableCell>)> {
+    let field = |path: &str, type_| -> Result<TableCell> {
+        Ok(TableCell { path: CellPath::parse(path)?, type_ })
+    };
+    let mut columns = vec![table::NAME_COLUMN];
     let mut cells = vec![field(".metadata.name", "string")?];
     let own = version["additionalPrinterColumns"].as_array().map(Vec::as_slice);
     for column in own.unwrap_or_default() {
-        columns.push(Column {
-            name: text(&column["name"]),
-            type_: text(&column["type"]),
-            format: text(&column["format"]),
-            description: text(&column["description"]),
+        columns.push(TableColumn {
+            name: schema_text(&column["name"]),
+            type_: schema_text(&column["type"]),
+            format: schema_text(&column["format"]),
+            description: schema_text(&column["description"]),
             priority: column["priority"].as_i64().and_then(|n| n.try_into().ok()).unwrap_or(0),
         });
-        cells.push(field(text(&column["jsonPath"]), text(&column["type"]))?);
+        cells.push(field(schema_text(&column["jsonPath"]), schema_text(&column["type"]))?);
     }
     if own.is_none_or(<[_]>::is_empty) {
-        columns.push(Column { type_: "date", ..table::AGE });
+        columns.push(TableColumn { type_: "date", ..table::AGE_COLUMN });
         cells.push(field(".metadata.creationTimestamp", "date")?);
     }
     Ok((columns, cells))
 }
 
-pub fn text(value: &'static Value) -> &'static str {
+pub fn schema_text(value: &'static Value) -> &'static str {
     value.as_str().unwrap_or_default()
 }
 
@@ -136,7 +137,7 @@ mod tests {
 
     fn cell(path: &str, type_: &'static str, object: &Value) -> Value {
         let now = "2026-01-02T03:04:05Z".parse().unwrap();
-        Cell { path: Path::parse(path).unwrap(), type_ }.value(object, now)
+        TableCell { path: CellPath::parse(path).unwrap(), type_ }.value(object, now)
     }
 
     #[test]
@@ -171,7 +172,7 @@ mod tests {
         for path in
             ["", "spec.size", ".spec..size", ".a[*].b", ".a[0:2]", ".a[?(@.b>1)]", ".a[", "."]
         {
-            assert!(Path::parse(path).is_err(), "{path}");
+            assert!(CellPath::parse(path).is_err(), "{path}");
         }
     }
 }

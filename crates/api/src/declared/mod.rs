@@ -2,7 +2,7 @@
 //! cluster: names, scope, schema, defaults, columns and status are read from that one object.
 //!
 //! Invariants:
-//! - What `declare` accepts, a real API server accepts as a CustomResourceDefinition: the schema is
+//! - What `declare_kind` accepts, a real API server accepts as a CustomResourceDefinition: the schema is
 //!   structural, and its defaults are valid (`structural`).
 //! - What this server cannot enforce is refused when it is declared, not ignored: several versions,
 //!   webhooks, scale, fields of unknown types. Rules in CEL need a `check` that says the same.
@@ -24,37 +24,37 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use regex::Regex;
 use serde_json::{Map, Value, json};
 
-use crate::kinds::{Column, Kind, Rules, Subresource, Violation, metadata, names};
+use crate::kinds::{ApiKind, KindRules, Subresource, TableColumn, Violation, metadata, names};
 
-use columns::{Cell, text};
+use columns::{TableCell, schema_text};
 
 /// Violations of an object beyond its schema. Gets the object, and its state before an update.
-pub type Check = fn(&Value, Option<&Value>) -> Vec<Violation>;
+pub type DeclarationCheck = fn(&Value, Option<&Value>) -> Vec<Violation>;
 
 #[derive(Debug, Clone)]
-pub struct Declaration {
+pub struct KindDeclaration {
     pub definition: CustomResourceDefinition,
     /// Does what the definition's `x-kubernetes-validations` do in a real cluster.
-    pub check: Option<Check>,
+    pub check: Option<DeclarationCheck>,
 }
 
-impl From<CustomResourceDefinition> for Declaration {
+impl From<CustomResourceDefinition> for KindDeclaration {
     fn from(definition: CustomResourceDefinition) -> Self {
         Self { definition, check: None }
     }
 }
 
 /// The kind of a declaration. Fails with all that a real API server or this one would refuse.
-pub fn declare(declaration: &Declaration) -> Result<&'static Kind> {
+pub fn declare_kind(declaration: &KindDeclaration) -> Result<&'static ApiKind> {
     let name = declaration.definition.metadata.name.clone().unwrap_or_default();
     try_declare(declaration)
         .with_context(|| format!("CustomResourceDefinition {name:?} cannot be served"))
 }
 
-fn try_declare(declaration: &Declaration) -> Result<&'static Kind> {
+fn try_declare(declaration: &KindDeclaration) -> Result<&'static ApiKind> {
     let definition: &'static Value =
         Box::leak(Box::new(serde_json::to_value(&declaration.definition)?));
-    let violations = structural::violations(definition);
+    let violations = structural::validate_definition(definition);
     if !violations.is_empty() {
         let sentences: Vec<String> = violations.iter().map(ToString::to_string).collect();
         bail!("{}", sentences.join("; "));
@@ -62,14 +62,14 @@ fn try_declare(declaration: &Declaration) -> Result<&'static Kind> {
     let version = &definition["spec"]["versions"][0];
     let own = &version["schema"]["openAPIV3Schema"];
     ensure!(
-        declaration.check.is_some() || !structural::has_rules(own),
+        declaration.check.is_some() || !structural::has_validation_rules(own),
         "its schema has x-kubernetes-validations, but the declaration has no check"
     );
     let schema: &'static Value = Box::leak(Box::new(with_metadata(own)));
     let has_status = version["subresources"]["status"].is_object();
-    let (shown, cells) = columns::of(version)?;
-    let patterns = structural::patterns(own)?;
-    let rules = Declared {
+    let (shown, cells) = columns::parse_columns(version)?;
+    let patterns = structural::compile_patterns(own)?;
+    let rules = DeclaredRules {
         schema,
         has_status,
         columns: shown.leak(),
@@ -79,18 +79,18 @@ fn try_declare(declaration: &Declaration) -> Result<&'static Kind> {
         check: declaration.check,
     };
     let names = &definition["spec"]["names"];
-    let kind = text(&names["kind"]);
-    Ok(Box::leak(Box::new(Kind {
-        group: text(&definition["spec"]["group"]),
-        version: text(&version["name"]),
+    let kind = schema_text(&names["kind"]);
+    Ok(Box::leak(Box::new(ApiKind {
+        group: schema_text(&definition["spec"]["group"]),
+        version: schema_text(&version["name"]),
         kind,
-        plural: text(&names["plural"]),
-        singular: match text(&names["singular"]) {
+        plural: schema_text(&names["plural"]),
+        singular: match schema_text(&names["singular"]) {
             "" => kind.to_lowercase().leak(),
             singular => singular,
         },
-        short_names: texts(&names["shortNames"]).leak(),
-        categories: texts(&names["categories"]).leak(),
+        short_names: schema_texts(&names["shortNames"]).leak(),
+        categories: schema_texts(&names["categories"]).leak(),
         namespaced: definition["spec"]["scope"] == "Namespaced",
         has_status,
         declared: Some(schema),
@@ -109,8 +109,10 @@ fn with_metadata(schema: &Value) -> Value {
     if let Some(own) = schema["properties"].as_object() {
         properties.extend(own.iter().map(|(name, schema)| (name.clone(), schema.clone())));
     }
-    let reference =
-        format!("{}io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta", crate::schema::REFERENCE);
+    let reference = format!(
+        "{}io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta",
+        crate::schema::REFERENCE_PREFIX
+    );
     properties.insert("metadata".to_owned(), json!({"$ref": reference}));
     whole["properties"] = Value::Object(properties);
     whole
@@ -118,41 +120,41 @@ fn with_metadata(schema: &Value) -> Value {
 
 fn selectable(version: &'static Value) -> Vec<&'static str> {
     let fields = version["selectableFields"].as_array().into_iter().flatten();
-    fields.map(|field| text(&field["jsonPath"]).trim_start_matches('.')).collect()
+    fields.map(|field| schema_text(&field["jsonPath"]).trim_start_matches('.')).collect()
 }
 
-fn texts(value: &'static Value) -> Vec<&'static str> {
-    value.as_array().into_iter().flatten().map(text).collect()
+fn schema_texts(value: &'static Value) -> Vec<&'static str> {
+    value.as_array().into_iter().flatten().map(schema_text).collect()
 }
 
-struct Declared {
+struct DeclaredRules {
     schema: &'static Value,
     has_status: bool,
-    columns: &'static [Column],
-    cells: Vec<Cell>,
+    columns: &'static [TableColumn],
+    cells: Vec<TableCell>,
     selectable: Vec<&'static str>,
     /// All patterns in the schema, compiled.
     patterns: BTreeMap<String, Regex>,
-    check: Option<Check>,
+    check: Option<DeclarationCheck>,
 }
 
-impl Rules for Declared {
+impl KindRules for DeclaredRules {
     fn set_defaults(&self, object: &mut Value) {
-        values::set_defaults(self.schema, object);
+        values::set_schema_defaults(self.schema, object);
     }
 
     fn prepare(&self, object: &mut Value, old: Option<&Value>, subresource: Subresource) {
         match (old, subresource) {
-            (None, _) if self.has_status => take(object, "status", &Value::Null),
+            (None, _) if self.has_status => set_or_remove(object, "status", &Value::Null),
             (Some(old), Subresource::None) if self.has_status => {
-                take(object, "status", &old["status"]);
+                set_or_remove(object, "status", &old["status"]);
             }
             // A write of the status changes only the status, and its manager.
             (Some(old), Subresource::Status) => {
                 let mut whole = old.clone();
-                take(&mut whole, "status", &object["status"]);
+                set_or_remove(&mut whole, "status", &object["status"]);
                 let managers = object["metadata"]["managedFields"].take();
-                take(&mut whole["metadata"], "managedFields", &managers);
+                set_or_remove(&mut whole["metadata"], "managedFields", &managers);
                 *object = whole;
             }
             _ => {}
@@ -161,8 +163,8 @@ impl Rules for Declared {
     }
 
     fn validate(&self, object: &Value, old: Option<&Value>) -> Vec<Violation> {
-        let mut violations = metadata::name(object, old, names::subdomain);
-        violations.extend(values::violations(self.schema, object, &self.patterns));
+        let mut violations = metadata::validate_new_name(object, old, names::check_subdomain);
+        violations.extend(values::validate_value(self.schema, object, &self.patterns));
         // The check may rely on the schema.
         if violations.is_empty()
             && let Some(check) = self.check
@@ -176,7 +178,7 @@ impl Rules for Declared {
         false
     }
 
-    fn columns(&self) -> &'static [Column] {
+    fn columns(&self) -> &'static [TableColumn] {
         self.columns
     }
 
@@ -185,12 +187,12 @@ impl Rules for Declared {
     }
 
     fn field(&self, object: &Value, path: &str) -> Option<String> {
-        metadata::field(object, path, &self.selectable)
+        metadata::selectable_field(object, path, &self.selectable)
     }
 }
 
 /// Sets a field, or removes it if there is no value.
-fn take(object: &mut Value, field: &str, value: &Value) {
+fn set_or_remove(object: &mut Value, field: &str, value: &Value) {
     let Some(fields) = object.as_object_mut() else { return };
     if value.is_null() {
         fields.remove(field);

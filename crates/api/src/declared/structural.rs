@@ -61,9 +61,9 @@ const DESCRIPTIONS: [&str; 13] = [
 const JUNCTORS: [&str; 3] = ["allOf", "anyOf", "oneOf"];
 
 /// All violations of a definition.
-pub fn violations(definition: &Value) -> Vec<Violation> {
+pub fn validate_definition(definition: &Value) -> Vec<Violation> {
     let mut found = Vec::new();
-    name(definition, &mut found);
+    validate_definition_name(definition, &mut found);
     let spec = &definition["spec"];
     if !spec["conversion"].is_null() && spec["conversion"]["strategy"] != "None" {
         found.push(Violation::forbidden("spec.conversion", "webhooks are not supported"));
@@ -77,15 +77,15 @@ pub fn violations(definition: &Value) -> Vec<Violation> {
         found.push(Violation::invalid("spec.versions", versions.len(), detail));
         return found;
     }
-    version(&versions[0], &mut found);
+    validate_version(&versions[0], &mut found);
     found
 }
 
-fn name(definition: &Value, found: &mut Vec<Violation>) {
+fn validate_definition_name(definition: &Value, found: &mut Vec<Violation>) {
     let spec = &definition["spec"];
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let (group, plural) = (text(&spec["group"]), text(&spec["names"]["plural"]));
-    found.extend(names::violations("spec.group", &group, names::subdomain));
+    found.extend(names::check_name("spec.group", &group, names::check_subdomain));
     if !group.contains('.') {
         let detail = "should be a domain with at least one dot";
         found.push(Violation::invalid("spec.group", group.as_str(), detail));
@@ -100,14 +100,14 @@ fn name(definition: &Value, found: &mut Vec<Violation>) {
         let name = definition["metadata"]["name"].clone();
         found.push(Violation::invalid("metadata.name", name, &detail));
     }
-    found.extend(names::violations("spec.names.plural", &plural, names::letter_label));
+    found.extend(names::check_name("spec.names.plural", &plural, names::check_letter_label));
     let kind = text(&spec["names"]["kind"]);
     let lower = kind.to_lowercase();
-    found.extend(names::violations("spec.names.kind", &lower, names::letter_label));
+    found.extend(names::check_name("spec.names.kind", &lower, names::check_letter_label));
     for list in ["shortNames", "categories"] {
         for short in spec["names"][list].as_array().into_iter().flatten() {
             let field = format!("spec.names.{list}");
-            found.extend(names::violations(&field, &text(short), names::letter_label));
+            found.extend(names::check_name(&field, &text(short), names::check_letter_label));
         }
     }
     if !["Cluster", "Namespaced"].iter().any(|scope| spec["scope"] == *scope) {
@@ -116,10 +116,10 @@ fn name(definition: &Value, found: &mut Vec<Violation>) {
     }
 }
 
-fn version(version: &Value, found: &mut Vec<Violation>) {
+fn validate_version(version: &Value, found: &mut Vec<Violation>) {
     let path = "spec.versions[0]";
     let name = version["name"].as_str().unwrap_or_default();
-    found.extend(names::violations(&format!("{path}.name"), name, names::letter_label));
+    found.extend(names::check_name(&format!("{path}.name"), name, names::check_letter_label));
     for flag in ["served", "storage"] {
         if version[flag] != true {
             let detail = "must be true for the only version";
@@ -139,7 +139,7 @@ fn version(version: &Value, found: &mut Vec<Violation>) {
             found.push(Violation::not_supported(format!("{path}.type"), type_, &types));
         }
         let written = column["jsonPath"].as_str().unwrap_or_default();
-        if let Err(error) = super::columns::Path::parse(written) {
+        if let Err(error) = super::columns::CellPath::parse(written) {
             let field = format!("{path}.jsonPath");
             found.push(Violation::invalid(field, written, &format!("{error:#}")));
         }
@@ -164,7 +164,7 @@ fn version(version: &Value, found: &mut Vec<Violation>) {
         found.push(Violation::required(format!("{path}.subresources.status"), detail));
     }
     metadata(schema, &field, found);
-    let mut walk = Walk { found };
+    let mut walk = StructuralWalk { found };
     walk.node(schema, &field, true);
 }
 
@@ -179,11 +179,11 @@ fn metadata(schema: &Value, path: &str, found: &mut Vec<Violation>) {
     }
 }
 
-struct Walk<'a> {
+struct StructuralWalk<'a> {
     found: &'a mut Vec<Violation>,
 }
 
-impl Walk<'_> {
+impl StructuralWalk<'_> {
     /// A schema that describes a value: the root, a property, an item.
     fn node(&mut self, schema: &Value, path: &str, is_root: bool) {
         let Some(fields) = schema.as_object() else {
@@ -359,10 +359,10 @@ impl Walk<'_> {
     /// A default must be valid, or every object that gets it is refused.
     fn default(&mut self, schema: &Value, path: &str) {
         let Some(default) = schema.get("default") else { return };
-        let Ok(patterns) = patterns(schema) else { return };
+        let Ok(patterns) = compile_patterns(schema) else { return };
         let mut whole = default.clone();
-        values::set_defaults(schema, &mut whole);
-        for violation in values::violations(schema, &whole, &patterns) {
+        values::set_schema_defaults(schema, &mut whole);
+        for violation in values::validate_value(schema, &whole, &patterns) {
             let field = format!("{path}.default{}", violation.field);
             self.found.push(Violation::invalid(field, default.clone(), &violation.message()));
         }
@@ -388,16 +388,18 @@ fn junctors(schema: &Value) -> Vec<(String, &Value)> {
 }
 
 /// Whether a schema has rules in CEL, anywhere.
-pub fn has_rules(schema: &Value) -> bool {
+pub fn has_validation_rules(schema: &Value) -> bool {
     match schema {
-        Value::Object(fields) => fields.contains_key(RULES) || fields.values().any(has_rules),
-        Value::Array(items) => items.iter().any(has_rules),
+        Value::Object(fields) => {
+            fields.contains_key(RULES) || fields.values().any(has_validation_rules)
+        }
+        Value::Array(items) => items.iter().any(has_validation_rules),
         _ => false,
     }
 }
 
 /// All patterns in a schema, compiled.
-pub fn patterns(schema: &Value) -> Result<BTreeMap<String, Regex>> {
+pub fn compile_patterns(schema: &Value) -> Result<BTreeMap<String, Regex>> {
     fn collect(schema: &Value, all: &mut BTreeMap<String, Regex>) -> Result<()> {
         match schema {
             Value::Object(fields) => {

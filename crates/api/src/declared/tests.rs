@@ -50,9 +50,9 @@ fn definition() -> Value {
     })
 }
 
-fn declared(definition: &Value) -> Result<&'static Kind> {
+fn declared(definition: &Value) -> Result<&'static ApiKind> {
     let definition: CustomResourceDefinition = serde_json::from_value(definition.clone())?;
-    declare(&definition.into())
+    declare_kind(&definition.into())
 }
 
 #[test]
@@ -169,6 +169,6 @@ fn numbers_and_names_fit_where_both_may_stand() {
 #[test]
 fn two_declarations_of_one_kind_are_refused() {
     let kind = declared(&definition()).unwrap();
-    let error = crate::kinds::Kinds::with(&[kind, kind]).err().unwrap();
+    let error = crate::kinds::KindRegistry::with(&[kind, kind]).err().unwrap();
     assert!(error.to_string().contains("declared twice"), "{error}");
 }

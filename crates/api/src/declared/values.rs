@@ -19,27 +19,27 @@ pub const FORMATS: [&str; 9] =
     ["byte", "cidr", "date-time", "double", "float", "int32", "int64", "ipv4", "ipv6"];
 
 /// The most violations that are listed. Bounds the response to an object that is wrong everywhere.
-const MOST: usize = 100;
+const MAX_VIOLATIONS: usize = 100;
 
-pub fn violations(
+pub fn validate_value(
     schema: &Value,
     object: &Value,
     patterns: &BTreeMap<String, Regex>,
 ) -> Vec<Violation> {
-    let mut walk = Walk { patterns, violations: Vec::new() };
+    let mut walk = ValueWalk { patterns, violations: Vec::new() };
     // The metadata has a type and rules of its own.
     walk.value(schema, object, "");
     walk.violations
 }
 
-struct Walk<'a> {
+struct ValueWalk<'a> {
     patterns: &'a BTreeMap<String, Regex>,
     violations: Vec<Violation>,
 }
 
-impl Walk<'_> {
+impl ValueWalk<'_> {
     fn add(&mut self, violation: Violation) {
-        if self.violations.len() < MOST {
+        if self.violations.len() < MAX_VIOLATIONS {
             self.violations.push(violation);
         }
     }
@@ -53,9 +53,9 @@ impl Walk<'_> {
         if value.is_null() && schema["nullable"] == true {
             return;
         }
-        if !has_type(schema, value) {
+        if !value_has_type(schema, value) {
             let wanted = schema["type"].as_str().unwrap_or("integer or string");
-            let is = type_of(value);
+            let is = name_type(value);
             let detail = format!("{path} in body must be of type {wanted}: {is:?}");
             self.add(Violation::invalid(path, is, &detail));
             return;
@@ -144,7 +144,7 @@ impl Walk<'_> {
     }
 
     fn fits(&self, schema: &Value, value: &Value, path: &str) -> bool {
-        let mut walk = Walk { patterns: self.patterns, violations: Vec::new() };
+        let mut walk = ValueWalk { patterns: self.patterns, violations: Vec::new() };
         walk.value(schema, value, path);
         walk.violations.is_empty()
     }
@@ -179,7 +179,7 @@ impl Walk<'_> {
                 self.invalid(
                     path,
                     value,
-                    &format!("should be less than{or_equal} {}", plain(shown)),
+                    &format!("should be less than{or_equal} {}", format_limit(shown)),
                 );
             }
         }
@@ -190,14 +190,14 @@ impl Walk<'_> {
                 self.invalid(
                     path,
                     value,
-                    &format!("should be greater than{or_equal} {}", plain(shown)),
+                    &format!("should be greater than{or_equal} {}", format_limit(shown)),
                 );
             }
         }
         if let Some(unit) = schema["multipleOf"].as_f64().filter(|unit| *unit != 0.0)
             && (number / unit).fract() != 0.0
         {
-            let unit = plain(&schema["multipleOf"]);
+            let unit = format_limit(&schema["multipleOf"]);
             self.invalid(path, value, &format!("should be a multiple of {unit}"));
         }
     }
@@ -243,7 +243,7 @@ impl Walk<'_> {
 
 /// Whether the value has the type of the schema. Without a type any value fits: constraints in
 /// junctors have none.
-pub fn has_type(schema: &Value, value: &Value) -> bool {
+pub fn value_has_type(schema: &Value, value: &Value) -> bool {
     if schema["x-kubernetes-int-or-string"] == true {
         return value.is_string() || value.is_i64() || value.is_u64();
     }
@@ -261,7 +261,7 @@ pub fn has_type(schema: &Value, value: &Value) -> bool {
     }
 }
 
-fn type_of(value: &Value) -> &'static str {
+fn name_type(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
         Value::Bool(_) => "boolean",
@@ -285,7 +285,7 @@ fn has_format(format: &str, text: &str) -> bool {
 }
 
 /// A limit as people write it: `5`, not `5.0`.
-fn plain(limit: &Value) -> String {
+fn format_limit(limit: &Value) -> String {
     match limit.as_f64() {
         Some(number) if number.fract() == 0.0 => format!("{number:.0}"),
         _ => limit.to_string(),
@@ -293,7 +293,7 @@ fn plain(limit: &Value) -> String {
 }
 
 /// Sets missing fields that have a default, in everything that exists.
-pub fn set_defaults(schema: &Value, value: &mut Value) {
+pub fn set_schema_defaults(schema: &Value, value: &mut Value) {
     match value {
         Value::Object(fields) => {
             for (name, schema) in schema["properties"].as_object().into_iter().flatten() {
@@ -302,15 +302,15 @@ pub fn set_defaults(schema: &Value, value: &mut Value) {
                     fields.insert(name.clone(), default.clone());
                 }
                 if let Some(field) = fields.get_mut(name) {
-                    set_defaults(schema, field);
+                    set_schema_defaults(schema, field);
                 }
             }
             if let Some(schema) = schema.get("additionalProperties") {
-                fields.values_mut().for_each(|field| set_defaults(schema, field));
+                fields.values_mut().for_each(|field| set_schema_defaults(schema, field));
             }
         }
         Value::Array(items) => {
-            items.iter_mut().for_each(|item| set_defaults(&schema["items"], item));
+            items.iter_mut().for_each(|item| set_schema_defaults(&schema["items"], item));
         }
         _ => {}
     }

@@ -16,14 +16,14 @@ use nix::sys::resource::{UsageWho, getrusage};
 use serde_json::{Value, json};
 
 use super::slice::tests::api;
-use super::{run, servers};
+use super::{run_health_checker, servers};
 use crate::kinds;
-use crate::operations::key;
+use crate::operations::storage_key;
 
 const SLICES: usize = 10;
 /// Of each slice.
 const ENDPOINTS: usize = 1000;
-const LENGTH: Duration = Duration::from_secs(20);
+const MEASURED_DURATION: Duration = Duration::from_secs(20);
 
 #[test]
 #[ignore = "takes two minutes; prints figures"]
@@ -44,7 +44,7 @@ fn measure(check: &str) {
     thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let address = servers::everywhere(&protocol, counted).await;
+            let address = servers::start_server_on_all_addresses(&protocol, counted).await;
             sender.send(address).unwrap();
             std::future::pending::<()>().await;
         });
@@ -58,7 +58,7 @@ fn measure(check: &str) {
         let all: Vec<(String, Value)> = (0..SLICES)
             .map(|number| {
                 let name = format!("s{number}");
-                (key(kind, Some("default"), &name), slice(number, check, address.port()))
+                (storage_key(kind, Some("default"), &name), slice(number, check, address.port()))
             })
             .collect();
         // Not through the API, which refuses loopback addresses.
@@ -69,16 +69,16 @@ fn measure(check: &str) {
             Ok::<_, std::convert::Infallible>(())
         });
         written.await.unwrap().unwrap();
-        let checker = tokio::spawn(run(api.clone()));
+        let checker = tokio::spawn(run_health_checker(api.clone()));
         // Until every endpoint has been probed, and has a session.
         tokio::time::sleep(Duration::from_secs(5)).await;
         let (used, probes, began) = (used(), counter.get(), Instant::now());
-        tokio::time::sleep(LENGTH).await;
+        tokio::time::sleep(MEASURED_DURATION).await;
         let (used, probes) = (self::used() - used, counter.get() - probes);
         let seconds = began.elapsed().as_secs_f64();
         let unready: usize = (0..SLICES)
             .map(|number| {
-                let key = key(kind, Some("default"), &format!("s{number}"));
+                let key = storage_key(kind, Some("default"), &format!("s{number}"));
                 let slice = api.storage().get(&key).unwrap();
                 let endpoints = slice.object()["endpoints"].as_array().unwrap().clone();
                 endpoints.iter().filter(|one| one["conditions"]["ready"] == false).count()

@@ -1,119 +1,28 @@
 //! Probes endpoints and updates `ready` in the EndpointSlices that ask for it. Without a cluster
 //! nothing else checks backends.
 //!
-//! A slice asks with annotations (`check`). All ports of an endpoint must respond.
+//! A slice asks with annotations. All ports of an endpoint must respond.
 //!
-//! Invariants:
+//! - `config`: the annotations, and when results make an endpoint ready or unready, without I/O
+//! - `io`: one probe; `slice`: the probes and writes of one slice; `run`: a task for each slice
+//!
+//! ```text
+//! ready --`fall` failures in a row of one port--> unready --`rise` successes in a row of all ports--> ready
+//! ```
+//!
+//! # Invariants
 //! - Each endpoint is probed on a schedule of its own, spread over the interval and jittered. Dead
-//!   endpoints delay the probes of others only when `PROBES` of them are waited for at the same
+//!   endpoints delay the probes of others only when `MAX_CONCURRENT_PROBES` of them are waited for at the same
 //!   time.
-//! - However many endpoints change, a slice is written at most `WRITES` times in an interval.
+//! - However many endpoints change, a slice is written at most `MAX_WRITES_PER_INTERVAL` times in an interval.
 
 #[cfg(test)]
 mod budget;
-mod check;
-mod probe;
+mod config;
+mod io;
+mod run;
 #[cfg(test)]
 mod servers;
 mod slice;
 
-use std::collections::HashMap;
-use std::sync::Arc;
-
-use tokio::sync::{Notify, Semaphore};
-use tokio::task::JoinHandle;
-
-use super::kinds;
-use super::operations::{self, Api};
-use super::storage::{Key, Stored};
-
-use check::{Check, Wish, wish};
-use slice::Slice;
-
-const MANAGER: &str = "millrace-health-checker";
-/// Probes at the same time, of all slices.
-const PROBES: usize = 2048;
-/// Writes of a slice in one interval.
-const WRITES: u32 = 8;
-
-/// A slice's key, and its present state; `None` if it was deleted.
-type Changed = (Key, Option<Arc<Stored>>);
-
-/// Keeps one task for each slice that asks for checks.
-pub async fn run(api: Api) {
-    let Some(kind) = kinds::find_kind("discovery.k8s.io/v1", "EndpointSlice") else {
-        return;
-    };
-    let prefix = operations::prefix(kind, None);
-    let slots = Arc::new(Semaphore::new(PROBES));
-    let mut revisions = api.storage().revisions();
-    let mut checked: HashMap<Key, Checked> = HashMap::new();
-    let mut position = None;
-    loop {
-        revisions.mark_unchanged();
-        let changed = position.map(|from| api.storage().changes(&prefix, from, usize::MAX));
-        let (slices, reached): (Vec<Changed>, u64) = match changed {
-            Some(Ok((changes, reached))) => {
-                let each = changes.iter().map(|change| (change.key.clone(), change.after.clone()));
-                (each.collect(), reached)
-            }
-            // At the start, or when changes have left the window.
-            None | Some(Err(_)) => {
-                let Ok(page) = api.storage().list(&prefix, None, None, usize::MAX) else { return };
-                checked.clear();
-                let each = page.objects.into_iter().map(|(key, stored)| (key, Some(stored)));
-                (each.collect(), page.revision)
-            }
-        };
-        position = Some(reached);
-        for (key, stored) in slices {
-            let wish = stored.as_ref().and_then(|stored| wish(&stored.object()));
-            if let Some(checked) = checked.get(&key)
-                && Some(&checked.wish) == wish.as_ref()
-            {
-                checked.changed.notify_one();
-                continue;
-            }
-            checked.remove(&key);
-            let Some(wish) = wish else { continue };
-            let changed = Arc::new(Notify::new());
-            let task = match Check::parse(&wish) {
-                Ok(check) => {
-                    let slice = Slice::new(api.clone(), kind, key.clone(), check);
-                    Some(tokio::spawn(slice.follow(Arc::clone(&slots), Arc::clone(&changed))))
-                }
-                Err(invalid) => {
-                    tracing::warn!(
-                        object = %key,
-                        annotation = invalid.annotation,
-                        value = invalid.value,
-                        fix = invalid.fix,
-                        "invalid health check annotation"
-                    );
-                    None
-                }
-            };
-            checked.insert(key, Checked { wish, changed, task });
-        }
-        if revisions.changed().await.is_err() {
-            return;
-        }
-    }
-}
-
-/// A slice's annotations, and the task that checks it. The task ends when this is dropped.
-struct Checked {
-    wish: Wish,
-    /// Wakes the task when the slice has changed.
-    changed: Arc<Notify>,
-    /// `None` if an annotation is invalid.
-    task: Option<JoinHandle<()>>,
-}
-
-impl Drop for Checked {
-    fn drop(&mut self) {
-        if let Some(task) = &self.task {
-            task.abort();
-        }
-    }
-}
+pub use run::run_health_checker;

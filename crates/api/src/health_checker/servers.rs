@@ -19,7 +19,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
 /// Serves each connection until the test ends. Returns the address.
-async fn serve<F>(serve: impl Fn(TcpStream) -> F + Send + 'static) -> SocketAddr
+async fn serve_connections<F>(serve: impl Fn(TcpStream) -> F + Send + 'static) -> SocketAddr
 where
     F: Future<Output = ()> + Send + 'static,
 {
@@ -41,22 +41,22 @@ where
 }
 
 /// Sends this response, and waits until the client has read it.
-async fn respond(mut stream: impl AsyncRead + AsyncWrite + Unpin, response: &'static str) {
+async fn respond_with(mut stream: impl AsyncRead + AsyncWrite + Unpin, response: &'static str) {
     let _ = stream.write_all(response.as_bytes()).await;
     let _ = stream.flush().await;
     let _ = stream.read_to_end(&mut Vec::new()).await;
 }
 
-pub async fn plain(response: &'static str) -> SocketAddr {
-    serve(move |stream| respond(stream, response)).await
+pub async fn start_plain_server(response: &'static str) -> SocketAddr {
+    serve_connections(move |stream| respond_with(stream, response)).await
 }
 
 /// An address without a listener.
-pub async fn closed() -> SocketAddr {
+pub async fn reserve_closed_address() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap()
 }
 
-pub fn certified() -> Arc<ServerConfig> {
+pub fn self_signed_config() -> Arc<ServerConfig> {
     let rcgen::CertifiedKey { cert, signing_key } =
         rcgen::generate_simple_self_signed(["other.example".to_owned()]).unwrap();
     let key = PrivateKeyDer::try_from(signing_key.serialize_der()).unwrap();
@@ -70,17 +70,17 @@ pub fn certified() -> Arc<ServerConfig> {
     Arc::new(config)
 }
 
-pub async fn tls(response: &'static str) -> SocketAddr {
-    let acceptor = TlsAcceptor::from(certified());
+pub async fn start_tls_server(response: &'static str) -> SocketAddr {
+    let acceptor = TlsAcceptor::from(self_signed_config());
     let one = move |stream| {
         let acceptor = acceptor.clone();
         async move {
             if let Ok(stream) = acceptor.accept(stream).await {
-                respond(stream, response).await;
+                respond_with(stream, response).await;
             }
         }
     };
-    serve(one).await
+    serve_connections(one).await
 }
 
 /// What a server of `grpc.health.v1.Health` responds.
@@ -90,9 +90,9 @@ pub struct Grpc {
     pub error: Option<&'static str>,
 }
 
-pub async fn grpc(grpc: Grpc) -> SocketAddr {
-    serve(move |stream| async move {
-        let service = service_fn(move |request| check(grpc, request));
+pub async fn start_grpc_server(grpc: Grpc) -> SocketAddr {
+    serve_connections(move |stream| async move {
+        let service = service_fn(move |request| answer_grpc_check(grpc, request));
         let server = http2::Builder::new(TokioExecutor::new());
         let _ = server.serve_connection(TokioIo::new(stream), service).await;
     })
@@ -102,7 +102,10 @@ pub async fn grpc(grpc: Grpc) -> SocketAddr {
 type Frames =
     StreamBody<futures::stream::Iter<std::vec::IntoIter<Result<Frame<Bytes>, Infallible>>>>;
 
-async fn check(grpc: Grpc, request: Request<Incoming>) -> Result<Response<Frames>, Infallible> {
+async fn answer_grpc_check(
+    grpc: Grpc,
+    request: Request<Incoming>,
+) -> Result<Response<Frames>, Infallible> {
     let is_check = request.uri().path() == "/grpc.health.v1.Health/Check";
     let body = request.into_body().collect().await.unwrap().to_bytes();
     // A frame whose length is that of its message.
@@ -135,9 +138,9 @@ impl Counter {
 }
 
 /// A healthy server of the protocol, at all addresses.
-pub async fn everywhere(protocol: &str, counter: Counter) -> SocketAddr {
+pub async fn start_server_on_all_addresses(protocol: &str, counter: Counter) -> SocketAddr {
     const OK: &str = "HTTP/1.1 200 OK\r\n\r\n";
-    let acceptor = TlsAcceptor::from(certified());
+    let acceptor = TlsAcceptor::from(self_signed_config());
     let protocol = protocol.to_owned();
     let one = move |stream: TcpStream| {
         counter.count();
@@ -146,17 +149,17 @@ pub async fn everywhere(protocol: &str, counter: Counter) -> SocketAddr {
             match protocol.as_str() {
                 "https" => {
                     if let Ok(stream) = acceptor.accept(stream).await {
-                        respond(stream, OK).await;
+                        respond_with(stream, OK).await;
                     }
                 }
                 "grpc" => {
                     let grpc = Grpc { status: 1, error: None };
-                    let service = service_fn(move |request| check(grpc, request));
+                    let service = service_fn(move |request| answer_grpc_check(grpc, request));
                     let server = http2::Builder::new(TokioExecutor::new());
                     let _ = server.serve_connection(TokioIo::new(stream), service).await;
                 }
-                "http" => respond(stream, OK).await,
-                _ => respond(stream, "").await,
+                "http" => respond_with(stream, OK).await,
+                _ => respond_with(stream, "").await,
             }
         }
     };

@@ -10,46 +10,46 @@ use serde_json::{Value, json};
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::check::{Check, Streak};
-use super::probe::probe;
-use super::{MANAGER, WRITES};
-use crate::kinds::Kind;
-use crate::operations::{Api, Request};
-use crate::storage::Key;
+use super::config::{HealthCheck, ProbeStreak};
+use super::io::probe_endpoint;
+use super::run::{MANAGER, MAX_WRITES_PER_INTERVAL};
+use crate::kinds::ApiKind;
+use crate::operations::{Api, ApiRequest};
+use crate::storage::StorageKey;
 
 /// An interval is shortened or lengthened by up to this part of itself.
-const JITTER: f64 = 0.1;
+const INTERVAL_JITTER: f64 = 0.1;
 
-pub struct Slice {
+pub struct CheckedSlice {
     api: Api,
-    kind: &'static Kind,
-    key: Key,
-    check: Check,
+    kind: &'static ApiKind,
+    key: StorageKey,
+    check: HealthCheck,
     /// By address. `None` before the first result.
-    streaks: HashMap<SocketAddr, Option<Streak>>,
+    streaks: HashMap<SocketAddr, Option<ProbeStreak>>,
 }
 
 /// The result of a probe, and when it was due.
-struct Probed {
+struct ProbeResult {
     address: SocketAddr,
     due: Instant,
     succeeds: bool,
 }
 
-impl Slice {
-    pub fn new(api: Api, kind: &'static Kind, key: Key, check: Check) -> Self {
+impl CheckedSlice {
+    pub fn new(api: Api, kind: &'static ApiKind, key: StorageKey, check: HealthCheck) -> Self {
         Self { api, kind, key, check, streaks: HashMap::new() }
     }
 
     /// Never ends. `changed` says that the slice may have other endpoints.
     pub async fn follow(mut self, slots: Arc<Semaphore>, changed: Arc<Notify>) {
-        let pause = self.check.interval / WRITES;
+        let pause = self.check.interval / MAX_WRITES_PER_INTERVAL;
         let mut probes = FuturesUnordered::new();
         let (mut last_write, mut next_write) = (None, None);
         loop {
             // The first pass has no notification to wait for.
             for address in self.new_addresses() {
-                let due = Instant::now() + self.check.interval.mul_f64(random());
+                let due = Instant::now() + self.check.interval.mul_f64(random_fraction());
                 probes.push(self.probe(address, due, &slots));
             }
             loop {
@@ -69,7 +69,7 @@ impl Slice {
                     Some(probed) = probes.next() => {
                         // The address may have left the slice.
                         let Some(streak) = self.streaks.get_mut(&probed.address) else { continue };
-                        let after = Streak::after(*streak, probed.succeeds);
+                        let after = ProbeStreak::after(*streak, probed.succeeds);
                         *streak = Some(after);
                         if after.length <= self.check.rise.max(self.check.fall) {
                             let earliest = last_write.map(|last: Instant| last + pause);
@@ -85,7 +85,7 @@ impl Slice {
 
     /// When an address is probed again: not sooner because the last probe was late.
     fn next(&self, due: Instant) -> Instant {
-        let jittered = 1.0 - JITTER + 2.0 * JITTER * random();
+        let jittered = 1.0 - INTERVAL_JITTER + 2.0 * INTERVAL_JITTER * random_fraction();
         (due + self.check.interval.mul_f64(jittered)).max(Instant::now())
     }
 
@@ -108,21 +108,21 @@ impl Slice {
         address: SocketAddr,
         due: Instant,
         slots: &Arc<Semaphore>,
-    ) -> impl Future<Output = Probed> + use<> {
+    ) -> impl Future<Output = ProbeResult> + use<> {
         let (protocol, limit) = (self.check.protocol.clone(), self.check.timeout);
         let slots = Arc::clone(slots);
         async move {
             sleep_until(due).await;
             // The semaphore is never closed.
             let _slot = slots.acquire().await;
-            let result = match timeout(limit, probe(&protocol, address)).await {
+            let result = match timeout(limit, probe_endpoint(&protocol, address)).await {
                 Ok(result) => result,
                 Err(elapsed) => Err(elapsed.into()),
             };
             if let Err(error) = &result {
                 tracing::debug!(%address, error = format!("{error:#}"), "probe failed");
             }
-            Probed { address, due, succeeds: result.is_ok() }
+            ProbeResult { address, due, succeeds: result.is_ok() }
         }
     }
 
@@ -137,7 +137,7 @@ impl Slice {
         let patch = json!({"metadata": {"resourceVersion": text("resourceVersion")},
             "endpoints": endpoints});
         let merge = "application/merge-patch+json";
-        let request = Request::about(&slice, self.kind, MANAGER, merge, &patch);
+        let request = ApiRequest::about(&slice, self.kind, MANAGER, merge, &patch);
         if let Err(failure) = self.api.patch(request).await
             && !matches!(failure.code, 404 | 409)
         {
@@ -157,7 +157,7 @@ impl Slice {
         for endpoint in endpoints.as_array_mut().into_iter().flatten() {
             let was_ready = endpoint["conditions"]["ready"] != false;
             let probes = probes_of(slice, endpoint);
-            let streaks: Option<Vec<Streak>> =
+            let streaks: Option<Vec<ProbeStreak>> =
                 probes.iter().map(|probe| self.streaks.get(probe).copied().flatten()).collect();
             // Without a port that can be probed, or before all are, the condition stays as written.
             let Some(streaks) = streaks.filter(|streaks| !streaks.is_empty()) else { continue };
@@ -172,7 +172,7 @@ impl Slice {
 }
 
 /// From 0 to 1. Only spreads probes, so without random numbers nothing breaks.
-fn random() -> f64 {
+fn random_fraction() -> f64 {
     let number = getrandom::u32().unwrap_or(u32::MAX / 2);
     f64::from(number) / f64::from(u32::MAX)
 }
@@ -198,10 +198,10 @@ pub mod tests {
 
     use tokio::net::TcpListener;
 
-    use super::super::run;
+    use super::super::run_health_checker;
     use super::*;
-    use crate::kinds::{Kinds, Ranges};
-    use crate::storage::{Storage, Window};
+    use crate::kinds::{AllocationRanges, KindRegistry};
+    use crate::storage::{ChangeWindow, Storage};
 
     #[test]
     fn all_tcp_ports_of_the_first_address_are_tried() {
@@ -214,17 +214,17 @@ pub mod tests {
     }
 
     pub fn api(directory: &std::path::Path) -> Api {
-        let storage = Storage::open(directory, Window::default()).unwrap();
-        let ranges = Ranges {
+        let storage = Storage::open(directory, ChangeWindow::default()).unwrap();
+        let ranges = AllocationRanges {
             cluster_ips: vec!["10.96.0.0/16".parse().unwrap()],
             node_ports: 30000..=32767,
         };
-        Api::new(storage, Kinds::default(), ranges).unwrap()
+        Api::new(storage, KindRegistry::default(), ranges).unwrap()
     }
 
     async fn create(api: &Api, api_version: &str, kind: &str, object: Value) {
         let kind = crate::kinds::find_kind(api_version, kind).unwrap();
-        let mut request = Request::about(&object, kind, MANAGER, "application/json", &object);
+        let mut request = ApiRequest::about(&object, kind, MANAGER, "application/json", &object);
         request.target.namespace = kind.namespaced.then(|| "default".to_owned());
         request.target.name = None;
         api.create(request).await.unwrap();
@@ -289,7 +289,7 @@ pub mod tests {
             create(&api, "discovery.k8s.io/v1", "EndpointSlice", object).await;
         }
         drop(closed);
-        let checker = tokio::spawn(run(api.clone()));
+        let checker = tokio::spawn(run_health_checker(api.clone()));
         until_ready_is(&api, "b", false).await;
         let _again = TcpListener::bind(place).await.unwrap();
         until_ready_is(&api, "b", true).await;

@@ -17,15 +17,15 @@ use tokio::time::{Instant, MissedTickBehavior, Sleep, interval, sleep};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use super::identity::{Certified, Identity};
-use super::issued::Issued;
-use super::service::Service;
+use super::identity::{CertifiedClient, ClientIdentity};
+use super::issued::IssuedCertificates;
+use super::service::ApiService;
 use super::shares::UserShares;
 
 /// Limits on what clients may use. Of each total one user gets at most half, and all except the
 /// agent at most seven eighths (`shares`).
 #[derive(Debug, Clone, Copy)]
-pub struct Limits {
+pub struct ApiLimits {
     /// Concurrent TLS handshakes.
     pub handshakes: usize,
     /// Connections of authenticated clients.
@@ -47,7 +47,7 @@ pub struct Limits {
     pub stall: Duration,
 }
 
-impl Default for Limits {
+impl Default for ApiLimits {
     fn default() -> Self {
         Self {
             handshakes: 256,
@@ -72,16 +72,16 @@ const PING_INTERVAL: Duration = Duration::from_secs(30);
 const MAX_HEADERS: u32 = 64 << 10;
 
 /// Serves until the task is aborted, which also closes all connections. Never waits for a client.
-pub async fn serve(
+pub async fn serve_api(
     listener: TcpListener,
     tls: Arc<ServerConfig>,
-    issued: Issued,
-    service: Service,
+    issued: IssuedCertificates,
+    service: ApiService,
 ) {
     let acceptor = TlsAcceptor::from(tls);
     let limits = service.limits();
     // A real client needs milliseconds for its handshake, so hardly one is closed for another.
-    let Limits { handshakes, patience, .. } = *limits;
+    let ApiLimits { handshakes, patience, .. } = *limits;
     let handshakes = lb_connections::Limits {
         head: patience,
         ..lb_connections::Limits::new(handshakes, handshakes, handshakes.div_ceil(4))
@@ -108,16 +108,16 @@ async fn connection(
     handshake: &Permit,
     acceptor: &TlsAcceptor,
     connections: &UserShares,
-    issued: &Issued,
-    service: Service,
+    issued: &IssuedCertificates,
+    service: ApiService,
 ) -> Result<()> {
     let limits = *service.limits();
     // Responses are written whole, so waiting to fill packets only delays them.
     let _ = stream.set_nodelay(true);
-    let stream = Impatient::new(stream, limits.stall);
+    let stream = IdleTimeoutStream::new(stream, limits.stall);
     let stream = acceptor.accept(stream).await.context("TLS handshake failed")?;
     handshake.leave();
-    let Certified { identity, serial, .. } = certified(&stream)?;
+    let CertifiedClient { identity, serial, .. } = authenticate_client(&stream)?;
     let user = identity.user.clone();
     if !issued.has(&serial) {
         bail!("the certificate of {user} was revoked");
@@ -131,14 +131,14 @@ async fn connection(
     }
 }
 
-fn certified(stream: &TlsStream<Impatient>) -> Result<Certified> {
+fn authenticate_client(stream: &TlsStream<IdleTimeoutStream>) -> Result<CertifiedClient> {
     let certificates = stream.get_ref().1.peer_certificates();
     let certificate = certificates.and_then(<[_]>::first).context("no client certificate")?;
-    Certified::of(certificate)
+    CertifiedClient::of_certificate(certificate)
 }
 
 /// Returns when the certificate is not accepted any more.
-async fn revoked(issued: &Issued, serial: &str) {
+async fn revoked(issued: &IssuedCertificates, serial: &str) {
     let mut times = interval(REVOCATION_INTERVAL);
     times.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -151,9 +151,9 @@ async fn revoked(issued: &Issued, serial: &str) {
 
 /// The protocol is that of the handshake, so no client can delay its detection.
 async fn serve_requests(
-    mut stream: TlsStream<Impatient>,
-    identity: Identity,
-    service: Service,
+    mut stream: TlsStream<IdleTimeoutStream>,
+    identity: ClientIdentity,
+    service: ApiService,
 ) -> Result<()> {
     let limits = *service.limits();
     let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
@@ -190,7 +190,7 @@ async fn serve_requests(
 
 /// A connection that fails when its client blocks a write for too long, or sends nothing for longer
 /// than it may.
-struct Impatient {
+struct IdleTimeoutStream {
     stream: TcpStream,
     stall: Duration,
     /// Set while a write is blocked.
@@ -199,7 +199,7 @@ struct Impatient {
     silence: Option<(Duration, Pin<Box<Sleep>>)>,
 }
 
-impl Impatient {
+impl IdleTimeoutStream {
     fn new(stream: TcpStream, stall: Duration) -> Self {
         Self { stream, stall, waiting: None, silence: None }
     }
@@ -229,7 +229,7 @@ impl Impatient {
     }
 }
 
-impl AsyncRead for Impatient {
+impl AsyncRead for IdleTimeoutStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -247,7 +247,7 @@ impl AsyncRead for Impatient {
     }
 }
 
-impl AsyncWrite for Impatient {
+impl AsyncWrite for IdleTimeoutStream {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

@@ -4,8 +4,8 @@ use hyper::Response;
 use hyper::header::CONTENT_TYPE;
 use serde_json::{Value, json};
 
-use super::respond::{self, Body};
-use crate::kinds::{Kind, Kinds};
+use super::respond::{self, ResponseBody};
+use crate::kinds::{ApiKind, KindRegistry};
 
 const VERBS: [&str; 8] =
     ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
@@ -15,7 +15,7 @@ const STATUS_VERBS: [&str; 3] = ["get", "patch", "update"];
 const MAJOR: &str = "1";
 const MINOR: &str = "36";
 
-pub fn version() -> Value {
+pub fn server_version() -> Value {
     let version = env!("CARGO_PKG_VERSION");
     json!({
         "major": MAJOR,
@@ -39,7 +39,7 @@ fn platform() -> &'static str {
     }
 }
 
-pub fn index(kinds: &Kinds) -> Value {
+pub fn list_paths(kinds: &KindRegistry) -> Value {
     let mut paths = vec!["/api".to_owned(), "/api/v1".to_owned(), "/apis".to_owned()];
     for (group, version) in
         kinds.group_versions().into_iter().filter(|(group, _)| !group.is_empty())
@@ -52,12 +52,17 @@ pub fn index(kinds: &Kinds) -> Value {
     json!({"paths": paths})
 }
 
-fn kinds_of(kinds: &Kinds, group: &str, version: &str) -> Vec<&'static Kind> {
+fn kinds_of(kinds: &KindRegistry, group: &str, version: &str) -> Vec<&'static ApiKind> {
     kinds.all().filter(|kind| (kind.group, kind.version) == (group, version)).collect()
 }
 
 /// `/api` or `/apis`: aggregated discovery if the client asks for it, otherwise the group names.
-pub fn groups(kinds: &Kinds, core: bool, accept: &str, pretty: bool) -> Response<Body> {
+pub fn discover_groups(
+    kinds: &KindRegistry,
+    core: bool,
+    accept: &str,
+    pretty: bool,
+) -> Response<ResponseBody> {
     let own = |group: &str| group.is_empty() == core;
     if let Some(version) = aggregated(accept) {
         let items: Vec<Value> = kinds
@@ -72,10 +77,10 @@ pub fn groups(kinds: &Kinds, core: bool, accept: &str, pretty: bool) -> Response
             "metadata": {},
             "items": items,
         });
-        let mut response = respond::json(200, &list, pretty);
+        let mut response = respond::respond_json(200, &list, pretty);
         let type_ =
             format!("application/json;g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList");
-        respond::set(&mut response, CONTENT_TYPE, &type_);
+        respond::set_header(&mut response, CONTENT_TYPE, &type_);
         return response;
     }
     let value = if core {
@@ -86,10 +91,11 @@ pub fn groups(kinds: &Kinds, core: bool, accept: &str, pretty: bool) -> Response
         })
     } else {
         let names = kinds.group_versions().into_iter();
-        let groups: Vec<Value> = names.filter_map(|(name, _)| group(kinds, name)).collect();
+        let groups: Vec<Value> =
+            names.filter_map(|(name, _)| discover_group(kinds, name)).collect();
         json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
     };
-    respond::json(200, &value, pretty)
+    respond::respond_json(200, &value, pretty)
 }
 
 /// The version of aggregated discovery, if the client prefers it to the plain form.
@@ -115,7 +121,7 @@ fn aggregated(accept: &str) -> Option<&'static str> {
     None
 }
 
-fn discovered_group(kinds: &Kinds, group: &str, version: &str) -> Value {
+fn discovered_group(kinds: &KindRegistry, group: &str, version: &str) -> Value {
     let resources: Vec<Value> =
         kinds_of(kinds, group, version).into_iter().map(discovered_resource).collect();
     json!({
@@ -124,7 +130,7 @@ fn discovered_group(kinds: &Kinds, group: &str, version: &str) -> Value {
     })
 }
 
-fn discovered_resource(kind: &Kind) -> Value {
+fn discovered_resource(kind: &ApiKind) -> Value {
     let response_kind = json!({"group": kind.group, "version": kind.version, "kind": kind.kind});
     let mut resource = json!({
         "resource": kind.plural,
@@ -150,7 +156,7 @@ fn discovered_resource(kind: &Kind) -> Value {
 }
 
 /// `/apis/{group}`
-pub fn group(kinds: &Kinds, name: &str) -> Option<Value> {
+pub fn discover_group(kinds: &KindRegistry, name: &str) -> Option<Value> {
     let versions: Vec<Value> = kinds
         .group_versions()
         .into_iter()
@@ -170,7 +176,7 @@ pub fn group(kinds: &Kinds, name: &str) -> Option<Value> {
 }
 
 /// `/api/v1`, `/apis/{group}/{version}`
-pub fn resources(kinds: &Kinds, group: &str, version: &str) -> Option<Value> {
+pub fn discover_resources(kinds: &KindRegistry, group: &str, version: &str) -> Option<Value> {
     let kinds = kinds_of(kinds, group, version);
     let api_version = kinds.first()?.api_version();
     let mut resources = Vec::new();

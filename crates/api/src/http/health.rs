@@ -8,33 +8,33 @@ use http_body_util::{BodyExt, StreamBody};
 use hyper::Response;
 use hyper::body::Frame;
 
-use super::respond::{self, Body};
-use crate::storage::meter::BUCKETS;
+use super::respond::{self, ResponseBody};
+use crate::storage::meter::FLUSH_SECONDS_BUCKETS;
 use crate::storage::{Storage, snapshot};
 
 const TEXT: &str = "text/plain; charset=utf-8";
 
 /// A failed disk does not make the server dead: it serves reads, and recovers without a restart.
-pub fn live() -> Response<Body> {
-    respond::full(200, TEXT, "ok")
+pub fn respond_live() -> Response<ResponseBody> {
+    respond::respond_full(200, TEXT, "ok")
 }
 
 /// `verbose` lists the checks even if all succeed, as a real API server does.
-pub fn ready(storage: &Storage, verbose: bool) -> Response<Body> {
+pub fn respond_ready(storage: &Storage, verbose: bool) -> Response<ResponseBody> {
     match storage.figures().failure {
         None if verbose => {
-            respond::full(200, TEXT, "[+]ping ok\n[+]storage ok\nreadyz check passed\n")
+            respond::respond_full(200, TEXT, "[+]ping ok\n[+]storage ok\nreadyz check passed\n")
         }
-        None => respond::full(200, TEXT, "ok"),
+        None => respond::respond_full(200, TEXT, "ok"),
         Some(failure) => {
             let text = format!("[+]ping ok\n[-]storage failed: {failure}\nreadyz check failed\n");
-            respond::full(500, TEXT, text)
+            respond::respond_full(500, TEXT, text)
         }
     }
 }
 
 /// In the text format of Prometheus.
-pub fn metrics(storage: &Storage) -> Response<Body> {
+pub fn respond_metrics(storage: &Storage) -> Response<ResponseBody> {
     let figures = storage.figures();
     let writable = u8::from(figures.failure.is_none());
     let mut text = String::new();
@@ -60,16 +60,17 @@ pub fn metrics(storage: &Storage) -> Response<Body> {
     let mut count = 0;
     for (index, flushes) in figures.flushes.iter().enumerate() {
         count += flushes;
-        let limit = BUCKETS.get(index).map_or("+Inf".to_owned(), f64::to_string);
+        let limit = FLUSH_SECONDS_BUCKETS.get(index).map_or("+Inf".to_owned(), f64::to_string);
         let _ = writeln!(text, "{name}_bucket{{le=\"{limit}\"}} {count}");
     }
     let _ = writeln!(text, "{name}_sum {}\n{name}_count {count}", figures.seconds);
-    respond::full(200, "text/plain; version=0.0.4; charset=utf-8", text)
+    respond::respond_full(200, "text/plain; version=0.0.4; charset=utf-8", text)
 }
 
-pub fn backup(storage: &Storage) -> Response<Body> {
-    let lines = snapshot::lines(storage.all()).map(|line| Ok(Frame::data(Bytes::from(line))));
-    let mut response = respond::full(200, "application/jsonl", Bytes::new());
+pub fn respond_backup(storage: &Storage) -> Response<ResponseBody> {
+    let lines =
+        snapshot::snapshot_lines(storage.all()).map(|line| Ok(Frame::data(Bytes::from(line))));
+    let mut response = respond::respond_full(200, "application/jsonl", Bytes::new());
     *response.body_mut() = StreamBody::new(stream::iter(lines)).boxed_unsync();
     response
 }

@@ -4,10 +4,10 @@ use anyhow::{Context, Result, anyhow};
 use rustls::pki_types::CertificateDer;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use super::roles::Role;
+use super::roles::ClientRole;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Identity {
+pub struct ClientIdentity {
     /// The certificate's common name.
     pub user: String,
     /// The certificate's organizations.
@@ -16,40 +16,40 @@ pub struct Identity {
 
 /// The contents of a client certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Certified {
-    pub identity: Identity,
+pub struct CertifiedClient {
+    pub identity: ClientIdentity,
     /// In hexadecimal digits.
     pub serial: String,
     /// In seconds since 1970.
     pub not_after: i64,
 }
 
-impl Identity {
-    pub fn new(user: &str, role: Role) -> Self {
+impl ClientIdentity {
+    pub fn new(user: &str, role: ClientRole) -> Self {
         Self { user: user.to_owned(), groups: vec![role.group().to_owned()] }
     }
 
     pub fn administrator() -> Self {
-        Self::new("millrace-admin", Role::Administrator)
+        Self::new("millrace-admin", ClientRole::Administrator)
     }
 
     pub fn agent() -> Self {
-        Self::new("millrace-agent", Role::Agent)
+        Self::new("millrace-agent", ClientRole::Agent)
     }
 
     /// `None`: no role, and no permissions.
-    pub fn role(&self) -> Option<Role> {
-        Role::of(&self.groups)
+    pub fn role(&self) -> Option<ClientRole> {
+        ClientRole::of_groups(&self.groups)
     }
 
     /// Some capacity is reserved for the agent (`shares`).
     pub fn is_agent(&self) -> bool {
-        self.role() == Some(Role::Agent)
+        self.role() == Some(ClientRole::Agent)
     }
 }
 
-impl Certified {
-    pub fn of(certificate: &CertificateDer<'_>) -> Result<Self> {
+impl CertifiedClient {
+    pub fn of_certificate(certificate: &CertificateDer<'_>) -> Result<Self> {
         let (_, parsed) = X509Certificate::from_der(certificate)
             .map_err(|error| anyhow!("client certificate not readable: {error}"))?;
         let subject = parsed.subject();
@@ -65,7 +65,7 @@ impl Certified {
             .map(str::to_owned)
             .collect();
         Ok(Self {
-            identity: Identity { user, groups },
+            identity: ClientIdentity { user, groups },
             serial: parsed.serial.to_str_radix(16),
             not_after: parsed.validity().not_after.timestamp(),
         })

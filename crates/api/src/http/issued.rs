@@ -16,25 +16,25 @@ use super::pki::write_private;
 const DIRECTORY: &str = "clients";
 
 #[derive(Debug, Clone)]
-pub struct Issued {
+pub struct IssuedCertificates {
     directory: PathBuf,
 }
 
 /// What people want to know of a certificate.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Entry {
+pub struct IssuedCertificate {
     pub user: String,
     pub group: String,
     pub expires: Timestamp,
 }
 
-impl Issued {
+impl IssuedCertificates {
     /// Beside the authority's files.
     pub fn new(pki: &Path) -> Self {
         Self { directory: pki.join(DIRECTORY) }
     }
 
-    pub fn add(&self, serial: &str, entry: &Entry) -> Result<()> {
+    pub fn add(&self, serial: &str, entry: &IssuedCertificate) -> Result<()> {
         write_private(&self.directory.join(serial), &serde_json::to_string(entry)?)
     }
 
@@ -48,7 +48,7 @@ impl Issued {
     }
 
     /// All certificates with their serial numbers, by user.
-    pub fn all(&self) -> Result<Vec<(String, Entry)>> {
+    pub fn list_by_user(&self) -> Result<Vec<(String, IssuedCertificate)>> {
         let mut all = Vec::new();
         let failed = || format!("{} not readable", self.directory.display());
         for file in fs::read_dir(&self.directory).with_context(failed)? {
@@ -68,13 +68,15 @@ impl Issued {
                 .with_context(|| format!("{} is not a client's entry", path.display()))?;
             all.push((name, entry));
         }
-        all.sort_by(|(_, a): &(_, Entry), (_, b)| (&a.user, a.expires).cmp(&(&b.user, b.expires)));
+        all.sort_by(|(_, a): &(_, IssuedCertificate), (_, b)| {
+            (&a.user, a.expires).cmp(&(&b.user, b.expires))
+        });
         Ok(all)
     }
 
     /// Removes all certificates of a user. Returns how many there were.
     pub fn revoke(&self, user: &str) -> Result<usize> {
-        let all = self.all()?;
+        let all = self.list_by_user()?;
         let of_user: Vec<_> = all.iter().filter(|(_, entry)| entry.user == user).collect();
         for (serial, _) in &of_user {
             self.remove(serial)?;
@@ -84,7 +86,7 @@ impl Issued {
 
     /// Forgets certificates that have expired.
     pub fn prune(&self, now: Timestamp) -> Result<()> {
-        for (serial, entry) in self.all()? {
+        for (serial, entry) in self.list_by_user()? {
             if entry.expires < now {
                 self.remove(&serial)?;
             }
@@ -97,15 +99,15 @@ impl Issued {
 mod tests {
     use super::*;
 
-    fn entry(user: &str, expires: &str) -> Entry {
+    fn entry(user: &str, expires: &str) -> IssuedCertificate {
         let (user, group) = (user.to_owned(), "millrace:viewers".to_owned());
-        Entry { user, group, expires: expires.parse().unwrap() }
+        IssuedCertificate { user, group, expires: expires.parse().unwrap() }
     }
 
     #[test]
     fn a_user_is_revoked_with_all_certificates_and_others_stay() {
         let directory = tempfile::tempdir().unwrap();
-        let issued = Issued::new(directory.path());
+        let issued = IssuedCertificates::new(directory.path());
         for (serial, user) in [("1", "a"), ("2", "b"), ("3", "a")] {
             issued.add(serial, &entry(user, "2030-01-01T00:00:00Z")).unwrap();
         }
@@ -118,12 +120,12 @@ mod tests {
     #[test]
     fn expired_certificates_are_removed() {
         let directory = tempfile::tempdir().unwrap();
-        let issued = Issued::new(directory.path());
+        let issued = IssuedCertificates::new(directory.path());
         issued.add("1", &entry("a", "2020-01-01T00:00:00Z")).unwrap();
         issued.add("2", &entry("a", "2030-01-01T00:00:00Z")).unwrap();
         issued.prune("2025-01-01T00:00:00Z".parse().unwrap()).unwrap();
         let serials: Vec<String> =
-            issued.all().unwrap().into_iter().map(|(serial, _)| serial).collect();
+            issued.list_by_user().unwrap().into_iter().map(|(serial, _)| serial).collect();
         assert_eq!(serials, ["2"]);
     }
 }

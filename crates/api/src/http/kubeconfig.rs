@@ -12,15 +12,20 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use serde_json::{Value, json};
 
-use super::identity::{Certified, Identity};
-use super::pki::{Authority, CLIENT_DAYS, write_private};
+use super::identity::{CertifiedClient, ClientIdentity};
+use super::pki::{CLIENT_DAYS, CertificateAuthority, write_private};
 
 const NAME: &str = "millrace";
 /// Before a certificate expires by less than this, a kubeconfig of the server gets a new one.
-const RENEWAL: SignedDuration = SignedDuration::from_hours(30 * 24);
+const RENEWAL_MARGIN: SignedDuration = SignedDuration::from_hours(30 * 24);
 
 /// A kubeconfig with a new client certificate.
-pub fn text(authority: &Authority, server: &str, user: &Identity, days: u32) -> Result<String> {
+pub fn issue_kubeconfig(
+    authority: &CertificateAuthority,
+    server: &str,
+    user: &ClientIdentity,
+    days: u32,
+) -> Result<String> {
     let client = authority.client(user, days)?;
     let config = json!({
         "apiVersion": "v1",
@@ -43,29 +48,29 @@ pub fn text(authority: &Authority, server: &str, user: &Identity, days: u32) -> 
 
 /// Writes the kubeconfig of this user, unless it is current: for this server, accepted, and valid
 /// for another month. Only the file's owner can read it. Returns whether it was written.
-pub fn keep(
+pub fn keep_kubeconfig(
     path: &Path,
-    authority: &Authority,
+    authority: &CertificateAuthority,
     server: SocketAddr,
-    user: &Identity,
+    user: &ClientIdentity,
     now: Timestamp,
 ) -> Result<bool> {
     let server = format!("https://{server}");
     if is_current(path, authority, &server, user, now).unwrap_or_default() {
         return Ok(false);
     }
-    write_private(path, &text(authority, &server, user, CLIENT_DAYS)?)?;
+    write_private(path, &issue_kubeconfig(authority, &server, user, CLIENT_DAYS)?)?;
     Ok(true)
 }
 
 /// The address of the server in a kubeconfig.
-pub fn server_of(path: &Path) -> Result<String> {
-    let config = read(path)?;
+pub fn read_server(path: &Path) -> Result<String> {
+    let config = read_kubeconfig(path)?;
     let server = config["clusters"][0]["cluster"]["server"].as_str();
     server.map(str::to_owned).with_context(|| format!("{} has no server", path.display()))
 }
 
-fn read(path: &Path) -> Result<Value> {
+fn read_kubeconfig(path: &Path) -> Result<Value> {
     let text = fs::read_to_string(path)
         .with_context(|| format!("kubeconfig {} not readable", path.display()))?;
     serde_norway::from_str(&text).with_context(|| format!("{} is not a kubeconfig", path.display()))
@@ -73,22 +78,23 @@ fn read(path: &Path) -> Result<Value> {
 
 fn is_current(
     path: &Path,
-    authority: &Authority,
+    authority: &CertificateAuthority,
     server: &str,
-    user: &Identity,
+    user: &ClientIdentity,
     now: Timestamp,
 ) -> Result<bool> {
-    let config = read(path)?;
+    let config = read_kubeconfig(path)?;
     let cluster = &config["clusters"][0]["cluster"];
     let certificate = &config["users"][0]["user"]["client-certificate-data"];
     let certificate = STANDARD.decode(certificate.as_str().unwrap_or_default())?;
-    let certificate = Certified::of(&CertificateDer::from_pem_slice(&certificate)?)?;
+    let certificate =
+        CertifiedClient::of_certificate(&CertificateDer::from_pem_slice(&certificate)?)?;
     let expires = Timestamp::from_second(certificate.not_after)?;
     Ok(cluster["server"] == server
         && cluster["certificate-authority-data"] == STANDARD.encode(authority.certificate())
         && certificate.identity == *user
         && authority.issued().has(&certificate.serial)
-        && expires.duration_since(now) > RENEWAL)
+        && expires.duration_since(now) > RENEWAL_MARGIN)
 }
 
 #[cfg(test)]
@@ -100,11 +106,13 @@ mod tests {
     #[test]
     fn a_kubeconfig_is_renewed_a_month_before_it_expires() {
         let directory = tempfile::tempdir().unwrap();
-        let authority = Authority::open(directory.path()).unwrap();
+        let authority = CertificateAuthority::open(directory.path()).unwrap();
         let path = directory.path().join("kubeconfig");
-        let (user, server) = (Identity::administrator(), "127.0.0.1:6443".parse().unwrap());
+        let (user, server) = (ClientIdentity::administrator(), "127.0.0.1:6443".parse().unwrap());
         let begin = Timestamp::now();
-        let keep = |day: i32| keep(&path, &authority, server, &user, begin + DAY * day).unwrap();
+        let keep = |day: i32| {
+            keep_kubeconfig(&path, &authority, server, &user, begin + DAY * day).unwrap()
+        };
         assert!(keep(0));
         assert!(!keep(0));
         assert!(!keep(58));
@@ -114,12 +122,13 @@ mod tests {
     #[test]
     fn a_kubeconfig_that_is_not_usable_is_replaced() {
         let directory = tempfile::tempdir().unwrap();
-        let authority = Authority::open(directory.path()).unwrap();
+        let authority = CertificateAuthority::open(directory.path()).unwrap();
         let path = directory.path().join("kubeconfig");
         let now = Timestamp::now();
-        let user = Identity::administrator();
-        let keep =
-            |server: &str| keep(&path, &authority, server.parse().unwrap(), &user, now).unwrap();
+        let user = ClientIdentity::administrator();
+        let keep = |server: &str| {
+            keep_kubeconfig(&path, &authority, server.parse().unwrap(), &user, now).unwrap()
+        };
         fs::write(&path, "nonsense").unwrap();
         assert!(keep("127.0.0.1:6443"));
         assert!(keep("127.0.0.1:6444"));

@@ -9,63 +9,63 @@ use jiff::Timestamp;
 use serde_json::Value;
 use tokio::task::{spawn_blocking, yield_now};
 
-use super::respond::{self, Body};
-use super::shares::Share;
-use super::turns::Turn;
-use crate::failure::Failure;
-use crate::kinds::Kind;
-use crate::operations::list::Listing;
-use crate::operations::render::Shape;
+use super::respond::{self, ResponseBody};
+use super::shares::UserShare;
+use super::turns::ExpensivePermit;
+use crate::failure::ApiFailure;
+use crate::kinds::ApiKind;
+use crate::operations::list::ObjectListing;
+use crate::operations::render::ResponseShape;
 
 /// The approximate size of a chunk in bytes. An object is never split.
-const CHUNK: usize = 64 << 10;
+const CHUNK_BYTES: usize = 64 << 10;
 
 /// `held` is kept until the last chunk is sent.
-pub async fn respond(
-    listing: Listing,
-    kind: &'static Kind,
-    shape: Shape,
+pub async fn respond_with_list(
+    listing: ObjectListing,
+    kind: &'static ApiKind,
+    shape: ResponseShape,
     pretty: bool,
-    held: (Share, Option<Turn>),
-) -> Result<Response<Body>, Failure> {
+    held: (UserShare, Option<ExpensivePermit>),
+) -> Result<Response<ResponseBody>, ApiFailure> {
     let now = Timestamp::now();
     if pretty {
         let text = spawn_blocking(move || {
             let value = shape.render(kind, listing.into_value(), now);
-            respond::json(200, &value, true)
+            respond::respond_json(200, &value, true)
         });
-        return text.await.map_err(|_| Failure::internal("the list failed"));
+        return text.await.map_err(|_| ApiFailure::internal("the list failed"));
     }
     let (share, turn) = held;
     // The expensive part is over: the rest is sent as fast as the client reads.
     drop(turn);
-    let (head, tail) = envelope(&listing, kind, shape, now);
-    let chunks = Chunks { listing, kind, shape, now, head: Some(head), tail: Some(tail) };
+    let (head, tail) = list_envelope(&listing, kind, shape, now);
+    let chunks = ListChunks { listing, kind, shape, now, head: Some(head), tail: Some(tail) };
     let frames = stream::unfold((chunks, share), |(mut chunks, share)| async move {
         let chunk = chunks.next()?;
         yield_now().await;
         Some((Ok(Frame::data(Bytes::from(chunk))), (chunks, share)))
     });
-    let mut response = respond::full(200, respond::JSON, Bytes::new());
+    let mut response = respond::respond_full(200, respond::JSON_CONTENT_TYPE, Bytes::new());
     *response.body_mut() = StreamBody::new(frames).boxed_unsync();
     Ok(response)
 }
 
-struct Chunks {
-    listing: Listing,
-    kind: &'static Kind,
-    shape: Shape,
+struct ListChunks {
+    listing: ObjectListing,
+    kind: &'static ApiKind,
+    shape: ResponseShape,
     now: Timestamp,
     head: Option<String>,
     tail: Option<&'static str>,
 }
 
-impl Chunks {
+impl ListChunks {
     fn next(&mut self) -> Option<String> {
         let is_first = self.head.is_some();
         let mut chunk = self.head.take().unwrap_or_default();
-        if self.shape == Shape::Whole {
-            let items = self.listing.take_text(CHUNK);
+        if self.shape == ResponseShape::Whole {
+            let items = self.listing.take_items_text(CHUNK_BYTES);
             if items.is_empty() {
                 chunk.push_str(self.tail.take()?);
             } else {
@@ -76,7 +76,7 @@ impl Chunks {
             }
             return Some(chunk);
         }
-        let items = self.listing.take(CHUNK);
+        let items = self.listing.take_items(CHUNK_BYTES);
         if items.is_empty() {
             chunk.push_str(self.tail.take()?);
             return Some(chunk);
@@ -95,19 +95,19 @@ impl Chunks {
     }
 }
 
-fn rendered(items: Vec<Value>, chunks: &Chunks) -> Value {
+fn rendered(items: Vec<Value>, chunks: &ListChunks) -> Value {
     let list = serde_json::json!({"metadata": {}, "items": items});
     chunks.shape.render(chunks.kind, list, chunks.now)[chunks.shape.items()].take()
 }
 
 /// The text before and after the items.
-fn envelope(
-    listing: &Listing,
-    kind: &'static Kind,
-    shape: Shape,
+fn list_envelope(
+    listing: &ObjectListing,
+    kind: &'static ApiKind,
+    shape: ResponseShape,
     now: Timestamp,
 ) -> (String, &'static str) {
-    let mut list = shape.render(kind, listing.empty(), now);
+    let mut list = shape.render(kind, listing.empty_list(), now);
     if let Some(fields) = list.as_object_mut() {
         fields.remove(shape.items());
     }

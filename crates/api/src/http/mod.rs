@@ -28,9 +28,9 @@ mod service;
 mod shares;
 mod turns;
 
-pub use connection::{Limits, serve};
-pub use identity::Identity;
-pub use issued::{Entry, Issued};
-pub use pki::{Authority, CLIENT_DAYS, write_private};
-pub use roles::Role;
-pub use service::Service;
+pub use connection::{ApiLimits, serve_api};
+pub use identity::ClientIdentity;
+pub use issued::{IssuedCertificate, IssuedCertificates};
+pub use pki::{CLIENT_DAYS, CertificateAuthority, write_private};
+pub use roles::ClientRole;
+pub use service::ApiService;

@@ -1,11 +1,11 @@
 //! Parses the path of a request.
 
-use super::reviews::Review;
-use crate::kinds::{Kind, Kinds, Subresource};
-use crate::operations::Target;
+use super::reviews::AccessReview;
+use crate::kinds::{ApiKind, KindRegistry, Subresource};
+use crate::operations::RequestTarget;
 
 #[derive(Debug)]
-pub enum Path {
+pub enum ApiPath {
     /// `/`: the list of paths.
     Index,
     Version,
@@ -37,20 +37,20 @@ pub enum Path {
         group: String,
         version: String,
     },
-    Review(Review),
+    Review(AccessReview),
     Objects {
-        target: Target,
+        target: RequestTarget,
         watch: bool,
     },
 }
 
-impl Path {
+impl ApiPath {
     /// `None` if the path does not exist.
-    pub fn parse(kinds: &Kinds, path: &str) -> Option<Self> {
+    pub fn parse(kinds: &KindRegistry, path: &str) -> Option<Self> {
         let decoded: Vec<String> = path
             .split('/')
             .filter(|segment| !segment.is_empty())
-            .map(decode)
+            .map(percent_decode)
             .collect::<Option<_>>()?;
         let segments: Vec<&str> = decoded.iter().map(String::as_str).collect();
         match segments.as_slice() {
@@ -85,18 +85,23 @@ impl Path {
                 Some(Self::Resources { group: (*group).to_owned(), version: (*version).to_owned() })
             }
             ["apis", group, version, resource]
-                if Review::of(group, version, resource).is_some() =>
+                if AccessReview::of_resource(group, version, resource).is_some() =>
             {
-                Review::of(group, version, resource).map(Self::Review)
+                AccessReview::of_resource(group, version, resource).map(Self::Review)
             }
-            ["api", version, rest @ ..] => objects(kinds, "", version, rest),
-            ["apis", group, version, rest @ ..] => objects(kinds, group, version, rest),
+            ["api", version, rest @ ..] => parse_objects(kinds, "", version, rest),
+            ["apis", group, version, rest @ ..] => parse_objects(kinds, group, version, rest),
             _ => None,
         }
     }
 }
 
-fn objects(kinds: &Kinds, group: &str, version: &str, segments: &[&str]) -> Option<Path> {
+fn parse_objects(
+    kinds: &KindRegistry,
+    group: &str,
+    version: &str,
+    segments: &[&str],
+) -> Option<ApiPath> {
     let (watch, segments) = match segments {
         ["watch", rest @ ..] => (true, rest),
         rest => (false, rest),
@@ -107,7 +112,7 @@ fn objects(kinds: &Kinds, group: &str, version: &str, segments: &[&str]) -> Opti
             if !is_subresource(plural) || kind("namespaces").is_none() =>
         {
             let kind = kind(plural).filter(|kind| kind.namespaced)?;
-            target(kind, Some(namespace), rest)?
+            parse_target(kind, Some(namespace), rest)?
         }
         [plural, rest @ ..] => {
             let kind = kind(plural)?;
@@ -115,21 +120,25 @@ fn objects(kinds: &Kinds, group: &str, version: &str, segments: &[&str]) -> Opti
             if kind.namespaced && !rest.is_empty() {
                 return None;
             }
-            target(kind, None, rest)?
+            parse_target(kind, None, rest)?
         }
         [] => return None,
     };
-    Some(Path::Objects { target, watch })
+    Some(ApiPath::Objects { target, watch })
 }
 
-fn target(kind: &'static Kind, namespace: Option<&str>, rest: &[&str]) -> Option<Target> {
+fn parse_target(
+    kind: &'static ApiKind,
+    namespace: Option<&str>,
+    rest: &[&str],
+) -> Option<RequestTarget> {
     let (name, subresource) = match rest {
         [] => (None, Subresource::None),
         [name] => (Some((*name).to_owned()), Subresource::None),
         [name, "status"] if kind.has_status => (Some((*name).to_owned()), Subresource::Status),
         _ => return None,
     };
-    Some(Target {
+    Some(RequestTarget {
         kind,
         namespace: namespace.map(str::to_owned),
         name,
@@ -144,7 +153,7 @@ fn is_subresource(segment: &str) -> bool {
 }
 
 /// Percent-decoding.
-fn decode(segment: &str) -> Option<String> {
+fn percent_decode(segment: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(segment.len());
     let mut rest = segment.as_bytes();
     while let Some((byte, after)) = rest.split_first() {
@@ -166,8 +175,8 @@ mod tests {
     use super::*;
 
     fn named(path: &str) -> Option<String> {
-        match Path::parse(&Kinds::default(), path)? {
-            Path::Objects { target, watch } => Some(format!(
+        match ApiPath::parse(&KindRegistry::default(), path)? {
+            ApiPath::Objects { target, watch } => Some(format!(
                 "{}{} {} {}{}",
                 if watch { "watch " } else { "" },
                 target.kind.plural,

@@ -19,8 +19,8 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 
-use super::identity::Identity;
-use super::issued::{Entry, Issued};
+use super::identity::ClientIdentity;
+use super::issued::{IssuedCertificate, IssuedCertificates};
 
 const CERTIFICATE: &str = "ca.crt";
 const KEY: &str = "ca.key";
@@ -29,19 +29,19 @@ const OWN_DAYS: u32 = 3650;
 /// Validity of client certificates, unless another one is requested.
 pub const CLIENT_DAYS: u32 = 90;
 
-pub struct Authority {
+pub struct CertificateAuthority {
     certificate: String,
     issuer: Issuer<'static, KeyPair>,
-    issued: Issued,
+    issued: IssuedCertificates,
 }
 
 /// A certificate and its key in PEM.
-pub struct Credentials {
+pub struct ClientCredentials {
     pub certificate: String,
     pub key: String,
 }
 
-impl Authority {
+impl CertificateAuthority {
     /// The authority in a directory, created if there is none.
     pub fn open(directory: &Path) -> Result<Self> {
         let (certificate, key) = (directory.join(CERTIFICATE), directory.join(KEY));
@@ -65,7 +65,7 @@ impl Authority {
                     directory.join(KEY).display()
                 )
             })?;
-        Ok(Self { certificate, issuer, issued: Issued::new(directory) })
+        Ok(Self { certificate, issuer, issued: IssuedCertificates::new(directory) })
     }
 
     /// In PEM.
@@ -74,12 +74,12 @@ impl Authority {
     }
 
     /// The client certificates that are accepted.
-    pub fn issued(&self) -> &Issued {
+    pub fn issued(&self) -> &IssuedCertificates {
         &self.issued
     }
 
     /// Credentials of a client, which are accepted from now on.
-    pub fn client(&self, identity: &Identity, days: u32) -> Result<Credentials> {
+    pub fn client(&self, identity: &ClientIdentity, days: u32) -> Result<ClientCredentials> {
         let mut params = params(&identity.user, ExtendedKeyUsagePurpose::ClientAuth, days)?;
         let group = identity.groups.first().context("a client needs a group")?;
         params.distinguished_name.push(DnType::OrganizationName, group);
@@ -92,7 +92,7 @@ impl Authority {
         let credentials = self.sign(params)?;
         let serial: String = serial.iter().map(|byte| format!("{byte:02x}")).collect();
         let (user, group) = (identity.user.clone(), group.clone());
-        self.issued.add(&serial, &Entry { user, group, expires })?;
+        self.issued.add(&serial, &IssuedCertificate { user, group, expires })?;
         Ok(credentials)
     }
 
@@ -127,21 +127,21 @@ impl Authority {
         Ok(Arc::new(config))
     }
 
-    fn sign(&self, params: CertificateParams) -> Result<Credentials> {
+    fn sign(&self, params: CertificateParams) -> Result<ClientCredentials> {
         let key = KeyPair::generate()?;
         let certificate = params.signed_by(&key, &self.issuer)?;
-        Ok(Credentials { certificate: certificate.pem(), key: key.serialize_pem() })
+        Ok(ClientCredentials { certificate: certificate.pem(), key: key.serialize_pem() })
     }
 }
 
-fn make() -> Result<Credentials> {
+fn make() -> Result<ClientCredentials> {
     let key = KeyPair::generate()?;
     let mut params = CertificateParams::default();
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     params.distinguished_name.push(DnType::CommonName, "millrace-ca");
     set_validity(&mut params, OWN_DAYS)?;
-    Ok(Credentials { certificate: params.self_signed(&key)?.pem(), key: key.serialize_pem() })
+    Ok(ClientCredentials { certificate: params.self_signed(&key)?.pem(), key: key.serialize_pem() })
 }
 
 fn params(name: &str, usage: ExtendedKeyUsagePurpose, days: u32) -> Result<CertificateParams> {
@@ -181,8 +181,8 @@ mod tests {
     #[test]
     fn the_authority_is_reused_and_its_key_is_private() {
         let directory = tempfile::tempdir().unwrap();
-        let first = Authority::open(directory.path()).unwrap();
-        let second = Authority::open(directory.path()).unwrap();
+        let first = CertificateAuthority::open(directory.path()).unwrap();
+        let second = CertificateAuthority::open(directory.path()).unwrap();
         assert_eq!(first.certificate(), second.certificate());
         let mode = fs::metadata(directory.path().join(KEY)).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
@@ -192,9 +192,9 @@ mod tests {
     #[test]
     fn the_error_of_a_broken_authority_has_a_fix() {
         let directory = tempfile::tempdir().unwrap();
-        Authority::open(directory.path()).unwrap();
+        CertificateAuthority::open(directory.path()).unwrap();
         fs::write(directory.path().join(KEY), "nonsense").unwrap();
-        let error = format!("{:#}", Authority::open(directory.path()).err().unwrap());
+        let error = format!("{:#}", CertificateAuthority::open(directory.path()).err().unwrap());
         assert!(error.contains("remove both"), "{error}");
     }
 }

@@ -9,50 +9,54 @@ use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_
 use hyper::{Response, StatusCode};
 use serde_json::Value;
 
-use crate::failure::Failure;
+use crate::failure::ApiFailure;
 
-pub type Body = UnsyncBoxBody<Bytes, Infallible>;
+pub type ResponseBody = UnsyncBoxBody<Bytes, Infallible>;
 
-pub const JSON: &str = "application/json";
+pub const JSON_CONTENT_TYPE: &str = "application/json";
 
-pub fn full(code: u16, content_type: &str, body: impl Into<Bytes>) -> Response<Body> {
+pub fn respond_full(
+    code: u16,
+    content_type: &str,
+    body: impl Into<Bytes>,
+) -> Response<ResponseBody> {
     let mut response = Response::new(Full::new(body.into()).boxed_unsync());
     *response.status_mut() = StatusCode::from_u16(code).unwrap_or(StatusCode::OK);
-    set(&mut response, CONTENT_TYPE, content_type);
-    set(&mut response, CACHE_CONTROL, "no-cache, private");
+    set_header(&mut response, CONTENT_TYPE, content_type);
+    set_header(&mut response, CACHE_CONTROL, "no-cache, private");
     response
 }
 
-pub fn json(code: u16, value: &Value, pretty: bool) -> Response<Body> {
+pub fn respond_json(code: u16, value: &Value, pretty: bool) -> Response<ResponseBody> {
     let mut text = if pretty { format!("{value:#}") } else { value.to_string() };
     text.push('\n');
-    full(code, JSON, text)
+    respond_full(code, JSON_CONTENT_TYPE, text)
 }
 
-pub fn failure(failure: &Failure, pretty: bool) -> Response<Body> {
-    let mut response = json(failure.code, &failure.status(), pretty);
+pub fn respond_failure(failure: &ApiFailure, pretty: bool) -> Response<ResponseBody> {
+    let mut response = respond_json(failure.code, &failure.status(), pretty);
     if let Some(seconds) = failure.retry_after_seconds() {
-        set(&mut response, RETRY_AFTER, &seconds.to_string());
+        set_header(&mut response, RETRY_AFTER, &seconds.to_string());
     }
     response
 }
 
 /// Sets a header if its value is valid.
-pub fn set(response: &mut Response<Body>, name: HeaderName, value: &str) {
+pub fn set_header(response: &mut Response<ResponseBody>, name: HeaderName, value: &str) {
     if let Ok(value) = HeaderValue::from_str(value) {
         response.headers_mut().insert(name, value);
     }
 }
 
 /// The limit of all warnings of a response in bytes, as in a real API server.
-const WARNINGS: usize = 4 << 10;
+const MAX_WARNING_BYTES: usize = 4 << 10;
 
 /// Adds `Warning` headers. kubectl prints them.
-pub fn warn(response: &mut Response<Body>, warnings: &[String]) {
+pub fn add_warnings(response: &mut Response<ResponseBody>, warnings: &[String]) {
     let mut size = 0;
     for warning in warnings {
         size += warning.len();
-        if size > WARNINGS {
+        if size > MAX_WARNING_BYTES {
             return;
         }
         let plain: String = warning.chars().filter(|c| !c.is_control()).collect();

@@ -3,13 +3,13 @@
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::identity::Identity;
-use super::roles::Role;
-use crate::codec::value_of_seconds;
-use crate::kinds::Kinds;
+use super::identity::ClientIdentity;
+use super::roles::ClientRole;
+use crate::codec::format_time;
+use crate::kinds::KindRegistry;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Review {
+pub enum AccessReview {
     /// `SelfSubjectReview`
     Subject,
     /// `SelfSubjectAccessReview`
@@ -18,8 +18,8 @@ pub enum Review {
     Rules,
 }
 
-impl Review {
-    pub fn of(group: &str, version: &str, resource: &str) -> Option<Self> {
+impl AccessReview {
+    pub fn of_resource(group: &str, version: &str, resource: &str) -> Option<Self> {
         match (group, version, resource) {
             ("authentication.k8s.io", "v1", "selfsubjectreviews") => Some(Self::Subject),
             ("authorization.k8s.io", "v1", "selfsubjectaccessreviews") => Some(Self::Access),
@@ -39,8 +39,8 @@ impl Review {
     /// The review with its status.
     pub fn evaluate(
         self,
-        kinds: &Kinds,
-        client: &Identity,
+        kinds: &KindRegistry,
+        client: &ClientIdentity,
         request: &Value,
         now: Timestamp,
     ) -> Value {
@@ -48,8 +48,8 @@ impl Review {
         match self {
             Self::Subject => json!({
                 "kind": "SelfSubjectReview", "apiVersion": "authentication.k8s.io/v1",
-                "metadata": {"creationTimestamp": value_of_seconds(now)},
-                "status": {"userInfo": {"username": client.user, "groups": groups(client)}},
+                "metadata": {"creationTimestamp": format_time(now)},
+                "status": {"userInfo": {"username": client.user, "groups": list_groups(client)}},
             }),
             Self::Access => json!({
                 "kind": "SelfSubjectAccessReview", "apiVersion": "authorization.k8s.io/v1",
@@ -59,18 +59,18 @@ impl Review {
             Self::Rules => json!({
                 "kind": "SelfSubjectRulesReview", "apiVersion": "authorization.k8s.io/v1",
                 "metadata": {"creationTimestamp": null},
-                "spec": spec, "status": rules(kinds, client.role(), spec),
+                "spec": spec, "status": list_rules(kinds, client.role(), spec),
             }),
         }
     }
 }
 
-fn groups(client: &Identity) -> Vec<&str> {
+fn list_groups(client: &ClientIdentity) -> Vec<&str> {
     let authenticated = std::iter::once("system:authenticated");
     client.groups.iter().map(String::as_str).chain(authenticated).collect()
 }
 
-fn access(kinds: &Kinds, client: &Identity, spec: &Value) -> Value {
+fn access(kinds: &KindRegistry, client: &ClientIdentity, spec: &Value) -> Value {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let Some(role) = client.role() else {
         return json!({"allowed": false, "reason": "the client has no role"});
@@ -90,8 +90,8 @@ fn access(kinds: &Kinds, client: &Identity, spec: &Value) -> Value {
     json!({"allowed": allowed, "reason": format!("role {}", role.name())})
 }
 
-/// Those that apply in the namespace that the client asks about.
-fn rules(kinds: &Kinds, role: Option<Role>, spec: &Value) -> Value {
+/// The rules that apply in the namespace that the client asks about.
+fn list_rules(kinds: &KindRegistry, role: Option<ClientRole>, spec: &Value) -> Value {
     let resources: Vec<Value> = role
         .map(|role| role.rules(kinds))
         .unwrap_or_default()
@@ -101,8 +101,8 @@ fn rules(kinds: &Kinds, role: Option<Role>, spec: &Value) -> Value {
             json!({"verbs": rule.verbs, "apiGroups": rule.groups, "resources": rule.resources})
         })
         .collect();
-    let paths = role.map(Role::paths).unwrap_or_default();
-    let verbs = if role == Some(Role::Administrator) { "*" } else { "get" };
+    let paths = role.map(ClientRole::paths).unwrap_or_default();
+    let verbs = if role == Some(ClientRole::Administrator) { "*" } else { "get" };
     json!({
         "resourceRules": resources,
         "nonResourceRules": [{"verbs": [verbs], "nonResourceURLs": paths}],
@@ -116,9 +116,13 @@ mod tests {
 
     #[test]
     fn a_client_learns_its_name_and_groups() {
-        let client = Identity::new("eve", Role::Viewer);
-        let reviewed =
-            Review::Subject.evaluate(&Kinds::default(), &client, &json!({}), Timestamp::UNIX_EPOCH);
+        let client = ClientIdentity::new("eve", ClientRole::Viewer);
+        let reviewed = AccessReview::Subject.evaluate(
+            &KindRegistry::default(),
+            &client,
+            &json!({}),
+            Timestamp::UNIX_EPOCH,
+        );
         let user = json!({
             "username": "eve", "groups": ["millrace:viewers", "system:authenticated"],
         });
@@ -127,8 +131,8 @@ mod tests {
 
     #[test]
     fn access_is_what_is_enforced() {
-        let viewer = Identity::new("eve", Role::Viewer);
-        let nobody = Identity { user: "nobody".to_owned(), groups: Vec::new() };
+        let viewer = ClientIdentity::new("eve", ClientRole::Viewer);
+        let nobody = ClientIdentity { user: "nobody".to_owned(), groups: Vec::new() };
         let list = |resource: &str| json!({"spec": {"resourceAttributes": {"verb": "list", "resource": resource}}});
         let path =
             |path: &str| json!({"spec": {"nonResourceAttributes": {"verb": "get", "path": path}}});
@@ -140,8 +144,12 @@ mod tests {
             (&nobody, list("services"), false),
             (&nobody, path("/version"), false),
         ] {
-            let reviewed =
-                Review::Access.evaluate(&Kinds::default(), client, &request, Timestamp::UNIX_EPOCH);
+            let reviewed = AccessReview::Access.evaluate(
+                &KindRegistry::default(),
+                client,
+                &request,
+                Timestamp::UNIX_EPOCH,
+            );
             assert_eq!(reviewed["status"]["allowed"], expected, "{} {request}", client.user);
         }
     }

@@ -7,11 +7,11 @@
 
 use std::borrow::Cow;
 
-use crate::kinds::{Kinds, Subresource};
-use crate::operations::Target;
+use crate::kinds::{KindRegistry, Subresource};
+use crate::operations::RequestTarget;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Role {
+pub enum ClientRole {
     /// May do everything.
     Administrator,
     /// Reads Services, slices, Nodes, Namespaces and declared kinds; writes Events, and the status of Services
@@ -26,7 +26,7 @@ pub enum Role {
 
 /// Verbs on resources of API groups. `*` stands for all.
 #[derive(Debug, Clone)]
-pub struct Rule {
+pub struct RoleRule {
     pub verbs: &'static [&'static str],
     pub groups: Cow<'static, [&'static str]>,
     /// With `/status` for the subresource.
@@ -42,11 +42,11 @@ const fn rule(
     verbs: &'static [&'static str],
     groups: &'static [&'static str],
     resources: &'static [&'static str],
-) -> Rule {
-    Rule { verbs, groups: Cow::Borrowed(groups), resources, namespace: None }
+) -> RoleRule {
+    RoleRule { verbs, groups: Cow::Borrowed(groups), resources, namespace: None }
 }
 
-impl Rule {
+impl RoleRule {
     pub fn applies_in(&self, namespace: Option<&str>) -> bool {
         self.namespace.is_none() || self.namespace == namespace
     }
@@ -66,17 +66,17 @@ const STATUS: &[&str] = &["get", "patch", "update"];
 const LOCK: &[&str] = &["create", "get", "list", "patch", "update", "watch"];
 /// The status of all resources of a group.
 const ANY_STATUS: &str = "*/status";
-const EVENTS: Rule = rule(REPORT, &["", "events.k8s.io"], &["events"]);
-const SLICES: Rule = rule(READ, &["discovery.k8s.io"], &["endpointslices"]);
+const EVENTS: RoleRule = rule(REPORT, &["", "events.k8s.io"], &["events"]);
+const SLICES: RoleRule = rule(READ, &["discovery.k8s.io"], &["endpointslices"]);
 
 /// Paths that every client may read: discovery, schemas and health.
 pub const OPEN_PATHS: [&str; 8] =
     ["/api", "/api/*", "/apis", "/apis/*", "/healthz", "/livez", "/openapi/*", "/readyz"];
 /// `/version` and what is in a role besides.
-const VERSION: &str = "/version";
-pub const METRICS: &str = "/metrics";
+const VERSION_PATH: &str = "/version";
+pub const METRICS_PATH: &str = "/metrics";
 
-impl Role {
+impl ClientRole {
     pub const ALL: [Self; 4] = [Self::Administrator, Self::Agent, Self::Proxy, Self::Viewer];
 
     pub fn name(self) -> &'static str {
@@ -99,12 +99,12 @@ impl Role {
         }
     }
 
-    pub fn of(groups: &[String]) -> Option<Self> {
+    pub fn of_groups(groups: &[String]) -> Option<Self> {
         Self::ALL.into_iter().find(|role| groups.iter().any(|group| group == role.group()))
     }
 
     /// Includes the declared kinds of the server.
-    pub fn rules(self, kinds: &Kinds) -> Vec<Rule> {
+    pub fn rules(self, kinds: &KindRegistry) -> Vec<RoleRule> {
         let mut rules = self.fixed_rules().to_vec();
         let groups = kinds.declared_groups();
         if groups.is_empty() {
@@ -112,7 +112,7 @@ impl Role {
         }
         let mut add = |verbs, resources| {
             let groups = Cow::Owned(groups.clone());
-            rules.push(Rule { verbs, groups, resources, namespace: None });
+            rules.push(RoleRule { verbs, groups, resources, namespace: None });
         };
         match self {
             Self::Administrator | Self::Proxy => {}
@@ -125,7 +125,7 @@ impl Role {
         rules
     }
 
-    fn fixed_rules(self) -> &'static [Rule] {
+    fn fixed_rules(self) -> &'static [RoleRule] {
         const NETWORKING: &[&str] = &["networking.k8s.io"];
         match self {
             Self::Administrator => const { &[rule(&["*"], &["*"], &["*"])] },
@@ -147,7 +147,7 @@ impl Role {
                         rule(READ, NETWORKING, &["ingressclasses", "ingresses"]),
                         EVENTS,
                         rule(STATUS, NETWORKING, &["ingresses/status"]),
-                        Rule {
+                        RoleRule {
                             verbs: LOCK,
                             groups: Cow::Borrowed(&["coordination.k8s.io"]),
                             resources: &["leases"],
@@ -190,7 +190,7 @@ impl Role {
 
     pub fn allows(
         self,
-        kinds: &Kinds,
+        kinds: &KindRegistry,
         verb: &str,
         group: &str,
         resource: &str,
@@ -206,8 +206,8 @@ impl Role {
     }
 
     /// Whether more of the target's objects than their status may be changed.
-    pub fn may_change(self, kinds: &Kinds, target: &Target) -> bool {
-        let Target { kind, namespace, .. } = target;
+    pub fn may_change(self, kinds: &KindRegistry, target: &RequestTarget) -> bool {
+        let RequestTarget { kind, namespace, .. } = target;
         let changes =
             |verb| self.allows(kinds, verb, kind.group, kind.plural, namespace.as_deref());
         changes("update") || changes("patch")
@@ -228,14 +228,14 @@ impl Role {
     pub fn paths(self) -> Vec<&'static str> {
         match self {
             Self::Administrator => vec!["*"],
-            Self::Viewer => [&OPEN_PATHS[..], &[VERSION, METRICS]].concat(),
-            Self::Agent | Self::Proxy => [&OPEN_PATHS[..], &[VERSION]].concat(),
+            Self::Viewer => [&OPEN_PATHS[..], &[VERSION_PATH, METRICS_PATH]].concat(),
+            Self::Agent | Self::Proxy => [&OPEN_PATHS[..], &[VERSION_PATH]].concat(),
         }
     }
 }
 
 /// The resource of a request, with its subresource.
-pub fn resource(target: &Target) -> String {
+pub fn name_resource(target: &RequestTarget) -> String {
     match target.subresource {
         Subresource::None => target.kind.plural.to_owned(),
         Subresource::Status => format!("{}/status", target.kind.plural),
@@ -248,7 +248,7 @@ mod tests {
 
     #[test]
     fn roles_may_do_what_their_clients_need_and_no_more() {
-        use Role::{Administrator, Agent, Proxy, Viewer};
+        use ClientRole::{Administrator, Agent, Proxy, Viewer};
         let networking = "networking.k8s.io";
         for (verb, group, resource, allowed) in [
             ("list", "", "services", vec![Administrator, Agent, Proxy, Viewer]),
@@ -273,18 +273,19 @@ mod tests {
             ("list", "coordination.k8s.io", "leases", vec![Administrator, Viewer]),
             ("list", "apps", "deployments", vec![Administrator]),
         ] {
-            let kinds = Kinds::default();
-            let allows = |role: &Role| role.allows(&kinds, verb, group, resource, Some("default"));
-            let actual: Vec<Role> = Role::ALL.into_iter().filter(allows).collect();
+            let kinds = KindRegistry::default();
+            let allows =
+                |role: &ClientRole| role.allows(&kinds, verb, group, resource, Some("default"));
+            let actual: Vec<ClientRole> = ClientRole::ALL.into_iter().filter(allows).collect();
             assert_eq!(actual, allowed, "{verb} {group} {resource}");
         }
     }
 
     #[test]
     fn a_proxy_writes_leases_in_one_namespace_only() {
-        let kinds = Kinds::default();
+        let kinds = KindRegistry::default();
         let updates = |namespace: Option<&str>| {
-            Role::Proxy.allows(&kinds, "update", "coordination.k8s.io", "leases", namespace)
+            ClientRole::Proxy.allows(&kinds, "update", "coordination.k8s.io", "leases", namespace)
         };
         assert!(updates(Some(PROXY_NAMESPACE)));
         assert!(!updates(Some("default")) && !updates(None));
@@ -300,16 +301,19 @@ mod tests {
             ("/metrics", 2),
             ("/millrace/backup", 1),
         ] {
-            let count = Role::ALL.iter().filter(|role| role.allows_path("get", path)).count();
+            let count = ClientRole::ALL.iter().filter(|role| role.allows_path("get", path)).count();
             assert_eq!(count, allowed, "{path}");
         }
     }
 
     #[test]
     fn the_group_of_the_certificate_decides() {
-        for role in Role::ALL {
-            assert_eq!(Role::of(&["other".to_owned(), role.group().to_owned()]), Some(role));
+        for role in ClientRole::ALL {
+            assert_eq!(
+                ClientRole::of_groups(&["other".to_owned(), role.group().to_owned()]),
+                Some(role)
+            );
         }
-        assert_eq!(Role::of(&["others".to_owned()]), None);
+        assert_eq!(ClientRole::of_groups(&["others".to_owned()]), None);
     }
 }

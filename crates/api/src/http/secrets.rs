@@ -5,16 +5,16 @@
 
 use serde_json::Value;
 
-use super::roles::Role;
-use crate::failure::Failure;
+use super::roles::ClientRole;
+use crate::failure::ApiFailure;
 use crate::kinds;
-use crate::operations::options::Query;
-use crate::operations::selectors::Selector;
-use crate::operations::{self, Api, Target};
+use crate::operations::options::QueryParameters;
+use crate::operations::selectors::ObjectSelector;
+use crate::operations::{self, Api, RequestTarget};
 
 /// The Secrets that a request may return.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sight {
+pub enum SecretVisibility {
     All,
     /// Secrets of type `kubernetes.io/tls`.
     Certificates,
@@ -23,41 +23,46 @@ pub enum Sight {
 }
 
 /// The type of Secrets with certificates.
-const TLS: &str = "kubernetes.io/tls";
-pub const TLS_ONLY: &str = "type=kubernetes.io/tls";
-pub const EXPLANATION: &str =
+const TLS_SECRET_TYPE: &str = "kubernetes.io/tls";
+pub const TLS_FIELD_SELECTOR: &str = "type=kubernetes.io/tls";
+pub const VISIBILITY_EXPLANATION: &str =
     "only Secrets of type kubernetes.io/tls, and by name those that Ingresses refer to";
 /// The end of the names of annotations that refer to Secrets, such as `nginx.ingress.kubernetes.io/auth-secret`.
-const REFERENCE: &str = "-secret";
+const SECRET_ANNOTATION_SUFFIX: &str = "-secret";
 
-pub fn sight(api: &Api, role: Role, target: &Target, query: &Query) -> Result<Sight, Failure> {
+pub fn decide_visibility(
+    api: &Api,
+    role: ClientRole,
+    target: &RequestTarget,
+    query: &QueryParameters,
+) -> Result<SecretVisibility, ApiFailure> {
     if !role.sees_needed_secrets_only() || target.kind.kind != "Secret" {
-        return Ok(Sight::All);
+        return Ok(SecretVisibility::All);
     }
-    let fields = query.text("fieldSelector");
-    let selected = Selector::parse(target.kind, "", fields)?;
-    let name = target.name.as_deref().or_else(|| selected.name());
+    let fields = query.first_value("fieldSelector");
+    let selected = ObjectSelector::parse(target.kind, "", fields)?;
+    let name = target.name.as_deref().or_else(|| selected.required_name());
     let (Some(namespace), Some(name)) = (target.namespace.as_deref(), name) else {
-        return Ok(Sight::Certificates);
+        return Ok(SecretVisibility::Certificates);
     };
     if is_referred_to(api, namespace, name)? {
-        return Ok(Sight::All);
+        return Ok(SecretVisibility::All);
     }
-    let stored = api.storage().get(&operations::key(target.kind, Some(namespace), name));
+    let stored = api.storage().get(&operations::storage_key(target.kind, Some(namespace), name));
     let is_certificate = stored.is_some_and(|stored| is_certificate(&stored.object()));
-    Ok(if is_certificate { Sight::Certificates } else { Sight::Nothing })
+    Ok(if is_certificate { SecretVisibility::Certificates } else { SecretVisibility::Nothing })
 }
 
 fn is_certificate(secret: &Value) -> bool {
-    secret["type"] == TLS
+    secret["type"] == TLS_SECRET_TYPE
 }
 
-fn is_referred_to(api: &Api, namespace: &str, name: &str) -> Result<bool, Failure> {
+fn is_referred_to(api: &Api, namespace: &str, name: &str) -> Result<bool, ApiFailure> {
     let kind = kinds::find_kind("networking.k8s.io/v1", "Ingress")
-        .ok_or_else(|| Failure::internal("the kind Ingress is missing"))?;
-    let all = api.storage().list(&operations::prefix(kind, None), None, None, usize::MAX);
+        .ok_or_else(|| ApiFailure::internal("the kind Ingress is missing"))?;
+    let all = api.storage().list(&operations::storage_prefix(kind, None), None, None, usize::MAX);
     // The latest revision is never gone.
-    let all = all.map_err(|_| Failure::internal("the Ingresses cannot be read"))?;
+    let all = all.map_err(|_| ApiFailure::internal("the Ingresses cannot be read"))?;
     let mut all = all.objects.iter();
     Ok(all.any(|(_, ingress)| refers_to(&ingress.metadata(), namespace, name)))
 }
@@ -66,7 +71,7 @@ fn is_referred_to(api: &Api, namespace: &str, name: &str) -> Result<bool, Failur
 fn refers_to(metadata: &Value, namespace: &str, name: &str) -> bool {
     let annotations = metadata["annotations"].as_object().into_iter().flatten();
     let mut values = annotations
-        .filter(|(key, _)| key.ends_with(REFERENCE))
+        .filter(|(key, _)| key.ends_with(SECRET_ANNOTATION_SUFFIX))
         .filter_map(|(_, value)| value.as_str());
     values.any(|value| match value.split_once('/') {
         Some(parts) => parts == (namespace, name),

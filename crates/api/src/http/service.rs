@@ -11,48 +11,48 @@ use serde_json::json;
 use tokio::task::{spawn_blocking, yield_now};
 use tokio::time::timeout;
 
-use super::connection::Limits;
-use super::identity::Identity;
+use super::connection::ApiLimits;
+use super::identity::ClientIdentity;
 use super::openapi::OpenApi;
-use super::path::Path;
-use super::respond::{self, Body};
-use super::reviews::Review;
-use super::roles::Role;
-use super::secrets::{self, Sight};
-use super::shares::{Share, UserShares};
-use super::turns::{Turn, Turns};
+use super::path::ApiPath;
+use super::respond::{self, ResponseBody};
+use super::reviews::AccessReview;
+use super::roles::ClientRole;
+use super::secrets::{self, SecretVisibility};
+use super::shares::{UserShare, UserShares};
+use super::turns::{ExpensivePermit, ExpensiveRequests};
 use super::{discovery, health, listing, roles};
 use crate::codec;
-use crate::failure::Failure;
-use crate::kinds::{Kind, Kinds};
-use crate::operations::options::Query;
-use crate::operations::render::Shape;
-use crate::operations::{self, Api, Outcome, Target, Watch};
+use crate::failure::ApiFailure;
+use crate::kinds::{ApiKind, KindRegistry};
+use crate::operations::options::QueryParameters;
+use crate::operations::render::ResponseShape;
+use crate::operations::{self, Api, ObjectWatch, OperationResult, RequestTarget};
 
 /// Clones share all state.
 #[derive(Clone)]
-pub struct Service {
+pub struct ApiService {
     api: Api,
-    limits: Limits,
+    limits: ApiLimits,
     requests: UserShares,
     watches: UserShares,
     bodies: UserShares,
-    turns: Turns,
+    turns: ExpensiveRequests,
     openapi: OpenApi,
 }
 
 /// A body from this size on is expensive.
-const LARGE: usize = 64 << 10;
+const LARGE_BODY_BYTES: usize = 64 << 10;
 
 /// What determines the form of the response.
-struct Wishes {
-    query: Query,
+struct ResponseForm {
+    query: QueryParameters,
     accept: String,
     pretty: bool,
 }
 
-impl Service {
-    pub fn new(api: Api, limits: Limits) -> Self {
+impl ApiService {
+    pub fn new(api: Api, limits: ApiLimits) -> Self {
         Self {
             openapi: OpenApi::new(api.kinds().clone()),
             api,
@@ -60,17 +60,21 @@ impl Service {
             requests: UserShares::new(limits.requests),
             watches: UserShares::new(limits.watches),
             bodies: UserShares::new(limits.bodies),
-            turns: Turns::new(limits.turns),
+            turns: ExpensiveRequests::new(limits.turns),
         }
     }
 
-    pub fn limits(&self) -> &Limits {
+    pub fn limits(&self) -> &ApiLimits {
         &self.limits
     }
 
-    pub async fn respond(&self, request: Request<Incoming>, client: &Identity) -> Response<Body> {
-        let query = Query::parse(request.uri().query().unwrap_or_default());
-        let pretty = match query.flag("pretty") {
+    pub async fn respond(
+        &self,
+        request: Request<Incoming>,
+        client: &ClientIdentity,
+    ) -> Response<ResponseBody> {
+        let query = QueryParameters::parse(request.uri().query().unwrap_or_default());
+        let pretty = match query.parse_flag("pretty") {
             Ok(Some(pretty)) => pretty,
             // These clients' output is read by people.
             _ => ["curl/", "Wget/", "Mozilla/"]
@@ -78,33 +82,34 @@ impl Service {
                 .any(|program| header(request.headers(), USER_AGENT).starts_with(program)),
         };
         let accept = header(request.headers(), ACCEPT).to_owned();
-        let wishes = Wishes { query, accept, pretty };
+        let wishes = ResponseForm { query, accept, pretty };
         let response = match refuse_impersonation(request.headers(), client) {
             Ok(()) => self.try_respond(request, client, &wishes).await,
             Err(failure) => Err(failure),
         };
-        response.unwrap_or_else(|failure| respond::failure(&failure, pretty))
+        response.unwrap_or_else(|failure| respond::respond_failure(&failure, pretty))
     }
 
     async fn try_respond(
         &self,
         request: Request<Incoming>,
-        client: &Identity,
-        wishes: &Wishes,
-    ) -> Result<Response<Body>, Failure> {
+        client: &ClientIdentity,
+        wishes: &ResponseForm,
+    ) -> Result<Response<ResponseBody>, ApiFailure> {
         let kinds = self.api.kinds();
-        let path = Path::parse(kinds, request.uri().path()).ok_or_else(Failure::no_such_path)?;
+        let path =
+            ApiPath::parse(kinds, request.uri().path()).ok_or_else(ApiFailure::no_such_path)?;
         let path = match path {
-            Path::Objects { target, watch } => {
+            ApiPath::Objects { target, watch } => {
                 let deprecation = target.kind.rules.deprecation();
                 let response = self.objects(request, client, target, watch, wishes).await;
-                let mut response =
-                    response.unwrap_or_else(|failure| respond::failure(&failure, wishes.pretty));
+                let mut response = response
+                    .unwrap_or_else(|failure| respond::respond_failure(&failure, wishes.pretty));
                 let warnings: Vec<String> = deprecation.into_iter().map(str::to_owned).collect();
-                respond::warn(&mut response, &warnings);
+                respond::add_warnings(&mut response, &warnings);
                 return Ok(response);
             }
-            Path::Review(review) => return self.review(request, client, review, wishes).await,
+            ApiPath::Review(review) => return self.review(request, client, review, wishes).await,
             path => path,
         };
         let verb = request.method().as_str().to_ascii_lowercase();
@@ -112,74 +117,74 @@ impl Service {
         if !client.role().is_some_and(|role| role.allows_path(verb, request.uri().path())) {
             let (user, path) = (&client.user, request.uri().path());
             let message = format!("forbidden: User {user:?} cannot {verb} path {path:?}");
-            return Err(Failure::new(403, "Forbidden", message));
+            return Err(ApiFailure::new(403, "Forbidden", message));
         }
         if !matches!(*request.method(), Method::GET | Method::HEAD) {
-            return Err(Failure::method_not_allowed());
+            return Err(ApiFailure::method_not_allowed());
         }
-        let json = |value| Ok(respond::json(200, &value, wishes.pretty));
+        let json = |value| Ok(respond::respond_json(200, &value, wishes.pretty));
         match path {
-            Path::Version => json(discovery::version()),
-            Path::Live => Ok(health::live()),
-            Path::Ready => {
-                let verbose = wishes.query.flag("verbose")? == Some(true);
-                Ok(health::ready(self.api.storage(), verbose))
+            ApiPath::Version => json(discovery::server_version()),
+            ApiPath::Live => Ok(health::respond_live()),
+            ApiPath::Ready => {
+                let verbose = wishes.query.parse_flag("verbose")? == Some(true);
+                Ok(health::respond_ready(self.api.storage(), verbose))
             }
-            Path::Metrics => Ok(health::metrics(self.api.storage())),
-            Path::Backup => Ok(health::backup(self.api.storage())),
-            Path::Empty(version, kind) => json(json!({
+            ApiPath::Metrics => Ok(health::respond_metrics(self.api.storage())),
+            ApiPath::Backup => Ok(health::respond_backup(self.api.storage())),
+            ApiPath::Empty(version, kind) => json(json!({
                 "apiVersion": version, "kind": kind, "items": [],
                 "metadata": {"resourceVersion": self.api.storage().revision().to_string()},
             })),
-            Path::Index => json(discovery::index(kinds)),
-            Path::CoreVersions | Path::Groups => {
-                let core = matches!(path, Path::CoreVersions);
-                Ok(discovery::groups(kinds, core, &wishes.accept, wishes.pretty))
+            ApiPath::Index => json(discovery::list_paths(kinds)),
+            ApiPath::CoreVersions | ApiPath::Groups => {
+                let core = matches!(path, ApiPath::CoreVersions);
+                Ok(discovery::discover_groups(kinds, core, &wishes.accept, wishes.pretty))
             }
-            Path::Group(group) => {
-                json(discovery::group(kinds, &group).ok_or_else(Failure::no_such_path)?)
+            ApiPath::Group(group) => json(
+                discovery::discover_group(kinds, &group).ok_or_else(ApiFailure::no_such_path)?,
+            ),
+            ApiPath::Resources { group, version } => {
+                let resources = discovery::discover_resources(kinds, &group, &version);
+                json(resources.ok_or_else(ApiFailure::no_such_path)?)
             }
-            Path::Resources { group, version } => {
-                let resources = discovery::resources(kinds, &group, &version);
-                json(resources.ok_or_else(Failure::no_such_path)?)
-            }
-            Path::OpenApi2 => Ok(self.openapi.v2(request.headers())),
-            Path::OpenApi3 => json(self.openapi.v3_index()),
-            Path::OpenApi3Of { group, version } => {
+            ApiPath::OpenApi2 => Ok(self.openapi.v2(request.headers())),
+            ApiPath::OpenApi3 => json(self.openapi.v3_index()),
+            ApiPath::OpenApi3Of { group, version } => {
                 let document = self.openapi.v3(&group, &version, request.headers());
-                document.ok_or_else(Failure::no_such_path)
+                document.ok_or_else(ApiFailure::no_such_path)
             }
-            Path::Objects { .. } | Path::Review(_) => Err(Failure::no_such_path()),
+            ApiPath::Objects { .. } | ApiPath::Review(_) => Err(ApiFailure::no_such_path()),
         }
     }
 
     async fn objects(
         &self,
         request: Request<Incoming>,
-        client: &Identity,
-        target: Target,
+        client: &ClientIdentity,
+        target: RequestTarget,
         watch: bool,
-        wishes: &Wishes,
-    ) -> Result<Response<Body>, Failure> {
+        wishes: &ResponseForm,
+    ) -> Result<Response<ResponseBody>, ApiFailure> {
         let mut target = target;
-        let shape = Shape::negotiate(&wishes.accept, &wishes.query)?;
+        let shape = ResponseShape::negotiate(&wishes.accept, &wishes.query)?;
         let method = request.method().clone();
         let reads = matches!(method, Method::GET | Method::HEAD);
-        let watches = wishes.query.flag("watch")?.unwrap_or_default();
+        let watches = wishes.query.parse_flag("watch")?.unwrap_or_default();
         // A single object can be watched only through the deprecated path.
         let watch = watch || (watches && target.name.is_none());
-        let verb =
-            verb(&method, watch, target.name.is_some()).ok_or_else(Failure::method_not_allowed)?;
+        let verb = verb(&method, watch, target.name.is_some())
+            .ok_or_else(ApiFailure::method_not_allowed)?;
         let role = authorize(self.api.kinds(), client, verb, &target)?;
         target.keeps_metadata = !role.may_change(self.api.kinds(), &target);
         let mut query = wishes.query.clone();
-        match secrets::sight(&self.api, role, &target, &query)? {
-            Sight::All => {}
-            Sight::Certificates if target.name.is_some() => {}
-            Sight::Certificates => query.require_fields(secrets::TLS_ONLY),
-            Sight::Nothing => {
+        match secrets::decide_visibility(&self.api, role, &target, &query)? {
+            SecretVisibility::All => {}
+            SecretVisibility::Certificates if target.name.is_some() => {}
+            SecretVisibility::Certificates => query.require_fields(secrets::TLS_FIELD_SELECTOR),
+            SecretVisibility::Nothing => {
                 let namespace = target.namespace.as_deref();
-                let why = secrets::EXPLANATION;
+                let why = secrets::VISIBILITY_EXPLANATION;
                 return Err(forbidden(client, verb, target.kind, namespace, why));
             }
         }
@@ -187,21 +192,26 @@ impl Service {
         let content_type = header(request.headers(), CONTENT_TYPE).to_owned();
         if watch {
             if !reads {
-                return Err(Failure::method_not_allowed());
+                return Err(ApiFailure::method_not_allowed());
             }
-            let share = take(&self.watches, client, "watches")?;
+            let share = take_share(&self.watches, client, "watches")?;
             let kind = target.kind;
-            let request =
-                operations::Request { target, query, user_agent, content_type, body: Bytes::new() };
+            let request = operations::ApiRequest {
+                target,
+                query,
+                user_agent,
+                content_type,
+                body: Bytes::new(),
+            };
             let watch = self.api.watch(&request)?;
             return Ok(stream_of(watch, kind, shape, share));
         }
-        let share = take(&self.requests, client, "requests")?;
+        let share = take_share(&self.requests, client, "requests")?;
         let headers = request.headers();
         let encoding = header(headers, CONTENT_ENCODING);
         if !matches!(encoding, "" | "identity") {
             let message = format!("the content encoding {encoding:?} of the body is not supported");
-            return Err(Failure::new(415, "UnsupportedMediaType", message));
+            return Err(ApiFailure::new(415, "UnsupportedMediaType", message));
         }
         let (body, held) = if reads {
             (Bytes::new(), None)
@@ -212,18 +222,18 @@ impl Service {
         let named = target.name.is_some();
         let is_list = reads && !named;
         let collection = method == Method::DELETE && !named;
-        let turn = if is_list || collection || body.len() >= LARGE {
+        let turn = if is_list || collection || body.len() >= LARGE_BODY_BYTES {
             Some(self.turn(client).await?)
         } else {
             None
         };
-        let request = operations::Request { target, query, user_agent, content_type, body };
+        let request = operations::ApiRequest { target, query, user_agent, content_type, body };
         if is_list {
             let api = self.api.clone();
             let listed = spawn_blocking(move || api.list(&request)).await;
-            let listed = listed.map_err(|_| Failure::internal("the list failed"))??;
+            let listed = listed.map_err(|_| ApiFailure::internal("the list failed"))??;
             let pretty = wishes.pretty;
-            return listing::respond(listed, kind, shape, pretty, (share, turn)).await;
+            return listing::respond_with_list(listed, kind, shape, pretty, (share, turn)).await;
         }
         let response = match (&method, named) {
             (&Method::GET | &Method::HEAD, _) => self.api.get(&request),
@@ -232,37 +242,37 @@ impl Service {
             (&Method::PATCH, true) => self.api.patch(request).await,
             (&Method::DELETE, true) => self.api.delete(request).await,
             (&Method::DELETE, false) => self.api.delete_collection(request).await,
-            _ => Err(Failure::method_not_allowed()),
+            _ => Err(ApiFailure::method_not_allowed()),
         };
         drop(held);
-        let Outcome { code, value, warnings } = response?;
+        let OperationResult { code, value, warnings } = response?;
         let value = shape.render(kind, value, Timestamp::now());
-        let mut response = respond::json(code, &value, wishes.pretty);
-        respond::warn(&mut response, &warnings);
+        let mut response = respond::respond_json(code, &value, wishes.pretty);
+        respond::add_warnings(&mut response, &warnings);
         Ok(response)
     }
 
     async fn review(
         &self,
         request: Request<Incoming>,
-        client: &Identity,
-        review: Review,
-        wishes: &Wishes,
-    ) -> Result<Response<Body>, Failure> {
+        client: &ClientIdentity,
+        review: AccessReview,
+        wishes: &ResponseForm,
+    ) -> Result<Response<ResponseBody>, ApiFailure> {
         if request.method() != Method::POST {
-            return Err(Failure::method_not_allowed());
+            return Err(ApiFailure::method_not_allowed());
         }
-        let _share = take(&self.requests, client, "requests")?;
+        let _share = take_share(&self.requests, client, "requests")?;
         let content_type = header(request.headers(), CONTENT_TYPE).to_owned();
         let (body, _held) = self.body(request.into_body(), client).await?;
-        let format = operations::format(&content_type)?;
+        let format = operations::parse_content_type(&content_type)?;
         let asked = codec::decode_definition(review.definition(), format, &body)?;
         let review = review.evaluate(self.api.kinds(), client, &asked, Timestamp::now());
-        Ok(respond::json(201, &review, wishes.pretty))
+        Ok(respond::respond_json(201, &review, wishes.pretty))
     }
 
-    async fn turn(&self, client: &Identity) -> Result<Turn, Failure> {
-        let turn = timeout(self.limits.patience, self.turns.take(&client.user)).await;
+    async fn turn(&self, client: &ClientIdentity) -> Result<ExpensivePermit, ApiFailure> {
+        let turn = timeout(self.limits.patience, self.turns.acquire_permit(&client.user)).await;
         turn.ok().flatten().ok_or_else(|| too_many("large bodies and lists"))
     }
 
@@ -270,24 +280,24 @@ impl Service {
     async fn body(
         &self,
         body: Incoming,
-        client: &Identity,
-    ) -> Result<(Bytes, Option<Share>), Failure> {
+        client: &ClientIdentity,
+    ) -> Result<(Bytes, Option<UserShare>), ApiFailure> {
         let limit = self.limits.body;
         if body.size_hint().lower() > limit as u64 {
-            return Err(too_large(limit));
+            return Err(refuse_large_body(limit));
         }
-        let mut held = self.bodies.empty(client);
+        let mut held = self.bodies.empty_share(client);
         let read = async {
             let mut content = BytesMut::new();
             let mut body = body;
             while let Some(frame) = body.frame().await {
                 let frame = frame.map_err(|error| {
                     let why = format!("the body of the request ended early: {error}");
-                    Failure::bad_request(why)
+                    ApiFailure::bad_request(why)
                 })?;
                 let Ok(data) = frame.into_data() else { continue };
                 if content.len() + data.len() > limit {
-                    return Err(too_large(limit));
+                    return Err(refuse_large_body(limit));
                 }
                 if !held.grow(data.len()) {
                     return Err(too_many("bytes of request bodies"));
@@ -299,7 +309,7 @@ impl Service {
         let content = timeout(self.limits.patience, read).await.map_err(|_| {
             let seconds = self.limits.patience.as_secs();
             let why = format!("the body of the request did not arrive within {seconds} seconds");
-            Failure::new(408, "Timeout", why)
+            ApiFailure::new(408, "Timeout", why)
         })??;
         Ok((content, Some(held)))
     }
@@ -323,7 +333,7 @@ fn verb(method: &Method, watch: bool, named: bool) -> Option<&'static str> {
 /// Fails if the request is to be made in the name of another user (`kubectl --as`). Roles belong to
 /// certificates, so the request of such a client would be allowed as its own, and do more than it
 /// intends.
-fn refuse_impersonation(headers: &HeaderMap, client: &Identity) -> Result<(), Failure> {
+fn refuse_impersonation(headers: &HeaderMap, client: &ClientIdentity) -> Result<(), ApiFailure> {
     let Some(header) = headers.keys().find(|name| name.as_str().starts_with("impersonate-")) else {
         return Ok(());
     };
@@ -335,17 +345,17 @@ fn refuse_impersonation(headers: &HeaderMap, client: &Identity) -> Result<(), Fa
         client.user,
         header.as_str(),
     );
-    Err(Failure::new(403, "Forbidden", message))
+    Err(ApiFailure::new(403, "Forbidden", message))
 }
 
 /// Fails if the client may not do this.
 fn authorize(
-    kinds: &Kinds,
-    client: &Identity,
+    kinds: &KindRegistry,
+    client: &ClientIdentity,
     verb: &str,
-    target: &Target,
-) -> Result<Role, Failure> {
-    let resource = roles::resource(target);
+    target: &RequestTarget,
+) -> Result<ClientRole, ApiFailure> {
+    let resource = roles::name_resource(target);
     let role = client.role().filter(|role| {
         role.allows(kinds, verb, target.kind.group, &resource, target.namespace.as_deref())
     });
@@ -359,12 +369,12 @@ fn authorize(
 }
 
 fn forbidden(
-    client: &Identity,
+    client: &ClientIdentity,
     verb: &str,
-    kind: &Kind,
+    kind: &ApiKind,
     namespace: Option<&str>,
     why: &str,
-) -> Failure {
+) -> ApiFailure {
     let place = match namespace {
         Some(namespace) => format!("in the namespace {namespace:?}"),
         None => "at the cluster scope".to_owned(),
@@ -373,24 +383,28 @@ fn forbidden(
         "User {:?} cannot {verb} resource {:?} in API group {:?} {place}: {why}",
         client.user, kind.plural, kind.group
     );
-    Failure::forbidden(kind, "", &what)
+    ApiFailure::forbidden(kind, "", &what)
 }
 
-fn too_large(limit: usize) -> Failure {
+fn refuse_large_body(limit: usize) -> ApiFailure {
     let message = format!("Request entity too large: limit is {limit}");
-    Failure::new(413, "RequestEntityTooLarge", message)
+    ApiFailure::new(413, "RequestEntityTooLarge", message)
 }
 
-fn too_many(what: &str) -> Failure {
+fn too_many(what: &str) -> ApiFailure {
     let message = format!(
         "the server has received too many requests and has asked us to try again later: too many \
          {what} at the same time"
     );
-    Failure::new(429, "TooManyRequests", message).retry_after(1)
+    ApiFailure::new(429, "TooManyRequests", message).retry_after(1)
 }
 
 /// Takes a share. Without a free one the request fails with 429 instead of waiting.
-fn take(shares: &UserShares, client: &Identity, what: &str) -> Result<Share, Failure> {
+fn take_share(
+    shares: &UserShares,
+    client: &ClientIdentity,
+    what: &str,
+) -> Result<UserShare, ApiFailure> {
     shares.take_one(client).ok_or_else(|| too_many(what))
 }
 
@@ -399,41 +413,41 @@ fn header(headers: &HeaderMap, name: HeaderName) -> &str {
 }
 
 /// A watch that is being sent.
-struct Stream {
-    watch: Watch,
+struct WatchStream {
+    watch: ObjectWatch,
     /// Held as long as the watch lasts.
     #[expect(dead_code, reason = "returns the share when it is dropped")]
-    share: Share,
+    share: UserShare,
     is_first: bool,
     /// Octets since other tasks last had a turn.
     sent: usize,
 }
 
 /// Octets that a watch sends before other connections have a turn.
-const CHUNK: usize = 64 << 10;
+const WATCH_CHUNK_BYTES: usize = 64 << 10;
 
 /// The events of a watch, one per line. An event is produced only when the client is ready to take
 /// it.
 fn stream_of(
-    watch: Watch,
-    kind: &'static crate::kinds::Kind,
-    shape: Shape,
-    share: Share,
-) -> Response<Body> {
-    let start = Stream { watch, share, is_first: true, sent: 0 };
+    watch: ObjectWatch,
+    kind: &'static crate::kinds::ApiKind,
+    shape: ResponseShape,
+    share: UserShare,
+) -> Response<ResponseBody> {
+    let start = WatchStream { watch, share, is_first: true, sent: 0 };
     let events = stream::unfold(start, move |mut stream| async move {
         let event = stream.watch.next().await?;
         let line = shape.render_event(kind, event, stream.is_first);
         stream.is_first = false;
         stream.sent += line.len();
-        if stream.sent > CHUNK {
+        if stream.sent > WATCH_CHUNK_BYTES {
             // The buffers of a socket take megabytes: other connections would wait for all of it.
             stream.sent = 0;
             yield_now().await;
         }
         Some((Ok(Frame::data(Bytes::from(line))), stream))
     });
-    let mut response = respond::full(200, respond::JSON, Bytes::new());
+    let mut response = respond::respond_full(200, respond::JSON_CONTENT_TYPE, Bytes::new());
     *response.body_mut() = StreamBody::new(events).boxed_unsync();
     response
 }

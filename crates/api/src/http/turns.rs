@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 #[derive(Debug, Clone)]
-pub struct Turns {
+pub struct ExpensiveRequests {
     all: Arc<Semaphore>,
     each: usize,
     of_user: Arc<Mutex<HashMap<String, Weak<Semaphore>>>>,
@@ -19,22 +19,22 @@ pub struct Turns {
 
 /// Held while an expensive request runs.
 #[derive(Debug)]
-pub struct Turn {
+pub struct ExpensivePermit {
     _of_user: OwnedSemaphorePermit,
     _of_all: OwnedSemaphorePermit,
 }
 
-impl Turns {
+impl ExpensiveRequests {
     pub fn new(total: usize) -> Self {
         let all = Arc::new(Semaphore::new(total.max(2)));
         Self { all, each: (total / 2).max(1), of_user: Arc::default() }
     }
 
     /// Waits for a turn. `None` is never returned, except when the server ends.
-    pub async fn take(&self, user: &str) -> Option<Turn> {
+    pub async fn acquire_permit(&self, user: &str) -> Option<ExpensivePermit> {
         let of_user = self.of(user).acquire_owned().await.ok()?;
         let of_all = Arc::clone(&self.all).acquire_owned().await.ok()?;
-        Some(Turn { _of_user: of_user, _of_all: of_all })
+        Some(ExpensivePermit { _of_user: of_user, _of_all: of_all })
     }
 
     fn of(&self, user: &str) -> Arc<Semaphore> {
@@ -59,9 +59,9 @@ mod tests {
     use super::*;
 
     /// The turn, if it can be had without waiting.
-    fn take_now(turns: &Turns, user: &str) -> Option<Turn> {
+    fn take_now(turns: &ExpensiveRequests, user: &str) -> Option<ExpensivePermit> {
         let mut context = Context::from_waker(Waker::noop());
-        match pin!(turns.take(user)).poll(&mut context) {
+        match pin!(turns.acquire_permit(user)).poll(&mut context) {
             std::task::Poll::Ready(turn) => turn,
             std::task::Poll::Pending => None,
         }
@@ -69,7 +69,7 @@ mod tests {
 
     #[test]
     fn one_user_never_holds_all_turns() {
-        let turns = Turns::new(4);
+        let turns = ExpensiveRequests::new(4);
         let held: Vec<_> = std::iter::from_fn(|| take_now(&turns, "a")).collect();
         assert_eq!(held.len(), 2);
         assert!(take_now(&turns, "b").is_some());
@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn users_without_turns_are_removed() {
-        let turns = Turns::new(4);
+        let turns = ExpensiveRequests::new(4);
         for number in 0..100 {
             drop(take_now(&turns, &number.to_string()));
         }

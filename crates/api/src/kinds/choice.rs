@@ -7,10 +7,14 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 
-use super::{Allocations, Resource};
+use super::{AllocatedResource, Allocations};
 
 /// Takes a free address of a family. `seed` selects where the search starts.
-pub fn address(family: &str, seed: u64, allocations: &mut dyn Allocations) -> Option<IpAddr> {
+pub fn take_free_address(
+    family: &str,
+    seed: u64,
+    allocations: &mut dyn Allocations,
+) -> Option<IpAddr> {
     let range = *allocations
         .ranges()
         .cluster_ips
@@ -18,15 +22,17 @@ pub fn address(family: &str, seed: u64, allocations: &mut dyn Allocations) -> Op
         .find(|range| range.addr().is_ipv4() == (family == "IPv4"))?;
     let is_v4 = range.addr().is_ipv4();
     Bands::of_addresses(&range)
-        .search(seed, |number| allocations.take(Resource::ClusterIp(to_address(is_v4, number))))
+        .search(seed, |number| {
+            allocations.take(AllocatedResource::ClusterIp(to_address(is_v4, number)))
+        })
         .map(|number| to_address(is_v4, number))
 }
 
 /// Takes a free node port.
-pub fn port(seed: u64, allocations: &mut dyn Allocations) -> Option<u16> {
+pub fn take_free_node_port(seed: u64, allocations: &mut dyn Allocations) -> Option<u16> {
     let range = allocations.ranges().node_ports.clone();
     let free = |number| {
-        let resource = Resource::NodePort(to_port(number));
+        let resource = AllocatedResource::NodePort(to_port(number));
         // A port that this object holds already is not free for another of its ports.
         allocations.holder(resource).is_none() && allocations.take(resource)
     };
@@ -35,13 +41,13 @@ pub fn port(seed: u64, allocations: &mut dyn Allocations) -> Option<u16> {
 
 /// Whether an address of the range can be allocated: not the network address, nor an IPv4 broadcast
 /// address.
-pub fn is_usable(address: IpAddr, range: &IpNet) -> bool {
+pub fn is_allocatable(address: IpAddr, range: &IpNet) -> bool {
     let bands = Bands::of_addresses(range);
     range.contains(&address) && (bands.first..=bands.last).contains(&number(address))
 }
 
 /// FNV-1a over all parts.
-pub fn hash(parts: &[&str]) -> u64 {
+pub fn hash_parts(parts: &[&str]) -> u64 {
     let bytes = parts.iter().flat_map(|part| part.bytes().chain([0]));
     bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
@@ -117,24 +123,26 @@ fn to_port(number: u128) -> u16 {
 mod tests {
     use std::collections::BTreeSet;
 
-    use super::super::ledger::Ledger;
+    use super::super::ledger::TestAllocations;
     use super::*;
 
     #[test]
     fn the_lower_band_is_used_last() {
-        let mut ledger = Ledger::new(&["10.96.0.0/26"]);
+        let mut ledger = TestAllocations::new(&["10.96.0.0/26"]);
         let mut chosen = Vec::new();
         for seed in 0..62 {
             ledger.write_as(&format!("default/{seed}"));
-            chosen
-                .push(address("IPv4", hash(&[&seed.to_string()]), &mut ledger).expect("62 hosts"));
+            chosen.push(
+                take_free_address("IPv4", hash_parts(&[&seed.to_string()]), &mut ledger)
+                    .expect("62 hosts"),
+            );
         }
         let limit: IpAddr = "10.96.0.16".parse().expect("an address");
         assert!(chosen[..46].iter().all(|address| *address > limit), "{chosen:?}");
         assert!(chosen[46..].iter().all(|address| *address <= limit), "{chosen:?}");
         assert_eq!(chosen.iter().collect::<BTreeSet<_>>().len(), 62);
         ledger.write_as("default/late");
-        assert_eq!(address("IPv4", 0, &mut ledger), None);
+        assert_eq!(take_free_address("IPv4", 0, &mut ledger), None);
     }
 
     #[test]
@@ -166,7 +174,7 @@ mod tests {
             ("fd00::1", false),
         ] {
             assert_eq!(
-                is_usable(address.parse().expect("an address"), &range),
+                is_allocatable(address.parse().expect("an address"), &range),
                 expected,
                 "{address}"
             );

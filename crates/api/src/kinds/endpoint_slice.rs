@@ -5,10 +5,13 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::json::{at, list, list_mut, number, remove, set, set_default, text, texts};
-use super::names::{self, Check};
+use super::json::{
+    get_list, get_list_mut, get_number, get_text, get_texts, get_value, remove_value,
+    set_if_missing, set_value,
+};
+use super::names::{self, NameCheck};
 use super::violation::Violation;
-use super::{Column, Rules, Subresource, metadata, table};
+use super::{KindRules, Subresource, TableColumn, metadata, table};
 
 pub struct EndpointSlice;
 
@@ -20,32 +23,34 @@ const MOST_ADDRESSES: usize = 100;
 const MOST_HINTS: usize = 8;
 const SHOWN: usize = 3;
 
-impl Rules for EndpointSlice {
+impl KindRules for EndpointSlice {
     fn set_defaults(&self, object: &mut Value) {
-        for port in list_mut(object, "ports").into_iter().flatten() {
-            if at(port, "name").is_none() {
-                set(port, "name", "");
+        for port in get_list_mut(object, "ports").into_iter().flatten() {
+            if get_value(port, "name").is_none() {
+                set_value(port, "name", "");
             }
-            set_default(port, "protocol", "TCP");
+            set_if_missing(port, "protocol", "TCP");
         }
     }
 
     fn prepare(&self, object: &mut Value, old: Option<&Value>, _subresource: Subresource) {
         // A field from before v1. It may stay, but not be added.
         let had_topology = old.is_some_and(|old| {
-            list(old, "endpoints").iter().any(|one| at(one, "deprecatedTopology").is_some())
+            get_list(old, "endpoints")
+                .iter()
+                .any(|one| get_value(one, "deprecatedTopology").is_some())
         });
         if !had_topology {
-            for endpoint in list_mut(object, "endpoints").into_iter().flatten() {
-                remove(endpoint, "deprecatedTopology");
+            for endpoint in get_list_mut(object, "endpoints").into_iter().flatten() {
+                remove_value(endpoint, "deprecatedTopology");
             }
         }
         metadata::count_generation(object, old);
     }
 
     fn validate(&self, object: &Value, old: Option<&Value>) -> Vec<Violation> {
-        let mut violations = metadata::name(object, old, names::subdomain);
-        match text(object, "addressType") {
+        let mut violations = metadata::validate_new_name(object, old, names::check_subdomain);
+        match get_text(object, "addressType") {
             "" => violations.push(Violation::required("addressType", "")),
             kind if ADDRESS_TYPES.contains(&kind) => {}
             kind => {
@@ -53,36 +58,36 @@ impl Rules for EndpointSlice {
             }
         }
         violations.extend(validate_endpoints(object));
-        violations.extend(validate_ports(list(object, "ports")));
+        violations.extend(validate_ports(get_list(object, "ports")));
         if let Some(old) = old {
-            violations.extend(metadata::immutable(object, old, "addressType"));
+            violations.extend(metadata::validate_immutable(object, old, "addressType"));
         }
         violations
     }
 
-    fn columns(&self) -> &'static [Column] {
+    fn columns(&self) -> &'static [TableColumn] {
         const {
             &[
-                table::NAME,
-                Column::text("AddressType", "The type of the addresses of this slice"),
-                Column::text("Ports", "The ports of each endpoint of this slice"),
-                Column::text("Endpoints", "The addresses of the endpoints of this slice"),
-                table::AGE,
+                table::NAME_COLUMN,
+                TableColumn::text("AddressType", "The type of the addresses of this slice"),
+                TableColumn::text("Ports", "The ports of each endpoint of this slice"),
+                TableColumn::text("Endpoints", "The addresses of the endpoints of this slice"),
+                table::AGE_COLUMN,
             ]
         }
     }
 
     fn row(&self, object: &Value, now: Timestamp) -> Vec<Value> {
-        let ports: Vec<String> = list(object, "ports").iter().map(shown_port).collect();
-        let endpoints = list(object, "endpoints").iter();
+        let ports: Vec<String> = get_list(object, "ports").iter().map(shown_port).collect();
+        let endpoints = get_list(object, "endpoints").iter();
         let addresses: Vec<&str> =
-            endpoints.flat_map(|endpoint| texts(endpoint, "addresses")).collect();
+            endpoints.flat_map(|endpoint| get_texts(endpoint, "addresses")).collect();
         vec![
-            table::name(object),
-            text(object, "addressType").into(),
-            or_unset(table::first(&ports, SHOWN)).into(),
-            or_unset(table::first(&addresses, SHOWN)).into(),
-            table::age(object, now),
+            table::name_cell(object),
+            get_text(object, "addressType").into(),
+            or_unset(table::format_first(&ports, SHOWN)).into(),
+            or_unset(table::format_first(&addresses, SHOWN)).into(),
+            table::age_cell(object, now),
         ]
     }
 
@@ -92,8 +97,8 @@ impl Rules for EndpointSlice {
 }
 
 fn shown_port(port: &Value) -> String {
-    match (at(port, "port"), text(port, "name")) {
-        (Some(_), _) => number(port, "port").to_string(),
+    match (get_value(port, "port"), get_text(port, "name")) {
+        (Some(_), _) => get_number(port, "port").to_string(),
         (None, "") => "*".to_owned(),
         (None, name) => name.to_owned(),
     }
@@ -104,11 +109,11 @@ fn or_unset(cell: String) -> String {
 }
 
 fn validate_endpoints(object: &Value) -> Vec<Violation> {
-    let endpoints = list(object, "endpoints");
+    let endpoints = get_list(object, "endpoints");
     if endpoints.len() > MOST_ENDPOINTS {
         return vec![Violation::too_many("endpoints", endpoints.len(), MOST_ENDPOINTS)];
     }
-    let kind = text(object, "addressType");
+    let kind = get_text(object, "addressType");
     let mut violations = Vec::new();
     for (index, endpoint) in endpoints.iter().enumerate() {
         let path = format!("endpoints[{index}]");
@@ -123,7 +128,7 @@ fn validate_endpoints(object: &Value) -> Vec<Violation> {
 
 fn validate_addresses(endpoint: &Value, path: &str, kind: &str) -> Vec<Violation> {
     let path = format!("{path}.addresses");
-    let addresses = texts(endpoint, "addresses");
+    let addresses = get_texts(endpoint, "addresses");
     let mut violations = Vec::new();
     if addresses.is_empty() {
         violations.push(Violation::required(path.as_str(), "must contain at least 1 address"));
@@ -139,7 +144,7 @@ fn validate_addresses(endpoint: &Value, path: &str, kind: &str) -> Vec<Violation
                     let detail = format!("must be a valid {kind} address");
                     violations.push(Violation::invalid(field.as_str(), address, &detail));
                 }
-                violations.extend(names::special_ip(&field, address));
+                violations.extend(names::check_endpoint_ip(&field, address));
             }
             "FQDN" => violations.extend(domain_name(&field, address)),
             _ => {}
@@ -153,7 +158,7 @@ fn domain_name(field: &str, name: &str) -> Vec<Violation> {
     if name.is_empty() {
         return vec![Violation::required(field, "")];
     }
-    let violations = names::violations(field, name, names::subdomain);
+    let violations = names::check_name(field, name, names::check_subdomain);
     if violations.is_empty() && !name.contains('.') {
         let detail = "should be a domain with at least two segments separated by dots";
         return vec![Violation::invalid(field, name, detail)];
@@ -162,11 +167,12 @@ fn domain_name(field: &str, name: &str) -> Vec<Violation> {
 }
 
 fn validate_names(endpoint: &Value, path: &str) -> Vec<Violation> {
-    let checks: [(&str, Check); 2] = [("hostname", names::label), ("nodeName", names::subdomain)];
+    let checks: [(&str, NameCheck); 2] =
+        [("hostname", names::check_label), ("nodeName", names::check_subdomain)];
     let mut violations = Vec::new();
     for (field, check) in checks {
-        if let Some(Value::String(name)) = at(endpoint, field) {
-            violations.extend(names::violations(&format!("{path}.{field}"), name, check));
+        if let Some(Value::String(name)) = get_value(endpoint, field) {
+            violations.extend(names::check_name(&format!("{path}.{field}"), name, check));
         }
     }
     violations
@@ -174,7 +180,7 @@ fn validate_names(endpoint: &Value, path: &str) -> Vec<Violation> {
 
 fn validate_hints(endpoint: &Value, path: &str, kind: &str) -> Vec<Violation> {
     let path = format!("{path}.hints.{kind}");
-    let hints = list(endpoint, &format!("hints.{kind}"));
+    let hints = get_list(endpoint, &format!("hints.{kind}"));
     if hints.len() > MOST_HINTS {
         return vec![Violation::too_many(path, hints.len(), MOST_HINTS)];
     }
@@ -182,11 +188,11 @@ fn validate_hints(endpoint: &Value, path: &str, kind: &str) -> Vec<Violation> {
     let mut seen = BTreeSet::new();
     for (index, hint) in hints.iter().enumerate() {
         let field = format!("{path}[{index}].name");
-        let name = text(hint, "name");
+        let name = get_text(hint, "name");
         if !seen.insert(name) {
             violations.push(Violation::duplicate(field.as_str(), name));
         }
-        violations.extend(names::violations(&field, name, names::label_value));
+        violations.extend(names::check_name(&field, name, names::check_label_value));
     }
     violations
 }
@@ -199,22 +205,22 @@ fn validate_ports(ports: &[Value]) -> Vec<Violation> {
     let mut seen = BTreeSet::new();
     for (index, port) in ports.iter().enumerate() {
         let path = format!("ports[{index}]");
-        let name = text(port, "name");
+        let name = get_text(port, "name");
         if !name.is_empty() {
-            violations.extend(names::violations(&format!("{path}.name"), name, names::label));
+            violations.extend(names::check_name(&format!("{path}.name"), name, names::check_label));
         }
         if !seen.insert(name) {
             violations.push(Violation::duplicate(format!("{path}.name"), name));
         }
         let field = format!("{path}.protocol");
-        match text(port, "protocol") {
+        match get_text(port, "protocol") {
             "" => violations.push(Violation::required(field, "")),
             protocol if PROTOCOLS.contains(&protocol) => {}
             protocol => violations.push(Violation::not_supported(field, protocol, &PROTOCOLS)),
         }
-        if let Some(Value::String(protocol)) = at(port, "appProtocol") {
+        if let Some(Value::String(protocol)) = get_value(port, "appProtocol") {
             let field = format!("{path}.appProtocol");
-            violations.extend(names::violations(&field, protocol, names::qualified));
+            violations.extend(names::check_name(&field, protocol, names::check_qualified_name));
         }
     }
     violations

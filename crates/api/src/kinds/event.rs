@@ -3,14 +3,14 @@
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
-use super::json::{at, number, text};
+use super::json::{get_number, get_text, get_value};
 use super::violation::Violation;
-use super::{Column, Kind, Rules, Subresource, metadata, names, table};
+use super::{ApiKind, KindRules, Subresource, TableColumn, metadata, names, table};
 
 /// `v1`
-pub struct Core;
+pub struct CoreEvent;
 /// `events.k8s.io/v1`
-pub struct Grouped;
+pub struct GroupedEvent;
 
 const TYPES: [&str; 2] = ["Normal", "Warning"];
 
@@ -28,43 +28,43 @@ const RENAMED: [(&str, &str); 7] = [
 const OBJECT_FIELDS: [&str; 7] =
     ["kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath"];
 
-impl Rules for Core {
+impl KindRules for CoreEvent {
     fn prepare(&self, object: &mut Value, old: Option<&Value>, _subresource: Subresource) {
-        metadata::keep_generation(object, old);
+        metadata::restore_generation(object, old);
     }
 
     fn validate(&self, object: &Value, old: Option<&Value>) -> Vec<Violation> {
-        let mut violations = metadata::name(object, old, names::subdomain);
+        let mut violations = metadata::validate_new_name(object, old, names::check_subdomain);
         violations.extend(same_namespace(object, "involvedObject"));
         // Events of the new API have an `eventTime`. Others are hardly validated.
-        if at(object, "eventTime").is_some() {
+        if get_value(object, "eventTime").is_some() {
             violations.extend(reported(object, "reportingComponent"));
             violations.extend(described(object, "message"));
         }
         violations
     }
 
-    fn columns(&self) -> &'static [Column] {
+    fn columns(&self) -> &'static [TableColumn] {
         COLUMNS
     }
 
     fn row(&self, object: &Value, now: Timestamp) -> Vec<Value> {
-        row(object, now)
+        event_row(object, now)
     }
 
     fn field(&self, object: &Value, path: &str) -> Option<String> {
         match path {
             "source" => Some(
-                match text(object, "source.component") {
-                    "" => text(object, "reportingComponent"),
+                match get_text(object, "source.component") {
+                    "" => get_text(object, "reportingComponent"),
                     component => component,
                 }
                 .to_owned(),
             ),
-            "reason" | "reportingComponent" | "type" => Some(text(object, path).to_owned()),
+            "reason" | "reportingComponent" | "type" => Some(get_text(object, path).to_owned()),
             _ => {
                 let field = path.strip_prefix("involvedObject.")?;
-                OBJECT_FIELDS.contains(&field).then(|| text(object, path).to_owned())
+                OBJECT_FIELDS.contains(&field).then(|| get_text(object, path).to_owned())
             }
         }
     }
@@ -74,40 +74,40 @@ impl Rules for Core {
     }
 }
 
-impl Rules for Grouped {
+impl KindRules for GroupedEvent {
     fn prepare(&self, object: &mut Value, old: Option<&Value>, subresource: Subresource) {
-        Core.prepare(object, old, subresource);
+        CoreEvent.prepare(object, old, subresource);
     }
 
     fn validate(&self, object: &Value, old: Option<&Value>) -> Vec<Violation> {
-        let mut violations = metadata::name(object, old, names::subdomain);
+        let mut violations = metadata::validate_new_name(object, old, names::check_subdomain);
         violations.extend(same_namespace(object, "regarding"));
         if let Some(old) = old {
             violations.extend(changed(object, old));
-        } else if at(object, "eventTime").is_none() {
+        } else if get_value(object, "eventTime").is_none() {
             violations.push(Violation::required("eventTime", ""));
         }
-        if old.is_none() || at(object, "eventTime").is_some() {
+        if old.is_none() || get_value(object, "eventTime").is_some() {
             violations.extend(reported(object, "reportingController"));
             violations.extend(described(object, "note"));
         }
         violations
     }
 
-    fn columns(&self) -> &'static [Column] {
+    fn columns(&self) -> &'static [TableColumn] {
         COLUMNS
     }
 
     fn row(&self, object: &Value, now: Timestamp) -> Vec<Value> {
-        row(&self.to_stored(object), now)
+        event_row(&self.to_stored(object), now)
     }
 
     fn field(&self, object: &Value, path: &str) -> Option<String> {
         let stored = self.to_stored(object);
         match (path, path.strip_prefix("regarding.")) {
-            ("reportingController", _) => Core.field(&stored, "reportingComponent"),
-            (_, Some(field)) => Core.field(&stored, &format!("involvedObject.{field}")),
-            _ => Core.field(&stored, path),
+            ("reportingController", _) => CoreEvent.field(&stored, "reportingComponent"),
+            (_, Some(field)) => CoreEvent.field(&stored, &format!("involvedObject.{field}")),
+            _ => CoreEvent.field(&stored, path),
         }
     }
 
@@ -115,7 +115,7 @@ impl Rules for Grouped {
         true
     }
 
-    fn stored_as(&self) -> Option<&'static Kind> {
+    fn stored_as(&self) -> Option<&'static ApiKind> {
         super::find_kind("v1", "Event")
     }
 
@@ -147,9 +147,9 @@ fn renamed(
 
 /// Events about cluster-scoped objects are in `default` or `kube-system`.
 fn same_namespace(object: &Value, subject: &str) -> Option<Violation> {
-    let namespace = text(object, "metadata.namespace");
+    let namespace = get_text(object, "metadata.namespace");
     let field = format!("{subject}.namespace");
-    let of_subject = text(object, &field);
+    let of_subject = get_text(object, &field);
     let detail = if of_subject.is_empty() && !["default", "kube-system"].contains(&namespace) {
         "not allowed in namespaces other than default and kube-system"
     } else if !of_subject.is_empty() && of_subject != namespace {
@@ -165,17 +165,21 @@ fn changed(object: &Value, old: &Value) -> Vec<Violation> {
     const OTHERS: [&str; 7] =
         ["reason", "type", "eventTime", "action", "related", "reportingInstance", "metadata.name"];
     let fields = RENAMED.iter().map(|(_, field)| *field).chain(OTHERS);
-    fields.filter_map(|field| metadata::immutable(object, old, field)).collect()
+    fields.filter_map(|field| metadata::validate_immutable(object, old, field)).collect()
 }
 
 fn reported(object: &Value, controller: &str) -> Vec<Violation> {
     let mut violations = Vec::new();
-    match text(object, controller) {
+    match get_text(object, controller) {
         "" => violations.push(Violation::required("reportingController", "")),
-        name => violations.extend(names::violations("reportingController", name, names::qualified)),
+        name => violations.extend(names::check_name(
+            "reportingController",
+            name,
+            names::check_qualified_name,
+        )),
     }
     for (field, most) in [("reportingInstance", 128), ("action", 128), ("reason", 128)] {
-        match text(object, field) {
+        match get_text(object, field) {
             "" => violations.push(Violation::required(field, "")),
             text if text.len() > most => {
                 let detail = format!("can have at most {most} characters");
@@ -189,64 +193,64 @@ fn reported(object: &Value, controller: &str) -> Vec<Violation> {
 
 fn described(object: &Value, note: &str) -> Vec<Violation> {
     let mut violations = Vec::new();
-    if text(object, note).len() > 1024 {
+    if get_text(object, note).len() > 1024 {
         violations.push(Violation::invalid(note, "", "can have at most 1024 characters"));
     }
-    if !TYPES.contains(&text(object, "type")) {
+    if !TYPES.contains(&get_text(object, "type")) {
         let detail = "must be one of Normal or Warning";
-        violations.push(Violation::invalid("type", text(object, "type"), detail));
+        violations.push(Violation::invalid("type", get_text(object, "type"), detail));
     }
     violations
 }
 
-const COLUMNS: &[Column] = &[
-    Column::text("Last Seen", "When the event was seen last"),
-    Column::text("Type", "Normal or Warning; new types could be added"),
-    Column::text("Reason", "A short, machine understandable reason"),
-    Column::text("Object", "The object that the event is about"),
-    Column::text("Subobject", "The part of the object that the event is about").wide(),
-    Column::text("Source", "The component that reported the event").wide(),
-    Column::text("Message", "A human-readable description"),
-    Column::text("First Seen", "When the event was seen first").wide(),
-    Column::text("Count", "How often the event was seen").wide(),
-    table::NAME.wide(),
+const COLUMNS: &[TableColumn] = &[
+    TableColumn::text("Last Seen", "When the event was seen last"),
+    TableColumn::text("Type", "Normal or Warning; new types could be added"),
+    TableColumn::text("Reason", "A short, machine understandable reason"),
+    TableColumn::text("Object", "The object that the event is about"),
+    TableColumn::text("Subobject", "The part of the object that the event is about").wide(),
+    TableColumn::text("Source", "The component that reported the event").wide(),
+    TableColumn::text("Message", "A human-readable description"),
+    TableColumn::text("First Seen", "When the event was seen first").wide(),
+    TableColumn::text("Count", "How often the event was seen").wide(),
+    table::NAME_COLUMN.wide(),
 ];
 
 /// The table row of a stored event.
-fn row(event: &Value, now: Timestamp) -> Vec<Value> {
-    let first = match text(event, "firstTimestamp") {
-        "" => text(event, "eventTime"),
+fn event_row(event: &Value, now: Timestamp) -> Vec<Value> {
+    let first = match get_text(event, "firstTimestamp") {
+        "" => get_text(event, "eventTime"),
         time => time,
     };
-    let (last, count) = match at(event, "series") {
-        Some(series) => (text(series, "lastObservedTime"), number(series, "count")),
+    let (last, count) = match get_value(event, "series") {
+        Some(series) => (get_text(series, "lastObservedTime"), get_number(series, "count")),
         None => {
-            let last = text(event, "lastTimestamp");
-            (if last.is_empty() { first } else { last }, number(event, "count").max(1))
+            let last = get_text(event, "lastTimestamp");
+            (if last.is_empty() { first } else { last }, get_number(event, "count").max(1))
         }
     };
-    let kind = text(event, "involvedObject.kind").to_lowercase();
-    let object = match text(event, "involvedObject.name") {
+    let kind = get_text(event, "involvedObject.kind").to_lowercase();
+    let object = match get_text(event, "involvedObject.name") {
         "" => kind,
         name => format!("{kind}/{name}"),
     };
     vec![
-        table::since(last, now).into(),
-        text(event, "type").into(),
-        text(event, "reason").into(),
+        table::format_time_since(last, now).into(),
+        get_text(event, "type").into(),
+        get_text(event, "reason").into(),
         object.into(),
-        text(event, "involvedObject.fieldPath").into(),
-        source(event).into(),
-        text(event, "message").trim().into(),
-        table::since(first, now).into(),
+        get_text(event, "involvedObject.fieldPath").into(),
+        event_source(event).into(),
+        get_text(event, "message").trim().into(),
+        table::format_time_since(first, now).into(),
         count.into(),
-        table::name(event),
+        table::name_cell(event),
     ]
 }
 
-fn source(event: &Value) -> String {
-    let either = |first, second| match text(event, first) {
-        "" => text(event, second),
+fn event_source(event: &Value) -> String {
+    let either = |first, second| match get_text(event, first) {
+        "" => get_text(event, second),
         text => text,
     };
     let component = either("source.component", "reportingComponent");

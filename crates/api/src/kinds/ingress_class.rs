@@ -3,18 +3,18 @@
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::json::{at, set_default, text};
+use super::json::{get_text, get_value, set_if_missing};
 use super::violation::Violation;
-use super::{Column, Rules, Subresource, metadata, names, table};
+use super::{KindRules, Subresource, TableColumn, metadata, names, table};
 
 pub struct IngressClass;
 
 const SCOPES: [&str; 2] = ["Cluster", "Namespace"];
 
-impl Rules for IngressClass {
+impl KindRules for IngressClass {
     fn set_defaults(&self, object: &mut Value) {
-        if at(object, "spec.parameters").is_some() {
-            set_default(object, "spec.parameters.scope", "Cluster");
+        if get_value(object, "spec.parameters").is_some() {
+            set_if_missing(object, "spec.parameters.scope", "Cluster");
         }
     }
 
@@ -23,44 +23,47 @@ impl Rules for IngressClass {
     }
 
     fn validate(&self, object: &Value, old: Option<&Value>) -> Vec<Violation> {
-        let mut violations = metadata::name(object, old, names::subdomain);
+        let mut violations = metadata::validate_new_name(object, old, names::check_subdomain);
         if let Some(old) = old {
-            violations.extend(metadata::immutable(object, old, "spec.controller"));
+            violations.extend(metadata::validate_immutable(object, old, "spec.controller"));
         }
-        violations.extend(controller(text(object, "spec.controller")));
-        if let Some(parameters) = at(object, "spec.parameters") {
+        violations.extend(controller(get_text(object, "spec.controller")));
+        if let Some(parameters) = get_value(object, "spec.parameters") {
             violations.extend(validate_parameters(parameters));
         }
         violations
     }
 
-    fn columns(&self) -> &'static [Column] {
+    fn columns(&self) -> &'static [TableColumn] {
         const {
             &[
-                table::NAME,
-                Column::text(
+                table::NAME_COLUMN,
+                TableColumn::text(
                     "Controller",
                     "Controller that is responsible for handling this class",
                 ),
-                Column::text("Parameters", "A reference to a resource with additional parameters"),
-                table::AGE,
+                TableColumn::text(
+                    "Parameters",
+                    "A reference to a resource with additional parameters",
+                ),
+                table::AGE_COLUMN,
             ]
         }
     }
 
     fn row(&self, object: &Value, now: Timestamp) -> Vec<Value> {
-        let parameters = at(object, "spec.parameters").map(|parameters| {
-            let group = match text(parameters, "apiGroup") {
+        let parameters = get_value(object, "spec.parameters").map(|parameters| {
+            let group = match get_text(parameters, "apiGroup") {
                 "" => String::new(),
                 group => format!(".{group}"),
             };
-            format!("{}{group}/{}", text(parameters, "kind"), text(parameters, "name"))
+            format!("{}{group}/{}", get_text(parameters, "kind"), get_text(parameters, "name"))
         });
         vec![
-            table::name(object),
-            text(object, "spec.controller").into(),
+            table::name_cell(object),
+            get_text(object, "spec.controller").into(),
             parameters.as_deref().unwrap_or("<none>").into(),
-            table::age(object, now),
+            table::age_cell(object, now),
         ]
     }
 
@@ -84,7 +87,7 @@ fn controller(name: &str) -> Vec<Violation> {
         let detail = "must be a domain-prefixed path (such as \"acme.io/foo\")";
         return vec![invalid(name, detail)];
     };
-    let mut violations = names::violations(field, domain, names::subdomain);
+    let mut violations = names::check_name(field, domain, names::check_subdomain);
     let is_plain =
         |letter: char| letter.is_ascii_alphanumeric() || "/-._~%!$&'()*+,;=:".contains(letter);
     if !path.chars().all(is_plain) {
@@ -98,26 +101,26 @@ fn controller(name: &str) -> Vec<Violation> {
 fn validate_parameters(parameters: &Value) -> Vec<Violation> {
     let path = "spec.parameters";
     let mut violations = Vec::new();
-    let group = text(parameters, "apiGroup");
+    let group = get_text(parameters, "apiGroup");
     if !group.is_empty() {
         let field = format!("{path}.apiGroup");
-        violations.extend(names::violations(&field, group, names::subdomain));
+        violations.extend(names::check_name(&field, group, names::check_subdomain));
     }
     for name in ["kind", "name"] {
         let field = format!("{path}.{name}");
-        match text(parameters, name) {
+        match get_text(parameters, name) {
             "" => violations.push(Violation::required(field, "")),
-            value => violations.extend(names::violations(&field, value, names::path_segment)),
+            value => violations.extend(names::check_name(&field, value, names::check_path_segment)),
         }
     }
-    let namespace = text(parameters, "namespace");
+    let namespace = get_text(parameters, "namespace");
     let field = format!("{path}.namespace");
-    match (text(parameters, "scope"), namespace.is_empty()) {
+    match (get_text(parameters, "scope"), namespace.is_empty()) {
         ("Namespace", true) => {
             violations.push(Violation::required(field, "`parameters.scope` is set to 'Namespace'"))
         }
         ("Namespace", false) => {
-            violations.extend(names::violations(&field, namespace, names::label));
+            violations.extend(names::check_name(&field, namespace, names::check_label));
         }
         ("Cluster", false) => {
             violations.push(Violation::forbidden(field, "`parameters.scope` is set to 'Cluster'"))

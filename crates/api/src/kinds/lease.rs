@@ -3,25 +3,25 @@
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::json::{at, number, text};
+use super::json::{get_number, get_text, get_value};
 use super::violation::Violation;
-use super::{Column, Rules, Subresource, metadata, names, table};
+use super::{KindRules, Subresource, TableColumn, metadata, names, table};
 
 pub struct Lease;
 
 /// Strategies of Kubernetes. Others have a prefix, such as `example.org/strategy`.
 const STRATEGIES: [&str; 1] = ["OldestEmulationVersion"];
 
-impl Rules for Lease {
+impl KindRules for Lease {
     fn prepare(&self, object: &mut Value, old: Option<&Value>, _subresource: Subresource) {
-        metadata::keep_generation(object, old);
+        metadata::restore_generation(object, old);
     }
 
     fn validate(&self, object: &Value, old: Option<&Value>) -> Vec<Violation> {
-        let mut violations = metadata::name(object, old, names::subdomain);
+        let mut violations = metadata::validate_new_name(object, old, names::check_subdomain);
         let mut at_least = |field: &str, least: i64, detail: &str| {
-            if at(object, field).is_some() && number(object, field) < least {
-                violations.push(Violation::invalid(field, number(object, field), detail));
+            if get_value(object, field).is_some() && get_number(object, field) < least {
+                violations.push(Violation::invalid(field, get_number(object, field), detail));
             }
         };
         at_least("spec.leaseDurationSeconds", 1, "must be greater than 0");
@@ -30,13 +30,19 @@ impl Rules for Lease {
         violations
     }
 
-    fn columns(&self) -> &'static [Column] {
-        const { &[table::NAME, Column::text("Holder", "Who holds the lease"), table::AGE] }
+    fn columns(&self) -> &'static [TableColumn] {
+        const {
+            &[
+                table::NAME_COLUMN,
+                TableColumn::text("Holder", "Who holds the lease"),
+                table::AGE_COLUMN,
+            ]
+        }
     }
 
     fn row(&self, object: &Value, now: Timestamp) -> Vec<Value> {
-        let holder = text(object, "spec.holderIdentity");
-        vec![table::name(object), holder.into(), table::age(object, now)]
+        let holder = get_text(object, "spec.holderIdentity");
+        vec![table::name_cell(object), holder.into(), table::age_cell(object, now)]
     }
 
     fn field(&self, _object: &Value, _path: &str) -> Option<String> {
@@ -53,9 +59,9 @@ impl Rules for Lease {
 }
 
 fn strategy(object: &Value) -> Vec<Violation> {
-    let (field, strategy) = ("spec.strategy", text(object, "spec.strategy"));
-    if at(object, field).is_none() {
-        return match text(object, "spec.preferredHolder") {
+    let (field, strategy) = ("spec.strategy", get_text(object, "spec.strategy"));
+    if get_value(object, field).is_none() {
+        return match get_text(object, "spec.preferredHolder") {
             "" => Vec::new(),
             _ => {
                 let why = "may only be specified if `strategy` is defined";
@@ -64,7 +70,7 @@ fn strategy(object: &Value) -> Vec<Violation> {
         };
     }
     if strategy.contains('/') {
-        names::violations(field, strategy, names::qualified)
+        names::check_name(field, strategy, names::check_qualified_name)
     } else if STRATEGIES.contains(&strategy) {
         Vec::new()
     } else {

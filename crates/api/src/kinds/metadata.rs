@@ -2,62 +2,64 @@
 
 use serde_json::{Value, json};
 
-use super::json::{at, entries, list, number, remove, set, text, texts};
-use super::names::{self, Check};
+use super::json::{
+    get_entries, get_list, get_number, get_text, get_texts, get_value, remove_value, set_value,
+};
+use super::names::{self, NameCheck};
 use super::violation::Violation;
 
 const IMMUTABLE: &str = "field is immutable";
 const MOST_ANNOTATIONS: usize = 256 * 1024;
 
-/// The checks that are the same for all kinds. The form of the name depends on the kind (`name`).
-pub fn validate(object: &Value, old: Option<&Value>, namespaced: bool) -> Vec<Violation> {
+/// The checks that are the same for all kinds. The form of the name depends on the kind (`validate_new_name`).
+pub fn validate_metadata(object: &Value, old: Option<&Value>, namespaced: bool) -> Vec<Violation> {
     let mut violations = Vec::new();
     match old {
-        Some(old) => violations.extend(updated(object, old)),
+        Some(old) => violations.extend(validate_metadata_update(object, old)),
         None => violations.extend(namespace(object, namespaced)),
     }
-    violations.extend(labels(object, "metadata.labels"));
+    violations.extend(validate_labels(object, "metadata.labels"));
     violations.extend(annotations(object));
-    violations.extend(owners(object));
+    violations.extend(validate_owner_references(object));
     violations.extend(finalizers(object));
     violations
 }
 
 /// Checks the name and `generateName` of a new object. Names of stored objects are not checked.
-pub fn name(object: &Value, old: Option<&Value>, check: Check) -> Vec<Violation> {
+pub fn validate_new_name(object: &Value, old: Option<&Value>, check: NameCheck) -> Vec<Violation> {
     if old.is_some() {
         return Vec::new();
     }
     let mut violations = Vec::new();
-    let prefix = text(object, "metadata.generateName");
+    let prefix = get_text(object, "metadata.generateName");
     if !prefix.is_empty() {
-        for wrong in names::of_prefix(prefix, check) {
+        for wrong in names::check_name_prefix(prefix, check) {
             violations.push(Violation::invalid("metadata.generateName", prefix, &wrong));
         }
     }
-    match text(object, "metadata.name") {
+    match get_text(object, "metadata.name") {
         "" => violations
             .push(Violation::required("metadata.name", "name or generateName is required")),
-        name => violations.extend(names::violations("metadata.name", name, check)),
+        name => violations.extend(names::check_name("metadata.name", name, check)),
     }
     violations
 }
 
 fn namespace(object: &Value, namespaced: bool) -> Vec<Violation> {
     let path = "metadata.namespace";
-    match (namespaced, text(object, path)) {
+    match (namespaced, get_text(object, path)) {
         (true, "") => vec![Violation::required(path, "")],
-        (true, namespace) => names::violations(path, namespace, names::label),
+        (true, namespace) => names::check_name(path, namespace, names::check_label),
         (false, "") => Vec::new(),
         (false, _) => vec![Violation::forbidden(path, "not allowed on this type")],
     }
 }
 
-fn updated(object: &Value, old: &Value) -> Vec<Violation> {
+fn validate_metadata_update(object: &Value, old: &Value) -> Vec<Violation> {
     let mut violations = Vec::new();
-    if at(old, "metadata.deletionTimestamp").is_some() {
-        let before = texts(old, "metadata.finalizers");
-        let mut added = texts(object, "metadata.finalizers");
+    if get_value(old, "metadata.deletionTimestamp").is_some() {
+        let before = get_texts(old, "metadata.finalizers");
+        let mut added = get_texts(object, "metadata.finalizers");
         added.retain(|finalizer| !before.contains(finalizer));
         added.sort_unstable();
         if !added.is_empty() {
@@ -70,25 +72,25 @@ fn updated(object: &Value, old: &Value) -> Vec<Violation> {
         }
     }
     for field in ["name", "namespace", "uid", "creationTimestamp", "deletionTimestamp"] {
-        violations.extend(immutable(object, old, &format!("metadata.{field}")));
+        violations.extend(validate_immutable(object, old, &format!("metadata.{field}")));
     }
-    violations.extend(immutable(object, old, "metadata.deletionGracePeriodSeconds"));
+    violations.extend(validate_immutable(object, old, "metadata.deletionGracePeriodSeconds"));
     violations
 }
 
 /// A field that must not change.
-pub fn immutable(object: &Value, old: &Value, path: &str) -> Option<Violation> {
-    let (new, old) = (at(object, path), at(old, path));
+pub fn validate_immutable(object: &Value, old: &Value, path: &str) -> Option<Violation> {
+    let (new, old) = (get_value(object, path), get_value(old, path));
     (new != old).then(|| Violation::invalid(path, new.cloned().unwrap_or(Value::Null), IMMUTABLE))
 }
 
 /// Checks labels, or the labels of a selector.
-pub fn labels(object: &Value, path: &str) -> Vec<Violation> {
+pub fn validate_labels(object: &Value, path: &str) -> Vec<Violation> {
     let mut violations = Vec::new();
-    for (key, value) in entries(object, path) {
-        violations.extend(names::violations(path, key, names::qualified));
+    for (key, value) in get_entries(object, path) {
+        violations.extend(names::check_name(path, key, names::check_qualified_name));
         let value = value.as_str().unwrap_or_default();
-        violations.extend(names::violations(path, value, names::label_value));
+        violations.extend(names::check_name(path, value, names::check_label_value));
     }
     violations
 }
@@ -97,8 +99,8 @@ fn annotations(object: &Value) -> Vec<Violation> {
     let path = "metadata.annotations";
     let mut violations = Vec::new();
     let mut size = 0;
-    for (key, value) in entries(object, path) {
-        for wrong in names::qualified(&key.to_lowercase()) {
+    for (key, value) in get_entries(object, path) {
+        for wrong in names::check_qualified_name(&key.to_lowercase()) {
             violations.push(Violation::invalid(path, key, &wrong));
         }
         size += key.len() + value.as_str().unwrap_or_default().len();
@@ -109,30 +111,30 @@ fn annotations(object: &Value) -> Vec<Violation> {
     violations
 }
 
-fn owners(object: &Value) -> Vec<Violation> {
+fn validate_owner_references(object: &Value) -> Vec<Violation> {
     let path = "metadata.ownerReferences";
     let mut violations = Vec::new();
     let mut controller: Option<String> = None;
-    for owner in list(object, path) {
+    for owner in get_list(object, path) {
         for (field, detail) in [
             ("apiVersion", "version must not be empty"),
             ("kind", "must not be empty"),
             ("name", "must not be empty"),
             ("uid", "must not be empty"),
         ] {
-            if text(owner, field).is_empty() {
+            if get_text(owner, field).is_empty() {
                 violations.push(Violation::invalid(format!("{path}.{field}"), "", detail));
             }
         }
         if owner.get("controller") == Some(&json!(true)) {
-            let this = format!("{}/{}", text(owner, "kind"), text(owner, "name"));
+            let this = format!("{}/{}", get_text(owner, "kind"), get_text(owner, "name"));
             match &controller {
                 Some(first) => {
                     let detail = format!(
                         "Only one reference can have Controller set to true. \
                          Found \"true\" in references for {first} and {this}"
                     );
-                    let all = at(object, path).cloned().unwrap_or_default();
+                    let all = get_value(object, path).cloned().unwrap_or_default();
                     violations.push(Violation::invalid(path, all, &detail));
                 }
                 None => controller = Some(this),
@@ -146,10 +148,10 @@ const STANDARD_FINALIZERS: [&str; 3] = ["foregroundDeletion", "kubernetes", "orp
 
 fn finalizers(object: &Value) -> Vec<Violation> {
     let path = "metadata.finalizers";
-    let finalizers = texts(object, path);
+    let finalizers = get_texts(object, path);
     let mut violations: Vec<Violation> = finalizers
         .iter()
-        .flat_map(|finalizer| names::violations(path, finalizer, names::qualified))
+        .flat_map(|finalizer| names::check_name(path, finalizer, names::check_qualified_name))
         .collect();
     for (index, finalizer) in finalizers.iter().enumerate() {
         if !finalizer.contains('/') && !STANDARD_FINALIZERS.contains(finalizer) {
@@ -167,20 +169,20 @@ fn finalizers(object: &Value) -> Vec<Violation> {
 /// 1 for a new object. Increased by each change outside of metadata and status.
 pub fn count_generation(object: &mut Value, old: Option<&Value>) {
     let Some(old) = old else {
-        set(object, "metadata.generation", 1);
+        set_value(object, "metadata.generation", 1);
         return;
     };
-    let before = number(old, "metadata.generation").max(1);
+    let before = get_number(old, "metadata.generation").max(1);
     let generation = if desired(object) == desired(old) { before } else { before + 1 };
-    set(object, "metadata.generation", generation);
+    set_value(object, "metadata.generation", generation);
 }
 
 /// For kinds without generations: clients cannot set one.
-pub fn keep_generation(object: &mut Value, old: Option<&Value>) {
-    match old.and_then(|old| at(old, "metadata.generation")) {
-        Some(generation) => set(object, "metadata.generation", generation.clone()),
+pub fn restore_generation(object: &mut Value, old: Option<&Value>) {
+    match old.and_then(|old| get_value(old, "metadata.generation")) {
+        Some(generation) => set_value(object, "metadata.generation", generation.clone()),
         None => {
-            remove(object, "metadata.generation");
+            remove_value(object, "metadata.generation");
         }
     }
 }
@@ -192,11 +194,11 @@ fn desired(object: &Value) -> Vec<(&String, &Value)> {
 }
 
 /// The value of a field that selectors may name, or `None`.
-pub fn field(object: &Value, path: &str, selectable: &[&str]) -> Option<String> {
+pub fn selectable_field(object: &Value, path: &str, selectable: &[&str]) -> Option<String> {
     if !selectable.contains(&path) {
         return None;
     }
-    Some(match at(object, path) {
+    Some(match get_value(object, path) {
         Some(Value::String(text)) => text.clone(),
         Some(other) => other.to_string(),
         None => String::new(),

@@ -1,6 +1,6 @@
 //! The served kinds and their rules.
 //!
-//! Objects are JSON as sent by clients, without unknown fields: `codec::decode` removes them
+//! Objects are JSON as sent by clients, without unknown fields: `codec::decode_object` removes them
 //! before. Rules are pure, except for allocations.
 
 mod choice;
@@ -29,21 +29,23 @@ pub mod table;
 mod tests;
 mod violation;
 
-pub use registry::Kinds;
-pub use rules::{Allocations, Column, Kind, Ranges, Resource, Rules, Subresource};
+pub use registry::KindRegistry;
+pub use rules::{
+    AllocatedResource, AllocationRanges, Allocations, ApiKind, KindRules, Subresource, TableColumn,
+};
 pub use violation::{Violation, ViolationKind};
 
 /// The kinds of this crate, in the order of discovery. Those of a server are in `Kinds`.
-pub fn all() -> &'static [Kind] {
+pub fn built_in_kinds() -> &'static [ApiKind] {
     &ALL
 }
 
 /// By API version and kind, as in a manifest.
-pub fn find_kind(api_version: &str, name: &str) -> Option<&'static Kind> {
+pub fn find_kind(api_version: &str, name: &str) -> Option<&'static ApiKind> {
     ALL.iter().find(|kind| kind.kind == name && kind.api_version() == api_version)
 }
 
-const CORE: Kind = Kind {
+const CORE: ApiKind = ApiKind {
     group: "",
     version: "v1",
     kind: "",
@@ -54,11 +56,11 @@ const CORE: Kind = Kind {
     namespaced: true,
     has_status: false,
     declared: None,
-    rules: &event::Core,
+    rules: &event::CoreEvent,
 };
 
-static ALL: [Kind; 13] = [
-    Kind {
+static ALL: [ApiKind; 13] = [
+    ApiKind {
         kind: "ConfigMap",
         plural: "configmaps",
         singular: "configmap",
@@ -66,7 +68,7 @@ static ALL: [Kind; 13] = [
         rules: &config_map::ConfigMap,
         ..CORE
     },
-    Kind {
+    ApiKind {
         kind: "Endpoints",
         plural: "endpoints",
         singular: "endpoints",
@@ -74,15 +76,15 @@ static ALL: [Kind; 13] = [
         rules: &endpoints::Endpoints,
         ..CORE
     },
-    Kind {
+    ApiKind {
         kind: "Event",
         plural: "events",
         singular: "event",
         short_names: &["ev"],
-        rules: &event::Core,
+        rules: &event::CoreEvent,
         ..CORE
     },
-    Kind {
+    ApiKind {
         kind: "Namespace",
         plural: "namespaces",
         singular: "namespace",
@@ -92,7 +94,7 @@ static ALL: [Kind; 13] = [
         rules: &namespace::Namespace,
         ..CORE
     },
-    Kind {
+    ApiKind {
         kind: "Node",
         plural: "nodes",
         singular: "node",
@@ -102,8 +104,14 @@ static ALL: [Kind; 13] = [
         rules: &node::Node,
         ..CORE
     },
-    Kind { kind: "Secret", plural: "secrets", singular: "secret", rules: &secret::Secret, ..CORE },
-    Kind {
+    ApiKind {
+        kind: "Secret",
+        plural: "secrets",
+        singular: "secret",
+        rules: &secret::Secret,
+        ..CORE
+    },
+    ApiKind {
         kind: "ServiceAccount",
         plural: "serviceaccounts",
         singular: "serviceaccount",
@@ -111,7 +119,7 @@ static ALL: [Kind; 13] = [
         rules: &service_account::ServiceAccount,
         ..CORE
     },
-    Kind {
+    ApiKind {
         kind: "Service",
         plural: "services",
         singular: "service",
@@ -121,7 +129,7 @@ static ALL: [Kind; 13] = [
         rules: &service::Service,
         ..CORE
     },
-    Kind {
+    ApiKind {
         group: "coordination.k8s.io",
         kind: "Lease",
         plural: "leases",
@@ -129,7 +137,7 @@ static ALL: [Kind; 13] = [
         rules: &lease::Lease,
         ..CORE
     },
-    Kind {
+    ApiKind {
         group: "discovery.k8s.io",
         kind: "EndpointSlice",
         plural: "endpointslices",
@@ -137,16 +145,16 @@ static ALL: [Kind; 13] = [
         rules: &endpoint_slice::EndpointSlice,
         ..CORE
     },
-    Kind {
+    ApiKind {
         group: "events.k8s.io",
         kind: "Event",
         plural: "events",
         singular: "event",
         short_names: &["ev"],
-        rules: &event::Grouped,
+        rules: &event::GroupedEvent,
         ..CORE
     },
-    Kind {
+    ApiKind {
         group: "networking.k8s.io",
         kind: "Ingress",
         plural: "ingresses",
@@ -156,7 +164,7 @@ static ALL: [Kind; 13] = [
         rules: &ingress::Ingress,
         ..CORE
     },
-    Kind {
+    ApiKind {
         group: "networking.k8s.io",
         kind: "IngressClass",
         plural: "ingressclasses",

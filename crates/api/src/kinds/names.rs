@@ -9,15 +9,15 @@ const LABEL_FORM: &str = "[a-z0-9]([-a-z0-9]*[a-z0-9])?";
 const NAME_PART_FORM: &str = "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]";
 
 /// A check of a string.
-pub type Check = fn(&str) -> Vec<String>;
+pub type NameCheck = fn(&str) -> Vec<String>;
 
 /// The violations that a check finds in a field.
-pub fn violations(field: &str, value: &str, check: Check) -> Vec<Violation> {
+pub fn check_name(field: &str, value: &str, check: NameCheck) -> Vec<Violation> {
     check(value).iter().map(|wrong| Violation::invalid(field, value, wrong)).collect()
 }
 
 /// An RFC 1123 label. May start with a digit.
-pub fn label(value: &str) -> Vec<String> {
+pub fn check_label(value: &str) -> Vec<String> {
     let mut wrong = too_long(value, 63);
     if !is_label(value) {
         wrong.push(if is_subdomain(value) {
@@ -35,7 +35,7 @@ pub fn label(value: &str) -> Vec<String> {
 }
 
 /// An RFC 1035 label. Starts with a letter.
-pub fn letter_label(value: &str) -> Vec<String> {
+pub fn check_letter_label(value: &str) -> Vec<String> {
     let mut wrong = too_long(value, 63);
     if !is_label(value) || !value.starts_with(|first: char| first.is_ascii_lowercase()) {
         wrong.push(form(
@@ -48,7 +48,7 @@ pub fn letter_label(value: &str) -> Vec<String> {
     wrong
 }
 
-pub fn subdomain(value: &str) -> Vec<String> {
+pub fn check_subdomain(value: &str) -> Vec<String> {
     let mut wrong = too_long(value, 253);
     if !is_subdomain(value) {
         wrong.push(form(
@@ -61,7 +61,7 @@ pub fn subdomain(value: &str) -> Vec<String> {
     wrong
 }
 
-pub fn wildcard_subdomain(value: &str) -> Vec<String> {
+pub fn check_wildcard_subdomain(value: &str) -> Vec<String> {
     let mut wrong = too_long(value, 253);
     if !value.strip_prefix("*.").is_some_and(is_subdomain) {
         wrong.push(form(
@@ -76,7 +76,7 @@ pub fn wildcard_subdomain(value: &str) -> Vec<String> {
 }
 
 /// `name` or `prefix/name`, for label keys and finalizers.
-pub fn qualified(value: &str) -> Vec<String> {
+pub fn check_qualified_name(value: &str) -> Vec<String> {
     let (prefix, name) = match value.split_once('/') {
         None => (None, value),
         Some((_, name)) if name.contains('/') => {
@@ -96,7 +96,7 @@ pub fn qualified(value: &str) -> Vec<String> {
     match prefix {
         Some("") => wrong.push("prefix part must be non-empty".to_owned()),
         Some(prefix) => {
-            wrong.extend(subdomain(prefix).iter().map(|what| format!("prefix part {what}")));
+            wrong.extend(check_subdomain(prefix).iter().map(|what| format!("prefix part {what}")));
         }
         None => {}
     }
@@ -115,7 +115,7 @@ pub fn qualified(value: &str) -> Vec<String> {
     wrong
 }
 
-pub fn label_value(value: &str) -> Vec<String> {
+pub fn check_label_value(value: &str) -> Vec<String> {
     let mut wrong = too_long(value, 63);
     if !value.is_empty() && !is_name_part(value) {
         wrong.push(form(
@@ -129,7 +129,7 @@ pub fn label_value(value: &str) -> Vec<String> {
 }
 
 /// The key of an entry of a Secret or ConfigMap.
-pub fn data_key(value: &str) -> Vec<String> {
+pub fn check_data_key(value: &str) -> Vec<String> {
     let mut wrong = too_long(value, 253);
     if value.is_empty()
         || !value.chars().all(|letter| is_alphanumeric(letter) || "-._".contains(letter))
@@ -150,7 +150,7 @@ pub fn data_key(value: &str) -> Vec<String> {
 }
 
 /// A port name, as targets refer to it.
-pub fn port_name(value: &str) -> Vec<String> {
+pub fn check_port_name(value: &str) -> Vec<String> {
     let is_letter = |letter: char| letter.is_ascii_lowercase();
     let mut wrong = too_long(value, 15);
     if value.is_empty()
@@ -175,7 +175,7 @@ pub fn port_name(value: &str) -> Vec<String> {
 }
 
 /// The name of an object in a request's path.
-pub fn path_segment(value: &str) -> Vec<String> {
+pub fn check_path_segment(value: &str) -> Vec<String> {
     match value {
         "." | ".." => return vec![format!("may not be '{value}'")],
         _ => {}
@@ -187,7 +187,7 @@ pub fn path_segment(value: &str) -> Vec<String> {
         .collect()
 }
 
-pub fn port_number(field: &str, port: i64) -> Option<Violation> {
+pub fn check_port_number(field: &str, port: i64) -> Option<Violation> {
     (!(1..=65535).contains(&port))
         .then(|| Violation::invalid(field, port, "must be between 1 and 65535, inclusive"))
 }
@@ -214,7 +214,7 @@ pub fn parse_ip(value: &str) -> Option<IpAddr> {
 pub const AMBIGUOUS_IP: [&str; 2] =
     ["must not have leading 0s", "must not be an IPv4-mapped IPv6 address"];
 
-pub fn ip(value: &str) -> Vec<String> {
+pub fn check_ip(value: &str) -> Vec<String> {
     let [leading_zeros, mapped] = AMBIGUOUS_IP;
     let wrong = match (value.parse::<IpAddr>(), parse_ip(value)) {
         (_, None) => "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)",
@@ -226,7 +226,7 @@ pub fn ip(value: &str) -> Vec<String> {
 }
 
 /// Refuses addresses that cannot belong to an endpoint or a Service.
-pub fn special_ip(field: &str, value: &str) -> Vec<Violation> {
+pub fn check_endpoint_ip(field: &str, value: &str) -> Vec<Violation> {
     let Some(address) = parse_ip(value) else {
         return vec![Violation::invalid(field, value, "must be a valid IP address")];
     };
@@ -258,7 +258,7 @@ pub fn special_ip(field: &str, value: &str) -> Vec<Violation> {
 }
 
 /// Checks a `generateName` prefix. It may end with a dash, because the server appends to it.
-pub fn of_prefix(value: &str, check: Check) -> Vec<String> {
+pub fn check_name_prefix(value: &str, check: NameCheck) -> Vec<String> {
     match value.strip_suffix('-') {
         Some(rest) if !rest.is_empty() => check(&format!("{rest}a")),
         _ => check(value),
@@ -303,23 +303,38 @@ mod tests {
     #[test]
     fn forms_are_distinguished() {
         let long = "a".repeat(64);
-        let cases: &[(&str, Check, &[&str], &[&str])] = &[
-            ("label", label, &["a", "1a", "a-b"], &["", "A", "-a", "a-", "a.b", "a_b", &long]),
-            ("letter_label", letter_label, &["a", "a1", "a-b"], &["", "1a", "a-", "a.b"]),
-            ("subdomain", subdomain, &["a", "1.b", "a-b.c"], &["", ".a", "a.", "a..b", "A.b"]),
-            ("wildcard_subdomain", wildcard_subdomain, &["*.a.b"], &["*", "*a", "a.*", "*.*.a"]),
+        let cases: &[(&str, NameCheck, &[&str], &[&str])] = &[
+            (
+                "label",
+                check_label,
+                &["a", "1a", "a-b"],
+                &["", "A", "-a", "a-", "a.b", "a_b", &long],
+            ),
+            ("letter_label", check_letter_label, &["a", "a1", "a-b"], &["", "1a", "a-", "a.b"]),
+            (
+                "subdomain",
+                check_subdomain,
+                &["a", "1.b", "a-b.c"],
+                &["", ".a", "a.", "a..b", "A.b"],
+            ),
+            (
+                "wildcard_subdomain",
+                check_wildcard_subdomain,
+                &["*.a.b"],
+                &["*", "*a", "a.*", "*.*.a"],
+            ),
             (
                 "qualified",
-                qualified,
+                check_qualified_name,
                 &["a", "A_b.c", "example.com/A"],
                 &["", "/a", "a/", "a/b/c", "-a", "A/b", &long],
             ),
-            ("label_value", label_value, &["", "a", "A_b"], &["-", "a b", "_a", &long]),
-            ("data_key", data_key, &["a", ".a", "A_b-c"], &["", ".", "..", "..a", "a/b"]),
-            ("port_name", port_name, &["http", "a-1"], &["", "1", "-a", "a--b", "A", &long]),
+            ("label_value", check_label_value, &["", "a", "A_b"], &["-", "a b", "_a", &long]),
+            ("data_key", check_data_key, &["a", ".a", "A_b-c"], &["", ".", "..", "..a", "a/b"]),
+            ("port_name", check_port_name, &["http", "a-1"], &["", "1", "-a", "a--b", "A", &long]),
             (
                 "ip",
-                ip,
+                check_ip,
                 &["10.0.0.1", "::1"],
                 &["", "10.0.0", "10.0.0.256", "a", "010.0.0.1", "::ffff:10.0.0.1"],
             ),
@@ -337,20 +352,20 @@ mod tests {
     #[test]
     fn a_form_is_explained_like_an_api_server_does() {
         assert_eq!(
-            letter_label("1"),
+            check_letter_label("1"),
             ["a DNS-1035 label must consist of lower case alphanumeric characters or '-', start \
               with an alphabetic character, and end with an alphanumeric character (e.g. \
               'my-name',  or 'abc-123', regex used for validation is \
               '[a-z]([-a-z0-9]*[a-z0-9])?')"]
         );
-        assert_eq!(label("a.b"), ["must not contain dots"]);
+        assert_eq!(check_label("a.b"), ["must not contain dots"]);
     }
 
     #[test]
     fn a_prefix_may_end_with_a_dash() {
-        assert!(of_prefix("web-", letter_label).is_empty());
-        assert!(!of_prefix("-", letter_label).is_empty());
-        assert!(!of_prefix("Web-", letter_label).is_empty());
+        assert!(check_name_prefix("web-", check_letter_label).is_empty());
+        assert!(!check_name_prefix("-", check_letter_label).is_empty());
+        assert!(!check_name_prefix("Web-", check_letter_label).is_empty());
     }
 
     #[test]
@@ -363,10 +378,10 @@ mod tests {
             ("fe80::1", "may not be in the link-local range (169.254.0.0/16, fe80::/10)"),
             ("224.0.0.1", "may not be in the link-local multicast range (224.0.0.0/24, ff02::/10)"),
         ] {
-            let violations = special_ip("ip", address);
+            let violations = check_endpoint_ip("ip", address);
             assert_eq!(violations.len(), 1, "{address}");
             assert!(violations[0].message().ends_with(expected), "{}", violations[0]);
         }
-        assert!(special_ip("ip", "10.0.0.1").is_empty());
+        assert!(check_endpoint_ip("ip", "10.0.0.1").is_empty());
     }
 }

@@ -6,9 +6,11 @@ use ipnet::IpNet;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::json::{at, copy, entries, flag, list, set, text, texts};
+use super::json::{
+    copy_value, get_entries, get_flag, get_list, get_text, get_texts, get_value, set_value,
+};
 use super::violation::Violation;
-use super::{Column, Rules, Subresource, metadata, names, table};
+use super::{KindRules, Subresource, TableColumn, metadata, names, table};
 
 pub struct Node;
 
@@ -16,30 +18,32 @@ const ROLE_PREFIX: &str = "node-role.kubernetes.io/";
 const ROLE: &str = "kubernetes.io/role";
 const EFFECTS: [&str; 3] = ["NoExecute", "NoSchedule", "PreferNoSchedule"];
 
-impl Rules for Node {
+impl KindRules for Node {
     fn prepare(&self, object: &mut Value, old: Option<&Value>, subresource: Subresource) {
-        metadata::keep_generation(object, old);
+        metadata::restore_generation(object, old);
         match (old, subresource) {
             // A node's agent sends the status when it registers.
             (None, _) => {}
-            (Some(old), Subresource::None) => copy(object, old, "status"),
-            (Some(old), Subresource::Status) => copy(object, old, "spec"),
+            (Some(old), Subresource::None) => copy_value(object, old, "status"),
+            (Some(old), Subresource::Status) => copy_value(object, old, "spec"),
         }
         // Each is derived from the other.
-        let first = texts(object, "spec.podCIDRs").first().map(|&network| network.to_owned());
-        match (first, text(object, "spec.podCIDR").to_owned()) {
-            (None, single) if !single.is_empty() => set(object, "spec.podCIDRs", vec![single]),
-            (Some(first), single) if single.is_empty() => set(object, "spec.podCIDR", first),
+        let first = get_texts(object, "spec.podCIDRs").first().map(|&network| network.to_owned());
+        match (first, get_text(object, "spec.podCIDR").to_owned()) {
+            (None, single) if !single.is_empty() => {
+                set_value(object, "spec.podCIDRs", vec![single])
+            }
+            (Some(first), single) if single.is_empty() => set_value(object, "spec.podCIDR", first),
             _ => {}
         }
     }
 
     fn validate(&self, object: &Value, old: Option<&Value>) -> Vec<Violation> {
-        let mut violations = metadata::name(object, old, names::subdomain);
+        let mut violations = metadata::validate_new_name(object, old, names::check_subdomain);
         violations.extend(networks(object, old));
         violations.extend(taints(object));
-        if let Some(old) = old.filter(|old| !text(old, "spec.providerID").is_empty())
-            && text(old, "spec.providerID") != text(object, "spec.providerID")
+        if let Some(old) = old.filter(|old| !get_text(old, "spec.providerID").is_empty())
+            && get_text(old, "spec.providerID") != get_text(object, "spec.providerID")
         {
             violations.push(Violation::forbidden(
                 "spec.providerID",
@@ -49,36 +53,37 @@ impl Rules for Node {
         violations
     }
 
-    fn columns(&self) -> &'static [Column] {
+    fn columns(&self) -> &'static [TableColumn] {
         const {
             &[
-                table::NAME,
-                Column::text("Status", "The status of the node"),
-                Column::text("Roles", "The roles of the node"),
-                table::AGE,
-                Column::text("Version", "The version of the node's agent"),
-                Column::text("Internal-IP", "The node's address within the cluster").wide(),
-                Column::text("External-IP", "The node's address for the outside").wide(),
-                Column::text("OS-Image", "The operating system the node reports").wide(),
-                Column::text("Kernel-Version", "The kernel the node reports").wide(),
-                Column::text("Container-Runtime", "The container runtime the node reports").wide(),
+                table::NAME_COLUMN,
+                TableColumn::text("Status", "The status of the node"),
+                TableColumn::text("Roles", "The roles of the node"),
+                table::AGE_COLUMN,
+                TableColumn::text("Version", "The version of the node's agent"),
+                TableColumn::text("Internal-IP", "The node's address within the cluster").wide(),
+                TableColumn::text("External-IP", "The node's address for the outside").wide(),
+                TableColumn::text("OS-Image", "The operating system the node reports").wide(),
+                TableColumn::text("Kernel-Version", "The kernel the node reports").wide(),
+                TableColumn::text("Container-Runtime", "The container runtime the node reports")
+                    .wide(),
             ]
         }
     }
 
     fn row(&self, object: &Value, now: Timestamp) -> Vec<Value> {
-        let reported = |path| match text(object, path) {
+        let reported = |path| match get_text(object, path) {
             "" => "<unknown>".into(),
             text => text.into(),
         };
         vec![
-            table::name(object),
+            table::name_cell(object),
             status(object).into(),
             roles(object).into(),
-            table::age(object, now),
-            text(object, "status.nodeInfo.kubeletVersion").into(),
-            address(object, "InternalIP").into(),
-            address(object, "ExternalIP").into(),
+            table::age_cell(object, now),
+            get_text(object, "status.nodeInfo.kubeletVersion").into(),
+            node_address(object, "InternalIP").into(),
+            node_address(object, "ExternalIP").into(),
             reported("status.nodeInfo.osImage"),
             reported("status.nodeInfo.kernelVersion"),
             reported("status.nodeInfo.containerRuntimeVersion"),
@@ -86,14 +91,14 @@ impl Rules for Node {
     }
 
     fn field(&self, object: &Value, path: &str) -> Option<String> {
-        (path == "spec.unschedulable").then(|| flag(object, path).to_string())
+        (path == "spec.unschedulable").then(|| get_flag(object, path).to_string())
     }
 }
 
 fn networks(object: &Value, old: Option<&Value>) -> Vec<Violation> {
     let path = "spec.podCIDRs";
     let mut violations = Vec::new();
-    let networks = texts(object, path);
+    let networks = get_texts(object, path);
     for (index, network) in networks.iter().enumerate() {
         if network.parse::<IpNet>().is_err() {
             let detail = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)";
@@ -108,8 +113,8 @@ fn networks(object: &Value, old: Option<&Value>) -> Vec<Violation> {
         violations.push(Violation::invalid(path, networks.clone(), detail));
     }
     if let Some(old) = old
-        && !texts(old, path).is_empty()
-        && texts(old, path) != networks
+        && !get_texts(old, path).is_empty()
+        && get_texts(old, path) != networks
     {
         let detail = "node updates may not change podCIDR except from \"\" to valid";
         violations.push(Violation::forbidden(path, detail));
@@ -120,12 +125,20 @@ fn networks(object: &Value, old: Option<&Value>) -> Vec<Violation> {
 fn taints(object: &Value) -> Vec<Violation> {
     let mut violations = Vec::new();
     let mut seen = BTreeSet::new();
-    for (index, taint) in list(object, "spec.taints").iter().enumerate() {
+    for (index, taint) in get_list(object, "spec.taints").iter().enumerate() {
         let field = format!("spec.taints[{index}]");
-        let (key, effect) = (text(taint, "key"), text(taint, "effect"));
-        violations.extend(names::violations(&format!("{field}.key"), key, names::qualified));
-        let value = text(taint, "value");
-        violations.extend(names::violations(&format!("{field}.value"), value, names::label_value));
+        let (key, effect) = (get_text(taint, "key"), get_text(taint, "effect"));
+        violations.extend(names::check_name(
+            &format!("{field}.key"),
+            key,
+            names::check_qualified_name,
+        ));
+        let value = get_text(taint, "value");
+        violations.extend(names::check_name(
+            &format!("{field}.value"),
+            value,
+            names::check_label_value,
+        ));
         if effect.is_empty() {
             violations.push(Violation::required(format!("{field}.effect"), ""));
         } else if !EFFECTS.contains(&effect) {
@@ -139,35 +152,38 @@ fn taints(object: &Value) -> Vec<Violation> {
 }
 
 fn status(object: &Value) -> String {
-    let ready = list(object, "status.conditions")
+    let ready = get_list(object, "status.conditions")
         .iter()
-        .find(|condition| text(condition, "type") == "Ready")
-        .map(|condition| text(condition, "status"));
+        .find(|condition| get_text(condition, "type") == "Ready")
+        .map(|condition| get_text(condition, "status"));
     let mut status = match ready {
         Some("True") => "Ready",
         Some(_) => "NotReady",
         None => "Unknown",
     }
     .to_owned();
-    if flag(object, "spec.unschedulable") {
+    if get_flag(object, "spec.unschedulable") {
         status.push_str(",SchedulingDisabled");
     }
     status
 }
 
 fn roles(object: &Value) -> String {
-    let roles: BTreeSet<&str> = entries(object, "metadata.labels")
+    let roles: BTreeSet<&str> = get_entries(object, "metadata.labels")
         .filter_map(|(key, value)| {
             let role = key.strip_prefix(ROLE_PREFIX);
             role.or_else(|| (key == ROLE).then(|| value.as_str()).flatten())
         })
         .filter(|role| !role.is_empty())
         .collect();
-    table::or_none(&roles.into_iter().collect::<Vec<_>>().join(",")).to_owned()
+    table::format_or_none(&roles.into_iter().collect::<Vec<_>>().join(",")).to_owned()
 }
 
-fn address<'a>(object: &'a Value, kind: &str) -> &'a str {
-    let found =
-        list(object, "status.addresses").iter().find(|address| text(address, "type") == kind);
-    table::or_none(found.and_then(|address| at(address, "address")?.as_str()).unwrap_or_default())
+fn node_address<'a>(object: &'a Value, kind: &str) -> &'a str {
+    let found = get_list(object, "status.addresses")
+        .iter()
+        .find(|address| get_text(address, "type") == kind);
+    table::format_or_none(
+        found.and_then(|address| get_value(address, "address")?.as_str()).unwrap_or_default(),
+    )
 }

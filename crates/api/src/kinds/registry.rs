@@ -5,17 +5,17 @@ use std::sync::Arc;
 
 use anyhow::{Result, ensure};
 
-use super::Kind;
+use super::ApiKind;
 
 /// Clones share the list.
 #[derive(Clone)]
-pub struct Kinds(Arc<[&'static Kind]>);
+pub struct KindRegistry(Arc<[&'static ApiKind]>);
 
-impl Kinds {
+impl KindRegistry {
     /// The kinds of this crate, then the declared ones. Fails if two of a group share a name.
-    pub fn with(declared: &[&'static Kind]) -> Result<Self> {
-        let all: Arc<[&'static Kind]> =
-            super::all().iter().chain(declared.iter().copied()).collect();
+    pub fn with(declared: &[&'static ApiKind]) -> Result<Self> {
+        let all: Arc<[&'static ApiKind]> =
+            super::built_in_kinds().iter().chain(declared.iter().copied()).collect();
         let mut names = BTreeSet::new();
         for kind in &*all {
             for name in [kind.kind, kind.plural] {
@@ -27,17 +27,17 @@ impl Kinds {
     }
 
     /// In the order of discovery.
-    pub fn all(&self) -> impl Iterator<Item = &'static Kind> + '_ {
+    pub fn all(&self) -> impl Iterator<Item = &'static ApiKind> + '_ {
         self.0.iter().copied()
     }
 
     /// By group, version and plural, as in a request's path.
-    pub fn find(&self, group: &str, version: &str, plural: &str) -> Option<&'static Kind> {
+    pub fn find(&self, group: &str, version: &str, plural: &str) -> Option<&'static ApiKind> {
         self.all().find(|kind| (kind.group, kind.version, kind.plural) == (group, version, plural))
     }
 
     /// By API version and kind, as in a manifest.
-    pub fn find_kind(&self, api_version: &str, name: &str) -> Option<&'static Kind> {
+    pub fn find_kind(&self, api_version: &str, name: &str) -> Option<&'static ApiKind> {
         self.all().find(|kind| kind.kind == name && kind.api_version() == api_version)
     }
 
@@ -59,8 +59,8 @@ impl Kinds {
     }
 }
 
-impl Default for Kinds {
+impl Default for KindRegistry {
     fn default() -> Self {
-        Self(super::all().iter().collect())
+        Self(super::built_in_kinds().iter().collect())
     }
 }

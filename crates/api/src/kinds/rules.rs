@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::violation::Violation;
 
-pub struct Kind {
+pub struct ApiKind {
     /// Empty for the core group.
     pub group: &'static str,
     pub version: &'static str,
@@ -24,10 +24,10 @@ pub struct Kind {
     /// The schema of a kind that the embedder declares (`declared`). The types of the other kinds
     /// are in `schema`.
     pub declared: Option<&'static Value>,
-    pub rules: &'static dyn Rules,
+    pub rules: &'static dyn KindRules,
 }
 
-impl Kind {
+impl ApiKind {
     /// The field `apiVersion`, for example `v1` or `networking.k8s.io/v1`.
     pub fn api_version(&self) -> String {
         match self.group {
@@ -45,7 +45,7 @@ pub enum Subresource {
     Status,
 }
 
-pub trait Rules: Sync {
+pub trait KindRules: Sync {
     /// Sets defaults, as an API server does while decoding.
     fn set_defaults(&self, _object: &mut Value) {}
 
@@ -54,7 +54,7 @@ pub trait Rules: Sync {
     fn prepare(&self, object: &mut Value, old: Option<&Value>, subresource: Subresource);
 
     /// All violations, with field paths as kubectl prints them. Of the metadata, only the form of
-    /// the name is checked here; `metadata::validate` checks the rest for all kinds.
+    /// the name is checked here; `metadata::validate_metadata` checks the rest for all kinds.
     fn validate(&self, object: &Value, old: Option<&Value>) -> Vec<Violation>;
 
     /// Takes the addresses and ports that the object needs and writes them into it, and releases
@@ -106,7 +106,7 @@ pub trait Rules: Sync {
 
     /// The kind that these objects are another view of, and are stored as. `to_stored` and
     /// `as_shown` convert them.
-    fn stored_as(&self) -> Option<&'static Kind> {
+    fn stored_as(&self) -> Option<&'static ApiKind> {
         None
     }
 
@@ -118,7 +118,7 @@ pub trait Rules: Sync {
         object.clone()
     }
 
-    fn columns(&self) -> &'static [Column];
+    fn columns(&self) -> &'static [TableColumn];
 
     /// One cell for each column.
     fn row(&self, object: &Value, now: Timestamp) -> Vec<Value>;
@@ -130,7 +130,7 @@ pub trait Rules: Sync {
 
 /// A column of the tables that kubectl prints.
 #[derive(Debug, Clone, Copy)]
-pub struct Column {
+pub struct TableColumn {
     pub name: &'static str,
     /// An OpenAPI type: `string`, `integer`, ...
     pub type_: &'static str,
@@ -143,7 +143,7 @@ pub struct Column {
 
 /// An address or a port, which only one object can hold at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Resource {
+pub enum AllocatedResource {
     ClusterIp(IpAddr),
     /// A node port of all protocols. Includes health check node ports.
     NodePort(u16),
@@ -151,21 +151,21 @@ pub enum Resource {
 
 /// The holders of addresses and ports, within one write.
 pub trait Allocations {
-    fn ranges(&self) -> &Ranges;
+    fn ranges(&self) -> &AllocationRanges;
 
     /// The holder as `namespace/name`.
-    fn holder(&self, resource: Resource) -> Option<String>;
+    fn holder(&self, resource: AllocatedResource) -> Option<String>;
 
     /// Returns true if the object being written holds the resource now, false if another does.
-    fn take(&mut self, resource: Resource) -> bool;
+    fn take(&mut self, resource: AllocatedResource) -> bool;
 
     /// Releases the resource if the object being written holds it.
-    fn give_back(&mut self, resource: Resource);
+    fn give_back(&mut self, resource: AllocatedResource);
 }
 
 /// The ranges that addresses and ports are taken from.
 #[derive(Debug, Clone)]
-pub struct Ranges {
+pub struct AllocationRanges {
     /// At most one for each address family. The first is of the primary family.
     pub cluster_ips: Vec<IpNet>,
     pub node_ports: RangeInclusive<u16>,

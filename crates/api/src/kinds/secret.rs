@@ -5,21 +5,21 @@ use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::json::{entries, object_mut, remove, set_default, text};
+use super::json::{get_entries, get_or_create_object, get_text, remove_value, set_if_missing};
 use super::violation::Violation;
-use super::{Column, Rules, Subresource, data, metadata, names, table};
+use super::{KindRules, Subresource, TableColumn, data, metadata, names, table};
 
 pub struct Secret;
 
 const SERVICE_ACCOUNT_TOKEN: &str = "kubernetes.io/service-account-token";
 const SERVICE_ACCOUNT: &str = "kubernetes.io/service-account.name";
 
-impl Rules for Secret {
+impl KindRules for Secret {
     fn set_defaults(&self, object: &mut Value) {
-        set_default(object, "type", "Opaque");
+        set_if_missing(object, "type", "Opaque");
         // Plain text from clients is stored and returned encoded.
-        if let Some(Value::Object(texts)) = remove(object, "stringData") {
-            let data = object_mut(object, "data");
+        if let Some(Value::Object(texts)) = remove_value(object, "stringData") {
+            let data = get_or_create_object(object, "data");
             for (key, text) in texts {
                 let encoded = STANDARD.encode(text.as_str().unwrap_or_default());
                 data.insert(key, encoded.into());
@@ -28,49 +28,52 @@ impl Rules for Secret {
     }
 
     fn prepare(&self, object: &mut Value, old: Option<&Value>, _subresource: Subresource) {
-        metadata::keep_generation(object, old);
+        metadata::restore_generation(object, old);
     }
 
     fn validate(&self, object: &Value, old: Option<&Value>) -> Vec<Violation> {
-        let mut violations = metadata::name(object, old, names::subdomain);
+        let mut violations = metadata::validate_new_name(object, old, names::check_subdomain);
         if let Some(old) = old {
-            violations.extend(metadata::immutable(object, old, "type"));
-            violations.extend(data::frozen(object, old, &["data"]));
+            violations.extend(metadata::validate_immutable(object, old, "type"));
+            violations.extend(data::validate_frozen_data(object, old, &["data"]));
         }
         violations.extend(values(object));
         violations.extend(required(object));
         violations
     }
 
-    fn columns(&self) -> &'static [Column] {
+    fn columns(&self) -> &'static [TableColumn] {
         const {
             &[
-                table::NAME,
-                Column::text("Type", "Used to facilitate programmatic handling of secret data."),
-                Column::text("Data", "The number of entries."),
-                table::AGE,
+                table::NAME_COLUMN,
+                TableColumn::text(
+                    "Type",
+                    "Used to facilitate programmatic handling of secret data.",
+                ),
+                TableColumn::text("Data", "The number of entries."),
+                table::AGE_COLUMN,
             ]
         }
     }
 
     fn row(&self, object: &Value, now: Timestamp) -> Vec<Value> {
         vec![
-            table::name(object),
-            text(object, "type").into(),
-            entries(object, "data").count().into(),
-            table::age(object, now),
+            table::name_cell(object),
+            get_text(object, "type").into(),
+            get_entries(object, "data").count().into(),
+            table::age_cell(object, now),
         ]
     }
 
     fn field(&self, object: &Value, path: &str) -> Option<String> {
-        metadata::field(object, path, &["type"])
+        metadata::selectable_field(object, path, &["type"])
     }
 }
 
 fn values(object: &Value) -> Vec<Violation> {
-    let (size, wrong) = data::decoded(object, "data");
-    let keys = data::keys(object, "data").into_iter();
-    keys.chain(wrong).chain(data::too_large(size)).collect()
+    let (size, wrong) = data::validate_base64_values(object, "data");
+    let keys = data::validate_data_keys(object, "data").into_iter();
+    keys.chain(wrong).chain(data::validate_data_size(size)).collect()
 }
 
 /// The key of a Docker configuration, which is a JSON object.
@@ -95,7 +98,7 @@ fn required(object: &Value) -> Vec<Violation> {
     let all = |keys: &[&str]| -> Vec<Violation> {
         keys.iter().filter(|key| !has(key)).map(|key| missing(key)).collect()
     };
-    match text(object, "type") {
+    match get_text(object, "type") {
         "kubernetes.io/tls" => all(&["tls.crt", "tls.key"]),
         "kubernetes.io/dockercfg" => configuration(object, ".dockercfg"),
         "kubernetes.io/dockerconfigjson" => configuration(object, ".dockerconfigjson"),

@@ -3,10 +3,10 @@
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::Column;
-use super::json::{entries, text};
+use super::TableColumn;
+use super::json::{get_entries, get_text};
 
-impl Column {
+impl TableColumn {
     pub const fn text(name: &'static str, description: &'static str) -> Self {
         Self { name, type_: "string", format: "", description, priority: 0 }
     }
@@ -21,7 +21,7 @@ impl Column {
     }
 }
 
-pub const NAME: Column = Column {
+pub const NAME_COLUMN: TableColumn = TableColumn {
     name: "Name",
     type_: "string",
     format: "name",
@@ -29,26 +29,27 @@ pub const NAME: Column = Column {
     priority: 0,
 };
 
-pub const AGE: Column = Column::text("Age", "How long ago this object was created.");
+pub const AGE_COLUMN: TableColumn =
+    TableColumn::text("Age", "How long ago this object was created.");
 
-pub fn name(object: &Value) -> Value {
-    text(object, "metadata.name").into()
+pub fn name_cell(object: &Value) -> Value {
+    get_text(object, "metadata.name").into()
 }
 
-pub fn age(object: &Value, now: Timestamp) -> Value {
-    since(text(object, "metadata.creationTimestamp"), now).into()
+pub fn age_cell(object: &Value, now: Timestamp) -> Value {
+    format_time_since(get_text(object, "metadata.creationTimestamp"), now).into()
 }
 
 /// Time since `time`; `<unknown>` if there is none.
-pub fn since(time: &str, now: Timestamp) -> String {
+pub fn format_time_since(time: &str, now: Timestamp) -> String {
     match time.parse::<Timestamp>() {
-        Ok(time) => duration(now.as_second() - time.as_second()),
+        Ok(time) => format_duration(now.as_second() - time.as_second()),
         Err(_) => "<unknown>".to_owned(),
     }
 }
 
 /// At most two units, and one where the second would not matter.
-pub fn duration(seconds: i64) -> String {
+pub fn format_duration(seconds: i64) -> String {
     const MINUTE: i64 = 60;
     const HOUR: i64 = 60 * MINUTE;
     const DAY: i64 = 24 * HOUR;
@@ -74,12 +75,12 @@ pub fn duration(seconds: i64) -> String {
 }
 
 /// `<none>` for an empty cell.
-pub fn or_none(cell: &str) -> &str {
+pub fn format_or_none(cell: &str) -> &str {
     if cell.is_empty() { "<none>" } else { cell }
 }
 
 /// The first entries, and the number of the others.
-pub fn first(all: &[impl AsRef<str>], most: usize) -> String {
+pub fn format_first(all: &[impl AsRef<str>], most: usize) -> String {
     let shown: Vec<&str> = all.iter().take(most).map(AsRef::as_ref).collect();
     let shown = shown.join(",");
     match all.len().checked_sub(most) {
@@ -89,11 +90,11 @@ pub fn first(all: &[impl AsRef<str>], most: usize) -> String {
 }
 
 /// `a=1,b=2`, ordered by key.
-pub fn labels(object: &Value, path: &str) -> String {
-    let pairs: Vec<String> = entries(object, path)
+pub fn format_labels(object: &Value, path: &str) -> String {
+    let pairs: Vec<String> = get_entries(object, path)
         .map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default()))
         .collect();
-    or_none(&pairs.join(",")).to_owned()
+    format_or_none(&pairs.join(",")).to_owned()
 }
 
 #[cfg(test)]
@@ -126,7 +127,7 @@ mod tests {
             (63_158_400, "2y1d"),
             (252_288_000, "8y"),
         ] {
-            assert_eq!(duration(seconds), expected, "{seconds}");
+            assert_eq!(format_duration(seconds), expected, "{seconds}");
         }
     }
 }

@@ -3,31 +3,31 @@
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::allocations::{Ledger, owner};
-use super::{Target, admission, metadata, shown, text};
-use crate::failure::Failure;
-use crate::kinds::{self, Kind, Subresource};
+use super::allocations::{AllocationLedger, name_owner};
+use super::{RequestTarget, admission, metadata, metadata_text, shown};
+use crate::failure::ApiFailure;
+use crate::kinds::{self, ApiKind, Subresource};
 use crate::patch::apply;
-use crate::storage::{Stored, Transaction, rough_size};
+use crate::storage::{StoredObject, Transaction, estimate_size};
 
 /// The limit of a stored object in bytes: that of etcd's requests in a cluster. It also bounds what
 /// patches cost.
-const OBJECT: usize = 3 << 19;
+const MAX_OBJECT_BYTES: usize = 3 << 19;
 
 /// A write in progress.
-pub(super) struct Change<'a, 'b> {
+pub(super) struct ObjectWrite<'a, 'b> {
     pub transaction: &'a mut Transaction<'b>,
-    pub ledger: &'a mut Ledger,
-    pub kind: &'static Kind,
+    pub ledger: &'a mut AllocationLedger,
+    pub kind: &'static ApiKind,
     pub key: &'a str,
     pub dry_run: bool,
-    /// See [`Target`].
+    /// See [`RequestTarget`].
     pub keeps_metadata: bool,
     pub now: Timestamp,
 }
 
 /// The manager that `managedFields` records for the write.
-pub(super) enum Manager<'a> {
+pub(super) enum FieldManager<'a> {
     /// The client that created, replaced or patched the object.
     Update(&'a str),
     /// Server-side apply has already recorded it.
@@ -36,75 +36,80 @@ pub(super) enum Manager<'a> {
 
 /// An object after a write, with the kind's warnings about it.
 #[derive(Debug)]
-pub(super) struct Written {
+pub(super) struct WrittenObject {
     pub object: Value,
     pub warnings: Vec<String>,
 }
 
-impl Change<'_, '_> {
+impl ObjectWrite<'_, '_> {
     /// Stores a new object. It has its name, namespace and defaults.
-    pub fn create(mut self, mut object: Value, manager: &Manager<'_>) -> Result<Written, Failure> {
+    pub fn create_object(
+        mut self,
+        mut object: Value,
+        manager: &FieldManager<'_>,
+    ) -> Result<WrittenObject, ApiFailure> {
         self.check_namespace(&object)?;
-        admission::admit(self.transaction, self.kind, &mut object);
-        metadata::begin(&mut object, self.now)?;
+        admission::admit_default_class(self.transaction, self.kind, &mut object);
+        metadata::set_creation_fields(&mut object, self.now)?;
         self.kind.rules.prepare(&mut object, None, Subresource::None);
         let warnings = self.check(&object, None)?;
         let object = self.manage(None, object, Subresource::None, manager);
         let object = self.store(object, None)?;
-        Ok(Written { object, warnings })
+        Ok(WrittenObject { object, warnings })
     }
 
     /// Stores the new state of an existing object.
-    pub fn update(
+    pub fn update_object(
         mut self,
-        stored: &Stored,
+        stored: &StoredObject,
         mut object: Value,
         subresource: Subresource,
-        manager: &Manager<'_>,
-    ) -> Result<Written, Failure> {
+        manager: &FieldManager<'_>,
+    ) -> Result<WrittenObject, ApiFailure> {
         let old = shown(self.kind, stored);
-        metadata::carry_over(&mut object, &old);
+        metadata::restore_server_fields(&mut object, &old);
         if self.keeps_metadata {
-            metadata::restore(&mut object, &old);
-            if matches!(manager, Manager::Update(_)) {
-                metadata::restore_managers(&mut object, &old);
+            metadata::restore_client_fields(&mut object, &old);
+            if matches!(manager, FieldManager::Update(_)) {
+                metadata::restore_managed_fields(&mut object, &old);
             }
         }
         self.kind.rules.prepare(&mut object, Some(&old), subresource);
         let warnings = self.check(&object, Some(&old))?;
         let object = self.manage(Some(&old), object, subresource, manager);
         if is_same(&old, &object) {
-            return Ok(Written { object: old, warnings });
+            return Ok(WrittenObject { object: old, warnings });
         }
-        let object = if metadata::is_being_deleted(&object) && metadata::is_free_to_go(&object) {
-            self.remove(object)?
+        let object = if metadata::is_being_deleted(&object) && metadata::has_no_finalizers(&object)
+        {
+            self.remove_object(object)?
         } else {
             self.store(object, Some(&old))?
         };
-        Ok(Written { object, warnings })
+        Ok(WrittenObject { object, warnings })
     }
 
     /// Removes an object that has no finalizers. Returns its last state.
-    pub fn remove(self, mut object: Value) -> Result<Value, Failure> {
-        let mut hold = self.ledger.hold(owner(self.kind, &object));
+    pub fn remove_object(self, mut object: Value) -> Result<Value, ApiFailure> {
+        let mut hold = self.ledger.begin_allocations(name_owner(self.kind, &object));
         self.kind.rules.release(&object, &mut hold);
         if self.dry_run {
             return Ok(object);
         }
-        hold.keep();
+        hold.commit_allocations();
         if let Some(last) = self.transaction.delete(self.key) {
             object["metadata"]["resourceVersion"] = last.revision.to_string().into();
         }
         Ok(object)
     }
 
-    fn check(&self, object: &Value, old: Option<&Value>) -> Result<Vec<String>, Failure> {
-        let mut violations = kinds::metadata::validate(object, old, self.kind.namespaced);
+    fn check(&self, object: &Value, old: Option<&Value>) -> Result<Vec<String>, ApiFailure> {
+        let mut violations = kinds::metadata::validate_metadata(object, old, self.kind.namespaced);
         violations.extend(self.kind.rules.validate(object, old));
         if violations.is_empty() {
             Ok(self.kind.rules.warnings(object, old))
         } else {
-            Err(Failure::invalid(self.kind, text(object, "name"), &violations))
+            Err(ApiFailure::invalid(self.kind, metadata_text(object, "name"), &violations))
         }
     }
 
@@ -113,35 +118,40 @@ impl Change<'_, '_> {
         old: Option<&Value>,
         object: Value,
         subresource: Subresource,
-        manager: &Manager<'_>,
+        manager: &FieldManager<'_>,
     ) -> Value {
         match manager {
-            Manager::Applied => object,
-            Manager::Update(manager) => {
-                apply::update(self.kind, old, &object, manager, subresource, self.now)
-            }
+            FieldManager::Applied => object,
+            FieldManager::Update(manager) => apply::update_managed_fields(
+                self.kind,
+                old,
+                &object,
+                manager,
+                subresource,
+                self.now,
+            ),
         }
     }
 
     /// Allocates addresses and ports, and stores the object.
-    fn store(&mut self, mut object: Value, old: Option<&Value>) -> Result<Value, Failure> {
-        let mut hold = self.ledger.hold(owner(self.kind, &object));
-        let size = rough_size(&object);
-        if size > OBJECT {
+    fn store(&mut self, mut object: Value, old: Option<&Value>) -> Result<Value, ApiFailure> {
+        let mut hold = self.ledger.begin_allocations(name_owner(self.kind, &object));
+        let size = estimate_size(&object);
+        if size > MAX_OBJECT_BYTES {
             let why = format!(
-                "{} {:?} has about {size} bytes, the limit is {OBJECT}",
+                "{} {:?} has about {size} bytes, the limit is {MAX_OBJECT_BYTES}",
                 self.kind.plural,
-                text(&object, "name")
+                metadata_text(&object, "name")
             );
-            return Err(Failure::new(413, "RequestEntityTooLarge", why));
+            return Err(ApiFailure::new(413, "RequestEntityTooLarge", why));
         }
         self.kind.rules.allocate(&mut object, old, &mut hold).map_err(|violation| {
-            Failure::invalid(self.kind, text(&object, "name"), &[violation])
+            ApiFailure::invalid(self.kind, metadata_text(&object, "name"), &[violation])
         })?;
         if self.dry_run {
             return Ok(object);
         }
-        hold.keep();
+        hold.commit_allocations();
         let stored = match self.kind.rules.stored_as() {
             None => object,
             Some(_) => self.kind.rules.to_stored(&object),
@@ -150,20 +160,21 @@ impl Change<'_, '_> {
         Ok(shown(self.kind, &stored))
     }
 
-    fn check_namespace(&self, object: &Value) -> Result<(), Failure> {
+    fn check_namespace(&self, object: &Value) -> Result<(), ApiFailure> {
         if !self.kind.namespaced {
             return Ok(());
         }
-        let name = text(object, "namespace");
+        let name = metadata_text(object, "namespace");
         let namespaces = super::core("Namespace")?;
-        let Some(namespace) = self.transaction.get(&super::key(namespaces, None, name)) else {
-            return Err(Failure::not_found(namespaces, name));
+        let Some(namespace) = self.transaction.get(&super::storage_key(namespaces, None, name))
+        else {
+            return Err(ApiFailure::not_found(namespaces, name));
         };
         if metadata::is_being_deleted(&namespace.object()) {
             let why = format!(
                 "unable to create new content in namespace {name} because it is being terminated"
             );
-            return Err(Failure::forbidden(self.kind, text(object, "name"), &why));
+            return Err(ApiFailure::forbidden(self.kind, metadata_text(object, "name"), &why));
         }
         Ok(())
     }
@@ -171,12 +182,12 @@ impl Change<'_, '_> {
 
 /// Checks the preconditions of the client: the revision and uid that it read must be the stored
 /// ones.
-pub(super) fn check_read(
-    target: &Target,
-    stored: &Stored,
+pub(super) fn check_preconditions(
+    target: &RequestTarget,
+    stored: &StoredObject,
     revision: Option<&str>,
     uid: Option<&str>,
-) -> Result<(), Failure> {
+) -> Result<(), ApiFailure> {
     let metadata = stored.metadata();
     let text = |field: &str| metadata[field].as_str().unwrap_or_default();
     let (name, actual) = (text("name"), text("uid"));
@@ -184,10 +195,10 @@ pub(super) fn check_read(
         let why = format!(
             "Precondition failed: UID in precondition: {uid}, UID in object meta: {actual}"
         );
-        return Err(Failure::conflict(target.kind, name, &why));
+        return Err(ApiFailure::conflict(target.kind, name, &why));
     }
     if revision.is_some_and(|revision| revision != stored.revision.to_string()) {
-        return Err(Failure::modified(target.kind, name));
+        return Err(ApiFailure::modified(target.kind, name));
     }
     Ok(())
 }

@@ -4,26 +4,29 @@
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::allocations::Ledger;
-use super::change::{Change, check_read};
-use super::options::{DeleteOptions, Propagation};
-use super::selectors::Selector;
-use super::{Api, Outcome, Request, Target, key, list, metadata, shown, text, unsupported};
-use crate::codec::{self, Format};
-use crate::failure::Failure;
+use super::allocations::AllocationLedger;
+use super::change::{ObjectWrite, check_preconditions};
+use super::options::{DeleteOptions, DeletionPropagation};
+use super::selectors::ObjectSelector;
+use super::{
+    Api, ApiRequest, OperationResult, RequestTarget, list, metadata, metadata_text, shown,
+    storage_key, unsupported,
+};
+use crate::codec::{self, BodyFormat};
+use crate::failure::ApiFailure;
 use crate::first::NAMESPACES;
 use crate::kinds::Subresource;
-use crate::storage::{Stored, Transaction};
+use crate::storage::{StoredObject, Transaction};
 
 /// Finalizer: waits for the dependents that block the deletion of their owner.
-pub(crate) const FOREGROUND: &str = "foregroundDeletion";
+pub(crate) const FOREGROUND_FINALIZER: &str = "foregroundDeletion";
 /// Finalizer: waits until no dependent refers to the owner.
-pub(crate) const ORPHAN: &str = "orphan";
+pub(crate) const ORPHAN_FINALIZER: &str = "orphan";
 
 impl Api {
-    pub async fn delete(&self, request: Request) -> Result<Outcome, Failure> {
+    pub async fn delete(&self, request: ApiRequest) -> Result<OperationResult, ApiFailure> {
         if request.target.subresource != Subresource::None {
-            return Err(Failure::method_not_allowed());
+            return Err(ApiFailure::method_not_allowed());
         }
         let options = options(&request)?;
         let target = request.target;
@@ -31,27 +34,31 @@ impl Api {
             let key = target.key()?;
             let stored = transaction
                 .get(&key)
-                .ok_or_else(|| Failure::not_found(target.kind, target.name().unwrap_or("")))?;
+                .ok_or_else(|| ApiFailure::not_found(target.kind, target.name().unwrap_or("")))?;
             let revision = options.resource_version.as_deref();
-            check_read(&target, &stored, revision, options.uid.as_deref())?;
-            let (object, gone) = delete(transaction, ledger, &target, &key, &stored, &options)?;
+            check_preconditions(&target, &stored, revision, options.uid.as_deref())?;
+            let (object, gone) =
+                delete_in_transaction(transaction, ledger, &target, &key, &stored, &options)?;
             let value = if gone && !target.kind.rules.returns_deleted() {
                 success(&target, &object)
             } else {
                 object
             };
-            Ok(Outcome::ok(value))
+            Ok(OperationResult::ok(value))
         })
         .await
     }
 
     /// Responds with the list of objects that were deleted or marked.
-    pub async fn delete_collection(&self, request: Request) -> Result<Outcome, Failure> {
+    pub async fn delete_collection(
+        &self,
+        request: ApiRequest,
+    ) -> Result<OperationResult, ApiFailure> {
         let options = options(&request)?;
-        let selector = Selector::parse(
+        let selector = ObjectSelector::parse(
             request.target.kind,
-            request.query.text("labelSelector"),
-            request.query.text("fieldSelector"),
+            request.query.first_value("labelSelector"),
+            request.query.first_value("fieldSelector"),
         )?;
         let target = request.target;
         self.write(move |transaction, ledger| {
@@ -60,41 +67,42 @@ impl Api {
                 if !selector.matches_stored(target.kind, &stored) {
                     continue;
                 }
-                items.push(delete(transaction, ledger, &target, &key, &stored, &options)?.0);
+                items.push(
+                    delete_in_transaction(transaction, ledger, &target, &key, &stored, &options)?.0,
+                );
             }
             let revision = transaction.revision();
-            Ok(Outcome::ok(list::list_of(target.kind, items, json!({}), revision)))
+            Ok(OperationResult::ok(list::build_list(target.kind, items, json!({}), revision)))
         })
         .await
     }
 }
 
-fn options(request: &Request) -> Result<DeleteOptions, Failure> {
+fn options(request: &ApiRequest) -> Result<DeleteOptions, ApiFailure> {
     let format = match request.content_type.as_str() {
         // Some clients send a useless content type without a body.
-        _ if request.body.is_empty() => Format::Json,
-        content_type => {
-            Format::of(content_type).ok_or_else(|| unsupported(content_type, &super::SUPPORTED))?
-        }
+        _ if request.body.is_empty() => BodyFormat::Json,
+        content_type => BodyFormat::of_content_type(content_type)
+            .ok_or_else(|| unsupported(content_type, &super::SUPPORTED))?,
     };
-    let body = codec::delete_options(format, &request.body)?;
+    let body = codec::decode_delete_options(format, &request.body)?;
     DeleteOptions::parse(&request.query, &body)
 }
 
 /// Returns the object in its current or last state, and whether it is gone.
-fn delete(
+fn delete_in_transaction(
     transaction: &mut Transaction<'_>,
-    ledger: &mut Ledger,
-    target: &Target,
+    ledger: &mut AllocationLedger,
+    target: &RequestTarget,
     key: &str,
-    stored: &Stored,
+    stored: &StoredObject,
     options: &DeleteOptions,
-) -> Result<(Value, bool), Failure> {
+) -> Result<(Value, bool), ApiFailure> {
     let kind = target.kind;
     let mut object = shown(kind, stored);
-    if kind.kind == "Namespace" && NAMESPACES.contains(&text(&object, "name")) {
+    if kind.kind == "Namespace" && NAMESPACES.contains(&metadata_text(&object, "name")) {
         let why = "this namespace may not be deleted";
-        return Err(Failure::forbidden(kind, text(&object, "name"), why));
+        return Err(ApiFailure::forbidden(kind, metadata_text(&object, "name"), why));
     }
     let now = Timestamp::now();
     let old_finalizers = object["metadata"]["finalizers"].clone();
@@ -102,10 +110,10 @@ fn delete(
         set_policy(&mut object, policy);
     }
     let dry_run = options.dry_run;
-    if metadata::is_free_to_go(&object) {
+    if metadata::has_no_finalizers(&object) {
         let keeps_metadata = false;
-        let change = Change { transaction, ledger, kind, key, dry_run, keeps_metadata, now };
-        return Ok((change.remove(object)?, true));
+        let change = ObjectWrite { transaction, ledger, kind, key, dry_run, keeps_metadata, now };
+        return Ok((change.remove_object(object)?, true));
     }
     if metadata::is_being_deleted(&object) {
         if object["metadata"]["finalizers"] == old_finalizers {
@@ -132,16 +140,16 @@ fn delete(
 
 /// Replaces what an earlier request decided about the dependents. Validation forbids both finalizers
 /// in one object.
-fn set_policy(object: &mut Value, policy: Propagation) {
-    let fields = metadata::fields(object);
+fn set_policy(object: &mut Value, policy: DeletionPropagation) {
+    let fields = metadata::metadata_mut(object);
     let finalizers = fields.entry("finalizers").or_insert_with(|| json!([]));
     let Value::Array(finalizers) = finalizers else { return };
     let wanted = match policy {
-        Propagation::Background => None,
-        Propagation::Foreground => Some(FOREGROUND),
-        Propagation::Orphan => Some(ORPHAN),
+        DeletionPropagation::Background => None,
+        DeletionPropagation::Foreground => Some(FOREGROUND_FINALIZER),
+        DeletionPropagation::Orphan => Some(ORPHAN_FINALIZER),
     };
-    let is_policy = |one: &Value| one == FOREGROUND || one == ORPHAN;
+    let is_policy = |one: &Value| one == FOREGROUND_FINALIZER || one == ORPHAN_FINALIZER;
     finalizers.retain(|one| !is_policy(one) || wanted.is_some_and(|wanted| one == wanted));
     if let Some(wanted) = wanted
         && !finalizers.iter().any(|one| one == wanted)
@@ -153,8 +161,8 @@ fn set_policy(object: &mut Value, policy: Propagation) {
     }
 }
 
-fn success(target: &Target, object: &Value) -> Value {
-    let mut details = json!({"name": text(object, "name"), "kind": target.kind.plural, "uid": text(object, "uid")});
+fn success(target: &RequestTarget, object: &Value) -> Value {
+    let mut details = json!({"name": metadata_text(object, "name"), "kind": target.kind.plural, "uid": metadata_text(object, "uid")});
     if !target.kind.group.is_empty() {
         details["group"] = target.kind.group.into();
     }
@@ -167,12 +175,12 @@ impl Api {
     /// at the time of the write.
     pub(crate) async fn remove_finalizer(
         &self,
-        target: Target,
+        target: RequestTarget,
         finalizer: &'static str,
         is_done: impl FnOnce(&Transaction<'_>) -> bool + Send + 'static,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), ApiFailure> {
         self.write(move |transaction, ledger| {
-            let key = key(target.kind, target.namespace.as_deref(), target.name()?);
+            let key = storage_key(target.kind, target.namespace.as_deref(), target.name()?);
             let Some(stored) = transaction.get(&key) else {
                 return Ok(());
             };
@@ -189,12 +197,12 @@ impl Api {
             if object == old {
                 return Ok(());
             }
-            if metadata::is_being_deleted(&object) && metadata::is_free_to_go(&object) {
+            if metadata::is_being_deleted(&object) && metadata::has_no_finalizers(&object) {
                 let (kind, now) = (target.kind, Timestamp::now());
                 let (dry_run, keeps_metadata, key) = (false, false, &*key);
                 let change =
-                    Change { transaction, ledger, kind, key, dry_run, keeps_metadata, now };
-                change.remove(object)?;
+                    ObjectWrite { transaction, ledger, kind, key, dry_run, keeps_metadata, now };
+                change.remove_object(object)?;
             } else {
                 transaction.put(&key, object);
             }

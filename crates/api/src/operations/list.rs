@@ -8,16 +8,16 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::options::Query;
-use super::selectors::Selector;
-use super::{Api, Outcome, Request, key, shown};
-use crate::failure::Failure;
-use crate::kinds::{Kind, Violation};
-use crate::storage::{Gone, Key, Stored};
+use super::options::QueryParameters;
+use super::selectors::ObjectSelector;
+use super::{Api, ApiRequest, OperationResult, shown, storage_key};
+use crate::failure::ApiFailure;
+use crate::kinds::{ApiKind, Violation};
+use crate::storage::{RevisionGone, StorageKey, StoredObject};
 
 /// Where a paginated list continues.
 #[derive(Debug, Serialize, Deserialize)]
-struct Continue {
+struct ContinueToken {
     v: String,
     /// -1: the current state, not the one in which the list started.
     rv: i64,
@@ -28,22 +28,22 @@ struct Continue {
 const CONTINUE_VERSION: &str = "meta.k8s.io/v1";
 
 /// The objects of a list, not copied yet.
-pub struct Listing {
-    kind: &'static Kind,
-    items: VecDeque<Arc<Stored>>,
+pub struct ObjectListing {
+    kind: &'static ApiKind,
+    items: VecDeque<Arc<StoredObject>>,
     metadata: Value,
     revision: u64,
 }
 
-impl Listing {
+impl ObjectListing {
     /// The list without its items.
-    pub fn empty(&self) -> Value {
-        list_of(self.kind, Vec::new(), self.metadata.clone(), self.revision)
+    pub fn empty_list(&self) -> Value {
+        build_list(self.kind, Vec::new(), self.metadata.clone(), self.revision)
     }
 
     /// Copies of the next items, of about this many bytes together, as they are in a list. Empty at
     /// the end.
-    pub fn take(&mut self, bytes: usize) -> Vec<Value> {
+    pub fn take_items(&mut self, bytes: usize) -> Vec<Value> {
         let (mut items, mut size) = (Vec::new(), 0);
         while size < bytes
             && let Some(stored) = self.items.pop_front()
@@ -56,7 +56,7 @@ impl Listing {
 
     /// The text of the next items, with commas between them, of about this many bytes. Empty at the
     /// end.
-    pub fn take_text(&mut self, bytes: usize) -> String {
+    pub fn take_items_text(&mut self, bytes: usize) -> String {
         let mut text = String::new();
         while text.len() < bytes
             && let Some(stored) = self.items.pop_front()
@@ -70,30 +70,33 @@ impl Listing {
     }
 
     pub fn into_value(mut self) -> Value {
-        let items = self.take(usize::MAX);
-        list_of(self.kind, items, self.metadata, self.revision)
+        let items = self.take_items(usize::MAX);
+        build_list(self.kind, items, self.metadata, self.revision)
     }
 }
 
 impl Api {
-    pub fn get(&self, request: &Request) -> Result<Outcome, Failure> {
+    pub fn get(&self, request: &ApiRequest) -> Result<OperationResult, ApiFailure> {
         let target = &request.target;
         let name = target.name()?;
-        if let Some(revision) = revision(&request.query)? {
+        if let Some(revision) = read_revision(&request.query)? {
             self.check_reached(revision)?;
         }
-        let stored = self.storage.get(&key(target.kind, target.namespace.as_deref(), name));
-        let stored = stored.ok_or_else(|| Failure::not_found(target.kind, name))?;
-        Ok(Outcome::ok(shown(target.kind, &stored)))
+        let stored = self.storage.get(&storage_key(target.kind, target.namespace.as_deref(), name));
+        let stored = stored.ok_or_else(|| ApiFailure::not_found(target.kind, name))?;
+        Ok(OperationResult::ok(shown(target.kind, &stored)))
     }
 
-    pub fn list(&self, request: &Request) -> Result<Listing, Failure> {
+    pub fn list(&self, request: &ApiRequest) -> Result<ObjectListing, ApiFailure> {
         let (target, query) = (&request.target, &request.query);
-        let selector =
-            Selector::parse(target.kind, query.text("labelSelector"), query.text("fieldSelector"))?;
+        let selector = ObjectSelector::parse(
+            target.kind,
+            query.first_value("labelSelector"),
+            query.first_value("fieldSelector"),
+        )?;
         // Lists have no use for it, but a client that sends nonsense must learn so.
-        query.number("timeoutSeconds")?;
-        let limit = query.number("limit")?.and_then(|limit| usize::try_from(limit).ok());
+        query.parse_number("timeoutSeconds")?;
+        let limit = query.parse_number("limit")?.and_then(|limit| usize::try_from(limit).ok());
         let limit = limit.filter(|limit| *limit > 0);
         let prefix = target.prefix();
         let begin = self.begin(query, &prefix, limit.is_some())?;
@@ -106,7 +109,7 @@ impl Api {
         };
         let mut items = VecDeque::new();
         let (mut after, mut revision) = (begin.after.clone(), begin.revision);
-        let mut last: Option<Key> = None;
+        let mut last: Option<StorageKey> = None;
         let mut has_more = false;
         while !has_more {
             let page = self.storage.list(&prefix, after.as_deref(), revision, at_once);
@@ -139,51 +142,56 @@ impl Api {
                 metadata["remainingItemCount"] = remaining.map_err(|gone| begin.gone(gone))?.into();
             }
         }
-        Ok(Listing { kind: target.kind, items, metadata, revision })
+        Ok(ObjectListing { kind: target.kind, items, metadata, revision })
     }
 
     /// Where a list starts or continues.
-    fn begin(&self, query: &Query, prefix: &str, limited: bool) -> Result<Begin, Failure> {
-        let token = query.text("continue");
+    fn begin(
+        &self,
+        query: &QueryParameters,
+        prefix: &str,
+        limited: bool,
+    ) -> Result<ListStart, ApiFailure> {
+        let token = query.first_value("continue");
         let wanted = snapshot(query, limited)?;
         if token.is_empty() {
             let revision = match wanted {
-                Snapshot::Any => None,
-                Snapshot::NotOlderThan(revision) => {
+                ListSnapshot::Any => None,
+                ListSnapshot::NotOlderThan(revision) => {
                     self.check_reached(revision)?;
                     None
                 }
-                Snapshot::Exact(revision) => {
+                ListSnapshot::Exact(revision) => {
                     self.check_reached(revision)?;
                     Some(revision)
                 }
             };
-            return Ok(Begin { after: None, revision, continued: None });
+            return Ok(ListStart { after: None, revision, continued: None });
         }
-        let resume: Continue = URL_SAFE_NO_PAD
+        let resume: ContinueToken = URL_SAFE_NO_PAD
             .decode(token)
             .ok()
             .and_then(|token| serde_json::from_slice(&token).ok())
-            .filter(|resume: &Continue| resume.v == CONTINUE_VERSION)
+            .filter(|resume: &ContinueToken| resume.v == CONTINUE_VERSION)
             .ok_or_else(|| {
-                Failure::bad_request("continue key is not valid: it is not one of this server")
+                ApiFailure::bad_request("continue key is not valid: it is not one of this server")
             })?;
         let after = format!("{prefix}{}", resume.start);
         let revision = u64::try_from(resume.rv).ok();
         if let Some(revision) = revision {
             self.check_reached(revision)?;
         }
-        Ok(Begin { after: Some(after), revision, continued: Some(resume.start) })
+        Ok(ListStart { after: Some(after), revision, continued: Some(resume.start) })
     }
 
     /// Later revisions are not waited for: they come from another server.
-    pub(super) fn check_reached(&self, revision: u64) -> Result<(), Failure> {
+    pub(super) fn check_reached(&self, revision: u64) -> Result<(), ApiFailure> {
         let current = self.storage.revision();
         if revision <= current {
             return Ok(());
         }
         let message = format!("Too large resource version: {revision}, current: {current}");
-        let mut failure = Failure::new(504, "Timeout", message);
+        let mut failure = ApiFailure::new(504, "Timeout", message);
         failure.details = Some(json!({"causes": [{
             "reason": "ResourceVersionTooLarge", "message": "Too large resource version"
         }]}));
@@ -194,7 +202,7 @@ impl Api {
 /// Objects that are looked at together for a page of selected ones.
 const SELECTED_AT_ONCE: usize = 1_000;
 
-struct Begin {
+struct ListStart {
     /// The last key of the page before.
     after: Option<String>,
     /// `None`: the latest.
@@ -203,13 +211,13 @@ struct Begin {
     continued: Option<String>,
 }
 
-impl Begin {
+impl ListStart {
     /// The failure if the revision has left the window.
-    fn gone(&self, gone: Gone) -> Failure {
+    fn gone(&self, gone: RevisionGone) -> ApiFailure {
         match &self.continued {
-            None => too_old(self.revision.unwrap_or(0), gone),
+            None => refuse_old_revision(self.revision.unwrap_or(0), gone),
             Some(start) => {
-                let mut failure = Failure::expired(CONTINUE_EXPIRED);
+                let mut failure = ApiFailure::expired(CONTINUE_EXPIRED);
                 failure.continue_token = Some(encode(-1, start));
                 failure
             }
@@ -223,48 +231,48 @@ const CONTINUE_EXPIRED: &str = "The provided continue parameter is too old to di
     provided token results in an inconsistent list - objects that were created, modified, or \
     deleted between the time the first chunk was returned and now may show up in the list.";
 
-pub(super) fn too_old(revision: u64, gone: Gone) -> Failure {
-    Failure::expired(format!("too old resource version: {revision} ({})", gone.oldest))
+pub(super) fn refuse_old_revision(revision: u64, gone: RevisionGone) -> ApiFailure {
+    ApiFailure::expired(format!("too old resource version: {revision} ({})", gone.oldest))
 }
 
-enum Snapshot {
+enum ListSnapshot {
     Any,
     NotOlderThan(u64),
     Exact(u64),
 }
 
-fn snapshot(query: &Query, limited: bool) -> Result<Snapshot, Failure> {
-    let revision = revision(query)?;
-    if query.flag("sendInitialEvents")?.is_some() {
+fn snapshot(query: &QueryParameters, limited: bool) -> Result<ListSnapshot, ApiFailure> {
+    let revision = read_revision(query)?;
+    if query.parse_flag("sendInitialEvents")?.is_some() {
         let detail = "sendInitialEvents is forbidden for list";
         let violation = Violation::forbidden("sendInitialEvents", detail);
-        return Err(Failure::invalid_of("meta.k8s.io", "ListOptions", "", &[violation]));
+        return Err(ApiFailure::invalid_of("meta.k8s.io", "ListOptions", "", &[violation]));
     }
-    let wanted = query.text("resourceVersionMatch");
+    let wanted = query.first_value("resourceVersionMatch");
     let field = "resourceVersionMatch";
     let invalid =
-        |violation| Err(Failure::invalid_of("meta.k8s.io", "ListOptions", "", &[violation]));
-    if !query.text("continue").is_empty() {
+        |violation| Err(ApiFailure::invalid_of("meta.k8s.io", "ListOptions", "", &[violation]));
+    if !query.first_value("continue").is_empty() {
         if !wanted.is_empty() {
             let detail = "resourceVersionMatch is forbidden for continue";
             return invalid(Violation::forbidden(field, detail));
         }
         if revision.is_some_and(|revision| revision != 0) {
             let detail = "specifying resource version is not allowed when using continue";
-            return Err(Failure::bad_request(detail));
+            return Err(ApiFailure::bad_request(detail));
         }
-        return Ok(Snapshot::Any);
+        return Ok(ListSnapshot::Any);
     }
     match (wanted, revision) {
-        ("", None | Some(0)) | ("NotOlderThan", Some(0)) => Ok(Snapshot::Any),
+        ("", None | Some(0)) | ("NotOlderThan", Some(0)) => Ok(ListSnapshot::Any),
         // Default of all API servers.
-        ("", Some(revision)) if limited => Ok(Snapshot::Exact(revision)),
-        ("" | "NotOlderThan", Some(revision)) => Ok(Snapshot::NotOlderThan(revision)),
+        ("", Some(revision)) if limited => Ok(ListSnapshot::Exact(revision)),
+        ("" | "NotOlderThan", Some(revision)) => Ok(ListSnapshot::NotOlderThan(revision)),
         ("Exact", Some(0)) => {
             let detail = "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"";
             invalid(Violation::forbidden(field, detail))
         }
-        ("Exact", Some(revision)) => Ok(Snapshot::Exact(revision)),
+        ("Exact", Some(revision)) => Ok(ListSnapshot::Exact(revision)),
         ("Exact" | "NotOlderThan", None) => {
             let detail = "resourceVersionMatch is forbidden unless resourceVersion is provided";
             invalid(Violation::forbidden(field, detail))
@@ -277,13 +285,13 @@ fn snapshot(query: &Query, limited: bool) -> Result<Snapshot, Failure> {
 }
 
 /// The parameter `resourceVersion`, if any.
-pub(super) fn revision(query: &Query) -> Result<Option<u64>, Failure> {
-    match query.text("resourceVersion") {
+pub(super) fn read_revision(query: &QueryParameters) -> Result<Option<u64>, ApiFailure> {
+    match query.first_value("resourceVersion") {
         "" => Ok(None),
         text => text.parse().map(Some).map_err(|_| {
             let detail = format!("strconv.ParseUint: parsing {text:?}: invalid syntax");
             let violation = Violation::invalid("resourceVersion", text, &detail);
-            Failure::invalid_of("meta.k8s.io", "ListOptions", "", &[violation])
+            ApiFailure::invalid_of("meta.k8s.io", "ListOptions", "", &[violation])
         }),
     }
 }
@@ -298,7 +306,7 @@ fn encode(rv: i64, start: &str) -> String {
 }
 
 /// Appends the text of an item. Most objects are not read for that.
-fn write_item(text: &mut String, kind: &Kind, stored: &Stored) {
+fn write_item(text: &mut String, kind: &ApiKind, stored: &StoredObject) {
     if kind.rules.stored_as().is_none() {
         if kind.declared.is_some() {
             text.push_str(stored.text());
@@ -317,7 +325,7 @@ fn write_item(text: &mut String, kind: &Kind, stored: &Stored) {
 }
 
 /// Items of declared kinds keep their type.
-fn item(kind: &Kind, mut object: Value) -> Value {
+fn item(kind: &ApiKind, mut object: Value) -> Value {
     if kind.declared.is_none()
         && let Some(fields) = object.as_object_mut()
     {
@@ -328,7 +336,12 @@ fn item(kind: &Kind, mut object: Value) -> Value {
 }
 
 /// A list. It has `apiVersion` and `kind`, and its items have not.
-pub(super) fn list_of(kind: &Kind, items: Vec<Value>, mut metadata: Value, revision: u64) -> Value {
+pub(super) fn build_list(
+    kind: &ApiKind,
+    items: Vec<Value>,
+    mut metadata: Value,
+    revision: u64,
+) -> Value {
     let items: Vec<Value> = items.into_iter().map(|one| item(kind, one)).collect();
     metadata["resourceVersion"] = revision.to_string().into();
     json!({

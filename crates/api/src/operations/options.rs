@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use crate::codec::FieldValidation;
-use crate::failure::Failure;
+use crate::failure::ApiFailure;
 use crate::kinds::Violation;
 
 /// The decoded query. A repeated parameter keeps all values.
 #[derive(Debug, Default, Clone)]
-pub struct Query(BTreeMap<String, Vec<String>>);
+pub struct QueryParameters(BTreeMap<String, Vec<String>>);
 
-impl Query {
+impl QueryParameters {
     pub fn parse(query: &str) -> Self {
         let mut parameters: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for (name, value) in form_urlencoded::parse(query.as_bytes()) {
@@ -31,31 +31,31 @@ impl Query {
     }
 
     /// Empty if the parameter is missing.
-    pub fn text(&self, name: &str) -> &str {
+    pub fn first_value(&self, name: &str) -> &str {
         self.0.get(name).and_then(|values| values.first()).map(String::as_str).unwrap_or_default()
     }
 
-    pub fn all(&self, name: &str) -> &[String] {
+    pub fn all_values(&self, name: &str) -> &[String] {
         self.0.get(name).map(Vec::as_slice).unwrap_or_default()
     }
 
     /// Like Go's `strconv.ParseBool`. A parameter without a value is true.
-    pub fn flag(&self, name: &str) -> Result<Option<bool>, Failure> {
+    pub fn parse_flag(&self, name: &str) -> Result<Option<bool>, ApiFailure> {
         let Some(value) = self.0.get(name).and_then(|values| values.first()) else {
             return Ok(None);
         };
         match value.as_str() {
             "" | "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(Some(true)),
             "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(Some(false)),
-            other => Err(Failure::bad_request(format!("{name} is not a boolean: {other:?}"))),
+            other => Err(ApiFailure::bad_request(format!("{name} is not a boolean: {other:?}"))),
         }
     }
 
-    pub fn number(&self, name: &str) -> Result<Option<i64>, Failure> {
-        match self.text(name) {
+    pub fn parse_number(&self, name: &str) -> Result<Option<i64>, ApiFailure> {
+        match self.first_value(name) {
             "" => Ok(None),
             text => text.parse().map(Some).map_err(|_| {
-                Failure::bad_request(format!(
+                ApiFailure::bad_request(format!(
                     "strconv.ParseInt: parsing {text:?}: invalid syntax ({name})"
                 ))
             }),
@@ -76,10 +76,14 @@ pub struct WriteOptions {
 
 impl WriteOptions {
     /// `options` is the name of the options type in the API reference, such as `CreateOptions`.
-    pub fn parse(query: &Query, user_agent: &str, options: &str) -> Result<Self, Failure> {
+    pub fn parse(
+        query: &QueryParameters,
+        user_agent: &str,
+        options: &str,
+    ) -> Result<Self, ApiFailure> {
         let mut violations = Vec::new();
-        let dry_run = dry_run(query.all("dryRun"), &mut violations);
-        let manager = query.text("fieldManager");
+        let dry_run = dry_run(query.all_values("dryRun"), &mut violations);
+        let manager = query.first_value("fieldManager");
         if manager.len() > 128 {
             violations.push(Violation::too_long("fieldManager", 128));
         }
@@ -87,7 +91,7 @@ impl WriteOptions {
             let detail = "should only contain printable characters";
             violations.push(Violation::invalid("fieldManager", manager, detail));
         }
-        let field_validation = match query.text("fieldValidation") {
+        let field_validation = match query.first_value("fieldValidation") {
             "" | "Warn" => FieldValidation::Warn,
             "Ignore" => FieldValidation::Ignore,
             "Strict" => FieldValidation::Strict,
@@ -98,13 +102,13 @@ impl WriteOptions {
             }
         };
         if !violations.is_empty() {
-            return Err(Failure::invalid_of("meta.k8s.io", options, "", &violations));
+            return Err(ApiFailure::invalid_of("meta.k8s.io", options, "", &violations));
         }
         Ok(Self {
             dry_run,
             manager: if manager.is_empty() { manager_of(user_agent) } else { manager.to_owned() },
             field_validation,
-            force: query.flag("force")?,
+            force: query.parse_flag("force")?,
         })
     }
 }
@@ -127,30 +131,31 @@ fn manager_of(user_agent: &str) -> String {
 #[derive(Debug, Clone)]
 pub struct DeleteOptions {
     pub dry_run: bool,
-    pub propagation: Option<Propagation>,
+    pub propagation: Option<DeletionPropagation>,
     pub uid: Option<String>,
     pub resource_version: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Propagation {
+pub enum DeletionPropagation {
     Background,
     Foreground,
     Orphan,
 }
 
 impl DeleteOptions {
-    pub fn parse(query: &Query, body: &Value) -> Result<Self, Failure> {
+    pub fn parse(query: &QueryParameters, body: &Value) -> Result<Self, ApiFailure> {
         let mut violations = Vec::new();
         let from_body = body["dryRun"].as_array().into_iter().flatten();
         let mut directives: Vec<String> =
             from_body.filter_map(Value::as_str).map(str::to_owned).collect();
-        directives.extend(query.all("dryRun").iter().cloned());
+        directives.extend(query.all_values("dryRun").iter().cloned());
         let dry_run = dry_run(&directives, &mut violations);
-        let policy = body["propagationPolicy"].as_str().unwrap_or(query.text("propagationPolicy"));
+        let policy =
+            body["propagationPolicy"].as_str().unwrap_or(query.first_value("propagationPolicy"));
         let orphan = match body["orphanDependents"].as_bool() {
             Some(orphan) => Some(orphan),
-            None => query.flag("orphanDependents")?,
+            None => query.parse_flag("orphanDependents")?,
         };
         if orphan.is_some() && !policy.is_empty() {
             let detail = "orphanDependents and deletionPropagation cannot be both set";
@@ -158,9 +163,9 @@ impl DeleteOptions {
         }
         let propagation = match (policy, orphan) {
             ("", None) => None,
-            ("", Some(true)) | ("Orphan", _) => Some(Propagation::Orphan),
-            ("", Some(false)) | ("Background", _) => Some(Propagation::Background),
-            ("Foreground", _) => Some(Propagation::Foreground),
+            ("", Some(true)) | ("Orphan", _) => Some(DeletionPropagation::Orphan),
+            ("", Some(false)) | ("Background", _) => Some(DeletionPropagation::Background),
+            ("Foreground", _) => Some(DeletionPropagation::Foreground),
             (other, _) => {
                 let supported = ["Foreground", "Background", "Orphan", ""];
                 violations.push(Violation::not_supported("propagationPolicy", other, &supported));
@@ -170,14 +175,14 @@ impl DeleteOptions {
         // Objects of all kinds here are deleted at once. The grace period only has to be a number.
         let grace = match body["gracePeriodSeconds"].as_i64() {
             Some(seconds) => Some(seconds),
-            None => query.number("gracePeriodSeconds")?,
+            None => query.parse_number("gracePeriodSeconds")?,
         };
         if let Some(seconds) = grace.filter(|seconds| *seconds < 0) {
             let detail = "must be greater than or equal to 0";
             violations.push(Violation::invalid("gracePeriodSeconds", seconds, detail));
         }
         if !violations.is_empty() {
-            return Err(Failure::invalid_of("meta.k8s.io", "DeleteOptions", "", &violations));
+            return Err(ApiFailure::invalid_of("meta.k8s.io", "DeleteOptions", "", &violations));
         }
         let precondition = |name: &str| body["preconditions"][name].as_str().map(str::to_owned);
         Ok(Self {
@@ -195,8 +200,12 @@ mod tests {
 
     use super::*;
 
-    fn write(query: &str) -> Result<WriteOptions, Failure> {
-        WriteOptions::parse(&Query::parse(query), "kubectl/v1.30.1 (linux/amd64)", "CreateOptions")
+    fn write(query: &str) -> Result<WriteOptions, ApiFailure> {
+        WriteOptions::parse(
+            &QueryParameters::parse(query),
+            "kubectl/v1.30.1 (linux/amd64)",
+            "CreateOptions",
+        )
     }
 
     #[test]
@@ -220,11 +229,14 @@ mod tests {
 
     #[test]
     fn deletion_is_set_by_body_or_query() {
-        let options = |query, body| DeleteOptions::parse(&Query::parse(query), &body);
+        let options = |query, body| DeleteOptions::parse(&QueryParameters::parse(query), &body);
         let foreground = json!({"propagationPolicy": "Foreground"});
-        assert_eq!(options("", foreground).unwrap().propagation, Some(Propagation::Foreground));
+        assert_eq!(
+            options("", foreground).unwrap().propagation,
+            Some(DeletionPropagation::Foreground)
+        );
         let orphan = options("propagationPolicy=Orphan", json!({})).unwrap();
-        assert_eq!(orphan.propagation, Some(Propagation::Orphan));
+        assert_eq!(orphan.propagation, Some(DeletionPropagation::Orphan));
         assert!(options("", json!({"gracePeriodSeconds": -1})).is_err());
         assert!(options("propagationPolicy=Later", json!({})).is_err());
         let bound = json!({"preconditions": {"uid": "a", "resourceVersion": "7"}});

@@ -3,33 +3,33 @@
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::options::Query;
-use super::watch::{Event, Reported};
-use crate::failure::Failure;
-use crate::kinds::Kind;
+use super::options::QueryParameters;
+use super::watch::{ReportedObject, WatchEvent};
+use crate::failure::ApiFailure;
+use crate::kinds::ApiKind;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Shape {
+pub enum ResponseShape {
     Whole,
     Metadata { version: &'static str },
-    Table { version: &'static str, include: Include },
+    Table { version: &'static str, include: TableInclude },
 }
 
 /// What the rows of a table contain of their objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Include {
+pub enum TableInclude {
     None,
     Metadata,
     Object,
 }
 
-impl Shape {
+impl ResponseShape {
     /// The first form in an `Accept` header that is supported.
-    pub fn negotiate(accept: &str, query: &Query) -> Result<Self, Failure> {
-        let include = match query.text("includeObject") {
-            "None" => Include::None,
-            "Object" => Include::Object,
-            _ => Include::Metadata,
+    pub fn negotiate(accept: &str, query: &QueryParameters) -> Result<Self, ApiFailure> {
+        let include = match query.first_value("includeObject") {
+            "None" => TableInclude::None,
+            "Object" => TableInclude::Object,
+            _ => TableInclude::Metadata,
         };
         let offers = accept.split(',').map(str::trim).filter(|offer| !offer.is_empty());
         let mut any = false;
@@ -62,14 +62,14 @@ impl Shape {
         }
         if any {
             let message = "only the following media types are accepted: application/json";
-            Err(Failure::new(406, "NotAcceptable", message))
+            Err(ApiFailure::new(406, "NotAcceptable", message))
         } else {
             Ok(Self::Whole)
         }
     }
 
     /// An object or a list in this form. A Status is returned unchanged.
-    pub fn render(self, kind: &Kind, value: Value, now: Timestamp) -> Value {
+    pub fn render(self, kind: &ApiKind, value: Value, now: Timestamp) -> Value {
         if value["kind"] == "Status" {
             return value;
         }
@@ -89,14 +89,14 @@ impl Shape {
     }
 
     /// A watch event as a line. Only the first event of a table has the columns.
-    pub fn render_event(self, kind: &Kind, event: Event, first: bool) -> String {
+    pub fn render_event(self, kind: &ApiKind, event: WatchEvent, first: bool) -> String {
         let type_ = event.type_;
         let line_of = |text: &str| format!("{{\"type\":\"{type_}\",\"object\":{text}}}\n");
         let line = |object: &Value| line_of(&object.to_string());
         match (self, &event.object) {
-            (_, Reported::Made(object)) if type_ == "ERROR" => line(object),
+            (_, ReportedObject::Made(object)) if type_ == "ERROR" => line(object),
             // Not read: the same text is sent to all watches.
-            (Self::Whole, object) => match object.text(kind) {
+            (Self::Whole, object) => match object.stored_text(kind) {
                 Some(text) => line_of(text),
                 None => line(&object.seen(kind)),
             },
@@ -107,7 +107,7 @@ impl Shape {
         }
     }
 
-    fn render_event_object(self, kind: &Kind, type_: &str, value: Value, first: bool) -> Value {
+    fn render_event_object(self, kind: &ApiKind, type_: &str, value: Value, first: bool) -> Value {
         let mut rendered = if type_ == "BOOKMARK" && matches!(self, Self::Table { .. }) {
             let metadata = value["metadata"].clone();
             let items: [Value; 0] = [];
@@ -138,7 +138,13 @@ fn metadata_of(mut value: Value, version: &str) -> Value {
     }
 }
 
-fn table(kind: &Kind, mut value: Value, version: &str, include: Include, now: Timestamp) -> Value {
+fn table(
+    kind: &ApiKind,
+    mut value: Value,
+    version: &str,
+    include: TableInclude,
+    now: Timestamp,
+) -> Value {
     let api_version = format!("meta.k8s.io/{version}");
     let (metadata, objects) = match value["items"].take() {
         Value::Array(items) => (value["metadata"].take(), items),
@@ -169,13 +175,13 @@ fn table(kind: &Kind, mut value: Value, version: &str, include: Include, now: Ti
         .map(|mut object| {
             let cells = kind.rules.row(&object, now);
             let object = match include {
-                Include::None => Value::Null,
-                Include::Metadata => json!({
+                TableInclude::None => Value::Null,
+                TableInclude::Metadata => json!({
                     "kind": "PartialObjectMetadata",
                     "apiVersion": api_version,
                     "metadata": object["metadata"].take(),
                 }),
-                Include::Object => {
+                TableInclude::Object => {
                     object["apiVersion"] = kind.api_version().into();
                     object["kind"] = kind.kind.into();
                     object
@@ -197,21 +203,22 @@ fn table(kind: &Kind, mut value: Value, version: &str, include: Include, now: Ti
 mod tests {
     use super::*;
 
-    fn negotiate(accept: &str) -> Result<Shape, u16> {
-        Shape::negotiate(accept, &Query::default()).map_err(|failure| failure.code)
+    fn negotiate(accept: &str) -> Result<ResponseShape, u16> {
+        ResponseShape::negotiate(accept, &QueryParameters::default())
+            .map_err(|failure| failure.code)
     }
 
     #[test]
     fn the_first_supported_form_is_selected() {
         let kubectl = "application/json;as=Table;v=v1;g=meta.k8s.io,\
                        application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json";
-        let table = Shape::Table { version: "v1", include: Include::Metadata };
+        let table = ResponseShape::Table { version: "v1", include: TableInclude::Metadata };
         assert_eq!(negotiate(kubectl), Ok(table));
         for accept in ["", "*/*", "application/vnd.kubernetes.protobuf, application/json"] {
-            assert_eq!(negotiate(accept), Ok(Shape::Whole), "{accept}");
+            assert_eq!(negotiate(accept), Ok(ResponseShape::Whole), "{accept}");
         }
         let partial = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
-        assert_eq!(negotiate(partial), Ok(Shape::Metadata { version: "v1" }));
+        assert_eq!(negotiate(partial), Ok(ResponseShape::Metadata { version: "v1" }));
         assert_eq!(negotiate("application/vnd.kubernetes.protobuf"), Err(406));
         assert_eq!(negotiate("application/json;as=Chart;v=v1;g=meta.k8s.io"), Err(406));
     }

@@ -1,6 +1,6 @@
 //! Label and field selectors.
 //!
-//! Bounded: a selector has at most `MOST` requirements, and a list of values costs the logarithm of
+//! Bounded: a selector has at most `MAX_REQUIREMENTS` requirements, and a list of values costs the logarithm of
 //! its length for each object.
 
 use std::collections::BTreeSet;
@@ -8,19 +8,19 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::shown;
-use crate::failure::Failure;
-use crate::kinds::{Kind, names};
-use crate::storage::{Head, Stored};
+use crate::failure::ApiFailure;
+use crate::kinds::{ApiKind, names};
+use crate::storage::{ObjectHead, StoredObject};
 
 /// The limit of requirements, labels and fields each.
-const MOST: usize = 256;
+const MAX_REQUIREMENTS: usize = 256;
 
 /// Fields of all kinds.
 const HEAD_FIELDS: [&str; 2] = ["metadata.name", "metadata.namespace"];
 
 /// Label and field requirements. All of them must match.
 #[derive(Debug, Clone, Default)]
-pub struct Selector {
+pub struct ObjectSelector {
     labels: Vec<LabelRequirement>,
     fields: Vec<FieldRequirement>,
 }
@@ -28,11 +28,11 @@ pub struct Selector {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct LabelRequirement {
     key: String,
-    test: Test,
+    test: SelectorTest,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Test {
+enum SelectorTest {
     In(BTreeSet<String>),
     NotIn(BTreeSet<String>),
     Exists,
@@ -48,15 +48,17 @@ struct FieldRequirement {
     equal: bool,
 }
 
-impl Selector {
-    pub fn parse(kind: &Kind, labels: &str, fields: &str) -> Result<Self, Failure> {
-        let labels = labels_of(labels)
-            .map_err(|why| Failure::bad_request(format!("unable to parse requirement: {why}")))?;
-        let fields = fields_of(fields).map_err(Failure::bad_request)?;
+impl ObjectSelector {
+    pub fn parse(kind: &ApiKind, labels: &str, fields: &str) -> Result<Self, ApiFailure> {
+        let labels = labels_of(labels).map_err(|why| {
+            ApiFailure::bad_request(format!("unable to parse requirement: {why}"))
+        })?;
+        let fields = parse_field_requirements(fields).map_err(ApiFailure::bad_request)?;
         for (name, count) in [("labelSelector", labels.len()), ("fieldSelector", fields.len())] {
-            if count > MOST {
-                let why = format!("{name} has {count} requirements, the limit is {MOST}");
-                return Err(Failure::bad_request(why));
+            if count > MAX_REQUIREMENTS {
+                let why =
+                    format!("{name} has {count} requirements, the limit is {MAX_REQUIREMENTS}");
+                return Err(ApiFailure::bad_request(why));
             }
         }
         for field in &fields {
@@ -65,7 +67,7 @@ impl Selector {
             if !known {
                 // kubectl prints the request itself.
                 let why = format!("field label not supported: {}", field.path);
-                return Err(Failure::bad_request(why));
+                return Err(ApiFailure::bad_request(why));
             }
         }
         Ok(Self { labels, fields })
@@ -76,7 +78,7 @@ impl Selector {
     }
 
     /// The name that all selected objects have.
-    pub fn name(&self) -> Option<&str> {
+    pub fn required_name(&self) -> Option<&str> {
         let names =
             self.fields.iter().find(|wanted| wanted.equal && wanted.path == "metadata.name");
         names.map(|wanted| wanted.value.as_str())
@@ -89,7 +91,7 @@ impl Selector {
     }
 
     /// Reads no more of the object than the selector is about.
-    pub fn matches_stored(&self, kind: &Kind, stored: &Stored) -> bool {
+    pub fn matches_stored(&self, kind: &ApiKind, stored: &StoredObject) -> bool {
         if self.is_empty() {
             return true;
         }
@@ -97,7 +99,7 @@ impl Selector {
         if kind.rules.stored_as().is_some() || !self.fields.iter().all(is_of_head) {
             return self.matches(kind, &shown(kind, stored));
         }
-        let Head { metadata, .. } = stored.head();
+        let ObjectHead { metadata, .. } = stored.head();
         let labels = metadata.labels.unwrap_or_default();
         self.passes(
             |label| labels.get(label).map(String::as_str),
@@ -108,7 +110,7 @@ impl Selector {
         )
     }
 
-    pub fn matches(&self, kind: &Kind, object: &Value) -> bool {
+    pub fn matches(&self, kind: &ApiKind, object: &Value) -> bool {
         let metadata = &object["metadata"];
         self.passes(
             |label| metadata["labels"][label].as_str(),
@@ -132,7 +134,7 @@ impl Selector {
     }
 }
 
-impl Test {
+impl SelectorTest {
     fn passes(&self, label: Option<&str>) -> bool {
         let number = || label.and_then(|label| label.parse::<i64>().ok());
         match self {
@@ -178,14 +180,14 @@ fn split_outside_parentheses(text: &str) -> Result<Vec<&str>, String> {
 fn label_requirement(part: &str) -> Result<LabelRequirement, String> {
     let requirement = |key: &str, test| {
         let key = key.trim();
-        match names::qualified(key).into_iter().next() {
+        match names::check_qualified_name(key).into_iter().next() {
             Some(why) => Err(format!("key: Invalid value: {key:?}: {why}, in {part:?}")),
             None => Ok(LabelRequirement { key: key.to_owned(), test }),
         }
     };
     let value = |text: &str| {
         let text = text.trim();
-        match names::label_value(text).into_iter().next() {
+        match names::check_label_value(text).into_iter().next() {
             Some(why) => Err(format!("values: Invalid value: {text:?}: {why}, in {part:?}")),
             None => Ok(text.to_owned()),
         }
@@ -203,31 +205,31 @@ fn label_requirement(part: &str) -> Result<LabelRequirement, String> {
         }
         let values = values.split(',').map(value).collect::<Result<_, _>>()?;
         return match before.trim().rsplit_once(char::is_whitespace) {
-            Some((key, "in")) => requirement(key, Test::In(values)),
-            Some((key, "notin")) => requirement(key, Test::NotIn(values)),
+            Some((key, "in")) => requirement(key, SelectorTest::In(values)),
+            Some((key, "notin")) => requirement(key, SelectorTest::NotIn(values)),
             _ => Err(format!("found a list, expected 'in' or 'notin' before it, in {part:?}")),
         };
     }
     if let Some((key, text)) = part.split_once("!=") {
-        return requirement(key, Test::NotIn([value(text)?].into()));
+        return requirement(key, SelectorTest::NotIn([value(text)?].into()));
     }
     if let Some((key, text)) = part.split_once("==").or_else(|| part.split_once('=')) {
-        return requirement(key, Test::In([value(text)?].into()));
+        return requirement(key, SelectorTest::In([value(text)?].into()));
     }
     if let Some((key, text)) = part.split_once('>') {
-        return requirement(key, Test::Greater(number(text)?));
+        return requirement(key, SelectorTest::Greater(number(text)?));
     }
     if let Some((key, text)) = part.split_once('<') {
-        return requirement(key, Test::Less(number(text)?));
+        return requirement(key, SelectorTest::Less(number(text)?));
     }
     match part.strip_prefix('!') {
-        Some(key) => requirement(key, Test::Missing),
-        None => requirement(part, Test::Exists),
+        Some(key) => requirement(key, SelectorTest::Missing),
+        None => requirement(part, SelectorTest::Exists),
     }
 }
 
 /// `metadata.name=a,spec.type!=ClusterIP`. A backslash escapes `\`, `,` and `=`.
-fn fields_of(text: &str) -> Result<Vec<FieldRequirement>, String> {
+fn parse_field_requirements(text: &str) -> Result<Vec<FieldRequirement>, String> {
     let mut parts = vec![String::new()];
     let mut escaped = false;
     for character in text.chars() {
@@ -273,8 +275,8 @@ mod tests {
     use super::*;
 
     fn fits(selector: &str, labels: Value) -> bool {
-        let selector = Selector { labels: labels_of(selector).unwrap(), fields: Vec::new() };
-        let kind = crate::kinds::all().iter().find(|kind| kind.kind == "Lease").unwrap();
+        let selector = ObjectSelector { labels: labels_of(selector).unwrap(), fields: Vec::new() };
+        let kind = crate::kinds::built_in_kinds().iter().find(|kind| kind.kind == "Lease").unwrap();
         selector.matches(kind, &json!({"metadata": {"labels": labels}}))
     }
 
@@ -309,12 +311,13 @@ mod tests {
 
     #[test]
     fn a_stored_object_matches_as_the_object_does() {
-        let kind = crate::kinds::all().iter().find(|kind| kind.kind == "Service").unwrap();
+        let kind =
+            crate::kinds::built_in_kinds().iter().find(|kind| kind.kind == "Service").unwrap();
         let object = json!({
             "kind": "Service", "metadata": {"name": "a", "namespace": "b", "labels": {"app": "web"}},
             "spec": {"type": "NodePort"},
         });
-        let stored = Stored::new(1, &object);
+        let stored = StoredObject::new(1, &object);
         for (labels, fields) in [
             ("", ""),
             ("app=web", ""),
@@ -326,7 +329,7 @@ mod tests {
             ("app", "spec.type=NodePort"),
             ("app", "spec.type=ClusterIP"),
         ] {
-            let selector = Selector::parse(kind, labels, fields).unwrap();
+            let selector = ObjectSelector::parse(kind, labels, fields).unwrap();
             let expected = selector.matches(kind, &object);
             assert_eq!(selector.matches_stored(kind, &stored), expected, "{labels} {fields}");
         }
@@ -361,24 +364,24 @@ mod tests {
             assert!(labels_of(selector).is_err(), "{selector}");
         }
         for selector in ["metadata.name", "a=b\\"] {
-            assert!(fields_of(selector).is_err(), "{selector}");
+            assert!(parse_field_requirements(selector).is_err(), "{selector}");
         }
     }
 
     #[test]
     fn the_number_of_requirements_is_limited() {
-        let kind = crate::kinds::all().iter().find(|kind| kind.kind == "Lease").unwrap();
-        let many = vec!["a!=b"; MOST + 1].join(",");
-        assert!(Selector::parse(kind, &many[5..], "").is_ok());
-        let failure = Selector::parse(kind, &many, "").unwrap_err();
+        let kind = crate::kinds::built_in_kinds().iter().find(|kind| kind.kind == "Lease").unwrap();
+        let many = vec!["a!=b"; MAX_REQUIREMENTS + 1].join(",");
+        assert!(ObjectSelector::parse(kind, &many[5..], "").is_ok());
+        let failure = ObjectSelector::parse(kind, &many, "").unwrap_err();
         assert!(failure.message.contains("limit is 256"), "{failure}");
-        let many = vec!["metadata.name!=b"; MOST + 1].join(",");
-        assert_eq!(Selector::parse(kind, "", &many).unwrap_err().code, 400);
+        let many = vec!["metadata.name!=b"; MAX_REQUIREMENTS + 1].join(",");
+        assert_eq!(ObjectSelector::parse(kind, "", &many).unwrap_err().code, 400);
     }
 
     #[test]
     fn fields_are_read_with_their_escapes() {
-        let fields = fields_of(r"metadata.name=a\,b\=c,spec.type!=X").unwrap();
+        let fields = parse_field_requirements(r"metadata.name=a\,b\=c,spec.type!=X").unwrap();
         assert_eq!(fields[0].value, "a,b=c");
         assert_eq!((fields[1].path.as_str(), fields[1].equal), ("spec.type", false));
     }

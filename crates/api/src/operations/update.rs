@@ -3,59 +3,59 @@
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::allocations::Ledger;
-use super::change::{Change, Manager, Written, check_read};
-use super::create::{create, set_namespace};
+use super::allocations::AllocationLedger;
+use super::change::{FieldManager, ObjectWrite, WrittenObject, check_preconditions};
+use super::create::{check_or_set_namespace, create_in_transaction};
 use super::options::WriteOptions;
-use super::{Api, Outcome, Request, Target, metadata, text};
-use crate::failure::Failure;
+use super::{Api, ApiRequest, OperationResult, RequestTarget, metadata, metadata_text};
+use crate::failure::ApiFailure;
 use crate::kinds::{Subresource, Violation};
 use crate::storage::Transaction;
 
 impl Api {
-    pub async fn update(&self, request: Request) -> Result<Outcome, Failure> {
+    pub async fn update(&self, request: ApiRequest) -> Result<OperationResult, ApiFailure> {
         let options = WriteOptions::parse(&request.query, &request.user_agent, "UpdateOptions")?;
         let (mut object, mut warnings) = request.object(options.field_validation)?;
-        set_namespace(&request.target, &mut object)?;
+        check_or_set_namespace(&request.target, &mut object)?;
         set_name(&request.target, &mut object)?;
         let target = request.target;
         let (code, written) = self
             .write(move |transaction, ledger| {
-                update(transaction, ledger, &target, object, &options)
+                update_in_transaction(transaction, ledger, &target, object, &options)
             })
             .await?;
         warnings.extend(written.warnings);
-        Ok(Outcome { code, value: written.object, warnings })
+        Ok(OperationResult { code, value: written.object, warnings })
     }
 }
 
-fn update(
+fn update_in_transaction(
     transaction: &mut Transaction<'_>,
-    ledger: &mut Ledger,
-    target: &Target,
+    ledger: &mut AllocationLedger,
+    target: &RequestTarget,
     mut object: Value,
     options: &WriteOptions,
-) -> Result<(u16, Written), Failure> {
+) -> Result<(u16, WrittenObject), ApiFailure> {
     let kind = target.kind;
     let key = target.key()?;
     let Some(stored) = transaction.get(&key) else {
         if kind.rules.creates_on_update() && target.subresource == Subresource::None {
-            let written = create(transaction, ledger, target, object, options)?;
+            let written = create_in_transaction(transaction, ledger, target, object, options)?;
             return Ok((201, written));
         }
-        return Err(Failure::not_found(kind, target.name()?));
+        return Err(ApiFailure::not_found(kind, target.name()?));
     };
-    let revision = text(&object, "resourceVersion");
+    let revision = metadata_text(&object, "resourceVersion");
     let revision = (!matches!(revision, "" | "0")).then_some(revision);
     if revision.is_none() && !kind.rules.updates_unconditionally() {
         let detail = "must be specified for an update";
         let violation = Violation::invalid("metadata.resourceVersion", 0, detail);
-        return Err(Failure::invalid(kind, target.name()?, &[violation]));
+        return Err(ApiFailure::invalid(kind, target.name()?, &[violation]));
     }
-    let uid = text(&object, "uid");
-    check_read(target, &stored, revision, (!uid.is_empty()).then_some(uid))?;
+    let uid = metadata_text(&object, "uid");
+    check_preconditions(target, &stored, revision, (!uid.is_empty()).then_some(uid))?;
     kind.rules.set_defaults(&mut object);
-    let change = Change {
+    let change = ObjectWrite {
         transaction,
         ledger,
         kind,
@@ -64,21 +64,21 @@ fn update(
         keeps_metadata: target.keeps_metadata,
         now: Timestamp::now(),
     };
-    let manager = Manager::Update(&options.manager);
-    let written = change.update(&stored, object, target.subresource, &manager)?;
+    let manager = FieldManager::Update(&options.manager);
+    let written = change.update_object(&stored, object, target.subresource, &manager)?;
     Ok((200, written))
 }
 
 /// The object's name must be that of the path. Sets it if it is missing.
-fn set_name(target: &Target, object: &mut Value) -> Result<(), Failure> {
+fn set_name(target: &RequestTarget, object: &mut Value) -> Result<(), ApiFailure> {
     let name = target.name()?;
-    match text(object, "name") {
+    match metadata_text(object, "name") {
         given if given == name => Ok(()),
         "" => {
-            metadata::fields(object).insert("name".to_owned(), name.into());
+            metadata::metadata_mut(object).insert("name".to_owned(), name.into());
             Ok(())
         }
-        given => Err(Failure::bad_request(format!(
+        given => Err(ApiFailure::bad_request(format!(
             "the name of the object ({given}) does not match the name on the URL ({name})"
         ))),
     }

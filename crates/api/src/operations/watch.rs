@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! - A watch stores only its position: in the existing objects, or in the changes. It holds at most
-//!   `AHEAD` objects or changes that it has not sent, and shares them with the storage. So a slow
+//!   `MAX_EVENTS_AHEAD` objects or changes that it has not sent, and shares them with the storage. So a slow
 //!   client costs little memory and delays no other.
 //! - A client that falls behind the window must list again.
 
@@ -15,61 +15,61 @@ use serde_json::{Value, json};
 use tokio::sync;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
-use super::list::{revision, too_old};
-use super::selectors::Selector;
-use super::{Api, Request, Target, shown};
-use crate::failure::Failure;
-use crate::kinds::{Kind, Violation};
-use crate::storage::{Change, Gone, Key, Storage, Stored};
+use super::list::{read_revision, refuse_old_revision};
+use super::selectors::ObjectSelector;
+use super::{Api, ApiRequest, RequestTarget, shown};
+use crate::failure::ApiFailure;
+use crate::kinds::{ApiKind, Violation};
+use crate::storage::{RevisionGone, Storage, StorageKey, StoredChange, StoredObject};
 
-const BOOKMARKS: Duration = Duration::from_secs(60);
+const BOOKMARK_INTERVAL: Duration = Duration::from_secs(60);
 /// The duration for clients that do not request one.
-const DURATION: Duration = Duration::from_secs(3600);
+const DEFAULT_WATCH_DURATION: Duration = Duration::from_secs(3600);
 /// Seconds. No connection lasts longer, and the clock can count them.
-const LONGEST: u64 = 365 * 24 * 3600;
+const MAX_WATCH_SECONDS: u64 = 365 * 24 * 3600;
 
 /// Objects or changes that are read at a time.
-const AHEAD: usize = 128;
+const MAX_EVENTS_AHEAD: usize = 128;
 
-pub struct Watch {
+pub struct ObjectWatch {
     storage: Storage,
-    target: Target,
-    selector: Selector,
+    target: RequestTarget,
+    selector: ObjectSelector,
     prefix: String,
     /// The last of the existing objects that have been read. `None` when all have been.
-    initial: Option<Initial>,
+    initial: Option<InitialObjects>,
     /// All changes up to this revision have been handled.
     position: u64,
-    pending: VecDeque<Event>,
+    pending: VecDeque<WatchEvent>,
     revisions: sync::watch::Receiver<u64>,
     bookmarks: Option<Interval>,
     deadline: Instant,
     ended: bool,
 }
 
-struct Initial {
-    after: Option<Key>,
+struct InitialObjects {
+    after: Option<StorageKey>,
     /// Whether a bookmark follows the last object.
     bookmark: bool,
 }
 
 #[derive(Debug, Clone)]
-pub struct Event {
+pub struct WatchEvent {
     /// `ADDED`, `MODIFIED`, `DELETED`, `BOOKMARK` or `ERROR`.
     pub type_: &'static str,
-    pub object: Reported,
+    pub object: ReportedObject,
 }
 
 #[derive(Debug, Clone)]
-pub enum Reported {
+pub enum ReportedObject {
     /// As it is stored, shared with the storage and other watches.
-    Stored(Arc<Stored>),
+    Stored(Arc<StoredObject>),
     Made(Value),
 }
 
-impl Reported {
+impl ReportedObject {
     /// The text of an object that is sent as it is stored.
-    pub fn text(&self, kind: &Kind) -> Option<&str> {
+    pub fn stored_text(&self, kind: &ApiKind) -> Option<&str> {
         match self {
             Self::Stored(stored) if kind.rules.stored_as().is_none() => Some(stored.text()),
             _ => None,
@@ -77,7 +77,7 @@ impl Reported {
     }
 
     /// In the form of `kind`.
-    pub fn seen(&self, kind: &Kind) -> Cow<'_, Value> {
+    pub fn seen(&self, kind: &ApiKind) -> Cow<'_, Value> {
         match self {
             Self::Stored(stored) => Cow::Owned(shown(kind, stored)),
             Self::Made(value) => Cow::Borrowed(value),
@@ -86,26 +86,28 @@ impl Reported {
 }
 
 impl Api {
-    pub fn watch(&self, request: &Request) -> Result<Watch, Failure> {
+    pub fn watch(&self, request: &ApiRequest) -> Result<ObjectWatch, ApiFailure> {
         let (target, query) = (&request.target, &request.query);
-        let labels = query.text("labelSelector");
-        let mut selector = Selector::parse(target.kind, labels, query.text("fieldSelector"))?;
+        let labels = query.first_value("labelSelector");
+        let mut selector =
+            ObjectSelector::parse(target.kind, labels, query.first_value("fieldSelector"))?;
         if let Some(name) = &target.name {
             selector = selector.with_name(name);
         }
-        let timeout = query.number("timeoutSeconds")?.and_then(|n| u64::try_from(n).ok());
+        let timeout = query.parse_number("timeoutSeconds")?.and_then(|n| u64::try_from(n).ok());
         let timeout = timeout.filter(|n| *n > 0);
-        let timeout = timeout.map_or(DURATION, |n| Duration::from_secs(n.min(LONGEST)));
-        let from = revision(query)?;
-        let initial = query.flag("sendInitialEvents")?;
-        check_initial_events(initial, query.text("resourceVersionMatch"))?;
+        let timeout = timeout
+            .map_or(DEFAULT_WATCH_DURATION, |n| Duration::from_secs(n.min(MAX_WATCH_SECONDS)));
+        let from = read_revision(query)?;
+        let initial = query.parse_flag("sendInitialEvents")?;
+        check_initial_events(initial, query.first_value("resourceVersionMatch"))?;
 
-        let bookmarks = query.flag("allowWatchBookmarks")?.unwrap_or_default().then(|| {
-            let mut interval = interval_at(Instant::now() + BOOKMARKS, BOOKMARKS);
+        let bookmarks = query.parse_flag("allowWatchBookmarks")?.unwrap_or_default().then(|| {
+            let mut interval = interval_at(Instant::now() + BOOKMARK_INTERVAL, BOOKMARK_INTERVAL);
             interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
             interval
         });
-        let mut watch = Watch {
+        let mut watch = ObjectWatch {
             // Subscribed before the state is read, so that no revision is missed.
             revisions: self.storage.revisions(),
             storage: self.storage.clone(),
@@ -132,7 +134,7 @@ impl Api {
     }
 }
 
-fn check_initial_events(initial: Option<bool>, wanted: &str) -> Result<(), Failure> {
+fn check_initial_events(initial: Option<bool>, wanted: &str) -> Result<(), ApiFailure> {
     let field = "resourceVersionMatch";
     let violation = match (initial, wanted) {
         (None, "") | (Some(_), "NotOlderThan") => return Ok(()),
@@ -146,12 +148,12 @@ fn check_initial_events(initial: Option<bool>, wanted: &str) -> Result<(), Failu
             Violation::forbidden(field, detail)
         }
     };
-    Err(Failure::invalid_of("meta.k8s.io", "ListOptions", "", &[violation]))
+    Err(ApiFailure::invalid_of("meta.k8s.io", "ListOptions", "", &[violation]))
 }
 
-impl Watch {
+impl ObjectWatch {
     /// The next event, or `None` at the end of the watch. Cancel safe.
-    pub async fn next(&mut self) -> Option<Event> {
+    pub async fn next(&mut self) -> Option<WatchEvent> {
         loop {
             if let Some(event) = self.pending.pop_front() {
                 return Some(event);
@@ -192,27 +194,28 @@ impl Watch {
 
     fn begin_with_all(&mut self, bookmark: bool) {
         self.position = self.storage.revision();
-        self.initial = Some(Initial { after: None, bookmark });
+        self.initial = Some(InitialObjects { after: None, bookmark });
     }
 
     /// The next of the objects that existed when the watch began.
     fn take_initial(&mut self) {
         let Some(initial) = self.initial.take() else { return };
         let after = initial.after.as_deref();
-        let page = match self.storage.list(&self.prefix, after, Some(self.position), AHEAD) {
-            Ok(page) => page,
-            Err(gone) => return self.fall_behind(gone),
-        };
-        let is_last = page.objects.len() < AHEAD;
+        let page =
+            match self.storage.list(&self.prefix, after, Some(self.position), MAX_EVENTS_AHEAD) {
+                Ok(page) => page,
+                Err(gone) => return self.fall_behind(gone),
+            };
+        let is_last = page.objects.len() < MAX_EVENTS_AHEAD;
         let last = page.objects.last().map(|(key, _)| key.clone());
         for (_, stored) in page.objects {
             if self.selects(&stored) {
-                let object = Reported::Stored(stored);
-                self.pending.push_back(Event { type_: "ADDED", object });
+                let object = ReportedObject::Stored(stored);
+                self.pending.push_back(WatchEvent { type_: "ADDED", object });
             }
         }
         if !is_last {
-            self.initial = Some(Initial { after: last, ..initial });
+            self.initial = Some(InitialObjects { after: last, ..initial });
         } else if initial.bookmark {
             let annotations = json!({"k8s.io/initial-events-end": "true"});
             let bookmark = self.bookmark(Some(annotations));
@@ -221,10 +224,10 @@ impl Watch {
     }
 
     fn take_changes(&mut self) {
-        match self.storage.changes(&self.prefix, self.position, AHEAD) {
+        match self.storage.changes(&self.prefix, self.position, MAX_EVENTS_AHEAD) {
             Ok((changes, revision)) => {
                 self.position = revision;
-                let events: Vec<Event> =
+                let events: Vec<WatchEvent> =
                     changes.iter().filter_map(|change| self.event(change)).collect();
                 self.pending.extend(events);
             }
@@ -232,38 +235,38 @@ impl Watch {
         }
     }
 
-    fn fall_behind(&mut self, gone: Gone) {
-        let object = Reported::Made(too_old(self.position, gone).status());
-        self.pending.push_back(Event { type_: "ERROR", object });
+    fn fall_behind(&mut self, gone: RevisionGone) {
+        let object = ReportedObject::Made(refuse_old_revision(self.position, gone).status());
+        self.pending.push_back(WatchEvent { type_: "ERROR", object });
         self.ended = true;
     }
 
     /// The event that a change is for a client with this selector.
-    fn event(&self, change: &Change) -> Option<Event> {
-        let selected = |stored: &Option<Arc<Stored>>| {
+    fn event(&self, change: &StoredChange) -> Option<WatchEvent> {
+        let selected = |stored: &Option<Arc<StoredObject>>| {
             stored.as_ref().filter(|stored| self.selects(stored)).cloned()
         };
         match (selected(&change.before), selected(&change.after)) {
             (None, None) => None,
             (None, Some(object)) => {
-                Some(Event { type_: "ADDED", object: Reported::Stored(object) })
+                Some(WatchEvent { type_: "ADDED", object: ReportedObject::Stored(object) })
             }
             (Some(_), Some(object)) => {
-                Some(Event { type_: "MODIFIED", object: Reported::Stored(object) })
+                Some(WatchEvent { type_: "MODIFIED", object: ReportedObject::Stored(object) })
             }
             (Some(object), None) => {
                 let mut object = shown(self.target.kind, &object);
                 object["metadata"]["resourceVersion"] = change.revision.to_string().into();
-                Some(Event { type_: "DELETED", object: Reported::Made(object) })
+                Some(WatchEvent { type_: "DELETED", object: ReportedObject::Made(object) })
             }
         }
     }
 
-    fn selects(&self, stored: &Stored) -> bool {
+    fn selects(&self, stored: &StoredObject) -> bool {
         self.selector.matches_stored(self.target.kind, stored)
     }
 
-    fn bookmark(&self, annotations: Option<Value>) -> Event {
+    fn bookmark(&self, annotations: Option<Value>) -> WatchEvent {
         let kind = self.target.kind;
         let mut object = json!({
             "kind": kind.kind,
@@ -273,6 +276,6 @@ impl Watch {
         if let Some(annotations) = annotations {
             object["metadata"]["annotations"] = annotations;
         }
-        Event { type_: "BOOKMARK", object: Reported::Made(object) }
+        WatchEvent { type_: "BOOKMARK", object: ReportedObject::Made(object) }
     }
 }

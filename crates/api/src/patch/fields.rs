@@ -9,12 +9,12 @@ use serde_json::{Map, Value};
 /// A set of paths into an object. A path may be in the set without the paths below it, and the
 /// other way round.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub struct Fields {
+pub struct FieldSet {
     is_member: bool,
-    below: BTreeMap<String, Fields>,
+    below: BTreeMap<String, FieldSet>,
 }
 
-impl Fields {
+impl FieldSet {
     /// Ignores what it cannot parse: only this server writes these sets.
     pub fn from_json(json: &Value) -> Self {
         let mut fields = Self::default();
@@ -129,7 +129,7 @@ impl Fields {
     }
 
     /// All paths in the notation of messages: `.spec.ports[port=80,protocol="TCP"].name`.
-    pub fn paths(&self) -> Vec<String> {
+    pub fn list_paths(&self) -> Vec<String> {
         let mut paths = Vec::new();
         self.collect_paths("", &mut paths);
         paths
@@ -146,7 +146,7 @@ impl Fields {
 }
 
 /// The element for a field name.
-pub fn named(field: &str) -> String {
+pub fn field_element(field: &str) -> String {
     format!("f:{field}")
 }
 
@@ -174,8 +174,8 @@ mod tests {
 
     use super::*;
 
-    fn set(json: Value) -> Fields {
-        Fields::from_json(&json)
+    fn set(json: Value) -> FieldSet {
+        FieldSet::from_json(&json)
     }
 
     #[test]
@@ -210,7 +210,7 @@ mod tests {
             "f:spec": { "f:ports": { "k:{\"port\":80,\"protocol\":\"TCP\"}": { "f:name": {} } } },
         }));
         assert_eq!(
-            fields.paths(),
+            fields.list_paths(),
             [".metadata.finalizers[=\"a/b\"]", ".spec.ports[port=80,protocol=\"TCP\"].name"]
         );
     }

@@ -1,11 +1,11 @@
 //! JSON patch (RFC 6902): a list of operations.
 //!
 //! Bounded, whatever the patch:
-//! - Memory: what operations add and copy counts, `GROWTH` bytes together. Without a limit, each copy
+//! - Memory: what operations add and copy counts, `MAX_GROWTH_BYTES` bytes together. Without a limit, each copy
 //!   could double the object.
-//! - Depth: no operation writes below `DEPTH` levels, so that recursive functions do not exhaust the
+//! - Depth: no operation writes below `MAX_PATCH_DEPTH` levels, so that recursive functions do not exhaust the
 //!   stack.
-//! - Time: items of lists that an operation moves count, `MOVES` together.
+//! - Time: items of lists that an operation moves count, `MAX_MOVED_ITEMS` together.
 
 use json_patch::PatchOperation;
 use json_patch::jsonptr::Pointer;
@@ -13,18 +13,18 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::PatchError;
-use crate::storage::rough_size;
+use crate::storage::estimate_size;
 
 /// The limit of an API server.
 const MOST_OPERATIONS: usize = 10_000;
 /// The limit of an API server for copies: that of a request's body.
-const GROWTH: usize = 3 << 20;
+const MAX_GROWTH_BYTES: usize = 3 << 20;
 /// The depth limit of the JSON parser.
-const DEPTH: usize = 128;
-const MOVES: usize = 10_000_000;
+const MAX_PATCH_DEPTH: usize = 128;
+const MAX_MOVED_ITEMS: usize = 10_000_000;
 
 /// Applies all operations or none.
-pub fn apply(object: &Value, patch: &Value) -> Result<Value, PatchError> {
+pub fn apply_json_patch(object: &Value, patch: &Value) -> Result<Value, PatchError> {
     let operations = json_patch::Patch::deserialize(patch)
         .map_err(|error| PatchError::Malformed(format!("error decoding patch: {error}")))?;
     if operations.len() > MOST_OPERATIONS {
@@ -34,7 +34,7 @@ pub fn apply(object: &Value, patch: &Value) -> Result<Value, PatchError> {
         )));
     }
     let mut patched = object.clone();
-    let mut costs = Costs::default();
+    let mut costs = PatchCosts::default();
     for operation in operations.iter() {
         costs.add(&patched, operation)?;
         json_patch::patch(&mut patched, std::slice::from_ref(operation)).map_err(|error| {
@@ -46,12 +46,12 @@ pub fn apply(object: &Value, patch: &Value) -> Result<Value, PatchError> {
 }
 
 #[derive(Default)]
-struct Costs {
+struct PatchCosts {
     bytes: usize,
     moves: usize,
 }
 
-impl Costs {
+impl PatchCosts {
     /// Counts an operation before it is performed.
     fn add(&mut self, object: &Value, operation: &PatchOperation) -> Result<(), PatchError> {
         let path = operation.path();
@@ -66,24 +66,24 @@ impl Costs {
         };
         self.moves +=
             items_beside(object, path) + from.map_or(0, |from| items_beside(object, from));
-        if self.moves > MOVES {
+        if self.moves > MAX_MOVED_ITEMS {
             return Err(PatchError::TooLarge(format!(
-                "the operations of the JSON patch move more than {MOVES} items of lists"
+                "the operations of the JSON patch move more than {MAX_MOVED_ITEMS} items of lists"
             )));
         }
         let Some(written) = written else {
             return Ok(());
         };
-        if path.count() + depth(written) > DEPTH {
+        if path.count() + depth(written) > MAX_PATCH_DEPTH {
             return Err(PatchError::TooLarge(format!(
-                "the JSON patch writes below {DEPTH} levels, at {path}"
+                "the JSON patch writes below {MAX_PATCH_DEPTH} levels, at {path}"
             )));
         }
-        self.bytes += rough_size(written);
-        if self.bytes > GROWTH {
+        self.bytes += estimate_size(written);
+        if self.bytes > MAX_GROWTH_BYTES {
             return Err(PatchError::TooLarge(format!(
                 "Unable to complete the copy, the accumulated size increase of the JSON patch \
-                 exceeds the limit {GROWTH}"
+                 exceeds the limit {MAX_GROWTH_BYTES}"
             )));
         }
         Ok(())
@@ -124,7 +124,7 @@ mod tests {
             "metadata": { "labels": { "a": "2", "example.com/b": "3" } },
             "list": [2, 3],
         });
-        assert_eq!(apply(&object, &patch), Ok(expected));
+        assert_eq!(apply_json_patch(&object, &patch), Ok(expected));
     }
 
     #[test]
@@ -137,14 +137,14 @@ mod tests {
             (json!([{ "op": "test", "path": "/a", "value": 2 }]), false),
             (json!([{ "op": "replace", "path": "/b/c", "value": 2 }]), false),
         ] {
-            let error = apply(&object, &patch).expect_err("refused");
+            let error = apply_json_patch(&object, &patch).expect_err("refused");
             assert_eq!(matches!(error, PatchError::Malformed(_)), is_malformed, "{patch}: {error}");
         }
     }
 
     fn refused(patch: Value) -> String {
         let object = json!({ "a": { "b": "x".repeat(100) }, "list": vec![0; 5000] });
-        match apply(&object, &patch).expect_err("refused") {
+        match apply_json_patch(&object, &patch).expect_err("refused") {
             PatchError::TooLarge(why) => why,
             other => panic!("{other:?}"),
         }
@@ -158,7 +158,7 @@ mod tests {
         assert!(refused(Value::Array((0..60).map(nest).collect())).contains("exceeds the limit"));
         // The copy replaces the one before.
         let twice = json!([double.clone(), double]);
-        assert!(apply(&json!({ "a": { "b": 1 } }), &twice).is_ok());
+        assert!(apply_json_patch(&json!({ "a": { "b": 1 } }), &twice).is_ok());
     }
 
     #[test]

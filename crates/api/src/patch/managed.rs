@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, btree_map};
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
-use super::fields::Fields;
+use super::fields::FieldSet;
 use crate::kinds::Subresource;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Operation {
+pub enum ManagerOperation {
     Apply,
     Update,
 }
@@ -20,28 +20,28 @@ const OLDEST: &str = "ancient-changes";
 
 /// The identity of an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Manager {
+pub struct ManagerName {
     pub name: String,
-    pub operation: Operation,
+    pub operation: ManagerOperation,
     pub api_version: String,
     pub subresource: &'static str,
 }
 
 #[derive(Debug, Clone)]
-pub struct Entry {
-    pub manager: Manager,
+pub struct ManagedEntry {
+    pub manager: ManagerName,
     pub time: Option<String>,
-    pub fields: Fields,
+    pub fields: FieldSet,
 }
 
 /// All entries of an object.
 #[derive(Debug, Clone, Default)]
-pub struct Managed(pub Vec<Entry>);
+pub struct ManagedFields(pub Vec<ManagedEntry>);
 
-impl Manager {
+impl ManagerName {
     pub fn new(
         name: &str,
-        operation: Operation,
+        operation: ManagerOperation,
         api_version: &str,
         subresource: Subresource,
     ) -> Self {
@@ -57,18 +57,18 @@ impl Manager {
         self.name == other.name
             && self.operation == other.operation
             && self.subresource == other.subresource
-            && (self.operation == Operation::Apply || self.api_version == other.api_version)
+            && (self.operation == ManagerOperation::Apply || self.api_version == other.api_version)
     }
 }
 
-impl Entry {
+impl ManagedEntry {
     /// The other manager of a field, as in messages.
     pub fn describe(&self) -> String {
         let mut text = format!("{:?}", self.manager.name);
         if !self.manager.subresource.is_empty() {
             text.push_str(&format!(" with subresource {:?}", self.manager.subresource));
         }
-        if self.manager.operation == Operation::Update {
+        if self.manager.operation == ManagerOperation::Update {
             text.push_str(&format!(" using {}", self.manager.api_version));
             if let Some(time) = &self.time {
                 text.push_str(&format!(" at {time}"));
@@ -80,8 +80,8 @@ impl Entry {
     fn from_json(json: &Value) -> Option<Self> {
         let text = |name: &str| json.get(name).and_then(Value::as_str).unwrap_or_default();
         let operation = match text("operation") {
-            "Apply" => Operation::Apply,
-            "Update" => Operation::Update,
+            "Apply" => ManagerOperation::Apply,
+            "Update" => ManagerOperation::Update,
             _ => return None,
         };
         let subresource = match text("subresource") {
@@ -90,14 +90,14 @@ impl Entry {
             _ => return None,
         };
         Some(Self {
-            manager: Manager {
+            manager: ManagerName {
                 name: text("manager").to_owned(),
                 operation,
                 api_version: text("apiVersion").to_owned(),
                 subresource,
             },
             time: Some(text("time")).filter(|time| !time.is_empty()).map(str::to_owned),
-            fields: Fields::from_json(json.get("fieldsV1").unwrap_or(&Value::Null)),
+            fields: FieldSet::from_json(json.get("fieldsV1").unwrap_or(&Value::Null)),
         })
     }
 
@@ -119,10 +119,10 @@ impl Entry {
     }
 }
 
-impl Managed {
-    pub fn of(object: &Value) -> Self {
+impl ManagedFields {
+    pub fn of_object(object: &Value) -> Self {
         let entries = object["metadata"]["managedFields"].as_array();
-        Self(entries.into_iter().flatten().filter_map(Entry::from_json).collect())
+        Self(entries.into_iter().flatten().filter_map(ManagedEntry::from_json).collect())
     }
 
     /// A client can remove all managers by sending one empty entry.
@@ -130,12 +130,12 @@ impl Managed {
         object["metadata"]["managedFields"] == json!([{}])
     }
 
-    pub fn find(&self, manager: &Manager) -> Option<&Entry> {
+    pub fn find_entry(&self, manager: &ManagerName) -> Option<&ManagedEntry> {
         self.0.iter().find(|entry| entry.manager.is(manager))
     }
 
     /// Replaces a manager's fields. A manager without fields has no entry.
-    pub fn set(&mut self, manager: &Manager, fields: Fields, now: Timestamp) {
+    pub fn set_fields(&mut self, manager: &ManagerName, fields: FieldSet, now: Timestamp) {
         let before = self.0.iter().position(|entry| entry.manager.is(manager));
         let time = match before {
             Some(index) if self.0[index].fields == fields => self.0[index].time.clone(),
@@ -145,20 +145,21 @@ impl Managed {
             self.0.remove(index);
         }
         if !fields.is_empty() {
-            self.0.push(Entry { manager: manager.clone(), time, fields });
+            self.0.push(ManagedEntry { manager: manager.clone(), time, fields });
         }
     }
 
     /// Merges the oldest updating managers, which limits the size of the object.
     pub fn cap_updaters(&mut self) {
-        let (mut updaters, mut entries): (Vec<Entry>, Vec<Entry>) = std::mem::take(&mut self.0)
-            .into_iter()
-            .partition(|entry| entry.manager.operation == Operation::Update);
+        let (mut updaters, mut entries): (Vec<ManagedEntry>, Vec<ManagedEntry>) =
+            std::mem::take(&mut self.0)
+                .into_iter()
+                .partition(|entry| entry.manager.operation == ManagerOperation::Update);
         updaters.sort_by(|a, b| a.time.cmp(&b.time));
         if updaters.len() > MOST_UPDATERS {
             let young = updaters.split_off(updaters.len() - MOST_UPDATERS + 1);
             // Entries of different versions cannot be merged.
-            let mut by_version: BTreeMap<String, Entry> = BTreeMap::new();
+            let mut by_version: BTreeMap<String, ManagedEntry> = BTreeMap::new();
             for entry in updaters {
                 match by_version.entry(entry.manager.api_version.clone()) {
                     btree_map::Entry::Vacant(vacant) => {
@@ -184,11 +185,11 @@ impl Managed {
     pub fn disown(
         &mut self,
         api_version: &str,
-        fields: &Fields,
-        is_affected: impl Fn(&Manager) -> bool,
+        fields: &FieldSet,
+        is_affected: impl Fn(&ManagerName) -> bool,
     ) {
         let affected =
-            |manager: &Manager| manager.api_version == api_version && is_affected(manager);
+            |manager: &ManagerName| manager.api_version == api_version && is_affected(manager);
         for entry in self.0.iter_mut().filter(|entry| affected(&entry.manager)) {
             entry.fields = entry.fields.difference(fields);
         }
@@ -196,12 +197,12 @@ impl Managed {
     }
 
     /// Managers that apply come first; then by time and name.
-    pub fn write(mut self, object: &mut Value) {
+    pub fn write_to_object(mut self, object: &mut Value) {
         let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) else {
             return;
         };
         self.0.sort_by(|a, b| {
-            let key = |entry: &Entry| {
+            let key = |entry: &ManagedEntry| {
                 let manager = &entry.manager;
                 let names = (manager.name.clone(), manager.api_version.clone());
                 (manager.operation, entry.time.clone(), names, manager.subresource)
@@ -211,7 +212,7 @@ impl Managed {
         if self.0.is_empty() {
             metadata.remove("managedFields");
         } else {
-            let entries = self.0.iter().map(Entry::to_json).collect();
+            let entries = self.0.iter().map(ManagedEntry::to_json).collect();
             metadata.insert("managedFields".to_owned(), Value::Array(entries));
         }
     }

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::PatchError;
 
-pub fn apply(object: &Value, patch: &Value) -> Result<Value, PatchError> {
+pub fn apply_merge_patch(object: &Value, patch: &Value) -> Result<Value, PatchError> {
     if !patch.is_object() {
         return Err(PatchError::Malformed("a merge patch must be an object".to_owned()));
     }
@@ -24,12 +24,12 @@ mod tests {
         let object = json!({ "a": { "b": 1, "c": 2 }, "list": [1, 2], "gone": 1 });
         let patch = json!({ "a": { "b": 3 }, "list": [4], "gone": null, "new": { "x": null } });
         let expected = json!({ "a": { "b": 3, "c": 2 }, "list": [4], "new": {} });
-        assert_eq!(apply(&object, &patch), Ok(expected));
+        assert_eq!(apply_merge_patch(&object, &patch), Ok(expected));
     }
 
     #[test]
     fn only_an_object_is_a_patch() {
-        assert!(apply(&json!({}), &json!([])).is_err());
-        assert!(apply(&json!({}), &Value::Null).is_err());
+        assert!(apply_merge_patch(&json!({}), &json!([])).is_err());
+        assert!(apply_merge_patch(&json!({}), &Value::Null).is_err());
     }
 }

@@ -14,11 +14,11 @@ use std::fmt;
 /// Why a patch cannot be applied.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PatchError {
-    /// It is not a valid patch: 400.
+    /// Not a valid patch: 400.
     Malformed(String),
-    /// It does not fit the object: 422.
+    /// The patch does not fit the object: 422.
     Unfitting(String),
-    /// It would need too much memory or time: 413.
+    /// The patch would need too much memory or time: 413.
     TooLarge(String),
 }
 

@@ -3,20 +3,20 @@
 
 use serde_json::{Map, Value};
 
-use crate::kinds::Kind;
-use crate::schema::{self, Field, ListType, Message};
+use crate::kinds::ApiKind;
+use crate::schema::{self, ListType, SchemaField, SchemaMessage};
 
 /// A node in a kind's tree of types: its type, and facts about the field of this type.
 #[derive(Clone, Copy)]
 pub struct TypeNode {
     definition: Option<&'static str>,
     schema: &'static Value,
-    facts: Option<&'static Field>,
+    facts: Option<&'static SchemaField>,
 }
 
 /// How server-side apply merges a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Shape {
+pub enum MergeShape {
     /// As a single value: scalars, atomic lists, maps and types.
     Whole,
     /// Entry by entry: types with fields, and maps.
@@ -27,17 +27,17 @@ pub enum Shape {
     Keyed(Vec<&'static str>),
 }
 
-static NOTHING: Value = Value::Null;
+static NULL_VALUE: Value = Value::Null;
 
 impl TypeNode {
-    pub fn root(kind: &Kind) -> Self {
+    pub fn root(kind: &ApiKind) -> Self {
         // A kind without a definition would be merged as a single value. A test ensures that there
         // is none.
         match kind.declared {
             Some(schema) => Self::defined(None, schema, None),
             None => {
-                let name = schema::definition_of(kind.group, kind.version, kind.kind);
-                Self::defined(name, &NOTHING, None)
+                let name = schema::find_definition_name(kind.group, kind.version, kind.kind);
+                Self::defined(name, &NULL_VALUE, None)
             }
         }
     }
@@ -53,52 +53,52 @@ impl TypeNode {
         Self::new(self.schema.get("items"), None)
     }
 
-    fn new(schema: Option<&'static Value>, facts: Option<&'static Field>) -> Self {
-        let schema = schema.unwrap_or(&NOTHING);
-        Self::defined(schema::reference(schema), schema, facts)
+    fn new(schema: Option<&'static Value>, facts: Option<&'static SchemaField>) -> Self {
+        let schema = schema.unwrap_or(&NULL_VALUE);
+        Self::defined(schema::resolve_reference(schema), schema, facts)
     }
 
     fn defined(
         definition: Option<&'static str>,
         schema: &'static Value,
-        facts: Option<&'static Field>,
+        facts: Option<&'static SchemaField>,
     ) -> Self {
         let defined = definition.and_then(|name| schema::definitions().get(name));
         Self { definition, schema: defined.unwrap_or(schema), facts }
     }
 
-    fn message(&self) -> Option<&'static Message> {
-        self.definition.and_then(schema::message)
+    fn message(&self) -> Option<&'static SchemaMessage> {
+        self.definition.and_then(schema::find_message)
     }
 
-    pub fn shape(&self) -> Shape {
+    pub fn shape(&self) -> MergeShape {
         if self.facts.is_some_and(|facts| facts.atomic)
             || self.message().is_some_and(|message| message.atomic)
             || self.schema["x-kubernetes-map-type"] == "atomic"
         {
-            return Shape::Whole;
+            return MergeShape::Whole;
         }
         match self.schema.get("type").and_then(Value::as_str) {
             Some("array") => match self.facts.and_then(|facts| facts.list.as_ref()) {
-                Some(ListType::Set) => Shape::Set,
-                Some(ListType::Map(keys)) => Shape::Keyed(keys.clone()),
-                Some(ListType::Atomic) => Shape::Whole,
+                Some(ListType::Set) => MergeShape::Set,
+                Some(ListType::Map(keys)) => MergeShape::Keyed(keys.clone()),
+                Some(ListType::Atomic) => MergeShape::Whole,
                 None => self.declared_list(),
             },
-            Some("object") if self.has_entries() => Shape::Entries,
-            _ => Shape::Whole,
+            Some("object") if self.has_entries() => MergeShape::Entries,
+            _ => MergeShape::Whole,
         }
     }
 
     /// Schemas of declared kinds contain how lists are merged.
-    fn declared_list(&self) -> Shape {
+    fn declared_list(&self) -> MergeShape {
         match self.schema["x-kubernetes-list-type"].as_str() {
-            Some("set") => Shape::Set,
+            Some("set") => MergeShape::Set,
             Some("map") => {
                 let keys = self.schema["x-kubernetes-list-map-keys"].as_array();
-                Shape::Keyed(keys.into_iter().flatten().filter_map(Value::as_str).collect())
+                MergeShape::Keyed(keys.into_iter().flatten().filter_map(Value::as_str).collect())
             }
-            _ => Shape::Whole,
+            _ => MergeShape::Whole,
         }
     }
 
@@ -122,7 +122,7 @@ impl TypeNode {
 }
 
 /// The element for an item of a keyed list. A missing key has its default.
-pub fn keyed(item: &Value, keys: &[&str]) -> String {
+pub fn keyed_element(item: &Value, keys: &[&str]) -> String {
     let keys: Map<String, Value> = keys
         .iter()
         .map(|key| {
@@ -135,7 +135,7 @@ pub fn keyed(item: &Value, keys: &[&str]) -> String {
 }
 
 /// The element for an item of a set.
-pub fn valued(item: &Value) -> String {
+pub fn value_element(item: &Value) -> String {
     format!("v:{item}")
 }
 
@@ -154,30 +154,30 @@ mod tests {
 
     #[test]
     fn every_kind_has_entries() {
-        for kind in kinds::all() {
-            assert_eq!(TypeNode::root(kind).shape(), Shape::Entries, "{}", kind.kind);
-            assert_eq!(TypeNode::root(kind).child("metadata").shape(), Shape::Entries);
+        for kind in kinds::built_in_kinds() {
+            assert_eq!(TypeNode::root(kind).shape(), MergeShape::Entries, "{}", kind.kind);
+            assert_eq!(TypeNode::root(kind).child("metadata").shape(), MergeShape::Entries);
         }
     }
 
     #[test]
     fn shapes_are_those_of_the_reference() {
         for (api_version, kind, path, expected) in [
-            ("v1", "Service", "spec", Shape::Entries),
-            ("v1", "Service", "spec.ports", Shape::Keyed(vec!["port", "protocol"])),
-            ("v1", "Service", "spec.ports.[].targetPort", Shape::Whole),
-            ("v1", "Service", "spec.selector", Shape::Whole),
-            ("v1", "Service", "spec.ipFamilies", Shape::Whole),
-            ("v1", "Service", "spec.sessionAffinityConfig.clientIP", Shape::Entries),
-            ("v1", "Service", "metadata.labels", Shape::Entries),
-            ("v1", "Service", "metadata.finalizers", Shape::Set),
-            ("v1", "Service", "metadata.ownerReferences", Shape::Keyed(vec!["uid"])),
-            ("v1", "Service", "status.conditions", Shape::Keyed(vec!["type"])),
-            ("v1", "Secret", "data", Shape::Entries),
-            ("v1", "Event", "involvedObject", Shape::Whole),
-            ("discovery.k8s.io/v1", "EndpointSlice", "endpoints", Shape::Whole),
-            ("networking.k8s.io/v1", "Ingress", "spec.rules", Shape::Whole),
-            ("v1", "Node", "spec.podCIDRs", Shape::Set),
+            ("v1", "Service", "spec", MergeShape::Entries),
+            ("v1", "Service", "spec.ports", MergeShape::Keyed(vec!["port", "protocol"])),
+            ("v1", "Service", "spec.ports.[].targetPort", MergeShape::Whole),
+            ("v1", "Service", "spec.selector", MergeShape::Whole),
+            ("v1", "Service", "spec.ipFamilies", MergeShape::Whole),
+            ("v1", "Service", "spec.sessionAffinityConfig.clientIP", MergeShape::Entries),
+            ("v1", "Service", "metadata.labels", MergeShape::Entries),
+            ("v1", "Service", "metadata.finalizers", MergeShape::Set),
+            ("v1", "Service", "metadata.ownerReferences", MergeShape::Keyed(vec!["uid"])),
+            ("v1", "Service", "status.conditions", MergeShape::Keyed(vec!["type"])),
+            ("v1", "Secret", "data", MergeShape::Entries),
+            ("v1", "Event", "involvedObject", MergeShape::Whole),
+            ("discovery.k8s.io/v1", "EndpointSlice", "endpoints", MergeShape::Whole),
+            ("networking.k8s.io/v1", "Ingress", "spec.rules", MergeShape::Whole),
+            ("v1", "Node", "spec.podCIDRs", MergeShape::Set),
         ] {
             assert_eq!(node(api_version, kind, path).shape(), expected, "{kind} {path}");
         }
@@ -197,6 +197,9 @@ mod tests {
     #[test]
     fn a_port_is_keyed_by_its_default_protocol_too() {
         let item = serde_json::json!({ "port": 80 });
-        assert_eq!(keyed(&item, &["port", "protocol"]), r#"k:{"port":80,"protocol":"TCP"}"#);
+        assert_eq!(
+            keyed_element(&item, &["port", "protocol"]),
+            r#"k:{"port":80,"protocol":"TCP"}"#
+        );
     }
 }

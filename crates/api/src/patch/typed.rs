@@ -4,22 +4,22 @@ use std::collections::{BTreeSet, HashMap};
 
 use serde_json::{Map, Value};
 
-use super::fields::{Fields, named};
-use super::shape::{Shape, TypeNode, keyed, valued};
+use super::fields::{FieldSet, field_element};
+use super::shape::{MergeShape, TypeNode, keyed_element, value_element};
 
 /// All fields of a value.
-pub fn fields_of(value: &Value, node: TypeNode) -> Fields {
-    let mut fields = Fields::default();
+pub fn collect_fields(value: &Value, node: TypeNode) -> FieldSet {
+    let mut fields = FieldSet::default();
     collect(value, node, &mut Vec::new(), &mut fields);
     fields
 }
 
-fn collect(value: &Value, node: TypeNode, path: &mut Vec<String>, fields: &mut Fields) {
+fn collect(value: &Value, node: TypeNode, path: &mut Vec<String>, fields: &mut FieldSet) {
     let shape = node.shape();
     match (&shape, value) {
-        (Shape::Entries, Value::Object(entries)) => {
+        (MergeShape::Entries, Value::Object(entries)) => {
             for (name, entry) in entries.iter().filter(|(_, entry)| !entry.is_null()) {
-                path.push(named(name));
+                path.push(field_element(name));
                 let child = node.child(name);
                 collect(entry, child, path, fields);
                 if entry.as_object().is_some_and(Map::is_empty) {
@@ -28,7 +28,7 @@ fn collect(value: &Value, node: TypeNode, path: &mut Vec<String>, fields: &mut F
                 path.pop();
             }
         }
-        (Shape::Set | Shape::Keyed(_), Value::Array(items)) => {
+        (MergeShape::Set | MergeShape::Keyed(_), Value::Array(items)) => {
             for item in items {
                 path.push(element(&shape, item));
                 collect(item, node.item(), path, fields);
@@ -40,23 +40,23 @@ fn collect(value: &Value, node: TypeNode, path: &mut Vec<String>, fields: &mut F
     }
 }
 
-fn element(shape: &Shape, item: &Value) -> String {
+fn element(shape: &MergeShape, item: &Value) -> String {
     match shape {
-        Shape::Keyed(keys) => keyed(item, keys),
-        _ => valued(item),
+        MergeShape::Keyed(keys) => keyed_element(item, keys),
+        _ => value_element(item),
     }
 }
 
 /// The differences between two values.
 #[derive(Debug, Default)]
-pub struct Changes {
-    pub added: Fields,
-    pub modified: Fields,
-    pub removed: Fields,
+pub struct FieldChanges {
+    pub added: FieldSet,
+    pub modified: FieldSet,
+    pub removed: FieldSet,
 }
 
-pub fn compare(old: &Value, new: &Value, node: TypeNode) -> Changes {
-    let mut changes = Changes::default();
+pub fn compare_fields(old: &Value, new: &Value, node: TypeNode) -> FieldChanges {
+    let mut changes = FieldChanges::default();
     walk(Some(old), Some(new), node, &mut Vec::new(), &mut changes);
     changes
 }
@@ -66,7 +66,7 @@ fn walk(
     new: Option<&Value>,
     node: TypeNode,
     path: &mut Vec<String>,
-    changes: &mut Changes,
+    changes: &mut FieldChanges,
 ) {
     let shape = node.shape();
     let children = children(old, new, node, &shape);
@@ -79,7 +79,7 @@ fn walk(
         }
         return;
     }
-    for Child { element, old, new, node } in children {
+    for TypedChild { element, old, new, node } in children {
         path.push(element);
         walk(old, new, node, path, changes);
         path.pop();
@@ -92,7 +92,7 @@ fn walk(
     }
 }
 
-struct Child<'a> {
+struct TypedChild<'a> {
     element: String,
     old: Option<&'a Value>,
     new: Option<&'a Value>,
@@ -105,30 +105,30 @@ fn children<'a>(
     old: Option<&'a Value>,
     new: Option<&'a Value>,
     node: TypeNode,
-    shape: &Shape,
-) -> Vec<Child<'a>> {
+    shape: &MergeShape,
+) -> Vec<TypedChild<'a>> {
     match shape {
-        Shape::Whole => Vec::new(),
-        Shape::Entries => {
-            let (old, new) = (entries(old), entries(new));
+        MergeShape::Whole => Vec::new(),
+        MergeShape::Entries => {
+            let (old, new) = (value_entries(old), value_entries(new));
             let names: BTreeSet<&String> = old.into_iter().chain(new).flat_map(Map::keys).collect();
             names
                 .into_iter()
-                .map(|name| Child {
-                    element: named(name),
-                    old: present(old, name),
-                    new: present(new, name),
+                .map(|name| TypedChild {
+                    element: field_element(name),
+                    old: present_entry(old, name),
+                    new: present_entry(new, name),
                     node: node.child(name),
                 })
                 .filter(|child| child.old.is_some() || child.new.is_some())
                 .collect()
         }
-        Shape::Set | Shape::Keyed(_) => {
+        MergeShape::Set | MergeShape::Keyed(_) => {
             let (old, new) = (by_element(old, shape), by_element(new, shape));
             let elements: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
             elements
                 .into_iter()
-                .map(|element| Child {
+                .map(|element| TypedChild {
                     element: element.clone(),
                     old: old.get(element).copied(),
                     new: new.get(element).copied(),
@@ -139,45 +139,46 @@ fn children<'a>(
     }
 }
 
-fn entries(value: Option<&Value>) -> Option<&Map<String, Value>> {
+fn value_entries(value: Option<&Value>) -> Option<&Map<String, Value>> {
     value?.as_object()
 }
 
-fn present<'a>(entries: Option<&'a Map<String, Value>>, name: &str) -> Option<&'a Value> {
+fn present_entry<'a>(entries: Option<&'a Map<String, Value>>, name: &str) -> Option<&'a Value> {
     entries?.get(name).filter(|value| !value.is_null())
 }
 
-fn items<'a>(value: Option<&'a Value>, shape: &Shape) -> Vec<(String, &'a Value)> {
+fn list_elements<'a>(value: Option<&'a Value>, shape: &MergeShape) -> Vec<(String, &'a Value)> {
     let items = value.and_then(Value::as_array).into_iter().flatten();
     items.map(|item| (element(shape, item), item)).collect()
 }
 
 /// Of equal elements the first one counts.
-fn by_element<'a>(value: Option<&'a Value>, shape: &Shape) -> HashMap<String, &'a Value> {
+fn by_element<'a>(value: Option<&'a Value>, shape: &MergeShape) -> HashMap<String, &'a Value> {
     let mut found = HashMap::new();
-    for (element, item) in items(value, shape) {
+    for (element, item) in list_elements(value, shape) {
         found.entry(element).or_insert(item);
     }
     found
 }
 
 /// Merges the applied value into the live one.
-pub fn merge(live: &Value, applied: &Value, node: TypeNode) -> Value {
+pub fn merge_applied(live: &Value, applied: &Value, node: TypeNode) -> Value {
     let shape = node.shape();
     match (&shape, live, applied) {
-        (Shape::Entries, Value::Object(live), Value::Object(applied)) => {
+        (MergeShape::Entries, Value::Object(live), Value::Object(applied)) => {
             let mut merged = live.clone();
             for (name, value) in applied {
                 let value = match live.get(name) {
-                    Some(live) => merge(live, value, node.child(name)),
+                    Some(live) => merge_applied(live, value, node.child(name)),
                     None => value.clone(),
                 };
                 merged.insert(name.clone(), value);
             }
             Value::Object(merged)
         }
-        (Shape::Set | Shape::Keyed(_), Value::Array(_), Value::Array(_)) => {
-            let (live, applied) = (items(Some(live), &shape), items(Some(applied), &shape));
+        (MergeShape::Set | MergeShape::Keyed(_), Value::Array(_), Value::Array(_)) => {
+            let (live, applied) =
+                (list_elements(Some(live), &shape), list_elements(Some(applied), &shape));
             Value::Array(merge_items(&live, &applied, node.item()))
         }
         _ => applied.clone(),
@@ -211,7 +212,7 @@ fn merge_items(
                 left += 1;
             }
             (Some((ours, live)), Some((theirs, item))) if ours == theirs => {
-                merged.push(merge(live, item, node));
+                merged.push(merge_applied(live, item, node));
                 left += 1;
                 right += 1;
             }
@@ -219,7 +220,7 @@ fn merge_items(
             (Some((element, _)), _) if next_shared != Some(element) => left += 1,
             (_, Some((element, item))) => {
                 merged.push(match in_live.get(element) {
-                    Some(index) => merge(live[*index].1, item, node),
+                    Some(index) => merge_applied(live[*index].1, item, node),
                     None => (*item).clone(),
                 });
                 right += 1;
@@ -230,20 +231,20 @@ fn merge_items(
 }
 
 /// Removes every field of the set, with everything below it.
-pub fn remove(value: &mut Value, node: TypeNode, gone: &Fields) {
+pub fn remove_fields(value: &mut Value, node: TypeNode, gone: &FieldSet) {
     let shape = node.shape();
     match (&shape, value) {
-        (Shape::Entries, Value::Object(entries)) => entries.retain(|name, entry| {
-            let Some(gone) = gone.below(&named(name)) else { return true };
+        (MergeShape::Entries, Value::Object(entries)) => entries.retain(|name, entry| {
+            let Some(gone) = gone.below(&field_element(name)) else { return true };
             if !gone.is_member() {
-                remove(entry, node.child(name), gone);
+                remove_fields(entry, node.child(name), gone);
             }
             !gone.is_member()
         }),
-        (Shape::Set | Shape::Keyed(_), Value::Array(items)) => items.retain_mut(|item| {
+        (MergeShape::Set | MergeShape::Keyed(_), Value::Array(items)) => items.retain_mut(|item| {
             let Some(gone) = gone.below(&element(&shape, item)) else { return true };
             if !gone.is_member() {
-                remove(item, node.item(), gone);
+                remove_fields(item, node.item(), gone);
             }
             !gone.is_member()
         }),

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 #[derive(Debug, Default)]
-pub struct Message {
+pub struct SchemaMessage {
     /// Server-side apply treats the message as a single value.
     pub atomic: bool,
-    pub fields: BTreeMap<&'static str, Field>,
+    pub fields: BTreeMap<&'static str, SchemaField>,
 }
 
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub struct Field {
+pub struct SchemaField {
     pub number: u32,
     /// If set, this is field `embedded` of the embedded message in field `number`.
     pub embedded: Option<u32>,
@@ -35,18 +35,18 @@ pub enum ListType {
 }
 
 /// The message of a definition such as `io.k8s.api.core.v1.ServicePort`.
-pub fn message(definition: &str) -> Option<&'static Message> {
-    messages().get(definition)
+pub fn find_message(definition: &str) -> Option<&'static SchemaMessage> {
+    all_messages().get(definition)
 }
 
-pub fn messages() -> &'static BTreeMap<&'static str, Message> {
-    static MESSAGES: LazyLock<BTreeMap<&'static str, Message>> =
-        LazyLock::new(|| parse(include_str!("fields.txt")));
+pub fn all_messages() -> &'static BTreeMap<&'static str, SchemaMessage> {
+    static MESSAGES: LazyLock<BTreeMap<&'static str, SchemaMessage>> =
+        LazyLock::new(|| parse_messages(include_str!("fields.txt")));
     &MESSAGES
 }
 
-fn parse(text: &'static str) -> BTreeMap<&'static str, Message> {
-    let mut messages: BTreeMap<&str, Message> = BTreeMap::new();
+fn parse_messages(text: &'static str) -> BTreeMap<&'static str, SchemaMessage> {
+    let mut messages: BTreeMap<&str, SchemaMessage> = BTreeMap::new();
     let mut current = "";
     for line in text.lines().filter(|line| !line.starts_with('#') && !line.is_empty()) {
         let mut words = line.split_whitespace();
@@ -60,19 +60,22 @@ fn parse(text: &'static str) -> BTreeMap<&'static str, Message> {
         } else {
             current = first;
             let atomic = words.next() == Some("atomic");
-            messages.insert(first, Message { atomic, fields: BTreeMap::new() });
+            messages.insert(first, SchemaMessage { atomic, fields: BTreeMap::new() });
         }
     }
     messages
 }
 
-fn parse_field(number: &str, words: impl Iterator<Item = &'static str>) -> Field {
+fn parse_field(number: &str, words: impl Iterator<Item = &'static str>) -> SchemaField {
     let (number, embedded) = match number.split_once('.') {
         Some((number, embedded)) => (number, embedded.parse().ok()),
         None => (number, None),
     };
-    let mut field =
-        Field { number: number.parse().unwrap_or_default(), embedded, ..Field::default() };
+    let mut field = SchemaField {
+        number: number.parse().unwrap_or_default(),
+        embedded,
+        ..SchemaField::default()
+    };
     for word in words {
         match word.split_once('=').unwrap_or((word, "")) {
             ("pointer", _) => field.pointer = true,

@@ -20,10 +20,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, ListMeta, Pa
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value};
 
-pub use fields::{Field, ListType, Message, message};
+pub use fields::{ListType, SchemaField, SchemaMessage, find_message};
 
 /// Prefix of a reference to another definition.
-pub const REFERENCE: &str = "#/$defs/";
+pub const REFERENCE_PREFIX: &str = "#/$defs/";
 
 /// All definitions by name, such as `io.k8s.api.core.v1.Service`.
 pub fn definitions() -> &'static Map<String, Value> {
@@ -32,7 +32,7 @@ pub fn definitions() -> &'static Map<String, Value> {
 }
 
 /// The definition of a kind, if the kind is served.
-pub fn definition_of(group: &str, version: &str, kind: &str) -> Option<&'static str> {
+pub fn find_definition_name(group: &str, version: &str, kind: &str) -> Option<&'static str> {
     let group = match group.split('.').next() {
         None | Some("") => "core",
         Some(first) => first,
@@ -42,8 +42,8 @@ pub fn definition_of(group: &str, version: &str, kind: &str) -> Option<&'static 
 }
 
 /// The definition that a schema refers to.
-pub fn reference(schema: &Value) -> Option<&'static str> {
-    let name = schema.get("$ref")?.as_str()?.strip_prefix(REFERENCE)?;
+pub fn resolve_reference(schema: &Value) -> Option<&'static str> {
+    let name = schema.get("$ref")?.as_str()?.strip_prefix(REFERENCE_PREFIX)?;
     definitions().get_key_value(name).map(|(name, _)| name.as_str())
 }
 
@@ -83,7 +83,7 @@ mod tests {
                 continue;
             };
             let of_responses = ["ListMeta", "ShardInfo", "Status", "StatusCause", "StatusDetails"];
-            let Some(message) = message(name) else {
+            let Some(message) = find_message(name) else {
                 assert!(of_responses.iter().any(|end| name.ends_with(end)), "{name} is missing");
                 continue;
             };
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn the_ports_of_a_service_are_merged_by_number_and_protocol() {
-        let message = message("io.k8s.api.core.v1.ServiceSpec").unwrap();
+        let message = find_message("io.k8s.api.core.v1.ServiceSpec").unwrap();
         let ports = &message.fields["ports"];
         assert_eq!(ports.list, Some(ListType::Map(vec!["port", "protocol"])));
         assert_eq!((ports.patch_strategy, ports.patch_merge_key), (Some("merge"), Some("port")));

@@ -8,10 +8,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::fields::{Message, messages};
+use super::fields::{SchemaMessage, all_messages};
 
 /// Name and type of each field of a message, by number.
-type Fields = BTreeMap<u32, (String, String)>;
+type PublishedFields = BTreeMap<u32, (String, String)>;
 
 /// Fields that are newer than the crate. Their numbers were compared with the `generated.proto` of
 /// Kubernetes 1.37.
@@ -20,7 +20,7 @@ const NEWER: &[&str] = &[
     "io.k8s.api.core.v1.NodeSpec.podPreemptionPolicy",
 ];
 
-fn source() -> PathBuf {
+fn published_directory() -> PathBuf {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
     let output = Command::new(cargo)
         .args(["metadata", "--format-version", "1", "--locked"])
@@ -37,9 +37,9 @@ fn source() -> PathBuf {
 }
 
 /// The messages in a module of the crate, by plain name.
-fn read(path: &Path) -> BTreeMap<String, Fields> {
+fn read_published(path: &Path) -> BTreeMap<String, PublishedFields> {
     let text = fs::read_to_string(path).unwrap_or_else(|_| panic!("{} is missing", path.display()));
-    let mut messages: BTreeMap<String, Fields> = BTreeMap::new();
+    let mut messages: BTreeMap<String, PublishedFields> = BTreeMap::new();
     let (mut current, mut number) = (String::new(), None);
     let mut lines = text.lines().map(str::trim);
     while let Some(line) = lines.next() {
@@ -79,14 +79,15 @@ fn module_of<'a>(source: &Path, definition: &'a str) -> (PathBuf, &'a str) {
 
 #[test]
 fn numbers_of_fields_are_those_of_the_published_descriptors() {
-    let source = source();
-    let mut files: BTreeMap<PathBuf, BTreeMap<String, Fields>> = BTreeMap::new();
+    let source = published_directory();
+    let mut files: BTreeMap<PathBuf, BTreeMap<String, PublishedFields>> = BTreeMap::new();
     let (mut compared, mut wrong, mut newer) = (0, Vec::new(), BTreeSet::new());
-    for (definition, message) in messages() {
+    for (definition, message) in all_messages() {
         let (file, name) = module_of(&source, definition);
-        let published = files.entry(file.clone()).or_insert_with(|| read(&file));
+        let published = files.entry(file.clone()).or_insert_with(|| read_published(&file));
         let known = published.get(&plain(name)).cloned().unwrap_or_default();
-        compared += compare(definition, message, &known, published, &mut wrong, &mut newer);
+        compared +=
+            compare_published(definition, message, &known, published, &mut wrong, &mut newer);
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert_eq!(newer, NEWER.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>());
@@ -94,11 +95,11 @@ fn numbers_of_fields_are_those_of_the_published_descriptors() {
 }
 
 /// Returns how many fields were compared.
-fn compare(
+fn compare_published(
     definition: &str,
-    message: &Message,
-    known: &Fields,
-    published: &BTreeMap<String, Fields>,
+    message: &SchemaMessage,
+    known: &PublishedFields,
+    published: &BTreeMap<String, PublishedFields>,
     wrong: &mut Vec<String>,
     newer: &mut BTreeSet<String>,
 ) -> usize {

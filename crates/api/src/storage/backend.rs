@@ -10,12 +10,12 @@ use redb::{BackendError, StorageBackend};
 /// After a failed flush the kernel may drop pages that it still shows to readers, so the file must
 /// be written again (`Disk::recover`).
 #[derive(Debug)]
-pub struct Watched<B> {
+pub struct WatchedBackend<B> {
     pub inner: B,
     pub flush_failed: Arc<AtomicBool>,
 }
 
-impl<B: StorageBackend> StorageBackend for Watched<B> {
+impl<B: StorageBackend> StorageBackend for WatchedBackend<B> {
     fn len(&self) -> io::Result<u64> {
         self.inner.len()
     }

@@ -7,15 +7,15 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 
 /// Permissions of others than the owner.
-const OTHERS: u32 = 0o077;
+const NON_OWNER_PERMISSIONS: u32 = 0o077;
 /// The store.
-pub(super) const FILE: &str = "objects.redb";
+pub(super) const STORE_FILE: &str = "objects.redb";
 /// The last snapshot.
-pub const SNAPSHOT: &str = "snapshot.jsonl";
+pub const SNAPSHOT_FILE: &str = "snapshot.jsonl";
 
 /// Creates the directory, or takes the permissions of all but its owner away. Never changes a
 /// directory that may serve another purpose: one with files, or of another user.
-pub fn make_private(directory: &Path) -> Result<()> {
+pub fn make_directory_private(directory: &Path) -> Result<()> {
     if !directory.exists() {
         return DirBuilder::new()
             .recursive(true)
@@ -26,7 +26,7 @@ pub fn make_private(directory: &Path) -> Result<()> {
     let failed = || format!("data directory {} not usable", directory.display());
     let metadata = fs::metadata(directory).with_context(failed)?;
     let mode = metadata.permissions().mode() & 0o7777;
-    if mode & OTHERS == 0 {
+    if mode & NON_OWNER_PERMISSIONS == 0 {
         return Ok(());
     }
     let is_own = metadata.uid() == nix::unistd::geteuid().as_raw();
@@ -45,7 +45,7 @@ pub fn make_private(directory: &Path) -> Result<()> {
 }
 
 /// Opens a file for reading and writing that only its owner can read, and creates it if needed.
-pub fn open_private(path: &Path) -> std::io::Result<File> {
+pub fn open_private_file(path: &Path) -> std::io::Result<File> {
     let file = OpenOptions::new()
         .read(true)
         .write(true)
@@ -76,14 +76,14 @@ mod tests {
     fn a_new_directory_is_private_and_so_is_its_parent() {
         let parent = directory(0o755);
         let path = parent.path().join("a/b");
-        make_private(&path).unwrap();
+        make_directory_private(&path).unwrap();
         assert_eq!((mode(&path), mode(path.parent().unwrap())), (0o700, 0o700));
     }
 
     #[test]
     fn an_empty_state_directory_becomes_private() {
         let directory = directory(0o755);
-        make_private(directory.path()).unwrap();
+        make_directory_private(directory.path()).unwrap();
         assert_eq!(mode(directory.path()), 0o700);
     }
 
@@ -91,7 +91,7 @@ mod tests {
     fn a_directory_with_files_is_refused_and_unchanged() {
         let directory = directory(0o755);
         fs::write(directory.path().join("holiday.jpg"), "").unwrap();
-        let error = make_private(directory.path()).unwrap_err().to_string();
+        let error = make_directory_private(directory.path()).unwrap_err().to_string();
         assert!(error.contains("chmod 700"), "{error}");
         assert_eq!(mode(directory.path()), 0o755);
     }
@@ -100,11 +100,11 @@ mod tests {
     fn a_file_that_others_can_read_becomes_private() {
         let directory = directory(0o700);
         let path = directory.path().join("objects.redb");
-        open_private(&path).unwrap();
+        open_private_file(&path).unwrap();
         assert_eq!(mode(&path), 0o600);
         fs::write(&path, "content").unwrap();
         fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
-        open_private(&path).unwrap();
+        open_private_file(&path).unwrap();
         assert_eq!((mode(&path), fs::read_to_string(&path).unwrap().as_str()), (0o600, "content"));
     }
 }

@@ -20,10 +20,10 @@ use redb::backends::FileBackend;
 use redb::{Builder, Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition};
 use serde_json::Value;
 
-use super::backend::Watched;
-use super::directory::{FILE, SNAPSHOT, make_private, open_private};
-use super::state::State;
-use super::stored::{Change, Key, Stored, Window};
+use super::backend::WatchedBackend;
+use super::directory::{SNAPSHOT_FILE, STORE_FILE, make_directory_private, open_private_file};
+use super::state::StorageState;
+use super::stored::{ChangeWindow, StorageKey, StoredChange, StoredObject};
 
 /// Increased when the meaning of the tables below changes.
 const FORMAT: u64 = 2;
@@ -43,19 +43,19 @@ const OLD_SECRETS: &str = "old-secrets";
 const SECRETS: &str = "secrets/";
 
 /// Opens or creates a file. Sets the flag when a flush of it fails. Tests inject faults here.
-pub(super) type Opener =
+pub(super) type DatabaseOpener =
     Box<dyn Fn(&Path, Arc<AtomicBool>) -> Result<Database, DatabaseError> + Send>;
 
-pub(super) fn open_file(
+pub(super) fn open_database(
     path: &Path,
     flush_failed: Arc<AtomicBool>,
 ) -> Result<Database, DatabaseError> {
-    let inner = FileBackend::new(open_private(path)?)?;
-    Builder::new().create_with_backend(Watched { inner, flush_failed })
+    let inner = FileBackend::new(open_private_file(path)?)?;
+    Builder::new().create_with_backend(WatchedBackend { inner, flush_failed })
 }
 
 pub(super) struct Disk {
-    opener: Opener,
+    opener: DatabaseOpener,
     path: PathBuf,
     /// `None` after a failure, until `recover` has opened it again.
     database: Option<Database>,
@@ -66,15 +66,19 @@ pub(super) struct Disk {
 }
 
 impl Disk {
-    pub fn open(directory: &Path, window: Window, opener: Opener) -> Result<(Self, State)> {
-        make_private(directory)?;
-        let path = directory.join(FILE);
+    pub fn open(
+        directory: &Path,
+        window: ChangeWindow,
+        opener: DatabaseOpener,
+    ) -> Result<(Self, StorageState)> {
+        make_directory_private(directory)?;
+        let path = directory.join(STORE_FILE);
         let flush_failed = Arc::default();
         // redb panics on some corrupted files.
         let opened = catch_unwind(AssertUnwindSafe(|| {
             let mut database = opener(&path, Arc::clone(&flush_failed)).map_err(of_database)?;
             database.check_integrity().map_err(of_database)?;
-            let state = load(&database, window)?;
+            let state = load_database(&database, window)?;
             let has_old_secrets = has_old_secrets(&database)?;
             Ok((database, state, has_old_secrets))
         }));
@@ -89,7 +93,7 @@ impl Disk {
     }
 
     /// Returns when the changes are on disk. If it fails, `recover` comes before the next commit.
-    pub fn commit(&mut self, changes: &[Arc<Change>], state: &State) -> Result<()> {
+    pub fn commit(&mut self, changes: &[Arc<StoredChange>], state: &StorageState) -> Result<()> {
         // Also if it fails: some of it may have reached the file.
         self.has_old_secrets |= changes.iter().any(|change| replaces_secret(change));
         let written = match &self.database {
@@ -108,7 +112,7 @@ impl Disk {
 
     /// Opens the file again and undoes what reached it of the failed commit. If that does not work,
     /// or a flush has failed, writes a new file from the state in memory.
-    pub fn recover(&mut self, state: &State) -> Result<()> {
+    pub fn recover(&mut self, state: &StorageState) -> Result<()> {
         let failed = format!("store {} not recovered", self.path.display());
         let reopened = if self.flush_failed.load(Ordering::Relaxed) {
             Err(anyhow!("a flush failed"))
@@ -127,7 +131,7 @@ impl Disk {
 
     /// Writes a new file if this one may contain what a Secret was before it was changed or deleted: the
     /// file keeps the contents of free pages. If that fails, `recover` comes before the next commit.
-    pub fn erase_old_secrets(&mut self, state: &State) -> Result<()> {
+    pub fn erase_old_secrets(&mut self, state: &StorageState) -> Result<()> {
         if !self.has_old_secrets || self.needs_recovery() {
             return Ok(());
         }
@@ -138,7 +142,7 @@ impl Disk {
         Ok(())
     }
 
-    fn rewrite(&mut self, state: &State) -> Result<Database> {
+    fn rewrite(&mut self, state: &StorageState) -> Result<Database> {
         let flush_failed = Arc::default();
         let (new, database) = write_new(&self.path, state, &self.opener, &flush_failed)?;
         rename_durably(&new, &self.path)?;
@@ -151,7 +155,11 @@ impl Disk {
 /// Replaces a store by a new one with these contents, or creates it. The previous one stays beside
 /// it, under another name. Whenever this ends, there is a complete store: the start would take a
 /// missing one for an empty one, and replace the last snapshot by that.
-pub(super) fn replace(path: &Path, state: &State, opener: &Opener) -> Result<()> {
+pub(super) fn replace_store(
+    path: &Path,
+    state: &StorageState,
+    opener: &DatabaseOpener,
+) -> Result<()> {
     let (new, database) = write_new(path, state, opener, &Arc::default())?;
     drop(database);
     if path.exists() {
@@ -167,8 +175,8 @@ pub(super) fn replace(path: &Path, state: &State, opener: &Opener) -> Result<()>
 /// Writes a complete store beside the one at this path. If it fails, nothing is left.
 fn write_new(
     path: &Path,
-    state: &State,
-    opener: &Opener,
+    state: &StorageState,
+    opener: &DatabaseOpener,
     flush_failed: &Arc<AtomicBool>,
 ) -> Result<(PathBuf, Database)> {
     let new = path.with_extension("redb.new");
@@ -181,8 +189,8 @@ fn write_new(
 
 fn write_store(
     path: &Path,
-    state: &State,
-    opener: &Opener,
+    state: &StorageState,
+    opener: &DatabaseOpener,
     flush_failed: &Arc<AtomicBool>,
 ) -> Result<Database> {
     if path.exists() {
@@ -210,25 +218,27 @@ fn write_store(
 
 fn of_database(error: DatabaseError) -> anyhow::Error {
     match error {
-        DatabaseError::DatabaseAlreadyOpen => anyhow!(IN_USE),
+        DatabaseError::DatabaseAlreadyOpen => anyhow!(IN_USE_MESSAGE),
         error => anyhow::Error::new(error),
     }
 }
 
 /// Whether another process has the store open. A corrupted store is not in use.
-pub(super) fn is_in_use(path: &Path) -> bool {
-    let opened = catch_unwind(|| open_file(path, Arc::default()).map(drop));
+pub(super) fn is_file_in_use(path: &Path) -> bool {
+    let opened = catch_unwind(|| open_database(path, Arc::default()).map(drop));
     matches!(opened, Ok(Err(DatabaseError::DatabaseAlreadyOpen)))
 }
 
-pub(super) const IN_USE: &str = "it is in use by another millrace";
+pub(super) const IN_USE_MESSAGE: &str = "it is in use by another millrace";
 
 fn explain(error: anyhow::Error, path: &Path) -> anyhow::Error {
     let store = path.display();
-    if error.to_string() == IN_USE {
-        return anyhow!("store {store}: {IN_USE}; stop that one, or use another --data-dir");
+    if error.to_string() == IN_USE_MESSAGE {
+        return anyhow!(
+            "store {store}: {IN_USE_MESSAGE}; stop that one, or use another --data-dir"
+        );
     }
-    let snapshot = path.with_file_name(SNAPSHOT);
+    let snapshot = path.with_file_name(SNAPSHOT_FILE);
     let fix = if snapshot.exists() {
         format!(
             "to go back to the last snapshot, run: millrace standalone restore {}",
@@ -240,7 +250,7 @@ fn explain(error: anyhow::Error, path: &Path) -> anyhow::Error {
     error.context(format!("store {store} not readable; {fix}"))
 }
 
-fn load(database: &Database, window: Window) -> Result<State> {
+fn load_database(database: &Database, window: ChangeWindow) -> Result<StorageState> {
     let transaction = database.begin_write()?;
     let revision;
     {
@@ -266,45 +276,46 @@ fn load(database: &Database, window: Window) -> Result<State> {
     transaction.commit()?;
 
     let transaction = database.begin_read()?;
-    let mut objects: BTreeMap<Key, Arc<Stored>> = BTreeMap::new();
+    let mut objects: BTreeMap<StorageKey, Arc<StoredObject>> = BTreeMap::new();
     for entry in transaction.open_table(OBJECTS)?.iter()? {
         let (key, object) = entry?;
-        let stored = Stored::read(object.value()).with_context(|| key.value().to_owned())?;
+        let stored = StoredObject::read(object.value()).with_context(|| key.value().to_owned())?;
         objects.insert(key.value().into(), Arc::new(stored));
     }
     let mut changes = VecDeque::new();
     let mut unusable = None;
     // What each key was after the change that is read next.
-    let mut later: BTreeMap<Key, Option<Arc<Stored>>> = BTreeMap::new();
+    let mut later: BTreeMap<StorageKey, Option<Arc<StoredObject>>> = BTreeMap::new();
     for entry in transaction.open_table(CHANGES)?.iter()?.rev() {
         let (revision, record) = entry?;
         let (key, before) = read_record(record.value())?;
-        let key: Key = key.into();
+        let key: StorageKey = key.into();
         let before = match before {
-            Before::Withheld => {
+            RecordedObject::Withheld => {
                 unusable = Some(revision.value());
                 break;
             }
-            Before::Nothing => None,
-            Before::Object(before) => Some(Arc::new(before)),
+            RecordedObject::Nothing => None,
+            RecordedObject::Object(before) => Some(Arc::new(before)),
         };
         let present = || objects.get(&key).cloned();
         let after = later.insert(key.clone(), before.clone()).unwrap_or_else(present);
-        changes.push_front(Arc::new(Change::new(revision.value(), key, before, after)));
+        changes.push_front(Arc::new(StoredChange::new(revision.value(), key, before, after)));
     }
-    let contiguous = changes.iter().rev().zip(0..).all(|(change, back): (&Arc<Change>, u64)| {
-        change.revision.checked_add(back) == Some(revision)
-    });
+    let contiguous =
+        changes.iter().rev().zip(0..).all(|(change, back): (&Arc<StoredChange>, u64)| {
+            change.revision.checked_add(back) == Some(revision)
+        });
     ensure!(contiguous, "its changes do not lead to revision {revision}");
     if let Some(last) = unusable {
         let transaction = database.begin_write()?;
         transaction.open_table(CHANGES)?.retain(|revision, _| revision > last)?;
         transaction.commit()?;
     }
-    Ok(State::new(revision, objects, changes, window))
+    Ok(StorageState::new(revision, objects, changes, window))
 }
 
-fn commit(database: &Database, changes: &[Arc<Change>], state: &State) -> Result<()> {
+fn commit(database: &Database, changes: &[Arc<StoredChange>], state: &StorageState) -> Result<()> {
     let Some(last) = changes.last() else {
         return Ok(());
     };
@@ -335,7 +346,7 @@ fn commit(database: &Database, changes: &[Arc<Change>], state: &State) -> Result
 
 /// Undoes a commit that reached the file although it was reported as failed. Always writes, so
 /// that it succeeds only if the disk can be written.
-fn undo(database: &Database, state: &State) -> Result<()> {
+fn undo(database: &Database, state: &StorageState) -> Result<()> {
     let transaction = database.begin_write()?;
     {
         let mut numbers = transaction.open_table(NUMBERS)?;
@@ -363,15 +374,15 @@ fn has_old_secrets(database: &Database) -> Result<bool> {
 }
 
 /// Whether the file contains a Secret that is gone with this change.
-fn replaces_secret(change: &Change) -> bool {
+fn replaces_secret(change: &StoredChange) -> bool {
     change.before.is_some() && change.key.starts_with(SECRETS)
 }
 
 /// What a record says that the object was before the change.
-enum Before {
+enum RecordedObject {
     Nothing,
-    Object(Stored),
-    /// It was a Secret, which is only in memory: the window of a later process begins after it.
+    Object(StoredObject),
+    /// A Secret, which is only in memory: the window of a later process begins after it.
     Withheld,
 }
 
@@ -382,7 +393,7 @@ const RECORD_FORM_WITHHELD: u8 = 3;
 
 /// An octet for the form, the length of the key in four octets, the key, and the text of the object
 /// before the change; nothing if there was none, or if it was a Secret.
-fn write_record(change: &Change) -> Vec<u8> {
+fn write_record(change: &StoredChange) -> Vec<u8> {
     let is_withheld = replaces_secret(change);
     let before = change.before.as_ref().filter(|_| !is_withheld);
     let before = before.map_or("", |before| before.text());
@@ -394,12 +405,12 @@ fn write_record(change: &Change) -> Vec<u8> {
     record
 }
 
-fn read_record(record: &[u8]) -> Result<(String, Before)> {
+fn read_record(record: &[u8]) -> Result<(String, RecordedObject)> {
     let Some((&form @ (RECORD_FORM | RECORD_FORM_WITHHELD), rest)) = record.split_first() else {
         let (key, before, _): (String, Option<Value>, Option<Value>) =
             serde_json::from_slice(record)?;
-        let before = before.as_ref().map(Stored::of).transpose()?;
-        return Ok((key, before.map_or(Before::Nothing, Before::Object)));
+        let before = before.as_ref().map(StoredObject::of).transpose()?;
+        return Ok((key, before.map_or(RecordedObject::Nothing, RecordedObject::Object)));
     };
     let split = |octets: &[u8]| -> Option<(String, Vec<u8>)> {
         let (length, rest) = octets.split_first_chunk()?;
@@ -409,9 +420,9 @@ fn read_record(record: &[u8]) -> Result<(String, Before)> {
     };
     let (key, before) = split(rest).context("a change is cut off")?;
     let before = match (form, before.is_empty()) {
-        (RECORD_FORM_WITHHELD, _) => Before::Withheld,
-        (_, true) => Before::Nothing,
-        (_, false) => Before::Object(Stored::read(&before)?),
+        (RECORD_FORM_WITHHELD, _) => RecordedObject::Withheld,
+        (_, true) => RecordedObject::Nothing,
+        (_, false) => RecordedObject::Object(StoredObject::read(&before)?),
     };
     Ok((key, before))
 }

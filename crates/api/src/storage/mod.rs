@@ -30,49 +30,53 @@ use std::sync::{Arc, PoisonError, RwLock};
 use anyhow::{Context, Result};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use meter::{Figures, Meter};
-use state::State;
+use meter::{StorageFigures, StorageMeter};
+use state::StorageState;
 
 pub use error::WriteError;
-pub use state::Page;
-pub use stored::{Change, Gone, Head, Key, Stored, Window};
+pub use state::StoragePage;
+pub use stored::{ChangeWindow, ObjectHead, RevisionGone, StorageKey, StoredChange, StoredObject};
 pub use transaction::Transaction;
-pub(crate) use transaction::rough_size;
+pub(crate) use transaction::estimate_size;
 
 /// Whether a process has the store in this directory open.
-pub fn is_in_use(directory: &Path) -> bool {
-    let path = directory.join(directory::FILE);
-    path.exists() && disk::is_in_use(&path)
+pub fn is_directory_in_use(directory: &Path) -> bool {
+    let path = directory.join(directory::STORE_FILE);
+    path.exists() && disk::is_file_in_use(&path)
 }
 
 /// Cheap to clone: clones share the storage.
 #[derive(Clone)]
 pub struct Storage {
-    state: Arc<RwLock<State>>,
-    jobs: mpsc::UnboundedSender<writer::Job>,
+    state: Arc<RwLock<StorageState>>,
+    jobs: mpsc::UnboundedSender<writer::WriterJob>,
     revision: watch::Receiver<u64>,
-    meter: Arc<Meter>,
+    meter: Arc<StorageMeter>,
     path: Arc<Path>,
 }
 
 impl Storage {
     /// Opens or creates the store in a directory. Only one process can have it open.
-    pub fn open(directory: &Path, window: Window) -> Result<Self> {
-        Self::open_with(directory, window, Box::new(disk::open_file))
+    pub fn open(directory: &Path, window: ChangeWindow) -> Result<Self> {
+        Self::open_with(directory, window, Box::new(disk::open_database))
     }
 
-    fn open_with(directory: &Path, window: Window, opener: disk::Opener) -> Result<Self> {
+    fn open_with(
+        directory: &Path,
+        window: ChangeWindow,
+        opener: disk::DatabaseOpener,
+    ) -> Result<Self> {
         let (disk, state) = disk::Disk::open(directory, window, opener)?;
         let path = disk.path().into();
-        let meter = Arc::<Meter>::default();
+        let meter = Arc::<StorageMeter>::default();
         let (announce, revision) = watch::channel(state.revision());
         let state = Arc::new(RwLock::new(state));
-        let jobs = writer::start(disk, Arc::clone(&state), announce, Arc::clone(&meter))?;
+        let jobs = writer::start_writer(disk, Arc::clone(&state), announce, Arc::clone(&meter))?;
         Ok(Self { state, jobs, revision, meter, path })
     }
 
     /// Whether writes succeed, and how long they take.
-    pub fn figures(&self) -> Figures {
+    pub fn figures(&self) -> StorageFigures {
         self.meter.figures()
     }
 
@@ -83,12 +87,12 @@ impl Storage {
 
     /// Number of objects.
     pub fn count(&self) -> usize {
-        self.read(State::count)
+        self.read(StorageState::count)
     }
 
     /// All objects.
-    pub fn all(&self) -> Page {
-        self.read(State::all)
+    pub fn all(&self) -> StoragePage {
+        self.read(StorageState::all)
     }
 
     /// Recovers from a failed write, if the disk can be written again.
@@ -102,7 +106,7 @@ impl Storage {
     /// is left there.
     pub async fn erase_old_secrets(&self) -> Result<()> {
         let (done, is_done) = oneshot::channel();
-        let _ = self.jobs.send(writer::Job::EraseOldSecrets(done));
+        let _ = self.jobs.send(writer::WriterJob::EraseOldSecrets(done));
         is_done.await.context("the store is closed")?
     }
 
@@ -115,7 +119,7 @@ impl Storage {
         self.revision.clone()
     }
 
-    pub fn get(&self, key: &str) -> Option<Arc<Stored>> {
+    pub fn get(&self, key: &str) -> Option<Arc<StoredObject>> {
         self.read(|state| state.get(key))
     }
 
@@ -127,7 +131,7 @@ impl Storage {
         after: Option<&str>,
         revision: Option<u64>,
         limit: usize,
-    ) -> Result<Page, Gone> {
+    ) -> Result<StoragePage, RevisionGone> {
         self.read(|state| state.list(prefix, after, revision, limit))
     }
 
@@ -137,7 +141,7 @@ impl Storage {
         prefix: &str,
         after: Option<&str>,
         revision: Option<u64>,
-    ) -> Result<usize, Gone> {
+    ) -> Result<usize, RevisionGone> {
         self.read(|state| state.count_of(prefix, after, revision))
     }
 
@@ -148,11 +152,11 @@ impl Storage {
         prefix: &str,
         revision: u64,
         limit: usize,
-    ) -> Result<(Vec<Arc<Change>>, u64), Gone> {
+    ) -> Result<(Vec<Arc<StoredChange>>, u64), RevisionGone> {
         self.read(|state| state.changes(prefix, revision, limit))
     }
 
-    fn read<T>(&self, read: impl FnOnce(&State) -> T) -> T {
+    fn read<T>(&self, read: impl FnOnce(&StorageState) -> T) -> T {
         // The lock may be poisoned: the writer changes the state only by operations that cannot
         // fail halfway.
         read(&self.state.read().unwrap_or_else(PoisonError::into_inner))
@@ -166,6 +170,6 @@ impl Storage {
         E: Send + 'static,
         F: FnOnce(&mut Transaction<'_>) -> Result<T, E> + Send + 'static,
     {
-        writer::submit(&self.jobs, operation).await
+        writer::submit_write(&self.jobs, operation).await
     }
 }

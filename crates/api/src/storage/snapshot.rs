@@ -18,20 +18,20 @@ use lb_files::replace_private;
 use ring::digest;
 use serde_json::{Value, json};
 
-use super::directory::{FILE, make_private};
-use super::state::Page;
-use super::state::State;
-use super::stored::{Stored, Window};
+use super::directory::{STORE_FILE, make_directory_private};
+use super::state::StoragePage;
+use super::state::StorageState;
+use super::stored::{ChangeWindow, StoredObject};
 use super::{Storage, disk};
 
 /// Added to the revision of a snapshot. More than the writes since any snapshot.
-const JUMP: u64 = 1_000_000_000;
+const REVISION_JUMP: u64 = 1_000_000_000;
 const FORMAT: u64 = 1;
 
-pub use super::directory::SNAPSHOT;
+pub use super::directory::SNAPSHOT_FILE;
 
 /// The lines of a snapshot, each with its end.
-pub fn lines(page: Page) -> impl Iterator<Item = String> + Send {
+pub fn snapshot_lines(page: StoragePage) -> impl Iterator<Item = String> + Send {
     let header = json!({"millrace-snapshot": FORMAT, "revision": page.revision});
     let count = page.objects.len();
     let objects = page.objects.into_iter();
@@ -56,13 +56,13 @@ fn hex(hash: digest::Context) -> String {
 }
 
 /// Atomically writes a snapshot that only its owner can read.
-pub fn save(storage: &Storage, path: &Path) -> Result<u64> {
+pub fn save_snapshot(storage: &Storage, path: &Path) -> Result<u64> {
     let page = storage.all();
     let revision = page.revision;
     let failed = || format!("snapshot {} not written", path.display());
     let written = replace_private(path, |file| {
         let mut file = BufWriter::new(file);
-        lines(page).try_for_each(|line| file.write_all(line.as_bytes()))?;
+        snapshot_lines(page).try_for_each(|line| file.write_all(line.as_bytes()))?;
         file.flush()
     });
     written.with_context(failed)?;
@@ -70,40 +70,44 @@ pub fn save(storage: &Storage, path: &Path) -> Result<u64> {
 }
 
 /// Checks that a snapshot is complete. Returns the number of objects.
-pub fn verify(snapshot: &Path) -> Result<usize> {
-    Ok(load(snapshot)?.range("", None).count())
+pub fn verify_snapshot(snapshot: &Path) -> Result<usize> {
+    Ok(load_snapshot(snapshot)?.range("", None).count())
 }
 
-fn load(snapshot: &Path) -> Result<State> {
+fn load_snapshot(snapshot: &Path) -> Result<StorageState> {
     let file = File::open(snapshot)
         .with_context(|| format!("snapshot {} not readable", snapshot.display()))?;
-    read(BufReader::new(file))
+    read_snapshot(BufReader::new(file))
         .with_context(|| format!("snapshot {} not usable", snapshot.display()))
 }
 
 /// Replaces the store in a data directory by a snapshot. The previous store stays beside it.
 /// Returns the number of objects.
-pub fn restore(snapshot: &Path, directory: &Path) -> Result<usize> {
-    restore_with(snapshot, directory, &(Box::new(disk::open_file) as disk::Opener))
+pub fn restore_snapshot(snapshot: &Path, directory: &Path) -> Result<usize> {
+    restore_snapshot_with(
+        snapshot,
+        directory,
+        &(Box::new(disk::open_database) as disk::DatabaseOpener),
+    )
 }
 
-pub(super) fn restore_with(
+pub(super) fn restore_snapshot_with(
     snapshot: &Path,
     directory: &Path,
-    opener: &disk::Opener,
+    opener: &disk::DatabaseOpener,
 ) -> Result<usize> {
-    let state = load(snapshot)?;
-    make_private(directory)?;
-    let store = directory.join(FILE);
-    if store.exists() && disk::is_in_use(&store) {
-        bail!("store {}: {}; stop it first", store.display(), disk::IN_USE);
+    let state = load_snapshot(snapshot)?;
+    make_directory_private(directory)?;
+    let store = directory.join(STORE_FILE);
+    if store.exists() && disk::is_file_in_use(&store) {
+        bail!("store {}: {}; stop it first", store.display(), disk::IN_USE_MESSAGE);
     }
-    disk::replace(&store, &state, opener)
+    disk::replace_store(&store, &state, opener)
         .with_context(|| format!("store {} not replaced", store.display()))?;
     Ok(state.range("", None).count())
 }
 
-fn read(lines: impl BufRead) -> Result<State> {
+fn read_snapshot(lines: impl BufRead) -> Result<StorageState> {
     let mut hash = digest::Context::new(&digest::SHA256);
     let mut lines = lines.lines();
     let mut next = || -> Result<(String, Value)> {
@@ -125,7 +129,7 @@ fn read(lines: impl BufRead) -> Result<State> {
             else {
                 bail!("an object has no key");
             };
-            let stored = Stored::of(&object).with_context(|| key.clone())?;
+            let stored = StoredObject::of(&object).with_context(|| key.clone())?;
             objects.insert(key.into(), Arc::new(stored));
             hash.update(line.as_bytes());
             continue;
@@ -134,6 +138,11 @@ fn read(lines: impl BufRead) -> Result<State> {
         ensure!(content["sha256"] == hex(hash), "its checksum is wrong");
         break;
     }
-    let revision = revision.checked_add(JUMP).context("its revision is too high")?;
-    Ok(State::new(revision, objects, std::collections::VecDeque::new(), Window::default()))
+    let revision = revision.checked_add(REVISION_JUMP).context("its revision is too high")?;
+    Ok(StorageState::new(
+        revision,
+        objects,
+        std::collections::VecDeque::new(),
+        ChangeWindow::default(),
+    ))
 }

@@ -4,31 +4,31 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
 
-use super::stored::{Change, Gone, Key, Stored, Window};
+use super::stored::{ChangeWindow, RevisionGone, StorageKey, StoredChange, StoredObject};
 
 /// Objects with their keys, and the revision that they are from.
 #[derive(Debug)]
-pub struct Page {
+pub struct StoragePage {
     pub revision: u64,
-    pub objects: Vec<(Key, Arc<Stored>)>,
+    pub objects: Vec<(StorageKey, Arc<StoredObject>)>,
 }
 
 #[derive(Debug)]
-pub(super) struct State {
+pub(super) struct StorageState {
     revision: u64,
-    objects: BTreeMap<Key, Arc<Stored>>,
+    objects: BTreeMap<StorageKey, Arc<StoredObject>>,
     /// The revisions are consecutive. The last one is `revision`.
-    changes: VecDeque<Arc<Change>>,
+    changes: VecDeque<Arc<StoredChange>>,
     bytes: usize,
-    window: Window,
+    window: ChangeWindow,
 }
 
-impl State {
+impl StorageState {
     pub fn new(
         revision: u64,
-        objects: BTreeMap<Key, Arc<Stored>>,
-        changes: VecDeque<Arc<Change>>,
-        window: Window,
+        objects: BTreeMap<StorageKey, Arc<StoredObject>>,
+        changes: VecDeque<Arc<StoredChange>>,
+        window: ChangeWindow,
     ) -> Self {
         let bytes = changes.iter().map(|change| change.size).sum();
         Self { revision, objects, changes, bytes, window }
@@ -42,12 +42,12 @@ impl State {
         self.objects.len()
     }
 
-    pub fn all(&self) -> Page {
+    pub fn all(&self) -> StoragePage {
         let objects = self.objects.iter().map(|(key, stored)| (key.clone(), stored.clone()));
-        Page { revision: self.revision, objects: objects.collect() }
+        StoragePage { revision: self.revision, objects: objects.collect() }
     }
 
-    pub fn get(&self, key: &str) -> Option<Arc<Stored>> {
+    pub fn get(&self, key: &str) -> Option<Arc<StoredObject>> {
         self.objects.get(key).cloned()
     }
 
@@ -55,7 +55,7 @@ impl State {
         &'a self,
         prefix: &'a str,
         after: Option<&'a str>,
-    ) -> impl Iterator<Item = (&'a Key, &'a Arc<Stored>)> {
+    ) -> impl Iterator<Item = (&'a StorageKey, &'a Arc<StoredObject>)> {
         let from = match after {
             Some(after) if after >= prefix => Bound::Excluded(after),
             _ => Bound::Included(prefix),
@@ -73,10 +73,10 @@ impl State {
         after: Option<&str>,
         revision: Option<u64>,
         limit: usize,
-    ) -> Result<Page, Gone> {
+    ) -> Result<StoragePage, RevisionGone> {
         let objects = self.iterate(prefix, after, revision)?.take(limit);
         let objects = objects.map(|(key, stored)| (key.clone(), stored.clone())).collect();
-        Ok(Page { revision: revision.unwrap_or(self.revision), objects })
+        Ok(StoragePage { revision: revision.unwrap_or(self.revision), objects })
     }
 
     pub fn count_of(
@@ -84,7 +84,7 @@ impl State {
         prefix: &str,
         after: Option<&str>,
         revision: Option<u64>,
-    ) -> Result<usize, Gone> {
+    ) -> Result<usize, RevisionGone> {
         Ok(self.iterate(prefix, after, revision)?.count())
     }
 
@@ -93,11 +93,11 @@ impl State {
         prefix: &'a str,
         after: Option<&'a str>,
         revision: Option<u64>,
-    ) -> Result<impl Iterator<Item = (&'a Key, &'a Arc<Stored>)>, Gone> {
+    ) -> Result<impl Iterator<Item = (&'a StorageKey, &'a Arc<StoredObject>)>, RevisionGone> {
         let wanted = revision.unwrap_or(self.revision);
         // What the changed objects were. Goes from the newest change to the oldest, so the state
         // before the first change after `wanted` remains.
-        let mut earlier: BTreeMap<&Key, Option<&Arc<Stored>>> = BTreeMap::new();
+        let mut earlier: BTreeMap<&StorageKey, Option<&Arc<StoredObject>>> = BTreeMap::new();
         for change in self.since(wanted)?.rev() {
             let key = &change.key;
             if key.starts_with(prefix) && after.is_none_or(|after| **key > *after) {
@@ -129,7 +129,7 @@ impl State {
         prefix: &str,
         revision: u64,
         limit: usize,
-    ) -> Result<(Vec<Arc<Change>>, u64), Gone> {
+    ) -> Result<(Vec<Arc<StoredChange>>, u64), RevisionGone> {
         let matching = self.since(revision)?.filter(|change| change.key.starts_with(prefix));
         let changes: Vec<_> = matching.take(limit).cloned().collect();
         let reached = match changes.last() {
@@ -139,17 +139,20 @@ impl State {
         Ok((changes, reached))
     }
 
-    fn since(&self, revision: u64) -> Result<impl DoubleEndedIterator<Item = &Arc<Change>>, Gone> {
+    fn since(
+        &self,
+        revision: u64,
+    ) -> Result<impl DoubleEndedIterator<Item = &Arc<StoredChange>>, RevisionGone> {
         let oldest = self.revision - self.changes.len() as u64;
         if revision < oldest {
-            return Err(Gone { oldest });
+            return Err(RevisionGone { oldest });
         }
         let skipped = usize::try_from(revision - oldest).unwrap_or(usize::MAX);
         Ok(self.changes.range(skipped.min(self.changes.len())..))
     }
 
     /// Applies changes that are on disk.
-    pub fn publish(&mut self, changes: Vec<Arc<Change>>) {
+    pub fn publish(&mut self, changes: Vec<Arc<StoredChange>>) {
         for change in changes {
             debug_assert_eq!(change.revision, self.revision + 1);
             self.revision = change.revision;
@@ -167,7 +170,7 @@ impl State {
     }
 
     /// How many of the oldest changes leave the window when `coming` are added.
-    pub fn outgrown(&self, coming: &[Arc<Change>]) -> usize {
+    pub fn outgrown(&self, coming: &[Arc<StoredChange>]) -> usize {
         let mut number = self.changes.len() + coming.len();
         let mut bytes = self.bytes + coming.iter().map(|change| change.size).sum::<usize>();
         let all = self.changes.iter().chain(coming);
@@ -181,7 +184,7 @@ impl State {
     }
 
     /// The changes in the window, from the oldest to the newest.
-    pub fn window(&self) -> impl Iterator<Item = &Arc<Change>> {
+    pub fn window(&self) -> impl Iterator<Item = &Arc<StoredChange>> {
         self.changes.iter()
     }
 

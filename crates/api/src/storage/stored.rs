@@ -9,12 +9,12 @@ use serde_json::Value;
 
 /// `resource/namespace/name`, or `resource/name` for a resource without namespaces. Objects are
 /// listed in the order of their keys.
-pub type Key = Arc<str>;
+pub type StorageKey = Arc<str>;
 
 /// An object as text, which takes less memory than its tree of values, and is what clients and the disk
 /// get. It is JSON: written from a value, or read as such at the start.
 #[derive(Debug)]
-pub struct Stored {
+pub struct StoredObject {
     /// The revision of the last change.
     pub revision: u64,
     text: Box<str>,
@@ -22,7 +22,7 @@ pub struct Stored {
 
 /// The fields by which objects are selected.
 #[derive(Debug, Default, Deserialize)]
-pub struct Head {
+pub struct ObjectHead {
     #[serde(default)]
     pub kind: String,
     #[serde(default)]
@@ -36,7 +36,7 @@ pub struct HeadMetadata {
     pub labels: Option<BTreeMap<String, String>>,
 }
 
-impl Stored {
+impl StoredObject {
     pub fn new(revision: u64, object: &Value) -> Self {
         Self { revision, text: object.to_string().into() }
     }
@@ -84,20 +84,20 @@ impl Stored {
     }
 
     /// Without reading the rest into memory.
-    pub fn head(&self) -> Head {
+    pub fn head(&self) -> ObjectHead {
         serde_json::from_str(&self.text).unwrap_or_default()
     }
 }
 
 /// The change of one object in one revision.
 #[derive(Debug)]
-pub struct Change {
+pub struct StoredChange {
     pub revision: u64,
-    pub key: Key,
+    pub key: StorageKey,
     /// `None` if the object was created.
-    pub before: Option<Arc<Stored>>,
+    pub before: Option<Arc<StoredObject>>,
     /// `None` if the object was deleted.
-    pub after: Option<Arc<Stored>>,
+    pub after: Option<Arc<StoredObject>>,
     /// The memory in bytes that this record holds and nothing else does, approximately: what the
     /// object was before. What it became is the present object, or what a later record has before.
     pub(super) size: usize,
@@ -106,12 +106,12 @@ pub struct Change {
 /// What a record takes beside key and object, in bytes.
 const RECORD_OVERHEAD: usize = 128;
 
-impl Change {
+impl StoredChange {
     pub(super) fn new(
         revision: u64,
-        key: Key,
-        before: Option<Arc<Stored>>,
-        after: Option<Arc<Stored>>,
+        key: StorageKey,
+        before: Option<Arc<StoredObject>>,
+        after: Option<Arc<StoredObject>>,
     ) -> Self {
         let of_object = before.as_ref().map_or(0, |before| before.text.len());
         let size = of_object + key.len() + RECORD_OVERHEAD;
@@ -120,28 +120,28 @@ impl Change {
 }
 
 #[cfg(test)]
-impl Change {
+impl StoredChange {
     /// For tests of what follows from a change.
-    pub fn of(before: Option<Arc<Stored>>, after: Option<Arc<Stored>>) -> Self {
+    pub fn of(before: Option<Arc<StoredObject>>, after: Option<Arc<StoredObject>>) -> Self {
         Self { revision: 1, key: "key".into(), before, after, size: 0 }
     }
 }
 
 /// The revision has left the window. The client must list again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Gone {
+pub struct RevisionGone {
     /// The oldest revision that is still available.
     pub oldest: u64,
 }
 
 /// How many changes are kept, so that watches can resume and lists can continue.
 #[derive(Debug, Clone, Copy)]
-pub struct Window {
+pub struct ChangeWindow {
     pub changes: usize,
     pub bytes: usize,
 }
 
-impl Default for Window {
+impl Default for ChangeWindow {
     fn default() -> Self {
         Self { changes: 10_000, bytes: 64 << 20 }
     }

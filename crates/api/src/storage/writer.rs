@@ -11,26 +11,26 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::disk::Disk;
 use super::error::WriteError;
-use super::meter::Meter;
-use super::state::State;
-use super::stored::Change;
-use super::transaction::{Staged, Transaction};
+use super::meter::StorageMeter;
+use super::state::StorageState;
+use super::stored::StoredChange;
+use super::transaction::{StagedChanges, Transaction};
 
 /// The most writes that share a flush.
-const BATCH: usize = 256;
+const MAX_BATCHED_WRITES: usize = 256;
 
-pub(super) enum Job {
-    Write(Write),
+pub(super) enum WriterJob {
+    Write(StagedWrite),
     EraseOldSecrets(oneshot::Sender<Result<()>>),
 }
 
 /// Runs an operation on top of the staged changes. The caller is notified when the batch is on
 /// disk.
-type Write = Box<dyn FnOnce(&State, &mut Staged, u64) -> Respond + Send>;
-type Respond = Box<dyn FnOnce(Result<(), WriteError>) + Send>;
+type StagedWrite = Box<dyn FnOnce(&StorageState, &mut StagedChanges, u64) -> WriteResponse + Send>;
+type WriteResponse = Box<dyn FnOnce(Result<(), WriteError>) + Send>;
 
-pub(super) async fn submit<T, E, F>(
-    jobs: &mpsc::UnboundedSender<Job>,
+pub(super) async fn submit_write<T, E, F>(
+    jobs: &mpsc::UnboundedSender<WriterJob>,
     operation: F,
 ) -> Result<Result<T, E>, WriteError>
 where
@@ -39,7 +39,7 @@ where
     F: FnOnce(&mut Transaction<'_>) -> Result<T, E> + Send + 'static,
 {
     let (sender, receiver) = oneshot::channel();
-    let write: Write = Box::new(move |state, staged, failures| {
+    let write: StagedWrite = Box::new(move |state, staged, failures| {
         let mut transaction = Transaction::new(state, staged, failures);
         let ran = catch_unwind(AssertUnwindSafe(|| operation(&mut transaction)));
         let own = transaction.into_staged();
@@ -56,17 +56,17 @@ where
             let _ = sender.send(written.and(result));
         })
     });
-    jobs.send(Job::Write(write)).map_err(|_| WriteError::Closed)?;
+    jobs.send(WriterJob::Write(write)).map_err(|_| WriteError::Closed)?;
     receiver.await.map_err(|_| WriteError::Closed)?
 }
 
 /// The thread ends when all senders are dropped.
-pub(super) fn start(
+pub(super) fn start_writer(
     disk: Disk,
-    state: Arc<RwLock<State>>,
+    state: Arc<RwLock<StorageState>>,
     announce: watch::Sender<u64>,
-    meter: Arc<Meter>,
-) -> Result<mpsc::UnboundedSender<Job>> {
+    meter: Arc<StorageMeter>,
+) -> Result<mpsc::UnboundedSender<WriterJob>> {
     let (sender, jobs) = mpsc::unbounded_channel();
     let mut writer = Writer { disk, state, announce, meter };
     thread::Builder::new()
@@ -78,38 +78,38 @@ pub(super) fn start(
 
 struct Writer {
     disk: Disk,
-    state: Arc<RwLock<State>>,
+    state: Arc<RwLock<StorageState>>,
     announce: watch::Sender<u64>,
-    meter: Arc<Meter>,
+    meter: Arc<StorageMeter>,
 }
 
 impl Writer {
-    fn run(&mut self, mut jobs: mpsc::UnboundedReceiver<Job>) {
+    fn run(&mut self, mut jobs: mpsc::UnboundedReceiver<WriterJob>) {
         while let Some(first) = jobs.blocking_recv() {
             let mut batch = Vec::new();
             let mut next = Some(first);
             while let Some(job) = next {
                 match job {
-                    Job::Write(write) => batch.push(write),
-                    Job::EraseOldSecrets(done) => {
+                    WriterJob::Write(write) => batch.push(write),
+                    WriterJob::EraseOldSecrets(done) => {
                         self.write(std::mem::take(&mut batch));
                         let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
                         let _ = done.send(self.disk.erase_old_secrets(&state));
                     }
                 }
-                next = if batch.len() < BATCH { jobs.try_recv().ok() } else { None };
+                next = if batch.len() < MAX_BATCHED_WRITES { jobs.try_recv().ok() } else { None };
             }
             self.write(batch);
         }
     }
 
-    fn write(&mut self, batch: Vec<Write>) {
-        let mut staged = Staged::default();
+    fn write(&mut self, batch: Vec<StagedWrite>) {
+        let mut staged = StagedChanges::default();
         let failures = self.meter.failures();
         let (responses, written) = {
             // Readers don't wait: only this thread writes the state, so this lock is shared.
             let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
-            let responses: Vec<Respond> =
+            let responses: Vec<WriteResponse> =
                 batch.into_iter().map(|job| job(&state, &mut staged, failures)).collect();
             (responses, flush(&mut self.disk, &staged.changes, &state, &self.meter))
         };
@@ -127,9 +127,9 @@ impl Writer {
 /// Recovers from an earlier failure first, also if there is nothing to write.
 fn flush(
     disk: &mut Disk,
-    changes: &[Arc<Change>],
-    state: &State,
-    meter: &Meter,
+    changes: &[Arc<StoredChange>],
+    state: &StorageState,
+    meter: &StorageMeter,
 ) -> Result<(), WriteError> {
     let begin = Instant::now();
     let recovers = disk.needs_recovery();

@@ -27,7 +27,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
 use kube::api::{ListParams, Patch, PatchParams, PostParams, WatchParams};
-use lb_api::http::Role;
+use lb_api::http::ClientRole;
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -106,7 +106,7 @@ fn trickle(server: Location, outcomes: Outcomes, head: &'static str) -> BoxFutur
 
 /// Opens 1,000 watches, over HTTP/2, and reads what they get: each change of the other user.
 async fn watch(server: Location, outcomes: Outcomes) {
-    let client = server.client_as("attacker", Role::Administrator).await;
+    let client = server.client_as("attacker", ClientRole::Administrator).await;
     let secrets: Api<Secret> = Api::default_namespaced(client);
     let list = secrets.list(&ListParams::default().limit(1)).await.unwrap();
     let revision = list.metadata.resource_version.unwrap();
@@ -165,7 +165,7 @@ const ATTACKS: &[(&str, usize, Attacker)] = &[
     }),
     ("watches that are never read", 10, |server, outcomes| {
         Box::pin(async move {
-            let client = server.client_as("attacker", Role::Administrator).await;
+            let client = server.client_as("attacker", ClientRole::Administrator).await;
             let secrets: Api<Secret> = Api::default_namespaced(client);
             let mut open = Vec::new();
             for _ in 0..1000 {
@@ -282,7 +282,7 @@ async fn what_attacks_cost_another_client() {
 
 /// 10,000 objects, and one for the other client.
 async fn fill(server: &Location) {
-    let client = server.client_as("victim", Role::Administrator).await;
+    let client = server.client_as("victim", ClientRole::Administrator).await;
     let secrets: Api<Secret> = Api::default_namespaced(client);
     let create = |name: String| {
         let secrets = secrets.clone();
@@ -311,7 +311,7 @@ async fn work(server: &Location) -> (Vec<f64>, usize) {
 
 /// Returns the latencies in ms, sorted, and how many requests failed.
 async fn read_and_write(server: &Location) -> (Vec<f64>, usize) {
-    let client = server.client_as("victim", Role::Administrator).await;
+    let client = server.client_as("victim", ClientRole::Administrator).await;
     let secrets: Api<Secret> = Api::default_namespaced(client);
     let (mut latencies, mut failed) = (Vec::new(), 0);
     let began = Instant::now();

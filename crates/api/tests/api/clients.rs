@@ -7,8 +7,8 @@ use kube::Api;
 use kube::api::{
     DeleteParams, ListParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams,
 };
-use lb_api::http::Limits;
-use lb_api::storage::Window;
+use lb_api::http::ApiLimits;
+use lb_api::storage::ChangeWindow;
 use serde_json::json;
 
 use super::server::TestServer;
@@ -55,8 +55,8 @@ async fn a_watch_by_label_reports_objects_that_start_or_stop_matching() {
 
 #[tokio::test]
 async fn a_watch_from_before_the_window_fails_with_410() {
-    let window = Window { changes: 4, bytes: 1 << 20 };
-    let server = TestServer::start_with(window, Limits::default()).await;
+    let window = ChangeWindow { changes: 4, bytes: 1 << 20 };
+    let server = TestServer::start_with(window, ApiLimits::default()).await;
     let services: Api<Service> = Api::default_namespaced(server.client().await);
     for name in ["a", "b", "c", "d", "e"] {
         services.create(&PostParams::default(), &service(name)).await.unwrap();
@@ -120,8 +120,8 @@ async fn a_paginated_list_is_one_snapshot() {
 
 #[tokio::test]
 async fn a_list_without_its_snapshot_fails_with_410() {
-    let window = Window { changes: 2, bytes: 1 << 20 };
-    let server = TestServer::start_with(window, Limits::default()).await;
+    let window = ChangeWindow { changes: 2, bytes: 1 << 20 };
+    let server = TestServer::start_with(window, ApiLimits::default()).await;
     let services: Api<Service> = Api::default_namespaced(server.client().await);
     for name in ["a", "b"] {
         services.create(&PostParams::default(), &service(name)).await.unwrap();

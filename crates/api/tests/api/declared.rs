@@ -7,7 +7,7 @@ use kube::api::{
     DeleteParams, ListParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams,
 };
 use kube::client::Body;
-use lb_api::http::Role;
+use lb_api::http::ClientRole;
 use serde_json::{Value, json};
 
 use super::server::TestServer;
@@ -259,10 +259,10 @@ async fn agents_read_declared_kinds_and_write_their_status_and_viewers_read() {
     let merge = "application/merge-patch+json";
     let (one, its_status) = (format!("{RANGES}/a"), format!("{RANGES}/a/status"));
     for (role, reads, reports, writes) in [
-        (Role::Agent, 200, 200, 403),
-        (Role::Viewer, 200, 403, 403),
-        (Role::Proxy, 403, 403, 403),
-        (Role::Administrator, 200, 200, 200),
+        (ClientRole::Agent, 200, 200, 403),
+        (ClientRole::Viewer, 200, 403, 403),
+        (ClientRole::Proxy, 403, 403, 403),
+        (ClientRole::Administrator, 200, 200, 200),
     ] {
         let client = server.client_as(role.name(), role).await;
         let codes = (
@@ -288,8 +288,8 @@ fn the_manifest_for_real_clusters_is_the_declaration() {
         let manifest = serde_norway::to_string(&declaration.definition).unwrap();
         let read = serde_norway::from_str(&manifest).unwrap();
         assert_eq!(declaration.definition, read);
-        let read = lb_api::declared::Declaration { definition: read, ..declaration };
-        lb_api::declared::declare(&read).unwrap();
+        let read = lb_api::declared::KindDeclaration { definition: read, ..declaration };
+        lb_api::declared::declare_kind(&read).unwrap();
         assert!(manifest.contains("kind: CustomResourceDefinition"), "{manifest}");
     }
 }

@@ -10,8 +10,8 @@ use k8s_openapi::api::core::v1::{Secret, Service};
 use kube::Api;
 use kube::api::{ListParams, PostParams, WatchParams};
 use kube::client::ConfigExt;
-use lb_api::http::Limits;
-use lb_api::storage::Window;
+use lb_api::http::ApiLimits;
+use lb_api::storage::ChangeWindow;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -45,8 +45,8 @@ async fn only_the_owner_can_read_the_kubeconfig() {
 
 #[tokio::test]
 async fn a_body_that_is_too_large_is_refused() {
-    let limits = Limits { body: 10_000, ..Limits::default() };
-    let server = TestServer::start_with(Window::default(), limits).await;
+    let limits = ApiLimits { body: 10_000, ..ApiLimits::default() };
+    let server = TestServer::start_with(ChangeWindow::default(), limits).await;
     let secrets: Api<Secret> = Api::default_namespaced(server.client().await);
     let secret = serde_json::from_value(json!({
         "metadata": {"name": "large"}, "stringData": {"key": "x".repeat(10_000)}
@@ -59,8 +59,8 @@ async fn a_body_that_is_too_large_is_refused() {
 
 #[tokio::test]
 async fn a_silent_client_is_disconnected() {
-    let limits = Limits { patience: Duration::from_millis(200), ..Limits::default() };
-    let server = TestServer::start_with(Window::default(), limits).await;
+    let limits = ApiLimits { patience: Duration::from_millis(200), ..ApiLimits::default() };
+    let server = TestServer::start_with(ChangeWindow::default(), limits).await;
     let mut silent = TcpStream::connect(server.server.address).await.unwrap();
     // The server closes the connection, so reading ends.
     let mut nothing = Vec::new();
@@ -70,8 +70,8 @@ async fn a_silent_client_is_disconnected() {
 
 #[tokio::test]
 async fn watches_and_requests_have_separate_limits() {
-    let limits = Limits { requests: 2, watches: 6, ..Limits::default() };
-    let server = TestServer::start_with(Window::default(), limits).await;
+    let limits = ApiLimits { requests: 2, watches: 6, ..ApiLimits::default() };
+    let server = TestServer::start_with(ChangeWindow::default(), limits).await;
     let services: Api<Service> = Api::default_namespaced(server.client().await);
     let mut watches = Vec::new();
     for _ in 0..3 {
@@ -93,8 +93,9 @@ async fn watches_and_requests_have_separate_limits() {
 #[tokio::test]
 async fn half_open_connections_do_not_delay_a_client() {
     const NEVER: Duration = Duration::from_secs(100_000);
-    let limits = Limits { connections: 8, handshakes: 8, patience: NEVER, ..Limits::default() };
-    let server = TestServer::start_with(Window::default(), limits).await;
+    let limits =
+        ApiLimits { connections: 8, handshakes: 8, patience: NEVER, ..ApiLimits::default() };
+    let server = TestServer::start_with(ChangeWindow::default(), limits).await;
     let mut silent = Vec::new();
     for _ in 0..100 {
         silent.push(TcpStream::connect(server.server.address).await.unwrap());
@@ -106,8 +107,8 @@ async fn half_open_connections_do_not_delay_a_client() {
 
 #[tokio::test]
 async fn a_client_that_sends_no_request_is_disconnected() {
-    let limits = Limits { patience: Duration::from_millis(200), ..Limits::default() };
-    let server = TestServer::start_with(Window::default(), limits).await;
+    let limits = ApiLimits { patience: Duration::from_millis(200), ..ApiLimits::default() };
+    let server = TestServer::start_with(ChangeWindow::default(), limits).await;
     for beginning in ["", "GET /version HTTP/1.1\r\nX-Slow: "] {
         let mut silent = connect(&server, "silent").await;
         silent.write_all(beginning.as_bytes()).await.unwrap();
@@ -120,8 +121,8 @@ async fn a_client_that_sends_no_request_is_disconnected() {
 
 #[tokio::test]
 async fn a_body_that_arrives_slowly_is_refused() {
-    let limits = Limits { patience: Duration::from_millis(200), ..Limits::default() };
-    let server = TestServer::start_with(Window::default(), limits).await;
+    let limits = ApiLimits { patience: Duration::from_millis(200), ..ApiLimits::default() };
+    let server = TestServer::start_with(ChangeWindow::default(), limits).await;
     let mut slow = connect(&server, "slow").await;
     let head = "POST /api/v1/namespaces HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n{";
     slow.write_all(head.as_bytes()).await.unwrap();
@@ -152,8 +153,8 @@ async fn headers_and_bodies_have_size_limits_and_encodings_are_refused() {
 
 #[tokio::test]
 async fn one_user_cannot_use_up_the_connections_and_requests_of_others() {
-    let limits = Limits { connections: 8, requests: 4, ..Limits::default() };
-    let server = TestServer::start_with(Window::default(), limits).await;
+    let limits = ApiLimits { connections: 8, requests: 4, ..ApiLimits::default() };
+    let server = TestServer::start_with(ChangeWindow::default(), limits).await;
     let mut greedy = Vec::new();
     for _ in 0..20 {
         // A request whose body never comes.
@@ -174,8 +175,8 @@ async fn within_a_minute<T>(future: impl Future<Output = T>) -> T {
 #[tokio::test]
 async fn a_client_that_never_reads_delays_no_other_and_is_disconnected() {
     const CHANGES: usize = 200;
-    let limits = Limits { stall: Duration::from_millis(500), ..Limits::default() };
-    let server = TestServer::start_with(Window::default(), limits).await;
+    let limits = ApiLimits { stall: Duration::from_millis(500), ..ApiLimits::default() };
+    let server = TestServer::start_with(ChangeWindow::default(), limits).await;
     // Each client has its own connection.
     let secrets: Api<Secret> = Api::default_namespaced(server.client().await);
     let others: Api<Secret> = Api::default_namespaced(server.client().await);

@@ -12,7 +12,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use lb_api::declared::Declaration;
+use lb_api::declared::KindDeclaration;
 
 use super::kubectls::kubectls;
 use super::server::TestServer;
@@ -72,7 +72,7 @@ fn scripts() -> Vec<PathBuf> {
 }
 
 /// Runs a script on a new server. Returns the script with the actual output.
-async fn run(script: &str, program: &Path, declarations: Vec<Declaration>) -> String {
+async fn run(script: &str, program: &Path, declarations: Vec<KindDeclaration>) -> String {
     let server = TestServer::start_declared(declarations).await;
     let directory = server.directory.path();
     let kubeconfig = &server.server.kubeconfig;

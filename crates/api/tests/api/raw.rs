@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use lb_api::http::{Authority, Identity, Role};
+use lb_api::http::{CertificateAuthority, ClientIdentity, ClientRole};
 use rustls::client::Resumption;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -20,15 +20,16 @@ pub async fn connect(server: &TestServer, user: &str) -> TlsStream<TcpStream> {
     try_connect(&server.location(), user).await.unwrap()
 }
 
-/// The same; the server may refuse it.
+/// Connects as [`connect`]; the server may refuse the connection.
 pub async fn try_connect(server: &Location, user: &str) -> io::Result<TlsStream<TcpStream>> {
     connect_with(server, certified(server, user)).await
 }
 
 /// The configuration of a user with a new certificate. Each connection makes a full handshake.
 pub fn certified(server: &Location, user: &str) -> Arc<ClientConfig> {
-    let authority = Authority::open(&server.directory.join("pki")).unwrap();
-    let client = authority.client(&Identity::new(user, Role::Administrator), 1).unwrap();
+    let authority = CertificateAuthority::open(&server.directory.join("pki")).unwrap();
+    let client =
+        authority.client(&ClientIdentity::new(user, ClientRole::Administrator), 1).unwrap();
     let mut roots = RootCertStore::empty();
     let certificate = CertificateDer::from_pem_slice(authority.certificate().as_bytes());
     roots.add(certificate.unwrap()).unwrap();
@@ -66,7 +67,7 @@ pub async fn send(
     try_send(&location, certified(&location, "raw"), request, content_type, body).await.unwrap()
 }
 
-/// The same; the server may refuse the connection.
+/// Sends a request as [`send`]; the server may refuse the connection.
 pub async fn try_send(
     server: &Location,
     config: Arc<ClientConfig>,

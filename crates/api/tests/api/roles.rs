@@ -10,8 +10,8 @@ use kube::Api;
 use kube::api::{
     DeleteParams, ListParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams,
 };
-use lb_api::http::{Authority, Limits, Role};
-use lb_api::storage::Window;
+use lb_api::http::{ApiLimits, CertificateAuthority, ClientRole};
+use lb_api::storage::ChangeWindow;
 use serde_json::{Value, json};
 
 use super::server::TestServer;
@@ -34,7 +34,7 @@ fn service(name: &str) -> Service {
 #[tokio::test]
 async fn a_viewer_reads_everything_but_secrets_and_writes_nothing() {
     let server = TestServer::start().await;
-    let viewer = server.client_as("eve", Role::Viewer).await;
+    let viewer = server.client_as("eve", ClientRole::Viewer).await;
     let services: Api<Service> = Api::default_namespaced(viewer.clone());
     let secrets: Api<Secret> = Api::default_namespaced(viewer.clone());
     assert_eq!(code(services.list(&ListParams::default()).await), 200);
@@ -63,7 +63,7 @@ async fn a_proxy_sees_only_secrets_with_certificates() {
         let secret = serde_json::from_value(secret).unwrap();
         all.create(&PostParams::default(), &secret).await.unwrap();
     }
-    let seen: Api<Secret> = Api::default_namespaced(server.client_as("p", Role::Proxy).await);
+    let seen: Api<Secret> = Api::default_namespaced(server.client_as("p", ClientRole::Proxy).await);
     let names = |secrets: kube::api::ObjectList<Secret>| -> Vec<String> {
         secrets.items.into_iter().filter_map(|secret| secret.metadata.name).collect()
     };
@@ -88,7 +88,7 @@ async fn a_proxy_sees_a_secret_by_name_while_an_ingress_refers_to_it() {
         let secret = serde_json::from_value(secret).unwrap();
         all.create(&PostParams::default(), &secret).await.unwrap();
     }
-    let proxy = server.client_as("p", Role::Proxy).await;
+    let proxy = server.client_as("p", ClientRole::Proxy).await;
     let seen: Api<Secret> = Api::default_namespaced(proxy.clone());
     let by_name = |name: &str| {
         ListParams::default().fields(&format!("metadata.name={name},type!=kubernetes.io/tls"))
@@ -189,7 +189,7 @@ async fn an_administrator_changes_metadata_with_the_status() {
     assert_eq!(patched.metadata.finalizers.unwrap().len(), 1);
     // The agent may write the status only.
     let agents: Api<Service> =
-        Api::default_namespaced(server.client_as("agent", Role::Agent).await);
+        Api::default_namespaced(server.client_as("agent", ClientRole::Agent).await);
     let patch = Patch::Merge(json!({"metadata": {"annotations": {"a": "b"}, "finalizers": null}}));
     let patched = agents.patch_status("web", &PatchParams::default(), &patch).await.unwrap();
     assert_eq!(patched.metadata.annotations, None);
@@ -199,10 +199,10 @@ async fn an_administrator_changes_metadata_with_the_status() {
 #[tokio::test]
 async fn a_revoked_client_is_disconnected_and_others_are_not() {
     let server = TestServer::start().await;
-    let client = server.client_as("mallory", Role::Administrator).await;
+    let client = server.client_as("mallory", ClientRole::Administrator).await;
     let services: Api<Service> = Api::default_namespaced(client);
     let mut watch = services.watch(&WatchParams::default(), "0").await.unwrap().boxed();
-    let authority = Authority::open(&server.directory.path().join("pki")).unwrap();
+    let authority = CertificateAuthority::open(&server.directory.path().join("pki")).unwrap();
     assert_eq!(authority.issued().revoke("mallory").unwrap(), 1);
     // The watch ends, or fails, although nothing happens.
     let ended = async { while let Some(Ok(_)) = watch.next().await {} };
@@ -215,7 +215,7 @@ async fn a_revoked_client_is_disconnected_and_others_are_not() {
 #[tokio::test]
 async fn reviews_match_what_requests_are_allowed() {
     let server = TestServer::start().await;
-    let viewer = server.client_as("eve", Role::Viewer).await;
+    let viewer = server.client_as("eve", ClientRole::Viewer).await;
     let who = post(&viewer, "authentication.k8s.io/v1/selfsubjectreviews", json!({})).await;
     assert_eq!(who["status"]["userInfo"]["username"], "eve");
     let path = "authorization.k8s.io/v1/selfsubjectaccessreviews";
@@ -235,7 +235,7 @@ async fn reviews_match_what_requests_are_allowed() {
 #[tokio::test]
 async fn the_agent_may_watch_and_report_but_not_change_services() {
     let server = TestServer::start().await;
-    let agent = server.client_as("agent", Role::Agent).await;
+    let agent = server.client_as("agent", ClientRole::Agent).await;
     let services: Api<Service> = Api::all(agent.clone());
     assert_eq!(code(services.list(&ListParams::default()).await), 200);
     let own: Api<Service> = Api::default_namespaced(agent);
@@ -245,7 +245,7 @@ async fn the_agent_may_watch_and_report_but_not_change_services() {
 #[tokio::test]
 async fn a_proxy_holds_a_lease_in_its_namespace_only() {
     let server = TestServer::start().await;
-    let proxy = server.client_as("p", Role::Proxy).await;
+    let proxy = server.client_as("p", ClientRole::Proxy).await;
     let lease = json!({"metadata": {"name": "leader"}, "spec": {"holderIdentity": "p"}});
     let lease: Lease = serde_json::from_value(lease).unwrap();
     for (namespace, expected) in [("kube-system", 200), ("default", 403)] {
@@ -276,7 +276,7 @@ async fn a_proxy_holds_a_lease_in_its_namespace_only() {
 /// On all addresses, with a certificate for each of them.
 #[tokio::test]
 async fn a_server_on_other_addresses_has_a_certificate_for_them() {
-    let (window, limits) = (Window::default(), Limits::default());
+    let (window, limits) = (ChangeWindow::default(), ApiLimits::default());
     let server = TestServer::start_at("0.0.0.0:0", window, limits, Vec::new()).await;
     let interfaces = nix::ifaddrs::getifaddrs().unwrap();
     let own = interfaces.filter_map(|one| Some(one.address?.as_sockaddr_in()?.ip()));

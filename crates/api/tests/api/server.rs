@@ -3,11 +3,11 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use lb_api::declared::Declaration;
-use lb_api::http::{Authority, Identity, Limits, Role, kubeconfig};
-use lb_api::kinds::Ranges;
-use lb_api::server::{Options, Server};
-use lb_api::storage::Window;
+use lb_api::declared::KindDeclaration;
+use lb_api::http::{ApiLimits, CertificateAuthority, ClientIdentity, ClientRole, kubeconfig};
+use lb_api::kinds::AllocationRanges;
+use lb_api::server::{ApiServerOptions, EmbeddedApiServer};
+use lb_api::storage::ChangeWindow;
 use tempfile::TempDir;
 
 /// Where a server is, possibly in another process.
@@ -18,10 +18,12 @@ pub struct Location {
 }
 
 impl Location {
-    pub async fn client_as(&self, user: &str, role: Role) -> kube::Client {
-        let authority = Authority::open(&self.directory.join("pki")).unwrap();
+    pub async fn client_as(&self, user: &str, role: ClientRole) -> kube::Client {
+        let authority = CertificateAuthority::open(&self.directory.join("pki")).unwrap();
         let address = format!("https://{}", self.address);
-        let text = kubeconfig::text(&authority, &address, &Identity::new(user, role), 1).unwrap();
+        let text =
+            kubeconfig::issue_kubeconfig(&authority, &address, &ClientIdentity::new(user, role), 1)
+                .unwrap();
         let kubeconfig = kube::config::Kubeconfig::from_yaml(&text).unwrap();
         let options = kube::config::KubeConfigOptions::default();
         let config = kube::Config::from_custom_kubeconfig(kubeconfig, &options).await.unwrap();
@@ -30,7 +32,7 @@ impl Location {
 }
 
 pub struct TestServer {
-    pub server: Server,
+    pub server: EmbeddedApiServer,
     pub directory: TempDir,
 }
 
@@ -40,31 +42,35 @@ impl TestServer {
     }
 
     /// With kinds of the test's own.
-    pub async fn start_declared(declarations: Vec<Declaration>) -> Self {
-        Self::start_all(Window::default(), Limits::default(), declarations).await
+    pub async fn start_declared(declarations: Vec<KindDeclaration>) -> Self {
+        Self::start_all(ChangeWindow::default(), ApiLimits::default(), declarations).await
     }
 
-    pub async fn start_with(window: Window, limits: Limits) -> Self {
+    pub async fn start_with(window: ChangeWindow, limits: ApiLimits) -> Self {
         Self::start_all(window, limits, Vec::new()).await
     }
 
-    async fn start_all(window: Window, limits: Limits, declarations: Vec<Declaration>) -> Self {
+    async fn start_all(
+        window: ChangeWindow,
+        limits: ApiLimits,
+        declarations: Vec<KindDeclaration>,
+    ) -> Self {
         Self::start_at("127.0.0.1:0", window, limits, declarations).await
     }
 
     pub async fn start_at(
         bind: &str,
-        window: Window,
-        limits: Limits,
-        declarations: Vec<Declaration>,
+        window: ChangeWindow,
+        limits: ApiLimits,
+        declarations: Vec<KindDeclaration>,
     ) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let server = Server::start(Options {
+        let server = EmbeddedApiServer::start(ApiServerOptions {
             data_directory: directory.path().to_owned(),
             bind: bind.parse().unwrap(),
             kubeconfig: None,
             node_name: "node-1".to_owned(),
-            ranges: Ranges {
+            ranges: AllocationRanges {
                 cluster_ips: vec![
                     "10.96.0.0/16".parse().unwrap(),
                     "fd00:10:96::/112".parse().unwrap(),
@@ -86,7 +92,7 @@ impl TestServer {
     }
 
     /// A client of another user.
-    pub async fn client_as(&self, user: &str, role: Role) -> kube::Client {
+    pub async fn client_as(&self, user: &str, role: ClientRole) -> kube::Client {
         self.location().client_as(user, role).await
     }
 

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{CustomResource, CustomResourceExt};
-use lb_api::declared::Declaration;
+use lb_api::declared::KindDeclaration;
 use lb_api::kinds::Violation;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -115,8 +115,8 @@ pub struct WidgetSpec {
     pub size: Option<i64>,
 }
 
-pub fn all() -> Vec<Declaration> {
-    let ranges = Declaration { definition: Range::crd(), check: Some(check) };
+pub fn all() -> Vec<KindDeclaration> {
+    let ranges = KindDeclaration { definition: Range::crd(), check: Some(check) };
     vec![ranges, Widget::crd().into()]
 }
 

@@ -4,21 +4,24 @@ use std::time::Duration;
 
 use lb_limits::jittered;
 
-const FIRST: Duration = Duration::from_secs(1);
-const LONGEST: Duration = Duration::from_secs(30);
+const FIRST_RETRY_DELAY: Duration = Duration::from_secs(1);
+const LONGEST_RETRY_DELAY: Duration = Duration::from_secs(30);
 /// A session that lasted at least this long was no failure.
-const STABLE: Duration = Duration::from_secs(60);
+const STABLE_SESSION_DURATION: Duration = Duration::from_secs(60);
 
 /// Doubles with every failure. The seed spreads the nodes that lost the same router.
 #[derive(Clone, Debug)]
-pub struct Backoff {
+pub struct ConnectBackoff {
     waits: lb_limits::Backoff,
     random: u64,
 }
 
-impl Backoff {
+impl ConnectBackoff {
     pub fn new(seed: u64) -> Self {
-        Self { waits: lb_limits::Backoff::new(FIRST, LONGEST), random: seed }
+        Self {
+            waits: lb_limits::Backoff::new(FIRST_RETRY_DELAY, LONGEST_RETRY_DELAY),
+            random: seed,
+        }
     }
 
     pub fn after_failure(&mut self) -> Duration {
@@ -27,7 +30,7 @@ impl Backoff {
     }
 
     pub fn after_session(&mut self, lasted: Duration) -> Duration {
-        if lasted >= STABLE {
+        if lasted >= STABLE_SESSION_DURATION {
             self.waits.reset();
         }
         self.after_failure()

@@ -2,18 +2,18 @@
 
 use std::time::Duration;
 
-use super::config::{LEAST_SEND_HOLD, NextHops, OPEN_TIMEOUT};
-use super::effect::Connection;
-use crate::wire::Open;
+use super::config::{MIN_SEND_HOLD_TIME, NextHops, OPEN_TIMEOUT};
+use super::effect::ConnectionId;
+use crate::wire::OpenMessage;
 
 #[derive(Debug)]
-pub struct Channel {
-    pub connection: Connection,
+pub struct PeerConnection {
+    pub connection: ConnectionId,
     pub outgoing: bool,
     /// A session stood when it was opened: if the peer is sane, it has lost that session.
     pub during_session: bool,
     pub next_hops: NextHops,
-    pub phase: Phase,
+    pub phase: ConnectionPhase,
     /// The beginning of a message: at most one.
     pub buffer: Vec<u8>,
     /// Of both sides; zero: no KEEPALIVE messages.
@@ -27,22 +27,22 @@ pub struct Channel {
 }
 
 #[derive(Debug)]
-pub enum Phase {
+pub enum ConnectionPhase {
     OpenSent,
     /// The session stands on another connection, and the peer has to decide which of both remains: it closes the other.
     Parked {
-        open: Open,
+        open: OpenMessage,
         /// The peer has confirmed this one, which it also does before it decides.
         confirmed: bool,
     },
-    OpenConfirm(Open),
-    Established(Open),
+    OpenConfirm(OpenMessage),
+    Established(OpenMessage),
 }
 
-impl Channel {
+impl PeerConnection {
     pub fn new(
         now: Duration,
-        connection: Connection,
+        connection: ConnectionId,
         outgoing: bool,
         during_session: bool,
         next_hops: NextHops,
@@ -52,7 +52,7 @@ impl Channel {
             outgoing,
             during_session,
             next_hops,
-            phase: Phase::OpenSent,
+            phase: ConnectionPhase::OpenSent,
             buffer: Vec::new(),
             hold_time: Duration::ZERO,
             hold_until: Some(now + OPEN_TIMEOUT),
@@ -63,12 +63,12 @@ impl Channel {
     }
 
     pub fn is_established(&self) -> bool {
-        matches!(self.phase, Phase::Established(_))
+        matches!(self.phase, ConnectionPhase::Established(_))
     }
 
     /// Neither established nor parked, and the peer is known.
     pub fn is_confirming(&self) -> bool {
-        matches!(self.phase, Phase::OpenConfirm(_))
+        matches!(self.phase, ConnectionPhase::OpenConfirm(_))
     }
 
     pub fn queue(&mut self, now: Duration, octets: usize) {
@@ -78,14 +78,14 @@ impl Channel {
         self.queued += octets;
     }
 
-    pub fn written(&mut self, now: Duration, octets: usize) {
+    pub fn note_written(&mut self, now: Duration, octets: usize) {
         self.queued = self.queued.saturating_sub(octets);
         self.progress = now;
     }
 
     /// When the peer has not read for too long.
     pub fn send_hold_until(&self) -> Option<Duration> {
-        let limit = LEAST_SEND_HOLD.max(self.hold_time * 2);
+        let limit = MIN_SEND_HOLD_TIME.max(self.hold_time * 2);
         (self.queued > 0).then(|| self.progress + limit)
     }
 
@@ -94,7 +94,7 @@ impl Channel {
         self.hold_until = (!self.hold_time.is_zero()).then(|| now + self.hold_time);
     }
 
-    pub fn deadline(&self) -> Option<Duration> {
+    pub fn next_timeout(&self) -> Option<Duration> {
         [self.hold_until, self.keepalive_at, self.send_hold_until()].into_iter().flatten().min()
     }
 }

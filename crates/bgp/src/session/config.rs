@@ -8,7 +8,7 @@ use crate::family::Family;
 use crate::route::NextHop;
 
 #[derive(Clone, Debug)]
-pub struct Config {
+pub struct BgpSessionConfig {
     pub local_as: u32,
     pub peer_as: PeerAs,
     /// The BGP identifier: the same for all peers of a node, and different on each node.
@@ -25,7 +25,7 @@ pub struct Config {
     pub restarted: Option<Duration>,
 }
 
-impl Config {
+impl BgpSessionConfig {
     pub const DEFAULT_HOLD_TIME: u16 = 9;
 }
 
@@ -39,7 +39,7 @@ pub enum PeerAs {
 }
 
 impl PeerAs {
-    pub fn accepts(self, peer: u32, local: u32) -> bool {
+    pub fn accepts_as(self, peer: u32, local: u32) -> bool {
         match self {
             Self::Number(number) => peer == number,
             Self::External => peer != local,
@@ -59,7 +59,7 @@ pub struct NextHops {
 
 impl NextHops {
     /// `None`: routes of the family can't be announced. `extended`: the peer accepts IPv6 next hops for IPv4.
-    pub fn of(&self, family: Family, extended: bool) -> Option<NextHop> {
+    pub fn next_hop_for(&self, family: Family, extended: bool) -> Option<NextHop> {
         let ipv6 = match (self.ipv6, self.link_local) {
             (Some(global), link_local) => Some(NextHop::Ipv6 { global, link_local }),
             (None, Some(global)) => Some(NextHop::Ipv6 { global, link_local: None }),
@@ -77,8 +77,8 @@ pub(super) const OPEN_TIMEOUT: Duration = Duration::from_secs(60);
 /// An attempt to connect ends after this time.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long the peer has to decide for one of two connections that were opened at the same time.
-pub(super) const DECISION: Duration = Duration::from_secs(5);
+pub(super) const COLLISION_TIMEOUT: Duration = Duration::from_secs(5);
 /// RFC 9687: at least this long may a peer not read.
-pub(super) const LEAST_SEND_HOLD: Duration = Duration::from_secs(480);
+pub(super) const MIN_SEND_HOLD_TIME: Duration = Duration::from_secs(480);
 /// Between two repetitions of all routes for a peer that asks for them.
 pub(super) const REFRESH_INTERVAL: Duration = Duration::from_secs(1);

@@ -10,57 +10,57 @@ use ipnet::IpNet;
 
 use super::config::NextHops;
 use crate::family::Family;
-use crate::route::Attributes;
+use crate::route::RouteAttributes;
 use crate::wire::{Notification, Reason};
 
 /// A TCP connection. The caller numbers them, and never uses a number twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Connection(pub u64);
+pub struct ConnectionId(pub u64);
 
 /// A prefix, and what to announce about it; `None`: no longer.
-pub type Change = (IpNet, Option<Arc<Attributes>>);
+pub type RouteChange = (IpNet, Option<Arc<RouteAttributes>>);
 
 #[derive(Clone, Debug)]
-pub enum Input<'a> {
+pub enum BgpInput<'a> {
     Start,
-    Stop(Stop),
+    Stop(SessionStop),
     Connected {
-        connection: Connection,
+        connection: ConnectionId,
         outgoing: bool,
         next_hops: NextHops,
     },
     ConnectFailed,
     Received {
-        connection: Connection,
+        connection: ConnectionId,
         octets: &'a [u8],
     },
-    /// The kernel has accepted octets of an earlier [`Effect::Send`].
+    /// The kernel has accepted octets of an earlier [`BgpEffect::Send`].
     Written {
-        connection: Connection,
+        connection: ConnectionId,
         octets: usize,
     },
     /// This node's addresses towards the peer, which may have changed since the connection began.
     NextHops {
-        connection: Connection,
+        connection: ConnectionId,
         next_hops: NextHops,
     },
-    /// By the peer, or with an error. Not after [`Effect::Close`].
+    /// By the peer, or with an error. Not after [`BgpEffect::Close`].
     Closed {
-        connection: Connection,
+        connection: ConnectionId,
     },
     /// BFD has found the path to the peer broken (RFC 9384).
     BfdDown,
-    Routes(&'a [Change]),
+    Routes(&'a [RouteChange]),
     /// The routes are complete: all Services have been read once.
     Synced,
     /// Whether the peer should prefer other nodes (RFC 8326).
     Drain(bool),
-    /// The time of [`Session::deadline`](super::Session::deadline) has come.
+    /// The time of [`BgpSession::deadline`](super::Session::deadline) has come.
     Tick,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Stop {
+pub enum SessionStop {
     /// The text is for the peer's operator.
     Shutdown(String),
     /// The process is replaced: no NOTIFICATION, so that the peer keeps the routes (RFC 4724).
@@ -72,36 +72,36 @@ pub enum Stop {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Effect {
+pub enum BgpEffect {
     /// Open a connection; ends in `Connected` or `ConnectFailed`.
     Connect,
     /// Abandon the attempt to connect. No input about it follows.
     AbandonConnect,
     Send {
-        connection: Connection,
+        connection: ConnectionId,
         octets: Vec<u8>,
     },
     /// After what was sent before has been written, as far as that takes no time.
     Close {
-        connection: Connection,
+        connection: ConnectionId,
     },
-    Report(Report),
+    Report(BgpReport),
 }
 
 /// For logs and metrics.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Report {
-    Established(Established),
+pub enum BgpReport {
+    Established(EstablishedSession),
     /// The families of the established session that have a next hop now.
     Families(BTreeSet<Family>),
     /// An established session has ended.
-    Down(Why),
+    Down(SessionEndReason),
     /// A connection has ended before the session was established.
-    Failed(Why),
+    Failed(SessionEndReason),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Established {
+pub struct EstablishedSession {
     pub peer_as: u32,
     pub identifier: Ipv4Addr,
     /// Of both sides; zero: none.
@@ -113,7 +113,7 @@ pub struct Established {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Why {
+pub enum SessionEndReason {
     ConnectFailed,
     Closed,
     Sent(Notification),
@@ -125,7 +125,7 @@ pub enum Why {
     Restart,
 }
 
-impl Why {
+impl SessionEndReason {
     /// The peer kept another connection.
     pub(super) fn is_collision(&self) -> bool {
         let Self::Received(notification) = self else { return false };
@@ -133,7 +133,7 @@ impl Why {
     }
 }
 
-impl fmt::Display for Why {
+impl fmt::Display for SessionEndReason {
     fn fmt(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
         match self {
             Self::ConnectFailed => formatter.write_str("the peer can't be connected to"),

@@ -1,9 +1,9 @@
 //! The state machine of a session with one peer (RFC 4271, section 8).
 //!
 //! Invariants:
-//! - Pure: [`Session::handle`] takes the time and an input, and returns what to do.
+//! - Pure: [`BgpSession::handle`] takes the time and an input, and returns what to do.
 //! - At most one connection is established, and at most one of each direction is on the way to it.
-//! - Buffers of a peer are bounded: one message that it sends, and for it to read, [`QUEUE`] octets and one round of
+//! - Buffers of a peer are bounded: one message that it sends, and for it to read, [`MAX_QUEUED_OCTETS`] octets and one round of
 //!   UPDATEs.
 //! - Whatever a peer sends, the session either continues or ends with a NOTIFICATION and restarts.
 //!
@@ -24,30 +24,33 @@ mod timers;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use backoff::Backoff;
-use channel::{Channel, Phase};
-use config::DECISION;
-pub use config::{Config, NextHops, PeerAs};
-pub use effect::{Change, Connection, Effect, Established, Input, Report, Stop, Why};
-use outbox::{Agreement, Outbox};
-pub use status::{Counters, State, Status};
+use backoff::ConnectBackoff;
+use channel::{ConnectionPhase, PeerConnection};
+use config::COLLISION_TIMEOUT;
+pub use config::{BgpSessionConfig, NextHops, PeerAs};
+pub use effect::{
+    BgpEffect, BgpInput, BgpReport, ConnectionId, EstablishedSession, RouteChange,
+    SessionEndReason, SessionStop,
+};
+use outbox::{RouteOutbox, SessionAgreement};
+pub use status::{BgpCounters, BgpSessionState, BgpSessionStatus};
 
 use crate::family::Family;
 use crate::wire::{Notification, Reason};
 
 /// Octets for one connection above which no more UPDATEs are written.
-const QUEUE: usize = 64 << 10;
+const MAX_QUEUED_OCTETS: usize = 64 << 10;
 
 #[derive(Debug)]
-pub struct Session {
-    config: Config,
+pub struct BgpSession {
+    config: BgpSessionConfig,
     running: bool,
-    dial: Dial,
-    backoff: Backoff,
-    channels: Vec<Channel>,
-    outbox: Outbox,
+    dial: DialState,
+    backoff: ConnectBackoff,
+    channels: Vec<PeerConnection>,
+    outbox: RouteOutbox,
     /// While the session is established.
-    agreement: Option<Agreement>,
+    agreement: Option<SessionAgreement>,
     /// When the state of the session last changed between established and not.
     since: Duration,
     /// All routes have been sent once since the process began.
@@ -55,13 +58,13 @@ pub struct Session {
     /// Families that the peer wants again, and when it may get them.
     refresh: BTreeSet<Family>,
     refresh_at: Duration,
-    counters: Counters,
-    last_failure: Option<Why>,
-    effects: Vec<Effect>,
+    counters: BgpCounters,
+    last_failure: Option<SessionEndReason>,
+    effects: Vec<BgpEffect>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Dial {
+enum DialState {
     No,
     /// Connect at this time.
     At(Duration),
@@ -69,108 +72,116 @@ enum Dial {
     Until(Duration),
 }
 
-impl Session {
+impl BgpSession {
     /// The seed spreads timers of different nodes.
-    pub fn new(config: Config, seed: u64, now: Duration) -> Self {
+    pub fn new(config: BgpSessionConfig, seed: u64, now: Duration) -> Self {
         Self {
             config,
             running: false,
-            dial: Dial::No,
-            backoff: Backoff::new(seed),
+            dial: DialState::No,
+            backoff: ConnectBackoff::new(seed),
             channels: Vec::new(),
-            outbox: Outbox::default(),
+            outbox: RouteOutbox::default(),
             agreement: None,
             since: now,
             complete: false,
             refresh: BTreeSet::new(),
             refresh_at: now,
-            counters: Counters::default(),
+            counters: BgpCounters::default(),
             last_failure: None,
             effects: Vec::new(),
         }
     }
 
-    /// `now` never decreases. Only [`Input::Tick`] lets timers expire, so what has arrived is to be handed over before.
-    pub fn handle(&mut self, now: Duration, input: Input) -> Vec<Effect> {
+    /// `now` never decreases. Only [`BgpInput::Tick`] lets timers expire, so what has arrived is to be handed over before.
+    pub fn handle(&mut self, now: Duration, input: BgpInput) -> Vec<BgpEffect> {
         match input {
-            Input::Start => self.start(now),
-            Input::Stop(stop) => self.stop(now, &stop),
-            Input::Connected { connection, outgoing, next_hops } => {
+            BgpInput::Start => self.start(now),
+            BgpInput::Stop(stop) => self.stop(now, &stop),
+            BgpInput::Connected { connection, outgoing, next_hops } => {
                 self.connected(now, connection, outgoing, next_hops);
             }
-            Input::ConnectFailed => self.connect_failed(now),
-            Input::Received { connection, octets } => self.received(now, connection, octets),
-            Input::Written { connection, octets } => {
-                if let Some(channel) = self.channel(connection) {
-                    channel.written(now, octets);
+            BgpInput::ConnectFailed => self.connect_failed(now),
+            BgpInput::Received { connection, octets } => {
+                self.receive_octets(now, connection, octets)
+            }
+            BgpInput::Written { connection, octets } => {
+                if let Some(channel) = self.find_connection(connection) {
+                    channel.note_written(now, octets);
                 }
             }
-            Input::NextHops { connection, next_hops } => {
+            BgpInput::NextHops { connection, next_hops } => {
                 self.set_next_hops(connection, next_hops);
             }
-            Input::Closed { connection } => self.end(now, connection, Why::Closed),
-            Input::BfdDown => {
+            BgpInput::Closed { connection } => {
+                self.end_connection(now, connection, SessionEndReason::Closed)
+            }
+            BgpInput::BfdDown => {
                 if let Some(channel) = self.channels.iter().find(|each| each.is_established()) {
                     let connection = channel.connection;
-                    self.fail(now, connection, Notification::new(Reason::BfdDown));
+                    self.close_with_notification(
+                        now,
+                        connection,
+                        Notification::new(Reason::BfdDown),
+                    );
                 }
             }
-            Input::Routes(changes) => {
+            BgpInput::Routes(changes) => {
                 for (prefix, attributes) in changes {
-                    self.outbox.set(*prefix, attributes.clone());
+                    self.outbox.set_route(*prefix, attributes.clone());
                 }
             }
-            Input::Synced => self.outbox.set_synced(),
-            Input::Drain(drained) => self.outbox.set_drained(drained),
-            Input::Tick => self.expire(now),
+            BgpInput::Synced => self.outbox.set_synced(),
+            BgpInput::Drain(drained) => self.outbox.set_drained(drained),
+            BgpInput::Tick => self.expire_timers(now),
         }
-        self.begin_due(now);
+        self.dial_if_due(now);
         self.write_updates(now);
         std::mem::take(&mut self.effects)
     }
 
-    fn channel(&mut self, connection: Connection) -> Option<&mut Channel> {
+    fn find_connection(&mut self, connection: ConnectionId) -> Option<&mut PeerConnection> {
         self.channels.iter_mut().find(|channel| channel.connection == connection)
     }
 
     fn start(&mut self, now: Duration) {
         if !std::mem::replace(&mut self.running, true) {
-            self.dial = Dial::At(now);
+            self.dial = DialState::At(now);
         }
     }
 
-    fn stop(&mut self, now: Duration, stop: &Stop) {
+    fn stop(&mut self, now: Duration, stop: &SessionStop) {
         self.running = false;
         self.abandon_dial();
         let connections: Vec<_> = self.channels.iter().map(|each| each.connection).collect();
         for connection in connections {
             let notification = match stop {
-                Stop::Restart => {
-                    self.end(now, connection, Why::Restart);
+                SessionStop::Restart => {
+                    self.end_connection(now, connection, SessionEndReason::Restart);
                     continue;
                 }
-                Stop::Shutdown(text) => {
+                SessionStop::Shutdown(text) => {
                     Notification::new(Reason::AdministrativeShutdown).saying(text)
                 }
-                Stop::Removed => Notification::new(Reason::PeerDeconfigured),
-                Stop::Changed => Notification::new(Reason::ConfigurationChange),
+                SessionStop::Removed => Notification::new(Reason::PeerDeconfigured),
+                SessionStop::Changed => Notification::new(Reason::ConfigurationChange),
             };
-            self.fail(now, connection, notification);
+            self.close_with_notification(now, connection, notification);
         }
     }
 
     fn connected(
         &mut self,
         now: Duration,
-        connection: Connection,
+        connection: ConnectionId,
         outgoing: bool,
         next_hops: NextHops,
     ) {
         if outgoing {
-            self.dial = Dial::No;
+            self.dial = DialState::No;
         }
         if !self.running {
-            self.effects.push(Effect::Close { connection });
+            self.effects.push(BgpEffect::Close { connection });
             return;
         }
         // A peer that opens another connection has given up the one before.
@@ -182,8 +193,8 @@ impl Session {
             self.refuse_second(now, before);
         }
         // Soon after the session began, the peer may have opened it before.
-        let during_session = self.agreement.is_some() && now >= self.since + DECISION;
-        let channel = Channel::new(now, connection, outgoing, during_session, next_hops);
+        let during_session = self.agreement.is_some() && now >= self.since + COLLISION_TIMEOUT;
+        let channel = PeerConnection::new(now, connection, outgoing, during_session, next_hops);
         self.channels.push(channel);
         let mut octets = Vec::new();
         self.own_open(now).encode(&mut octets);
@@ -192,8 +203,8 @@ impl Session {
 
     /// The routes of a family whose next hop has changed are sent again, or withdrawn if there is none
     /// any more: they would lead to an address that this node no longer has.
-    fn set_next_hops(&mut self, connection: Connection, next_hops: NextHops) {
-        let Some(channel) = self.channel(connection) else { return };
+    fn set_next_hops(&mut self, connection: ConnectionId, next_hops: NextHops) {
+        let Some(channel) = self.find_connection(connection) else { return };
         let before = std::mem::replace(&mut channel.next_hops, next_hops);
         let is_established = channel.is_established();
         let Some(agreement) = self.agreement.as_mut().filter(|_| is_established) else { return };
@@ -203,40 +214,43 @@ impl Session {
             .families
             .iter()
             .copied()
-            .filter(|family| before.of(*family, extended) != next_hops.of(*family, extended))
+            .filter(|family| {
+                before.next_hop_for(*family, extended) != next_hops.next_hop_for(*family, extended)
+            })
             .collect();
         for family in &changed {
-            self.outbox.send_all(*family);
+            self.outbox.resend_with_next_hop(*family);
         }
         if !changed.is_empty() {
             let families = agreement.announceable();
-            self.effects.push(Effect::Report(Report::Families(families)));
+            self.effects.push(BgpEffect::Report(BgpReport::Families(families)));
         }
     }
 
     fn connect_failed(&mut self, now: Duration) {
-        if let Dial::Until(_) = self.dial {
-            self.dial_later(now);
-            self.last_failure = Some(Why::ConnectFailed);
-            self.effects.push(Effect::Report(Report::Failed(Why::ConnectFailed)));
+        if let DialState::Until(_) = self.dial {
+            self.schedule_dial(now);
+            self.last_failure = Some(SessionEndReason::ConnectFailed);
+            self.effects
+                .push(BgpEffect::Report(BgpReport::Failed(SessionEndReason::ConnectFailed)));
         }
     }
 
-    fn dial_later(&mut self, now: Duration) {
+    fn schedule_dial(&mut self, now: Duration) {
         let wait = self.backoff.after_failure();
-        self.dial = Dial::At(now + wait);
+        self.dial = DialState::At(now + wait);
     }
 
     fn abandon_dial(&mut self) {
-        if let Dial::Until(_) = std::mem::replace(&mut self.dial, Dial::No) {
-            self.effects.push(Effect::AbandonConnect);
+        if let DialState::Until(_) = std::mem::replace(&mut self.dial, DialState::No) {
+            self.effects.push(BgpEffect::AbandonConnect);
         }
     }
 
-    fn send(&mut self, now: Duration, connection: Connection, octets: Vec<u8>) {
-        if let Some(channel) = self.channel(connection) {
+    fn send(&mut self, now: Duration, connection: ConnectionId, octets: Vec<u8>) {
+        if let Some(channel) = self.find_connection(connection) {
             channel.queue(now, octets.len());
-            self.effects.push(Effect::Send { connection, octets });
+            self.effects.push(BgpEffect::Send { connection, octets });
         }
     }
 
@@ -244,43 +258,48 @@ impl Session {
         let Some(agreement) = &self.agreement else { return };
         let mut channels = self.channels.iter_mut();
         let Some(channel) = channels.find(|channel| channel.is_established()) else { return };
-        while channel.queued < QUEUE {
-            let octets = self.outbox.write(agreement);
+        while channel.queued < MAX_QUEUED_OCTETS {
+            let octets = self.outbox.encode_due_updates(agreement);
             if octets.is_empty() {
                 self.complete |= self.outbox.is_finished();
                 return;
             }
             channel.queue(now, octets.len());
-            self.effects.push(Effect::Send { connection: channel.connection, octets });
+            self.effects.push(BgpEffect::Send { connection: channel.connection, octets });
         }
     }
 
     /// Ends a connection, with a NOTIFICATION that states the reason.
-    fn fail(&mut self, now: Duration, connection: Connection, notification: Notification) {
+    fn close_with_notification(
+        &mut self,
+        now: Duration,
+        connection: ConnectionId,
+        notification: Notification,
+    ) {
         let mut octets = Vec::new();
         notification.encode(&mut octets);
         self.send(now, connection, octets);
-        self.end(now, connection, Why::Sent(notification));
+        self.end_connection(now, connection, SessionEndReason::Sent(notification));
     }
 
     /// Ends a connection that is one too many. This is no failure.
-    fn refuse_second(&mut self, now: Duration, connection: Connection) {
+    fn refuse_second(&mut self, now: Duration, connection: ConnectionId) {
         let mut octets = Vec::new();
         Notification::new(Reason::ConnectionCollision).encode(&mut octets);
         self.send(now, connection, octets);
         self.channels.retain(|channel| channel.connection != connection);
-        self.effects.push(Effect::Close { connection });
+        self.effects.push(BgpEffect::Close { connection });
     }
 
     /// Ends a connection, and tries again later.
-    fn end(&mut self, now: Duration, connection: Connection, why: Why) {
+    fn end_connection(&mut self, now: Duration, connection: ConnectionId, why: SessionEndReason) {
         let mut channels = self.channels.iter();
         let Some(at) = channels.position(|channel| channel.connection == connection) else {
             return;
         };
         let channel = self.channels.remove(at);
-        if why != Why::Closed {
-            self.effects.push(Effect::Close { connection });
+        if why != SessionEndReason::Closed {
+            self.effects.push(BgpEffect::Close { connection });
         }
         if !why.is_collision() {
             self.last_failure = Some(why.clone());
@@ -289,16 +308,16 @@ impl Session {
             self.agreement = None;
             self.refresh.clear();
             let lasted = now.saturating_sub(std::mem::replace(&mut self.since, now));
-            self.effects.push(Effect::Report(Report::Down(why)));
+            self.effects.push(BgpEffect::Report(BgpReport::Down(why)));
             self.backoff.after_session(lasted)
         } else {
             if !why.is_collision() {
-                self.effects.push(Effect::Report(Report::Failed(why)));
+                self.effects.push(BgpEffect::Report(BgpReport::Failed(why)));
             }
             self.backoff.after_failure()
         };
-        if self.running && !matches!(self.dial, Dial::Until(_)) {
-            self.dial = Dial::At(now + wait);
+        if self.running && !matches!(self.dial, DialState::Until(_)) {
+            self.dial = DialState::At(now + wait);
         }
         if channel.is_established() {
             self.confirm_parked(now);
@@ -308,15 +327,15 @@ impl Session {
     /// The peer has decided for the other of two connections.
     fn confirm_parked(&mut self, now: Duration) {
         let parked = self.channels.iter().find_map(|channel| match &channel.phase {
-            Phase::Parked { open, confirmed } => {
+            ConnectionPhase::Parked { open, confirmed } => {
                 Some((channel.connection, open.clone(), *confirmed))
             }
             _ => None,
         });
         let Some((connection, open, confirmed)) = parked else { return };
-        self.confirm(now, connection, open);
+        self.confirm_open(now, connection, open);
         if confirmed {
-            self.establish(now, connection);
+            self.establish_session(now, connection);
         }
     }
 }

@@ -10,18 +10,18 @@ use ipnet::IpNet;
 
 use super::config::NextHops;
 use crate::family::Family;
-use crate::route::Attributes;
-use crate::wire::Form;
-use crate::wire::update::{announce, end_of_rib, withdraw};
+use crate::route::RouteAttributes;
+use crate::wire::AttributeForm;
+use crate::wire::update::{append_announcements, append_end_of_rib, append_withdrawals};
 
-/// Prefixes that one round of [`Outbox::write`] takes: bounds what waits in memory for a peer.
-const ROUND: usize = 256;
+/// Prefixes that one round of [`RouteOutbox::encode_due_updates`] takes: bounds what waits in memory for a peer.
+const PREFIXES_PER_ROUND: usize = 256;
 
 #[derive(Debug, Default)]
-pub struct Outbox {
-    wanted: BTreeMap<IpNet, Arc<Attributes>>,
+pub struct RouteOutbox {
+    wanted: BTreeMap<IpNet, Arc<RouteAttributes>>,
     /// On the current session.
-    sent: BTreeMap<IpNet, Arc<Attributes>>,
+    sent: BTreeMap<IpNet, Arc<RouteAttributes>>,
     /// Prefixes to compare; those with `true` are sent even if nothing has changed.
     pending: BTreeMap<IpNet, bool>,
     /// Families whose End-of-RIB is to be sent once nothing is pending.
@@ -32,8 +32,8 @@ pub struct Outbox {
 
 /// What the session has agreed on.
 #[derive(Clone, Debug)]
-pub struct Agreement {
-    pub form: Form,
+pub struct SessionAgreement {
+    pub form: AttributeForm,
     /// Of both sides.
     pub families: BTreeSet<Family>,
     pub next_hops: NextHops,
@@ -42,17 +42,18 @@ pub struct Agreement {
     pub end_of_rib: bool,
 }
 
-impl Agreement {
+impl SessionAgreement {
     /// The families that can be announced.
     pub fn announceable(&self) -> BTreeSet<Family> {
-        let has_next_hop =
-            |family: &Family| self.next_hops.of(*family, self.extended_next_hop).is_some();
+        let has_next_hop = |family: &Family| {
+            self.next_hops.next_hop_for(*family, self.extended_next_hop).is_some()
+        };
         self.families.iter().copied().filter(has_next_hop).collect()
     }
 }
 
-impl Outbox {
-    pub fn set(&mut self, prefix: IpNet, attributes: Option<Arc<Attributes>>) {
+impl RouteOutbox {
+    pub fn set_route(&mut self, prefix: IpNet, attributes: Option<Arc<RouteAttributes>>) {
         match attributes {
             Some(attributes) => self.wanted.insert(prefix, attributes),
             None => self.wanted.remove(&prefix),
@@ -67,12 +68,12 @@ impl Outbox {
 
     pub fn set_drained(&mut self, drained: bool) {
         if std::mem::replace(&mut self.drained, drained) != drained {
-            self.send_again(|_| true);
+            self.resend_routes(|_| true);
         }
     }
 
     /// The peer has nothing of a session that begins.
-    pub fn begin(&mut self, agreement: &Agreement) {
+    pub fn restart_for_session(&mut self, agreement: &SessionAgreement) {
         self.sent.clear();
         self.pending = self.wanted.keys().map(|prefix| (*prefix, false)).collect();
         let families = agreement.families.clone();
@@ -80,24 +81,24 @@ impl Outbox {
     }
 
     /// The peer has asked for the routes of a family.
-    pub fn refresh(&mut self, family: Family) {
-        self.send_again(|prefix| Family::of(prefix) == family);
+    pub fn resend_family(&mut self, family: Family) {
+        self.resend_routes(|prefix| Family::of_prefix(prefix) == family);
     }
 
     /// All routes of a family are sent, also those that the peer has: their next hop is another one.
-    pub fn send_all(&mut self, family: Family) {
+    pub fn resend_with_next_hop(&mut self, family: Family) {
         let all = self.wanted.keys().chain(self.sent.keys());
-        let all = all.filter(|prefix| Family::of(prefix) == family);
+        let all = all.filter(|prefix| Family::of_prefix(prefix) == family);
         self.pending.extend(all.map(|prefix| (*prefix, true)));
     }
 
-    fn send_again(&mut self, which: impl Fn(&IpNet) -> bool) {
+    fn resend_routes(&mut self, which: impl Fn(&IpNet) -> bool) {
         let sent = self.sent.keys().filter(|prefix| which(prefix));
         self.pending.extend(sent.map(|prefix| (*prefix, true)));
     }
 
     /// How many prefixes the peer has.
-    pub fn sent(&self) -> usize {
+    pub fn count_sent_prefixes(&self) -> usize {
         self.sent.len()
     }
 
@@ -107,28 +108,28 @@ impl Outbox {
     }
 
     /// Some of the UPDATEs that are due. Empty if there are none.
-    pub fn write(&mut self, agreement: &Agreement) -> Vec<u8> {
+    pub fn encode_due_updates(&mut self, agreement: &SessionAgreement) -> Vec<u8> {
         let mut out = Vec::new();
         while out.is_empty() && !self.pending.is_empty() {
-            self.write_round(agreement, &mut out);
+            self.encode_round(agreement, &mut out);
         }
         if out.is_empty() && self.synced {
             for family in std::mem::take(&mut self.unfinished) {
-                end_of_rib(&mut out, family);
+                append_end_of_rib(&mut out, family);
             }
         }
         out
     }
 
-    fn write_round(&mut self, agreement: &Agreement, out: &mut Vec<u8>) {
+    fn encode_round(&mut self, agreement: &SessionAgreement, out: &mut Vec<u8>) {
         let mut withdrawn: BTreeMap<Family, Vec<IpNet>> = BTreeMap::new();
         // By the address of the attributes, which routes share.
-        let mut announced: BTreeMap<(Family, usize), (Arc<Attributes>, Vec<IpNet>)> =
+        let mut announced: BTreeMap<(Family, usize), (Arc<RouteAttributes>, Vec<IpNet>)> =
             BTreeMap::new();
         let families = agreement.announceable();
-        for _ in 0..ROUND {
+        for _ in 0..PREFIXES_PER_ROUND {
             let Some((prefix, again)) = self.pending.pop_first() else { break };
-            let family = Family::of(&prefix);
+            let family = Family::of_prefix(&prefix);
             if !families.contains(&family) {
                 // It had a next hop before.
                 if self.sent.remove(&prefix).is_some() {
@@ -151,10 +152,11 @@ impl Outbox {
                 Some(_) => (),
             }
         }
-        let next_hop = |family| agreement.next_hops.of(family, agreement.extended_next_hop);
+        let next_hop =
+            |family| agreement.next_hops.next_hop_for(family, agreement.extended_next_hop);
         for (family, prefixes) in withdrawn {
             let extended = matches!(next_hop(family), Some(crate::NextHop::Ipv6 { .. }));
-            withdraw(out, family, &prefixes, extended);
+            append_withdrawals(out, family, &prefixes, extended);
         }
         for ((family, _), (attributes, prefixes)) in announced {
             // Announceable families have one.
@@ -163,7 +165,7 @@ impl Outbox {
                 true => Arc::new(attributes.for_shutdown()),
                 false => attributes,
             };
-            announce(out, family, &prefixes, &next_hop, &attributes, &agreement.form);
+            append_announcements(out, family, &prefixes, &next_hop, &attributes, &agreement.form);
         }
     }
 }

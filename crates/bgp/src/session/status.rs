@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use super::{Dial, Phase, Session, Why};
-use crate::wire::Open;
-use crate::wire::received::Fault;
+use super::{BgpSession, ConnectionPhase, DialState, SessionEndReason};
+use crate::wire::OpenMessage;
+use crate::wire::received::UpdateFault;
 
 /// RFC 4271, section 8.2.2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum BgpSessionState {
     /// Stopped.
     Idle,
     Connect,
@@ -20,7 +20,7 @@ pub enum State {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
+pub struct BgpCounters {
     /// How often the session was established.
     pub established: u64,
     pub messages_received: u64,
@@ -28,53 +28,53 @@ pub struct Counters {
     /// Prefixes that the peer announced.
     pub prefixes_discarded: u64,
     pub malformed_updates: u64,
-    pub last_fault: Option<Fault>,
+    pub last_fault: Option<UpdateFault>,
     pub refreshes: u64,
 }
 
 #[derive(Clone, Debug)]
-pub struct Status<'a> {
-    pub state: State,
+pub struct BgpSessionStatus<'a> {
+    pub state: BgpSessionState,
     /// Since when the session is established, or is not.
     pub since: Duration,
     /// What the peer said in its OPEN, while the session is established.
-    pub peer: Option<&'a Open>,
+    pub peer: Option<&'a OpenMessage>,
     /// Prefixes that the peer has been sent.
     pub announced: usize,
     /// Nothing waits to be sent.
     pub complete: bool,
-    pub counters: &'a Counters,
-    pub last_failure: Option<&'a Why>,
+    pub counters: &'a BgpCounters,
+    pub last_failure: Option<&'a SessionEndReason>,
 }
 
-impl Session {
-    pub fn status(&self) -> Status<'_> {
+impl BgpSession {
+    pub fn status(&self) -> BgpSessionStatus<'_> {
         let established = self.channels.iter().find_map(|channel| match &channel.phase {
-            Phase::Established(open) => Some(open),
+            ConnectionPhase::Established(open) => Some(open),
             _ => None,
         });
-        Status {
+        BgpSessionStatus {
             state: self.state(),
             since: self.since,
             peer: established,
-            announced: established.map_or(0, |_| self.outbox.sent()),
+            announced: established.map_or(0, |_| self.outbox.count_sent_prefixes()),
             complete: established.is_some() && self.outbox.is_finished(),
             counters: &self.counters,
             last_failure: self.last_failure.as_ref(),
         }
     }
 
-    fn state(&self) -> State {
+    fn state(&self) -> BgpSessionState {
         let channels = self.channels.iter().map(|channel| match channel.phase {
-            Phase::OpenSent | Phase::Parked { .. } => State::OpenSent,
-            Phase::OpenConfirm(_) => State::OpenConfirm,
-            Phase::Established(_) => State::Established,
+            ConnectionPhase::OpenSent | ConnectionPhase::Parked { .. } => BgpSessionState::OpenSent,
+            ConnectionPhase::OpenConfirm(_) => BgpSessionState::OpenConfirm,
+            ConnectionPhase::Established(_) => BgpSessionState::Established,
         });
         let furthest = channels.max_by_key(|state| *state as u8);
         furthest.unwrap_or(match self.dial {
-            _ if !self.running => State::Idle,
-            Dial::Until(_) => State::Connect,
-            _ => State::Active,
+            _ if !self.running => BgpSessionState::Idle,
+            DialState::Until(_) => BgpSessionState::Connect,
+            _ => BgpSessionState::Active,
         })
     }
 }

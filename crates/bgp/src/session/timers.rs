@@ -3,19 +3,19 @@
 use std::time::Duration;
 
 use super::config::{CONNECT_TIMEOUT, REFRESH_INTERVAL};
-use super::{Connection, Dial, Effect, Phase, Session, Why};
-use crate::wire::{Notification, Reason, keepalive};
+use super::{BgpEffect, BgpSession, ConnectionId, ConnectionPhase, DialState, SessionEndReason};
+use crate::wire::{Notification, Reason, append_keepalive};
 
-impl Session {
-    /// When [`Input::Tick`](super::Input::Tick) is due.
+impl BgpSession {
+    /// When [`BgpInput::Tick`](super::Input::Tick) is due.
     pub fn deadline(&self) -> Option<Duration> {
         let dial = match self.dial {
-            Dial::At(at) => self.may_dial().then_some(at),
-            Dial::Until(until) => Some(until),
-            Dial::No => None,
+            DialState::At(at) => self.may_dial().then_some(at),
+            DialState::Until(until) => Some(until),
+            DialState::No => None,
         };
         let refresh = (!self.refresh.is_empty()).then_some(self.refresh_at);
-        let channels = self.channels.iter().filter_map(|channel| channel.deadline());
+        let channels = self.channels.iter().filter_map(|channel| channel.next_timeout());
         channels.chain(dial).chain(refresh).min()
     }
 
@@ -28,62 +28,67 @@ impl Session {
     }
 
     /// Ends what the peer has had enough time for.
-    pub(super) fn expire(&mut self, now: Duration) {
+    pub(super) fn expire_timers(&mut self, now: Duration) {
         let connections: Vec<_> = self.channels.iter().map(|each| each.connection).collect();
         for connection in connections {
-            self.expire_channel(now, connection);
+            self.expire_connection(now, connection);
         }
-        if let Dial::Until(until) = self.dial
+        if let DialState::Until(until) = self.dial
             && until <= now
         {
-            self.effects.push(Effect::AbandonConnect);
+            self.effects.push(BgpEffect::AbandonConnect);
             self.connect_failed(now);
         }
     }
 
     /// Begins what is due.
-    pub(super) fn begin_due(&mut self, now: Duration) {
-        if let Dial::At(at) = self.dial
+    pub(super) fn dial_if_due(&mut self, now: Duration) {
+        if let DialState::At(at) = self.dial
             && at <= now
             && self.may_dial()
         {
-            self.dial = Dial::Until(now + CONNECT_TIMEOUT);
-            self.effects.push(Effect::Connect);
+            self.dial = DialState::Until(now + CONNECT_TIMEOUT);
+            self.effects.push(BgpEffect::Connect);
         }
         if self.refresh_at <= now && !self.refresh.is_empty() {
             self.refresh_at = now + REFRESH_INTERVAL;
             for family in std::mem::take(&mut self.refresh) {
-                self.outbox.refresh(family);
+                self.outbox.resend_family(family);
             }
         }
     }
 
-    fn expire_channel(&mut self, now: Duration, connection: Connection) {
+    fn expire_connection(&mut self, now: Duration, connection: ConnectionId) {
         let is_due = |at: Option<Duration>| at.is_some_and(|at| at <= now);
-        let Some(channel) = self.channel(connection) else { return };
+        let Some(channel) = self.find_connection(connection) else { return };
         if is_due(channel.send_hold_until()) {
             // The peer would not read a NOTIFICATION either.
-            self.end(now, connection, Why::SendHoldTimer);
+            self.end_connection(now, connection, SessionEndReason::SendHoldTimer);
         } else if is_due(channel.hold_until) {
             match channel.phase {
-                Phase::Parked { .. } => self.refuse_second(now, connection),
-                _ => self.fail(now, connection, Notification::new(Reason::HoldTimerExpired)),
+                ConnectionPhase::Parked { .. } => self.refuse_second(now, connection),
+                _ => self.close_with_notification(
+                    now,
+                    connection,
+                    Notification::new(Reason::HoldTimerExpired),
+                ),
             }
         } else if is_due(channel.keepalive_at) {
             self.send_keepalive(now, connection);
         }
     }
 
-    /// And plans the next one.
-    pub(super) fn send_keepalive(&mut self, now: Duration, connection: Connection) {
+    /// Sends a KEEPALIVE, and plans the next one.
+    pub(super) fn send_keepalive(&mut self, now: Duration, connection: ConnectionId) {
         let mut octets = Vec::new();
-        keepalive(&mut octets);
+        append_keepalive(&mut octets);
         self.send(now, connection, octets);
-        let Some(hold_time) = self.channel(connection).map(|channel| channel.hold_time) else {
+        let Some(hold_time) = self.find_connection(connection).map(|channel| channel.hold_time)
+        else {
             return;
         };
         let interval = self.backoff.jittered(hold_time / 3);
-        if let Some(channel) = self.channel(connection) {
+        if let Some(channel) = self.find_connection(connection) {
             channel.keepalive_at = (!hold_time.is_zero()).then(|| now + interval);
         }
     }

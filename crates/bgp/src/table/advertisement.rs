@@ -17,7 +17,7 @@ pub struct Advertisement {
     pub communities: Communities,
     /// Whether routers get the bandwidth of addresses that have one.
     pub link_bandwidth: bool,
-    pub peers: Peers,
+    pub peers: AdvertisedPeers,
 }
 
 /// Each address by itself, to all peers.
@@ -29,7 +29,7 @@ impl Default for Advertisement {
             local_preference: None,
             communities: Communities::default(),
             link_bandwidth: false,
-            peers: Peers::All,
+            peers: AdvertisedPeers::All,
         }
     }
 }
@@ -47,12 +47,12 @@ impl Advertisement {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Peers {
+pub enum AdvertisedPeers {
     All,
     Named(BTreeSet<String>),
 }
 
-impl Peers {
+impl AdvertisedPeers {
     pub fn include(&self, peer: &str) -> bool {
         match self {
             Self::All => true,
@@ -63,21 +63,21 @@ impl Peers {
 
 /// `externalTrafficPolicy`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Policy {
+pub enum TrafficPolicy {
     Cluster,
     Local,
 }
 
 /// Endpoints of a Service that accept new connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Ready {
+pub struct ReadyEndpoints {
     pub anywhere: u32,
     pub on_this_node: u32,
 }
 
-impl Policy {
+impl TrafficPolicy {
     /// Whether this node announces the addresses of a Service.
-    pub fn announces(self, ready: Ready) -> bool {
+    pub fn announces(self, ready: ReadyEndpoints) -> bool {
         match self {
             Self::Cluster => ready.anywhere > 0,
             Self::Local => ready.on_this_node > 0,

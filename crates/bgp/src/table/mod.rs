@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! - Pure. The result depends on the announcements that are set, not on the order in which they were.
-//! - [`Table::set`] returns all prefixes whose announcement may have changed, and only those of the Service.
+//! - [`AdvertisementTable::set_announcements`] returns all prefixes whose announcement may have changed, and only those of the Service.
 //! - A prefix is announced while one of its addresses is.
 
 mod advertisement;
@@ -15,17 +15,17 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
-pub use advertisement::{Advertisement, Peers, Policy, Ready};
+pub use advertisement::{AdvertisedPeers, Advertisement, ReadyEndpoints, TrafficPolicy};
 
-use crate::community::{Communities, TooMany};
-use crate::route::Attributes;
-use crate::session::Change;
+use crate::community::{Communities, TooManyCommunities};
+use crate::route::RouteAttributes;
+use crate::session::RouteChange;
 
 /// An address of a Service that this node announces.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Announcement {
+pub struct AddressAnnouncement {
     pub address: IpAddr,
-    /// Those of the address's pool. Without any, it is not announced.
+    /// Advertisements of the address's pool. Without any, it is not announced.
     pub advertisements: Vec<Arc<Advertisement>>,
     /// For routers that weight next hops by the link-bandwidth community.
     pub bandwidth: Option<f32>,
@@ -33,24 +33,28 @@ pub struct Announcement {
 
 /// `Owner` names a Service. Several Services may share an address.
 #[derive(Debug)]
-pub struct Table<Owner> {
-    announcements: BTreeMap<Owner, Vec<Announcement>>,
+pub struct AdvertisementTable<Owner> {
+    announcements: BTreeMap<Owner, Vec<AddressAnnouncement>>,
     /// The owners of announcements of a prefix.
     prefixes: BTreeMap<IpNet, BTreeSet<Owner>>,
 }
 
-impl<Owner> Default for Table<Owner> {
+impl<Owner> Default for AdvertisementTable<Owner> {
     fn default() -> Self {
         Self { announcements: BTreeMap::new(), prefixes: BTreeMap::new() }
     }
 }
 
 /// Equal attributes are shared, so that one UPDATE can announce many prefixes.
-type Shared = BTreeMap<(Option<u32>, Communities, Option<u32>), Arc<Attributes>>;
+type SharedAttributes = BTreeMap<(Option<u32>, Communities, Option<u32>), Arc<RouteAttributes>>;
 
-impl<Owner: Clone + Ord> Table<Owner> {
+impl<Owner: Clone + Ord> AdvertisementTable<Owner> {
     /// Replaces what a Service announces; nothing, if it has no ready endpoints.
-    pub fn set(&mut self, owner: Owner, announcements: Vec<Announcement>) -> BTreeSet<IpNet> {
+    pub fn set_announcements(
+        &mut self,
+        owner: Owner,
+        announcements: Vec<AddressAnnouncement>,
+    ) -> BTreeSet<IpNet> {
         let before = self.announcements.get(&owner).map_or(&[][..], Vec::as_slice);
         if before == announcements {
             return BTreeSet::new();
@@ -75,28 +79,28 @@ impl<Owner: Clone + Ord> Table<Owner> {
     }
 
     /// What a peer gets about these prefixes.
-    pub fn changes(&self, peer: &str, prefixes: &BTreeSet<IpNet>) -> Vec<Change> {
-        let mut shared = Shared::new();
-        let change = |prefix: &IpNet| (*prefix, self.attributes(peer, prefix, &mut shared));
+    pub fn list_changes(&self, peer: &str, prefixes: &BTreeSet<IpNet>) -> Vec<RouteChange> {
+        let mut shared = SharedAttributes::new();
+        let change = |prefix: &IpNet| (*prefix, self.merge_attributes(peer, prefix, &mut shared));
         prefixes.iter().map(change).collect()
     }
 
     /// All that a new peer gets.
-    pub fn all(&self, peer: &str) -> Vec<Change> {
+    pub fn list_all_routes(&self, peer: &str) -> Vec<RouteChange> {
         let prefixes = self.prefixes.keys().copied().collect();
-        let mut changes = self.changes(peer, &prefixes);
+        let mut changes = self.list_changes(peer, &prefixes);
         changes.retain(|(_, attributes)| attributes.is_some());
         changes
     }
 
     /// Communities add up, and the highest local preference counts. The bandwidth is the sum of all addresses.
-    fn attributes(
+    fn merge_attributes(
         &self,
         peer: &str,
         prefix: &IpNet,
-        shared: &mut Shared,
-    ) -> Option<Arc<Attributes>> {
-        let mut sum = Attributes::default();
+        shared: &mut SharedAttributes,
+    ) -> Option<Arc<RouteAttributes>> {
+        let mut sum = RouteAttributes::default();
         let mut bandwidths: BTreeMap<IpAddr, f32> = BTreeMap::new();
         let mut announced = false;
         for owner in self.prefixes.get(prefix)? {
@@ -109,7 +113,7 @@ impl<Owner: Clone + Ord> Table<Owner> {
                     }
                     announced = true;
                     sum.local_preference = sum.local_preference.max(advertisement.local_preference);
-                    add(&mut sum.communities, &advertisement.communities);
+                    add_communities(&mut sum.communities, &advertisement.communities);
                     // Of Services that share the address, each counts the same endpoints, or the larger part.
                     if let Some(bandwidth) =
                         announcement.bandwidth.filter(|_| advertisement.link_bandwidth)
@@ -127,7 +131,7 @@ impl<Owner: Clone + Ord> Table<Owner> {
     }
 }
 
-fn prefixes_of(announcements: &[Announcement]) -> BTreeSet<IpNet> {
+fn prefixes_of(announcements: &[AddressAnnouncement]) -> BTreeSet<IpNet> {
     let prefixes = announcements.iter().flat_map(|announcement| {
         let advertisements = announcement.advertisements.iter();
         advertisements.map(|advertisement| advertisement.prefix(announcement.address))
@@ -136,10 +140,11 @@ fn prefixes_of(announcements: &[Announcement]) -> BTreeSet<IpNet> {
 }
 
 /// As many as fit: the lowest of what the advertisements of one prefix have together.
-fn add(sum: &mut Communities, more: &Communities) {
+fn add_communities(sum: &mut Communities, more: &Communities) {
     let all = sum.standard() | more.standard();
     let large = sum.large() | more.large();
     *sum = Communities::default();
-    let _: Result<(), TooMany> = all.into_iter().try_for_each(|each| sum.insert(each));
-    let _: Result<(), TooMany> = large.into_iter().try_for_each(|each| sum.insert_large(each));
+    let _: Result<(), TooManyCommunities> = all.into_iter().try_for_each(|each| sum.insert(each));
+    let _: Result<(), TooManyCommunities> =
+        large.into_iter().try_for_each(|each| sum.insert_large(each));
 }

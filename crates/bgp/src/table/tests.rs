@@ -6,8 +6,10 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::Family;
-use crate::session::{Config, Connection, Effect, Input, NextHops, PeerAs, Session};
-use crate::wire::{Capabilities, Open, keepalive};
+use crate::session::{
+    BgpEffect, BgpInput, BgpSession, BgpSessionConfig, ConnectionId, NextHops, PeerAs,
+};
+use crate::wire::{Capabilities, OpenMessage, append_keepalive};
 
 fn advertisement(change: impl FnOnce(&mut Advertisement)) -> Arc<Advertisement> {
     let mut advertisement = Advertisement::default();
@@ -15,27 +17,27 @@ fn advertisement(change: impl FnOnce(&mut Advertisement)) -> Arc<Advertisement> 
     Arc::new(advertisement)
 }
 
-fn announcement(address: &str, advertisements: &[Arc<Advertisement>]) -> Announcement {
+fn announcement(address: &str, advertisements: &[Arc<Advertisement>]) -> AddressAnnouncement {
     let advertisements = advertisements.to_vec();
-    Announcement { address: address.parse().unwrap(), advertisements, bandwidth: None }
+    AddressAnnouncement { address: address.parse().unwrap(), advertisements, bandwidth: None }
 }
 
 fn nets(prefixes: &[&str]) -> BTreeSet<IpNet> {
     prefixes.iter().map(|prefix| prefix.parse().unwrap()).collect()
 }
 
-fn announced(table: &Table<u32>, peer: &str) -> BTreeSet<IpNet> {
-    table.all(peer).into_iter().map(|(prefix, _)| prefix).collect()
+fn announced(table: &AdvertisementTable<u32>, peer: &str) -> BTreeSet<IpNet> {
+    table.list_all_routes(peer).into_iter().map(|(prefix, _)| prefix).collect()
 }
 
 #[test]
 fn policies_ask_for_endpoints() {
-    let ready = |anywhere, on_this_node| Ready { anywhere, on_this_node };
+    let ready = |anywhere, on_this_node| ReadyEndpoints { anywhere, on_this_node };
     for (policy, ready, announces) in [
-        (Policy::Cluster, ready(0, 0), false),
-        (Policy::Cluster, ready(2, 0), true),
-        (Policy::Local, ready(2, 0), false),
-        (Policy::Local, ready(2, 1), true),
+        (TrafficPolicy::Cluster, ready(0, 0), false),
+        (TrafficPolicy::Cluster, ready(2, 0), true),
+        (TrafficPolicy::Local, ready(2, 0), false),
+        (TrafficPolicy::Local, ready(2, 1), true),
     ] {
         assert_eq!(policy.announces(ready), announces, "{policy:?} {ready:?}");
     }
@@ -43,51 +45,51 @@ fn policies_ask_for_endpoints() {
 
 #[test]
 fn addresses_come_and_go() {
-    let mut table = Table::default();
+    let mut table = AdvertisementTable::default();
     let all = [Arc::new(Advertisement::default())];
     let both = vec![announcement("203.0.113.1", &all), announcement("2001:db8::1", &all)];
     let prefixes = nets(&["203.0.113.1/32", "2001:db8::1/128"]);
-    assert_eq!(table.set(1, both.clone()), prefixes);
-    assert_eq!(table.set(1, both.clone()), nets(&[]));
+    assert_eq!(table.set_announcements(1, both.clone()), prefixes);
+    assert_eq!(table.set_announcements(1, both.clone()), nets(&[]));
     assert_eq!(announced(&table, "a"), prefixes);
-    assert_eq!(table.set(1, both[..1].to_vec()), prefixes, "both may have changed");
+    assert_eq!(table.set_announcements(1, both[..1].to_vec()), prefixes, "both may have changed");
     assert_eq!(announced(&table, "a"), nets(&["203.0.113.1/32"]));
-    assert_eq!(table.set(1, vec![]), nets(&["203.0.113.1/32"]));
-    let gone = table.changes("a", &prefixes);
+    assert_eq!(table.set_announcements(1, vec![]), nets(&["203.0.113.1/32"]));
+    let gone = table.list_changes("a", &prefixes);
     assert!(gone.len() == 2 && gone.iter().all(|(_, attributes)| attributes.is_none()));
     assert!(table.prefixes.is_empty() && table.announcements.is_empty());
 }
 
 #[test]
 fn an_aggregate_stays_until_its_last_address_is_gone() {
-    let mut table = Table::default();
+    let mut table = AdvertisementTable::default();
     let aggregate = [advertisement(|each| (each.ipv4_length, each.ipv6_length) = (24, 64))];
-    let set = |table: &mut Table<u32>, owner: u32, address: &str| {
-        table.set(owner, vec![announcement(address, &aggregate)])
+    let set = |table: &mut AdvertisementTable<u32>, owner: u32, address: &str| {
+        table.set_announcements(owner, vec![announcement(address, &aggregate)])
     };
     assert_eq!(set(&mut table, 1, "203.0.113.1"), nets(&["203.0.113.0/24"]));
     assert_eq!(set(&mut table, 2, "203.0.113.255"), nets(&["203.0.113.0/24"]));
     assert_eq!(set(&mut table, 3, "2001:db8::1:0:0:1"), nets(&["2001:db8::/64"]));
-    table.set(1, vec![]);
+    table.set_announcements(1, vec![]);
     assert_eq!(announced(&table, "a"), nets(&["203.0.113.0/24", "2001:db8::/64"]));
-    table.set(2, vec![]);
+    table.set_announcements(2, vec![]);
     assert_eq!(announced(&table, "a"), nets(&["2001:db8::/64"]));
 }
 
 #[test]
 fn services_that_share_an_address_keep_it() {
-    let mut table = Table::default();
+    let mut table = AdvertisementTable::default();
     let all = [Arc::new(Advertisement::default())];
-    table.set(1, vec![announcement("203.0.113.1", &all)]);
-    table.set(2, vec![announcement("203.0.113.1", &all)]);
-    table.set(1, vec![]);
+    table.set_announcements(1, vec![announcement("203.0.113.1", &all)]);
+    table.set_announcements(2, vec![announcement("203.0.113.1", &all)]);
+    table.set_announcements(1, vec![]);
     assert_eq!(announced(&table, "a"), nets(&["203.0.113.1/32"]));
 }
 
 #[test]
 fn each_peer_gets_its_own_advertisements() {
-    let mut table = Table::default();
-    let named = |peer: &str| Peers::Named([peer.to_owned()].into());
+    let mut table = AdvertisementTable::default();
+    let named = |peer: &str| AdvertisedPeers::Named([peer.to_owned()].into());
     let advertisements = [
         advertisement(|each| {
             each.peers = named("a");
@@ -100,11 +102,11 @@ fn each_peer_gets_its_own_advertisements() {
         }),
         advertisement(|each| (each.peers, each.ipv4_length) = (named("b"), 24)),
     ];
-    table.set(1, vec![announcement("203.0.113.1", &advertisements)]);
+    table.set_announcements(1, vec![announcement("203.0.113.1", &advertisements)]);
     assert_eq!(announced(&table, "a"), nets(&["203.0.113.1/32"]));
     assert_eq!(announced(&table, "b"), nets(&["203.0.113.1/32", "203.0.113.0/24"]));
     let of = |peer: &str| {
-        let changes = table.changes(peer, &nets(&["203.0.113.1/32"]));
+        let changes = table.list_changes(peer, &nets(&["203.0.113.1/32"]));
         let attributes = changes[0].1.clone().unwrap();
         let communities = attributes.communities.standard().iter().map(ToString::to_string);
         (attributes.local_preference, communities.collect::<Vec<_>>().join(" "))
@@ -112,12 +114,12 @@ fn each_peer_gets_its_own_advertisements() {
     assert_eq!(of("a"), (Some(200), "65001:1 65001:2".into()));
     assert_eq!(of("b"), (Some(200), "65001:2".into()));
     // To a peer without an advertisement it is a withdrawal, which the session omits.
-    assert_eq!(table.changes("a", &nets(&["203.0.113.0/24"]))[0].1, None);
+    assert_eq!(table.list_changes("a", &nets(&["203.0.113.0/24"]))[0].1, None);
 }
 
 #[test]
 fn bandwidths_of_an_aggregate_add_up_by_address() {
-    let mut table = Table::default();
+    let mut table = AdvertisementTable::default();
     let aggregate = |link_bandwidth| {
         [advertisement(|each| (each.ipv4_length, each.link_bandwidth) = (24, link_bandwidth))]
     };
@@ -126,18 +128,18 @@ fn bandwidths_of_an_aggregate_add_up_by_address() {
     {
         let bandwidth = Some(bandwidth);
         let announced = announcement(address, &aggregate(true));
-        table.set(owner, vec![Announcement { bandwidth, ..announced }]);
+        table.set_announcements(owner, vec![AddressAnnouncement { bandwidth, ..announced }]);
     }
-    assert_eq!(table.all("a")[0].1.as_ref().unwrap().bandwidth, Some(35.0));
+    assert_eq!(table.list_all_routes("a")[0].1.as_ref().unwrap().bandwidth, Some(35.0));
     // Only where the advertisement asks for it.
     let announced = announcement("203.0.113.2", &aggregate(false));
-    table.set(3, vec![Announcement { bandwidth: Some(5.0), ..announced }]);
-    assert_eq!(table.all("a")[0].1.as_ref().unwrap().bandwidth, Some(30.0));
+    table.set_announcements(3, vec![AddressAnnouncement { bandwidth: Some(5.0), ..announced }]);
+    assert_eq!(table.list_all_routes("a")[0].1.as_ref().unwrap().bandwidth, Some(30.0));
 }
 
 #[test]
 fn communities_of_many_advertisements_are_bounded() {
-    let mut table = Table::default();
+    let mut table = AdvertisementTable::default();
     let advertisements = [1, 2].map(|number| {
         advertisement(|each| {
             for low in 0..Communities::MOST {
@@ -145,12 +147,12 @@ fn communities_of_many_advertisements_are_bounded() {
             }
         })
     });
-    table.set(1, vec![announcement("203.0.113.1", &advertisements)]);
-    let attributes = table.all("a")[0].1.clone().unwrap();
+    table.set_announcements(1, vec![announcement("203.0.113.1", &advertisements)]);
+    let attributes = table.list_all_routes("a")[0].1.clone().unwrap();
     assert_eq!(attributes.communities.standard().len(), Communities::MOST);
 }
 
-fn announcements() -> impl Strategy<Value = Vec<Announcement>> {
+fn announcements() -> impl Strategy<Value = Vec<AddressAnnouncement>> {
     let one =
         (0..6_u8, 0..3_usize, prop::option::of(1..3_u8)).prop_map(|(host, kind, bandwidth)| {
             let advertisement = advertisement(|each| {
@@ -158,12 +160,12 @@ fn announcements() -> impl Strategy<Value = Vec<Announcement>> {
                 each.local_preference = (kind == 1).then_some(7);
                 each.link_bandwidth = kind != 0;
                 if kind == 2 {
-                    each.peers = Peers::Named(["a".to_owned()].into());
+                    each.peers = AdvertisedPeers::Named(["a".to_owned()].into());
                 }
             });
             let bandwidth = bandwidth.map(f32::from);
             let address = IpAddr::from([203, 0, 113, host]);
-            Announcement { address, advertisements: vec![advertisement], bandwidth }
+            AddressAnnouncement { address, advertisements: vec![advertisement], bandwidth }
         });
     prop::collection::vec(one, 0..3)
 }
@@ -176,14 +178,14 @@ proptest! {
     fn changes_lead_to_the_same_result_as_starting_anew(
         steps in prop::collection::vec((0..4_u32, announcements()), 0..30),
     ) {
-        let mut table = Table::default();
-        let mut last: BTreeMap<u32, Vec<Announcement>> = BTreeMap::new();
+        let mut table = AdvertisementTable::default();
+        let mut last: BTreeMap<u32, Vec<AddressAnnouncement>> = BTreeMap::new();
         let mut peers = BTreeMap::from([("a", BTreeMap::new()), ("b", BTreeMap::new())]);
         for (owner, announcements) in steps {
             last.insert(owner, announcements.clone());
-            let prefixes = table.set(owner, announcements);
+            let prefixes = table.set_announcements(owner, announcements);
             for (peer, has) in &mut peers {
-                for (prefix, attributes) in table.changes(peer, &prefixes) {
+                for (prefix, attributes) in table.list_changes(peer, &prefixes) {
                     match attributes {
                         Some(attributes) => _ = has.insert(prefix, attributes),
                         None => _ = has.remove(&prefix),
@@ -191,12 +193,12 @@ proptest! {
                 }
             }
         }
-        let mut anew = Table::default();
+        let mut anew = AdvertisementTable::default();
         for (owner, announcements) in last.into_iter().rev() {
-            anew.set(owner, announcements);
+            anew.set_announcements(owner, announcements);
         }
         for (peer, has) in peers {
-            let all = anew.all(peer).into_iter();
+            let all = anew.list_all_routes(peer).into_iter();
             let all: BTreeMap<_, _> = all.map(|(prefix, attributes)| (prefix, attributes.unwrap())).collect();
             prop_assert_eq!(has, all);
         }
@@ -204,9 +206,9 @@ proptest! {
 }
 
 /// An established session over a connection that takes everything.
-fn established() -> Session {
+fn established() -> BgpSession {
     let now = Duration::from_secs(1);
-    let config = Config {
+    let config = BgpSessionConfig {
         local_as: 65_001,
         peer_as: PeerAs::External,
         identifier: [192, 0, 2, 1].into(),
@@ -216,12 +218,12 @@ fn established() -> Session {
         restart_time: None,
         restarted: None,
     };
-    let mut session = Session::new(config, 1, now);
-    session.handle(now, Input::Start);
-    let connection = Connection(1);
+    let mut session = BgpSession::new(config, 1, now);
+    session.handle(now, BgpInput::Start);
+    let connection = ConnectionId(1);
     let next_hops = NextHops { ipv4: Some([192, 0, 2, 1].into()), ..NextHops::default() };
-    session.handle(now, Input::Connected { connection, outgoing: true, next_hops });
-    let open = Open {
+    session.handle(now, BgpInput::Connected { connection, outgoing: true, next_hops });
+    let open = OpenMessage {
         autonomous_system: 65_002,
         hold_time: 9,
         identifier: [192, 0, 2, 2].into(),
@@ -229,8 +231,8 @@ fn established() -> Session {
     };
     let mut octets = Vec::new();
     open.encode(&mut octets);
-    keepalive(&mut octets);
-    session.handle(now, Input::Received { connection, octets: &octets });
+    append_keepalive(&mut octets);
+    session.handle(now, BgpInput::Received { connection, octets: &octets });
     session
 }
 
@@ -238,18 +240,18 @@ fn established() -> Session {
 #[test]
 #[ignore = "measures"]
 fn figures() {
-    let mut table = Table::default();
+    let mut table = AdvertisementTable::default();
     let all = [Arc::new(Advertisement::default())];
     let address = |n: u32| IpAddr::from((0x0a00_0000 + n).to_be_bytes());
     for owner in 0..10_000 {
         let announcement = announcement(&address(owner).to_string(), &all);
-        table.set(owner, vec![announcement]);
+        table.set_announcements(owner, vec![announcement]);
     }
-    let mut sessions: Vec<Session> = (0..16).map(|_| established()).collect();
+    let mut sessions: Vec<BgpSession> = (0..16).map(|_| established()).collect();
     let now = Duration::from_secs(1);
-    let written = Input::Written { connection: Connection(1), octets: usize::MAX };
+    let written = BgpInput::Written { connection: ConnectionId(1), octets: usize::MAX };
     for session in &mut sessions {
-        session.handle(now, Input::Routes(&table.all("a")));
+        session.handle(now, BgpInput::Routes(&table.list_all_routes("a")));
         (0..100).for_each(|_| _ = session.handle(now, written.clone()));
         assert_eq!(session.status().announced, 10_000);
     }
@@ -257,11 +259,11 @@ fn figures() {
     for round in 0..1000 {
         let started = Instant::now();
         let announcements = vec![announcement(&address(20_000 + round).to_string(), &all)];
-        let prefixes = table.set(20_000 + round, announcements);
+        let prefixes = table.set_announcements(20_000 + round, announcements);
         for session in &mut sessions {
-            let changes = table.changes("a", &prefixes);
-            let effects = session.handle(now, Input::Routes(&changes));
-            assert!(matches!(effects[..], [Effect::Send { .. }]));
+            let changes = table.list_changes("a", &prefixes);
+            let effects = session.handle(now, BgpInput::Routes(&changes));
+            assert!(matches!(effects[..], [BgpEffect::Send { .. }]));
             session.handle(now, written.clone());
         }
         times.push(started.elapsed());

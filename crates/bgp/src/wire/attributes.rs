@@ -1,9 +1,9 @@
 //! Path attributes of announcements (RFC 4271, section 5).
 
 use super::open::AS_TRANS;
-use super::update::Form;
-use crate::family::{Family, UNICAST};
-use crate::route::{Attributes, NextHop};
+use super::update::AttributeForm;
+use crate::family::{Family, SAFI_UNICAST};
+use crate::route::{NextHop, RouteAttributes};
 
 pub mod flag {
     pub const OPTIONAL: u8 = 0x80;
@@ -40,7 +40,7 @@ const DEFAULT_LOCAL_PREFERENCE: u32 = 100;
 const LINK_BANDWIDTH: [u8; 2] = [0x00, 0x04];
 const NON_TRANSITIVE: u8 = 0x40;
 
-fn append(out: &mut Vec<u8>, flags: u8, code: u8, value: &[u8]) {
+fn append_attribute(out: &mut Vec<u8>, flags: u8, code: u8, value: &[u8]) {
     // No value is longer than a message.
     match u8::try_from(value.len()) {
         Ok(length) => out.extend([flags, code, length]),
@@ -53,33 +53,37 @@ fn append(out: &mut Vec<u8>, flags: u8, code: u8, value: &[u8]) {
 }
 
 /// All attributes except those with prefixes, ascending by code.
-pub fn encode(attributes: &Attributes, form: &Form, next_hop: Option<&NextHop>) -> Vec<u8> {
+pub fn encode_attributes(
+    attributes: &RouteAttributes,
+    form: &AttributeForm,
+    next_hop: Option<&NextHop>,
+) -> Vec<u8> {
     let mut out = Vec::new();
-    append(&mut out, WELL_KNOWN, code::ORIGIN, &[ORIGIN_IGP]);
-    append(&mut out, WELL_KNOWN, code::AS_PATH, &as_path(form));
+    append_attribute(&mut out, WELL_KNOWN, code::ORIGIN, &[ORIGIN_IGP]);
+    append_attribute(&mut out, WELL_KNOWN, code::AS_PATH, &encode_as_path(form));
     if let Some(NextHop::Ipv4(address)) = next_hop {
-        append(&mut out, WELL_KNOWN, code::NEXT_HOP, &address.octets());
+        append_attribute(&mut out, WELL_KNOWN, code::NEXT_HOP, &address.octets());
     }
     if !form.external {
         let preference = attributes.local_preference.unwrap_or(DEFAULT_LOCAL_PREFERENCE);
-        append(&mut out, WELL_KNOWN, code::LOCAL_PREF, &preference.to_be_bytes());
+        append_attribute(&mut out, WELL_KNOWN, code::LOCAL_PREF, &preference.to_be_bytes());
     }
     let mut add_list = |code, value: Vec<u8>| {
         if !value.is_empty() {
-            append(&mut out, OPTIONAL_TRANSITIVE, code, &value);
+            append_attribute(&mut out, OPTIONAL_TRANSITIVE, code, &value);
         }
     };
     let standard = attributes.communities.standard().iter();
     add_list(code::COMMUNITIES, standard.flat_map(|each| each.0.to_be_bytes()).collect());
-    add_list(code::EXTENDED_COMMUNITIES, link_bandwidth(attributes, form));
-    add_list(code::AS4_PATH, as4_path(form));
+    add_list(code::EXTENDED_COMMUNITIES, encode_link_bandwidth(attributes, form));
+    add_list(code::AS4_PATH, encode_as4_path(form));
     let large = attributes.communities.large().iter();
     let words = large.flat_map(|each| [each.administrator, each.data[0], each.data[1]]);
     add_list(code::LARGE_COMMUNITIES, words.flat_map(u32::to_be_bytes).collect());
     out
 }
 
-fn as_path(form: &Form) -> Vec<u8> {
+fn encode_as_path(form: &AttributeForm) -> Vec<u8> {
     if !form.external {
         return Vec::new();
     }
@@ -92,7 +96,7 @@ fn as_path(form: &Form) -> Vec<u8> {
 }
 
 /// For peers behind one that knows only AS numbers of two octets (RFC 6793).
-fn as4_path(form: &Form) -> Vec<u8> {
+fn encode_as4_path(form: &AttributeForm) -> Vec<u8> {
     let needed = form.external && !form.four_octet_as && form.local_as > u32::from(u16::MAX);
     match needed {
         true => [&[AS_SEQUENCE, 1][..], &form.local_as.to_be_bytes()].concat(),
@@ -101,7 +105,7 @@ fn as4_path(form: &Form) -> Vec<u8> {
 }
 
 /// Transitive towards another autonomous system: its routers would ignore it otherwise.
-fn link_bandwidth(attributes: &Attributes, form: &Form) -> Vec<u8> {
+fn encode_link_bandwidth(attributes: &RouteAttributes, form: &AttributeForm) -> Vec<u8> {
     let Some(bandwidth) = attributes.bandwidth else { return Vec::new() };
     let [kind, subtype] = LINK_BANDWIDTH;
     let kind = if form.external { kind } else { kind | NON_TRANSITIVE };
@@ -109,11 +113,16 @@ fn link_bandwidth(attributes: &Attributes, form: &Form) -> Vec<u8> {
     [&[kind, subtype, high, low][..], &bandwidth.to_be_bytes()].concat()
 }
 
-/// An attribute that contains prefixes, up to them. [`close_prefixes`] sets its length.
-pub fn open_prefixes(out: &mut Vec<u8>, code: u8, family: Family, next_hop: Option<&NextHop>) {
+/// An attribute that contains prefixes, up to them. [`finish_prefix_attribute`] sets its length.
+pub fn begin_prefix_attribute(
+    out: &mut Vec<u8>,
+    code: u8,
+    family: Family,
+    next_hop: Option<&NextHop>,
+) {
     out.extend([flag::OPTIONAL | flag::EXTENDED, code, 0, 0]);
     out.extend(family.afi().to_be_bytes());
-    out.push(UNICAST);
+    out.push(SAFI_UNICAST);
     let Some(next_hop) = next_hop else { return };
     let addresses = match next_hop {
         NextHop::Ipv4(address) => address.to_ipv6_mapped().octets().to_vec(),
@@ -129,7 +138,7 @@ pub fn open_prefixes(out: &mut Vec<u8>, code: u8, family: Family, next_hop: Opti
 }
 
 /// `start`: where the attribute begins.
-pub fn close_prefixes(out: &mut [u8], start: usize) {
+pub fn finish_prefix_attribute(out: &mut [u8], start: usize) {
     let length = (out.len() - start - 4) as u16;
     out[start + 2..start + 4].copy_from_slice(&length.to_be_bytes());
 }

@@ -1,9 +1,9 @@
 //! The messages of BGP.
 //!
 //! Invariants:
-//! - Parsing never panics, and reads at most one message of [`MOST_OCTETS`].
+//! - Parsing never panics, and reads at most one message of [`MAX_MESSAGE_OCTETS`].
 //! - What is written can be read by a peer that knows RFC 4271, 4760 and the capabilities it announced; no message is
-//!   longer than [`MOST_OCTETS`].
+//!   longer than [`MAX_MESSAGE_OCTETS`].
 //! - A received UPDATE is never an error of the session: see [`received`].
 //!
 //! `crates/bgp/tests` compares it with two other implementations; `fuzz/src/bgp` feeds it random messages.
@@ -20,8 +20,8 @@ pub mod refresh;
 mod tests;
 pub mod update;
 
-pub use message::{Kind, MOST_OCTETS, keepalive};
+pub use message::{MAX_MESSAGE_OCTETS, MessageKind, append_keepalive};
 pub use notification::{Notification, Reason};
-pub use open::{Capabilities, GracefulRestart, Open, refusal_without};
-pub use received::Received;
-pub use update::Form;
+pub use open::{Capabilities, GracefulRestart, OpenMessage, refuse_missing_families};
+pub use received::ReceivedUpdate;
+pub use update::AttributeForm;

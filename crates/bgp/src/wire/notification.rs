@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Write};
 
-use super::message::{Kind, append};
+use super::message::{MessageKind, append_message};
 
 macro_rules! reasons {
     ($($name:ident = $code:literal / $subcode:literal, $text:literal;)*) => {
@@ -123,7 +123,7 @@ impl Notification {
     }
 
     pub fn encode(&self, out: &mut Vec<u8>) {
-        append(out, Kind::Notification, |out| {
+        append_message(out, MessageKind::Notification, |out| {
             out.extend([self.code, self.subcode]);
             // What shows a fault is never longer, except if a caller repeats a whole message.
             out.extend(&self.data[..self.data.len().min(1024)]);

@@ -3,19 +3,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 
-use super::message::{Kind, append};
+use super::message::{MessageKind, append_message};
 use super::notification::{Notification, Reason};
-use super::reader::Reader;
-use crate::family::{Family, UNICAST};
+use super::reader::OctetReader;
+use crate::family::{Family, SAFI_UNICAST};
 
 /// What stands for an AS number of four octets in a field of two (RFC 6793).
 pub const AS_TRANS: u16 = 23456;
 
-const VERSION: u8 = 4;
+const BGP_VERSION: u8 = 4;
 /// The optional parameter that holds capabilities.
-const CAPABILITIES: u8 = 2;
+const CAPABILITIES_PARAMETER: u8 = 2;
 /// As a parameter's type: lengths have two octets (RFC 9072).
-const EXTENDED: u8 = 255;
+const EXTENDED_LENGTH_PARAMETER: u8 = 255;
 
 mod code {
     pub const MULTIPROTOCOL: u8 = 1;
@@ -26,7 +26,7 @@ mod code {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Open {
+pub struct OpenMessage {
     pub autonomous_system: u32,
     /// In seconds; 0: no KEEPALIVE messages.
     pub hold_time: u16,
@@ -34,7 +34,7 @@ pub struct Open {
     pub capabilities: Capabilities,
 }
 
-/// Those that matter to a speaker that only announces. Others are ignored.
+/// Capabilities that matter to a speaker that only announces. Others are ignored.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Capabilities {
     /// Never empty in a received message: a peer that announces no family, known or unknown, can do IPv4.
@@ -58,42 +58,46 @@ pub struct GracefulRestart {
     pub preserved: BTreeMap<Family, bool>,
 }
 
-const RESTARTING: u16 = 0x8000;
-const LONGEST_RESTART: u16 = 0x0fff;
-const PRESERVED: u8 = 0x80;
+const RESTART_STATE_BIT: u16 = 0x8000;
+const MAX_RESTART_SECONDS: u16 = 0x0fff;
+const FORWARDING_PRESERVED_BIT: u8 = 0x80;
 
-impl Open {
+impl OpenMessage {
     pub fn encode(&self, out: &mut Vec<u8>) {
-        append(out, Kind::Open, |out| {
-            out.push(VERSION);
+        append_message(out, MessageKind::Open, |out| {
+            out.push(BGP_VERSION);
             out.extend(u16::try_from(self.autonomous_system).unwrap_or(AS_TRANS).to_be_bytes());
             out.extend(self.hold_time.to_be_bytes());
             out.extend(self.identifier.octets());
             let mut capabilities = Vec::new();
             self.capabilities.encode(self.autonomous_system, &mut capabilities);
             // Five kinds of capabilities for two families: below 64 octets.
-            out.extend([capabilities.len() as u8 + 2, CAPABILITIES, capabilities.len() as u8]);
+            out.extend([
+                capabilities.len() as u8 + 2,
+                CAPABILITIES_PARAMETER,
+                capabilities.len() as u8,
+            ]);
             out.extend(capabilities);
         });
     }
 
     /// The error is what to send to the peer.
     pub fn parse(body: &[u8]) -> Result<Self, Notification> {
-        Self::read(&mut Reader::new(body))
+        Self::read(&mut OctetReader::new(body))
             .unwrap_or_else(|| Err(Notification::new(Reason::MalformedOpen)))
     }
 
     /// `None`: a length does not fit.
-    fn read(reader: &mut Reader) -> Option<Result<Self, Notification>> {
+    fn read(reader: &mut OctetReader) -> Option<Result<Self, Notification>> {
         let refuse = |reason| Some(Err(Notification::new(reason)));
-        if reader.u8()? != VERSION {
-            let supported = u16::from(VERSION).to_be_bytes();
+        if reader.u8()? != BGP_VERSION {
+            let supported = u16::from(BGP_VERSION).to_be_bytes();
             return Some(Err(Notification::new(Reason::UnsupportedVersion).with(&supported)));
         }
         let short_as = reader.u16()?;
         let hold_time = reader.u16()?;
         let identifier = Ipv4Addr::from(reader.u32()?);
-        let (mut parameters, extended) = parameters(reader)?;
+        let (mut parameters, extended) = read_parameters(reader)?;
         if !reader.is_empty() {
             return None;
         }
@@ -102,7 +106,7 @@ impl Open {
         while !parameters.is_empty() {
             let parameter = parameters.u8()?;
             let part = if extended { parameters.long_part()? } else { parameters.part()? };
-            if parameter != CAPABILITIES {
+            if parameter != CAPABILITIES_PARAMETER {
                 return refuse(Reason::UnsupportedParameter);
             }
             capabilities.read(part, &mut long_as, &mut names_families)?;
@@ -116,14 +120,16 @@ impl Open {
             _ if autonomous_system == 0 => refuse(Reason::BadPeerAs),
             _ if hold_time == 1 || hold_time == 2 => refuse(Reason::UnacceptableHoldTime),
             _ if identifier.is_unspecified() => refuse(Reason::BadIdentifier),
-            _ if capabilities.families.is_empty() => Some(Err(refusal_without(Family::ALL.into()))),
+            _ if capabilities.families.is_empty() => {
+                Some(Err(refuse_missing_families(Family::ALL.into())))
+            }
             _ => Some(Ok(Self { autonomous_system, hold_time, identifier, capabilities })),
         }
     }
 }
 
 /// RFC 5492: a refusal contains what the peer lacks.
-pub fn refusal_without(families: BTreeSet<Family>) -> Notification {
+pub fn refuse_missing_families(families: BTreeSet<Family>) -> Notification {
     let mut missing = Vec::new();
     let needed = Capabilities { families, ..Capabilities::default() };
     // The AS number is in another capability.
@@ -132,10 +138,10 @@ pub fn refusal_without(families: BTreeSet<Family>) -> Notification {
 }
 
 /// The optional parameters, and whether their lengths have two octets.
-fn parameters<'a>(reader: &mut Reader<'a>) -> Option<(Reader<'a>, bool)> {
+fn read_parameters<'a>(reader: &mut OctetReader<'a>) -> Option<(OctetReader<'a>, bool)> {
     let mut ahead = *reader;
     let (length, parameter) = (ahead.u8()?, ahead.u8());
-    if length != 0 && parameter == Some(EXTENDED) {
+    if length != 0 && parameter == Some(EXTENDED_LENGTH_PARAMETER) {
         *reader = ahead;
         return Some((reader.long_part()?, true));
     }
@@ -150,14 +156,14 @@ impl Capabilities {
         };
         for family in &self.families {
             let [high, low] = family.afi().to_be_bytes();
-            add(code::MULTIPROTOCOL, &[high, low, 0, UNICAST]);
+            add(code::MULTIPROTOCOL, &[high, low, 0, SAFI_UNICAST]);
         }
         if self.route_refresh {
             add(code::ROUTE_REFRESH, &[]);
         }
         if self.extended_next_hop {
             let [prefix, next_hop] = [Family::Ipv4, Family::Ipv6].map(|family| family.afi() as u8);
-            add(code::EXTENDED_NEXT_HOP, &[0, prefix, 0, UNICAST, 0, next_hop]);
+            add(code::EXTENDED_NEXT_HOP, &[0, prefix, 0, SAFI_UNICAST, 0, next_hop]);
         }
         if let Some(graceful_restart) = &self.graceful_restart {
             add(code::GRACEFUL_RESTART, &graceful_restart.encode());
@@ -170,7 +176,7 @@ impl Capabilities {
     /// A capability of an unexpected length is ignored; `None` if its end is not known.
     fn read(
         &mut self,
-        mut reader: Reader,
+        mut reader: OctetReader,
         long_as: &mut Option<u32>,
         names_families: &mut bool,
     ) -> Option<()> {
@@ -197,7 +203,7 @@ impl Capabilities {
     }
 }
 
-impl Reader<'_> {
+impl OctetReader<'_> {
     /// AFI, a reserved octet, SAFI. `Some(None)`: another family.
     fn family(&mut self) -> Option<Option<Family>> {
         let (afi, _reserved, safi) = (self.u16()?, self.u8()?, self.u8()?);
@@ -205,32 +211,32 @@ impl Reader<'_> {
     }
 }
 
-fn allows_ipv6_for_ipv4(mut reader: Reader) -> bool {
+fn allows_ipv6_for_ipv4(mut reader: OctetReader) -> bool {
     let mut next = || Some((reader.u16()?, reader.u16()?, reader.u16()?));
-    let wanted = (Family::Ipv4.afi(), UNICAST.into(), Family::Ipv6.afi());
+    let wanted = (Family::Ipv4.afi(), SAFI_UNICAST.into(), Family::Ipv6.afi());
     std::iter::from_fn(&mut next).any(|entry| entry == wanted)
 }
 
 impl GracefulRestart {
     fn encode(&self) -> Vec<u8> {
-        let flags = if self.restarting { RESTARTING } else { 0 };
-        let mut value = (flags | self.time.min(LONGEST_RESTART)).to_be_bytes().to_vec();
+        let flags = if self.restarting { RESTART_STATE_BIT } else { 0 };
+        let mut value = (flags | self.time.min(MAX_RESTART_SECONDS)).to_be_bytes().to_vec();
         for (family, preserved) in &self.preserved {
             value.extend(family.afi().to_be_bytes());
-            value.extend([UNICAST, if *preserved { PRESERVED } else { 0 }]);
+            value.extend([SAFI_UNICAST, if *preserved { FORWARDING_PRESERVED_BIT } else { 0 }]);
         }
         value
     }
 
-    fn read(mut reader: Reader) -> Option<Self> {
+    fn read(mut reader: OctetReader) -> Option<Self> {
         let head = reader.u16()?;
         let mut preserved = BTreeMap::new();
         while let (Some(afi), Some(safi), Some(flags)) = (reader.u16(), reader.u8(), reader.u8()) {
             if let Some(family) = Family::of_identifiers(afi, safi) {
-                preserved.insert(family, flags & PRESERVED != 0);
+                preserved.insert(family, flags & FORWARDING_PRESERVED_BIT != 0);
             }
         }
-        let (restarting, time) = (head & RESTARTING != 0, head & LONGEST_RESTART);
+        let (restarting, time) = (head & RESTART_STATE_BIT != 0, head & MAX_RESTART_SECONDS);
         Some(Self { restarting, time, preserved })
     }
 }

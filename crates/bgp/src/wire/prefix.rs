@@ -4,17 +4,17 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 
-use super::reader::Reader;
+use super::reader::OctetReader;
 use crate::family::Family;
 
-/// The octets that [`append`] adds.
-pub fn octets(prefix: &IpNet) -> usize {
+/// The octets that [`append_prefix`] adds.
+pub fn count_prefix_octets(prefix: &IpNet) -> usize {
     1 + usize::from(prefix.prefix_len()).div_ceil(8)
 }
 
-pub fn append(out: &mut Vec<u8>, prefix: &IpNet) {
+pub fn append_prefix(out: &mut Vec<u8>, prefix: &IpNet) {
     out.push(prefix.prefix_len());
-    let covered = octets(prefix) - 1;
+    let covered = count_prefix_octets(prefix) - 1;
     match prefix.network() {
         IpAddr::V4(address) => out.extend(&address.octets()[..covered]),
         IpAddr::V6(address) => out.extend(&address.octets()[..covered]),
@@ -22,16 +22,16 @@ pub fn append(out: &mut Vec<u8>, prefix: &IpNet) {
 }
 
 /// All prefixes of a field; `None` if one has an invalid length or is cut off.
-pub fn parse_all(field: &[u8], family: Family) -> Option<Vec<IpNet>> {
-    let mut reader = Reader::new(field);
+pub fn parse_prefixes(field: &[u8], family: Family) -> Option<Vec<IpNet>> {
+    let mut reader = OctetReader::new(field);
     let mut prefixes = Vec::new();
     while !reader.is_empty() {
-        prefixes.push(parse(&mut reader, family)?);
+        prefixes.push(parse_prefix(&mut reader, family)?);
     }
     Some(prefixes)
 }
 
-fn parse(reader: &mut Reader, family: Family) -> Option<IpNet> {
+fn parse_prefix(reader: &mut OctetReader, family: Family) -> Option<IpNet> {
     let bits = reader.u8().filter(|bits| *bits <= family.bits())?;
     let covered = reader.take(usize::from(bits).div_ceil(8))?;
     let mut octets = [0; 16];

@@ -2,9 +2,9 @@
 
 /// The rest of a message, or of a part of it.
 #[derive(Clone, Copy)]
-pub struct Reader<'a>(&'a [u8]);
+pub struct OctetReader<'a>(&'a [u8]);
 
-impl<'a> Reader<'a> {
+impl<'a> OctetReader<'a> {
     pub fn new(octets: &'a [u8]) -> Self {
         Self(octets)
     }

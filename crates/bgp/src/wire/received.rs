@@ -11,27 +11,27 @@ use ipnet::IpNet;
 
 use super::attributes::{code, flag};
 use super::prefix;
-use super::reader::Reader;
+use super::reader::OctetReader;
 use crate::family::Family;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Received {
+pub struct ReceivedUpdate {
     pub announced: Vec<IpNet>,
     pub withdrawn: Vec<IpNet>,
     pub end_of_rib: Option<Family>,
     /// The first of the severest.
-    pub fault: Option<Fault>,
+    pub fault: Option<UpdateFault>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fault {
-    pub treatment: Treatment,
+pub struct UpdateFault {
+    pub treatment: FaultTreatment,
     pub text: &'static str,
 }
 
 /// What RFC 7606 asks of a router, from mild to severe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Treatment {
+pub enum FaultTreatment {
     DiscardAttribute,
     TreatAsWithdraw,
     IgnoreFamily,
@@ -39,27 +39,27 @@ pub enum Treatment {
 
 /// What the interpretation depends on.
 #[derive(Clone, Copy, Debug)]
-pub struct Peer {
+pub struct UpdateContext {
     pub external: bool,
     pub four_octet_as: bool,
 }
 
-impl Received {
-    pub fn parse(body: &[u8], peer: Peer) -> Self {
+impl ReceivedUpdate {
+    pub fn parse(body: &[u8], peer: UpdateContext) -> Self {
         let mut received = Self::default();
-        if received.read(&mut Reader::new(body), peer).is_none() {
-            received.fault(Treatment::IgnoreFamily, "a length exceeds the message");
+        if received.read(&mut OctetReader::new(body), peer).is_none() {
+            received.fault(FaultTreatment::IgnoreFamily, "a length exceeds the message");
         }
         received
     }
 
-    fn fault(&mut self, treatment: Treatment, text: &'static str) {
+    fn fault(&mut self, treatment: FaultTreatment, text: &'static str) {
         if self.fault.is_none_or(|fault| fault.treatment < treatment) {
-            self.fault = Some(Fault { treatment, text });
+            self.fault = Some(UpdateFault { treatment, text });
         }
     }
 
-    fn read(&mut self, reader: &mut Reader, peer: Peer) -> Option<()> {
+    fn read(&mut self, reader: &mut OctetReader, peer: UpdateContext) -> Option<()> {
         let withdrawn = reader.long_part()?.rest();
         let attributes = reader.long_part()?;
         let announced = reader.rest();
@@ -67,14 +67,14 @@ impl Received {
             self.end_of_rib = Some(Family::Ipv4);
             return Some(());
         }
-        match prefix::parse_all(withdrawn, Family::Ipv4) {
+        match prefix::parse_prefixes(withdrawn, Family::Ipv4) {
             Some(prefixes) => self.withdrawn.extend(prefixes),
-            None => self.fault(Treatment::IgnoreFamily, "malformed withdrawn prefixes"),
+            None => self.fault(FaultTreatment::IgnoreFamily, "malformed withdrawn prefixes"),
         }
         let met = self.read_attributes(attributes, peer);
-        match prefix::parse_all(announced, Family::Ipv4) {
+        match prefix::parse_prefixes(announced, Family::Ipv4) {
             Some(prefixes) => self.announced.extend(prefixes),
-            None => self.fault(Treatment::IgnoreFamily, "malformed prefixes"),
+            None => self.fault(FaultTreatment::IgnoreFamily, "malformed prefixes"),
         }
         let reaches = met.has(code::MP_REACH_NLRI) || !announced.is_empty();
         let required = [
@@ -84,7 +84,7 @@ impl Received {
         ];
         for (needed, code, text) in required {
             if needed && !met.has(code) {
-                self.fault(Treatment::TreatAsWithdraw, text);
+                self.fault(FaultTreatment::TreatAsWithdraw, text);
             }
         }
         let nothing = self.announced.is_empty() && self.withdrawn.is_empty();
@@ -94,18 +94,18 @@ impl Received {
         Some(())
     }
 
-    fn read_attributes(&mut self, mut reader: Reader, peer: Peer) -> Met {
-        let mut met = Met::default();
+    fn read_attributes(&mut self, mut reader: OctetReader, peer: UpdateContext) -> SeenAttributes {
+        let mut met = SeenAttributes::default();
         while !reader.is_empty() {
-            let Some((flags, code, mut value)) = attribute(&mut reader) else {
-                self.fault(Treatment::TreatAsWithdraw, "an attribute exceeds the attributes");
+            let Some((flags, code, mut value)) = read_attribute(&mut reader) else {
+                self.fault(FaultTreatment::TreatAsWithdraw, "an attribute exceeds the attributes");
                 break;
             };
             let holds_prefixes = [code::MP_REACH_NLRI, code::MP_UNREACH_NLRI].contains(&code);
             if met.has(code) {
                 match holds_prefixes {
-                    true => self.fault(Treatment::IgnoreFamily, "prefixes in two attributes"),
-                    false => self.fault(Treatment::DiscardAttribute, "an attribute twice"),
+                    true => self.fault(FaultTreatment::IgnoreFamily, "prefixes in two attributes"),
+                    false => self.fault(FaultTreatment::DiscardAttribute, "an attribute twice"),
                 }
                 continue;
             }
@@ -114,49 +114,52 @@ impl Received {
                 code::MP_REACH_NLRI => self.read_reach(value),
                 code::MP_UNREACH_NLRI => met.unreached = self.read_unreach(value),
                 _ => {
-                    let fault = fault_of(flags, code, value.rest(), peer);
-                    if let Some(Fault { treatment, text }) = fault {
+                    let fault = find_attribute_fault(flags, code, value.rest(), peer);
+                    if let Some(UpdateFault { treatment, text }) = fault {
                         self.fault(treatment, text);
                     }
                 }
             }
             if holds_prefixes && flags & (flag::OPTIONAL | flag::TRANSITIVE) != flag::OPTIONAL {
-                self.fault(Treatment::TreatAsWithdraw, "flags contradict the attribute's type");
+                self.fault(
+                    FaultTreatment::TreatAsWithdraw,
+                    "flags contradict the attribute's type",
+                );
             }
         }
         met
     }
 
-    fn read_reach(&mut self, mut value: Reader) {
+    fn read_reach(&mut self, mut value: OctetReader) {
         let mut read = || {
             let (afi, safi) = (value.u16()?, value.u8()?);
             let next_hop = value.part()?.rest();
             let _reserved = value.u8()?;
             let Some(family) = Family::of_identifiers(afi, safi) else { return Some(None) };
-            Some(Some((next_hop.len(), prefix::parse_all(value.rest(), family)?)))
+            Some(Some((next_hop.len(), prefix::parse_prefixes(value.rest(), family)?)))
         };
         match read() {
-            None => self.fault(Treatment::IgnoreFamily, "malformed MP_REACH_NLRI"),
+            None => self.fault(FaultTreatment::IgnoreFamily, "malformed MP_REACH_NLRI"),
             Some(None) => (),
             Some(Some((next_hop, prefixes))) => {
                 self.announced.extend(prefixes);
                 if ![4, 16, 32].contains(&next_hop) {
-                    self.fault(Treatment::IgnoreFamily, "next hop of an unexpected length");
+                    self.fault(FaultTreatment::IgnoreFamily, "next hop of an unexpected length");
                 }
             }
         }
     }
 
     /// The family, if it is known.
-    fn read_unreach(&mut self, mut value: Reader) -> Option<Family> {
+    fn read_unreach(&mut self, mut value: OctetReader) -> Option<Family> {
         let mut read = || {
             let (afi, safi) = (value.u16()?, value.u8()?);
             let Some(family) = Family::of_identifiers(afi, safi) else { return Some(None) };
-            Some(Some((family, prefix::parse_all(value.rest(), family)?)))
+            Some(Some((family, prefix::parse_prefixes(value.rest(), family)?)))
         };
         match read() {
             None => {
-                self.fault(Treatment::IgnoreFamily, "malformed MP_UNREACH_NLRI");
+                self.fault(FaultTreatment::IgnoreFamily, "malformed MP_UNREACH_NLRI");
                 None
             }
             Some(None) => None,
@@ -170,26 +173,31 @@ impl Received {
 
 /// The codes of the attributes so far.
 #[derive(Default)]
-struct Met {
+struct SeenAttributes {
     codes: BTreeSet<u8>,
     unreached: Option<Family>,
 }
 
-impl Met {
+impl SeenAttributes {
     fn has(&self, code: u8) -> bool {
         self.codes.contains(&code)
     }
 }
 
-fn attribute<'a>(reader: &mut Reader<'a>) -> Option<(u8, u8, Reader<'a>)> {
+fn read_attribute<'a>(reader: &mut OctetReader<'a>) -> Option<(u8, u8, OctetReader<'a>)> {
     let (flags, code) = (reader.u8()?, reader.u8()?);
     let value = if flags & flag::EXTENDED != 0 { reader.long_part()? } else { reader.part()? };
     Some((flags, code, value))
 }
 
 /// Of attributes without prefixes. RFC 7606, section 7.
-fn fault_of(flags: u8, code: u8, value: &[u8], peer: Peer) -> Option<Fault> {
-    use Treatment::{DiscardAttribute, TreatAsWithdraw};
+fn find_attribute_fault(
+    flags: u8,
+    code: u8,
+    value: &[u8],
+    peer: UpdateContext,
+) -> Option<UpdateFault> {
+    use FaultTreatment::{DiscardAttribute, TreatAsWithdraw};
     const WELL_KNOWN: u8 = flag::TRANSITIVE;
     const NON_TRANSITIVE: u8 = flag::OPTIONAL;
     const TRANSITIVE: u8 = flag::OPTIONAL | flag::TRANSITIVE;
@@ -217,22 +225,22 @@ fn fault_of(flags: u8, code: u8, value: &[u8], peer: Peer) -> Option<Fault> {
         code::LARGE_COMMUNITIES => (TRANSITIVE, list_of(12), TreatAsWithdraw),
         _ if flags & flag::OPTIONAL == 0 => {
             let text = "unknown well-known attribute";
-            return Some(Fault { treatment: TreatAsWithdraw, text });
+            return Some(UpdateFault { treatment: TreatAsWithdraw, text });
         }
         _ => return None,
     };
     match () {
         _ if flags & (flag::OPTIONAL | flag::TRANSITIVE) != expected => {
             let text = "flags contradict the attribute's type";
-            Some(Fault { treatment: TreatAsWithdraw.min(treatment), text })
+            Some(UpdateFault { treatment: TreatAsWithdraw.min(treatment), text })
         }
-        _ if !valid => Some(Fault { treatment, text: "malformed attribute" }),
+        _ if !valid => Some(UpdateFault { treatment, text: "malformed attribute" }),
         _ => None,
     }
 }
 
 fn is_as_path(value: &[u8], four_octet_as: bool) -> bool {
-    let mut reader = Reader::new(value);
+    let mut reader = OctetReader::new(value);
     let size = if four_octet_as { 4 } else { 2 };
     let mut segment = || {
         // Sets and sequences, also of confederations.

@@ -4,15 +4,15 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 
-use super::message::{self, Kind};
+use super::message::{self, MessageKind};
 use super::notification::{Notification, Reason};
-use super::received::{Peer, Received, Treatment};
-use super::update::{Form, announce, end_of_rib, withdraw};
-use super::{MOST_OCTETS, keepalive};
-use crate::{Attributes, Family, NextHop};
+use super::received::{FaultTreatment, ReceivedUpdate, UpdateContext};
+use super::update::{AttributeForm, append_announcements, append_end_of_rib, append_withdrawals};
+use super::{MAX_MESSAGE_OCTETS, append_keepalive};
+use crate::{Family, NextHop, RouteAttributes};
 
-const PEER: Peer = Peer { external: true, four_octet_as: true };
-const FORM: Form = Form { local_as: 65001, external: true, four_octet_as: true };
+const PEER: UpdateContext = UpdateContext { external: true, four_octet_as: true };
+const FORM: AttributeForm = AttributeForm { local_as: 65001, external: true, four_octet_as: true };
 const IPV4: NextHop = NextHop::Ipv4(Ipv4Addr::new(192, 0, 2, 1));
 const IPV6: NextHop = NextHop::Ipv6 {
     global: Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1),
@@ -21,8 +21,8 @@ const IPV6: NextHop = NextHop::Ipv6 {
 
 fn bodies(mut stream: &[u8]) -> Vec<&[u8]> {
     let mut bodies = Vec::new();
-    while let Some(message) = message::first(stream).expect("valid messages") {
-        assert!(message.length() <= MOST_OCTETS);
+    while let Some(message) = message::parse_first_message(stream).expect("valid messages") {
+        assert!(message.length() <= MAX_MESSAGE_OCTETS);
         bodies.push(message.body);
         stream = &stream[message.length()..];
     }
@@ -44,30 +44,33 @@ fn prefixes(family: Family, count: u16) -> Vec<IpNet> {
 #[test]
 fn a_keepalive_is_a_header() {
     let mut out = Vec::new();
-    keepalive(&mut out);
+    append_keepalive(&mut out);
     assert_eq!(out, [&[0xff; 16][..], &[0, 19, 4]].concat());
 }
 
 #[test]
 fn messages_are_found_however_they_arrive() {
     let mut stream = Vec::new();
-    keepalive(&mut stream);
-    end_of_rib(&mut stream, Family::Ipv4);
+    append_keepalive(&mut stream);
+    append_end_of_rib(&mut stream, Family::Ipv4);
     for end in 0..19 {
-        assert_eq!(message::first(&stream[..end]), Ok(None));
+        assert_eq!(message::parse_first_message(&stream[..end]), Ok(None));
     }
-    let first = message::first(&stream).unwrap().unwrap();
-    assert_eq!((first.kind, first.length()), (Kind::Keepalive, 19));
-    assert_eq!(message::first(&stream[19..41]), Ok(None));
-    assert_eq!(message::first(&stream[19..]).unwrap().unwrap().kind, Kind::Update);
+    let first = message::parse_first_message(&stream).unwrap().unwrap();
+    assert_eq!((first.kind, first.length()), (MessageKind::Keepalive, 19));
+    assert_eq!(message::parse_first_message(&stream[19..41]), Ok(None));
+    assert_eq!(
+        message::parse_first_message(&stream[19..]).unwrap().unwrap().kind,
+        MessageKind::Update
+    );
 }
 
 #[test]
 fn a_header_that_is_no_header_ends_the_session() {
     let header = |length: u16, kind: u8| {
-        [&[0xff; 16][..], &length.to_be_bytes(), &[kind], &[0; MOST_OCTETS]].concat()
+        [&[0xff; 16][..], &length.to_be_bytes(), &[kind], &[0; MAX_MESSAGE_OCTETS]].concat()
     };
-    let refused = |octets: &[u8]| message::first(octets).expect_err("refused");
+    let refused = |octets: &[u8]| message::parse_first_message(octets).expect_err("refused");
     for (length, kind) in [
         (18, 4),
         (0, 2),
@@ -124,16 +127,23 @@ fn thousands_of_prefixes_need_few_messages() {
     {
         let all = prefixes(family, 2000);
         let mut stream = Vec::new();
-        announce(&mut stream, family, &all, &next_hop, &Attributes::default(), &FORM);
-        let announced = bodies(&stream).into_iter().map(|body| Received::parse(body, PEER));
-        let announced: Vec<Received> = announced.collect();
+        append_announcements(
+            &mut stream,
+            family,
+            &all,
+            &next_hop,
+            &RouteAttributes::default(),
+            &FORM,
+        );
+        let announced = bodies(&stream).into_iter().map(|body| ReceivedUpdate::parse(body, PEER));
+        let announced: Vec<ReceivedUpdate> = announced.collect();
         assert!(announced.iter().all(|received| received.fault.is_none()), "{announced:?}");
         assert_eq!(announced.len(), least);
         assert_eq!(announced.into_iter().flat_map(|each| each.announced).collect::<Vec<_>>(), all);
 
         let mut stream = Vec::new();
-        withdraw(&mut stream, family, &all, next_hop == IPV6);
-        let withdrawn = bodies(&stream).into_iter().map(|body| Received::parse(body, PEER));
+        append_withdrawals(&mut stream, family, &all, next_hop == IPV6);
+        let withdrawn = bodies(&stream).into_iter().map(|body| ReceivedUpdate::parse(body, PEER));
         assert_eq!(withdrawn.flat_map(|each| each.withdrawn).collect::<Vec<_>>(), all);
     }
 }
@@ -153,7 +163,14 @@ fn prefixes_in_an_attribute_come_first_with_their_next_hop() {
             let next_hop = NextHop::Ipv6 { global, link_local };
             let mut stream = Vec::new();
             let one = prefixes(family, 1);
-            announce(&mut stream, family, &one, &next_hop, &Attributes::default(), &FORM);
+            append_announcements(
+                &mut stream,
+                family,
+                &one,
+                &next_hop,
+                &RouteAttributes::default(),
+                &FORM,
+            );
             let body = bodies(&stream)[0];
             // No withdrawn prefixes; behind the lengths MP_REACH_NLRI.
             assert_eq!((&body[..2], &body[4..6]), (&[0, 0][..], &[0x90, 14][..]));
@@ -166,10 +183,17 @@ fn prefixes_in_an_attribute_come_first_with_their_next_hop() {
 /// RFC 6793.
 #[test]
 fn a_peer_with_short_as_numbers_gets_the_long_one_beside_the_path() {
-    let form = Form { local_as: 4_200_000_000, external: true, four_octet_as: false };
+    let form = AttributeForm { local_as: 4_200_000_000, external: true, four_octet_as: false };
     let mut stream = Vec::new();
     let all = prefixes(Family::Ipv4, 1);
-    announce(&mut stream, Family::Ipv4, &all, &IPV4, &Attributes::default(), &form);
+    append_announcements(
+        &mut stream,
+        Family::Ipv4,
+        &all,
+        &IPV4,
+        &RouteAttributes::default(),
+        &form,
+    );
     let octets = bodies(&stream)[0];
     let has = |attribute: &[u8]| octets.windows(attribute.len()).any(|part| part == attribute);
     let [high, low] = 23_456_u16.to_be_bytes();
@@ -180,18 +204,18 @@ fn a_peer_with_short_as_numbers_gets_the_long_one_beside_the_path() {
 
 #[test]
 fn the_longest_attributes_leave_room() {
-    let mut attributes = Attributes { bandwidth: Some(1e9), ..Attributes::default() };
+    let mut attributes = RouteAttributes { bandwidth: Some(1e9), ..RouteAttributes::default() };
     for number in 0..crate::Communities::MOST {
         attributes.communities.add(&format!("65000:{number}")).unwrap();
         attributes.communities.add(&format!("65000:0:{number}")).unwrap();
     }
-    let form = Form { local_as: 4_200_000_000, external: true, four_octet_as: false };
+    let form = AttributeForm { local_as: 4_200_000_000, external: true, four_octet_as: false };
     let all = prefixes(Family::Ipv6, 500);
     let mut stream = Vec::new();
-    announce(&mut stream, Family::Ipv6, &all, &IPV6, &attributes, &form);
-    let peer = Peer { external: true, four_octet_as: false };
-    let received = bodies(&stream).into_iter().map(|body| Received::parse(body, peer));
-    let received: Vec<Received> = received.collect();
+    append_announcements(&mut stream, Family::Ipv6, &all, &IPV6, &attributes, &form);
+    let peer = UpdateContext { external: true, four_octet_as: false };
+    let received = bodies(&stream).into_iter().map(|body| ReceivedUpdate::parse(body, peer));
+    let received: Vec<ReceivedUpdate> = received.collect();
     assert!(received.iter().all(|each| each.fault.is_none()), "{received:?}");
     assert_eq!(received.iter().map(|each| each.announced.len()).sum::<usize>(), 500);
 }
@@ -200,9 +224,12 @@ fn the_longest_attributes_leave_room() {
 fn the_end_of_the_routes_is_an_empty_update() {
     for family in Family::ALL {
         let mut stream = Vec::new();
-        end_of_rib(&mut stream, family);
-        let received = Received::parse(bodies(&stream)[0], PEER);
-        assert_eq!(received, Received { end_of_rib: Some(family), ..Received::default() });
+        append_end_of_rib(&mut stream, family);
+        let received = ReceivedUpdate::parse(bodies(&stream)[0], PEER);
+        assert_eq!(
+            received,
+            ReceivedUpdate { end_of_rib: Some(family), ..ReceivedUpdate::default() }
+        );
     }
 }
 
@@ -220,9 +247,9 @@ const NEXT_HOP: &[u8] = &[0x40, 3, 4, 192, 0, 2, 1];
 /// RFC 7606, section by section.
 #[test]
 fn malformed_updates_are_judged_as_mildly_as_possible() {
-    use Treatment::{DiscardAttribute, IgnoreFamily, TreatAsWithdraw};
+    use FaultTreatment::{DiscardAttribute, IgnoreFamily, TreatAsWithdraw};
     let with = |more: &[u8]| update(&[ORIGIN, AS_PATH, NEXT_HOP, more]);
-    let cases: &[(&str, Vec<u8>, Option<Treatment>)] = &[
+    let cases: &[(&str, Vec<u8>, Option<FaultTreatment>)] = &[
         ("valid", with(&[]), None),
         ("unknown optional", with(&[0xc0, 200, 1, 9]), None),
         ("MED", with(&[0x80, 4, 4, 0, 0, 0, 1]), None),
@@ -265,17 +292,17 @@ fn malformed_updates_are_judged_as_mildly_as_possible() {
         ("attributes beyond the message", vec![0, 0, 0xff, 0xff], Some(IgnoreFamily)),
     ];
     for (name, body, treatment) in cases {
-        let fault = Received::parse(body, PEER).fault;
+        let fault = ReceivedUpdate::parse(body, PEER).fault;
         assert_eq!(fault.map(|fault| fault.treatment), *treatment, "{name}: {fault:?}");
     }
 }
 
 mod open {
-    use super::super::open::{Capabilities, GracefulRestart, Open};
+    use super::super::open::{Capabilities, GracefulRestart, OpenMessage};
     use super::*;
 
-    fn open() -> Open {
-        Open {
+    fn open() -> OpenMessage {
+        OpenMessage {
             autonomous_system: 4_200_000_000,
             hold_time: 9,
             identifier: Ipv4Addr::new(192, 0, 2, 1),
@@ -293,7 +320,7 @@ mod open {
         }
     }
 
-    fn body(open: &Open) -> Vec<u8> {
+    fn body(open: &OpenMessage) -> Vec<u8> {
         let mut out = Vec::new();
         open.encode(&mut out);
         bodies(&out)[0].to_vec()
@@ -301,20 +328,20 @@ mod open {
 
     #[test]
     fn what_is_written_is_read() {
-        let least = Open {
+        let least = OpenMessage {
             autonomous_system: 1,
             hold_time: 0,
             capabilities: Capabilities { families: [Family::Ipv4].into(), ..<_>::default() },
             ..open()
         };
         for open in [open(), least] {
-            assert_eq!(Open::parse(&body(&open)), Ok(open));
+            assert_eq!(OpenMessage::parse(&body(&open)), Ok(open));
         }
     }
 
     #[test]
     fn a_peer_without_capabilities_can_do_ipv4() {
-        let open = Open::parse(&[4, 0xfd, 0xe8, 0, 90, 10, 0, 0, 1, 0]).unwrap();
+        let open = OpenMessage::parse(&[4, 0xfd, 0xe8, 0, 90, 10, 0, 0, 1, 0]).unwrap();
         assert_eq!((open.autonomous_system, open.hold_time), (65000, 90));
         let families = [Family::Ipv4].into();
         assert_eq!(open.capabilities, Capabilities { families, ..<_>::default() });
@@ -325,7 +352,7 @@ mod open {
     fn a_peer_of_other_families_is_refused() {
         // EVPN.
         let open = [4, 0xfd, 0xe8, 0, 90, 10, 0, 0, 1, 8, 2, 6, 1, 4, 0, 25, 0, 70];
-        let refusal = Open::parse(&open).expect_err("refused");
+        let refusal = OpenMessage::parse(&open).expect_err("refused");
         assert_eq!(refusal.reason(), Some(Reason::UnsupportedCapability));
         assert_eq!(refusal.data, [1, 4, 0, 1, 0, 1, 1, 4, 0, 2, 0, 1]);
     }
@@ -343,7 +370,7 @@ mod open {
         ]
         .concat();
         let head = [&[4, 0xfd, 0xe8, 0, 90, 10, 0, 0, 1, parameters.len() as u8][..], &parameters];
-        let open = Open::parse(&head.concat()).unwrap();
+        let open = OpenMessage::parse(&head.concat()).unwrap();
         assert_eq!(open.autonomous_system, 65000);
         let families = [Family::Ipv6].into();
         assert_eq!(open.capabilities, Capabilities { families, ..<_>::default() });
@@ -364,7 +391,7 @@ mod open {
         let capabilities = &body[12..];
         let length = capabilities.len() as u8;
         let head = [&body[..9], &[255, 255, 0, length + 3, 2, 0, length]].concat();
-        assert_eq!(Open::parse(&[&head, capabilities].concat()), Ok(open()));
+        assert_eq!(OpenMessage::parse(&[&head, capabilities].concat()), Ok(open()));
     }
 
     #[test]
@@ -373,7 +400,7 @@ mod open {
         let changed = |at: usize, octets: &[u8]| {
             let mut body = valid.clone();
             body[at..at + octets.len()].copy_from_slice(octets);
-            Open::parse(&body).expect_err("refused")
+            OpenMessage::parse(&body).expect_err("refused")
         };
         let version = changed(0, &[3]);
         assert_eq!(version.reason(), Some(Reason::UnsupportedVersion));
@@ -386,7 +413,7 @@ mod open {
         let end = valid.len();
         assert_eq!(changed(end - 4, &[0, 0, 0, 0]).reason(), Some(Reason::BadPeerAs));
         for cut in 0..end {
-            let error = Open::parse(&valid[..cut]).expect_err("refused");
+            let error = OpenMessage::parse(&valid[..cut]).expect_err("refused");
             assert_eq!(error.reason(), Some(Reason::MalformedOpen), "{cut} octets");
         }
     }

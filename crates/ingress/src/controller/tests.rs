@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use lb_http::upstream::Protocol;
 use lb_http::{Endpoint, Upstream, UpstreamName};
-use lb_process::notices::Log;
+use lb_process::notices::NoticeLog;
 
 use super::*;
 
@@ -29,23 +29,23 @@ fn endpoints(address: &str) -> Backends {
 }
 
 struct World {
-    controller: Controller,
-    resolved: mpsc::UnboundedReceiver<Resolved>,
+    controller: IngressController,
+    resolved: mpsc::UnboundedReceiver<ResolvedUpstream>,
 }
 
 impl World {
     fn start() -> Self {
-        let outlets = Outlets {
-            notices: Arc::new(Log::default()),
-            metrics: Arc::new(Metrics::new()),
+        let outlets = ControllerOutputs {
+            notices: Arc::new(NoticeLog::default()),
+            metrics: Arc::new(IngressMetrics::new()),
             status: None,
             published: None,
-            annotations: Annotations::default(),
+            annotations: IngressAnnotations::default(),
         };
         let (sender, resolved) = mpsc::unbounded_channel();
         let secrets = watch::Sender::new(BTreeSet::new());
         Self {
-            controller: Controller::new(Settings::default(), outlets, sender, secrets),
+            controller: IngressController::new(Settings::default(), outlets, sender, secrets),
             resolved,
         }
     }

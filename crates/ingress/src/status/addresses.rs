@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::networking::v1::{IngressLoadBalancerIngress, IngressPortStatus};
 
 /// Host name or IP address.
-pub fn address_of_text(text: &str, ports: &[u16]) -> IngressLoadBalancerIngress {
+pub fn parse_published_address(text: &str, ports: &[u16]) -> IngressLoadBalancerIngress {
     let is_address = text.parse::<IpAddr>().is_ok();
     let text = Some(text.to_owned());
     let (ip, hostname) = if is_address { (text, None) } else { (None, text) };
@@ -19,7 +19,7 @@ pub fn address_of_text(text: &str, ports: &[u16]) -> IngressLoadBalancerIngress 
 }
 
 /// Where clients reach the proxies through a Service: the same addresses as ingress-nginx reports.
-pub fn addresses_of_service(service: &Service) -> Vec<IngressLoadBalancerIngress> {
+pub fn list_service_addresses(service: &Service) -> Vec<IngressLoadBalancerIngress> {
     let Some(spec) = &service.spec else { return Vec::new() };
     let ports: Vec<u16> = (spec.ports.iter().flatten())
         .filter(|port| port.protocol.as_deref().is_none_or(|protocol| protocol == "TCP"))
@@ -41,7 +41,7 @@ pub fn addresses_of_service(service: &Service) -> Vec<IngressLoadBalancerIngress
     };
     let mut found = Vec::new();
     for address in addresses {
-        let address = address_of_text(address, &ports);
+        let address = parse_published_address(address, &ports);
         if !found.contains(&address) {
             found.push(address);
         }
@@ -61,7 +61,7 @@ mod tests {
             let ports: Vec<i32> = at.ports.into_iter().flatten().map(|port| port.port).collect();
             format!("{} {ports:?}", at.ip.or(at.hostname).unwrap())
         };
-        addresses_of_service(&service).into_iter().map(shown).collect()
+        list_service_addresses(&service).into_iter().map(shown).collect()
     }
 
     #[test]

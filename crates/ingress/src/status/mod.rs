@@ -25,14 +25,14 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 
 /// Requests at the same time.
-const CONCURRENT: usize = 8;
-const PATIENCE: Duration = Duration::from_secs(10);
+const MAX_CONCURRENT_WRITES: usize = 8;
+const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
-type Addresses = Vec<IngressLoadBalancerIngress>;
+type PublishedAddresses = Vec<IngressLoadBalancerIngress>;
 
 /// Where the addresses come from.
 #[derive(Clone, Debug)]
-pub enum Publish {
+pub enum PublishedFrom {
     /// A Service in front of the proxies.
     Service(ServiceName),
     Addresses {
@@ -42,8 +42,8 @@ pub enum Publish {
 }
 
 #[derive(Clone, Debug)]
-pub struct Options {
-    pub publish: Publish,
+pub struct StatusOptions {
+    pub publish: PublishedFrom,
     pub lease: ServiceName,
     /// Names this process in the Lease.
     pub identity: String,
@@ -51,13 +51,13 @@ pub struct Options {
 
 /// News for the writer.
 #[derive(Debug)]
-pub enum News {
+pub enum StatusChange {
     /// An Ingress that is served, with its current status.
     Served {
         ingress: ServiceName,
-        current: Addresses,
+        current: PublishedAddresses,
     },
-    /// It is of another class now.
+    /// The Ingress is of another class now.
     Left(ServiceName),
     Deleted(ServiceName),
     /// The published Service; `None`: it does not exist.
@@ -66,42 +66,45 @@ pub enum News {
 
 /// Sends news to the writer, which is a task.
 #[derive(Clone)]
-pub struct Status(mpsc::UnboundedSender<Message>);
+pub struct StatusHandle(mpsc::UnboundedSender<WriterMessage>);
 
-enum Message {
-    News(News),
+enum WriterMessage {
+    News(StatusChange),
     /// Everything that exists was sent.
     Synced,
     /// The process ends.
     Release(oneshot::Sender<()>),
 }
 
-impl Status {
-    pub fn start(client: Client, options: Options) -> Self {
+impl StatusHandle {
+    pub fn start(client: Client, options: StatusOptions) -> Self {
         let (sender, messages) = mpsc::unbounded_channel();
-        tokio::spawn(run(Writer::new(client, options), messages));
+        tokio::spawn(run_writer(StatusWriter::new(client, options), messages));
         Self(sender)
     }
 
-    pub fn send(&self, news: News) {
+    pub fn send(&self, news: StatusChange) {
         // The task ends with the process.
-        let _ = self.0.send(Message::News(news));
+        let _ = self.0.send(WriterMessage::News(news));
     }
 
     pub fn synced(&self) {
-        let _ = self.0.send(Message::Synced);
+        let _ = self.0.send(WriterMessage::Synced);
     }
 
     /// Gives up the Lease, so that another process has not to wait for its expiry.
     pub async fn release(&self) {
         let (done, is_done) = oneshot::channel();
-        if self.0.send(Message::Release(done)).is_ok() {
-            let _ = timeout(PATIENCE, is_done).await;
+        if self.0.send(WriterMessage::Release(done)).is_ok() {
+            let _ = timeout(WRITE_TIMEOUT, is_done).await;
         }
     }
 }
 
-async fn run(mut writer: Writer, mut messages: mpsc::UnboundedReceiver<Message>) {
+async fn run_writer(
+    mut writer: StatusWriter,
+    mut messages: mpsc::UnboundedReceiver<WriterMessage>,
+) {
     let mut attempts = interval(lease::RETRY);
     attempts.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut is_synced = false;
@@ -114,9 +117,9 @@ async fn run(mut writer: Writer, mut messages: mpsc::UnboundedReceiver<Message>)
                 let mut next = Some(message);
                 while let Some(message) = next {
                     match message {
-                        Message::News(news) => writer.take_in(news),
-                        Message::Synced => is_synced = true,
-                        Message::Release(done) => {
+                        WriterMessage::News(news) => writer.take_in(news),
+                        WriterMessage::Synced => is_synced = true,
+                        WriterMessage::Release(done) => {
                             writer.lease.release().await;
                             let _ = done.send(());
                             return;
@@ -126,7 +129,7 @@ async fn run(mut writer: Writer, mut messages: mpsc::UnboundedReceiver<Message>)
                 }
             }
             _ = attempts.tick() => writer.campaign().await,
-            () = until(retry_at) => {}
+            () = sleep_until_moment(retry_at) => {}
         }
         if is_synced && retry_at.is_none_or(|at| at <= Instant::now()) {
             retry_at = writer.write().await;
@@ -134,35 +137,36 @@ async fn run(mut writer: Writer, mut messages: mpsc::UnboundedReceiver<Message>)
     }
 }
 
-async fn until(moment: Option<Instant>) {
+async fn sleep_until_moment(moment: Option<Instant>) {
     match moment {
         Some(moment) => sleep_until(moment).await,
         None => std::future::pending().await,
     }
 }
 
-struct Writer {
+struct StatusWriter {
     client: Client,
     lease: Campaign,
-    publish: Publish,
+    publish: PublishedFrom,
     /// What every Ingress that is served should have.
-    addresses: Addresses,
+    addresses: PublishedAddresses,
     /// Each Ingress that is served, with its current status.
-    served: BTreeMap<ServiceName, Addresses>,
+    served: BTreeMap<ServiceName, PublishedAddresses>,
     /// Ingresses whose status is to be written or removed.
     due: BTreeSet<ServiceName>,
     was_holder: bool,
     backoff: Backoff,
 }
 
-impl Writer {
-    fn new(client: Client, options: Options) -> Self {
-        let Options { publish, lease, identity } = options;
+impl StatusWriter {
+    fn new(client: Client, options: StatusOptions) -> Self {
+        let StatusOptions { publish, lease, identity } = options;
         let addresses = match &publish {
-            Publish::Addresses { addresses, ports } => {
-                addresses.iter().map(|address| addresses::address_of_text(address, ports)).collect()
-            }
-            Publish::Service(_) => Vec::new(),
+            PublishedFrom::Addresses { addresses, ports } => addresses
+                .iter()
+                .map(|address| addresses::parse_published_address(address, ports))
+                .collect(),
+            PublishedFrom::Service(_) => Vec::new(),
         };
         Self {
             lease: Campaign::new(client.clone(), &lease, identity),
@@ -176,9 +180,9 @@ impl Writer {
         }
     }
 
-    fn take_in(&mut self, news: News) {
+    fn take_in(&mut self, news: StatusChange) {
         match news {
-            News::Served { ingress, current } => {
+            StatusChange::Served { ingress, current } => {
                 if current == self.addresses {
                     self.due.remove(&ingress);
                 } else {
@@ -186,7 +190,7 @@ impl Writer {
                 }
                 self.served.insert(ingress, current);
             }
-            News::Left(ingress) => {
+            StatusChange::Left(ingress) => {
                 let was_written = self
                     .served
                     .remove(&ingress)
@@ -197,14 +201,14 @@ impl Writer {
                     self.due.remove(&ingress);
                 }
             }
-            News::Deleted(ingress) => {
+            StatusChange::Deleted(ingress) => {
                 self.served.remove(&ingress);
                 self.due.remove(&ingress);
             }
-            News::Service(service) => {
+            StatusChange::Service(service) => {
                 // The Service of settings that name addresses does not matter.
-                if matches!(self.publish, Publish::Service(_)) {
-                    self.set_addresses(service.as_deref().map(addresses::addresses_of_service));
+                if matches!(self.publish, PublishedFrom::Service(_)) {
+                    self.set_addresses(service.as_deref().map(addresses::list_service_addresses));
                 }
             }
         }
@@ -212,7 +216,7 @@ impl Writer {
 
     /// If the Service is gone, or has no addresses yet, the status stays as it is: clients that resolve names by it
     /// must not lose them because a Service is created again.
-    fn set_addresses(&mut self, addresses: Option<Addresses>) {
+    fn set_addresses(&mut self, addresses: Option<PublishedAddresses>) {
         let Some(addresses) = addresses.filter(|addresses| !addresses.is_empty()) else { return };
         if addresses != self.addresses {
             self.addresses = addresses;
@@ -248,7 +252,7 @@ impl Writer {
                 let result = this.patch(&ingress, wanted).await;
                 (ingress, result)
             })
-            .buffer_unordered(CONCURRENT)
+            .buffer_unordered(MAX_CONCURRENT_WRITES)
             // Thousands may take longer than the Lease.
             .take_while(|_| std::future::ready(this.lease.is_holder()))
             .collect()
@@ -275,16 +279,22 @@ impl Writer {
     }
 
     /// Writes the status, or removes it. Returns whether the Ingress exists.
-    async fn patch(&self, ingress: &ServiceName, wanted: Option<&Addresses>) -> Result<bool> {
+    async fn patch(
+        &self,
+        ingress: &ServiceName,
+        wanted: Option<&PublishedAddresses>,
+    ) -> Result<bool> {
         let ingresses: Api<Ingress> = Api::namespaced(self.client.clone(), &ingress.namespace);
         let patch = json!({"status": {"loadBalancer": {"ingress": wanted}}});
         let (parameters, patch) = (PatchParams::default(), Patch::Merge(&patch));
         let request = ingresses.patch_status(&ingress.name, &parameters, &patch);
-        match timeout(PATIENCE, request).await {
+        match timeout(WRITE_TIMEOUT, request).await {
             Ok(Ok(_)) => Ok(true),
             Ok(Err(kube::Error::Api(status))) if status.code == 404 => Ok(false),
             Ok(Err(error)) => Err(error.into()),
-            Err(_) => anyhow::bail!("the API server did not reply within {} s", PATIENCE.as_secs()),
+            Err(_) => {
+                anyhow::bail!("the API server did not reply within {} s", WRITE_TIMEOUT.as_secs())
+            }
         }
     }
 }

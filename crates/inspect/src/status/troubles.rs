@@ -120,7 +120,7 @@ fn troubles_of_announcements(link: &LinkView) -> Vec<String> {
             link.peers.len()
         ),
     );
-    let most = lb_announce::MOST_ADDRESSES;
+    let most = lb_announce::MAX_ADDRESSES;
     complain(
         link.beyond,
         format!(

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 use anyhow::{Context, Result};
 use lb_common::host::Exit;
-use lb_network::netlink::{Netlink, attribute, attributes, u32_at};
+use lb_network::netlink::{Netlink, encode_attribute, read_attributes, read_u32_at};
 use nix::libc::{
     AF_INET, AF_INET6, EINVAL, EXDEV, IFLA_MTU, NDA_DST, NDA_LLADDR, NLM_F_ACK, NUD_DELAY,
     NUD_NOARP, NUD_PERMANENT, NUD_PROBE, NUD_REACHABLE, NUD_STALE, RTA_DST, RTA_GATEWAY, RTA_IIF,
@@ -80,7 +80,7 @@ impl KernelRoutes {
         let mut body = vec![family(address), 0, 0, 0];
         body.extend(device.to_ne_bytes());
         body.extend([0; 4]);
-        body.extend(attribute(NDA_DST, &octets(address)));
+        body.extend(encode_attribute(NDA_DST, &octets(address)));
         // The neighbour may not exist.
         self.ask(RTM_GETNEIGH, &body, neighbour).ok()?
     }
@@ -90,7 +90,7 @@ impl KernelRoutes {
         body[4..8].copy_from_slice(&device.to_ne_bytes());
         self.ask(RTM_GETLINK, &body, |body| {
             let value = find(body.get(LINK_HEADER..)?, IFLA_MTU)?;
-            u32_at(value, 0)
+            read_u32_at(value, 0)
         })
         .ok()?
     }
@@ -108,12 +108,12 @@ fn route_request(to: IpAddr, from: Option<IpAddr>, device: Option<u32>) -> Vec<u
     let bits = |address: IpAddr| 8 * octets(address).len() as u8;
     let mut body = vec![family(to), bits(to), from.map_or(0, bits)];
     body.resize(ROUTE_HEADER, 0);
-    body.extend(attribute(RTA_DST, &octets(to)));
+    body.extend(encode_attribute(RTA_DST, &octets(to)));
     if let Some(from) = from {
-        body.extend(attribute(RTA_SRC, &octets(from)));
+        body.extend(encode_attribute(RTA_SRC, &octets(from)));
     }
     if let Some(device) = device {
-        body.extend(attribute(RTA_IIF, &device.to_ne_bytes()));
+        body.extend(encode_attribute(RTA_IIF, &device.to_ne_bytes()));
     }
     body
 }
@@ -128,9 +128,9 @@ fn route(body: &[u8], to: IpAddr) -> Option<Found> {
     let other = || find(attributes, RTA_VIA).and_then(|via| address(via.get(2..)?));
     let metrics = find(attributes, RTA_METRICS);
     Some(Found {
-        device: u32_at(find(attributes, RTA_OIF)?, 0)?,
+        device: read_u32_at(find(attributes, RTA_OIF)?, 0)?,
         next_hop: gateway.or_else(other).unwrap_or(to),
-        mtu: metrics.and_then(|metrics| u32_at(find(metrics, RTAX_MTU)?, 0)),
+        mtu: metrics.and_then(|metrics| read_u32_at(find(metrics, RTAX_MTU)?, 0)),
     })
 }
 
@@ -146,7 +146,7 @@ fn neighbour(body: &[u8]) -> Option<[u8; 6]> {
 }
 
 fn find(bytes: &[u8], wanted: u16) -> Option<&[u8]> {
-    attributes(bytes).find(|&(kind, _)| kind == wanted).map(|(_, value)| value)
+    read_attributes(bytes).find(|&(kind, _)| kind == wanted).map(|(_, value)| value)
 }
 
 fn address(octets: &[u8]) -> Option<IpAddr> {

@@ -7,7 +7,9 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use anyhow::{Context, Result, anyhow, bail};
-use lb_network::netlink::{Netlink, attribute, attributes, text, text_attribute, u32_at};
+use lb_network::netlink::{
+    Netlink, encode_attribute, encode_text_attribute, read_attributes, read_text, read_u32_at,
+};
 use nix::libc::{
     EEXIST, ENODEV, ENOENT, ETH_P_ALL, NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_ECHO, NLM_F_EXCL,
     RTM_DELQDISC, RTM_DELTFILTER, RTM_GETQDISC, RTM_GETTFILTER, RTM_NEWQDISC, RTM_NEWTFILTER,
@@ -78,9 +80,11 @@ impl Filters {
 
     /// Adds a clsact qdisc unless the device has one; returns whether it was added.
     pub fn ensure_qdisc(&mut self, device: u32, name: &str) -> Result<bool> {
-        let body =
-            [header(device, CLSACT_HANDLE, TC_H_CLSACT, 0), text_attribute(TCA_KIND, "clsact")]
-                .concat();
+        let body = [
+            header(device, CLSACT_HANDLE, TC_H_CLSACT, 0),
+            encode_text_attribute(TCA_KIND, "clsact"),
+        ]
+        .concat();
         let flags = NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL;
         match self.netlink.ask(RTM_NEWQDISC, flags, &body, |_| ()) {
             Ok(()) => Ok(true),
@@ -119,15 +123,15 @@ impl Filters {
             None => (free_position(&there), NLM_F_EXCL),
         };
         let options = [
-            attribute(TCA_BPF_FD, &program.as_raw_fd().to_ne_bytes()),
-            text_attribute(TCA_BPF_NAME, &self.name),
-            attribute(TCA_BPF_FLAGS, &TCA_BPF_FLAG_ACT_DIRECT.to_ne_bytes()),
+            encode_attribute(TCA_BPF_FD, &program.as_raw_fd().to_ne_bytes()),
+            encode_text_attribute(TCA_BPF_NAME, &self.name),
+            encode_attribute(TCA_BPF_FLAGS, &TCA_BPF_FLAG_ACT_DIRECT.to_ne_bytes()),
         ]
         .concat();
         let body = [
             header(device, position.handle, parent(direction), position.information()),
-            text_attribute(TCA_KIND, "bpf"),
-            attribute(TCA_OPTIONS, &options),
+            encode_text_attribute(TCA_KIND, "bpf"),
+            encode_attribute(TCA_OPTIONS, &options),
         ]
         .concat();
         let flags = NLM_F_ACK | NLM_F_CREATE | flags;
@@ -169,7 +173,7 @@ impl Filters {
         let Position { handle, .. } = ours.position;
         let body = [
             header(device, handle, parent(direction), ours.position.information()),
-            text_attribute(TCA_KIND, "bpf"),
+            encode_text_attribute(TCA_KIND, "bpf"),
         ]
         .concat();
         match self.netlink.ask(RTM_DELTFILTER, NLM_F_ACK, &body, |_| ()) {
@@ -199,9 +203,9 @@ impl Filters {
         self.netlink
             // Without ECHO the response goes only to subscribers of changes.
             .ask(RTM_GETQDISC, NLM_F_ACK | NLM_F_ECHO, &body, |body| {
-                let kind = attributes(body.get(HEADER..).unwrap_or_default())
+                let kind = read_attributes(body.get(HEADER..).unwrap_or_default())
                     .find(|&(kind, _)| kind == TCA_KIND);
-                found = kind.map(|(_, value)| text(value));
+                found = kind.map(|(_, value)| read_text(value));
             })
             .context("the kernel does not list its qdiscs")?;
         Ok(found)
@@ -237,18 +241,19 @@ fn header(device: u32, handle: u32, parent: u32, information: u32) -> Vec<u8> {
 
 fn read_filter(body: &[u8]) -> Option<Found> {
     let position = Position {
-        handle: u32_at(body, HANDLE)?,
-        priority: (u32_at(body, INFORMATION)? >> 16) as u16,
+        handle: read_u32_at(body, HANDLE)?,
+        priority: (read_u32_at(body, INFORMATION)? >> 16) as u16,
     };
-    let find =
-        |bytes, wanted| attributes(bytes).find(|&(kind, _)| kind == wanted).map(|(_, value)| value);
+    let find = |bytes, wanted| {
+        read_attributes(bytes).find(|&(kind, _)| kind == wanted).map(|(_, value)| value)
+    };
     let attributes = body.get(HEADER..)?;
-    let is_bpf = find(attributes, TCA_KIND).is_some_and(|kind| text(kind) == "bpf");
+    let is_bpf = find(attributes, TCA_KIND).is_some_and(|kind| read_text(kind) == "bpf");
     let options = find(attributes, TCA_OPTIONS).filter(|_| is_bpf).unwrap_or_default();
     Some(Found {
         position,
-        name: find(options, TCA_BPF_NAME).map(text),
-        program: find(options, TCA_BPF_ID).and_then(|id| u32_at(id, 0)),
+        name: find(options, TCA_BPF_NAME).map(read_text),
+        program: find(options, TCA_BPF_ID).and_then(|id| read_u32_at(id, 0)),
     })
 }
 
@@ -273,13 +278,15 @@ mod tests {
 
     fn filter(priority: u16, kind: &str, name: &str) -> Vec<u8> {
         let position = Position { priority, handle: 7 };
-        let options =
-            [text_attribute(TCA_BPF_NAME, name), attribute(TCA_BPF_ID, &42u32.to_ne_bytes())]
-                .concat();
+        let options = [
+            encode_text_attribute(TCA_BPF_NAME, name),
+            encode_attribute(TCA_BPF_ID, &42u32.to_ne_bytes()),
+        ]
+        .concat();
         [
             header(3, position.handle, parent(Direction::Egress), position.information()),
-            text_attribute(TCA_KIND, kind),
-            attribute(TCA_OPTIONS, &options),
+            encode_text_attribute(TCA_KIND, kind),
+            encode_attribute(TCA_OPTIONS, &options),
         ]
         .concat()
     }

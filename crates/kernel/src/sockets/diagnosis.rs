@@ -7,7 +7,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use anyhow::{Context, Result, bail};
-use lb_network::netlink::{Netlink, u32_at};
+use lb_network::netlink::{Netlink, read_u32_at};
 use nix::libc::{AF_INET, AF_INET6, EOPNOTSUPP, IPPROTO_TCP, IPPROTO_UDP, NLM_F_ACK, NLM_F_DUMP};
 use nix::sys::socket::SockProtocol;
 
@@ -146,7 +146,7 @@ fn read_socket(message: &[u8]) -> Option<(Connected, [u8; ID])> {
         AF_INET6 => IpAddr::V6(Ipv6Addr::from(address)),
         _ => return None,
     };
-    let (low, high) = (u32_at(&id, 40)?, u32_at(&id, 44)?);
+    let (low, high) = (read_u32_at(&id, 40)?, read_u32_at(&id, 44)?);
     let cookie = u64::from(low) | u64::from(high) << 32;
     Some((Connected { cookie, remote: SocketAddr::new(address, port) }, id))
 }

@@ -2,7 +2,7 @@
 //! structure.
 //! <https://docs.kernel.org/bpf/btf.html>
 
-use lb_network::bytes::{u16_at, u32_at};
+use lb_network::bytes::{read_u16_at, read_u32_at};
 
 /// Where the kernel exports its types.
 pub const TYPES: &str = "/sys/kernel/btf/vmlinux";
@@ -33,9 +33,9 @@ const MEMBER: usize = 12;
 impl<'a> Types<'a> {
     /// `None` if it is not BTF in this machine's byte order.
     pub fn parse(data: &'a [u8]) -> Option<Self> {
-        let magic = u16_at(data, 0)?;
+        let magic = read_u16_at(data, 0)?;
         let [header, type_offset, type_length, string_offset, string_length] =
-            [4, 8, 12, 16, 20].map(|at| u32_at(data, at).map(|word| word as usize));
+            [4, 8, 12, 16, 20].map(|at| read_u32_at(data, at).map(|word| word as usize));
         let part = |offset: Option<usize>, length: Option<usize>| {
             data.get(header?..)?.get(offset?..)?.get(..length?)
         };
@@ -46,7 +46,8 @@ impl<'a> Types<'a> {
         }
         let mut types = Vec::new();
         while !descriptions.is_empty() {
-            let (name, information) = (u32_at(descriptions, 0)?, u32_at(descriptions, 4)?);
+            let (name, information) =
+                (read_u32_at(descriptions, 0)?, read_u32_at(descriptions, 4)?);
             let (_, follows) = descriptions.split_at_checked(12)?;
             let (rest, next) = follows.split_at_checked(rest_length(information)?)?;
             types.push(Type { name, information, rest });
@@ -75,7 +76,8 @@ impl<'a> Types<'a> {
             return None;
         }
         structure.rest.chunks_exact(MEMBER).find_map(|member| {
-            let (name, of, offset) = (u32_at(member, 0)?, u32_at(member, 4)?, u32_at(member, 8)?);
+            let (name, of, offset) =
+                (read_u32_at(member, 0)?, read_u32_at(member, 4)?, read_u32_at(member, 8)?);
             let bit = if structure.has_bit_fields() { offset & 0xff_ffff } else { offset };
             if self.is(name, wanted) {
                 return Some(bit);

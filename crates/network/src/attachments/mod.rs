@@ -13,12 +13,12 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Display};
 
-use super::selection::{DeviceSelector, Settings};
-use super::snapshot::{BondMode, Framing, Kind, Link, Snapshot};
+use super::selection::{DeviceSelector, DeviceSettings};
+use super::snapshot::{BondMode, Link, LinkFraming, LinkKind, Snapshot};
 
 /// The purpose of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Role {
+pub enum DeviceRole {
     /// Clients use it to connect to this node.
     External,
     /// Packets of Services may pass through it, but clients do not normally use it: a second
@@ -39,9 +39,9 @@ pub struct DeviceName {
 /// The devices to attach to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Attachments {
-    pub served: BTreeMap<DeviceName, Served>,
+    pub served: BTreeMap<DeviceName, ServedDevice>,
     /// Configured devices that can't be served, and why.
-    pub refused: BTreeMap<DeviceName, Refusal>,
+    pub refused: BTreeMap<DeviceName, AttachmentRefusal>,
     /// Configured names without a device.
     pub missing: BTreeSet<String>,
     /// Devices for XDP whose frames may come from this machine: their checksums may be incomplete,
@@ -53,9 +53,9 @@ pub struct Attachments {
 
 /// A device that tc programs are attached to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Served {
-    pub role: Role,
-    /// Its packets have no link-layer header.
+pub struct ServedDevice {
+    pub role: DeviceRole,
+    /// The device's packets have no link-layer header.
     pub raw: bool,
     /// Ingress packets are handled here, and not at another device that they also pass. Handled
     /// twice, a translated packet would look like one that a client sends to a backend directly.
@@ -66,14 +66,14 @@ pub struct Served {
 
 /// Why a device can't be served.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum AttachmentRefusal {
     Loopback,
     UnknownFraming,
     Port { of: String, kind: &'static str },
     Vrf,
 }
 
-impl Display for Refusal {
+impl Display for AttachmentRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Loopback => f.write_str("it leads nowhere but to this node itself"),
@@ -93,16 +93,16 @@ impl Display for Refusal {
 
 impl Attachments {
     pub fn external(&self) -> impl Iterator<Item = &DeviceName> {
-        self.with_role(Role::External)
+        self.with_role(DeviceRole::External)
     }
 
     /// The external devices; on a node without a default route the transit devices.
     pub fn facing_clients(&self) -> impl Iterator<Item = &DeviceName> {
         let has_external = self.external().next().is_some();
-        self.with_role(if has_external { Role::External } else { Role::Transit })
+        self.with_role(if has_external { DeviceRole::External } else { DeviceRole::Transit })
     }
 
-    fn with_role(&self, role: Role) -> impl Iterator<Item = &DeviceName> {
+    fn with_role(&self, role: DeviceRole) -> impl Iterator<Item = &DeviceName> {
         let matching = self.served.iter().filter(move |(_, served)| served.role == role);
         matching.map(|(device, _)| device)
     }
@@ -118,27 +118,29 @@ impl From<&Link> for DeviceName {
 /// route: a flapping route must not interrupt Services.
 pub fn plan_attachments(
     snapshot: &Snapshot,
-    settings: &Settings,
+    settings: &DeviceSettings,
     external_before: &BTreeSet<u32>,
 ) -> Attachments {
     let mut attachments = Attachments::default();
     for link in snapshot.links.values() {
-        let Some(role) = roles::role(snapshot, settings, external_before, link) else { continue };
+        let Some(role) = roles::assign_role(snapshot, settings, external_before, link) else {
+            continue;
+        };
         if let Some(refusal) = refusal(snapshot, link, role) {
             attachments.refused.insert(link.into(), refusal);
             continue;
         }
-        let raw = link.framing == Framing::Raw;
+        let raw = link.framing == LinkFraming::Raw;
         let xdp = match role {
-            Role::External if !raw => xdp_devices(snapshot, link),
+            DeviceRole::External if !raw => xdp_devices(snapshot, link),
             _ => BTreeSet::new(),
         };
         let ingress = is_handled_here(snapshot, settings, link, role);
-        if role == Role::Workload {
+        if role == DeviceRole::Workload {
             attachments.pod_bridges.extend(bridge_of(snapshot, link).map(DeviceName::from));
         }
         attachments.unfinished.extend(unfinished(snapshot, &xdp));
-        attachments.served.insert(link.into(), Served { role, raw, ingress, xdp });
+        attachments.served.insert(link.into(), ServedDevice { role, raw, ingress, xdp });
     }
     share_xdp(snapshot, &mut attachments);
     for selector in settings.external.iter().chain(&settings.workload) {
@@ -151,45 +153,50 @@ pub fn plan_attachments(
     attachments
 }
 
-fn refusal(snapshot: &Snapshot, link: &Link, role: Role) -> Option<Refusal> {
+fn refusal(snapshot: &Snapshot, link: &Link, role: DeviceRole) -> Option<AttachmentRefusal> {
     if link.loopback {
-        return Some(Refusal::Loopback);
+        return Some(AttachmentRefusal::Loopback);
     }
-    if link.kind == Kind::Vrf {
-        return Some(Refusal::Vrf);
+    if link.kind == LinkKind::Vrf {
+        return Some(AttachmentRefusal::Vrf);
     }
-    if link.framing == Framing::Unknown {
-        return Some(Refusal::UnknownFraming);
+    if link.framing == LinkFraming::Unknown {
+        return Some(AttachmentRefusal::UnknownFraming);
     }
     let master = snapshot.links.get(&link.master?)?;
     let kind = match (&master.kind, role) {
         // A pod's packets are translated before the bridge sees them. For clients, the bridge has
         // the node's addresses; packets that it only forwards are not handled.
-        (Kind::Bridge | Kind::OpenVSwitch, Role::Workload) => return None,
-        (Kind::Bridge, _) => "bridge",
-        (Kind::OpenVSwitch, _) => "Open vSwitch bridge",
-        (Kind::Bond { .. }, _) => "bond",
-        (Kind::Team, _) => "team",
+        (LinkKind::Bridge | LinkKind::OpenVSwitch, DeviceRole::Workload) => return None,
+        (LinkKind::Bridge, _) => "bridge",
+        (LinkKind::OpenVSwitch, _) => "Open vSwitch bridge",
+        (LinkKind::Bond { .. }, _) => "bond",
+        (LinkKind::Team, _) => "team",
         // A device in a VRF keeps its addresses.
         _ => return None,
     };
-    Some(Refusal::Port { of: master.name.clone(), kind })
+    Some(AttachmentRefusal::Port { of: master.name.clone(), kind })
 }
 
 /// Whether ingress packets are handled at this device, and not at one below or above it.
-fn is_handled_here(snapshot: &Snapshot, settings: &Settings, link: &Link, role: Role) -> bool {
+fn is_handled_here(
+    snapshot: &Snapshot,
+    settings: &DeviceSettings,
+    link: &Link,
+    role: DeviceRole,
+) -> bool {
     // Its ingress packets are handled at the device below.
-    if link.kind == Kind::Child && !link.lower_elsewhere {
+    if link.kind == LinkKind::Child && !link.lower_elsewhere {
         return false;
     }
     // A bridge with a port to a network handles the packets of all its ports.
-    role != Role::Workload
+    role != DeviceRole::Workload
         || !bridge_of(snapshot, link)
             .is_some_and(|bridge| roles::has_network_port(snapshot, settings, bridge))
 }
 
 fn bridge_of<'a>(snapshot: &'a Snapshot, port: &Link) -> Option<&'a Link> {
-    snapshot.links.get(&port.master?).filter(|master| master.kind == Kind::Bridge)
+    snapshot.links.get(&port.master?).filter(|master| master.kind == LinkKind::Bridge)
 }
 
 /// Uses XDP for transit devices, such as VLANs, whose lower devices have XDP programs anyway.
@@ -199,7 +206,7 @@ fn share_xdp(snapshot: &Snapshot, attachments: &mut Attachments) {
     for (device, served) in &mut attachments.served {
         let Some(link) = snapshot.links.get(&device.index) else { continue };
         let below = xdp_devices(snapshot, link);
-        if served.role == Role::Transit && !served.raw && below.is_subset(&all) {
+        if served.role == DeviceRole::Transit && !served.raw && below.is_subset(&all) {
             served.xdp = below;
         }
     }
@@ -212,20 +219,20 @@ fn xdp_devices<'a>(snapshot: &'a Snapshot, mut link: &'a Link) -> BTreeSet<Devic
     for _ in 0..DEPTH {
         match (&link.kind, link.lower.and_then(|lower| snapshot.links.get(&lower))) {
             // VLAN devices have no native XDP.
-            (Kind::Vlan, Some(lower)) => link = lower,
+            (LinkKind::Vlan, Some(lower)) => link = lower,
             _ => break,
         }
     }
     match link.kind {
-        Kind::Bond { mode, by_vlan } if !bond_has_xdp(mode, by_vlan) => ports(snapshot, link),
-        Kind::Team => ports(snapshot, link),
+        LinkKind::Bond { mode, by_vlan } if !bond_has_xdp(mode, by_vlan) => ports(snapshot, link),
+        LinkKind::Team => ports(snapshot, link),
         _ => BTreeSet::from([link.into()]),
     }
 }
 
 fn unfinished(snapshot: &Snapshot, devices: &BTreeSet<DeviceName>) -> Vec<DeviceName> {
     let is_veth = |device: &&DeviceName| {
-        snapshot.links.get(&device.index).is_some_and(|link| link.kind == Kind::Veth)
+        snapshot.links.get(&device.index).is_some_and(|link| link.kind == LinkKind::Veth)
     };
     devices.iter().filter(is_veth).cloned().collect()
 }

@@ -2,31 +2,31 @@
 
 use std::collections::BTreeSet;
 
-use super::Role;
-use crate::selection::{DeviceSelector, Settings};
-use crate::snapshot::{Framing, Kind, Link, Snapshot};
+use super::DeviceRole;
+use crate::selection::{DeviceSelector, DeviceSettings};
+use crate::snapshot::{Link, LinkFraming, LinkKind, Snapshot};
 
 /// The role of a device; `None` if it is not served.
-pub fn role(
+pub fn assign_role(
     snapshot: &Snapshot,
-    settings: &Settings,
+    settings: &DeviceSettings,
     external_before: &BTreeSet<u32>,
     link: &Link,
-) -> Option<Role> {
+) -> Option<DeviceRole> {
     // A device that is both is external: those have programs in all directions.
     if is_external(snapshot, settings, external_before, link) {
-        return Some(Role::External);
+        return Some(DeviceRole::External);
     }
     if is_workload(snapshot, settings, link) {
-        return Some(Role::Workload);
+        return Some(DeviceRole::Workload);
     }
     let is_auto = settings.external.contains(&DeviceSelector::Auto);
-    (is_auto && is_transit(snapshot, settings, link)).then_some(Role::Transit)
+    (is_auto && is_transit(snapshot, settings, link)).then_some(DeviceRole::Transit)
 }
 
 fn is_external(
     snapshot: &Snapshot,
-    settings: &Settings,
+    settings: &DeviceSettings,
     before: &BTreeSet<u32>,
     link: &Link,
 ) -> bool {
@@ -37,7 +37,7 @@ fn is_external(
     is_auto || is_selected(&settings.external, link)
 }
 
-fn is_workload(snapshot: &Snapshot, settings: &Settings, link: &Link) -> bool {
+fn is_workload(snapshot: &Snapshot, settings: &DeviceSettings, link: &Link) -> bool {
     let is_auto = settings.workload.contains(&DeviceSelector::Auto);
     is_auto && looks_like_pod(snapshot, link) || is_selected(&settings.workload, link)
 }
@@ -55,8 +55,8 @@ fn is_selected(selectors: &[DeviceSelector], link: &Link) -> bool {
 /// node that is itself a container.
 fn looks_like_pod(snapshot: &Snapshot, link: &Link) -> bool {
     let is_end = match link.kind {
-        Kind::Veth => link.lower_elsewhere,
-        Kind::Tap => true,
+        LinkKind::Veth => link.lower_elsewhere,
+        LinkKind::Tap => true,
         _ => false,
     };
     is_end && !snapshot.addresses_of(link.index).iter().any(|address| address.is_of_network())
@@ -64,8 +64,8 @@ fn looks_like_pod(snapshot: &Snapshot, link: &Link) -> bool {
 
 /// Whether packets of Services may pass through a device that clients do not use: a second
 /// network card, an overlay, a VLAN, a bridge with a port to a network.
-fn is_transit(snapshot: &Snapshot, settings: &Settings, link: &Link) -> bool {
-    if link.loopback || !link.up || link.framing == Framing::Unknown {
+fn is_transit(snapshot: &Snapshot, settings: &DeviceSettings, link: &Link) -> bool {
+    if link.loopback || !link.up || link.framing == LinkFraming::Unknown {
         return false;
     }
     let is_port = link
@@ -76,10 +76,10 @@ fn is_transit(snapshot: &Snapshot, settings: &Settings, link: &Link) -> bool {
         return false;
     }
     match link.kind {
-        Kind::Dummy | Kind::Vrf => false,
-        Kind::Bridge => has_network_port(snapshot, settings, link),
+        LinkKind::Dummy | LinkKind::Vrf => false,
+        LinkKind::Bridge => has_network_port(snapshot, settings, link),
         // Both ends are in this namespace, or the pod's end has not been moved yet.
-        Kind::Veth | Kind::Tap => {
+        LinkKind::Veth | LinkKind::Tap => {
             snapshot.addresses_of(link.index).iter().any(|address| address.is_of_network())
         }
         _ => true,
@@ -88,7 +88,7 @@ fn is_transit(snapshot: &Snapshot, settings: &Settings, link: &Link) -> bool {
 
 /// Whether a bridge connects this node to a network. If all ports are pods', packets are
 /// translated at the ports.
-pub fn has_network_port(snapshot: &Snapshot, settings: &Settings, bridge: &Link) -> bool {
+pub fn has_network_port(snapshot: &Snapshot, settings: &DeviceSettings, bridge: &Link) -> bool {
     let ports = snapshot.links.values().filter(|link| link.master == Some(bridge.index));
     ports
         .into_iter()

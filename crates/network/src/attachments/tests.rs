@@ -1,8 +1,8 @@
 //! A table: devices as `ip -details link` might show them, what was asked for, what is served.
 
 use super::*;
-use crate::snapshot::{Address, Scope};
-use crate::{DefaultRoute, Settings};
+use crate::snapshot::{Address, AddressScope};
+use crate::{DefaultRoute, DeviceSettings};
 
 /// `INDEX: NAME[@LOWER] [master NAME] [KIND [MODE [by-vlan]]] [default] [subnet|address]`, one a line; the
 /// peer of a veth without `@LOWER` is in another network namespace; `default`: has the default route.
@@ -19,29 +19,29 @@ fn devices(text: &str) -> Snapshot {
         let kind = match (words.next().unwrap_or_default(), words.next().unwrap_or_default()) {
             ("bond", mode) => {
                 let by_vlan = words.next() == Some("by-vlan");
-                Kind::Bond { mode: bond_mode(mode), by_vlan }
+                LinkKind::Bond { mode: bond_mode(mode), by_vlan }
             }
-            ("bridge", _) => Kind::Bridge,
-            ("openvswitch", _) => Kind::OpenVSwitch,
-            ("team", _) => Kind::Team,
-            ("vlan", _) => Kind::Vlan,
-            ("vrf", _) => Kind::Vrf,
-            ("veth", _) => Kind::Veth,
-            ("tap", _) => Kind::Tap,
-            ("macvlan", _) => Kind::Child,
-            ("dummy", _) => Kind::Dummy,
-            ("" | "wireguard" | "vxlan" | "ipoib", _) => Kind::Other,
+            ("bridge", _) => LinkKind::Bridge,
+            ("openvswitch", _) => LinkKind::OpenVSwitch,
+            ("team", _) => LinkKind::Team,
+            ("vlan", _) => LinkKind::Vlan,
+            ("vrf", _) => LinkKind::Vrf,
+            ("veth", _) => LinkKind::Veth,
+            ("tap", _) => LinkKind::Tap,
+            ("macvlan", _) => LinkKind::Child,
+            ("dummy", _) => LinkKind::Dummy,
+            ("" | "wireguard" | "vxlan" | "ipoib", _) => LinkKind::Other,
             other => panic!("{other:?}"),
         };
         let framing = match name {
-            _ if has("wireguard") => Framing::Raw,
-            _ if has("ipoib") => Framing::Unknown,
-            _ => Framing::Ethernet,
+            _ if has("wireguard") => LinkFraming::Raw,
+            _ if has("ipoib") => LinkFraming::Unknown,
+            _ => LinkFraming::Ethernet,
         };
         let link = Link {
             index,
             name: name.to_owned(),
-            lower_elsewhere: kind == Kind::Veth && lower.is_empty(),
+            lower_elsewhere: kind == LinkKind::Veth && lower.is_empty(),
             kind,
             up: !has("down"),
             loopback: name == "lo",
@@ -58,7 +58,7 @@ fn devices(text: &str) -> Snapshot {
         if has("subnet") || has("address") {
             let address = Address {
                 ip: "192.0.2.1".parse().unwrap(),
-                scope: Scope::Global,
+                scope: AddressScope::Global,
                 subnet: has("subnet"),
                 prefix: 24,
                 secondary: false,
@@ -96,9 +96,9 @@ fn show(attachments: &Attachments) -> String {
     let mut lines = Vec::new();
     for (device, served) in &attachments.served {
         let role = match served.role {
-            Role::External => "external",
-            Role::Transit => "transit",
-            Role::Workload => "workload",
+            DeviceRole::External => "external",
+            DeviceRole::Transit => "transit",
+            DeviceRole::Workload => "workload",
         };
         let xdp: Vec<&str> = served.xdp.iter().map(|device| device.name.as_str()).collect();
         let xdp = if xdp.is_empty() { String::new() } else { format!(" xdp {}", xdp.join(",")) };
@@ -108,10 +108,10 @@ fn show(attachments: &Attachments) -> String {
     }
     for (device, refusal) in &attachments.refused {
         let why = match refusal {
-            Refusal::Loopback => "loopback".to_owned(),
-            Refusal::UnknownFraming => "unknown framing".to_owned(),
-            Refusal::Port { of, kind } => format!("port of {kind} {of}"),
-            Refusal::Vrf => "VRF".to_owned(),
+            AttachmentRefusal::Loopback => "loopback".to_owned(),
+            AttachmentRefusal::UnknownFraming => "unknown framing".to_owned(),
+            AttachmentRefusal::Port { of, kind } => format!("port of {kind} {of}"),
+            AttachmentRefusal::Vrf => "VRF".to_owned(),
         };
         lines.push(format!("{} refused: {why}", device.name));
     }
@@ -228,10 +228,10 @@ fn programs_go_where_they_can_run() {
             "br0 external xdp br0; vnet0 workload out only",
         ),
     ] {
-        let settings = Settings {
+        let settings = DeviceSettings {
             external: selectors(external),
             workload: selectors(workload),
-            ..Settings::default()
+            ..DeviceSettings::default()
         };
         let planned = plan_attachments(&devices(text), &settings, &BTreeSet::new());
         assert_eq!(show(&planned), expected, "{name}");
@@ -296,7 +296,8 @@ fn by_default_everything_is_served_that_packets_of_services_may_use() {
         ("no default route", "2: eth0 subnet\n5: veth1 veth", "eth0 transit; veth1 workload"),
     ] {
         let auto = vec![DeviceSelector::Auto];
-        let settings = Settings { external: auto.clone(), workload: auto, ..Settings::default() };
+        let settings =
+            DeviceSettings { external: auto.clone(), workload: auto, ..DeviceSettings::default() };
         let planned = plan_attachments(&devices(text), &settings, &BTreeSet::new());
         assert_eq!(show(&planned), expected, "{name}");
     }
@@ -312,10 +313,10 @@ fn a_named_device_narrows_the_selection() {
         ("auto", "none", "eth0 external xdp eth0; eth1 transit"),
         ("eth0", "none", "eth0 external xdp eth0"),
     ] {
-        let settings = Settings {
+        let settings = DeviceSettings {
             external: selectors(external),
             workload: selectors(workload),
-            ..Settings::default()
+            ..DeviceSettings::default()
         };
         let planned = plan_attachments(&devices(text), &settings, &BTreeSet::new());
         assert_eq!(show(&planned), expected, "--device {external} --workload-device {workload}");
@@ -337,7 +338,7 @@ fn xdp_goes_to_a_bond_where_its_mode_allows_else_to_its_ports() {
     ] {
         let text =
             format!("2: bond0 bond {mode}\n3: eth0 master bond0\n4: eth1 master bond0\n5: eth2");
-        let settings = Settings { external: selectors("bond0"), ..Settings::default() };
+        let settings = DeviceSettings { external: selectors("bond0"), ..DeviceSettings::default() };
         let planned = plan_attachments(&devices(&text), &settings, &BTreeSet::new());
         assert_eq!(show(&planned), format!("bond0 external xdp {expected}"), "{mode}");
     }
@@ -346,7 +347,7 @@ fn xdp_goes_to_a_bond_where_its_mode_allows_else_to_its_ports() {
 #[test]
 fn a_device_that_loses_its_default_route_stays_external() {
     let mut snapshot = devices("1: lo\n2: eth0\n3: eth1\n4: eth2");
-    let settings = Settings { external: selectors("auto"), ..Settings::default() };
+    let settings = DeviceSettings { external: selectors("auto"), ..DeviceSettings::default() };
     let route = |v6, devices: &[u32]| DefaultRoute {
         v6,
         metric: 100,

@@ -12,8 +12,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use nix::libc;
 
-use super::snapshot::{Address, BondMode, DefaultRoute, Framing, Kind, Link, Notice, Scope};
-use crate::netlink::{align, attributes, text, u16_at, u32_at};
+use super::snapshot::{
+    Address, AddressScope, BondMode, DefaultRoute, Link, LinkFraming, LinkKind, NetworkChange,
+};
+use crate::netlink::{align_netlink, read_attributes, read_text, read_u16_at, read_u32_at};
 
 const RTM_NEWNEXTHOP: u16 = 104;
 const RTM_DELNEXTHOP: u16 = 105;
@@ -37,31 +39,30 @@ const RTA_NH_ID: u16 = 30;
 /// `linux/fib_rules.h`: the attributes of rules that decide by the destination: FRA_DST, FRA_PRIORITY,
 /// FRA_SUPPRESS_PREFIXLEN, FRA_TABLE, FRA_PAD and FRA_PROTOCOL, which names the program that has
 /// added the rule.
-const BY_DESTINATION: [u16; 6] = [1, 6, 14, 15, 18, 21];
+const DESTINATION_ATTRIBUTES: [u16; 6] = [1, 6, 14, 15, 18, 21];
 
 /// `struct rtnexthop`
 const NEXT_HOP_HEADER: usize = 8;
 
 /// Parses a message; `None` if it is irrelevant. `body` begins after the netlink header.
-pub fn notice(kind: u16, body: &[u8]) -> Option<Notice> {
+pub fn parse_change(kind: u16, body: &[u8]) -> Option<NetworkChange> {
     match kind {
-        libc::RTM_NEWLINK => link(body).map(Notice::Link),
-        libc::RTM_DELLINK => link(body).map(|link| Notice::LinkGone(link.index)),
+        libc::RTM_NEWLINK => link(body).map(NetworkChange::Link),
+        libc::RTM_DELLINK => link(body).map(|link| NetworkChange::LinkGone(link.index)),
         libc::RTM_NEWADDR => {
-            address(body).map(|(device, address)| Notice::Address { device, address })
+            parse_address(body).map(|(device, address)| NetworkChange::Address { device, address })
         }
-        libc::RTM_DELADDR => {
-            address(body).map(|(device, Address { ip, .. })| Notice::AddressGone { device, ip })
-        }
-        libc::RTM_NEWROUTE | libc::RTM_DELROUTE => route(kind, body),
-        libc::RTM_NEWNEIGH | libc::RTM_DELNEIGH => neighbour(kind, body),
-        libc::RTM_NEWRULE if is_selective_rule(body) => Some(Notice::SelectiveRule),
+        libc::RTM_DELADDR => parse_address(body)
+            .map(|(device, Address { ip, .. })| NetworkChange::AddressGone { device, ip }),
+        libc::RTM_NEWROUTE | libc::RTM_DELROUTE => parse_route(kind, body),
+        libc::RTM_NEWNEIGH | libc::RTM_DELNEIGH => parse_neighbour(kind, body),
+        libc::RTM_NEWRULE if is_selective_rule(body) => Some(NetworkChange::SelectiveRule),
         libc::RTM_NEWRULE
         | libc::RTM_DELRULE
         | libc::RTM_NEWNETCONF
         | libc::RTM_DELNETCONF
         | RTM_NEWNEXTHOP
-        | RTM_DELNEXTHOP => Some(Notice::Routing),
+        | RTM_DELNEXTHOP => Some(NetworkChange::Routing),
         _ => None,
     }
 }
@@ -72,25 +73,25 @@ fn link(body: &[u8]) -> Option<Link> {
     if *body.first()? != libc::AF_UNSPEC as u8 {
         return None;
     }
-    let hardware = u16_at(body, 2)?;
-    let flags = u32_at(body, 8)?;
+    let hardware = read_u16_at(body, 2)?;
+    let flags = read_u32_at(body, 8)?;
     let has = |flag: libc::c_int| flags & flag as u32 != 0;
     let mut link = Link {
-        index: u32_at(body, 4)?,
+        index: read_u32_at(body, 4)?,
         up: has(libc::IFF_UP),
         running: has(libc::IFF_RUNNING),
         loopback: has(libc::IFF_LOOPBACK),
         framing: framing(hardware),
         ..Link::default()
     };
-    for (kind, value) in attributes(body.get(LINK_HEADER..)?) {
+    for (kind, value) in read_attributes(body.get(LINK_HEADER..)?) {
         match kind {
-            libc::IFLA_IFNAME => link.name = text(value),
-            libc::IFLA_MTU => link.mtu = u32_at(value, 0)?,
+            libc::IFLA_IFNAME => link.name = read_text(value),
+            libc::IFLA_MTU => link.mtu = read_u32_at(value, 0)?,
             libc::IFLA_ADDRESS => link.mac = value.try_into().unwrap_or_default(),
-            libc::IFLA_LINK => link.lower = u32_at(value, 0),
+            libc::IFLA_LINK => link.lower = read_u32_at(value, 0),
             libc::IFLA_LINK_NETNSID => link.lower_elsewhere = true,
-            libc::IFLA_MASTER => link.master = u32_at(value, 0),
+            libc::IFLA_MASTER => link.master = read_u32_at(value, 0),
             libc::IFLA_LINKINFO => link.kind = link_kind(value, link.framing),
             _ => {}
         }
@@ -101,9 +102,9 @@ fn link(body: &[u8]) -> Option<Link> {
     Some(link)
 }
 
-fn framing(hardware: u16) -> Framing {
+fn framing(hardware: u16) -> LinkFraming {
     match hardware {
-        libc::ARPHRD_ETHER => Framing::Ethernet,
+        libc::ARPHRD_ETHER => LinkFraming::Ethernet,
         libc::ARPHRD_NONE
         | libc::ARPHRD_TUNNEL
         | libc::ARPHRD_TUNNEL6
@@ -111,40 +112,41 @@ fn framing(hardware: u16) -> Framing {
         | libc::ARPHRD_IPGRE
         | ARPHRD_IP6GRE
         | libc::ARPHRD_PPP
-        | ARPHRD_RAWIP => Framing::Raw,
-        _ => Framing::Unknown,
+        | ARPHRD_RAWIP => LinkFraming::Raw,
+        _ => LinkFraming::Unknown,
     }
 }
 
-fn link_kind(info: &[u8], framing: Framing) -> Kind {
-    let find = |wanted| attributes(info).find(|&(kind, _)| kind == wanted).map(|(_, value)| value);
-    let kind = find(libc::IFLA_INFO_KIND).map(text).unwrap_or_default();
+fn link_kind(info: &[u8], framing: LinkFraming) -> LinkKind {
+    let find =
+        |wanted| read_attributes(info).find(|&(kind, _)| kind == wanted).map(|(_, value)| value);
+    let kind = find(libc::IFLA_INFO_KIND).map(read_text).unwrap_or_default();
     match kind.as_str() {
         "bond" => {
             let data = find(libc::IFLA_INFO_DATA).unwrap_or_default();
             let byte = |wanted| {
-                let mut attributes = attributes(data);
+                let mut attributes = read_attributes(data);
                 attributes
                     .find_map(|(kind, value)| (kind == wanted).then(|| value.first())?.copied())
             };
             let by_vlan = byte(IFLA_BOND_XMIT_HASH_POLICY) == Some(BOND_XMIT_POLICY_VLAN_SRCMAC);
-            Kind::Bond { mode: bond_mode(byte(IFLA_BOND_MODE)), by_vlan }
+            LinkKind::Bond { mode: parse_bond_mode(byte(IFLA_BOND_MODE)), by_vlan }
         }
-        "bridge" => Kind::Bridge,
-        "dummy" | "ifb" => Kind::Dummy,
-        "ipvlan" | "ipvtap" | "macvlan" | "macvtap" => Kind::Child,
-        "openvswitch" => Kind::OpenVSwitch,
-        "team" => Kind::Team,
+        "bridge" => LinkKind::Bridge,
+        "dummy" | "ifb" => LinkKind::Dummy,
+        "ipvlan" | "ipvtap" | "macvlan" | "macvtap" => LinkKind::Child,
+        "openvswitch" => LinkKind::OpenVSwitch,
+        "team" => LinkKind::Team,
         // The kernel has one kind for tap and tun.
-        "tun" if framing == Framing::Ethernet => Kind::Tap,
-        "netkit" | "veth" => Kind::Veth,
-        "vlan" => Kind::Vlan,
-        "vrf" => Kind::Vrf,
-        _ => Kind::Other,
+        "tun" if framing == LinkFraming::Ethernet => LinkKind::Tap,
+        "netkit" | "veth" => LinkKind::Veth,
+        "vlan" => LinkKind::Vlan,
+        "vrf" => LinkKind::Vrf,
+        _ => LinkKind::Other,
     }
 }
 
-fn bond_mode(number: Option<u8>) -> BondMode {
+fn parse_bond_mode(number: Option<u8>) -> BondMode {
     match number {
         Some(0) => BondMode::BalanceRoundRobin,
         Some(1) => BondMode::ActiveBackup,
@@ -158,21 +160,21 @@ fn bond_mode(number: Option<u8>) -> BondMode {
 }
 
 /// Of `struct ifaddrmsg` and attributes: the interface's index, and the address.
-pub fn address(body: &[u8]) -> Option<(u32, Address)> {
+pub fn parse_address(body: &[u8]) -> Option<(u32, Address)> {
     let scope = match *body.get(3)? {
-        libc::RT_SCOPE_UNIVERSE | libc::RT_SCOPE_SITE => Scope::Global,
-        libc::RT_SCOPE_LINK => Scope::Link,
-        _ => Scope::Host,
+        libc::RT_SCOPE_UNIVERSE | libc::RT_SCOPE_SITE => AddressScope::Global,
+        libc::RT_SCOPE_LINK => AddressScope::Link,
+        _ => AddressScope::Host,
     };
-    let device = u32_at(body, 4)?;
+    let device = read_u32_at(body, 4)?;
     let mut flags = u32::from(*body.get(2)?);
     let (mut ip, mut local) = (None, None);
-    for (kind, value) in attributes(body.get(ADDRESS_HEADER..)?) {
+    for (kind, value) in read_attributes(body.get(ADDRESS_HEADER..)?) {
         match kind {
             libc::IFA_ADDRESS => ip = read_ip(value),
             // On point-to-point devices the other address is the peer's.
             libc::IFA_LOCAL => local = read_ip(value),
-            libc::IFA_FLAGS => flags = u32_at(value, 0)?,
+            libc::IFA_FLAGS => flags = read_u32_at(value, 0)?,
             _ => {}
         }
     }
@@ -195,18 +197,18 @@ fn address_bits(family: u8) -> usize {
     if i32::from(family) == libc::AF_INET6 { 128 } else { 32 }
 }
 
-fn route(kind: u16, body: &[u8]) -> Option<Notice> {
+fn parse_route(kind: u16, body: &[u8]) -> Option<NetworkChange> {
     // Cached routes to single destinations.
-    if u32_at(body, 8)? & libc::RTM_F_CLONED != 0 {
+    if read_u32_at(body, 8)? & libc::RTM_F_CLONED != 0 {
         return None;
     }
     let is_default = route_table(body)? == u32::from(libc::RT_TABLE_MAIN) && *body.get(1)? == 0;
     Some(if is_default {
-        Notice::DefaultRoutes
+        NetworkChange::DefaultRoutes
     } else if kind == libc::RTM_NEWROUTE && is_selective_route(body) {
-        Notice::SelectiveRoute
+        NetworkChange::SelectiveRoute
     } else {
-        Notice::Routing
+        NetworkChange::Routing
     })
 }
 
@@ -220,7 +222,7 @@ pub fn is_selective_route(body: &[u8]) -> bool {
     };
     source_length != 0
         || class != 0
-        || attributes(rest).any(|(kind, _)| matches!(kind, libc::RTA_MULTIPATH | RTA_NH_ID))
+        || read_attributes(rest).any(|(kind, _)| matches!(kind, libc::RTA_MULTIPATH | RTA_NH_ID))
 }
 
 /// Whether a rule may decide by more than the destination. `body`: `struct fib_rule_hdr`, as long as
@@ -233,11 +235,11 @@ pub fn is_selective_rule(body: &[u8]) -> bool {
     };
     source_length != 0
         || class != 0
-        || attributes(rest).any(|(kind, _)| !BY_DESTINATION.contains(&kind))
+        || read_attributes(rest).any(|(kind, _)| !DESTINATION_ATTRIBUTES.contains(&kind))
 }
 
 /// Parses a route of a dump; `None` unless it is a default route of the main table.
-pub fn default_route(body: &[u8]) -> Option<DefaultRoute> {
+pub fn parse_default_route(body: &[u8]) -> Option<DefaultRoute> {
     let v6 = match i32::from(*body.first()?) {
         libc::AF_INET => false,
         libc::AF_INET6 => true,
@@ -251,11 +253,11 @@ pub fn default_route(body: &[u8]) -> Option<DefaultRoute> {
         return None;
     }
     let mut route = DefaultRoute { v6, metric: 0, devices: Vec::new(), source: None };
-    for (kind, value) in attributes(body.get(ROUTE_HEADER..)?) {
+    for (kind, value) in read_attributes(body.get(ROUTE_HEADER..)?) {
         match kind {
-            libc::RTA_OIF => route.devices.extend(u32_at(value, 0)),
+            libc::RTA_OIF => route.devices.extend(read_u32_at(value, 0)),
             libc::RTA_MULTIPATH => route.devices.extend(next_hop_devices(value)),
-            libc::RTA_PRIORITY => route.metric = u32_at(value, 0)?,
+            libc::RTA_PRIORITY => route.metric = read_u32_at(value, 0)?,
             libc::RTA_PREFSRC => route.source = read_ip(value),
             _ => {}
         }
@@ -265,31 +267,31 @@ pub fn default_route(body: &[u8]) -> Option<DefaultRoute> {
 }
 
 fn route_table(body: &[u8]) -> Option<u32> {
-    let mut attributes = attributes(body.get(ROUTE_HEADER..)?);
+    let mut attributes = read_attributes(body.get(ROUTE_HEADER..)?);
     let table = attributes.find(|&(kind, _)| kind == libc::RTA_TABLE);
-    table.and_then(|(_, value)| u32_at(value, 0)).or(Some(u32::from(*body.get(4)?)))
+    table.and_then(|(_, value)| read_u32_at(value, 0)).or(Some(u32::from(*body.get(4)?)))
 }
 
 fn next_hop_devices(mut hops: &[u8]) -> Vec<u32> {
     let mut devices = Vec::new();
-    while let (Some(length), Some(device)) = (u16_at(hops, 0), u32_at(hops, 4)) {
+    while let (Some(length), Some(device)) = (read_u16_at(hops, 0), read_u32_at(hops, 4)) {
         devices.push(device);
-        let next = align(usize::from(length).max(NEXT_HOP_HEADER));
+        let next = align_netlink(usize::from(length).max(NEXT_HOP_HEADER));
         hops = hops.get(next..).unwrap_or_default();
     }
     devices
 }
 
-fn neighbour(kind: u16, body: &[u8]) -> Option<Notice> {
+fn parse_neighbour(kind: u16, body: &[u8]) -> Option<NetworkChange> {
     let (family, flags) = (i32::from(*body.first()?), *body.get(10)?);
     // The same messages report bridges' forwarding tables, and proxied addresses.
     if !matches!(family, libc::AF_INET | libc::AF_INET6) || flags & libc::NTF_PROXY != 0 {
         return None;
     }
-    let device = u32_at(body, 4)?;
-    let state = u16_at(body, 8)?;
+    let device = read_u32_at(body, 4)?;
+    let state = read_u16_at(body, 8)?;
     let (mut ip, mut mac) = (None, None);
-    for (kind, value) in attributes(body.get(NEIGHBOUR_HEADER..)?) {
+    for (kind, value) in read_attributes(body.get(NEIGHBOUR_HEADER..)?) {
         match kind {
             libc::NDA_DST => ip = read_ip(value),
             libc::NDA_LLADDR => mac = value.try_into().ok(),
@@ -300,10 +302,10 @@ fn neighbour(kind: u16, body: &[u8]) -> Option<Notice> {
     let ip = ip.filter(|ip| !ip.is_multicast())?;
     let unknown = libc::NUD_NONE | libc::NUD_INCOMPLETE | libc::NUD_FAILED;
     if kind == libc::RTM_DELNEIGH || state == libc::NUD_NONE || state & unknown != 0 {
-        return Some(Notice::NeighbourGone { device, ip });
+        return Some(NetworkChange::NeighbourGone { device, ip });
     }
     // Devices without link-layer headers have no address here.
-    Some(Notice::Neighbour { device, ip, mac: mac.unwrap_or_default() })
+    Some(NetworkChange::Neighbour { device, ip, mac: mac.unwrap_or_default() })
 }
 
 fn read_ip(value: &[u8]) -> Option<IpAddr> {

@@ -8,8 +8,8 @@ use nix::sys::socket::{
     AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, recvfrom, send, socket,
 };
 
-use super::wire::{align, messages, request};
-use crate::bytes::u32_at;
+use super::wire::{align_netlink, encode_request, split_messages};
+use crate::bytes::read_u32_at;
 
 pub struct Netlink {
     socket: OwnedFd,
@@ -33,19 +33,19 @@ impl Netlink {
         mut each: impl FnMut(&[u8]),
     ) -> io::Result<()> {
         self.sequence = self.sequence.wrapping_add(1);
-        let request = request(kind, flags, self.sequence, body);
+        let request = encode_request(kind, flags, self.sequence, body);
         send(self.socket.as_raw_fd(), &request, MsgFlags::empty())?;
 
         let mut buffer = vec![0; 1 << 16];
         loop {
-            for message in messages(self.receive(&mut buffer)?) {
+            for message in split_messages(self.receive(&mut buffer)?) {
                 let message = message?;
                 if message.sequence != self.sequence {
                     continue;
                 }
                 match i32::from(message.kind) {
                     NLMSG_DONE => return Ok(()),
-                    NLMSG_ERROR => return error_of(message.body),
+                    NLMSG_ERROR => return parse_error(message.body),
                     _ => each(message.body),
                 }
             }
@@ -59,18 +59,18 @@ impl Netlink {
         let mut datagram = Vec::new();
         for (kind, flags, body) in requests {
             self.sequence = self.sequence.wrapping_add(1);
-            datagram.extend(request(*kind, *flags, self.sequence, body));
-            datagram.resize(align(datagram.len()), 0);
+            datagram.extend(encode_request(*kind, *flags, self.sequence, body));
+            datagram.resize(align_netlink(datagram.len()), 0);
         }
         send(self.socket.as_raw_fd(), &datagram, MsgFlags::empty())?;
 
         let mut buffer = vec![0; 1 << 16];
         loop {
-            for message in messages(self.receive(&mut buffer)?) {
+            for message in split_messages(self.receive(&mut buffer)?) {
                 let message = message?;
                 let number = message.sequence.wrapping_sub(first) as usize;
                 if number < requests.len() && i32::from(message.kind) == NLMSG_ERROR {
-                    return error_of(message.body);
+                    return parse_error(message.body);
                 }
             }
         }
@@ -89,8 +89,8 @@ impl Netlink {
 }
 
 /// An acknowledgement is error 0.
-fn error_of(body: &[u8]) -> io::Result<()> {
-    match u32_at(body, 0).map(|code| code as i32) {
+fn parse_error(body: &[u8]) -> io::Result<()> {
+    match read_u32_at(body, 0).map(|code| code as i32) {
         Some(0) => Ok(()),
         Some(code) => Err(io::Error::from_raw_os_error(code.wrapping_neg())),
         None => Err(io::ErrorKind::UnexpectedEof.into()),

@@ -6,29 +6,29 @@ use nix::libc::{
     CTRL_ATTR_FAMILY_ID, CTRL_ATTR_FAMILY_NAME, CTRL_CMD_GETFAMILY, GENL_ID_CTRL, NLM_F_DUMP,
 };
 
-use super::{Netlink, attributes, text, u16_at};
+use super::{Netlink, read_attributes, read_text, read_u16_at};
 
 /// Size of `struct genlmsghdr`: command, version, two reserved octets.
-pub const GENERIC_HEADER: usize = 4;
+pub const GENERIC_HEADER_OCTETS: usize = 4;
 
 /// The number of a family; `None` if the kernel does not have it.
 ///
 /// Lists all families: a request for one by its name makes the kernel load a module.
-pub fn family(netlink: &mut Netlink, name: &str) -> io::Result<Option<u16>> {
+pub fn find_generic_family(netlink: &mut Netlink, name: &str) -> io::Result<Option<u16>> {
     let mut found = None;
     let body = [CTRL_CMD_GETFAMILY as u8, 1, 0, 0];
     netlink.ask(GENL_ID_CTRL as u16, NLM_F_DUMP, &body, |body| {
-        found = found.or_else(|| number_of(body, name));
+        found = found.or_else(|| parse_family_number(body, name));
     })?;
     Ok(found)
 }
 
-fn number_of(body: &[u8], name: &str) -> Option<u16> {
+fn parse_family_number(body: &[u8], name: &str) -> Option<u16> {
     let (mut number, mut is_it) = (None, false);
-    for (kind, value) in attributes(body.get(GENERIC_HEADER..)?) {
+    for (kind, value) in read_attributes(body.get(GENERIC_HEADER_OCTETS..)?) {
         match i32::from(kind) {
-            CTRL_ATTR_FAMILY_NAME => is_it = text(value) == name,
-            CTRL_ATTR_FAMILY_ID => number = u16_at(value, 0),
+            CTRL_ATTR_FAMILY_NAME => is_it = read_text(value) == name,
+            CTRL_ATTR_FAMILY_ID => number = read_u16_at(value, 0),
             _ => {}
         }
     }
@@ -45,8 +45,8 @@ mod tests {
     fn a_family_is_found_by_its_name() {
         let mut netlink = Netlink::open(SockProtocol::NetlinkGeneric).unwrap();
         // The family of all families, which every kernel has.
-        let number = family(&mut netlink, "nlctrl").unwrap();
+        let number = find_generic_family(&mut netlink, "nlctrl").unwrap();
         assert_eq!(number, Some(GENL_ID_CTRL as u16));
-        assert_eq!(family(&mut netlink, "no-such-family").unwrap(), None);
+        assert_eq!(find_generic_family(&mut netlink, "no-such-family").unwrap(), None);
     }
 }

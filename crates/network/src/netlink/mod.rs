@@ -9,7 +9,10 @@ mod generic;
 mod wire;
 
 pub use client::Netlink;
-pub use generic::{GENERIC_HEADER, family};
-pub use wire::{Message, align, attribute, attributes, messages, request, text, text_attribute};
+pub use generic::{GENERIC_HEADER_OCTETS, find_generic_family};
+pub use wire::{
+    NetlinkMessage, align_netlink, encode_attribute, encode_request, encode_text_attribute,
+    read_attributes, read_text, split_messages,
+};
 
-pub use crate::bytes::{u16_at, u32_at, u64_at};
+pub use crate::bytes::{read_u16_at, read_u32_at, read_u64_at};

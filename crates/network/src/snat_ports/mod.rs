@@ -16,11 +16,11 @@ pub use range::SnatRange;
 
 /// With fewer ports the agent warns. Each port serves one connection at a time to each backend on
 /// another node.
-const FEW: u32 = 1024;
+const FEW_SNAT_PORTS: u32 = 1024;
 
 /// The ports of this node, by use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct InUse {
+pub struct PortsInUse {
     /// The kernel assigns them to sockets that request no port: `net.ipv4.ip_local_port_range`.
     pub ephemeral: PortSet,
     /// `net.ipv4.ip_local_reserved_ports`
@@ -32,7 +32,7 @@ pub struct InUse {
     pub earlier: PortSet,
 }
 
-impl InUse {
+impl PortsInUse {
     pub fn all(&self) -> PortSet {
         let mut all = PortSet::default();
         [&self.ephemeral, &self.reserved, &self.sockets, &self.node_ports, &self.earlier]
@@ -42,10 +42,10 @@ impl InUse {
     }
 
     /// What remains of the range that SNAT may use.
-    pub fn remaining(&self, range: &RangeInclusive<u16>) -> Remaining {
+    pub fn remaining(&self, range: &RangeInclusive<u16>) -> RemainingPorts {
         let within = |ports: &PortSet| ports.count_within(range);
         let total = u32::from(*range.end() - *range.start()) + 1;
-        Remaining {
+        RemainingPorts {
             range: range.clone(),
             ports: total - within(&self.all()),
             ephemeral: within(&self.ephemeral),
@@ -58,7 +58,7 @@ impl InUse {
 
 /// How many ports remain, and how many are excluded for each reason. A port may have several.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Remaining {
+pub struct RemainingPorts {
     pub range: RangeInclusive<u16>,
     pub ports: u32,
     pub ephemeral: u32,
@@ -67,9 +67,9 @@ pub struct Remaining {
     pub node_ports: u32,
 }
 
-impl Remaining {
+impl RemainingPorts {
     pub fn are_few(&self) -> bool {
-        self.ports < FEW
+        self.ports < FEW_SNAT_PORTS
     }
 
     /// How to make more ports available.
@@ -87,7 +87,7 @@ impl Remaining {
     }
 }
 
-impl Display for Remaining {
+impl Display for RemainingPorts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { range, ports, ephemeral, reserved, sockets, node_ports } = self;
         write!(
@@ -131,10 +131,10 @@ mod tests {
 
     const DEFAULT: RangeInclusive<u16> = 1024..=32764;
 
-    fn in_use(ephemeral: RangeInclusive<u16>) -> InUse {
+    fn in_use(ephemeral: RangeInclusive<u16>) -> PortsInUse {
         let mut ports = PortSet::default();
         ports.add_range(&ephemeral);
-        InUse { ephemeral: ports, ..InUse::default() }
+        PortsInUse { ephemeral: ports, ..PortsInUse::default() }
     }
 
     #[test]
@@ -192,7 +192,7 @@ mod tests {
         assert!(remaining.are_few());
         assert!(remaining.fix().contains("net.ipv4.ip_local_port_range"), "{}", remaining.fix());
 
-        let mut in_use = InUse::default();
+        let mut in_use = PortsInUse::default();
         in_use.reserved.add_range(&(1024..=32000));
         let remaining = in_use.remaining(&DEFAULT);
         assert!(remaining.are_few());

@@ -3,10 +3,10 @@
 use std::fmt;
 use std::ops::RangeInclusive;
 
-const WORDS: usize = 1 << 10;
+const PORT_SET_WORDS: usize = 1 << 10;
 
 #[derive(Clone, PartialEq, Eq)]
-pub struct PortSet(Box<[u64; WORDS]>);
+pub struct PortSet(Box<[u64; PORT_SET_WORDS]>);
 
 impl PortSet {
     pub fn add(&mut self, port: u16) {
@@ -33,18 +33,18 @@ impl PortSet {
         (0..=u16::MAX).filter(|port| self.contains(*port))
     }
 
-    pub fn words_mut(&mut self) -> &mut [u64; WORDS] {
+    pub fn words_mut(&mut self) -> &mut [u64; PORT_SET_WORDS] {
         &mut self.0
     }
 
-    pub fn words(&self) -> &[u64; WORDS] {
+    pub fn words(&self) -> &[u64; PORT_SET_WORDS] {
         &self.0
     }
 }
 
 impl Default for PortSet {
     fn default() -> Self {
-        Self(Box::new([0; WORDS]))
+        Self(Box::new([0; PORT_SET_WORDS]))
     }
 }
 

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 /// The smallest useful number of ports.
-const FEWEST: u16 = 256;
+const MIN_SNAT_PORTS: u16 = 256;
 
 /// The number of ports is prime: the programs step through the range by strides, and so every
 /// stride visits all ports.
@@ -23,8 +23,11 @@ impl SnatRange {
     pub fn new(range: RangeInclusive<u16>) -> Result<Self, String> {
         let (first, last) = range.into_inner();
         let count = u32::from(last.saturating_sub(first)) + 1;
-        if first == 0 || last < first || count < u32::from(FEWEST) {
-            return Err(format!("no range of at least {FEWEST} ports, such as {}", Self::DEFAULT));
+        if first == 0 || last < first || count < u32::from(MIN_SNAT_PORTS) {
+            return Err(format!(
+                "no range of at least {MIN_SNAT_PORTS} ports, such as {}",
+                Self::DEFAULT
+            ));
         }
         // The range begins at 1 or above, so it has at most 65,535 ports. Every number from 2 on
         // has a prime at or below it.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, LazyLock};
 
 use lb_bgp::Communities;
-use lb_bgp::table::{Advertisement, Peers};
+use lb_bgp::table::{AdvertisedPeers, Advertisement};
 
 use super::pool::{Pool, PoolName, Problems};
 use super::selector::{Labels, Selector, any_selects};
@@ -49,7 +49,7 @@ impl Advertised {
             local_preference: spec.local_preference,
             communities,
             link_bandwidth: spec.link_bandwidth,
-            peers: peers.map_or(Peers::All, Peers::Named),
+            peers: peers.map_or(AdvertisedPeers::All, AdvertisedPeers::Named),
         };
         Self { nodes, services: Vec::new(), advertisement: Arc::new(advertisement) }
     }
@@ -108,7 +108,11 @@ impl OfMetallb {
             local_preference: spec.local_pref,
             communities: Communities::default(),
             link_bandwidth: false,
-            peers: if named.is_empty() { Peers::All } else { Peers::Named(named) },
+            peers: if named.is_empty() {
+                AdvertisedPeers::All
+            } else {
+                AdvertisedPeers::Named(named)
+            },
         };
         let read = Self {
             namespace,

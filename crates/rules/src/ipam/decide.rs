@@ -4,18 +4,18 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use super::Ipam;
-use super::ledger::Turn;
+use super::ledger::SearchStart;
 use super::outcome::{Reason, Refusal};
-use super::pools::Index;
-use super::range::number;
-use super::request::{FamilyPolicy, Request};
+use super::pools::PoolIndex;
+use super::range::address_to_number;
+use super::request::{AddressRequest, FamilyPolicy};
 use super::selector::Labels;
-use super::sharing::{Sharing, between};
-use super::waiting::Cause;
+use super::sharing::{Sharing, compare_requests};
+use super::waiting::WaitCause;
 use crate::model::{AddressFamily, ServiceName};
 
 /// Pools that a message names.
-const MOST_NAMES: usize = 5;
+const MAX_LISTED_NAMES: usize = 5;
 
 /// What a Service has from now on.
 #[derive(Debug, Default)]
@@ -28,21 +28,21 @@ pub struct Decision {
     /// A family that the Service would take, but does not need.
     pub note: Option<String>,
     /// What it waits for.
-    pub causes: Vec<Cause>,
+    pub causes: Vec<WaitCause>,
 }
 
 /// Addresses that the Service lacks in one family.
-enum Need {
+enum FamilyNeed {
     Any,
     These(Vec<IpAddr>),
 }
 
-struct Failure {
+struct AssignmentFailure {
     refusal: Refusal,
-    causes: Vec<Cause>,
+    causes: Vec<WaitCause>,
 }
 
-impl Failure {
+impl AssignmentFailure {
     fn of(reason: Reason, message: impl Into<String>) -> Self {
         Self { refusal: Refusal::new(reason, message), causes: Vec::new() }
     }
@@ -54,14 +54,19 @@ impl Failure {
 }
 
 /// Whether a Service may keep an address that it has.
-enum Standing {
+enum AddressEligibility {
     Kept,
     Lost,
     Conflict(Refusal),
 }
 
 impl Ipam {
-    pub(super) fn decide(&self, turn: &Turn, request: &Request, held: &[IpAddr]) -> Decision {
+    pub(super) fn decide(
+        &self,
+        turn: &SearchStart,
+        request: &AddressRequest,
+        held: &[IpAddr],
+    ) -> Decision {
         let families = request.wanted_families();
         let mut decision = Decision::default();
         // Addresses that are not what is requested any more: they are kept until the others can be had.
@@ -69,16 +74,16 @@ impl Ipam {
         let mut conflicts = Vec::new();
         for &address in held.iter().filter(|at| families.contains(&AddressFamily::of(at))) {
             match self.standing(turn, request, address) {
-                Standing::Lost => continue,
-                Standing::Kept => {}
-                Standing::Conflict(refusal) => conflicts.push((address, refusal)),
+                AddressEligibility::Lost => continue,
+                AddressEligibility::Kept => {}
+                AddressEligibility::Conflict(refusal) => conflicts.push((address, refusal)),
             }
             let fits = request.fault.is_some() || self.fits(request, address);
             if fits { decision.addresses.push(address) } else { stale.push(address) }
         }
         match self.complete(turn, request, &families, &mut decision, &mut stale) {
             Ok(()) => {}
-            Err(Failure { refusal, causes }) => {
+            Err(AssignmentFailure { refusal, causes }) => {
                 decision.is_provisional = true;
                 decision.addresses.extend(&stale);
                 decision.refusal = Some(refusal);
@@ -99,24 +104,24 @@ impl Ipam {
     /// Adds what is missing. On failure nothing is added.
     fn complete(
         &self,
-        turn: &Turn,
-        request: &Request,
+        turn: &SearchStart,
+        request: &AddressRequest,
         families: &[AddressFamily],
         decision: &mut Decision,
         stale: &mut Vec<IpAddr>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), AssignmentFailure> {
         if let Some(fault) = &request.fault {
-            return Err(Failure::of(Reason::InvalidRequest, fault));
+            return Err(AssignmentFailure::of(Reason::InvalidRequest, fault));
         }
         let mut taken = Vec::new();
-        let mut failures: Vec<(AddressFamily, Failure)> = Vec::new();
+        let mut failures: Vec<(AddressFamily, AssignmentFailure)> = Vec::new();
         for (family, need) in needs(request, families, &decision.addresses)? {
             let found = match need {
-                Need::Any => self.find(turn, request, family).map(|address| vec![address]),
-                Need::These(addresses) => {
+                FamilyNeed::Any => self.find(turn, request, family).map(|address| vec![address]),
+                FamilyNeed::These(addresses) => {
                     let failures =
                         addresses.iter().filter_map(|at| self.check(turn, request, *at).err());
-                    failures.min_by_key(Failure::is_temporary).map_or(Ok(addresses), Err)
+                    failures.min_by_key(AssignmentFailure::is_temporary).map_or(Ok(addresses), Err)
                 }
             };
             match found {
@@ -160,7 +165,7 @@ impl Ipam {
     }
 
     /// Whether an address is one of those that are requested.
-    fn fits(&self, request: &Request, address: IpAddr) -> bool {
+    fn fits(&self, request: &AddressRequest, address: IpAddr) -> bool {
         if !request.addresses.is_empty() {
             return request.addresses.contains(&address);
         }
@@ -169,22 +174,32 @@ impl Ipam {
         self.pools.pool_of(address).is_none_or(|pool| pool.name.name() == wanted)
     }
 
-    fn standing(&self, turn: &Turn, request: &Request, address: IpAddr) -> Standing {
+    fn standing(
+        &self,
+        turn: &SearchStart,
+        request: &AddressRequest,
+        address: IpAddr,
+    ) -> AddressEligibility {
         for other in self.ledger.users(address).take_while(|other| *other < turn) {
             let Some(others) = self.request_of(&other.1) else { continue };
-            match between(request, others) {
+            match compare_requests(request, others) {
                 Sharing::Allowed => {}
-                Sharing::NotShared => return Standing::Lost,
+                Sharing::NotShared => return AddressEligibility::Lost,
                 Sharing::Conflict(why) => {
-                    return Standing::Conflict(conflict(address, &other.1, &why));
+                    return AddressEligibility::Conflict(conflict(address, &other.1, &why));
                 }
             }
         }
-        Standing::Kept
+        AddressEligibility::Kept
     }
 
     /// Whether the Service can have an address that it requests.
-    fn check(&self, turn: &Turn, request: &Request, address: IpAddr) -> Result<(), Failure> {
+    fn check(
+        &self,
+        turn: &SearchStart,
+        request: &AddressRequest,
+        address: IpAddr,
+    ) -> Result<(), AssignmentFailure> {
         let Some(pool) = self.pools.pool_of(address) else {
             let message = match self.pools.excluding(address) {
                 Some(pool) => format!(
@@ -196,12 +211,12 @@ impl Ipam {
                     )
                 }
             };
-            return Err(Failure::of(Reason::NotInPool, message));
+            return Err(AssignmentFailure::of(Reason::NotInPool, message));
         };
         if let Some(wanted) = request.pool.as_ref().filter(|wanted| pool.name.name() != *wanted) {
             let message =
                 format!("{address} is of {}, not of the requested pool {wanted}", pool.name);
-            return Err(Failure::of(Reason::NotInPool, message));
+            return Err(AssignmentFailure::of(Reason::NotInPool, message));
         }
         let service = &turn.1;
         if !pool.admits(&service.namespace, self.labels_of(service), &request.labels) {
@@ -209,19 +224,26 @@ impl Ipam {
                 "{address} is of {}, whose selectors don't match this Service and its namespace",
                 pool.name
             );
-            return Err(Failure::of(Reason::NotInPool, message));
+            return Err(AssignmentFailure::of(Reason::NotInPool, message));
         }
         let users = self.ledger.users(address).filter(|user| *user != turn);
         match users.filter_map(|user| self.obstacle(request, address, user)).next() {
             None => Ok(()),
-            Some(refusal) => Err(Failure { refusal, causes: vec![Cause::Taken(address)] }),
+            Some(refusal) => {
+                Err(AssignmentFailure { refusal, causes: vec![WaitCause::Taken(address)] })
+            }
         }
     }
 
     /// Why an address can't be shared with a Service that has it.
-    fn obstacle(&self, request: &Request, address: IpAddr, user: &Turn) -> Option<Refusal> {
+    fn obstacle(
+        &self,
+        request: &AddressRequest,
+        address: IpAddr,
+        user: &SearchStart,
+    ) -> Option<Refusal> {
         let user = &user.1;
-        match between(request, self.request_of(user)?) {
+        match compare_requests(request, self.request_of(user)?) {
             Sharing::Allowed => None,
             Sharing::Conflict(why) => Some(conflict(address, user, &why)),
             Sharing::NotShared => Some(Refusal::new(
@@ -237,13 +259,13 @@ impl Ipam {
     /// An address of a family that the Service can have.
     fn find(
         &self,
-        turn: &Turn,
-        request: &Request,
+        turn: &SearchStart,
+        request: &AddressRequest,
         family: AddressFamily,
-    ) -> Result<IpAddr, Failure> {
+    ) -> Result<IpAddr, AssignmentFailure> {
         let service = &turn.1;
         let admitting = self.admitting(service, request)?;
-        let candidates: Vec<Index> = admitting
+        let candidates: Vec<PoolIndex> = admitting
             .iter()
             .copied()
             .filter(|index| self.pools.get(*index).has_family(family))
@@ -254,9 +276,9 @@ impl Ipam {
                 family.name(),
                 self.names(&admitting)
             );
-            return Err(Failure::of(Reason::FamilyUnavailable, message));
+            return Err(AssignmentFailure::of(Reason::FamilyUnavailable, message));
         }
-        let free = |index: &Index| self.ledger.first_free(&self.pools, *index, family);
+        let free = |index: &PoolIndex| self.ledger.first_free(&self.pools, *index, family);
         let shared = self.find_shared(turn, request, family, &candidates);
         shared.or_else(|| candidates.iter().find_map(free)).ok_or_else(|| {
             let message = format!(
@@ -264,44 +286,50 @@ impl Ipam {
                 family.name(),
                 self.names(&candidates)
             );
-            let causes = candidates.iter().map(|index| Cause::Exhausted(*index, family)).collect();
-            Failure { refusal: Refusal::new(Reason::PoolExhausted, message), causes }
+            let causes =
+                candidates.iter().map(|index| WaitCause::Exhausted(*index, family)).collect();
+            AssignmentFailure { refusal: Refusal::new(Reason::PoolExhausted, message), causes }
         })
     }
 
     /// For messages: some of many pools.
-    fn names(&self, indexes: &[Index]) -> String {
-        let some = indexes.iter().take(MOST_NAMES);
+    fn names(&self, indexes: &[PoolIndex]) -> String {
+        let some = indexes.iter().take(MAX_LISTED_NAMES);
         let mut names: Vec<String> =
             some.map(|index| self.pools.get(*index).name.to_string()).collect();
-        if let Some(more) = indexes.len().checked_sub(MOST_NAMES).filter(|more| *more > 0) {
+        if let Some(more) = indexes.len().checked_sub(MAX_LISTED_NAMES).filter(|more| *more > 0) {
             names.push(format!("and {more} more"));
         }
         names.join(", ")
     }
 
     /// The pools that a Service may have addresses of; at least one.
-    fn admitting(&self, service: &ServiceName, request: &Request) -> Result<Vec<Index>, Failure> {
+    fn admitting(
+        &self,
+        service: &ServiceName,
+        request: &AddressRequest,
+    ) -> Result<Vec<PoolIndex>, AssignmentFailure> {
         let (namespace, labels) = (&service.namespace, self.labels_of(service));
         if let Some(name) = &request.pool {
-            let named: Vec<Index> = self.pools.named(name).collect();
+            let named: Vec<PoolIndex> = self.pools.named(name).collect();
             if named.is_empty() {
                 let message =
                     format!("there is no address pool {name:?}: create it, or request another one");
-                return Err(Failure::of(Reason::NoPool, message));
+                return Err(AssignmentFailure::of(Reason::NoPool, message));
             }
-            let admits =
-                |index: &Index| self.pools.get(*index).admits(namespace, labels, &request.labels);
-            let admitting: Vec<Index> = named.into_iter().filter(admits).collect();
+            let admits = |index: &PoolIndex| {
+                self.pools.get(*index).admits(namespace, labels, &request.labels)
+            };
+            let admitting: Vec<PoolIndex> = named.into_iter().filter(admits).collect();
             if admitting.is_empty() {
                 let message = format!(
                     "the selectors of the requested pool {name} don't match this Service and its namespace"
                 );
-                return Err(Failure::of(Reason::NoPool, message));
+                return Err(AssignmentFailure::of(Reason::NoPool, message));
             }
             return Ok(admitting);
         }
-        let admitting: Vec<Index> =
+        let admitting: Vec<PoolIndex> =
             self.pools.automatic(namespace, labels, &request.labels).collect();
         if admitting.is_empty() {
             let message = if self.pools.is_empty() {
@@ -310,7 +338,7 @@ impl Ipam {
                 "no address pool with autoAssign matches this Service and its namespace: create one, or name a pool by \
                  the annotation millrace.io/address-pool"
             };
-            return Err(Failure::of(Reason::NoPool, message));
+            return Err(AssignmentFailure::of(Reason::NoPool, message));
         }
         Ok(admitting)
     }
@@ -318,10 +346,10 @@ impl Ipam {
     /// An address that other Services with the same key have.
     fn find_shared(
         &self,
-        turn: &Turn,
-        request: &Request,
+        turn: &SearchStart,
+        request: &AddressRequest,
         family: AddressFamily,
-        candidates: &[Index],
+        candidates: &[PoolIndex],
     ) -> Option<IpAddr> {
         let peers = self.keys.get(request.sharing_key.as_ref()?)?;
         let addresses = peers.iter().filter(|peer| *peer != turn);
@@ -329,11 +357,11 @@ impl Ipam {
         let suitable: BTreeSet<(usize, u128, IpAddr)> = addresses
             .filter(|address| AddressFamily::of(address) == family)
             .filter_map(|address| {
-                let index = self.pools.index_of(number(address))?;
+                let index = self.pools.index_of(address_to_number(address))?;
                 let place = candidates.iter().position(|candidate| *candidate == index)?;
                 let mut users = self.ledger.users(address).filter(|user| *user != turn);
                 let is_shared = users.all(|user| self.obstacle(request, address, user).is_none());
-                is_shared.then(|| (place, number(address), address))
+                is_shared.then(|| (place, address_to_number(address), address))
             })
             .collect();
         suitable.first().map(|(_, _, address)| *address)
@@ -350,15 +378,15 @@ fn conflict(address: IpAddr, other: &ServiceName, why: &str) -> Refusal {
 
 /// What is missing beside the addresses that the Service has.
 fn needs(
-    request: &Request,
+    request: &AddressRequest,
     families: &[AddressFamily],
     addresses: &[IpAddr],
-) -> Result<Vec<(AddressFamily, Need)>, Failure> {
+) -> Result<Vec<(AddressFamily, FamilyNeed)>, AssignmentFailure> {
     let of = |family: AddressFamily| move |address: &&IpAddr| AddressFamily::of(address) == family;
     if request.addresses.is_empty() {
         let lacking =
             families.iter().filter(|family| !addresses.iter().any(|at| of(**family)(&at)));
-        return Ok(lacking.map(|family| (*family, Need::Any)).collect());
+        return Ok(lacking.map(|family| (*family, FamilyNeed::Any)).collect());
     }
     let alien = request.addresses.iter().find(|at| !families.contains(&AddressFamily::of(at)));
     if let Some(address) = alien {
@@ -368,7 +396,7 @@ fn needs(
              request",
             names.join(" and ")
         );
-        return Err(Failure::of(Reason::FamilyUnavailable, message));
+        return Err(AssignmentFailure::of(Reason::FamilyUnavailable, message));
     }
     let mut needs = Vec::new();
     for &family in families {
@@ -378,12 +406,12 @@ fn needs(
                 "ipFamilyPolicy is RequireDualStack, but no {} address is requested: request one of each family",
                 family.name()
             );
-            return Err(Failure::of(Reason::FamilyUnavailable, message));
+            return Err(AssignmentFailure::of(Reason::FamilyUnavailable, message));
         }
         let lacking: Vec<IpAddr> =
             requested.into_iter().filter(|address| !addresses.contains(address)).collect();
         if !lacking.is_empty() {
-            needs.push((family, Need::These(lacking)));
+            needs.push((family, FamilyNeed::These(lacking)));
         }
     }
     Ok(needs)

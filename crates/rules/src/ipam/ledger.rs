@@ -4,29 +4,29 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::pools::{Index, Pools};
-use super::range::{address, is_buggy, number};
-use super::runs::Runs;
+use super::pools::{PoolIndex, Pools};
+use super::range::{address_to_number, ends_in_0_or_255, number_to_address};
+use super::runs::AddressRuns;
 use crate::model::{AddressFamily, ServiceName};
 
 /// The order in which Services get addresses: the oldest first. `None`, as of Services from files, is the oldest.
-pub type Turn = (Option<Arc<str>>, ServiceName);
+pub type SearchStart = (Option<Arc<str>>, ServiceName);
 
 #[derive(Debug, Default)]
-pub struct Ledger {
-    users: BTreeMap<u128, BTreeSet<Turn>>,
-    used: Runs,
+pub struct AddressLedger {
+    users: BTreeMap<u128, BTreeSet<SearchStart>>,
+    used: AddressRuns,
     /// Of each pool, the used addresses of each family.
     counts: Vec<[u64; 2]>,
 }
 
-impl Ledger {
-    pub fn users(&self, address: IpAddr) -> impl Iterator<Item = &Turn> {
-        self.users.get(&number(address)).into_iter().flatten()
+impl AddressLedger {
+    pub fn users(&self, address: IpAddr) -> impl Iterator<Item = &SearchStart> {
+        self.users.get(&address_to_number(address)).into_iter().flatten()
     }
 
-    pub fn insert(&mut self, pools: &Pools, address: IpAddr, turn: &Turn) {
-        let number = number(address);
+    pub fn insert(&mut self, pools: &Pools, address: IpAddr, turn: &SearchStart) {
+        let number = address_to_number(address);
         let users = self.users.entry(number).or_default();
         let is_first = users.is_empty();
         users.insert(turn.clone());
@@ -37,8 +37,8 @@ impl Ledger {
     }
 
     /// Returns whether the address is free now.
-    pub fn remove(&mut self, pools: &Pools, address: IpAddr, turn: &Turn) -> bool {
-        let number = number(address);
+    pub fn remove(&mut self, pools: &Pools, address: IpAddr, turn: &SearchStart) -> bool {
+        let number = address_to_number(address);
         let Some(users) = self.users.get_mut(&number) else { return false };
         let was_user = users.remove(turn);
         if !was_user || !users.is_empty() {
@@ -68,20 +68,25 @@ impl Ledger {
     }
 
     /// The number of a pool's addresses that Services have.
-    pub fn used(&self, pool: Index, family: AddressFamily) -> u64 {
+    pub fn used(&self, pool: PoolIndex, family: AddressFamily) -> u64 {
         self.counts.get(pool).map_or(0, |counts| counts[index_of(family)])
     }
 
     /// A pool's first address that no Service has.
-    pub fn first_free(&self, pools: &Pools, pool: Index, family: AddressFamily) -> Option<IpAddr> {
+    pub fn first_free(
+        &self,
+        pools: &Pools,
+        pool: PoolIndex,
+        family: AddressFamily,
+    ) -> Option<IpAddr> {
         let pool = pools.get(pool);
         let ranges = pool.ranges.iter().filter(|range| range.family() == family);
         ranges.into_iter().find_map(|range| {
             let mut from = range.first();
             loop {
                 let free = self.used.first_absent(from).filter(|free| range.contains(*free))?;
-                if !(pool.avoid_buggy && is_buggy(free)) {
-                    return Some(address(free));
+                if !(pool.avoid_buggy && ends_in_0_or_255(free)) {
+                    return Some(number_to_address(free));
                 }
                 from = free.checked_add(1)?;
             }
@@ -90,7 +95,7 @@ impl Ledger {
 }
 
 fn family(number: u128) -> AddressFamily {
-    AddressFamily::of(&address(number))
+    AddressFamily::of(&number_to_address(number))
 }
 
 fn index_of(family: AddressFamily) -> usize {

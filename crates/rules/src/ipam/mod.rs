@@ -38,11 +38,11 @@ use crate::kinds::service::CONDITION;
 use crate::model::{AddressFamily, Kind, Object, ObjectRef, ServiceName};
 
 use decide::Decision;
-use ledger::{Ledger, Turn};
+use ledger::{AddressLedger, SearchStart};
 use namespaces::Namespaces;
-use pools::Index;
-use request::Request;
-use waiting::{Cause, Waiting};
+use pools::PoolIndex;
+use request::AddressRequest;
+use waiting::{WaitCause, WaitingServices};
 
 pub use advertisement::Advertised;
 pub use announcement::{Announcement, Scope};
@@ -77,15 +77,15 @@ pub struct Ipam {
     settings: Settings,
     pools: Pools,
     namespaces: Namespaces,
-    services: BTreeMap<ServiceName, Entry>,
-    ledger: Ledger,
-    waiting: Waiting,
+    services: BTreeMap<ServiceName, IpamService>,
+    ledger: AddressLedger,
+    waiting: WaitingServices,
     /// Services by the key by which they share addresses.
-    keys: BTreeMap<String, BTreeSet<Turn>>,
+    keys: BTreeMap<String, BTreeSet<SearchStart>>,
     /// Services to be evaluated.
-    due: BTreeSet<Turn>,
+    due: BTreeSet<SearchStart>,
     /// Pools in which addresses were freed, and the Service to which they were offered last.
-    offers: BTreeMap<(Index, AddressFamily), Option<Turn>>,
+    offers: BTreeMap<(PoolIndex, AddressFamily), Option<SearchStart>>,
     has_other_pools: bool,
     changed: BTreeSet<ServiceName>,
     reasons: BTreeMap<Reason, usize>,
@@ -94,14 +94,14 @@ pub struct Ipam {
 
 /// A Service of type LoadBalancer.
 #[derive(Debug)]
-struct Entry {
-    turn: Turn,
-    request: Arc<Request>,
+struct IpamService {
+    turn: SearchStart,
+    request: Arc<AddressRequest>,
     class: Option<String>,
     /// Whether its condition says that this controller has assigned its addresses.
     is_marked: bool,
     has_others: bool,
-    /// Its addresses: of others' Services those in the status, of own ones those that are assigned.
+    /// The Service's addresses: of others' Services those in the status, of own ones those that are assigned.
     addresses: Vec<IpAddr>,
     is_own: bool,
     outcome: Option<Outcome>,
@@ -171,13 +171,13 @@ impl Ipam {
     }
 
     /// The next Service in turn that is due, or that a freed address is offered to.
-    fn next(&mut self) -> Option<Turn> {
-        let offers: Vec<(Index, AddressFamily)> = self.offers.keys().copied().collect();
+    fn next(&mut self) -> Option<SearchStart> {
+        let offers: Vec<(PoolIndex, AddressFamily)> = self.offers.keys().copied().collect();
         for offer in offers {
             let (pool, family) = offer;
             let after = self.offers.get(&offer).cloned().flatten();
             let is_free = self.ledger.first_free(&self.pools, pool, family).is_some();
-            let cause = Cause::Exhausted(pool, family);
+            let cause = WaitCause::Exhausted(pool, family);
             match self.waiting.next(cause, after.as_ref()).filter(|_| is_free).cloned() {
                 Some(turn) => {
                     self.due.insert(turn.clone());
@@ -194,7 +194,7 @@ impl Ipam {
         self.due.pop_first()
     }
 
-    fn evaluate(&mut self, turn: &Turn) {
+    fn evaluate(&mut self, turn: &SearchStart) {
         let name = &turn.1;
         let Some(entry) = self.services.get(name).filter(|entry| entry.turn == *turn) else {
             return;
@@ -236,7 +236,7 @@ impl Ipam {
     }
 
     /// Whether this controller assigns the addresses of a Service, rather than another one or none.
-    fn is_own(&self, entry: &Entry) -> bool {
+    fn is_own(&self, entry: &IpamService) -> bool {
         if let Some(class) = &entry.class {
             return self.settings.classes.contains(class);
         }
@@ -303,7 +303,7 @@ impl Ipam {
         })
     }
 
-    fn request_of(&self, service: &ServiceName) -> Option<&Request> {
+    fn request_of(&self, service: &ServiceName) -> Option<&AddressRequest> {
         self.services.get(service).map(|entry| &*entry.request)
     }
 

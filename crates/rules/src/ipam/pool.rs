@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::advertisement::Advertised;
 use super::announcement::{Announcement, Scope};
-use super::range::{Range, is_buggy};
+use super::range::{Range, ends_in_0_or_255};
 use super::selector::{Labels, Selector, any_selects};
 use crate::kinds::{AddressPool, IPAddressPool, L2Advertisement};
 use crate::model::{AddressFamily, Kind, ObjectRef};
@@ -68,7 +68,7 @@ pub struct Pool {
     pub priority: i64,
     /// A Service must match one of them; empty: all.
     pub services: Vec<Selector>,
-    pub namespaces: Namespaces,
+    pub namespaces: NamespaceSelection,
     pub announcement: Option<Announcement>,
     /// To BGP peers; empty: not at all.
     pub advertised: Vec<Advertised>,
@@ -76,12 +76,12 @@ pub struct Pool {
 
 /// Names and selectors of namespaces; if both are empty, all namespaces.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Namespaces {
+pub struct NamespaceSelection {
     pub names: BTreeSet<String>,
     pub selectors: Vec<Selector>,
 }
 
-impl Namespaces {
+impl NamespaceSelection {
     fn is_any(&self) -> bool {
         self.names.is_empty() && self.selectors.is_empty()
     }
@@ -94,7 +94,7 @@ impl Namespaces {
 }
 
 /// A pool, and what can't be read in its object: field and message.
-pub type Read = (Pool, Vec<(String, String)>);
+pub type ReadPool = (Pool, Vec<(String, String)>);
 
 impl Pool {
     pub fn of_setting(ranges: &[Range]) -> Self {
@@ -107,13 +107,13 @@ impl Pool {
             avoid_buggy: false,
             priority: 0,
             services: Vec::new(),
-            namespaces: Namespaces::default(),
+            namespaces: NamespaceSelection::default(),
             announcement: Some(Announcement::everywhere().clone()),
             advertised: Advertised::everywhere().to_vec(),
         }
     }
 
-    pub fn of_address_pool(object: &AddressPool) -> Read {
+    pub fn of_address_pool(object: &AddressPool) -> ReadPool {
         let spec = &object.spec;
         let mut problems = Problems::default();
         let services = problems.selectors("spec.serviceSelector", spec.service_selector.iter());
@@ -154,7 +154,7 @@ impl Pool {
             avoid_buggy: spec.avoid_buggy_ips,
             priority: spec.priority.into(),
             services,
-            namespaces: Namespaces { names: BTreeSet::new(), selectors: namespaces },
+            namespaces: NamespaceSelection { names: BTreeSet::new(), selectors: namespaces },
             announcement: spec.announce.then_some(Announcement { scopes }),
             advertised,
         };
@@ -162,7 +162,7 @@ impl Pool {
     }
 
     /// Without its announcement and advertisements, which other objects define.
-    pub fn of_metallb(object: &IPAddressPool) -> Read {
+    pub fn of_metallb(object: &IPAddressPool) -> ReadPool {
         let spec = &object.spec;
         let mut problems = Problems::default();
         let allocation = spec.service_allocation.clone().unwrap_or_default();
@@ -198,7 +198,7 @@ impl Pool {
             avoid_buggy: spec.avoid_buggy_ips,
             priority,
             services,
-            namespaces: Namespaces {
+            namespaces: NamespaceSelection {
                 names: allocation.namespaces.iter().cloned().collect(),
                 selectors: problems.selectors(
                     &format!("{field}.namespaceSelectors"),
@@ -228,7 +228,7 @@ impl Pool {
 
     /// Whether its range contains the address, but it does not assign it.
     pub fn excludes(&self, number: u128) -> bool {
-        self.avoid_buggy && is_buggy(number)
+        self.avoid_buggy && ends_in_0_or_255(number)
     }
 
     pub fn has_family(&self, family: AddressFamily) -> bool {

@@ -6,17 +6,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use lb_bgp::table::Peers;
+use lb_bgp::table::AdvertisedPeers;
 
 use super::advertisement::{Advertised, OfMetallb};
 use super::announcement::Announcement;
 use super::pool::{Advertisement, Pool, PoolName};
-use super::range::{Range, number};
+use super::range::{Range, address_to_number};
 use super::selector::Labels;
 use crate::model::{Object, ObjectRef, Problem};
 
 /// Identifies a pool until the pools change.
-pub type Index = usize;
+pub type PoolIndex = usize;
 
 #[derive(Debug, Default)]
 pub struct Pools {
@@ -29,7 +29,7 @@ pub struct Pools {
     /// In the order in which they are tried, with the ranges that are theirs.
     pools: Vec<Pool>,
     /// Sorted; none overlaps another.
-    ranges: Vec<(Range, Index)>,
+    ranges: Vec<(Range, PoolIndex)>,
     problems: BTreeMap<ObjectRef, Vec<Problem>>,
 }
 
@@ -189,11 +189,11 @@ impl Pools {
     }
 
     /// In the order in which they are tried.
-    pub fn iter(&self) -> impl Iterator<Item = (Index, &Pool)> {
+    pub fn iter(&self) -> impl Iterator<Item = (PoolIndex, &Pool)> {
         self.pools.iter().enumerate()
     }
 
-    pub fn get(&self, index: Index) -> &Pool {
+    pub fn get(&self, index: PoolIndex) -> &Pool {
         &self.pools[index]
     }
 
@@ -202,7 +202,7 @@ impl Pools {
         &self.problems
     }
 
-    pub(super) fn index_of(&self, number: u128) -> Option<Index> {
+    pub(super) fn index_of(&self, number: u128) -> Option<PoolIndex> {
         let after = self.ranges.partition_point(|(range, _)| range.first() <= number);
         let (range, index) = self.ranges.get(after.checked_sub(1)?)?;
         (range.contains(number) && !self.pools[*index].excludes(number)).then_some(*index)
@@ -216,8 +216,8 @@ impl Pools {
                 .advertised
                 .iter()
                 .filter_map(|advertised| match &advertised.advertisement.peers {
-                    Peers::Named(names) => Some(names),
-                    Peers::All => None,
+                    AdvertisedPeers::Named(names) => Some(names),
+                    AdvertisedPeers::All => None,
                 })
                 .flatten()
                 .collect();
@@ -234,12 +234,12 @@ impl Pools {
 
     /// The pool that an address belongs to.
     pub fn pool_of(&self, address: IpAddr) -> Option<&Pool> {
-        self.index_of(number(address)).map(|index| self.get(index))
+        self.index_of(address_to_number(address)).map(|index| self.get(index))
     }
 
     /// The pool whose range contains an address that it does not assign.
     pub(super) fn excluding(&self, address: IpAddr) -> Option<&PoolName> {
-        let number = number(address);
+        let number = address_to_number(address);
         let (_, pool) = self.iter().find(|(_, pool)| {
             pool.excludes(number) && pool.ranges.iter().any(|range| range.contains(number))
         })?;
@@ -252,7 +252,7 @@ impl Pools {
     }
 
     /// Pools that an annotation calls by this name.
-    pub(super) fn named<'a>(&'a self, name: &'a str) -> impl Iterator<Item = Index> + 'a {
+    pub(super) fn named<'a>(&'a self, name: &'a str) -> impl Iterator<Item = PoolIndex> + 'a {
         self.iter().filter(move |(_, pool)| pool.name.name() == name).map(|(index, _)| index)
     }
 
@@ -262,7 +262,7 @@ impl Pools {
         namespace: &'a str,
         namespace_labels: &'a Labels,
         labels: &'a Labels,
-    ) -> impl Iterator<Item = Index> + 'a {
+    ) -> impl Iterator<Item = PoolIndex> + 'a {
         self.iter()
             .filter(move |(_, pool)| {
                 pool.auto_assign && pool.admits(namespace, namespace_labels, labels)

@@ -27,20 +27,20 @@ const EXCLUDED: [(&str, &str); 8] = [
     ("ff00::/8", "multicast addresses"),
 ];
 
-pub fn number(address: IpAddr) -> u128 {
+pub fn address_to_number(address: IpAddr) -> u128 {
     match address {
         IpAddr::V4(v4) => v4.to_ipv6_mapped().into(),
         IpAddr::V6(v6) => v6.into(),
     }
 }
 
-pub fn address(number: u128) -> IpAddr {
+pub fn number_to_address(number: u128) -> IpAddr {
     IpAddr::V6(Ipv6Addr::from(number)).to_canonical()
 }
 
 /// Whether some old devices refuse it: they take the last octets 0 and 255 for those of a network or broadcast.
-pub fn is_buggy(number: u128) -> bool {
-    let address = address(number);
+pub fn ends_in_0_or_255(number: u128) -> bool {
+    let address = number_to_address(number);
     address.is_ipv4() && matches!(number & 0xff, 0 | 0xff)
 }
 
@@ -79,7 +79,7 @@ impl Range {
         if first.is_ipv4() != last.is_ipv4() {
             return Err("is not a range: one end is IPv4 and one IPv6".to_owned());
         }
-        let (first, last) = (number(first), number(last));
+        let (first, last) = (address_to_number(first), address_to_number(last));
         if first > last {
             return Err("is not a range: the first address is greater than the last".to_owned());
         }
@@ -93,7 +93,10 @@ impl Range {
             "is neither a network such as 192.0.2.0/24, nor a range such as 192.0.2.1-192.0.2.9, nor an address"
                 .to_owned()
         })?;
-        Ok(Self { first: number(network.network()), last: number(network.broadcast()) })
+        Ok(Self {
+            first: address_to_number(network.network()),
+            last: address_to_number(network.broadcast()),
+        })
     }
 
     pub fn first(&self) -> u128 {
@@ -113,10 +116,10 @@ impl Range {
     }
 
     pub fn family(&self) -> AddressFamily {
-        AddressFamily::of(&address(self.first))
+        AddressFamily::of(&number_to_address(self.first))
     }
 
-    /// The number of its addresses; `avoid_buggy`: without those that [`is_buggy`].
+    /// The number of its addresses; `avoid_buggy`: without those that [`ends_in_0_or_255`].
     pub fn size(&self, avoid_buggy: bool) -> u128 {
         // All of IPv6 is no valid range.
         let all = self.last - self.first + 1;
@@ -132,8 +135,10 @@ impl Range {
 impl Display for Range {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.first == self.last {
-            true => address(self.first).fmt(f),
-            false => write!(f, "{}-{}", address(self.first), address(self.last)),
+            true => number_to_address(self.first).fmt(f),
+            false => {
+                write!(f, "{}-{}", number_to_address(self.first), number_to_address(self.last))
+            }
         }
     }
 }
@@ -193,7 +198,8 @@ mod tests {
         ] {
             let range = Range::parse(text).unwrap();
             assert_eq!(range.size(true), expected, "{text}");
-            let counted = (range.first..=range.last).filter(|number| !is_buggy(*number)).count();
+            let counted =
+                (range.first..=range.last).filter(|number| !ends_in_0_or_255(*number)).count();
             assert_eq!(counted as u128, expected, "{text}");
         }
     }

@@ -22,7 +22,7 @@ pub enum FamilyPolicy {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Request {
+pub struct AddressRequest {
     pub labels: Labels,
     /// The Service's own families, in its order.
     pub families: Vec<AddressFamily>,
@@ -41,13 +41,13 @@ pub struct Request {
 
 /// The addresses of a Service's status.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Held {
+pub struct HeldAddresses {
     pub addresses: Vec<IpAddr>,
     /// Whether there are others than addresses that nodes serve themselves: host names, or addresses of a proxy.
     pub has_others: bool,
 }
 
-impl Request {
+impl AddressRequest {
     /// `None` if it is not of type LoadBalancer.
     pub fn of(service: &Service) -> Option<Self> {
         let spec = service.spec.as_ref()?;
@@ -61,9 +61,9 @@ impl Request {
             families: families(spec),
             policy: policy(spec),
             addresses,
-            pool: annotation(service, &POOL, &mut fault),
-            sharing_key: annotation(service, &SHARING_KEY, &mut fault),
-            ports: ports(spec),
+            pool: read_annotation(service, &POOL, &mut fault),
+            sharing_key: read_annotation(service, &SHARING_KEY, &mut fault),
+            ports: requested_ports(spec),
             local_backends: (spec.external_traffic_policy.as_deref() == Some("Local"))
                 .then(|| spec.selector.clone().unwrap_or_default()),
             fault,
@@ -84,7 +84,7 @@ impl Request {
     }
 }
 
-impl Held {
+impl HeldAddresses {
     pub fn of(service: &Service) -> Self {
         let mut held = Self::default();
         let balancer = service.status.as_ref().and_then(|status| status.load_balancer.as_ref());
@@ -101,7 +101,11 @@ impl Held {
 }
 
 /// The value of the first annotation that there is. Two that differ are a fault.
-fn annotation(service: &Service, names: &[&str], fault: &mut Option<String>) -> Option<String> {
+fn read_annotation(
+    service: &Service,
+    names: &[&str],
+    fault: &mut Option<String>,
+) -> Option<String> {
     let annotations = service.metadata.annotations.as_ref()?;
     let mut found = names.iter().filter_map(|name| {
         let value = annotations.get(*name)?.trim();
@@ -186,7 +190,7 @@ fn policy(spec: &ServiceSpec) -> FamilyPolicy {
     }
 }
 
-fn ports(spec: &ServiceSpec) -> BTreeSet<(Protocol, u16)> {
+fn requested_ports(spec: &ServiceSpec) -> BTreeSet<(Protocol, u16)> {
     let ports = spec.ports.iter().flatten();
     ports
         .filter_map(|port| {

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 
 /// The last address of each run, by its first one. Between two runs is at least one address.
 #[derive(Clone, Debug, Default)]
-pub struct Runs(BTreeMap<u128, u128>);
+pub struct AddressRuns(BTreeMap<u128, u128>);
 
-impl Runs {
+impl AddressRuns {
     /// The run that contains an address.
     fn run_of(&self, number: u128) -> Option<(u128, u128)> {
         let (&first, &last) = self.0.range(..=number).next_back()?;
@@ -55,7 +55,7 @@ mod tests {
     proptest! {
         #[test]
         fn it_is_a_set_with_maximal_runs(steps in prop::collection::vec((any::<bool>(), 0u128..40), 0..200)) {
-            let (mut runs, mut set) = (Runs::default(), BTreeSet::new());
+            let (mut runs, mut set) = (AddressRuns::default(), BTreeSet::new());
             for (is_insertion, number) in steps {
                 if is_insertion {
                     runs.insert(number);
@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn the_last_address_of_all_ends_the_search() {
-        let mut runs = Runs::default();
+        let mut runs = AddressRuns::default();
         runs.insert(u128::MAX);
         assert_eq!(runs.first_absent(u128::MAX), None);
         runs.remove(u128::MAX);

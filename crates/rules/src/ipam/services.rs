@@ -5,24 +5,24 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Service;
 
-use super::ledger::Turn;
-use super::range::number;
-use super::request::{Held, Request};
-use super::waiting::Cause;
-use super::{Entry, Ipam, is_marked};
+use super::ledger::SearchStart;
+use super::range::address_to_number;
+use super::request::{AddressRequest, HeldAddresses};
+use super::waiting::WaitCause;
+use super::{Ipam, IpamService, is_marked};
 use crate::model::{AddressFamily, ServiceName};
 
 impl Ipam {
     pub(super) fn apply_service(&mut self, service: &Service) {
         let name = ServiceName::of(&service.metadata);
-        let Some(request) = Request::of(service) else {
+        let Some(request) = AddressRequest::of(service) else {
             self.forget(&name);
             return;
         };
         self.namespaces.note(&name.namespace);
         let created = service.metadata.creation_timestamp.as_ref();
-        let turn: Turn = (created.map(|time| time.0.to_string().into()), name.clone());
-        let held = Held::of(service);
+        let turn: SearchStart = (created.map(|time| time.0.to_string().into()), name.clone());
+        let held = HeldAddresses::of(service);
         let class = service.spec.as_ref().and_then(|spec| spec.load_balancer_class.clone());
         let is_marked = is_marked(service);
         if self.services.get(&name).is_some_and(|known| known.turn != turn) {
@@ -32,7 +32,7 @@ impl Ipam {
         match self.services.get_mut(&name) {
             None => {
                 self.note_key(&turn, None, request.sharing_key.as_ref());
-                let entry = Entry {
+                let entry = IpamService {
                     turn: turn.clone(),
                     request: Arc::new(request),
                     class,
@@ -84,7 +84,7 @@ impl Ipam {
         }
     }
 
-    fn note_key(&mut self, turn: &Turn, before: Option<&String>, now: Option<&String>) {
+    fn note_key(&mut self, turn: &SearchStart, before: Option<&String>, now: Option<&String>) {
         if before == now {
             return;
         }
@@ -103,7 +103,7 @@ impl Ipam {
 
     /// Evaluates those again whose standing may depend on this one: Services that have one of its addresses, and those
     /// that wait and share its key.
-    fn wake_peers(&mut self, turn: &Turn) {
+    fn wake_peers(&mut self, turn: &SearchStart) {
         let Some(entry) = self.services.get(&turn.1) else { return };
         let (addresses, key) = (entry.addresses.clone(), entry.request.sharing_key.clone());
         addresses.into_iter().for_each(|address| self.wake_users(address, turn));
@@ -111,9 +111,9 @@ impl Ipam {
     }
 
     /// Evaluates those again that have an address, wait for it, or could share it.
-    fn wake_users(&mut self, address: IpAddr, but: &Turn) {
-        self.due.extend(self.waiting.for_cause(Cause::Taken(address)).cloned());
-        let users: Vec<Turn> =
+    fn wake_users(&mut self, address: IpAddr, but: &SearchStart) {
+        self.due.extend(self.waiting.for_cause(WaitCause::Taken(address)).cloned());
+        let users: Vec<SearchStart> =
             self.ledger.users(address).filter(|user| *user != but).cloned().collect();
         for user in users {
             let key = self.request_of(&user.1).and_then(|request| request.sharing_key.clone());
@@ -137,7 +137,7 @@ impl Ipam {
         let before = std::mem::replace(&mut entry.addresses, addresses.clone());
         for &address in before.iter().filter(|address| !addresses.contains(address)) {
             if self.ledger.remove(&self.pools, address, &turn)
-                && let Some(index) = self.pools.index_of(number(address))
+                && let Some(index) = self.pools.index_of(address_to_number(address))
             {
                 self.offers.insert((index, AddressFamily::of(&address)), None);
             }

@@ -1,18 +1,18 @@
 //! Whether two Services may have the same address.
 
-use super::request::Request;
+use super::request::AddressRequest;
 
 #[derive(Debug, PartialEq, Eq)]
 pub enum Sharing {
     Allowed,
-    /// They don't name the same key.
+    /// The Services don't name the same key.
     NotShared,
-    /// They name the same key; completes "shares its key with default/web, but ...".
+    /// The Services name the same key; completes "shares its key with default/web, but ...".
     Conflict(String),
 }
 
-/// The same for both orders of the Services.
-pub fn between(one: &Request, other: &Request) -> Sharing {
+/// Whether two Services may share an address, in either order.
+pub fn compare_requests(one: &AddressRequest, other: &AddressRequest) -> Sharing {
     if one.sharing_key.is_none() || one.sharing_key != other.sharing_key {
         return Sharing::NotShared;
     }

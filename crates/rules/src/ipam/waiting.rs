@@ -4,26 +4,26 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::ops::Bound::{Excluded, Unbounded};
 
-use super::ledger::Turn;
-use super::pools::Index;
+use super::ledger::SearchStart;
+use super::pools::PoolIndex;
 use crate::model::AddressFamily;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Cause {
+pub enum WaitCause {
     /// A pool has no free address of a family.
-    Exhausted(Index, AddressFamily),
+    Exhausted(PoolIndex, AddressFamily),
     /// Another Service has the address.
     Taken(IpAddr),
 }
 
 #[derive(Debug, Default)]
-pub struct Waiting {
-    by_cause: BTreeMap<Cause, BTreeSet<Turn>>,
-    causes: BTreeMap<Turn, Vec<Cause>>,
+pub struct WaitingServices {
+    by_cause: BTreeMap<WaitCause, BTreeSet<SearchStart>>,
+    causes: BTreeMap<SearchStart, Vec<WaitCause>>,
 }
 
-impl Waiting {
-    pub fn set(&mut self, turn: &Turn, causes: Vec<Cause>) {
+impl WaitingServices {
+    pub fn set(&mut self, turn: &SearchStart, causes: Vec<WaitCause>) {
         self.remove(turn);
         for cause in &causes {
             self.by_cause.entry(*cause).or_default().insert(turn.clone());
@@ -33,7 +33,7 @@ impl Waiting {
         }
     }
 
-    pub fn remove(&mut self, turn: &Turn) {
+    pub fn remove(&mut self, turn: &SearchStart) {
         for cause in self.causes.remove(turn).into_iter().flatten() {
             if let Some(turns) = self.by_cause.get_mut(&cause) {
                 turns.remove(turn);
@@ -44,16 +44,16 @@ impl Waiting {
         }
     }
 
-    pub fn contains(&self, turn: &Turn) -> bool {
+    pub fn contains(&self, turn: &SearchStart) -> bool {
         self.causes.contains_key(turn)
     }
 
-    pub fn for_cause(&self, cause: Cause) -> impl Iterator<Item = &Turn> {
+    pub fn for_cause(&self, cause: WaitCause) -> impl Iterator<Item = &SearchStart> {
         self.by_cause.get(&cause).into_iter().flatten()
     }
 
     /// The next one in turn that waits for this.
-    pub fn next(&self, cause: Cause, after: Option<&Turn>) -> Option<&Turn> {
+    pub fn next(&self, cause: WaitCause, after: Option<&SearchStart>) -> Option<&SearchStart> {
         let turns = self.by_cause.get(&cause)?;
         match after {
             Some(after) => turns.range((Excluded(after), Unbounded)).next(),

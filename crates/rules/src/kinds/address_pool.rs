@@ -61,7 +61,7 @@ pub struct AddressPoolSpec {
     )]
     pub addresses: Vec<String>,
     /// Whether Services get addresses of this pool without requesting them. If not, they name the pool or an address.
-    #[serde(default = "yes")]
+    #[serde(default = "pool_default_true")]
     pub auto_assign: bool,
     /// Whether IPv4 addresses that end with .0 or .255 are left out: some old devices refuse them.
     #[serde(default, rename = "avoidBuggyIPs")]
@@ -78,7 +78,7 @@ pub struct AddressPoolSpec {
     pub namespace_selector: Option<LabelSelector>,
     /// Whether nodes answer ARP requests and neighbor solicitations for addresses of this pool. Set it to false if routers
     /// learn the addresses in another way only, such as BGP.
-    #[serde(default = "yes")]
+    #[serde(default = "pool_default_true")]
     pub announce: bool,
     /// Which nodes announce addresses of this pool, and on which interfaces. Absent: all nodes, on interfaces with a
     /// prefix that contains the address.
@@ -86,7 +86,7 @@ pub struct AddressPoolSpec {
     #[schemars(length(max = 64))]
     pub announcements: Vec<PoolAnnouncement>,
     /// Whether nodes advertise addresses of this pool to BGP peers, if there are any.
-    #[serde(default = "yes")]
+    #[serde(default = "pool_default_true")]
     pub advertise: bool,
     /// How addresses of this pool are advertised to BGP peers, and by which nodes. Several that apply to a node add up.
     /// Absent: each address by itself, by all nodes, to all peers.
@@ -158,6 +158,6 @@ pub struct AddressPoolStatus {
     pub free_ipv6: i64,
 }
 
-fn yes() -> bool {
+fn pool_default_true() -> bool {
     true
 }

@@ -30,7 +30,7 @@ pub struct IPAddressPoolSpec {
     /// Networks in CIDR notation, and ranges of two addresses.
     pub addresses: Vec<String>,
     /// Whether Services get addresses of this pool without requesting them.
-    #[serde(default = "yes")]
+    #[serde(default = "default_true")]
     pub auto_assign: bool,
     /// Whether IPv4 addresses that end with .0 or .255 are left out.
     #[serde(default, rename = "avoidBuggyIPs")]
@@ -107,6 +107,6 @@ pub struct L2AdvertisementSpec {
     pub unknown: BTreeMap<String, Value>,
 }
 
-fn yes() -> bool {
+fn default_true() -> bool {
     true
 }

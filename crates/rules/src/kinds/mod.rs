@@ -84,7 +84,7 @@ pub fn of_metallb() -> Vec<CustomResourceDefinition> {
 mod tests {
     use super::*;
 
-    /// Those that the validation of CustomResourceDefinitions knows.
+    /// Formats that the validation of CustomResourceDefinitions knows.
     #[test]
     fn numbers_have_formats_that_api_servers_know() {
         for definition in own().into_iter().chain(of_metallb()) {

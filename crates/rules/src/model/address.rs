@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use ipnet::IpNet;
 
 /// Parses an address. The error continues a sentence that begins with the text.
-pub fn parse(text: &str) -> Result<IpAddr, &'static str> {
+pub fn parse_address(text: &str) -> Result<IpAddr, &'static str> {
     let address = text.parse().ok().or_else(|| with_leading_zeros(text));
     let address = address.ok_or("is not an IP address")?.to_canonical();
     if address.is_unspecified() {
@@ -17,8 +17,8 @@ pub fn parse(text: &str) -> Result<IpAddr, &'static str> {
 
 /// Parses an address as the API validates endpoints and externalIPs: addresses that differ in
 /// meaning from host to host are refused. Objects from files have not been validated.
-pub fn parse_global(text: &str) -> Result<IpAddr, &'static str> {
-    let address = parse(text)?;
+pub fn parse_global_address(text: &str) -> Result<IpAddr, &'static str> {
+    let address = parse_address(text)?;
     let link_local = match address {
         IpAddr::V4(v4) => v4.is_link_local(),
         IpAddr::V6(v6) => v6.is_unicast_link_local(),
@@ -32,7 +32,7 @@ pub fn parse_global(text: &str) -> Result<IpAddr, &'static str> {
 }
 
 /// Parses a range, which may have blanks around it and bits after its prefix.
-pub fn parse_range(text: &str) -> Option<IpNet> {
+pub fn parse_address_range(text: &str) -> Option<IpNet> {
     text.trim().parse::<IpNet>().ok().map(|range| range.trunc())
 }
 

@@ -169,14 +169,14 @@ pub fn or_empty<'a>(text: &'a Option<Text<'_>>) -> &'a str {
 }
 
 fn this_version<'de, D: Deserializer<'de>>(version: D) -> Result<(), D::Error> {
-    only(version, EndpointSlice::API_VERSION)
+    require_text(version, EndpointSlice::API_VERSION)
 }
 
 fn this_kind<'de, D: Deserializer<'de>>(kind: D) -> Result<(), D::Error> {
-    only(kind, EndpointSlice::KIND)
+    require_text(kind, EndpointSlice::KIND)
 }
 
-fn only<'de, D: Deserializer<'de>>(text: D, wanted: &'static str) -> Result<(), D::Error> {
+fn require_text<'de, D: Deserializer<'de>>(text: D, wanted: &'static str) -> Result<(), D::Error> {
     match Option::<Text<'de>>::deserialize(text)? {
         Some(found) if found.as_str() != wanted => {
             Err(D::Error::invalid_value(Unexpected::Str(found.as_str()), &wanted))

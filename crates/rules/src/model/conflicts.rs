@@ -16,8 +16,8 @@ use super::types::{
 
 /// A Service's claim; the least one wins.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Claim {
-    right: Right,
+struct FrontendClaim {
+    right: ClaimPriority,
     /// When the Service was created. `None`, as for Services from files, counts as the oldest.
     created: Option<Arc<str>>,
     /// Decides between Services created at the same time.
@@ -26,27 +26,27 @@ struct Claim {
 
 /// Kinds of claims to a frontend, the strongest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Right {
+enum ClaimPriority {
     ClusterIp,
     LoadBalancer,
     Other,
 }
 
 /// The address, port and protocol that clients connect to, of any kind of frontend.
-type Destination = (std::net::IpAddr, u16, Protocol);
+type ClaimTarget = (std::net::IpAddr, u16, Protocol);
 
 /// All claims to frontends.
 #[derive(Debug, Default)]
 pub struct Claims {
-    meanings: BTreeMap<ServiceName, Meaning>,
+    meanings: BTreeMap<ServiceName, ServiceMeaning>,
     /// Sorted, the least first.
-    claims: BTreeMap<Destination, Vec<Claim>>,
+    claims: BTreeMap<ClaimTarget, Vec<FrontendClaim>>,
 }
 
 /// A resolved Service, before conflicts. There are many, and most have one service port: a map
 /// allocates room for eleven at first, and would take several times the memory.
 #[derive(Debug)]
-struct Meaning {
+struct ServiceMeaning {
     created: Option<Arc<str>>,
     service_ports: Box<[(ServicePortKey, Arc<ServicePort>)]>,
     health_check: Option<HealthCheck>,
@@ -74,7 +74,7 @@ impl Claims {
             }
         }
         if let Some(resolved) = resolved {
-            let meaning = Meaning {
+            let meaning = ServiceMeaning {
                 created: created.map(Into::into),
                 service_ports: resolved.service_ports.into_iter().collect(),
                 health_check: resolved.health_check,
@@ -82,7 +82,7 @@ impl Claims {
             };
             for (destination, right) in claimed(&meaning) {
                 let (created, service) = (meaning.created.clone(), service.clone());
-                self.claim(destination, Claim { right, created, service }, &mut affected);
+                self.claim(destination, FrontendClaim { right, created, service }, &mut affected);
             }
             self.meanings.insert(service.clone(), meaning);
         }
@@ -91,8 +91,8 @@ impl Claims {
 
     fn claim(
         &mut self,
-        destination: Destination,
-        claim: Claim,
+        destination: ClaimTarget,
+        claim: FrontendClaim,
         affected: &mut BTreeSet<ServiceName>,
     ) {
         match self.claims.entry(destination) {
@@ -135,12 +135,12 @@ impl Claims {
         settled
     }
 
-    fn owner(&self, key: &ServicePortKey, frontend: &Frontend) -> Option<&Claim> {
+    fn owner(&self, key: &ServicePortKey, frontend: &Frontend) -> Option<&FrontendClaim> {
         self.claims.get(&(frontend.address, frontend.port, key.protocol))?.first()
     }
 }
 
-fn claimed(meaning: &Meaning) -> Vec<(Destination, Right)> {
+fn claimed(meaning: &ServiceMeaning) -> Vec<(ClaimTarget, ClaimPriority)> {
     let ports = meaning.service_ports.iter();
     ports
         .flat_map(|(key, port)| {
@@ -149,17 +149,17 @@ fn claimed(meaning: &Meaning) -> Vec<(Destination, Right)> {
         .collect()
 }
 
-fn right(kind: FrontendKind) -> Right {
+fn right(kind: FrontendKind) -> ClaimPriority {
     match kind {
-        FrontendKind::ClusterIp => Right::ClusterIp,
-        FrontendKind::LoadBalancer => Right::LoadBalancer,
+        FrontendKind::ClusterIp => ClaimPriority::ClusterIp,
+        FrontendKind::LoadBalancer => ClaimPriority::LoadBalancer,
         FrontendKind::NodePort | FrontendKind::ExternalIp | FrontendKind::NodeAddress => {
-            Right::Other
+            ClaimPriority::Other
         }
     }
 }
 
-fn lost(key: &ServicePortKey, frontend: &Frontend, owner: &Claim) -> Problem {
+fn lost(key: &ServicePortKey, frontend: &Frontend, owner: &FrontendClaim) -> Problem {
     let field = match frontend.kind {
         FrontendKind::NodePort => "spec.ports",
         FrontendKind::ExternalIp => "spec.externalIPs",
@@ -173,7 +173,7 @@ fn lost(key: &ServicePortKey, frontend: &Frontend, owner: &Claim) -> Problem {
     };
     let why = match owner.right {
         same if same == right(frontend.kind) => "which came first",
-        Right::ClusterIp => "as its cluster address",
+        ClaimPriority::ClusterIp => "as its cluster address",
         _ => "as its load balancer address",
     };
     Problem {

@@ -29,7 +29,7 @@ impl<'a> Endpoint<'a> {
         self.hints?.for_zones.as_deref()
     }
 
-    /// It terminates, but still serves: used only if no endpoint is ready.
+    /// Whether the endpoint terminates, but still serves: used only if no endpoint is ready.
     pub fn is_last_resort(&self) -> bool {
         self.serving && self.terminating
     }
@@ -41,7 +41,7 @@ impl<'a> Endpoint<'a> {
 }
 
 /// The endpoints of a service port, each address and port once.
-pub fn of_port<'a>(
+pub fn endpoints_of_port<'a>(
     key: &ServicePortKey,
     slices: &[&'a Slice],
     weights: &Weights<'_>,
@@ -55,7 +55,7 @@ pub fn of_port<'a>(
             AddressType::Of(_) | AddressType::Fqdn => continue,
             AddressType::Unknown(name) => {
                 let message = format!("{name:?} is not one of IPv4, IPv6, FQDN");
-                problems.push(problem(slice, "addressType".to_owned(), message));
+                problems.push(slice_problem(slice, "addressType".to_owned(), message));
                 continue;
             }
         }
@@ -64,7 +64,9 @@ pub fn of_port<'a>(
         for (index, endpoint) in slice.endpoints.iter().enumerate() {
             let (node_name, zone) = (endpoint.node_name.as_deref(), endpoint.zone.as_deref());
             let weight = weights.of(weight, node_name, zone);
-            let Some(endpoint) = read(slice, index, endpoint, port, weight, node, problems) else {
+            let Some(endpoint) =
+                read_endpoints(slice, index, endpoint, port, weight, node, problems)
+            else {
                 continue;
             };
             let end = (endpoint.backend.address, port);
@@ -92,9 +94,9 @@ fn weight_of(slice: &Slice, problems: &mut Vec<Problem>) -> Option<u16> {
     let text = slice.weight.as_deref()?;
     let ignore = |why| {
         let message = format!("{text:?} {why}; ignored");
-        problems.push(problem(slice, format!("metadata.annotations[{WEIGHT}]"), message));
+        problems.push(slice_problem(slice, format!("metadata.annotations[{WEIGHT}]"), message));
     };
-    weights::parse(text).map_err(ignore).ok()
+    weights::parse_weight(text).map_err(ignore).ok()
 }
 
 /// The target port in this slice. Ports match by name and protocol.
@@ -105,7 +107,7 @@ fn port_of(key: &ServicePortKey, slice: &Slice, problems: &mut Vec<Problem>) -> 
         }
         if let Err(name) = &port.protocol {
             let message = format!("{name:?} is not one of TCP, UDP, SCTP");
-            problems.push(problem(slice, format!("ports[{index}].protocol"), message));
+            problems.push(slice_problem(slice, format!("ports[{index}].protocol"), message));
         }
         if port.protocol != Ok(key.protocol) {
             continue;
@@ -117,14 +119,14 @@ fn port_of(key: &ServicePortKey, slice: &Slice, problems: &mut Vec<Problem>) -> 
                 None => "is missing, so nothing can be sent there".to_owned(),
                 Some(port) => format!("{port} is not between 1 and 65535"),
             };
-            problems.push(problem(slice, format!("ports[{index}].port"), message));
+            problems.push(slice_problem(slice, format!("ports[{index}].port"), message));
         }
         return number;
     }
     None
 }
 
-fn read<'a>(
+fn read_endpoints<'a>(
     slice: &Slice,
     index: usize,
     endpoint: &'a slice::Endpoint,
@@ -137,7 +139,7 @@ fn read<'a>(
         Ok(address) => *address,
         Err(wrong) => {
             let field = format!("endpoints[{index}].{}", wrong.field);
-            problems.push(problem(slice, field, wrong.message.clone()));
+            problems.push(slice_problem(slice, field, wrong.message.clone()));
             return None;
         }
     };
@@ -160,6 +162,6 @@ fn read<'a>(
     })
 }
 
-fn problem(slice: &Slice, field: String, message: String) -> Problem {
+fn slice_problem(slice: &Slice, field: String, message: String) -> Problem {
     Problem { object: format!("EndpointSlice {}", slice.name), field, message }
 }

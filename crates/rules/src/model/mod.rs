@@ -41,7 +41,7 @@ pub use pools::Pool;
 pub use service::trim;
 pub use slice::{AddressType, Slice};
 pub use slices::Slices;
-pub use tunnels::{is_tunnelled, name as forwarding_name, named as forwarding_named};
+pub use tunnels::{forwarding_name, forwarding_named, is_tunnelled};
 pub use types::{
     AddressFamily, Backend, Frontend, HealthCheck, NodeAddresses, NodeContext, Policy, Problem,
     Protocol, ServiceName, ServicePort, ServicePortKey,
@@ -61,7 +61,7 @@ pub struct Resolved {
 pub fn resolve(service: &Service, slices: &[&Slice], node: &NodeContext) -> Resolved {
     let mut problems = Vec::new();
     let name = ServiceName::of(&service.metadata);
-    let mut read = service::read(service, &name, node, &mut problems);
+    let mut read = service::read_service(service, &name, node, &mut problems);
     let weights = if read.service_ports.is_empty() {
         Weights::default()
     } else {
@@ -69,9 +69,9 @@ pub fn resolve(service: &Service, slices: &[&Slice], node: &NodeContext) -> Reso
     };
     let mut ready_here = ReadyHere::default();
     for (key, service_port) in &mut read.service_ports {
-        let endpoints = endpoints::of_port(key, slices, &weights, node, &mut problems);
-        pools::fill(service_port, &endpoints, node);
-        problems.extend(tunnels::unreachable(service_port, &name));
+        let endpoints = endpoints::endpoints_of_port(key, slices, &weights, node, &mut problems);
+        pools::fill_pools(service_port, &endpoints, node);
+        problems.extend(tunnels::report_unreachable(service_port, &name));
         ready_here.add(&endpoints);
     }
     // Every port and family reports the problems of the same slices.
@@ -79,23 +79,23 @@ pub fn resolve(service: &Service, slices: &[&Slice], node: &NodeContext) -> Reso
     problems.dedup();
     Resolved {
         health_check: read.health_check_port.map(|port| ready_here.health_check(port)),
-        service_ports: read.service_ports.into_iter().map(shared).collect(),
+        service_ports: read.service_ports.into_iter().map(share_port).collect(),
         problems,
     }
 }
 
 /// The endpoints of a service port for clients on this node, whatever the Service's policies are: those of clients that
 /// connect to endpoints themselves.
-pub fn pool(
+pub fn view_pool(
     key: &ServicePortKey,
     slices: &[&Slice],
     weights: &Weights<'_>,
     node: &NodeContext,
     problems: &mut Vec<Problem>,
 ) -> Pool {
-    pools::of_cluster(&endpoints::of_port(key, slices, weights, node, problems), node)
+    pools::of_cluster(&endpoints::endpoints_of_port(key, slices, weights, node, problems), node)
 }
 
-fn shared((key, port): (ServicePortKey, ServicePort)) -> (ServicePortKey, Arc<ServicePort>) {
+fn share_port((key, port): (ServicePortKey, ServicePort)) -> (ServicePortKey, Arc<ServicePort>) {
     (key, Arc::new(port))
 }

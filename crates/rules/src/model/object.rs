@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::api_slice::{ApiSlice, Fields};
 use super::kind::Kind;
 use super::service::trim_unused;
-use super::strip::strip;
+use super::strip::strip_unused_fields;
 use super::{Node, Slice};
 use crate::kinds::{
     AddressPool, BFDProfile, BGPAdvertisement, BGPPeer, Community, IPAddressPool, L2Advertisement,
@@ -91,10 +91,10 @@ pub enum Object {
 impl Object {
     /// Reads an object of a kind; the error names the field.
     pub fn read(kind: Kind, mut value: Value) -> Result<Self> {
-        strip(kind, &mut value);
+        strip_unused_fields(kind, &mut value);
         Ok(match kind {
             Kind::Service => {
-                let mut service: Box<Service> = Box::new(read(value)?);
+                let mut service: Box<Service> = Box::new(read_value(value)?);
                 trim_unused(&mut service);
                 Self::Service(service)
             }
@@ -102,20 +102,20 @@ impl Object {
                 let Fields(slice): Fields<ApiSlice<'_>> = read_from(&value)?;
                 Self::EndpointSlice(Box::new(slice.into()))
             }
-            Kind::Endpoints => Self::Endpoints(Box::new(read(value)?)),
-            Kind::Node => Self::Node(Box::new(read::<ApiNode>(value)?.into())),
-            Kind::Ingress => Self::Ingress(Box::new(read(value)?)),
-            Kind::IngressClass => Self::IngressClass(Box::new(read(value)?)),
-            Kind::Secret => Self::Secret(Box::new(read(value)?)),
-            Kind::Namespace => Self::Namespace(Box::new(read(value)?)),
-            Kind::AddressPool => Self::AddressPool(Box::new(read(value)?)),
-            Kind::IpAddressPool => Self::IpAddressPool(Box::new(read(value)?)),
-            Kind::L2Advertisement => Self::L2Advertisement(Box::new(read(value)?)),
-            Kind::BgpPeer => Self::BgpPeer(Box::new(read(value)?)),
-            Kind::MetallbBgpPeer => Self::MetallbBgpPeer(Box::new(read(value)?)),
-            Kind::BgpAdvertisement => Self::BgpAdvertisement(Box::new(read(value)?)),
-            Kind::Community => Self::Community(Box::new(read(value)?)),
-            Kind::BfdProfile => Self::BfdProfile(Box::new(read(value)?)),
+            Kind::Endpoints => Self::Endpoints(Box::new(read_value(value)?)),
+            Kind::Node => Self::Node(Box::new(read_value::<ApiNode>(value)?.into())),
+            Kind::Ingress => Self::Ingress(Box::new(read_value(value)?)),
+            Kind::IngressClass => Self::IngressClass(Box::new(read_value(value)?)),
+            Kind::Secret => Self::Secret(Box::new(read_value(value)?)),
+            Kind::Namespace => Self::Namespace(Box::new(read_value(value)?)),
+            Kind::AddressPool => Self::AddressPool(Box::new(read_value(value)?)),
+            Kind::IpAddressPool => Self::IpAddressPool(Box::new(read_value(value)?)),
+            Kind::L2Advertisement => Self::L2Advertisement(Box::new(read_value(value)?)),
+            Kind::BgpPeer => Self::BgpPeer(Box::new(read_value(value)?)),
+            Kind::MetallbBgpPeer => Self::MetallbBgpPeer(Box::new(read_value(value)?)),
+            Kind::BgpAdvertisement => Self::BgpAdvertisement(Box::new(read_value(value)?)),
+            Kind::Community => Self::Community(Box::new(read_value(value)?)),
+            Kind::BfdProfile => Self::BfdProfile(Box::new(read_value(value)?)),
         })
     }
 
@@ -149,7 +149,7 @@ impl Object {
     }
 }
 
-fn read<T: DeserializeOwned>(value: Value) -> Result<T> {
+fn read_value<T: DeserializeOwned>(value: Value) -> Result<T> {
     read_from(value)
 }
 

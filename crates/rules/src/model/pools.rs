@@ -21,7 +21,7 @@ pub fn of_cluster(endpoints: &[Endpoint<'_>], node: &NodeContext) -> Pool {
 
 /// Fills the pools that its frontends use. Endpoints in neither pool are draining: those that
 /// terminate, that are not ready at the moment, or that serve other zones.
-pub fn fill(service_port: &mut ServicePort, endpoints: &[Endpoint<'_>], node: &NodeContext) {
+pub fn fill_pools(service_port: &mut ServicePort, endpoints: &[Endpoint<'_>], node: &NodeContext) {
     let external = service_port.is_external();
     let wants_cluster = service_port.internal_policy == Policy::Cluster || external;
     let wants_local = service_port.internal_policy == Policy::Local
@@ -57,7 +57,7 @@ fn is_hinted(endpoints: &[Endpoint<'_>]) -> bool {
             || ready.all(|endpoint| endpoint.for_zones().is_some()))
 }
 
-/// The same for endpoints on this node, for which topology does not matter.
+/// Backends on this node, for which topology does not matter.
 fn local(endpoints: &[Endpoint<'_>]) -> BTreeSet<Backend> {
     let here: Vec<Endpoint<'_>> =
         endpoints.iter().filter(|endpoint| endpoint.backend.local).copied().collect();

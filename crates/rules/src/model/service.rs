@@ -24,7 +24,7 @@ const TYPES: [&str; 4] = ["ClusterIP", "NodePort", "LoadBalancer", "ExternalName
 
 /// A Service without its endpoints.
 #[derive(Default)]
-pub struct Read {
+pub struct ReadService {
     /// Without pools.
     pub service_ports: BTreeMap<ServicePortKey, ServicePort>,
     pub health_check_port: Option<u16>,
@@ -77,13 +77,13 @@ fn trimmed(
         name: metadata.name,
         uid: metadata.uid,
         creation_timestamp: metadata.creation_timestamp,
-        labels: only(metadata.labels, is_label_used),
-        annotations: only(metadata.annotations, is_annotation_used),
+        labels: accept_only(metadata.labels, is_label_used),
+        annotations: accept_only(metadata.annotations, is_annotation_used),
         ..ObjectMeta::default()
     }
 }
 
-fn only(
+fn accept_only(
     all: Option<BTreeMap<String, String>>,
     is_used: impl Fn(&str) -> bool,
 ) -> Option<BTreeMap<String, String>> {
@@ -92,30 +92,30 @@ fn only(
     (!all.is_empty()).then_some(all)
 }
 
-pub fn read(
+pub fn read_service(
     service: &Service,
     name: &ServiceName,
     node: &NodeContext,
     problems: &mut Vec<Problem>,
-) -> Read {
+) -> ReadService {
     let Some(spec) = service.spec.as_ref().filter(|_| !is_labelled_away(service)) else {
-        return Read::default();
+        return ReadService::default();
     };
     let mut fields = Fields { service: name, problems };
     let service_type = fields.one_of("spec.type", &spec.type_, &TYPES);
     if service_type == "ExternalName" {
-        return Read::default();
+        return ReadService::default();
     }
     let addresses = addresses(service, spec, service_type, &mut fields);
     if addresses.is_empty() {
-        return Read::default();
+        return ReadService::default();
     }
 
     let shared = ServicePort {
         external_policy: fields.policy("spec.externalTrafficPolicy", &spec.external_traffic_policy),
         internal_policy: fields.policy("spec.internalTrafficPolicy", &spec.internal_traffic_policy),
         affinity: fields.affinity(spec),
-        forwarding: tunnels::read(service, node, &mut fields),
+        forwarding: tunnels::read_forwarding(service, node, &mut fields),
         ..ServicePort::default()
     };
     let source_ranges = SourceRanges::read(spec, &mut fields);
@@ -127,7 +127,7 @@ pub fn read(
     };
 
     let mut service_ports = BTreeMap::new();
-    for port in ports(spec, &mut fields) {
+    for port in read_ports(spec, &mut fields) {
         for family in AddressFamily::ALL {
             let frontends = frontends(&port, family, &addresses, &source_ranges);
             // A Service has a family if it has a cluster address of it.
@@ -147,7 +147,7 @@ pub fn read(
             service_ports.insert(key, ServicePort { frontends, source_ranges, ..shared.clone() });
         }
     }
-    Read { service_ports, health_check_port }
+    ReadService { service_ports, health_check_port }
 }
 
 /// Whether a label assigns it to another proxy, or marks it as headless.
@@ -182,7 +182,7 @@ fn addresses(
         if text == "None" || text.is_empty() {
             return Vec::new();
         }
-        let address = fields.address(&field, text, address::parse);
+        let address = fields.address(&field, text, address::parse_address);
         found.extend(address.map(|address| (address, FrontendKind::ClusterIp)));
     }
     if service_type == "LoadBalancer" {
@@ -191,7 +191,7 @@ fn addresses(
     }
     for (index, text) in spec.external_ips.iter().flatten().enumerate() {
         let field = format!("spec.externalIPs[{index}]");
-        let address = fields.address(&field, text, address::parse_global);
+        let address = fields.address(&field, text, address::parse_global_address);
         found.extend(address.map(|address| (address, FrontendKind::ExternalIp)));
     }
     // Each address has one kind: the first one in this order. So a load balancer's address that is
@@ -215,7 +215,7 @@ fn virtual_addresses(
         let Some(text) = entry.ip.as_ref().filter(|text| !text.is_empty()) else { continue };
         match entry.ip_mode.as_deref() {
             None | Some("VIP") => {
-                found.extend(fields.address(&format!("{field}.ip"), text, address::parse));
+                found.extend(fields.address(&format!("{field}.ip"), text, address::parse_address));
             }
             Some("Proxy") => {}
             Some(other) => {
@@ -228,7 +228,7 @@ fn virtual_addresses(
 }
 
 /// A valid port.
-struct Port {
+struct ReadPort {
     name: String,
     protocol: Protocol,
     number: u16,
@@ -237,8 +237,8 @@ struct Port {
 
 /// The valid ports. Of two conflicting ports the first is used; the API server refuses such
 /// Services, but a file may contain one.
-fn ports(spec: &ServiceSpec, fields: &mut Fields<'_>) -> Vec<Port> {
-    let mut found: Vec<Port> = Vec::new();
+fn read_ports(spec: &ServiceSpec, fields: &mut Fields<'_>) -> Vec<ReadPort> {
+    let mut found: Vec<ReadPort> = Vec::new();
     for (index, api_port) in spec.ports.iter().flatten().enumerate() {
         let field = format!("spec.ports[{index}]");
         let Some(mut port) = read_port(&field, api_port, fields) else { continue };
@@ -266,8 +266,8 @@ fn ports(spec: &ServiceSpec, fields: &mut Fields<'_>) -> Vec<Port> {
     found
 }
 
-fn read_port(field: &str, port: &ApiPort, fields: &mut Fields<'_>) -> Option<Port> {
-    Some(Port {
+fn read_port(field: &str, port: &ApiPort, fields: &mut Fields<'_>) -> Option<ReadPort> {
+    Some(ReadPort {
         name: port.name.clone().unwrap_or_default(),
         protocol: fields.protocol(&format!("{field}.protocol"), port)?,
         number: fields.port(&format!("{field}.port"), port.port)?,
@@ -280,7 +280,7 @@ fn read_port(field: &str, port: &ApiPort, fields: &mut Fields<'_>) -> Option<Por
 
 /// The frontends of one port in one family.
 fn frontends(
-    port: &Port,
+    port: &ReadPort,
     family: AddressFamily,
     addresses: &[(IpAddr, FrontendKind)],
     source_ranges: &SourceRanges,

@@ -147,7 +147,7 @@ impl Endpoint {
         Self {
             address: read_address(address.map(Text::as_str), family).map_err(Box::new),
             node_name: endpoint.node_name.as_ref().map(boxed),
-            zone: endpoint.zone.as_ref().map(|zone| shared(zone.as_str(), zones)),
+            zone: endpoint.zone.as_ref().map(|zone| share_name(zone.as_str(), zones)),
             ready: conditions.and_then(|c| c.ready).unwrap_or(true),
             serving: conditions.and_then(|c| c.serving).unwrap_or(true),
             terminating: conditions.and_then(|c| c.terminating).unwrap_or(false),
@@ -160,7 +160,7 @@ fn boxed(text: &Text<'_>) -> Box<str> {
     text.as_str().into()
 }
 
-fn shared(name: &str, known: &mut BTreeSet<Arc<str>>) -> Arc<str> {
+fn share_name(name: &str, known: &mut BTreeSet<Arc<str>>) -> Arc<str> {
     if let Some(known) = known.get(name) {
         return Arc::clone(known);
     }
@@ -174,7 +174,7 @@ fn read_address(text: Option<&str>, family: AddressFamily) -> Result<IpAddr, Unu
         let message = "is empty; the endpoint is skipped".to_owned();
         return Err(UnusableAddress { field: "addresses", message });
     };
-    let address = address::parse_global(text).and_then(|address| {
+    let address = address::parse_global_address(text).and_then(|address| {
         let fits = AddressFamily::of(&address) == family;
         if fits { Ok(address) } else { Err("is not of the slice's addressType") }
     });

@@ -3,7 +3,7 @@
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::ServiceSpec;
 
-use super::address::parse_range;
+use super::address::parse_address_range;
 use super::fields::Fields;
 use super::types::AddressFamily;
 
@@ -27,7 +27,7 @@ impl SourceRanges {
     pub fn read(spec: &ServiceSpec, fields: &mut Fields<'_>) -> Self {
         let mut read = Self { ranges: Vec::new(), unreadable: Vec::new() };
         for (index, text) in spec.load_balancer_source_ranges.iter().flatten().enumerate() {
-            if let Some(range) = parse_range(text) {
+            if let Some(range) = parse_address_range(text) {
                 read.ranges.push(range);
                 continue;
             }

@@ -14,7 +14,7 @@ const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 const METADATA: [&str; 7] =
     ["name", "namespace", "uid", "labels", "annotations", "creationTimestamp", "deletionTimestamp"];
 
-pub fn strip(kind: Kind, object: &mut Value) {
+pub fn strip_unused_fields(kind: Kind, object: &mut Value) {
     match kind {
         // Addresses are assigned to the version that was read.
         Kind::Service => keep(object, "metadata", &[&METADATA[..], &["resourceVersion"]].concat()),
@@ -159,7 +159,7 @@ mod tests {
                 "zone": "z", "hints": {"forZones": []}, "targetRef": {"kind": "Pod"}, "hostname": "h"
             }]
         });
-        strip(Kind::EndpointSlice, &mut slice);
+        strip_unused_fields(Kind::EndpointSlice, &mut slice);
         let expected = json!({
             "metadata": {
                 "name": "web-1", "labels": {"a": "b"}, "annotations": {"other": "kept"}
@@ -175,7 +175,7 @@ mod tests {
             "metadata": {"name": "a"}, "spec": {"taints": [], "podCIDR": "10.244.0.0/24"},
             "status": {"addresses": [], "images": [{}], "conditions": []}
         });
-        strip(Kind::Node, &mut node);
+        strip_unused_fields(Kind::Node, &mut node);
         assert_eq!(node["status"], json!({"addresses": []}));
         assert_eq!(node["spec"], json!({"taints": []}));
     }
@@ -186,7 +186,7 @@ mod tests {
             "metadata": {"name": "web", "labels": null},
             "spec": {"ports": [{"port": 80, "name": null}], "clusterIPs": null}
         });
-        strip(Kind::Service, &mut service);
+        strip_unused_fields(Kind::Service, &mut service);
         let expected = json!({"metadata": {"name": "web"}, "spec": {"ports": [{"port": 80}]}});
         assert_eq!(service, expected);
     }

@@ -19,23 +19,27 @@ const NAMES: [(&str, Forwarding); 4] = [
     ("gue", Forwarding::Gue),
 ];
 
-pub fn name(forwarding: Forwarding) -> &'static str {
+pub fn forwarding_name(forwarding: Forwarding) -> &'static str {
     NAMES.iter().find(|(_, named)| *named == forwarding).map_or("", |(name, _)| name)
 }
 
 /// By the name in the annotation and in the agent's option.
-pub fn named(name: &str) -> Option<Forwarding> {
+pub fn forwarding_named(name: &str) -> Option<Forwarding> {
     NAMES.into_iter().find(|(known, _)| *known == name).map(|(_, forwarding)| forwarding)
 }
 
 /// Whether packets for a Service may leave through tunnels. This requires the addresses of all
 /// nodes.
 pub fn is_tunnelled(service: &Service, default: Forwarding) -> bool {
-    annotation(&service.metadata, FORWARDING).and_then(named).unwrap_or(default)
+    annotation(&service.metadata, FORWARDING).and_then(forwarding_named).unwrap_or(default)
         != Forwarding::Masquerade
 }
 
-pub fn read(service: &Service, node: &NodeContext, fields: &mut Fields<'_>) -> Forwarding {
+pub fn read_forwarding(
+    service: &Service,
+    node: &NodeContext,
+    fields: &mut Fields<'_>,
+) -> Forwarding {
     match wanted(service, node, fields) {
         // Without a key, every host that can send from a node's address could send packets with
         // any client's address.
@@ -46,7 +50,7 @@ pub fn read(service: &Service, node: &NodeContext, fields: &mut Fields<'_>) -> F
 
 fn wanted(service: &Service, node: &NodeContext, fields: &mut Fields<'_>) -> Forwarding {
     let Some(name) = annotation(&service.metadata, FORWARDING) else { return node.forwarding };
-    named(name).unwrap_or_else(|| {
+    forwarding_named(name).unwrap_or_else(|| {
         let known: Vec<&str> = NAMES.iter().map(|(name, _)| *name).collect();
         let message = format!("{name:?} is not one of {}; ignored", known.join(", "));
         fields.problem(&format!("metadata.annotations[{FORWARDING}]"), message);
@@ -55,7 +59,7 @@ fn wanted(service: &Service, node: &NodeContext, fields: &mut Fields<'_>) -> For
 }
 
 /// Reports backends on nodes whose addresses are not known: these are reached by masquerade.
-pub fn unreachable(service_port: &ServicePort, name: &ServiceName) -> Option<Problem> {
+pub fn report_unreachable(service_port: &ServicePort, name: &ServiceName) -> Option<Problem> {
     if matches!(service_port.forwarding, Forwarding::Masquerade | Forwarding::Auto) {
         return None;
     }

@@ -21,7 +21,7 @@ pub const NODE_WEIGHTS: &str = "millrace.io/node-weights";
 pub const ZONE_WEIGHTS: &str = "millrace.io/zone-weights";
 
 /// Ten times the default.
-const MOST: u16 = 1_000;
+const MAX_WEIGHT: u16 = 1_000;
 
 /// The weights that a Service gives to endpoints. 0: no new connections.
 #[derive(Debug, Default)]
@@ -34,7 +34,7 @@ impl<'a> Weights<'a> {
     pub fn read(service: &'a Service, problems: &mut Vec<Problem>) -> Self {
         let name = ServiceName::of(&service.metadata);
         let mut fields = Fields { service: &name, problems };
-        let mut named = |name| named(&service.metadata, name, &mut fields);
+        let mut named = |name| parse_named_weight(&service.metadata, name, &mut fields);
         Self { by_node: named(NODE_WEIGHTS), by_zone: named(ZONE_WEIGHTS) }
     }
 
@@ -47,14 +47,14 @@ impl<'a> Weights<'a> {
 }
 
 /// Parses a weight; the error completes a sentence that begins with the text.
-pub fn parse(text: &str) -> Result<u16, String> {
-    let number = text.trim().parse().ok().filter(|&weight: &u16| weight <= MOST);
-    number.ok_or_else(|| format!("is not a number from 0 to {MOST}"))
+pub fn parse_weight(text: &str) -> Result<u16, String> {
+    let number = text.trim().parse().ok().filter(|&weight: &u16| weight <= MAX_WEIGHT);
+    number.ok_or_else(|| format!("is not a number from 0 to {MAX_WEIGHT}"))
 }
 
 /// The weights in an annotation, by name. Of entries that can't be used the first one is reported:
 /// there may be thousands.
-fn named<'a>(
+fn parse_named_weight<'a>(
     metadata: &'a ObjectMeta,
     annotation_name: &str,
     fields: &mut Fields<'_>,
@@ -86,7 +86,7 @@ fn read_entry(entry: &str) -> Result<(&str, u16), String> {
     let named = entry.split_once('=').map(|(name, weight)| (name.trim(), weight));
     let (name, weight) =
         named.filter(|(name, _)| !name.is_empty()).ok_or(" is not of the form NAME=WEIGHT")?;
-    Ok((name, parse(weight).map_err(|why| format!(": the weight {why}"))?))
+    Ok((name, parse_weight(weight).map_err(|why| format!(": the weight {why}"))?))
 }
 
 #[cfg(test)]
@@ -125,11 +125,11 @@ mod tests {
     #[test]
     fn hostile_weights_are_refused() {
         for good in ["0", "1", " 100 ", "1000"] {
-            assert!(parse(good).is_ok(), "{good:?}");
+            assert!(parse_weight(good).is_ok(), "{good:?}");
         }
         let long = "9".repeat(100_000);
         for bad in ["", "-1", "1001", "65536", "1e2", "0x10", "1.5", "50%", "٥", &long] {
-            assert!(parse(bad).is_err(), "{bad:?}");
+            assert!(parse_weight(bad).is_err(), "{bad:?}");
         }
     }
 

@@ -8,7 +8,7 @@ use axum::http::Uri;
 use kube::client::ClientBuilder;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
-use lb_process::Requests;
+use lb_process::ClientRequests;
 
 use super::files::Files;
 use super::servers::{Memory, Servers};
@@ -50,7 +50,7 @@ pub struct Opened {
 impl Access {
     /// Reads the configuration. The server need not be there: a node that starts again must
     /// forward before its cluster can be reached.
-    pub async fn open(&self, requests: &Requests) -> Result<Connection> {
+    pub async fn open(&self, requests: &ClientRequests) -> Result<Connection> {
         // Files that are replaced meanwhile are read again.
         let fingerprint = self.read().await?.files.fingerprint();
         let opened = self.read().await?;
@@ -181,7 +181,7 @@ contexts:
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("config");
         fs::write(&path, KUBECONFIG).unwrap();
-        let opened = access(path).open(&Requests::default()).await;
+        let opened = access(path).open(&ClientRequests::default()).await;
         opened.map(|opened| opened.description).map_err(|error| format!("{error:#}"))
     }
 
@@ -239,7 +239,7 @@ contexts:
     #[tokio::test]
     async fn a_kubeconfig_that_is_not_there_is_named() {
         let access = Access { kubeconfig: Some("/nowhere/config".into()), ..Access::default() };
-        let error = format!("{:#}", access.open(&Requests::default()).await.err().unwrap());
+        let error = format!("{:#}", access.open(&ClientRequests::default()).await.err().unwrap());
         assert!(error.contains("--kubeconfig /nowhere/config: can't be read"), "{error}");
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use kube::Client;
 use kube::api::{ListParams, VersionMatch, WatchParams};
 use kube::core::Request;
-use lb_process::backoff::random_up_to;
+use lb_process::backoff::random_part_of;
 use lb_rules::model::Kind;
 
 use super::items::{Items, ListMeta};
@@ -104,7 +104,7 @@ impl Api {
         let parameters = WatchParams {
             label_selector: self.labels.clone(),
             field_selector: self.fields.clone(),
-            timeout: u32::try_from((WATCH + random_up_to(WATCH)).as_secs()).ok(),
+            timeout: u32::try_from((WATCH + random_part_of(WATCH)).as_secs()).ok(),
             bookmarks: true,
             send_initial_events: initial_events,
         };

@@ -12,7 +12,7 @@ use anyhow::Result;
 use futures::future::{Either, join_all, select};
 use kube::Client;
 use lb_common::layout::Forwarding;
-use lb_process::backoff::random_up_to;
+use lb_process::backoff::random_part_of;
 use lb_rules::model::{Kind, ObjectRef};
 use lb_waits::Waits;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
@@ -69,7 +69,7 @@ impl IngressCluster {
 
 impl Source for IngressCluster {
     async fn run(self, events: mpsc::UnboundedSender<Event>) -> Result<()> {
-        sleep(random_up_to(START_SPREAD)).await;
+        sleep(random_part_of(START_SPREAD)).await;
         let scope = Arc::new(Scope::new(Forwarding::Masquerade));
         let shared = Shared {
             report: Report::new(events.clone(), Arc::clone(&scope), Some(self.transport.servers())),

@@ -35,7 +35,7 @@ use futures::FutureExt;
 use futures::future::{Shared as SharedFuture, join, join_all, join3, select};
 use kube::Client;
 use lb_common::layout::Forwarding;
-use lb_process::backoff::random_up_to;
+use lb_process::backoff::random_part_of;
 use lb_rules::kinds::{METALLB_NAMESPACE, PASSWORDS};
 use lb_rules::model::Kind;
 use lb_waits::Waits;
@@ -178,7 +178,7 @@ impl Cluster {
 impl Source for Cluster {
     async fn run(self, events: mpsc::UnboundedSender<Event>) -> Result<()> {
         if !self.is_restart {
-            sleep(random_up_to(START_SPREAD)).await;
+            sleep(random_part_of(START_SPREAD)).await;
         }
         let (forwarding, key_comes) = self.tunnels();
         let scope = Arc::new(Scope::new(forwarding));

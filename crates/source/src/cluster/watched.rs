@@ -4,7 +4,7 @@ use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lb_process::backoff::{Backoff, random_up_to};
+use lb_process::backoff::{Backoff, random_part_of};
 use lb_rules::model::{Kind, ObjectRef, Problem};
 use lb_waits::{Resource, Wait, Waits};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
@@ -164,7 +164,7 @@ impl Watched {
                     let pause = self.absence;
                     self.absence = (pause * 2).min(self.shared.longest_absence);
                     tokio::select! {
-                        () = sleep(pause + random_up_to(pause)) => {}
+                        () = sleep(pause + random_part_of(pause)) => {}
                         () = report.closed() => return,
                     }
                 }
@@ -256,7 +256,7 @@ impl Watched {
         if self.listed.is_some() {
             return None;
         }
-        sleep(random_up_to(RELIST_SPREAD)).await;
+        sleep(random_part_of(RELIST_SPREAD)).await;
         Arc::clone(&self.shared.relist).acquire_owned().await.ok()
     }
 

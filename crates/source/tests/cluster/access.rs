@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use lb_process::Requests;
+use lb_process::ClientRequests;
 use lb_source::Cluster;
 use lb_source::cluster::Access;
 use serde_json::{Value, json};
@@ -21,7 +21,7 @@ async fn cluster(directory: &Path, servers: &[&Server], token: Option<&Path>) ->
         api_servers: servers[1..].iter().map(|server| url(server)).collect(),
         ..Access::default()
     };
-    Cluster::of(access.open(&Requests::default()).await.unwrap(), "node-a")
+    Cluster::of(access.open(&ClientRequests::default()).await.unwrap(), "node-a")
 }
 
 fn url(server: &Server) -> String {

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Instant;
 
-use lb_process::Requests;
+use lb_process::ClientRequests;
 use lb_rules::kinds::METALLB_NAMESPACE;
 use lb_source::ControllerCluster;
 use lb_source::cluster::Access;
@@ -27,7 +27,7 @@ fn access(server: &Server, directory: &Path) -> Access {
 async fn source(server: &Server) -> Reported {
     let directory = tempfile::tempdir().unwrap();
     let access = access(server, directory.path());
-    let connection = access.open(&Requests::default()).await.unwrap();
+    let connection = access.open(&ClientRequests::default()).await.unwrap();
     Reported::of(ControllerCluster::of(connection, METALLB_NAMESPACE))
 }
 
@@ -117,7 +117,7 @@ async fn the_objects_of_metallb_in_a_cluster_give_addresses() {
     server.put(SERVICES, old);
 
     let directory = tempfile::tempdir().unwrap();
-    let options = lb_controller::Options {
+    let options = lb_controller::ControllerOptions {
         access: access(&server, directory.path()),
         settings: Default::default(),
         ranges: Vec::new(),
@@ -125,7 +125,9 @@ async fn the_objects_of_metallb_in_a_cluster_give_addresses() {
         lease: None,
         tunnel_key_secret: None,
     };
-    lb_controller::start(options, &Requests::default(), Default::default()).await.unwrap();
+    lb_controller::start_controller(options, &ClientRequests::default(), Default::default())
+        .await
+        .unwrap();
     let address = async |name: &str| {
         let assigned = |service: &Value| !service["status"]["conditions"][0].is_null();
         let service = server.object(SERVICES, &format!("default/{name}"), assigned).await;

@@ -1,6 +1,6 @@
 //! Notices about objects become Events.
 
-use lb_process::notices::{About, Notice, Notices, Reason};
+use lb_process::notices::{Notice, NoticeObject, NoticeReason, Notices};
 use lb_rules::model::{Kind, ObjectRef};
 use lb_source::cluster::Events;
 use serde_json::json;
@@ -8,16 +8,16 @@ use serde_json::json;
 use super::client;
 use super::server::Server;
 
-pub fn notice(kind: Kind, reason: Reason) -> Notice {
+pub fn notice(kind: Kind, reason: NoticeReason) -> Notice {
     let reference = ObjectRef::new(kind, Some("shop"), Some("web"));
-    let about = Some(About { reference, uid: "1234".to_owned() });
+    let about = Some(NoticeObject { reference, uid: "1234".to_owned() });
     Notice { about, reason, message: "spec.ports: something is wrong".to_owned() }
 }
 
 #[tokio::test]
 async fn a_notice_becomes_an_event_on_its_object() {
     let server = Server::start().await;
-    Events::new(client(&server), "node-a").post(notice(Kind::Service, Reason::NotServed));
+    Events::new(client(&server), "node-a").post(notice(Kind::Service, NoticeReason::NotServed));
     let [event] = &server.events(1, 0).await[..] else { panic!() };
     let involved = json!({
         "apiVersion": "v1", "kind": "Service", "namespace": "shop", "name": "web", "uid": "1234"
@@ -34,9 +34,9 @@ async fn a_problem_on_all_nodes_is_one_event() {
     let server = Server::start().await;
     for node in ["node-a", "node-b"] {
         let events = Events::new(client(&server), node);
-        events.post(notice(Kind::Service, Reason::NotServed));
-        events.post(notice(Kind::Service, Reason::NoRoom));
-        events.post(Notice { about: None, ..notice(Kind::Service, Reason::NotServed) });
+        events.post(notice(Kind::Service, NoticeReason::NotServed));
+        events.post(notice(Kind::Service, NoticeReason::NoRoom));
+        events.post(Notice { about: None, ..notice(Kind::Service, NoticeReason::NotServed) });
     }
     server.events(3, 1).await;
 }
@@ -44,7 +44,7 @@ async fn a_problem_on_all_nodes_is_one_event() {
 #[tokio::test]
 async fn an_event_about_a_node_is_where_kubectl_looks_for_it() {
     let server = Server::start().await;
-    Events::new(client(&server), "node-a").post(notice(Kind::Node, Reason::NotServed));
+    Events::new(client(&server), "node-a").post(notice(Kind::Node, NoticeReason::NotServed));
     let [event] = &server.events(1, 0).await[..] else { panic!() };
     assert_eq!(event["metadata"]["namespace"], "default");
     assert_eq!(event["involvedObject"]["name"], "web");

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 
-use lb_process::Requests;
+use lb_process::ClientRequests;
 use lb_rules::model::{Kind, ObjectRef};
 use lb_source::IngressCluster;
 use lb_source::cluster::Access;
@@ -27,7 +27,7 @@ async fn source(
     let path = directory.path().join("kubeconfig");
     fs::write(&path, super::access::kubeconfig(server, json!({})).to_string()).unwrap();
     let access = Access { kubeconfig: Some(path), ..Access::default() };
-    let connection = access.open(&Requests::default()).await.unwrap();
+    let connection = access.open(&ClientRequests::default()).await.unwrap();
     let (secrets, wanted) = watch::channel(BTreeSet::new());
     let source = IngressCluster::of(connection, Some("node-a".to_owned()), wanted)
         .in_namespace(namespace.map(str::to_owned));

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use axum::http::Method;
-use lb_process::notices::{Notices, Reason};
+use lb_process::notices::{NoticeReason, Notices};
 use lb_rules::model::Kind;
 use lb_source::cluster::Events;
 use serde::Deserialize;
@@ -63,9 +63,9 @@ async fn the_deployed_role_is_what_the_agent_needs() {
         server.put(super::NODES, node("node-a"));
         let _reported = Reported::synced(&server).await;
         let events = Events::new(client(&server), "node-a");
-        events.post(notice(Kind::Service, Reason::NotServed));
+        events.post(notice(Kind::Service, NoticeReason::NotServed));
         server.events(1, 0).await;
-        events.post(notice(Kind::Service, Reason::NotServed));
+        events.post(notice(Kind::Service, NoticeReason::NotServed));
         server.asked(|all| all.iter().any(|request| request.method == Method::PATCH)).await;
         let of_metallb = super::pools::ALL_OF_METALLB.map(super::pools::of_metallb);
         let all = [

@@ -1,165 +1,23 @@
 //! Bidirectional forwarding detection (BFD) with routers, for the BGP speaker. Its decisions are
 //! pure, in `lb_bfd`; here are its sockets, and its entries in the kernel, which answers instead.
 //!
-//! Untrusted input: packets to ports 3784 and 4784 may come from any address. Those of other
-//! addresses than the sessions' are discarded, as are those that have crossed more routers than a
-//! session allows. A peer can send anything: only the fields of its last packet are kept, and at
-//! most [`socket::MOST_AT_ONCE`] packets are read at once.
+//! - `config`: what a session is between; `io`: the sockets; `view`: what commands show
+//! - `session`: one session with its socket and its entry in the kernel; `run`: all sessions of this node
+//!
+//! # Invariants
+//! - Packets to ports 3784 and 4784 may come from any address. Those of other addresses than the sessions' are
+//!   discarded, as are those that have crossed more routers than a session allows.
+//! - A peer can send anything: only the fields of its last packet are kept, and at most `MAX_PACKETS_AT_ONCE` packets
+//!   are read at once.
 //!
 //! Tests: beside the code, and `tests/tests/peers/bfd.rs` with real routers.
 
-mod path;
+mod config;
+mod io;
+mod run;
 mod session;
-mod socket;
 mod view;
 
-use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
-
-use lb_bfd::session::Change;
-use lb_bfd::{Packet, State};
-use lb_kernel::BfdSessions;
-use tokio::net::UdpSocket;
-
-use session::Running;
-use socket::{Arrived, Receivers};
-
-pub use path::{Hops, Path, Wanted};
+pub use config::{HopLimit, MonitoredEnds, WantedSession};
+pub use run::PathMonitor;
 pub use view::BfdView;
-
-/// All sessions of this node, by the names of their peers.
-pub struct Monitor {
-    began: Instant,
-    /// Without it, the agent itself sends all packets.
-    kernel: Option<BfdSessions>,
-    receivers: Receivers,
-    sessions: BTreeMap<String, Running>,
-    /// Packets that no session took, since the start.
-    refused: u64,
-}
-
-impl Monitor {
-    /// `began`: all times are durations since then.
-    pub fn new(kernel: Option<BfdSessions>, began: Instant) -> Self {
-        Self {
-            began,
-            kernel,
-            receivers: Receivers::default(),
-            sessions: BTreeMap::new(),
-            refused: 0,
-        }
-    }
-
-    fn now(&self) -> Duration {
-        self.began.elapsed()
-    }
-
-    /// Starts a session, or restarts it if its path has changed. With other settings it stays up, and so
-    /// does one that an earlier agent left in the kernel.
-    pub fn watch(&mut self, name: &str, wanted: &Wanted) {
-        let now = self.now();
-        if let Some(running) = self.sessions.get_mut(name)
-            && running.wanted.path == wanted.path
-        {
-            if running.wanted != *wanted {
-                running.configure(wanted, now, self.kernel.as_mut());
-            }
-            return;
-        }
-        self.forget(name);
-        let running = Running::new(name, wanted.clone(), self.kernel.as_mut(), now);
-        self.sessions.insert(name.to_owned(), running);
-        self.open();
-    }
-
-    /// Ends a session deliberately; its last packet says so to the peer.
-    pub fn forget(&mut self, name: &str) {
-        let now = self.now();
-        if let Some(mut running) = self.sessions.remove(name) {
-            running.end(now, self.kernel.as_mut());
-        }
-        self.open();
-    }
-
-    /// Runs these sessions, and ends all others.
-    pub fn set(&mut self, wanted: &BTreeMap<&str, Wanted>) {
-        let others = self.sessions.keys().filter(|name| !wanted.contains_key(name.as_str()));
-        for name in others.cloned().collect::<Vec<String>>() {
-            self.forget(&name);
-        }
-        for (name, wanted) in wanted {
-            self.watch(name, wanted);
-        }
-    }
-
-    pub fn state(&self, name: &str) -> Option<State> {
-        self.sessions.get(name).map(|running| running.session.state())
-    }
-
-    pub fn deadline(&self) -> Option<Duration> {
-        let sessions = self.sessions.values().filter_map(Running::deadline);
-        sessions.chain(self.receivers.retry_at()).min()
-    }
-
-    /// The sockets on which packets arrive.
-    pub fn sockets(&self) -> impl Iterator<Item = &UdpSocket> {
-        self.receivers.sockets()
-    }
-
-    /// Reads what has arrived, and does what is due. Returns the sessions that have changed.
-    pub fn turn(&mut self) -> Vec<(String, Change)> {
-        if self.receivers.retry_at().is_some_and(|at| at <= self.now()) {
-            self.open();
-        }
-        for arrived in self.receivers.receive() {
-            self.take(&arrived);
-        }
-        let now = self.now();
-        let mut changes = Vec::new();
-        for (name, running) in &mut self.sessions {
-            running.turn(now, self.kernel.as_mut());
-            changes.extend(running.changes().map(|change| (name.clone(), change)));
-        }
-        changes
-    }
-
-    fn take(&mut self, arrived: &Arrived) {
-        let now = self.now();
-        let packet = match Packet::decode(&arrived.octets) {
-            Ok(packet) => packet,
-            Err(fault) => {
-                self.refused += 1;
-                tracing::debug!(from = %arrived.from, reason = %fault, "bfd packet discarded");
-                return;
-            }
-        };
-        let mut sessions = self.sessions.values_mut();
-        match sessions.find(|running| running.is_for(arrived, &packet)) {
-            Some(running) => running.receive(now, &packet, self.kernel.as_mut()),
-            None => {
-                self.refused += 1;
-                tracing::debug!(from = %arrived.from, "bfd packet of no session discarded");
-            }
-        }
-    }
-
-    /// Opens the sockets that the sessions need, and closes the others.
-    fn open(&mut self) {
-        let wanted = self.sessions.values().map(|running| {
-            let path = &running.wanted.path;
-            (path.local.is_ipv4(), path.hops.port())
-        });
-        self.receivers.set(&wanted.collect(), self.began.elapsed());
-    }
-
-    pub fn views(&self) -> Vec<BfdView> {
-        let view = |(name, running): (&String, &Running)| {
-            view::of(name, running, self.kernel.as_ref(), self.now())
-        };
-        self.sessions.iter().map(view).collect()
-    }
-
-    pub fn refused(&self) -> u64 {
-        self.refused
-    }
-}

@@ -2,37 +2,37 @@
 
 use std::time::Duration;
 
-use lb_bfd::packet::LENGTH;
-use lb_bfd::session::{Change, Effect, Input, Reflection};
-use lb_bfd::{Packet, Session, State};
+use lb_bfd::packet::PACKET_OCTETS;
+use lb_bfd::session::{BfdEffect, BfdInput, Reflection, StateChange};
+use lb_bfd::{BfdState, BfdStateMachine, ControlPacket};
 use lb_common::header::Bfd;
 use lb_common::layout::BfdSession;
 use lb_kernel::{BfdSessions, Heard};
 
-use super::path::{Hops, Wanted};
-use super::socket::{Arrived, Sender};
+use super::config::{HopLimit, WantedSession};
+use super::io::{PacketSender, ReceivedPacket};
 
 /// How long the kernel answers after the agent has ended: as long as routers keep the routes of a
 /// node whose agent restarts.
-const HOLD: Duration = Duration::from_secs(120);
+const KERNEL_HOLD_TIME: Duration = Duration::from_secs(120);
 /// How often that is prolonged.
-const RENEWAL: Duration = Duration::from_secs(30);
+const KERNEL_RENEWAL_INTERVAL: Duration = Duration::from_secs(30);
 
-pub struct Running {
-    pub wanted: Wanted,
-    pub session: Session,
-    sender: Option<Sender>,
+pub struct MonitoredPath {
+    pub wanted: WantedSession,
+    pub session: BfdStateMachine,
+    sender: Option<PacketSender>,
     /// What the kernel answers, and when that is to be prolonged.
     reflected: Option<(BfdSession, Duration)>,
-    changes: Vec<Change>,
+    changes: Vec<StateChange>,
     /// Why the session can't work.
     pub problem: Option<String>,
 }
 
-impl Running {
+impl MonitoredPath {
     pub fn new(
         name: &str,
-        wanted: Wanted,
+        wanted: WantedSession,
         mut kernel: Option<&mut BfdSessions>,
         now: Duration,
     ) -> Self {
@@ -46,11 +46,11 @@ impl Running {
             None => {
                 // Never 0.
                 let discriminator = (random >> 32) as u32 | 1;
-                (Session::new(wanted.config, discriminator, random, now), Vec::new(), None)
+                (BfdStateMachine::new(wanted.config, discriminator, random, now), Vec::new(), None)
             }
         };
         let port = entry.map(|entry| entry.source_port);
-        let (sender, problem) = match Sender::open(&wanted.path, port, random) {
+        let (sender, problem) = match PacketSender::open(&wanted.path, port, random) {
             Ok(sender) => (Some(sender), None),
             Err(error) => {
                 let error = format!("{error:#}");
@@ -60,16 +60,16 @@ impl Running {
         };
         let reflected = entry.map(|entry| (entry, now));
         let mut running = Self { wanted, session, sender, reflected, changes: Vec::new(), problem };
-        running.perform(now, effects, kernel);
+        running.perform_effects(now, effects, kernel);
         running
     }
 
-    pub fn deadline(&self) -> Option<Duration> {
+    pub fn next_timeout(&self) -> Option<Duration> {
         let renewal = self.reflected.map(|(_, renew_at)| renew_at);
         self.session.deadline().into_iter().chain(renewal).min()
     }
 
-    pub fn changes(&mut self) -> impl Iterator<Item = Change> {
+    pub fn take_changes(&mut self) -> impl Iterator<Item = StateChange> {
         std::mem::take(&mut self.changes).into_iter()
     }
 
@@ -78,27 +78,32 @@ impl Running {
     }
 
     /// Whether a packet belongs to this session (RFC 5880, section 6.8.6; RFC 5881, section 5).
-    pub fn is_for(&self, arrived: &Arrived, packet: &Packet) -> bool {
+    pub fn is_for(&self, arrived: &ReceivedPacket, packet: &ControlPacket) -> bool {
         let path = &self.wanted.path;
         self.session.expects(packet)
             && arrived.from.ip() == path.peer
             && arrived.port == path.hops.port()
             && arrived.hop_limit >= path.hops.min_hop_limit()
-            && (path.hops != Hops::One || path.device == 0 || arrived.device == path.device)
+            && (path.hops != HopLimit::One || path.device == 0 || arrived.device == path.device)
     }
 
-    pub fn receive(&mut self, now: Duration, packet: &Packet, kernel: Option<&mut BfdSessions>) {
-        let effects = self.session.handle(now, Input::Packet(packet));
-        self.perform(now, effects, kernel);
+    pub fn receive_packet(
+        &mut self,
+        now: Duration,
+        packet: &ControlPacket,
+        kernel: Option<&mut BfdSessions>,
+    ) {
+        let effects = self.session.handle(now, BfdInput::Packet(packet));
+        self.perform_effects(now, effects, kernel);
     }
 
-    pub fn turn(&mut self, now: Duration, mut kernel: Option<&mut BfdSessions>) {
+    pub fn expire_timers(&mut self, now: Duration, mut kernel: Option<&mut BfdSessions>) {
         if self.session.deadline().is_some_and(|deadline| deadline <= now) {
             // The agent may be late. The kernel may have heard the peer meanwhile, so its record
             // is read before the session concludes that the peer is silent.
-            self.hear(now, kernel.as_deref());
-            let effects = self.session.handle(now, Input::Tick);
-            self.perform(now, effects, kernel.as_deref_mut());
+            self.read_kernel_record(now, kernel.as_deref());
+            let effects = self.session.handle(now, BfdInput::Tick);
+            self.perform_effects(now, effects, kernel.as_deref_mut());
         }
         let due = self.reflected.filter(|(_, renew_at)| *renew_at <= now);
         if let (Some((entry, _)), Some(kernel)) = (due, kernel) {
@@ -106,36 +111,36 @@ impl Running {
         }
     }
 
-    fn hear(&mut self, now: Duration, kernel: Option<&BfdSessions>) {
+    fn read_kernel_record(&mut self, now: Duration, kernel: Option<&BfdSessions>) {
         if let Some(kernel) = kernel.filter(|_| self.reflected.is_some())
             && let Ok(Some(heard)) = kernel.heard(self.session.discriminator())
             && heard.answers > 0
         {
-            let effects = self.session.handle(now, Input::Heard(now.saturating_sub(heard.age)));
+            let effects = self.session.handle(now, BfdInput::Heard(now.saturating_sub(heard.age)));
             debug_assert!(effects.is_empty(), "to have heard the peer changes nothing");
         }
     }
 
-    fn perform(
+    fn perform_effects(
         &mut self,
         now: Duration,
-        effects: Vec<Effect>,
+        effects: Vec<BfdEffect>,
         mut kernel: Option<&mut BfdSessions>,
     ) {
         for effect in effects {
             match (effect, kernel.as_deref_mut()) {
-                (Effect::Send(packet), _) => {
+                (BfdEffect::Send(packet), _) => {
                     if let Some(sender) = &self.sender {
                         sender.send(&packet.encode());
                     }
                 }
-                (Effect::Changed(change), _) => self.changes.push(change),
-                (Effect::Reflect(reflection), Some(kernel)) => {
+                (BfdEffect::Changed(change), _) => self.changes.push(change),
+                (BfdEffect::Reflect(reflection), Some(kernel)) => {
                     if let Some(entry) = self.entry(&reflection) {
                         self.keep(now, entry, kernel);
                     }
                 }
-                (Effect::StopReflecting, Some(kernel)) => {
+                (BfdEffect::StopReflecting, Some(kernel)) => {
                     self.reflected = None;
                     if let Err(error) = kernel.remove(self.session.discriminator()) {
                         tracing::warn!(
@@ -144,15 +149,15 @@ impl Running {
                         );
                     }
                 }
-                (Effect::Reflect(_), None) => self.session.reflect_no_longer(),
-                (Effect::StopReflecting, None) => {}
+                (BfdEffect::Reflect(_), None) => self.session.reflect_no_longer(),
+                (BfdEffect::StopReflecting, None) => {}
             }
         }
     }
 
     fn keep(&mut self, now: Duration, entry: BfdSession, kernel: &mut BfdSessions) {
-        match kernel.set(self.session.discriminator(), &entry, HOLD) {
-            Ok(()) => self.reflected = Some((entry, now + RENEWAL)),
+        match kernel.set(self.session.discriminator(), &entry, KERNEL_HOLD_TIME) {
+            Ok(()) => self.reflected = Some((entry, now + KERNEL_RENEWAL_INTERVAL)),
             Err(error) => {
                 tracing::warn!(error = format!("{error:#}"), "bfd session not in the kernel");
                 self.session.reflect_no_longer();
@@ -178,19 +183,24 @@ impl Running {
     }
 
     /// Changes the settings of a session whose path stays the same.
-    pub fn configure(&mut self, wanted: &Wanted, now: Duration, kernel: Option<&mut BfdSessions>) {
+    pub fn configure(
+        &mut self,
+        wanted: &WantedSession,
+        now: Duration,
+        kernel: Option<&mut BfdSessions>,
+    ) {
         self.wanted = wanted.clone();
         // Soon the kernel's record is gone.
-        self.hear(now, kernel.as_deref());
+        self.read_kernel_record(now, kernel.as_deref());
         let effects = self.session.configure(wanted.config, now);
-        self.perform(now, effects, kernel);
+        self.perform_effects(now, effects, kernel);
     }
 
     /// Ends the session for good.
     pub fn end(&mut self, now: Duration, kernel: Option<&mut BfdSessions>) {
-        if self.session.state() != State::AdminDown {
-            let effects = self.session.handle(now, Input::AdminDown);
-            self.perform(now, effects, kernel);
+        if self.session.state() != BfdState::AdminDown {
+            let effects = self.session.handle(now, BfdInput::AdminDown);
+            self.perform_effects(now, effects, kernel);
         }
     }
 }
@@ -199,22 +209,24 @@ impl Running {
 /// are accepted otherwise now, the kernel no longer answers for it: the peer would hear two sessions.
 /// The session ends with a packet that says so, as the peer would take any other end for a broken path.
 fn adopt(
-    wanted: &Wanted,
+    wanted: &WantedSession,
     kernel: &mut BfdSessions,
     random: u64,
     now: Duration,
-) -> Option<(Session, Vec<Effect>, BfdSession)> {
+) -> Option<(BfdStateMachine, Vec<BfdEffect>, BfdSession)> {
     let path = &wanted.path;
     let mut adopted = None;
-    for (discriminator, entry) in kernel.all().ok()?.into_iter().filter(|(_, it)| path.is_of(it)) {
+    for (discriminator, entry) in
+        kernel.all().ok()?.into_iter().filter(|(_, it)| path.has_ends_of(it))
+    {
         let reflection =
             Reflection { expected: octets(&entry.expected), answer: octets(&entry.answer) };
         let heard = kernel.heard(discriminator).ok().flatten();
         if let Some(Heard { age, .. }) = heard
             && adopted.is_none()
-            && path.is_as_in(&entry)
+            && path.takes_packets_of(&entry)
         {
-            let session = Session::adopt(wanted.config, &reflection, age, random, now);
+            let session = BfdStateMachine::adopt(wanted.config, &reflection, age, random, now);
             adopted = session
                 .filter(|(session, _)| session.discriminator() == discriminator)
                 .map(|(session, effects)| (session, effects, entry));
@@ -223,7 +235,7 @@ fn adopt(
             }
         }
         if let Some(last) = reflection.last_packet()
-            && let Ok(sender) = Sender::open(path, Some(entry.source_port), random)
+            && let Ok(sender) = PacketSender::open(path, Some(entry.source_port), random)
         {
             sender.send(&last.encode());
         }
@@ -234,7 +246,7 @@ fn adopt(
     adopted
 }
 
-fn header(octets: &[u8; LENGTH]) -> Bfd {
+fn header(octets: &[u8; PACKET_OCTETS]) -> Bfd {
     let word = |at: usize| [octets[at], octets[at + 1], octets[at + 2], octets[at + 3]];
     Bfd {
         version_and_diagnostic: octets[0],
@@ -245,8 +257,8 @@ fn header(octets: &[u8; LENGTH]) -> Bfd {
     }
 }
 
-fn octets(header: &Bfd) -> [u8; LENGTH] {
-    let mut octets = [0; LENGTH];
+fn octets(header: &Bfd) -> [u8; PACKET_OCTETS] {
+    let mut octets = [0; PACKET_OCTETS];
     for (part, word) in octets.chunks_exact_mut(4).zip(header.words()) {
         part.copy_from_slice(&word);
     }

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use lb_bfd::State;
+use lb_bfd::BfdState;
 use lb_kernel::{BfdSessions, Heard};
 use serde::{Deserialize, Serialize};
 
-use super::path::Hops;
-use super::session::Running;
+use super::config::HopLimit;
+use super::session::MonitoredPath;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -45,11 +45,16 @@ pub struct BfdView {
 
 impl BfdView {
     pub fn is_up(&self) -> bool {
-        self.state == State::Up.to_string()
+        self.state == BfdState::Up.to_string()
     }
 }
 
-pub fn of(name: &str, running: &Running, kernel: Option<&BfdSessions>, now: Duration) -> BfdView {
+pub fn view_session(
+    name: &str,
+    running: &MonitoredPath,
+    kernel: Option<&BfdSessions>,
+    now: Duration,
+) -> BfdView {
     let (session, path) = (&running.session, &running.wanted.path);
     let heard = kernel.and_then(|kernel| kernel.heard(session.discriminator()).ok().flatten());
     let is_recent = |heard: &Heard| heard.answers > 0 && heard.age <= session.detection_time();
@@ -59,7 +64,7 @@ pub fn of(name: &str, running: &Running, kernel: Option<&BfdSessions>, now: Dura
         name: name.to_owned(),
         peer: path.peer.to_string(),
         local: path.local.to_string(),
-        multihop: path.hops != Hops::One,
+        multihop: path.hops != HopLimit::One,
         state: session.state().to_string(),
         since: Timestamp::now() - age,
         peer_state: remote.state.to_string(),

@@ -2,31 +2,31 @@
 
 use std::time::Duration;
 
-use lb_bfd::Config;
+use lb_bfd::BfdConfig;
 use lb_rules::kinds::{BFDProfile, PeerBfd};
 
-use super::peer::Wrong;
-use crate::bfd::Hops;
+use super::config::InvalidField;
+use crate::bfd::HopLimit;
 
 /// MetalLB's default, in milliseconds.
-const METALLB_INTERVAL: u32 = 300;
+const METALLB_INTERVAL_MILLISECONDS: u32 = 300;
 /// Packets of a router behind others; MetalLB's default.
 const METALLB_MIN_TTL: u8 = 254;
-const INTERVALS: std::ops::RangeInclusive<u32> = 10..=60_000;
+const INTERVAL_MILLISECONDS: std::ops::RangeInclusive<u32> = 10..=60_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Detection {
-    pub config: Config,
+pub struct DetectionConfig {
+    pub config: BfdConfig,
     /// The least TTL of packets of a router behind others.
     min_ttl: u8,
 }
 
-impl Detection {
+impl DetectionConfig {
     /// `hops`: the most to the router, if they are limited.
-    pub fn of_own(spec: &PeerBfd, hops: Option<u8>) -> Result<Self, Wrong> {
-        let default = Config::default();
+    pub fn of_peer_bfd(spec: &PeerBfd, hops: Option<u8>) -> Result<Self, InvalidField> {
+        let default = BfdConfig::default();
         let interval = match spec.interval_milliseconds {
-            Some(given) => interval("spec.bfd.intervalMilliseconds", given)?,
+            Some(given) => parse_interval("spec.bfd.intervalMilliseconds", given)?,
             None => default.transmit,
         };
         let multiplier = spec.multiplier.unwrap_or(default.multiplier);
@@ -34,14 +34,14 @@ impl Detection {
             return Err(("spec.bfd.multiplier", "0 packets are missing always".to_owned()));
         }
         let config =
-            Config { multiplier, transmit: interval, receive: interval, passive: spec.passive };
+            BfdConfig { multiplier, transmit: interval, receive: interval, passive: spec.passive };
         Ok(Self { config, min_ttl: hops.map_or(1, |hops| u8::MAX - (hops.max(1) - 1)) })
     }
 
-    pub fn of_profile(profile: &BFDProfile) -> Result<Self, Wrong> {
+    pub fn of_profile(profile: &BFDProfile) -> Result<Self, InvalidField> {
         let spec = &profile.spec;
         let multiplier = match spec.detect_multiplier.map(u8::try_from) {
-            None => Config::default().multiplier,
+            None => BfdConfig::default().multiplier,
             Some(Ok(given)) if given > 0 => given,
             _ => return Err(("spec.detectMultiplier", "is not between 1 and 255".to_owned())),
         };
@@ -50,32 +50,32 @@ impl Detection {
             Some(Ok(given)) if given > 0 => given,
             _ => return Err(("spec.minimumTtl", "is not between 1 and 255".to_owned())),
         };
-        let config = Config {
+        let config = BfdConfig {
             multiplier,
-            transmit: interval(
+            transmit: parse_interval(
                 "spec.transmitInterval",
-                spec.transmit_interval.unwrap_or(METALLB_INTERVAL),
+                spec.transmit_interval.unwrap_or(METALLB_INTERVAL_MILLISECONDS),
             )?,
-            receive: interval(
+            receive: parse_interval(
                 "spec.receiveInterval",
-                spec.receive_interval.unwrap_or(METALLB_INTERVAL),
+                spec.receive_interval.unwrap_or(METALLB_INTERVAL_MILLISECONDS),
             )?,
             passive: spec.passive_mode.unwrap_or(false),
         };
         Ok(Self { config, min_ttl })
     }
 
-    pub fn hops(&self, is_on_link: bool) -> Hops {
+    pub fn hops(&self, is_on_link: bool) -> HopLimit {
         match is_on_link {
-            true => Hops::One,
-            false => Hops::Several(u8::MAX - self.min_ttl + 1),
+            true => HopLimit::One,
+            false => HopLimit::Several(u8::MAX - self.min_ttl + 1),
         }
     }
 }
 
-fn interval(field: &'static str, milliseconds: u32) -> Result<Duration, Wrong> {
-    if !INTERVALS.contains(&milliseconds) {
-        let (least, most) = (INTERVALS.start(), INTERVALS.end());
+fn parse_interval(field: &'static str, milliseconds: u32) -> Result<Duration, InvalidField> {
+    if !INTERVAL_MILLISECONDS.contains(&milliseconds) {
+        let (least, most) = (INTERVAL_MILLISECONDS.start(), INTERVAL_MILLISECONDS.end());
         return Err((field, format!("{milliseconds} ms is not between {least} and {most} ms")));
     }
     Ok(Duration::from_millis(milliseconds.into()))
@@ -87,19 +87,19 @@ mod tests {
 
     use super::*;
 
-    fn own(spec: Value, hops: Option<u8>) -> Result<Detection, Wrong> {
-        Detection::of_own(&serde_json::from_value(spec).unwrap(), hops)
+    fn own(spec: Value, hops: Option<u8>) -> Result<DetectionConfig, InvalidField> {
+        DetectionConfig::of_peer_bfd(&serde_json::from_value(spec).unwrap(), hops)
     }
 
-    fn profile(spec: Value) -> Result<Detection, Wrong> {
+    fn profile(spec: Value) -> Result<DetectionConfig, InvalidField> {
         let object = json!({"apiVersion": "metallb.io/v1beta1", "kind": "BFDProfile", "metadata": {"name": "a"}, "spec": spec});
-        Detection::of_profile(&serde_json::from_value(object).unwrap())
+        DetectionConfig::of_profile(&serde_json::from_value(object).unwrap())
     }
 
     #[test]
     fn absent_fields_have_defaults() {
         let found = own(json!({}), None).unwrap();
-        assert_eq!(found.config, Config::default());
+        assert_eq!(found.config, BfdConfig::default());
         assert_eq!(found.hops(false).min_hop_limit(), 1, "any router");
         assert_eq!(found.hops(true).min_hop_limit(), 255);
         let found = own(json!({"intervalMilliseconds": 50}), Some(3)).unwrap();

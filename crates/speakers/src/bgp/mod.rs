@@ -1,30 +1,36 @@
-//! The BGP speaker of this node: advertises addresses of Services to routers. What it decides is pure, in `lb_bgp`; here
-//! are its configuration (`peer`, `peers`, `detection`, `routes`: pure, too), and its sockets (`speaker`, `running`,
-//! `wire`, `socket`, `router`, `paths`, `unnumbered`).
+//! The BGP speaker of this node: advertises addresses of Services to routers. What a session decides is pure, in
+//! `lb_bgp`.
 //!
-//! Untrusted input: while a peer is passive, any machine can open connections to port 179; all but those from
-//! configured addresses are closed at once. A configured peer can send anything: at most one message of it is held,
-//! and the routes that it announces are counted and discarded.
+//! - `config`, `peer_objects`, `detection`, `routes`: from objects to peers and routes, without I/O
+//! - `io`, `connection`, `router`, `router_advertisement`: sockets and neighbours
+//! - `session`: one peer with its connections; `paths`: its BFD session; `run`: the thread; `view`: what commands show
 //!
-//! Tests: beside the code, `hostile.rs`, and `tests/tests/peers/bgp.rs` with real routers.
+//! # Invariants
+//! - While a peer is passive, any machine can open connections to port 179: all but those from configured addresses
+//!   are closed at once.
+//! - A configured peer can send anything: at most one message of it is held, and the routes that it announces are
+//!   counted and discarded.
+//! - The thread waits neither for a peer nor for the agent's loop or the API server.
+//!
+//! Tests: beside the code, `tests.rs`, and `tests/tests/peers/bgp.rs` with real routers.
 
+mod config;
+mod connection;
 mod detection;
-#[cfg(test)]
-mod hostile;
+mod io;
 mod paths;
-mod peer;
-mod peers;
+mod peer_objects;
 mod router;
+mod router_advertisement;
 mod routes;
-mod running;
-mod socket;
-mod speaker;
-mod unnumbered;
+mod run;
+mod session;
+#[cfg(test)]
+mod tests;
 mod view;
-mod wire;
 
-pub use peer::{Location, Password, Peer, Secret};
-pub use peers::{Configured, Peers};
-pub use routes::{Advertising, Routes};
-pub use speaker::{Command, Commands, Speaker, Start};
+pub use config::{PasswordSecret, PasswordSource, PeerConfig, PeerLocation};
+pub use peer_objects::{ConfiguredPeer, PeerObjects};
+pub use routes::{RouteAdvertiser, ServiceRoutes};
+pub use run::{Speaker, SpeakerCommand, SpeakerCommands, SpeakerStart};
 pub use view::{BgpView, PeerView, RouteView};

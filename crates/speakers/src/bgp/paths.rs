@@ -4,43 +4,45 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use futures::future::{FutureExt, LocalBoxFuture};
-use lb_bfd::State;
+use lb_bfd::BfdState;
 use lb_kernel::BfdSessions;
 
-use super::running::Running;
+use super::session::PeerSession;
 use super::view::BgpView;
-use crate::bfd::Monitor;
+use crate::bfd::PathMonitor;
 
-pub struct Paths(Monitor);
+pub struct PeerPaths(PathMonitor);
 
-impl Paths {
+impl PeerPaths {
     pub fn new(kernel: Option<BfdSessions>, began: Instant) -> Self {
-        Self(Monitor::new(kernel, began))
+        Self(PathMonitor::new(kernel, began))
     }
 
-    pub fn deadline(&self) -> Option<Duration> {
+    pub fn next_path_timeout(&self) -> Option<Duration> {
         self.0.deadline()
     }
 
     /// Each becomes ready when packets have arrived.
-    pub fn sockets(&self) -> impl Iterator<Item = LocalBoxFuture<'_, ()>> {
+    pub fn wait_for_packets(&self) -> impl Iterator<Item = LocalBoxFuture<'_, ()>> {
         self.0.sockets().map(|socket| async { drop(socket.readable().await) }.boxed_local())
     }
 
     /// Watches what the sessions with peers need.
-    pub fn watch(&mut self, peers: &BTreeMap<String, Running>) {
-        let wanted = peers.iter().filter_map(|(name, peer)| Some((name.as_str(), peer.watched()?)));
-        self.0.set(&wanted.collect());
+    pub fn watch_peers(&mut self, peers: &BTreeMap<String, PeerSession>) {
+        let wanted = peers
+            .iter()
+            .filter_map(|(name, peer)| Some((name.as_str(), peer.wanted_bfd_session()?)));
+        self.0.set_sessions(&wanted.collect());
     }
 
     /// Returns the peers to which the path has broken.
-    pub fn turn(&mut self) -> Turned {
-        let mut turned = Turned::default();
-        for (peer, change) in self.0.turn() {
+    pub fn take_path_changes(&mut self) -> PathChanges {
+        let mut turned = PathChanges::default();
+        for (peer, change) in self.0.handle_due() {
             turned.has_changes = true;
             match (change.from, change.to) {
-                (_, State::Up) => tracing::info!(peer, "bfd session up"),
-                (State::Up, _) => {
+                (_, BfdState::Up) => tracing::info!(peer, "bfd session up"),
+                (BfdState::Up, _) => {
                     tracing::warn!(peer, reason = %change.diagnostic, "bfd session down");
                 }
                 _ => {}
@@ -52,18 +54,18 @@ impl Paths {
         turned
     }
 
-    pub fn state(&self, peer: &str) -> Option<State> {
-        self.0.state(peer)
+    pub fn path_state(&self, peer: &str) -> Option<BfdState> {
+        self.0.session_state(peer)
     }
 
-    pub fn show(&self, view: &mut BgpView) {
+    pub fn add_to_view(&self, view: &mut BgpView) {
         view.bfd = self.0.views();
         view.bfd_packets_refused = self.0.refused();
     }
 }
 
 #[derive(Default)]
-pub struct Turned {
+pub struct PathChanges {
     pub broken: Vec<String>,
     pub has_changes: bool,
 }

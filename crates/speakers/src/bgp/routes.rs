@@ -7,14 +7,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use lb_bgp::table::{Advertisement, Announcement, Policy as Rule, Ready};
+use lb_bgp::table::{AddressAnnouncement, Advertisement, ReadyEndpoints, TrafficPolicy as Rule};
 use lb_common::layout::FrontendKind;
 use lb_common::maglev::DEFAULT_WEIGHT;
 use lb_rules::ipam::{Advertised, Labels, Pools};
 use lb_rules::model::{Policy, ServiceName, ServicePort};
 
 /// What Services advertise that may have changed; nothing: no longer anything.
-pub type Routes = Vec<(ServiceName, Vec<Announcement>)>;
+pub type ServiceRoutes = Vec<(ServiceName, Vec<AddressAnnouncement>)>;
 
 /// The bandwidth that is advertised for each ready endpoint with the default weight, in octets per second: 1 Gbit/s.
 /// Routers use only the ratios.
@@ -22,20 +22,20 @@ const ENDPOINT_BANDWIDTH: f32 = 125e6;
 
 /// What matters of one Service.
 #[derive(Debug)]
-struct OfService {
+struct AdvertisedService {
     labels: Labels,
     /// Whether its addresses were assigned from pools, even if none contains them any more.
     is_assigned: bool,
     /// All addresses.
-    addresses: BTreeMap<IpAddr, Served>,
+    addresses: BTreeMap<IpAddr, ServedAddress>,
     /// How they were advertised when a pool contained them last.
     by_pool: BTreeMap<IpAddr, Vec<Advertised>>,
 }
 
 /// What this node does for an address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Served {
-    /// It serves the address.
+struct ServedAddress {
+    /// This node serves the address.
     here: bool,
     /// The sum of its endpoints' weights, with the policy Local.
     weight: Option<u32>,
@@ -43,8 +43,8 @@ struct Served {
 
 /// What the rules say about each Service, gathered as Services change.
 #[derive(Debug, Default)]
-pub struct Advertising {
-    services: BTreeMap<ServiceName, OfService>,
+pub struct RouteAdvertiser {
+    services: BTreeMap<ServiceName, AdvertisedService>,
     changed: BTreeSet<ServiceName>,
     /// Addresses that had left their pool before this process knew how they were advertised.
     unknown: BTreeMap<ServiceName, Vec<IpAddr>>,
@@ -52,19 +52,19 @@ pub struct Advertising {
     all_changed: bool,
 }
 
-impl Advertising {
+impl RouteAdvertiser {
     /// Notes the service ports of a Service; none if it has been deleted.
-    pub fn set<'a>(
+    pub fn set_service<'a>(
         &mut self,
         name: &ServiceName,
         labels: Option<&Labels>,
         is_assigned: bool,
         ports: impl Iterator<Item = &'a Arc<ServicePort>>,
     ) {
-        let mut addresses: BTreeMap<IpAddr, Served> = BTreeMap::new();
+        let mut addresses: BTreeMap<IpAddr, ServedAddress> = BTreeMap::new();
         for port in ports {
             let here = is_announced(port);
-            let weight = local_weight(port).filter(|_| here);
+            let weight = sum_local_weights(port).filter(|_| here);
             let frontends = port.frontends.iter();
             for frontend in frontends.filter(|one| one.kind == FrontendKind::LoadBalancer) {
                 let served = addresses.entry(frontend.address).or_default();
@@ -87,7 +87,7 @@ impl Advertising {
             let mut by_pool = before.map(|before| before.by_pool).unwrap_or_default();
             by_pool.retain(|address, _| addresses.contains_key(address));
             let labels = labels.cloned().unwrap_or_default();
-            let service = OfService { labels, is_assigned, addresses, by_pool };
+            let service = AdvertisedService { labels, is_assigned, addresses, by_pool };
             self.services.insert(name.clone(), service);
         }
     }
@@ -98,14 +98,14 @@ impl Advertising {
     }
 
     /// What may have changed since the last call.
-    pub fn take(&mut self, pools: &Pools, node: Option<&Labels>) -> Routes {
+    pub fn take_routes(&mut self, pools: &Pools, node: Option<&Labels>) -> ServiceRoutes {
         let mut changed = std::mem::take(&mut self.changed);
         if std::mem::take(&mut self.all_changed) {
             changed.extend(self.services.keys().cloned());
         }
         let none = Labels::new();
         let labels = node.unwrap_or(&none);
-        let mut routes = Routes::new();
+        let mut routes = ServiceRoutes::new();
         for name in changed {
             self.unknown.remove(&name);
             let mut announcements = Vec::new();
@@ -123,14 +123,14 @@ impl Advertising {
 
     /// Addresses that are not advertised because no pool contains them, and none has since this
     /// process has started.
-    pub fn unknown(&self) -> impl Iterator<Item = (&ServiceName, IpAddr)> {
+    pub fn unknown_addresses(&self) -> impl Iterator<Item = (&ServiceName, IpAddr)> {
         let all = self.unknown.iter();
         all.flat_map(|(name, addresses)| addresses.iter().map(move |address| (name, *address)))
     }
 }
 
-impl OfService {
-    fn announcements(&mut self, pools: &Pools, labels: &Labels) -> Vec<Announcement> {
+impl AdvertisedService {
+    fn announcements(&mut self, pools: &Pools, labels: &Labels) -> Vec<AddressAnnouncement> {
         let mut announcements = Vec::new();
         for (&address, served) in &self.addresses {
             match pools.pool_of(address) {
@@ -149,7 +149,7 @@ impl OfService {
             let endpoints = endpoints.map(|weight| weight as f32 / f32::from(DEFAULT_WEIGHT.get()));
             let bandwidth = endpoints.map(|endpoints| endpoints * ENDPOINT_BANDWIDTH);
             if !advertisements.is_empty() {
-                announcements.push(Announcement { address, advertisements, bandwidth });
+                announcements.push(AddressAnnouncement { address, advertisements, bandwidth });
             }
         }
         announcements
@@ -164,7 +164,7 @@ impl OfService {
 }
 
 /// The weight of the endpoints on this node, if others get no packets from it.
-fn local_weight(port: &ServicePort) -> Option<u32> {
+fn sum_local_weights(port: &ServicePort) -> Option<u32> {
     let weights = port.local.iter().map(|backend| u32::from(backend.weight.get()));
     let is_local = port.external_policy == Policy::Local;
     is_local.then(|| weights.fold(0, u32::saturating_add))
@@ -178,12 +178,12 @@ fn is_announced(port: &ServicePort) -> bool {
     };
     let count = |backends: usize| u32::try_from(backends).unwrap_or(u32::MAX);
     let (anywhere, on_this_node) = (count(port.cluster.len()), count(port.local.len()));
-    rule.announces(Ready { anywhere, on_this_node })
+    rule.announces(ReadyEndpoints { anywhere, on_this_node })
 }
 
 #[cfg(test)]
 mod tests {
-    use lb_bgp::table::Peers;
+    use lb_bgp::table::AdvertisedPeers;
     use lb_rules::model::{Backend, Frontend, Kind, Object, ObjectRef};
     use serde_json::json;
 
@@ -230,17 +230,17 @@ mod tests {
         ServiceName::new("default", name)
     }
 
-    fn addresses(routes: &Routes) -> Vec<(String, usize)> {
+    fn addresses(routes: &ServiceRoutes) -> Vec<(String, usize)> {
         routes.iter().map(|(name, all)| (name.name.clone(), all.len())).collect()
     }
 
     #[test]
     fn addresses_are_advertised_while_this_node_may_serve_them() {
         let pools = pools(json!({}));
-        let mut advertising = Advertising::default();
+        let mut advertising = RouteAdvertiser::default();
         let mut after = |port: Arc<ServicePort>| {
-            advertising.set(&name("web"), None, false, [port].iter());
-            addresses(&advertising.take(&pools, None))
+            advertising.set_service(&name("web"), None, false, [port].iter());
+            addresses(&advertising.take_routes(&pools, None))
         };
         let here = "192.0.2.1";
         let (one, none) = (vec![("web".to_owned(), 1)], vec![("web".to_owned(), 0)]);
@@ -256,15 +256,15 @@ mod tests {
     #[test]
     fn endpoints_on_this_node_are_weights_with_the_policy_local() {
         let pools = pools(json!({"advertisements": [{"linkBandwidth": true}]}));
-        let mut advertising = Advertising::default();
+        let mut advertising = RouteAdvertiser::default();
         let mut bandwidth = |policy, local| {
-            advertising.set(
+            advertising.set_service(
                 &name("web"),
                 None,
                 false,
                 [port("192.0.2.1", policy, 9, local)].iter(),
             );
-            let routes = advertising.take(&pools, None);
+            let routes = advertising.take_routes(&pools, None);
             let announcement = &routes[0].1[0];
             assert!(announcement.advertisements[0].link_bandwidth);
             announcement.bandwidth
@@ -276,8 +276,8 @@ mod tests {
         let mut heavy = ServicePort::clone(&port("192.0.2.1", Policy::Local, 9, 1));
         let weight = DEFAULT_WEIGHT.saturating_add(150);
         heavy.local = heavy.local.into_iter().map(|one| Backend { weight, ..one }).collect();
-        advertising.set(&name("web"), None, false, [Arc::new(heavy)].iter());
-        assert_eq!(advertising.take(&pools, None)[0].1[0].bandwidth, Some(312.5e6));
+        advertising.set_service(&name("web"), None, false, [Arc::new(heavy)].iter());
+        assert_eq!(advertising.take_routes(&pools, None)[0].1[0].bandwidth, Some(312.5e6));
     }
 
     #[test]
@@ -285,25 +285,25 @@ mod tests {
         let of_rack =
             json!({"nodeSelector": {"matchLabels": {"rack": "1"}}, "ipv4PrefixLength": 24});
         let mut pools = pools(json!({"advertisements": [of_rack]}));
-        let mut advertising = Advertising::default();
-        advertising.set(
+        let mut advertising = RouteAdvertiser::default();
+        advertising.set_service(
             &name("web"),
             None,
             false,
             [port("192.0.2.1", Policy::Cluster, 1, 0)].iter(),
         );
         let labels = |rack: &str| Labels::from([("rack".to_owned(), rack.to_owned())]);
-        let routes = advertising.take(&pools, Some(&labels("1")));
+        let routes = advertising.take_routes(&pools, Some(&labels("1")));
         assert_eq!(routes[0].1[0].advertisements[0].ipv4_length, 24);
         advertising.note_change();
         assert_eq!(
-            addresses(&advertising.take(&pools, Some(&labels("2")))),
+            addresses(&advertising.take_routes(&pools, Some(&labels("2")))),
             [("web".to_owned(), 0)]
         );
         apply(&mut pools, json!({"advertise": false}));
         advertising.note_change();
         assert_eq!(
-            addresses(&advertising.take(&pools, Some(&labels("1")))),
+            addresses(&advertising.take_routes(&pools, Some(&labels("1")))),
             [("web".to_owned(), 0)]
         );
     }
@@ -319,12 +319,12 @@ mod tests {
         pools.apply(&of_metallb(Kind::IpAddressPool, "public", addresses_of_pool));
         let selectors = json!({"serviceSelectors": [{"matchLabels": {"tier": "public"}}]});
         pools.apply(&of_metallb(Kind::BgpAdvertisement, "some", selectors));
-        let mut advertising = Advertising::default();
+        let mut advertising = RouteAdvertiser::default();
         let mut advertised = |labels: Option<&str>| {
             let labels = labels.map(|tier| Labels::from([("tier".to_owned(), tier.to_owned())]));
             let ports = [port("192.0.2.1", Policy::Cluster, 1, 0)];
-            advertising.set(&name("web"), labels.as_ref(), false, ports.iter());
-            addresses(&advertising.take(&pools, None))
+            advertising.set_service(&name("web"), labels.as_ref(), false, ports.iter());
+            addresses(&advertising.take_routes(&pools, None))
         };
         assert_eq!(advertised(None), [("web".to_owned(), 0)]);
         assert_eq!(advertised(Some("public")), [("web".to_owned(), 1)]);
@@ -333,7 +333,7 @@ mod tests {
     }
 
     /// The peers of the only address.
-    fn peers(routes: &Routes) -> Option<&Peers> {
+    fn peers(routes: &ServiceRoutes) -> Option<&AdvertisedPeers> {
         routes[0].1.first().map(|announcement| &announcement.advertisements[0].peers)
     }
 
@@ -344,14 +344,15 @@ mod tests {
             json!({"advertisements": [{"peers": peers}]})
         };
         let mut pools = pools(inner(false));
-        let mut advertising = Advertising::default();
+        let mut advertising = RouteAdvertiser::default();
         let served = [port("192.0.2.1", Policy::Cluster, 1, 0)];
-        advertising.set(&name("web"), None, true, served.iter());
-        let expected =
-            |names: &[&str]| Peers::Named(names.iter().map(|name| (*name).to_owned()).collect());
-        assert_eq!(peers(&advertising.take(&pools, None)), Some(&expected(&["inner"])));
+        advertising.set_service(&name("web"), None, true, served.iter());
+        let expected = |names: &[&str]| {
+            AdvertisedPeers::Named(names.iter().map(|name| (*name).to_owned()).collect())
+        };
+        assert_eq!(peers(&advertising.take_routes(&pools, None)), Some(&expected(&["inner"])));
         // What the pool says last counts, also while there is no endpoint.
-        advertising.set(
+        advertising.set_service(
             &name("web"),
             None,
             true,
@@ -359,35 +360,38 @@ mod tests {
         );
         apply(&mut pools, inner(true));
         advertising.note_change();
-        assert_eq!(peers(&advertising.take(&pools, None)), None);
+        assert_eq!(peers(&advertising.take_routes(&pools, None)), None);
         pools.delete(&ObjectRef::new(Kind::AddressPool, None, Some("a")));
         advertising.note_change();
-        advertising.set(&name("web"), None, true, served.iter());
-        assert_eq!(peers(&advertising.take(&pools, None)), Some(&expected(&["inner", "more"])));
-        assert_eq!(advertising.unknown().count(), 0);
+        advertising.set_service(&name("web"), None, true, served.iter());
+        assert_eq!(
+            peers(&advertising.take_routes(&pools, None)),
+            Some(&expected(&["inner", "more"]))
+        );
+        assert_eq!(advertising.unknown_addresses().count(), 0);
         // Not of another controller.
-        advertising.set(&name("web"), None, false, served.iter());
-        assert_eq!(peers(&advertising.take(&pools, None)), None);
+        advertising.set_service(&name("web"), None, false, served.iter());
+        assert_eq!(peers(&advertising.take_routes(&pools, None)), None);
         // Nor of the Service that has the name next.
-        advertising.set(&name("web"), None, true, [].iter());
-        advertising.take(&pools, None);
-        advertising.set(&name("web"), None, true, served.iter());
-        assert_eq!(peers(&advertising.take(&pools, None)), None);
+        advertising.set_service(&name("web"), None, true, [].iter());
+        advertising.take_routes(&pools, None);
+        advertising.set_service(&name("web"), None, true, served.iter());
+        assert_eq!(peers(&advertising.take_routes(&pools, None)), None);
     }
 
     #[test]
     fn no_peer_gets_an_address_whose_pool_this_process_has_never_seen() {
         let mut pools = pools(json!({}));
-        let mut advertising = Advertising::default();
+        let mut advertising = RouteAdvertiser::default();
         let outside = [port("198.51.100.1", Policy::Cluster, 1, 0)];
-        advertising.set(&name("web"), None, true, outside.iter());
-        assert_eq!(addresses(&advertising.take(&pools, None)), [("web".to_owned(), 0)]);
+        advertising.set_service(&name("web"), None, true, outside.iter());
+        assert_eq!(addresses(&advertising.take_routes(&pools, None)), [("web".to_owned(), 0)]);
         let address: IpAddr = "198.51.100.1".parse().unwrap();
-        assert_eq!(advertising.unknown().collect::<Vec<_>>(), [(&name("web"), address)]);
+        assert_eq!(advertising.unknown_addresses().collect::<Vec<_>>(), [(&name("web"), address)]);
         // Until a pool contains it again.
         apply(&mut pools, json!({"addresses": ["198.51.100.0/24"]}));
         advertising.note_change();
-        assert_eq!(addresses(&advertising.take(&pools, None)), [("web".to_owned(), 1)]);
-        assert_eq!(advertising.unknown().count(), 0);
+        assert_eq!(addresses(&advertising.take_routes(&pools, None)), [("web".to_owned(), 1)]);
+        assert_eq!(advertising.unknown_addresses().count(), 0);
     }
 }

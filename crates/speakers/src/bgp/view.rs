@@ -5,9 +5,9 @@ use std::net::Ipv4Addr;
 
 use ipnet::IpNet;
 use jiff::Timestamp;
-use lb_bgp::Attributes;
-use lb_bgp::session::State;
-use lb_bgp::table::Table;
+use lb_bgp::RouteAttributes;
+use lb_bgp::session::BgpSessionState;
+use lb_bgp::table::AdvertisementTable;
 use lb_rules::model::ServiceName;
 use serde::{Deserialize, Serialize};
 
@@ -75,7 +75,7 @@ pub struct PeerView {
 
 impl PeerView {
     pub fn is_established(&self) -> bool {
-        self.state == state_name(State::Established)
+        self.state == name_state(BgpSessionState::Established)
     }
 }
 
@@ -93,12 +93,12 @@ pub struct RouteView {
 impl RouteView {
     /// What these peers get.
     pub fn all<'a>(
-        table: &Table<ServiceName>,
+        table: &AdvertisementTable<ServiceName>,
         peers: impl Iterator<Item = &'a String>,
     ) -> Vec<Self> {
         let mut routes: Vec<Self> = Vec::new();
         for name in peers {
-            for (prefix, attributes) in table.all(name) {
+            for (prefix, attributes) in table.list_all_routes(name) {
                 let Some(attributes) = attributes else { continue };
                 routes.push(Self::new(prefix, &attributes, name));
             }
@@ -116,7 +116,7 @@ impl RouteView {
         routes
     }
 
-    fn new(prefix: IpNet, attributes: &Attributes, peer: &str) -> Self {
+    fn new(prefix: IpNet, attributes: &RouteAttributes, peer: &str) -> Self {
         let communities = &attributes.communities;
         let standard = communities.standard().iter().map(ToString::to_string);
         let large = communities.large().iter().map(ToString::to_string);
@@ -133,13 +133,13 @@ impl RouteView {
 }
 
 /// As RFC 4271 calls them.
-pub fn state_name(state: State) -> &'static str {
+pub fn name_state(state: BgpSessionState) -> &'static str {
     match state {
-        State::Idle => "Idle",
-        State::Connect => "Connect",
-        State::Active => "Active",
-        State::OpenSent => "OpenSent",
-        State::OpenConfirm => "OpenConfirm",
-        State::Established => "Established",
+        BgpSessionState::Idle => "Idle",
+        BgpSessionState::Connect => "Connect",
+        BgpSessionState::Active => "Active",
+        BgpSessionState::OpenSent => "OpenSent",
+        BgpSessionState::OpenConfirm => "OpenConfirm",
+        BgpSessionState::Established => "Established",
     }
 }

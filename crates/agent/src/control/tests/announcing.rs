@@ -1,6 +1,6 @@
 //! When the threads that announce addresses hear of a change.
 
-use lb_speakers::bgp::Command;
+use lb_speakers::bgp::SpeakerCommand;
 use tokio::sync::watch;
 
 use super::*;
@@ -9,7 +9,7 @@ use crate::announcer::{Beat, Wanted};
 struct World {
     case: Case,
     wanted: watch::Receiver<Option<Arc<Wanted>>>,
-    commands: mpsc::UnboundedReceiver<Command>,
+    commands: mpsc::UnboundedReceiver<SpeakerCommand>,
 }
 
 impl World {
@@ -50,11 +50,11 @@ impl World {
         }
         while let Ok(command) = self.commands.try_recv() {
             sent.push(match command {
-                Command::Peers(_) => "peers",
-                Command::Routes(_) => "routes",
-                Command::Synced => "synced",
-                Command::Drain(_) => "drain",
-                Command::ShutDown(_) => "shut down",
+                SpeakerCommand::Peers(_) => "peers",
+                SpeakerCommand::Routes(_) => "routes",
+                SpeakerCommand::Synced => "synced",
+                SpeakerCommand::Drain(_) => "drain",
+                SpeakerCommand::ShutDown(_) => "shut down",
             });
         }
         sent

@@ -11,7 +11,7 @@ fn a_failed_write_of_an_interface_is_retried_and_delays_nothing() {
     let mut case = Case::new();
     case.memory.0.lock().unwrap().broken_devices.insert(2);
     let came = ["eth0", "eth1", "eth2"].map(|name| Some(device(name)));
-    case.agent.take_in_network(lb_network::Event::Devices((1..).zip(came).collect()));
+    case.agent.take_in_network(lb_network::NetworkEvent::Devices((1..).zip(came).collect()));
     let written = || case.memory.0.lock().unwrap().devices.clone();
     assert_eq!(written().into_keys().collect::<Vec<_>>(), [1, 3]);
     assert!(case.reporter.report().network.is_some_and(|why| why.contains("os error 7")));
@@ -26,7 +26,7 @@ fn a_failed_write_of_an_interface_is_retried_and_delays_nothing() {
 
     // Only the last of several changes matters.
     let renamed = BTreeMap::from([(2, Some(device("uplink")))]);
-    case.agent.take_in_network(lb_network::Event::Devices(renamed));
+    case.agent.take_in_network(lb_network::NetworkEvent::Devices(renamed));
     let epoch = {
         let mut held = case.memory.0.lock().unwrap();
         held.broken_devices.clear();
@@ -45,7 +45,7 @@ fn failed_writes_of_node_addresses_are_retried() {
     let mut case = Case::new();
     case.memory.0.lock().unwrap().broken_addresses = true;
     let addresses = BTreeSet::from([IpAddr::from([192, 0, 2, 1])]);
-    case.agent.take_in_network(lb_network::Event::NodeAddresses(addresses.clone()));
+    case.agent.take_in_network(lb_network::NetworkEvent::NodeAddresses(addresses.clone()));
     case.service("web", "10.96.0.1");
     assert!(case.is_healthy());
     assert!(case.reporter.report().network.is_some());
@@ -61,10 +61,12 @@ fn before_all_services_are_known_a_change_is_written_and_nothing_planned() {
     case.agent.store_event(applied(service("web", "10.96.0.1")));
     let epoch = case.memory.0.lock().unwrap().epoch;
     let addresses = BTreeSet::from([IpAddr::from([192, 0, 2, 1])]);
-    case.agent
-        .note_network(lb_network::Event::Devices(BTreeMap::from([(1, Some(device("eth0")))])));
-    case.agent.note_network(lb_network::Event::NodeAddresses(addresses.clone()));
-    case.agent.note_network(lb_network::Event::Epoch);
+    case.agent.note_network(lb_network::NetworkEvent::Devices(BTreeMap::from([(
+        1,
+        Some(device("eth0")),
+    )])));
+    case.agent.note_network(lb_network::NetworkEvent::NodeAddresses(addresses.clone()));
+    case.agent.note_network(lb_network::NetworkEvent::Epoch);
     assert!(case.memory.led_to().is_empty());
     let held = case.memory.0.lock().unwrap();
     assert_eq!(held.devices[&1], "eth0");
@@ -80,7 +82,7 @@ fn a_new_address_of_this_node_writes_only_the_backends_there() {
     let mut writes_of = |addresses: &[[u8; 4]]| {
         let before = case.memory.writes();
         let addresses = addresses.iter().copied().map(IpAddr::from).collect();
-        case.agent.take_in_network(lb_network::Event::OwnAddresses(addresses));
+        case.agent.take_in_network(lb_network::NetworkEvent::OwnAddresses(addresses));
         case.memory.writes() - before
     };
     assert_eq!(writes_of(&[[192, 0, 2, 1]]), 0);

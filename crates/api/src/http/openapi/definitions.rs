@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
-use crate::kinds::Kind;
-use crate::schema::{self, Field, ListType};
+use crate::kinds::ApiKind;
+use crate::schema::{self, ListType, SchemaField};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dialect {
@@ -23,32 +23,32 @@ impl Dialect {
     }
 }
 
-pub const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
+pub const META_DEFINITIONS: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
 
 /// The definitions that these kinds and their operations refer to.
-pub fn of(kinds: &[&'static Kind], dialect: Dialect) -> Map<String, Value> {
+pub fn build_definitions(kinds: &[&'static ApiKind], dialect: Dialect) -> Map<String, Value> {
     let mut needed = BTreeSet::new();
     for name in ["DeleteOptions", "Patch", "Status", "ListMeta"] {
-        need(&format!("{META}.{name}"), &mut needed);
+        need(&format!("{META_DEFINITIONS}.{name}"), &mut needed);
     }
     let mut definitions = Map::new();
     for kind in kinds {
-        let name = name_of(kind);
+        let name = definition_name(kind);
         match kind.declared {
             None => need(&name, &mut needed),
             Some(schema) => {
                 need_referred(schema, &mut needed);
-                definitions.insert(name.clone(), declared(schema, dialect));
+                definitions.insert(name.clone(), define_declared(schema, dialect));
             }
         }
-        definitions.insert(format!("{name}List"), list_of(kind, &name, dialect));
+        definitions.insert(format!("{name}List"), define_list(kind, &name, dialect));
     }
     for name in needed {
-        definitions.insert(name.to_owned(), definition(name, dialect));
+        definitions.insert(name.to_owned(), define_schema(name, dialect));
     }
     for kind in kinds {
-        if let Some(definition) = definitions.get_mut(&name_of(kind)) {
-            definition["x-kubernetes-group-version-kind"] = json!([type_of(kind, kind.kind)]);
+        if let Some(definition) = definitions.get_mut(&definition_name(kind)) {
+            definition["x-kubernetes-group-version-kind"] = json!([define_type(kind, kind.kind)]);
         }
     }
     definitions
@@ -56,9 +56,9 @@ pub fn of(kinds: &[&'static Kind], dialect: Dialect) -> Map<String, Value> {
 
 /// The name of a kind's definition: `io.k8s.api.core.v1.Service`. Declared kinds are named after
 /// their group: `io.example.v1.Widget`.
-pub fn name_of(kind: &Kind) -> String {
+pub fn definition_name(kind: &ApiKind) -> String {
     if kind.declared.is_none() {
-        let name = schema::definition_of(kind.group, kind.version, kind.kind);
+        let name = schema::find_definition_name(kind.group, kind.version, kind.kind);
         return name.unwrap_or_default().to_owned();
     }
     let group: Vec<&str> = kind.group.rsplit('.').collect();
@@ -66,7 +66,7 @@ pub fn name_of(kind: &Kind) -> String {
 }
 
 /// The schema of a declared kind. V2 has no words for some of its constraints.
-fn declared(schema: &Value, dialect: Dialect) -> Value {
+fn define_declared(schema: &Value, dialect: Dialect) -> Value {
     const ONLY_V3: [&str; 7] =
         ["allOf", "anyOf", "default", "not", "nullable", "oneOf", "x-kubernetes-validations"];
     fn without(value: &mut Value) {
@@ -86,7 +86,7 @@ fn declared(schema: &Value, dialect: Dialect) -> Value {
     converted
 }
 
-pub fn type_of(kind: &Kind, name: &str) -> Value {
+pub fn define_type(kind: &ApiKind, name: &str) -> Value {
     json!({"group": kind.group, "version": kind.version, "kind": name})
 }
 
@@ -102,7 +102,7 @@ fn need(name: &str, needed: &mut BTreeSet<&'static str>) {
 fn need_referred(schema: &'static Value, needed: &mut BTreeSet<&'static str>) {
     match schema {
         Value::Object(fields) => {
-            if let Some(name) = schema::reference(schema) {
+            if let Some(name) = schema::resolve_reference(schema) {
                 need(name, needed);
             }
             fields.values().for_each(|field| need_referred(field, needed));
@@ -112,7 +112,7 @@ fn need_referred(schema: &'static Value, needed: &mut BTreeSet<&'static str>) {
     }
 }
 
-fn list_of(kind: &Kind, name: &str, dialect: Dialect) -> Value {
+fn define_list(kind: &ApiKind, name: &str, dialect: Dialect) -> Value {
     let text = |description: &str| json!({"type": "string", "description": description});
     let items = format!("The {}.", kind.plural);
     json!({
@@ -123,13 +123,13 @@ fn list_of(kind: &Kind, name: &str, dialect: Dialect) -> Value {
             "apiVersion": text("The version of the schema of this list."),
             "kind": text("The kind of this list."),
             "items": {"type": "array", "description": items, "items": dialect.reference(name)},
-            "metadata": dialect.reference(&format!("{META}.ListMeta")),
+            "metadata": dialect.reference(&format!("{META_DEFINITIONS}.ListMeta")),
         },
-        "x-kubernetes-group-version-kind": [type_of(kind, &format!("{}List", kind.kind))],
+        "x-kubernetes-group-version-kind": [define_type(kind, &format!("{}List", kind.kind))],
     })
 }
 
-fn definition(name: &str, dialect: Dialect) -> Value {
+fn define_schema(name: &str, dialect: Dialect) -> Value {
     let mut definition = convert(&schema::definitions()[name], dialect);
     if name.ends_with(".IntOrString") {
         let description = definition["description"].take();
@@ -140,7 +140,7 @@ fn definition(name: &str, dialect: Dialect) -> Value {
         };
         definition["description"] = description;
     }
-    let Some(message) = schema::message(name) else {
+    let Some(message) = schema::find_message(name) else {
         return definition;
     };
     if message.atomic {
@@ -155,7 +155,7 @@ fn definition(name: &str, dialect: Dialect) -> Value {
 }
 
 /// Adds how a field is merged.
-fn extend(property: &mut Value, field: &Field) {
+fn extend(property: &mut Value, field: &SchemaField) {
     match &field.list {
         None => {}
         Some(ListType::Atomic) => property["x-kubernetes-list-type"] = json!("atomic"),
@@ -189,7 +189,7 @@ fn convert(schema: &Value, dialect: Dialect) -> Value {
             let name = fields
                 .get("$ref")
                 .and_then(Value::as_str)
-                .and_then(|reference| reference.strip_prefix(schema::REFERENCE));
+                .and_then(|reference| reference.strip_prefix(schema::REFERENCE_PREFIX));
             if let Some(name) = name {
                 let mut reference = dialect.reference(name);
                 if dialect == Dialect::V2 || converted.is_empty() {

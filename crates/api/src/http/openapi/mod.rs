@@ -16,8 +16,8 @@ use hyper::Response;
 use hyper::header::{ACCEPT, ETAG, HeaderMap, IF_NONE_MATCH, VARY};
 use serde_json::{Map, Value, json};
 
-use super::respond::{self, Body, JSON};
-use crate::kinds::{Kind, Kinds};
+use super::respond::{self, JSON_CONTENT_TYPE, ResponseBody};
+use crate::kinds::{ApiKind, KindRegistry};
 
 use definitions::Dialect;
 
@@ -34,16 +34,16 @@ impl Document {
         Self { bytes: bytes.into(), hash: format!("{:016X}", hasher.finish()) }
     }
 
-    fn respond(&self, content_type: &str, headers: &HeaderMap) -> Response<Body> {
+    fn respond(&self, content_type: &str, headers: &HeaderMap) -> Response<ResponseBody> {
         let tag = format!("\"{}\"", self.hash);
         let known = headers.get(IF_NONE_MATCH).and_then(|tag| tag.to_str().ok());
         let mut response = if known.is_some_and(|known| known.contains(&tag)) {
-            respond::full(304, content_type, Bytes::new())
+            respond::respond_full(304, content_type, Bytes::new())
         } else {
-            respond::full(200, content_type, self.bytes.clone())
+            respond::respond_full(200, content_type, self.bytes.clone())
         };
-        respond::set(&mut response, ETAG, &tag);
-        respond::set(&mut response, VARY, ACCEPT.as_str());
+        respond::set_header(&mut response, ETAG, &tag);
+        respond::set_header(&mut response, VARY, ACCEPT.as_str());
         response
     }
 }
@@ -53,7 +53,7 @@ impl Document {
 pub struct OpenApi(Arc<Documents>);
 
 struct Documents {
-    kinds: Kinds,
+    kinds: KindRegistry,
     /// One for all groups.
     v2: OnceLock<V2>,
     v3: OnceLock<BTreeMap<(&'static str, &'static str), Document>>,
@@ -65,7 +65,7 @@ struct V2 {
 }
 
 impl OpenApi {
-    pub fn new(kinds: Kinds) -> Self {
+    pub fn new(kinds: KindRegistry) -> Self {
         Self(Arc::new(Documents { kinds, v2: OnceLock::new(), v3: OnceLock::new() }))
     }
 
@@ -73,7 +73,7 @@ impl OpenApi {
     pub fn v3_index(&self) -> Value {
         let mut paths = Map::new();
         for ((group, version), document) in self.0.v3() {
-            let name = name_of(group, version);
+            let name = document_name(group, version);
             let url = format!("/openapi/v3/{name}?hash={}", document.hash);
             paths.insert(name, json!({"serverRelativeURL": url}));
         }
@@ -81,13 +81,18 @@ impl OpenApi {
     }
 
     /// `/openapi/v3/{api/v1, apis/group/version}`
-    pub fn v3(&self, group: &str, version: &str, headers: &HeaderMap) -> Option<Response<Body>> {
+    pub fn v3(
+        &self,
+        group: &str,
+        version: &str,
+        headers: &HeaderMap,
+    ) -> Option<Response<ResponseBody>> {
         let document = self.0.v3().get(&(group, version))?;
-        Some(document.respond(JSON, headers))
+        Some(document.respond(JSON_CONTENT_TYPE, headers))
     }
 
     /// `/openapi/v2`: one document for all groups. kubectl requests it as protobuf.
-    pub fn v2(&self, headers: &HeaderMap) -> Response<Body> {
+    pub fn v2(&self, headers: &HeaderMap) -> Response<ResponseBody> {
         let documents = self.0.v2();
         let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok());
         for offer in accept.unwrap_or_default().split(',') {
@@ -98,11 +103,11 @@ impl OpenApi {
                     let type_ = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
                     return documents.protobuf.respond(type_, headers);
                 }
-                JSON => break,
+                JSON_CONTENT_TYPE => break,
                 _ => {}
             }
         }
-        documents.json.respond(JSON, headers)
+        documents.json.respond(JSON_CONTENT_TYPE, headers)
     }
 }
 
@@ -112,7 +117,7 @@ impl Documents {
             let document = document_v2(&self.kinds.all().collect::<Vec<_>>());
             V2 {
                 json: Document::new(document.to_string().into_bytes()),
-                protobuf: Document::new(protobuf::document(&document)),
+                protobuf: Document::new(protobuf::encode_document(&document)),
             }
         })
     }
@@ -120,7 +125,7 @@ impl Documents {
     fn v3(&self) -> &BTreeMap<(&'static str, &'static str), Document> {
         self.v3.get_or_init(|| {
             let document = |(group, version)| {
-                let of_group = |kind: &&Kind| (kind.group, kind.version) == (group, version);
+                let of_group = |kind: &&ApiKind| (kind.group, kind.version) == (group, version);
                 let kinds: Vec<_> = self.kinds.all().filter(of_group).collect();
                 ((group, version), Document::new(document_v3(&kinds).to_string().into_bytes()))
             };
@@ -129,28 +134,28 @@ impl Documents {
     }
 }
 
-fn document_v3(kinds: &[&'static Kind]) -> Value {
+fn document_v3(kinds: &[&'static ApiKind]) -> Value {
     json!({
         "openapi": "3.0.0",
         "info": info(),
-        "paths": operations::paths(kinds, Dialect::V3),
-        "components": {"schemas": definitions::of(kinds, Dialect::V3)},
+        "paths": operations::build_paths(kinds, Dialect::V3),
+        "components": {"schemas": definitions::build_definitions(kinds, Dialect::V3)},
     })
 }
 
-fn document_v2(kinds: &[&'static Kind]) -> Value {
+fn document_v2(kinds: &[&'static ApiKind]) -> Value {
     json!({
         "swagger": "2.0",
         "info": info(),
-        "paths": operations::paths(kinds, Dialect::V2),
-        "definitions": definitions::of(kinds, Dialect::V2),
+        "paths": operations::build_paths(kinds, Dialect::V2),
+        "definitions": definitions::build_definitions(kinds, Dialect::V2),
     })
 }
 
 fn info() -> Value {
-    json!({"title": "Kubernetes", "version": super::discovery::version()["gitVersion"]})
+    json!({"title": "Kubernetes", "version": super::discovery::server_version()["gitVersion"]})
 }
 
-fn name_of(group: &str, version: &str) -> String {
+fn document_name(group: &str, version: &str) -> String {
     if group.is_empty() { format!("api/{version}") } else { format!("apis/{group}/{version}") }
 }

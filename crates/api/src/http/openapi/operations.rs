@@ -2,17 +2,17 @@
 
 use serde_json::{Map, Value, json};
 
-use super::definitions::{Dialect, META, name_of, type_of};
-use crate::kinds::Kind;
+use super::definitions::{Dialect, META_DEFINITIONS, define_type, definition_name};
+use crate::kinds::ApiKind;
 
-/// The last one only for kinds that are not declared.
+/// Encodings of patches; the last one only for kinds that are not declared.
 const PATCH_TYPES: [&str; 4] = [
     "application/apply-patch+yaml",
     "application/json-patch+json",
     "application/merge-patch+json",
     "application/strategic-merge-patch+json",
 ];
-/// The same.
+/// Encodings of request bodies; the last one only for kinds that are not declared.
 const BODY_TYPES: [&str; 3] =
     ["application/json", "application/yaml", "application/vnd.kubernetes.protobuf"];
 
@@ -75,7 +75,7 @@ const DELETE: [Parameter; 4] = [
     ),
 ];
 
-pub fn paths(kinds: &[&'static Kind], dialect: Dialect) -> Map<String, Value> {
+pub fn build_paths(kinds: &[&'static ApiKind], dialect: Dialect) -> Map<String, Value> {
     let mut paths = Map::new();
     for kind in kinds {
         let root = match kind.group {
@@ -86,7 +86,7 @@ pub fn paths(kinds: &[&'static Kind], dialect: Dialect) -> Map<String, Value> {
         let path = |methods: &[(&str, &str)], suffix: &str, in_path: &[&Parameter]| {
             let mut path = Map::new();
             for (method, action) in methods {
-                path.insert((*method).to_owned(), operation(kind, dialect, action, suffix));
+                path.insert((*method).to_owned(), build_operation(kind, dialect, action, suffix));
             }
             let parameters = in_path.iter().copied().chain([&PRETTY]);
             let parameters: Value =
@@ -113,9 +113,9 @@ pub fn paths(kinds: &[&'static Kind], dialect: Dialect) -> Map<String, Value> {
     paths
 }
 
-fn operation(kind: &Kind, dialect: Dialect, action: &str, suffix: &str) -> Value {
-    let own = name_of(kind);
-    let meta = |name: &str| format!("{META}.{name}");
+fn build_operation(kind: &ApiKind, dialect: Dialect, action: &str, suffix: &str) -> Value {
+    let own = definition_name(kind);
+    let meta = |name: &str| format!("{META_DEFINITIONS}.{name}");
     let (parameters, body, response): (Vec<&Parameter>, Option<String>, String) = match action {
         "list" => (LIST.iter().collect(), None, format!("{own}List")),
         "post" | "put" => (WRITE.iter().collect(), Some(own.clone()), own.clone()),
@@ -146,7 +146,7 @@ fn operation(kind: &Kind, dialect: Dialect, action: &str, suffix: &str) -> Value
         "operationId": id,
         "tags": [format!("{group}_{}", kind.version)],
         "x-kubernetes-action": action,
-        "x-kubernetes-group-version-kind": type_of(kind, kind.kind),
+        "x-kubernetes-group-version-kind": define_type(kind, kind.kind),
     });
     let response = dialect.reference(&response);
     let body = body.map(|body| dialect.reference(&body));

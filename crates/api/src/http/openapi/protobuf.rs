@@ -5,9 +5,9 @@ use serde_json::Value;
 
 /// A message that is being written.
 #[derive(Default)]
-struct Message(Vec<u8>);
+struct ProtobufWriter(Vec<u8>);
 
-impl Message {
+impl ProtobufWriter {
     fn varint(&mut self, mut number: u64) {
         loop {
             let [low, ..] = number.to_le_bytes();
@@ -60,7 +60,7 @@ impl Message {
 
     /// Writes Kubernetes' extensions as YAML.
     fn extensions(&mut self, field: u32, of: &Value) {
-        for (name, value) in entries(of).filter(|(name, _)| name.starts_with("x-")) {
+        for (name, value) in sorted_entries(of).filter(|(name, _)| name.starts_with("x-")) {
             let mut any = Self::default();
             any.bytes(2, format!("{value}\n").as_bytes());
             self.named(field, name, &any);
@@ -68,35 +68,35 @@ impl Message {
     }
 }
 
-fn entries(of: &Value) -> impl Iterator<Item = (&String, &Value)> {
+fn sorted_entries(of: &Value) -> impl Iterator<Item = (&String, &Value)> {
     of.as_object().into_iter().flatten()
 }
 
-pub fn document(document: &Value) -> Vec<u8> {
-    let mut message = Message::default();
+pub fn encode_document(document: &Value) -> Vec<u8> {
+    let mut message = ProtobufWriter::default();
     message.text(1, &document["swagger"]);
-    let mut info = Message::default();
+    let mut info = ProtobufWriter::default();
     info.text(1, &document["info"]["title"]);
     info.text(2, &document["info"]["version"]);
     message.message(2, &info);
-    let mut paths = Message::default();
-    for (name, item) in entries(&document["paths"]) {
+    let mut paths = ProtobufWriter::default();
+    for (name, item) in sorted_entries(&document["paths"]) {
         paths.named(2, name, &path_item(item));
     }
     message.message(8, &paths);
-    let mut definitions = Message::default();
-    for (name, definition) in entries(&document["definitions"]) {
+    let mut definitions = ProtobufWriter::default();
+    for (name, definition) in sorted_entries(&document["definitions"]) {
         definitions.named(1, name, &schema(definition));
     }
     message.message(9, &definitions);
     message.0
 }
 
-fn path_item(item: &Value) -> Message {
-    let mut message = Message::default();
+fn path_item(item: &Value) -> ProtobufWriter {
+    let mut message = ProtobufWriter::default();
     for (field, method) in [(2, "get"), (3, "put"), (4, "post"), (5, "delete"), (8, "patch")] {
         if let Some(value) = item.get(method) {
-            message.message(field, &operation(value));
+            message.message(field, &encode_operation(value));
         }
     }
     for value in item["parameters"].as_array().into_iter().flatten() {
@@ -105,8 +105,8 @@ fn path_item(item: &Value) -> Message {
     message
 }
 
-fn operation(operation: &Value) -> Message {
-    let mut message = Message::default();
+fn encode_operation(operation: &Value) -> ProtobufWriter {
+    let mut message = ProtobufWriter::default();
     message.texts(1, &operation["tags"]);
     message.text(3, &operation["description"]);
     message.text(5, &operation["operationId"]);
@@ -115,9 +115,9 @@ fn operation(operation: &Value) -> Message {
     for value in operation["parameters"].as_array().into_iter().flatten() {
         message.message(8, &parameter(value));
     }
-    let mut responses = Message::default();
-    for (code, value) in entries(&operation["responses"]) {
-        let mut response = Message::default();
+    let mut responses = ProtobufWriter::default();
+    for (code, value) in sorted_entries(&operation["responses"]) {
+        let mut response = ProtobufWriter::default();
         response.text(1, &value["description"]);
         response.message(2, &wrapped(1, &schema(&value["schema"])));
         responses.named(1, code, &wrapped(1, &response));
@@ -128,15 +128,15 @@ fn operation(operation: &Value) -> Message {
 }
 
 /// A message that holds one of several kinds of messages.
-fn wrapped(kind: u32, message: &Message) -> Message {
-    let mut wrapper = Message::default();
+fn wrapped(kind: u32, message: &ProtobufWriter) -> ProtobufWriter {
+    let mut wrapper = ProtobufWriter::default();
     wrapper.message(kind, message);
     wrapper
 }
 
 /// Body parameters and others have different messages, and so has each type of the others.
-fn parameter(parameter: &Value) -> Message {
-    let mut message = Message::default();
+fn parameter(parameter: &Value) -> ProtobufWriter {
+    let mut message = ProtobufWriter::default();
     let either = if parameter["in"] == "body" {
         message.text(1, &parameter["description"]);
         message.text(2, &parameter["name"]);
@@ -156,8 +156,8 @@ fn parameter(parameter: &Value) -> Message {
     wrapped(1, &either)
 }
 
-fn schema(value: &Value) -> Message {
-    let mut message = Message::default();
+fn schema(value: &Value) -> ProtobufWriter {
+    let mut message = ProtobufWriter::default();
     message.text(1, &value["$ref"]);
     message.text(2, &value["format"]);
     message.text(4, &value["description"]);
@@ -166,7 +166,7 @@ fn schema(value: &Value) -> Message {
         message.message(21, &wrapped(1, &schema(entries)));
     }
     if let Some(type_) = value["type"].as_str() {
-        let mut item = Message::default();
+        let mut item = ProtobufWriter::default();
         item.bytes(1, type_.as_bytes());
         message.message(22, &item);
     }
@@ -174,8 +174,8 @@ fn schema(value: &Value) -> Message {
         message.message(23, &wrapped(1, &schema(items)));
     }
     if value.get("properties").is_some() {
-        let mut properties = Message::default();
-        for (name, property) in entries(&value["properties"]) {
+        let mut properties = ProtobufWriter::default();
+        for (name, property) in sorted_entries(&value["properties"]) {
             properties.named(1, name, &schema(property));
         }
         message.message(25, &properties);

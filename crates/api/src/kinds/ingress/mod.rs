@@ -7,55 +7,58 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::json::{copy, list, set, text};
+use super::json::{copy_value, get_list, get_text, set_value};
 use super::violation::Violation;
-use super::{Column, Rules, Subresource, metadata, table};
+use super::{KindRules, Subresource, TableColumn, metadata, table};
 
 pub struct Ingress;
 
 const SHOWN: usize = 3;
 
-impl Rules for Ingress {
+impl KindRules for Ingress {
     fn prepare(&self, object: &mut Value, old: Option<&Value>, subresource: Subresource) {
         match (old, subresource) {
-            (None, _) => set(object, "status", json!({ "loadBalancer": {} })),
-            (Some(old), Subresource::None) => copy(object, old, "status"),
-            (Some(old), Subresource::Status) => copy(object, old, "spec"),
+            (None, _) => set_value(object, "status", json!({ "loadBalancer": {} })),
+            (Some(old), Subresource::None) => copy_value(object, old, "status"),
+            (Some(old), Subresource::Status) => copy_value(object, old, "spec"),
         }
         metadata::count_generation(object, old);
     }
 
     fn validate(&self, object: &Value, old: Option<&Value>) -> Vec<Violation> {
-        validate::validate(object, old)
+        validate::validate_ingress(object, old)
     }
 
     fn warnings(&self, object: &Value, _old: Option<&Value>) -> Vec<String> {
-        validate::warnings(object)
+        validate::list_ingress_warnings(object)
     }
 
-    fn columns(&self) -> &'static [Column] {
+    fn columns(&self) -> &'static [TableColumn] {
         const {
             &[
-                table::NAME,
-                Column::text("Class", "The name of the IngressClass that is to implement this"),
-                Column::text("Hosts", "The hosts that requests are matched against"),
-                Column::text("Address", "Where the load balancer takes requests"),
-                Column::text("Ports", "The ports that are open"),
-                table::AGE,
+                table::NAME_COLUMN,
+                TableColumn::text(
+                    "Class",
+                    "The name of the IngressClass that is to implement this",
+                ),
+                TableColumn::text("Hosts", "The hosts that requests are matched against"),
+                TableColumn::text("Address", "Where the load balancer takes requests"),
+                TableColumn::text("Ports", "The ports that are open"),
+                table::AGE_COLUMN,
             ]
         }
     }
 
     fn row(&self, object: &Value, now: Timestamp) -> Vec<Value> {
-        let class = text(object, "spec.ingressClassName");
-        let ports = if list(object, "spec.tls").is_empty() { "80" } else { "80, 443" };
+        let class = get_text(object, "spec.ingressClassName");
+        let ports = if get_list(object, "spec.tls").is_empty() { "80" } else { "80, 443" };
         vec![
-            table::name(object),
-            table::or_none(class).into(),
+            table::name_cell(object),
+            table::format_or_none(class).into(),
             hosts(object).into(),
-            addresses(object).into(),
+            ingress_addresses(object).into(),
             ports.into(),
-            table::age(object, now),
+            table::age_cell(object, now),
         ]
     }
 
@@ -65,12 +68,12 @@ impl Rules for Ingress {
 }
 
 fn hosts(object: &Value) -> String {
-    let rules = list(object, "spec.rules");
+    let rules = get_list(object, "spec.rules");
     let mut shown: Vec<&str> = Vec::new();
     let mut is_cut = false;
     for rule in rules {
         is_cut |= shown.len() == SHOWN;
-        let host = text(rule, "host");
+        let host = get_text(rule, "host");
         if !is_cut && !host.is_empty() {
             shown.push(host);
         }
@@ -82,11 +85,11 @@ fn hosts(object: &Value) -> String {
     if is_cut { format!("{shown} + {} more...", rules.len() - SHOWN) } else { shown }
 }
 
-fn addresses(object: &Value) -> String {
-    let points = list(object, "status.loadBalancer.ingress").iter();
+fn ingress_addresses(object: &Value) -> String {
+    let points = get_list(object, "status.loadBalancer.ingress").iter();
     let addresses: BTreeSet<&str> = points
-        .map(|point| match text(point, "ip") {
-            "" => text(point, "hostname"),
+        .map(|point| match get_text(point, "ip") {
+            "" => get_text(point, "hostname"),
             ip => ip,
         })
         .filter(|address| !address.is_empty())

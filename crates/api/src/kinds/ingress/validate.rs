@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::super::json::{at, list, number, text, texts};
-use super::super::service::validate_load_balancer_point;
+use super::super::json::{get_list, get_number, get_text, get_texts, get_value};
+use super::super::service::validate_load_balancer_ingress;
 use super::super::violation::Violation;
 use super::super::{metadata, names};
 
@@ -12,23 +12,29 @@ const PATH_TYPES: [&str; 3] = ["Exact", "ImplementationSpecific", "Prefix"];
 const WRONG_IN_PATHS: [&str; 5] = ["//", "/./", "/../", "%2f", "%2F"];
 const WRONG_AT_ENDS: [&str; 2] = ["/..", "/."];
 
-pub fn validate(ingress: &Value, old: Option<&Value>) -> Vec<Violation> {
-    let mut violations = metadata::name(ingress, old, names::subdomain);
-    if list(ingress, "spec.rules").is_empty() && at(ingress, "spec.defaultBackend").is_none() {
+pub fn validate_ingress(ingress: &Value, old: Option<&Value>) -> Vec<Violation> {
+    let mut violations = metadata::validate_new_name(ingress, old, names::check_subdomain);
+    if get_list(ingress, "spec.rules").is_empty()
+        && get_value(ingress, "spec.defaultBackend").is_none()
+    {
         let detail = "either `defaultBackend` or `rules` must be specified";
         violations.push(Violation::invalid("spec", json!([]), detail));
     }
-    if let Some(backend) = at(ingress, "spec.defaultBackend") {
+    if let Some(backend) = get_value(ingress, "spec.defaultBackend") {
         violations.extend(validate_backend(backend, "spec.defaultBackend"));
     }
-    for (index, rule) in list(ingress, "spec.rules").iter().enumerate() {
+    for (index, rule) in get_list(ingress, "spec.rules").iter().enumerate() {
         violations.extend(validate_rule(rule, &format!("spec.rules[{index}]")));
     }
-    for (index, tls) in list(ingress, "spec.tls").iter().enumerate() {
+    for (index, tls) in get_list(ingress, "spec.tls").iter().enumerate() {
         violations.extend(validate_tls(tls, &format!("spec.tls[{index}]")));
     }
-    if let Some(Value::String(class)) = at(ingress, "spec.ingressClassName") {
-        violations.extend(names::violations("spec.ingressClassName", class, names::subdomain));
+    if let Some(Value::String(class)) = get_value(ingress, "spec.ingressClassName") {
+        violations.extend(names::check_name(
+            "spec.ingressClassName",
+            class,
+            names::check_subdomain,
+        ));
         let annotation = class_annotation(ingress);
         if old.is_none()
             && let Some(annotation) = annotation.filter(|annotation| annotation != class)
@@ -39,13 +45,13 @@ pub fn validate(ingress: &Value, old: Option<&Value>) -> Vec<Violation> {
         }
     }
     let path = "status.loadBalancer.ingress";
-    for (index, point) in list(ingress, path).iter().enumerate() {
-        violations.extend(validate_load_balancer_point(point, &format!("{path}[{index}]")));
+    for (index, point) in get_list(ingress, path).iter().enumerate() {
+        violations.extend(validate_load_balancer_ingress(point, &format!("{path}[{index}]")));
     }
     violations
 }
 
-pub fn warnings(ingress: &Value) -> Vec<String> {
+pub fn list_ingress_warnings(ingress: &Value) -> Vec<String> {
     let is_old_manner = class_annotation(ingress).is_some();
     is_old_manner
         .then(|| {
@@ -59,17 +65,18 @@ pub fn warnings(ingress: &Value) -> Vec<String> {
 }
 
 fn class_annotation(ingress: &Value) -> Option<&str> {
-    at(ingress, "metadata.annotations")?.get(CLASS_ANNOTATION)?.as_str()
+    get_value(ingress, "metadata.annotations")?.get(CLASS_ANNOTATION)?.as_str()
 }
 
 fn validate_host(host: &str, field: &str) -> Vec<Violation> {
-    let check = if host.contains('*') { names::wildcard_subdomain } else { names::subdomain };
-    names::violations(field, host, check)
+    let check =
+        if host.contains('*') { names::check_wildcard_subdomain } else { names::check_subdomain };
+    names::check_name(field, host, check)
 }
 
 fn validate_rule(rule: &Value, path: &str) -> Vec<Violation> {
     let mut violations = Vec::new();
-    let host = text(rule, "host");
+    let host = get_text(rule, "host");
     if !host.is_empty() {
         let field = format!("{path}.host");
         if names::parse_ip(host).is_some() {
@@ -78,9 +85,9 @@ fn validate_rule(rule: &Value, path: &str) -> Vec<Violation> {
         }
         violations.extend(validate_host(host, &field));
     }
-    if at(rule, "http").is_some() {
+    if get_value(rule, "http").is_some() {
         let path = format!("{path}.http.paths");
-        let paths = list(rule, "http.paths");
+        let paths = get_list(rule, "http.paths");
         if paths.is_empty() {
             violations.push(Violation::required(path.as_str(), ""));
         }
@@ -93,11 +100,11 @@ fn validate_rule(rule: &Value, path: &str) -> Vec<Violation> {
 
 fn validate_path(path: &Value, field: &str) -> Vec<Violation> {
     let mut violations = Vec::new();
-    let value = text(path, "path");
+    let value = get_text(path, "path");
     let value_field = format!("{field}.path");
     let mut wrong =
         |detail: &str| violations.push(Violation::invalid(value_field.as_str(), value, detail));
-    match text(path, "pathType") {
+    match get_text(path, "pathType") {
         "" => {
             let detail = "pathType must be specified";
             return vec![Violation::required(format!("{field}.pathType"), detail)];
@@ -123,13 +130,13 @@ fn validate_path(path: &Value, field: &str) -> Vec<Violation> {
             violations.push(Violation::not_supported(field, other, &PATH_TYPES));
         }
     }
-    let backend = at(path, "backend").unwrap_or(&Value::Null);
+    let backend = get_value(path, "backend").unwrap_or(&Value::Null);
     violations.extend(validate_backend(backend, &format!("{field}.backend")));
     violations
 }
 
 fn validate_backend(backend: &Value, field: &str) -> Vec<Violation> {
-    match (at(backend, "resource"), at(backend, "service")) {
+    match (get_value(backend, "resource"), get_value(backend, "service")) {
         (Some(_), Some(_)) => {
             let detail = "cannot set both resource and service backends";
             vec![Violation::invalid(field, "", detail)]
@@ -139,30 +146,31 @@ fn validate_backend(backend: &Value, field: &str) -> Vec<Violation> {
         }
         (Some(resource), None) => ["kind", "name"]
             .iter()
-            .filter(|name| text(resource, name).is_empty())
+            .filter(|name| get_text(resource, name).is_empty())
             .map(|name| Violation::required(format!("{field}.resource.{name}"), ""))
             .collect(),
-        (None, Some(service)) => validate_service(service, field),
+        (None, Some(service)) => validate_backend_service(service, field),
     }
 }
 
-fn validate_service(service: &Value, field: &str) -> Vec<Violation> {
+fn validate_backend_service(service: &Value, field: &str) -> Vec<Violation> {
     let mut violations = Vec::new();
     let name_field = format!("{field}.service.name");
-    match text(service, "name") {
+    match get_text(service, "name") {
         "" => violations.push(Violation::required(name_field, "")),
-        name => violations.extend(names::violations(&name_field, name, names::label)),
+        name => violations.extend(names::check_name(&name_field, name, names::check_label)),
     }
-    match (text(service, "port.name"), number(service, "port.number")) {
+    match (get_text(service, "port.name"), get_number(service, "port.number")) {
         ("", 0) => {
             violations.push(Violation::required(field, "port name or number is required"));
         }
         ("", number) => {
-            violations.extend(names::port_number(&format!("{field}.service.port.number"), number));
+            violations
+                .extend(names::check_port_number(&format!("{field}.service.port.number"), number));
         }
         (name, 0) => {
             let field = format!("{field}.service.port.name");
-            violations.extend(names::violations(&field, name, names::port_name));
+            violations.extend(names::check_name(&field, name, names::check_port_name));
         }
         _ => violations.push(Violation::invalid(
             field,
@@ -175,13 +183,13 @@ fn validate_service(service: &Value, field: &str) -> Vec<Violation> {
 
 fn validate_tls(tls: &Value, path: &str) -> Vec<Violation> {
     let mut violations = Vec::new();
-    for (index, host) in texts(tls, "hosts").into_iter().enumerate() {
+    for (index, host) in get_texts(tls, "hosts").into_iter().enumerate() {
         violations.extend(validate_host(host, &format!("{path}.hosts[{index}]")));
     }
-    let secret = text(tls, "secretName");
+    let secret = get_text(tls, "secretName");
     if !secret.is_empty() {
         let field = format!("{path}.secretName");
-        violations.extend(names::violations(&field, secret, names::subdomain));
+        violations.extend(names::check_name(&field, secret, names::check_subdomain));
     }
     violations
 }

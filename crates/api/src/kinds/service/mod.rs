@@ -16,62 +16,63 @@ mod validate;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::json::{at, list_mut, remove, set, set_default, text};
+use super::json::{get_list_mut, get_text, get_value, remove_value, set_if_missing, set_value};
 use super::violation::Violation;
-use super::{Allocations, Column, Rules, Subresource, metadata};
-use spec::{is_reachable_from_outside, kind};
+use super::{Allocations, KindRules, Subresource, TableColumn, metadata};
+use spec::{is_reachable_from_outside, service_type};
 
-pub use validate::validate_load_balancer_point;
+pub use validate::validate_load_balancer_ingress;
 
 pub struct Service;
 
 const AFFINITY_SECONDS: i64 = 10_800;
 
-impl Rules for Service {
+impl KindRules for Service {
     fn set_defaults(&self, object: &mut Value) {
-        set_default(object, "spec.sessionAffinity", "None");
-        match text(object, "spec.sessionAffinity") {
+        set_if_missing(object, "spec.sessionAffinity", "None");
+        match get_text(object, "spec.sessionAffinity") {
             "None" => {
-                remove(object, "spec.sessionAffinityConfig");
+                remove_value(object, "spec.sessionAffinityConfig");
             }
             "ClientIP" => {
                 let timeout = "spec.sessionAffinityConfig.clientIP.timeoutSeconds";
-                set_default(object, timeout, AFFINITY_SECONDS);
+                set_if_missing(object, timeout, AFFINITY_SECONDS);
             }
             _ => {}
         }
-        set_default(object, "spec.type", "ClusterIP");
-        for port in list_mut(object, "spec.ports").into_iter().flatten() {
-            set_default(port, "protocol", "TCP");
-            let target = at(port, "targetPort");
+        set_if_missing(object, "spec.type", "ClusterIP");
+        for port in get_list_mut(object, "spec.ports").into_iter().flatten() {
+            set_if_missing(port, "protocol", "TCP");
+            let target = get_value(port, "targetPort");
             if target.is_none_or(|target| target == 0 || target == "") {
-                let number = at(port, "port").cloned().unwrap_or_else(|| 0.into());
-                set(port, "targetPort", number);
+                let number = get_value(port, "port").cloned().unwrap_or_else(|| 0.into());
+                set_value(port, "targetPort", number);
             }
         }
         if is_reachable_from_outside(object) {
-            set_default(object, "spec.externalTrafficPolicy", "Cluster");
+            set_if_missing(object, "spec.externalTrafficPolicy", "Cluster");
         }
-        if ["ClusterIP", "NodePort", "LoadBalancer"].contains(&kind(object)) {
-            set_default(object, "spec.internalTrafficPolicy", "Cluster");
+        if ["ClusterIP", "NodePort", "LoadBalancer"].contains(&service_type(object)) {
+            set_if_missing(object, "spec.internalTrafficPolicy", "Cluster");
         }
-        if kind(object) == "LoadBalancer" {
-            set_default(object, "spec.allocateLoadBalancerNodePorts", true);
-            for ingress in list_mut(object, "status.loadBalancer.ingress").into_iter().flatten() {
-                if !text(ingress, "ip").is_empty() {
-                    set_default(ingress, "ipMode", "VIP");
+        if service_type(object) == "LoadBalancer" {
+            set_if_missing(object, "spec.allocateLoadBalancerNodePorts", true);
+            for ingress in get_list_mut(object, "status.loadBalancer.ingress").into_iter().flatten()
+            {
+                if !get_text(ingress, "ip").is_empty() {
+                    set_if_missing(ingress, "ipMode", "VIP");
                 }
             }
         }
     }
 
     fn prepare(&self, object: &mut Value, old: Option<&Value>, subresource: Subresource) {
-        metadata::keep_generation(object, old);
-        prepare::prepare(object, old, subresource);
+        metadata::restore_generation(object, old);
+        prepare::prepare_service(object, old, subresource);
     }
 
     fn validate(&self, object: &Value, old: Option<&Value>) -> Vec<Violation> {
-        validate::validate(object, old)
+        validate::validate_service(object, old)
     }
 
     fn allocate(
@@ -80,21 +81,21 @@ impl Rules for Service {
         old: Option<&Value>,
         allocations: &mut dyn Allocations,
     ) -> Result<(), Violation> {
-        families::resolve(object, old, allocations.ranges())?;
-        allocate::addresses(object, old, allocations)?;
-        allocate::ports(object, old, allocations)
+        families::resolve_ip_families(object, old, allocations.ranges())?;
+        allocate::allocate_cluster_ips(object, old, allocations)?;
+        allocate::allocate_ports(object, old, allocations)
     }
 
     fn reclaim(&self, object: &Value, allocations: &mut dyn Allocations) -> Vec<Violation> {
-        allocate::reclaim(object, allocations)
+        allocate::reclaim_allocations(object, allocations)
     }
 
     fn release(&self, object: &Value, allocations: &mut dyn Allocations) {
-        allocate::release(object, allocations);
+        allocate::release_allocations(object, allocations);
     }
 
     fn warnings(&self, object: &Value, _old: Option<&Value>) -> Vec<String> {
-        validate::warnings(object)
+        validate::list_service_warnings(object)
     }
 
     fn creates_on_update(&self) -> bool {
@@ -105,15 +106,15 @@ impl Rules for Service {
         true
     }
 
-    fn columns(&self) -> &'static [Column] {
+    fn columns(&self) -> &'static [TableColumn] {
         table::COLUMNS
     }
 
     fn row(&self, object: &Value, now: Timestamp) -> Vec<Value> {
-        table::row(object, now)
+        table::service_row(object, now)
     }
 
     fn field(&self, object: &Value, path: &str) -> Option<String> {
-        metadata::field(object, path, &["spec.clusterIP", "spec.type"])
+        metadata::selectable_field(object, path, &["spec.clusterIP", "spec.type"])
     }
 }

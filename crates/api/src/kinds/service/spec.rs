@@ -2,45 +2,49 @@
 
 use serde_json::Value;
 
-use super::super::json::{at, flag, list, text, texts};
+use super::super::json::{get_flag, get_list, get_text, get_texts, get_value};
 
-pub fn kind(service: &Value) -> &str {
-    text(service, "spec.type")
+pub fn service_type(service: &Value) -> &str {
+    get_text(service, "spec.type")
 }
 
 pub fn needs_cluster_ip(service: &Value) -> bool {
-    kind(service) != "ExternalName"
+    service_type(service) != "ExternalName"
 }
 
 pub fn may_have_node_ports(service: &Value) -> bool {
-    matches!(kind(service), "NodePort" | "LoadBalancer")
+    matches!(service_type(service), "NodePort" | "LoadBalancer")
 }
 
 /// Whether every port must have a node port, even if none is requested.
 pub fn needs_node_ports(service: &Value) -> bool {
-    match kind(service) {
+    match service_type(service) {
         "NodePort" => true,
         "LoadBalancer" => {
-            at(service, "spec.allocateLoadBalancerNodePorts").is_none()
-                || flag(service, "spec.allocateLoadBalancerNodePorts")
+            get_value(service, "spec.allocateLoadBalancerNodePorts").is_none()
+                || get_flag(service, "spec.allocateLoadBalancerNodePorts")
         }
         _ => false,
     }
 }
 
 pub fn needs_health_check(service: &Value) -> bool {
-    kind(service) == "LoadBalancer" && text(service, "spec.externalTrafficPolicy") == "Local"
+    service_type(service) == "LoadBalancer"
+        && get_text(service, "spec.externalTrafficPolicy") == "Local"
 }
 
 pub fn is_reachable_from_outside(service: &Value) -> bool {
     may_have_node_ports(service)
-        || (kind(service) == "ClusterIP" && !list(service, "spec.externalIPs").is_empty())
+        || (service_type(service) == "ClusterIP"
+            && !get_list(service, "spec.externalIPs").is_empty())
 }
 
 pub fn is_headless(service: &Value) -> bool {
-    texts(service, "spec.clusterIPs") == ["None"]
+    get_texts(service, "spec.clusterIPs") == ["None"]
 }
 
 pub fn has_selector(service: &Value) -> bool {
-    at(service, "spec.selector").and_then(Value::as_object).is_some_and(|map| !map.is_empty())
+    get_value(service, "spec.selector")
+        .and_then(Value::as_object)
+        .is_some_and(|map| !map.is_empty())
 }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
-fn rules(api_version: &str, kind: &str) -> &'static dyn Rules {
+fn rules(api_version: &str, kind: &str) -> &'static dyn KindRules {
     find_kind(api_version, kind).expect("a served kind").rules
 }
 
@@ -32,9 +32,9 @@ fn row(api_version: &str, kind: &str, mut object: Value) -> Value {
 
 #[test]
 fn every_kind_is_found_by_both_of_its_names_and_fills_its_columns() {
-    let kinds = Kinds::default();
+    let kinds = KindRegistry::default();
     let mut seen = BTreeSet::new();
-    for kind in all() {
+    for kind in built_in_kinds() {
         let found = kinds.find(kind.group, kind.version, kind.plural).expect("found");
         assert!(std::ptr::eq(found, kind));
         assert!(std::ptr::eq(find_kind(&kind.api_version(), kind.kind).expect("found"), kind));

@@ -14,11 +14,11 @@ use std::fmt;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::fields::Fields;
-use super::managed::{Entry, Managed, Manager, Operation};
+use super::fields::FieldSet;
+use super::managed::{ManagedEntry, ManagedFields, ManagerName, ManagerOperation};
 use super::shape::TypeNode;
-use super::typed::{self, Changes};
-use crate::kinds::{Kind, Subresource};
+use super::typed::{self, FieldChanges};
+use crate::kinds::{ApiKind, Subresource};
 
 /// The client whose client-side apply preceded server-side apply.
 const KUBECTL: &str = "kubectl";
@@ -40,12 +40,12 @@ const UNMANAGED: [&str; 9] = [
 
 /// Fields that other managers own with different values.
 #[derive(Debug, Clone)]
-pub struct Conflicts(Vec<(Entry, Fields)>);
+pub struct ApplyConflicts(Vec<(ManagedEntry, FieldSet)>);
 
-impl Conflicts {
+impl ApplyConflicts {
     /// The causes for a Status.
     pub fn causes(&self) -> Vec<Value> {
-        let one = |entry: &Entry, path: String| {
+        let one = |entry: &ManagedEntry, path: String| {
             json!({
                 "reason": "FieldManagerConflict",
                 "message": format!("conflict with {}", entry.describe()),
@@ -54,12 +54,12 @@ impl Conflicts {
         };
         let all = self.0.iter();
         all.flat_map(|(entry, fields)| {
-            fields.paths().into_iter().map(|path| one(entry, path)).collect::<Vec<_>>()
+            fields.list_paths().into_iter().map(|path| one(entry, path)).collect::<Vec<_>>()
         })
         .collect()
     }
 
-    fn without(self, allowed: &Fields) -> Option<Self> {
+    fn without(self, allowed: &FieldSet) -> Option<Self> {
         let rest: Vec<_> = self
             .0
             .into_iter()
@@ -70,11 +70,11 @@ impl Conflicts {
     }
 }
 
-impl fmt::Display for Conflicts {
+impl fmt::Display for ApplyConflicts {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut by_manager: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for (entry, fields) in &self.0 {
-            by_manager.entry(entry.describe()).or_default().extend(fields.paths());
+            by_manager.entry(entry.describe()).or_default().extend(fields.list_paths());
         }
         let count: usize = by_manager.values().map(Vec::len).sum();
         if let (1, Some((manager, paths))) = (count, by_manager.first_key_value()) {
@@ -97,16 +97,16 @@ impl fmt::Display for Conflicts {
 
 /// Applies a configuration to an object, and updates its `managedFields`. `live` is `None` for a
 /// new object.
-pub fn apply(
-    kind: &Kind,
+pub fn apply_server_side(
+    kind: &ApiKind,
     live: Option<&Value>,
     applied: &Value,
     manager: &str,
     force: bool,
     subresource: Subresource,
     now: Timestamp,
-) -> Result<Value, Conflicts> {
-    let write = Write::new(kind, manager, Operation::Apply, subresource, now);
+) -> Result<Value, ApplyConflicts> {
+    let write = ManagedWrite::new(kind, manager, ManagerOperation::Apply, subresource, now);
     let conflicts = match write.apply(live, applied, force) {
         Ok(object) => return Ok(object),
         Err(conflicts) => conflicts,
@@ -120,30 +120,31 @@ pub fn apply(
 }
 
 /// Updates the `managedFields` of an object that was created, replaced or patched.
-pub fn update(
-    kind: &Kind,
+pub fn update_managed_fields(
+    kind: &ApiKind,
     live: Option<&Value>,
     object: &Value,
     manager: &str,
     subresource: Subresource,
     now: Timestamp,
 ) -> Value {
-    Write::new(kind, manager, Operation::Update, subresource, now).update(live, object)
+    ManagedWrite::new(kind, manager, ManagerOperation::Update, subresource, now)
+        .update(live, object)
 }
 
-struct Write {
+struct ManagedWrite {
     node: TypeNode,
-    manager: Manager,
+    manager: ManagerName,
     /// The part of the object that this write cannot change, and so cannot own.
     ignored: Option<&'static str>,
     now: Timestamp,
 }
 
-impl Write {
+impl ManagedWrite {
     fn new(
-        kind: &Kind,
+        kind: &ApiKind,
         manager: &str,
-        operation: Operation,
+        operation: ManagerOperation,
         subresource: Subresource,
         now: Timestamp,
     ) -> Self {
@@ -151,7 +152,7 @@ impl Write {
             Subresource::Status => Some("f:spec"),
             Subresource::None => kind.has_status.then_some("f:status"),
         };
-        let manager = Manager::new(manager, operation, &kind.api_version(), subresource);
+        let manager = ManagerName::new(manager, operation, &kind.api_version(), subresource);
         Self { node: TypeNode::root(kind), manager, ignored, now }
     }
 
@@ -160,43 +161,47 @@ impl Write {
         live: Option<&Value>,
         applied: &Value,
         force: bool,
-    ) -> Result<Value, Conflicts> {
-        let mut managed = live.map(Managed::of).unwrap_or_default();
+    ) -> Result<Value, ApplyConflicts> {
+        let mut managed = live.map(ManagedFields::of_object).unwrap_or_default();
         let applied = unmanaged(applied);
         let before = live.map_or_else(|| empty(&applied), unmanaged);
         if live.is_some() && managed.0.is_empty() {
-            let unknown = Manager {
+            let unknown = ManagerName {
                 name: BEFORE_FIRST_APPLY.to_owned(),
-                operation: Operation::Update,
+                operation: ManagerOperation::Update,
                 subresource: "",
                 ..self.manager.clone()
             };
-            managed.set(&unknown, self.own(typed::fields_of(&before, self.node)), self.now);
+            managed.set_fields(
+                &unknown,
+                self.own(typed::collect_fields(&before, self.node)),
+                self.now,
+            );
         }
-        let last = managed.find(&self.manager).map(|entry| entry.fields.clone());
-        let all = typed::fields_of(&applied, self.node);
-        managed.set(&self.manager, self.own(all.clone()), self.now);
+        let last = managed.find_entry(&self.manager).map(|entry| entry.fields.clone());
+        let all = typed::collect_fields(&applied, self.node);
+        managed.set_fields(&self.manager, self.own(all.clone()), self.now);
 
-        let mut merged = typed::merge(&before, &applied, self.node);
+        let mut merged = typed::merge_applied(&before, &applied, self.node);
         if let Some(last) = last {
             self.prune(&mut merged, &last, &managed, all);
         }
-        let changes = typed::compare(&before, &merged, self.node);
+        let changes = typed::compare_fields(&before, &merged, self.node);
         self.take(&mut managed, &changes, force)?;
         self.keep_annotation(live, &applied, &mut merged);
-        managed.write(&mut merged);
+        managed.write_to_object(&mut merged);
         Ok(merged)
     }
 
     fn update(&self, live: Option<&Value>, object: &Value) -> Value {
         let mut updated = unmanaged(object);
-        if Managed::is_reset(object) {
+        if ManagedFields::is_reset(object) {
             return updated;
         }
         // A client that does not know managed fields does not intend to remove them.
-        let of_object = Managed::of(object);
+        let of_object = ManagedFields::of_object(object);
         let mut managed = match live {
-            Some(live) if of_object.0.is_empty() => Managed::of(live),
+            Some(live) if of_object.0.is_empty() => ManagedFields::of_object(live),
             _ => of_object,
         };
         let before = live.map_or_else(|| empty(&updated), unmanaged);
@@ -204,34 +209,40 @@ impl Write {
         if live.is_some() && managed.0.is_empty() {
             return updated;
         }
-        let changes = typed::compare(&before, &updated, self.node);
+        let changes = typed::compare_fields(&before, &updated, self.node);
         let gone = &changes.removed;
         let changed = changes.modified.union(&changes.added);
         let disowned = changed.union(gone);
         managed.disown(&self.manager.api_version, &disowned, |_| true);
-        let before = managed.find(&self.manager).map(|entry| entry.fields.clone());
+        let before = managed.find_entry(&self.manager).map(|entry| entry.fields.clone());
         let own = before.unwrap_or_default().union(&self.own(changed));
         // Starts from the live entries, so the time of an entry changes only with its fields.
-        let mut all = live.map(Managed::of).unwrap_or_default();
+        let mut all = live.map(ManagedFields::of_object).unwrap_or_default();
         self.replace(&mut all, managed, own);
         all.cap_updaters();
-        all.write(&mut updated);
+        all.write_to_object(&mut updated);
         updated
     }
 
     /// Takes the other managers' entries from `new`, and sets the manager's own fields. An entry
     /// keeps its time if its fields are unchanged.
-    fn replace(&self, all: &mut Managed, new: Managed, own: Fields) {
+    fn replace(&self, all: &mut ManagedFields, new: ManagedFields, own: FieldSet) {
         let before = std::mem::take(&mut all.0);
         all.0 = new.0.into_iter().filter(|entry| !entry.manager.is(&self.manager)).collect();
         let ours = before.into_iter().find(|entry| entry.manager.is(&self.manager));
         all.0.extend(ours);
-        all.set(&self.manager, own, self.now);
+        all.set_fields(&self.manager, own, self.now);
     }
 
     /// Removes what was applied last time, is not applied now, and has no other owner. `applied` is
     /// everything that is applied now, managed or not.
-    fn prune(&self, merged: &mut Value, last: &Fields, managed: &Managed, applied: Fields) {
+    fn prune(
+        &self,
+        merged: &mut Value,
+        last: &FieldSet,
+        managed: &ManagedFields,
+        applied: FieldSet,
+    ) {
         let of_version =
             managed.0.iter().filter(|one| one.manager.api_version == self.manager.api_version);
         let mut owned = applied;
@@ -239,13 +250,18 @@ impl Write {
             owned.absorb(entry.fields.clone());
         }
         let gone = last.with_named_parents().difference(&owned.with_named_parents());
-        typed::remove(merged, self.node, &gone);
+        typed::remove_fields(merged, self.node, &gone);
     }
 
     /// Removes changed fields from other managers, or fails if they conflict.
-    fn take(&self, managed: &mut Managed, changes: &Changes, force: bool) -> Result<(), Conflicts> {
+    fn take(
+        &self,
+        managed: &mut ManagedFields,
+        changes: &FieldChanges,
+        force: bool,
+    ) -> Result<(), ApplyConflicts> {
         let changed = changes.modified.union(&changes.added);
-        let is_other = |manager: &Manager| {
+        let is_other = |manager: &ManagerName| {
             !manager.is(&self.manager) && manager.api_version == self.manager.api_version
         };
         let conflicts: Vec<_> = managed
@@ -256,14 +272,14 @@ impl Write {
             .filter(|(_, fields)| !fields.is_empty())
             .collect();
         if !force && !conflicts.is_empty() {
-            return Err(Conflicts(conflicts));
+            return Err(ApplyConflicts(conflicts));
         }
         let lost = changed.union(&changes.removed);
         managed.disown(&self.manager.api_version, &lost, is_other);
         Ok(())
     }
 
-    fn own(&self, mut fields: Fields) -> Fields {
+    fn own(&self, mut fields: FieldSet) -> FieldSet {
         for field in ["f:apiVersion", "f:kind"] {
             fields.remove(&[field], true);
         }
@@ -278,18 +294,18 @@ impl Write {
     }
 
     /// What kubectl applied on the client side, where it is unchanged.
-    fn last_applied(&self, live: &Value) -> Fields {
-        let Some(last) = annotation(live) else { return Fields::default() };
+    fn last_applied(&self, live: &Value) -> FieldSet {
+        let Some(last) = last_applied_annotation(live) else { return FieldSet::default() };
         let live = unmanaged(live);
-        let merged = typed::merge(&live, &last, self.node);
-        let changes = typed::compare(&live, &merged, self.node);
-        typed::fields_of(&last, self.node)
+        let merged = typed::merge_applied(&live, &last, self.node);
+        let changes = typed::compare_fields(&live, &merged, self.node);
+        typed::collect_fields(&last, self.node)
             .difference(&changes.modified.union(&changes.added).union(&changes.removed))
     }
 
     /// Keeps the annotation up to date, because kubectl may return to client-side apply.
     fn keep_annotation(&self, live: Option<&Value>, applied: &Value, merged: &mut Value) {
-        if self.manager.name != KUBECTL || live.and_then(annotation).is_none() {
+        if self.manager.name != KUBECTL || live.and_then(last_applied_annotation).is_none() {
             return;
         }
         let mut applied = applied.clone();
@@ -303,7 +319,7 @@ impl Write {
     }
 }
 
-fn annotation(object: &Value) -> Option<Value> {
+fn last_applied_annotation(object: &Value) -> Option<Value> {
     let text = object.get("metadata")?.get("annotations")?.get(LAST_APPLIED)?.as_str()?;
     serde_json::from_str(text).ok()
 }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::kinds;
 
-fn service() -> &'static Kind {
+fn service() -> &'static ApiKind {
     kinds::find_kind("v1", "Service").expect("a served kind")
 }
 
@@ -32,12 +32,12 @@ fn apply_as(
     object: &Value,
     manager: &str,
     force: bool,
-) -> Result<Value, Conflicts> {
-    apply(service(), live, object, manager, force, Subresource::None, at(0))
+) -> Result<Value, ApplyConflicts> {
+    apply_server_side(service(), live, object, manager, force, Subresource::None, at(0))
 }
 
 fn updated(live: Option<&Value>, object: &Value, manager: &str) -> Value {
-    update(service(), live, object, manager, Subresource::None, at(0))
+    update_managed_fields(service(), live, object, manager, Subresource::None, at(0))
 }
 
 /// The managers and the fields that they own.
@@ -225,12 +225,19 @@ fn many_updaters_become_few() {
         let mut changed = live.clone();
         changed["metadata"]["labels"][format!("l{number}")] = json!("x");
         let name = format!("m{number}");
-        live = update(service(), Some(&live), &changed, &name, Subresource::None, at(number));
+        live = update_managed_fields(
+            service(),
+            Some(&live),
+            &changed,
+            &name,
+            Subresource::None,
+            at(number),
+        );
     }
-    let managed = Managed::of(&live);
+    let managed = ManagedFields::of_object(&live);
     assert_eq!(managed.0.len(), 10);
     let oldest = managed.0.iter().find(|entry| entry.manager.name == "ancient-changes");
-    let paths = oldest.expect("the oldest are merged").fields.paths();
+    let paths = oldest.expect("the oldest are merged").fields.list_paths();
     assert!(paths.contains(&".metadata.labels.l0".to_owned()), "{paths:?}");
     assert!(paths.contains(&".metadata.labels.l20".to_owned()), "{paths:?}");
     assert_eq!(managed.0.last().map(|entry| entry.manager.name.as_str()), Some("m29"));
@@ -241,7 +248,14 @@ fn status_and_spec_have_managers_of_their_own() {
     let live = updated(None, &object(json!({ "type": "LoadBalancer" })), "creator");
     let mut changed = live.clone();
     changed["status"] = json!({ "loadBalancer": { "ingress": [{ "ip": "192.0.2.1" }] } });
-    let now = update(service(), Some(&live), &changed, "balancer", Subresource::Status, at(5));
+    let now = update_managed_fields(
+        service(),
+        Some(&live),
+        &changed,
+        "balancer",
+        Subresource::Status,
+        at(5),
+    );
     assert_eq!(
         owners(&now)["balancer/Updatestatus"],
         json!({ "f:status": { ".": {}, "f:loadBalancer": { ".": {}, "f:ingress": {} } } })
@@ -273,7 +287,7 @@ fn kubectl_takes_over_what_it_applied_on_the_client_side() {
     let next = object(json!({ "type": "Y", "externalName": "a" }));
     let now = apply_as(Some(&live), &next, "kubectl", false).expect("its own");
     assert_eq!(now["spec"]["type"], "Y");
-    let annotation = annotation(&now).expect("kept");
+    let annotation = last_applied_annotation(&now).expect("kept");
     assert_eq!(annotation, next);
     assert!(apply_as(Some(&live), &next, "other", false).is_err());
 
@@ -319,7 +333,7 @@ fn the_other_view_of_a_kind_keeps_its_managers() {
     live["metadata"]["managedFields"] = json!([foreign.clone()]);
     let mut changed = live.clone();
     changed["type"] = json!("Normal");
-    let now = update(events, Some(&live), &changed, "b", Subresource::None, at(1));
+    let now = update_managed_fields(events, Some(&live), &changed, "b", Subresource::None, at(1));
     assert_eq!(now["metadata"]["managedFields"][0], foreign);
     assert_eq!(owners(&now)["b/Update"], json!({ "f:type": {} }));
 }
@@ -414,14 +428,14 @@ proptest! {
     fn no_field_has_two_updaters(first in any_object(), second in any_object()) {
         let live = updated(None, &first, "a");
         let now = updated(Some(&live), &second, "b");
-        let managed = Managed::of(&now);
+        let managed = ManagedFields::of_object(&now);
         if let [one, other] = managed.0.as_slice() {
             prop_assert!(one.fields.intersection(&other.fields).is_empty());
         }
-        let all = managed.0.iter().fold(Fields::default(), |all, one| all.union(&one.fields));
-        let there = typed::fields_of(&unmanaged(&now), TypeNode::root(service()));
+        let all = managed.0.iter().fold(FieldSet::default(), |all, one| all.union(&one.fields));
+        let there = typed::collect_fields(&unmanaged(&now), TypeNode::root(service()));
         let gone = all.with_named_parents().difference(&there.with_named_parents());
-        prop_assert!(gone.is_empty(), "{:?} are owned but not there", gone.paths());
+        prop_assert!(gone.is_empty(), "{:?} are owned but not there", gone.list_paths());
     }
 }
 

@@ -10,16 +10,20 @@ use serde_json::{Map, Value};
 
 use super::PatchError;
 use super::shape::TypeNode;
-use crate::kinds::Kind;
+use crate::kinds::ApiKind;
 
 const PATCH: &str = "$patch";
 const RETAIN_KEYS: &str = "$retainKeys";
 const DELETE: &str = "$deleteFromPrimitiveList/";
 const ORDER: &str = "$setElementOrder/";
 
-type Entries = Map<String, Value>;
+type PatchEntries = Map<String, Value>;
 
-pub fn apply(kind: &Kind, object: &Value, patch: &Value) -> Result<Value, PatchError> {
+pub fn apply_strategic_patch(
+    kind: &ApiKind,
+    object: &Value,
+    patch: &Value,
+) -> Result<Value, PatchError> {
     let (Value::Object(object), Value::Object(patch)) = (object, patch) else {
         return Err(malformed("a strategic merge patch must be an object"));
     };
@@ -30,7 +34,11 @@ fn malformed(why: impl Into<String>) -> PatchError {
     PatchError::Malformed(why.into())
 }
 
-fn merge_maps(object: &Entries, patch: &Entries, node: TypeNode) -> Result<Entries, PatchError> {
+fn merge_maps(
+    object: &PatchEntries,
+    patch: &PatchEntries,
+    node: TypeNode,
+) -> Result<PatchEntries, PatchError> {
     match directive(patch)? {
         Some(Directive::Replace) => return without_directives(patch),
         Some(Directive::Delete) => return Ok(Map::new()),
@@ -49,15 +57,15 @@ fn merge_maps(object: &Entries, patch: &Entries, node: TypeNode) -> Result<Entri
     }
     for (name, order) in patch {
         if let Some(name) = name.strip_prefix(ORDER) {
-            let before = items(object.get(name));
-            reorder(&mut merged, name, items(Some(order)), before, node.child(name));
+            let before = list_or_empty(object.get(name));
+            reorder(&mut merged, name, list_or_empty(Some(order)), before, node.child(name));
         }
     }
     Ok(merged)
 }
 
 fn merge_entry(
-    object: &mut Entries,
+    object: &mut PatchEntries,
     name: &str,
     patch: &Value,
     node: TypeNode,
@@ -73,7 +81,7 @@ fn merge_entry(
         (Some(Value::Array(items)), Value::Array(patch)) if node.is_merged() => {
             Value::Array(merge_lists(items, patch, node)?)
         }
-        _ => plain(patch)?,
+        _ => strip_directives(patch)?,
     };
     object.insert(name.to_owned(), merged);
     Ok(())
@@ -85,7 +93,7 @@ enum Directive {
     Merge,
 }
 
-fn directive(patch: &Entries) -> Result<Option<Directive>, PatchError> {
+fn directive(patch: &PatchEntries) -> Result<Option<Directive>, PatchError> {
     match patch.get(PATCH) {
         None => Ok(None),
         Some(Value::String(word)) if word == "replace" => Ok(Some(Directive::Replace)),
@@ -96,7 +104,7 @@ fn directive(patch: &Entries) -> Result<Option<Directive>, PatchError> {
 }
 
 /// `$retainKeys`: removes all other fields. The patch must not set any other field.
-fn retain(object: &mut Entries, patch: &Entries) -> Result<(), PatchError> {
+fn retain(object: &mut PatchEntries, patch: &PatchEntries) -> Result<(), PatchError> {
     let Some(list) = patch.get(RETAIN_KEYS) else { return Ok(()) };
     let Some(names) = list.as_array() else {
         return Err(malformed("$retainKeys must be a list"));
@@ -113,7 +121,7 @@ fn retain(object: &mut Entries, patch: &Entries) -> Result<(), PatchError> {
     Ok(())
 }
 
-fn delete_values(object: &mut Entries, name: &str, gone: &Value) -> Result<(), PatchError> {
+fn delete_values(object: &mut PatchEntries, name: &str, gone: &Value) -> Result<(), PatchError> {
     let Some(gone) = gone.as_array() else {
         return Err(malformed(format!("{DELETE}{name} must be a list")));
     };
@@ -127,7 +135,7 @@ fn delete_values(object: &mut Entries, name: &str, gone: &Value) -> Result<(), P
 /// Items in the patch must be in the order that the patch defines.
 fn check_order(
     name: &str,
-    patch: &Entries,
+    patch: &PatchEntries,
     order: &Value,
     node: TypeNode,
 ) -> Result<(), PatchError> {
@@ -137,7 +145,7 @@ fn check_order(
     let order = positions(order, node);
     let is_in_order = |item: &Value| position(&order, item, node).is_some();
     let is_kept = |item: &&Value| item.get(PATCH).is_none();
-    match items(patch.get(name)).iter().filter(is_kept).find(|item| !is_in_order(item)) {
+    match list_or_empty(patch.get(name)).iter().filter(is_kept).find(|item| !is_in_order(item)) {
         None => Ok(()),
         Some(item) => Err(malformed(format!("{item} of {name} is not in {ORDER}{name}"))),
     }
@@ -151,7 +159,7 @@ fn merge_lists(
     let Some(key) = node.merge_key() else { return Ok(merge_values(object, patch)) };
     if patch.iter().any(|item| item.get(PATCH).is_some_and(|word| word == "replace")) {
         let others = patch.iter().filter(|item| item.get(PATCH).is_none());
-        return others.map(plain).collect();
+        return others.map(strip_directives).collect();
     }
     let mut merged: Vec<Option<Value>> = object.iter().cloned().map(Some).collect();
     // Where the items with a value of the key are. Of equal ones the first is merged.
@@ -196,7 +204,7 @@ fn merge_values(object: &[Value], patch: &[Value]) -> Vec<Value> {
     all.filter(|value| seen.insert(value.to_string())).collect()
 }
 
-fn items(value: Option<&Value>) -> &[Value] {
+fn list_or_empty(value: Option<&Value>) -> &[Value] {
     value.and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
 }
 
@@ -220,7 +228,13 @@ fn position(positions: &HashMap<String, usize>, item: &Value, node: TypeNode) ->
 
 /// Sorts a list in the client's order. Items that the client does not know stay before the items
 /// that they preceded on the server.
-fn reorder(object: &mut Entries, name: &str, order: &[Value], before: &[Value], node: TypeNode) {
+fn reorder(
+    object: &mut PatchEntries,
+    name: &str,
+    order: &[Value],
+    before: &[Value],
+    node: TypeNode,
+) {
     let Some(Value::Array(merged)) = object.get_mut(name) else { return };
     let (order, before) = (positions(order, node), positions(before, node));
     let (mut known, unknown): (Vec<Value>, Vec<Value>) =
@@ -242,19 +256,19 @@ fn reorder(object: &mut Entries, name: &str, order: &[Value], before: &[Value], 
 }
 
 /// A value of the patch where the object has none.
-fn plain(value: &Value) -> Result<Value, PatchError> {
+fn strip_directives(value: &Value) -> Result<Value, PatchError> {
     match value {
         Value::Object(entries) => without_directives(entries).map(Value::Object),
         Value::Array(items) => {
             let kept =
                 items.iter().filter(|item| item.get(PATCH).is_none_or(|word| word == "merge"));
-            kept.map(plain).collect::<Result<_, _>>().map(Value::Array)
+            kept.map(strip_directives).collect::<Result<_, _>>().map(Value::Array)
         }
         other => Ok(other.clone()),
     }
 }
 
-fn without_directives(entries: &Entries) -> Result<Entries, PatchError> {
+fn without_directives(entries: &PatchEntries) -> Result<PatchEntries, PatchError> {
     let is_plain = |name: &str| {
         name != PATCH
             && name != RETAIN_KEYS
@@ -262,5 +276,5 @@ fn without_directives(entries: &Entries) -> Result<Entries, PatchError> {
             && !name.starts_with(ORDER)
     };
     let kept = entries.iter().filter(|(name, value)| is_plain(name) && !value.is_null());
-    kept.map(|(name, value)| Ok((name.clone(), plain(value)?))).collect()
+    kept.map(|(name, value)| Ok((name.clone(), strip_directives(value)?))).collect()
 }

@@ -7,7 +7,7 @@ use super::*;
 use crate::kinds;
 
 fn patched(object: &Value, patch: &Value) -> Result<Value, PatchError> {
-    apply(kinds::find_kind("v1", "Service").expect("a served kind"), object, patch)
+    apply_strategic_patch(kinds::find_kind("v1", "Service").expect("a served kind"), object, patch)
 }
 
 #[test]
@@ -150,8 +150,8 @@ fn difference(from: &Value, to: &Value, node: TypeNode) -> Value {
     Value::Object(patch)
 }
 
-fn of_lists(patch: &mut Entries, name: &str, from: &Value, to: &Value, node: TypeNode) {
-    let (from, to) = (items(Some(from)), items(Some(to)));
+fn of_lists(patch: &mut PatchEntries, name: &str, from: &Value, to: &Value, node: TypeNode) {
+    let (from, to) = (list_or_empty(Some(from)), list_or_empty(Some(to)));
     let find = |list: &[Value], item: &Value| {
         let wanted = identity(item, node);
         list.iter().find(|one| wanted.is_some() && identity(one, node) == wanted).cloned()

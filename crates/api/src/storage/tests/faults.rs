@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use redb::backends::FileBackend;
 use redb::{BackendError, Builder, StorageBackend};
 
-use super::super::backend::Watched;
-use super::super::directory::open_private;
+use super::super::backend::WatchedBackend;
+use super::super::directory::open_private_file;
 use super::*;
 
 /// From now on, how many operations of each kind succeed.
@@ -87,12 +87,12 @@ impl StorageBackend for Faulty {
     }
 }
 
-pub(super) fn opener(faults: &Arc<Faults>) -> disk::Opener {
+pub(super) fn opener(faults: &Arc<Faults>) -> disk::DatabaseOpener {
     let faults = Arc::clone(faults);
     Box::new(move |path, flush_failed| {
-        let inner = FileBackend::new(open_private(path)?)?;
+        let inner = FileBackend::new(open_private_file(path)?)?;
         let inner = Faulty { inner, faults: Arc::clone(&faults) };
-        Builder::new().create_with_backend(Watched { inner, flush_failed })
+        Builder::new().create_with_backend(WatchedBackend { inner, flush_failed })
     })
 }
 
@@ -172,7 +172,7 @@ async fn each_failed_flush_is_noticed() {
     let faults = Faults::none();
     let (inner, opened) = (opener(&faults), Arc::<Mutex<Vec<String>>>::default());
     let names = Arc::clone(&opened);
-    let opener: disk::Opener = Box::new(move |path, flush_failed| {
+    let opener: disk::DatabaseOpener = Box::new(move |path, flush_failed| {
         let name = path.file_name().unwrap().to_str().unwrap();
         names.lock().unwrap().push(name.to_owned());
         inner(path, flush_failed)
@@ -185,8 +185,8 @@ async fn each_failed_flush_is_noticed() {
         storage.try_recover().await;
         try_put(&storage, "a/1", number).await.unwrap();
     }
-    let new = format!("{}.new", directory::FILE);
-    assert_eq!(*opened.lock().unwrap(), [directory::FILE, &new, &new, &new]);
+    let new = format!("{}.new", directory::STORE_FILE);
+    assert_eq!(*opened.lock().unwrap(), [directory::STORE_FILE, &new, &new, &new]);
     drop(storage);
     assert_eq!(contents(&reopen(directory.path()).await), [("a/1".to_owned(), 3)]);
 }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
-const WINDOW: Window = Window { changes: 8, bytes: 1 << 20 };
+const WINDOW: ChangeWindow = ChangeWindow { changes: 8, bytes: 1 << 20 };
 
 fn open(directory: &Path) -> Storage {
     Storage::open(directory, WINDOW).unwrap()
@@ -20,7 +20,7 @@ fn object(name: &str, number: u64) -> Value {
     json!({"metadata": {"name": name}, "number": number})
 }
 
-async fn put(storage: &Storage, key: &str, number: u64) -> Arc<Stored> {
+async fn put(storage: &Storage, key: &str, number: u64) -> Arc<StoredObject> {
     let key = key.to_owned();
     let put = move |transaction: &mut Transaction<'_>| {
         Ok::<_, Infallible>(transaction.put(&key, object(&key, number)))
@@ -36,8 +36,8 @@ async fn delete(storage: &Storage, key: &str) {
     storage.write(delete).await.unwrap().unwrap();
 }
 
-fn numbers(page: &Page) -> Vec<(&str, u64)> {
-    let number = |stored: &Stored| stored.object()["number"].as_u64().unwrap();
+fn numbers(page: &StoragePage) -> Vec<(&str, u64)> {
+    let number = |stored: &StoredObject| stored.object()["number"].as_u64().unwrap();
     page.objects.iter().map(|(key, stored)| (&**key, number(stored))).collect()
 }
 
@@ -113,7 +113,7 @@ async fn revisions_before_the_window_are_gone() {
     }
     assert_eq!(storage.changes("a/", first, usize::MAX).unwrap().0.len(), 8);
     let before_first = storage.changes("a/", first - 1, usize::MAX).unwrap_err();
-    assert_eq!(before_first, Gone { oldest: first });
+    assert_eq!(before_first, RevisionGone { oldest: first });
     assert!(storage.list("a/", None, Some(first - 1), usize::MAX).is_err());
     assert_eq!(
         numbers(&storage.list("a/", None, None, usize::MAX).unwrap()),
@@ -124,7 +124,7 @@ async fn revisions_before_the_window_are_gone() {
 #[tokio::test]
 async fn large_changes_make_the_window_shorter() {
     let directory = tempfile::tempdir().unwrap();
-    let window = Window { changes: 100, bytes: 2000 };
+    let window = ChangeWindow { changes: 100, bytes: 2000 };
     let storage = Storage::open(directory.path(), window).unwrap();
     let text = "x".repeat(1000);
     for _ in 0..4 {
@@ -173,11 +173,11 @@ async fn versions_of_an_object_are_shared_between_records_also_after_a_restart()
 fn an_object_takes_little_more_memory_than_its_text() {
     let pointers = 2 * size_of::<usize>();
     let key = pointers + "services/default/service-of-a-long-name".len() + pointers;
-    let in_map = 2 * (size_of::<Key>() + size_of::<Arc<Stored>>());
-    let beside_text = size_of::<Stored>() + pointers + key + in_map;
+    let in_map = 2 * (size_of::<StorageKey>() + size_of::<Arc<StoredObject>>());
+    let beside_text = size_of::<StoredObject>() + pointers + key + in_map;
     assert!(1_200 + beside_text < 2_000, "{beside_text} bytes beside the text");
     let object = object("x", 1);
-    assert_eq!(Stored::new(1, &object).text(), object.to_string());
+    assert_eq!(StoredObject::new(1, &object).text(), object.to_string());
 }
 
 /// The file keeps the contents of free pages.
@@ -231,7 +231,7 @@ fn a_store_can_be_open_only_once() {
 }
 
 #[derive(Debug, Clone)]
-enum Step {
+enum TransactionStep {
     Put(u8),
     Delete(u8),
     Reopen,
@@ -244,9 +244,9 @@ proptest! {
     /// writes and reopenings.
     #[test]
     fn reopening_changes_nothing(steps in prop::collection::vec(prop_oneof![
-        6 => (0..6_u8).prop_map(Step::Put),
-        3 => (0..6_u8).prop_map(Step::Delete),
-        1 => Just(Step::Reopen),
+        6 => (0..6_u8).prop_map(TransactionStep::Put),
+        3 => (0..6_u8).prop_map(TransactionStep::Delete),
+        1 => Just(TransactionStep::Reopen),
     ], 1..40)) {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(async {
@@ -257,19 +257,19 @@ proptest! {
             for (number, step) in (0..).zip(steps) {
                 let current = storage.as_ref().unwrap();
                 match step {
-                    Step::Put(name) => {
+                    TransactionStep::Put(name) => {
                         let key = format!("a/{name}");
                         put(current, &key, number).await;
                         model.insert(key, number);
                     }
-                    Step::Delete(name) => {
+                    TransactionStep::Delete(name) => {
                         let key = format!("a/{name}");
                         if model.remove(&key).is_none() {
                             continue;
                         }
                         delete(current, &key).await;
                     }
-                    Step::Reopen => {
+                    TransactionStep::Reopen => {
                         drop(storage.take());
                         storage = Some(reopen(directory.path()).await);
                         continue;

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::script::seconds;
 use super::world::{ROUTER, SPEAKER, World};
-use crate::session::Input;
+use crate::session::BgpInput;
 
 #[derive(Clone, Copy, Debug)]
 enum Action {
@@ -55,8 +55,8 @@ fn act(world: &mut World, action: Action) {
         Action::Stall(true) => world.stalled = true,
         Action::Stall(false) => world.resume(),
         Action::Restart { side, killed } => world.restart(side, killed),
-        Action::Drain(drained) => world.input(SPEAKER, Input::Drain(drained)),
-        Action::BfdDown => world.input(SPEAKER, Input::BfdDown),
+        Action::Drain(drained) => world.input(SPEAKER, BgpInput::Drain(drained)),
+        Action::BfdDown => world.input(SPEAKER, BgpInput::BfdDown),
     }
 }
 

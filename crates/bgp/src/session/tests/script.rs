@@ -5,11 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::session::{
-    Change, Config, Connection, Effect, Input, NextHops, PeerAs, Report, Session,
+    BgpEffect, BgpInput, BgpReport, BgpSession, BgpSessionConfig, ConnectionId, NextHops, PeerAs,
+    RouteChange,
 };
-use crate::wire::received::{Peer, Received};
-use crate::wire::{Capabilities, GracefulRestart, Kind, Notification, Open, keepalive, message};
-use crate::{Attributes, Family};
+use crate::wire::received::{ReceivedUpdate, UpdateContext};
+use crate::wire::{
+    Capabilities, GracefulRestart, MessageKind, Notification, OpenMessage, append_keepalive,
+    message,
+};
+use crate::{Family, RouteAttributes};
 
 pub const LOCAL_AS: u32 = 65_001;
 pub const PEER_AS: u32 = 65_002;
@@ -19,12 +23,12 @@ pub const NEXT_HOPS: NextHops = NextHops {
     link_local: None,
 };
 
-pub fn config() -> Config {
-    Config {
+pub fn config() -> BgpSessionConfig {
+    BgpSessionConfig {
         local_as: LOCAL_AS,
         peer_as: PeerAs::Number(PEER_AS),
         identifier: Ipv4Addr::new(192, 0, 2, 1),
-        hold_time: Config::DEFAULT_HOLD_TIME,
+        hold_time: BgpSessionConfig::DEFAULT_HOLD_TIME,
         families: Family::ALL.into(),
         passive: false,
         restart_time: Some(120),
@@ -36,63 +40,65 @@ pub fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-pub fn routes(prefixes: &[&str]) -> Vec<Change> {
-    let attributes = Arc::new(Attributes::default());
+pub fn routes(prefixes: &[&str]) -> Vec<RouteChange> {
+    let attributes = Arc::new(RouteAttributes::default());
     prefixes.iter().map(|prefix| (prefix.parse().unwrap(), Some(attributes.clone()))).collect()
 }
 
 /// What the session did, in short.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Did {
+pub enum Observed {
     Connect,
     AbandonConnect,
-    Open(u64, Open),
+    Open(u64, OpenMessage),
     Keepalive(u64),
-    Update(u64, Received),
+    Update(u64, ReceivedUpdate),
     Notification(u64, String),
     Close(u64),
-    Report(Report),
+    Report(BgpReport),
 }
 
 pub struct Script {
-    pub session: Session,
+    pub session: BgpSession,
     pub now: Duration,
 }
 
 impl Script {
-    pub fn new(config: Config) -> Self {
+    pub fn new(config: BgpSessionConfig) -> Self {
         let now = seconds(1000);
-        Self { session: Session::new(config, 7, now), now }
+        Self { session: BgpSession::new(config, 7, now), now }
     }
 
-    pub fn input(&mut self, input: Input) -> Vec<Did> {
+    pub fn input(&mut self, input: BgpInput) -> Vec<Observed> {
         let effects = self.session.handle(self.now, input);
         effects.into_iter().flat_map(|effect| self.read(effect)).collect()
     }
 
-    fn read(&mut self, effect: Effect) -> Vec<Did> {
+    fn read(&mut self, effect: BgpEffect) -> Vec<Observed> {
         match effect {
-            Effect::Connect => vec![Did::Connect],
-            Effect::AbandonConnect => vec![Did::AbandonConnect],
-            Effect::Close { connection } => vec![Did::Close(connection.0)],
-            Effect::Report(report) => vec![Did::Report(report)],
-            Effect::Send { connection, octets } => {
+            BgpEffect::Connect => vec![Observed::Connect],
+            BgpEffect::AbandonConnect => vec![Observed::AbandonConnect],
+            BgpEffect::Close { connection } => vec![Observed::Close(connection.0)],
+            BgpEffect::Report(report) => vec![Observed::Report(report)],
+            BgpEffect::Send { connection, octets } => {
                 let id = connection.0;
                 let mut rest = &octets[..];
                 let mut sent = Vec::new();
-                while let Some(first) = message::first(rest).unwrap() {
+                while let Some(first) = message::parse_first_message(rest).unwrap() {
                     rest = &rest[first.length()..];
                     sent.push(match first.kind {
-                        Kind::Open => Did::Open(id, Open::parse(first.body).unwrap()),
-                        Kind::Keepalive => Did::Keepalive(id),
-                        Kind::Notification => {
-                            Did::Notification(id, Notification::parse(first.body).to_string())
+                        MessageKind::Open => {
+                            Observed::Open(id, OpenMessage::parse(first.body).unwrap())
                         }
-                        Kind::Update => {
-                            let peer = Peer { external: true, four_octet_as: true };
-                            Did::Update(id, Received::parse(first.body, peer))
+                        MessageKind::Keepalive => Observed::Keepalive(id),
+                        MessageKind::Notification => {
+                            Observed::Notification(id, Notification::parse(first.body).to_string())
                         }
-                        Kind::RouteRefresh => unreachable!("it imports nothing"),
+                        MessageKind::Update => {
+                            let peer = UpdateContext { external: true, four_octet_as: true };
+                            Observed::Update(id, ReceivedUpdate::parse(first.body, peer))
+                        }
+                        MessageKind::RouteRefresh => unreachable!("it imports nothing"),
                     });
                 }
                 assert!(rest.is_empty());
@@ -102,47 +108,47 @@ impl Script {
     }
 
     /// Advances to each deadline up to the end.
-    pub fn wait(&mut self, time: Duration) -> Vec<Did> {
+    pub fn wait(&mut self, time: Duration) -> Vec<Observed> {
         let end = self.now + time;
         let mut did = Vec::new();
         while let Some(deadline) = self.session.deadline().filter(|deadline| *deadline <= end) {
             self.now = self.now.max(deadline);
-            did.extend(self.input(Input::Tick));
+            did.extend(self.input(BgpInput::Tick));
         }
         self.now = end;
         did
     }
 
     /// The kernel has accepted everything.
-    pub fn written(&mut self, id: u64) -> Vec<Did> {
-        self.input(Input::Written { connection: Connection(id), octets: usize::MAX })
+    pub fn written(&mut self, id: u64) -> Vec<Observed> {
+        self.input(BgpInput::Written { connection: ConnectionId(id), octets: usize::MAX })
     }
 
-    pub fn connected(&mut self, id: u64, outgoing: bool) -> Vec<Did> {
-        let connection = Connection(id);
-        self.input(Input::Connected { connection, outgoing, next_hops: NEXT_HOPS })
+    pub fn connected(&mut self, id: u64, outgoing: bool) -> Vec<Observed> {
+        let connection = ConnectionId(id);
+        self.input(BgpInput::Connected { connection, outgoing, next_hops: NEXT_HOPS })
     }
 
-    pub fn receive(&mut self, id: u64, octets: &[u8]) -> Vec<Did> {
-        self.input(Input::Received { connection: Connection(id), octets })
+    pub fn receive(&mut self, id: u64, octets: &[u8]) -> Vec<Observed> {
+        self.input(BgpInput::Received { connection: ConnectionId(id), octets })
     }
 
-    pub fn receive_open(&mut self, id: u64, open: &Open) -> Vec<Did> {
+    pub fn receive_open(&mut self, id: u64, open: &OpenMessage) -> Vec<Observed> {
         let mut octets = Vec::new();
         open.encode(&mut octets);
         self.receive(id, &octets)
     }
 
-    pub fn receive_keepalive(&mut self, id: u64) -> Vec<Did> {
+    pub fn receive_keepalive(&mut self, id: u64) -> Vec<Observed> {
         let mut octets = Vec::new();
-        keepalive(&mut octets);
+        append_keepalive(&mut octets);
         self.receive(id, &octets)
     }
 
     /// Started, with an outgoing connection 1 on which the session is established.
-    pub fn established(config: Config) -> (Self, Vec<Did>) {
+    pub fn established(config: BgpSessionConfig) -> (Self, Vec<Observed>) {
         let mut script = Self::new(config);
-        assert_eq!(script.input(Input::Start), [Did::Connect]);
+        assert_eq!(script.input(BgpInput::Start), [Observed::Connect]);
         script.connected(1, true);
         script.receive_open(1, &peer_open());
         let did = script.receive_keepalive(1);
@@ -152,8 +158,8 @@ impl Script {
 }
 
 /// The peer's identifier is higher than the session's own.
-pub fn peer_open() -> Open {
-    Open {
+pub fn peer_open() -> OpenMessage {
+    OpenMessage {
         autonomous_system: PEER_AS,
         hold_time: 90,
         identifier: Ipv4Addr::new(192, 0, 2, 254),

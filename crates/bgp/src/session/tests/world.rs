@@ -7,13 +7,14 @@ use std::time::Duration;
 use ipnet::IpNet;
 
 use super::script::{LOCAL_AS, NEXT_HOPS, PEER_AS, config, seconds};
-use crate::session::channel::Phase;
+use crate::session::channel::ConnectionPhase;
 use crate::session::{
-    Config, Connection, Effect, Input, PeerAs, QUEUE, Report, Session, Stop, Why,
+    BgpEffect, BgpInput, BgpReport, BgpSession, BgpSessionConfig, ConnectionId, MAX_QUEUED_OCTETS,
+    PeerAs, SessionEndReason, SessionStop,
 };
-use crate::wire::received::{Peer, Received};
-use crate::wire::{Kind, message};
-use crate::{Attributes, Communities, Family};
+use crate::wire::received::{ReceivedUpdate, UpdateContext};
+use crate::wire::{MessageKind, message};
+use crate::{Communities, Family, RouteAttributes};
 
 /// This side announces.
 pub const SPEAKER: usize = 0;
@@ -40,9 +41,9 @@ struct Pipe {
 
 pub struct World {
     pub now: Duration,
-    pub sessions: [Session; 2],
+    pub sessions: [BgpSession; 2],
     /// What the speaker wants to announce.
-    pub wanted: BTreeMap<IpNet, Arc<Attributes>>,
+    pub wanted: BTreeMap<IpNet, Arc<RouteAttributes>>,
     /// What the router has, and whether it is from an earlier session.
     pub routes: BTreeMap<IpNet, bool>,
     pub established: u64,
@@ -57,11 +58,11 @@ pub struct World {
     random: u64,
 }
 
-fn configuration(side: usize, restarted: Option<Duration>) -> Config {
+fn configuration(side: usize, restarted: Option<Duration>) -> BgpSessionConfig {
     let [local_as, peer_as] =
         if side == SPEAKER { [LOCAL_AS, PEER_AS] } else { [PEER_AS, LOCAL_AS] };
     let identifier = if side == SPEAKER { "192.0.2.1" } else { "192.0.2.2" };
-    Config {
+    BgpSessionConfig {
         local_as,
         peer_as: PeerAs::Number(peer_as),
         identifier: identifier.parse().unwrap(),
@@ -74,7 +75,7 @@ impl World {
     pub fn new(seed: u64) -> Self {
         let now = seconds(1);
         let session =
-            |side: usize| Session::new(configuration(side, None), seed + side as u64, now);
+            |side: usize| BgpSession::new(configuration(side, None), seed + side as u64, now);
         let mut world = Self {
             now,
             sessions: [session(SPEAKER), session(ROUTER)],
@@ -90,8 +91,8 @@ impl World {
             random: seed,
         };
         for side in [SPEAKER, ROUTER] {
-            world.input(side, Input::Start);
-            world.input(side, Input::Synced);
+            world.input(side, BgpInput::Start);
+            world.input(side, BgpInput::Synced);
         }
         world
     }
@@ -106,7 +107,7 @@ impl World {
         self.events.insert((at, self.count), event);
     }
 
-    pub fn input(&mut self, side: usize, input: Input) {
+    pub fn input(&mut self, side: usize, input: BgpInput) {
         let effects = self.sessions[side].handle(self.now, input);
         for effect in effects {
             self.effect(side, effect);
@@ -116,33 +117,33 @@ impl World {
         assert!(channels.iter().filter(|channel| channel.is_established()).count() <= 1);
         for channel in channels {
             // One round of UPDATEs may exceed the limit.
-            assert!(channel.queued <= QUEUE * 2 && channel.buffer.len() < 4096);
+            assert!(channel.queued <= MAX_QUEUED_OCTETS * 2 && channel.buffer.len() < 4096);
         }
     }
 
-    fn effect(&mut self, side: usize, effect: Effect) {
+    fn effect(&mut self, side: usize, effect: BgpEffect) {
         let delay = Duration::from_millis(1 + self.below(40));
         match effect {
-            Effect::Connect => {
+            BgpEffect::Connect => {
                 self.attempts[side] += 1;
                 let attempt = self.attempts[side];
                 self.schedule(self.now + delay, Event::Dialed { side, attempt });
             }
-            Effect::AbandonConnect => self.attempts[side] += 1,
-            Effect::Send { connection, octets } => {
+            BgpEffect::AbandonConnect => self.attempts[side] += 1,
+            BgpEffect::Send { connection, octets } => {
                 if !(side == SPEAKER && self.stalled) {
                     let (connection, octets) = (connection.0, octets.len());
                     self.schedule(self.now, Event::Written { side, connection, octets });
                 }
                 self.deliver(1 - side, connection.0, delay, Some(octets));
             }
-            Effect::Close { connection } => {
+            BgpEffect::Close { connection } => {
                 if let Some(pipe) = self.pipes.get_mut(&connection.0) {
                     pipe.open[side] = false;
                 }
                 self.deliver(1 - side, connection.0, delay, None);
             }
-            Effect::Report(report) => self.report(side, &report),
+            BgpEffect::Report(report) => self.report(side, &report),
         }
     }
 
@@ -162,11 +163,15 @@ impl World {
     }
 
     /// RFC 4724: a router keeps routes unless the session has ended with a NOTIFICATION.
-    fn report(&mut self, side: usize, report: &Report) {
+    fn report(&mut self, side: usize, report: &BgpReport) {
         match report {
-            Report::Established(_) => self.established += u64::from(side == ROUTER),
-            Report::Down(Why::Sent(_) | Why::Received(_)) if side == ROUTER => self.routes.clear(),
-            Report::Down(_) if side == ROUTER => {
+            BgpReport::Established(_) => self.established += u64::from(side == ROUTER),
+            BgpReport::Down(SessionEndReason::Sent(_) | SessionEndReason::Received(_))
+                if side == ROUTER =>
+            {
+                self.routes.clear()
+            }
+            BgpReport::Down(_) if side == ROUTER => {
                 self.routes.values_mut().for_each(|stale| *stale = true);
             }
             _ => (),
@@ -190,7 +195,7 @@ impl World {
             }
             for side in [SPEAKER, ROUTER] {
                 if self.sessions[side].deadline().is_some_and(|at| at <= self.now) {
-                    self.input(side, Input::Tick);
+                    self.input(side, BgpInput::Tick);
                 }
             }
         }
@@ -204,7 +209,7 @@ impl World {
         match event {
             Event::Dialed { side, attempt } if attempt == self.attempts[side] => {
                 if self.partitioned {
-                    return self.input(side, Input::ConnectFailed);
+                    return self.input(side, BgpInput::ConnectFailed);
                 }
                 self.count += 1;
                 let connection = self.count;
@@ -219,15 +224,17 @@ impl World {
             Event::Dialed { .. } => (),
             Event::Connected { side, connection, outgoing } => {
                 if is_open(self, side, connection) {
-                    let connection = Connection(connection);
+                    let connection = ConnectionId(connection);
                     let next_hops = NEXT_HOPS;
-                    self.input(side, Input::Connected { connection, outgoing, next_hops });
+                    self.input(side, BgpInput::Connected { connection, outgoing, next_hops });
                 }
             }
             Event::Octets { side, connection, octets } => {
                 if is_open(self, side, connection) && !self.partitioned {
-                    let received =
-                        Input::Received { connection: Connection(connection), octets: &octets };
+                    let received = BgpInput::Received {
+                        connection: ConnectionId(connection),
+                        octets: &octets,
+                    };
                     self.input(side, received);
                     self.learn(side, connection, &octets);
                 } else if self.partitioned {
@@ -237,12 +244,12 @@ impl World {
             Event::Closed { side, connection } => {
                 if is_open(self, side, connection) && !self.partitioned {
                     self.pipes.get_mut(&connection).unwrap().open[side] = false;
-                    self.input(side, Input::Closed { connection: Connection(connection) });
+                    self.input(side, BgpInput::Closed { connection: ConnectionId(connection) });
                 }
             }
             Event::Written { side, connection, octets } => {
-                let connection = Connection(connection);
-                self.input(side, Input::Written { connection, octets });
+                let connection = ConnectionId(connection);
+                self.input(side, BgpInput::Written { connection, octets });
             }
         }
     }
@@ -263,22 +270,23 @@ impl World {
         let established = self.sessions[ROUTER]
             .channels
             .iter()
-            .find(|each| matches!(each.phase, Phase::Established(_)));
+            .find(|each| matches!(each.phase, ConnectionPhase::Established(_)));
         let is_established = established.is_some_and(|each| each.connection.0 == connection);
         let Some(pipe) = self.pipes.get_mut(&connection) else { return };
         pipe.unparsed.extend(octets);
         let unparsed = std::mem::take(&mut pipe.unparsed);
         let mut rest = &unparsed[..];
-        while let Some(first) = message::first(rest).unwrap() {
+        while let Some(first) = message::parse_first_message(rest).unwrap() {
             rest = &rest[first.length()..];
-            if first.kind == Kind::Update && is_established {
-                let peer = Peer { external: true, four_octet_as: true };
-                let received = Received::parse(first.body, peer);
+            if first.kind == MessageKind::Update && is_established {
+                let peer = UpdateContext { external: true, four_octet_as: true };
+                let received = ReceivedUpdate::parse(first.body, peer);
                 assert_eq!(received.fault, None);
                 received.withdrawn.iter().for_each(|prefix| _ = self.routes.remove(prefix));
                 self.routes.extend(received.announced.iter().map(|prefix| (*prefix, false)));
                 if let Some(ended) = received.end_of_rib {
-                    self.routes.retain(|prefix, stale| !*stale || Family::of(prefix) != ended);
+                    self.routes
+                        .retain(|prefix, stale| !*stale || Family::of_prefix(prefix) != ended);
                 }
             }
         }
@@ -289,13 +297,13 @@ impl World {
         let attributes = community.map(|community| {
             let mut communities = Communities::default();
             communities.insert(crate::Community(community)).unwrap();
-            Arc::new(Attributes { communities, ..Attributes::default() })
+            Arc::new(RouteAttributes { communities, ..RouteAttributes::default() })
         });
         match &attributes {
             Some(attributes) => self.wanted.insert(prefix, attributes.clone()),
             None => self.wanted.remove(&prefix),
         };
-        self.input(SPEAKER, Input::Routes(&[(prefix, attributes)]));
+        self.input(SPEAKER, BgpInput::Routes(&[(prefix, attributes)]));
     }
 
     /// Resets all connections.
@@ -310,7 +318,7 @@ impl World {
     /// Replaces the process of a side, which was killed or stopped.
     pub fn restart(&mut self, side: usize, killed: bool) {
         if !killed {
-            self.input(side, Input::Stop(Stop::Restart));
+            self.input(side, BgpInput::Stop(SessionStop::Restart));
         }
         self.attempts[side] += 1;
         for connection in self.pipes.keys().copied().collect::<Vec<_>>() {
@@ -322,15 +330,15 @@ impl World {
         }
         let restarted = (side == SPEAKER).then(|| self.now + seconds(120));
         let seed = self.below(1 << 30);
-        self.sessions[side] = Session::new(configuration(side, restarted), seed, self.now);
-        self.input(side, Input::Start);
+        self.sessions[side] = BgpSession::new(configuration(side, restarted), seed, self.now);
+        self.input(side, BgpInput::Start);
         if side == SPEAKER {
             let wanted: Vec<_> = self.wanted.clone().into_iter().collect();
             for (prefix, attributes) in wanted {
-                self.input(side, Input::Routes(&[(prefix, Some(attributes))]));
+                self.input(side, BgpInput::Routes(&[(prefix, Some(attributes))]));
             }
         }
-        self.input(side, Input::Synced);
+        self.input(side, BgpInput::Synced);
     }
 
     /// A router that reads again.

@@ -19,7 +19,7 @@ use k8s_openapi::api::core::v1::Event;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use lb_limits::{Rate, RateLimiter};
-use lb_process::notices::{Log, Notice, Notices};
+use lb_process::notices::{Notice, NoticeLog, Notices};
 use serde_json::json;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout};
@@ -37,7 +37,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Sends notices to the log and to the cluster.
 pub struct Events {
-    log: Log,
+    log: NoticeLog,
     queue: mpsc::Sender<Notice>,
 }
 
@@ -47,7 +47,7 @@ impl Events {
         let recorder =
             Recorder { client, node_name: node_name.to_owned(), made: BTreeMap::default() };
         tokio::spawn(deliver(recorder, notices));
-        Self { log: Log::default(), queue }
+        Self { log: NoticeLog::default(), queue }
     }
 }
 

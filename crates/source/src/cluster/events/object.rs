@@ -5,7 +5,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
-use lb_process::notices::{About, Notice};
+use lb_process::notices::{Notice, NoticeObject};
 
 const COMPONENT: &str = "millrace";
 /// The API's limit.
@@ -14,7 +14,7 @@ const LONGEST_NAME: usize = 253;
 
 /// `None`: the notice is not about an object.
 pub fn event(notice: &Notice, node_name: &str, now: Timestamp) -> Option<Event> {
-    let About { reference, uid } = notice.about.as_ref()?;
+    let NoticeObject { reference, uid } = notice.about.as_ref()?;
     // Events about objects without a namespace are in this one.
     let namespace = match reference.namespace.as_str() {
         "" => "default",
@@ -64,14 +64,14 @@ fn shortened(text: &str, length: usize) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use lb_process::notices::Reason;
+    use lb_process::notices::NoticeReason;
     use lb_rules::model::{Kind, ObjectRef};
 
     use super::*;
 
-    fn notice(reason: Reason, message: &str) -> Notice {
+    fn notice(reason: NoticeReason, message: &str) -> Notice {
         let reference = ObjectRef::new(Kind::Service, Some("shop"), Some("web"));
-        let about = About { reference, uid: "1234".to_owned() };
+        let about = NoticeObject { reference, uid: "1234".to_owned() };
         Notice { about: Some(about), reason, message: message.to_owned() }
     }
 
@@ -81,16 +81,16 @@ mod tests {
 
     #[test]
     fn a_problem_on_all_nodes_is_one_event() {
-        let common = notice(Reason::NotServed, "spec.ports[0].port: 0 is not a port");
+        let common = notice(NoticeReason::NotServed, "spec.ports[0].port: 0 is not a port");
         assert_eq!(name(&common, "a"), name(&common, "b"));
-        assert_ne!(name(&common, "a"), name(&notice(Reason::NotServed, "else"), "a"));
-        let own = notice(Reason::NoRoom, "all backends are in use");
+        assert_ne!(name(&common, "a"), name(&notice(NoticeReason::NotServed, "else"), "a"));
+        let own = notice(NoticeReason::NoRoom, "all backends are in use");
         assert_ne!(name(&own, "a"), name(&own, "b"));
     }
 
     #[test]
     fn an_event_fits_the_apis_limits() {
-        let long = notice(Reason::NotServed, &"ä".repeat(1_000));
+        let long = notice(NoticeReason::NotServed, &"ä".repeat(1_000));
         let event = event(&long, "a", Timestamp::UNIX_EPOCH).unwrap();
         assert_eq!(event.message.unwrap().len(), LONGEST_MESSAGE);
         assert_eq!(event.metadata.namespace.as_deref(), Some("shop"));

@@ -140,26 +140,26 @@ mod tests {
     use std::path::Path;
 
     use kube::config::{KubeConfigOptions, Kubeconfig};
-    use lb_api::http::Limits;
-    use lb_api::kinds::Ranges;
-    use lb_api::server::{self, Server as ApiServer};
-    use lb_api::storage::Window;
+    use lb_api::http::ApiLimits;
+    use lb_api::kinds::AllocationRanges;
+    use lb_api::server::{self, EmbeddedApiServer as ApiServer};
+    use lb_api::storage::ChangeWindow;
 
     use super::*;
 
     /// A server with a certificate for 127.0.0.1, and the configuration of its clients.
     async fn start(directory: &Path) -> (ApiServer, Config) {
-        let server = ApiServer::start(server::Options {
+        let server = ApiServer::start(server::ApiServerOptions {
             data_directory: directory.to_owned(),
             bind: "127.0.0.1:0".parse().unwrap(),
             kubeconfig: None,
             node_name: "node-a".to_owned(),
-            ranges: Ranges {
+            ranges: AllocationRanges {
                 cluster_ips: vec!["10.96.0.0/16".parse().unwrap()],
                 node_ports: 30_000..=32_767,
             },
-            window: Window::default(),
-            limits: Limits::default(),
+            window: ChangeWindow::default(),
+            limits: ApiLimits::default(),
             declarations: Vec::new(),
             namespaces: Vec::new(),
         });

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::Request;
-use lb_process::Requests;
+use lb_process::ClientRequests;
 use rcgen::{CertifiedKey, KeyPair};
 use rustls::crypto::ring::default_provider;
 use rustls::pki_types::CertificateDer;
@@ -145,7 +145,7 @@ impl Files {
 
     async fn open(&self) -> Connection {
         let access = Access { kubeconfig: Some(self.at("kubeconfig")), ..Access::default() };
-        access.open(&Requests::default()).await.unwrap()
+        access.open(&ClientRequests::default()).await.unwrap()
     }
 }
 

@@ -5,8 +5,8 @@ mod wrong;
 
 use serde_json::{Value, json};
 
-use super::super::ledger::Ledger;
-use super::super::{Resource, Rules, Subresource};
+use super::super::ledger::TestAllocations;
+use super::super::{AllocatedResource, KindRules, Subresource};
 use super::Service;
 
 const ONE_RANGE: &[&str] = &["10.96.0.0/24"];
@@ -20,12 +20,16 @@ fn service(spec: Value) -> Value {
 }
 
 /// The steps of a write: defaults, preparation, validation, allocation.
-fn write(ledger: &mut Ledger, spec: Value, old: Option<&Value>) -> Result<Value, Vec<String>> {
+fn write(
+    ledger: &mut TestAllocations,
+    spec: Value,
+    old: Option<&Value>,
+) -> Result<Value, Vec<String>> {
     write_to(ledger, service(spec), old, Subresource::None)
 }
 
 fn write_to(
-    ledger: &mut Ledger,
+    ledger: &mut TestAllocations,
     mut service: Value,
     old: Option<&Value>,
     subresource: Subresource,
@@ -41,7 +45,7 @@ fn write_to(
 }
 
 fn create(ranges: &[&str], spec: Value) -> Result<Value, Vec<String>> {
-    write(&mut Ledger::new(ranges), spec, None)
+    write(&mut TestAllocations::new(ranges), spec, None)
 }
 
 #[test]
@@ -65,7 +69,7 @@ fn defaults_are_those_of_a_server() {
 
 #[test]
 fn a_load_balancer_has_node_ports_and_a_policy() {
-    let mut ledger = Ledger::new(ONE_RANGE);
+    let mut ledger = TestAllocations::new(ONE_RANGE);
     let spec = json!({
         "type": "LoadBalancer",
         "sessionAffinity": "ClientIP",
@@ -191,7 +195,7 @@ fn families_follow_from_fields_and_ranges() {
 
 #[test]
 fn allocated_values_may_be_omitted() {
-    let mut ledger = Ledger::new(TWO_RANGES);
+    let mut ledger = TestAllocations::new(TWO_RANGES);
     let spec = || {
         json!({
             "type": "LoadBalancer",
@@ -209,7 +213,7 @@ fn allocated_values_may_be_omitted() {
 
 #[test]
 fn a_change_of_type_wipes_what_no_longer_applies() {
-    let mut ledger = Ledger::new(ONE_RANGE);
+    let mut ledger = TestAllocations::new(ONE_RANGE);
     let spec = json!({
         "type": "LoadBalancer",
         "externalTrafficPolicy": "Local",
@@ -249,7 +253,7 @@ fn a_change_of_type_wipes_what_no_longer_applies() {
 
 #[test]
 fn addresses_do_not_change() {
-    let mut ledger = Ledger::new(TWO_RANGES);
+    let mut ledger = TestAllocations::new(TWO_RANGES);
     let two = json!({ "ipFamilyPolicy": "RequireDualStack", "ports": [{ "port": 80 }] });
     let stored = write(&mut ledger, two, None).expect("valid");
     let second = stored["spec"]["clusterIPs"][1].clone();
@@ -287,7 +291,7 @@ fn addresses_do_not_change() {
 
 #[test]
 fn resources_of_another_service_are_refused() {
-    let mut ledger = Ledger::new(ONE_RANGE);
+    let mut ledger = TestAllocations::new(ONE_RANGE);
     let spec = || {
         json!({
             "type": "NodePort",
@@ -315,7 +319,7 @@ fn resources_of_another_service_are_refused() {
     assert!(ledger.held_by("default/web").is_empty());
     ledger.write_as("default/other");
     write(&mut ledger, other, None).expect("free again");
-    assert!(ledger.held_by("default/other").contains(&Resource::NodePort(30007)));
+    assert!(ledger.held_by("default/other").contains(&AllocatedResource::NodePort(30007)));
 }
 
 #[test]
@@ -325,8 +329,8 @@ fn stored_allocations_are_kept_under_other_ranges() {
         "ipFamilyPolicy": "RequireDualStack",
         "ports": [{ "port": 80, "nodePort": 30007 }],
     });
-    let stored = write(&mut Ledger::new(TWO_RANGES), spec, None).expect("valid");
-    let mut ledger = Ledger::new(&["10.97.0.0/24"]);
+    let stored = write(&mut TestAllocations::new(TWO_RANGES), spec, None).expect("valid");
+    let mut ledger = TestAllocations::new(&["10.97.0.0/24"]);
     let violations = Service.reclaim(&stored, &mut ledger);
     assert_eq!(violations.len(), 2, "both addresses lie in no range now: {violations:?}");
     assert_eq!(ledger.held_by("default/web").len(), 3);
@@ -340,7 +344,7 @@ fn stored_allocations_are_kept_under_other_ranges() {
 
 #[test]
 fn status_and_spec_are_written_apart() {
-    let mut ledger = Ledger::new(ONE_RANGE);
+    let mut ledger = TestAllocations::new(ONE_RANGE);
     let spec = json!({ "type": "LoadBalancer", "ports": [{ "port": 80 }] });
     let stored = write(&mut ledger, spec, None).expect("valid");
     let mut sent = stored.clone();

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::super::super::json::{list, texts};
-use super::super::super::ledger::Ledger;
-use super::super::super::{Resource, Rules, Subresource};
+use super::super::super::json::{get_list, get_texts};
+use super::super::super::ledger::TestAllocations;
+use super::super::super::{AllocatedResource, KindRules, Subresource};
 use super::super::Service;
 use super::{TWO_RANGES, service, write, write_to};
 
@@ -48,16 +48,16 @@ fn any_spec() -> impl Strategy<Value = Value> {
         })
 }
 
-fn holdings(service: &Value) -> BTreeSet<Resource> {
+fn holdings(service: &Value) -> BTreeSet<AllocatedResource> {
     if service["spec"]["type"] == "ExternalName" {
         return BTreeSet::new();
     }
-    let addresses = texts(service, "spec.clusterIPs").into_iter();
-    let addresses = addresses.filter_map(|ip| Some(Resource::ClusterIp(ip.parse().ok()?)));
-    let ports = list(service, "spec.ports").iter().map(|port| &port["nodePort"]);
+    let addresses = get_texts(service, "spec.clusterIPs").into_iter();
+    let addresses = addresses.filter_map(|ip| Some(AllocatedResource::ClusterIp(ip.parse().ok()?)));
+    let ports = get_list(service, "spec.ports").iter().map(|port| &port["nodePort"]);
     let ports = ports.chain([&service["spec"]["healthCheckNodePort"]]);
     let ports = ports.filter_map(|port| u16::try_from(port.as_i64()?).ok());
-    addresses.chain(ports.filter(|port| *port != 0).map(Resource::NodePort)).collect()
+    addresses.chain(ports.filter(|port| *port != 0).map(AllocatedResource::NodePort)).collect()
 }
 
 proptest! {
@@ -66,7 +66,7 @@ proptest! {
     fn what_services_have_is_what_they_hold(
         writes in prop::collection::vec((0_u8..3, prop::option::weighted(0.9, any_spec())), 1..20),
     ) {
-        let mut ledger = Ledger::new(TWO_RANGES);
+        let mut ledger = TestAllocations::new(TWO_RANGES);
         let mut stored: BTreeMap<String, Value> = BTreeMap::new();
         for (index, spec) in writes {
             let name = format!("s{index}");
@@ -102,7 +102,7 @@ proptest! {
     /// A stored object can be sent back unchanged, and the original can be sent again.
     #[test]
     fn writing_again_changes_nothing(spec in any_spec()) {
-        let mut ledger = Ledger::new(TWO_RANGES);
+        let mut ledger = TestAllocations::new(TWO_RANGES);
         if let Ok(created) = write(&mut ledger, spec.clone(), None) {
             let again = write_to(&mut ledger, created.clone(), Some(&created), Subresource::None);
             prop_assert_eq!(again.as_ref(), Ok(&created));

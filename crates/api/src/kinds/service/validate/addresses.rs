@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::super::super::json::{at, text, texts};
+use super::super::super::json::{get_text, get_texts, get_value};
 use super::super::super::names;
 use super::super::super::violation::Violation;
 use super::super::spec::needs_cluster_ip;
@@ -11,23 +11,23 @@ const ADDRESSES: &str = "spec.clusterIPs";
 const FAMILIES: [&str; 2] = ["IPv4", "IPv6"];
 const POLICIES: [&str; 3] = ["PreferDualStack", "RequireDualStack", "SingleStack"];
 
-pub fn validate(service: &Value) -> Vec<Violation> {
-    let mut violations = external(service);
+pub fn validate_service_addresses(service: &Value) -> Vec<Violation> {
+    let mut violations = validate_external_ips(service);
     if needs_cluster_ip(service) {
         violations.extend(families(service));
         violations.extend(agreement(service));
-        violations.extend(cluster_ips(service));
+        violations.extend(validate_cluster_ips(service));
     }
     violations
 }
 
-fn external(service: &Value) -> Vec<Violation> {
+fn validate_external_ips(service: &Value) -> Vec<Violation> {
     let mut violations = Vec::new();
-    for (index, address) in texts(service, "spec.externalIPs").into_iter().enumerate() {
+    for (index, address) in get_texts(service, "spec.externalIPs").into_iter().enumerate() {
         let field = format!("spec.externalIPs[{index}]");
-        let wrong = names::violations(&field, address, names::ip);
+        let wrong = names::check_name(&field, address, names::check_ip);
         if wrong.is_empty() {
-            violations.extend(names::special_ip(&field, address));
+            violations.extend(names::check_endpoint_ip(&field, address));
         }
         violations.extend(wrong);
     }
@@ -36,7 +36,7 @@ fn external(service: &Value) -> Vec<Violation> {
 
 fn families(service: &Value) -> Vec<Violation> {
     let mut violations = Vec::new();
-    let families = texts(service, "spec.ipFamilies");
+    let families = get_texts(service, "spec.ipFamilies");
     for (index, family) in families.iter().enumerate() {
         let field = format!("spec.ipFamilies[{index}]");
         if !FAMILIES.contains(family) {
@@ -45,7 +45,7 @@ fn families(service: &Value) -> Vec<Violation> {
             violations.push(Violation::duplicate(field, *family));
         }
     }
-    if let Some(Value::String(policy)) = at(service, "spec.ipFamilyPolicy")
+    if let Some(Value::String(policy)) = get_value(service, "spec.ipFamilyPolicy")
         && !POLICIES.contains(&policy.as_str())
     {
         let field = "spec.ipFamilyPolicy";
@@ -56,8 +56,8 @@ fn families(service: &Value) -> Vec<Violation> {
 
 /// `clusterIP` must be the first of `clusterIPs`.
 fn agreement(service: &Value) -> Option<Violation> {
-    let all = texts(service, ADDRESSES);
-    match (text(service, "spec.clusterIP"), all.first().copied()) {
+    let all = get_texts(service, ADDRESSES);
+    match (get_text(service, "spec.clusterIP"), all.first().copied()) {
         ("", None) => None,
         ("", Some(_)) => {
             let detail = "must be empty when `clusterIP` is not specified";
@@ -69,8 +69,8 @@ fn agreement(service: &Value) -> Option<Violation> {
     }
 }
 
-fn cluster_ips(service: &Value) -> Vec<Violation> {
-    let all = texts(service, ADDRESSES);
+fn validate_cluster_ips(service: &Value) -> Vec<Violation> {
+    let all = get_texts(service, ADDRESSES);
     let mut violations = Vec::new();
     for (index, address) in all.iter().enumerate() {
         if *address == "None" && index == 0 {
@@ -81,7 +81,7 @@ fn cluster_ips(service: &Value) -> Vec<Violation> {
             continue;
         }
         let field = format!("{ADDRESSES}[{index}]");
-        violations.extend(names::violations(&field, address, names::ip));
+        violations.extend(names::check_name(&field, address, names::check_ip));
     }
     if all.len() > 2 {
         violations.push(Violation::invalid(ADDRESSES, all.clone(), "may only hold up to 2 values"));
@@ -95,7 +95,7 @@ fn cluster_ips(service: &Value) -> Vec<Violation> {
         let detail = "may specify no more than one IP for each IP family";
         violations.push(Violation::invalid(ADDRESSES, all.clone(), detail));
     }
-    let families = texts(service, "spec.ipFamilies");
+    let families = get_texts(service, "spec.ipFamilies");
     for (index, (is_v4, family)) in are_v4.into_iter().zip(families).enumerate() {
         if FAMILIES.contains(&family) && is_v4 != (family == "IPv4") {
             let detail =

@@ -8,32 +8,32 @@ mod traffic;
 use ipnet::IpNet;
 use serde_json::Value;
 
-use super::super::json::{at, list, text, texts};
+use super::super::json::{get_list, get_text, get_texts, get_value};
 use super::super::violation::Violation;
 use super::super::{metadata, names};
-use super::spec::{is_headless, kind};
+use super::spec::{is_headless, service_type};
 
-pub use status::validate_load_balancer_point;
+pub use status::validate_load_balancer_ingress;
 
 const TYPES: [&str; 4] = ["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"];
 const TOPOLOGY_MODE: &str = "service.kubernetes.io/topology-mode";
 const TOPOLOGY_HINTS: &str = "service.kubernetes.io/topology-aware-hints";
 const SOURCE_RANGES: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";
 
-pub fn validate(service: &Value, old: Option<&Value>) -> Vec<Violation> {
-    let mut violations = metadata::name(service, old, names::label);
+pub fn validate_service(service: &Value, old: Option<&Value>) -> Vec<Violation> {
+    let mut violations = metadata::validate_new_name(service, old, names::check_label);
     if let Some(old) = old {
-        violations.extend(traffic::updated(service, old));
+        violations.extend(traffic::validate_traffic_update(service, old));
     }
     violations.extend(topology(service));
-    violations.extend(of_kind(service));
-    violations.extend(ports::validate(service));
-    violations.extend(metadata::labels(service, "spec.selector"));
-    violations.extend(traffic::affinity(service));
-    violations.extend(addresses::validate(service));
+    violations.extend(validate_type_fields(service));
+    violations.extend(ports::validate_service_ports(service));
+    violations.extend(metadata::validate_labels(service, "spec.selector"));
+    violations.extend(traffic::validate_session_affinity(service));
+    violations.extend(addresses::validate_service_addresses(service));
     violations.extend(source_ranges(service));
-    violations.extend(traffic::validate(service));
-    violations.extend(status::validate(service));
+    violations.extend(traffic::validate_service_traffic(service));
+    violations.extend(status::validate_service_status(service));
     if let Some(old) = old {
         violations.retain(|violation| !was_valid(violation, old));
     }
@@ -48,44 +48,46 @@ fn was_valid(violation: &Violation, old: &Value) -> bool {
     };
     let is_ambiguous =
         names::AMBIGUOUS_IP.contains(&violation.detail.as_str()) || violation.detail == HOST_BITS;
-    is_ambiguous && texts(old, list).into_iter().any(|before| violation.value == *before)
+    is_ambiguous && get_texts(old, list).into_iter().any(|before| violation.value == *before)
 }
 
-pub fn warnings(service: &Value) -> Vec<String> {
+pub fn list_service_warnings(service: &Value) -> Vec<String> {
     let mut warnings = Vec::new();
-    if annotation(service, TOPOLOGY_HINTS).is_some() {
+    if service_annotation(service, TOPOLOGY_HINTS).is_some() {
         warnings.push(format!(
             "annotation {TOPOLOGY_HINTS} is deprecated, please use {TOPOLOGY_MODE} instead"
         ));
     }
     if is_headless(service) {
-        if !text(service, "spec.loadBalancerIP").is_empty() {
+        if !get_text(service, "spec.loadBalancerIP").is_empty() {
             warnings.push("spec.loadBalancerIP is ignored for headless services".to_owned());
         }
-        if !list(service, "spec.externalIPs").is_empty() {
+        if !get_list(service, "spec.externalIPs").is_empty() {
             warnings.push("spec.externalIPs is ignored for headless services".to_owned());
         }
-        if text(service, "spec.sessionAffinity") != "None" {
+        if get_text(service, "spec.sessionAffinity") != "None" {
             warnings.push("spec.SessionAffinity is ignored for headless services".to_owned());
         }
     }
     if !is_headless(service)
-        && kind(service) != "ExternalName"
-        && !list(service, "spec.externalIPs").is_empty()
+        && service_type(service) != "ExternalName"
+        && !get_list(service, "spec.externalIPs").is_empty()
     {
         warnings.push(
             "spec.externalIPs is deprecated and may no longer be implemented in some clusters"
                 .to_owned(),
         );
     }
-    if kind(service) == "ExternalName" && !list(service, "spec.externalIPs").is_empty() {
+    if service_type(service) == "ExternalName" && !get_list(service, "spec.externalIPs").is_empty()
+    {
         warnings.push("spec.externalIPs is ignored when spec.type is \"ExternalName\"".to_owned());
     }
-    if kind(service) != "ExternalName" && !text(service, "spec.externalName").is_empty() {
+    if service_type(service) != "ExternalName" && !get_text(service, "spec.externalName").is_empty()
+    {
         warnings
             .push("spec.externalName is ignored when spec.type is not \"ExternalName\"".to_owned());
     }
-    if text(service, "spec.trafficDistribution") == "PreferClose" {
+    if get_text(service, "spec.trafficDistribution") == "PreferClose" {
         warnings.push(
             "spec.trafficDistribution: \"PreferClose\" is deprecated; use \"PreferSameZone\""
                 .to_owned(),
@@ -94,21 +96,22 @@ pub fn warnings(service: &Value) -> Vec<String> {
     warnings
 }
 
-fn annotation<'a>(service: &'a Value, name: &str) -> Option<&'a str> {
-    at(service, "metadata.annotations")?.get(name)?.as_str()
+fn service_annotation<'a>(service: &'a Value, name: &str) -> Option<&'a str> {
+    get_value(service, "metadata.annotations")?.get(name)?.as_str()
 }
 
 fn topology(service: &Value) -> Option<Violation> {
-    let (mode, hints) = (annotation(service, TOPOLOGY_MODE)?, annotation(service, TOPOLOGY_HINTS)?);
+    let (mode, hints) =
+        (service_annotation(service, TOPOLOGY_MODE)?, service_annotation(service, TOPOLOGY_HINTS)?);
     (mode != hints).then(|| {
         let detail = format!("must match annotations[{TOPOLOGY_HINTS}] when both are specified");
         Violation::invalid(format!("metadata.annotations[{TOPOLOGY_MODE}]"), mode, &detail)
     })
 }
 
-fn of_kind(service: &Value) -> Vec<Violation> {
+fn validate_type_fields(service: &Value) -> Vec<Violation> {
     let mut violations = Vec::new();
-    let kind = kind(service);
+    let kind = service_type(service);
     if kind.is_empty() {
         violations.push(Violation::required("spec.type", ""));
     } else if !TYPES.contains(&kind) {
@@ -123,13 +126,17 @@ fn of_kind(service: &Value) -> Vec<Violation> {
     }
     if kind != "LoadBalancer" {
         for path in ["spec.allocateLoadBalancerNodePorts", "spec.loadBalancerClass"] {
-            if at(service, path).is_some() {
+            if get_value(service, path).is_some() {
                 let detail = "may only be used when `type` is 'LoadBalancer'";
                 violations.push(Violation::forbidden(path, detail));
             }
         }
-    } else if let Some(Value::String(class)) = at(service, "spec.loadBalancerClass") {
-        violations.extend(names::violations("spec.loadBalancerClass", class, names::qualified));
+    } else if let Some(Value::String(class)) = get_value(service, "spec.loadBalancerClass") {
+        violations.extend(names::check_name(
+            "spec.loadBalancerClass",
+            class,
+            names::check_qualified_name,
+        ));
     }
     violations
 }
@@ -137,19 +144,19 @@ fn of_kind(service: &Value) -> Vec<Violation> {
 fn external_name(service: &Value) -> Vec<Violation> {
     let mut violations = Vec::new();
     let is_set = [
-        ("spec.clusterIPs", !list(service, "spec.clusterIPs").is_empty()),
-        ("spec.ipFamilies", !list(service, "spec.ipFamilies").is_empty()),
-        ("spec.ipFamilyPolicy", at(service, "spec.ipFamilyPolicy").is_some()),
+        ("spec.clusterIPs", !get_list(service, "spec.clusterIPs").is_empty()),
+        ("spec.ipFamilies", !get_list(service, "spec.ipFamilies").is_empty()),
+        ("spec.ipFamilyPolicy", get_value(service, "spec.ipFamilyPolicy").is_some()),
     ];
     for (path, _) in is_set.iter().filter(|(_, is_set)| *is_set) {
         violations.push(Violation::forbidden(*path, "may not be set for ExternalName services"));
     }
     let field = "spec.externalName";
-    let name = text(service, field);
+    let name = get_text(service, field);
     // A trailing dot marks a fully qualified name.
     match name.strip_suffix('.').unwrap_or(name) {
         "" => violations.push(Violation::required(field, "")),
-        name => violations.extend(names::violations(field, name, names::subdomain)),
+        name => violations.extend(names::check_name(field, name, names::check_subdomain)),
     }
     violations
 }
@@ -157,9 +164,9 @@ fn external_name(service: &Value) -> Vec<Violation> {
 const HOST_BITS: &str = "must not have bits set beyond the prefix length";
 
 fn source_ranges(service: &Value) -> Vec<Violation> {
-    let ranges = texts(service, "spec.loadBalancerSourceRanges");
+    let ranges = get_texts(service, "spec.loadBalancerSourceRanges");
     // An API server spells the field like this.
-    let (field, ranges) = match (ranges.is_empty(), annotation(service, SOURCE_RANGES)) {
+    let (field, ranges) = match (ranges.is_empty(), service_annotation(service, SOURCE_RANGES)) {
         (false, _) => ("spec.LoadBalancerSourceRanges".to_owned(), ranges),
         (true, Some(annotation)) => {
             let ranges = annotation.split(',').filter(|range| !range.trim().is_empty()).collect();
@@ -168,7 +175,7 @@ fn source_ranges(service: &Value) -> Vec<Violation> {
         (true, None) => return Vec::new(),
     };
     let mut violations = Vec::new();
-    if kind(service) != "LoadBalancer" {
+    if service_type(service) != "LoadBalancer" {
         let detail = "may only be used when `type` is 'LoadBalancer'";
         violations.push(Violation::forbidden(field.as_str(), detail));
     }

@@ -6,24 +6,24 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use lb_bgp::Family;
-use lb_bgp::session::{Config, PeerAs};
+use lb_bgp::session::{BgpSessionConfig, PeerAs};
 use lb_rules::ipam::{Selector, is_unset};
 use lb_rules::kinds::{BGPPeer, MetallbBGPPeer, MetallbBGPPeerSpec, PASSWORDS};
 
-use super::detection::Detection;
+use super::detection::DetectionConfig;
 
 /// The TCP port of BGP.
-pub const PORT: u16 = 179;
+pub const BGP_PORT: u16 = 179;
 /// How long routers keep the routes of an agent that restarts, in seconds.
-const RESTART_TIME: u16 = 120;
+const DEFAULT_RESTART_SECONDS: u16 = 120;
 /// The largest that fits into an OPEN message.
-const LONGEST_RESTART: u16 = 4095;
+const MAX_RESTART_SECONDS: u16 = 4095;
 /// `TCP_MD5SIG_MAXKEYLEN`.
-pub const LONGEST_PASSWORD: usize = 80;
+pub const MAX_PASSWORD_OCTETS: usize = 80;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Peer {
-    pub location: Location,
+pub struct PeerConfig {
+    pub location: PeerLocation,
     pub port: u16,
     pub local_as: u32,
     pub peer_as: PeerAs,
@@ -34,35 +34,35 @@ pub struct Peer {
     /// The most hops to the peer (RFC 5082).
     pub ttl_security: Option<u8>,
     pub hold_time: u16,
-    pub password: Password,
+    pub password: PasswordSource,
     /// Nodes that connect to it; empty: all.
     pub nodes: Vec<Selector>,
     pub restart_time: Option<u16>,
     pub passive: bool,
-    pub bfd: Bfd,
+    pub bfd: BfdSetting,
     /// The families that the session carries at most.
     pub families: BTreeSet<Family>,
 }
 
 /// How a broken path is found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Bfd {
+pub enum BfdSetting {
     /// By the hold time only.
     None,
-    Own(Detection),
+    Own(DetectionConfig),
     /// As an object of MetalLB of this name says.
     Profile(String),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Location {
+pub enum PeerLocation {
     /// The interface is needed for link-local addresses only.
     Address(IpAddr, Option<String>),
     /// The only router on the link of an interface.
     Interface(String),
 }
 
-impl Location {
+impl PeerLocation {
     /// The interface to a router whose address is found out.
     pub fn unnumbered(&self) -> Option<String> {
         match self {
@@ -73,66 +73,68 @@ impl Location {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Password {
+pub enum PasswordSource {
     None,
-    Text(Secret),
+    Text(PasswordSecret),
     /// In the Secret with passwords.
     Key(String),
 }
 
 /// Never in a log.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Secret(pub Vec<u8>);
+pub struct PasswordSecret(pub Vec<u8>);
 
-impl fmt::Debug for Secret {
+impl fmt::Debug for PasswordSecret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("(a password)")
     }
 }
 
 /// A field, and why it can't be used.
-pub type Wrong = (&'static str, String);
+pub type InvalidField = (&'static str, String);
 
-impl Peer {
+impl PeerConfig {
     /// A peer is used as a whole or not at all: the problem of a field is one of the peer.
-    pub fn of_own(object: &BGPPeer) -> Result<Self, Wrong> {
+    pub fn of_bgp_peer(object: &BGPPeer) -> Result<Self, InvalidField> {
         let spec = &object.spec;
         let peer_as = match spec.peer_asn {
             Some(number) => PeerAs::Number(number),
             None => PeerAs::External,
         };
-        let restart_time = spec.graceful_restart_seconds.unwrap_or(RESTART_TIME);
-        if restart_time > LONGEST_RESTART {
-            let message = format!("{restart_time} is more than {LONGEST_RESTART}");
+        let restart_time = spec.graceful_restart_seconds.unwrap_or(DEFAULT_RESTART_SECONDS);
+        if restart_time > MAX_RESTART_SECONDS {
+            let message = format!("{restart_time} is more than {MAX_RESTART_SECONDS}");
             return Err(("spec.gracefulRestartSeconds", message));
         }
         let peer = Self {
-            location: location(
+            location: read_location(
                 ("spec.address", spec.address.as_deref()),
                 spec.interface.as_deref(),
             )?,
-            port: spec.port.unwrap_or(PORT),
+            port: spec.port.unwrap_or(BGP_PORT),
             local_as: spec.local_asn,
             peer_as,
-            identifier: identifier("spec.routerID", spec.router_id.as_deref())?,
-            source: address("spec.sourceAddress", spec.source_address.as_deref())?,
+            identifier: read_identifier("spec.routerID", spec.router_id.as_deref())?,
+            source: read_address("spec.sourceAddress", spec.source_address.as_deref())?,
             multihop: spec.ebgp_multi_hop,
             ttl_security: spec.ttl_security_hops.filter(|hops| *hops > 0),
-            hold_time: spec.hold_time_seconds.unwrap_or(Config::DEFAULT_HOLD_TIME),
-            password: spec.password_key.clone().map_or(Password::None, Password::Key),
-            nodes: selectors("spec.nodeSelector", spec.node_selector.iter())?,
+            hold_time: spec.hold_time_seconds.unwrap_or(BgpSessionConfig::DEFAULT_HOLD_TIME),
+            password: spec.password_key.clone().map_or(PasswordSource::None, PasswordSource::Key),
+            nodes: read_selectors("spec.nodeSelector", spec.node_selector.iter())?,
             restart_time: (restart_time > 0).then_some(restart_time),
             passive: spec.passive,
             bfd: match &spec.bfd {
-                Some(bfd) => Bfd::Own(Detection::of_own(bfd, spec.ttl_security_hops)?),
-                None => Bfd::None,
+                Some(bfd) => {
+                    BfdSetting::Own(DetectionConfig::of_peer_bfd(bfd, spec.ttl_security_hops)?)
+                }
+                None => BfdSetting::None,
             },
             families: Family::ALL.into(),
         };
-        peer.checked("spec.localASN", "spec.peerASN", "spec.holdTimeSeconds")
+        peer.check_fields("spec.localASN", "spec.peerASN", "spec.holdTimeSeconds")
     }
 
-    pub fn of_metallb(object: &MetallbBGPPeer) -> Result<Self, Wrong> {
+    pub fn of_metallb_peer(object: &MetallbBGPPeer) -> Result<Self, InvalidField> {
         let spec = &object.spec;
         let peer_as =
             match (spec.peer_asn.filter(|number| *number > 0), spec.dynamic_asn.as_deref()) {
@@ -150,13 +152,13 @@ impl Peer {
         let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
         let secret = spec.password_secret.as_ref().and_then(|secret| given(&secret.name));
         let password = match (given(&spec.password), secret) {
-            (Some(text), _) => Password::Text(Secret(text.into_bytes())),
-            (None, Some(name)) => Password::Key(name),
-            (None, None) => Password::None,
+            (Some(text), _) => PasswordSource::Text(PasswordSecret(text.into_bytes())),
+            (None, Some(name)) => PasswordSource::Key(name),
+            (None, None) => PasswordSource::None,
         };
         let hold_time = match given(&spec.hold_time) {
-            None => Config::DEFAULT_HOLD_TIME,
-            Some(text) => seconds(&text).ok_or_else(|| {
+            None => BgpSessionConfig::DEFAULT_HOLD_TIME,
+            Some(text) => parse_seconds(&text).ok_or_else(|| {
                 ("spec.holdTime", format!("{text:?} is not a duration of up to 65535s"))
             })?,
         };
@@ -169,36 +171,36 @@ impl Peer {
             let message = format!("{name} is not known to this version and may restrict");
             return Err(("spec", message));
         }
-        let location = location(
+        let location = read_location(
             ("spec.peerAddress", spec.peer_address.as_deref()),
             spec.interface.as_deref(),
         )?;
         let peer = Self {
-            families: families(spec, &location),
+            families: session_families(spec, &location),
             location,
-            port: spec.peer_port.filter(|port| *port > 0).unwrap_or(PORT),
+            port: spec.peer_port.filter(|port| *port > 0).unwrap_or(BGP_PORT),
             local_as: spec.local_asn.filter(|number| *number > 0).unwrap_or(spec.my_asn),
             peer_as,
-            identifier: identifier("spec.routerID", spec.router_id.as_deref())?,
-            source: address("spec.sourceAddress", spec.source_address.as_deref())?,
+            identifier: read_identifier("spec.routerID", spec.router_id.as_deref())?,
+            source: read_address("spec.sourceAddress", spec.source_address.as_deref())?,
             multihop: spec.ebgp_multi_hop,
             ttl_security: None,
             hold_time,
             password,
-            nodes: selectors("spec.nodeSelectors", spec.node_selectors.iter())?,
-            restart_time: spec.enable_graceful_restart.then_some(RESTART_TIME),
+            nodes: read_selectors("spec.nodeSelectors", spec.node_selectors.iter())?,
+            restart_time: spec.enable_graceful_restart.then_some(DEFAULT_RESTART_SECONDS),
             passive: false,
-            bfd: given(&spec.bfd_profile).map_or(Bfd::None, Bfd::Profile),
+            bfd: given(&spec.bfd_profile).map_or(BfdSetting::None, BfdSetting::Profile),
         };
-        peer.checked("spec.myASN", "spec.peerASN", "spec.holdTime")
+        peer.check_fields("spec.myASN", "spec.peerASN", "spec.holdTime")
     }
 
-    fn checked(
+    fn check_fields(
         self,
         local: &'static str,
         other: &'static str,
         hold: &'static str,
-    ) -> Result<Self, Wrong> {
+    ) -> Result<Self, InvalidField> {
         let zero = || "0 is no autonomous system (RFC 7607)".to_owned();
         match (&self.password, &self.location, self.source) {
             _ if self.local_as == 0 => Err((local, zero())),
@@ -206,14 +208,16 @@ impl Peer {
             _ if (1..3).contains(&self.hold_time) => {
                 Err((hold, format!("{} s is neither 0 nor at least 3 s", self.hold_time)))
             }
-            (Password::Text(text), ..) if text.0.len() > LONGEST_PASSWORD => {
-                Err(("spec.password", format!("is longer than {LONGEST_PASSWORD} characters")))
+            (PasswordSource::Text(text), ..) if text.0.len() > MAX_PASSWORD_OCTETS => {
+                Err(("spec.password", format!("is longer than {MAX_PASSWORD_OCTETS} characters")))
             }
-            (Password::Text(_) | Password::Key(_), Location::Interface(_), _) => Err((
-                "spec.interface",
-                "a password needs the peer's address: set it beside the interface".to_owned(),
-            )),
-            (_, Location::Address(address, _), Some(source))
+            (PasswordSource::Text(_) | PasswordSource::Key(_), PeerLocation::Interface(_), _) => {
+                Err((
+                    "spec.interface",
+                    "a password needs the peer's address: set it beside the interface".to_owned(),
+                ))
+            }
+            (_, PeerLocation::Address(address, _), Some(source))
                 if address.is_ipv4() != source.is_ipv4() =>
             {
                 let message = format!("{source} and the peer {address} are of two families");
@@ -225,62 +229,65 @@ impl Peer {
 
     /// Whether peer and node are of one autonomous system, as far as configured.
     pub fn is_internal(&self) -> bool {
-        self.peer_as.accepts(self.local_as, self.local_as)
+        self.peer_as.accepts_as(self.local_as, self.local_as)
     }
 }
 
 /// The families of a session as MetalLB decides it: since 0.15 that of the peer's address, unless
 /// `dualStackAddressFamily` is set. Earlier versions do not have the field, and carry both unless
 /// `disableMP` is set.
-fn families(spec: &MetallbBGPPeerSpec, location: &Location) -> BTreeSet<Family> {
+fn session_families(spec: &MetallbBGPPeerSpec, location: &PeerLocation) -> BTreeSet<Family> {
     let carries_both = spec.dual_stack_address_family.unwrap_or(spec.disable_mp != Some(true));
     match location {
-        Location::Address(IpAddr::V4(_), _) if !carries_both => [Family::Ipv4].into(),
-        Location::Address(IpAddr::V6(_), _) if !carries_both => [Family::Ipv6].into(),
-        Location::Address(..) | Location::Interface(_) => Family::ALL.into(),
+        PeerLocation::Address(IpAddr::V4(_), _) if !carries_both => [Family::Ipv4].into(),
+        PeerLocation::Address(IpAddr::V6(_), _) if !carries_both => [Family::Ipv6].into(),
+        PeerLocation::Address(..) | PeerLocation::Interface(_) => Family::ALL.into(),
     }
 }
 
 /// Why a password of the Secret can't be used.
-pub fn password_problem(key: &str, found: Option<&[u8]>) -> Option<String> {
+pub fn find_password_problem(key: &str, found: Option<&[u8]>) -> Option<String> {
     let secret = format!("key {key:?} of the Secret {PASSWORDS}");
     match found.map(<[u8]>::len) {
         None => Some(format!("the password is missing: {secret} in the agent's namespace")),
         Some(0) => Some(format!("{secret} is empty")),
-        Some(length) if length > LONGEST_PASSWORD => {
-            Some(format!("{secret} is longer than {LONGEST_PASSWORD} characters"))
+        Some(length) if length > MAX_PASSWORD_OCTETS => {
+            Some(format!("{secret} is longer than {MAX_PASSWORD_OCTETS} characters"))
         }
         Some(_) => None,
     }
 }
 
-fn location(
+fn read_location(
     (field, address): (&'static str, Option<&str>),
     interface: Option<&str>,
-) -> Result<Location, Wrong> {
+) -> Result<PeerLocation, InvalidField> {
     let interface = interface.filter(|name| !name.is_empty()).map(str::to_owned);
     let is_link_local =
         |address: IpAddr| matches!(address, IpAddr::V6(six) if six.is_unicast_link_local());
-    match (self::address(field, address)?, interface) {
+    match (self::read_address(field, address)?, interface) {
         (Some(address), None) if is_link_local(address) => {
             Err((field, format!("{address} is link-local: name the interface, too")))
         }
         (Some(address), _) if address.is_unspecified() || address.is_multicast() => {
             Err((field, format!("{address} is no router's address")))
         }
-        (Some(address), interface) => Ok(Location::Address(address, interface)),
-        (None, Some(interface)) => Ok(Location::Interface(interface)),
+        (Some(address), interface) => Ok(PeerLocation::Address(address, interface)),
+        (None, Some(interface)) => Ok(PeerLocation::Interface(interface)),
         (None, None) => Err((field, "neither an address nor an interface is given".to_owned())),
     }
 }
 
-fn address(field: &'static str, text: Option<&str>) -> Result<Option<IpAddr>, Wrong> {
+fn read_address(field: &'static str, text: Option<&str>) -> Result<Option<IpAddr>, InvalidField> {
     let Some(text) = text.filter(|text| !text.is_empty()) else { return Ok(None) };
     let address = text.parse().map_err(|_| (field, format!("{text:?} is not an address")))?;
     Ok(Some(address))
 }
 
-fn identifier(field: &'static str, text: Option<&str>) -> Result<Option<Ipv4Addr>, Wrong> {
+fn read_identifier(
+    field: &'static str,
+    text: Option<&str>,
+) -> Result<Option<Ipv4Addr>, InvalidField> {
     let Some(text) = text.filter(|text| !text.is_empty()) else { return Ok(None) };
     match text.parse::<Ipv4Addr>() {
         Ok(identifier) if !identifier.is_unspecified() => Ok(Some(identifier)),
@@ -288,10 +295,10 @@ fn identifier(field: &'static str, text: Option<&str>) -> Result<Option<Ipv4Addr
     }
 }
 
-fn selectors<'a>(
+fn read_selectors<'a>(
     field: &'static str,
     selectors: impl Iterator<Item = &'a LabelSelector>,
-) -> Result<Vec<Selector>, Wrong> {
+) -> Result<Vec<Selector>, InvalidField> {
     let read = |selector| match Selector::read(selector) {
         (selector, None) => Ok(selector),
         (_, Some(problem)) => Err((field, problem)),
@@ -300,7 +307,7 @@ fn selectors<'a>(
 }
 
 /// Whole seconds of a duration as Go writes it: `90s`, `1m30s`, `1h`.
-fn seconds(text: &str) -> Option<u16> {
+fn parse_seconds(text: &str) -> Option<u16> {
     u16::try_from(lb_rules::duration::parse_go_duration(text)?.as_secs()).ok()
 }
 
@@ -310,27 +317,27 @@ mod tests {
 
     use super::*;
 
-    fn own(spec: Value) -> Result<Peer, Wrong> {
+    fn own(spec: Value) -> Result<PeerConfig, InvalidField> {
         let object = json!({"apiVersion": "millrace.io/v1alpha1", "kind": "BGPPeer", "metadata": {"name": "a"}, "spec": spec});
-        Peer::of_own(&serde_json::from_value(object).unwrap())
+        PeerConfig::of_bgp_peer(&serde_json::from_value(object).unwrap())
     }
 
-    fn of_metallb(spec: Value) -> Result<Peer, Wrong> {
+    fn of_metallb(spec: Value) -> Result<PeerConfig, InvalidField> {
         let object = json!({"apiVersion": "metallb.io/v1beta2", "kind": "BGPPeer", "metadata": {"name": "a"}, "spec": spec});
-        Peer::of_metallb(&serde_json::from_value(object).unwrap())
+        PeerConfig::of_metallb_peer(&serde_json::from_value(object).unwrap())
     }
 
     #[test]
     fn absent_fields_have_defaults() {
         let peer = own(json!({"address": "192.0.2.1", "localASN": 64512})).unwrap();
-        assert_eq!(peer.location, Location::Address("192.0.2.1".parse().unwrap(), None));
+        assert_eq!(peer.location, PeerLocation::Address("192.0.2.1".parse().unwrap(), None));
         assert_eq!((peer.port, peer.hold_time, peer.restart_time), (179, 9, Some(120)));
         assert_eq!(peer.peer_as, PeerAs::External);
         let spec = json!({"peerAddress": "192.0.2.1", "myASN": 64512, "peerASN": 64513});
         let peer = of_metallb(spec).unwrap();
         assert_eq!((peer.port, peer.hold_time, peer.restart_time), (179, 9, None));
         let unnumbered = own(json!({"interface": "eth0", "localASN": 64512})).unwrap();
-        assert_eq!(unnumbered.location, Location::Interface("eth0".to_owned()));
+        assert_eq!(unnumbered.location, PeerLocation::Interface("eth0".to_owned()));
     }
 
     #[test]
@@ -424,7 +431,7 @@ mod tests {
         let read = ["90s", "1m30s", "1h", "1500ms", "", "90", "s", "1d", "99h", "-1s", "1.5s"];
         let expected =
             [Some(90), Some(90), Some(3600), Some(1), None, None, None, None, None, None, None];
-        assert_eq!(read.map(seconds), expected);
+        assert_eq!(read.map(parse_seconds), expected);
     }
 
     #[test]

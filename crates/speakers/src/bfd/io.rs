@@ -7,7 +7,7 @@ use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use lb_bfd::packet::LENGTH;
+use lb_bfd::packet::PACKET_OCTETS;
 use nix::cmsg_space;
 use nix::sys::socket::{
     AddressFamily, ControlMessageOwned, MsgFlags, SockFlag, SockType, SockaddrStorage, bind,
@@ -15,21 +15,21 @@ use nix::sys::socket::{
 };
 use tokio::net::UdpSocket;
 
-use super::path::Path;
+use super::config::MonitoredEnds;
 
 /// Packets that are read from one socket before anything else is done.
-pub const MOST_AT_ONCE: usize = 256;
+pub const MAX_PACKETS_AT_ONCE: usize = 256;
 /// A port that another program uses is tried again.
-const RETRY: Duration = Duration::from_secs(5);
+const SOCKET_RETRY_DELAY: Duration = Duration::from_secs(5);
 /// Source ports of RFC 5881.
-const FIRST_SOURCE: u16 = 49_152;
-const ATTEMPTS: usize = 16;
+const FIRST_SOURCE_PORT: u16 = 49_152;
+const SOURCE_PORT_ATTEMPTS: usize = 16;
 /// Internetwork control.
-const CLASS: i32 = 0xc0;
+const TRAFFIC_CLASS: i32 = 0xc0;
 
 /// A packet, and what is known of its sender.
 #[derive(Clone, Debug)]
-pub struct Arrived {
+pub struct ReceivedPacket {
     pub from: SocketAddr,
     pub port: u16,
     pub hop_limit: u8,
@@ -39,17 +39,17 @@ pub struct Arrived {
 }
 
 /// Family (whether IPv4) and port.
-type Place = (bool, u16);
+type SocketKey = (bool, u16);
 
 #[derive(Default)]
-pub struct Receivers {
-    open: BTreeMap<Place, UdpSocket>,
+pub struct PacketReceivers {
+    open: BTreeMap<SocketKey, UdpSocket>,
     retry_at: Option<Duration>,
     complaint: Option<String>,
 }
 
-impl Receivers {
-    pub fn set(&mut self, wanted: &BTreeSet<Place>, now: Duration) {
+impl PacketReceivers {
+    pub fn open_wanted(&mut self, wanted: &BTreeSet<SocketKey>, now: Duration) {
         self.open.retain(|place, _| wanted.contains(place));
         self.retry_at = None;
         for place in wanted {
@@ -67,7 +67,7 @@ impl Receivers {
                         tracing::warn!(error, port = place.1, "bfd port not open; retrying");
                         self.complaint = Some(error);
                     }
-                    self.retry_at = Some(now + RETRY);
+                    self.retry_at = Some(now + SOCKET_RETRY_DELAY);
                 }
             }
         }
@@ -81,10 +81,10 @@ impl Receivers {
         self.open.values()
     }
 
-    pub fn receive(&self) -> Vec<Arrived> {
+    pub fn receive_packets(&self) -> Vec<ReceivedPacket> {
         let mut arrived = Vec::new();
         for ((_, port), socket) in &self.open {
-            for _ in 0..MOST_AT_ONCE {
+            for _ in 0..MAX_PACKETS_AT_ONCE {
                 let received = socket
                     .try_io(tokio::io::Interest::READABLE, || receive(socket.as_raw_fd(), *port));
                 match received {
@@ -100,9 +100,9 @@ impl Receivers {
 }
 
 /// `None`: the kernel did not say where it comes from.
-fn receive(socket: i32, port: u16) -> io::Result<Option<Arrived>> {
+fn receive(socket: i32, port: u16) -> io::Result<Option<ReceivedPacket>> {
     // Longer packets are cut off; nothing behind their first octets is read.
-    let mut octets = [0; LENGTH + 8];
+    let mut octets = [0; PACKET_OCTETS + 8];
     let mut buffer = [IoSliceMut::new(&mut octets)];
     let mut space = cmsg_space!(nix::libc::in6_pktinfo, nix::libc::in_pktinfo, i32);
     let message =
@@ -120,15 +120,15 @@ fn receive(socket: i32, port: u16) -> io::Result<Option<Arrived>> {
             _ => {}
         }
     }
-    let (length, from) = (message.bytes, message.address.as_ref().and_then(address));
+    let (length, from) = (message.bytes, message.address.as_ref().and_then(parse_sockaddr));
     let (Some(from), Some(hop_limit), Some(device)) = (from, hop_limit, device) else {
         return Ok(None);
     };
     let octets = octets.get(..length).unwrap_or(&octets).to_vec();
-    Ok(Some(Arrived { from, port, hop_limit, device, octets }))
+    Ok(Some(ReceivedPacket { from, port, hop_limit, device, octets }))
 }
 
-fn address(storage: &SockaddrStorage) -> Option<SocketAddr> {
+fn parse_sockaddr(storage: &SockaddrStorage) -> Option<SocketAddr> {
     match (storage.as_sockaddr_in(), storage.as_sockaddr_in6()) {
         (Some(four), _) => Some(SocketAddr::new(four.ip().into(), four.port())),
         (_, Some(six)) => Some(SocketAddrV6::new(six.ip(), six.port(), 0, six.scope_id()).into()),
@@ -136,8 +136,8 @@ fn address(storage: &SockaddrStorage) -> Option<SocketAddr> {
     }
 }
 
-fn open((is_ipv4, port): Place) -> Result<UdpSocket> {
-    let socket = new_socket(is_ipv4)?;
+fn open((is_ipv4, port): SocketKey) -> Result<UdpSocket> {
+    let socket = open_udp_socket(is_ipv4)?;
     // A new agent may open it while the old one ends.
     setsockopt(&socket, sockopt::ReuseAddr, &true)?;
     let any: IpAddr = if is_ipv4 {
@@ -156,19 +156,19 @@ fn open((is_ipv4, port): Place) -> Result<UdpSocket> {
 }
 
 /// Where a session's packets are sent from; a peer expects them from one port.
-pub struct Sender {
+pub struct PacketSender {
     socket: StdSocket,
     pub port: u16,
     to: SocketAddr,
 }
 
-impl Sender {
+impl PacketSender {
     /// `port`: of an earlier agent. `random` chooses another one.
-    pub fn open(path: &Path, port: Option<u16>, random: u64) -> Result<Self> {
-        let range = u64::from(u16::MAX - FIRST_SOURCE) + 1;
-        let chosen = (0..ATTEMPTS as u64).map(|attempt| {
+    pub fn open(path: &MonitoredEnds, port: Option<u16>, random: u64) -> Result<Self> {
+        let range = u64::from(u16::MAX - FIRST_SOURCE_PORT) + 1;
+        let chosen = (0..SOURCE_PORT_ATTEMPTS as u64).map(|attempt| {
             // Spread, so that two sessions rarely meet.
-            FIRST_SOURCE + (random.wrapping_add(attempt * 997) % range) as u16
+            FIRST_SOURCE_PORT + (random.wrapping_add(attempt * 997) % range) as u16
         });
         let mut failure = None;
         for port in port.into_iter().chain(chosen) {
@@ -192,15 +192,15 @@ impl Sender {
     }
 }
 
-fn bound(path: &Path, port: u16) -> Result<StdSocket> {
-    let socket = new_socket(path.local.is_ipv4())?;
+fn bound(path: &MonitoredEnds, port: u16) -> Result<StdSocket> {
+    let socket = open_udp_socket(path.local.is_ipv4())?;
     let limit = i32::from(u8::MAX);
     if path.local.is_ipv4() {
         setsockopt(&socket, sockopt::Ipv4Ttl, &limit)?;
-        setsockopt(&socket, sockopt::Ipv4Tos, &CLASS)?;
+        setsockopt(&socket, sockopt::Ipv4Tos, &TRAFFIC_CLASS)?;
     } else {
         setsockopt(&socket, sockopt::Ipv6Ttl, &limit)?;
-        setsockopt(&socket, sockopt::Ipv6TClass, &CLASS)?;
+        setsockopt(&socket, sockopt::Ipv6TClass, &TRAFFIC_CLASS)?;
     }
     let from = with_scope(path.local, port, path.device);
     bind(socket.as_raw_fd(), &SockaddrStorage::from(from)).with_context(|| from.to_string())?;
@@ -217,7 +217,7 @@ fn with_scope(address: IpAddr, port: u16, device: u32) -> SocketAddr {
     }
 }
 
-fn new_socket(is_ipv4: bool) -> Result<StdSocket> {
+fn open_udp_socket(is_ipv4: bool) -> Result<StdSocket> {
     let family = if is_ipv4 { AddressFamily::Inet } else { AddressFamily::Inet6 };
     let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
     Ok(socket(family, SockType::Datagram, flags, None)?.into())

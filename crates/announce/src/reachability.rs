@@ -16,17 +16,17 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use super::event::{Effect, Frame};
-use super::hold::Whereabouts;
-use super::identity::{Id, LinkAddress};
-use super::link::Link;
-use super::timing::{ANSWERED, Time};
+use super::address_state::AddressState;
+use super::event::{LinkEffect, LinkFrame};
+use super::identity::{LinkAddress, ParticipantId};
+use super::link::LinkElection;
+use super::timing::{ANSWERED_RETRY_DELAY, Time};
 
-const PROBES: u32 = 5;
-const ENOUGH: u32 = 2;
+const PROBES_PER_ROUND: u32 = 5;
+const REQUIRED_REPLIES: u32 = 2;
 
 #[derive(Clone, Copy, Debug)]
-pub struct Exam {
+pub struct ReachabilityProbe {
     /// The probed address: one that the participant claims to hold.
     address: IpAddr,
     sent: u32,
@@ -38,86 +38,87 @@ pub struct Exam {
     pub passed: Option<bool>,
 }
 
-impl Exam {
+impl ReachabilityProbe {
     /// `passed`: the result of the probes before, if any.
     fn start(address: IpAddr, passed: Option<bool>, at: Time) -> Self {
         Self { address, sent: 0, answers: 0, answered: 0, next: at, passed }
     }
 }
 
-pub type Exams = BTreeMap<Id, Exam>;
+pub type ReachabilityProbes = BTreeMap<ParticipantId, ReachabilityProbe>;
 
-impl Link {
+impl LinkElection {
     /// Probes the kernels of participants that may hear no other participant. Returns whether a
     /// participant became mute, or is mute no longer, which changes the candidates.
-    pub(super) fn examine(&mut self, now: Time) -> bool {
+    pub(super) fn probe_isolated_peers(&mut self, now: Time) -> bool {
         let mut changed = false;
-        let mut due: BTreeMap<Id, (IpAddr, LinkAddress)> = BTreeMap::new();
+        let mut due: BTreeMap<ParticipantId, (IpAddr, LinkAddress)> = BTreeMap::new();
         let doubted = self.peers.iter().filter(|(_, peer)| !peer.silent && peer.is_doubted);
         for (id, peer) in doubted {
-            let examined = self.exams.get(&id).map(|exam| exam.address);
-            let examined = examined.filter(|address| peer.table.claims(*address));
-            if let Some(address) = examined.or_else(|| peer.table.claimed().next()) {
+            let probed = self.reachability_probes.get(&id).map(|probe| probe.address);
+            let probed = probed.filter(|address| peer.table.claims_address(*address));
+            if let Some(address) = probed.or_else(|| peer.table.claimed_addresses().next()) {
                 due.insert(id, (address, peer.link_address));
             }
         }
-        let over: Vec<Id> = self.exams.keys().filter(|id| !due.contains_key(id)).copied().collect();
+        let over: Vec<ParticipantId> =
+            self.reachability_probes.keys().filter(|id| !due.contains_key(id)).copied().collect();
         for id in over {
-            if let Some(exam) = self.exams.remove(&id) {
-                self.unwatch_examined(exam.address);
+            if let Some(probe) = self.reachability_probes.remove(&id) {
+                self.unwatch_probed(probe.address);
             }
             changed |= self.peers.set_mute(id, false, now);
         }
         for (id, (address, link_address)) in due {
-            let last = self.exams.get(&id).copied();
-            let mut exam = match last {
-                Some(exam) if exam.address == address => exam,
+            let last = self.reachability_probes.get(&id).copied();
+            let mut probe = match last {
+                Some(probe) if probe.address == address => probe,
                 // The participant no longer claims the probed address, so another one is probed.
-                _ => Exam::start(address, last.and_then(|exam| exam.passed), now),
+                _ => ReachabilityProbe::start(address, last.and_then(|probe| probe.passed), now),
             };
             if let Some(last) = last.filter(|last| last.address != address) {
-                self.unwatch_examined(last.address);
+                self.unwatch_probed(last.address);
             }
-            if now >= exam.next && exam.sent < PROBES {
-                if exam.sent == 0 {
-                    self.effects.push(Effect::Watch(address));
+            if now >= probe.next && probe.sent < PROBES_PER_ROUND {
+                if probe.sent == 0 {
+                    self.effects.push(LinkEffect::Watch(address));
                 }
-                self.effects.push(Effect::Transmit(Frame::ProbeOf(address, link_address)));
-                exam.sent += 1;
-                exam.next = now + self.timing.silent_gap();
-            } else if now >= exam.next {
-                let passed = match (exam.passed, exam.answers >= ENOUGH) {
+                self.effects.push(LinkEffect::Transmit(LinkFrame::ProbeOf(address, link_address)));
+                probe.sent += 1;
+                probe.next = now + self.timing.silent_probe_gap();
+            } else if now >= probe.next {
+                let passed = match (probe.passed, probe.answers >= REQUIRED_REPLIES) {
                     // The machine receives again. The participant's next messages show whether
                     // it hears others.
                     (Some(false), true) => None,
                     (_, passed) => Some(passed),
                 };
-                exam = Exam::start(address, passed, now + ANSWERED);
-                self.unwatch_examined(address);
+                probe = ReachabilityProbe::start(address, passed, now + ANSWERED_RETRY_DELAY);
+                self.unwatch_probed(address);
             }
             let hears_nobody = self.peers.get(id).is_some_and(|peer| peer.hears_nobody);
-            let is_mute = hears_nobody && exam.passed == Some(false);
+            let is_mute = hears_nobody && probe.passed == Some(false);
             changed |= self.peers.set_mute(id, is_mute, now);
-            self.due(exam.next);
-            self.exams.insert(id, exam);
+            self.schedule_decision(probe.next);
+            self.reachability_probes.insert(id, probe);
         }
         changed
     }
 
     /// Notes a frame in which a machine claims the address: perhaps the answer to a probe.
-    pub(super) fn note_answer(&mut self, address: IpAddr, by: LinkAddress) {
-        for (id, exam) in &mut self.exams {
+    pub(super) fn note_probe_reply(&mut self, address: IpAddr, by: LinkAddress) {
+        for (id, probe) in &mut self.reachability_probes {
             let is_its = self.peers.get(*id).is_some_and(|peer| peer.link_address == by);
-            if is_its && exam.address == address && exam.sent > exam.answered {
-                exam.answered = exam.sent;
-                exam.answers += 1;
+            if is_its && probe.address == address && probe.sent > probe.answered {
+                probe.answered = probe.sent;
+                probe.answers += 1;
             }
         }
     }
 
-    fn unwatch_examined(&mut self, address: IpAddr) {
-        if !self.addresses.get(&address).is_some_and(Whereabouts::is_watched) {
-            self.effects.push(Effect::Unwatch(address));
+    fn unwatch_probed(&mut self, address: IpAddr) {
+        if !self.addresses.get(&address).is_some_and(AddressState::is_watched) {
+            self.effects.push(LinkEffect::Unwatch(address));
         }
     }
 }

@@ -8,20 +8,21 @@ use std::time::Duration;
 use jiff::SignedDuration;
 use serde_json::Value;
 
-const CHECK: &str = "millrace.io/health-check";
-const INTERVAL: &str = "millrace.io/health-check-interval";
-const TIMEOUT: &str = "millrace.io/health-check-timeout";
-const RISE: &str = "millrace.io/health-check-rise";
-const FALL: &str = "millrace.io/health-check-fall";
-const ALL: [&str; 5] = [CHECK, INTERVAL, TIMEOUT, RISE, FALL];
+const CHECK_ANNOTATION: &str = "millrace.io/health-check";
+const INTERVAL_ANNOTATION: &str = "millrace.io/health-check-interval";
+const TIMEOUT_ANNOTATION: &str = "millrace.io/health-check-timeout";
+const RISE_ANNOTATION: &str = "millrace.io/health-check-rise";
+const FALL_ANNOTATION: &str = "millrace.io/health-check-fall";
+const ALL_ANNOTATIONS: [&str; 5] =
+    [CHECK_ANNOTATION, INTERVAL_ANNOTATION, TIMEOUT_ANNOTATION, RISE_ANNOTATION, FALL_ANNOTATION];
 
 /// More would only delay what a check is for.
-const CONSECUTIVE: RangeInclusive<u32> = 1..=100;
+const CONSECUTIVE_RESULTS: RangeInclusive<u32> = 1..=100;
 const INTERVALS: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(3600);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Check {
-    pub protocol: Protocol,
+pub struct HealthCheck {
+    pub protocol: ProbeProtocol,
     /// Between the probes of an endpoint.
     pub interval: Duration,
     /// The longest wait for a response. At most the interval.
@@ -33,12 +34,12 @@ pub struct Check {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Protocol {
+pub enum ProbeProtocol {
     /// The connection is accepted.
     Tcp,
     /// GET of the path returns 2xx or 3xx.
     Http { path: String },
-    /// The same over TLS, whatever the certificate: it proves that the server is up, not who it is.
+    /// GET over TLS returns 2xx or 3xx, whatever the certificate: it proves that the server is up, not who it is.
     Https { path: String },
     /// `grpc.health.v1.Health/Check` of the service returns SERVING.
     Grpc { service: String },
@@ -46,36 +47,37 @@ pub enum Protocol {
 
 /// An annotation that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Invalid {
+pub struct InvalidAnnotation {
     pub annotation: &'static str,
     pub value: String,
     pub fix: &'static str,
 }
 
 /// The annotations of a slice that determine its checks, as they are written.
-pub type Wish = BTreeMap<&'static str, String>;
+pub type WantedCheck = BTreeMap<&'static str, String>;
 
 /// `None` if the slice asks for no checks.
-pub fn wish(slice: &Value) -> Option<Wish> {
+pub fn read_wanted_check(slice: &Value) -> Option<WantedCheck> {
     let annotations = &slice["metadata"]["annotations"];
-    annotations[CHECK].as_str()?;
-    let texts =
-        ALL.iter().filter_map(|name| Some((*name, annotations[*name].as_str()?.to_owned())));
+    annotations[CHECK_ANNOTATION].as_str()?;
+    let texts = ALL_ANNOTATIONS
+        .iter()
+        .filter_map(|name| Some((*name, annotations[*name].as_str()?.to_owned())));
     Some(texts.collect())
 }
 
-impl Check {
-    pub fn parse(wish: &Wish) -> Result<Self, Invalid> {
+impl HealthCheck {
+    pub fn parse(wish: &WantedCheck) -> Result<Self, InvalidAnnotation> {
         let invalid = |annotation: &'static str, fix| {
             let value = wish.get(annotation).cloned().unwrap_or_default();
-            Invalid { annotation, value, fix }
+            InvalidAnnotation { annotation, value, fix }
         };
         let number = |annotation, default: u32| match wish.get(annotation) {
             None => Ok(default),
             Some(text) => text
                 .parse()
                 .ok()
-                .filter(|number| CONSECUTIVE.contains(number))
+                .filter(|number| CONSECUTIVE_RESULTS.contains(number))
                 .ok_or_else(|| invalid(annotation, "write a number from 1 to 100")),
         };
         let duration = |annotation, default: Duration, longest: Duration, fix| {
@@ -86,21 +88,27 @@ impl Check {
                 .filter(|parsed| INTERVALS.contains(parsed) && *parsed <= longest)
                 .ok_or_else(|| invalid(annotation, fix))
         };
-        let protocol = wish.get(CHECK).and_then(|text| Protocol::parse(text));
+        let protocol = wish.get(CHECK_ANNOTATION).and_then(|text| ProbeProtocol::parse(text));
         let protocol = protocol.ok_or_else(|| {
-            invalid(CHECK, "write tcp, http:/path, https:/path, grpc or grpc:service")
+            invalid(CHECK_ANNOTATION, "write tcp, http:/path, https:/path, grpc or grpc:service")
         })?;
         let two = Duration::from_secs(2);
         let fix = "write a duration from 100ms to 1h, such as 2s";
-        let interval = duration(INTERVAL, two, *INTERVALS.end(), fix)?;
+        let interval = duration(INTERVAL_ANNOTATION, two, *INTERVALS.end(), fix)?;
         let fix = "write a duration from 100ms to the interval, such as 1s";
         let default = Duration::from_secs(1).min(interval);
-        let timeout = duration(TIMEOUT, default, interval, fix)?;
-        Ok(Self { protocol, interval, timeout, rise: number(RISE, 1)?, fall: number(FALL, 2)? })
+        let timeout = duration(TIMEOUT_ANNOTATION, default, interval, fix)?;
+        Ok(Self {
+            protocol,
+            interval,
+            timeout,
+            rise: number(RISE_ANNOTATION, 1)?,
+            fall: number(FALL_ANNOTATION, 2)?,
+        })
     }
 }
 
-impl Protocol {
+impl ProbeProtocol {
     fn parse(text: &str) -> Option<Self> {
         let is_plain = |text: &str| text.bytes().all(|byte| byte.is_ascii_graphic());
         let (name, rest) = match text.split_once(':') {
@@ -122,7 +130,7 @@ impl Protocol {
     }
 }
 
-impl fmt::Display for Invalid {
+impl fmt::Display for InvalidAnnotation {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "annotation {} is {:?}: {}", self.annotation, self.value, self.fix)
     }
@@ -130,12 +138,12 @@ impl fmt::Display for Invalid {
 
 /// The consecutive results of a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Streak {
+pub struct ProbeStreak {
     pub succeeds: bool,
     pub length: u32,
 }
 
-impl Streak {
+impl ProbeStreak {
     /// The streak after one more result.
     pub fn after(before: Option<Self>, succeeds: bool) -> Self {
         match before {
@@ -147,9 +155,9 @@ impl Streak {
     }
 }
 
-impl Check {
+impl HealthCheck {
     /// Whether an endpoint is ready, from what it was and the streaks of all its ports.
-    pub fn is_ready(&self, was_ready: bool, streaks: &[Streak]) -> bool {
+    pub fn is_ready(&self, was_ready: bool, streaks: &[ProbeStreak]) -> bool {
         if was_ready {
             !streaks.iter().any(|streak| !streak.succeeds && streak.length >= self.fall)
         } else {
@@ -164,26 +172,28 @@ mod tests {
 
     use super::*;
 
-    fn check(annotations: Value) -> Result<Check, Invalid> {
-        Check::parse(&wish(&json!({"metadata": {"annotations": annotations}})).unwrap())
+    fn check(annotations: Value) -> Result<HealthCheck, InvalidAnnotation> {
+        HealthCheck::parse(
+            &read_wanted_check(&json!({"metadata": {"annotations": annotations}})).unwrap(),
+        )
     }
 
     #[test]
     fn all_is_read_from_annotations_and_has_defaults() {
         let seconds = Duration::from_secs;
-        let default = check(json!({CHECK: "tcp"})).unwrap();
-        let expected = Check {
-            protocol: Protocol::Tcp,
+        let default = check(json!({CHECK_ANNOTATION: "tcp"})).unwrap();
+        let expected = HealthCheck {
+            protocol: ProbeProtocol::Tcp,
             interval: seconds(2),
             timeout: seconds(1),
             rise: 1,
             fall: 2,
         };
         assert_eq!(default, expected);
-        let own = json!({CHECK: "http:/ok?a=b", INTERVAL: "1m30s", TIMEOUT: "500ms", RISE: "3",
-            FALL: "5"});
-        let expected = Check {
-            protocol: Protocol::Http { path: "/ok?a=b".to_owned() },
+        let own = json!({CHECK_ANNOTATION: "http:/ok?a=b", INTERVAL_ANNOTATION: "1m30s", TIMEOUT_ANNOTATION: "500ms", RISE_ANNOTATION: "3",
+            FALL_ANNOTATION: "5"});
+        let expected = HealthCheck {
+            protocol: ProbeProtocol::Http { path: "/ok?a=b".to_owned() },
             interval: seconds(90),
             timeout: Duration::from_millis(500),
             rise: 3,
@@ -191,38 +201,46 @@ mod tests {
         };
         assert_eq!(check(own).unwrap(), expected);
         for (text, protocol) in [
-            ("https:/", Protocol::Https { path: "/".to_owned() }),
-            ("grpc", Protocol::Grpc { service: String::new() }),
-            ("grpc:a.B", Protocol::Grpc { service: "a.B".to_owned() }),
+            ("https:/", ProbeProtocol::Https { path: "/".to_owned() }),
+            ("grpc", ProbeProtocol::Grpc { service: String::new() }),
+            ("grpc:a.B", ProbeProtocol::Grpc { service: "a.B".to_owned() }),
         ] {
-            assert_eq!(check(json!({CHECK: text})).unwrap().protocol, protocol);
+            assert_eq!(check(json!({CHECK_ANNOTATION: text})).unwrap().protocol, protocol);
         }
-        assert_eq!(wish(&json!({"metadata": {"annotations": {RISE: "2"}}})), None);
+        assert_eq!(
+            read_wanted_check(&json!({"metadata": {"annotations": {RISE_ANNOTATION: "2"}}})),
+            None
+        );
     }
 
     #[test]
     fn what_cannot_be_used_is_named() {
         for nonsense in ["", "udp", "http", "http:ok", "http:/a b", "http:/a\r\nX: y", "grpc:"] {
-            assert_eq!(check(json!({CHECK: nonsense})).unwrap_err().annotation, CHECK);
+            assert_eq!(
+                check(json!({CHECK_ANNOTATION: nonsense})).unwrap_err().annotation,
+                CHECK_ANNOTATION
+            );
         }
         for (annotation, value) in [
-            (INTERVAL, "2"),
-            (INTERVAL, "0s"),
-            (INTERVAL, "-2s"),
-            (INTERVAL, "2h"),
-            (TIMEOUT, "3s"),
-            (RISE, "0"),
-            (FALL, "many"),
+            (INTERVAL_ANNOTATION, "2"),
+            (INTERVAL_ANNOTATION, "0s"),
+            (INTERVAL_ANNOTATION, "-2s"),
+            (INTERVAL_ANNOTATION, "2h"),
+            (TIMEOUT_ANNOTATION, "3s"),
+            (RISE_ANNOTATION, "0"),
+            (FALL_ANNOTATION, "many"),
         ] {
-            let invalid = check(json!({CHECK: "tcp", annotation: value})).unwrap_err();
+            let invalid = check(json!({CHECK_ANNOTATION: "tcp", annotation: value})).unwrap_err();
             assert_eq!((invalid.annotation, invalid.value.as_str()), (annotation, value));
         }
     }
 
     #[test]
     fn thresholds_count_consecutive_results() {
-        let mut check = check(json!({CHECK: "tcp", RISE: "2", FALL: "3"})).unwrap();
-        let streak = |succeeds, length| Streak { succeeds, length };
+        let mut check =
+            check(json!({CHECK_ANNOTATION: "tcp", RISE_ANNOTATION: "2", FALL_ANNOTATION: "3"}))
+                .unwrap();
+        let streak = |succeeds, length| ProbeStreak { succeeds, length };
         for (was_ready, streaks, expected) in [
             (true, vec![streak(false, 2)], true),
             (true, vec![streak(false, 3)], false),
@@ -238,7 +256,7 @@ mod tests {
         assert!(check.is_ready(false, &[streak(true, 1)]));
         let results = [true, true, false, false, true];
         let lengths = results.iter().scan(None, |before, result| {
-            *before = Some(Streak::after(*before, *result));
+            *before = Some(ProbeStreak::after(*before, *result));
             before.map(|streak| streak.length)
         });
         assert_eq!(lengths.collect::<Vec<_>>(), [1, 2, 1, 2, 1]);

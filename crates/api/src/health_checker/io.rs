@@ -16,28 +16,28 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use super::check::Protocol;
+use super::config::ProbeProtocol;
 
 /// Sessions that are remembered: resuming one saves most of a handshake.
-const SESSIONS: usize = 16_384;
+const MAX_TLS_SESSIONS: usize = 16_384;
 /// The longest response to `Health/Check` in octets.
-const RESPONSE: usize = 4096;
+const MAX_RESPONSE_BYTES: usize = 4096;
 
 /// Fails with the reason if the server is not healthy.
-pub async fn probe(protocol: &Protocol, address: SocketAddr) -> Result<()> {
+pub async fn probe_endpoint(protocol: &ProbeProtocol, address: SocketAddr) -> Result<()> {
     let stream = TcpStream::connect(address).await?;
     // The end is a reset: otherwise each probe would leave a socket in TIME_WAIT for a minute.
     stream.set_zero_linger()?;
     match protocol {
-        Protocol::Tcp => Ok(()),
-        Protocol::Http { path } => get(stream, path, address).await,
-        Protocol::Https { path } => {
+        ProbeProtocol::Tcp => Ok(()),
+        ProbeProtocol::Http { path } => get(stream, path, address).await,
+        ProbeProtocol::Https { path } => {
             let name = ServerName::from(address.ip());
-            let connector = TlsConnector::from(Arc::clone(&TLS));
+            let connector = TlsConnector::from(Arc::clone(&TLS_CONFIG));
             let stream = connector.connect(name, stream).await.context("TLS handshake failed")?;
             get(stream, path, address).await
         }
-        Protocol::Grpc { service } => check(stream, service, address).await,
+        ProbeProtocol::Grpc { service } => check_grpc_health(stream, service, address).await,
     }
 }
 
@@ -64,10 +64,10 @@ async fn get(
 }
 
 /// `grpc.health.v1.Health/Check`, over HTTP/2 without TLS.
-async fn check(stream: TcpStream, service: &str, address: SocketAddr) -> Result<()> {
+async fn check_grpc_health(stream: TcpStream, service: &str, address: SocketAddr) -> Result<()> {
     let (mut sender, connection) = http2::Builder::new(TokioExecutor::new())
         .max_header_list_size(8192)
-        .initial_stream_window_size(u32::try_from(RESPONSE)?)
+        .initial_stream_window_size(u32::try_from(MAX_RESPONSE_BYTES)?)
         .initial_connection_window_size(65_535)
         .handshake::<_, Full<Bytes>>(TokioIo::new(stream))
         .await?;
@@ -81,13 +81,13 @@ async fn check(stream: TcpStream, service: &str, address: SocketAddr) -> Result<
         ensure!(response.status() == 200, "it returned HTTP status {}", response.status());
         // An error may come without a body, in the headers.
         grpc_status(response.headers())?;
-        let body = Limited::new(response.into_body(), RESPONSE).collect().await;
+        let body = Limited::new(response.into_body(), MAX_RESPONSE_BYTES).collect().await;
         let body = body.map_err(|error| anyhow::anyhow!("no response: {error}"))?;
         if let Some(trailers) = body.trailers() {
             grpc_status(trailers)?;
         }
         let status = serving_status(&body.to_bytes()).context("it returned no health status")?;
-        ensure!(status == SERVING, "it returned health status {status}, not SERVING");
+        ensure!(status == SERVING_STATUS, "it returned health status {status}, not SERVING");
         Ok(())
     };
     tokio::select! {
@@ -129,7 +129,7 @@ fn framed(message: &[u8]) -> Vec<u8> {
     [&[0][..], &length.to_be_bytes(), message].concat()
 }
 
-const SERVING: u8 = 1;
+const SERVING_STATUS: u8 = 1;
 
 /// `HealthCheckResponse`: field 1 is the status, 0 if it is missing.
 fn serving_status(body: &[u8]) -> Option<u8> {
@@ -141,7 +141,7 @@ fn serving_status(body: &[u8]) -> Option<u8> {
     }
 }
 
-static TLS: LazyLock<Arc<ClientConfig>> = LazyLock::new(|| {
+static TLS_CONFIG: LazyLock<Arc<ClientConfig>> = LazyLock::new(|| {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut config = ClientConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
@@ -151,7 +151,7 @@ static TLS: LazyLock<Arc<ClientConfig>> = LazyLock::new(|| {
         // A check asks whether the server is up, and sends no secrets.
         .with_custom_certificate_verifier(Arc::new(AnyCertificate(provider)))
         .with_no_client_auth();
-    config.resumption = Resumption::in_memory_sessions(SESSIONS);
+    config.resumption = Resumption::in_memory_sessions(MAX_TLS_SESSIONS);
     Arc::new(config)
 });
 
@@ -161,47 +161,63 @@ mod tests {
     use super::*;
 
     async fn get_of(response: &'static str) -> Result<()> {
-        let protocol = Protocol::Http { path: "/".to_owned() };
-        probe(&protocol, servers::plain(response).await).await
+        let protocol = ProbeProtocol::Http { path: "/".to_owned() };
+        probe_endpoint(&protocol, servers::start_plain_server(response).await).await
     }
 
     #[tokio::test]
     async fn http_and_tcp_probes_report_whether_a_server_responds() {
-        assert!(probe(&Protocol::Tcp, servers::plain("").await).await.is_ok());
+        assert!(
+            probe_endpoint(&ProbeProtocol::Tcp, servers::start_plain_server("").await)
+                .await
+                .is_ok()
+        );
         assert!(get_of("HTTP/1.1 204 No Content\r\n\r\n").await.is_ok());
         assert!(get_of("HTTP/1.1 503 Busy\r\n\r\n").await.is_err());
         assert!(get_of("SSH-2.0-OpenSSH_9.9\r\n").await.is_err());
-        assert!(probe(&Protocol::Tcp, servers::closed().await).await.is_err());
+        assert!(
+            probe_endpoint(&ProbeProtocol::Tcp, servers::reserve_closed_address().await)
+                .await
+                .is_err()
+        );
     }
 
     #[tokio::test]
     async fn an_https_probe_accepts_any_certificate_and_no_plain_server() {
-        let https = Protocol::Https { path: "/".to_owned() };
-        let server = servers::tls("HTTP/1.1 200 OK\r\n\r\n").await;
-        probe(&https, server).await.unwrap();
+        let https = ProbeProtocol::Https { path: "/".to_owned() };
+        let server = servers::start_tls_server("HTTP/1.1 200 OK\r\n\r\n").await;
+        probe_endpoint(&https, server).await.unwrap();
         // Again, with the session.
-        probe(&https, server).await.unwrap();
-        let broken = servers::tls("HTTP/1.1 500 Broken\r\n\r\n").await;
-        assert!(probe(&https, broken).await.is_err());
-        assert!(probe(&https, servers::plain("HTTP/1.1 200 OK\r\n\r\n").await).await.is_err());
+        probe_endpoint(&https, server).await.unwrap();
+        let broken = servers::start_tls_server("HTTP/1.1 500 Broken\r\n\r\n").await;
+        assert!(probe_endpoint(&https, broken).await.is_err());
+        assert!(
+            probe_endpoint(&https, servers::start_plain_server("HTTP/1.1 200 OK\r\n\r\n").await)
+                .await
+                .is_err()
+        );
     }
 
     #[tokio::test]
     async fn a_grpc_probe_wants_serving() {
-        let of = |service: &str| Protocol::Grpc { service: service.to_owned() };
-        let serving = servers::grpc(Grpc { status: 1, error: None }).await;
-        probe(&of(""), serving).await.unwrap();
-        probe(&of("shop.Cart"), serving).await.unwrap();
-        probe(&of(&"s".repeat(253)), serving).await.unwrap();
+        let of = |service: &str| ProbeProtocol::Grpc { service: service.to_owned() };
+        let serving = servers::start_grpc_server(Grpc { status: 1, error: None }).await;
+        probe_endpoint(&of(""), serving).await.unwrap();
+        probe_endpoint(&of("shop.Cart"), serving).await.unwrap();
+        probe_endpoint(&of(&"s".repeat(253)), serving).await.unwrap();
         for (grpc, expected) in [
             (Grpc { status: 2, error: None }, "not SERVING"),
             (Grpc { status: 0, error: None }, "not SERVING"),
             (Grpc { status: 1, error: Some("12") }, "gRPC status 12"),
         ] {
-            let server = servers::grpc(grpc).await;
-            let error = format!("{:#}", probe(&of(""), server).await.unwrap_err());
+            let server = servers::start_grpc_server(grpc).await;
+            let error = format!("{:#}", probe_endpoint(&of(""), server).await.unwrap_err());
             assert!(error.contains(expected), "{error}");
         }
-        assert!(probe(&of(""), servers::plain("HTTP/1.1 200 OK\r\n\r\n").await).await.is_err());
+        assert!(
+            probe_endpoint(&of(""), servers::start_plain_server("HTTP/1.1 200 OK\r\n\r\n").await)
+                .await
+                .is_err()
+        );
     }
 }

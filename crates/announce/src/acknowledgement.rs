@@ -6,72 +6,72 @@
 
 use std::collections::VecDeque;
 
-use super::identity::Id;
-use super::timing::{Time, Timing};
-use super::wire::{Heard, Message};
+use super::identity::ParticipantId;
+use super::timing::{ElectionTiming, Time};
+use super::wire::{Acknowledgement, Heartbeat};
 
 /// This participant as the others name it in their acknowledgements.
 #[derive(Clone, Copy, Debug)]
-pub struct Own<'a> {
-    pub id: Id,
+pub struct OwnProcess<'a> {
+    pub id: ParticipantId,
     pub incarnation: u64,
     /// The sequence number of the last message that was sent.
     pub sequence: u64,
     /// When the last messages were sent.
-    pub times: &'a Times,
+    pub times: &'a MessageTimes,
 }
 
-impl Own<'_> {
+impl OwnProcess<'_> {
     /// The message of this process that the sender acknowledges.
-    pub fn acknowledged_by<'a>(&self, message: &'a Message) -> Option<&'a Heard> {
+    pub fn find_acknowledgement<'a>(&self, message: &'a Heartbeat) -> Option<&'a Acknowledgement> {
         let mut heard = message.heard.iter();
         heard.find(|heard| (heard.id, heard.incarnation) == (self.id, self.incarnation))
     }
 }
 
 /// How many heartbeats are remembered at least. They cover more time than
-/// [`Timing::hears_nobody`].
-const HEARTBEATS: usize = 4;
+/// [`ElectionTiming::isolation_limit`].
+const REMEMBERED_HEARTBEATS: usize = 4;
 
 /// Messages within an interval divided by this number count as one.
-const PART: u32 = 4;
+const PARTS_PER_INTERVAL: u32 = 4;
 
-const MOST: usize = HEARTBEATS * PART as usize;
+const MAX_MESSAGE_TIMES: usize = REMEMBERED_HEARTBEATS * PARTS_PER_INTERVAL as usize;
 
 /// When the last messages of one participant arrived, or were sent.
 #[derive(Clone, Debug, Default)]
-pub struct Times(VecDeque<Burst>);
+pub struct MessageTimes(VecDeque<MessageBurst>);
 
 /// Messages that arrived at almost the same time.
 #[derive(Clone, Copy, Debug)]
-struct Burst {
+struct MessageBurst {
     /// The greatest sequence number among them.
     sequence: u64,
     /// When the first one arrived.
     at: Time,
 }
 
-impl Times {
+impl MessageTimes {
     /// Notes a message, if its sequence number is greater than those before.
-    pub fn note(&mut self, sequence: u64, at: Time, timing: &Timing) {
+    pub fn note_message(&mut self, sequence: u64, at: Time, timing: &ElectionTiming) {
         if let Some(last) = self.0.back_mut() {
             if sequence <= last.sequence {
                 return;
             }
-            if at < last.at + timing.interval / PART {
+            if at < last.at + timing.interval / PARTS_PER_INTERVAL {
                 last.sequence = sequence;
                 return;
             }
         }
-        if self.0.len() >= MOST {
+        if self.0.len() >= MAX_MESSAGE_TIMES {
             self.0.pop_front();
         }
-        self.0.push_back(Burst { sequence, at });
+        self.0.push_back(MessageBurst { sequence, at });
     }
 
     /// When the message with a sequence number arrived; `None` if that is too long ago. For a
     /// message that did not arrive, the time of the next one; `now` if there is none.
-    pub fn of(&self, sequence: u64, now: Time) -> Option<Time> {
+    pub fn time_of_message(&self, sequence: u64, now: Time) -> Option<Time> {
         let first = self.0.front()?;
         if sequence < first.sequence {
             return None;
@@ -89,19 +89,23 @@ mod tests {
 
     const NOW: Time = Duration::from_secs(9);
 
-    fn noted(messages: impl IntoIterator<Item = (u64, u64)>) -> Times {
-        let mut times = Times::default();
+    fn noted(messages: impl IntoIterator<Item = (u64, u64)>) -> MessageTimes {
+        let mut times = MessageTimes::default();
         for (sequence, milliseconds) in messages {
-            times.note(sequence, Duration::from_millis(milliseconds), &Timing::default());
+            times.note_message(
+                sequence,
+                Duration::from_millis(milliseconds),
+                &ElectionTiming::default(),
+            );
         }
         times
     }
 
     #[test]
     fn messages_have_the_time_at_which_they_came() {
-        assert_eq!(Times::default().of(1, NOW), None);
+        assert_eq!(MessageTimes::default().time_of_message(1, NOW), None);
         let times = noted([2, 3, 3, 1, 5].map(|number| (number, number * 1_000)));
-        let of = |sequence| times.of(sequence, NOW).map(|at| at.as_secs());
+        let of = |sequence| times.time_of_message(sequence, NOW).map(|at| at.as_secs());
         assert_eq!([1, 2, 3, 4, 5, 6].map(of), [None, Some(2), Some(3), Some(5), Some(5), Some(9)]);
     }
 
@@ -113,18 +117,21 @@ mod tests {
         });
         let times = noted(heartbeats);
         for (sequence, milliseconds) in [(16, 1_000), (17, 1_100), (20, 1_100), (64, 1_300)] {
-            assert_eq!(times.of(sequence, NOW), Some(Duration::from_millis(milliseconds)));
+            assert_eq!(
+                times.time_of_message(sequence, NOW),
+                Some(Duration::from_millis(milliseconds))
+            );
         }
     }
 
     #[test]
     fn messages_without_a_pause_take_bounded_memory_and_are_remembered_for_long_enough() {
-        let timing = Timing::default();
+        let timing = ElectionTiming::default();
         let times = noted((0..10_000).map(|number| (number, number)));
-        assert_eq!(times.0.len(), MOST);
-        assert_eq!(times.of(9_000, NOW), None);
-        let at = times.of(9_650, NOW).expect("it is remembered");
+        assert_eq!(times.0.len(), MAX_MESSAGE_TIMES);
+        assert_eq!(times.time_of_message(9_000, NOW), None);
+        let at = times.time_of_message(9_650, NOW).expect("it is remembered");
         assert!((9_650 - at.as_millis()) < 25, "{at:?}");
-        assert!(timing.hears_nobody() + timing.interval <= Duration::from_millis(350));
+        assert!(timing.isolation_limit() + timing.interval <= Duration::from_millis(350));
     }
 }

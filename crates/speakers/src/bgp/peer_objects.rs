@@ -9,69 +9,75 @@ use lb_rules::kinds::PASSWORDS;
 use lb_rules::model::{Kind, Node, Object, ObjectRef, Problem};
 use sha2::{Digest, Sha256};
 
-use super::detection::Detection;
-use super::peer::{Bfd, Location, Password, Peer, Secret, Wrong, password_problem};
+use super::config::{
+    BfdSetting, InvalidField, PasswordSecret, PasswordSource, PeerConfig, PeerLocation,
+    find_password_problem,
+};
+use super::detection::DetectionConfig;
 
 /// All peers that objects define.
 #[derive(Debug, Default)]
-pub struct Peers {
-    objects: BTreeMap<ObjectRef, Defined>,
+pub struct PeerObjects {
+    objects: BTreeMap<ObjectRef, DefinedPeer>,
     /// MetalLB's profiles of BFD, by name.
-    profiles: BTreeMap<String, Result<Detection, Problem>>,
+    profiles: BTreeMap<String, Result<DetectionConfig, Problem>>,
     /// By the Secret's key.
     passwords: BTreeMap<String, Vec<u8>>,
 }
 
 /// What an object defines.
 #[derive(Debug, PartialEq)]
-struct Defined {
+struct DefinedPeer {
     /// Of two with one address, the older one is used. `None`, as of files: the oldest.
     created: Option<String>,
-    read: Result<Peer, Problem>,
+    read: Result<PeerConfig, Problem>,
 }
 
 /// A peer that this node connects to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Configured {
-    pub peer: Peer,
+pub struct ConfiguredPeer {
+    pub peer: PeerConfig,
     pub identifier: Ipv4Addr,
-    pub password: Option<Secret>,
+    pub password: Option<PasswordSecret>,
     /// How a broken path is found.
-    pub detection: Option<Detection>,
+    pub detection: Option<DetectionConfig>,
 }
 
-impl Configured {
+impl ConfiguredPeer {
     /// Whether a session of one is a session of the other: they differ in the detection of broken paths at most.
     pub fn has_session_of(&self, other: &Self) -> bool {
         let without = |it: &Self| {
-            let peer = Peer { bfd: Bfd::None, ..it.peer.clone() };
+            let peer = PeerConfig { bfd: BfdSetting::None, ..it.peer.clone() };
             Self { peer, detection: None, ..it.clone() }
         };
         without(self) == without(other)
     }
 }
 
-impl Peers {
+impl PeerObjects {
     /// Returns whether anything has changed.
-    pub fn apply(&mut self, object: &Object) -> bool {
+    pub fn apply_object(&mut self, object: &Object) -> bool {
         let reference = object.reference();
         let (metadata, read) = match object {
-            Object::BgpPeer(object) => (&object.metadata, Peer::of_own(object)),
-            Object::MetallbBgpPeer(object) => (&object.metadata, Peer::of_metallb(object)),
+            Object::BgpPeer(object) => (&object.metadata, PeerConfig::of_bgp_peer(object)),
+            Object::MetallbBgpPeer(object) => {
+                (&object.metadata, PeerConfig::of_metallb_peer(object))
+            }
             Object::BfdProfile(profile) => {
-                let read = Detection::of_profile(profile);
-                let read = read.map_err(|wrong| problem(&reference, wrong, "BFD is not used"));
+                let read = DetectionConfig::of_profile(profile);
+                let read =
+                    read.map_err(|wrong| report_problem(&reference, wrong, "BFD is not used"));
                 let before = self.profiles.insert(reference.name, read.clone());
                 return before != Some(read);
             }
             Object::Secret(secret) if reference.name == PASSWORDS => {
-                return replace(&mut self.passwords, contents(secret));
+                return replace_if_changed(&mut self.passwords, decode_secret(secret));
             }
             _ => return false,
         };
         let created = metadata.creation_timestamp.as_ref().map(|time| time.0.to_string());
-        let read = read.map_err(|wrong| problem(&reference, wrong, "the peer is not used"));
-        let defined = Defined { created, read };
+        let read = read.map_err(|wrong| report_problem(&reference, wrong, "the peer is not used"));
+        let defined = DefinedPeer { created, read };
         if self.objects.get(&reference) == Some(&defined) {
             return false;
         }
@@ -80,10 +86,10 @@ impl Peers {
     }
 
     /// Returns whether anything has changed.
-    pub fn delete(&mut self, reference: &ObjectRef) -> bool {
+    pub fn delete_object(&mut self, reference: &ObjectRef) -> bool {
         match reference.kind {
             Kind::Secret if reference.name == PASSWORDS => {
-                replace(&mut self.passwords, BTreeMap::new())
+                replace_if_changed(&mut self.passwords, BTreeMap::new())
             }
             Kind::BfdProfile => self.profiles.remove(&reference.name).is_some(),
             _ => self.objects.remove(reference).is_some(),
@@ -91,17 +97,17 @@ impl Peers {
     }
 
     /// The peers of a node by name, and what is wrong with others.
-    pub fn of_node(
+    pub fn list_node_peers(
         &self,
         name: &str,
         node: Option<&Node>,
-    ) -> (BTreeMap<String, Configured>, Vec<Problem>) {
+    ) -> (BTreeMap<String, ConfiguredPeer>, Vec<Problem>) {
         let labels = node.map(|node| node.labels.clone()).unwrap_or_default();
         let (mut peers, mut problems) = (BTreeMap::new(), Vec::new());
-        let mut taken: BTreeMap<&Location, &ObjectRef> = BTreeMap::new();
-        let mut objects: Vec<(&ObjectRef, &Defined)> = self.objects.iter().collect();
+        let mut taken: BTreeMap<&PeerLocation, &ObjectRef> = BTreeMap::new();
+        let mut objects: Vec<(&ObjectRef, &DefinedPeer)> = self.objects.iter().collect();
         objects.sort_by_key(|(reference, defined)| (&defined.created, *reference));
-        for (reference, Defined { read, .. }) in objects {
+        for (reference, DefinedPeer { read, .. }) in objects {
             let peer = match read {
                 // A router keeps one session with an address: two would end each other for ever.
                 Ok(peer) if any_selects(&peer.nodes, &labels) => {
@@ -110,12 +116,12 @@ impl Peers {
                         Some(other) => {
                             let message = format!("{} has the same router on this node", *other);
                             let field = match (&peer.location, reference.kind) {
-                                (Location::Interface(_), _) => "spec.interface",
+                                (PeerLocation::Interface(_), _) => "spec.interface",
                                 (_, Kind::MetallbBgpPeer) => "spec.peerAddress",
                                 _ => "spec.address",
                             };
                             let wrong = (field, message);
-                            problems.push(problem(reference, wrong, "the peer is not used"));
+                            problems.push(report_problem(reference, wrong, "the peer is not used"));
                             continue;
                         }
                     }
@@ -136,56 +142,60 @@ impl Peers {
                     continue;
                 }
             };
-            let identifier = peer.identifier.unwrap_or_else(|| identifier(name, node));
+            let identifier = peer.identifier.unwrap_or_else(|| choose_identifier(name, node));
             let detection = self.detection(reference, &peer.bfd).unwrap_or_else(|problem| {
                 problems.push(problem);
                 None
             });
-            let configured = Configured { peer: peer.clone(), identifier, password, detection };
-            peers.insert(name_of(reference), configured);
+            let configured = ConfiguredPeer { peer: peer.clone(), identifier, password, detection };
+            peers.insert(name_peer(reference), configured);
         }
         (peers, problems)
     }
 
     /// Names of all peers, also of those that can't be used.
     pub fn names(&self) -> BTreeSet<String> {
-        self.objects.keys().map(name_of).collect()
+        self.objects.keys().map(name_peer).collect()
     }
 
     /// Names of peers that do not select a node.
-    pub fn of_others(&self, node: Option<&Node>) -> Vec<String> {
+    pub fn list_other_peers(&self, node: Option<&Node>) -> Vec<String> {
         let labels = node.map(|node| node.labels.clone()).unwrap_or_default();
-        let selects = |defined: &Defined| {
+        let selects = |defined: &DefinedPeer| {
             defined.read.as_ref().map_or(true, |peer| any_selects(&peer.nodes, &labels))
         };
         let others = self.objects.iter().filter(|(_, defined)| !selects(defined));
-        others.map(|(reference, _)| name_of(reference)).collect()
+        others.map(|(reference, _)| name_peer(reference)).collect()
     }
 
     /// A session without BFD is better than none.
-    fn detection(&self, peer: &ObjectRef, bfd: &Bfd) -> Result<Option<Detection>, Problem> {
+    fn detection(
+        &self,
+        peer: &ObjectRef,
+        bfd: &BfdSetting,
+    ) -> Result<Option<DetectionConfig>, Problem> {
         match bfd {
-            Bfd::None => Ok(None),
-            Bfd::Own(detection) => Ok(Some(*detection)),
-            Bfd::Profile(name) => match self.profiles.get(name) {
+            BfdSetting::None => Ok(None),
+            BfdSetting::Own(detection) => Ok(Some(*detection)),
+            BfdSetting::Profile(name) => match self.profiles.get(name) {
                 Some(profile) => profile.clone().map(Some),
                 None => {
                     let message = format!("there is no BFDProfile {name:?} in this namespace");
-                    Err(problem(peer, ("spec.bfdProfile", message), "BFD is not used"))
+                    Err(report_problem(peer, ("spec.bfdProfile", message), "BFD is not used"))
                 }
             },
         }
     }
 
-    fn password(&self, password: &Password) -> Result<Option<Secret>, String> {
+    fn password(&self, password: &PasswordSource) -> Result<Option<PasswordSecret>, String> {
         match password {
-            Password::None => Ok(None),
-            Password::Text(text) => Ok(Some(text.clone())),
-            Password::Key(key) => {
+            PasswordSource::None => Ok(None),
+            PasswordSource::Text(text) => Ok(Some(text.clone())),
+            PasswordSource::Key(key) => {
                 let found = self.passwords.get(key);
-                match password_problem(key, found.map(Vec::as_slice)) {
+                match find_password_problem(key, found.map(Vec::as_slice)) {
                     Some(problem) => Err(problem),
-                    None => Ok(found.cloned().map(Secret)),
+                    None => Ok(found.cloned().map(PasswordSecret)),
                 }
             }
         }
@@ -193,7 +203,11 @@ impl Peers {
 }
 
 /// A field of an object, and what follows from its fault.
-fn problem(object: &ObjectRef, (field, message): Wrong, consequence: &str) -> Problem {
+fn report_problem(
+    object: &ObjectRef,
+    (field, message): InvalidField,
+    consequence: &str,
+) -> Problem {
     Problem {
         object: object.to_string(),
         field: field.to_owned(),
@@ -202,7 +216,7 @@ fn problem(object: &ObjectRef, (field, message): Wrong, consequence: &str) -> Pr
 }
 
 /// Peers of MetalLB have their namespace in front, so that no two have one name.
-fn name_of(reference: &ObjectRef) -> String {
+fn name_peer(reference: &ObjectRef) -> String {
     match reference.namespace.as_str() {
         "" => reference.name.clone(),
         namespace => format!("{namespace}/{}", reference.name),
@@ -210,7 +224,7 @@ fn name_of(reference: &ObjectRef) -> String {
 }
 
 /// The node's first IPv4 address; without any, one that follows from its name.
-fn identifier(name: &str, node: Option<&Node>) -> Ipv4Addr {
+fn choose_identifier(name: &str, node: Option<&Node>) -> Ipv4Addr {
     let addresses = node.iter().flat_map(|node| &node.addresses.0);
     let mut fours = addresses.filter_map(|address| match address {
         IpAddr::V4(address) if !address.is_unspecified() => Some(*address),
@@ -224,13 +238,13 @@ fn identifier(name: &str, node: Option<&Node>) -> Ipv4Addr {
 }
 
 /// `data`, and `stringData` as in manifests.
-fn contents(secret: &ApiSecret) -> BTreeMap<String, Vec<u8>> {
+fn decode_secret(secret: &ApiSecret) -> BTreeMap<String, Vec<u8>> {
     let data = secret.data.iter().flatten().map(|(key, value)| (key.clone(), value.0.clone()));
     let texts = secret.string_data.iter().flatten();
     data.chain(texts.map(|(key, text)| (key.clone(), text.clone().into_bytes()))).collect()
 }
 
-fn replace<T: PartialEq>(place: &mut T, value: T) -> bool {
+fn replace_if_changed<T: PartialEq>(place: &mut T, value: T) -> bool {
     if *place == value {
         return false;
     }
@@ -275,20 +289,20 @@ mod tests {
 
     #[test]
     fn a_node_has_the_peers_that_select_it() {
-        let mut peers = Peers::default();
+        let mut peers = PeerObjects::default();
         let rack = |number: &str| json!({"nodeSelector": {"matchLabels": {"rack": number}}});
-        assert!(peers.apply(&peer("one", rack("1"))));
-        assert!(!peers.apply(&peer("one", rack("1"))));
-        assert!(peers.apply(&peer("two", rack("2"))));
-        let (found, problems) = peers.of_node("a", Some(&node()));
+        assert!(peers.apply_object(&peer("one", rack("1"))));
+        assert!(!peers.apply_object(&peer("one", rack("1"))));
+        assert!(peers.apply_object(&peer("two", rack("2"))));
+        let (found, problems) = peers.list_node_peers("a", Some(&node()));
         assert_eq!(found.keys().collect::<Vec<_>>(), ["one"]);
         assert_eq!(found["one"].identifier, Ipv4Addr::new(192, 0, 2, 7));
-        assert_eq!(peers.of_others(Some(&node())), ["two"]);
+        assert_eq!(peers.list_other_peers(Some(&node())), ["two"]);
         assert!(problems.is_empty());
-        assert!(peers.delete(&peer("one", rack("1")).reference()));
-        assert!(peers.of_node("a", Some(&node())).0.is_empty());
+        assert!(peers.delete_object(&peer("one", rack("1")).reference()));
+        assert!(peers.list_node_peers("a", Some(&node())).0.is_empty());
         // Nodes without addresses differ from each other.
-        let identifiers = ["a", "b"].map(|name| identifier(name, None));
+        let identifiers = ["a", "b"].map(|name| choose_identifier(name, None));
         assert_ne!(identifiers[0], identifiers[1]);
     }
 
@@ -306,8 +320,8 @@ mod tests {
             spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
             spec
         };
-        let used = |peers: &Peers| -> (Vec<String>, Vec<String>) {
-            let (found, problems) = peers.of_node("a", Some(&node()));
+        let used = |peers: &PeerObjects| -> (Vec<String>, Vec<String>) {
+            let (found, problems) = peers.list_node_peers("a", Some(&node()));
             (found.into_keys().collect(), problems.iter().map(ToString::to_string).collect())
         };
         for same in [
@@ -315,9 +329,9 @@ mod tests {
             json!({"interface": "eth0"}),
             json!({"address": "fe80::1", "interface": "eth0"}),
         ] {
-            let mut peers = Peers::default();
-            peers.apply(&of("a", "2026-01-02T00:00:00Z", spec(same.clone())));
-            peers.apply(&of("b", "2026-01-01T00:00:00Z", spec(same.clone())));
+            let mut peers = PeerObjects::default();
+            peers.apply_object(&of("a", "2026-01-02T00:00:00Z", spec(same.clone())));
+            peers.apply_object(&of("b", "2026-01-01T00:00:00Z", spec(same.clone())));
             let (found, problems) = used(&peers);
             assert_eq!(found, ["b"], "{same}");
             let expected = "BGPPeer b has the same router on this node; the peer is not used";
@@ -327,43 +341,43 @@ mod tests {
             let rack = json!({"nodeSelector": {"matchLabels": {"rack": "2"}}});
             let mut elsewhere = spec(same);
             elsewhere.as_object_mut().unwrap().extend(rack.as_object().unwrap().clone());
-            peers.apply(&of("b", "2026-01-01T00:00:00Z", elsewhere));
+            peers.apply_object(&of("b", "2026-01-01T00:00:00Z", elsewhere));
             assert_eq!(used(&peers), (vec!["a".to_owned()], Vec::new()));
         }
-        let mut peers = Peers::default();
+        let mut peers = PeerObjects::default();
         for (name, interface) in [("a", "eth0"), ("b", "eth1")] {
             let spec = spec(json!({"address": "fe80::1", "interface": interface}));
-            peers.apply(&of(name, "2026-01-01T00:00:00Z", spec));
+            peers.apply_object(&of(name, "2026-01-01T00:00:00Z", spec));
         }
         assert_eq!(used(&peers).0, ["a", "b"], "on two links");
     }
 
     #[test]
     fn a_peer_waits_for_its_password() {
-        let mut peers = Peers::default();
-        peers.apply(&peer("one", json!({"passwordKey": "tor"})));
-        peers.apply(&peer("two", json!({"address": "192.0.2.2"})));
-        let (found, problems) = peers.of_node("a", None);
+        let mut peers = PeerObjects::default();
+        peers.apply_object(&peer("one", json!({"passwordKey": "tor"})));
+        peers.apply_object(&peer("two", json!({"address": "192.0.2.2"})));
+        let (found, problems) = peers.list_node_peers("a", None);
         assert_eq!(found.keys().collect::<Vec<_>>(), ["two"]);
         assert!(problems[0].to_string().contains("BGPPeer one: spec.passwordKey: the password"));
         for (length, is_used) in [(0, false), (1, true), (80, true), (81, false)] {
-            peers.apply(&secret(json!({"tor": "x".repeat(length)})));
-            assert_eq!(peers.of_node("a", None).0.contains_key("one"), is_used, "{length}");
+            peers.apply_object(&secret(json!({"tor": "x".repeat(length)})));
+            assert_eq!(peers.list_node_peers("a", None).0.contains_key("one"), is_used, "{length}");
         }
-        assert!(peers.delete(&secret(json!({})).reference()));
-        assert!(!peers.of_node("a", None).0.contains_key("one"));
+        assert!(peers.delete_object(&secret(json!({})).reference()));
+        assert!(!peers.list_node_peers("a", None).0.contains_key("one"));
     }
 
     #[test]
     fn a_peer_without_its_profile_is_used_without_bfd() {
-        let mut peers = Peers::default();
-        peers.apply(&object(json!({
+        let mut peers = PeerObjects::default();
+        peers.apply_object(&object(json!({
             "apiVersion": "metallb.io/v1beta2", "kind": "BGPPeer",
             "metadata": {"name": "tor", "namespace": "metallb-system"},
             "spec": {"myASN": 64512, "peerASN": 64513, "peerAddress": "192.0.2.1", "bfdProfile": "fast"},
         })));
-        let configured = |peers: &Peers| {
-            let (mut found, problems) = peers.of_node("a", None);
+        let configured = |peers: &PeerObjects| {
+            let (mut found, problems) = peers.list_node_peers("a", None);
             (found.remove("metallb-system/tor").expect("it is used"), problems)
         };
         let (without, problems) = configured(&peers);
@@ -378,23 +392,23 @@ mod tests {
                 "metadata": {"name": "fast", "namespace": "metallb-system"}, "spec": spec,
             }))
         };
-        assert!(peers.apply(&profile(json!({"detectMultiplier": 5}))));
-        assert!(!peers.apply(&profile(json!({"detectMultiplier": 5}))));
+        assert!(peers.apply_object(&profile(json!({"detectMultiplier": 5}))));
+        assert!(!peers.apply_object(&profile(json!({"detectMultiplier": 5}))));
         let (with, problems) = configured(&peers);
         assert_eq!(with.detection.map(|found| found.config.multiplier), Some(5));
         assert!(problems.is_empty() && with != without && with.has_session_of(&without));
-        assert!(peers.apply(&profile(json!({"detectMultiplier": 0}))));
+        assert!(peers.apply_object(&profile(json!({"detectMultiplier": 0}))));
         let (bad, problems) = configured(&peers);
         assert!(bad.detection.is_none() && problems.len() == 1, "{problems:?}");
-        assert!(peers.delete(&profile(json!({})).reference()));
+        assert!(peers.delete_object(&profile(json!({})).reference()));
     }
 
     #[test]
     fn bad_peers_are_problems_and_the_others_are_used() {
-        let mut peers = Peers::default();
-        peers.apply(&peer("bad", json!({"address": "router.example"})));
-        peers.apply(&peer("good", json!({})));
-        let (found, problems) = peers.of_node("a", None);
+        let mut peers = PeerObjects::default();
+        peers.apply_object(&peer("bad", json!({"address": "router.example"})));
+        peers.apply_object(&peer("good", json!({})));
+        let (found, problems) = peers.list_node_peers("a", None);
         assert_eq!(found.len(), 1);
         assert!(problems[0].to_string().starts_with("BGPPeer bad: spec.address: "), "{problems:?}");
     }

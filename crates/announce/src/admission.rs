@@ -8,19 +8,19 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::hearing::Own;
-use super::identity::{Id, LinkAddress};
+use super::acknowledgement::OwnProcess;
+use super::identity::{LinkAddress, ParticipantId};
 use super::timing::Time;
-use super::wire::{Heard, Message};
+use super::wire::{Acknowledgement, Heartbeat};
 
 /// The most processes that are remembered.
-pub const MOST: usize = 64;
+pub const MAX_PENDING_PROCESSES: usize = 64;
 
 /// How long a process that does not acknowledge is remembered.
-pub const REMEMBERED: Duration = Duration::from_secs(5);
+pub const PENDING_PROCESS_LIFETIME: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Copy, Debug)]
-struct Stranger {
+struct PendingProcess {
     sequence: u64,
     link_address: LinkAddress,
     /// This participant's sequence when the process was first heard.
@@ -30,12 +30,18 @@ struct Stranger {
 
 /// By participant and incarnation.
 #[derive(Clone, Debug, Default)]
-pub struct Strangers(BTreeMap<(Id, u64), Stranger>);
+pub struct PendingProcesses(BTreeMap<(ParticipantId, u64), PendingProcess>);
 
-impl Strangers {
+impl PendingProcesses {
     /// Notes a message. Returns whether its sender can become a participant.
-    pub fn hear(&mut self, id: Id, message: &Message, own: Own<'_>, now: Time) -> bool {
-        let acknowledged = own.acknowledged_by(message).map(|heard| heard.sequence);
+    pub fn note_unknown_process(
+        &mut self,
+        id: ParticipantId,
+        message: &Heartbeat,
+        own: OwnProcess<'_>,
+        now: Time,
+    ) -> bool {
+        let acknowledged = own.find_acknowledgement(message).map(|heard| heard.sequence);
         let process = (id, message.incarnation);
         if let Some(known) = self.0.get_mut(&process) {
             let is_later = message.sequence > known.sequence;
@@ -45,27 +51,27 @@ impl Strangers {
             }
             return is_later && acknowledged.is_some_and(|sequence| sequence >= known.since.max(1));
         }
-        self.0.retain(|_, stranger| now.saturating_sub(stranger.heard_at) < REMEMBERED);
-        if self.0.len() >= MOST {
+        self.0.retain(|_, pending| now.saturating_sub(pending.heard_at) < PENDING_PROCESS_LIFETIME);
+        if self.0.len() >= MAX_PENDING_PROCESSES {
             // As among participants, those with the lowest ids have priority.
             match self.0.keys().next_back().copied().filter(|last| process < *last) {
                 Some(last) => drop(self.0.remove(&last)),
                 None => return false,
             }
         }
-        let stranger = Stranger {
+        let pending = PendingProcess {
             sequence: message.sequence,
             link_address: message.link_address,
             since: own.sequence,
             heard_at: now,
         };
-        self.0.insert(process, stranger);
+        self.0.insert(process, pending);
         acknowledged.is_some_and(|sequence| sequence >= own.sequence.max(1))
     }
 
     /// Forgets all processes of a participant, whose current process is now in
     /// [`super::peers::Peers`].
-    pub fn forget(&mut self, id: Id) {
+    pub fn forget_processes(&mut self, id: ParticipantId) {
         self.0.retain(|(other, _), _| *other != id);
     }
 
@@ -73,16 +79,16 @@ impl Strangers {
         self.0.len()
     }
 
-    pub fn is_known(&self, link_address: LinkAddress) -> bool {
-        self.0.values().any(|stranger| stranger.link_address == link_address)
+    pub fn is_pending_address(&self, link_address: LinkAddress) -> bool {
+        self.0.values().any(|process| process.link_address == link_address)
     }
 
     /// The acknowledgements for these processes.
-    pub fn heard(&self) -> impl Iterator<Item = Heard> {
-        self.0.iter().map(|((id, incarnation), stranger)| Heard {
+    pub fn list_acknowledgements(&self) -> impl Iterator<Item = Acknowledgement> {
+        self.0.iter().map(|((id, incarnation), process)| Acknowledgement {
             id: *id,
             incarnation: *incarnation,
-            sequence: stranger.sequence,
+            sequence: process.sequence,
             version: 0,
         })
     }

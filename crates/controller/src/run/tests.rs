@@ -5,22 +5,28 @@ use std::future::pending;
 
 use axum::http::{Request, Response};
 use kube::client::Body;
-use lb_process::notices::Log;
+use lb_process::notices::NoticeLog;
+use lb_rules::ipam::{Range, Settings};
 use lb_source::Extent;
 use serde_json::json;
 use tokio::sync::oneshot;
 
-use super::state::PATCHES;
 use super::*;
+use crate::state::PATCHES;
 
-fn state() -> State {
+fn state() -> AssignmentState {
     state_with("10.0.0.0/16")
 }
 
-fn state_with(range: &str) -> State {
+fn state_with(range: &str) -> AssignmentState {
     let settings = Settings { is_alone: true, ..Settings::default() };
     let ranges = vec![Range::parse(range).unwrap()];
-    State::new(settings, ranges, Arc::new(Log::default()), Metrics::default())
+    AssignmentState::new(
+        settings,
+        ranges,
+        Arc::new(NoticeLog::default()),
+        AssignmentMetrics::default(),
+    )
 }
 
 fn service(name: &str, version: &str, status: &Value) -> Object {
@@ -34,15 +40,19 @@ fn service(name: &str, version: &str, status: &Value) -> Object {
 }
 
 /// A candidate for a Lease.
-fn controller(client: Client, state: State, events: mpsc::UnboundedReceiver<Event>) -> Controller {
+fn controller(
+    client: Client,
+    state: AssignmentState,
+    events: mpsc::UnboundedReceiver<Event>,
+) -> Controller {
     let lease = ServiceName::new("kube-system", "lease");
     Controller {
         lease: Some(Campaign::new(client.clone(), &lease, "a".to_owned())),
         client,
         state,
         events,
-        notices: Arc::new(Log::default()),
-        metrics: Metrics::default(),
+        notices: Arc::new(NoticeLog::default()),
+        metrics: AssignmentMetrics::default(),
         handover: JoinSet::new(),
         is_handed_over: false,
         writes: JoinSet::new(),
@@ -61,21 +71,21 @@ fn the_work_for_all_statuses_is_proportional_to_their_number() {
     let patches = |services: usize| {
         let mut state = state();
         for number in 0..services {
-            state.store(Event::Applied(service(&format!("s{number}"), "1", &json!({}))));
+            state.store_event(Event::Applied(service(&format!("s{number}"), "1", &json!({}))));
         }
         PATCHES.set(0);
         state.lead();
         let mut written = 0;
-        let first = |state: &State| state.due().next().cloned();
+        let first = |state: &AssignmentState| state.due_services().next().cloned();
         while let Some(name) = first(&state) {
-            let patch = state.patch(&name, Timestamp::now()).unwrap();
+            let patch = state.status_patch(&name, Timestamp::now()).unwrap();
             let stored = || service(&name.name, "2", &patch["status"]);
             let Object::Service(response) = stored() else { panic!() };
-            state.written(&name, response);
-            state.settle();
+            state.note_written(&name, response);
+            state.assign_addresses();
             // The watch reports it, too.
-            state.store(Event::Applied(stored()));
-            state.settle();
+            state.store_event(Event::Applied(stored()));
+            state.assign_addresses();
             written += 1;
         }
         assert_eq!(written, services);
@@ -93,10 +103,10 @@ async fn the_lease_is_renewed_before_finished_writes_are_handled() {
         pending::<Result<Response<Body>, Infallible>>()
     });
     let client = Client::new(silent, "default");
-    let exposition = Exposition::new();
+    let exposition = ControllerRegistry::new();
     let mut writes = JoinSet::new();
     for number in 0..WRITES {
-        writes.spawn(async move { Written::Pool(number.to_string(), Ok(())) });
+        writes.spawn(async move { FinishedWrite::Pool(number.to_string(), Ok(())) });
     }
     tokio::task::yield_now().await;
     let (_sender, events) = mpsc::unbounded_channel();

@@ -2,65 +2,67 @@
 
 use std::net::IpAddr;
 
-use super::choice::{Candidates, Chosen, choose};
-use super::claimant::{Claimant, Holders};
-use super::event::{Effect, Frame, News};
-use super::hold::{Holding, Probed, Probing, Whereabouts};
-use super::identity::Rank;
-use super::link::Link;
-use super::pacing::Pacing;
-use super::timing::{HANDOVER, MOVES_PER_INTERVAL, PROBES, Time};
+use super::address_state::{AddressProbe, AddressState, HeldAddress, ProbeTarget};
+use super::choice::{Candidates, ChosenHolder, choose_holders};
+use super::event::{ElectionEvent, LinkEffect, LinkFrame};
+use super::identity::CandidateRank;
+use super::link::LinkElection;
+use super::pacing::FramePacing;
+use super::remote_holders::{RemoteHolder, RemoteHolders};
+use super::timing::{HANDOVER_TIMEOUT, MAX_MOVES_PER_INTERVAL, PROBES_BEFORE_TAKING, Time};
 
-impl Link {
+impl LinkElection {
     /// Takes the decisions that are due. A decision may change the candidates and thereby the
     /// choice, so this repeats until nothing changes, but at most three times.
-    pub(super) fn settle(&mut self, all_read: bool, now: Time) {
+    pub(super) fn decide_until_stable(&mut self, all_read: bool, now: Time) {
         for _ in 0..3 {
             if self.dirty || now >= self.decide_at {
                 self.dirty = false;
                 self.decide_at = now + self.timing.settle;
-                self.decide(all_read, now);
+                self.decide_all(all_read, now);
                 self.update_table();
             }
         }
     }
 
-    fn decide(&mut self, all_read: bool, now: Time) {
+    fn decide_all(&mut self, all_read: bool, now: Time) {
         if !self.usable {
             self.give_up_without_a_link(now);
             return;
         }
         if all_read {
-            self.judge(now);
+            self.check_liveness(now);
         }
         if self.outdated && self.listening.is_none() {
             self.outdated = false;
-            self.choice = choose(&self.candidates());
+            self.choice = choose_holders(&self.list_candidates());
         }
-        let holders = self.holders(now);
-        for address in self.relevant() {
+        let holders = self.list_remote_holders(now);
+        for address in self.list_relevant_addresses() {
             let claims = holders.claims.get(&address).map_or(&[][..], Vec::as_slice);
-            match self.addresses.get(&address).copied().unwrap_or(Whereabouts::Elsewhere) {
-                Whereabouts::Here(holding) => self.keep(address, holding, claims, now),
-                state => self.obtain(address, state, claims, &holders, now),
+            match self.addresses.get(&address).copied().unwrap_or(AddressState::Elsewhere) {
+                AddressState::Here(holding) => {
+                    self.decide_held_address(address, holding, claims, now)
+                }
+                state => self.decide_other_address(address, state, claims, &holders, now),
             }
         }
         self.forget_irrelevant();
         if all_read {
-            self.continue_probes(now);
+            self.send_due_probes(now);
         }
         self.announce_due(now);
-        self.finish_leaving();
+        self.report_if_left();
         if let Some(silence) = self.peers.next_silence(&self.timing) {
-            self.due(silence);
+            self.schedule_decision(silence);
         }
         let settled = self.stable_since + self.timing.settle;
         if settled > now {
-            self.due(settled);
+            self.schedule_decision(settled);
         }
     }
 
-    pub(super) fn due(&mut self, at: Time) {
+    pub(super) fn schedule_decision(&mut self, at: Time) {
         self.decide_at = self.decide_at.min(at);
     }
 
@@ -69,25 +71,25 @@ impl Link {
     fn give_up_without_a_link(&mut self, now: Time) {
         let limit = self.unusable_since + self.timing.silence;
         if now < limit {
-            return self.due(limit);
+            return self.schedule_decision(limit);
         }
-        let held: Vec<IpAddr> = self.held().map(|(address, _)| address).collect();
-        held.into_iter().for_each(|address| self.release(address, None));
+        let held: Vec<IpAddr> = self.held_addresses().map(|(address, _)| address).collect();
+        held.into_iter().for_each(|address| self.release_address(address, None));
         self.addresses.clear();
-        self.peers.forget_all();
+        self.peers.forget_peers();
         self.outdated = true;
-        self.finish_leaving();
+        self.report_if_left();
     }
 
-    fn candidates(&self) -> Candidates {
+    fn list_candidates(&self) -> Candidates {
         let mut candidates = Candidates::new();
         let wanted = self.wanted.iter().flatten();
-        for (address, rank) in wanted.map(|(address, _)| (*address, self.rank(*address))) {
-            if rank != Rank::None {
+        for (address, rank) in wanted.map(|(address, _)| (*address, self.own_rank(*address))) {
+            if rank != CandidateRank::None {
                 candidates.entry(address).or_default().push((self.id, rank));
             }
         }
-        for (id, peer) in self.peers.alive() {
+        for (id, peer) in self.peers.alive_peers() {
             for (address, rank) in peer.table.candidacies() {
                 candidates.entry(address).or_default().push((id, rank));
             }
@@ -96,7 +98,7 @@ impl Link {
     }
 
     /// The addresses that this participant wants, and those that it keeps a state for.
-    fn relevant(&self) -> Vec<IpAddr> {
+    fn list_relevant_addresses(&self) -> Vec<IpAddr> {
         let wanted = self.wanted.iter().flatten().map(|(address, _)| *address);
         let mut relevant: Vec<IpAddr> = wanted.chain(self.addresses.keys().copied()).collect();
         relevant.sort_unstable();
@@ -104,43 +106,49 @@ impl Link {
         relevant
     }
 
-    pub(super) fn held(&self) -> impl Iterator<Item = (IpAddr, &Holding)> {
+    pub(super) fn held_addresses(&self) -> impl Iterator<Item = (IpAddr, &HeldAddress)> {
         let held = self.addresses.iter();
         held.filter_map(|(address, state)| state.holding().map(|holding| (*address, holding)))
     }
 
     /// Decides whether this participant keeps an address that it holds.
-    fn keep(&mut self, address: IpAddr, mut holding: Holding, claims: &[Claimant], now: Time) {
+    fn decide_held_address(
+        &mut self,
+        address: IpAddr,
+        mut holding: HeldAddress,
+        claims: &[RemoteHolder],
+        now: Time,
+    ) {
         let rival = claims.iter().filter(|claim| !claim.silent && !claim.doubtful);
-        let standing = |claim: &Claimant| claim.standing(address, holding.epoch);
-        // A deaf claimant does not receive this node's heartbeats, so it would not give way to a
+        let precedence = |claim: &RemoteHolder| claim.precedence(address, holding.epoch);
+        // A deaf rival does not receive this node's heartbeats, so it would not give way to a
         // higher epoch. It gets the address.
-        let rival = rival.max_by_key(|claim| (claim.deaf, standing(claim)));
+        let rival = rival.max_by_key(|claim| (claim.deaf, precedence(claim)));
         if let Some(rival) = rival
-            && (rival.deaf || standing(rival) > (0, self.id.weight(address)))
+            && (rival.deaf || precedence(rival) > (0, self.id.weight_for(address)))
         {
             self.lost.insert(address, now);
-            return self.release(address, Some(rival.id));
+            return self.release_address(address, Some(rival.id));
         }
         // A rival's frames have pointed clients to its node. When a rival appears or is gone,
         // announce the address again.
         if holding.rival != rival.map(|rival| rival.id) {
             holding.rival = rival.map(|rival| rival.id);
-            holding.pacing = Pacing::start(now);
+            holding.pacing = FramePacing::start(now);
         }
-        if self.listening.is_none() && !self.may_keep(address, &mut holding, now) {
-            return self.release(address, None);
+        if self.listening.is_none() && !self.may_keep_address(address, &mut holding, now) {
+            return self.release_address(address, None);
         }
         let extends = self.listening.is_none() || self.knows_nothing();
         if extends && now >= holding.extend {
-            holding.extend = now + self.timing.extend();
+            holding.extend = now + self.timing.extension_interval();
             let (epoch, hold) = (holding.epoch, self.timing.hold);
-            self.effects.push(Effect::Announce { address, epoch, hold });
+            self.effects.push(LinkEffect::Announce { address, epoch, hold });
         }
         if extends {
-            self.due(holding.extend);
+            self.schedule_decision(holding.extend);
         }
-        self.addresses.insert(address, Whereabouts::Here(holding));
+        self.addresses.insert(address, AddressState::Here(holding));
     }
 
     /// Whether this participant has listened for long enough, and only the list of wanted
@@ -151,85 +159,85 @@ impl Link {
 
     /// Whether this participant is a candidate, or was one until recently and still waits for
     /// another node to take over.
-    fn may_keep(&mut self, address: IpAddr, holding: &mut Holding, now: Time) -> bool {
+    fn may_keep_address(&mut self, address: IpAddr, holding: &mut HeldAddress, now: Time) -> bool {
         let is_wanted = self.wanted.as_ref().is_none_or(|wanted| wanted.contains_key(&address));
         if !is_wanted {
             return false;
         }
-        if self.rank(address) != Rank::None {
+        if self.own_rank(address) != CandidateRank::None {
             holding.leaving = None;
             return true;
         }
         let since = *holding.leaving.get_or_insert(now);
-        self.due(since + HANDOVER);
-        now < since + HANDOVER
+        self.schedule_decision(since + HANDOVER_TIMEOUT);
+        now < since + HANDOVER_TIMEOUT
     }
 
     /// Decides whether this participant takes an address that it does not hold.
-    fn obtain(
+    fn decide_other_address(
         &mut self,
         address: IpAddr,
-        state: Whereabouts,
-        claims: &[Claimant],
-        holders: &Holders,
+        state: AddressState,
+        claims: &[RemoteHolder],
+        holders: &RemoteHolders,
         now: Time,
     ) {
         let chosen = self.choice.chosen.get(&address).copied();
         let chosen = chosen.filter(|chosen| chosen.id == self.id && self.listening.is_none());
-        if let Whereabouts::Blocked { until, .. } = state
+        if let AddressState::Blocked { until, .. } = state
             && now < until
         {
-            return self.due(until);
+            return self.schedule_decision(until);
         }
         let Some(chosen) = chosen else { return self.leave_elsewhere(address, state) };
         let alive = claims.iter().filter(|claim| !claim.silent);
         let known = self.known_epoch(address);
-        if let Some(holder) = alive.max_by_key(|claim| claim.standing(address, known)) {
-            if self.should_move(address, *holder, chosen, holders, now) {
-                self.take(address, Some(holder.id), true, now);
+        if let Some(holder) = alive.max_by_key(|claim| claim.precedence(address, known)) {
+            if self.should_move_address(address, *holder, chosen, holders, now) {
+                self.take_address(address, Some(holder.id), true, now);
             } else {
                 self.leave_elsewhere(address, state);
             }
             return;
         }
-        // The kernel of a mute claimant has been probed already, so other silent ones come first.
+        // The kernel of a mute holder has been probed already, so other silent ones come first.
         let silent = claims.iter().max_by_key(|claim| {
             let is_mute = self.peers.get(claim.id).is_some_and(|peer| peer.mute);
-            (!is_mute, claim.standing(address, known))
+            (!is_mute, claim.precedence(address, known))
         });
         let silent = silent.and_then(|claim| self.peers.get(claim.id).map(|p| (claim.id, p)));
         let of = match silent {
-            Some((id, peer)) => Probed::Silent { id, link_address: peer.link_address },
-            None => Probed::Everyone,
+            Some((id, peer)) => ProbeTarget::Silent { id, link_address: peer.link_address },
+            None => ProbeTarget::Everyone,
         };
-        let sent = if silent.is_some_and(|(_, peer)| peer.mute) { PROBES } else { 0 };
+        let sent = if silent.is_some_and(|(_, peer)| peer.mute) { PROBES_BEFORE_TAKING } else { 0 };
         match state {
-            Whereabouts::Answered { again } if now < again => self.due(again),
-            Whereabouts::Probing(probing) if probing.of == of => {}
+            AddressState::Answered { again } if now < again => self.schedule_decision(again),
+            AddressState::Probing(probing) if probing.of == of => {}
             state => {
                 if !state.is_watched() {
-                    self.effects.push(Effect::Watch(address));
+                    self.effects.push(LinkEffect::Watch(address));
                 }
-                let probing = Probing { of, sent, next: now };
-                self.addresses.insert(address, Whereabouts::Probing(probing));
+                let probing = AddressProbe { of, sent, next: now };
+                self.addresses.insert(address, AddressState::Probing(probing));
             }
         }
     }
 
-    fn leave_elsewhere(&mut self, address: IpAddr, state: Whereabouts) {
+    fn leave_elsewhere(&mut self, address: IpAddr, state: AddressState) {
         if state.is_watched() {
-            self.effects.push(Effect::Unwatch(address));
+            self.effects.push(LinkEffect::Unwatch(address));
         }
-        self.addresses.insert(address, Whereabouts::Elsewhere);
+        self.addresses.insert(address, AddressState::Elsewhere);
     }
 
     /// Whether to take an address from a participant that is alive.
-    fn should_move(
+    fn should_move_address(
         &mut self,
         address: IpAddr,
-        holder: Claimant,
-        chosen: Chosen,
-        holders: &Holders,
+        holder: RemoteHolder,
+        chosen: ChosenHolder,
+        holders: &RemoteHolders,
         now: Time,
     ) -> bool {
         if holder.deaf {
@@ -245,17 +253,17 @@ impl Link {
         // other again and again.
         let lost = self.lost.get(&address);
         let rested = lost.is_none_or(|lost| now >= *lost + self.timing.settle);
-        settled && is_better && rested && self.may_move(now)
+        settled && is_better && rested && self.spend_move_allowance(now)
     }
 
     /// Limits how many addresses move during an interval.
-    fn may_move(&mut self, now: Time) -> bool {
+    fn spend_move_allowance(&mut self, now: Time) -> bool {
         if now >= self.moves.0 + self.timing.interval {
             self.moves = (now, 0);
         }
         self.moves.1 += 1;
-        if self.moves.1 > MOVES_PER_INTERVAL {
-            self.due(self.moves.0 + self.timing.interval);
+        if self.moves.1 > MAX_MOVES_PER_INTERVAL {
+            self.schedule_decision(self.moves.0 + self.timing.interval);
             return false;
         }
         true
@@ -278,30 +286,33 @@ impl Link {
         if self.listening.is_some() {
             return;
         }
-        let due = self.held().filter(|(_, holding)| holding.pacing.due() <= now);
+        let due =
+            self.held_addresses().filter(|(_, holding)| holding.pacing.next_frame_at() <= now);
         let mut due: Vec<(bool, IpAddr)> =
             due.map(|(address, holding)| (!holding.pacing.is_first(), address)).collect();
         due.sort_unstable();
         for (_, address) in due {
             if !self.allowance.take(now) {
-                self.due(now + self.timing.interval / 10);
+                self.schedule_decision(now + self.timing.interval / 10);
                 break;
             }
-            if let Some(Whereabouts::Here(holding)) = self.addresses.get_mut(&address) {
+            if let Some(AddressState::Here(holding)) = self.addresses.get_mut(&address) {
                 let reply = address.is_ipv4() && !holding.pacing.is_first();
-                holding.pacing.sent(now);
-                self.effects.push(Effect::Transmit(Frame::Announcement { address, reply }));
+                holding.pacing.note_frame_sent(now);
+                self.effects.push(LinkEffect::Transmit(LinkFrame::Announcement { address, reply }));
             }
         }
-        if let Some(next) = self.held().map(|(_, holding)| holding.pacing.due()).min() {
-            self.due(next.max(now + self.timing.interval / 10));
+        if let Some(next) =
+            self.held_addresses().map(|(_, holding)| holding.pacing.next_frame_at()).min()
+        {
+            self.schedule_decision(next.max(now + self.timing.interval / 10));
         }
     }
 
-    fn finish_leaving(&mut self) {
-        if self.leaving.is_some() && !self.left && self.held().next().is_none() {
+    fn report_if_left(&mut self) {
+        if self.leaving.is_some() && !self.left && self.held_addresses().next().is_none() {
             self.left = true;
-            self.report(News::Left);
+            self.report(ElectionEvent::Left);
         }
     }
 }

@@ -9,32 +9,35 @@ use anyhow::{Context, Result};
 use jiff::Timestamp;
 use lb_bgp::Family;
 use lb_bgp::session::{
-    Config, Connection, Effect, Established, Input, PeerAs, Report, Session, Why,
+    BgpEffect, BgpInput, BgpReport, BgpSession, BgpSessionConfig, ConnectionId, EstablishedSession,
+    PeerAs, SessionEndReason,
 };
 use lb_waits::{Resource, Wait, Waits};
 use tokio::net::TcpStream;
 
-use super::detection::Detection;
-use super::peer::Location;
-use super::peers::Configured;
-use super::router::{interface_index, router_on};
-use super::socket::{self, Link, Reach};
-use super::view::{PeerView, state_name};
-use super::wire::{Lingering, Wire};
-use crate::bfd::{Path, Wanted};
+use super::config::PeerLocation;
+use super::connection::{BgpConnection, LingeringConnections};
+use super::detection::DetectionConfig;
+use super::io::{
+    ConnectionLink, HopSecurity, begin_connect, find_link, is_link_local, scoped_socket_address,
+};
+use super::peer_objects::ConfiguredPeer;
+use super::router::{find_interface_index, find_router};
+use super::view::{PeerView, name_state};
+use crate::bfd::{MonitoredEnds, WantedSession};
 
-pub struct Running {
+pub struct PeerSession {
     name: String,
-    configured: Configured,
-    session: Session,
+    configured: ConfiguredPeer,
+    session: BgpSession,
     /// An attempt to connect.
     dial: Option<TcpStream>,
-    wires: BTreeMap<Connection, Wire>,
+    wires: BTreeMap<ConnectionId, BgpConnection>,
     last_connection: u64,
     /// What the session agreed on.
-    established: Option<Established>,
+    established: Option<EstablishedSession>,
     /// What the path to the peer is between, as of the last session.
-    ends: Option<Ends>,
+    ends: Option<PathEnds>,
     since: Timestamp,
     messages_sent: u64,
     ended: u64,
@@ -48,23 +51,23 @@ pub struct Running {
 }
 
 /// What a path is between.
-struct Ends {
+struct PathEnds {
     peer: IpAddr,
     local: IpAddr,
     device: u32,
     is_on_link: bool,
 }
 
-impl Running {
+impl PeerSession {
     pub fn new(
         name: &str,
-        configured: Configured,
+        configured: ConfiguredPeer,
         restarted: Option<Duration>,
         seed: u64,
         now: Duration,
     ) -> Self {
         let peer = &configured.peer;
-        let config = Config {
+        let config = BgpSessionConfig {
             local_as: peer.local_as,
             peer_as: peer.peer_as,
             identifier: configured.identifier,
@@ -76,7 +79,7 @@ impl Running {
         };
         Self {
             name: name.to_owned(),
-            session: Session::new(config, seed, now),
+            session: BgpSession::new(config, seed, now),
             configured,
             dial: None,
             wires: BTreeMap::new(),
@@ -94,28 +97,28 @@ impl Running {
     }
 
     /// Leaves the session alone.
-    pub fn set_detection(&mut self, detection: Option<Detection>) {
+    pub fn set_detection(&mut self, detection: Option<DetectionConfig>) {
         self.configured.detection = detection;
     }
 
     /// The path that BFD watches. Also without a session: a path that works again is found, too.
-    pub fn watched(&self) -> Option<Wanted> {
+    pub fn wanted_bfd_session(&self) -> Option<WantedSession> {
         let (detection, ends) = (self.configured.detection?, self.ends.as_ref()?);
-        let Ends { peer, local, device, is_on_link } = *ends;
+        let PathEnds { peer, local, device, is_on_link } = *ends;
         let hops = detection.hops(is_on_link);
-        let path = Path { peer, local, device, hops };
-        Some(Wanted { path, config: detection.config })
+        let path = MonitoredEnds { peer, local, device, hops };
+        Some(WantedSession { path, config: detection.config })
     }
 
     pub fn is_restarting(&self, now: Duration) -> bool {
         self.session.is_restarting(now)
     }
 
-    pub fn configured(&self) -> &Configured {
+    pub fn configured(&self) -> &ConfiguredPeer {
         &self.configured
     }
 
-    pub fn deadline(&self) -> Option<Duration> {
+    pub fn next_session_timeout(&self) -> Option<Duration> {
         self.session.deadline()
     }
 
@@ -123,122 +126,132 @@ impl Running {
         self.dial.as_ref()
     }
 
-    pub fn wires(&self) -> impl Iterator<Item = &Wire> {
+    pub fn connections(&self) -> impl Iterator<Item = &BgpConnection> {
         self.wires.values()
     }
 
-    pub fn set_draining(&mut self, now: Duration, draining: bool, lingering: &mut Lingering) {
+    pub fn set_draining(
+        &mut self,
+        now: Duration,
+        draining: bool,
+        lingering: &mut LingeringConnections,
+    ) {
         self.draining = draining;
-        self.give(now, Input::Drain(draining), lingering);
+        self.handle_input(now, BgpInput::Drain(draining), lingering);
     }
 
     /// Gives an input to the session, and does what it decides.
-    pub fn give(&mut self, now: Duration, input: Input, lingering: &mut Lingering) {
-        if matches!(input, Input::Stop(_)) {
+    pub fn handle_input(
+        &mut self,
+        now: Duration,
+        input: BgpInput,
+        lingering: &mut LingeringConnections,
+    ) {
+        if matches!(input, BgpInput::Stop(_)) {
             self.ends = None;
         }
         let mut effects = VecDeque::from(self.session.handle(now, input));
         while let Some(effect) = effects.pop_front() {
             match effect {
-                Effect::Connect => {
-                    if let Err(error) = self.begin() {
+                BgpEffect::Connect => {
+                    if let Err(error) = self.begin_dial() {
                         self.dial_failure = Some(format!("{error:#}"));
-                        effects.extend(self.session.handle(now, Input::ConnectFailed));
+                        effects.extend(self.session.handle(now, BgpInput::ConnectFailed));
                     }
                 }
-                Effect::AbandonConnect => self.dial = None,
-                Effect::Send { connection, octets } => {
+                BgpEffect::AbandonConnect => self.dial = None,
+                BgpEffect::Send { connection, octets } => {
                     self.messages_sent += count_messages(&octets);
                     let Some(wire) = self.wires.get_mut(&connection) else { continue };
                     wire.queue(&octets);
                     effects.extend(self.write(now, connection));
                 }
-                Effect::Close { connection } => {
+                BgpEffect::Close { connection } => {
                     if let Some(wire) = self.wires.remove(&connection) {
                         lingering.add(wire.finish(), now);
                     }
                 }
-                Effect::Report(report) => self.report(report),
+                BgpEffect::Report(report) => self.report(report),
             }
         }
     }
 
-    fn write(&mut self, now: Duration, connection: Connection) -> Vec<Effect> {
-        let octets = self.wires.get_mut(&connection).map_or(0, Wire::write);
+    fn write(&mut self, now: Duration, connection: ConnectionId) -> Vec<BgpEffect> {
+        let octets = self.wires.get_mut(&connection).map_or(0, BgpConnection::write);
         match octets {
             0 => Vec::new(),
-            octets => self.session.handle(now, Input::Written { connection, octets }),
+            octets => self.session.handle(now, BgpInput::Written { connection, octets }),
         }
     }
 
     /// Reads and writes what is possible, and lets the session handle what is due: in this order, because what has
     /// arrived proves that the peer lives. Returns whether anything has happened.
-    pub fn turn(&mut self, now: Duration, lingering: &mut Lingering) -> bool {
+    pub fn handle_due_io(&mut self, now: Duration, lingering: &mut LingeringConnections) -> bool {
         let mut is_active = self.finish_dial(now, lingering);
-        let connections: Vec<Connection> = self.wires.keys().copied().collect();
+        let connections: Vec<ConnectionId> = self.wires.keys().copied().collect();
         for connection in connections {
             let Some(wire) = self.wires.get_mut(&connection) else { continue };
             let octets = wire.write();
             if octets > 0 {
-                self.give(now, Input::Written { connection, octets }, lingering);
+                self.handle_input(now, BgpInput::Written { connection, octets }, lingering);
             }
             let Some(wire) = self.wires.get(&connection) else { continue };
             let arrived = wire.read();
             if !arrived.octets.is_empty() {
                 is_active = true;
                 let octets = &arrived.octets;
-                self.give(now, Input::Received { connection, octets }, lingering);
+                self.handle_input(now, BgpInput::Received { connection, octets }, lingering);
             }
             if arrived.is_closed && self.wires.remove(&connection).is_some() {
                 is_active = true;
-                self.give(now, Input::Closed { connection }, lingering);
+                self.handle_input(now, BgpInput::Closed { connection }, lingering);
             }
         }
         if self.session.deadline().is_some_and(|deadline| deadline <= now) {
             is_active = true;
-            self.give(now, Input::Tick, lingering);
+            self.handle_input(now, BgpInput::Tick, lingering);
         }
         is_active
     }
 
-    fn begin(&mut self) -> Result<()> {
+    fn begin_dial(&mut self) -> Result<()> {
         let peer = &self.configured.peer;
         let to = self.address()?;
         let secret = self.configured.password.as_ref();
-        let stream = socket::begin(to, peer.source, self.reach(), secret)?;
+        let stream = begin_connect(to, peer.source, self.reach(), secret)?;
         self.dial = Some(TcpStream::from_std(stream)?);
         Ok(())
     }
 
-    fn reach(&self) -> Reach {
+    fn reach(&self) -> HopSecurity {
         let peer = &self.configured.peer;
         let is_internal = match peer.peer_as {
             PeerAs::Number(number) => number == peer.local_as,
             PeerAs::Internal => true,
             PeerAs::External => false,
         };
-        Reach::new(is_internal, peer.multihop, peer.ttl_security)
+        HopSecurity::new(is_internal, peer.multihop, peer.ttl_security)
     }
 
     fn address(&self) -> Result<SocketAddr> {
         let peer = &self.configured.peer;
         match &peer.location {
-            Location::Address(address, interface) => {
-                let index = match interface.as_ref().filter(|_| socket::is_link_local(*address)) {
-                    Some(name) => interface_index(name)?,
+            PeerLocation::Address(address, interface) => {
+                let index = match interface.as_ref().filter(|_| is_link_local(*address)) {
+                    Some(name) => find_interface_index(name)?,
                     None => 0,
                 };
-                Ok(socket::socket_address(*address, peer.port, index))
+                Ok(scoped_socket_address(*address, peer.port, index))
             }
-            Location::Interface(name) => {
-                let router = router_on(name)?;
-                Ok(socket::socket_address(router.into(), peer.port, interface_index(name)?))
+            PeerLocation::Interface(name) => {
+                let router = find_router(name)?;
+                Ok(scoped_socket_address(router.into(), peer.port, find_interface_index(name)?))
             }
         }
     }
 
     /// An attempt to connect has succeeded or failed, or is still under way.
-    fn finish_dial(&mut self, now: Duration, lingering: &mut Lingering) -> bool {
+    fn finish_dial(&mut self, now: Duration, lingering: &mut LingeringConnections) -> bool {
         let Some(stream) = &self.dial else { return false };
         let failure = match stream.take_error() {
             Ok(None) if stream.peer_addr().is_err() => return false,
@@ -252,7 +265,7 @@ impl Running {
         };
         if let Err(error) = connected {
             self.dial_failure = Some(format!("{error:#}"));
-            self.give(now, Input::ConnectFailed, lingering);
+            self.handle_input(now, BgpInput::ConnectFailed, lingering);
         }
         true
     }
@@ -263,28 +276,28 @@ impl Running {
         now: Duration,
         stream: TcpStream,
         outgoing: bool,
-        lingering: &mut Lingering,
+        lingering: &mut LingeringConnections,
     ) -> Result<()> {
-        let wire = Wire::new(stream).context("no connection")?;
-        let Link { next_hops, .. } = socket::link(wire.local, wire.peer.ip())
-            .context("this node's addresses can't be read")?;
+        let wire = BgpConnection::new(stream).context("no connection")?;
+        let ConnectionLink { next_hops, .. } =
+            find_link(wire.local, wire.peer.ip()).context("this node's addresses can't be read")?;
         self.last_connection += 1;
-        let connection = Connection(self.last_connection);
+        let connection = ConnectionId(self.last_connection);
         self.wires.insert(connection, wire);
-        self.give(now, Input::Connected { connection, outgoing, next_hops }, lingering);
+        self.handle_input(now, BgpInput::Connected { connection, outgoing, next_hops }, lingering);
         Ok(())
     }
 
     /// Looks whether this node's addresses towards the peer have changed.
-    pub fn follow_addresses(&mut self, now: Duration, lingering: &mut Lingering) {
+    pub fn follow_addresses(&mut self, now: Duration, lingering: &mut LingeringConnections) {
         let wires = self.wires.iter();
-        let links: Vec<(Connection, io::Result<Link>)> = wires
-            .map(|(connection, wire)| (*connection, socket::link(wire.local, wire.peer.ip())))
+        let links: Vec<(ConnectionId, io::Result<ConnectionLink>)> = wires
+            .map(|(connection, wire)| (*connection, find_link(wire.local, wire.peer.ip())))
             .collect();
         for (connection, link) in links {
             match link {
-                Ok(Link { next_hops, .. }) => {
-                    self.give(now, Input::NextHops { connection, next_hops }, lingering);
+                Ok(ConnectionLink { next_hops, .. }) => {
+                    self.handle_input(now, BgpInput::NextHops { connection, next_hops }, lingering);
                 }
                 Err(error) => {
                     tracing::debug!(peer = self.name, %error, "this node's addresses not read");
@@ -304,13 +317,18 @@ impl Running {
     }
 
     /// A connection of the peer.
-    pub fn accept(&mut self, now: Duration, stream: TcpStream, lingering: &mut Lingering) {
+    pub fn accept(
+        &mut self,
+        now: Duration,
+        stream: TcpStream,
+        lingering: &mut LingeringConnections,
+    ) {
         let reach = self.reach();
         let prepared = |stream: &TcpStream| -> io::Result<()> {
-            if !reach.admits(stream) {
+            if !reach.admits_syn(stream) {
                 return Err(io::Error::other("it comes from too far away (ttlSecurityHops)"));
             }
-            reach.apply(stream, stream.peer_addr()?.is_ipv4())
+            reach.apply_to_socket(stream, stream.peer_addr()?.is_ipv4())
         };
         let accepted = prepared(&stream)
             .map_err(anyhow::Error::from)
@@ -321,24 +339,24 @@ impl Running {
     }
 
     /// Of the connection of the session. If there is a second one, it is between the same addresses.
-    fn ends(&self, peer_as: u32) -> Option<Ends> {
+    fn ends(&self, peer_as: u32) -> Option<PathEnds> {
         let wire = self.wires.values().next()?;
         let (peer, local) = (wire.peer.ip().to_canonical(), wire.local.ip().to_canonical());
-        let link = socket::link(wire.local, peer).ok()?;
+        let link = find_link(wire.local, peer).ok()?;
         let config = &self.configured.peer;
         let is_internal = peer_as == config.local_as;
         // Routers decide in the same way, and use another port for the other kind.
         let is_on_link = !config.multihop && (link.is_on_link || !is_internal);
         let device = link.interface.filter(|_| link.is_on_link).unwrap_or(0);
-        Some(Ends { peer, local, device, is_on_link })
+        Some(PathEnds { peer, local, device, is_on_link })
     }
 
-    fn report(&mut self, report: Report) {
+    fn report(&mut self, report: BgpReport) {
         let peer = self.name.clone();
         match report {
-            Report::Established(established) => {
-                let Established { peer_as, identifier, hold_time, .. } = &established;
-                let families = families(&established).join(",");
+            BgpReport::Established(established) => {
+                let EstablishedSession { peer_as, identifier, hold_time, .. } = &established;
+                let families = name_families(&established).join(",");
                 tracing::info!(
                     peer,
                     peer_as,
@@ -355,13 +373,13 @@ impl Running {
                 self.dial_failure = None;
                 self.wait = None;
             }
-            Report::Families(found) => {
+            BgpReport::Families(found) => {
                 tracing::info!(peer, families = ?found, "addresses towards the bgp peer changed");
                 if let Some(established) = &mut self.established {
                     established.families = found;
                 }
             }
-            Report::Down(why) => {
+            BgpReport::Down(why) => {
                 tracing::warn!(peer, reason = %why, "bgp session ended");
                 self.established = None;
                 self.since = Timestamp::now();
@@ -369,9 +387,9 @@ impl Running {
                 self.failure = Some(why.to_string());
                 self.explain_wait(&why.to_string());
             }
-            Report::Failed(why) => {
+            BgpReport::Failed(why) => {
                 let reason = match (&why, self.dial_failure.take()) {
-                    (Why::ConnectFailed, Some(error)) => format!("{why}: {error}"),
+                    (SessionEndReason::ConnectFailed, Some(error)) => format!("{why}: {error}"),
                     (why, _) => why.to_string(),
                 };
                 self.explain_wait(&reason);
@@ -390,7 +408,7 @@ impl Running {
     }
 
     /// `bfd`: the state of the path.
-    pub fn view(&self, bfd: Option<lb_bfd::State>) -> PeerView {
+    pub fn view_peer(&self, bfd: Option<lb_bfd::BfdState>) -> PeerView {
         let (status, peer) = (self.session.status(), &self.configured.peer);
         let configured_as = match peer.peer_as {
             PeerAs::Number(number) => Some(number),
@@ -403,8 +421,8 @@ impl Running {
         PeerView {
             name: self.name.clone(),
             peer: match &peer.location {
-                Location::Address(address, _) => plain(*address),
-                Location::Interface(name) => name.clone(),
+                PeerLocation::Address(address, _) => plain(*address),
+                PeerLocation::Interface(name) => name.clone(),
             },
             peer_address: wire.map(|wire| plain(wire.peer.ip())),
             local_address: wire.map(|wire| plain(wire.local.ip())),
@@ -412,9 +430,9 @@ impl Running {
             local_asn: peer.local_as,
             identifier: established.map(|found| found.identifier),
             local_identifier: Some(self.configured.identifier),
-            state: state_name(status.state).to_owned(),
+            state: name_state(status.state).to_owned(),
             since: self.since,
-            families: established.map(families).unwrap_or_default(),
+            families: established.map(name_families).unwrap_or_default(),
             hold_time_seconds: established.map(|found| found.hold_time.as_secs()),
             graceful_restart: established.is_some_and(|found| found.graceful_restart),
             authenticated: self.configured.password.is_some(),
@@ -440,7 +458,7 @@ fn wait_for_session(peer: &str) -> Wait {
     Waits::of_process().begin(Resource::Neighbour, format!("a BGP session with {peer}"))
 }
 
-fn families(established: &Established) -> Vec<String> {
+fn name_families(established: &EstablishedSession) -> Vec<String> {
     let name = |family: &Family| match family {
         Family::Ipv4 => "IPv4".to_owned(),
         Family::Ipv6 => "IPv6".to_owned(),
@@ -451,7 +469,7 @@ fn families(established: &Established) -> Vec<String> {
 /// Whole messages, as sessions send them.
 fn count_messages(mut octets: &[u8]) -> u64 {
     let mut count = 0;
-    while let Ok(Some(first)) = lb_bgp::wire::message::first(octets) {
+    while let Ok(Some(first)) = lb_bgp::wire::message::parse_first_message(octets) {
         count += 1;
         octets = &octets[first.length()..];
     }

@@ -13,43 +13,43 @@ use lb_common::checksum::Sum;
 use lb_kernel::Transmitter;
 use nix::ifaddrs::getifaddrs;
 
-use super::router::interface_index;
-use super::socket::is_link_local;
+use super::io::is_link_local;
+use super::router::find_interface_index;
 
 /// More often than routers need it; RFC 4861 wants at least 3 s.
-const INTERVAL: Duration = Duration::from_secs(5);
+const ADVERTISEMENT_INTERVAL: Duration = Duration::from_secs(5);
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 const ROUTER_ADVERTISEMENT: u8 = 134;
 const SOURCE_LINK_ADDRESS: u8 = 1;
 const ICMPV6: u8 = 58;
 
 /// The interfaces of unnumbered peers.
-pub struct Unnumbered {
+pub struct RouterAdvertiser {
     transmitter: Option<Arc<Transmitter>>,
     interfaces: BTreeSet<String>,
     due: Option<Duration>,
     complaint: Option<String>,
 }
 
-impl Unnumbered {
+impl RouterAdvertiser {
     pub fn new(transmitter: Option<Arc<Transmitter>>) -> Self {
         Self { transmitter, interfaces: BTreeSet::new(), due: None, complaint: None }
     }
 
-    pub fn set(&mut self, interfaces: BTreeSet<String>, now: Duration) {
+    pub fn set_interfaces(&mut self, interfaces: BTreeSet<String>, now: Duration) {
         self.due = (!interfaces.is_empty()).then_some(now);
         self.interfaces = interfaces;
     }
 
-    pub fn deadline(&self) -> Option<Duration> {
+    pub fn next_advertisement(&self) -> Option<Duration> {
         self.due
     }
 
-    pub fn turn(&mut self, now: Duration) {
+    pub fn send_due_advertisements(&mut self, now: Duration) {
         if self.due.is_none_or(|due| due > now) {
             return;
         }
-        self.due = Some(now + INTERVAL);
+        self.due = Some(now + ADVERTISEMENT_INTERVAL);
         let sent = self.interfaces.iter().try_for_each(|name| {
             self.advertise(name).with_context(|| format!("router advertisement on {name}"))
         });
@@ -63,13 +63,14 @@ impl Unnumbered {
 
     fn advertise(&self, interface: &str) -> Result<()> {
         let Some(transmitter) = &self.transmitter else { return Ok(()) };
-        let (link, source) = own_addresses(interface)?;
-        transmitter.transmit(interface_index(interface)?, &advertisement(link, source))
+        let (link, source) = read_own_addresses(interface)?;
+        transmitter
+            .transmit(find_interface_index(interface)?, &encode_router_advertisement(link, source))
     }
 }
 
 /// The link-layer and the link-local address of an interface.
-fn own_addresses(interface: &str) -> Result<([u8; 6], Ipv6Addr)> {
+fn read_own_addresses(interface: &str) -> Result<([u8; 6], Ipv6Addr)> {
     let (mut link, mut source) = (None, None);
     for found in getifaddrs()?.filter(|found| found.interface_name == interface) {
         let Some(address) = found.address else { continue };
@@ -81,14 +82,14 @@ fn own_addresses(interface: &str) -> Result<([u8; 6], Ipv6Addr)> {
     Ok((link, source.context("it has no link-local address")?))
 }
 
-fn advertisement(link: [u8; 6], source: Ipv6Addr) -> Vec<u8> {
+fn encode_router_advertisement(link: [u8; 6], source: Ipv6Addr) -> Vec<u8> {
     // No hop limit, no flags, no times; then the option.
     let mut message = vec![ROUTER_ADVERTISEMENT, 0, 0, 0];
     message.extend([0; 12]);
     message.extend([SOURCE_LINK_ADDRESS, 1]);
     message.extend(link);
     let length = message.len() as u16;
-    let checksum = checksum(source, &message);
+    let checksum = icmpv6_checksum(source, &message);
     message[2..4].copy_from_slice(&checksum);
     // Ethernet, IPv6: class of internetwork control, hop limit 255.
     let mut frame = vec![0x33, 0x33, 0, 0, 0, 1];
@@ -102,7 +103,7 @@ fn advertisement(link: [u8; 6], source: Ipv6Addr) -> Vec<u8> {
     frame
 }
 
-fn checksum(source: Ipv6Addr, message: &[u8]) -> [u8; 2] {
+fn icmpv6_checksum(source: Ipv6Addr, message: &[u8]) -> [u8; 2] {
     let addresses = [source.octets(), ALL_NODES.octets()].concat();
     // Lengths are multiples of 4.
     let words = addresses.as_chunks().0.iter().chain(message.as_chunks().0);
@@ -117,16 +118,16 @@ mod tests {
     #[test]
     fn an_advertisement_is_valid() {
         let source = "fe80::1".parse().unwrap();
-        let frame = advertisement([2, 0, 0, 0, 0, 7], source);
+        let frame = encode_router_advertisement([2, 0, 0, 0, 0, 7], source);
         assert_eq!(frame.len(), 14 + 40 + 24);
         assert_eq!(frame[54..56], [134, 0]);
         assert_eq!(frame[60..62], [0, 0], "router lifetime");
         assert_eq!(frame[70..], [1, 1, 2, 0, 0, 0, 0, 7]);
-        assert_eq!(checksum(source, &frame[54..]), [0, 0], "the sum of all is 0");
+        assert_eq!(icmpv6_checksum(source, &frame[54..]), [0, 0], "the sum of all is 0");
     }
 
     #[test]
     fn the_loopback_interface_has_no_addresses_for_it() {
-        assert!(own_addresses("lo").is_err());
+        assert!(read_own_addresses("lo").is_err());
     }
 }

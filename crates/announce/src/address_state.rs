@@ -1,23 +1,23 @@
 //! The state of one address on one link, as this participant keeps it.
 
-use super::identity::{Id, LinkAddress};
-use super::pacing::Pacing;
+use super::identity::{LinkAddress, ParticipantId};
+use super::pacing::FramePacing;
 use super::timing::Time;
 
 /// An address that the kernel answers for when the process starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Held {
+pub struct AdoptedAddress {
     pub address: std::net::IpAddr,
     pub epoch: u32,
 }
 
 /// The state of one address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Whereabouts {
+pub enum AddressState {
     /// Another participant holds it, or should.
     Elsewhere,
     /// Asking whether a machine uses it.
-    Probing(Probing),
+    Probing(AddressProbe),
     /// The kernel of another node answers for it, although that node is silent or does not claim
     /// to hold it. Asked again later.
     Answered {
@@ -28,42 +28,42 @@ pub enum Whereabouts {
         by: Option<LinkAddress>,
         until: Time,
     },
-    Here(Holding),
+    Here(HeldAddress),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Probing {
-    pub of: Probed,
+pub struct AddressProbe {
+    pub of: ProbeTarget,
     pub sent: u32,
     pub next: Time,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Probed {
+pub enum ProbeTarget {
     /// All machines.
     Everyone,
     /// The kernel of a silent participant.
-    Silent { id: Id, link_address: LinkAddress },
+    Silent { id: ParticipantId, link_address: LinkAddress },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Holding {
+pub struct HeldAddress {
     pub epoch: u32,
     pub since: Time,
     /// Until then, another machine that uses the address counts as its earlier user, and gets it.
     pub yields_until: Time,
     /// When the kernel's deadline is written next.
     pub extend: Time,
-    pub pacing: Pacing,
+    pub pacing: FramePacing,
     /// The other participant that currently claims the address too, but has less right to it.
-    pub rival: Option<Id>,
+    pub rival: Option<ParticipantId>,
     pub defended: Option<Time>,
     /// When this participant stopped being a candidate.
     pub leaving: Option<Time>,
 }
 
-impl Whereabouts {
-    pub fn holding(&self) -> Option<&Holding> {
+impl AddressState {
+    pub fn holding(&self) -> Option<&HeldAddress> {
         match self {
             Self::Here(holding) => Some(holding),
             _ => None,

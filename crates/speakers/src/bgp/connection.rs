@@ -8,18 +8,18 @@ use std::time::Duration;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
-use super::socket;
+use super::io::shut_down_writes;
 
-/// What one call of [`Wire::read`] takes: more than a peer sends in a burst, and bounded for one that never stops.
-const MOST_AT_ONCE: usize = 64 << 10;
+/// What one call of [`BgpConnection::read`] takes: more than a peer sends in a burst, and bounded for one that never stops.
+const MAX_OCTETS_AT_ONCE: usize = 64 << 10;
 
 /// Closed connections whose last octets may still be on the way; more are cut off.
-const MOST_LINGERING: usize = 32;
+const MAX_LINGERING_CONNECTIONS: usize = 32;
 /// How long the kernel tries to send what was written before it gives up a connection.
-const LINGERING: Duration = Duration::from_secs(1);
+const LINGER_TIMEOUT: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
-pub struct Wire {
+pub struct BgpConnection {
     stream: TcpStream,
     pub local: SocketAddr,
     pub peer: SocketAddr,
@@ -29,13 +29,13 @@ pub struct Wire {
 
 /// What has arrived.
 #[derive(Debug, Default)]
-pub struct Arrived {
+pub struct ReceivedOctets {
     pub octets: Vec<u8>,
     /// By the peer, or with an error.
     pub is_closed: bool,
 }
 
-impl Wire {
+impl BgpConnection {
     pub fn new(stream: TcpStream) -> io::Result<Self> {
         let (local, peer) = (stream.local_addr()?, stream.peer_addr()?);
         Ok(Self { stream, local, peer, waiting: Vec::new() })
@@ -51,10 +51,10 @@ impl Wire {
         let _ = self.stream.ready(interest).await;
     }
 
-    pub fn read(&self) -> Arrived {
-        let mut arrived = Arrived::default();
+    pub fn read(&self) -> ReceivedOctets {
+        let mut arrived = ReceivedOctets::default();
         let mut buffer = [0; 8 << 10];
-        while arrived.octets.len() < MOST_AT_ONCE {
+        while arrived.octets.len() < MAX_OCTETS_AT_ONCE {
             match self.stream.try_read(&mut buffer) {
                 Ok(0) => arrived.is_closed = true,
                 Ok(length) => {
@@ -92,7 +92,7 @@ impl Wire {
     pub fn finish(mut self) -> Self {
         self.write();
         self.waiting.clear();
-        socket::finish(&self.stream);
+        shut_down_writes(&self.stream);
         self
     }
 
@@ -105,17 +105,17 @@ impl Wire {
 
 /// Finished connections, until the peer has closed them too, or a time.
 #[derive(Default)]
-pub struct Lingering(VecDeque<(Wire, Duration)>);
+pub struct LingeringConnections(VecDeque<(BgpConnection, Duration)>);
 
-impl Lingering {
-    pub fn add(&mut self, wire: Wire, now: Duration) {
-        if self.0.len() >= MOST_LINGERING {
+impl LingeringConnections {
+    pub fn add(&mut self, wire: BgpConnection, now: Duration) {
+        if self.0.len() >= MAX_LINGERING_CONNECTIONS {
             self.0.pop_front();
         }
-        self.0.push_back((wire, now + LINGERING));
+        self.0.push_back((wire, now + LINGER_TIMEOUT));
     }
 
-    pub fn turn(&mut self, now: Duration) {
+    pub fn drop_finished(&mut self, now: Duration) {
         self.0.retain(|(wire, until)| *until > now && !wire.drain());
     }
 
@@ -123,11 +123,11 @@ impl Lingering {
         self.0.is_empty()
     }
 
-    pub fn deadline(&self) -> Option<Duration> {
+    pub fn next_linger_timeout(&self) -> Option<Duration> {
         self.0.front().map(|(_, until)| *until)
     }
 
-    pub fn wires(&self) -> impl Iterator<Item = &Wire> {
+    pub fn lingering_connections(&self) -> impl Iterator<Item = &BgpConnection> {
         self.0.iter().map(|(wire, _)| wire)
     }
 }

@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use anyhow::{Context, Result};
 use ipnet::IpNet;
 use lb_bgp::session::NextHops;
-use lb_network::{Address, preferred_address, read_addresses};
+use lb_network::{Address, choose_preferred_address, read_addresses};
 use nix::errno::Errno;
 use nix::libc::{
     self, IP_MINTTL, IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, IPV6_MINHOPCOUNT, TCP_MD5SIG,
@@ -19,7 +19,7 @@ use nix::sys::socket::{
 };
 use nix::{setsockopt_impl, sockopt_impl};
 
-use super::peer::{LONGEST_PASSWORD, Secret};
+use super::config::{MAX_PASSWORD_OCTETS, PasswordSecret};
 
 sockopt_impl!(
     /// The least TTL of packets that are accepted.
@@ -48,11 +48,11 @@ pub struct Md5Key {
     prefix_length: u8,
     key_length: u16,
     interface: i32,
-    key: [u8; LONGEST_PASSWORD],
+    key: [u8; MAX_PASSWORD_OCTETS],
 }
 
 impl Md5Key {
-    fn new(peer: IpAddr, secret: &Secret) -> Self {
+    fn new(peer: IpAddr, secret: &PasswordSecret) -> Self {
         let mut address = [0; 128];
         let family = match peer {
             IpAddr::V4(four) => {
@@ -65,8 +65,8 @@ impl Md5Key {
             }
         };
         address[..2].copy_from_slice(&(family as u16).to_ne_bytes());
-        let length = secret.0.len().min(LONGEST_PASSWORD);
-        let mut key = [0; LONGEST_PASSWORD];
+        let length = secret.0.len().min(MAX_PASSWORD_OCTETS);
+        let mut key = [0; MAX_PASSWORD_OCTETS];
         key[..length].copy_from_slice(&secret.0[..length]);
         Self { address, flags: 0, prefix_length: 0, key_length: length as u16, interface: 0, key }
     }
@@ -74,14 +74,14 @@ impl Md5Key {
 
 /// How a connection is protected, and how far it may lead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reach {
+pub struct HopSecurity {
     /// Sent packets get no further than this.
     ttl: u8,
     /// Packets with less are discarded.
     least: Option<u8>,
 }
 
-impl Reach {
+impl HopSecurity {
     /// Routers of another autonomous system send with TTL 1 unless they are configured otherwise, and expect the same
     /// neighbour to be on the link.
     pub fn new(is_internal: bool, multihop: bool, hops: Option<u8>) -> Self {
@@ -90,13 +90,13 @@ impl Reach {
     }
 
     /// Whether the SYN of an accepted connection came from near enough. The kernel does not check packets that arrive
-    /// before [`Self::apply`], but a peer that is too far away cannot have sent that SYN. False if the kernel has not
+    /// before [`Self::apply_to_socket`], but a peer that is too far away cannot have sent that SYN. False if the kernel has not
     /// saved the SYN, as in a flood of SYNs.
-    pub fn admits(self, stream: &impl AsRawFd) -> bool {
+    pub fn admits_syn(self, stream: &impl AsRawFd) -> bool {
         self.least.is_none_or(|least| hop_limit_of_syn(stream).is_some_and(|ttl| ttl >= least))
     }
 
-    pub fn apply(self, socket: &impl std::os::fd::AsFd, is_ipv4: bool) -> io::Result<()> {
+    pub fn apply_to_socket(self, socket: &impl std::os::fd::AsFd, is_ipv4: bool) -> io::Result<()> {
         let (ttl, least) = (c_int::from(self.ttl), self.least.map_or(0, c_int::from));
         if is_ipv4 {
             setsockopt(socket, sockopt::Ipv4Ttl, &ttl)?;
@@ -127,11 +127,11 @@ fn hop_limit_of_syn(stream: &impl AsRawFd) -> Option<u8> {
             &raw mut length,
         )
     };
-    hop_limit(headers.get(..length as usize).filter(|_| outcome == 0)?)
+    read_hop_limit(headers.get(..length as usize).filter(|_| outcome == 0)?)
 }
 
 /// Of a packet that begins with its IP header.
-fn hop_limit(packet: &[u8]) -> Option<u8> {
+fn read_hop_limit(packet: &[u8]) -> Option<u8> {
     match packet.first()? >> 4 {
         4 => packet.get(8).copied(),
         6 => packet.get(7).copied(),
@@ -140,14 +140,14 @@ fn hop_limit(packet: &[u8]) -> Option<u8> {
 }
 
 /// Begins a connection, which becomes writable when it is established, or has failed.
-pub fn begin(
+pub fn begin_connect(
     to: SocketAddr,
     from: Option<IpAddr>,
-    reach: Reach,
-    secret: Option<&Secret>,
+    reach: HopSecurity,
+    secret: Option<&PasswordSecret>,
 ) -> Result<TcpStream> {
-    let socket = new_socket(to.is_ipv4())?;
-    reach.apply(&socket, to.is_ipv4()).context("IP options")?;
+    let socket = open_tcp_socket(to.is_ipv4())?;
+    reach.apply_to_socket(&socket, to.is_ipv4()).context("IP options")?;
     if let Some(secret) = secret {
         setsockopt(&socket, Md5, &Md5Key::new(to.ip(), secret)).context("TCP_MD5SIG")?;
     }
@@ -162,12 +162,12 @@ pub fn begin(
 }
 
 /// For connections of peers; `secrets`: of each peer that has one. The kernel discards what these peers send otherwise.
-pub fn listen_on<'a>(
+pub fn listen_for_peers<'a>(
     is_ipv4: bool,
     port: u16,
-    secrets: impl Iterator<Item = (IpAddr, &'a Secret)>,
+    secrets: impl Iterator<Item = (IpAddr, &'a PasswordSecret)>,
 ) -> Result<TcpListener> {
-    let socket = new_socket(is_ipv4)?;
+    let socket = open_tcp_socket(is_ipv4)?;
     setsockopt(&socket, sockopt::ReuseAddr, &true)?;
     setsockopt(&socket, SaveSyn, &1)?;
     let any: IpAddr = match is_ipv4 {
@@ -185,28 +185,28 @@ pub fn listen_on<'a>(
     Ok(TcpListener::from(socket))
 }
 
-fn new_socket(is_ipv4: bool) -> Result<OwnedFd> {
+fn open_tcp_socket(is_ipv4: bool) -> Result<OwnedFd> {
     let family = if is_ipv4 { AddressFamily::Inet } else { AddressFamily::Inet6 };
     let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
     Ok(socket(family, SockType::Stream, flags, None)?)
 }
 
 /// Closes a connection that is no peer's, with a reset.
-pub fn refuse(stream: &impl std::os::fd::AsFd) {
+pub fn reset_connection(stream: &impl std::os::fd::AsFd) {
     let now = linger { l_onoff: 1, l_linger: 0 };
     // Otherwise it is closed in the ordinary way.
     let _ = setsockopt(stream, sockopt::Linger, &now);
 }
 
 /// Nothing more is sent. What has been sent still arrives.
-pub fn finish(stream: &impl AsRawFd) {
+pub fn shut_down_writes(stream: &impl AsRawFd) {
     // The peer may have closed it already.
     let _ = shutdown(stream.as_raw_fd(), Shutdown::Write);
 }
 
 /// The link of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Link {
+pub struct ConnectionLink {
     /// This node's addresses on the interface.
     pub next_hops: NextHops,
     /// The index of the interface with the local address.
@@ -216,12 +216,12 @@ pub struct Link {
 }
 
 /// `local`: of a connection; a link-local address with its interface.
-pub fn link(local: SocketAddr, peer: IpAddr) -> io::Result<Link> {
-    Ok(link_among(&read_addresses()?, local, peer))
+pub fn find_link(local: SocketAddr, peer: IpAddr) -> io::Result<ConnectionLink> {
+    Ok(find_link_among(&read_addresses()?, local, peer))
 }
 
 /// `all`: of this node, by interface.
-fn link_among(all: &[(u32, Address)], local: SocketAddr, peer: IpAddr) -> Link {
+fn find_link_among(all: &[(u32, Address)], local: SocketAddr, peer: IpAddr) -> ConnectionLink {
     let scope = match local {
         SocketAddr::V6(six) => six.scope_id(),
         SocketAddr::V4(_) => 0,
@@ -245,7 +245,7 @@ fn link_among(all: &[(u32, Address)], local: SocketAddr, peer: IpAddr) -> Link {
         IpAddr::V6(six) => Some(six),
         IpAddr::V4(_) => None,
     };
-    let preferred = |v6| preferred_address(here.iter().copied(), v6);
+    let preferred = |v6| choose_preferred_address(here.iter().copied(), v6);
     let link_local = here.iter().map(|own| own.ip).filter(|ip| is_link_local(*ip)).find_map(six);
     let next_hops = NextHops {
         ipv4: four(local).or_else(|| preferred(false).and_then(four)),
@@ -254,7 +254,7 @@ fn link_among(all: &[(u32, Address)], local: SocketAddr, peer: IpAddr) -> Link {
             .or_else(|| preferred(true).and_then(six)),
         link_local: link_local.filter(|_| is_on_link),
     };
-    Link { next_hops, interface, is_on_link }
+    ConnectionLink { next_hops, interface, is_on_link }
 }
 
 pub fn is_link_local(address: IpAddr) -> bool {
@@ -262,7 +262,7 @@ pub fn is_link_local(address: IpAddr) -> bool {
 }
 
 /// With the interface, if the address is only valid there.
-pub fn socket_address(address: IpAddr, port: u16, interface: u32) -> SocketAddr {
+pub fn scoped_socket_address(address: IpAddr, port: u16, interface: u32) -> SocketAddr {
     match address {
         IpAddr::V6(six) if is_link_local(address) => {
             SocketAddrV6::new(six, port, 0, interface).into()
@@ -278,10 +278,10 @@ mod tests {
     #[test]
     fn the_key_has_the_layout_of_the_kernel() {
         assert_eq!(size_of::<Md5Key>(), 216);
-        let key = Md5Key::new("192.0.2.1".parse().unwrap(), &Secret(b"ab".to_vec()));
+        let key = Md5Key::new("192.0.2.1".parse().unwrap(), &PasswordSecret(b"ab".to_vec()));
         assert_eq!(key.address[..8], [2, 0, 0, 0, 192, 0, 2, 1]);
         assert_eq!((key.key_length, &key.key[..3]), (2, &b"ab\0"[..]));
-        let key = Md5Key::new("2001:db8::1".parse().unwrap(), &Secret(vec![7; 200]));
+        let key = Md5Key::new("2001:db8::1".parse().unwrap(), &PasswordSecret(vec![7; 200]));
         assert_eq!((key.address[0], key.address[8], key.address[23]), (10, 0x20, 1));
         assert_eq!(key.key_length, 80);
     }
@@ -289,7 +289,7 @@ mod tests {
     #[test]
     fn hops_become_the_least_ttl() {
         let reach = |internal, multihop, hops| {
-            let Reach { ttl, least } = Reach::new(internal, multihop, hops);
+            let HopSecurity { ttl, least } = HopSecurity::new(internal, multihop, hops);
             (ttl, least)
         };
         assert_eq!(reach(false, false, None), (1, None));
@@ -303,20 +303,23 @@ mod tests {
         let mut packet = [0; 40];
         (packet[7], packet[8]) = (7, 8);
         let with = |version: u8| [&[version << 4][..], &packet[1..]].concat();
-        assert_eq!([4, 6, 5].map(|version| hop_limit(&with(version))), [Some(8), Some(7), None]);
-        assert_eq!(hop_limit(&[]), None);
-        assert_eq!(hop_limit(&[0x45; 8]), None);
+        assert_eq!(
+            [4, 6, 5].map(|version| read_hop_limit(&with(version))),
+            [Some(8), Some(7), None]
+        );
+        assert_eq!(read_hop_limit(&[]), None);
+        assert_eq!(read_hop_limit(&[0x45; 8]), None);
     }
 
     #[test]
     fn next_hops_are_of_the_interface_of_the_connection() {
         let local = SocketAddr::from(([127, 0, 0, 1], 179));
-        let found = link(local, local.ip()).unwrap();
+        let found = find_link(local, local.ip()).unwrap();
         assert_eq!(found.next_hops.ipv4, Some(Ipv4Addr::LOCALHOST));
         assert_eq!(found.next_hops.ipv6, None, "::1 is no next hop");
         // lo.
         assert_eq!((found.interface, found.is_on_link), (Some(1), true));
-        assert!(!link(local, "192.0.2.1".parse().unwrap()).unwrap().is_on_link);
+        assert!(!find_link(local, "192.0.2.1".parse().unwrap()).unwrap().is_on_link);
     }
 
     /// For example of a VLAN, and of the interface below it.
@@ -331,7 +334,7 @@ mod tests {
         ];
         for (interface, global) in [(2, "2001:db8:2::1"), (3, "2001:db8:3::1")] {
             let local = SocketAddrV6::new("fe80::1".parse().unwrap(), 179, 0, interface).into();
-            let found = link_among(&all, local, "fe80::2".parse().unwrap());
+            let found = find_link_among(&all, local, "fe80::2".parse().unwrap());
             assert_eq!(found.interface, Some(interface));
             assert_eq!(found.next_hops.ipv6, global.parse().ok());
             assert!(found.is_on_link);
@@ -350,7 +353,7 @@ mod tests {
             let all: Vec<_> =
                 std::iter::once(&four).chain(six).map(|own| (2, own.clone())).collect();
             let local = SocketAddr::from(([192, 0, 2, 1], 179));
-            let found = link_among(&all, local, "192.0.2.254".parse().unwrap());
+            let found = find_link_among(&all, local, "192.0.2.254".parse().unwrap());
             assert!(found.is_on_link);
             assert_eq!(found.next_hops.ipv4, "192.0.2.1".parse().ok());
             assert_eq!(found.next_hops.ipv6, "2001:db8::3".parse().ok());

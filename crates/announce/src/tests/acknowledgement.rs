@@ -3,23 +3,23 @@
 use std::time::Duration;
 
 use super::super::*;
-use super::scenarios::{holder, settled};
+use super::scenarios::{holder, settled_world};
 use super::world::{MS, World, address};
 
 const SECOND: Duration = Duration::from_secs(1);
 
 #[test]
 fn who_is_not_heard_gives_way() {
-    let mut world = settled(3, 30);
+    let mut world = settled_world(3, 30);
     // What node 0 sends arrives nowhere; it hears all others.
     world.cut.insert((0, 1));
     world.cut.insert((0, 2));
     world.run(SECOND * 60);
     assert_eq!(world.loads()[0], 0);
     assert!(world.longest_several() <= MS * 5, "{:?}", world.longest_several());
-    world.want(1, address(40), Some(Rank::Candidate));
-    world.want(2, address(40), Some(Rank::Candidate));
-    world.want(0, address(40), Some(Rank::Candidate));
+    world.want(1, address(40), Some(CandidateRank::Candidate));
+    world.want(2, address(40), Some(CandidateRank::Candidate));
+    world.want(0, address(40), Some(CandidateRank::Candidate));
     world.run(SECOND * 2);
     assert_ne!(holder(&world, 40), 0);
 }
@@ -29,7 +29,7 @@ fn who_is_not_heard_gives_way() {
 #[test]
 fn a_node_that_receives_nothing_is_replaced_and_its_claims_are_ignored() {
     for nodes in [2, 3, 5] {
-        let mut world = settled(nodes, 30);
+        let mut world = settled_world(nodes, 30);
         let before: Vec<usize> = (0..30).map(|number| holder(&world, number)).collect();
         world.cut.extend((1..nodes).map(|other| (other, 0)));
         let serving = |world: &World, number| {
@@ -69,7 +69,7 @@ fn a_node_that_receives_nothing_is_replaced_and_its_claims_are_ignored() {
 #[test]
 fn a_node_that_receives_nothing_for_the_time_of_one_heartbeat_keeps_its_addresses() {
     for nodes in [2, 3, 5] {
-        let mut world = settled(nodes, 30);
+        let mut world = settled_world(nodes, 30);
         for round in 0..100 {
             world.cut.extend((1..nodes).map(|other| (other, 0)));
             world.run(MS * 100);
@@ -84,19 +84,19 @@ fn a_node_that_receives_nothing_for_the_time_of_one_heartbeat_keeps_its_addresse
 /// does not repeat its claim, because participants send only changes, so node 0 must restore it.
 #[test]
 fn a_holder_from_whom_an_address_was_taken_in_vain_is_known_again() {
-    let mut world = settled(3, 60);
+    let mut world = settled_world(3, 60);
     let of_one: Vec<usize> = (0..60).filter(|number| holder(&world, *number) == 1).collect();
     world.cut.extend([(0, 1), (1, 0)]);
     world.run(MS * 550);
     let taken = of_one.into_iter().find(|number| world.answering(address(*number)).contains(&0));
     let taken = address(taken.expect("node 0 takes some of node 1's"));
     // Node 0 gives the address up before node 1 can hear of its claim.
-    world.give(0, Input::Failed(taken));
+    world.give(0, LinkInput::Failed(taken));
     world.cut.clear();
     world.run(SECOND * 10);
     for node in &world.nodes {
         let link = node.link.as_ref().expect("it runs");
-        let view = link.view(world.now);
+        let view = link.link_view(world.now);
         let row = view.addresses.iter().find(|row| row.address == taken).expect("it is wanted");
         assert_eq!(row.holder.as_deref(), Some("node-1"));
     }
@@ -104,7 +104,7 @@ fn a_holder_from_whom_an_address_was_taken_in_vain_is_known_again() {
 
 #[test]
 fn a_node_that_receives_nothing_takes_no_addresses_from_the_kernel_of_a_crashed_agent() {
-    let mut world = settled(3, 30);
+    let mut world = settled_world(3, 30);
     let before: Vec<usize> = (0..30).map(|number| holder(&world, number)).collect();
     world.kill(1);
     world.run(SECOND);
@@ -121,7 +121,7 @@ fn a_node_that_receives_nothing_takes_no_addresses_from_the_kernel_of_a_crashed_
 /// A firewall drops heartbeats to node 0, but clients reach it.
 #[test]
 fn a_node_that_misses_heartbeats_only_keeps_its_addresses() {
-    let mut world = settled(3, 30);
+    let mut world = settled_world(3, 30);
     let before = world.loads();
     world.firewalled.insert(0);
     world.run(SECOND * 60);
@@ -140,7 +140,7 @@ fn a_node_that_misses_heartbeats_is_not_asked_for_what_it_no_longer_holds() {
 }
 
 fn gives_up_an_address_without_hearing_others(after_a_heartbeat: Duration) {
-    let mut world = settled(3, 30);
+    let mut world = settled_world(3, 30);
     world.firewalled.insert(0);
     world.run(SECOND * 5 + after_a_heartbeat);
     let its: Vec<usize> = (0..30).filter(|number| holder(&world, *number) == 0).collect();
@@ -156,14 +156,14 @@ fn gives_up_an_address_without_hearing_others(after_a_heartbeat: Duration) {
 /// Node 1 never hears node 0, and node 0 hears node 1 only now and then.
 #[test]
 fn a_node_that_returns_from_silence_again_and_again_is_known_to_be_deaf() {
-    let mut world = settled(3, 30);
+    let mut world = settled_world(3, 30);
     world.cut.insert((0, 1));
     for round in 0..20 {
         world.cut.insert((1, 0));
         world.run(MS * 350);
         world.cut.remove(&(1, 0));
         world.run(MS * 150);
-        let view = world.nodes[0].link.as_ref().expect("it runs").view(world.now);
+        let view = world.nodes[0].link.as_ref().expect("it runs").link_view(world.now);
         let peer = view.peers.iter().find(|peer| peer.node == "node-1").expect("it was heard");
         assert!(!peer.silent);
         assert!(peer.deaf || round < 3, "{round}");
