@@ -10,6 +10,7 @@ mod metrics;
 mod state;
 mod status;
 mod tunnel_key;
+mod unread_kinds;
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -128,6 +129,9 @@ struct Controller {
     pools_at: Option<Instant>,
     pools_written: Option<Instant>,
     is_synced: bool,
+    /// Looks for kinds of MetalLB that are not read, while this process leads.
+    unread_kinds: JoinSet<()>,
+    metallb_namespace: String,
     /// The Secret that may lack a tunnel key, until this process leads for the first time.
     tunnel_key_secret: Option<ServiceName>,
 }
@@ -171,6 +175,8 @@ impl Controller {
             pools_at: None,
             pools_written: None,
             is_synced: false,
+            unread_kinds: JoinSet::new(),
+            metallb_namespace: options.metallb_namespace,
             tunnel_key_secret: options.tunnel_key_secret,
         })
     }
@@ -256,12 +262,16 @@ impl Controller {
                 self.state.lead();
                 self.schedule_pools();
                 tracing::info!("this process assigns addresses");
+                let (client, metrics) = (self.client.clone(), self.metrics.clone());
+                let namespace = self.metallb_namespace.clone();
+                self.unread_kinds.spawn(unread_kinds::report(client, namespace, metrics));
                 if let Some(secret) = self.tunnel_key_secret.take() {
                     tokio::spawn(tunnel_key::generate(self.client.clone(), secret));
                 }
             }
             (false, true) => {
                 self.state.follow();
+                self.unread_kinds = JoinSet::new();
                 tracing::info!("another process assigns addresses");
             }
             _ => {}

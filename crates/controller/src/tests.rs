@@ -52,6 +52,8 @@ fn controller(client: Client, state: State, events: mpsc::UnboundedReceiver<Even
         pools_at: None,
         pools_written: None,
         is_synced: false,
+        unread_kinds: JoinSet::new(),
+        metallb_namespace: String::new(),
         tunnel_key_secret: None,
     }
 }
