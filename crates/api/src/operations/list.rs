@@ -23,6 +23,9 @@ struct Continue {
     rv: i64,
     /// The last key, without the list's prefix.
     start: String,
+    /// Objects behind the page, so that no page counts them again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    left: Option<usize>,
 }
 
 const CONTINUE_VERSION: &str = "meta.k8s.io/v1";
@@ -133,11 +136,19 @@ impl Api {
         let mut metadata = json!({});
         if let Some(last) = last.filter(|_| has_more) {
             let start = last.strip_prefix(&prefix).unwrap_or(&last);
-            metadata["continue"] = continue_token(revision, start).into();
-            if selector.is_empty() {
-                let remaining = self.storage.count_of(&prefix, Some(&last), Some(revision));
-                metadata["remainingItemCount"] = remaining.map_err(|gone| begin.gone(gone))?.into();
+            let left = if selector.is_empty() {
+                let left = match begin.left.and_then(|left| left.checked_sub(items.len())) {
+                    Some(left) => Ok(left),
+                    None => self.storage.count_of(&prefix, Some(&last), Some(revision)),
+                };
+                Some(left.map_err(|gone| begin.gone(gone))?)
+            } else {
+                None
+            };
+            if let Some(left) = left {
+                metadata["remainingItemCount"] = left.into();
             }
+            metadata["continue"] = continue_token(revision, start, left).into();
         }
         Ok(Listing { kind: target.kind, items, metadata, revision })
     }
@@ -158,7 +169,7 @@ impl Api {
                     Some(revision)
                 }
             };
-            return Ok(Begin { after: None, revision, continued: None });
+            return Ok(Begin { after: None, revision, continued: None, left: None });
         }
         let resume: Continue = URL_SAFE_NO_PAD
             .decode(token)
@@ -173,7 +184,8 @@ impl Api {
         if let Some(revision) = revision {
             self.check_reached(revision)?;
         }
-        Ok(Begin { after: Some(after), revision, continued: Some(resume.start) })
+        let left = resume.left.filter(|_| revision.is_some());
+        Ok(Begin { after: Some(after), revision, continued: Some(resume.start), left })
     }
 
     /// Later revisions are not waited for: they come from another server.
@@ -201,6 +213,8 @@ struct Begin {
     revision: Option<u64>,
     /// The key in the continue token, with which the page before ended; `None`: a first page.
     continued: Option<String>,
+    /// Objects behind the page before, if they are of the same revision.
+    left: Option<usize>,
 }
 
 impl Begin {
@@ -210,7 +224,7 @@ impl Begin {
             None => too_old(self.revision.unwrap_or(0), gone),
             Some(start) => {
                 let mut failure = Failure::expired(CONTINUE_EXPIRED);
-                failure.continue_token = Some(encode(-1, start));
+                failure.continue_token = Some(encode(-1, start, None));
                 failure
             }
         }
@@ -288,13 +302,14 @@ pub(super) fn revision(query: &Query) -> Result<Option<u64>, Failure> {
     }
 }
 
-fn continue_token(revision: u64, start: &str) -> String {
-    encode(i64::try_from(revision).unwrap_or(-1), start)
+fn continue_token(revision: u64, start: &str, left: Option<usize>) -> String {
+    encode(i64::try_from(revision).unwrap_or(-1), start, left)
 }
 
-fn encode(rv: i64, start: &str) -> String {
-    let token = json!({"v": CONTINUE_VERSION, "rv": rv, "start": start});
-    URL_SAFE_NO_PAD.encode(token.to_string())
+fn encode(rv: i64, start: &str, left: Option<usize>) -> String {
+    let (v, start) = (CONTINUE_VERSION.to_owned(), start.to_owned());
+    let token = serde_json::to_vec(&Continue { v, rv, start, left });
+    URL_SAFE_NO_PAD.encode(token.unwrap_or_default())
 }
 
 /// Appends the text of an item. Most objects are not read for that.
