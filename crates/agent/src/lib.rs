@@ -189,6 +189,7 @@ pub async fn run(options: Options) -> Result<()> {
         mut devices,
         mut announcer,
         speaker,
+        saver,
     } = match started {
         Ok(Some(started)) => started,
         ended => {
@@ -247,6 +248,14 @@ pub async fn run(options: Options) -> Result<()> {
         tracing::info!("addresses handed over to other nodes");
     }
     agent.end_epoch_lease();
+    if !options.cleanup_on_exit
+        && !is_end
+        && let Some(saver) = saver
+        && let Some(versions) = saver.versions()
+    {
+        agent.store_pending(&mut events);
+        saver.save(versions, agent.objects());
+    }
     drop((agent, devices));
     if options.cleanup_on_exit {
         lb_kernel::remove(pins)?;

@@ -19,7 +19,7 @@ use lb_plan::Planner;
 use lb_process::notices::{NoticeLog, Notices};
 use lb_rules::ipam::Pools;
 use lb_rules::store::Affected;
-use lb_source::cluster::Events;
+use lb_source::cluster::{Events, ObjectSaver};
 use lb_source::{Cluster, Event, Manifests, Source};
 use lb_speakers::bgp::Speaker;
 use lb_status::{
@@ -42,6 +42,7 @@ pub struct OpenedSource {
     /// With whether an earlier agent has left its maps.
     run: Box<dyn FnOnce(mpsc::UnboundedSender<Event>, bool) + Send>,
     notices: Arc<dyn Notices>,
+    saver: Option<ObjectSaver>,
 }
 
 pub async fn open(
@@ -60,6 +61,7 @@ pub async fn open(
             Ok(OpenedSource {
                 run: Box::new(|events, _| run_source(source, events)),
                 notices: Arc::new(NoticeLog::default()),
+                saver: None,
             })
         }
         Origin::Cluster(access) => {
@@ -70,10 +72,17 @@ pub async fn open(
                 .with_forwarding(options.forwarding)
                 .with_tunnel_key(has_tunnel_key)
                 .with_metallb_namespace(&options.load_balancer.metallb_namespace);
+            let (source, saver) = match &access.state_directory {
+                Some(directory) => {
+                    let (source, saver) = source.with_state_directory(directory);
+                    (source, Some(saver))
+                }
+                None => (source, None),
+            };
             let run = Box::new(|events, is_restart| {
                 run_source(source.with_restart(is_restart), events);
             });
-            Ok(OpenedSource { run, notices: Arc::new(notices) })
+            Ok(OpenedSource { run, notices: Arc::new(notices), saver })
         }
     }
 }
@@ -96,6 +105,7 @@ pub struct Started<'a> {
     pub devices: Devices<'a>,
     pub announcer: Announcer,
     pub speaker: Speaker,
+    pub saver: Option<ObjectSaver>,
 }
 
 /// Creates or adopts the maps, waits for all Services of the source and programs them, while the kernel verifies the
@@ -253,7 +263,8 @@ pub async fn start<'a>(
     lb_kernel::give_back_memory();
     tracing::info!(steps = agent.carried_out(), "maps programmed");
     tracing::info!(service_ports, services, "ready");
-    Ok(Started { agent, events, exchange, network, devices, announcer, speaker })
+    let saver = source.saver;
+    Ok(Started { agent, events, exchange, network, devices, announcer, speaker, saver })
 }
 
 /// What goes on until all objects are known and the programs are loaded. The programs of an earlier agent forward

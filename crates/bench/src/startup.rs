@@ -2,7 +2,9 @@
 //! cluster, and what that costs.
 
 use std::fs;
-use std::net::Ipv4Addr;
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -12,7 +14,12 @@ use ::tests::programs::agent::{Agent, Source};
 use ::tests::programs::api_server::ApiServer;
 use ::tests::worlds::one_node::{DEVICE, OneNode};
 use anyhow::{Context, Result, ensure};
+use aya::maps::{HashMap, Map, MapData};
 use clap::Args;
+use lb_common::family::V4;
+use lb_common::header::protocol;
+use lb_common::layout::{Frontend, FrontendKey, map};
+use lb_kernel::Plain;
 use nix::unistd::{SysconfVar, sysconf};
 use serde_json::{Value, json};
 
@@ -30,6 +37,10 @@ pub struct Options {
     /// Number of starts of each kind
     #[arg(long, value_name = "NUMBER", default_value_t = 5)]
     rounds: usize,
+
+    /// MiB that the API server sends to each client in a second [default: as fast as it can]
+    #[arg(long, value_name = "NUMBER")]
+    server_mib: Option<usize>,
 }
 
 fn address(first: [u8; 4], number: usize) -> String {
@@ -95,57 +106,146 @@ fn follow_memory(pid: u32, ends: &AtomicBool) -> f64 {
 struct Start {
     /// From the start of the process until all objects had arrived.
     listed: Duration,
-    /// From then until packets of all Services were translated.
-    programmed: Duration,
+    /// From the start of the process until packets of all Services were translated.
+    ready: Duration,
+    /// From the start of the process until a Service was programmed that was created before it.
+    changed: Duration,
     processor: Duration,
     peak: f64,
 }
 
-fn start(network: &OneNode, server: &ApiServer, flags: &[&str]) -> Result<(Start, Agent)> {
+/// How an agent starts.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Before {
+    Nothing,
+    /// Maps and programs; all objects are listed.
+    Maps,
+    /// The objects that the agent before it has saved, too.
+    Objects,
+}
+
+struct Benchmark<'a> {
+    network: &'a OneNode,
+    server: &'a ApiServer,
+    /// Of the server, or of a slower way to it.
+    kubeconfig: PathBuf,
+    state: PathBuf,
+    flags: Vec<String>,
+    /// Services that were created between starts.
+    changes: usize,
+}
+
+impl Benchmark<'_> {
+    fn start(&mut self, before: Before) -> Result<(Start, Agent)> {
+        if before != Before::Objects {
+            let _ = fs::remove_dir_all(&self.state);
+        }
+        self.changes += 1;
+        let change = address([10, 96, 0, 100], self.changes);
+        self.server.create(
+            &self.network.node,
+            vec![json!({
+                "apiVersion": "v1", "kind": "Service",
+                "metadata": {"name": format!("change-{}", self.changes)},
+                "spec": {"clusterIP": change, "ports": [{"port": 80}]}
+            })],
+        )?;
+        let began = Instant::now();
+        let (node, pins) = (&self.network.node, self.network.pin_path());
+        let source = Source::Cluster(&self.kubeconfig);
+        let flags: Vec<&str> = self.flags.iter().map(String::as_str).collect();
+        let mut agent = Agent::launch(node, &pins, source, DEVICE, &flags)?;
+        let (pid, ends) = (agent.pid(), AtomicBool::new(false));
+        let (waited, peak) = thread::scope(|scope| {
+            let peak = scope.spawn(|| follow_memory(pid, &ends));
+            let mut wait = || -> Result<[Duration; 3]> {
+                agent.wait_for_output("endpoints and nodes listed")?;
+                let listed = began.elapsed();
+                agent.wait_for_output("ready service_ports=")?;
+                let ready = began.elapsed();
+                wait_for_frontend(&pins.join(map::FRONTENDS4), change.parse()?)?;
+                Ok([listed, ready, began.elapsed()])
+            };
+            let waited = wait();
+            ends.store(true, Ordering::Relaxed);
+            (waited, peak.join().unwrap_or_default())
+        });
+        let [listed, ready, changed] = waited?;
+        Ok((Start { listed, ready, changed, processor: processor_time(pid)?, peak }, agent))
+    }
+}
+
+/// Waits until port 80 of an address is in the pinned map.
+fn wait_for_frontend(path: &Path, address: Ipv4Addr) -> Result<()> {
+    const LIMIT: Duration = Duration::from_secs(60);
+    let map = MapData::from_pin(path).with_context(|| path.display().to_string())?;
+    let frontends: HashMap<_, Plain<FrontendKey<V4>>, Plain<Frontend>> =
+        HashMap::try_from(Map::from_map_data(map)?)?;
+    let key = Plain(FrontendKey::<V4>::new(address.into(), 80, protocol::TCP));
     let began = Instant::now();
-    let source = Source::Cluster(server.kubeconfig());
-    let mut agent = Agent::launch(&network.node, &network.pin_path(), source, DEVICE, flags)?;
-    let (pid, ends) = (agent.pid(), AtomicBool::new(false));
-    let (waited, peak) = thread::scope(|scope| {
-        let peak = scope.spawn(|| follow_memory(pid, &ends));
-        let waited = agent
-            .wait_for_output("endpoints and nodes listed")
-            .map(|()| began.elapsed())
-            .and_then(|listed| agent.wait_for_output("ready service_ports=").map(|()| listed));
-        let waited = waited.map(|listed| (listed, began.elapsed(), processor_time(pid)));
-        ends.store(true, Ordering::Relaxed);
-        (waited, peak.join().unwrap_or_default())
-    });
-    let (listed, ready, processor) = waited?;
-    Ok((Start { listed, programmed: ready - listed, processor: processor?, peak }, agent))
+    while frontends.get(&key, 0).is_err() {
+        ensure!(began.elapsed() < LIMIT, "{address} is not programmed after {LIMIT:?}");
+        thread::sleep(Duration::from_millis(1));
+    }
+    Ok(())
 }
 
 pub fn run(options: &Options) -> Result<()> {
-    let Options { services, endpoints, rounds } = *options;
+    let Options { services, endpoints, rounds, server_mib } = *options;
     let network = OneNode::with_pods(0)?;
     let data = network.kubeconfig().parent().context("it is in a directory")?.to_owned();
     let server = ApiServer::start(&network.node, data, "127.0.0.1:0".parse()?)?;
+    // Agents know a cluster by its uid.
+    let kubernetes = json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": {"name": "kubernetes"},
+        "spec": {"ports": [{"port": 443}]}
+    });
+    server.create(&network.node, vec![kubernetes])?;
     server.create(&network.node, objects(services, endpoints))?;
+    let kubeconfig = match server_mib {
+        Some(mib) => slowed(&network, server.kubeconfig(), mib)?,
+        None => server.kubeconfig().to_owned(),
+    };
 
     println!("{services} Services of {endpoints} endpoints");
-    println!("| start | lists ms | then until ready ms | CPU ms | peak MiB |");
-    println!("| --- | ---: | ---: | ---: | ---: |");
+    println!("| start | lists ms | ready ms | a change programmed ms | CPU ms | peak MiB |");
+    println!("| --- | ---: | ---: | ---: | ---: | ---: |");
     let [room, backends] = [services * 2, services * endpoints * 2].map(|room| room.to_string());
-    let flags = ["--max-service-ports", &room, "--max-endpoints", &backends];
-    let mut rows: [(&str, [Sample; 4]); 2] = [
-        ("no maps and programs before", Default::default()),
-        ("both unchanged", Default::default()),
+    let state = network.topology.directory().join("state");
+    let directory = state.to_str().context("UTF-8")?;
+    let flags = [
+        "--max-service-ports",
+        &room,
+        "--max-endpoints",
+        &backends,
+        "--state-directory",
+        directory,
+    ];
+    let flags = flags.map(str::to_owned).to_vec();
+    let mut benchmark = Benchmark {
+        network: &network,
+        server: &server,
+        kubeconfig,
+        state: state.clone(),
+        flags,
+        changes: 0,
+    };
+    let mut rows: [(&str, Before, [Sample; 5]); 3] = [
+        ("no maps and programs before", Before::Nothing, Default::default()),
+        ("both there, objects listed", Before::Maps, Default::default()),
+        ("both there, objects saved", Before::Objects, Default::default()),
     ];
     for _ in 0..rounds {
-        for (what, samples) in &mut rows {
-            let (figures, agent) = start(&network, &server, &flags)?;
-            let programmed = format!("services={services}");
-            ensure!(agent.log().contains(&programmed), "{what}: {}", agent.log());
-            agent.end()?;
+        for (what, before, samples) in &mut rows {
+            let (figures, agent) = benchmark.start(*before)?;
+            let log = agent.end()?;
+            let is_resumed = log.contains("continuing with the objects of the earlier agent");
+            ensure!(is_resumed == (*before == Before::Objects), "{what}: {log}");
             let milliseconds = |time: Duration| time.as_secs_f64() * 1_000.0;
             let figures = [
                 milliseconds(figures.listed),
-                milliseconds(figures.programmed),
+                milliseconds(figures.ready),
+                milliseconds(figures.changed),
                 milliseconds(figures.processor),
                 figures.peak,
             ];
@@ -153,7 +253,7 @@ pub fn run(options: &Options) -> Result<()> {
         }
         network.cleanup()?;
     }
-    for (what, samples) in &rows {
+    for (what, _, samples) in &rows {
         let cells = samples.each_ref().map(|sample| {
             let [median, least, most] = sample.summary().map(Option::unwrap_or_default);
             format!("{median:.0} ({least:.0}..{most:.0})")
@@ -161,4 +261,45 @@ pub fn run(options: &Options) -> Result<()> {
         println!("| {what} | {} |", cells.join(" | "));
     }
     Ok(())
+}
+
+/// A kubeconfig for the same server behind a relay that passes on so many MiB a second to each client: what a real API
+/// server encodes takes longer than it does the embedded API. Runs until the process ends.
+fn slowed(network: &OneNode, kubeconfig: &Path, mib: usize) -> Result<PathBuf> {
+    let text = fs::read_to_string(kubeconfig)?;
+    let server = text.split_once("https://").context("a server by https")?.1;
+    let server: SocketAddr =
+        server.split(['\n', '"', '/']).next().unwrap_or_default().trim().parse()?;
+    let listener = network.node.enter(|| Ok(TcpListener::bind("127.0.0.1:0")?))?;
+    let address = listener.local_addr()?;
+    let namespace = network.node.clone();
+    thread::spawn(move || {
+        let _ = namespace.enter(|| {
+            for client in listener.incoming().flatten() {
+                let to_server = TcpStream::connect(server)?;
+                let (mut from_client, mut up) = (client.try_clone()?, to_server.try_clone()?);
+                thread::spawn(move || io::copy(&mut from_client, &mut up));
+                thread::spawn(move || relay(to_server, client, mib));
+            }
+            Ok(())
+        });
+    });
+    let path = kubeconfig.with_extension("slowed");
+    fs::write(&path, text.replace(&server.to_string(), &address.to_string()))?;
+    Ok(path)
+}
+
+fn relay(mut from: TcpStream, mut to: TcpStream, mib: usize) -> io::Result<()> {
+    let mut buffer = vec![0; 64 << 10];
+    let mut free_at = Instant::now();
+    loop {
+        let length = from.read(&mut buffer)?;
+        if length == 0 {
+            return Ok(());
+        }
+        to.write_all(&buffer[..length])?;
+        let takes = Duration::from_secs_f64(length as f64 / (mib << 20) as f64);
+        free_at = free_at.max(Instant::now()) + takes;
+        thread::sleep(free_at.saturating_duration_since(Instant::now()));
+    }
 }

@@ -22,6 +22,7 @@ mod run;
 mod state;
 mod status;
 mod tunnel_key;
+mod unread_kinds;
 
 pub use config::ControllerOptions;
 pub use manifests::AssigningSource;

@@ -27,6 +27,8 @@ struct MeasuredState {
     outside: usize,
     writes: u64,
     failed_writes: u64,
+    /// Kinds of MetalLB with objects that are not read.
+    unread_kinds: Vec<String>,
 }
 
 #[derive(Debug)]
@@ -55,7 +57,10 @@ impl AssignmentMetrics {
             state.pools.clear();
             state.services.clear();
             state.outside = ipam.map_or(0, Ipam::outside);
-            let Some(ipam) = ipam else { return };
+            let Some(ipam) = ipam else {
+                state.unread_kinds.clear();
+                return;
+            };
             state.services.extend(Reason::ALL.map(|reason| (reason, ipam.count(reason))));
             state.pools.extend(ipam.usage().map(|usage| PoolUsage {
                 pool: usage.pool.label(),
@@ -64,6 +69,10 @@ impl AssignmentMetrics {
                 free: usage.free,
             }));
         });
+    }
+
+    pub fn set_unread_kinds(&self, kinds: Vec<String>) {
+        self.with(|state| state.unread_kinds = kinds);
     }
 
     pub fn count_write(&self, is_ok: bool) {
@@ -115,6 +124,14 @@ impl Collector for AssignmentMetrics {
             for (result, count) in [("ok", state.writes), ("error", state.failed_writes)] {
                 let counter = ConstCounter::new(count);
                 counter.encode(metric.encode_family(&[("result", result)])?)?;
+            }
+
+            let help = "Kinds of MetalLB that are not read, and have objects or may have some";
+            let name = "millrace_metallb_unread_kinds";
+            let mut metric = to.encode_descriptor(name, help, None, MetricType::Gauge)?;
+            for kind in &state.unread_kinds {
+                let gauge = ConstGauge::new(1_i64);
+                gauge.encode(metric.encode_family(&[("kind", kind.as_str())])?)?;
             }
             Ok(())
         })

@@ -31,6 +31,7 @@ use super::config::ControllerOptions;
 use super::metrics::{AssignmentMetrics, ControllerRegistry};
 use super::state::AssignmentState;
 use super::tunnel_key;
+use super::unread_kinds;
 
 /// Requests at the same time.
 const MAX_CONCURRENT_WRITES: usize = 8;
@@ -106,6 +107,9 @@ struct Controller {
     pools_at: Option<Instant>,
     pools_written: Option<Instant>,
     is_synced: bool,
+    /// Looks for kinds of MetalLB that are not read, while this process leads.
+    unread_kinds: JoinSet<()>,
+    metallb_namespace: String,
     /// The Secret that may lack a tunnel key, until this process leads for the first time.
     tunnel_key_secret: Option<ServiceName>,
 }
@@ -157,6 +161,8 @@ impl Controller {
             pools_at: None,
             pools_written: None,
             is_synced: false,
+            unread_kinds: JoinSet::new(),
+            metallb_namespace: options.metallb_namespace,
             tunnel_key_secret: options.tunnel_key_secret,
         })
     }
@@ -242,12 +248,16 @@ impl Controller {
                 self.state.lead();
                 self.schedule_pools();
                 tracing::info!("this process assigns addresses");
+                let (client, metrics) = (self.client.clone(), self.metrics.clone());
+                let namespace = self.metallb_namespace.clone();
+                self.unread_kinds.spawn(unread_kinds::report(client, namespace, metrics));
                 if let Some(secret) = self.tunnel_key_secret.take() {
                     tokio::spawn(tunnel_key::generate_tunnel_key(self.client.clone(), secret));
                 }
             }
             (false, true) => {
                 self.state.follow();
+                self.unread_kinds = JoinSet::new();
                 tracing::info!("another process assigns addresses");
             }
             _ => {}

@@ -2,7 +2,8 @@
 //!
 //! Invariants:
 //! - A file is written beside the one it replaces and flushed, renamed, and then its directory is flushed. So after a
-//!   crash of the program or the machine, the path has the complete old or the complete new content.
+//!   crash of the program or the machine, the path has the complete old or the complete new content; [`replace_private_until_reboot`] promises that for a
+//!   crash of the program only.
 //! - Its content was never readable by others, whatever a killed program left.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -20,20 +21,36 @@ pub fn replace_private<E: From<Error>>(
     path: &Path,
     write: impl FnOnce(&mut File) -> std::result::Result<(), E>,
 ) -> std::result::Result<(), E> {
+    replace(path, write, |file, unfinished| {
+        file.sync_all()?;
+        rename_durably(unfinished, path)
+    })
+}
+
+/// Like [`replace_private`] if the program crashes. If the machine does, the path may have anything: for large files of
+/// which the content serves until the machine restarts.
+pub fn replace_private_until_reboot<E: From<Error>>(
+    path: &Path,
+    write: impl FnOnce(&mut File) -> std::result::Result<(), E>,
+) -> std::result::Result<(), E> {
+    replace(path, write, |_, unfinished| fs::rename(unfinished, path))
+}
+
+fn replace<E: From<Error>>(
+    path: &Path,
+    write: impl FnOnce(&mut File) -> std::result::Result<(), E>,
+    put_in_place: impl FnOnce(&File, &Path) -> Result<()>,
+) -> std::result::Result<(), E> {
     DirBuilder::new().recursive(true).mode(0o700).create(directory_of(path))?;
     let unfinished = unfinished(path)?;
     let mut file = create_private(&unfinished)?;
-    let written = write(&mut file)
-        .and_then(|()| Ok(file.sync_all()?))
-        .and_then(|()| Ok(rename_durably(&unfinished, path)?));
+    let written = write(&mut file).and_then(|()| Ok(put_in_place(&file, &unfinished)?));
     if written.is_err() {
         let _ = fs::remove_file(&unfinished);
     }
     written
 }
 
-/// Creates an empty file that only its owner can read. Removes one that a killed program left there, which may have
-/// other permissions.
 pub fn create_private(path: &Path) -> Result<File> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),

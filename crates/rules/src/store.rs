@@ -89,6 +89,16 @@ impl Store {
         self.services.keys()
     }
 
+    /// All Services, as far as they are held.
+    pub fn held_services(&self) -> impl Iterator<Item = &Service> {
+        self.services.values().map(Box::as_ref)
+    }
+
+    /// All slices of Services, without those of legacy Endpoints.
+    pub fn held_slices(&self) -> impl Iterator<Item = &Slice> {
+        self.slices.iter().flat_map(|(_, slices)| slices)
+    }
+
     /// The slices of a Service; those of legacy Endpoints only if there are no others.
     pub fn slices(&self, service: &ServiceName) -> Vec<&Slice> {
         match self.slices.of(service) {

@@ -10,10 +10,12 @@ use lb_kernel::settings::XdpMode;
 use lb_kernel::{
     Finding, Memory, Outcome, agent_on, forwarding, machine, memory, on_device, routing, snat_ports,
 };
-use lb_network::{Attachments, DeviceName, DeviceRole, DeviceSelector, NetworkWatch, XdpFeatures};
+use lb_network::{
+    AnnouncingLink, Attachments, DeviceName, DeviceRole, DeviceSelector, NetworkWatch, XdpFeatures,
+};
 
 use super::agent::{runtime, wanted_sizes};
-use super::{check_bgp, output};
+use super::{check_bgp, check_pools, output};
 use crate::config::{Configuration, Effective, Problem, Problems};
 
 #[derive(Debug, Args)]
@@ -43,7 +45,8 @@ pub fn check_machine(options: &Options, effective: &Effective) -> Result<()> {
     }
     let mut bridges = Vec::new();
     match open_network(configuration)? {
-        Ok((attachments, features)) => {
+        Ok(Network { attachments, links, features }) => {
+            findings.extend(check_pools::findings(configuration, &links)?);
             findings.extend(devices(configuration, &attachments, features.as_ref())?);
             findings.extend(routing(&names(&attachments, DeviceRole::External)));
             bridges.extend(attachments.pod_bridges.into_iter().map(|bridge| bridge.name));
@@ -181,20 +184,29 @@ fn agent(pin_path: &Path) -> Result<Finding> {
 
 type XdpSupport = BTreeMap<u32, XdpFeatures>;
 
+/// This machine's interfaces.
+struct Network {
+    attachments: Attachments,
+    /// Where addresses can be announced.
+    links: Vec<AnnouncingLink>,
+    features: Option<XdpSupport>,
+}
+
 /// Reads this machine's interfaces. The inner error is that of the configuration.
-fn open_network(
-    configuration: &Configuration,
-) -> Result<Result<(Attachments, Option<XdpSupport>)>> {
+fn open_network(configuration: &Configuration) -> Result<Result<Network>> {
     let agent = &configuration.agent;
     let settings = lb_network::DeviceSettings {
         external: agent.devices.clone(),
         workload: agent.workload_devices.clone(),
         node_ports: agent.nodeport_addresses.clone(),
     };
-    let (opened, features) = runtime()?.block_on(async {
-        (NetworkWatch::open(settings).await, lb_network::read_xdp_features().await)
-    });
-    Ok(opened.map(|network| (network.attachments().clone(), features.ok().flatten())))
+    let (opened, features) = runtime()?
+        .block_on(async { (NetworkWatch::open(settings).await, lb_network::read_xdp_features().await) });
+    Ok(opened.map(|network| Network {
+        attachments: network.attachments().clone(),
+        links: network.links().borrow().clone(),
+        features: features.ok().flatten(),
+    }))
 }
 
 /// The interfaces of a role.

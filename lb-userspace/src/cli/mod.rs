@@ -3,6 +3,7 @@
 mod agent;
 mod check;
 mod check_bgp;
+mod check_pools;
 mod cleanup;
 mod config;
 mod controller;

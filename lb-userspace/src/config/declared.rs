@@ -95,9 +95,10 @@ pub struct OriginSettings {
     #[arg(long, alias = "api-server", value_name = "URL", value_delimiter = ',')]
     pub api_servers: Vec<String>,
 
-    /// Directory where the agent remembers the addresses of the API servers
+    /// Directory where the agent remembers the addresses of the API servers, and its objects for a restart
     ///
-    /// With it a node can start while the API server that it is configured with is down.
+    /// With it a node can start while the API server that it is configured with is down, and a restarted agent reads
+    /// only what has changed.
     #[arg(long, value_name = "DIRECTORY", default_value = "/var/lib/millrace")]
     pub state_directory: PathBuf,
 }

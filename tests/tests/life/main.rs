@@ -5,6 +5,7 @@ mod bad_input;
 mod churn;
 mod crash;
 mod restart;
+mod resume;
 mod reuse;
 mod service;
 mod upgrade;

@@ -190,6 +190,18 @@ impl<T: Write> Agent<T> {
         self.program_changes(affected);
     }
 
+    /// Stores all queued events without a plan.
+    pub fn store_pending(&mut self, events: &mut mpsc::UnboundedReceiver<Event>) {
+        while let Ok(event) = events.try_recv() {
+            drop(self.store_event(event));
+        }
+    }
+
+    /// All Services, endpoints and Nodes.
+    pub fn objects(&self) -> &Store {
+        &self.store
+    }
+
     /// Handles a change of the network.
     pub fn take_in_network(&mut self, event: lb_network::NetworkEvent) {
         use lb_network::NetworkEvent::{Devices, NodeAddresses, OwnAddresses};

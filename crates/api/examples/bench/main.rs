@@ -24,6 +24,7 @@ Measures the embedded API, and etcd for the same writes.
 
 Options:
   --objects N    Objects that are created, updated and listed [default: 50000]
+  --services N   Services that are listed in a second store [default: 10000]
   --watchers N   Watches that get each change [default: 1000]
   --clients N    Concurrent requests [default: 64]
   --etcd PATH    Program of etcd; without it only the embedded API is measured
@@ -49,6 +50,7 @@ fn main() {
             .map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name} {text}?")))
     };
     let load = Load {
+        services: number("--services", if quick { 1000 } else { 10_000 }),
         objects: number("--objects", if quick { 2000 } else { 50_000 }),
         watchers: number("--watchers", if quick { 100 } else { 1000 }),
         clients: number("--clients", 64),
@@ -59,6 +61,7 @@ fn main() {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     let mut all: Vec<(&str, Figures)> = Vec::new();
     runtime.block_on(async {
+        report::print_services(&millrace::measure_services(&load, &directory).await);
         all.push(("embedded API", millrace::measure(&load, &directory).await));
         if let Some(program) = value("--etcd") {
             all.push(("etcd", etcd::measure(&load, &PathBuf::from(program), &directory).await));

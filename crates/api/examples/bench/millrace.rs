@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
@@ -16,18 +16,22 @@ use lb_api::server::{ApiServerOptions, EmbeddedApiServer as Api};
 use lb_api::storage::ChangeWindow;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use serde::Deserialize;
 use tokio::sync::mpsc;
 
 use super::connection::{Connection, perform};
-use super::load::{CHANGES, Load, name, object};
+use super::load::{CHANGES, Load, name, object, service};
 use super::process::Server;
-use super::report::{Figures, Writes};
+use super::report::{Figures, ServiceFigures, Writes};
 
 /// Connections of the writing clients.
 const CONNECTIONS: usize = 8;
 /// Watches on one connection. The server allows 250 streams.
 const WATCHES: usize = 200;
 const PATH: &str = "/api/v1/namespaces/default/configmaps";
+const SERVICES: &str = "/api/v1/namespaces/default/services";
+/// Lists of one kind, of which the median counts.
+const LISTS: usize = 5;
 
 /// Serves until its standard input ends.
 pub fn serve(directory: &Path) {
@@ -87,19 +91,97 @@ fn request(method: &str, path: &str, type_: &str, body: String) -> Request<Full<
     request.header("content-type", type_).body(Full::from(body)).unwrap()
 }
 
-pub async fn measure(load: &Load, directory: &Path) -> Figures {
-    let store = tempfile::tempdir_in(directory).unwrap();
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.arg("--serve").arg(store.path());
-    let (server, line) = Server::start(&mut command, "serves ");
-    let address = line.split(' ').nth(1).unwrap().parse().unwrap();
-    let target = Target { address, directory: store.path().to_owned() };
-    let mut connections = Vec::new();
-    for number in 0..CONNECTIONS {
-        // As several users: one may use half of the server only.
-        connections.push(target.connect(&format!("client-{}", number % 2)).await);
+/// A server with an empty store, and connections to it.
+struct Running {
+    server: Server,
+    target: Target,
+    connections: Vec<Connection>,
+    _store: tempfile::TempDir,
+}
+
+impl Running {
+    async fn start(directory: &Path) -> Self {
+        let store = tempfile::tempdir_in(directory).unwrap();
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.arg("--serve").arg(store.path());
+        let (server, line) = Server::start(&mut command, "serves ");
+        let address = line.split(' ').nth(1).unwrap().parse().unwrap();
+        let target = Target { address, directory: store.path().to_owned() };
+        let mut connections = Vec::new();
+        for number in 0..CONNECTIONS {
+            // As several users: one may use half of the server only.
+            connections.push(target.connect(&format!("client-{}", number % 2)).await);
+        }
+        Self { server, target, connections, _store: store }
     }
-    let connections = &connections;
+}
+
+/// Measures lists of Services: all at once and in pages, of half of them and of all.
+pub async fn measure_services(load: &Load, directory: &Path) -> ServiceFigures {
+    let Running { server, connections, _store, .. } = &Running::start(directory).await;
+    let empty = server.memory();
+    let mut of_half = None;
+    for half in [0..load.services / 2, load.services / 2..load.services] {
+        let create = |number| async move {
+            let body = service(number);
+            let request = request("POST", SERVICES, "application/json", body);
+            connections[number % CONNECTIONS].fetch(request).await;
+        };
+        let first = half.start;
+        perform(half.len(), load.clients, |number| create(first + number)).await;
+        if of_half.is_none() {
+            of_half = Some(median_of_lists(|| list_pages(&connections[0])).await);
+        }
+    }
+    let memory = (server.memory() - empty) / load.services as u64;
+    let all =
+        || async { connections[0].fetch(request("GET", SERVICES, "", String::new())).await.len() };
+    ServiceFigures {
+        services: load.services,
+        memory,
+        list: median_of_lists(all).await,
+        pages: median_of_lists(|| list_pages(&connections[0])).await,
+        pages_of_half: of_half.unwrap(),
+        size: all().await / load.services,
+    }
+}
+
+async fn median_of_lists<F: Future<Output = usize>>(list: impl Fn() -> F) -> Duration {
+    let mut times = Vec::new();
+    for _ in 0..LISTS {
+        let began = Instant::now();
+        list().await;
+        times.push(began.elapsed());
+    }
+    times.sort_unstable();
+    times[LISTS / 2]
+}
+
+/// Returns the number of octets.
+async fn list_pages(connection: &Connection) -> usize {
+    #[derive(Deserialize)]
+    struct Page {
+        metadata: Metadata,
+    }
+    #[derive(Deserialize)]
+    struct Metadata {
+        #[serde(rename = "continue", default)]
+        next: String,
+    }
+    let (mut path, mut octets) = (format!("{SERVICES}?limit=500"), 0);
+    loop {
+        let body = connection.fetch(request("GET", &path, "", String::new())).await;
+        octets += body.len();
+        let page: Page = serde_json::from_slice(&body).unwrap();
+        if page.metadata.next.is_empty() {
+            return octets;
+        }
+        path = format!("{SERVICES}?limit=500&continue={}", page.metadata.next);
+    }
+}
+
+pub async fn measure(load: &Load, directory: &Path) -> Figures {
+    let Running { server, target, connections, _store } = &Running::start(directory).await;
     let empty = server.memory();
     let writes = async |method: &str, version: usize| {
         let began = Instant::now();

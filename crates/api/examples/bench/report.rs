@@ -17,13 +17,28 @@ pub struct Figures {
     pub watcher_memory: u64,
 }
 
+/// Figures of the embedded API about Services.
+pub struct ServiceFigures {
+    pub services: usize,
+    /// JSON in a list, in bytes for each.
+    pub size: usize,
+    /// Anonymous memory in bytes, for each.
+    pub memory: u64,
+    /// One list of all.
+    pub list: Duration,
+    /// A list of all in pages of 500.
+    pub pages: Duration,
+    /// A list in pages when half of them were there.
+    pub pages_of_half: Duration,
+}
+
 pub struct Writes {
     pub took: Duration,
     pub latencies: Vec<Duration>,
 }
 
 pub fn print(load: &Load, all: &[(&str, Figures)]) {
-    let Load { objects, watchers, clients } = load;
+    let Load { objects, watchers, clients, .. } = load;
     println!("\n{objects} objects, {clients} requests at a time, {watchers} watches\n");
     let names: Vec<&str> = all.iter().map(|(name, _)| *name).collect();
     println!("| | {} |", names.join(" | "));
@@ -46,6 +61,17 @@ pub fn print(load: &Load, all: &[(&str, Figures)]) {
     });
     row("memory of an object, bytes", &|figures| figures.memory.to_string());
     row("memory of a watch, bytes", &|figures| figures.watcher_memory.to_string());
+}
+
+pub fn print_services(figures: &ServiceFigures) {
+    let ServiceFigures { services, size, memory, list, pages, pages_of_half } = figures;
+    println!("\n{services} Services of {size} bytes of JSON\n");
+    println!(
+        "| list ms | in pages of 500, ms | in pages, half of them, ms | memory of one, bytes |"
+    );
+    println!("| --- | --- | --- | --- |");
+    let [list, pages, half] = [list, pages, pages_of_half].map(|time| milliseconds(*time));
+    println!("| {list} | {pages} | {half} | {memory} |");
 }
 
 fn percentiles(latencies: &[Duration]) -> String {

@@ -23,6 +23,9 @@ struct ContinueToken {
     rv: i64,
     /// The last key, without the list's prefix.
     start: String,
+    /// Objects behind the page, so that no page counts them again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    left: Option<usize>,
 }
 
 const CONTINUE_VERSION: &str = "meta.k8s.io/v1";
@@ -136,11 +139,19 @@ impl Api {
         let mut metadata = json!({});
         if let Some(last) = last.filter(|_| has_more) {
             let start = last.strip_prefix(&prefix).unwrap_or(&last);
-            metadata["continue"] = continue_token(revision, start).into();
-            if selector.is_empty() {
-                let remaining = self.storage.count_of(&prefix, Some(&last), Some(revision));
-                metadata["remainingItemCount"] = remaining.map_err(|gone| begin.gone(gone))?.into();
+            let left = if selector.is_empty() {
+                let left = match begin.left.and_then(|left| left.checked_sub(items.len())) {
+                    Some(left) => Ok(left),
+                    None => self.storage.count_of(&prefix, Some(&last), Some(revision)),
+                };
+                Some(left.map_err(|gone| begin.gone(gone))?)
+            } else {
+                None
+            };
+            if let Some(left) = left {
+                metadata["remainingItemCount"] = left.into();
             }
+            metadata["continue"] = continue_token(revision, start, left).into();
         }
         Ok(ObjectListing { kind: target.kind, items, metadata, revision })
     }
@@ -166,7 +177,7 @@ impl Api {
                     Some(revision)
                 }
             };
-            return Ok(ListStart { after: None, revision, continued: None });
+            return Ok(ListStart { after: None, revision, continued: None, left: None });
         }
         let resume: ContinueToken = URL_SAFE_NO_PAD
             .decode(token)
@@ -181,7 +192,8 @@ impl Api {
         if let Some(revision) = revision {
             self.check_reached(revision)?;
         }
-        Ok(ListStart { after: Some(after), revision, continued: Some(resume.start) })
+        let left = resume.left.filter(|_| revision.is_some());
+        Ok(ListStart { after: Some(after), revision, continued: Some(resume.start), left })
     }
 
     /// Later revisions are not waited for: they come from another server.
@@ -209,6 +221,8 @@ struct ListStart {
     revision: Option<u64>,
     /// The key in the continue token, with which the page before ended; `None`: a first page.
     continued: Option<String>,
+    /// Objects behind the page before, if they are of the same revision.
+    left: Option<usize>,
 }
 
 impl ListStart {
@@ -218,7 +232,7 @@ impl ListStart {
             None => refuse_old_revision(self.revision.unwrap_or(0), gone),
             Some(start) => {
                 let mut failure = ApiFailure::expired(CONTINUE_EXPIRED);
-                failure.continue_token = Some(encode(-1, start));
+                failure.continue_token = Some(encode(-1, start, None));
                 failure
             }
         }
@@ -296,13 +310,14 @@ pub(super) fn read_revision(query: &QueryParameters) -> Result<Option<u64>, ApiF
     }
 }
 
-fn continue_token(revision: u64, start: &str) -> String {
-    encode(i64::try_from(revision).unwrap_or(-1), start)
+fn continue_token(revision: u64, start: &str, left: Option<usize>) -> String {
+    encode(i64::try_from(revision).unwrap_or(-1), start, left)
 }
 
-fn encode(rv: i64, start: &str) -> String {
-    let token = json!({"v": CONTINUE_VERSION, "rv": rv, "start": start});
-    URL_SAFE_NO_PAD.encode(token.to_string())
+fn encode(rv: i64, start: &str, left: Option<usize>) -> String {
+    let (v, start) = (CONTINUE_VERSION.to_owned(), start.to_owned());
+    let token = serde_json::to_vec(&Continue { v, rv, start, left });
+    URL_SAFE_NO_PAD.encode(token.unwrap_or_default())
 }
 
 /// Appends the text of an item. Most objects are not read for that.

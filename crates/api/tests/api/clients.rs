@@ -118,6 +118,32 @@ async fn a_paginated_list_is_one_snapshot() {
     assert!(rest.metadata.continue_.unwrap_or_default().is_empty());
 }
 
+/// As many as there were at the revision of the list, whatever is created and deleted between the pages.
+#[tokio::test]
+async fn each_page_says_how_many_objects_are_behind_it() {
+    let server = TestServer::start().await;
+    let services: Api<Service> = Api::default_namespaced(server.client().await);
+    for name in ["a", "b", "c", "d", "e", "f", "g"] {
+        services.create(&PostParams::default(), &service(name)).await.unwrap();
+    }
+    let (mut remaining, mut names) = (Vec::new(), String::new());
+    let mut params = ListParams::default().limit(2);
+    loop {
+        let page = services.list(&params).await.unwrap();
+        remaining.push(page.metadata.remaining_item_count);
+        names.extend(page.items.iter().filter_map(|item| item.metadata.name.as_deref()));
+        let token = page.metadata.continue_.unwrap_or_default();
+        if token.is_empty() {
+            break;
+        }
+        let new = format!("h-{}", remaining.len());
+        services.create(&PostParams::default(), &service(&new)).await.unwrap();
+        params = ListParams::default().limit(2).continue_token(&token);
+    }
+    assert_eq!(names, "abcdefg");
+    assert_eq!(remaining, [Some(5), Some(3), Some(1), None]);
+}
+
 #[tokio::test]
 async fn a_list_without_its_snapshot_fails_with_410() {
     let window = ChangeWindow { changes: 2, bytes: 1 << 20 };

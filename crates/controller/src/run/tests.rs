@@ -62,6 +62,8 @@ fn controller(
         pools_at: None,
         pools_written: None,
         is_synced: false,
+        unread_kinds: JoinSet::new(),
+        metallb_namespace: String::new(),
         tunnel_key_secret: None,
     }
 }

@@ -107,6 +107,11 @@ impl Range {
         self.last
     }
 
+    /// The first and the last address.
+    pub fn ends(&self) -> [IpAddr; 2] {
+        [address(self.first), address(self.last)]
+    }
+
     pub fn contains(&self, number: u128) -> bool {
         (self.first..=self.last).contains(&number)
     }

@@ -24,6 +24,7 @@ mod strip;
 mod tunnels;
 mod types;
 mod weights;
+mod written_slice;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -13,8 +13,10 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use super::api::{Api, Part};
 use super::nodes::Scope;
+use super::object_file::ReportedVersions;
 use super::report::Report;
 use super::transport::Transport;
+use super::trouble::Trouble;
 use super::watched::{LONGEST_STREAM, Shared, Watched};
 use super::{Connection, SERVICE_SELECTOR};
 use crate::{Event, Extent, Source};
@@ -62,6 +64,30 @@ pub async fn list_latest_services(client: &Client) -> Result<Vec<Object>> {
     }
 }
 
+/// Reads all pools, where MetalLB announces and advertises its own, and the BGP peers. Kinds that are not installed have none; an object
+/// that can't be read is left out.
+pub async fn list_pools(client: &Client, metallb_namespace: &str) -> Result<Vec<Object>> {
+    let mut objects = Vec::new();
+    let of_bgp = [Kind::BgpAdvertisement, Kind::BgpPeer, Kind::MetallbBgpPeer];
+    for kind in Kind::OF_POOLS.into_iter().chain(of_bgp) {
+        let api = Api::new(client.clone(), kind);
+        let api = if kind.is_of_metallb() { api.in_namespace(metallb_namespace) } else { api };
+        let part = Part::NotOlderThan("0".to_owned());
+        match api.list(&part, |sent| objects.extend(sent.decode(kind).ok())).await {
+            Err(Trouble::Refused(status)) if status.code == 404 => {}
+            Err(trouble) => {
+                return Err(anyhow!(
+                    "{} objects can't be listed: {}",
+                    kind.name(),
+                    trouble.describe()
+                ));
+            }
+            Ok(_) => {}
+        }
+    }
+    Ok(objects)
+}
+
 fn services_of(client: &Client) -> Api {
     Api::new(client.clone(), Kind::Service).labelled(SERVICE_SELECTOR)
 }
@@ -76,6 +102,7 @@ impl Source for ControllerCluster {
             longest_absence: LONGEST_ABSENCE,
             longest_stream: LONGEST_STREAM,
             waits: Waits::of_process(),
+            versions: ReportedVersions::default(),
         };
         let (watches, all_listed): (Vec<_>, Vec<_>) = Kind::OF_CONTROLLER
             .into_iter()

@@ -21,6 +21,7 @@ use tokio::time::sleep;
 
 use super::api::Api;
 use super::nodes::Scope;
+use super::object_file::ReportedVersions;
 use super::report::Report;
 use super::transport::Transport;
 use super::watched::{LONGEST_STREAM, Shared, Watched};
@@ -79,6 +80,7 @@ impl Source for IngressCluster {
             longest_absence: Duration::ZERO,
             longest_stream: LONGEST_STREAM,
             waits: Waits::of_process(),
+            versions: ReportedVersions::default(),
         };
         let mut all_listed = Vec::new();
         let mut watched = |api| {

@@ -1,7 +1,7 @@
 //! The reported objects of one kind, so that a new list can be reported as a difference. Pure.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 
 use lb_rules::model::{Kind, ObjectRef, Problem};
 use serde_json::Value;
@@ -12,20 +12,22 @@ use crate::Event;
 pub struct Known {
     kind: Kind,
     objects: HashMap<ObjectRef, Seen>,
+    /// Those of which the last state could not be read.
+    unreadable: HashSet<ObjectRef>,
     /// Whether the objects are being listed.
     is_listing: bool,
 }
 
 struct Seen {
-    /// See [`Sent::state`].
-    state: u64,
+    /// See [`Sent::state`]; `None` if an earlier agent has seen it.
+    state: Option<u64>,
     /// Whether the list that is being read has it.
     is_listed: bool,
 }
 
 impl Known {
     pub fn new(kind: Kind) -> Self {
-        Self { kind, objects: HashMap::new(), is_listing: false }
+        Self { kind, objects: HashMap::new(), unreadable: HashSet::new(), is_listing: false }
     }
 
     #[cfg(test)]
@@ -35,6 +37,16 @@ impl Known {
 
     pub fn contains(&self, reference: &ObjectRef) -> bool {
         self.objects.contains_key(reference)
+    }
+
+    /// Whether the last state of each object could be read.
+    pub fn is_readable(&self) -> bool {
+        self.unreadable.is_empty()
+    }
+
+    /// An object is there as an earlier agent has seen it.
+    pub fn resume(&mut self, reference: ObjectRef) {
+        self.objects.insert(reference, Seen { state: None, is_listed: true });
     }
 
     /// A list begins. One that was begun before is void.
@@ -49,13 +61,17 @@ impl Known {
             return Vec::new();
         }
         let gone = self.objects.extract_if(|_, seen| !seen.is_listed);
-        gone.map(|(reference, _)| Event::Deleted(reference)).collect()
+        let gone = gone.map(|(reference, _)| {
+            self.unreadable.remove(&reference);
+            Event::Deleted(reference)
+        });
+        gone.collect()
     }
 
     /// An object is there, listed or changed. What can't be read becomes a problem, and what was
     /// described of it before stays true.
     pub fn apply(&mut self, sent: Sent) -> Option<Event> {
-        let (reference, state) = (sent.reference(self.kind), sent.state());
+        let (reference, state) = (sent.reference(self.kind), Some(sent.state()));
         let seen = Seen { state, is_listed: true };
         let known = self.objects.entry(reference);
         let is_same = matches!(&known, Entry::Occupied(known) if known.get().state == state);
@@ -64,12 +80,18 @@ impl Known {
             return None;
         }
         let event = match sent.decode(self.kind) {
-            Ok(object) => Event::Applied(object),
-            Err(error) => Event::Problem(Problem {
-                object: known.key().to_string(),
-                field: String::new(),
-                message: error.to_string(),
-            }),
+            Ok(object) => {
+                self.unreadable.remove(known.key());
+                Event::Applied(object)
+            }
+            Err(error) => {
+                self.unreadable.insert(known.key().clone());
+                Event::Problem(Problem {
+                    object: known.key().to_string(),
+                    field: String::new(),
+                    message: error.to_string(),
+                })
+            }
         };
         known.insert_entry(seen);
         Some(event)
@@ -77,6 +99,7 @@ impl Known {
 
     pub fn delete(&mut self, value: &Value) -> Option<Event> {
         let reference = ObjectRef::of(self.kind, value);
+        self.unreadable.remove(&reference);
         self.objects.remove(&reference)?;
         Some(Event::Deleted(reference))
     }
@@ -159,6 +182,38 @@ mod tests {
         let [problem] = &described(event)[..] else { panic!() };
         assert!(problem.starts_with("?Service default/a: spec.ports[0].port"), "{problem}");
         assert_eq!(described(known.listed()), [""; 0]);
+    }
+
+    #[test]
+    fn an_object_is_unreadable_until_it_changes_or_goes() {
+        let mut known = Known::new(Kind::Service);
+        let wrong = |version: &str| {
+            let mut wrong = service("a", version);
+            wrong["spec"] = json!({"ports": [{"port": "http"}]});
+            wrong
+        };
+        known.apply(wrong("1").into());
+        assert!(!known.is_readable());
+        known.apply(service("a", "2").into());
+        assert!(known.is_readable());
+        known.apply(wrong("3").into());
+        known.delete(&wrong("4"));
+        assert!(known.is_readable());
+        known.apply(wrong("5").into());
+        known.list();
+        known.listed();
+        assert!(known.is_readable());
+    }
+
+    #[test]
+    fn a_list_after_the_objects_of_an_earlier_agent_reports_all_and_what_is_gone() {
+        let mut known = Known::new(Kind::Service);
+        for name in ["a", "b"] {
+            known.resume(ObjectRef::new(Kind::Service, None, Some(name)));
+        }
+        known.list();
+        assert_eq!(described(known.apply(service("a", "1").into())), ["+a"]);
+        assert_eq!(described(known.listed()), ["-b"]);
     }
 
     #[test]

@@ -17,6 +17,7 @@ mod items;
 mod known;
 mod lines;
 mod nodes;
+mod object_file;
 mod position;
 mod report;
 mod response;
@@ -24,9 +25,11 @@ mod sent;
 mod servers;
 mod transport;
 mod trouble;
+mod unread;
 mod watched;
 
 use std::future::pending;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -40,17 +43,21 @@ use lb_rules::kinds::{METALLB_NAMESPACE, PASSWORDS};
 use lb_rules::model::Kind;
 use lb_waits::Waits;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
-use tokio::time::sleep;
+use tokio::task::spawn_blocking;
+use tokio::time::{sleep, timeout};
 
 use super::{Event, Extent, Source};
 
 pub use access::{Access, Connection};
-pub use controller::{ControllerCluster, list_latest_services};
+pub use controller::{ControllerCluster, list_latest_services, list_pools};
 pub use events::Events;
 pub use ingress::IngressCluster;
+pub use object_file::{ObjectSaver, SavedVersions};
+pub use unread::{UnreadKind, list_unread_metallb_kinds};
 
-use api::Api;
+use api::{Api, Part};
 use nodes::{Nodes, Scope};
+use object_file::{Moment, ObjectFile, ReportedVersions, SavedObjects};
 use report::Report;
 use transport::Transport;
 use watched::{LONGEST_STREAM, Shared, Watched};
@@ -83,6 +90,8 @@ pub struct Cluster {
     longest_stream: Duration,
     waits: Waits,
     is_restart: bool,
+    object_file: Option<ObjectFile>,
+    versions: ReportedVersions,
 }
 
 impl Cluster {
@@ -97,6 +106,8 @@ impl Cluster {
             longest_stream: LONGEST_STREAM,
             waits: Waits::of_process(),
             is_restart: false,
+            object_file: None,
+            versions: ReportedVersions::default(),
         }
     }
 
@@ -124,6 +135,13 @@ impl Cluster {
     /// of a rollout restart one after the other: there is no crowd to spread.
     pub fn with_restart(self, is_restart: bool) -> Self {
         Self { is_restart, ..self }
+    }
+
+    /// Begins with the objects that an earlier agent has left in this directory. Returns what leaves those of this one.
+    pub fn with_state_directory(self, directory: &Path) -> (Self, ObjectSaver) {
+        let file = ObjectFile::in_directory(directory);
+        let saver = ObjectSaver::new(file.clone(), self.versions.clone());
+        (Self { object_file: Some(file), ..self }, saver)
     }
 
     /// Notes here what it waits for, instead of among the waits of the process.
@@ -175,6 +193,45 @@ impl Cluster {
     }
 }
 
+/// How long the API server has to say which cluster it is of. Then all is listed.
+const CLUSTER_LIMIT: Duration = Duration::from_secs(5);
+
+impl Cluster {
+    /// The objects of an earlier agent, if they are of this cluster.
+    async fn saved_objects(&self) -> Option<SavedObjects> {
+        let file = self.object_file.clone()?;
+        let taken = spawn_blocking(move || file.take(&Moment::now()?)).await.ok()?;
+        let saved = match taken {
+            Ok(saved) => saved.filter(|_| self.is_restart)?,
+            Err(error) => {
+                let reason = format!("{error:#}");
+                tracing::info!(reason, "objects of the earlier agent not used; listing them");
+                return None;
+            }
+        };
+        let cluster = timeout(CLUSTER_LIMIT, self.cluster()).await.ok().flatten();
+        if cluster.is_none() || cluster.as_deref() != saved.cluster() {
+            let reason = "the API server does not say that it is of the same cluster";
+            tracing::info!(reason, "objects of the earlier agent not used; listing them");
+            return None;
+        }
+        let (services, slices) = (saved.services.len(), saved.slices.len());
+        tracing::info!(services, slices, "continuing with the objects of the earlier agent");
+        Some(saved)
+    }
+
+    /// The uid of the Service `default/kubernetes`. See [`SavedObjects::cluster`].
+    async fn cluster(&self) -> Option<String> {
+        let api = Api::new(self.client.clone(), Kind::Service)
+            .in_namespace("default")
+            .with_fields("metadata.name=kubernetes");
+        let mut uid = None;
+        let part = Part::NotOlderThan("0".to_owned());
+        api.list(&part, |sent| uid = sent.uid().map(str::to_owned)).await.ok()?;
+        uid
+    }
+}
+
 impl Source for Cluster {
     async fn run(self, events: mpsc::UnboundedSender<Event>) -> Result<()> {
         if !self.is_restart {
@@ -193,7 +250,9 @@ impl Source for Cluster {
             longest_absence: LONGEST_ABSENCE,
             longest_stream: self.longest_stream,
             waits: self.waits.clone(),
+            versions: self.versions.clone(),
         };
+        let saved = self.saved_objects().await;
         let watched = |api| {
             let (listed, is_listed) = oneshot::channel();
             (Watched::new(api, shared.clone(), listed), is_listed.map(drop).shared())
@@ -202,6 +261,13 @@ impl Source for Cluster {
             watched(self.api(Kind::Service).labelled(SERVICE_SELECTOR));
         let (slices, slices_listed) =
             watched(self.api(Kind::EndpointSlice).labelled(SLICE_SELECTOR));
+        let (services, slices) = match saved {
+            Some(SavedObjects { versions, services: all, slices: all_slices }) => (
+                services.resuming(&versions.services, all),
+                slices.resuming(&versions.slices, all_slices),
+            ),
+            None => (services, slices),
+        };
         let (nodes, nodes_listed) = watched(self.api(Kind::Node));
         let nodes = watch_nodes(nodes, &self.node_name, &scope, services_listed.clone());
         let all_of = |kinds: &[Kind]| -> (Vec<_>, Vec<_>) {

@@ -50,6 +50,11 @@ impl Default for Position {
 }
 
 impl Position {
+    /// The version up to which everything has been reported, if a watch can continue from there.
+    pub fn watchable(&self) -> Option<&str> {
+        self.reported.as_deref().filter(|_| self.is_watchable)
+    }
+
     pub fn next(&self) -> Step {
         match &self.reported {
             Some(version) if self.is_watchable => Step::Watch(version.clone()),

@@ -53,6 +53,14 @@ impl Sent {
         }
     }
 
+    /// Of what is read as JSON: Services, for example.
+    pub fn uid(&self) -> Option<&str> {
+        match self {
+            Self::Json(value) => value["metadata"]["uid"].as_str(),
+            Self::Slice(_) => None,
+        }
+    }
+
     pub fn resource_version(&self) -> Option<&str> {
         match self {
             Self::Json(value) => value["metadata"]["resourceVersion"].as_str(),
@@ -181,6 +189,25 @@ mod tests {
         fn a_slice_read_at_once_is_the_one_read_from_json(slice in slices()) {
             let at_once = Sent::read(Kind::EndpointSlice, slice.to_string().as_bytes()).unwrap();
             prop_assert_eq!(used(at_once), used(Sent::Json(slice)));
+        }
+    }
+
+    proptest! {
+        /// A slice that is written and read again is the same, unless an address of it was unusable.
+        #[test]
+        fn a_written_slice_is_read_again(slice in slices()) {
+            let kind = Kind::EndpointSlice;
+            let text = slice.to_string();
+            let Ok(Object::EndpointSlice(slice)) = Sent::read(kind, text.as_bytes()).unwrap().decode(kind)
+            else { return Ok(()) };
+            let mut written = Vec::new();
+            let is_usable = slice.endpoints.iter().all(|endpoint| endpoint.address.is_ok());
+            prop_assert_eq!(slice.write_json(&mut written).is_ok(), is_usable);
+            if is_usable {
+                let again = Sent::read(kind, &written).unwrap();
+                prop_assert!(matches!(again, Sent::Slice(_)));
+                prop_assert_eq!(again.decode(kind).unwrap(), Object::EndpointSlice(slice));
+            }
         }
     }
 

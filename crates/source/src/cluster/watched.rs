@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lb_process::backoff::{Backoff, random_part_of};
-use lb_rules::model::{Kind, ObjectRef, Problem};
+use lb_rules::model::{Kind, Object, ObjectRef, Problem};
 use lb_waits::{Resource, Wait, Waits};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
@@ -13,6 +13,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use super::api::{Api, Part};
 use super::known::Known;
 use super::nodes::Nodes;
+use super::object_file::ReportedVersions;
 use super::position::{Position, Step, is_version};
 use super::report::Report;
 use super::response::{Change, Changes};
@@ -52,6 +53,7 @@ pub struct Shared {
     /// The longest time until all objects of a stream have arrived.
     pub longest_stream: Duration,
     pub waits: Waits,
+    pub versions: ReportedVersions,
 }
 
 impl Shared {
@@ -83,6 +85,8 @@ pub struct Watched {
     node: Option<OwnNode>,
     /// Until the first list is complete.
     listed: Option<oneshot::Sender<()>>,
+    /// Whether all that is known is of an earlier agent: the server has sent nothing yet.
+    is_resumed: bool,
     failures: Failures,
     /// How long to wait before the kind is looked for again, if it is not installed.
     absence: Duration,
@@ -117,6 +121,7 @@ impl Watched {
             group: Vec::new(),
             node: None,
             listed: Some(listed),
+            is_resumed: false,
             failures: Failures::default(),
             absence: ABSENCE,
             wait: None,
@@ -133,6 +138,20 @@ impl Watched {
         let selected = *scope.borrow();
         self.node = Some(OwnNode { name: name.to_owned(), scope, selected });
         self.select_nodes(selected);
+        self
+    }
+
+    /// Begins with the objects that an earlier agent held at this version, as if they were listed now.
+    pub fn resuming(mut self, version: &str, objects: Vec<Object>) -> Self {
+        for object in objects {
+            self.known.resume(object.reference());
+            self.group.push(Event::Applied(object));
+            if self.group.len() >= GROUP {
+                self.shared.report.send(self.group.drain(..));
+            }
+        }
+        self.complete(version);
+        self.is_resumed = true;
         self
     }
 
@@ -251,9 +270,9 @@ impl Watched {
         self.list(part).await
     }
 
-    /// Waits until this kind may be listed again. First lists do not wait.
+    /// Waits until this kind may be listed again. First lists do not wait, not even after an earlier agent's objects.
     async fn turn(&self) -> Option<OwnedSemaphorePermit> {
-        if self.listed.is_some() {
+        if self.listed.is_some() || self.is_resumed {
             return None;
         }
         sleep(random_part_of(RELIST_SPREAD)).await;
@@ -288,6 +307,8 @@ impl Watched {
         let gone = self.known.listed();
         self.shared.report.send(self.group.drain(..).chain(gone));
         self.position.listed(version);
+        self.is_resumed = false;
+        self.publish_version();
         self.failures.end(self.kind);
         self.wait = None;
         self.absence = ABSENCE;
@@ -341,7 +362,9 @@ impl Watched {
                 tracing::debug!(%kind, silence_s, "watch silent; opening a new one");
                 return Ok(());
             };
-            match change? {
+            let change = change?;
+            self.is_resumed &= change.is_none();
+            match change {
                 Some(Change::Applied(object)) => {
                     self.position.moved_to(object.resource_version().unwrap_or_default());
                     self.shared.report.send(self.known.apply(object));
@@ -356,7 +379,14 @@ impl Watched {
                 }
                 None => return Ok(()),
             }
+            self.publish_version();
         }
+    }
+
+    /// Called after all events of the version have been sent.
+    fn publish_version(&self) {
+        let version = self.position.watchable().filter(|_| self.known.is_readable());
+        self.shared.versions.set(self.kind, version);
     }
 
     /// If this agent's Node does not exist, its name is most likely wrong.

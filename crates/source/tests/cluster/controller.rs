@@ -8,12 +8,13 @@ use std::time::Instant;
 use lb_process::ClientRequests;
 use lb_rules::kinds::METALLB_NAMESPACE;
 use lb_source::ControllerCluster;
-use lb_source::cluster::Access;
+use lb_source::cluster::{Access, list_unread_metallb_kinds};
 use serde_json::{Value, json};
 
 use super::permissions::{Permission, granted, needed};
 use super::pools::{POOLS, of_metallb, pool};
 use super::server::{Dialect, SERVICES, Server};
+use super::unread::with_kinds;
 use super::{Reported, service};
 
 const ROLE: &str = include_str!("../../../../deploy/kustomize/controller/role.yaml");
@@ -45,6 +46,17 @@ async fn the_deployed_role_is_what_the_controller_needs() {
         server.asked(|all| all.iter().filter(|request| request.watch).count() >= 5).await;
         needed_by_any.extend(server.requests().iter().map(needed));
     }
+    let server = Server::start().await;
+    let kinds = ["AddressPool", "ConfigurationState", "ServiceBGPStatus", "ServiceL2Status"];
+    let resources =
+        ["addresspools", "configurationstates", "servicebgpstatuses", "servicel2statuses"];
+    let resources: Vec<_> = resources.into_iter().zip(kinds).collect();
+    with_kinds(&server, &[("v1beta1", &resources)]);
+    list_unread_metallb_kinds(&super::client(&server), METALLB_NAMESPACE).await.unwrap();
+    // Everybody may ask which kinds there are.
+    let lists = server.requests();
+    let lists = lists.iter().filter(|request| request.path.contains("/namespaces/"));
+    needed_by_any.extend(lists.map(needed));
     // What it writes; Events as the agent does.
     for (group, resource, verb) in [
         ("", "services/status", "patch"),

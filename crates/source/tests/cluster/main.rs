@@ -13,7 +13,9 @@ mod load;
 mod nodes;
 mod permissions;
 mod pools;
+mod resuming;
 mod server;
+mod unread;
 mod watching;
 
 use std::collections::BTreeSet;

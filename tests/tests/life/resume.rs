@@ -1,0 +1,73 @@
+//! An agent of a cluster that starts again continues with the objects that the one before it has left, and serves what
+//! changed between the two.
+
+use std::fs;
+
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+use tests::programs::agent::{Agent, Source};
+use tests::programs::api_server::ApiServer;
+use tests::worlds::one_node::{DEVICE, OneNode};
+use tests::worlds::topology::{SOON, wait_until};
+
+/// A Service, and one endpoint of it.
+fn service(name: &str, address: &str) -> [Value; 2] {
+    [
+        json!({
+            "apiVersion": "v1", "kind": "Service", "metadata": {"name": name},
+            "spec": {"clusterIP": address, "ports": [{"port": 443}]}
+        }),
+        json!({
+            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+            "metadata": {"name": name, "labels": {"kubernetes.io/service-name": name}},
+            "ports": [{"port": 443}], "endpoints": [{"addresses": ["10.244.1.10"]}]
+        }),
+    ]
+}
+
+#[test]
+fn a_restarted_agent_of_a_cluster_serves_what_changed_while_it_was_away() -> Result<()> {
+    const CONTINUES: &str = "continuing with the objects of the earlier agent";
+    let network = OneNode::with_pods(0)?;
+    let data = network.kubeconfig().parent().context("it is in a directory")?.to_owned();
+    let server = ApiServer::start(&network.node, data, "127.0.0.1:0".parse()?)?;
+    let create = |objects: [Value; 2]| server.create(&network.node, objects.into());
+    create(service("kubernetes", "10.96.0.1"))?;
+    create(service("web", "10.96.0.10"))?;
+    let state = network.topology.directory().join("state");
+    let flags = ["--state-directory", state.to_str().context("UTF-8")?];
+    let start = || -> Result<Agent> {
+        let source = Source::Cluster(server.kubeconfig());
+        let pins = network.pin_path();
+        let mut agent = Agent::launch(&network.node, &pins, source, DEVICE, &flags)?;
+        agent.wait_for_output("ready service_ports=")?;
+        Ok(agent)
+    };
+    let serves = |agent: &Agent, address: &str| {
+        agent.get(&["frontends", "-o", "json"]).is_ok_and(|all| all.contains(address))
+    };
+    let first = start()?;
+    assert!(!first.log().contains(CONTINUES), "{}", first.log());
+    first.end()?;
+    assert!(state.join("objects").exists());
+
+    create(service("later", "10.96.0.20"))?;
+    let second = start()?;
+    assert!(second.log().contains(CONTINUES), "{}", second.log());
+    wait_until("what was created meanwhile is served", SOON, || serves(&second, "10.96.0.20"))?;
+    assert!(serves(&second, "10.96.0.10"));
+    assert!(!state.join("objects").exists());
+    second.end()?;
+
+    // A damaged file: everything is listed.
+    fs::write(state.join("objects"), "{}\n")?;
+    let third = start()?;
+    let log = third.log();
+    assert!(
+        log.contains("objects of the earlier agent not used") && !log.contains(CONTINUES),
+        "{log}"
+    );
+    assert!(serves(&third, "10.96.0.20"));
+    third.end()?;
+    Ok(())
+}
