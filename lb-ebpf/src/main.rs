@@ -19,7 +19,8 @@ use aya_ebpf::helpers::{bpf_clone_redirect, bpf_redirect, bpf_redirect_neigh};
 use aya_ebpf::macros::{classifier, xdp};
 use aya_ebpf::programs::{TcContext, XdpContext};
 use lb_common::datapath::{
-    ARRIVE, DEFERRED, Packet, REPORT, Role, Stage, Verdict, arp, egress, ingress, passed, stage,
+    ARRIVE, DEFERRED, Packet, REPORT, Role, Stage, Verdict, arp, egress, ingress, ingress_raw,
+    passed, stage,
 };
 use lb_common::family::{Family, V6};
 use lb_common::layout::{Ending, Reason};
@@ -172,26 +173,29 @@ pub fn external_in_tc(context: TcContext) -> i32 {
     if is_of_vlan(&context) {
         return TC_ACT_UNSPEC;
     }
-    tc_ingress(context, Role::External, false)
+    tc_ingress(context, Role::External)
 }
 
 /// Packets that arrive on an interface without link-layer headers.
 #[classifier]
 #[inline(always)]
 pub fn raw_in(context: TcContext) -> i32 {
-    tc_ingress(context, Role::External, true)
+    let origin = Origin { role: Role::External, raw: true };
+    let mut packet = TcPacket::<false>::new(context, origin);
+    let verdict = ingress_raw(&mut packet, &KernelTables);
+    tc_action_of(verdict, packet)
 }
 
 /// Packets that a pod sends.
 #[classifier]
 #[inline(always)]
 pub fn workload_in(context: TcContext) -> i32 {
-    tc_ingress(context, Role::Workload, false)
+    tc_ingress(context, Role::Workload)
 }
 
 #[inline(always)]
-fn tc_ingress(context: TcContext, role: Role, raw: bool) -> i32 {
-    let mut packet = TcPacket::<false>::new(context, Origin { role, raw });
+fn tc_ingress(context: TcContext, role: Role) -> i32 {
+    let mut packet = TcPacket::<false>::new(context, Origin { role, raw: false });
     let verdict = ingress(&mut packet, &KernelTables);
     tc_action_of(verdict, packet)
 }

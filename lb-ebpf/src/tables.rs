@@ -13,7 +13,7 @@ use lb_common::datapath::{
 use lb_common::family::{Address4, Address6, V4, V6};
 use lb_common::layout::{
     Affinity, AffinityKey, Announced, AnnouncedAddress, Backend, BackendHop, BfdSession, Bitmap,
-    Claimant, Device, DeviceCacheEntry, FlowBucket, Fragment, FragmentKey, Frontend, FrontendKey,
+    Claim, Device, DeviceCacheEntry, FlowBucket, Fragment, FragmentKey, Frontend, FrontendKey,
     HISTORY_DEPTH, Hints, Member, NeighbourEvent, NetworkEpoch, Peer, Pool, PoolSlot, Reason,
     ReplyBucket, ReplyKey, SERVICE_PORT_BITS, Settings, SourceRange, Ticks, Traffic, TunnelKey,
     TunnelPeer, TunnelTarget, Untracked,
@@ -183,13 +183,14 @@ impl NeighbourTables for KernelTables {
     #[inline(always)]
     fn set_claim(&self, at: &AnnouncedAddress, link_address: [u8; 6]) -> bool {
         let Some(claim) = CLAIMS.get_ptr_mut(at) else { return false };
-        let claimant = Claimant { link_address, reserved: [0; 2] };
+        let Claim { time, claimant, seal } = Claim::new(at, link_address, self.since_boot());
         // SAFETY: as with devices. Each is one store of an aligned word. If the agent removes the
-        // entry at this moment, the stores are lost, or go to an entry that reuses its memory.
+        // entry at this moment, the stores are lost, or go to an entry that reuses its memory: its
+        // reader sees that by the seal.
         unsafe {
-            let word = core::mem::transmute::<Claimant, u64>(claimant);
-            (&raw mut (*claim).claimant).cast::<u64>().write_volatile(word);
-            (&raw mut (*claim).time).write_volatile(self.since_boot());
+            (&raw mut (*claim).claimant).cast::<u64>().write_volatile(claimant.to_word());
+            (&raw mut (*claim).time).write_volatile(time);
+            (&raw mut (*claim).seal).write_volatile(seal);
         }
         true
     }

@@ -15,7 +15,7 @@ use aya::maps::{HashMap, MapData, MapError};
 use lb_common::datapath::arp::LinkAddress;
 use lb_common::datapath::ndp;
 use lb_common::family::Address6;
-use lb_common::layout::{self, Announced, AnnouncedAddress, Claimant, map};
+use lb_common::layout::{self, Announced, AnnouncedAddress, map};
 use nix::time::{ClockId, clock_gettime};
 
 use super::data_plane::DataPlane;
@@ -178,9 +178,10 @@ impl Announcements {
             Err(MapError::KeyNotFound) => return Ok(None),
             found => found.with_context(|| format!("{address} in {}", map::CLAIMS))?,
         };
-        let Plain(layout::Claim { time, claimant: Claimant { link_address, .. } }) = found;
-        let age = Duration::from_nanos(clock_of_deadlines()?.saturating_sub(time));
-        Ok((time != 0).then_some(Claim { link_address, age }))
+        let Plain(found) = found;
+        let age = Duration::from_nanos(clock_of_deadlines()?.saturating_sub(found.time));
+        let link_address = found.claimant.link_address;
+        Ok(found.is_to(&at).then_some(Claim { link_address, age }))
     }
 
     /// Sends a frame, which begins with its Ethernet header.

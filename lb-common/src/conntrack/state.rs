@@ -24,6 +24,8 @@ pub enum Event {
     Rst = 4,
     /// An `Ack` or a datagram after the time that its state requires.
     Late = 5,
+    /// It belongs to another connection of the same addresses and ports.
+    Foreign = 6,
 }
 
 pub(super) const EVENTS: usize = 8;
@@ -33,7 +35,7 @@ pub const STATES: usize = 32;
 /// The state after an event. Combinations that are not listed change nothing.
 pub const fn next(state: FlowState, direction: Direction, event: Event) -> FlowState {
     use Direction::{Forward, Reverse};
-    use Event::{Ack, Fin, Late, Rst, SynAck};
+    use Event::{Ack, Fin, Foreign, Late, Rst, SynAck};
     use FlowState::*;
 
     match (state, direction, event) {
@@ -45,6 +47,8 @@ pub const fn next(state: FlowState, direction: Direction, event: Event) -> FlowS
         // The client has begun again, with a SYN that looked like an old one. A half-closed connection
         // stays as it is: the SYN-ACK may be forged, and would end its protection.
         (TimeWait, Reverse, SynAck) => SynReceived,
+        // Of a later connection, whose SYN another node received: this one is over.
+        (TimeWait, Forward, Foreign) => Free,
         (PickedUp, Reverse, Ack | Fin) => Probation,
         (Probation, Forward, Late) => Established,
         (SynSent, _, Rst) | (SynReceived, Reverse, Rst) => Reset,
@@ -96,8 +100,15 @@ pub const ALL: [FlowState; STATES] = {
 
 /// [`next`] as a table: one load for the verifier.
 static TRANSITIONS: [u8; 2 * EVENTS * STATES] = {
-    const EVERY: [Event; 6] =
-        [Event::Nothing, Event::SynAck, Event::Ack, Event::Fin, Event::Rst, Event::Late];
+    const EVERY: [Event; 7] = [
+        Event::Nothing,
+        Event::SynAck,
+        Event::Ack,
+        Event::Fin,
+        Event::Rst,
+        Event::Late,
+        Event::Foreign,
+    ];
     let mut table = [0; 2 * EVENTS * STATES];
     let mut at = 0;
     while at < table.len() {

@@ -49,9 +49,13 @@ impl<'a, F: Family, R> Found<'a, F, R> {
         Hops::new(&self.entry.next_hops, self.location())
     }
 
-    /// Updates the flow for a packet: time, state and track.
+    /// Updates the flow for a packet: time, state and track. Returns false if the packet belongs to a
+    /// later connection of the same addresses and ports: this flow, whose connection is closed, is over.
+    ///
+    /// The latter is found where the state changes, so packets of established connections need no further test.
     #[inline(always)]
-    pub fn note(&self, direction: Direction, protocol: u8, signal: &Signal, now: Ticks) {
+    #[must_use]
+    pub fn note(&self, direction: Direction, protocol: u8, signal: &Signal, now: Ticks) -> bool {
         // Written only when it changes, so the cache line stays clean between two ticks.
         if self.tag.seen.load() != now.0 {
             self.tag.seen.store(now.0);
@@ -63,11 +67,16 @@ impl<'a, F: Family, R> Found<'a, F, R> {
         if after.track != track {
             self.entry.track.replace(track, after.track);
         }
-        if after.state != state
-            && !self.tag.word.replace(self.word.0, self.word.with_state(after.state).0)
-        {
+        if after.state == state {
+            return true;
+        }
+        if after.state == FlowState::Free as u32 {
+            return false;
+        }
+        if !self.tag.word.replace(self.word.0, self.word.with_state(after.state).0) {
             change_again(self.tag, self.word.0, direction as u32, after.event);
         }
+        true
     }
 
     /// Releases the entry.

@@ -4,6 +4,8 @@
 //!   backend's packets alone.
 //! - A segment without ACK changes nothing, nor does a SYN on a live connection: the backend
 //!   replies to it with a challenge ACK.
+//! - Once both sides have closed, a client's packet far from the positions of both belongs to a later
+//!   connection from the same port.
 //! - SCTP is expressed in terms of TCP: its verification tag takes the place of the acknowledgement
 //!   number.
 //!
@@ -107,6 +109,10 @@ const RESET: (u16, u16) = (1, 16);
 
 /// The window of a FIN, in the same units. It reaches as far ahead as data may be in flight.
 const FIN: (u16, u16) = (16, 256);
+
+/// Around the positions of a closed connection, in the same units: packets that it may still have on
+/// their way are nearer. Of a later connection both numbers are near by chance once in a thousand times.
+const CLOSED: (u16, u16) = (1024, 1024);
 
 /// The high half of a sequence number: a position in units of 64 KiB.
 #[inline(always)]
@@ -237,6 +243,9 @@ fn judge(
     if protocol == protocol::TCP && flags & Tcp::ACK == 0 {
         return Event::Nothing;
     }
+    if is(state, FlowState::TimeWait) && forward && is_foreign(track, protocol, signal) {
+        return Event::Foreign;
+    }
     if is(state, FlowState::SynReceived) && forward {
         let ahead = signal.acknowledgement.wrapping_sub(track);
         let limit = if protocol == protocol::TCP { HANDSHAKE_WINDOW } else { 1 };
@@ -292,6 +301,16 @@ fn is_fin_in_window(track: u32, protocol: u8, signal: &Signal) -> bool {
         && is_near(half(signal.acknowledgement), track >> 16, FIN)
 }
 
+/// Whether a client's packet is far from the positions of a closed connection.
+#[inline(always)]
+fn is_foreign(track: u32, protocol: u8, signal: &Signal) -> bool {
+    if protocol != protocol::TCP {
+        return signal.acknowledgement != track;
+    }
+    !is_near(half(signal.sequence), track, CLOSED)
+        || !is_near(half(signal.acknowledgement), track >> 16, CLOSED)
+}
+
 /// The track after a transition from one state to the next.
 #[inline(always)]
 fn remember(
@@ -305,7 +324,8 @@ fn remember(
 ) -> u32 {
     let forward = direction as u32 == Direction::Forward as u32;
     let tcp = protocol == protocol::TCP;
-    if event as u32 == Event::Nothing as u32 || event as u32 == Event::Rst as u32 {
+    let keeps = [Event::Nothing, Event::Rst, Event::Foreign];
+    if keeps.iter().any(|kept| *kept as u32 == event as u32) {
         return track;
     }
     if is(next, FlowState::SynReceived) {

@@ -66,6 +66,10 @@ macro_rules! for_each_function {
             EndShadowed(end_shadowed4, end_shadowed6)
             /// Whether there is a flow to a backend on this node for the stored segment, of a client.
             IsKnown(is_known4, is_known6)
+            /// Finds the flow of the stored segment, of a client or of a backend to an SNAT address.
+            FindArriving(find_arriving4, find_arriving6)
+            /// Chooses the backend of the stored segment, which an ICMP error quotes, by the pool's table.
+            ChooseForError(choose_for_error4, choose_for_error6)
             /// Finds an owner of the slot of the stored segment's connection.
             FindOwner(find_owner4, find_owner6)
             /// Examines an owner of the slot of the stored segment's connection.

@@ -75,12 +75,31 @@ where
     P: Packet,
     T: FamilyTables<V4> + FamilyTables<V6>,
 {
+    arrive::<false, P, T>(packet, tables)
+}
+
+/// A packet that arrives on an interface without link-layer headers.
+#[inline(always)]
+pub fn ingress_raw<P, T>(packet: &mut P, tables: &T) -> Verdict
+where
+    P: Packet,
+    T: FamilyTables<V4> + FamilyTables<V6>,
+{
+    arrive::<true, P, T>(packet, tables)
+}
+
+#[inline(always)]
+fn arrive<const RAW: bool, P, T>(packet: &mut P, tables: &T) -> Verdict
+where
+    P: Packet,
+    T: FamilyTables<V4> + FamilyTables<V6>,
+{
     let Some(frame) = packet.frame() else {
         return Verdict::Pass;
     };
     match frame.ether_type {
-        V4::ETHER_TYPE => arriving::arrive::<V4, P, T>(packet, tables, frame.network),
-        V6::ETHER_TYPE => arriving::arrive::<V6, P, T>(packet, tables, frame.network),
+        V4::ETHER_TYPE => arriving::arrive::<RAW, V4, P, T>(packet, tables, frame.network),
+        V6::ETHER_TYPE => arriving::arrive::<RAW, V6, P, T>(packet, tables, frame.network),
         arp::ETHER_TYPE if neighbour::is_here(packet) => Verdict::Next(Stage::Neighbour),
         _ => Verdict::Pass,
     }

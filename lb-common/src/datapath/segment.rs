@@ -1,9 +1,9 @@
 //! What a packet says about its flow: addresses, ports, and where they stand.
 
-use crate::branchless::hide;
+use crate::branchless::{hide, is_zero};
 use crate::conntrack::Signal;
 use crate::family::{Address, Family};
-use crate::header::protocol;
+use crate::header::{Tcp, protocol};
 
 /// More than the offset of any header that the data plane reads; a power of two.
 pub const OFFSETS: usize = 1 << 14;
@@ -72,5 +72,13 @@ impl<F: Family> Segment<F> {
     pub fn opens(&self) -> bool {
         // Datagrams have no flags.
         self.signal.opens()
+    }
+
+    /// 1 if the packet opens a connection or is a datagram, else 0; without branches.
+    #[inline(always)]
+    pub fn may_begin(&self) -> u64 {
+        let flags = u64::from(self.signal.flags & (Tcp::SYN | Tcp::ACK));
+        let protocol = u64::from(self.headers.protocol);
+        is_zero(flags ^ u64::from(Tcp::SYN)) | is_zero(protocol ^ u64::from(protocol::UDP))
     }
 }

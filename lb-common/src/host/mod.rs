@@ -22,10 +22,10 @@ use crate::datapath::{
 use crate::family::{Family, V4, V6};
 use crate::layout::{
     Affinity, AffinityKey, Announced, AnnouncedAddress, Backend, BackendHop, BfdHeard, BfdSession,
-    Bitmap, Claim, Claimant, DESTINATION_WORDS, Device, EarlierOwners, FlowBucket, Fragment,
-    FragmentKey, Frontend, FrontendKey, Hints, Member, NO_BACKEND, NeighbourEvent, NetworkEpoch,
-    Peer, Pool, PoolSlot, Reason, ReplyBucket, ReplyKey, SOURCE_WORDS, Settings, Ticks, Traffic,
-    TunnelKey, TunnelPeer, TunnelTarget, Untracked, capacity,
+    Bitmap, Claim, DESTINATION_WORDS, Device, EarlierOwners, FlowBucket, Fragment, FragmentKey,
+    Frontend, FrontendKey, Hints, Member, NO_BACKEND, NeighbourEvent, NetworkEpoch, Peer, Pool,
+    PoolSlot, Reason, ReplyBucket, ReplyKey, SOURCE_WORDS, Settings, Ticks, Traffic, TunnelKey,
+    TunnelPeer, TunnelTarget, Untracked, capacity,
 };
 
 pub use frame::{Exit, Frame, Routes};
@@ -54,6 +54,7 @@ where
     T: FamilyTables<V4> + FamilyTables<V6>,
 {
     let mut verdict = match entry {
+        Entry::Ingress if packet.is_raw() => datapath::ingress_raw(packet, tables),
         Entry::Ingress => datapath::ingress(packet, tables),
         Entry::AfterXdp => match packet.frame() {
             Some(frame) => datapath::passed(packet, frame),
@@ -344,8 +345,7 @@ impl NeighbourTables for HostTables {
     fn set_claim(&self, at: &AnnouncedAddress, link_address: [u8; 6]) -> bool {
         let mut claims = self.claims.borrow_mut();
         let Some(claim) = claims.get_mut(at) else { return false };
-        let claimant = Claimant { link_address, reserved: [0; 2] };
-        *claim = Claim { time: self.since_boot(), claimant };
+        *claim = Claim::new(at, link_address, self.since_boot());
         true
     }
 }

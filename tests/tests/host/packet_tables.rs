@@ -78,22 +78,36 @@ fn questions_about_connections_are_limited() {
     for at in [&V4, &V6] {
         let mut c = Conversation::on_host();
         cases::slot_history::with_an_earlier_owner(&mut c, at);
-        let used_up = |c: &mut Conversation| {
-            let tables = c.host_tables();
-            let next = Ticks(tables.now.get().0 + 1);
-            let mut questions = tables.questions.get();
-            while questions.take(next) {}
-            tables.questions.set(questions);
-        };
         let packet = at.to_web(40000).ack();
-        used_up(&mut c);
+        use_up_questions(&mut c);
         c.forward(&packet).is_dropped_for(Reason::RateLimited);
         let question = cases::slot_history::question_to_this_node(at, &at.to_web(40001).ack());
-        used_up(&mut c);
+        use_up_questions(&mut c);
         c.forward(&question).is_dropped_for(Reason::RateLimited);
         let other = at.to_web(40002).ack();
         c.wait(1);
         assert!(c.forward(&other).was_counted_for(Reason::Asked));
+    }
+}
+
+fn use_up_questions(c: &mut Conversation) {
+    let tables = c.host_tables();
+    let next = Ticks(tables.now.get().0 + 1);
+    let mut questions = tables.questions.get();
+    while questions.take(next) {}
+    tables.questions.set(questions);
+}
+
+/// An error about a connection that is not known here is as easy to forge as any packet.
+#[test]
+fn errors_for_other_nodes_are_limited() {
+    for at in [&V4, &V6] {
+        let mut c = Conversation::on_host();
+        let error = cases::tunnels_out::error_of_another_node(&mut c, at);
+        use_up_questions(&mut c);
+        c.forward(&error).passes_for(Reason::UnknownQuote);
+        c.wait(1);
+        c.forward(&error).assert_sent();
     }
 }
 

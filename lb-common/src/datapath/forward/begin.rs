@@ -117,9 +117,15 @@ pub fn publish<'a, F: PacketFamily, T: FamilyTables<F>>(
 fn account<F: PacketFamily, T: FamilyTables<F>>(tables: &T, draft: &Draft<F>) {
     let flow = &draft.flow;
     tables.count_new_flow(flow.service_port, flow.backend_index);
+    store_affinity(tables, draft);
+}
+
+/// Stores the affinity of the drafted flow, if its Service has session affinity.
+#[inline(always)]
+pub fn store_affinity<F: PacketFamily, T: FamilyTables<F>>(tables: &T, draft: &Draft<F>) {
     if draft.sticky != 0 {
-        let backend = flow.backend_index;
-        affinity::remember(tables, flow.client, flow.service_port, backend, draft.generation);
+        let Flow { client, service_port, backend_index, .. } = draft.flow;
+        affinity::remember(tables, client, service_port, backend_index, draft.generation);
     }
 }
 

@@ -108,7 +108,11 @@ pub fn follow_at_once<F: PacketFamily, T: FamilyTables<F>>(
             return Carried::Failed(Reason::BackendGone);
         }
     }
-    found.note(Direction::Forward, segment.headers.protocol, &segment.signal, tables.now());
+    let Segment { headers, signal, .. } = segment;
+    if !found.note(Direction::Forward, headers.protocol, signal, tables.now()) {
+        found.release();
+        return Carried::Nothing;
+    }
     Carried::Found
 }
 
@@ -150,7 +154,11 @@ pub fn follow_found<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Carried 
         }
         Judgement::Gone => return Carried::Failed(Reason::BackendGone),
     }
-    found.note(Direction::Forward, segment.headers.protocol, &segment.signal, tables.now());
+    let Segment { headers, signal, .. } = segment;
+    if !found.note(Direction::Forward, headers.protocol, signal, tables.now()) {
+        found.release();
+        return Carried::Nothing;
+    }
     Carried::Found
 }
 
@@ -162,7 +170,8 @@ pub fn may_be_reply<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> bool {
         .is_some_and(|draft| tables.settings().has_snat_port(draft.segment.destination_port))
 }
 
-/// Finds the flow of the stored segment of either direction; the flow is not updated.
+/// The function [`Function::FindArriving`]: finds the flow of the stored segment of either direction,
+/// without updating it.
 #[inline(always)]
 pub fn find_arriving<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Carried {
     let mut carried = find_request(tables);
@@ -283,7 +292,8 @@ pub fn note_reply<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> bool {
     let Some(bucket) = tables.flow_bucket(draft.at.bucket()) else { return false };
     let Some(found) = conntrack::flow_at(bucket, draft.at) else { return false };
     let segment = &draft.segment;
-    found.note(Direction::Reverse, segment.headers.protocol, &segment.signal, tables.now());
+    let Segment { headers, signal, .. } = segment;
+    let _ = found.note(Direction::Reverse, headers.protocol, signal, tables.now());
     true
 }
 

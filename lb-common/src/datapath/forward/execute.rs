@@ -1,6 +1,6 @@
 //! Calls a function by its name ([`Function`]).
 
-use super::{begin, carry, lookup, owners, snat, untracked};
+use super::{begin, carry, lookup, owners, quoted, snat, untracked};
 use crate::datapath::function::Function;
 use crate::datapath::tables::FamilyTables;
 use crate::datapath::wire::parse::PacketFamily;
@@ -26,6 +26,8 @@ pub fn execute<F: PacketFamily, T: FamilyTables<F>>(function: Function, tables: 
         Function::FollowFound => carry::follow_found::<F, T>(tables).number(),
         Function::FindReply => carry::find_reply::<F, T>(tables).number(),
         Function::IsKnown => u32::from(carry::is_known::<F, T>(tables)),
+        Function::FindArriving => carry::find_arriving::<F, T>(tables).number(),
+        Function::ChooseForError => u32::from(quoted::choose_backend::<F, T>(tables)),
         Function::FindOwner => owners::search_owners::<F, T>(tables),
         Function::ExamineOwner => owners::examine_owner::<F, T>(tables),
     }

@@ -98,7 +98,11 @@ pub fn follow_request<'a, F: PacketFamily, T: FamilyTables<F>>(
         }
         Judgement::Gone => return Ok(Known::Gone(found)),
     }
-    found.note(Direction::Forward, segment.headers.protocol, &segment.signal, tables.now());
+    let Segment { headers, signal, .. } = segment;
+    if !found.note(Direction::Forward, headers.protocol, signal, tables.now()) {
+        found.release();
+        return Ok(Known::Nothing { alone: false });
+    }
     Ok(Known::Flow(found))
 }
 
@@ -140,7 +144,8 @@ fn note_reply<F: PacketFamily, T: FamilyTables<F>>(
     found: &FlowOf<'_, F>,
     segment: &Segment<F>,
 ) {
-    found.note(Direction::Reverse, segment.headers.protocol, &segment.signal, tables.now());
+    let Segment { headers, signal, .. } = segment;
+    let _ = found.note(Direction::Reverse, headers.protocol, signal, tables.now());
 }
 
 /// The flow that was found, unless it has expired.

@@ -9,6 +9,7 @@ pub mod lookup;
 pub mod next_hop;
 pub mod own;
 pub mod owners;
+pub mod quoted;
 pub mod refuse;
 pub mod rewrite;
 pub mod send;

@@ -48,7 +48,7 @@ pub fn find_owner<F: PacketFamily, T: FamilyTables<F>>(
     frontend: &Frontend,
     wanted: Wanted,
 ) -> Option<Choice<F>> {
-    let Connection { client, client_port, address, port, protocol } = *connection;
+    let Connection { client, client_port, address, port, protocol, .. } = *connection;
     let pool = tables.pool(frontend.cluster_pool).filter(|pool| pool.size != 0)?;
     let hash = hash::spread::<F>(client, client_port, address, port, protocol);
     let slot = hash::scale(hash, pool.size);

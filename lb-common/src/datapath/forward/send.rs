@@ -177,7 +177,7 @@ pub fn aim_without_errors<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     if !may_go_on::<F, P>(packet, headers.network) {
         return Departure::Ended(drop_for(tables, Reason::HopLimit));
     }
-    let hops = hops_of(tables, draft);
+    let hops = if draft.at == Location::NONE { None } else { hops_of(tables, draft) };
     if decision.kind.has(FlowKind::TUNNELLED) {
         return Departure::Ended(into_tunnel(tables, segment, decision, hops, false));
     }

@@ -19,6 +19,9 @@ pub struct Connection<F: PacketFamily> {
     pub address: F::Address,
     pub port: u16,
     pub protocol: u8,
+    /// 1 if the packet may begin it, else 0. Without branches: the verifier would follow the selection for
+    /// both.
+    pub begins: u64,
 }
 
 impl<F: PacketFamily> Connection<F> {
@@ -31,6 +34,7 @@ impl<F: PacketFamily> Connection<F> {
             address: segment.destination,
             port: segment.destination_port,
             protocol: segment.headers.protocol,
+            begins: segment.may_begin(),
         }
     }
 }
@@ -75,7 +79,7 @@ pub fn frontend_at<F: PacketFamily, T: FamilyTables<F>>(
     protocol: u8,
 ) -> Option<Frontend> {
     let client = F::Address::default();
-    let connection = Connection::<F> { client, client_port: 0, address, port, protocol };
+    let connection = Connection::<F> { client, client_port: 0, address, port, protocol, begins: 1 };
     frontend(tables, &connection).ok()
 }
 
@@ -99,8 +103,7 @@ pub fn backend<F: PacketFamily, T: FamilyTables<F>>(
         return Err(if elsewhere { Reason::NoLocalBackend } else { Reason::NoBackend });
     }
     if frontend.affinity != 0
-        && let Some((index, backend)) =
-            affinity::remembered(tables, connection.client, frontend, wanted)
+        && let Some((index, backend)) = affinity::remembered(tables, connection, frontend, wanted)
     {
         return Ok(Choice { index, backend });
     }

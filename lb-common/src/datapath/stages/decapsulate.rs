@@ -258,6 +258,7 @@ fn judge_error<F: Outer, P: Packet, T: FamilyTables<F>>(
     if tables.call(Function::IsKnown) == 0 {
         return drop_for(tables, Reason::UnknownQuote);
     }
+    tables.set_delivered(true);
     Verdict::Next(Stage::ErrorIn)
 }
 

@@ -1,7 +1,7 @@
 //! Fragments. Only the first fragment of a packet contains the ports, which are stored for the
 //! later ones. A later fragment that arrives before the first cannot be assigned to a flow.
 
-use super::egress;
+use super::{earlier, egress};
 use crate::branchless::hide;
 use crate::conntrack::Signal;
 use crate::datapath::forward::carry::{self, Carried};
@@ -165,6 +165,14 @@ fn first<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
             Verdict::Next(Stage::Spread)
         }
         Carried::Failed(Reason::BackendGone) => {
+            if let Some(draft) = tables.draft()
+                && earlier::may_be_later(packet, tables, &draft.decision)
+                && packet.resolves()
+            {
+                // The flow was released.
+                tables.set_delivered(false);
+                return Verdict::Next(Stage::Spread);
+            }
             send::refuse_gone::<F, P, T>(packet, tables, network)
         }
         Carried::Failed(reason) => drop_for(tables, reason),
@@ -240,7 +248,7 @@ fn later<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
         u32::from(recall::<F, P, T>(packet, tables, network))
     }) != 0
     {
-        carry::find_arriving::<F, T>(tables)
+        Carried::call(tables, Function::FindArriving)
     } else {
         Carried::Failed(Reason::Fragment)
     };

@@ -14,12 +14,12 @@ use crate::datapath::forward::carry::{self, Carried};
 use crate::datapath::forward::next_hop::Out;
 use crate::datapath::forward::send::{self, Departure};
 use crate::datapath::forward::stored;
-use crate::datapath::function::{PacketFunction, reason_in, result_of};
+use crate::datapath::function::{Function, PacketFunction, reason_in, result_of};
 use crate::datapath::segment::{Headers, OFFSETS, Segment};
 use crate::datapath::tables::{Counters, FamilyTables};
 use crate::datapath::verdict::{Stage, Verdict, drop_for, pass_for};
 use crate::datapath::wire::ndp;
-use crate::datapath::wire::packet::Packet;
+use crate::datapath::wire::packet::{Packet, Role};
 use crate::datapath::wire::parse::{self, PacketFamily};
 use crate::header::{Icmp, NetworkHeader, Ports, Tcp, Udp, protocol};
 use crate::layout::{Direction, Reason};
@@ -46,7 +46,7 @@ pub fn arriving<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     let carried = match packet.call::<F>(PacketFunction::ReadError, network, || {
         read_error::<F, P, T>(packet, tables, network)
     }) {
-        0 => carry::find_arriving::<F, T>(tables),
+        0 => find_or_choose::<F, P, T>(packet, tables),
         result => Carried::Failed(reason_in(result)),
     };
     match carried {
@@ -60,6 +60,25 @@ pub fn arriving<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
         }
         // Not readable, or not an error about a packet of a Service.
         Carried::Failed(reason) => pass_for(tables, reason),
+    }
+}
+
+/// Finds the flow of the quoted packet. If it is not here, the error may go through a tunnel to the node
+/// that has it, but not if it came through one.
+#[inline(always)]
+fn find_or_choose<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
+    packet: &P,
+    tables: &T,
+) -> Carried {
+    match Carried::call(tables, Function::FindArriving) {
+        Carried::Nothing
+            if packet.role() == Role::External
+                && !tables.is_delivered()
+                && tables.call(Function::ChooseForError) != 0 =>
+        {
+            Carried::Found
+        }
+        carried => carried,
     }
 }
 

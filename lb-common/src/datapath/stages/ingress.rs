@@ -13,8 +13,9 @@ use crate::datapath::wire::parse::{self, PacketFamily, Parsed};
 use crate::header::{NetworkHeader, Ports, protocol};
 use crate::layout::Reason;
 
+/// `RAW`: it has no link-layer header.
 #[inline(always)]
-pub fn arrive<F: Outer, P: Packet, T: FamilyTables<F>>(
+pub fn arrive<const RAW: bool, F: Outer, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
@@ -43,8 +44,14 @@ pub fn arrive<F: Outer, P: Packet, T: FamilyTables<F>>(
         return Verdict::Next(stage);
     }
     match parse::parse_packet(packet, network) {
+        // Interfaces without link-layer headers are few and slow: that stage handles whole packets, too,
+        // so that the verifier need not check the rest of this one again.
+        Parsed::Segment(_) if RAW => Verdict::Next(Stage::FragmentIn),
         Parsed::Segment(segment) => follow(packet, tables, &segment),
-        Parsed::Icmp => Verdict::Next(Stage::ErrorIn),
+        Parsed::Icmp => {
+            tables.set_delivered(false);
+            Verdict::Next(Stage::ErrorIn)
+        }
         Parsed::Fragment => Verdict::Next(Stage::FragmentIn),
         Parsed::Tunnel => Verdict::Next(Stage::Decapsulate),
         other => pass_for(tables, other.reason()),

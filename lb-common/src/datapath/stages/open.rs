@@ -2,7 +2,7 @@
 
 use crate::conntrack::{Beginning, Location};
 use crate::datapath::carried::{Decision, Draft};
-use crate::datapath::forward::begin::Begun;
+use crate::datapath::forward::begin::{self, Begun};
 use crate::datapath::forward::{next_hop, refuse, stored, untracked};
 use crate::datapath::function::Function;
 use crate::datapath::route::{NextHop, Query, Route};
@@ -131,6 +131,7 @@ fn begin_by<F: PacketFamily, T: FamilyTables<F>>(tables: &T, function: Function)
 pub fn forward_untracked<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Verdict {
     tables.count(Reason::Untracked);
     let Some(draft) = tables.draft() else { return drop_for(tables, Reason::CorruptTable) };
+    begin::store_affinity(tables, draft);
     if !draft.flow.kind.has(FlowKind::TUNNELLED) {
         untracked::remember(tables, &draft.flow);
     }

@@ -261,6 +261,7 @@ fn choose<F: PacketFamily, T: SocketTables<F>>(
         address: end.address,
         port: end.port,
         protocol: socket.protocol,
+        begins: 1,
     };
     let frontend = select::frontend(tables, &connection)?;
     let choice = select::backend(tables, &connection, &frontend, Origin::Inside)?;

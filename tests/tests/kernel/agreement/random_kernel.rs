@@ -251,8 +251,10 @@ impl RandomKernel {
     /// The machine that was last seen to use each watched address.
     pub fn claimants(&self) -> Result<BTreeMap<AnnouncedAddress, [u8; 6]>> {
         let claim = |entry| {
-            let (Plain(at), Plain(Claim { claimant, .. })) = entry?;
-            Ok((at, claimant.link_address))
+            let (Plain(at), Plain(claim)): (_, Plain<Claim>) = entry?;
+            let is_whole = claim == Claim::default() || claim.is_to(&at);
+            ensure!(is_whole, "{claim:?} to {at:?}");
+            Ok((at, claim.claimant.link_address))
         };
         self.claims.iter().map(claim).collect()
     }

@@ -98,7 +98,7 @@ pub fn affinity_ends_when_no_connection_was_opened_for_its_time(c: &mut Conversa
     // Packets of an existing connection do not renew the affinity.
     c.forward(&at.to_web(first).ack()).assert_passed();
     c.wait(2 * MARGIN);
-    assert_ne!(dial_anew(c, at, other), chosen);
+    assert_ne!(dial(c, at, other, &at.cluster(80)), chosen);
 }
 
 pub fn each_new_connection_prolongs_affinity(c: &mut Conversation, at: &Ends) {

@@ -1,12 +1,14 @@
 //! Flows that are not in the buckets of their client: these are full, or the client has used up its share.
 
+use std::collections::BTreeSet;
+
 use lb_common::layout::Reason;
 
 use super::Ends;
 use super::flows::{MORE_THAN_ITS_SHARE, one_port_has_flows};
 use super::tunnels::{KINDS, address, arriving, pieces, receive};
 use crate::packets::datapath::Conversation;
-use crate::packets::{Packet, packet_too_big};
+use crate::packets::{Packet, packet_too_big, tcp};
 
 /// Established connections have all entries of the buckets that the client selects, and of those that
 /// client and frontend select first. Whatever belongs to the flow finds it in the others.
@@ -49,7 +51,7 @@ fn begin_in_further_buckets(c: &mut Conversation, at: &Ends) -> (Packet, String)
         c.reply_from(&backend, &request.reversed().syn_ack());
         c.request_to(&backend, &request.ack());
         if c.is_in_further_buckets(port) {
-            fill(c, at, &backend);
+            fill(c, &at.cluster(80), at, &backend);
             return (request, backend);
         }
         established.push(request);
@@ -58,12 +60,12 @@ fn begin_in_further_buckets(c: &mut Conversation, at: &Ends) -> (Packet, String)
 }
 
 /// Opens connections until the table is full.
-fn fill(c: &mut Conversation, at: &Ends, backend: &str) {
+fn fill(c: &mut Conversation, frontend: &str, at: &Ends, backend: &str) {
     for port in 50_000..52_000 {
         if c.flows().len() == 32 {
             return;
         }
-        let request = at.to_web(port);
+        let request = tcp(at.client(port).as_str(), frontend);
         if !c.forward(&request.syn()).was_counted_for(Reason::Untracked) {
             c.reply_from(backend, &request.reversed().syn_ack());
             c.request_to(backend, &request.ack());
@@ -93,4 +95,73 @@ pub fn fragments_and_errors_of_a_crowded_client_come_out_of_tunnels(
         let expected = expected.to(address(&backend).as_str());
         c.forward(&arriving(at, kind, &error, &backend)).becomes(&expected);
     }
+}
+
+const TIMEOUT: u32 = 600;
+
+/// Established connections to another Service have all entries. A client opens connections to five
+/// backends, which get no entry. Returns a packet of each, and the backend of all.
+fn open_untracked(c: &mut Conversation, at: &Ends) -> (Vec<Packet>, String) {
+    let backend = at.end(&format!("{}9", at.clients), 8080);
+    c.set(&at.service(81, "TCP", 0).backends(&[&backend]));
+    fill(c, &at.cluster(81), at, &backend);
+    c.set(&at.web(5).affinity(TIMEOUT.into()));
+    let client = at.end(&format!("{}1", at.clients), 0);
+    let client = client.trim_end_matches('0');
+    let requests: Vec<Packet> =
+        (40_000..40_012).map(|port| at.to_web(0).from(&*format!("{client}{port}"))).collect();
+    let chosen: BTreeSet<String> =
+        requests.iter().map(|request| led_to(c, at, &request.syn(), true)).collect();
+    assert_eq!(chosen.len(), 1, "{chosen:?}");
+    (requests, chosen.into_iter().next().expect("one"))
+}
+
+/// The backend that gets a packet of a connection without an entry, or with one.
+fn led_to(c: &mut Conversation, at: &Ends, packet: &Packet, is_untracked: bool) -> String {
+    let backends = at.backends(5);
+    let backends: Vec<&str> = backends.iter().map(String::as_str).collect();
+    let processed = c.forward(packet);
+    assert_eq!(processed.was_counted_for(Reason::Untracked), is_untracked);
+    processed.chosen(&backends, |backend| packet.to(backend)).to_owned()
+}
+
+/// Makes room for a flow, which one of the requests begins. Returns its backend.
+fn open_tracked(c: &mut Conversation, at: &Ends, requests: &[Packet]) -> String {
+    for port in 50_000..52_000 {
+        let _ = c.forward(&tcp(at.client(port).as_str(), at.cluster(81).as_str()).rst());
+    }
+    c.wait(11);
+    led_to(c, at, &requests[0].syn(), false)
+}
+
+pub fn a_client_with_affinity_has_one_backend_without_entries_too(c: &mut Conversation, at: &Ends) {
+    let (requests, chosen) = open_untracked(c, at);
+    for request in &requests {
+        assert_eq!(led_to(c, at, &request.ack(), true), chosen);
+    }
+    assert_eq!(open_tracked(c, at, &requests), chosen);
+    for request in &requests {
+        assert_eq!(led_to(c, at, &request.ack(), false), chosen);
+    }
+}
+
+/// Its packets renew the affinity, as no entry says that they belong to a connection; those that come
+/// later follow it still.
+pub fn a_connection_without_an_entry_outlasts_its_affinity(c: &mut Conversation, at: &Ends) {
+    let (requests, chosen) = open_untracked(c, at);
+    for waited in [TIMEOUT - 60, TIMEOUT - 60, TIMEOUT + 60] {
+        c.wait(waited);
+        for request in &requests {
+            assert_eq!(led_to(c, at, &request.ack(), true), chosen);
+        }
+    }
+    // Connections that begin then are led anywhere.
+    c.wait(TIMEOUT + 60);
+    let anew: BTreeSet<String> = (0..8)
+        .map(|number| {
+            let client = at.end(&format!("{}{number}", at.clients), 40_000);
+            led_to(c, at, &at.to_web(0).from(client.as_str()).syn(), true)
+        })
+        .collect();
+    assert!(anew.len() > 1, "{anew:?}");
 }

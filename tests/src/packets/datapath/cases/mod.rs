@@ -146,6 +146,8 @@ macro_rules! every_case {
             ]
             full_buckets: [
                 a_flow_of_full_buckets_is_found,
+                a_client_with_affinity_has_one_backend_without_entries_too,
+                a_connection_without_an_entry_outlasts_its_affinity,
                 fragments_and_errors_of_a_crowded_client_come_out_of_tunnels,
             ]
             change: [
@@ -365,6 +367,8 @@ macro_rules! every_case {
                 datagrams_go_through_a_tunnel,
                 fragments_go_through_a_tunnel,
                 errors_go_through_a_tunnel,
+                errors_about_flows_of_other_nodes_go_through_a_tunnel,
+                other_errors_about_unknown_flows_pass,
                 packets_too_large_for_a_tunnel_are_rejected,
                 packets_that_are_too_large_and_allow_no_error_are_dropped,
                 packets_with_an_expired_hop_limit_are_rejected_before_a_tunnel,
@@ -395,6 +399,9 @@ macro_rules! every_case {
                 a_flow_to_an_older_node_becomes_no_question,
                 a_later_connection_of_the_same_port_goes_to_its_own_owner,
                 so_does_one_after_a_connection_from_the_router,
+                a_later_connection_does_not_follow_the_flow_of_a_closed_one,
+                nor_does_one_whose_slot_has_another_owner,
+                nothing_else_leaves_the_flow_of_a_connection,
                 the_owner_is_asked_about_a_packet_for_an_earlier_one,
                 a_stale_flow_costs_a_question_but_no_owner,
                 each_node_is_asked_once,

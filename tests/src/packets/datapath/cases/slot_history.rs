@@ -187,6 +187,97 @@ pub fn so_does_one_after_a_connection_from_the_router(c: &mut Conversation, at: 
     c.forward(&request.ack()).leaves_by(INSIDE, &sent);
 }
 
+/// Opens a connection to a backend here, whose numbers are around [`CLIENT`] and [`BACKEND`]. Returns
+/// packets of both sides.
+fn open(c: &mut Conversation, request: &Packet, backend: &str) -> (Packet, Packet) {
+    let reply = request.reversed().seq(BACKEND).ack_number(CLIENT + 1);
+    c.request_to(backend, &request.seq(CLIENT).syn());
+    c.reply_from(backend, &reply.syn_ack());
+    let request = request.seq(CLIENT + 1).ack_number(BACKEND + 1);
+    c.request_to(backend, &request.ack());
+    (request, reply)
+}
+
+/// Opens a connection, which both sides close.
+fn close(c: &mut Conversation, request: &Packet, backend: &str) {
+    let (request, reply) = open(c, request, backend);
+    c.request_to(backend, &request.fin_ack());
+    c.reply_from(backend, &reply.fin_ack());
+    c.request_to(backend, &request.ack());
+    assert!(c.flows().states().contains(&FlowState::TimeWait));
+}
+
+const CLIENT: u32 = 0x1000_0000;
+const BACKEND: u32 = 0xfff0_0000;
+/// Farther than packets of a connection are from each other.
+const FAR: u32 = 0x0800_0000;
+
+/// A client has closed a connection, and uses its port again. The new connection begins on another
+/// node, and then the router moves it here, where the old one's backend lives and its flow is in
+/// TIME_WAIT: sequence numbers tell the two apart.
+pub fn a_later_connection_does_not_follow_the_flow_of_a_closed_one(
+    c: &mut Conversation,
+    at: &Ends,
+) {
+    history(c, at, &[(0, false), (1, true)]);
+    let request = at.to_web(40000);
+    close(c, &request, &at.backends(2)[1]);
+    let later = request.seq(CLIENT + FAR).ack_number(BACKEND).ack();
+    let asked = question(at, &later, &request, 0, 1);
+    c.forward(&later).leaves_by_for(INSIDE, &asked, Reason::Asked);
+    c.forward(&later).leaves_by(INSIDE, &asked);
+}
+
+/// The slot leads to another node now. The later connection comes from the router, or through a tunnel.
+pub fn nor_does_one_whose_slot_has_another_owner(c: &mut Conversation, at: &Ends) {
+    let to = at.backends(1).remove(0);
+    for port in [40000, 40001] {
+        history(c, at, &[(0, true)]);
+        let request = at.to_web(port);
+        close(c, &request, &to);
+        c.set(&owned_by(at, 1, &[(0, true), (1, false)]));
+        let later = request.seq(CLIENT).ack_number(BACKEND.wrapping_add(FAR)).psh_ack();
+        if port == 40000 {
+            c.forward(&later).leaves_by(INSIDE, &question(at, &later, &request, 1, 0));
+        } else {
+            let asked = question(at, &later, &request, 1, 1);
+            let arrived = from_tunnel(at, &later, 0, 0);
+            c.forward(&arrived).leaves_by_for(INSIDE, &asked, Reason::Asked);
+        }
+    }
+}
+
+/// The last packets of a closed connection are near its positions, and nothing that a blind sender
+/// makes up moves a connection that lives.
+pub fn nothing_else_leaves_the_flow_of_a_connection(c: &mut Conversation, at: &Ends) {
+    history(c, at, &[(0, true)]);
+    let to = at.backends(1).remove(0);
+    let (closed, live) = (at.to_web(40000), at.to_web(40001));
+    close(c, &closed, &to);
+    let (live, _) = open(c, &live, &to);
+    c.set(&owned_by(at, 1, &[(0, true), (1, false)]));
+    let near = FAR / 4;
+    for (sequence, acknowledged) in [(near, 0), (0, near), (near.wrapping_neg(), near)] {
+        let number = |of: u32, by: u32| of.wrapping_add(by);
+        let packet = closed.seq(number(CLIENT, sequence)).ack_number(number(BACKEND, acknowledged));
+        c.request_to(&to, &packet.ack());
+        c.request_to(&to, &packet.fin_ack());
+    }
+    let far = |packet: &Packet| packet.seq(CLIENT + FAR).ack_number(BACKEND.wrapping_add(FAR));
+    // A reset without an acknowledgement has only one number, and a SYN begins a connection.
+    c.request_to(&to, &far(&closed).rst());
+    for packet in [far(&live).ack(), far(&live).psh_ack(), far(&live).fin_ack()] {
+        c.request_to(&to, &packet);
+    }
+    c.request_to(&to, &live.fin_ack());
+    for packet in [far(&live).ack(), far(&live).fin_ack(), far(&live).syn()] {
+        c.request_to(&to, &packet);
+    }
+    let states = c.flows().states();
+    assert_eq!(states.len(), 2);
+    assert!([FlowState::FinFromClient, FlowState::TimeWait].iter().all(|s| states.contains(s)));
+}
+
 /// Another node has the flow of an old connection of the same port, to a backend here that lives but
 /// no longer owns the slot. The owner's node is asked first, then those of earlier owners.
 pub fn the_owner_is_asked_about_a_packet_for_an_earlier_one(c: &mut Conversation, at: &Ends) {

@@ -1,5 +1,6 @@
 //! Packets that this node sends through tunnels to backends on other nodes.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use lb_common::layout::{FlowState, Forwarding, Reason};
@@ -10,7 +11,7 @@ use super::tunnels::{
 use super::{Ends, establish};
 use crate::packets::datapath::Conversation;
 use crate::packets::datapath::surroundings::{INSIDE, mac, neighbour, unknown_neighbour};
-use crate::packets::{CLIENT_MAC, NODE_MAC, packet_too_big, tcp, time_exceeded};
+use crate::packets::{CLIENT_MAC, NODE_MAC, Packet, packet_too_big, tcp, time_exceeded};
 
 pub fn a_clients_packets_go_through_a_tunnel(c: &mut Conversation, at: &Ends) {
     for (kind, port) in KINDS {
@@ -106,11 +107,65 @@ pub fn errors_go_through_a_tunnel(c: &mut Conversation, at: &Ends) {
         let backend = send(c, at, kind);
         let request = at.to_web(port);
         let error = error(at, &request);
-        c.forward(&error).passes_for(Reason::UnknownQuote);
         c.forward(&request.syn())
             .leaves_by(INSIDE, &leaving(at, kind, &request.syn(), &request, &backend));
         c.forward(&error).leaves_by(INSIDE, &leaving(at, kind, &error, &request, &backend));
         c.forward(&error.ttl(1)).is_dropped_for(Reason::HopLimit);
+    }
+}
+
+/// With equal-cost paths a router sends an error to any node, also to one that knows nothing of the
+/// connection: the error goes where the connection's requests would.
+pub fn errors_about_flows_of_other_nodes_go_through_a_tunnel(c: &mut Conversation, at: &Ends) {
+    for (kind, first) in KINDS {
+        send(c, at, kind);
+        let backends = at.backends(5);
+        for service in [at.web(0), at.dns(0)] {
+            let ends: Vec<&str> = backends.iter().map(String::as_str).collect();
+            c.set(&service.remote_backends(&ends).on_node(at.elsewhere).forwarding(kind));
+        }
+        let mut chosen = BTreeSet::new();
+        for port in first..first + 6 {
+            for request in [at.to_web(port).syn(), at.to_dns(port)] {
+                let reply = request.reversed().payload(&[7; 1000]);
+                let error = packet_too_big(at.elsewhere, &reply, 1280);
+                let arrived = c.forward(&error);
+                let sent = |backend: &str| leaving(at, kind, &error, &request, backend);
+                let ends: Vec<&str> = backends.iter().map(String::as_str).collect();
+                let backend = arrived.chosen(&ends, sent);
+                arrived.leaves_by(INSIDE, &sent(backend));
+                c.stack(&error).leaves_by(INSIDE, &sent(backend));
+                c.forward(&error.ttl(1)).is_dropped_for(Reason::HopLimit);
+                c.forward(&request)
+                    .leaves_by(INSIDE, &leaving(at, kind, &request, &request, backend));
+                chosen.insert(backend.to_owned());
+            }
+        }
+        assert!(chosen.len() > 1, "{chosen:?}");
+    }
+}
+
+/// An error that goes through a tunnel although its connection is not known here.
+pub fn error_of_another_node(c: &mut Conversation, at: &Ends) -> Packet {
+    send(c, at, Forwarding::Gue);
+    error(at, &at.to_web(40000))
+}
+
+/// Only a request from outside would go through a tunnel, and only to a backend elsewhere.
+pub fn other_errors_about_unknown_flows_pass(c: &mut Conversation, at: &Ends) {
+    let backend = send(c, at, Forwarding::Ipip);
+    let request = at.to_web(40000);
+    let error = error(at, &request);
+    c.from_pod(&error).passes_for(Reason::UnknownQuote);
+    let other_port = super::tunnels::error(at, &request.to(at.cluster(81).as_str()));
+    c.forward(&other_port).passes_for(Reason::UnknownQuote);
+    for service in [
+        elsewhere(at, at.web(0), &backend).forwarding(Forwarding::Masquerade),
+        at.web(1).forwarding(Forwarding::Ipip),
+        at.web(0).forwarding(Forwarding::Ipip),
+    ] {
+        c.set(&service);
+        c.forward(&error).passes_for(Reason::UnknownQuote);
     }
 }
 
