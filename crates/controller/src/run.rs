@@ -250,7 +250,8 @@ impl Controller {
                 tracing::info!("this process assigns addresses");
                 let (client, metrics) = (self.client.clone(), self.metrics.clone());
                 let namespace = self.metallb_namespace.clone();
-                self.unread_kinds.spawn(unread_kinds::report(client, namespace, metrics));
+                self.unread_kinds
+                    .spawn(unread_kinds::report_unread_kinds(client, namespace, metrics));
                 if let Some(secret) = self.tunnel_key_secret.take() {
                     tokio::spawn(tunnel_key::generate_tunnel_key(self.client.clone(), secret));
                 }

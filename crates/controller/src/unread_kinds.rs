@@ -7,14 +7,14 @@ use kube::Client;
 use lb_source::cluster::list_unread_metallb_kinds;
 use tokio::time::{sleep, timeout};
 
-use super::metrics::Metrics;
+use super::metrics::AssignmentMetrics;
 
 /// Kinds are installed rarely.
 const INTERVAL: Duration = Duration::from_secs(600);
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// Logs each kind once. Never ends.
-pub async fn report(client: Client, namespace: String, metrics: Metrics) {
+pub async fn report_unread_kinds(client: Client, namespace: String, metrics: AssignmentMetrics) {
     let mut reported = BTreeSet::new();
     loop {
         match timeout(LIMIT, list_unread_metallb_kinds(&client, &namespace)).await {

@@ -200,8 +200,9 @@ fn open_network(configuration: &Configuration) -> Result<Result<Network>> {
         workload: agent.workload_devices.clone(),
         node_ports: agent.nodeport_addresses.clone(),
     };
-    let (opened, features) = runtime()?
-        .block_on(async { (NetworkWatch::open(settings).await, lb_network::read_xdp_features().await) });
+    let (opened, features) = runtime()?.block_on(async {
+        (NetworkWatch::open(settings).await, lb_network::read_xdp_features().await)
+    });
     Ok(opened.map(|network| Network {
         attachments: network.attachments().clone(),
         links: network.links().borrow().clone(),

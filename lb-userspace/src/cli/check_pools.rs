@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use lb_kernel::Finding;
 use lb_network::AnnouncingLink;
-use lb_process::Requests;
+use lb_process::ClientRequests;
 use lb_rules::ipam::{Pool, Pools, Range};
 use lb_rules::model::Object;
 use lb_source::cluster::{UnreadKind, list_pools, list_unread_metallb_kinds};
@@ -55,7 +55,7 @@ pub fn findings(configuration: &Configuration, links: &[AnnouncingLink]) -> Resu
 }
 
 async fn read_cluster(configuration: &Configuration) -> Result<(Vec<Object>, Vec<UnreadKind>)> {
-    let connection = access(&configuration.origin).open(&Requests::default()).await?;
+    let connection = access(&configuration.origin).open(&ClientRequests::default()).await?;
     let namespace = &configuration.load_balancer.metallb_namespace;
     let unread = list_unread_metallb_kinds(&connection.client, namespace).await?;
     let objects = list_pools(&connection.client, namespace).await?;

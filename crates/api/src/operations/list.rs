@@ -316,7 +316,7 @@ fn continue_token(revision: u64, start: &str, left: Option<usize>) -> String {
 
 fn encode(rv: i64, start: &str, left: Option<usize>) -> String {
     let (v, start) = (CONTINUE_VERSION.to_owned(), start.to_owned());
-    let token = serde_json::to_vec(&Continue { v, rv, start, left });
+    let token = serde_json::to_vec(&ContinueToken { v, rv, start, left });
     URL_SAFE_NO_PAD.encode(token.unwrap_or_default())
 }
 

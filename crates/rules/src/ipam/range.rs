@@ -109,7 +109,7 @@ impl Range {
 
     /// The first and the last address.
     pub fn ends(&self) -> [IpAddr; 2] {
-        [address(self.first), address(self.last)]
+        [number_to_address(self.first), number_to_address(self.last)]
     }
 
     pub fn contains(&self, number: u128) -> bool {
