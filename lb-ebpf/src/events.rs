@@ -5,7 +5,7 @@
 //! costs one load.
 
 use aya_ebpf::helpers::bpf_ktime_get_ns;
-use lb_common::datapath::{Packet, describe};
+use lb_common::datapath::{Packet, describe_packet};
 use lb_common::layout::{Ending, Event, Listener};
 
 use crate::clock::now;
@@ -86,7 +86,7 @@ pub fn report<P: Packet>(packet: &mut P, ending: Ending) -> Option<u32> {
     let time = unsafe { bpf_ktime_get_ns() };
     let mut event =
         Event { time, reason: noted_reason - 1, ending: ending as u8, ..Event::default() };
-    describe(packet, &mut event);
+    describe_packet(packet, &mut event);
     if EVENTS.output(event, 0).is_err() {
         count_unreported();
     }

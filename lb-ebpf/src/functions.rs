@@ -4,7 +4,7 @@
 //! assumes nothing about its parameters, except that a context is one, nor about the number that it returns.
 
 use lb_common::branchless::opaque;
-use lb_common::datapath::{Function, OFFSETS, execute};
+use lb_common::datapath::{Function, OFFSETS, execute_function};
 use lb_common::family::{V4, V6};
 
 use crate::tables::KernelTables;
@@ -22,13 +22,13 @@ macro_rules! define_functions {
             #[unsafe(no_mangle)]
             #[inline(never)]
             extern "C" fn $v4() -> u32 {
-                execute::<V4, _>(Function::$function, &KernelTables)
+                execute_function::<V4, _>(Function::$function, &KernelTables)
             }
 
             #[unsafe(no_mangle)]
             #[inline(never)]
             extern "C" fn $v6() -> u32 {
-                execute::<V6, _>(Function::$function, &KernelTables)
+                execute_function::<V6, _>(Function::$function, &KernelTables)
             }
         )*
 

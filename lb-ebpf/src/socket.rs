@@ -12,7 +12,8 @@ use aya_ebpf::helpers::{bpf_get_netns_cookie, bpf_get_socket_cookie, bpf_set_ret
 use aya_ebpf::macros::{cgroup_sock, cgroup_sock_addr};
 use aya_ebpf::programs::{SockAddrContext, SockContext};
 use lb_common::datapath::socket::{
-    Socket, SocketTables, SocketVerdict, connect, is_served, peer_name, receive, release, send,
+    Socket, SocketTables, SocketVerdict, connect_socket, is_served, peer_name, release_socket,
+    send_from_socket, source_for_socket,
 };
 use lb_common::datapath::{End, PacketFamily};
 use lb_common::family::{Address4, Address6, Family, V4, V6};
@@ -29,40 +30,40 @@ const EHOSTUNREACH: i32 = 113;
 
 #[cgroup_sock_addr(connect4)]
 pub fn connect4(context: SockAddrContext) -> i32 {
-    dial::<V4>(&context, connect::<V4, _>)
+    dial::<V4>(&context, connect_socket::<V4, _>)
 }
 
 #[cgroup_sock_addr(connect6)]
 pub fn connect6(context: SockAddrContext) -> i32 {
     if is_mapped(&context) {
-        dial::<Mapped>(&context, connect::<V4, _>)
+        dial::<Mapped>(&context, connect_socket::<V4, _>)
     } else {
-        dial::<V6>(&context, connect::<V6, _>)
+        dial::<V6>(&context, connect_socket::<V6, _>)
     }
 }
 
 #[cgroup_sock_addr(sendmsg4)]
 pub fn sendmsg4(context: SockAddrContext) -> i32 {
-    dial::<V4>(&context, send::<V4, _>)
+    dial::<V4>(&context, send_from_socket::<V4, _>)
 }
 
 /// Datagrams to IPv4-mapped addresses go to [`sendmsg4`].
 #[cgroup_sock_addr(sendmsg6)]
 pub fn sendmsg6(context: SockAddrContext) -> i32 {
-    dial::<V6>(&context, send::<V6, _>)
+    dial::<V6>(&context, send_from_socket::<V6, _>)
 }
 
 #[cgroup_sock_addr(recvmsg4)]
 pub fn recvmsg4(context: SockAddrContext) -> i32 {
-    name::<V4>(&context, receive::<V4, _>)
+    name::<V4>(&context, source_for_socket::<V4, _>)
 }
 
 #[cgroup_sock_addr(recvmsg6)]
 pub fn recvmsg6(context: SockAddrContext) -> i32 {
     if is_mapped(&context) {
-        name::<Mapped>(&context, receive::<V4, _>)
+        name::<Mapped>(&context, source_for_socket::<V4, _>)
     } else {
-        name::<V6>(&context, receive::<V6, _>)
+        name::<V6>(&context, source_for_socket::<V6, _>)
     }
 }
 
@@ -94,9 +95,9 @@ pub fn sock_release(context: SockContext) -> i32 {
     };
     if is_own(namespace) {
         // A socket of IPv6 may have been connected to a mapped address.
-        release::<V4, _>(&KernelTables, cookie);
+        release_socket::<V4, _>(&KernelTables, cookie);
         if family == AF_INET6 {
-            release::<V6, _>(&KernelTables, cookie);
+            release_socket::<V6, _>(&KernelTables, cookie);
         }
     }
     GO_ON

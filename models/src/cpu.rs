@@ -11,7 +11,7 @@ use lb_common::atomic::AtomicLong;
 use lb_common::conntrack::{Environment, FlowTables, clear_stale};
 use lb_common::datapath::{
     BfdTables, Counters, Draft, FamilyTables, Function, NeighbourTables, NetworkTables, PoolTables,
-    Verdict, execute,
+    Verdict, execute_function,
 };
 use lb_common::family::{Address4, Address6, V4, V6};
 use lb_common::hash::{FlowHash, ReplyHash};
@@ -446,7 +446,7 @@ impl FamilyTables<V4> for Cpu {
     }
 
     fn call(&self, function: Function) -> u32 {
-        execute::<V4, _>(function, self)
+        execute_function::<V4, _>(function, self)
     }
 
     fn affinity(&self, _: &AffinityKey<V4>) -> Option<Affinity> {
@@ -521,7 +521,7 @@ impl FamilyTables<V6> for Cpu {
     }
 
     fn call(&self, function: Function) -> u32 {
-        execute::<V6, _>(function, self)
+        execute_function::<V6, _>(function, self)
     }
 
     fn affinity(&self, _: &AffinityKey<V6>) -> Option<Affinity> {

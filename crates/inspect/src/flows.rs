@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use clap::ValueEnum;
 use ipnet::IpNet;
-use lb_common::conntrack::state::{Phase, phase};
+use lb_common::conntrack::state::{Phase, phase_of};
 use lb_common::family::Family;
 use lb_common::layout::{self, FlowKind, FlowState, Ticks};
 use lb_rules::notation::protocol_name;
@@ -45,7 +45,7 @@ impl State {
 
     /// `None`: there is no flow.
     pub fn of(state: FlowState) -> Option<Self> {
-        Some(match phase(state)? {
+        Some(match phase_of(state)? {
             Phase::Nascent => Self::Nascent,
             Phase::Answered => Self::Answered,
             Phase::Probation => Self::Probation,

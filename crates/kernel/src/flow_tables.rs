@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashSet};
 
-use lb_common::conntrack::state::{self, Phase, is_over, phase};
+use lb_common::conntrack::state::{self, Phase, is_over, phase_of};
 use lb_common::family::Family;
 use lb_common::header::protocol;
 use lb_common::layout::{BUCKET_ENTRIES, Backend, Bitmap, Flow, FlowBucket, FlowState, Ticks};
@@ -75,7 +75,7 @@ impl Occupancy {
     pub fn by_state(&self) -> [(&'static str, u64); 6] {
         let count = |wanted: Phase| {
             let states = state::ALL.iter().zip(&self.states);
-            states.filter(|(state, _)| phase(**state) == Some(wanted)).map(|(_, n)| n).sum()
+            states.filter(|(state, _)| phase_of(**state) == Some(wanted)).map(|(_, n)| n).sum()
         };
         [
             ("nascent", count(Phase::Nascent)),

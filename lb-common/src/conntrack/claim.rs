@@ -3,7 +3,7 @@
 use super::entry::Word;
 use super::hops::Hops;
 use super::table::Location;
-use super::timeout::{is_expired, rank};
+use super::timeout::{eviction_rank, is_expired};
 use crate::branchless::{larger, opaque};
 use crate::family::Family;
 use crate::hash::FlowHash;
@@ -60,7 +60,7 @@ impl<'a, F: Family> Claim<'a, F> {
 /// otherwise the entry with the highest rank in two buckets. `None`: all entries are protected, or
 /// were taken by other CPUs meanwhile.
 #[inline(always)]
-pub fn claim<'a, F: Family>(
+pub fn claim_flow_entry<'a, F: Family>(
     buckets: [(u32, &'a FlowBucket<F>); 2],
     hash: FlowHash,
     settings: &Settings,
@@ -69,9 +69,9 @@ pub fn claim<'a, F: Family>(
     let own = &buckets[0].1.tags[hash.entry_number()];
     let owner = Word(own.word.load());
     let (chosen, second, number) = if owner.is_free() || is_expired(own, owner, settings, now) {
-        (rank(own, owner, settings, now), 0, hash.entry_number())
+        (eviction_rank(own, owner, settings, now), 0, hash.entry_number())
     } else {
-        best(&buckets, settings, now)?
+        highest_rank(&buckets, settings, now)?
     };
     // Before Linux 6.10 the verifier loses all bounds across `|` of two unknown scalars.
     let number = opaque(number as u64) as usize & (BUCKET_ENTRIES - 1);
@@ -80,7 +80,7 @@ pub fn claim<'a, F: Family>(
     // Meanwhile its flow may have become active, or another CPU may have begun one there: both rank
     // lower than what was chosen.
     let old = Word(tag.word.load());
-    if rank(tag, old, settings, now) < chosen {
+    if eviction_rank(tag, old, settings, now) < chosen {
         return None;
     }
     let word = old.claim(hash, number);
@@ -98,7 +98,7 @@ pub fn claim<'a, F: Family>(
 /// The entry of two buckets with the highest rank, the first one of several: its rank, its bucket, and
 /// its number.
 #[inline(always)]
-fn best<F: Family>(
+fn highest_rank<F: Family>(
     buckets: &[(u32, &FlowBucket<F>); 2],
     settings: &Settings,
     now: Ticks,
@@ -106,7 +106,7 @@ fn best<F: Family>(
     // Rank and entry in one number: the verifier need not follow how each was chosen.
     let number = |bucket: usize, entry: usize| {
         let tag = &buckets[bucket].1.tags[entry];
-        let rank = rank(tag, Word(tag.word.load()), settings, now);
+        let rank = eviction_rank(tag, Word(tag.word.load()), settings, now);
         rank << 4 | (LAST - (bucket * BUCKET_ENTRIES + entry)) as i64
     };
     // Of each bucket for itself, so that a CPU can compare in both at once.

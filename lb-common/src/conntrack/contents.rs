@@ -2,7 +2,7 @@
 
 use super::entry::Word;
 use super::state::is_datagram;
-use super::timeout::{is_expired, rank};
+use super::timeout::{eviction_rank, is_expired};
 use crate::family::Family;
 use crate::layout::{
     BUCKET_ENTRIES, Flow, FlowBucket, FlowEntry, FlowState, FlowTag, Settings, Ticks,
@@ -15,7 +15,7 @@ impl FlowTag {
 }
 
 /// The flow of an entry, unless it is empty or being written.
-fn copy<F: Family>(tag: &FlowTag, entry: &FlowEntry<F>) -> Option<(Word, Flow<F>)> {
+fn copy_flow<F: Family>(tag: &FlowTag, entry: &FlowEntry<F>) -> Option<(Word, Flow<F>)> {
     let word = Word(tag.word.load());
     if !word.holds_a_flow() {
         return None;
@@ -31,7 +31,7 @@ impl<F: Family> FlowBucket<F> {
     /// Ends the datagram flows that are `meant`. Returns their number.
     pub fn end_datagrams(&self, meant: impl Fn(&Flow<F>) -> bool) -> usize {
         let ends = |(tag, entry): &(&FlowTag, &FlowEntry<F>)| {
-            while let Some((word, flow)) = copy(tag, entry) {
+            while let Some((word, flow)) = copy_flow(tag, entry) {
                 if !is_datagram(word.state_number()) || !meant(&flow) {
                     return false;
                 }
@@ -58,8 +58,10 @@ impl<F: Family> FlowBucket<F> {
         now: Ticks,
     ) -> impl Iterator<Item = FlowState> + 'a {
         let tags = self.tags.iter().map(|tag| (tag, Word(tag.word.load())));
-        tags.filter(move |(tag, word)| word.holds_a_flow() && rank(tag, *word, settings, now) <= 0)
-            .map(|(_, word)| word.state())
+        tags.filter(move |(tag, word)| {
+            word.holds_a_flow() && eviction_rank(tag, *word, settings, now) <= 0
+        })
+        .map(|(_, word)| word.state())
     }
 
     /// How many flows in the bucket have not expired.
@@ -78,7 +80,7 @@ impl<F: Family> FlowBucket<F> {
     /// The flow of the entry with this number.
     pub fn entry(&self, number: usize) -> Option<(FlowState, Ticks, Flow<F>)> {
         let tag = self.tags.get(number)?;
-        let (word, flow) = copy(tag, &self.entries[number])?;
+        let (word, flow) = copy_flow(tag, &self.entries[number])?;
         Some((word.state(), Ticks(tag.seen.load()), flow))
     }
 

@@ -55,11 +55,11 @@ pub fn is_crowded<F: Family, T: FlowTables<F>>(tables: &T, client: FlowHash) -> 
 pub fn set_crowded<F: Family, T: FlowTables<F>>(tables: &T, client: FlowHash) -> bool {
     let (word, bit) = bit_of(client, tables.flow_mask());
     // In this order: the agent clears a bit before it reads for the last time which were set lately.
-    set(tables.crowded_lately(word), bit) && set(tables.crowded(word), bit)
+    set_crowd_bit(tables.crowded_lately(word), bit) && set_crowd_bit(tables.crowded(word), bit)
 }
 
 #[inline(always)]
-fn set(word: Option<&AtomicLong>, bit: u64) -> bool {
+fn set_crowd_bit(word: Option<&AtomicLong>, bit: u64) -> bool {
     const TRIES: usize = 4;
     let Some(word) = word else { return false };
     for _ in 0..TRIES {

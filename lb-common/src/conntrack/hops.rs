@@ -28,7 +28,7 @@ impl<'a> Hops<'a> {
             Direction::Reverse => (&self.hops.hops[1], &self.hops.seals[1]),
         };
         let (hop, seal) = (hop.load(), seal.load());
-        (hop != 0 && seal == self.seal(hop, epoch)).then_some(hop)
+        (hop != 0 && seal == self.seal_hop(hop, epoch)).then_some(hop)
     }
 
     #[inline(always)]
@@ -38,17 +38,17 @@ impl<'a> Hops<'a> {
             Direction::Reverse => (&self.hops.hops[1], &self.hops.seals[1]),
         };
         at.0.store(hop);
-        at.1.store(self.seal(hop, epoch));
+        at.1.store(self.seal_hop(hop, epoch));
     }
 
     #[inline(always)]
-    fn seal(&self, hop: u64, epoch: u32) -> u32 {
-        seal(hop ^ u64::from(self.location.generation()) << 24, epoch)
+    fn seal_hop(&self, hop: u64, epoch: u32) -> u32 {
+        seal_hop(hop ^ u64::from(self.location.generation()) << 24, epoch)
     }
 }
 
 #[inline(always)]
-fn seal(sealed: u64, epoch: u32) -> u32 {
+fn seal_hop(sealed: u64, epoch: u32) -> u32 {
     const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
     (sealed.wrapping_mul(ODD) >> 32) as u32 ^ epoch
 }
@@ -78,7 +78,7 @@ impl BackendHop {
 
 #[inline(always)]
 fn seal_of_backend(hop: u64, generation: u32, since: Ticks, epoch: u32) -> u32 {
-    seal(hop ^ (u64::from(generation) << 32 | u64::from(since.0)).rotate_left(24), epoch)
+    seal_hop(hop ^ (u64::from(generation) << 32 | u64::from(since.0)).rotate_left(24), epoch)
 }
 
 impl NextHops {

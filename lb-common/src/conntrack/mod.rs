@@ -38,7 +38,7 @@ mod tests;
 pub mod timeout;
 pub mod track;
 
-pub use claim::{Claim, claim};
+pub use claim::{Claim, claim_flow_entry};
 pub use crowd::{
     bit_of, clear_stale, crowded_bits, crowded_words, fills_its_share, forget_lately, is_crowded,
     set_crowded,
@@ -46,8 +46,8 @@ pub use crowd::{
 pub use hops::Hops;
 pub use state::STATES;
 pub use table::{
-    Found, Location, evict_at, find, find_at, find_first, flow_at, hops_at, is_alive, is_gone,
-    rank_at, release_at,
+    Found, Location, evict_at, find_at, find_entry_in_bucket, find_first, flow_at, hops_at,
+    is_alive, is_gone, rank_at, release_at,
 };
 pub use tables::{Environment, FlowTables};
 pub use timeout::Timeouts;

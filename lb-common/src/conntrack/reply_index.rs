@@ -60,16 +60,19 @@ impl Entry {
 
 /// The location of the flow whose replies have this hash, if there is one.
 #[inline(always)]
-pub fn find<F: Family, T: FlowTables<F>>(tables: &T, hash: ReplyHash) -> Option<Location> {
+pub fn find_reply_location<F: Family, T: FlowTables<F>>(
+    tables: &T,
+    hash: ReplyHash,
+) -> Option<Location> {
     let [first, second] = hash.buckets(tables.settings().reply_mask);
     let bucket: &ReplyBucket = tables.reply_bucket(first)?;
     // Most flows have their preferred entry.
     let mut found = Entry(bucket.entries[hash.preferred_entry()].load());
     if found.fits(hash) == 0 {
-        found = fitting(bucket, hash, Entry::FREE);
+        found = fitting_entry(bucket, hash, Entry::FREE);
     }
     if found == Entry::FREE {
-        found = fitting(tables.reply_bucket(second)?, hash, Entry::FREE);
+        found = fitting_entry(tables.reply_bucket(second)?, hash, Entry::FREE);
     }
     (found != Entry::FREE).then(|| found.location())
 }
@@ -87,7 +90,7 @@ pub fn find_in_both<F: Family, T: FlowTables<F>>(tables: &T, hash: ReplyHash) ->
         found = Entry::FREE;
         for index in [second, first] {
             let Some(bucket) = tables.reply_bucket(index) else { continue };
-            found = fitting(bucket, hash, found);
+            found = fitting_entry(bucket, hash, found);
         }
     }
     (found != Entry::FREE).then(|| found.location())
@@ -95,7 +98,7 @@ pub fn find_in_both<F: Family, T: FlowTables<F>>(tables: &T, hash: ReplyHash) ->
 
 /// The entry of a bucket that has the fingerprint, or another one.
 #[inline(always)]
-fn fitting(bucket: &ReplyBucket, hash: ReplyHash, other: Entry) -> Entry {
+fn fitting_entry(bucket: &ReplyBucket, hash: ReplyHash, other: Entry) -> Entry {
     let mut found = other.0;
     for slot in &bucket.entries {
         let entry = Entry(slot.load());
@@ -107,7 +110,7 @@ fn fitting(bucket: &ReplyBucket, hash: ReplyHash, other: Entry) -> Entry {
 /// Stores the location of a flow. False if its replies could be taken for those of another flow, or
 /// if no entry that was tried can be taken.
 #[inline(always)]
-pub fn insert<F: Family, T: FlowTables<F>>(
+pub fn insert_reply_location<F: Family, T: FlowTables<F>>(
     tables: &T,
     hash: ReplyHash,
     location: Location,

@@ -6,7 +6,7 @@ use std::vec::Vec;
 use proptest::prelude::*;
 
 use super::entry::Word;
-use super::reply_index::{find, find_in_both, insert};
+use super::reply_index::{find_in_both, find_reply_location, insert_reply_location};
 use super::{Environment, FlowTables, Location};
 use crate::atomic::AtomicLong;
 use crate::family::V4;
@@ -127,7 +127,7 @@ fn nearly_every_flow_of_a_full_table_has_an_entry() {
     for number in 0..all {
         let location = Location::new(0, number % LIVE as u32, 0);
         let hash = hash_of((number >> 14) as u8, (number & 0x3fff) as u16);
-        refused += u32::from(!insert(&table, hash, location, NOW));
+        refused += u32::from(!insert_reply_location(&table, hash, location, NOW));
     }
     std::println!("{refused} of {all} refused");
     assert!(refused * 500 < all, "{refused} of {all}");
@@ -148,7 +148,7 @@ proptest! {
         table.fill(entries, hash);
         let location = Location::new(0, 7, 1);
         let before = table.words();
-        let inserted = insert(&table, hash, location, NOW);
+        let inserted = insert_reply_location(&table, hash, location, NOW);
         let after = table.words();
 
         for (before, after) in before.iter().flatten().zip(after.iter().flatten()) {
@@ -169,7 +169,7 @@ proptest! {
             prop_assert!(is_lives || one_has_several || first_is_live && second_is_live);
             return Ok(());
         }
-        prop_assert_eq!(find(&table, hash), Some(location));
+        prop_assert_eq!(find_reply_location(&table, hash), Some(location));
         prop_assert_eq!(find_in_both(&table, hash), Some(location));
         let own = [first, second].map(|bucket| after[bucket].iter().position(|word| fits(*word, hash)));
         let free = (0..8).filter(|number| before[first][*number] == 0);

@@ -33,7 +33,7 @@ pub(super) const EVENTS: usize = 8;
 pub const STATES: usize = 32;
 
 /// The state after an event. Combinations that are not listed change nothing.
-pub const fn next(state: FlowState, direction: Direction, event: Event) -> FlowState {
+pub const fn next_state(state: FlowState, direction: Direction, event: Event) -> FlowState {
     use Direction::{Forward, Reverse};
     use Event::{Ack, Fin, Foreign, Late, Rst, SynAck};
     use FlowState::*;
@@ -98,7 +98,7 @@ pub const ALL: [FlowState; STATES] = {
     all
 };
 
-/// [`next`] as a table: one load for the verifier.
+/// [`next_state`] as a table: one load for the verifier.
 static TRANSITIONS: [u8; 2 * EVENTS * STATES] = {
     const EVERY: [Event; 7] = [
         Event::Nothing,
@@ -117,7 +117,7 @@ static TRANSITIONS: [u8; 2 * EVENTS * STATES] = {
         let direction =
             if at / STATES / EVENTS == 0 { Direction::Forward } else { Direction::Reverse };
         let event = if event < EVERY.len() { EVERY[event] } else { Event::Nothing };
-        table[at] = next(state, direction, event) as u8;
+        table[at] = next_state(state, direction, event) as u8;
         at += 1;
     }
     table
@@ -187,7 +187,7 @@ pub enum Phase {
 }
 
 /// The phase of a state; `None`: there is no flow.
-pub fn phase(state: FlowState) -> Option<Phase> {
+pub fn phase_of(state: FlowState) -> Option<Phase> {
     use FlowState::*;
     Some(match state {
         Free | Claimed => return None,

@@ -48,7 +48,7 @@ impl Flow {
 
     fn pass(&mut self, direction: Direction, flags: u8, sequence: u32, ack: u32) -> FlowState {
         let signal = Signal { flags, sequence, acknowledgement: ack };
-        let after = after(self.tracked, direction, self.protocol, &signal, self.now);
+        let after = state_after_packet(self.tracked, direction, self.protocol, &signal, self.now);
         self.tracked = Tracked { state: after.state, track: after.track };
         self.state()
     }
@@ -271,9 +271,13 @@ fn transitions_stay_within_their_kind() {
     for state in ALL {
         for direction in [Forward, Reverse] {
             for event in events {
-                assert_eq!(kind(next(state, direction, event)), kind(state), "{state:?} {event:?}");
+                assert_eq!(
+                    kind(next_state(state, direction, event)),
+                    kind(state),
+                    "{state:?} {event:?}"
+                );
             }
-            assert_eq!(next(state, direction, Event::Nothing), state);
+            assert_eq!(next_state(state, direction, Event::Nothing), state);
         }
     }
 }

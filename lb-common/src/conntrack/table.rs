@@ -3,7 +3,7 @@
 use super::entry::Word;
 use super::hops::Hops;
 use super::state;
-use super::timeout::{has_expired, is_expired, rank};
+use super::timeout::{eviction_rank, has_expired, is_expired};
 use super::track::{self, Signal, Tracked};
 use crate::branchless::is_zero;
 use crate::family::Family;
@@ -62,7 +62,8 @@ impl<'a, F: Family, R> Found<'a, F, R> {
         }
         let state = self.word.state_number();
         let track = self.entry.track.load();
-        let after = track::after(Tracked { state, track }, direction, protocol, signal, now);
+        let after =
+            track::state_after_packet(Tracked { state, track }, direction, protocol, signal, now);
         // Exchanged, not stored: the entry may belong to another flow by now.
         if after.track != track {
             self.entry.track.replace(track, after.track);
@@ -126,16 +127,16 @@ pub fn find_first<'a, F: Family, R>(
     let number = hash.entry_number();
     let (tag, word) = tag_of(bucket, number);
     if word.may_be(hash)
-        && let Some(found) = read(index, tag, word, &bucket.entries[number], &mut wanted)
+        && let Some(found) = read_flow(index, tag, word, &bucket.entries[number], &mut wanted)
     {
         return Some(found);
     }
-    find((index, bucket), hash, wanted)
+    find_entry_in_bucket((index, bucket), hash, wanted)
 }
 
 /// Like [`find_first`], for any bucket, without a preferred entry.
 #[inline(always)]
-pub fn find<'a, F: Family, R>(
+pub fn find_entry_in_bucket<'a, F: Family, R>(
     (index, bucket): (u32, &'a FlowBucket<F>),
     hash: FlowHash,
     mut wanted: impl FnMut(&Flow<F>, FlowState) -> Option<R>,
@@ -147,7 +148,7 @@ pub fn find<'a, F: Family, R>(
         }
         let tag = &bucket.tags[word.entry_number()];
         if let Some(found) =
-            read(index, tag, word, &bucket.entries[word.entry_number()], &mut wanted)
+            read_flow(index, tag, word, &bucket.entries[word.entry_number()], &mut wanted)
         {
             return Some(found);
         }
@@ -164,7 +165,7 @@ fn tag_of<F: Family>(bucket: &FlowBucket<F>, number: usize) -> (&FlowTag, Word) 
 
 /// Reads the flow of an entry whose tag's word was `word`.
 #[inline(always)]
-fn read<'a, F: Family, R>(
+fn read_flow<'a, F: Family, R>(
     bucket: u32,
     tag: &'a FlowTag,
     word: Word,
@@ -228,7 +229,7 @@ pub fn find_at<'a, F: Family, R>(
     if !is_flow_at(word, location) {
         return None;
     }
-    read(location.bucket(), tag, word, &bucket.entries[number], &mut wanted)
+    read_flow(location.bucket(), tag, word, &bucket.entries[number], &mut wanted)
 }
 
 /// The flow at a stored location, if it is still there, without its record.
@@ -263,7 +264,7 @@ pub fn is_alive<F: Family>(
 }
 
 /// 1 if the flow at a stored location is not live, else 0. Without branches, like
-/// [`rank`](super::timeout::rank).
+/// [`eviction_rank`](super::timeout::eviction_rank).
 #[inline(always)]
 pub fn is_gone<F: Family>(
     bucket: &FlowBucket<F>,
@@ -287,7 +288,7 @@ pub fn rank_at<F: Family>(
 ) -> i64 {
     let (tag, word) = tag_of(bucket, location.entry_number());
     let is_there = is_flow_at(word, location);
-    if is_there { rank(tag, word, settings, now) } else { 0 }
+    if is_there { eviction_rank(tag, word, settings, now) } else { 0 }
 }
 
 /// Releases the flow at a stored location unless it is protected; returns whether it did.
@@ -301,7 +302,9 @@ pub fn evict_at<F: Family>(
     let (tag, word) = tag_of(bucket, location.entry_number());
     let is_there = is_flow_at(word, location);
     // If its state changes meanwhile it stays.
-    is_there && rank(tag, word, settings, now) > 0 && tag.word.replace(word.0, word.freed().0)
+    is_there
+        && eviction_rank(tag, word, settings, now) > 0
+        && tag.word.replace(word.0, word.freed().0)
 }
 
 /// Releases the flow at a stored location, if it is still there.

@@ -38,7 +38,7 @@ impl Table {
 
     fn open_by(&self, hash: FlowHash, now: Ticks) -> Option<usize> {
         let [one, other] = &self.buckets;
-        let claim = claim([(0, one), (1, other)], hash, &SETTINGS, now)?;
+        let claim = claim_flow_entry([(0, one), (1, other)], hash, &SETTINGS, now)?;
         let number = claim.at.bucket() as usize * BUCKET_ENTRIES + claim.at.entry_number();
         claim.publish(FlowState::SynSent as u32, now);
         Some(number)

@@ -78,9 +78,9 @@ pub fn is_expired(tag: &FlowTag, word: Word, settings: &Settings, now: Ticks) ->
 /// The eviction rank of an entry; 0 or less: never replaced. Without branches, because the verifier
 /// would follow every combination of them over the entries.
 #[inline(always)]
-pub fn rank(tag: &FlowTag, word: Word, settings: &Settings, now: Ticks) -> i64 {
-    let idle = idle(tag, now);
-    let expired = sign(beyond(idle, word, settings)) as i64;
+pub fn eviction_rank(tag: &FlowTag, word: Word, settings: &Settings, now: Ticks) -> i64 {
+    let idle = idle_time(tag, now);
+    let expired = sign(time_beyond_limit(idle, word, settings)) as i64;
     let rank = RANKS[word.state_number() as usize];
     // All free and expired entries are equal, so that flows take the first one, in the first bucket.
     smaller(rank + (idle >> (rank & LASTING)) + expired * EXPIRED, FREE)
@@ -89,18 +89,18 @@ pub fn rank(tag: &FlowTag, word: Word, settings: &Settings, now: Ticks) -> i64 {
 /// 1 if a flow has been idle for longer than its state allows, else 0.
 #[inline(always)]
 pub fn has_expired(tag: &FlowTag, word: Word, settings: &Settings, now: Ticks) -> u64 {
-    sign(beyond(idle(tag, now), word, settings))
+    sign(time_beyond_limit(idle_time(tag, now), word, settings))
 }
 
 /// For how long a flow has been idle, plus the tolerance.
 #[inline(always)]
-fn idle(tag: &FlowTag, now: Ticks) -> i64 {
+fn idle_time(tag: &FlowTag, now: Ticks) -> i64 {
     i64::from(now.0.wrapping_add(TOLERANCE).wrapping_sub(tag.seen.load()))
 }
 
 /// A negative number if the idle time is beyond the limit of the state.
 #[inline(always)]
-fn beyond(idle: i64, word: Word, settings: &Settings) -> u64 {
+fn time_beyond_limit(idle: i64, word: Word, settings: &Settings) -> u64 {
     let limit = i64::from(settings.limits[word.state_number() as usize]) + i64::from(TOLERANCE);
     limit.wrapping_sub(idle) as u64
 }

@@ -73,7 +73,7 @@ impl Beginning {
             (false, false) => FlowState::PickedUp,
             (false, true) => FlowState::OneWayProbation,
         };
-        Self { state, track: half(signal.sequence) | coarse(now()) << 16 }
+        Self { state, track: high_half(signal.sequence) | coarse_time(now()) << 16 }
     }
 }
 
@@ -116,13 +116,13 @@ const CLOSED: (u16, u16) = (1024, 1024);
 
 /// The high half of a sequence number: a position in units of 64 KiB.
 #[inline(always)]
-const fn half(sequence: u32) -> u32 {
+const fn high_half(sequence: u32) -> u32 {
     sequence >> 16
 }
 
 /// The low 16 bits of a time in units of 4.3 s.
 #[inline(always)]
-const fn coarse(now: Ticks) -> u32 {
+const fn coarse_time(now: Ticks) -> u32 {
     now.0 >> 8 & 0xffff
 }
 
@@ -134,7 +134,7 @@ const fn is_near(position: u32, base: u32, (behind, ahead): (u16, u16)) -> bool 
 
 /// The flow's state after a packet.
 #[inline(always)]
-pub fn after(
+pub fn state_after_packet(
     before: Tracked,
     direction: Direction,
     protocol: u8,
@@ -152,7 +152,7 @@ pub fn after(
     if is(before.state, FlowState::Established) && signal.flags & CHANGING == 0 {
         return match direction {
             Direction::Reverse if protocol == protocol::TCP && signal.flags & Tcp::ACK != 0 => {
-                After { track: positions(direction, signal), ..unchanged }
+                After { track: positions_of(direction, signal), ..unchanged }
             }
             _ => unchanged,
         };
@@ -173,14 +173,14 @@ pub fn after(
 
 /// The positions of client and backend in a packet.
 #[inline(always)]
-fn positions(direction: Direction, signal: &Signal) -> u32 {
+fn positions_of(direction: Direction, signal: &Signal) -> u32 {
     match direction {
-        Direction::Forward => half(signal.sequence) | signal.acknowledgement & 0xffff_0000,
-        Direction::Reverse => half(signal.acknowledgement) | signal.sequence & 0xffff_0000,
+        Direction::Forward => high_half(signal.sequence) | signal.acknowledgement & 0xffff_0000,
+        Direction::Reverse => high_half(signal.acknowledgement) | signal.sequence & 0xffff_0000,
     }
 }
 
-/// The rarer part of [`after`], with at most five numbers as parameters and one as the result, as
+/// The rarer part of [`state_after_packet`], with at most five numbers as parameters and one as the result, as
 /// BPF functions require. The result contains the state (8 bits), the event (8), and the track in
 /// the high half.
 ///
@@ -197,20 +197,20 @@ extern "C" fn change(what: u32, track: u32, sequence: u32, acknowledgement: u32,
         let late = now.since(Ticks(track)) > Ticks::in_seconds(STREAM_AFTER);
         if late { Event::Late } else { Event::Ack }
     } else {
-        judge(state, track, direction, protocol, &signal, now)
+        classify_packet(state, track, direction, protocol, &signal, now)
     };
     let next = state_after(state, direction, event as u32);
     let track = if is_datagram(state) {
         track
     } else {
-        remember(state, next, track, direction, protocol, event, &signal)
+        track_after(state, next, track, direction, protocol, event, &signal)
     };
     u64::from(track) << 32 | (event as u64) << 8 | u64::from(next)
 }
 
 /// Classifies a TCP or SCTP packet as an event.
 #[inline(always)]
-fn judge(
+fn classify_packet(
     state: u32,
     track: u32,
     direction: Direction,
@@ -230,7 +230,7 @@ fn judge(
             // anyway.
             !forward
         } else {
-            !forward || protocol != protocol::TCP || is_near(half(signal.sequence), track, FIN)
+            !forward || protocol != protocol::TCP || is_near(high_half(signal.sequence), track, FIN)
         };
         return if counts { Event::Rst } else { Event::Nothing };
     }
@@ -259,16 +259,19 @@ fn judge(
         } else if is_connected(state) && forward {
             is_fin_in_window(track, protocol, signal)
         } else {
-            !forward || protocol != protocol::TCP || is_near(half(signal.sequence), track, FIN)
+            !forward || protocol != protocol::TCP || is_near(high_half(signal.sequence), track, FIN)
         };
         return if counts { Event::Fin } else { Event::Nothing };
     }
     let waits = is(state, FlowState::Probation) || is_one_way(state);
-    if forward && waits && protocol == protocol::TCP && !is_near(half(signal.sequence), track, FIN)
+    if forward
+        && waits
+        && protocol == protocol::TCP
+        && !is_near(high_half(signal.sequence), track, FIN)
     {
         return Event::Nothing;
     }
-    let age = coarse(now).wrapping_sub(track >> 16) & 0xffff;
+    let age = coarse_time(now).wrapping_sub(track >> 16) & 0xffff;
     let late = waits && age > Ticks::in_seconds(PROBATION) >> 8;
     if late { Event::Late } else { Event::Ack }
 }
@@ -279,7 +282,7 @@ fn is_old(track: u32, protocol: u8, signal: &Signal) -> bool {
     if protocol != protocol::TCP {
         return signal.sequence.wrapping_add(1) == track;
     }
-    is_near(half(signal.sequence), track >> 16, FIN)
+    is_near(high_half(signal.sequence), track >> 16, FIN)
 }
 
 /// Whether a reset is inside the window of a connection whose positions are known.
@@ -289,7 +292,7 @@ fn is_reset_in_window(track: u32, forward: bool, protocol: u8, signal: &Signal) 
         return !forward || signal.acknowledgement == track;
     }
     let own = if forward { track } else { track >> 16 };
-    is_near(half(signal.sequence), own, RESET)
+    is_near(high_half(signal.sequence), own, RESET)
 }
 
 #[inline(always)]
@@ -297,8 +300,8 @@ fn is_fin_in_window(track: u32, protocol: u8, signal: &Signal) -> bool {
     if protocol != protocol::TCP {
         return signal.acknowledgement == track;
     }
-    is_near(half(signal.sequence), track, FIN)
-        && is_near(half(signal.acknowledgement), track >> 16, FIN)
+    is_near(high_half(signal.sequence), track, FIN)
+        && is_near(high_half(signal.acknowledgement), track >> 16, FIN)
 }
 
 /// Whether a client's packet is far from the positions of a closed connection.
@@ -307,13 +310,13 @@ fn is_foreign(track: u32, protocol: u8, signal: &Signal) -> bool {
     if protocol != protocol::TCP {
         return signal.acknowledgement != track;
     }
-    !is_near(half(signal.sequence), track, CLOSED)
-        || !is_near(half(signal.acknowledgement), track >> 16, CLOSED)
+    !is_near(high_half(signal.sequence), track, CLOSED)
+        || !is_near(high_half(signal.acknowledgement), track >> 16, CLOSED)
 }
 
 /// The track after a transition from one state to the next.
 #[inline(always)]
-fn remember(
+fn track_after(
     state: u32,
     next: u32,
     track: u32,
@@ -341,11 +344,11 @@ fn remember(
             return if begins && forward { signal.acknowledgement } else { track };
         }
         // Once the backend's positions are known, the client's packets do not change them.
-        return if begins || !forward { positions(direction, signal) } else { track };
+        return if begins || !forward { positions_of(direction, signal) } else { track };
     }
     // On probation, the position follows the traffic, and the time stays.
     let position = if forward { signal.sequence } else { signal.acknowledgement };
-    if tcp { track & 0xffff_0000 | half(position) } else { track }
+    if tcp { track & 0xffff_0000 | high_half(position) } else { track }
 }
 
 /// Whether a SYN of the client begins a new connection although there is an entry.
@@ -357,7 +360,7 @@ pub fn may_begin_anew(state: FlowState, track: u32, protocol: u8, signal: &Signa
     match state {
         FlowState::Reset | FlowState::OneWayClosed => true,
         FlowState::TimeWait => {
-            let ahead = (half(signal.sequence) as u16).wrapping_sub(track as u16) as i16;
+            let ahead = (high_half(signal.sequence) as u16).wrapping_sub(track as u16) as i16;
             protocol != protocol::TCP || ahead >= 0
         }
         _ => false,

@@ -40,7 +40,7 @@ use crate::family::{Family, V4, V6};
 pub use crate::layout::Direction;
 pub use allowance::{Questions, Rejections, Reports};
 pub use carried::{Decision, Draft, Encapsulation, End};
-pub use forward::execute::execute;
+pub use forward::execute::execute_function;
 pub use function::{Function, PacketFunction};
 pub use route::{NextHop, Query, Route};
 pub use segment::{OFFSETS, Segment};
@@ -55,8 +55,8 @@ pub use verdict::{
     ARRIVE, DEFERRED, MOST_STAGES, REPORT, Rejection, RejectionKind, Stage, Verdict,
 };
 pub use wire::arp;
-pub use wire::describe::describe;
-pub use wire::link::{Frame, frame as parse_frame};
+pub use wire::describe::describe_packet;
+pub use wire::link::{Frame, skip_link_header as parse_frame};
 pub use wire::ndp;
 pub use wire::packet::{Packet, Role};
 pub use wire::parse::PacketFamily;
@@ -98,9 +98,13 @@ where
         return Verdict::Pass;
     };
     match frame.ether_type {
-        V4::ETHER_TYPE => arriving::arrive::<RAW, V4, P, T>(packet, tables, frame.network),
-        V6::ETHER_TYPE => arriving::arrive::<RAW, V6, P, T>(packet, tables, frame.network),
-        arp::ETHER_TYPE if neighbour::is_here(packet) => Verdict::Next(Stage::Neighbour),
+        V4::ETHER_TYPE => {
+            arriving::process_arriving::<RAW, V4, P, T>(packet, tables, frame.network)
+        }
+        V6::ETHER_TYPE => {
+            arriving::process_arriving::<RAW, V6, P, T>(packet, tables, frame.network)
+        }
+        arp::ETHER_TYPE if neighbour::answers_here(packet) => Verdict::Next(Stage::Neighbour),
         _ => Verdict::Pass,
     }
 }
@@ -116,7 +120,7 @@ pub fn passed<P: Packet>(packet: &P, frame: Frame) -> Verdict {
         }
         _ => false,
     };
-    if is_neighbours && neighbour::is_here(packet) {
+    if is_neighbours && neighbour::answers_here(packet) {
         Verdict::Next(Stage::Neighbour)
     } else {
         Verdict::Pass
@@ -134,8 +138,8 @@ where
         return Verdict::Pass;
     };
     match frame.ether_type {
-        V4::ETHER_TYPE => leaving::leave::<V4, P, T>(packet, tables, frame.network),
-        V6::ETHER_TYPE => leaving::leave::<V6, P, T>(packet, tables, frame.network),
+        V4::ETHER_TYPE => leaving::process_leaving::<V4, P, T>(packet, tables, frame.network),
+        V6::ETHER_TYPE => leaving::process_leaving::<V6, P, T>(packet, tables, frame.network),
         _ => Verdict::Pass,
     }
 }
@@ -148,7 +152,7 @@ where
     T: FamilyTables<V4> + FamilyTables<V6>,
 {
     if stage == Stage::Neighbour {
-        return neighbour::answer(packet, tables);
+        return neighbour::answer_neighbour(packet, tables);
     }
     let Some(frame) = packet.frame() else {
         return Verdict::Pass;
@@ -168,26 +172,30 @@ where
     T: FamilyTables<F>,
 {
     match stage {
-        Stage::Open => open::open::<F, P, T>(packet, tables, network),
-        Stage::Begin => open::begin::<F, T>(tables),
-        Stage::Send => send::drafted::<F, P, T>(packet, tables, network),
-        Stage::Spread => spread::follow::<F, P, T>(packet, tables, network),
+        Stage::Open => open::open_flow::<F, P, T>(packet, tables, network),
+        Stage::Begin => open::begin_drafted_flow::<F, T>(tables),
+        Stage::Send => send::send_draft::<F, P, T>(packet, tables, network),
+        Stage::Spread => spread::find_spread_flow::<F, P, T>(packet, tables, network),
         Stage::Snat => open::open_indexed::<F, T>(tables),
         Stage::Untracked => open::forward_untracked::<F, T>(tables),
-        Stage::Reset => reject::reset::<F, P, T>(packet, tables, network),
-        Stage::Reject => reject::reject::<F, P, T>(packet, tables, network),
-        Stage::ErrorIn => icmp_error::arriving::<F, P, T>(packet, tables, network),
-        Stage::ErrorOut => icmp_error::leaving::<F, P, T>(packet, tables, network),
-        Stage::FragmentIn => fragment::arriving::<F, P, T>(packet, tables, network),
-        Stage::FragmentOut => fragment::leaving::<F, P, T>(packet, tables, network),
-        Stage::Reply => leaving::reply::<F, P, T>(packet, tables, network),
-        Stage::Encapsulate => encapsulate::encapsulate::<F, P, T>(packet, tables, network),
-        Stage::Decapsulate => decapsulate::decapsulate::<F, P, T>(packet, tables, network),
-        Stage::Delivered => delivered::deliver::<F, P, T>(packet, tables, network),
-        Stage::Accept => delivered::accept::<F, P, T>(packet, tables, network),
-        Stage::Earlier => earlier::ask::<F, P, T>(packet, tables, network),
-        Stage::Shadow => shadow::end::<F, P, T>(packet, tables, network),
-        Stage::Bfd => bfd::answer::<F, P, T>(packet, tables, network),
+        Stage::Reset => reject::reject_with_reset::<F, P, T>(packet, tables, network),
+        Stage::Reject => reject::reject_with_icmp::<F, P, T>(packet, tables, network),
+        Stage::ErrorIn => icmp_error::process_arriving_error::<F, P, T>(packet, tables, network),
+        Stage::ErrorOut => icmp_error::process_leaving_error::<F, P, T>(packet, tables, network),
+        Stage::FragmentIn => {
+            fragment::process_arriving_fragment::<F, P, T>(packet, tables, network)
+        }
+        Stage::FragmentOut => {
+            fragment::process_leaving_fragment::<F, P, T>(packet, tables, network)
+        }
+        Stage::Reply => leaving::send_stored_reply::<F, P, T>(packet, tables, network),
+        Stage::Encapsulate => encapsulate::encapsulate_packet::<F, P, T>(packet, tables, network),
+        Stage::Decapsulate => decapsulate::decapsulate_packet::<F, P, T>(packet, tables, network),
+        Stage::Delivered => delivered::send_from_tunnel::<F, P, T>(packet, tables, network),
+        Stage::Accept => delivered::accept_from_tunnel::<F, P, T>(packet, tables, network),
+        Stage::Earlier => earlier::ask_earlier_owner::<F, P, T>(packet, tables, network),
+        Stage::Shadow => shadow::end_shadowed_flow::<F, P, T>(packet, tables, network),
+        Stage::Bfd => bfd::answer_bfd::<F, P, T>(packet, tables, network),
         // Of both families, and of ARP.
         Stage::Neighbour => Verdict::Pass,
     }

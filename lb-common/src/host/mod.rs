@@ -465,7 +465,7 @@ where
     }
 
     fn call(&self, function: Function) -> u32 {
-        datapath::execute::<F, _>(function, self)
+        datapath::execute_function::<F, _>(function, self)
     }
 
     fn affinity(&self, key: &AffinityKey<F>) -> Option<Affinity> {

@@ -3,7 +3,8 @@
 use std::net::{IpAddr, SocketAddr};
 
 use lb_common::datapath::socket::{
-    Socket, SocketVerdict, connect, peer_name, receive, release, send,
+    Socket, SocketVerdict, connect_socket, peer_name, release_socket, send_from_socket,
+    source_for_socket,
 };
 use lb_common::datapath::{End, PacketFamily};
 use lb_common::family;
@@ -73,8 +74,12 @@ impl Node {
     fn connect(&self, socket: &mut Socket, end: &str) -> Came {
         let tables = &self.world.tables;
         let came = match address(end) {
-            SocketAddr::V4(end) => came(connect::<family::V4, _>(tables, *socket, end4(end))),
-            SocketAddr::V6(end) => came(connect::<family::V6, _>(tables, *socket, end6(end))),
+            SocketAddr::V4(end) => {
+                came(connect_socket::<family::V4, _>(tables, *socket, end4(end)))
+            }
+            SocketAddr::V6(end) => {
+                came(connect_socket::<family::V6, _>(tables, *socket, end6(end)))
+            }
         };
         socket.connected |= matches!(came, Came::Passed | Came::Led(_));
         came
@@ -83,8 +88,12 @@ impl Node {
     fn send(&self, socket: Socket, end: &str) -> Came {
         let tables = &self.world.tables;
         match address(end) {
-            SocketAddr::V4(end) => came(send::<family::V4, _>(tables, socket, end4(end))),
-            SocketAddr::V6(end) => came(send::<family::V6, _>(tables, socket, end6(end))),
+            SocketAddr::V4(end) => {
+                came(send_from_socket::<family::V4, _>(tables, socket, end4(end)))
+            }
+            SocketAddr::V6(end) => {
+                came(send_from_socket::<family::V6, _>(tables, socket, end6(end)))
+            }
         }
     }
 
@@ -92,8 +101,12 @@ impl Node {
     fn hears(&self, socket: Socket, from: &str) -> String {
         let tables = &self.world.tables;
         match address(from) {
-            SocketAddr::V4(end) => named(receive::<family::V4, _>(tables, socket, end4(end)), from),
-            SocketAddr::V6(end) => named(receive::<family::V6, _>(tables, socket, end6(end)), from),
+            SocketAddr::V4(end) => {
+                named(source_for_socket::<family::V4, _>(tables, socket, end4(end)), from)
+            }
+            SocketAddr::V6(end) => {
+                named(source_for_socket::<family::V6, _>(tables, socket, end6(end)), from)
+            }
         }
     }
 
@@ -107,8 +120,8 @@ impl Node {
     }
 
     fn close(&self, socket: Socket) {
-        release::<family::V4, _>(&self.world.tables, socket.cookie);
-        release::<family::V6, _>(&self.world.tables, socket.cookie);
+        release_socket::<family::V4, _>(&self.world.tables, socket.cookie);
+        release_socket::<family::V6, _>(&self.world.tables, socket.cookie);
     }
 
     fn counted(&self, reason: Reason) -> u64 {

@@ -181,10 +181,10 @@ fn announcements_move_a_clients_entry_here() -> Result<()> {
         client.ip(&elsewhere)?;
         case.as_agent(|it| match ip(address) {
             IpAddr::V4(v4) => {
-                it.transmit(case.device, &arp::announcement(own, v4.into(), true))?;
-                it.transmit(case.device, &arp::announcement(own, v4.into(), false))
+                it.transmit(case.device, &arp::arp_announcement(own, v4.into(), true))?;
+                it.transmit(case.device, &arp::arp_announcement(own, v4.into(), false))
             }
-            IpAddr::V6(v6) => it.transmit(case.device, &ndp::announcement(own, v6.into())),
+            IpAddr::V6(v6) => it.transmit(case.device, &ndp::ndp_announcement(own, v6.into())),
         })?;
         let moved = || neighbour(client, address).is_ok_and(|it| !it.contains("00:99"));
         wait_until("the entry has moved", SOON, moved)?;
@@ -209,10 +209,10 @@ fn machines_that_have_an_address_are_found() -> Result<()> {
                 match address {
                     IpAddr::V4(v4) => {
                         let to = to.unwrap_or(arp::BROADCAST);
-                        it.transmit(case.device, &arp::probe(case.mac, v4.into(), to))?;
+                        it.transmit(case.device, &arp::arp_probe(case.mac, v4.into(), to))?;
                     }
                     IpAddr::V6(v6) => {
-                        it.transmit(case.device, &ndp::probe(case.mac, v6.into(), to))?;
+                        it.transmit(case.device, &ndp::ndp_probe(case.mac, v6.into(), to))?;
                     }
                 }
                 let seen = || it.claim(case.device, address).is_ok_and(|claim| claim.is_some());
@@ -227,7 +227,7 @@ fn machines_that_have_an_address_are_found() -> Result<()> {
         ensure!(watched == addresses.map(|address| (case.device, address)), "{watched:?}");
         it.stop_watching(case.device, ip("192.0.2.2"))?;
         ensure!(it.claim(case.device, ip("192.0.2.2"))?.is_none(), "no longer watched");
-        let error = it.transmit(4_000_000, &arp::announcement(case.mac, [0; 4].into(), true));
+        let error = it.transmit(4_000_000, &arp::arp_announcement(case.mac, [0; 4].into(), true));
         let error = format!("{:#}", error.expect_err("there is no such interface"));
         ensure!(error.contains("interface 4000000"), "{error}");
         Ok(())

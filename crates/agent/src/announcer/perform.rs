@@ -104,11 +104,11 @@ impl Performer {
         let own = link.mac;
         match frame {
             LinkFrame::Announcement { address: IpAddr::V4(address), reply } => {
-                let frame = arp::announcement(own, address.into(), !reply);
+                let frame = arp::arp_announcement(own, address.into(), !reply);
                 self.kernel.transmit(link.index, &frame)
             }
             LinkFrame::Announcement { address: IpAddr::V6(address), .. } => {
-                self.kernel.transmit(link.index, &ndp::announcement(own, address.into()))
+                self.kernel.transmit(link.index, &ndp::ndp_announcement(own, address.into()))
             }
             LinkFrame::Probe(address) => self.probe(link, address, None),
             LinkFrame::ProbeOf(address, to) => self.probe(link, address, Some(to)),
@@ -126,10 +126,10 @@ impl Performer {
         match address {
             IpAddr::V4(address) => {
                 let to = to.unwrap_or(arp::BROADCAST);
-                self.kernel.transmit(link.index, &arp::probe(link.mac, address.into(), to))
+                self.kernel.transmit(link.index, &arp::arp_probe(link.mac, address.into(), to))
             }
             IpAddr::V6(address) => {
-                self.kernel.transmit(link.index, &ndp::probe(link.mac, address.into(), to))
+                self.kernel.transmit(link.index, &ndp::ndp_probe(link.mac, address.into(), to))
             }
         }
     }

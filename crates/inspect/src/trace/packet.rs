@@ -81,7 +81,7 @@ pub fn request(arp: bool, source: IpAddr, target: IpAddr) -> Result<Vec<u8>> {
     match (arp, source, target) {
         (true, IpAddr::V4(source), IpAddr::V4(target)) => {
             // The form of a probe, with a sender.
-            let mut frame = arp::probe(SENDER, target.into(), arp::BROADCAST).to_vec();
+            let mut frame = arp::arp_probe(SENDER, target.into(), arp::BROADCAST).to_vec();
             frame[SENDER_ADDRESS..SENDER_ADDRESS + 4].copy_from_slice(&source.octets());
             Ok(frame)
         }

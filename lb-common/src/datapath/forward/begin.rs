@@ -66,11 +66,13 @@ impl Begun {
 /// Begins the drafted flow in the buckets of its client's address and port, and stores its location
 /// in the draft. `ALONE`: the lookup for the packet has found no other flow there.
 #[inline(always)]
-pub fn begin<const ALONE: bool, F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Begun {
+pub fn begin_in_client_buckets<const ALONE: bool, F: PacketFamily, T: FamilyTables<F>>(
+    tables: &T,
+) -> Begun {
     let Some(draft) = tables.draft() else { return Begun::Corrupt };
     let flow = &draft.flow;
     let hash = client_hash(tables, flow.client, flow.client_port, flow.protocol);
-    let Ok(buckets) = candidates(tables, hash) else { return Begun::Corrupt };
+    let Ok(buckets) = candidate_buckets(tables, hash) else { return Begun::Corrupt };
     let now = tables.now();
     // Replies to tunnelled packets do not pass this node.
     let replies = !flow.kind.has(FlowKind::TUNNELLED);
@@ -89,32 +91,32 @@ pub fn begin<const ALONE: bool, F: PacketFamily, T: FamilyTables<F>>(tables: &T)
             return Begun::Indexed;
         }
     }
-    let Some(claim) = conntrack::claim(buckets, hash, tables.settings(), now) else {
+    let Some(claim) = conntrack::claim_flow_entry(buckets, hash, tables.settings(), now) else {
         // All entries are protected: client and frontend select other buckets.
         draft.crowded = 1;
         return Begun::Indexed;
     };
     claim.write(&draft.flow, draft.track);
     draft.at = claim.at;
-    publish(tables, draft, claim, now);
+    publish_flow(tables, draft, claim, now);
     Begun::Entry
 }
 
 /// Counts the flow, and makes it visible.
 #[inline(always)]
-pub fn publish<'a, F: PacketFamily, T: FamilyTables<F>>(
+pub fn publish_flow<'a, F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
     draft: &Draft<F>,
     claim: Claim<'a, F>,
     now: Ticks,
 ) -> Hops<'a> {
-    account(tables, draft);
+    account_new_flow(tables, draft);
     claim.publish(draft.state, now)
 }
 
 /// Counts a new flow, and stores its affinity.
 #[inline(always)]
-fn account<F: PacketFamily, T: FamilyTables<F>>(tables: &T, draft: &Draft<F>) {
+fn account_new_flow<F: PacketFamily, T: FamilyTables<F>>(tables: &T, draft: &Draft<F>) {
     let flow = &draft.flow;
     tables.count_new_flow(flow.service_port, flow.backend_index);
     store_affinity(tables, draft);
@@ -125,13 +127,13 @@ fn account<F: PacketFamily, T: FamilyTables<F>>(tables: &T, draft: &Draft<F>) {
 pub fn store_affinity<F: PacketFamily, T: FamilyTables<F>>(tables: &T, draft: &Draft<F>) {
     if draft.sticky != 0 {
         let Flow { client, service_port, backend_index, .. } = draft.flow;
-        affinity::remember(tables, client, service_port, backend_index, draft.generation);
+        affinity::store_affinity(tables, client, service_port, backend_index, draft.generation);
     }
 }
 
 /// The candidate buckets of a hash.
 #[inline(always)]
-pub fn candidates<F: PacketFamily, T: FamilyTables<F>>(
+pub fn candidate_buckets<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
     hash: FlowHash,
 ) -> Result<Candidates<'_, F>, Reason> {
@@ -143,7 +145,10 @@ pub fn candidates<F: PacketFamily, T: FamilyTables<F>>(
 
 /// The hash that selects the drafted flow's buckets.
 #[inline(always)]
-pub fn hash_of<F: PacketFamily, T: FamilyTables<F>>(tables: &T, draft: &Draft<F>) -> FlowHash {
+pub fn hash_of_draft<F: PacketFamily, T: FamilyTables<F>>(
+    tables: &T,
+    draft: &Draft<F>,
+) -> FlowHash {
     let Flow { client, client_port, frontend, frontend_port, protocol, .. } = draft.flow;
     if draft.crowded == 0 {
         return client_hash(tables, client, client_port, protocol);
@@ -157,7 +162,7 @@ pub fn hash_of<F: PacketFamily, T: FamilyTables<F>>(tables: &T, draft: &Draft<F>
 
 /// Whether replies to the drafted flow would be mistaken for those of another.
 #[inline(always)]
-pub fn is_taken<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> bool {
+pub fn are_replies_taken<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> bool {
     let Some(draft) = tables.draft() else { return true };
     let flow = &draft.flow;
     let hash = client_hash(tables, flow.snat, flow.snat_port, flow.protocol);
@@ -174,7 +179,9 @@ pub fn is_taken<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> bool {
     if !may_be_indexed(tables, hash, flow) {
         return false;
     }
-    let Some(at) = reply_index::find(tables, replies_of(tables, flow)) else { return false };
+    let Some(at) = reply_index::find_reply_location(tables, replies_of(tables, flow)) else {
+        return false;
+    };
     let bucket = tables.flow_bucket(at.bucket() & tables.flow_mask());
     bucket.is_some_and(|bucket| conntrack::is_alive(bucket, at, tables.settings(), tables.now()))
 }
@@ -198,7 +205,9 @@ pub fn is_taken_in_bucket<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> bo
     let Some(draft) = tables.draft() else { return true };
     let Draft { flow, hash, bucket: index, .. } = draft;
     let Some(bucket) = tables.flow_bucket(*index) else { return true };
-    let found = conntrack::find((*index, bucket), *hash, |other, _| has_replies_of(other, flow));
+    let found = conntrack::find_entry_in_bucket((*index, bucket), *hash, |other, _| {
+        has_replies_of(other, flow)
+    });
     let Some(found) = found else { return false };
     if found.state() == FlowState::Reset || found.is_expired(tables.settings(), tables.now()) {
         found.release();

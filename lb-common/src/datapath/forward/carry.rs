@@ -2,8 +2,8 @@
 //! stages read it.
 
 use super::lookup::{
-    Judgement, client_hash, find_in_buckets, has_spread_flows, hash_of, judge, living, replied,
-    reply_hash, requested, spread_hash_of,
+    Judgement, client_hash, client_hash_of, decision_for_reply, decision_for_request,
+    find_in_buckets, has_spread_flows, reply_hash, spread_hash_of, track_request, unless_expired,
 };
 use crate::conntrack::{self, Found, is_crowded, reply_index};
 use crate::datapath::carried::{Decision, Draft};
@@ -56,12 +56,15 @@ type Kept<'a, F> = Found<'a, F, ()>;
 /// flow whose backend is gone is [`Reason::BackendGone`], and released if this hook can notify the
 /// client.
 #[inline(always)]
-pub fn follow_request<F: PacketFamily, T: FamilyTables<F>>(tables: &T, resolves: bool) -> Carried {
+pub fn find_and_update_request<F: PacketFamily, T: FamilyTables<F>>(
+    tables: &T,
+    resolves: bool,
+) -> Carried {
     let carried = find_request(tables);
-    follow(tables, carried, resolves)
+    draft_lookup(tables, carried, resolves)
 }
 
-/// Finds the flow of the stored segment, of a client, in the buckets of a hash, as [`follow_request`] does.
+/// Finds the flow of the stored segment, of a client, in the buckets of a hash, as [`find_and_update_request`] does.
 #[inline(always)]
 pub fn follow_hashed<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
@@ -71,10 +74,10 @@ pub fn follow_hashed<F: PacketFamily, T: FamilyTables<F>>(
     let Some(draft) = tables.draft() else { return Carried::Failed(Reason::CorruptTable) };
     draft.hash = hash;
     let carried = Carried::call(tables, Function::FindHashed);
-    follow(tables, carried, resolves)
+    draft_lookup(tables, carried, resolves)
 }
 
-/// Finds the flow of a segment of a client in the two buckets of a hash, as [`follow_request`] does,
+/// Finds the flow of a segment of a client in the two buckets of a hash, as [`find_and_update_request`] does,
 /// without calls of functions: for packets of established connections.
 #[inline(always)]
 pub fn follow_at_once<F: PacketFamily, T: FamilyTables<F>>(
@@ -86,16 +89,16 @@ pub fn follow_at_once<F: PacketFamily, T: FamilyTables<F>>(
     let Some(draft) = tables.draft() else { return Carried::Failed(Reason::CorruptTable) };
     let decision = &mut draft.decision;
     let found = find_in_buckets(tables, hash, |flow, _| {
-        requested(flow, segment).map(|found| keep(decision, &found))
+        decision_for_request(flow, segment).map(|found| copy_decision(decision, &found))
     });
-    let found = match found.map(|found| living(tables, found)) {
+    let found = match found.map(|found| unless_expired(tables, found)) {
         Ok(Some(found)) => found,
         Ok(None) => return Carried::Nothing,
         Err(reason) => return Carried::Failed(reason),
     };
     let Some(draft) = tables.draft() else { return Carried::Failed(Reason::CorruptTable) };
     draft.at = found.location();
-    match judge(tables, segment, (found.state(), found.track()), &draft.decision) {
+    match track_request(tables, segment, (found.state(), found.track()), &draft.decision) {
         Judgement::GoesOn => {}
         Judgement::Anew => {
             found.release();
@@ -117,7 +120,7 @@ pub fn follow_at_once<F: PacketFamily, T: FamilyTables<F>>(
 }
 
 #[inline(always)]
-fn follow<F: PacketFamily, T: FamilyTables<F>>(
+fn draft_lookup<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
     found: Carried,
     resolves: bool,
@@ -146,7 +149,7 @@ pub fn follow_found<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Carried 
     // Another CPU may have replaced it meanwhile.
     let Some(found) = conntrack::flow_at(bucket, draft.at) else { return Carried::Nothing };
     let segment = &draft.segment;
-    match judge(tables, segment, (found.state(), found.track()), &draft.decision) {
+    match track_request(tables, segment, (found.state(), found.track()), &draft.decision) {
         Judgement::GoesOn => {}
         Judgement::Anew => {
             found.release();
@@ -191,7 +194,7 @@ pub fn find_arriving<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Carried
 #[inline(always)]
 fn find_request<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Carried {
     let Some(draft) = tables.draft() else { return Carried::Failed(Reason::CorruptTable) };
-    draft.hash = hash_of(tables, &draft.segment);
+    draft.hash = client_hash_of(tables, &draft.segment);
     Carried::call(tables, Function::FindHashed)
 }
 
@@ -235,9 +238,9 @@ pub fn find_in_bucket<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Carrie
         return Carried::Failed(Reason::CorruptTable);
     };
     let found = conntrack::find_first((*index, bucket), *hash, |flow, _| {
-        requested(flow, segment).map(|found| keep(decision, &found))
+        decision_for_request(flow, segment).map(|found| copy_decision(decision, &found))
     });
-    let found = living(tables, found);
+    let found = unless_expired(tables, found);
     if let Some(found) = &found {
         draft.at = found.location();
     }
@@ -276,9 +279,9 @@ pub fn find_leaving_in_bucket<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -
         return Carried::Failed(Reason::CorruptTable);
     };
     let found = conntrack::find_first((*index, bucket), *hash, |flow, state| {
-        replied(flow, state, segment).map(|found| keep(decision, &found))
+        decision_for_reply(flow, state, segment).map(|found| copy_decision(decision, &found))
     });
-    let found = living(tables, found);
+    let found = unless_expired(tables, found);
     if let Some(found) = &found {
         draft.at = found.location();
     }
@@ -287,7 +290,7 @@ pub fn find_leaving_in_bucket<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -
 
 /// The function [`Function::NoteReply`]: false if another CPU has replaced the flow meanwhile.
 #[inline(always)]
-pub fn note_reply<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> bool {
+pub fn note_drafted_reply<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> bool {
     let Some(draft) = tables.draft() else { return false };
     let Some(bucket) = tables.flow_bucket(draft.at.bucket()) else { return false };
     let Some(found) = conntrack::flow_at(bucket, draft.at) else { return false };
@@ -299,7 +302,7 @@ pub fn note_reply<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> bool {
 
 /// The function [`Function::FindReply`].
 #[inline(always)]
-pub fn find_reply<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Carried {
+pub fn find_untracked_or_indexed<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Carried {
     let Some(draft) = tables.draft() else { return Carried::Failed(Reason::CorruptTable) };
     carried(keep_indexed_reply(tables, &draft.segment))
 }
@@ -336,22 +339,23 @@ fn keep_indexed_reply<'a, F: PacketFamily, T: FamilyTables<F>>(
     tables: &'a T,
     segment: &Segment<F>,
 ) -> Result<Option<Kept<'a, F>>, Reason> {
-    let Some(at) = reply_index::find(tables, reply_hash(tables, segment)) else {
+    let Some(at) = reply_index::find_reply_location(tables, reply_hash(tables, segment)) else {
         return Ok(None);
     };
     let draft = tables.draft().ok_or(Reason::CorruptTable)?;
     let bucket = tables.flow_bucket(at.bucket()).ok_or(Reason::NoSuchBucket)?;
     let found = conntrack::find_at(bucket, at, |flow, state| {
-        replied(flow, state, segment).map(|found| keep(&mut draft.decision, &found))
+        decision_for_reply(flow, state, segment)
+            .map(|found| copy_decision(&mut draft.decision, &found))
     });
     draft.at = at;
-    Ok(living(tables, found))
+    Ok(unless_expired(tables, found))
 }
 
 /// Copies a decision into the draft. Field by field: a whole copy would be built on the stack
 /// first.
 #[inline(always)]
-pub(super) fn keep<F: PacketFamily>(kept: &mut Decision<F>, decision: &Decision<F>) {
+pub(super) fn copy_decision<F: PacketFamily>(kept: &mut Decision<F>, decision: &Decision<F>) {
     kept.source.address = decision.source.address;
     kept.source.port = decision.source.port;
     kept.destination.address = decision.destination.address;

@@ -33,7 +33,7 @@ pub fn segment_size<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     let tunnel = size_of::<F::Header>() + if keyed { KEYED } else { UDP };
     let overhead = (tunnel + size_of::<F::Header>() + size_of::<Tcp>()) as u32;
     let most = device.mtu.saturating_sub(overhead);
-    let Some(at) = find(packet, headers.transport) else { return Ok(()) };
+    let Some(at) = find_segment_size(packet, headers.transport) else { return Ok(()) };
     let field: &mut [u8; 2] = packet.header_mut(at).ok_or(Reason::Unwritable)?;
     let announced = u16::from_be_bytes(*field);
     if u32::from(announced) <= most || most == 0 {
@@ -55,7 +55,7 @@ pub fn segment_size<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
 
 /// The offset of the announced segment size.
 #[inline(always)]
-fn find<P: Packet>(packet: &P, transport: usize) -> Option<usize> {
+fn find_segment_size<P: Packet>(packet: &P, transport: usize) -> Option<usize> {
     let tcp: &Tcp = packet.header(transport)?;
     let length = usize::from(tcp.data_offset >> 4) * 4;
     let mut offset = size_of::<Tcp>();

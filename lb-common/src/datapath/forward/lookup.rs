@@ -50,7 +50,10 @@ pub fn spread_hash<F: PacketFamily, T: FamilyTables<F>>(
 
 /// The hash of the packet's client.
 #[inline(always)]
-pub fn hash_of<F: PacketFamily, T: FamilyTables<F>>(tables: &T, segment: &Segment<F>) -> FlowHash {
+pub fn client_hash_of<F: PacketFamily, T: FamilyTables<F>>(
+    tables: &T,
+    segment: &Segment<F>,
+) -> FlowHash {
     client_hash(tables, segment.source, segment.source_port, segment.headers.protocol)
 }
 
@@ -80,17 +83,17 @@ pub(super) fn reply_hash<F: PacketFamily, T: FamilyTables<F>>(
 
 /// Finds the flow of a packet from a client, and updates it.
 #[inline(always)]
-pub fn follow_request<'a, F: PacketFamily, T: FamilyTables<F>>(
+pub fn update_request_flow<'a, F: PacketFamily, T: FamilyTables<F>>(
     tables: &'a T,
     segment: &Segment<F>,
 ) -> Result<Known<'a, F>, Reason> {
     let mut alone = true;
-    let found = find_by_hash(tables, hash_of(tables, segment), |flow, _| {
+    let found = find_by_hash(tables, client_hash_of(tables, segment), |flow, _| {
         alone = false;
-        requested(flow, segment)
+        decision_for_request(flow, segment)
     })?;
-    let Some(found) = living(tables, found) else { return Ok(Known::Nothing { alone }) };
-    match judge(tables, segment, (found.state(), found.track()), &found.record) {
+    let Some(found) = unless_expired(tables, found) else { return Ok(Known::Nothing { alone }) };
+    match track_request(tables, segment, (found.state(), found.track()), &found.record) {
         Judgement::GoesOn => {}
         Judgement::Anew => {
             found.release();
@@ -113,8 +116,8 @@ pub fn follow_reply<'a, F: PacketFamily, T: FamilyTables<F>>(
     tables: &'a T,
     segment: &Segment<F>,
 ) -> Result<Option<FlowOf<'a, F>>, Reason> {
-    let found = find_reply(tables, segment)?;
-    Ok(found.inspect(|found| note_reply(tables, found, segment)))
+    let found = find_reply_of_client(tables, segment)?;
+    Ok(found.inspect(|found| note_reply_in_flow(tables, found, segment)))
 }
 
 /// Finds the flow of a packet from a backend to an SNAT address, or of one that is not in its client's
@@ -125,7 +128,7 @@ pub fn follow_indexed_reply<'a, F: PacketFamily, T: FamilyTables<F>>(
     segment: &Segment<F>,
 ) -> Result<Option<FlowOf<'a, F>>, Reason> {
     let found = find_indexed_reply(tables, segment)?;
-    Ok(found.inspect(|found| note_reply(tables, found, segment)))
+    Ok(found.inspect(|found| note_reply_in_flow(tables, found, segment)))
 }
 
 /// The same for a packet to an SNAT address only.
@@ -135,11 +138,11 @@ pub fn follow_snat_reply<'a, F: PacketFamily, T: FamilyTables<F>>(
     segment: &Segment<F>,
 ) -> Result<Option<FlowOf<'a, F>>, Reason> {
     let found = find_by_index(tables, segment)?;
-    Ok(found.inspect(|found| note_reply(tables, found, segment)))
+    Ok(found.inspect(|found| note_reply_in_flow(tables, found, segment)))
 }
 
 #[inline(always)]
-fn note_reply<F: PacketFamily, T: FamilyTables<F>>(
+fn note_reply_in_flow<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
     found: &FlowOf<'_, F>,
     segment: &Segment<F>,
@@ -150,7 +153,7 @@ fn note_reply<F: PacketFamily, T: FamilyTables<F>>(
 
 /// The flow that was found, unless it has expired.
 #[inline(always)]
-pub(super) fn living<'a, F: PacketFamily, T: FamilyTables<F>, R>(
+pub(super) fn unless_expired<'a, F: PacketFamily, T: FamilyTables<F>, R>(
     tables: &T,
     found: Option<Found<'a, F, R>>,
 ) -> Option<Found<'a, F, R>> {
@@ -189,7 +192,7 @@ pub(super) fn find_in_buckets<'a, F: PacketFamily, T: FamilyTables<F>, R>(
         return Ok(Some(found));
     }
     let bucket = tables.flow_bucket(second).ok_or(Reason::CorruptTable)?;
-    Ok(conntrack::find((second, bucket), hash, wanted))
+    Ok(conntrack::find_entry_in_bucket((second, bucket), hash, wanted))
 }
 
 /// Whether the client of a packet may have flows in other buckets than its own.
@@ -220,25 +223,26 @@ fn find_by_index<'a, F: PacketFamily, T: FamilyTables<F>>(
     tables: &'a T,
     segment: &Segment<F>,
 ) -> Result<Option<FlowOf<'a, F>>, Reason> {
-    let Some(at) = reply_index::find(tables, reply_hash(tables, segment)) else {
+    let Some(at) = reply_index::find_reply_location(tables, reply_hash(tables, segment)) else {
         return Ok(None);
     };
     let bucket = tables.flow_bucket(at.bucket()).ok_or(Reason::NoSuchBucket)?;
-    let found = conntrack::find_at(bucket, at, |flow, state| replied(flow, state, segment));
-    Ok(living(tables, found))
+    let found =
+        conntrack::find_at(bucket, at, |flow, state| decision_for_reply(flow, state, segment));
+    Ok(unless_expired(tables, found))
 }
 
 /// Finds the flow of a packet to a client whose address and port the backend sees, without updating
 /// it.
 #[inline(always)]
-pub fn find_reply<'a, F: PacketFamily, T: FamilyTables<F>>(
+pub fn find_reply_of_client<'a, F: PacketFamily, T: FamilyTables<F>>(
     tables: &'a T,
     segment: &Segment<F>,
 ) -> Result<Option<FlowOf<'a, F>>, Reason> {
     let Segment { headers, destination, destination_port, .. } = *segment;
     let hash = client_hash(tables, destination, destination_port, headers.protocol);
-    let found = find_by_hash(tables, hash, |flow, state| replied(flow, state, segment))?;
-    Ok(living(tables, found))
+    let found = find_by_hash(tables, hash, |flow, state| decision_for_reply(flow, state, segment))?;
+    Ok(unless_expired(tables, found))
 }
 
 /// The function [`Function::EndShadowed`](crate::datapath::Function): ends the flow between the client
@@ -264,7 +268,7 @@ pub fn end_shadowed<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> bool {
         return false;
     }
     let hash = ReplyHash::of::<F>(&tables.settings().secret, backend, client, protocol);
-    let Some(at) = reply_index::find(tables, hash) else { return false };
+    let Some(at) = reply_index::find_reply_location(tables, hash) else { return false };
     let Some(bucket) = tables.flow_bucket(at.bucket() & tables.flow_mask()) else { return false };
     let shadowed = conntrack::find_at(bucket, at, may_end);
     shadowed.inspect(|shadowed| shadowed.release()).is_some()
@@ -272,7 +276,7 @@ pub fn end_shadowed<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> bool {
 
 /// The flow's decision for the packet, if the packet is its client's.
 #[inline(always)]
-pub(super) fn requested<F: PacketFamily>(
+pub(super) fn decision_for_request<F: PacketFamily>(
     flow: &Flow<F>,
     segment: &Segment<F>,
 ) -> Option<Decision<F>> {
@@ -286,7 +290,7 @@ pub(super) fn requested<F: PacketFamily>(
 
 /// The flow's decision for the packet, if the packet is its backend's.
 #[inline(always)]
-pub(super) fn replied<F: PacketFamily>(
+pub(super) fn decision_for_reply<F: PacketFamily>(
     flow: &Flow<F>,
     state: FlowState,
     segment: &Segment<F>,
@@ -327,7 +331,7 @@ pub(super) enum Judgement {
 
 /// Judges a client's packet by its flow's state and track, and by the backend of its decision.
 #[inline(always)]
-pub(super) fn judge<F: PacketFamily, T: FamilyTables<F>>(
+pub(super) fn track_request<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
     segment: &Segment<F>,
     (state, track): (FlowState, u32),

@@ -40,7 +40,7 @@ pub fn claimed_length<F: PacketFamily, P: Packet>(packet: &P, network: usize) ->
 
 /// Finds the packet's next hop: stored in its flow, or by a route lookup.
 #[inline(always)]
-pub fn find<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
+pub fn find_next_hop<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &P,
     tables: &T,
     hops: Option<Hops<'_>>,
@@ -52,7 +52,7 @@ pub fn find<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     let remembered = hops.and_then(|hops| hops.get(direction, epoch));
     let next = match remembered {
         Some(word) => NextHop::from_word(word),
-        None => match ask(packet, query) {
+        None => match look_up_route(packet, query) {
             Route::Known { next, mtu } => {
                 let word = word_to_store(tables, next, mtu);
                 if word != 0
@@ -82,7 +82,7 @@ pub fn word_to_store<T: Tables>(tables: &T, next: NextHop, mtu: u32) -> u64 {
 
 /// Few packets need a route lookup, so it has its own stack frame.
 #[inline(never)]
-pub fn ask<F: PacketFamily, P: Packet>(packet: &P, query: &Query<F>) -> Route {
+pub fn look_up_route<F: PacketFamily, P: Packet>(packet: &P, query: &Query<F>) -> Route {
     packet.route(query)
 }
 
@@ -94,7 +94,9 @@ fn unresolved<P: Packet, T: Tables>(packet: &P, tables: &T, route: Route) -> Res
             tables.count(Reason::NoNeighbour);
             Err(Verdict::Defer)
         }
-        Route::TooBig(mtu) => Err(refuse::later(packet, tables, Rejection::too_big(mtu))),
+        Route::TooBig(mtu) => {
+            Err(refuse::refuse_with_icmp(packet, tables, Rejection::too_big(mtu)))
+        }
         Route::None | Route::Known { .. } => Err(drop_for(tables, Reason::NoRoute)),
     }
 }
@@ -111,7 +113,7 @@ fn by<P: Packet, T: Tables>(
         return if packet.resolves() { Ok(Out::unresolved(device)) } else { Err(Verdict::Defer) };
     };
     if length > known.mtu {
-        return Err(refuse::later(packet, tables, Rejection::too_big(known.mtu)));
+        return Err(refuse::refuse_with_icmp(packet, tables, Rejection::too_big(known.mtu)));
     }
     // 1 if the packet arrived on it, else 0.
     let how = is_zero(u64::from(device ^ packet.device())) as u32;

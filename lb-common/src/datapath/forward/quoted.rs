@@ -17,10 +17,10 @@ use crate::layout::Direction;
 pub fn choose_backend<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> bool {
     let Some(draft) = tables.draft() else { return false };
     let connection = Connection::by(&draft.segment);
-    let Ok(frontend) = select::frontend(tables, &connection) else { return false };
-    let choice = select::backend(tables, &connection, &frontend, Origin::Outside);
+    let Ok(frontend) = select::find_frontend(tables, &connection) else { return false };
+    let choice = select::choose_backend(tables, &connection, &frontend, Origin::Outside);
     let Ok(choice) = choice else { return false };
-    let Some(kind) = select::tunnel(tables, &frontend, &choice) else { return false };
+    let Some(kind) = select::tunnel_to_backend(tables, &frontend, &choice) else { return false };
     if !tables.may_ask() {
         return false;
     }

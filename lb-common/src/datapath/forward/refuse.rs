@@ -11,7 +11,7 @@ use crate::layout::{Device, Reason};
 /// Lets the next stage notify the sender that no backend serves the frontend, or no longer does;
 /// counts the reason.
 #[inline(always)]
-pub fn unreachable<P: Packet, T: Tables>(
+pub fn refuse_without_backend<P: Packet, T: Tables>(
     packet: &P,
     tables: &T,
     headers: Headers,
@@ -30,7 +30,11 @@ pub fn unreachable<P: Packet, T: Tables>(
 
 /// Lets the next stage notify the sender that its packet cannot be forwarded.
 #[inline(always)]
-pub fn later<P: Packet, T: Tables>(packet: &P, tables: &T, rejection: Rejection) -> Verdict {
+pub fn refuse_with_icmp<P: Packet, T: Tables>(
+    packet: &P,
+    tables: &T,
+    rejection: Rejection,
+) -> Verdict {
     if !can_reject(packet, tables) {
         return Verdict::Defer;
     }
@@ -50,13 +54,13 @@ fn can_reject<P: Packet, T: Tables>(packet: &P, tables: &T) -> bool {
 
 /// A packet of a connection whose backend is gone: the client is notified, and the entry released.
 #[inline(always)]
-pub fn gone<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
+pub fn refuse_gone_backend<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &P,
     tables: &T,
     headers: Headers,
     found: &FlowOf<'_, F>,
 ) -> Verdict {
-    let verdict = unreachable(packet, tables, headers, Reason::BackendGone);
+    let verdict = refuse_without_backend(packet, tables, headers, Reason::BackendGone);
     if verdict != Verdict::Defer {
         found.release();
     }

@@ -14,7 +14,7 @@ use crate::word::set_number16;
 
 /// Translates a packet and counts it.
 #[inline(always)]
-pub fn whole<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
+pub fn rewrite_packet<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     segment: &Segment<F>,
@@ -22,54 +22,61 @@ pub fn whole<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
 ) -> Result<(), Reason> {
     let headers = segment.headers;
     let Decision { source, destination, .. } = decision;
-    let bytes = length::<F, P>(packet, headers)?;
+    let bytes = translated_length::<F, P>(packet, headers)?;
 
-    let address = addresses(packet, segment, decision)?;
+    let address = rewrite_addresses(packet, segment, decision)?;
     let ports: &mut Ports = packet.header_mut(headers.transport).ok_or(Reason::Unwritable)?;
     set_number16(&mut ports.source, source.port);
     set_number16(&mut ports.destination, destination.port);
     if headers.is_sctp() {
         rarely();
         finish_sctp::<F, P>(packet, segment, decision)?;
-        count(tables, decision, bytes);
+        count_translated(tables, decision, bytes);
         return Ok(());
     }
     let port = Delta::of_port(segment.source_port, source.port)
         .plus(Delta::of_port(segment.destination_port, destination.port));
     finish_transport::<F, P>(packet, headers, address, port)?;
-    count(tables, decision, bytes);
+    count_translated(tables, decision, bytes);
     Ok(())
 }
 
 /// Translates a later fragment and counts it.
 #[inline(always)]
-pub fn part<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
+pub fn rewrite_later_fragment<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     segment: &Segment<F>,
     decision: &Decision<F>,
 ) -> Result<(), Reason> {
-    let bytes = length::<F, P>(packet, segment.headers)?;
-    addresses(packet, segment, decision)?;
-    count(tables, decision, bytes);
+    let bytes = translated_length::<F, P>(packet, segment.headers)?;
+    rewrite_addresses(packet, segment, decision)?;
+    count_translated(tables, decision, bytes);
     Ok(())
 }
 
 #[inline(always)]
-fn count<F: PacketFamily, T: FamilyTables<F>>(tables: &T, decision: &Decision<F>, bytes: u32) {
+fn count_translated<F: PacketFamily, T: FamilyTables<F>>(
+    tables: &T,
+    decision: &Decision<F>,
+    bytes: u32,
+) {
     let Decision { service_port, backend_index, direction, .. } = *decision;
     tables.count_packet(service_port, backend_index, direction, bytes);
 }
 
 #[inline(always)]
-fn length<F: PacketFamily, P: Packet>(packet: &P, headers: Headers) -> Result<u32, Reason> {
+fn translated_length<F: PacketFamily, P: Packet>(
+    packet: &P,
+    headers: Headers,
+) -> Result<u32, Reason> {
     let header: &F::Header = packet.header(headers.network).ok_or(Reason::Unwritable)?;
     Ok(packet.length_if(headers.network as u32 + header.length()))
 }
 
 /// Translates the addresses, which every fragment has; returns the differences for checksums.
 #[inline(always)]
-pub fn addresses<F: PacketFamily, P: Packet>(
+pub fn rewrite_addresses<F: PacketFamily, P: Packet>(
     packet: &mut P,
     segment: &Segment<F>,
     decision: &Decision<F>,

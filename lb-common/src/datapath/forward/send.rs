@@ -17,7 +17,7 @@ use crate::layout::{FlowKind, Reason};
 
 /// Translates and sends a packet; its sender may get an ICMP error instead.
 #[inline(always)]
-pub fn whole<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
+pub fn send_packet<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     segment: &Segment<F>,
@@ -26,7 +26,7 @@ pub fn whole<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
 ) -> Verdict {
     if decision.kind.has(FlowKind::TUNNELLED) {
         if !may_go_on::<F, P>(packet, segment.headers.network) {
-            return refuse::later(packet, tables, Rejection::HOP_LIMIT);
+            return refuse::refuse_with_icmp(packet, tables, Rejection::HOP_LIMIT);
         }
         return into_tunnel(tables, segment, decision, hops, true);
     }
@@ -43,10 +43,10 @@ pub fn past_tunnels<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     hops: Option<Hops<'_>>,
 ) -> Verdict {
     if !decision.kind.has(FlowKind::FORWARDED) {
-        return to_stack(tables, rewrite::whole(packet, tables, segment, decision));
+        return to_stack(tables, rewrite::rewrite_packet(packet, tables, segment, decision));
     }
     if !may_go_on::<F, P>(packet, segment.headers.network) {
-        return refuse::later(packet, tables, Rejection::HOP_LIMIT);
+        return refuse::refuse_with_icmp(packet, tables, Rejection::HOP_LIMIT);
     }
     let out = match next_hop(packet, tables, segment.headers, decision, hops) {
         Ok(out) => out,
@@ -55,8 +55,8 @@ pub fn past_tunnels<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     let rewritten = packet
         .decrement_hop_limit::<F>(segment.headers.network)
         .ok_or(Reason::Unwritable)
-        .and_then(|()| rewrite::whole(packet, tables, segment, decision));
-    leave(packet, tables, out, rewritten)
+        .and_then(|()| rewrite::rewrite_packet(packet, tables, segment, decision));
+    send_to_next_hop(packet, tables, out, rewritten)
 }
 
 /// Whether TTL or hop limit allows another hop.
@@ -76,7 +76,7 @@ pub fn found_or<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     otherwise: Stage,
 ) -> Verdict {
     match found {
-        Carried::Found => carried::<F, P, T>(packet, tables, network),
+        Carried::Found => send_carried::<F, P, T>(packet, tables, network),
         Carried::Nothing => Verdict::Next(otherwise),
         Carried::Failed(Reason::BackendGone) => refuse_gone::<F, P, T>(packet, tables, network),
         Carried::Failed(reason) => drop_for(tables, reason),
@@ -91,7 +91,9 @@ pub fn refuse_gone<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     network: usize,
 ) -> Verdict {
     match stored::read_segment::<F, T>(tables, network) {
-        Some(segment) => refuse::unreachable(packet, tables, segment.headers, Reason::BackendGone),
+        Some(segment) => {
+            refuse::refuse_without_backend(packet, tables, segment.headers, Reason::BackendGone)
+        }
         None => drop_for(tables, Reason::CorruptTable),
     }
 }
@@ -99,7 +101,7 @@ pub fn refuse_gone<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
 /// Sends the packet of the stored segment as the draft says: of the flow that was found or begun, or of one that has no
 /// entry ([`Location::NONE`]).
 #[inline(always)]
-pub fn drafted<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
+pub fn send_draft<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
@@ -116,12 +118,12 @@ pub fn drafted<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
             return drop_for(tables, Reason::CorruptTable);
         }
     }
-    whole(packet, tables, &segment, &draft.decision, hops)
+    send_packet(packet, tables, &segment, &draft.decision, hops)
 }
 
 /// Sends the packet of the stored segment as the draft says, with the next hops of the flow that its decision came from.
 #[inline(never)]
-pub fn carried<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
+pub fn send_carried<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
@@ -134,7 +136,7 @@ pub fn carried<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     let Some(hops) = hops_of(tables, draft) else {
         return drop_for(tables, Reason::CorruptTable);
     };
-    whole(packet, tables, &segment, &draft.decision, Some(hops))
+    send_packet(packet, tables, &segment, &draft.decision, Some(hops))
 }
 
 /// The next hops of the flow that a draft's decision came from.
@@ -205,12 +207,12 @@ pub fn in_steps<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
         return verdict;
     }
     let rewritten = rewrite(packet, tables, network);
-    depart::<F, P, T>(packet, tables, network, departure, out, rewritten)
+    send_rewritten::<F, P, T>(packet, tables, network, departure, out, rewritten)
 }
 
 /// Sends a rewritten packet whose headers are at `network`.
 #[inline(always)]
-fn depart<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
+fn send_rewritten<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
@@ -224,7 +226,7 @@ fn depart<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
         Departure::NextHop => {
             let rewritten = rewritten
                 .and_then(|()| packet.decrement_hop_limit::<F>(network).ok_or(Reason::Unwritable));
-            leave(packet, tables, out, rewritten)
+            send_to_next_hop(packet, tables, out, rewritten)
         }
     }
 }
@@ -286,12 +288,12 @@ fn next_hop<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
         protocol: headers.protocol,
         length: next_hop::network_length::<F, P>(packet, headers.network),
     };
-    next_hop::find(packet, tables, hops, decision.direction, &query)
+    next_hop::find_next_hop(packet, tables, hops, decision.direction, &query)
 }
 
 /// Sends a rewritten packet to its next hop.
 #[inline(always)]
-fn leave<P: Packet, T: Counters>(
+fn send_to_next_hop<P: Packet, T: Counters>(
     packet: &mut P,
     tables: &T,
     out: Out,

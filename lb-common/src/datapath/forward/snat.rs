@@ -6,7 +6,9 @@
 //! ports of flows to the same backend that are in the table, and live or have closed within the last
 //! minute. Only if all examined ports are in use does a flow lose its port, by eviction rank.
 
-use super::begin::{Begun, MOST_CROWDED, candidates, hash_of, publish, replies_of};
+use super::begin::{
+    Begun, MOST_CROWDED, candidate_buckets, hash_of_draft, publish_flow, replies_of,
+};
 use super::lookup::client_hash;
 use crate::conntrack::{self, Claim, fills_its_share, reply_index, set_crowded};
 use crate::datapath::carried::{Decision, Draft, Ports};
@@ -46,10 +48,10 @@ const ROUNDS: u32 = MOST_STAGES - BEFORE - MOST_CROWDED - AFTER;
 /// Begins the drafted flow, and stores its location in the draft. [`Begun::Indexed`] if more ports
 /// may be tried.
 #[inline(always)]
-pub fn begin<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Begun {
+pub fn begin_indexed<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Begun {
     let Some(draft) = tables.draft() else { return Begun::Corrupt };
     let mut claimed = None;
-    let outcome = claim(tables, draft, &mut claimed);
+    let outcome = claim_entry(tables, draft, &mut claimed);
     // The client's own port is used if no other flow has the same replies.
     let has_snat = draft.flow.kind.has(FlowKind::SNAT);
     let keeps_port = draft.round == 0 && !has_snat;
@@ -60,20 +62,20 @@ pub fn begin<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Begun {
             draft.crowded += 1;
             return Begun::Indexed;
         }
-        (Err(Reason::FlowTableFull), _) if has_snat || is_taken::<F, T>(tables) => {
+        (Err(Reason::FlowTableFull), _) if has_snat || is_reply_hash_taken::<F, T>(tables) => {
             return Begun::Full;
         }
         // It uses its client's own port.
         (Err(Reason::FlowTableFull), _) => return Begun::Untracked,
         _ => return Begun::Corrupt,
     };
-    if (keeps_port || choose::<F, T>(tables))
+    if (keeps_port || choose_free_port::<F, T>(tables))
         && is_available::<F, T>(tables)
-        && store(tables, &claim)
+        && store_indexed_flow(tables, &claim)
         && let Some(draft) = tables.draft()
     {
         draft.decision = Decision::of_request(&draft.flow);
-        let hops = publish(tables, draft, claim, tables.now());
+        let hops = publish_flow(tables, draft, claim, tables.now());
         // The next hop is known if a route lookup determined the SNAT address.
         if draft.hop != 0 {
             hops.set(Direction::Forward, draft.epoch, draft.hop);
@@ -89,14 +91,14 @@ pub fn begin<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Begun {
 /// Whether replies to the drafted flow would be mistaken for those of another. Replies to tunnelled
 /// packets do not pass this node.
 #[inline(always)]
-fn is_taken<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> bool {
+fn is_reply_hash_taken<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> bool {
     let tunnelled = tables.draft().is_some_and(|draft| draft.flow.kind.has(FlowKind::TUNNELLED));
     !tunnelled && tables.call(Function::IsTaken) != 0
 }
 
 /// Chooses the SNAT port to try. False if all ports of the rounds are in use, and none can be taken over.
 #[inline(always)]
-fn choose<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> bool {
+fn choose_free_port<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> bool {
     let Some(draft) = tables.draft() else { return false };
     draft.flow.kind = draft.flow.kind.and(FlowKind::SNAT);
     for _ in 1..AT_ONCE {
@@ -172,19 +174,19 @@ pub fn try_port<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> u32 {
 /// A function of its own, for its stack frame. The claim is passed by reference: BPF functions
 /// return only numbers.
 #[inline(never)]
-fn claim<'a, F: PacketFamily, T: FamilyTables<F>>(
+fn claim_entry<'a, F: PacketFamily, T: FamilyTables<F>>(
     tables: &'a T,
     draft: &mut Draft<F>,
     claimed: &mut Option<Claim<'a, F>>,
 ) -> Result<(), Reason> {
-    let mut hash = hash_of(tables, draft);
-    let mut buckets = candidates(tables, hash)?;
+    let mut hash = hash_of_draft(tables, draft);
+    let mut buckets = candidate_buckets(tables, hash)?;
     if draft.crowded == 0 && !tables.is_alone() && fills_its_share(&buckets, hash) {
         draft.crowded = 1;
-        hash = hash_of(tables, draft);
-        buckets = candidates(tables, hash)?;
+        hash = hash_of_draft(tables, draft);
+        buckets = candidate_buckets(tables, hash)?;
     }
-    *claimed = conntrack::claim(buckets, hash, tables.settings(), tables.now());
+    *claimed = conntrack::claim_flow_entry(buckets, hash, tables.settings(), tables.now());
     if claimed.is_some() { Ok(()) } else { Err(Reason::FlowTableFull) }
 }
 
@@ -194,12 +196,15 @@ fn is_available<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> bool {
     let Some(draft) = tables.draft() else { return false };
     let flow = &draft.flow;
     // The client may use the port directly.
-    flow.snat != flow.client || !is_taken::<F, T>(tables)
+    flow.snat != flow.client || !is_reply_hash_taken::<F, T>(tables)
 }
 
 /// Writes the flow into its entry, and that into the reply index if it needs to be there.
 #[inline(never)]
-fn store<F: PacketFamily, T: FamilyTables<F>>(tables: &T, claim: &Claim<'_, F>) -> bool {
+fn store_indexed_flow<F: PacketFamily, T: FamilyTables<F>>(
+    tables: &T,
+    claim: &Claim<'_, F>,
+) -> bool {
     let Some(draft) = tables.draft() else { return false };
     let flow = &mut draft.flow;
     if draft.crowded != 0 {
@@ -226,9 +231,14 @@ fn store<F: PacketFamily, T: FamilyTables<F>>(tables: &T, claim: &Claim<'_, F>) 
 
 /// Stores the drafted flow's location in the reply index.
 #[inline(always)]
-pub fn index<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> bool {
+pub fn store_reply_location<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> bool {
     let Some(draft) = tables.draft() else { return false };
-    reply_index::insert(tables, replies_of(tables, &draft.flow), draft.at, tables.now())
+    reply_index::insert_reply_location(
+        tables,
+        replies_of(tables, &draft.flow),
+        draft.at,
+        tables.now(),
+    )
 }
 
 impl Ports {
@@ -236,7 +246,7 @@ impl Ports {
     fn of<F: PacketFamily, T: FamilyTables<F>>(tables: &T, draft: &Draft<F>) -> Self {
         let settings = tables.settings();
         let count = u32::from(settings.snat_port_count);
-        let start = start(tables, &draft.flow, draft.sequence);
+        let start = first_port_number(tables, &draft.flow, draft.sequence);
         Self::new(u32::from(settings.snat_port_first), count, start, draft.round)
     }
 
@@ -262,7 +272,11 @@ impl Ports {
 /// The first SNAT port that a flow tries: derived from a secret and from what differs between
 /// connections.
 #[inline(always)]
-fn start<F: PacketFamily, T: FamilyTables<F>>(tables: &T, flow: &Flow<F>, sequence: u32) -> u32 {
+fn first_port_number<F: PacketFamily, T: FamilyTables<F>>(
+    tables: &T,
+    flow: &Flow<F>,
+    sequence: u32,
+) -> u32 {
     let ends = ReplyHash::of::<F>(
         &tables.settings().secret,
         (flow.client, flow.client_port),

@@ -20,9 +20,9 @@ pub fn parse_segment<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     tables: &T,
     network: usize,
 ) -> Parsed<F> {
-    match packet
-        .call::<F>(PacketFunction::Parse, network, || parse::<F, P, T>(packet, tables, network))
-    {
+    match packet.call::<F>(PacketFunction::Parse, network, || {
+        parse_stored::<F, P, T>(packet, tables, network)
+    }) {
         SEGMENT => read_segment(tables, network).map_or(Parsed::Malformed, Parsed::Segment),
         FRAGMENT => Parsed::Fragment,
         ICMP => Parsed::Icmp,
@@ -34,12 +34,12 @@ pub fn parse_segment<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
 
 /// The function [`PacketFunction::Parse`].
 #[inline(always)]
-pub fn parse<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
+pub fn parse_stored<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &P,
     tables: &T,
     network: usize,
 ) -> u32 {
-    match parse::begun::<F, P>(packet, network) {
+    match parse::parse_whole_or_first::<F, P>(packet, network) {
         Parsed::Segment(segment) => {
             store_segment(tables, &segment);
             SEGMENT

@@ -15,7 +15,7 @@ const HEEDED: u32 = 300;
 
 /// Stores the frontend of a flow without an entry.
 #[inline(always)]
-pub fn remember<F: PacketFamily, T: FamilyTables<F>>(tables: &T, flow: &Flow<F>) {
+pub fn store_untracked<F: PacketFamily, T: FamilyTables<F>>(tables: &T, flow: &Flow<F>) {
     let key = ReplyKey {
         backend: flow.backend,
         client: flow.client,
@@ -55,7 +55,7 @@ pub fn are_recent<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> bool {
 /// The function [`Function::FindUntracked`](crate::datapath::Function): stores the decision for the stored segment, of
 /// a backend, if it is a reply of a flow without an entry.
 #[inline(always)]
-pub fn find_reply<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> bool {
+pub fn find_untracked_reply<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> bool {
     let Some(draft) = tables.draft() else { return false };
     let segment = &draft.segment;
     let key = ReplyKey {
@@ -67,6 +67,6 @@ pub fn find_reply<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> bool {
         reserved: [0; 3],
     };
     let Some(untracked) = tables.untracked(&key) else { return false };
-    carry::keep(&mut draft.decision, &Decision::of_untracked_reply(segment, &untracked));
+    carry::copy_decision(&mut draft.decision, &Decision::of_untracked_reply(segment, &untracked));
     true
 }

@@ -14,7 +14,7 @@ use crate::layout::{Affinity, AffinityKey, Backend, Frontend, Member, Ticks};
 
 /// The backend that the client stays with, as long as its pool has it.
 #[inline(always)]
-pub fn remembered<F: PacketFamily, T: FamilyTables<F>>(
+pub fn recall_affinity<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
     connection: &Connection<F>,
     frontend: &Frontend,
@@ -36,7 +36,7 @@ pub fn remembered<F: PacketFamily, T: FamilyTables<F>>(
 
 /// Stores the backend to which the client has opened a flow.
 #[inline(always)]
-pub fn remember<F: PacketFamily, T: FamilyTables<F>>(
+pub fn store_affinity<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
     client: F::Address,
     service_port: u32,

@@ -54,7 +54,7 @@ pub struct Choice<F: PacketFamily> {
 
 /// Finds the frontend: the exact address and port, or a NodePort if the address is this node's.
 #[inline(always)]
-pub fn frontend<F: PacketFamily, T: FamilyTables<F>>(
+pub fn find_frontend<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
     connection: &Connection<F>,
 ) -> Result<Frontend, Reason> {
@@ -80,12 +80,12 @@ pub fn frontend_at<F: PacketFamily, T: FamilyTables<F>>(
 ) -> Option<Frontend> {
     let client = F::Address::default();
     let connection = Connection::<F> { client, client_port: 0, address, port, protocol, begins: 1 };
-    frontend(tables, &connection).ok()
+    find_frontend(tables, &connection).ok()
 }
 
 /// Chooses a backend.
 #[inline(always)]
-pub fn backend<F: PacketFamily, T: FamilyTables<F>>(
+pub fn choose_backend<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
     connection: &Connection<F>,
     frontend: &Frontend,
@@ -94,7 +94,7 @@ pub fn backend<F: PacketFamily, T: FamilyTables<F>>(
     if !frontend.leads_somewhere() {
         return Err(Reason::CorruptFrontend);
     }
-    admit(tables, connection, frontend)?;
+    admit_client(tables, connection, frontend)?;
     let local = is_local_wanted(frontend, origin);
     let wanted = if local { frontend.local_pool } else { frontend.cluster_pool };
     let pool = tables.pool(wanted).ok_or(Reason::NoSuchPool)?;
@@ -103,7 +103,8 @@ pub fn backend<F: PacketFamily, T: FamilyTables<F>>(
         return Err(if elsewhere { Reason::NoLocalBackend } else { Reason::NoBackend });
     }
     if frontend.affinity != 0
-        && let Some((index, backend)) = affinity::remembered(tables, connection, frontend, wanted)
+        && let Some((index, backend)) =
+            affinity::recall_affinity(tables, connection, frontend, wanted)
     {
         return Ok(Choice { index, backend });
     }
@@ -126,7 +127,7 @@ pub fn backend<F: PacketFamily, T: FamilyTables<F>>(
 
 /// Whether the client may use the frontend: source ranges apply to load balancer addresses.
 #[inline(always)]
-fn admit<F: PacketFamily, T: FamilyTables<F>>(
+fn admit_client<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
     connection: &Connection<F>,
     frontend: &Frontend,
@@ -141,13 +142,13 @@ fn admit<F: PacketFamily, T: FamilyTables<F>>(
 /// The backend on this node that a tunnelled packet's tag names. Source ranges are checked here,
 /// too: the outer header proves little about the sender.
 #[inline(always)]
-pub fn target<F: PacketFamily, T: FamilyTables<F>>(
+pub fn find_tunnel_target<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
     connection: &Connection<F>,
     frontend: &Frontend,
     tag: u32,
 ) -> Result<Choice<F>, Reason> {
-    admit(tables, connection, frontend)?;
+    admit_client(tables, connection, frontend)?;
     let target = TunnelTarget { service_port: frontend.service_port, tag };
     let index = tables.target(target).ok_or(Reason::NoSuchTarget)?;
     let backend = tables.backend(index).ok_or(Reason::NoSuchBackend)?;
@@ -160,7 +161,7 @@ pub fn target<F: PacketFamily, T: FamilyTables<F>>(
 /// The tunnel to the backend for clients outside, if there is one. NodePort connections use no
 /// tunnel: the client uses this node's own address, so replies cannot come from another node.
 #[inline(always)]
-pub fn tunnel<F: PacketFamily, T: FamilyTables<F>>(
+pub fn tunnel_to_backend<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
     frontend: &Frontend,
     choice: &Choice<F>,

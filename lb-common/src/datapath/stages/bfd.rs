@@ -33,13 +33,13 @@ pub fn is_port(port: u16) -> bool {
 }
 
 #[inline(always)]
-pub fn answer<F: Outer, P: Packet, T: FamilyTables<F>>(
+pub fn answer_bfd<F: Outer, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
 ) -> Verdict {
     packet.leave_by(0);
-    let Some((session, received)) = find::<F, P, T>(packet, tables, network) else {
+    let Some((session, received)) = find_bfd_session::<F, P, T>(packet, tables, network) else {
         return Verdict::Pass;
     };
     // XDP sees packets on the interface below: tc sees them on the VLAN's or the bond's. If they
@@ -53,7 +53,7 @@ pub fn answer<F: Outer, P: Packet, T: FamilyTables<F>>(
         return Verdict::Yield;
     }
     tables.note_heard(received.receiver());
-    match write::<F, P>(packet, network, &session, &received) {
+    match write_bfd_reply::<F, P>(packet, network, &session, &received) {
         Some(()) => Verdict::Transmit,
         None => drop_for(tables, Reason::Unwritable),
     }
@@ -62,7 +62,7 @@ pub fn answer<F: Outer, P: Packet, T: FamilyTables<F>>(
 /// The session of a packet that is to be answered on the session's interface, and what the packet
 /// says.
 #[inline(always)]
-fn find<F: Outer, P: Packet, T: FamilyTables<F>>(
+fn find_bfd_session<F: Outer, P: Packet, T: FamilyTables<F>>(
     packet: &P,
     tables: &T,
     network: usize,
@@ -105,7 +105,7 @@ fn is_expected(session: &BfdSession, received: &Bfd) -> bool {
 }
 
 #[inline(always)]
-fn write<F: Outer, P: Packet>(
+fn write_bfd_reply<F: Outer, P: Packet>(
     packet: &mut P,
     network: usize,
     session: &BfdSession,

@@ -18,7 +18,7 @@ use crate::header::{KeyedGue, NetworkHeader, protocol};
 use crate::layout::{Reason, TunnelKey};
 
 #[inline(always)]
-pub fn decapsulate<F: Outer, P: Packet, T: FamilyTables<F>>(
+pub fn decapsulate_packet<F: Outer, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
@@ -31,12 +31,12 @@ pub fn decapsulate<F: Outer, P: Packet, T: FamilyTables<F>>(
     // Only UDP to the tunnel port comes to this stage.
     if F::is_plain(header, protocol::UDP) {
         if is_keyed {
-            through::<KEYED, F, P, T>(packet, tables, network)
+            decapsulate_through::<KEYED, F, P, T>(packet, tables, network)
         } else {
-            through::<UDP, F, P, T>(packet, tables, network)
+            decapsulate_through::<UDP, F, P, T>(packet, tables, network)
         }
     } else if F::is_plain(header, F::IN_IP) && !is_keyed {
-        through::<0, F, P, T>(packet, tables, network)
+        decapsulate_through::<0, F, P, T>(packet, tables, network)
     } else {
         pass_for(tables, Reason::UnknownProtocol)
     }
@@ -44,22 +44,22 @@ pub fn decapsulate<F: Outer, P: Packet, T: FamilyTables<F>>(
 
 /// `BETWEEN`: number of octets between the outer and the inner network header.
 #[inline(always)]
-fn through<const BETWEEN: usize, F: Outer, P: Packet, T: FamilyTables<F>>(
+fn decapsulate_through<const BETWEEN: usize, F: Outer, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
 ) -> Verdict {
     let inner = network + size_of::<F::Header>() + BETWEEN;
-    let mut next = judge::<BETWEEN, F, P, T>(packet, tables, network);
+    let mut next = check_outer_header::<BETWEEN, F, P, T>(packet, tables, network);
     if BETWEEN == KEYED && next == Verdict::Transmit {
-        return probe::reflect::<true, F, P, T>(packet, tables, network);
+        return probe::return_to_node::<true, F, P, T>(packet, tables, network);
     }
     if next == Verdict::Next(Stage::Decapsulate) {
         next = match Inner::call::<F, P, T>(packet, tables, inner) {
             Inner::Passed => Verdict::Decline,
             Inner::Dropped => Verdict::Drop,
             Inner::Returned if BETWEEN == KEYED => {
-                return probe::reflect::<false, F, P, T>(packet, tables, network);
+                return probe::return_to_node::<false, F, P, T>(packet, tables, network);
             }
             Inner::Returned => Verdict::Drop,
             Inner::Fragment => Verdict::Next(Stage::FragmentIn),
@@ -70,7 +70,7 @@ fn through<const BETWEEN: usize, F: Outer, P: Packet, T: FamilyTables<F>>(
     if !matches!(next, Verdict::Next(_)) {
         return next;
     }
-    match open::<BETWEEN, F, P>(packet, network) {
+    match remove_outer_headers::<BETWEEN, F, P>(packet, network) {
         Ok(()) => next,
         Err(reason) => drop_for(tables, reason),
     }
@@ -79,7 +79,7 @@ fn through<const BETWEEN: usize, F: Outer, P: Packet, T: FamilyTables<F>>(
 /// Whether the outer header is that of a Millrace tunnel; then the same stage comes next. A probe is
 /// to be sent back.
 #[inline(never)]
-fn judge<const BETWEEN: usize, F: Outer, P: Packet, T: FamilyTables<F>>(
+fn check_outer_header<const BETWEEN: usize, F: Outer, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
@@ -209,7 +209,7 @@ pub fn judge_inner<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     match found.part {
         Part::Later => {
             let is_recalled = packet.call::<F>(PacketFunction::Recall, inner, || {
-                u32::from(fragment::recall::<F, P, T>(packet, tables, inner))
+                u32::from(fragment::recall_fragment_ports::<F, P, T>(packet, tables, inner))
             }) != 0;
             return if is_recalled && tables.call(Function::IsKnown) != 0 {
                 Inner::Fragment
@@ -220,16 +220,16 @@ pub fn judge_inner<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
         Part::Malformed => return Inner::passed_for(tables, Reason::UnknownProtocol),
         Part::Whole | Part::First => {}
     }
-    let segment: Segment<F> = match parse::segment(packet, found.headers) {
+    let segment: Segment<F> = match parse::segment_of_packet(packet, found.headers) {
         Parsed::Segment(segment) => segment,
         Parsed::Icmp => return Inner::Error,
         _ => return Inner::passed_for(tables, Reason::UnknownProtocol),
     };
-    if select::frontend(tables, &Connection::by(&segment)).is_err() {
+    if select::find_frontend(tables, &Connection::by(&segment)).is_err() {
         return Inner::passed_for(tables, Reason::UnknownProtocol);
     }
     if found.part == Part::First {
-        fragment::remember(tables, &found, &segment);
+        fragment::store_fragment_ports(tables, &found, &segment);
     }
     if !Mark::of_tag(tables.tag()).is_question() {
         return Inner::Delivered;
@@ -264,7 +264,7 @@ fn judge_error<F: Outer, P: Packet, T: FamilyTables<F>>(
 
 /// Removes the outer headers.
 #[inline(never)]
-fn open<const BETWEEN: usize, F: Outer, P: Packet>(
+fn remove_outer_headers<const BETWEEN: usize, F: Outer, P: Packet>(
     packet: &mut P,
     network: usize,
 ) -> Result<(), Reason> {

@@ -1,7 +1,7 @@
 //! A packet that came through a tunnel, for a backend on this node that another node has chosen.
 
 use super::earlier::{self, Mark};
-use super::open::{prepare, write_flow};
+use super::open::{prepare_draft, write_flow};
 use crate::conntrack;
 use crate::datapath::forward::carry::{self, Carried};
 use crate::datapath::forward::lookup;
@@ -16,12 +16,12 @@ use crate::layout::{FlowKind, Reason, TunnelKey};
 
 /// Finds the packet's flow, which must lead to this node, and sends the packet.
 #[inline(always)]
-pub fn deliver<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
+pub fn send_from_tunnel<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
 ) -> Verdict {
-    let found = follow::<F, P, T>(packet, tables, network);
+    let found = find_flow_of_tunnelled::<F, P, T>(packet, tables, network);
     if found == Carried::Nothing
         && let Some(segment) = stored::read_segment::<F, T>(tables, network)
         && lookup::has_spread_flows(tables, &segment)
@@ -34,13 +34,13 @@ pub fn deliver<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
 
 /// Drafts the flow of a decapsulated packet.
 #[inline(always)]
-pub fn accept<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
+pub fn accept_from_tunnel<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
 ) -> Verdict {
     tables.set_alone(false);
-    match draft::<F, P, T>(packet, tables, network) {
+    match draft_tunnelled_flow::<F, P, T>(packet, tables, network) {
         Ok(()) => Verdict::Next(Stage::Begin),
         Err(verdict) => verdict,
     }
@@ -48,18 +48,18 @@ pub fn accept<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
 
 /// Finds the packet's flow, and keeps its segment.
 #[inline(never)]
-fn follow<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
+fn find_flow_of_tunnelled<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
 ) -> Carried {
     // As in `spread`: otherwise the compiler passes the packet's bounds instead of the packet.
     packet.leave_by(0);
-    let Parsed::Segment::<F>(segment) = parse::begun(packet, network) else {
+    let Parsed::Segment::<F>(segment) = parse::parse_whole_or_first(packet, network) else {
         return Carried::Failed(Reason::Malformed);
     };
     stored::store_segment(tables, &segment);
-    let hash = lookup::hash_of(tables, &segment);
+    let hash = lookup::client_hash_of(tables, &segment);
     let carried = carry::follow_at_once(tables, &segment, hash, packet.resolves());
     unless_forwarded::<F, T>(tables, carried)
 }
@@ -92,7 +92,7 @@ pub fn unless_forwarded<F: PacketFamily, T: FamilyTables<F>>(
 
 /// Drafts the flow to the backend that the packet's tag names.
 #[inline(always)]
-fn draft<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
+fn draft_tunnelled_flow<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
@@ -101,14 +101,15 @@ fn draft<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
         return Err(drop_for(tables, Reason::Malformed));
     };
     let connection = Connection::by(&segment);
-    let found = select::frontend(tables, &connection).and_then(|frontend| {
+    let found = select::find_frontend(tables, &connection).and_then(|frontend| {
         // The tag of a returned packet names no backend here.
         if earlier::may_have_moved(tables, &segment, &frontend)
             || Mark::of_tag(tables.tag()).is_returned()
         {
             return Ok(None);
         }
-        let choice = select::target(tables, &connection, &frontend, tables.tag() & 0xffff)?;
+        let choice =
+            select::find_tunnel_target(tables, &connection, &frontend, tables.tag() & 0xffff)?;
         Ok(Some((frontend.service_port, choice)))
     });
     let (service_port, choice) = match found {
@@ -126,6 +127,6 @@ fn draft<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     write_flow(&mut draft.flow, &connection, &choice, service_port, None);
     draft.flow.kind = FlowKind::DELIVERED;
     // The node that chose the backend stores the client's affinity.
-    prepare(tables, draft, &segment, false);
+    prepare_draft(tables, draft, &segment, false);
     Ok(())
 }

@@ -20,7 +20,7 @@ use crate::datapath::forward::owners::{self, Wanted, find_owner};
 use crate::datapath::forward::stored;
 use crate::datapath::segment::Segment;
 use crate::datapath::select::{self, Choice, Connection, Origin};
-use crate::datapath::stages::open::{prepare, write_flow};
+use crate::datapath::stages::open::{prepare_draft, write_flow};
 use crate::datapath::tables::FamilyTables;
 use crate::datapath::verdict::{Stage, Verdict, drop_for};
 use crate::datapath::wire::packet::{Packet, Role};
@@ -106,19 +106,19 @@ pub fn may_be_later<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
 
 /// Asks the next owner, or takes the packet for the backend here.
 #[inline(always)]
-pub fn ask<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
+pub fn ask_earlier_owner<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
 ) -> Verdict {
-    match draft(packet, tables, network) {
+    match draft_flow_of_owner(packet, tables, network) {
         Ok(()) => Verdict::Next(Stage::Begin),
         Err(reason) => drop_for(tables, reason),
     }
 }
 
 #[inline(never)]
-fn draft<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
+fn draft_flow_of_owner<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
@@ -127,7 +127,7 @@ fn draft<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
         return Err(Reason::Malformed);
     };
     let connection = Connection::by(&segment);
-    let frontend = select::frontend(tables, &connection)?;
+    let frontend = select::find_frontend(tables, &connection)?;
     let is_delivered = tables.is_delivered();
     let tag = if is_delivered { tables.tag() } else { 0 };
     let mark = Mark::of_tag(tag);
@@ -158,7 +158,7 @@ fn draft<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     write_flow(&mut draft.flow, &connection, &choice, frontend.service_port, None);
     draft.flow.kind = kind;
     draft.generation = choice.backend.generation;
-    prepare(tables, draft, &segment, !is_delivered && frontend.affinity != 0);
+    prepare_draft(tables, draft, &segment, !is_delivered && frontend.affinity != 0);
     Ok(())
 }
 
@@ -172,10 +172,10 @@ fn own_backend<F: PacketFamily, T: FamilyTables<F>>(
     is_delivered: bool,
 ) -> Result<Choice<F>, Reason> {
     if is_delivered && !Mark::of_tag(tag).is_returned() {
-        return select::target(tables, connection, frontend, tag & 0xffff);
+        return select::find_tunnel_target(tables, connection, frontend, tag & 0xffff);
     }
     // The tag of a returned packet names the backend that was asked.
-    let choice = select::backend(tables, connection, frontend, Origin::Outside)?;
+    let choice = select::choose_backend(tables, connection, frontend, Origin::Outside)?;
     if choice.backend.is_local() {
         return Ok(choice);
     }

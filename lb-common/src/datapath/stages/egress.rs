@@ -12,7 +12,7 @@ use crate::datapath::wire::parse::{self, PacketFamily, Parsed};
 use crate::layout::{FlowKind, Reason};
 
 #[inline(always)]
-pub fn leave<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
+pub fn process_leaving<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
@@ -27,12 +27,12 @@ pub fn leave<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     if !tables.may_be_source(segment.source, segment.source_port, segment.headers.protocol) {
         return Verdict::Pass;
     }
-    follow(packet, tables, &segment)
+    find_leaving_reply(packet, tables, &segment)
 }
 
 /// A packet with ports that may be a reply.
 #[inline(always)]
-fn follow<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
+fn find_leaving_reply<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     segment: &Segment<F>,
@@ -42,7 +42,7 @@ fn follow<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
         found => found,
     };
     match found {
-        Ok(Some(found)) => finish(packet, tables, segment, &found.record),
+        Ok(Some(found)) => send_reply_to_client(packet, tables, segment, &found.record),
         Ok(None) => without_flow(tables, segment),
         Err(reason) => drop_for(tables, reason),
     }
@@ -71,26 +71,28 @@ pub fn without_flow<F: PacketFamily, T: FamilyTables<F>>(
 
 /// Translates the packet of the stored segment as the draft says.
 #[inline(always)]
-pub fn reply<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
+pub fn send_stored_reply<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
 ) -> Verdict {
     match (tables.draft(), stored::read_segment::<F, T>(tables, network)) {
-        (Some(draft), Some(segment)) => finish(packet, tables, &segment, &draft.decision),
+        (Some(draft), Some(segment)) => {
+            send_reply_to_client(packet, tables, &segment, &draft.decision)
+        }
         _ => drop_for(tables, Reason::CorruptTable),
     }
 }
 
 /// Translates a reply, which continues to its client.
 #[inline(always)]
-fn finish<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
+fn send_reply_to_client<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     segment: &Segment<F>,
     decision: &Decision<F>,
 ) -> Verdict {
-    let written = rewrite::whole(packet, tables, segment, decision).and_then(|()| {
+    let written = rewrite::rewrite_packet(packet, tables, segment, decision).and_then(|()| {
         let is_tunnelled = decision.kind.has(FlowKind::DELIVERED);
         if is_tunnelled && segment.signal.accepts() && segment.headers.is_tcp() {
             rarely();

@@ -13,7 +13,7 @@ use crate::header::{GUE, KeyedGue, NetworkHeader, Udp, protocol};
 use crate::layout::{Backend, Direction, FlowKind, Reason, TunnelKey};
 
 #[inline(always)]
-pub fn encapsulate<F: Outer, P: Packet, T: FamilyTables<F>>(
+pub fn encapsulate_packet<F: Outer, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
@@ -21,13 +21,13 @@ pub fn encapsulate<F: Outer, P: Packet, T: FamilyTables<F>>(
     let mut tunnel = Tunnel::default();
     let mut out = Out::default();
     // Each step has its own stack frame.
-    if let Err(verdict) = aim(packet, tables, network, &mut tunnel, &mut out) {
+    if let Err(verdict) = find_tunnel_end(packet, tables, network, &mut tunnel, &mut out) {
         return verdict;
     }
-    let written = match between(tunnel.port != 0, tunnel.key) {
-        KEYED => write::<KEYED, F, P>(packet, network, &tunnel),
-        UDP => write::<UDP, F, P>(packet, network, &tunnel),
-        _ => write::<0, F, P>(packet, network, &tunnel),
+    let written = match octets_between_headers(tunnel.port != 0, tunnel.key) {
+        KEYED => write_outer_headers::<KEYED, F, P>(packet, network, &tunnel),
+        UDP => write_outer_headers::<UDP, F, P>(packet, network, &tunnel),
+        _ => write_outer_headers::<0, F, P>(packet, network, &tunnel),
     };
     match written.and_then(|()| out.leave(packet)) {
         Ok(verdict) => verdict,
@@ -58,7 +58,7 @@ impl<F: Outer> Default for Tunnel<F> {
 
 /// Number of octets between the network headers. IP in IP has no room for a key.
 #[inline(always)]
-fn between(in_udp: bool, key: u64) -> usize {
+fn octets_between_headers(in_udp: bool, key: u64) -> usize {
     if key != 0 {
         KEYED
     } else if in_udp {
@@ -70,7 +70,7 @@ fn between(in_udp: bool, key: u64) -> usize {
 
 /// Finds the tunnel, and the next hop to its end.
 #[inline(never)]
-fn aim<F: Outer, P: Packet, T: FamilyTables<F>>(
+fn find_tunnel_end<F: Outer, P: Packet, T: FamilyTables<F>>(
     packet: &P,
     tables: &T,
     network: usize,
@@ -91,7 +91,7 @@ fn aim<F: Outer, P: Packet, T: FamilyTables<F>>(
     }
     let key = tables.tunnel_key(TunnelKey::Current);
     let in_udp = encapsulation.kind.has(FlowKind::IN_UDP) || key != 0;
-    let overhead = (size_of::<F::Header>() + between(in_udp, key)) as u32;
+    let overhead = (size_of::<F::Header>() + octets_between_headers(in_udp, key)) as u32;
     let query: Query<F> = Query {
         to: backend.node,
         from: F::Address::default(),
@@ -104,9 +104,11 @@ fn aim<F: Outer, P: Packet, T: FamilyTables<F>>(
     } else {
         None
     };
-    match next_hop::find(packet, tables, hops, Direction::Forward, &query) {
+    match next_hop::find_next_hop(packet, tables, hops, Direction::Forward, &query) {
         Ok(found) => *out = found,
-        Err(verdict) => return Err(refused::<F, T>(tables, encapsulation, overhead, verdict)),
+        Err(verdict) => {
+            return Err(verdict_without_hop::<F, T>(tables, encapsulation, overhead, verdict));
+        }
     }
     let Some(device) = tables.device(out.device()) else {
         return Err(drop_for(tables, Reason::NoRoute));
@@ -128,7 +130,7 @@ fn aim<F: Outer, P: Packet, T: FamilyTables<F>>(
 
 /// The verdict for a packet that has no next hop, or does not fit.
 #[inline(always)]
-fn refused<F: Outer, T: FamilyTables<F>>(
+fn verdict_without_hop<F: Outer, T: FamilyTables<F>>(
     tables: &T,
     encapsulation: &Encapsulation,
     overhead: u32,
@@ -150,7 +152,7 @@ fn refused<F: Outer, T: FamilyTables<F>>(
 
 /// `BETWEEN`: number of octets between the outer and the inner network header: 0, `UDP` or `KEYED`.
 #[inline(never)]
-fn write<const BETWEEN: usize, F: Outer, P: Packet>(
+fn write_outer_headers<const BETWEEN: usize, F: Outer, P: Packet>(
     packet: &mut P,
     network: usize,
     tunnel: &Tunnel<F>,

@@ -20,14 +20,14 @@ use crate::layout::{Fragment, FragmentKey, Reason, Ticks};
 
 /// A fragment that arrives for a frontend or SNAT address.
 #[inline(always)]
-pub fn arriving<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
+pub fn process_arriving_fragment<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
 ) -> Verdict {
     match Look::call::<F, P, T>(packet, tables, network) {
-        Look::First => first(packet, tables, network),
-        Look::Later => later(packet, tables, network),
+        Look::First => process_first_fragment(packet, tables, network),
+        Look::Later => process_later_fragment(packet, tables, network),
         Look::Sctp => pass_for(tables, Reason::Fragment),
         Look::Other => pass_for(tables, Reason::UnknownProtocol),
         Look::Malformed => pass_for(tables, Reason::Malformed),
@@ -36,7 +36,7 @@ pub fn arriving<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
 
 /// A fragment that leaves. Most are not replies from backends, and pass uncounted.
 #[inline(always)]
-pub fn leaving<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
+pub fn process_leaving_fragment<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
@@ -45,7 +45,7 @@ pub fn leaving<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
         Look::First => 1,
         Look::Later
             if packet.call::<F>(PacketFunction::Recall, network, || {
-                u32::from(recall::<F, P, T>(packet, tables, network))
+                u32::from(recall_fragment_ports::<F, P, T>(packet, tables, network))
             }) != 0 =>
         {
             0
@@ -69,7 +69,7 @@ pub fn leaving<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
             let Some(draft) = tables.draft() else {
                 return drop_for(tables, Reason::CorruptTable);
             };
-            match rewrite::part(packet, tables, &segment, &draft.decision) {
+            match rewrite::rewrite_later_fragment(packet, tables, &segment, &draft.decision) {
                 Ok(()) => Verdict::Pass,
                 Err(reason) => drop_for(tables, reason),
             }
@@ -104,7 +104,7 @@ impl Look {
         network: usize,
     ) -> Self {
         match packet.call::<F>(PacketFunction::Look, network, || {
-            look::<F, P, T>(packet, tables, network) as u32
+            look_at_fragment::<F, P, T>(packet, tables, network) as u32
         }) {
             0 => Self::First,
             1 => Self::Later,
@@ -117,7 +117,7 @@ impl Look {
 
 /// The function [`PacketFunction::Look`].
 #[inline(always)]
-pub fn look<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
+pub fn look_at_fragment<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &P,
     tables: &T,
     network: usize,
@@ -128,7 +128,7 @@ pub fn look<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
         Part::Malformed => return Look::Malformed,
         Part::Whole | Part::First => {}
     }
-    let segment: Segment<F> = match parse::segment(packet, found.headers) {
+    let segment: Segment<F> = match parse::segment_of_packet(packet, found.headers) {
         Parsed::Segment(segment) => segment,
         Parsed::Malformed => return Look::Malformed,
         _ => return Look::Other,
@@ -137,19 +137,19 @@ pub fn look<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
         if segment.headers.is_sctp() {
             return Look::Sctp;
         }
-        remember(tables, &found, &segment);
+        store_fragment_ports(tables, &found, &segment);
     }
     stored::store_segment(tables, &segment);
     Look::First
 }
 
 #[inline(always)]
-fn first<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
+fn process_first_fragment<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
 ) -> Verdict {
-    let mut carried = carry::follow_request(tables, packet.resolves());
+    let mut carried = carry::find_and_update_request(tables, packet.resolves());
     if carried == Carried::Nothing && carry::may_be_reply(tables) {
         carried = Carried::call(tables, Function::FindReply);
         if carried == Carried::Found {
@@ -180,7 +180,7 @@ fn first<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
 }
 
 #[inline(always)]
-pub fn remember<F: PacketFamily, T: FamilyTables<F>>(
+pub fn store_fragment_ports<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
     found: &Transport,
     segment: &Segment<F>,
@@ -192,11 +192,11 @@ pub fn remember<F: PacketFamily, T: FamilyTables<F>>(
         protocol: segment.headers.protocol,
         reserved: [0; 3],
     };
-    tables.set_fragment(&key(found, segment.source, segment.destination), fragment);
+    tables.set_fragment(&fragment_key(found, segment.source, segment.destination), fragment);
 }
 
 #[inline(always)]
-fn key<F: PacketFamily>(
+fn fragment_key<F: PacketFamily>(
     found: &Transport,
     source: F::Address,
     destination: F::Address,
@@ -212,7 +212,7 @@ fn key<F: PacketFamily>(
 
 /// The function [`PacketFunction::Recall`]: false if the first fragment has not arrived.
 #[inline(always)]
-pub fn recall<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
+pub fn recall_fragment_ports<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &P,
     tables: &T,
     network: usize,
@@ -220,7 +220,9 @@ pub fn recall<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     let found = F::transport::<true, P>(packet, network);
     let Some(header) = packet.header::<F::Header>(network) else { return false };
     let (source, destination) = (header.source(), header.destination());
-    let Some(fragment) = tables.fragment(&key(&found, source, destination)) else { return false };
+    let Some(fragment) = tables.fragment(&fragment_key(&found, source, destination)) else {
+        return false;
+    };
     if tables.now().since(fragment.seen) > Ticks::in_seconds(Fragment::LIFETIME) {
         return false;
     }
@@ -239,13 +241,13 @@ pub fn recall<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
 }
 
 #[inline(always)]
-fn later<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
+fn process_later_fragment<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
 ) -> Verdict {
     let carried = if packet.call::<F>(PacketFunction::Recall, network, || {
-        u32::from(recall::<F, P, T>(packet, tables, network))
+        u32::from(recall_fragment_ports::<F, P, T>(packet, tables, network))
     }) != 0
     {
         Carried::call(tables, Function::FindArriving)
@@ -291,5 +293,5 @@ fn rewrite_later<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     let draft = tables.draft().ok_or(Reason::CorruptTable)?;
     let segment = stored::read_segment::<F, T>(tables, network);
     let segment = segment.ok_or(Reason::CorruptTable)?;
-    rewrite::part(packet, tables, &segment, &draft.decision)
+    rewrite::rewrite_later_fragment(packet, tables, &segment, &draft.decision)
 }

@@ -30,14 +30,14 @@ const FARTHEST: usize = 1 << 12;
 
 /// An ICMP packet that arrives.
 #[inline(always)]
-pub fn arriving<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
+pub fn process_arriving_error<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
 ) -> Verdict {
     // A solicitation to the address itself.
     if is_neighbours::<F, P>(packet, network) {
-        return if neighbour::is_here(packet) {
+        return if neighbour::answers_here(packet) {
             Verdict::Next(Stage::Neighbour)
         } else {
             Verdict::Pass
@@ -51,9 +51,13 @@ pub fn arriving<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     };
     match carried {
         // Errors cause no errors.
-        Carried::Found => {
-            send::in_steps::<F, P, T>(packet, tables, network, aim::<F, P, T>, rewrite::<F, P, T>)
-        }
+        Carried::Found => send::in_steps::<F, P, T>(
+            packet,
+            tables,
+            network,
+            find_error_destination::<F, P, T>,
+            rewrite_error::<F, P, T>,
+        ),
         Carried::Nothing => pass_for(tables, Reason::UnknownQuote),
         Carried::Failed(reason @ (Reason::CorruptTable | Reason::NoSuchBucket)) => {
             drop_for(tables, reason)
@@ -92,7 +96,7 @@ fn is_neighbours<F: PacketFamily, P: Packet>(packet: &P, network: usize) -> bool
 }
 
 #[inline(never)]
-fn aim<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
+fn find_error_destination<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
@@ -108,19 +112,19 @@ fn aim<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
 }
 
 #[inline(never)]
-fn rewrite<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
+fn rewrite_error<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
 ) -> Result<(), Reason> {
     let draft = tables.draft().ok_or(Reason::CorruptTable)?;
     let error = stored_error::<F, T>(tables, network).ok_or(Reason::CorruptTable)?;
-    translate(packet, &error, &draft.decision)
+    translate_error(packet, &error, &draft.decision)
 }
 
 /// An ICMP packet that leaves. Most are not about packets of Services, and pass uncounted.
 #[inline(never)]
-pub fn leaving<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
+pub fn process_leaving_error<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
@@ -143,7 +147,7 @@ pub fn leaving<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
             let Some(draft) = tables.draft() else {
                 return drop_for(tables, Reason::CorruptTable);
             };
-            finish(tables, translate(packet, &error, &draft.decision))
+            finish_error(tables, translate_error(packet, &error, &draft.decision))
         }
         Carried::Nothing => Verdict::Pass,
         Carried::Failed(reason) => drop_for(tables, reason),
@@ -165,7 +169,7 @@ pub fn read_error<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     tables: &T,
     network: usize,
 ) -> u32 {
-    let error = match read::<F, P>(packet, network) {
+    let error = match read_error_parts::<F, P>(packet, network) {
         Ok(error) => error,
         Err(reason) => return result_of(reason),
     };
@@ -192,7 +196,10 @@ fn stored_error<F: PacketFamily, T: FamilyTables<F>>(
 
 /// Finds the parts of an error.
 #[inline(always)]
-fn read<F: PacketFamily, P: Packet>(packet: &P, network: usize) -> Result<Error<F>, Reason> {
+fn read_error_parts<F: PacketFamily, P: Packet>(
+    packet: &P,
+    network: usize,
+) -> Result<Error<F>, Reason> {
     let headers = parse::transport::<F, P>(packet, network)?;
     let icmp: &Icmp = packet.header(headers.transport).ok_or(Reason::Malformed)?;
     if headers.protocol != F::ICMP || !F::is_error(icmp.kind) {
@@ -202,7 +209,8 @@ fn read<F: PacketFamily, P: Packet>(packet: &P, network: usize) -> Result<Error<
         return Err(Reason::UnknownQuote);
     }
     let quote = packet.blur(headers.transport + size_of::<Icmp>());
-    let quoted = parse::beginning::<F, P>(packet, quote).map_err(|_| Reason::UnknownQuote)?;
+    let quoted =
+        parse::begins_at_first_fragment::<F, P>(packet, quote).map_err(|_| Reason::UnknownQuote)?;
     if !matches!(quoted.protocol, protocol::TCP | protocol::UDP | protocol::SCTP) {
         return Err(Reason::UnknownQuote);
     }
@@ -221,7 +229,7 @@ fn read<F: PacketFamily, P: Packet>(packet: &P, network: usize) -> Result<Error<
 }
 
 #[inline(always)]
-fn finish<T: Counters>(tables: &T, translated: Result<(), Reason>) -> Verdict {
+fn finish_error<T: Counters>(tables: &T, translated: Result<(), Reason>) -> Verdict {
     match translated {
         Ok(()) => Verdict::Pass,
         Err(reason) => drop_for(tables, reason),
@@ -230,7 +238,7 @@ fn finish<T: Counters>(tables: &T, translated: Result<(), Reason>) -> Verdict {
 
 /// Translates the error and what it quotes.
 #[inline(always)]
-fn translate<F: PacketFamily, P: Packet>(
+fn translate_error<F: PacketFamily, P: Packet>(
     packet: &mut P,
     error: &Error<F>,
     decision: &Decision<F>,
@@ -282,7 +290,7 @@ fn rewrite_quote<F: PacketFamily, P: Packet>(
         .plus(Delta::of_address(quoted_reply.destination, decision.destination.address));
     let mut change = address;
     if let Some(checksum) = header.checksum_mut() {
-        change = change.plus(replace(checksum, address, false));
+        change = change.plus(replace_checksum(checksum, address, false));
     }
 
     let ports: &mut Ports = packet.header_mut(quoted.transport).ok_or(Reason::Unwritable)?;
@@ -308,13 +316,13 @@ fn rewrite_quote<F: PacketFamily, P: Packet>(
         // A quote may end before the checksum, and a datagram may have none.
         None => Ok(change),
         Some(field) if optional && *field == [0, 0] => Ok(change),
-        Some(field) => Ok(change.plus(replace(field, address.plus(port), optional))),
+        Some(field) => Ok(change.plus(replace_checksum(field, address.plus(port), optional))),
     }
 }
 
 /// Updates a checksum; returns the difference.
 #[inline(always)]
-fn replace(checksum: &mut [u8; 2], delta: Delta, optional: bool) -> Delta {
+fn replace_checksum(checksum: &mut [u8; 2], delta: Delta, optional: bool) -> Delta {
     let old = *checksum;
     *checksum = delta.apply(old);
     if optional && *checksum == [0, 0] {

@@ -15,7 +15,7 @@ use crate::layout::Reason;
 
 /// `RAW`: it has no link-layer header.
 #[inline(always)]
-pub fn arrive<const RAW: bool, F: Outer, P: Packet, T: FamilyTables<F>>(
+pub fn process_arriving<const RAW: bool, F: Outer, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
@@ -25,7 +25,7 @@ pub fn arrive<const RAW: bool, F: Outer, P: Packet, T: FamilyTables<F>>(
     };
     // Claims are noted whatever address they are to, and whatever the frame's receiver is.
     let unless_claim = |verdict| {
-        if F::is_neighbours(header) && neighbour::is_here(packet) {
+        if F::is_neighbours(header) && neighbour::answers_here(packet) {
             return Verdict::Next(Stage::Neighbour);
         }
         verdict
@@ -37,7 +37,7 @@ pub fn arrive<const RAW: bool, F: Outer, P: Packet, T: FamilyTables<F>>(
             return unless_claim(Verdict::Pass);
         }
     }
-    if !receiver::is_here(packet, tables) {
+    if !receiver::is_receiver(packet, tables) {
         return unless_claim(Verdict::Yield);
     }
     if let Some(stage) = stage {
@@ -47,7 +47,7 @@ pub fn arrive<const RAW: bool, F: Outer, P: Packet, T: FamilyTables<F>>(
         // Interfaces without link-layer headers are few and slow: that stage handles whole packets, too,
         // so that the verifier need not check the rest of this one again.
         Parsed::Segment(_) if RAW => Verdict::Next(Stage::FragmentIn),
-        Parsed::Segment(segment) => follow(packet, tables, &segment),
+        Parsed::Segment(segment) => find_arriving_flow(packet, tables, &segment),
         Parsed::Icmp => {
             tables.set_delivered(false);
             Verdict::Next(Stage::ErrorIn)
@@ -80,7 +80,7 @@ fn stage_of_datagram<F: Outer, P: Packet, T: FamilyTables<F>>(
 
 /// A packet with ports.
 #[inline(always)]
-pub fn follow<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
+pub fn find_arriving_flow<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     segment: &Segment<F>,
@@ -102,26 +102,26 @@ pub fn follow<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
             Err(reason) => return drop_for(tables, reason),
         }
     }
-    match lookup::follow_request(tables, segment) {
+    match lookup::update_request_flow(tables, segment) {
         Ok(Known::Flow(found)) => {
-            send::whole(packet, tables, segment, &found.record, Some(found.hops()))
+            send::send_packet(packet, tables, segment, &found.record, Some(found.hops()))
         }
         Ok(Known::Gone(found)) => {
             rarely();
             if earlier::may_be_later(packet, tables, &found.record) {
                 found.release();
-                return Verdict::Next(opening(tables, segment, false));
+                return Verdict::Next(stage_without_flow(tables, segment, false));
             }
-            refuse::gone(packet, tables, segment.headers, &found)
+            refuse::refuse_gone_backend(packet, tables, segment.headers, &found)
         }
-        Ok(Known::Nothing { alone }) => Verdict::Next(opening(tables, segment, alone)),
+        Ok(Known::Nothing { alone }) => Verdict::Next(stage_without_flow(tables, segment, alone)),
         Err(reason) => drop_for(tables, reason),
     }
 }
 
 /// The stage of a packet that belongs to no flow here.
 #[inline(always)]
-fn opening<F: PacketFamily, T: FamilyTables<F>>(
+fn stage_without_flow<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
     segment: &Segment<F>,
     alone: bool,

@@ -19,22 +19,22 @@ use crate::layout::{AnnouncedAddress, NeighbourEvent};
 /// Whether this hook answers neighbours: in tc, for packets from outside. A pod reaches announced
 /// addresses by way of its node, whose address it asks for.
 #[inline(always)]
-pub fn is_here<P: Packet>(packet: &P) -> bool {
+pub fn answers_here<P: Packet>(packet: &P) -> bool {
     packet.resolves() && packet.role() == Role::External && !packet.is_raw()
 }
 
 /// A packet of ARP or neighbour discovery.
 #[inline(always)]
-pub fn answer<P, T>(packet: &mut P, tables: &T) -> Verdict
+pub fn answer_neighbour<P, T>(packet: &mut P, tables: &T) -> Verdict
 where
     P: Packet,
     T: FamilyTables<V4> + FamilyTables<V6>,
 {
     // Not the one that was handed over: that is of IP packets only.
-    let Some(frame) = link::frame(packet) else {
+    let Some(frame) = link::skip_link_header(packet) else {
         return Verdict::Pass;
     };
-    let Some(ends) = ends(packet, tables) else {
+    let Some(ends) = ends_announcement(packet, tables) else {
         return Verdict::Pass;
     };
     let answered = match frame.ether_type {
@@ -58,7 +58,7 @@ struct Ends {
 }
 
 #[inline(always)]
-fn ends<P, T>(packet: &P, tables: &T) -> Option<Ends>
+fn ends_announcement<P, T>(packet: &P, tables: &T) -> Option<Ends>
 where
     P: Packet,
     T: FamilyTables<V4> + FamilyTables<V6>,
@@ -81,7 +81,7 @@ where
     P: Packet,
     T: FamilyTables<V4> + FamilyTables<V6>,
 {
-    let message = arp::read(packet, network)?;
+    let message = arp::read_arp(packet, network)?;
     if message.sender_link != ends.own {
         note_claim::<V4, P, T>(packet, tables, message.sender, message.sender_link);
     }
@@ -91,7 +91,7 @@ where
     if !is_announced::<V4, P, T>(packet, tables, message.target) {
         return None;
     }
-    arp::write_answer(packet, network, ends.own)?;
+    arp::write_arp_reply(packet, network, ends.own)?;
     tables.count_neighbour(NeighbourEvent::Arp);
     Some(())
 }
@@ -102,7 +102,7 @@ where
     P: Packet,
     T: FamilyTables<V4> + FamilyTables<V6>,
 {
-    let message = ndp::read(packet, network)?;
+    let message = ndp::read_ndp(packet, network)?;
     if !message.is_solicitation {
         let named = message.target_link;
         let claimant = if arp::is_single(named) { named } else { ends.sender };
@@ -114,7 +114,7 @@ where
     if !ends.is_for_us || !is_announced::<V6, P, T>(packet, tables, message.target) {
         return None;
     }
-    ndp::write_answer(packet, network, &message, ends.own)?;
+    ndp::write_ndp_advertisement(packet, network, &message, ends.own)?;
     tables.count_neighbour(NeighbourEvent::Ndp);
     Some(())
 }

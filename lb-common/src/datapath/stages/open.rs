@@ -17,12 +17,12 @@ use crate::header::GUE;
 use crate::layout::{Flow, FlowKind, Reason};
 
 #[inline(always)]
-pub fn open<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
+pub fn open_flow<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
 ) -> Verdict {
-    match draft(packet, tables, network) {
+    match draft_flow(packet, tables, network) {
         // Most clients have no other flow from this port; then this stage stores the flow itself.
         Ok(()) if tables.is_alone() => begin_by::<F, T>(tables, Function::BeginAlone),
         Ok(()) => Verdict::Next(Stage::Begin),
@@ -32,7 +32,7 @@ pub fn open<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
 
 /// Drafts the flow that the packet opens.
 #[inline(always)]
-fn draft<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
+fn draft_flow<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
@@ -46,13 +46,13 @@ fn draft<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
         Role::External => Origin::Outside,
         Role::Workload => Origin::Inside,
     };
-    let frontend = match select::frontend(tables, &connection) {
+    let frontend = match select::find_frontend(tables, &connection) {
         Ok(frontend) => frontend,
-        Err(reason) => return Err(refuse(packet, tables, &segment, reason)),
+        Err(reason) => return Err(refuse_to_open(packet, tables, &segment, reason)),
     };
-    let choice = match select::backend(tables, &connection, &frontend, origin) {
+    let choice = match select::choose_backend(tables, &connection, &frontend, origin) {
         Ok(choice) => choice,
-        Err(reason) => return Err(refuse(packet, tables, &segment, reason)),
+        Err(reason) => return Err(refuse_to_open(packet, tables, &segment, reason)),
     };
     if origin == Origin::Outside
         && choice.backend.is_local()
@@ -62,7 +62,7 @@ fn draft<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
         return Err(Verdict::Next(Stage::Earlier));
     }
     let tunnel = match origin {
-        Origin::Outside => select::tunnel(tables, &frontend, &choice),
+        Origin::Outside => select::tunnel_to_backend(tables, &frontend, &choice),
         Origin::Inside => None,
     };
     let Some(draft) = tables.draft() else {
@@ -72,14 +72,14 @@ fn draft<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     let source = if tunnel.is_some() {
         None
     } else {
-        masquerade(packet, tables, &connection, &choice, origin, network, draft)?
+        choose_snat_address(packet, tables, &connection, &choice, origin, network, draft)?
     };
     write_flow(&mut draft.flow, &connection, &choice, frontend.service_port, source);
     if let Some(kind) = tunnel {
         draft.flow.kind = kind;
     }
     draft.generation = choice.backend.generation;
-    prepare(tables, draft, &segment, frontend.affinity != 0);
+    prepare_draft(tables, draft, &segment, frontend.affinity != 0);
     if draft.flow.kind.has(FlowKind::SNAT) {
         return Err(Verdict::Next(Stage::Snat));
     }
@@ -88,7 +88,7 @@ fn draft<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
 
 /// Writes the first state of a drafted flow.
 #[inline(always)]
-pub fn prepare<F: PacketFamily, T: FamilyTables<F>>(
+pub fn prepare_draft<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
     draft: &mut Draft<F>,
     segment: &Segment<F>,
@@ -107,7 +107,7 @@ pub fn prepare<F: PacketFamily, T: FamilyTables<F>>(
 
 /// Stores the drafted flow; then the packet is sent.
 #[inline(always)]
-pub fn begin<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Verdict {
+pub fn begin_drafted_flow<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Verdict {
     begin_by::<F, T>(tables, Function::Begin)
 }
 
@@ -133,7 +133,7 @@ pub fn forward_untracked<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Ver
     let Some(draft) = tables.draft() else { return drop_for(tables, Reason::CorruptTable) };
     begin::store_affinity(tables, draft);
     if !draft.flow.kind.has(FlowKind::TUNNELLED) {
-        untracked::remember(tables, &draft.flow);
+        untracked::store_untracked(tables, &draft.flow);
     }
     draft.decision = Decision::of_request(&draft.flow);
     draft.at = Location::NONE;
@@ -158,7 +158,7 @@ fn is_gue<F: PacketFamily>(segment: &Segment<F>) -> bool {
 
 /// The verdict for a packet that opens no flow.
 #[inline(always)]
-fn refuse<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
+fn refuse_to_open<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &P,
     tables: &T,
     segment: &Segment<F>,
@@ -170,7 +170,7 @@ fn refuse<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
         // Other programs of the node use the address, too, for example sshd.
         Reason::NoFrontend => pass_for(tables, reason),
         Reason::NoBackend | Reason::NoSuchPort => {
-            refuse::unreachable(packet, tables, segment.headers, reason)
+            refuse::refuse_without_backend(packet, tables, segment.headers, reason)
         }
         _ => drop_for(tables, reason),
     }
@@ -179,7 +179,7 @@ fn refuse<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
 /// The SNAT address, if replies would not come back through this node otherwise. The next hop that
 /// is found meanwhile is stored in the draft.
 #[inline(always)]
-fn masquerade<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
+fn choose_snat_address<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &P,
     tables: &T,
     connection: &Connection<F>,
@@ -214,7 +214,7 @@ fn masquerade<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
             draft.hop = next.to_word();
             next.device
         }
-        None => match next_hop::ask(packet, &query) {
+        None => match next_hop::look_up_route(packet, &query) {
             Route::Known { next, mtu } => {
                 draft.hop = next_hop::word_to_store(tables, next, mtu);
                 keep_hop(tables, from, choice, draft);
@@ -226,7 +226,7 @@ fn masquerade<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
                 return Err(Verdict::Defer);
             }
             Route::TooBig(mtu) => {
-                return Err(refuse::later(packet, tables, Rejection::too_big(mtu)));
+                return Err(refuse::refuse_with_icmp(packet, tables, Rejection::too_big(mtu)));
             }
             Route::None => return Err(drop_for(tables, Reason::NoRoute)),
         },

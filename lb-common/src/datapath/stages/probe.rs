@@ -24,7 +24,7 @@ const ABILITY: usize = KEYED + size_of::<u64>();
 
 /// Returns a probe, or a packet of an unknown connection, to the node that sent it.
 #[inline(never)]
-pub fn reflect<const PROBE: bool, F: Outer, P: Packet, T: FamilyTables<F>>(
+pub fn return_to_node<const PROBE: bool, F: Outer, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,

@@ -14,7 +14,7 @@ use crate::word::link_address;
 
 /// Whether this machine is the receiver.
 #[inline(always)]
-pub fn is_here<P: Packet, T: NetworkTables>(packet: &P, tables: &T) -> bool {
+pub fn is_receiver<P: Packet, T: NetworkTables>(packet: &P, tables: &T) -> bool {
     if packet.is_received() || packet.role() != Role::External || packet.is_raw() {
         return true;
     }

@@ -12,12 +12,12 @@ use crate::layout::Reason;
 
 /// Rejects a TCP packet with a reset.
 #[inline(never)]
-pub fn reset<F: Answering, P: Packet, T: FamilyTables<F>>(
+pub fn reject_with_reset<F: Answering, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
 ) -> Verdict {
-    let Parsed::Segment::<F>(segment) = parse::begun(packet, network) else {
+    let Parsed::Segment::<F>(segment) = parse::parse_whole_or_first(packet, network) else {
         return drop_for(tables, Reason::Malformed);
     };
     // A reset never causes a reset, or two hosts could do so for ever.
@@ -95,12 +95,12 @@ pub fn send_back<P: Packet>(packet: &mut P) -> Option<()> {
 
 /// Rejects a packet with an ICMP error that quotes its start.
 #[inline(never)]
-pub fn reject<F: Answering, P: Packet, T: FamilyTables<F>>(
+pub fn reject_with_icmp<F: Answering, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
 ) -> Verdict {
-    let Ok(headers) = parse::beginning::<F, P>(packet, network) else {
+    let Ok(headers) = parse::begins_at_first_fragment::<F, P>(packet, network) else {
         return drop_for(tables, Reason::Malformed);
     };
     let Some(header) = packet.header::<F::Header>(network) else {

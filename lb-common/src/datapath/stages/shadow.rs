@@ -13,7 +13,7 @@ use crate::layout::Reason;
 /// Ends the earlier flow. The packet is a datagram to a backend, or a backend's SYN-ACK for a
 /// connection that belongs to no Service.
 #[inline(always)]
-pub fn end<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
+pub fn end_shadowed_flow<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,

@@ -57,16 +57,16 @@ pub enum SocketVerdict<A> {
 
 /// A socket is about to connect to `end`.
 #[inline(always)]
-pub fn connect<F: PacketFamily, T: SocketTables<F>>(
+pub fn connect_socket<F: PacketFamily, T: SocketTables<F>>(
     tables: &T,
     socket: Socket,
     end: End<F::Address>,
 ) -> SocketVerdict<F::Address> {
     let mut flow = SocketFlow::dialling(end);
-    let verdict = match choose(tables, socket, &mut flow) {
-        Ok(()) if tables.set_connected(socket.cookie, &flow) => lead(tables, &flow),
-        Ok(()) => stop(tables, Reason::FlowTableFull),
-        Err(reason) => stop(tables, reason),
+    let verdict = match choose_for_socket(tables, socket, &mut flow) {
+        Ok(()) if tables.set_connected(socket.cookie, &flow) => lead_to_backend(tables, &flow),
+        Ok(()) => stop_socket(tables, Reason::FlowTableFull),
+        Err(reason) => stop_socket(tables, reason),
     };
     if let SocketVerdict::Pass = verdict {
         // It may have been connected to a Service before.
@@ -77,19 +77,19 @@ pub fn connect<F: PacketFamily, T: SocketTables<F>>(
 
 /// A socket sends a datagram to `end`, to which it is not connected.
 #[inline(always)]
-pub fn send<F: PacketFamily, T: SocketTables<F>>(
+pub fn send_from_socket<F: PacketFamily, T: SocketTables<F>>(
     tables: &T,
     socket: Socket,
     end: End<F::Address>,
 ) -> SocketVerdict<F::Address> {
-    if let Some(flow) = followed(tables, socket, end) {
+    if let Some(flow) = flow_of_datagram(tables, socket, end) {
         return SocketVerdict::Translate(flow.backend());
     }
     let mut flow = SocketFlow::dialling(end);
-    let verdict = match choose(tables, socket, &mut flow) {
-        Ok(()) if keep_unconnected(tables, socket, &flow) => lead(tables, &flow),
-        Ok(()) => stop(tables, Reason::FlowTableFull),
-        Err(reason) => stop(tables, reason),
+    let verdict = match choose_for_socket(tables, socket, &mut flow) {
+        Ok(()) if keep_unconnected(tables, socket, &flow) => lead_to_backend(tables, &flow),
+        Ok(()) => stop_socket(tables, Reason::FlowTableFull),
+        Err(reason) => stop_socket(tables, reason),
     };
     if let SocketVerdict::Pass = verdict
         && tables.may_be_source(end.address, end.port, socket.protocol)
@@ -103,7 +103,7 @@ pub fn send<F: PacketFamily, T: SocketTables<F>>(
 /// The source that a process sees when its socket receives a datagram from `end`: the frontend to
 /// which it sent. `None` if it sent to `end` itself.
 #[inline(always)]
-pub fn receive<F: PacketFamily, T: SocketTables<F>>(
+pub fn source_for_socket<F: PacketFamily, T: SocketTables<F>>(
     tables: &T,
     socket: Socket,
     end: End<F::Address>,
@@ -130,7 +130,7 @@ pub fn peer_name<F: PacketFamily, T: SocketTables<F>>(
 
 /// A socket is closed.
 #[inline(always)]
-pub fn release<F: PacketFamily, T: SocketTables<F>>(tables: &T, cookie: u64) {
+pub fn release_socket<F: PacketFamily, T: SocketTables<F>>(tables: &T, cookie: u64) {
     tables.remove_connected(cookie);
 }
 
@@ -168,7 +168,7 @@ impl<F: PacketFamily> SocketFlow<F> {
 
 /// The flow that a datagram belongs to, if its backend still exists.
 #[inline(always)]
-fn followed<F: PacketFamily, T: SocketTables<F>>(
+fn flow_of_datagram<F: PacketFamily, T: SocketTables<F>>(
     tables: &T,
     socket: Socket,
     end: End<F::Address>,
@@ -244,7 +244,7 @@ fn keep_unconnected<F: PacketFamily, T: SocketTables<F>>(
 /// Not inlined in the kernel either, like [`is_there`]. There, such a function can return only a
 /// number.
 #[inline(never)]
-fn choose<F: PacketFamily, T: SocketTables<F>>(
+fn choose_for_socket<F: PacketFamily, T: SocketTables<F>>(
     tables: &T,
     socket: Socket,
     flow: &mut SocketFlow<F>,
@@ -263,11 +263,11 @@ fn choose<F: PacketFamily, T: SocketTables<F>>(
         protocol: socket.protocol,
         begins: 1,
     };
-    let frontend = select::frontend(tables, &connection)?;
-    let choice = select::backend(tables, &connection, &frontend, Origin::Inside)?;
+    let frontend = select::find_frontend(tables, &connection)?;
+    let choice = select::choose_backend(tables, &connection, &frontend, Origin::Inside)?;
     if frontend.affinity != 0 {
         let (service_port, generation) = (frontend.service_port, choice.backend.generation);
-        affinity::remember(tables, connection.client, service_port, choice.index, generation);
+        affinity::store_affinity(tables, connection.client, service_port, choice.index, generation);
     }
     flow.backend = choice.backend.address;
     flow.backend_port = choice.backend.port;
@@ -284,7 +284,7 @@ fn stand_in(cookie: u64) -> u16 {
 }
 
 #[inline(always)]
-fn lead<F: PacketFamily, T: SocketTables<F>>(
+fn lead_to_backend<F: PacketFamily, T: SocketTables<F>>(
     tables: &T,
     flow: &SocketFlow<F>,
 ) -> SocketVerdict<F::Address> {
@@ -293,7 +293,7 @@ fn lead<F: PacketFamily, T: SocketTables<F>>(
 }
 
 #[inline(always)]
-fn stop<A, T: Counters>(tables: &T, reason: Reason) -> SocketVerdict<A> {
+fn stop_socket<A, T: Counters>(tables: &T, reason: Reason) -> SocketVerdict<A> {
     match reason {
         // Not counted: most connections of processes are not to Services.
         Reason::NoFrontend => return SocketVerdict::Pass,

@@ -11,7 +11,7 @@ use crate::datapath::wire::packet::Packet;
 use crate::datapath::wire::parse::{self, PacketFamily, Parsed};
 
 #[inline(always)]
-pub fn follow<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
+pub fn find_spread_flow<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
@@ -31,7 +31,7 @@ fn look_up<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     // No effect. To a function that only reads, the compiler passes the packet's bounds instead of
     // the packet, and the verifier treats them as plain numbers.
     packet.leave_by(0);
-    let Parsed::Segment::<F>(segment) = parse::begun(packet, network) else {
+    let Parsed::Segment::<F>(segment) = parse::parse_whole_or_first(packet, network) else {
         return Carried::Nothing;
     };
     stored::store_segment(tables, &segment);

@@ -41,7 +41,7 @@ impl Message {
 
 /// Reads the message at `network`.
 #[inline(always)]
-pub fn read<P: Packet>(packet: &P, network: usize) -> Option<Message> {
+pub fn read_arp<P: Packet>(packet: &P, network: usize) -> Option<Message> {
     let arp: &Arp = packet.header(network)?;
     let operation = u16::from_be_bytes(arp.operation);
     let is_known = u16::from_be_bytes(arp.hardware) == ETHERNET
@@ -62,7 +62,7 @@ pub fn read<P: Packet>(packet: &P, network: usize) -> Option<Message> {
 
 /// Turns a request into the reply that its sender gets from `own`, without what follows it.
 #[inline(always)]
-pub fn write_answer<P: Packet>(packet: &mut P, network: usize, own: LinkAddress) -> Option<()> {
+pub fn write_arp_reply<P: Packet>(packet: &mut P, network: usize, own: LinkAddress) -> Option<()> {
     let end = (network + size_of::<Arp>()) as u32;
     if packet.length() != end {
         packet.resize(end)?;
@@ -93,18 +93,18 @@ const _: () = assert!(FRAME == 42);
 
 /// An announcement: the request or the reply by which a host says that an address is its own. Some
 /// hosts heed only one of the two.
-pub fn announcement(own: LinkAddress, address: Address4, request: bool) -> [u8; FRAME] {
+pub fn arp_announcement(own: LinkAddress, address: Address4, request: bool) -> [u8; FRAME] {
     let operation = if request { REQUEST } else { REPLY };
     let target = if request { [0; 6] } else { BROADCAST };
-    frame(BROADCAST, operation, (own, address), (target, address))
+    frame_arp(BROADCAST, operation, (own, address), (target, address))
 }
 
 /// A probe: asks who uses an address, without claiming it. To all hosts, or to one of them.
-pub fn probe(own: LinkAddress, address: Address4, to: LinkAddress) -> [u8; FRAME] {
-    frame(to, REQUEST, (own, Address4::default()), ([0; 6], address))
+pub fn arp_probe(own: LinkAddress, address: Address4, to: LinkAddress) -> [u8; FRAME] {
+    frame_arp(to, REQUEST, (own, Address4::default()), ([0; 6], address))
 }
 
-fn frame(
+fn frame_arp(
     to: LinkAddress,
     operation: u16,
     sender: (LinkAddress, Address4),

@@ -9,7 +9,7 @@ use crate::layout::{Event, Peer};
 
 /// Copies the fields of the packet's headers into the event, as far as they can be read.
 #[inline(always)]
-pub fn describe<P: Packet>(packet: &mut P, event: &mut Event) {
+pub fn describe_packet<P: Packet>(packet: &mut P, event: &mut Event) {
     event.device = packet.device();
     event.length = packet.length();
     event.xdp = u8::from(!packet.resolves());

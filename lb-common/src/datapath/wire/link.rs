@@ -15,7 +15,7 @@ pub struct Frame {
 
 /// Skips the Ethernet header and up to two VLAN tags.
 #[inline(always)]
-pub fn frame<P: Packet>(packet: &P) -> Option<Frame> {
+pub fn skip_link_header<P: Packet>(packet: &P) -> Option<Frame> {
     if packet.is_raw() {
         return raw_frame(packet);
     }
@@ -73,14 +73,18 @@ pub fn move_to_front<P: Packet>(packet: &mut P, length: usize, room: usize) -> O
 pub fn move_to_back<P: Packet>(packet: &mut P, length: usize, room: usize) -> Option<()> {
     for tag in [18, 14] {
         if tag < length {
-            copy::<[u8; 4], P>(packet, tag, room + tag)?;
+            copy_link_address::<[u8; 4], P>(packet, tag, room + tag)?;
         }
     }
-    copy::<[u8; 14], P>(packet, 0, room)
+    copy_link_address::<[u8; 14], P>(packet, 0, room)
 }
 
 #[inline(always)]
-fn copy<H: Header + Copy, P: Packet>(packet: &mut P, from: usize, to: usize) -> Option<()> {
+fn copy_link_address<H: Header + Copy, P: Packet>(
+    packet: &mut P,
+    from: usize,
+    to: usize,
+) -> Option<()> {
     // Each access starts from the packet's start again: a value that the compiler kept from an
     // earlier access would not be a pointer to the verifier.
     branchless::forget();

@@ -57,7 +57,7 @@ pub struct Message {
 /// Reads the message in the packet at `network`. Extension headers are not accepted, which includes
 /// fragments (RFC 6980).
 #[inline(always)]
-pub fn read<P: Packet>(packet: &P, network: usize) -> Option<Message> {
+pub fn read_ndp<P: Packet>(packet: &P, network: usize) -> Option<Message> {
     let header: &Ipv6 = packet.header(network)?;
     let is_local = header.version_and_class[0] >> 4 == 6
         && header.next_header == protocol::ICMPV6
@@ -195,7 +195,7 @@ fn advertised(
 /// Turns a solicitation into the advertisement that its sender gets from `own`; all nodes if it is
 /// from duplicate address detection.
 #[inline(always)]
-pub fn write_answer<P: Packet>(
+pub fn write_ndp_advertisement<P: Packet>(
     packet: &mut P,
     network: usize,
     message: &Message,
@@ -237,22 +237,26 @@ pub const ADVERTISEMENT_FRAME: usize = size_of::<Framed<Advertisement>>();
 pub const PROBE_FRAME: usize = size_of::<Framed<Solicitation>>();
 const _: () = assert!(ADVERTISEMENT_FRAME == 86 && PROBE_FRAME == 78);
 
-fn framed<T>(own: LinkAddress, to: LinkAddress, packet: T) -> Framed<T> {
+fn frame_ndp<T>(own: LinkAddress, to: LinkAddress, packet: T) -> Framed<T> {
     let ether_type = V6::ETHER_TYPE.to_be_bytes();
     Framed { ethernet: Ethernet { destination: to, source: own, ether_type }, packet }
 }
 
 /// An unsolicited advertisement to all nodes: an address is `own`'s from now on.
-pub fn announcement(own: LinkAddress, address: Address6) -> [u8; ADVERTISEMENT_FRAME] {
+pub fn ndp_announcement(own: LinkAddress, address: Address6) -> [u8; ADVERTISEMENT_FRAME] {
     let all = ALL_NODES.into();
-    let framed = framed(own, group_link(all), advertised(address, all, own, OVERRIDE));
+    let framed = frame_ndp(own, group_link(all), advertised(address, all, own, OVERRIDE));
     // SAFETY: headers of octets without padding, as many as asserted.
     unsafe { core::mem::transmute(framed) }
 }
 
 /// A probe as in duplicate address detection: asks who uses an address, without claiming it. To
 /// the address's group, or to the one host `to`. The answer goes to all nodes.
-pub fn probe(own: LinkAddress, address: Address6, to: Option<LinkAddress>) -> [u8; PROBE_FRAME] {
+pub fn ndp_probe(
+    own: LinkAddress,
+    address: Address6,
+    to: Option<LinkAddress>,
+) -> [u8; PROBE_FRAME] {
     const LENGTH: u16 = size_of::<NeighbourMessage>() as u16;
     let (source, group) = (Address6::default(), solicited_node(address));
     let mut network = V6::header(source, group, protocol::ICMPV6, LENGTH);
@@ -269,7 +273,7 @@ pub fn probe(own: LinkAddress, address: Address6, to: Option<LinkAddress>) -> [u
         target: address.octets,
     };
     let to = to.unwrap_or(group_link(group));
-    let framed = framed(own, to, Solicitation { network, message });
+    let framed = frame_ndp(own, to, Solicitation { network, message });
     // SAFETY: headers of octets without padding, as many as asserted.
     unsafe { core::mem::transmute(framed) }
 }

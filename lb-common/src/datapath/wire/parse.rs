@@ -224,7 +224,7 @@ impl FragmentHeader {
 pub fn parse_packet<F: PacketFamily, P: Packet>(packet: &P, network: usize) -> Parsed<F> {
     let found = F::transport::<false, P>(packet, network);
     match found.part {
-        Part::Whole => segment(packet, found.headers),
+        Part::Whole => segment_of_packet(packet, found.headers),
         Part::Malformed => Parsed::Malformed,
         Part::First | Part::Later => Parsed::Fragment,
     }
@@ -247,7 +247,7 @@ pub fn transport<F: PacketFamily, P: Packet>(
 /// The same for a packet that may be a first fragment, whose ports are already stored for the later
 /// ones.
 #[inline(always)]
-pub fn beginning<F: PacketFamily, P: Packet>(
+pub fn begins_at_first_fragment<F: PacketFamily, P: Packet>(
     packet: &P,
     network: usize,
 ) -> Result<Headers, Reason> {
@@ -261,10 +261,10 @@ pub fn beginning<F: PacketFamily, P: Packet>(
 
 /// Parses such a packet.
 #[inline(always)]
-pub fn begun<F: PacketFamily, P: Packet>(packet: &P, network: usize) -> Parsed<F> {
+pub fn parse_whole_or_first<F: PacketFamily, P: Packet>(packet: &P, network: usize) -> Parsed<F> {
     let found = F::transport::<true, P>(packet, network);
     match found.part {
-        Part::Whole | Part::First => segment(packet, found.headers),
+        Part::Whole | Part::First => segment_of_packet(packet, found.headers),
         Part::Malformed => Parsed::Malformed,
         Part::Later => Parsed::Fragment,
     }
@@ -272,7 +272,7 @@ pub fn begun<F: PacketFamily, P: Packet>(packet: &P, network: usize) -> Parsed<F
 
 /// Reads addresses, ports and signal of the packet.
 #[inline(always)]
-pub fn segment<F: PacketFamily, P: Packet>(packet: &P, headers: Headers) -> Parsed<F> {
+pub fn segment_of_packet<F: PacketFamily, P: Packet>(packet: &P, headers: Headers) -> Parsed<F> {
     let Some(network) = packet.header::<F::Header>(headers.network) else {
         return Parsed::Malformed;
     };

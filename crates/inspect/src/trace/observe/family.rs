@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use lb_common::atomic::AtomicLong;
 use lb_common::conntrack::FlowTables;
-use lb_common::datapath::{Draft, FamilyTables, Function, execute};
+use lb_common::datapath::{Draft, FamilyTables, Function, execute_function};
 use lb_common::family::{Family, V4, V6};
 use lb_common::layout::{
     Affinity, AffinityKey, Backend, FlowBucket, Fragment, FragmentKey, Frontend, FrontendKey,
@@ -97,7 +97,7 @@ macro_rules! family_tables {
             }
 
             fn call(&self, function: Function) -> u32 {
-                execute::<$family, _>(function, self)
+                execute_function::<$family, _>(function, self)
             }
 
             fn affinity(&self, key: &AffinityKey<$family>) -> Option<Affinity> {

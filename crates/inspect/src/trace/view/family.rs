@@ -8,7 +8,7 @@ use aya::maps::lpm_trie::Key;
 use aya::maps::{LpmTrie, MapData};
 use lb_common::atomic::{AtomicLong, AtomicWord};
 use lb_common::conntrack::FlowTables;
-use lb_common::datapath::{Draft, FamilyTables, Function, execute};
+use lb_common::datapath::{Draft, FamilyTables, Function, execute_function};
 use lb_common::family::{Address4, Address6, Family, V4, V6};
 use lb_common::layout::{
     Affinity, AffinityKey, BUCKET_ENTRIES, Backend, Bitmap, FlowBucket, Fragment, FragmentKey,
@@ -177,7 +177,7 @@ macro_rules! family_tables {
             }
 
             fn call(&self, function: Function) -> u32 {
-                execute::<$family, _>(function, self)
+                execute_function::<$family, _>(function, self)
             }
 
             fn affinity(&self, key: &AffinityKey<$family>) -> Option<Affinity> {
