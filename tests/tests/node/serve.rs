@@ -108,11 +108,12 @@ fn metrics_have_the_documented_labels() -> Result<()> {
     for row in document.lines().filter(|line| line.starts_with("| `")) {
         let cells: Vec<&str> = row.split('|').map(str::trim).collect();
         let (name, documented) = (cells[1].trim_matches('`'), cells[3].replace(['`', ' '], ""));
-        // There is no API server here, no pool and no BGP peer; the Ingress proxy is another process.
+        // There is no API server here, no pool and no BGP peer; controller and Ingress proxy are other processes.
         let others = [
             "rest_client_",
             "millrace_ingress_",
             "millrace_address_",
+            "millrace_metallb_",
             "millrace_bgp_",
             "millrace_bfd_",
             // Nothing is waited for.

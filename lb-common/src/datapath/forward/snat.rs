@@ -256,7 +256,7 @@ impl Ports {
         let unpredictable =
             1 + hash::scale(hash::mix(u64::from(start)) as u32, count.saturating_sub(1));
         // By the golden ratio, any number of steps is spread as evenly as can be.
-        let even = (count * 40_503 >> 16).max(1);
+        let even = ((count * 40_503) >> 16).max(1);
         let stride = if round < UNPREDICTABLE_ROUNDS { unpredictable } else { even };
         Self { first, count, start: hash::scale(start, count), stride }
     }
