@@ -148,6 +148,8 @@ const QUICK: [Stage; 6] = [
             "tests/host",
             "--skip",
             "adoption",
+            "--skip",
+            "in_tight_room",
         ],
         BUILT,
     ),
@@ -178,7 +180,7 @@ const fn world(name: &'static str, arguments: &'static [&'static str]) -> Stage 
 }
 
 const SKIPPED: &str = "\
-not run by --quick: linters, the largest plans (adoption), sources and speakers with their servers, deployment
+not run by --quick: linters, the largest plans (adoption, tight room), sources and speakers with their servers, deployment
 manifests, the embedded API and the HTTP proxy with their clients, fuzzing, models of the flow table, packet tables in
 the kernel, most tests in network namespaces, the virtual machine, demo and benchmarks. Run `cargo xtask test` for all
 of them, or `cargo xtask test --only STAGE` for one stage.";
