@@ -24,7 +24,7 @@ pub enum Event {
     Rst = 4,
     /// An `Ack` or a datagram after the time that its state requires.
     Late = 5,
-    /// It belongs to another connection of the same addresses and ports.
+    /// A packet of a later connection of the same addresses and ports.
     Foreign = 6,
 }
 

@@ -80,7 +80,7 @@ pub fn is_expired(tag: &FlowTag, word: Word, settings: &Settings, now: Ticks) ->
 #[inline(always)]
 pub fn eviction_rank(tag: &FlowTag, word: Word, settings: &Settings, now: Ticks) -> i64 {
     let idle = idle_time(tag, now);
-    let expired = sign(time_beyond_limit(idle, word, settings)) as i64;
+    let expired = sign(time_until_limit(idle, word, settings)) as i64;
     let rank = RANKS[word.state_number() as usize];
     // All free and expired entries are equal, so that flows take the first one, in the first bucket.
     smaller(rank + (idle >> (rank & LASTING)) + expired * EXPIRED, FREE)
@@ -89,7 +89,7 @@ pub fn eviction_rank(tag: &FlowTag, word: Word, settings: &Settings, now: Ticks)
 /// 1 if a flow has been idle for longer than its state allows, else 0.
 #[inline(always)]
 pub fn has_expired(tag: &FlowTag, word: Word, settings: &Settings, now: Ticks) -> u64 {
-    sign(time_beyond_limit(idle_time(tag, now), word, settings))
+    sign(time_until_limit(idle_time(tag, now), word, settings))
 }
 
 /// For how long a flow has been idle, plus the tolerance.
@@ -98,9 +98,9 @@ fn idle_time(tag: &FlowTag, now: Ticks) -> i64 {
     i64::from(now.0.wrapping_add(TOLERANCE).wrapping_sub(tag.seen.load()))
 }
 
-/// A negative number if the idle time is beyond the limit of the state.
+/// The time until an idle flow expires; a negative number if that is over.
 #[inline(always)]
-fn time_beyond_limit(idle: i64, word: Word, settings: &Settings) -> u64 {
+fn time_until_limit(idle: i64, word: Word, settings: &Settings) -> u64 {
     let limit = i64::from(settings.limits[word.state_number() as usize]) + i64::from(TOLERANCE);
     limit.wrapping_sub(idle) as u64
 }

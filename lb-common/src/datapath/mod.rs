@@ -56,7 +56,7 @@ pub use verdict::{
 };
 pub use wire::arp;
 pub use wire::describe::describe_packet;
-pub use wire::link::{Frame, skip_link_header as parse_frame};
+pub use wire::link::{Frame, parse_frame};
 pub use wire::ndp;
 pub use wire::packet::{Packet, Role};
 pub use wire::parse::PacketFamily;
@@ -175,7 +175,7 @@ where
         Stage::Open => open::open_flow::<F, P, T>(packet, tables, network),
         Stage::Begin => open::begin_drafted_flow::<F, T>(tables),
         Stage::Send => send::send_draft::<F, P, T>(packet, tables, network),
-        Stage::Spread => spread::find_spread_flow::<F, P, T>(packet, tables, network),
+        Stage::Spread => spread::process_spread_packet::<F, P, T>(packet, tables, network),
         Stage::Snat => open::open_indexed::<F, T>(tables),
         Stage::Untracked => open::forward_untracked::<F, T>(tables),
         Stage::Reset => reject::reject_with_reset::<F, P, T>(packet, tables, network),

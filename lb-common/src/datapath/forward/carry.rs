@@ -2,8 +2,9 @@
 //! stages read it.
 
 use super::lookup::{
-    Judgement, client_hash, client_hash_of, decision_for_reply, decision_for_request,
-    find_in_buckets, has_spread_flows, reply_hash, spread_hash_of, track_request, unless_expired,
+    Judgement, check_request_flow, client_hash, client_hash_of, decision_for_reply,
+    decision_for_request, find_in_buckets, has_spread_flows, reply_hash, spread_hash_of,
+    unless_expired,
 };
 use crate::conntrack::{self, Found, is_crowded, reply_index};
 use crate::datapath::carried::{Decision, Draft};
@@ -61,7 +62,7 @@ pub fn find_and_update_request<F: PacketFamily, T: FamilyTables<F>>(
     resolves: bool,
 ) -> Carried {
     let carried = find_request(tables);
-    draft_lookup(tables, carried, resolves)
+    update_found_request(tables, carried, resolves)
 }
 
 /// Finds the flow of the stored segment, of a client, in the buckets of a hash, as [`find_and_update_request`] does.
@@ -74,7 +75,7 @@ pub fn follow_hashed<F: PacketFamily, T: FamilyTables<F>>(
     let Some(draft) = tables.draft() else { return Carried::Failed(Reason::CorruptTable) };
     draft.hash = hash;
     let carried = Carried::call(tables, Function::FindHashed);
-    draft_lookup(tables, carried, resolves)
+    update_found_request(tables, carried, resolves)
 }
 
 /// Finds the flow of a segment of a client in the two buckets of a hash, as [`find_and_update_request`] does,
@@ -98,7 +99,7 @@ pub fn follow_at_once<F: PacketFamily, T: FamilyTables<F>>(
     };
     let Some(draft) = tables.draft() else { return Carried::Failed(Reason::CorruptTable) };
     draft.at = found.location();
-    match track_request(tables, segment, (found.state(), found.track()), &draft.decision) {
+    match check_request_flow(tables, segment, (found.state(), found.track()), &draft.decision) {
         Judgement::GoesOn => {}
         Judgement::Anew => {
             found.release();
@@ -120,7 +121,7 @@ pub fn follow_at_once<F: PacketFamily, T: FamilyTables<F>>(
 }
 
 #[inline(always)]
-fn draft_lookup<F: PacketFamily, T: FamilyTables<F>>(
+fn update_found_request<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
     found: Carried,
     resolves: bool,
@@ -149,7 +150,7 @@ pub fn follow_found<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Carried 
     // Another CPU may have replaced it meanwhile.
     let Some(found) = conntrack::flow_at(bucket, draft.at) else { return Carried::Nothing };
     let segment = &draft.segment;
-    match track_request(tables, segment, (found.state(), found.track()), &draft.decision) {
+    match check_request_flow(tables, segment, (found.state(), found.track()), &draft.decision) {
         Judgement::GoesOn => {}
         Judgement::Anew => {
             found.release();
@@ -302,7 +303,7 @@ pub fn note_drafted_reply<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> bo
 
 /// The function [`Function::FindReply`].
 #[inline(always)]
-pub fn find_untracked_or_indexed<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Carried {
+pub fn find_drafted_reply<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Carried {
     let Some(draft) = tables.draft() else { return Carried::Failed(Reason::CorruptTable) };
     carried(keep_indexed_reply(tables, &draft.segment))
 }

@@ -27,7 +27,7 @@ pub fn execute_function<F: PacketFamily, T: FamilyTables<F>>(
         Function::NoteReply => u32::from(carry::note_drafted_reply::<F, T>(tables)),
         Function::EndShadowed => u32::from(lookup::end_shadowed::<F, T>(tables)),
         Function::FollowFound => carry::follow_found::<F, T>(tables).number(),
-        Function::FindReply => carry::find_untracked_or_indexed::<F, T>(tables).number(),
+        Function::FindReply => carry::find_drafted_reply::<F, T>(tables).number(),
         Function::IsKnown => u32::from(carry::is_known::<F, T>(tables)),
         Function::FindArriving => carry::find_arriving::<F, T>(tables).number(),
         Function::ChooseForError => u32::from(quoted::choose_backend::<F, T>(tables)),

@@ -93,7 +93,7 @@ pub fn update_request_flow<'a, F: PacketFamily, T: FamilyTables<F>>(
         decision_for_request(flow, segment)
     })?;
     let Some(found) = unless_expired(tables, found) else { return Ok(Known::Nothing { alone }) };
-    match track_request(tables, segment, (found.state(), found.track()), &found.record) {
+    match check_request_flow(tables, segment, (found.state(), found.track()), &found.record) {
         Judgement::GoesOn => {}
         Judgement::Anew => {
             found.release();
@@ -329,9 +329,9 @@ pub(super) enum Judgement {
     Gone,
 }
 
-/// Judges a client's packet by its flow's state and track, and by the backend of its decision.
+/// Whether a client's packet continues its flow: by the flow's state and track, and by the backend of its decision.
 #[inline(always)]
-pub(super) fn track_request<F: PacketFamily, T: FamilyTables<F>>(
+pub(super) fn check_request_flow<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
     segment: &Segment<F>,
     (state, track): (FlowState, u32),

@@ -27,12 +27,12 @@ pub fn process_leaving<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     if !tables.may_be_source(segment.source, segment.source_port, segment.headers.protocol) {
         return Verdict::Pass;
     }
-    find_leaving_reply(packet, tables, &segment)
+    process_leaving_segment(packet, tables, &segment)
 }
 
-/// A packet with ports that may be a reply.
+/// A whole packet with ports that leaves: translates it if it is a backend's reply.
 #[inline(always)]
-fn find_leaving_reply<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
+fn process_leaving_segment<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     segment: &Segment<F>,

@@ -210,7 +210,7 @@ fn read_error_parts<F: PacketFamily, P: Packet>(
     }
     let quote = packet.blur(headers.transport + size_of::<Icmp>());
     let quoted =
-        parse::begins_at_first_fragment::<F, P>(packet, quote).map_err(|_| Reason::UnknownQuote)?;
+        parse::whole_or_first_headers::<F, P>(packet, quote).map_err(|_| Reason::UnknownQuote)?;
     if !matches!(quoted.protocol, protocol::TCP | protocol::UDP | protocol::SCTP) {
         return Err(Reason::UnknownQuote);
     }

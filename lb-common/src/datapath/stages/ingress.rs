@@ -13,7 +13,7 @@ use crate::datapath::wire::parse::{self, PacketFamily, Parsed};
 use crate::header::{NetworkHeader, Ports, protocol};
 use crate::layout::Reason;
 
-/// `RAW`: it has no link-layer header.
+/// A packet that arrives on an interface. `RAW`: without a link-layer header.
 #[inline(always)]
 pub fn process_arriving<const RAW: bool, F: Outer, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
@@ -47,7 +47,7 @@ pub fn process_arriving<const RAW: bool, F: Outer, P: Packet, T: FamilyTables<F>
         // Interfaces without link-layer headers are few and slow: that stage handles whole packets, too,
         // so that the verifier need not check the rest of this one again.
         Parsed::Segment(_) if RAW => Verdict::Next(Stage::FragmentIn),
-        Parsed::Segment(segment) => find_arriving_flow(packet, tables, &segment),
+        Parsed::Segment(segment) => process_arriving_segment(packet, tables, &segment),
         Parsed::Icmp => {
             tables.set_delivered(false);
             Verdict::Next(Stage::ErrorIn)
@@ -78,9 +78,9 @@ fn stage_of_datagram<F: Outer, P: Packet, T: FamilyTables<F>>(
     bfd::is_port(port).then_some(Stage::Bfd)
 }
 
-/// A packet with ports.
+/// A whole packet with ports that arrives: sends it by its flow, or chooses the stage that opens one.
 #[inline(always)]
-pub fn find_arriving_flow<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
+pub fn process_arriving_segment<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     segment: &Segment<F>,

@@ -31,10 +31,10 @@ where
     T: FamilyTables<V4> + FamilyTables<V6>,
 {
     // Not the one that was handed over: that is of IP packets only.
-    let Some(frame) = link::skip_link_header(packet) else {
+    let Some(frame) = link::parse_frame(packet) else {
         return Verdict::Pass;
     };
-    let Some(ends) = ends_announcement(packet, tables) else {
+    let Some(ends) = read_link_ends(packet, tables) else {
         return Verdict::Pass;
     };
     let answered = match frame.ether_type {
@@ -58,7 +58,7 @@ struct Ends {
 }
 
 #[inline(always)]
-fn ends_announcement<P, T>(packet: &P, tables: &T) -> Option<Ends>
+fn read_link_ends<P, T>(packet: &P, tables: &T) -> Option<Ends>
 where
     P: Packet,
     T: FamilyTables<V4> + FamilyTables<V6>,

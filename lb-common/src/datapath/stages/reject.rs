@@ -100,7 +100,7 @@ pub fn reject_with_icmp<F: Answering, P: Packet, T: FamilyTables<F>>(
     tables: &T,
     network: usize,
 ) -> Verdict {
-    let Ok(headers) = parse::begins_at_first_fragment::<F, P>(packet, network) else {
+    let Ok(headers) = parse::whole_or_first_headers::<F, P>(packet, network) else {
         return drop_for(tables, Reason::Malformed);
     };
     let Some(header) = packet.header::<F::Header>(network) else {

@@ -65,8 +65,8 @@ pub fn connect_socket<F: PacketFamily, T: SocketTables<F>>(
     let mut flow = SocketFlow::dialling(end);
     let verdict = match choose_for_socket(tables, socket, &mut flow) {
         Ok(()) if tables.set_connected(socket.cookie, &flow) => lead_to_backend(tables, &flow),
-        Ok(()) => stop_socket(tables, Reason::FlowTableFull),
-        Err(reason) => stop_socket(tables, reason),
+        Ok(()) => verdict_for_reason(tables, Reason::FlowTableFull),
+        Err(reason) => verdict_for_reason(tables, reason),
     };
     if let SocketVerdict::Pass = verdict {
         // It may have been connected to a Service before.
@@ -88,8 +88,8 @@ pub fn send_from_socket<F: PacketFamily, T: SocketTables<F>>(
     let mut flow = SocketFlow::dialling(end);
     let verdict = match choose_for_socket(tables, socket, &mut flow) {
         Ok(()) if keep_unconnected(tables, socket, &flow) => lead_to_backend(tables, &flow),
-        Ok(()) => stop_socket(tables, Reason::FlowTableFull),
-        Err(reason) => stop_socket(tables, reason),
+        Ok(()) => verdict_for_reason(tables, Reason::FlowTableFull),
+        Err(reason) => verdict_for_reason(tables, reason),
     };
     if let SocketVerdict::Pass = verdict
         && tables.may_be_source(end.address, end.port, socket.protocol)
@@ -293,7 +293,7 @@ fn lead_to_backend<F: PacketFamily, T: SocketTables<F>>(
 }
 
 #[inline(always)]
-fn stop_socket<A, T: Counters>(tables: &T, reason: Reason) -> SocketVerdict<A> {
+fn verdict_for_reason<A, T: Counters>(tables: &T, reason: Reason) -> SocketVerdict<A> {
     match reason {
         // Not counted: most connections of processes are not to Services.
         Reason::NoFrontend => return SocketVerdict::Pass,

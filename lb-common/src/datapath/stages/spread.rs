@@ -11,7 +11,7 @@ use crate::datapath::wire::packet::Packet;
 use crate::datapath::wire::parse::{self, PacketFamily, Parsed};
 
 #[inline(always)]
-pub fn find_spread_flow<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
+pub fn process_spread_packet<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,

@@ -15,7 +15,7 @@ pub struct Frame {
 
 /// Skips the Ethernet header and up to two VLAN tags.
 #[inline(always)]
-pub fn skip_link_header<P: Packet>(packet: &P) -> Option<Frame> {
+pub fn parse_frame<P: Packet>(packet: &P) -> Option<Frame> {
     if packet.is_raw() {
         return raw_frame(packet);
     }

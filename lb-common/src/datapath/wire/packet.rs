@@ -33,7 +33,7 @@ pub trait Packet: Sized {
     /// The offset and type of the network header.
     #[inline(always)]
     fn frame(&self) -> Option<Frame> {
-        link::skip_link_header(self)
+        link::parse_frame(self)
     }
 
     /// Whether the packet starts with its network header, as on wireguard, ipip and tun interfaces.

@@ -244,10 +244,10 @@ pub fn transport<F: PacketFamily, P: Packet>(
     }
 }
 
-/// The same for a packet that may be a first fragment, whose ports are already stored for the later
-/// ones.
+/// Where the transport header of a packet is that is whole, or a first fragment whose ports are already stored
+/// for the later ones.
 #[inline(always)]
-pub fn begins_at_first_fragment<F: PacketFamily, P: Packet>(
+pub fn whole_or_first_headers<F: PacketFamily, P: Packet>(
     packet: &P,
     network: usize,
 ) -> Result<Headers, Reason> {
@@ -259,7 +259,7 @@ pub fn begins_at_first_fragment<F: PacketFamily, P: Packet>(
     }
 }
 
-/// Parses such a packet.
+/// Parses a packet that is whole, or a first fragment whose ports are already stored for the later ones.
 #[inline(always)]
 pub fn parse_whole_or_first<F: PacketFamily, P: Packet>(packet: &P, network: usize) -> Parsed<F> {
     let found = F::transport::<true, P>(packet, network);
