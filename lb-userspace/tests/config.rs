@@ -61,6 +61,7 @@ const VALUES: &[(&str, &str)] = &[
     ("ingress-class", "edge"),
     ("serve-without-class", "true"),
     ("watch-namespace", "shop"),
+    ("merge-slashes", "false"),
     ("allow-shared-hosts", "true"),
     ("allow-external-names", "true"),
     ("allow-cross-namespace-secrets", "true"),

@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Display};
 
-use crate::path::{self, Captures, InvalidPath, PathPattern};
+use crate::path::{self, Captures, InvalidPath, PathPattern, Slashes};
 use crate::policy::Rewrite;
 
 /// Path and query for the endpoint.
@@ -45,7 +45,8 @@ pub fn rewrite_path(
     query: Option<&str>,
 ) -> Result<Rewritten, InvalidTarget> {
     // What slashes the client sent are kept, unless the rule only matches without.
-    let (decoded, merged) = (path::decode_unreserved(path), path::comparable_path(path));
+    let decoded = path::decode_unreserved(path);
+    let merged = path::comparable_path(path, Slashes::Merged);
     let groups = match pattern {
         PathPattern::Regex(regex) => regex.captures(&decoded).or_else(|| regex.captures(&merged)),
         _ => None,

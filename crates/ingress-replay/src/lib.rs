@@ -90,6 +90,7 @@ impl Replay {
     /// All Ingresses count, whatever their class: leave out those that ingress-nginx does not serve. Services need not
     /// be there; of `objects`, only Secrets and Ingresses count.
     pub fn new(objects: Vec<Object>, settings: Settings, host: Option<String>) -> Self {
+        let mut config = snapshot::new_config(&settings);
         let mut model = Model::new(Settings { serve_without_class: true, ..settings });
         let mut services: BTreeMap<ServiceName, Vec<ServicePort>> = BTreeMap::new();
         let mut ingresses = Vec::new();
@@ -121,7 +122,6 @@ impl Replay {
             model.apply(Object::Ingress(ingress));
         }
         let delta = model.settle();
-        let mut config = Config::default();
         snapshot::apply_changes(&mut config, &delta);
         let problems =
             delta.problems.into_iter().filter(|(object, _)| object.kind == Kind::Ingress);

@@ -4,6 +4,7 @@
 
 use std::time::{Duration, Instant};
 
+use lb_http::path::Slashes;
 use lb_ingress_rules::{Delta, Model, Settings};
 use lb_rules::model::{Kind, Object};
 use serde_json::{Value, json};
@@ -84,6 +85,7 @@ fn settings() -> Settings {
         accept_nginx_classes: false,
         class: "millrace".to_owned(),
         serve_without_class: true,
+        slashes: Slashes::Merged,
         share_hosts: false,
         external_names: false,
         secrets_across_namespaces: false,

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use http::StatusCode;
+use lb_http::path::Slashes;
 use lb_http::table::{HostRules, WhyShadowed};
 use lb_http::{Action, Canary, HostPattern, Owner, PathPattern, Policy, Route};
 use lb_proxy::HostTls;
@@ -81,6 +82,7 @@ pub struct Combiner<'a> {
     pub host: &'a HostPattern,
     pub resolved: &'a BTreeMap<ServiceName, Resolved>,
     pub share_hosts: bool,
+    pub slashes: Slashes,
     /// The wildcard host above an exact one.
     pub above: Option<Above<'a>>,
     /// What gets the requests that no rule of the owner's namespace matches.
@@ -259,7 +261,8 @@ impl Combiner<'_> {
         // By namespace and pattern; of equal patterns, the first is served.
         let mut main: HashMap<(Arc<str>, Pattern), usize> = HashMap::new();
         for (index, (path, route)) in combined.rules.iter().enumerate() {
-            main.entry((route.owner.namespace.clone(), comparable(path))).or_insert(index);
+            let pattern = comparable(path, self.slashes);
+            main.entry((route.owner.namespace.clone(), pattern)).or_insert(index);
         }
         for claim in &claims.canaries {
             self.canary(claim, &main, combined);
@@ -280,7 +283,7 @@ impl Combiner<'_> {
         let mut joined = false;
         let (mut missing, mut refused) = (None, None);
         for (path, route) in rules.chain(default) {
-            match main.get(&(namespace.clone(), comparable(&path))) {
+            match main.get(&(namespace.clone(), comparable(&path, self.slashes))) {
                 Some(&index) => {
                     joined = true;
                     let route_of_main = &mut combined.rules[index].1;
@@ -333,7 +336,7 @@ impl Combiner<'_> {
         if combined.rules.len() < 2 {
             return;
         }
-        let rules = HostRules::new(self.host.clone(), combined.rules.clone());
+        let rules = HostRules::new(self.host.clone(), combined.rules.clone(), self.slashes);
         for shadowed in rules.shadowed() {
             let (host, path) = (self.host, &shadowed.path);
             let message = match &shadowed.why {
@@ -419,9 +422,9 @@ enum Pattern {
     Default,
 }
 
-fn comparable(path: &PathPattern) -> Pattern {
+fn comparable(path: &PathPattern, slashes: Slashes) -> Pattern {
     let normal = |text: &str| match lb_http::path::normalize_path(text) {
-        Ok(path) => lb_http::path::comparable_path(&path).into_owned(),
+        Ok(path) => lb_http::path::comparable_path(&path, slashes).into_owned(),
         Err(_) => text.to_owned(),
     };
     match path {

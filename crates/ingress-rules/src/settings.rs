@@ -1,5 +1,6 @@
 //! What the operator of the controller decides, and no tenant can.
 
+use lb_http::path::Slashes;
 use lb_rules::model::ServiceName;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -12,6 +13,8 @@ pub struct Settings {
     pub class: String,
     /// Whether Ingresses without a class are served, even if no served IngressClass is the default one.
     pub serve_without_class: bool,
+    /// How rules see slashes that follow each other.
+    pub slashes: Slashes,
     /// Whether several namespaces may have rules for one host.
     pub share_hosts: bool,
     /// Whether Services of type ExternalName are served.

@@ -2,9 +2,15 @@
 
 use std::sync::Arc;
 
+use lb_http::Table;
 use lb_proxy::Config;
 
-use super::{Backends, Delta};
+use super::{Backends, Delta, Settings};
+
+/// The snapshot before the first change.
+pub fn new_config(settings: &Settings) -> Config {
+    Config { table: Table::new(settings.slashes), ..Config::default() }
+}
 
 /// Changes a snapshot. Upstreams that are names in DNS have no endpoints until these are resolved.
 pub fn apply_changes(config: &mut Config, delta: &Delta) {

@@ -88,8 +88,8 @@ impl IngressController {
         secrets: watch::Sender<BTreeSet<ObjectRef>>,
     ) -> Self {
         Self {
+            snapshot: snapshot::new_config(&settings),
             model: Model::new(settings),
-            snapshot: Config::default(),
             config: watch::Sender::new(Arc::default()),
             names: NameResolver::start(resolved),
             outlets,

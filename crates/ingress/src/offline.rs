@@ -8,7 +8,6 @@ use anyhow::Result;
 use lb_ingress_rules::explain::{self, Explanation, Request};
 use lb_ingress_rules::snapshot;
 use lb_ingress_rules::{Model, Settings};
-use lb_proxy::Config;
 use lb_rules::model::{Kind, Object};
 use lb_source::Manifests;
 
@@ -20,7 +19,7 @@ pub fn explain_manifests(
 ) -> Result<Explanation> {
     let objects = Manifests::of_kinds(paths.to_vec(), &Kind::OF_INGRESS)?.objects();
     let mut annotations = BTreeMap::new();
-    let mut model = Model::new(settings);
+    let mut model = Model::new(settings.clone());
     for object in objects {
         if let Object::Ingress(ingress) = &object {
             let reference = object.reference();
@@ -29,7 +28,7 @@ pub fn explain_manifests(
         }
         model.apply(object);
     }
-    let mut config = Config::default();
+    let mut config = snapshot::new_config(&settings);
     snapshot::apply_changes(&mut config, &model.settle());
     let annotations = |namespace: &str, name: &str| {
         let found = annotations.get(&(namespace.to_owned(), name.to_owned()));

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use lb_http::path::{comparable_path, normalize_path};
+use lb_http::path::{Slashes, comparable_path, normalize_path};
 
 use super::text;
 use crate::Input;
@@ -64,7 +64,9 @@ pub fn path(bytes: &[u8]) -> &'static str {
         "{normal:?}"
     );
     let segments = |path: &str| path.split('/').filter(|segment| !segment.is_empty()).count();
-    assert_eq!(segments(&comparable_path(&normal)), segments(&normal));
+    for slashes in [Slashes::Merged, Slashes::AsSent] {
+        assert_eq!(segments(&comparable_path(&normal, slashes)), segments(&normal));
+    }
     if matches!(normal, Cow::Borrowed(_)) { "kept" } else { "changed" }
 }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use lb_http::headers::Forwarding;
+use lb_http::path::Slashes;
 use lb_ingress::listeners::ListenAddresses;
 use lb_ingress::status::{self, PublishedFrom};
 use lb_ingress::{ObjectOrigin, access_log, parent};
@@ -108,6 +109,7 @@ pub fn model_settings(
         accept_nginx_classes: settings.accept_nginx_classes,
         class: settings.ingress_class.clone(),
         serve_without_class: settings.serve_without_class,
+        slashes: if settings.merge_slashes { Slashes::Merged } else { Slashes::AsSent },
         share_hosts: settings.allow_shared_hosts,
         external_names: settings.allow_external_names,
         secrets_across_namespaces: settings.allow_cross_namespace_secrets,

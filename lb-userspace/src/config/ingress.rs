@@ -82,6 +82,15 @@ pub struct IngressSettings {
     #[arg(long, value_name = "NAMESPACE")]
     pub watch_namespace: Option<String>,
 
+    /// Let rules see `//` in paths as `/`
+    ///
+    /// The rule for `/admin` then gets `//admin`, too. False only if your endpoints tell the two apart: otherwise
+    /// `//admin` reaches an endpoint that merges slashes by another rule, without the restrictions of `/admin`.
+    /// Endpoints always get the slashes that the client sent.
+    #[arg(long, value_name = "true|false", action = ArgAction::Set, default_value = "true")]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub merge_slashes: bool,
+
     /// Let several namespaces have rules for one host
     ///
     /// By default a host belongs to the namespace of its oldest Ingress, and rules of other

@@ -5,5 +5,5 @@ mod normalize;
 mod pattern;
 
 pub use expression::{Captures, PathRegex};
-pub use normalize::{InvalidPath, comparable_path, decode_unreserved, normalize_path};
+pub use normalize::{InvalidPath, Slashes, comparable_path, decode_unreserved, normalize_path};
 pub use pattern::PathPattern;

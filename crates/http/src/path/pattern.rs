@@ -4,7 +4,7 @@ use std::fmt::{self, Display};
 use std::sync::Arc;
 
 use super::expression::PathRegex;
-use super::normalize::{comparable_path, normalize_path};
+use super::normalize::{Slashes, comparable_path, normalize_path};
 
 /// The paths that a rule is for. They are compared with the [`comparable_path`] path of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,18 +25,18 @@ impl PathPattern {
     }
 
     /// Whether a normalized path matches.
-    pub fn matches(&self, path: &str) -> bool {
+    pub fn matches(&self, path: &str, slashes: Slashes) -> bool {
+        let path = &*comparable_path(path, slashes);
         let is_below = |prefix: &str| {
             let prefix = prefix.strip_suffix('/').unwrap_or(prefix);
-            comparable_path(path)
-                .strip_prefix(prefix)
-                .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+            path.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         };
-        let normal = |text| normalize_path(text).map(|path| comparable_path(&path).into_owned());
+        let normal =
+            |text| normalize_path(text).map(|path| comparable_path(&path, slashes).into_owned());
         match self {
-            Self::Exact(text) => normal(text).is_ok_and(|text| text == comparable_path(path)),
+            Self::Exact(text) => normal(text).is_ok_and(|text| text == path),
             Self::Prefix(text) => normal(text).is_ok_and(|text| is_below(&text)),
-            Self::Regex(regex) => regex.matches(&comparable_path(path)),
+            Self::Regex(regex) => regex.matches(path),
             Self::Default => true,
         }
     }

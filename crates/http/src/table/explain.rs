@@ -34,7 +34,7 @@ impl Table {
     /// Like [`Table::find`], with the rules that lost.
     pub fn explain(&self, host: Option<&str>, path: &str) -> Explanation<'_> {
         let found = self.find(host, path);
-        let comparable = path::comparable_path(path);
+        let comparable = path::comparable_path(path, self.slashes);
         let mut lost = Vec::new();
         for (rank, rules) in self.candidates(host).enumerate() {
             let matching = rules.matching(&comparable).map(|rule| (rule, None));
@@ -42,7 +42,7 @@ impl Table {
             let shadowed = rules
                 .shadowed()
                 .iter()
-                .filter(|shadowed| shadowed.path.matches(path))
+                .filter(|shadowed| shadowed.path.matches(path, self.slashes))
                 .map(|shadowed| {
                     let rule =
                         Found { host: rules.host(), path: &shadowed.path, route: &shadowed.route };

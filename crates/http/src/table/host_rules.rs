@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::Found;
 use super::prefixes::{Prefixes, prefix_of};
 use crate::host::HostPattern;
-use crate::path::{self, PathPattern};
+use crate::path::{self, PathPattern, Slashes};
 use crate::route::Route;
 
 /// Expressions of a host that are served, and octets of their automata. Each request tries them in order.
@@ -66,9 +66,10 @@ enum Key {
 
 impl Key {
     /// With the length of the path or expression.
-    fn of(pattern: &PathPattern) -> Result<(Self, usize), path::InvalidPath> {
+    fn of(pattern: &PathPattern, slashes: Slashes) -> Result<(Self, usize), path::InvalidPath> {
         let comparable = |text: &str| {
-            path::normalize_path(text).map(|path| path::comparable_path(&path).into_owned())
+            path::normalize_path(text)
+                .map(|path| path::comparable_path(&path, slashes).into_owned())
         };
         Ok(match pattern {
             PathPattern::Exact(text) => (Self::Exact(comparable(text)?.into()), text.len()),
@@ -102,13 +103,17 @@ impl Budget {
 }
 
 impl HostRules {
-    pub fn new(host: HostPattern, candidates: Vec<(PathPattern, Arc<Route>)>) -> Self {
+    pub fn new(
+        host: HostPattern,
+        candidates: Vec<(PathPattern, Arc<Route>)>,
+        slashes: Slashes,
+    ) -> Self {
         let mut rules: Vec<Rule> = Vec::with_capacity(candidates.len());
         let mut indexes: HashMap<Key, u32> = HashMap::new();
         let mut shadowed = Vec::new();
         let mut budget = Budget { expressions: MOST_EXPRESSIONS, octets: MOST_EXPRESSION_OCTETS };
         for (path, route) in candidates {
-            let why = match Key::of(&path) {
+            let why = match Key::of(&path, slashes) {
                 Err(error) => WhyShadowed::InvalidPath(error),
                 Ok((key, length)) => match indexes.get(&key) {
                     Some(&first) => WhyShadowed::By(rules[first as usize].route.clone()),
@@ -154,7 +159,8 @@ impl HostRules {
         &self.shadowed
     }
 
-    /// The rules that match a path, beginning with the one that is served. `comparable` is [`path::comparable_path`] of it.
+    /// The rules that match a path, beginning with the one that is served. `comparable` is [`path::comparable_path`] of it, with
+    /// the slashes of [`HostRules::new`].
     pub fn matching<'t>(&'t self, comparable: &str) -> impl Iterator<Item = Found<'t>> {
         let exact = self.exact.binary_search_by(|(text, _)| (**text).cmp(comparable)).ok();
         let mut prefixes = self.prefixes.of(comparable).peekable();

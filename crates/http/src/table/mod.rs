@@ -21,7 +21,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use crate::host::{self, HostPattern};
-use crate::path::{self, PathPattern};
+use crate::path::{self, PathPattern, Slashes};
 use crate::route::Route;
 
 pub use explain::{Explanation, Lost, Reason};
@@ -32,6 +32,7 @@ pub struct Table {
     hasher: RandomState,
     shards: Box<[Arc<Shard>]>,
     any: Option<Arc<HostRules>>,
+    slashes: Slashes,
 }
 
 /// The hosts whose names have the same hash, in its lowest bits.
@@ -55,13 +56,7 @@ pub struct Found<'t> {
 
 impl Default for Table {
     fn default() -> Self {
-        let hasher = RandomState::new();
-        let shard = Shard {
-            exact: HashMap::with_hasher(hasher.clone()),
-            wildcard: HashMap::with_hasher(hasher.clone()),
-        };
-        let shard = Arc::new(shard);
-        Self { hasher, shards: vec![shard; SHARDS].into(), any: None }
+        Self::new(Slashes::default())
     }
 }
 
@@ -77,6 +72,16 @@ impl Debug for Table {
 }
 
 impl Table {
+    pub fn new(slashes: Slashes) -> Self {
+        let hasher = RandomState::new();
+        let shard = Shard {
+            exact: HashMap::with_hasher(hasher.clone()),
+            wildcard: HashMap::with_hasher(hasher.clone()),
+        };
+        let shard = Arc::new(shard);
+        Self { hasher, shards: vec![shard; SHARDS].into(), any: None, slashes }
+    }
+
     /// Replaces all rules of a host. Of rules with equal patterns, the first is served. Without rules, the host is
     /// removed. Returns the rules that are never served.
     pub fn set_host(
@@ -89,7 +94,8 @@ impl Table {
             HostPattern::Any => None,
         };
         let is_wildcard = matches!(host, HostPattern::Wildcard(_));
-        let rules = (!rules.is_empty()).then(|| Arc::new(HostRules::new(host, rules)));
+        let rules =
+            (!rules.is_empty()).then(|| Arc::new(HostRules::new(host, rules, self.slashes)));
         let shadowed = rules.as_ref().map(|rules| rules.shadowed().to_vec()).unwrap_or_default();
         let Some(key) = key else {
             self.any = rules;
@@ -108,7 +114,7 @@ impl Table {
     /// The rule for a request. `host` and `path` are normalized; a request without host takes only rules for any.
     pub fn find(&self, host: Option<&str>, path: &str) -> Option<Found<'_>> {
         let rules = self.candidates(host).next()?;
-        let comparable = path::comparable_path(path);
+        let comparable = path::comparable_path(path, self.slashes);
         rules.matching(&comparable).next()
     }
 

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use super::*;
-use crate::path::{comparable_path, normalize_path};
+use crate::path::{self, normalize_path};
 use crate::policy::Policy;
 use crate::route::{Action, Owner};
 
@@ -31,7 +31,11 @@ type Rules<'a> = &'a [(&'a str, &'a [&'a str])];
 
 /// Of hosts with their patterns. Routes are named after the position of their rule.
 fn table(hosts: Rules) -> Table {
-    let mut table = Table::default();
+    table_with_slashes(Slashes::Merged, hosts)
+}
+
+fn table_with_slashes(slashes: Slashes, hosts: Rules) -> Table {
+    let mut table = Table::new(slashes);
     for (host, patterns) in hosts {
         let host = HostPattern::parse(host).expect("a valid host");
         let rules =
@@ -126,6 +130,32 @@ fn no_other_form_of_a_path_escapes_its_rule() {
     for (raw, expected) in cases {
         let path = normalize_path(raw).unwrap();
         assert_eq!(find(&table, "a", &path), format!("a {expected}"), "{raw}");
+    }
+}
+
+/// Endpoints that tell `//a` and `/a` apart can have rules for both. Encodings are no slashes either way.
+#[test]
+fn slashes_count_as_they_were_sent_if_the_table_says_so() {
+    let rules: Rules =
+        &[("a", &["/", "/admin", "//admin", "= /one/", "= /one//", "~ /x(/|$)(.*)"])];
+    let cases = [
+        ("/admin", "/admin", "/admin"),
+        ("//admin/x", "//admin", "/admin"),
+        ("///admin", "/", "/admin"),
+        ("/one//", "= /one//", "= /one/"),
+        ("//one/", "/", "= /one/"),
+        ("/x//y", "~ /x(/|$)(.*)", "~ /x(/|$)(.*)"),
+        ("//x", "/", "~ /x(/|$)(.*)"),
+        ("//%61dmin/../admin", "//admin", "/admin"),
+        ("/%2Fadmin", "/", "/"),
+        ("/.//admin/.", "//admin", "/admin"),
+    ];
+    let as_sent = table_with_slashes(Slashes::AsSent, rules);
+    let merged = table_with_slashes(Slashes::Merged, rules);
+    for (raw, if_as_sent, if_merged) in cases {
+        let path = normalize_path(raw).unwrap();
+        assert_eq!(find(&as_sent, "a", &path), format!("a {if_as_sent}"), "{raw}");
+        assert_eq!(find(&merged, "a", &path), format!("a {if_merged}"), "{raw}");
     }
 }
 
@@ -251,7 +281,9 @@ fn naive<'a>(
     hosts: &'a [HostRule],
     host: Option<&str>,
     path: &str,
+    slashes: Slashes,
 ) -> Option<(&'a HostPattern, &'a str)> {
+    let comparable = |path: &str| path::comparable_path(path, slashes).into_owned();
     let specificity = |host: &HostPattern| match host {
         HostPattern::Exact(_) => 2,
         HostPattern::Wildcard(_) => 1,
@@ -273,25 +305,20 @@ fn naive<'a>(
         .max_by_key(|&at| specificity(&hosts[at].0))?;
     let (host, rules) = &hosts[owner];
     let elements = |path: &str| -> Vec<String> {
-        let path = comparable_path(path).into_owned();
+        let path = comparable(path);
         let path = path.strip_suffix('/').unwrap_or(&path);
         path.split('/').map(String::from).collect()
     };
-    let path_elements: Vec<String> = comparable_path(path).split('/').map(String::from).collect();
+    let path_elements: Vec<String> = comparable(path).split('/').map(String::from).collect();
     let rank = |pattern: &PathPattern| match pattern {
-        PathPattern::Exact(text) => (comparable_path(&normalize_path(text).ok()?)
-            == comparable_path(path))
-        .then_some((3, usize::MAX, 0)),
+        PathPattern::Exact(text) => (comparable(&normalize_path(text).ok()?) == comparable(path))
+            .then_some((3, usize::MAX, 0)),
         PathPattern::Prefix(text) => {
             let text = normalize_path(text).ok()?;
-            path_elements.starts_with(&elements(&text)).then_some((
-                2,
-                comparable_path(&text).len(),
-                1,
-            ))
+            path_elements.starts_with(&elements(&text)).then_some((2, comparable(&text).len(), 1))
         }
         PathPattern::Regex(regex) => {
-            regex.matches(&comparable_path(path)).then_some((2, regex.text().len(), 0))
+            regex.matches(&comparable(path)).then_some((2, regex.text().len(), 0))
         }
         PathPattern::Default => Some((1, 0, 0)),
     };
@@ -359,13 +386,14 @@ proptest! {
             (any_host_pattern(), proptest::collection::vec(any_pattern(), 0..12)), 0..10
         ),
         requests in proptest::collection::vec((proptest::option::weighted(0.9, any_host()), any_path()), 1..40),
+        slashes in select(vec![Slashes::Merged, Slashes::AsSent]),
     ) {
         let mut number = 0;
         let mut name = || { number += 1; route(number) };
         let hosts: Vec<HostRule> = hosts.into_iter().map(|(host, patterns)| {
             (host, patterns.into_iter().map(|pattern| (pattern, name())).collect())
         }).collect();
-        let mut table = Table::default();
+        let mut table = Table::new(slashes);
         for (host, rules) in &hosts {
             table.set_host(host.clone(), rules.clone());
         }
@@ -373,13 +401,13 @@ proptest! {
             let Ok(path) = normalize_path(raw) else { continue };
             let host = host.as_deref();
             let found = table.find(host, &path).map(|found| (found.host, &*found.route.owner.name));
-            prop_assert_eq!(found, naive(&hosts, host, &path), "{:?} {}", host, path);
+            prop_assert_eq!(found, naive(&hosts, host, &path, slashes), "{:?} {}", host, path);
 
             let explanation = table.explain(host, &path);
             let explained = explanation.found.map(|found| (found.host, &*found.route.owner.name));
             prop_assert_eq!(explained, found);
             for Lost { rule, .. } in &explanation.lost {
-                prop_assert!(rule.host.matches(host) && rule.path.matches(&path));
+                prop_assert!(rule.host.matches(host) && rule.path.matches(&path, slashes));
                 prop_assert_ne!(Some((rule.host, &*rule.route.owner.name)), found);
             }
         }

@@ -162,6 +162,7 @@ impl Model {
             host: &pattern,
             resolved: &self.resolved,
             share_hosts: self.objects.settings.share_hosts,
+            slashes: self.objects.settings.slashes,
             above: self.above(&pattern),
             default: owner
                 .as_ref()

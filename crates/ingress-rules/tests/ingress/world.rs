@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Display};
 use std::sync::Arc;
 
+use lb_http::path::Slashes;
 use lb_http::{Action, Canary, HostPattern, Owner, PathPattern, Policy, Route, UpstreamName};
 use lb_ingress_rules::{Backends, Model, NamedSecrets, Settings};
 use lb_proxy::{HostTls, Passthrough};
@@ -237,6 +238,7 @@ pub fn settings(manifests: &str) -> Settings {
     for word in words.flat_map(|line| line.split(", ")) {
         match word.split_once('=').unwrap_or((word, "")) {
             ("allow-shared-hosts", _) => settings.share_hosts = true,
+            ("merge-slashes", "false") => settings.slashes = Slashes::AsSent,
             ("allow-external-names", _) => settings.external_names = true,
             ("passthrough", _) => settings.passthrough = true,
             ("nginx-classes", _) => settings.accept_nginx_classes = true,
@@ -301,6 +303,7 @@ pub fn default_settings() -> Settings {
         accept_nginx_classes: false,
         class: "millrace".to_owned(),
         serve_without_class: false,
+        slashes: Slashes::Merged,
         share_hosts: false,
         external_names: false,
         secrets_across_namespaces: false,

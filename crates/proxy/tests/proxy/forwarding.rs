@@ -7,16 +7,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use http::StatusCode;
-use lb_http::Policy;
+use lb_http::path::Slashes;
 use lb_http::policy::{Timeouts, TlsRedirect};
 use lb_http::upstream::Protocol;
+use lb_http::{Policy, Table};
 
 use crate::client::Client;
 use crate::endpoint::{Endpoint, Then, respond};
 use crate::tls::{connect, trusting};
 use crate::world::{
-    HOST, World, add_host, config, hosts, name, policy_config, self_signed, terminate, upstream,
-    wait_until,
+    HOST, World, add_host, add_rules, config, hosts, name, policy_config, self_signed, terminate,
+    upstream, wait_until,
 };
 
 /// An address where nothing listens.
@@ -72,6 +73,29 @@ fn endpoints_learn_the_port_that_clients_connect_to() {
     assert_eq!(Client::connect(world.http()).get(HOST, "/").text(), "81");
     let mut client = connect(world.https(), &trusting(&[&pair], None), HOST).unwrap();
     assert_eq!(client.get(HOST, "/").text(), "444");
+}
+
+#[test]
+fn a_restricted_path_is_closed_in_every_form() {
+    let endpoint = echo();
+    let is_open = |slashes, path: &str| {
+        let mut config = config(&[endpoint.address]);
+        config.table = Table::new(slashes);
+        let closed =
+            Policy { denied_sources: vec!["127.0.0.0/8".parse().unwrap()], ..Policy::default() };
+        let rules = vec![("/", Policy::default()), ("/admin", closed)];
+        add_rules(&mut config, HOST, &name("web", Protocol::Http1), rules);
+        let response = Client::connect(World::start(config).http()).get(HOST, path);
+        (response.status == 200).then(|| response.text())
+    };
+    for form in ["/admin", "//admin/x", "/x/..///admin", "/%61dmin", "/.//%61dmin//x"] {
+        assert_eq!(is_open(Slashes::Merged, form), None, "{form}");
+    }
+    // The endpoint gets the slashes that the client sent, however they were compared.
+    let sent = Some("GET //open//x HTTP/1.1 ".to_owned());
+    assert_eq!(is_open(Slashes::Merged, "//open//x"), sent);
+    assert_eq!(is_open(Slashes::AsSent, "//admin"), Some("GET //admin HTTP/1.1 ".to_owned()));
+    assert_eq!(is_open(Slashes::AsSent, "/admin//x"), None);
 }
 
 #[test]

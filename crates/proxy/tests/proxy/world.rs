@@ -125,14 +125,27 @@ pub fn named_config(name: UpstreamName, addresses: &[SocketAddr], policy: Policy
 }
 
 pub fn add_host(config: &mut Config, host: &str, upstream: &UpstreamName, policy: Policy) {
-    let route = Arc::new(Route {
-        owner: Owner { namespace: "default".into(), name: "web".into() },
-        action: Action::Forward(upstream.clone()),
-        canaries: Vec::new(),
-        policy: Arc::new(policy),
-    });
+    add_rules(config, host, upstream, vec![("/", policy)]);
+}
+
+/// Rules with these prefixes.
+pub fn add_rules(
+    config: &mut Config,
+    host: &str,
+    upstream: &UpstreamName,
+    rules: Vec<(&str, Policy)>,
+) {
+    let rule = |(prefix, policy): (&str, Policy)| {
+        let route = Arc::new(Route {
+            owner: Owner { namespace: "default".into(), name: "web".into() },
+            action: Action::Forward(upstream.clone()),
+            canaries: Vec::new(),
+            policy: Arc::new(policy),
+        });
+        (PathPattern::Prefix(prefix.into()), route)
+    };
     let host = HostPattern::parse(host).unwrap();
-    config.table.set_host(host, vec![(PathPattern::Prefix("/".into()), route)]);
+    config.table.set_host(host, rules.into_iter().map(rule).collect());
 }
 
 /// A certificate for these names that is its own authority, in PEM.
