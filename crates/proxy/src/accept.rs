@@ -89,7 +89,7 @@ async fn prepare(
     let arrival = Arrival { listener, peer, source, local, permit };
     if listener == Listener::Http {
         let (protocol, prefix) = read_preface(&mut tcp, prefix).await?;
-        let stream = Stream::Tcp(Prefixed { prefix, tcp });
+        let stream = Stream::Tcp(Prefixed { prefix, stream: tcp });
         return Ok(Prepared::Serve { stream, tls: None, protocol, arrival });
     }
     let config = worker.config();

@@ -5,7 +5,6 @@ use std::fmt::{self, Display};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Instant;
 
@@ -26,7 +25,7 @@ pub(crate) struct Source {
     /// When the state changed.
     since: Cell<Instant>,
     failure: Cell<Option<BodyFailure>>,
-    gate: Option<Arc<Gate>>,
+    gate: Option<Rc<Gate>>,
     is_open: Cell<bool>,
     waker: RefCell<Option<Waker>>,
     /// The number of the try that gets the body.
@@ -65,18 +64,18 @@ impl std::error::Error for BodyFailure {}
 /// Keeps back the body of a request with `Expect: 100-continue` until the endpoint wants it.
 #[derive(Debug, Default)]
 pub(crate) struct Gate {
-    is_open: AtomicBool,
+    is_open: Cell<bool>,
     notify: tokio::sync::Notify,
 }
 
 impl Gate {
     pub fn open(&self) {
-        self.is_open.store(true, Ordering::Relaxed);
+        self.is_open.set(true);
         self.notify.notify_one();
     }
 
     pub fn is_open(&self) -> bool {
-        self.is_open.load(Ordering::Relaxed)
+        self.is_open.get()
     }
 
     pub async fn opened(&self) {
@@ -91,7 +90,7 @@ impl Source {
         incoming: Incoming,
         policy: &Arc<Policy>,
         most: Option<u64>,
-        gate: Option<Arc<Gate>>,
+        gate: Option<Rc<Gate>>,
         now: Instant,
     ) -> Rc<Self> {
         let is_empty = incoming.is_end_stream();

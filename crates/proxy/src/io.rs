@@ -20,25 +20,25 @@ pub(crate) enum Stream {
 }
 
 /// A connection of which some octets have been read already.
-pub(crate) struct Prefixed {
+pub(crate) struct Prefixed<S = TcpStream> {
     pub prefix: Bytes,
-    pub tcp: TcpStream,
+    pub stream: S,
 }
 
 impl From<TcpStream> for Prefixed {
-    fn from(tcp: TcpStream) -> Self {
-        Self { prefix: Bytes::new(), tcp }
+    fn from(stream: TcpStream) -> Self {
+        Self { prefix: Bytes::new(), stream }
     }
 }
 
-impl AsyncRead for Prefixed {
+impl<S: AsyncRead + Unpin> AsyncRead for Prefixed<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         to: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         if self.prefix.is_empty() {
-            return Pin::new(&mut self.tcp).poll_read(cx, to);
+            return Pin::new(&mut self.stream).poll_read(cx, to);
         }
         let count = to.remaining().min(self.prefix.len());
         to.put_slice(&self.prefix[..count]);
@@ -47,13 +47,13 @@ impl AsyncRead for Prefixed {
     }
 }
 
-impl AsyncWrite for Prefixed {
+impl<S: AsyncWrite + Unpin> AsyncWrite for Prefixed<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         from: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.tcp).poll_write(cx, from)
+        Pin::new(&mut self.stream).poll_write(cx, from)
     }
 
     fn poll_write_vectored(
@@ -61,19 +61,19 @@ impl AsyncWrite for Prefixed {
         cx: &mut Context<'_>,
         from: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.tcp).poll_write_vectored(cx, from)
+        Pin::new(&mut self.stream).poll_write_vectored(cx, from)
     }
 
     fn is_write_vectored(&self) -> bool {
-        true
+        self.stream.is_write_vectored()
     }
 
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.tcp).poll_shutdown(cx)
+        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }
 
@@ -137,8 +137,6 @@ pub(crate) struct Progress {
     received_at: AtomicU64,
     /// Since when the peer takes no octets, in the same form; 0: it does.
     blocked_at: AtomicU64,
-    /// More octets in all are an error.
-    most: AtomicU64,
     begun: Notify,
 }
 
@@ -149,7 +147,6 @@ impl Progress {
             read: AtomicU64::new(0),
             received_at: AtomicU64::new(0),
             blocked_at: AtomicU64::new(0),
-            most: AtomicU64::new(u64::MAX),
             begun: Notify::new(),
         })
     }
@@ -164,15 +161,6 @@ impl Progress {
         if self.read() == 0 {
             self.begun.notified().await;
         }
-    }
-
-    /// Reading fails once the peer has sent more than this from now on.
-    pub fn expect_at_most(&self, count: u64) {
-        self.most.store(self.read().saturating_add(count), Ordering::Relaxed);
-    }
-
-    pub fn expect_any(&self) {
-        self.most.store(u64::MAX, Ordering::Relaxed);
     }
 
     /// What was received until now has been used.
@@ -199,20 +187,15 @@ impl Progress {
         u64::try_from(self.epoch.elapsed().as_millis()).unwrap_or(u64::MAX - 1)
     }
 
-    fn count_read(&self, count: usize) -> io::Result<()> {
+    fn count_read(&self, count: usize) {
         let before = self.read();
-        let read = before + count as u64;
-        self.read.store(read, Ordering::Relaxed);
+        self.read.store(before + count as u64, Ordering::Relaxed);
         if before == 0 {
             self.begun.notify_one();
-        }
-        if read > self.most.load(Ordering::Relaxed) {
-            return Err(io::Error::other("too many octets"));
         }
         if self.received_at.load(Ordering::Relaxed) == 0 && count > 0 {
             self.received_at.store(self.now() + 1, Ordering::Relaxed);
         }
-        Ok(())
     }
 
     fn note_write(&self, blocked: bool) {
@@ -250,7 +233,8 @@ impl hyper::rt::Read for Watched {
         let count = buffer.filled().len();
         // SAFETY: the first `count` octets are initialized, as `filled` returned them.
         unsafe { to.advance(count) };
-        Poll::Ready(this.progress.count_read(count))
+        this.progress.count_read(count);
+        Poll::Ready(Ok(()))
     }
 }
 

@@ -2,69 +2,55 @@
 
 use std::pin::pin;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use http::{Request, Response, StatusCode};
-use hyper::body::Incoming;
-use hyper::client::conn::TrySendError;
+use http::{Request, Response};
 use lb_http::policy::Timeouts;
 use tokio::time::sleep_until;
 
 use crate::body::{Gate, RequestBody, Source, State};
 use crate::settings::Limits;
-use crate::upstream::{Lease, Sent};
+use crate::upstream::{EndpointResponseBody, Lease, NoResponse, Sent};
 
 /// Why there is no response.
 pub(crate) enum NoHead {
-    /// The connection failed. Has the request, if nothing of it was sent.
-    Failed(Box<TrySendError<Request<RequestBody>>>),
+    /// The connection failed.
+    Failed(NoResponse),
     /// The endpoint took too long to take the request, or to respond.
     EndpointTimeout,
     /// The client took too long to send the body.
     ClientTimeout,
 }
 
-/// Sends the request at once, whether the future is polled or not. Not an `async` function: that would hold the
-/// request twice. `begun`: now, or a moment ago.
+/// Not an `async` function: that would hold the request twice. `begun`: now, or a moment ago.
 pub(crate) fn send_request<'a>(
     lease: &'a mut Lease,
-    mut request: Request<RequestBody>,
+    request: Request<RequestBody>,
     source: &'a Rc<Source>,
-    gate: Option<&'a Arc<Gate>>,
+    gate: Option<&'a Rc<Gate>>,
     timeouts: &'a Timeouts,
     limits: &'a Limits,
     begun: Instant,
-) -> impl Future<Output = Result<Response<Incoming>, NoHead>> + 'a {
+) -> impl Future<Output = Result<Response<EndpointResponseBody>, NoHead>> + 'a {
     if let Some(gate) = gate
         && lease.is_http2()
     {
         // Interim responses of HTTP/2 are not seen. The endpoint's window keeps back what it does not want.
         gate.open();
         source.open();
-    } else if let Some(gate) = gate.cloned() {
-        hyper::ext::on_informational(&mut request, move |response| {
-            if response.status() == StatusCode::CONTINUE {
-                gate.open();
-            }
-        });
     }
-    let send = lease.send(request);
-    async move {
-        let head = wait(send, source, gate, timeouts, limits, begun).await;
-        lease.expect_body();
-        head
-    }
+    let send = lease.send(request, gate.cloned());
+    wait(send, source, gate, timeouts, limits, begun)
 }
 
 async fn wait(
     send: impl Future<Output = Sent>,
     source: &Source,
-    gate: Option<&Arc<Gate>>,
+    gate: Option<&Rc<Gate>>,
     timeouts: &Timeouts,
     limits: &Limits,
     begun: Instant,
-) -> Result<Response<Incoming>, NoHead> {
+) -> Result<Response<EndpointResponseBody>, NoHead> {
     let first = match gate {
         Some(gate) if !gate.is_open() => limits.expectation,
         _ => timeouts.read.min(timeouts.send).min(limits.body_stall),
@@ -81,7 +67,7 @@ async fn wait(
         };
         tokio::select! {
             biased;
-            result = &mut send => return result.map_err(|error| NoHead::Failed(Box::new(error))),
+            result = &mut send => return result.map_err(NoHead::Failed),
             () = opened => {
                 is_gate_open = true;
                 source.open();

@@ -5,17 +5,16 @@ use std::pin::{Pin, pin};
 use std::time::Duration;
 
 use http_body::Body;
-use hyper::body::Incoming;
 use tokio::time::timeout;
 
-use crate::upstream::Lease;
+use crate::upstream::{EndpointResponseBody, Lease};
 
 /// Most octets that are read to use the connection again. A new one costs less than more of them.
 const MOST: u64 = 64 << 10;
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Reads the rest of a short response, so that its connection can serve the next request. Others are cut off.
-pub(crate) fn discard_body(body: Incoming, lease: Lease) {
+pub(crate) fn discard_body(body: EndpointResponseBody, lease: Lease) {
     if body.is_end_stream() {
         return lease.finish();
     }
@@ -29,7 +28,7 @@ pub(crate) fn discard_body(body: Incoming, lease: Lease) {
     });
 }
 
-async fn is_short(body: Incoming) -> bool {
+async fn is_short(body: EndpointResponseBody) -> bool {
     let mut body = pin!(body);
     let mut rest = MOST;
     loop {

@@ -2,7 +2,6 @@
 
 use std::convert::Infallible;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Instant;
 
 use http::header::{
@@ -169,7 +168,7 @@ async fn respond(
         let authority = parts.uri.authority()?;
         HeaderValue::from_str(authority.as_str()).ok()
     });
-    let gate = expects.then(|| Arc::new(Gate::default()));
+    let gate = expects.then(|| Rc::new(Gate::default()));
     let source = Source::new(incoming, &known.route.policy, most, gate.clone(), record.started);
     record.source = Some(source.clone());
     drop(target);
@@ -306,10 +305,10 @@ fn add_configured(client: &Client, policy: &Policy, headers: &mut HeaderMap) {
 
 /// Turns an endpoint's response into the client's.
 fn deliver(got: Got, mut record: Record, shared: Shared) -> Response<ResponseBody> {
-    let Got { mut response, lease, guard, tried, token } = got;
+    let Got { response, lease, guard, tried, token } = got;
     let status = response.status();
     let endpoint_upgrade =
-        (status == StatusCode::SWITCHING_PROTOCOLS).then(|| hyper::upgrade::on(&mut response));
+        (status == StatusCode::SWITCHING_PROTOCOLS).then(|| response.body().take_upgraded());
     let upgrade = response.headers().get(UPGRADE).cloned();
     let (mut parts, incoming) = response.into_parts();
     if parts.headers.contains_key(TRANSFER_ENCODING) {
@@ -329,7 +328,7 @@ fn deliver(got: Got, mut record: Record, shared: Shared) -> Response<ResponseBod
     let idle =
         record.route.as_ref().map_or_else(Timeouts::default, |k| k.route.policy.timeouts).read;
     let body = match (endpoint_upgrade, shared.on_upgrade) {
-        (Some(endpoint), Some(client)) => {
+        (Some(Some(endpoint)), Some(client)) => {
             if shared.is_extended_connect {
                 parts.status = extended_connect::accept_websocket(&mut parts.headers);
             } else {
@@ -339,11 +338,11 @@ fn deliver(got: Got, mut record: Record, shared: Shared) -> Response<ResponseBod
                 }
             }
             record.status = Some(parts.status);
-            upgrade::join_upgraded(client, endpoint, idle, lease, guard, record);
+            upgrade::join_upgraded(client, endpoint, idle, guard, record);
             return finish(parts.status, parts.headers, ResponseBody::none());
         }
-        (Some(_), None) => {
-            // A change of protocol that the client has not asked for.
+        (Some(_), _) => {
+            // A change of protocol that the client has not asked for, or before the endpoint had the request.
             drop(lease);
             return answer(Rejection::EndpointProtocol.into(), record, &Shared::default());
         }

@@ -1,13 +1,10 @@
 //! Gets a response from an endpoint of an upstream, trying others if that is safe.
 
-use std::error::Error as _;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Instant;
 
 use http::Response;
-use hyper::body::Incoming;
 use lb_http::affinity::Token;
 use lb_http::balance::{Affinity, Guard, Outcome, Pick};
 use lb_http::proxy_protocol::Addresses;
@@ -21,7 +18,7 @@ use super::record::Record;
 use super::reply::Reply;
 use crate::body::{BodyFailure, Gate, Source};
 use crate::metrics::{CutOff, UpstreamError};
-use crate::upstream::{Endpoints, Lease, Wanted};
+use crate::upstream::{EndpointResponseBody, Endpoints, Lease, NoResponse, Wanted};
 
 /// How an endpoint is chosen for the request.
 #[derive(Clone, Copy, Default)]
@@ -32,7 +29,7 @@ pub(crate) struct Choice {
 
 /// An endpoint's response, and what its body needs.
 pub(crate) struct Got {
-    pub response: Response<Incoming>,
+    pub response: Response<EndpointResponseBody>,
     pub lease: Lease,
     pub guard: Guard,
     /// Whether the endpoint that the client's cookie names was tried and failed.
@@ -50,7 +47,7 @@ struct Failed {
 }
 
 enum Attempt {
-    Got(Response<Incoming>, Lease),
+    Got(Response<EndpointResponseBody>, Lease),
     Failed(Failed),
     /// The client's fault; nothing is retried.
     Refused(Rejection),
@@ -62,7 +59,7 @@ pub(crate) async fn forward_request(
     policy: &Policy,
     outbound: &mut Option<Outbound>,
     source: &Rc<Source>,
-    gate: Option<&Arc<Gate>>,
+    gate: Option<&Rc<Gate>>,
     choice: Choice,
     record: &mut Record,
 ) -> Result<Got, Reply> {
@@ -195,7 +192,7 @@ async fn attempt(
     policy: &Policy,
     outbound: &mut Option<Outbound>,
     source: &Rc<Source>,
-    gate: Option<&Arc<Gate>>,
+    gate: Option<&Rc<Gate>>,
     which: &Try,
     record: &Record,
 ) -> Attempt {
@@ -230,7 +227,7 @@ async fn attempt(
             Attempt::Refused(Rejection::SlowBody)
         }
         Err(NoHead::EndpointTimeout) => failed(UpstreamError::Timeout, Failure::Timeout),
-        Err(NoHead::Failed(error)) => judge(*error, &lease, source),
+        Err(NoHead::Failed(why)) => judge(why, &lease, source),
     }
 }
 
@@ -261,38 +258,20 @@ fn refused_body(failure: BodyFailure) -> Attempt {
 }
 
 /// What a failed connection says about the request.
-fn judge<R>(
-    mut error: hyper::client::conn::TrySendError<R>,
-    lease: &Lease,
-    source: &Source,
-) -> Attempt {
+fn judge(why: NoResponse, lease: &Lease, source: &Source) -> Attempt {
     if let Some(failure) = source.failure() {
         return refused_body(failure);
     }
-    let was_sent = error.take_message().is_none();
-    let error = error.into_error();
-    if !was_sent || is_unprocessed(&error) {
-        let is_stale = lease.is_reused;
-        return Attempt::Failed(Failed {
-            error: UpstreamError::Closed,
-            failure: Failure::NotProcessed,
-            is_stale,
-        });
-    }
-    let kind = if error.is_parse() { UpstreamError::Protocol } else { UpstreamError::Closed };
-    let is_stale = lease.is_reused && kind == UpstreamError::Closed && !lease.has_received();
-    tracing::debug!(%error, source = error.source(), is_stale, "no response from endpoint");
-    Attempt::Failed(Failed { error: kind, failure: Failure::NoResponse, is_stale })
-}
-
-/// The endpoint says that it has not processed the request (RFC 9113, 8.7). A GOAWAY is the error of the streams that
-/// it leaves out, and of no other.
-fn is_unprocessed(error: &hyper::Error) -> bool {
-    let source = error.source().and_then(|source| source.downcast_ref::<h2::Error>());
-    source.is_some_and(|error| {
-        let is_refused = error.reason() == Some(h2::Reason::REFUSED_STREAM);
-        error.is_remote() && (is_refused || error.is_go_away())
-    })
+    let (error, failure, is_stale) = match why {
+        NoResponse::NotSent => (UpstreamError::Closed, Failure::NotProcessed, lease.is_reused),
+        NoResponse::Malformed => (UpstreamError::Protocol, Failure::NoResponse, false),
+        NoResponse::Closed | NoResponse::RequestBody => {
+            let is_stale = lease.is_reused && !lease.has_received();
+            (UpstreamError::Closed, Failure::NoResponse, is_stale)
+        }
+    };
+    tracing::debug!(?why, is_stale, "no response from endpoint");
+    Attempt::Failed(Failed { error, failure, is_stale })
 }
 
 fn rejection_of(error: UpstreamError) -> Rejection {

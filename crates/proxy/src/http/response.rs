@@ -1,25 +1,25 @@
 //! The body of a response on its way to the client.
 
 use std::fmt::{self, Display};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
-use hyper::body::Incoming;
 use lb_http::balance::Guard;
 use lb_http::compress::Coding;
 use lb_http::headers::strip_trailers;
 use lb_limits::{ClientNetwork, Share};
+use tokio::task::yield_now;
 use tokio::time::{Sleep, sleep};
 
 use super::compress::Compressor;
 use super::record::Record;
 use crate::metrics::UpstreamError;
 use crate::outgoing::{Chunk, Reader};
-use crate::upstream::Lease;
+use crate::upstream::{EndpointResponseBody, Lease};
 
 /// Ends the request's record when it is dropped.
 pub(crate) struct ResponseBody {
@@ -37,7 +37,7 @@ enum Kind {
 
 /// What an endpoint sends.
 pub(crate) struct EndpointBody {
-    incoming: Incoming,
+    incoming: EndpointResponseBody,
     lease: Option<Lease>,
     /// The request is in flight until its response ends.
     _guard: Option<Guard>,
@@ -48,11 +48,16 @@ pub(crate) struct EndpointBody {
     compressed: Option<Compressed>,
 }
 
+/// Octets that are compressed before other tasks get their turn.
+const COMPRESSED_AT_ONCE: usize = 8 << 10;
+
 /// How far a compressed body is.
 struct Compressed {
     compressor: Compressor,
     /// Held as long as the compressor takes memory.
     _share: Share<ClientNetwork>,
+    /// Received, and not yet compressed.
+    input: Bytes,
     /// They come after what is left of the body.
     trailers: Option<Frame<Bytes>>,
     is_finished: bool,
@@ -78,7 +83,7 @@ impl std::error::Error for BodyError {}
 
 impl EndpointBody {
     pub fn new(
-        incoming: Incoming,
+        incoming: EndpointResponseBody,
         lease: Lease,
         guard: Option<Guard>,
         read_limit: Duration,
@@ -100,8 +105,13 @@ impl EndpointBody {
 
     pub fn compress(&mut self, coding: Coding, share: Share<ClientNetwork>) {
         let compressor = Compressor::new(coding);
-        let compressed =
-            Compressed { compressor, _share: share, trailers: None, is_finished: false };
+        let compressed = Compressed {
+            compressor,
+            _share: share,
+            input: Bytes::new(),
+            trailers: None,
+            is_finished: false,
+        };
         self.compressed = Some(compressed);
     }
 
@@ -125,6 +135,15 @@ impl EndpointBody {
             return Poll::Ready(to.trailers.take().map(Ok));
         }
         loop {
+            if !to.input.is_empty() {
+                let part = to.input.split_to(to.input.len().min(COMPRESSED_AT_ONCE));
+                if let Some(octets) = to.compressor.write(&part) {
+                    return data(octets);
+                }
+                if !to.input.is_empty() {
+                    return pin!(yield_now()).poll(cx).map(|()| None);
+                }
+            }
             let frame = match self.poll(cx) {
                 Poll::Pending => return to.compressor.flush().map_or(Poll::Pending, data),
                 Poll::Ready(Some(Err(error))) => return Poll::Ready(Some(Err(error))),
@@ -135,11 +154,7 @@ impl EndpointBody {
                 Poll::Ready(Some(Ok(frame))) => frame,
             };
             match frame.into_data() {
-                Ok(octets) => {
-                    if let Some(octets) = to.compressor.write(&octets) {
-                        return data(octets);
-                    }
-                }
+                Ok(octets) => to.input = octets,
                 Err(trailers) => {
                     to.trailers = Some(trailers);
                     to.is_finished = true;

@@ -8,34 +8,24 @@ use hyper_util::rt::TokioIo;
 use lb_http::balance::Guard;
 
 use super::record::Record;
+use crate::io::{Prefixed, Stream};
 use crate::tunnel::{self, End};
-use crate::upstream::Lease;
 
 /// Joins both sides once each has left HTTP. The client's connection, the request in flight and the record end with
 /// the tunnel.
 pub(crate) fn join_upgraded(
     client: OnUpgrade,
-    endpoint: OnUpgrade,
+    endpoint: Prefixed<Stream>,
     idle: Duration,
-    lease: Lease,
     guard: Guard,
     record: Record,
 ) {
     tokio::task::spawn_local(async move {
         // As a whole: its end is the end of the request.
         let (mut record, _guard) = (record, guard);
-        let endpoint = match endpoint.await {
-            Ok(endpoint) => endpoint,
-            Err(_) => {
-                record.reason = Some("endpoint_upgrade");
-                return;
-            }
-        };
-        // The connection is the tunnel's now.
-        drop(lease);
         let Ok(client) = client.await else { return };
         let (end, received, sent) =
-            tunnel::join_streams(TokioIo::new(client), TokioIo::new(endpoint), idle).await;
+            tunnel::join_streams(TokioIo::new(client), endpoint, idle).await;
         record.sent = sent;
         record.tunnelled = received;
         record.is_complete = true;

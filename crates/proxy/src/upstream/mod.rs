@@ -2,7 +2,9 @@
 
 mod balancers;
 mod connect;
+mod http1;
 mod pool;
+mod received;
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -19,7 +21,9 @@ use crate::tls::client::EndpointTls;
 
 pub(crate) use balancers::{Balancers, Shared};
 pub(crate) use connect::{Wanted, connect_tcp};
+pub(crate) use http1::NoResponse;
 pub(crate) use pool::{Lease, Local, Pool, Sent};
+pub(crate) use received::EndpointResponseBody;
 
 /// The upstreams that this worker has used lately.
 #[derive(Default)]

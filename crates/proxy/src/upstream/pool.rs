@@ -5,17 +5,17 @@
 //! - Unused connections are bounded in number and age.
 
 use std::cell::{Cell, RefCell};
+use std::error::Error as _;
 use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
 
 use http::{Request, Response};
 use hyper::body::Incoming;
-use hyper::client::conn::{TrySendError, http1, http2};
+use hyper::client::conn::{TrySendError, http2};
 use hyper::rt::Executor;
 use hyper_util::rt::TokioTimer;
 use lb_http::upstream::Protocol;
@@ -24,8 +24,10 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use super::connect::{Connected, Wanted, connect_endpoint};
-use crate::body::RequestBody;
-use crate::io::{Progress, Watched};
+use super::http1::{Http1, NoResponse};
+use super::received::EndpointResponseBody;
+use crate::body::{Gate, RequestBody};
+use crate::io::Watched;
 use crate::metrics::UpstreamError;
 use crate::settings::Limits;
 use crate::tls::client::EndpointTls;
@@ -36,6 +38,8 @@ pub(crate) struct Pool {
     tls: Option<Rc<EndpointTls>>,
     /// The one that was used last is used first, so that others become old.
     idle: RefCell<Vec<Idle>>,
+    /// Of the task that notices which of them can no longer be used.
+    idle_watcher: RefCell<Option<Waker>>,
     multiplexed: RefCell<Vec<Rc<Multiplexed>>>,
     /// What the endpoint spoke last.
     is_http2: Cell<bool>,
@@ -48,13 +52,8 @@ pub(crate) struct Pool {
 }
 
 struct Idle {
-    connection: Http1,
+    connection: Rc<Http1>,
     since: Instant,
-}
-
-struct Http1 {
-    sender: http1::SendRequest<RequestBody>,
-    progress: Arc<Progress>,
 }
 
 /// A connection of HTTP/2.
@@ -66,27 +65,62 @@ struct Multiplexed {
     idle_since: Cell<Instant>,
 }
 
-/// The head of a response, or the request if nothing of it was sent.
-pub(crate) type Sent = Result<Response<Incoming>, TrySendError<Request<RequestBody>>>;
+/// The head of a response.
+pub(crate) type Sent = Result<Response<EndpointResponseBody>, NoResponse>;
 
 pin_project! {
     /// A request that was given to a connection. Not an `async` function: that would hold the request twice.
     #[project = SendingProjection]
-    enum Sending<A, B> {
-        Http1 { #[pin] response: A },
-        Http2 { #[pin] response: B },
+    enum Sending<F> {
+        Http1 { connection: Rc<Http1>, gate: Option<Rc<Gate>> },
+        Http2 { #[pin] response: F },
     }
 }
 
-impl<A: Future<Output = Sent>, B: Future<Output = Sent>> Future for Sending<A, B> {
+type SentByHyper = Result<Response<Incoming>, TrySendError<Request<RequestBody>>>;
+
+impl<F: Future<Output = SentByHyper>> Future for Sending<F> {
     type Output = Sent;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Sent> {
         match self.project() {
-            SendingProjection::Http1 { response } => response.poll(cx),
-            SendingProjection::Http2 { response } => response.poll(cx),
+            SendingProjection::Http1 { connection, gate } => {
+                let response = ready!(connection.poll_head(cx, gate.as_deref()))?;
+                if connection.is_sending() {
+                    let connection = connection.clone();
+                    tokio::task::spawn_local(async move { connection.send_rest().await });
+                }
+                Poll::Ready(Ok(response.map(EndpointResponseBody::Http1)))
+            }
+            SendingProjection::Http2 { response } => {
+                let response = ready!(response.poll(cx)).map_err(why_no_response);
+                Poll::Ready(response.map(|response| response.map(EndpointResponseBody::Http2)))
+            }
         }
     }
+}
+
+fn why_no_response(mut error: TrySendError<Request<RequestBody>>) -> NoResponse {
+    let was_sent = error.take_message().is_none();
+    let error = error.into_error();
+    tracing::debug!(%error, source = error.source(), "no response of HTTP/2");
+    if !was_sent || is_unprocessed(&error) {
+        NoResponse::NotSent
+    } else if error.is_parse() {
+        NoResponse::Malformed
+    } else {
+        NoResponse::Closed
+    }
+}
+
+/// The endpoint says that it has not processed the request (RFC 9113, 8.7). A GOAWAY is the error of the streams that
+/// it leaves out, and of no other.
+fn is_unprocessed(error: &hyper::Error) -> bool {
+    let source = error.source().and_then(|source| source.downcast_ref::<h2::Error>());
+    source.is_some_and(|error| {
+        let is_refused = error.reason() == Some(h2::Reason::REFUSED_STREAM);
+        error.is_remote() && (is_refused || error.is_go_away())
+    })
 }
 
 /// A connection for one request.
@@ -102,7 +136,7 @@ pub(crate) struct Lease {
 }
 
 enum Kind {
-    Http1 { connection: Option<Http1>, read_before: u64 },
+    Http1 { connection: Option<Rc<Http1>>, read_before: u64 },
     Http2(Stream),
 }
 
@@ -151,6 +185,7 @@ impl Pool {
             protocol,
             tls,
             idle: RefCell::default(),
+            idle_watcher: RefCell::default(),
             multiplexed: RefCell::default(),
             is_http2: Cell::new(is_http2),
             is_connecting: Cell::new(false),
@@ -213,8 +248,8 @@ impl Pool {
         }
         let mut idle = self.idle.borrow_mut();
         while let Some(Idle { connection, .. }) = idle.pop() {
-            if connection.sender.is_ready() {
-                let read_before = connection.progress.read();
+            if connection.poll_unusable(&mut Context::from_waker(Waker::noop())).is_pending() {
+                let read_before = connection.read();
                 return Some(Kind::Http1 { connection: Some(connection), read_before });
             }
         }
@@ -239,9 +274,9 @@ impl Pool {
         if !wanted.for_http1 {
             self.is_http2.set(is_http2);
         }
-        let watched = Watched::new(stream);
-        let progress = watched.progress.clone();
         let kind = if is_http2 {
+            let watched = Watched::new(stream);
+            let progress = watched.progress.clone();
             let mut builder = http2::Builder::new(Local);
             builder
                 .timer(TokioTimer::new())
@@ -282,12 +317,7 @@ impl Pool {
             }
             Kind::Http2(Stream::begin(&multiplexed))
         } else {
-            let mut builder = http1::Builder::new();
-            builder.max_buf_size(limits.response_head_bytes.max(8 << 10));
-            let (sender, connection) =
-                builder.handshake(watched).await.map_err(|_| UpstreamError::Protocol)?;
-            tokio::task::spawn_local(connection.with_upgrades());
-            let connection = Http1 { sender, progress };
+            let connection = Http1::new(stream, limits.response_head_bytes);
             Kind::Http1 { connection: Some(connection), read_before: 0 }
         };
         let most_idle = if wanted.preamble.is_some() { 0 } else { limits.idle_upstreams };
@@ -300,9 +330,7 @@ impl Pool {
     /// Closes connections that were not used for long, and those that the endpoint closed.
     pub fn tend(&self, limits: &Limits, now: Instant) {
         let is_old = |since: Instant| now.saturating_duration_since(since) >= limits.upstream_idle;
-        self.idle
-            .borrow_mut()
-            .retain(|idle| !is_old(idle.since) && !idle.connection.sender.is_closed());
+        self.idle.borrow_mut().retain(|idle| !is_old(idle.since));
         self.multiplexed.borrow_mut().retain(|connection| {
             let is_unused = connection.streams.get() == 0 && is_old(connection.idle_since.get());
             !is_unused && !connection.sender.is_closed()
@@ -316,11 +344,31 @@ impl Pool {
         self.multiplexed.borrow_mut().clear();
     }
 
-    fn keep(&self, connection: Http1, most: usize) {
-        let mut idle = self.idle.borrow_mut();
-        if !self.is_closed.get() && idle.len() < most {
-            idle.push(Idle { connection, since: Instant::now() });
+    fn keep(self: &Rc<Self>, connection: Rc<Http1>, most: usize) {
+        if self.is_closed.get() || self.idle.borrow().len() >= most || !connection.is_reusable() {
+            return;
         }
+        let watcher = self.idle_watcher.borrow().clone();
+        if watcher.is_none() {
+            self.watch_idle();
+        }
+        let watcher = watcher.as_ref().unwrap_or(Waker::noop());
+        if connection.poll_unusable(&mut Context::from_waker(watcher)).is_pending() {
+            self.idle.borrow_mut().push(Idle { connection, since: Instant::now() });
+        }
+    }
+
+    /// Closes idle connections as soon as their endpoint does, or sends what no request asked for.
+    fn watch_idle(self: &Rc<Self>) {
+        *self.idle_watcher.borrow_mut() = Some(Waker::noop().clone());
+        let pool = Rc::downgrade(self);
+        tokio::task::spawn_local(poll_fn(move |cx| {
+            let Some(pool) = pool.upgrade() else { return Poll::Ready(()) };
+            *pool.idle_watcher.borrow_mut() = Some(cx.waker().clone());
+            let mut idle = pool.idle.borrow_mut();
+            idle.retain(|idle| idle.connection.poll_unusable(cx).is_pending());
+            Poll::Pending
+        }));
     }
 }
 
@@ -348,21 +396,31 @@ impl Drop for Connecting<'_> {
     }
 }
 
+impl Drop for Pool {
+    fn drop(&mut self) {
+        if let Some(watcher) = self.idle_watcher.take() {
+            watcher.wake();
+        }
+    }
+}
+
 impl Lease {
     pub fn is_http2(&self) -> bool {
         matches!(self.kind, Kind::Http2(_))
     }
 
-    /// Sends a request, and resolves to the head of its response. An error returns the request if nothing of it was
-    /// sent. [`Lease::expect_body`] has to follow.
-    pub fn send(&mut self, request: Request<RequestBody>) -> impl Future<Output = Sent> + use<> {
+    /// Sends a request, and resolves to the head of its response. The endpoint's `100 Continue` opens the gate.
+    pub fn send(
+        &mut self,
+        request: Request<RequestBody>,
+        gate: Option<Rc<Gate>>,
+    ) -> impl Future<Output = Sent> + use<> {
         match &mut self.kind {
             Kind::Http1 { connection, .. } => {
                 // It is there until the lease ends.
-                let connection = connection.as_mut().expect("lease has ended");
-                connection.progress.expect_at_most(self.most_before_response);
-                let response = connection.sender.try_send_request(request);
-                Sending::Http1 { response }
+                let connection = connection.as_ref().expect("lease has ended").clone();
+                connection.begin_request(request, self.most_before_response);
+                Sending::Http1 { connection, gate }
             }
             Kind::Http2(stream) => {
                 let mut sender = stream.0.sender.clone();
@@ -371,18 +429,11 @@ impl Lease {
         }
     }
 
-    /// The head has been received: the endpoint may send as much as it likes.
-    pub fn expect_body(&self) {
-        if let Kind::Http1 { connection: Some(connection), .. } = &self.kind {
-            connection.progress.expect_any();
-        }
-    }
-
     /// Whether the endpoint sent anything since the lease began.
     pub fn has_received(&self) -> bool {
         match &self.kind {
             Kind::Http1 { connection, read_before } => {
-                connection.as_ref().is_some_and(|c| c.progress.read() != *read_before)
+                connection.as_ref().is_some_and(|connection| connection.read() != *read_before)
             }
             Kind::Http2(_) => false,
         }
@@ -391,17 +442,23 @@ impl Lease {
     /// The response was received to its end: the connection may serve another request.
     pub fn finish(mut self) {
         let Kind::Http1 { connection, .. } = &mut self.kind else { return };
-        let Some(mut connection) = connection.take() else { return };
-        if connection.sender.is_ready() {
-            self.pool.keep(connection, self.most_idle);
-        } else if !connection.sender.is_closed() {
-            // The connection's task has yet to notice the end, or still writes the request.
-            let (pool, most_idle) = (self.pool.clone(), self.most_idle);
+        let Some(connection) = connection.take() else { return };
+        let (pool, most_idle) = (self.pool.clone(), self.most_idle);
+        if connection.is_sending() {
             tokio::task::spawn_local(async move {
-                if connection.sender.ready().await.is_ok() {
-                    pool.keep(connection, most_idle);
-                }
+                connection.sent().await;
+                pool.keep(connection, most_idle);
             });
+        } else {
+            pool.keep(connection, most_idle);
+        }
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if let Kind::Http1 { connection: Some(connection), .. } = &self.kind {
+            connection.close();
         }
     }
 }

@@ -1,0 +1,133 @@
+//! Bodies in chunks (RFC 9112, 7.1), decoded as strictly as hyper does.
+
+use bytes::{Buf, Bytes, BytesMut};
+use http::{HeaderMap, HeaderName, HeaderValue};
+
+use super::Malformed;
+
+/// Most octets of the extensions of all chunks, and of the trailers: nothing else bounds them.
+const MOST_EXTENSION_OCTETS: usize = 16 << 10;
+const MOST_TRAILER_OCTETS: usize = 16 << 10;
+const MOST_TRAILERS: usize = 100;
+
+#[derive(Debug, Default)]
+pub(super) struct ChunkDecoder {
+    state: State,
+    /// Of the current chunk, what is still to come.
+    rest: u64,
+    extension_octets: usize,
+    trailers: Vec<u8>,
+    trailer_count: usize,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum State {
+    /// Before the first digit of a size.
+    #[default]
+    Start,
+    Size,
+    /// White space after the size.
+    SizeSpace,
+    Extension,
+    SizeLf,
+    Data,
+    DataCr,
+    DataLf,
+    /// At the beginning of a line after the last chunk.
+    Line,
+    Trailer,
+    TrailerLf,
+    EndLf,
+    End,
+}
+
+#[derive(Debug)]
+pub(super) enum Decoded {
+    Data(Bytes),
+    End(Option<HeaderMap>),
+    /// More has to be received.
+    Partial,
+}
+
+impl ChunkDecoder {
+    /// Takes what can be decoded from the beginning of what was received.
+    pub fn decode(&mut self, input: &mut BytesMut) -> Result<Decoded, Malformed> {
+        loop {
+            if self.state == State::Data && !input.is_empty() {
+                let count = input.len().min(usize::try_from(self.rest).unwrap_or(usize::MAX));
+                self.rest -= count as u64;
+                if self.rest == 0 {
+                    self.state = State::DataCr;
+                }
+                return Ok(Decoded::Data(input.split_to(count).freeze()));
+            }
+            let Some(&octet) = input.first() else { return Ok(Decoded::Partial) };
+            input.advance(1);
+            self.step(octet)?;
+            if self.state == State::End {
+                return self.read_trailers().map(Decoded::End);
+            }
+        }
+    }
+
+    /// One octet that is not data.
+    fn step(&mut self, octet: u8) -> Result<(), Malformed> {
+        self.state = match (self.state, octet) {
+            (State::Start | State::Size, b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F') => {
+                let digit = char::from(octet).to_digit(16).ok_or(Malformed)?;
+                let size = self.rest.checked_mul(16).ok_or(Malformed)?;
+                self.rest = size + u64::from(digit);
+                State::Size
+            }
+            (State::Size | State::SizeSpace, b'\t' | b' ') => State::SizeSpace,
+            (State::Size | State::SizeSpace, b';') => State::Extension,
+            (State::Size | State::SizeSpace | State::Extension, b'\r') => State::SizeLf,
+            (State::Extension, b'\n') => return Err(Malformed),
+            (State::Extension, _) => {
+                self.extension_octets += 1;
+                if self.extension_octets >= MOST_EXTENSION_OCTETS {
+                    return Err(Malformed);
+                }
+                State::Extension
+            }
+            (State::SizeLf, b'\n') if self.rest == 0 => State::Line,
+            (State::SizeLf, b'\n') => State::Data,
+            (State::DataCr, b'\r') => State::DataLf,
+            (State::DataLf, b'\n') => State::Start,
+            (State::Line, b'\r') => State::EndLf,
+            (State::EndLf, b'\n') => State::End,
+            (State::Line | State::Trailer, _) => {
+                self.trailers.push(octet);
+                if self.trailers.len() >= MOST_TRAILER_OCTETS {
+                    return Err(Malformed);
+                }
+                if octet == b'\r' { State::TrailerLf } else { State::Trailer }
+            }
+            (State::TrailerLf, b'\n') if self.trailer_count < MOST_TRAILERS => {
+                self.trailer_count += 1;
+                self.trailers.push(octet);
+                State::Line
+            }
+            _ => return Err(Malformed),
+        };
+        Ok(())
+    }
+
+    fn read_trailers(&mut self) -> Result<Option<HeaderMap>, Malformed> {
+        if self.trailers.is_empty() {
+            return Ok(None);
+        }
+        self.trailers.extend_from_slice(b"\r\n");
+        // Each line is one trailer: others would be separated by LF alone.
+        let mut fields = vec![httparse::EMPTY_HEADER; self.trailer_count];
+        let parsed = httparse::parse_headers(&self.trailers, &mut fields).map_err(|_| Malformed)?;
+        let httparse::Status::Complete((_, fields)) = parsed else { return Err(Malformed) };
+        let mut trailers = HeaderMap::with_capacity(fields.len());
+        for field in fields {
+            let name = HeaderName::try_from(field.name).map_err(|_| Malformed)?;
+            let value = HeaderValue::from_bytes(field.value).map_err(|_| Malformed)?;
+            trailers.append(name, value);
+        }
+        Ok(Some(trailers))
+    }
+}

@@ -1,0 +1,217 @@
+//! Heads of HTTP/1.1: those of requests are written, those of responses read.
+
+use std::mem::MaybeUninit;
+
+use bytes::BytesMut;
+use http::header::{CONNECTION, CONTENT_LENGTH, TRAILER, TRANSFER_ENCODING};
+use http::request::Parts;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Version};
+use http_body::SizeHint;
+use lb_http::headers::{has_token, list_tokens};
+
+use super::Malformed;
+
+/// Most headers of a response.
+const MOST_HEADERS: usize = 100;
+
+/// How the end of a request's body is marked.
+#[derive(Debug)]
+pub(super) enum Framing {
+    /// This many octets are still to come.
+    Length(u64),
+    /// In chunks. These trailers were announced; others are left out.
+    Chunked(Vec<HeaderName>),
+}
+
+/// Where the body of a response ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum BodyEnd {
+    Length(u64),
+    Chunked,
+    /// Where the connection ends.
+    Closed,
+}
+
+#[derive(Debug)]
+pub(super) struct ResponseHead {
+    pub status: StatusCode,
+    pub version: Version,
+    pub headers: HeaderMap,
+    pub body: BodyEnd,
+    /// The endpoint keeps the connection open after the body.
+    pub keeps_alive: bool,
+}
+
+/// Appends the head of a request. `body`: what is known about the length of its body, if it has one.
+pub(super) fn write_request_head(
+    parts: &mut Parts,
+    body: Option<&SizeHint>,
+    to: &mut Vec<u8>,
+) -> Framing {
+    let framing = frame_body(&mut parts.headers, body);
+    to.reserve(64 + 48 * parts.headers.len());
+    to.extend_from_slice(parts.method.as_str().as_bytes());
+    to.push(b' ');
+    let target = parts.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
+    to.extend_from_slice(target.as_bytes());
+    to.extend_from_slice(b" HTTP/1.1\r\n");
+    write_fields(&parts.headers, to);
+    to.extend_from_slice(b"\r\n");
+    framing
+}
+
+fn frame_body(headers: &mut HeaderMap, body: Option<&SizeHint>) -> Framing {
+    let Some(body) = body else {
+        headers.remove(TRANSFER_ENCODING);
+        return Framing::Length(0);
+    };
+    if !headers.contains_key(TRANSFER_ENCODING) {
+        if let Ok(Some(length)) = content_length(headers) {
+            return Framing::Length(length);
+        }
+        if let Some(length) = body.exact() {
+            headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
+            return Framing::Length(length);
+        }
+    }
+    headers.remove(CONTENT_LENGTH);
+    headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+    let names = headers.get_all(TRAILER).iter().flat_map(list_tokens);
+    Framing::Chunked(names.filter_map(|name| HeaderName::try_from(name).ok()).collect())
+}
+
+pub(super) fn write_fields(headers: &HeaderMap, to: &mut Vec<u8>) {
+    for (name, value) in headers {
+        to.extend_from_slice(name.as_str().as_bytes());
+        to.extend_from_slice(b": ");
+        to.extend_from_slice(value.as_bytes());
+        to.extend_from_slice(b"\r\n");
+    }
+}
+
+/// The trailers that may follow a body: those that were announced, but for fields that only a head can have.
+pub(super) fn write_trailers(trailers: &HeaderMap, announced: &[HeaderName], to: &mut Vec<u8>) {
+    use http::header::*;
+    const NEVER: [HeaderName; 12] = [
+        AUTHORIZATION,
+        CACHE_CONTROL,
+        CONTENT_ENCODING,
+        CONTENT_LENGTH,
+        CONTENT_RANGE,
+        CONTENT_TYPE,
+        HOST,
+        MAX_FORWARDS,
+        SET_COOKIE,
+        TRAILER,
+        TRANSFER_ENCODING,
+        TE,
+    ];
+    let mut kept = HeaderMap::new();
+    for (name, value) in trailers {
+        if announced.contains(name) && !NEVER.contains(name) {
+            kept.append(name, value.clone());
+        }
+    }
+    write_fields(&kept, to);
+}
+
+/// Takes the head of a response from the beginning of what was received. `None`: more of it has to come.
+pub(super) fn take_response_head(
+    input: &mut BytesMut,
+    method: &Method,
+) -> Result<Option<ResponseHead>, Malformed> {
+    let mut places = [Place::default(); MOST_HEADERS];
+    let (length, status, version, count) = {
+        let mut fields = [const { MaybeUninit::uninit() }; MOST_HEADERS];
+        let mut response = httparse::Response::new(&mut []);
+        let config = httparse::ParserConfig::default();
+        let parsed = config.parse_response_with_uninit_headers(&mut response, input, &mut fields);
+        let httparse::Status::Complete(length) = parsed.map_err(|_| Malformed)? else {
+            return Ok(None);
+        };
+        for (place, field) in places.iter_mut().zip(response.headers.iter()) {
+            *place = Place::of(field, input);
+        }
+        let status = response.code.and_then(|code| StatusCode::from_u16(code).ok());
+        let version = if response.version == Some(1) { Version::HTTP_11 } else { Version::HTTP_10 };
+        (length, status.ok_or(Malformed)?, version, response.headers.len())
+    };
+    // Values share the memory that was received.
+    let head = input.split_to(length).freeze();
+    let mut headers = HeaderMap::with_capacity(count);
+    for place in &places[..count] {
+        let name = HeaderName::from_bytes(&head[place.name.0..place.name.1]);
+        let value = HeaderValue::from_maybe_shared(head.slice(place.value.0..place.value.1));
+        headers.append(name.map_err(|_| Malformed)?, value.map_err(|_| Malformed)?);
+    }
+    let body = find_body_end(status, version, &headers, method)?;
+    let keeps_alive = body != BodyEnd::Closed && keeps_alive(version, &headers);
+    Ok(Some(ResponseHead { status, version, headers, body, keeps_alive }))
+}
+
+/// Where a header is in what was received.
+#[derive(Clone, Copy, Default)]
+struct Place {
+    name: (usize, usize),
+    value: (usize, usize),
+}
+
+impl Place {
+    fn of(field: &httparse::Header<'_>, input: &[u8]) -> Self {
+        let range = |part: &[u8]| {
+            let start = part.as_ptr() as usize - input.as_ptr() as usize;
+            (start, start + part.len())
+        };
+        // An empty value is not always a part of the input.
+        let value = if field.value.is_empty() { (0, 0) } else { range(field.value) };
+        Self { name: range(field.name.as_bytes()), value }
+    }
+}
+
+/// RFC 9112, 6.3.
+fn find_body_end(
+    status: StatusCode,
+    version: Version,
+    headers: &HeaderMap,
+    method: &Method,
+) -> Result<BodyEnd, Malformed> {
+    let has_none = status.is_informational()
+        || [StatusCode::NO_CONTENT, StatusCode::NOT_MODIFIED].contains(&status)
+        || method == Method::HEAD;
+    if has_none {
+        return Ok(BodyEnd::Length(0));
+    }
+    if let Some(last) = headers.get_all(TRANSFER_ENCODING).iter().next_back() {
+        if version == Version::HTTP_10 {
+            return Err(Malformed);
+        }
+        let coding = last.to_str().ok().and_then(|list| list.rsplit(',').next());
+        let is_chunked = coding.is_some_and(|last| last.trim().eq_ignore_ascii_case("chunked"));
+        return Ok(if is_chunked { BodyEnd::Chunked } else { BodyEnd::Closed });
+    }
+    Ok(content_length(headers)?.map_or(BodyEnd::Closed, BodyEnd::Length))
+}
+
+/// The length that all values state.
+fn content_length(headers: &HeaderMap) -> Result<Option<u64>, Malformed> {
+    let mut length = None;
+    for value in headers.get_all(CONTENT_LENGTH) {
+        for number in value.to_str().map_err(|_| Malformed)?.split(',') {
+            let number = number.trim();
+            let is_plain = !number.is_empty() && number.bytes().all(|octet| octet.is_ascii_digit());
+            let number = number.parse().ok().filter(|_| is_plain).ok_or(Malformed)?;
+            if *length.get_or_insert(number) != number {
+                return Err(Malformed);
+            }
+        }
+    }
+    // Hyper's own limit: larger numbers have meanings of their own.
+    if length.is_some_and(|length| length > u64::MAX - 2) { Err(Malformed) } else { Ok(length) }
+}
+
+fn keeps_alive(version: Version, headers: &HeaderMap) -> bool {
+    if has_token(headers, &CONNECTION, "close") {
+        return false;
+    }
+    version == Version::HTTP_11 || has_token(headers, &CONNECTION, "keep-alive")
+}

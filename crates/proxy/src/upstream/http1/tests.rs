@@ -1,0 +1,518 @@
+//! The connection and hyper's do the same with the same octets, however these are cut into parts.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderName, HeaderValue, Version};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use proptest::prelude::*;
+use proptest::sample::select;
+use tokio::task::{LocalSet, spawn_local};
+use tokio::time::timeout;
+
+use super::*;
+
+/// A connection whose endpoint sends these parts, one a read, once it has got something, and then closes it or not.
+struct Script {
+    parts: VecDeque<Bytes>,
+    closes: bool,
+    /// Octets that the endpoint takes with each write.
+    most_written: usize,
+    /// Octets that the endpoint takes altogether.
+    takes: usize,
+    written: Rc<RefCell<Vec<u8>>>,
+    reader: Option<Waker>,
+    /// A part comes only with every second look.
+    has_waited: bool,
+}
+
+impl AsyncRead for Script {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        to: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.written.borrow().is_empty() {
+            self.reader = Some(cx.waker().clone());
+            return Poll::Pending;
+        }
+        self.has_waited = !self.has_waited;
+        if self.has_waited {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        let Some(part) = self.parts.front_mut() else {
+            return if self.closes { Poll::Ready(Ok(())) } else { Poll::Pending };
+        };
+        to.put_slice(&part.split_to(part.len().min(to.remaining())));
+        if part.is_empty() {
+            self.parts.pop_front();
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Script {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        from: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let rest = self.takes - self.written.borrow().len();
+        let count = from.len().min(self.most_written).min(rest);
+        if count == 0 {
+            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+        }
+        self.written.borrow_mut().extend_from_slice(&from[..count]);
+        if let Some(reader) = self.reader.take() {
+            reader.wake();
+        }
+        Poll::Ready(Ok(count))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// The body of a request.
+#[derive(Clone, Debug)]
+struct Parts {
+    data: VecDeque<Bytes>,
+    trailers: Option<HeaderMap>,
+    has_length: bool,
+    waits: bool,
+    has_waited: bool,
+}
+
+impl Body for Parts {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        self.has_waited = self.waits && !self.has_waited;
+        if self.has_waited {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        let data = self.data.pop_front().map(Frame::data);
+        let frame = data.or_else(|| self.trailers.take().map(Frame::trailers));
+        Poll::Ready(frame.map(Ok))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.data.is_empty() && self.trailers.is_none()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let length = self.data.iter().map(|part| part.len() as u64).sum();
+        if self.has_length { SizeHint::with_exact(length) } else { SizeHint::default() }
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Exchange {
+    method: Method,
+    headers: HeaderMap,
+    body: Parts,
+    most_written: usize,
+    response: Vec<Bytes>,
+    closes: bool,
+}
+
+impl Exchange {
+    fn script(&self) -> (Script, Rc<RefCell<Vec<u8>>>) {
+        let written = Rc::default();
+        let script = Script {
+            parts: self.response.iter().filter(|part| !part.is_empty()).cloned().collect(),
+            closes: self.closes,
+            most_written: self.most_written,
+            takes: usize::MAX,
+            written: Rc::clone(&written),
+            reader: None,
+            has_waited: false,
+        };
+        (script, written)
+    }
+
+    fn request(&self) -> Request<Parts> {
+        let mut request = Request::new(self.body.clone());
+        *request.method_mut() = self.method.clone();
+        *request.uri_mut() = "/a%20b//c?d=e".parse().unwrap();
+        *request.headers_mut() = self.headers.clone();
+        request
+    }
+}
+
+#[derive(Debug, PartialEq)]
+enum Outcome {
+    NoHead,
+    Head {
+        status: u16,
+        version: Version,
+        headers: HeaderMap,
+        body: Vec<u8>,
+        trailers: Option<HeaderMap>,
+        end: End,
+    },
+}
+
+#[derive(Debug, PartialEq)]
+enum End {
+    /// With what was sent.
+    Complete {
+        is_reusable: bool,
+        sent: String,
+    },
+    Broken,
+}
+
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The body; whether it is complete.
+async fn collect<B: Body<Data = Bytes> + Unpin>(mut body: B) -> (Vec<u8>, Option<HeaderMap>, bool) {
+    let (mut octets, mut trailers) = (Vec::new(), None);
+    loop {
+        let next = timeout(PATIENCE, poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)));
+        match next.await {
+            Ok(None) => return (octets, trailers, true),
+            Ok(Some(Ok(frame))) => match frame.into_data() {
+                Ok(data) => octets.extend_from_slice(&data),
+                Err(frame) => trailers = frame.into_trailers().ok(),
+            },
+            Ok(Some(Err(_))) | Err(_) => return (octets, trailers, false),
+        }
+    }
+}
+
+fn text(written: &Rc<RefCell<Vec<u8>>>) -> String {
+    String::from_utf8_lossy(&written.borrow()).into_owned()
+}
+
+async fn by_hyper(exchange: &Exchange) -> Outcome {
+    let (script, written) = exchange.script();
+    let mut builder = http1::Builder::new();
+    builder.max_buf_size(64 << 10);
+    let (mut sender, connection) = builder.handshake(TokioIo::new(script)).await.unwrap();
+    spawn_local(connection);
+    let response = timeout(PATIENCE, sender.send_request(exchange.request())).await;
+    let Ok(Ok(response)) = response else { return Outcome::NoHead };
+    let (parts, body) = response.into_parts();
+    let (body, trailers, is_complete) = collect(body).await;
+    let end = if is_complete {
+        let _ = timeout(PATIENCE, sender.ready()).await;
+        settle().await;
+        End::Complete { is_reusable: sender.is_ready(), sent: text(&written) }
+    } else {
+        End::Broken
+    };
+    let (status, version, headers) = (parts.status.as_u16(), parts.version, parts.headers);
+    Outcome::Head { status, version, headers, body, trailers, end }
+}
+
+async fn settle() {
+    for _ in 0..64 {
+        yield_now().await;
+    }
+}
+
+async fn by_connection(exchange: &Exchange) -> Outcome {
+    let (script, written) = exchange.script();
+    let connection = Http1::new(script, 64 << 10);
+    connection.begin_request(exchange.request(), u64::MAX);
+    let head = timeout(PATIENCE, poll_fn(|cx| connection.poll_head(cx, None))).await;
+    let Ok(Ok(response)) = head else { return Outcome::NoHead };
+    if connection.is_sending() {
+        let connection = connection.clone();
+        spawn_local(async move { connection.send_rest().await });
+    }
+    let (parts, body) = response.into_parts();
+    let (body, trailers, is_complete) = collect(body).await;
+    let end = if is_complete {
+        let _ = timeout(PATIENCE, connection.sent()).await;
+        let mut is_reusable = connection.is_reusable();
+        for _ in 0..64 {
+            let unusable = connection.poll_unusable(&mut Context::from_waker(Waker::noop()));
+            is_reusable &= unusable.is_pending();
+            yield_now().await;
+        }
+        End::Complete { is_reusable, sent: text(&written) }
+    } else {
+        End::Broken
+    };
+    let (status, version, headers) = (parts.status.as_u16(), parts.version, parts.headers);
+    Outcome::Head { status, version, headers, body, trailers, end }
+}
+
+fn octets() -> impl Strategy<Value = Vec<u8>> {
+    let status = select(vec![
+        "HTTP/1.1 200 OK\r\n",
+        "HTTP/1.1 200 OK\r\n",
+        "HTTP/1.1 404 \r\n",
+        "HTTP/1.1 500\r\n",
+        "HTTP/1.0 200 OK\r\n",
+        "HTTP/1.1 204 No Content\r\n",
+        "HTTP/1.1 304 Not Modified\r\n",
+        "HTTP/1.1 101 Switching Protocols\r\n",
+        "HTTP/1.1 099 Low\r\n",
+        "HTTP/2.0 200 OK\r\n",
+        "HTTP/1.1  200 OK\r\n",
+        "HTTP/1.1 200 OK\n",
+        "\r\nHTTP/1.1 200 OK\r\n",
+    ]);
+    let interim = select(vec![
+        "",
+        "",
+        "",
+        "HTTP/1.1 100 Continue\r\n\r\n",
+        "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\nContent-Length: 3\r\n\r\n",
+        "HTTP/1.1 199 \r\nTransfer-Encoding: chunked\r\n\r\n",
+    ]);
+    let header = select(vec![
+        "Content-Length: 5\r\n",
+        "Content-Length: 5\r\n",
+        "content-length: 0\r\n",
+        "Content-Length: 05\r\n",
+        "Content-Length: +5\r\n",
+        "Content-Length:\r\n",
+        "Content-Length: 5, 5\r\n",
+        "Content-Length: 5, 6\r\n",
+        "Content-Length: 18446744073709551615\r\n",
+        "Content-Length: 18446744073709551613\r\n",
+        "Transfer-Encoding: chunked\r\n",
+        "Transfer-Encoding: chunked\r\n",
+        "Transfer-Encoding: gzip, Chunked\r\n",
+        "Transfer-Encoding: chunked, gzip\r\n",
+        "Transfer-Encoding: xchunked\r\n",
+        "Connection: close\r\n",
+        "Connection: keep-alive\r\n",
+        "Connection: a, Close\r\n",
+        "X-A: b\r\n",
+        "X-A:  c \t\r\n",
+        "X-\u{e9}: c\r\n",
+        "X-B: \u{e9}\r\n",
+        "X-B: d\n",
+        " folded\r\n",
+        "X-C : d\r\n",
+        "no header\r\n",
+    ]);
+    let body = select(vec![
+        "hello",
+        "5\r\nhello\r\n",
+        "5\r\nhello\r\n",
+        "A ;x=\"y\"\r\n0123456789\r\n",
+        "5\t\r\nhello\r\n",
+        "5\nhello\n",
+        "+5\r\nhello\r\n",
+        "5\r\nhelloX\r\n",
+        "fffffffffffffffff\r\n",
+        "5;\n\r\nhello\r\n",
+        "0\r\n\r\n",
+        "0\r\n\r\n",
+        "0\r\nX-T: u\r\n\r\n",
+        "0\r\nX-T: u\nX-U: v\r\n\r\n",
+        "0\r\nno trailer\r\n\r\n",
+        "0\r\n\n",
+        "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
+    ]);
+    let head = (interim, status, prop::collection::vec(header, 0..4));
+    let message =
+        (head, prop::collection::vec(body, 0..4)).prop_map(|((interim, status, headers), body)| {
+            [&[interim, status], &*headers, &["\r\n"], &*body].concat().concat().into_bytes()
+        });
+    let change = prop::option::weighted(
+        0.2,
+        (any::<prop::sample::Index>(), select(b"\r\n :;0a\0\xff".to_vec())),
+    );
+    let cut = prop::option::weighted(0.2, any::<prop::sample::Index>());
+    (message, change, cut).prop_map(|(mut octets, change, cut)| {
+        if let Some((at, octet)) = change {
+            let at = at.index(octets.len());
+            octets[at] = octet;
+        }
+        if let Some(cut) = cut {
+            octets.truncate(cut.index(octets.len()));
+        }
+        octets
+    })
+}
+
+fn parts(octets: Vec<u8>, mut cuts: Vec<prop::sample::Index>) -> Vec<Bytes> {
+    let mut rest = Bytes::from(octets);
+    let mut parts = Vec::new();
+    while let Some(cut) = cuts.pop().filter(|_| !rest.is_empty()) {
+        parts.push(rest.split_to(cut.index(rest.len())));
+    }
+    parts.push(rest);
+    parts
+}
+
+fn cuts() -> impl Strategy<Value = Vec<prop::sample::Index>> {
+    prop::collection::vec(any::<prop::sample::Index>(), 0..6)
+}
+
+fn exchange() -> impl Strategy<Value = Exchange> {
+    let method = select(vec![Method::GET, Method::HEAD, Method::POST, Method::PUT]);
+    let data = prop::collection::vec("[a-z]{0,20}", 0..4);
+    let names = ["x-t", "x-u", "content-length", "host"].map(HeaderName::from_static).to_vec();
+    let trailers = prop::option::of(prop::collection::vec(select(names.clone()), 0..3));
+    let announced = prop::option::of(select(vec!["x-t", "X-T, x-u", "x-t, content-length, host"]));
+    let request = (method, data, any::<[bool; 2]>(), trailers, announced, 1usize..2_000);
+    (request, octets(), cuts(), any::<bool>()).prop_map(|(request, octets, cuts, closes)| {
+        let (method, data, [has_length, waits], trailers, announced, most_written) = request;
+        let mut headers = HeaderMap::new();
+        headers.insert("host", HeaderValue::from_static("a.test"));
+        headers.append("x-a", HeaderValue::from_static("1"));
+        headers.append("x-a", HeaderValue::from_static("2"));
+        let value = HeaderValue::from_static("v");
+        let trailers = trailers.filter(|_| !has_length).map(|names| {
+            names.into_iter().map(|name| (name, value.clone())).collect::<HeaderMap>()
+        });
+        let body = Parts {
+            data: data.into_iter().map(Bytes::from).collect(),
+            trailers,
+            has_length,
+            waits,
+            has_waited: false,
+        };
+        // As `Outbound` does.
+        if !body.is_end_stream() {
+            match body.size_hint().exact() {
+                Some(length) => headers.insert("content-length", HeaderValue::from(length)),
+                None => headers.insert("transfer-encoding", HeaderValue::from_static("chunked")),
+            };
+        }
+        if let Some(announced) = announced {
+            headers.insert("trailer", HeaderValue::from_static(announced));
+        }
+        let response = parts(octets, cuts);
+        Exchange { method, headers, body, most_written, response, closes }
+    })
+}
+
+fn run<T>(future: impl Future<Output = T>) -> T {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let runtime = builder.enable_all().start_paused(true).build().unwrap();
+    LocalSet::new().block_on(&runtime, future)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 4_000, failure_persistence: None, ..ProptestConfig::default() })]
+    #[test]
+    fn the_connection_agrees_with_hyper(exchange in exchange()) {
+        let outcomes = run(async { (by_connection(&exchange).await, by_hyper(&exchange).await) });
+        prop_assert_eq!(&outcomes.0, &outcomes.1, "left: the connection, right: hyper");
+    }
+}
+
+fn upload(response: &'static str) -> Exchange {
+    let mut headers = HeaderMap::new();
+    headers.insert("content-length", HeaderValue::from_static("5000"));
+    Exchange {
+        method: Method::POST,
+        headers,
+        body: Parts {
+            data: [Bytes::from(vec![b'x'; 5_000])].into(),
+            trailers: None,
+            has_length: true,
+            waits: true,
+            has_waited: false,
+        },
+        most_written: 1_000,
+        response: vec![response.into()],
+        closes: true,
+    }
+}
+
+async fn head_of(
+    exchange: &Exchange,
+    takes: usize,
+) -> (Rc<Http1<Script, Parts>>, Result<u16, NoResponse>) {
+    let (script, _) = exchange.script();
+    let connection = Http1::new(Script { takes, ..script }, 64 << 10);
+    connection.begin_request(exchange.request(), 10_000);
+    let head = poll_fn(|cx| connection.poll_head(cx, None)).await;
+    (connection, head.map(|response| response.status().as_u16()))
+}
+
+/// Hyper loses this response.
+#[test]
+fn an_endpoint_that_takes_no_more_of_a_body_may_say_why() {
+    let too_large = upload("HTTP/1.1 413 Too Large\r\nContent-Length: 0\r\n\r\n");
+    let (connection, head) = run(head_of(&too_large, 1_500));
+    assert_eq!(head, Ok(413));
+    assert!(!connection.is_sending() && !connection.is_reusable());
+
+    assert_eq!(run(head_of(&upload(""), 1_500)).1, Err(NoResponse::Closed));
+    assert_eq!(run(head_of(&too_large, 0)).1, Err(NoResponse::NotSent));
+}
+
+#[test]
+fn an_endpoint_may_send_only_so_much_before_the_body() {
+    let mut flood = upload("HTTP/1.1 102 Processing\r\n\r\n");
+    flood.response = vec![flood.response[0].clone(); 1_000];
+    flood.closes = false;
+    assert_eq!(run(head_of(&flood, usize::MAX)).1, Err(NoResponse::Closed));
+    let mut long = upload("HTTP/1.1 200 OK\r\n");
+    long.response.extend(vec![Bytes::from(vec![b'x'; 1_000]); 100]);
+    assert!(matches!(run(head_of(&long, usize::MAX)).1, Err(_)));
+}
+
+/// Sends without end.
+struct Endless;
+
+impl AsyncRead for Endless {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        to: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        to.initialize_unfilled();
+        to.advance(to.remaining());
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Endless {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        from: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Poll::Ready(Ok(from.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// A body that is always there would keep the thread from all other connections.
+#[test]
+fn a_fast_endpoint_leaves_others_their_turn() {
+    let connection = Http1::<_, Parts>::new(Endless, 64 << 10);
+    let mut state = connection.0.borrow_mut();
+    state.reading = Reading::UntilClosed;
+    let mut cx = Context::from_waker(Waker::noop());
+    for _ in 0..3 {
+        let mut at_once = 0;
+        while let Poll::Ready(frame) = state.poll_body(&mut cx) {
+            at_once += frame.unwrap().unwrap().into_data().unwrap().len();
+            assert!(at_once <= FAIR_SHARE + LARGEST_READ);
+        }
+        assert!(at_once >= FAIR_SHARE);
+    }
+}
