@@ -152,13 +152,6 @@ impl Source {
         }
     }
 
-    pub fn has_unknown_length(&self) -> bool {
-        let incoming = self.incoming.borrow();
-        incoming
-            .as_ref()
-            .is_some_and(|body| !body.is_end_stream() && body.size_hint().exact().is_none())
-    }
-
     /// Lets the body through; see [`Gate`].
     pub fn open(&self) {
         self.is_open.set(true);

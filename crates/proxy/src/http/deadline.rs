@@ -4,11 +4,12 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use http::{Request, Response};
+use http::Response;
 use lb_http::policy::Timeouts;
 use tokio::time::sleep_until;
 
-use crate::body::{Gate, RequestBody, Source, State};
+use super::outbound::Outbound;
+use crate::body::{Gate, Source, State};
 use crate::settings::Limits;
 use crate::upstream::{EndpointResponseBody, Lease, NoResponse, Sent};
 
@@ -22,16 +23,16 @@ pub(crate) enum NoHead {
     ClientTimeout,
 }
 
-/// Not an `async` function: that would hold the request twice. `begun`: now, or a moment ago.
+/// `begun`: now, or a moment ago. `None`: the connection cannot carry the request.
 pub(crate) fn send_request<'a>(
-    lease: &'a mut Lease,
-    request: Request<RequestBody>,
+    lease: &mut Lease,
+    outbound: &Outbound,
     source: &'a Rc<Source>,
     gate: Option<&'a Rc<Gate>>,
     timeouts: &'a Timeouts,
     limits: &'a Limits,
     begun: Instant,
-) -> impl Future<Output = Result<Response<EndpointResponseBody>, NoHead>> + 'a {
+) -> Option<impl Future<Output = Result<Response<EndpointResponseBody>, NoHead>> + use<'a>> {
     if let Some(gate) = gate
         && lease.is_http2()
     {
@@ -39,8 +40,8 @@ pub(crate) fn send_request<'a>(
         gate.open();
         source.open();
     }
-    let send = lease.send(request, gate.cloned());
-    wait(send, source, gate, timeouts, limits, begun)
+    let send = lease.send(outbound, source, gate.cloned())?;
+    Some(wait(send, source, gate, timeouts, limits, begun))
 }
 
 async fn wait(

@@ -38,16 +38,8 @@ pub(crate) async fn fetch_error_page(
     let source = Source::empty(now);
     let policy = Policy { timeouts: route.policy.timeouts, ..Policy::default() };
     let tries = (record.endpoint, record.tries);
-    let mut outbound = Some(outbound);
-    let got = forward_request(
-        &endpoints,
-        &policy,
-        &mut outbound,
-        &source,
-        None,
-        Choice::default(),
-        record,
-    );
+    let got =
+        forward_request(&endpoints, &policy, &outbound, &source, None, Choice::default(), record);
     let got = got.await.ok();
     // The log names the endpoint whose response was replaced.
     (record.endpoint, record.tries) = tries;

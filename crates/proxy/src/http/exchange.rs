@@ -208,19 +208,10 @@ async fn respond(
         }
         None => own,
     };
-    let mut outbound = Some(outbound);
     let got = match endpoints {
         Some(endpoints) => {
-            forward_request(
-                &endpoints,
-                policy,
-                &mut outbound,
-                &source,
-                gate.as_ref(),
-                choice,
-                record,
-            )
-            .await
+            forward_request(&endpoints, policy, &outbound, &source, gate.as_ref(), choice, record)
+                .await
         }
         None => Err(Rejection::NoUpstream.into()),
     };

@@ -45,16 +45,9 @@ pub(crate) async fn ask_auth_server(
     let source = Source::empty(now);
     let before = (record.endpoint, record.tries);
     let policy = Policy::default();
-    let mut outbound = Some(request(auth, &subject));
-    let got = forward_request(
-        &endpoints,
-        &policy,
-        &mut outbound,
-        &source,
-        None,
-        Choice::default(),
-        record,
-    );
+    let outbound = request(auth, &subject);
+    let got =
+        forward_request(&endpoints, &policy, &outbound, &source, None, Choice::default(), record);
     let got = got.await;
     (record.endpoint, record.tries) = before;
     let got = got.map_err(|_| unavailable())?;

@@ -53,11 +53,10 @@ enum Attempt {
     Refused(Rejection),
 }
 
-/// Takes `outbound`, if no other try can follow.
 pub(crate) async fn forward_request(
     endpoints: &Rc<Endpoints>,
     policy: &Policy,
-    outbound: &mut Option<Outbound>,
+    outbound: &Outbound,
     source: &Rc<Source>,
     gate: Option<&Rc<Gate>>,
     choice: Choice,
@@ -84,18 +83,13 @@ pub(crate) async fn forward_request(
         record.failed(UpstreamError::NoEndpoint);
         return Err(Rejection::NoEndpoint.into());
     };
+    let method = &outbound.method;
     let mut _retrying: Option<Retrying> = None;
     loop {
         let address = guard.address();
         record.endpoint = Some(address);
         record.tries += 1;
-        let could_retry =
-            source.is_replayable() && (record.tries < policy.retry.tries || !was_stale);
-        // It is taken only if no try follows.
-        let Some(method) = outbound.as_ref().map(|outbound| outbound.method.clone()) else {
-            return Err(Rejection::EndpointClosed.into());
-        };
-        let which = Try { address, needs_new: was_stale, is_last: !could_retry, now };
+        let which = Try { address, needs_new: was_stale, now };
         let attempt = attempt(endpoints, policy, outbound, source, gate, &which, record).await;
         let failed = match attempt {
             Attempt::Refused(rejection) => return Err(rejection.into()),
@@ -112,7 +106,7 @@ pub(crate) async fn forward_request(
                 let failure = Failure::Status(status);
                 let is_error = status.is_client_error() || status.is_server_error();
                 let may_retry =
-                    || may_retry(&policy.retry, &method, failure, &progress(record, source, begun));
+                    || may_retry(&policy.retry, method, failure, &progress(record, source, begun));
                 if is_error && may_retry() {
                     now = Instant::now();
                     tried.push(address);
@@ -141,7 +135,7 @@ pub(crate) async fn forward_request(
             }
         };
         let may =
-            may_retry(&policy.retry, &method, failed.failure, &progress(record, source, begun));
+            may_retry(&policy.retry, method, failed.failure, &progress(record, source, begun));
         let is_safe_stale = failed.is_stale
             && !was_stale
             && source.is_replayable()
@@ -182,15 +176,13 @@ struct Try {
     address: SocketAddr,
     /// A connection that was used before may be about to close.
     needs_new: bool,
-    is_last: bool,
     now: Instant,
 }
 
-/// Copies the request only when there is a connection for it: what lives while a future waits is part of the future.
 async fn attempt(
     endpoints: &Rc<Endpoints>,
     policy: &Policy,
-    outbound: &mut Option<Outbound>,
+    outbound: &Outbound,
     source: &Rc<Source>,
     gate: Option<&Rc<Gate>>,
     which: &Try,
@@ -200,7 +192,7 @@ async fn attempt(
     let limits = worker.limits();
     let pool = endpoints.pool(which.address);
     // An upgraded connection never comes back, and HTTP/2 knows no `Upgrade`.
-    let for_http1 = outbound.as_ref().is_some_and(|outbound| outbound.upgrade.is_some());
+    let for_http1 = outbound.upgrade.is_some();
     let preamble = policy.endpoint_proxy_protocol.map(|version| version.encode(&addresses(record)));
     let wanted = Wanted { is_new: which.needs_new, for_http1, preamble: preamble.as_deref() };
     let mut lease = match pool.lease(limits, policy.timeouts.connect, &wanted).await {
@@ -211,16 +203,11 @@ async fn attempt(
         // Without its body, the endpoint would take the next request on the connection for it.
         return refused_body(failure);
     }
-    let this = if which.is_last { outbound.take() } else { outbound.clone() };
-    let request = this.and_then(|this| this.request(lease.is_http2(), which.address, source));
-    let Some(request) = request else {
-        return Attempt::Refused(Rejection::Host);
-    };
     let begun = if lease.is_immediate { which.now } else { Instant::now() };
     let sent =
-        deadline::send_request(&mut lease, request, source, gate, &policy.timeouts, limits, begun)
-            .await;
-    match sent {
+        deadline::send_request(&mut lease, outbound, source, gate, &policy.timeouts, limits, begun);
+    let Some(sent) = sent else { return Attempt::Refused(Rejection::Host) };
+    match sent.await {
         Ok(response) => Attempt::Got(response, lease),
         Err(NoHead::ClientTimeout) => {
             worker.counters.cut_off.count(CutOff::SlowBody);

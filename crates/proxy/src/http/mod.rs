@@ -12,7 +12,7 @@ mod extended_connect;
 mod external_auth;
 mod forward;
 mod gate;
-mod outbound;
+pub(crate) mod outbound;
 mod record;
 mod reply;
 mod response;

@@ -3,10 +3,9 @@
 use std::borrow::Cow;
 use std::rc::Rc;
 
-use http::header::{HOST, TRANSFER_ENCODING, UPGRADE};
 use http::request::Parts;
 use http::uri::{Authority, PathAndQuery, Scheme};
-use http::{HeaderMap, HeaderValue, Method, Request, Uri, Version, header};
+use http::{HeaderMap, HeaderValue, Method, Request, Uri, Version};
 use lb_http::request::Target;
 use lb_http::{Policy, Rejection, rewrite};
 
@@ -25,41 +24,25 @@ pub(crate) struct Outbound {
 }
 
 impl Outbound {
-    /// One try. `address` stands for the host if the client names none.
-    pub fn request(
-        self,
-        is_http2: bool,
+    /// One try over HTTP/2. `address` stands for the host if the client names none. `None`: the host is none of a URI.
+    pub fn http2_request(
+        &self,
         address: std::net::SocketAddr,
         source: &Rc<Source>,
     ) -> Option<Request<RequestBody>> {
-        let Self { method, uri, mut headers, host, upgrade, is_tls } = self;
-        let mut request = Request::new(RequestBody::of(source));
-        *request.method_mut() = method;
-        let host = match host {
-            Some(host) => host,
-            None => HeaderValue::try_from(address.to_string()).ok()?,
+        let authority = match &self.host {
+            Some(host) => Authority::try_from(host.as_bytes()),
+            None => Authority::try_from(address.to_string()),
         };
-        if is_http2 {
-            let scheme = if is_tls { Scheme::HTTPS } else { Scheme::HTTP };
-            let mut parts = http::uri::Parts::default();
-            parts.scheme = Some(scheme);
-            parts.authority = Some(Authority::try_from(host.as_bytes()).ok()?);
-            parts.path_and_query = Some(uri);
-            *request.uri_mut() = Uri::from_parts(parts).ok()?;
-            *request.version_mut() = Version::HTTP_2;
-        } else {
-            *request.uri_mut() = Uri::from(uri);
-            headers.insert(HOST, host);
-            if let Some(protocol) = upgrade {
-                headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
-                headers.insert(UPGRADE, protocol);
-            }
-            // Hyper frames bodies of unknown length only for methods that usually have one.
-            if source.has_unknown_length() {
-                headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
-            }
-        }
-        *request.headers_mut() = headers;
+        let mut parts = http::uri::Parts::default();
+        parts.scheme = Some(if self.is_tls { Scheme::HTTPS } else { Scheme::HTTP });
+        parts.authority = Some(authority.ok()?);
+        parts.path_and_query = Some(self.uri.clone());
+        let mut request = Request::new(RequestBody::of(source));
+        *request.method_mut() = self.method.clone();
+        *request.uri_mut() = Uri::from_parts(parts).ok()?;
+        *request.version_mut() = Version::HTTP_2;
+        *request.headers_mut() = self.headers.clone();
         Some(request)
     }
 }

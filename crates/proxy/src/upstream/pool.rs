@@ -13,7 +13,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
 
-use http::{Request, Response};
+use http::{HeaderValue, Request, Response};
 use hyper::body::Incoming;
 use hyper::client::conn::{TrySendError, http2};
 use hyper::rt::Executor;
@@ -24,9 +24,10 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use super::connect::{Connected, Wanted, connect_endpoint};
-use super::http1::{Http1, NoResponse};
+use super::http1::{Http1, NoResponse, RequestHead};
 use super::received::EndpointResponseBody;
-use crate::body::{Gate, RequestBody};
+use crate::body::{Gate, RequestBody, Source};
+use crate::http::outbound::Outbound;
 use crate::io::Watched;
 use crate::metrics::UpstreamError;
 use crate::settings::Limits;
@@ -410,23 +411,36 @@ impl Lease {
     }
 
     /// Sends a request, and resolves to the head of its response. The endpoint's `100 Continue` opens the gate.
+    /// `None`: HTTP/2 cannot carry the request.
     pub fn send(
         &mut self,
-        request: Request<RequestBody>,
+        outbound: &Outbound,
+        source: &Rc<Source>,
         gate: Option<Rc<Gate>>,
-    ) -> impl Future<Output = Sent> + use<> {
-        match &mut self.kind {
+    ) -> Option<impl Future<Output = Sent> + use<>> {
+        Some(match &mut self.kind {
             Kind::Http1 { connection, .. } => {
                 // It is there until the lease ends.
                 let connection = connection.as_ref().expect("lease has ended").clone();
-                connection.begin_request(request, self.most_before_response);
+                let address = outbound.host.is_none().then(|| self.pool.address.to_string());
+                let host = outbound.host.as_ref().map(HeaderValue::as_bytes);
+                let head = RequestHead {
+                    method: &outbound.method,
+                    target: &outbound.uri,
+                    host: host.or(address.as_deref().map(str::as_bytes)).unwrap_or_default(),
+                    upgrade: outbound.upgrade.as_ref(),
+                    headers: &outbound.headers,
+                };
+                let body = RequestBody::of(source);
+                connection.begin_request(&head, body, self.most_before_response);
                 Sending::Http1 { connection, gate }
             }
             Kind::Http2(stream) => {
+                let request = outbound.http2_request(self.pool.address, source)?;
                 let mut sender = stream.0.sender.clone();
                 Sending::Http2 { response: sender.try_send_request(request) }
             }
-        }
+        })
     }
 
     /// Whether the endpoint sent anything since the lease began.

@@ -3,7 +3,7 @@
 use bytes::{Buf, Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use super::Malformed;
+use super::head::Malformed;
 
 /// Most octets of the extensions of all chunks, and of the trailers: nothing else bounds them.
 const MOST_EXTENSION_OCTETS: usize = 16 << 10;

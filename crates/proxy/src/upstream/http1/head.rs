@@ -4,15 +4,17 @@ use std::mem::MaybeUninit;
 
 use bytes::BytesMut;
 use http::header::{CONNECTION, CONTENT_LENGTH, TRAILER, TRANSFER_ENCODING};
-use http::request::Parts;
+use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Version};
 use http_body::SizeHint;
 use lb_http::headers::{has_token, list_tokens};
 
-use super::Malformed;
-
 /// Most headers of a response.
 const MOST_HEADERS: usize = 100;
+
+/// What was received is not HTTP/1.1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Malformed;
 
 /// How the end of a request's body is marked.
 #[derive(Debug)]
@@ -42,51 +44,65 @@ pub(super) struct ResponseHead {
     pub keeps_alive: bool,
 }
 
+/// The head of a request, in parts: it is written without building it before.
+pub(crate) struct RequestHead<'a> {
+    pub method: &'a Method,
+    pub target: &'a PathAndQuery,
+    pub host: &'a [u8],
+    /// The protocol that the connection is to change to.
+    pub upgrade: Option<&'a HeaderValue>,
+    /// All others, without those of the connection.
+    pub headers: &'a HeaderMap,
+}
+
 /// Appends the head of a request. `body`: what is known about the length of its body, if it has one.
 pub(super) fn write_request_head(
-    parts: &mut Parts,
+    head: &RequestHead<'_>,
     body: Option<&SizeHint>,
     to: &mut Vec<u8>,
 ) -> Framing {
-    let framing = frame_body(&mut parts.headers, body);
-    to.reserve(64 + 48 * parts.headers.len());
-    to.extend_from_slice(parts.method.as_str().as_bytes());
+    let &RequestHead { method, target, host, upgrade, headers } = head;
+    to.reserve(128 + target.as_str().len() + 48 * headers.len());
+    to.extend_from_slice(method.as_str().as_bytes());
     to.push(b' ');
-    let target = parts.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
-    to.extend_from_slice(target.as_bytes());
+    to.extend_from_slice(target.as_str().as_bytes());
     to.extend_from_slice(b" HTTP/1.1\r\n");
-    write_fields(&parts.headers, to);
+    write_field("host", host, to);
+    let stated = content_length(headers).ok().flatten();
+    let known = body.map_or(Some(0), |body| stated.or(body.exact()));
+    for (name, value) in headers {
+        // Two statements about the length are what smuggling is made of.
+        let is_statement = name == TRANSFER_ENCODING || (known.is_none() && name == CONTENT_LENGTH);
+        if !is_statement {
+            write_field(name.as_str(), value.as_bytes(), to);
+        }
+    }
+    if let Some(protocol) = upgrade {
+        write_field("connection", b"upgrade", to);
+        write_field("upgrade", protocol.as_bytes(), to);
+    }
+    let framing = match known {
+        Some(length) => {
+            if body.is_some() && stated.is_none() {
+                write_field("content-length", length.to_string().as_bytes(), to);
+            }
+            Framing::Length(length)
+        }
+        None => {
+            write_field("transfer-encoding", b"chunked", to);
+            let names = headers.get_all(TRAILER).iter().flat_map(list_tokens);
+            Framing::Chunked(names.filter_map(|name| HeaderName::try_from(name).ok()).collect())
+        }
+    };
     to.extend_from_slice(b"\r\n");
     framing
 }
 
-fn frame_body(headers: &mut HeaderMap, body: Option<&SizeHint>) -> Framing {
-    let Some(body) = body else {
-        headers.remove(TRANSFER_ENCODING);
-        return Framing::Length(0);
-    };
-    if !headers.contains_key(TRANSFER_ENCODING) {
-        if let Ok(Some(length)) = content_length(headers) {
-            return Framing::Length(length);
-        }
-        if let Some(length) = body.exact() {
-            headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
-            return Framing::Length(length);
-        }
-    }
-    headers.remove(CONTENT_LENGTH);
-    headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
-    let names = headers.get_all(TRAILER).iter().flat_map(list_tokens);
-    Framing::Chunked(names.filter_map(|name| HeaderName::try_from(name).ok()).collect())
-}
-
-pub(super) fn write_fields(headers: &HeaderMap, to: &mut Vec<u8>) {
-    for (name, value) in headers {
-        to.extend_from_slice(name.as_str().as_bytes());
-        to.extend_from_slice(b": ");
-        to.extend_from_slice(value.as_bytes());
-        to.extend_from_slice(b"\r\n");
-    }
+fn write_field(name: &str, value: &[u8], to: &mut Vec<u8>) {
+    to.extend_from_slice(name.as_bytes());
+    to.extend_from_slice(b": ");
+    to.extend_from_slice(value);
+    to.extend_from_slice(b"\r\n");
 }
 
 /// The trailers that may follow a body: those that were announced, but for fields that only a head can have.
@@ -106,13 +122,11 @@ pub(super) fn write_trailers(trailers: &HeaderMap, announced: &[HeaderName], to:
         TRANSFER_ENCODING,
         TE,
     ];
-    let mut kept = HeaderMap::new();
     for (name, value) in trailers {
         if announced.contains(name) && !NEVER.contains(name) {
-            kept.append(name, value.clone());
+            write_field(name.as_str(), value.as_bytes(), to);
         }
     }
-    write_fields(&kept, to);
 }
 
 /// Takes the head of a response from the beginning of what was received. `None`: more of it has to come.

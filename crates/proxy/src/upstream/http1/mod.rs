@@ -25,19 +25,16 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
 
 use bytes::{Buf, Bytes, BytesMut};
-use http::{Method, Request, Response, StatusCode};
+use http::{Method, Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::task::yield_now;
 
 use self::chunked::{ChunkDecoder, Decoded};
-use self::head::{BodyEnd, Framing, ResponseHead};
+pub(crate) use self::head::RequestHead;
+use self::head::{BodyEnd, Framing, Malformed, ResponseHead};
 use crate::body::{Gate, RequestBody};
 use crate::io::{Prefixed, Stream};
-
-/// What was received is not HTTP/1.1.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Malformed;
 
 /// Why there is no head of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -169,16 +166,15 @@ where
     }
 
     /// Begins a request. [`Http1::poll_head`] sends it. At most `most_read` octets may come before the response's body.
-    pub fn begin_request(&self, request: Request<B>, most_read: u64) {
+    pub fn begin_request(&self, head: &RequestHead<'_>, body: B, most_read: u64) {
         let mut state = self.0.borrow_mut();
-        let (mut parts, body) = request.into_parts();
         let hint = (!body.is_end_stream()).then(|| body.size_hint());
         let mut text = Vec::new();
-        let framing = head::write_request_head(&mut parts, hint.as_ref(), &mut text);
+        let framing = head::write_request_head(head, hint.as_ref(), &mut text);
         state.output = Output { text, ..Output::default() };
         state.sending = hint.is_some().then_some(Sending { body, framing });
         state.written = 0;
-        state.method = parts.method;
+        state.method = head.method.clone();
         state.reading = Reading::Head;
         (state.keeps_alive, state.scanned) = (false, 0);
         state.most_read = state.read.saturating_add(most_read);
@@ -460,10 +456,19 @@ where
     /// Reads into the input. 0: the endpoint has closed the connection.
     fn poll_fill(&mut self, cx: &mut Context<'_>, size: usize) -> Poll<io::Result<usize>> {
         let stream = self.stream.as_mut().ok_or(io::ErrorKind::NotConnected)?;
-        if self.input.capacity() - self.input.len() < FIRST_READ / 4 {
-            self.input.reserve(size);
-        }
-        let count = ready!(pin!(stream.read_buf(&mut self.input)).poll(cx))?;
+        let count = if self.input.is_empty() && matches!(self.reading, Reading::Head) {
+            // Memory for what came, not for what may come: malloc is fast up to a KiB.
+            let mut octets = [MaybeUninit::uninit(); FIRST_READ];
+            let mut octets = ReadBuf::uninit(&mut octets);
+            ready!(Pin::new(stream).poll_read(cx, &mut octets))?;
+            self.input.extend_from_slice(octets.filled());
+            octets.filled().len()
+        } else {
+            if self.input.capacity() - self.input.len() < FIRST_READ / 4 {
+                self.input.reserve(size);
+            }
+            ready!(pin!(stream.read_buf(&mut self.input)).poll(cx))?
+        };
         self.read += count as u64;
         if self.read > self.most_read {
             return Poll::Ready(Err(io::Error::other("too many octets")));

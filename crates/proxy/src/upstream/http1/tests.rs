@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::time::Duration;
 
-use http::{HeaderMap, HeaderName, HeaderValue, Version};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Version};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use proptest::prelude::*;
@@ -144,26 +144,41 @@ impl Exchange {
         (script, written)
     }
 
+    /// As hyper gets it.
     fn request(&self) -> Request<Parts> {
+        let mut headers = HeaderMap::new();
+        headers.insert("host", HeaderValue::from_static("a.test"));
+        headers.extend(self.headers.clone());
+        if !self.body.is_end_stream() && !self.body.has_length {
+            headers.insert("transfer-encoding", HeaderValue::from_static("chunked"));
+        }
         let mut request = Request::new(self.body.clone());
         *request.method_mut() = self.method.clone();
         *request.uri_mut() = "/a%20b//c?d=e".parse().unwrap();
-        *request.headers_mut() = self.headers.clone();
+        *request.headers_mut() = headers;
         request
+    }
+
+    fn begin_on(&self, connection: &Http1<Script, Parts>, most_read: u64) {
+        let head = RequestHead {
+            method: &self.method,
+            target: &"/a%20b//c?d=e".parse().unwrap(),
+            host: b"a.test",
+            upgrade: None,
+            headers: &self.headers,
+        };
+        connection.begin_request(&head, self.body.clone(), most_read);
     }
 }
 
 #[derive(Debug, PartialEq)]
-enum Outcome {
-    NoHead,
-    Head {
-        status: u16,
-        version: Version,
-        headers: HeaderMap,
-        body: Vec<u8>,
-        trailers: Option<HeaderMap>,
-        end: End,
-    },
+struct Received {
+    status: u16,
+    version: Version,
+    headers: HeaderMap,
+    body: Vec<u8>,
+    trailers: Option<HeaderMap>,
+    end: End,
 }
 
 #[derive(Debug, PartialEq)]
@@ -198,14 +213,15 @@ fn text(written: &Rc<RefCell<Vec<u8>>>) -> String {
     String::from_utf8_lossy(&written.borrow()).into_owned()
 }
 
-async fn by_hyper(exchange: &Exchange) -> Outcome {
+/// `None`: there is no head.
+async fn by_hyper(exchange: &Exchange) -> Option<Received> {
     let (script, written) = exchange.script();
     let mut builder = http1::Builder::new();
     builder.max_buf_size(64 << 10);
     let (mut sender, connection) = builder.handshake(TokioIo::new(script)).await.unwrap();
     spawn_local(connection);
     let response = timeout(PATIENCE, sender.send_request(exchange.request())).await;
-    let Ok(Ok(response)) = response else { return Outcome::NoHead };
+    let Ok(Ok(response)) = response else { return None };
     let (parts, body) = response.into_parts();
     let (body, trailers, is_complete) = collect(body).await;
     let end = if is_complete {
@@ -216,7 +232,7 @@ async fn by_hyper(exchange: &Exchange) -> Outcome {
         End::Broken
     };
     let (status, version, headers) = (parts.status.as_u16(), parts.version, parts.headers);
-    Outcome::Head { status, version, headers, body, trailers, end }
+    Some(Received { status, version, headers, body, trailers, end })
 }
 
 async fn settle() {
@@ -225,12 +241,12 @@ async fn settle() {
     }
 }
 
-async fn by_connection(exchange: &Exchange) -> Outcome {
+async fn by_connection(exchange: &Exchange) -> Option<Received> {
     let (script, written) = exchange.script();
     let connection = Http1::new(script, 64 << 10);
-    connection.begin_request(exchange.request(), u64::MAX);
+    exchange.begin_on(&connection, u64::MAX);
     let head = timeout(PATIENCE, poll_fn(|cx| connection.poll_head(cx, None))).await;
-    let Ok(Ok(response)) = head else { return Outcome::NoHead };
+    let Ok(Ok(response)) = head else { return None };
     if connection.is_sending() {
         let connection = connection.clone();
         spawn_local(async move { connection.send_rest().await });
@@ -250,7 +266,7 @@ async fn by_connection(exchange: &Exchange) -> Outcome {
         End::Broken
     };
     let (status, version, headers) = (parts.status.as_u16(), parts.version, parts.headers);
-    Outcome::Head { status, version, headers, body, trailers, end }
+    Some(Received { status, version, headers, body, trailers, end })
 }
 
 fn octets() -> impl Strategy<Value = Vec<u8>> {
@@ -370,7 +386,6 @@ fn exchange() -> impl Strategy<Value = Exchange> {
     (request, octets(), cuts(), any::<bool>()).prop_map(|(request, octets, cuts, closes)| {
         let (method, data, [has_length, waits], trailers, announced, most_written) = request;
         let mut headers = HeaderMap::new();
-        headers.insert("host", HeaderValue::from_static("a.test"));
         headers.append("x-a", HeaderValue::from_static("1"));
         headers.append("x-a", HeaderValue::from_static("2"));
         let value = HeaderValue::from_static("v");
@@ -384,12 +399,10 @@ fn exchange() -> impl Strategy<Value = Exchange> {
             waits,
             has_waited: false,
         };
-        // As `Outbound` does.
-        if !body.is_end_stream() {
-            match body.size_hint().exact() {
-                Some(length) => headers.insert("content-length", HeaderValue::from(length)),
-                None => headers.insert("transfer-encoding", HeaderValue::from_static("chunked")),
-            };
+        if !body.is_end_stream()
+            && let Some(length) = body.size_hint().exact()
+        {
+            headers.insert("content-length", HeaderValue::from(length));
         }
         if let Some(announced) = announced {
             headers.insert("trailer", HeaderValue::from_static(announced));
@@ -411,6 +424,37 @@ proptest! {
     fn the_connection_agrees_with_hyper(exchange in exchange()) {
         let outcomes = run(async { (by_connection(&exchange).await, by_hyper(&exchange).await) });
         prop_assert_eq!(&outcomes.0, &outcomes.1, "left: the connection, right: hyper");
+    }
+}
+
+#[test]
+fn a_head_states_the_length_of_its_body_once() {
+    let body = |length: Option<u64>| length.map_or_else(SizeHint::default, SizeHint::with_exact);
+    for (headers, body, expected) in [
+        (vec![("transfer-encoding", "gzip")], None, ""),
+        (vec![("content-length", "0")], None, "content-length: 0\r\n"),
+        (vec![], Some(body(Some(5))), "content-length: 5\r\n"),
+        (
+            vec![("content-length", "5"), ("transfer-encoding", "chunked")],
+            Some(body(Some(5))),
+            "content-length: 5\r\n",
+        ),
+        (vec![("content-length", "x")], Some(body(None)), "transfer-encoding: chunked\r\n"),
+    ] {
+        let pairs = headers
+            .into_iter()
+            .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)));
+        let head = RequestHead {
+            method: &Method::GET,
+            target: &"/".parse().unwrap(),
+            host: b"a.test",
+            upgrade: None,
+            headers: &pairs.collect(),
+        };
+        let mut text = Vec::new();
+        head::write_request_head(&head, body.as_ref(), &mut text);
+        let text = String::from_utf8(text).unwrap();
+        assert_eq!(text, format!("GET / HTTP/1.1\r\nhost: a.test\r\n{expected}\r\n"));
     }
 }
 
@@ -439,7 +483,7 @@ async fn head_of(
 ) -> (Rc<Http1<Script, Parts>>, Result<u16, NoResponse>) {
     let (script, _) = exchange.script();
     let connection = Http1::new(Script { takes, ..script }, 64 << 10);
-    connection.begin_request(exchange.request(), 10_000);
+    exchange.begin_on(&connection, 10_000);
     let head = poll_fn(|cx| connection.poll_head(cx, None)).await;
     (connection, head.map(|response| response.status().as_u16()))
 }
@@ -464,7 +508,7 @@ fn an_endpoint_may_send_only_so_much_before_the_body() {
     assert_eq!(run(head_of(&flood, usize::MAX)).1, Err(NoResponse::Closed));
     let mut long = upload("HTTP/1.1 200 OK\r\n");
     long.response.extend(vec![Bytes::from(vec![b'x'; 1_000]); 100]);
-    assert!(matches!(run(head_of(&long, usize::MAX)).1, Err(_)));
+    assert_eq!(run(head_of(&long, usize::MAX)).1, Err(NoResponse::Closed));
 }
 
 /// Sends without end.
