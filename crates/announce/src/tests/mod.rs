@@ -3,8 +3,8 @@
 mod acknowledgement;
 mod backlog;
 mod chaos;
-mod figures;
 mod hostile;
 mod many;
 mod scenarios;
+mod takeover;
 mod world;

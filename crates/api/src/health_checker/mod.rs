@@ -16,8 +16,6 @@
 //!   time.
 //! - However many endpoints change, a slice is written at most `MAX_WRITES_PER_INTERVAL` times in an interval.
 
-#[cfg(test)]
-mod budget;
 mod config;
 mod io;
 mod run;

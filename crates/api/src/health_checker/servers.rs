@@ -3,7 +3,6 @@
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, StreamBody};
@@ -26,7 +25,8 @@ where
     serve_at("127.0.0.1:0", serve).await
 }
 
-async fn serve_at<F>(place: &str, serve: impl Fn(TcpStream) -> F + Send + 'static) -> SocketAddr
+/// Serves each connection to the address until the test ends. Returns the address.
+pub async fn serve_at<F>(place: &str, serve: impl Fn(TcpStream) -> F + Send + 'static) -> SocketAddr
 where
     F: Future<Output = ()> + Send + 'static,
 {
@@ -41,7 +41,7 @@ where
 }
 
 /// Sends this response, and waits until the client has read it.
-async fn respond_with(mut stream: impl AsyncRead + AsyncWrite + Unpin, response: &'static str) {
+pub async fn respond_with(mut stream: impl AsyncRead + AsyncWrite + Unpin, response: &'static str) {
     let _ = stream.write_all(response.as_bytes()).await;
     let _ = stream.flush().await;
     let _ = stream.read_to_end(&mut Vec::new()).await;
@@ -99,10 +99,10 @@ pub async fn start_grpc_server(grpc: Grpc) -> SocketAddr {
     .await
 }
 
-type Frames =
+pub type Frames =
     StreamBody<futures::stream::Iter<std::vec::IntoIter<Result<Frame<Bytes>, Infallible>>>>;
 
-async fn answer_grpc_check(
+pub async fn answer_grpc_check(
     grpc: Grpc,
     request: Request<Incoming>,
 ) -> Result<Response<Frames>, Infallible> {
@@ -121,47 +121,4 @@ async fn answer_grpc_check(
     let mut response = Response::new(StreamBody::new(futures::stream::iter(frames)));
     response.headers_mut().insert("content-type", "application/grpc".parse().unwrap());
     Ok(response)
-}
-
-/// Counts connections.
-#[derive(Clone, Default)]
-pub struct Counter(Arc<AtomicU64>);
-
-impl Counter {
-    fn count(&self) {
-        self.0.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
-/// A healthy server of the protocol, at all addresses.
-pub async fn start_server_on_all_addresses(protocol: &str, counter: Counter) -> SocketAddr {
-    const OK: &str = "HTTP/1.1 200 OK\r\n\r\n";
-    let acceptor = TlsAcceptor::from(self_signed_config());
-    let protocol = protocol.to_owned();
-    let one = move |stream: TcpStream| {
-        counter.count();
-        let (acceptor, protocol) = (acceptor.clone(), protocol.clone());
-        async move {
-            match protocol.as_str() {
-                "https" => {
-                    if let Ok(stream) = acceptor.accept(stream).await {
-                        respond_with(stream, OK).await;
-                    }
-                }
-                "grpc" => {
-                    let grpc = Grpc { status: 1, error: None };
-                    let service = service_fn(move |request| answer_grpc_check(grpc, request));
-                    let server = http2::Builder::new(TokioExecutor::new());
-                    let _ = server.serve_connection(TokioIo::new(stream), service).await;
-                }
-                "http" => respond_with(stream, OK).await,
-                _ => respond_with(stream, "").await,
-            }
-        }
-    };
-    serve_at("0.0.0.0:0", one).await
 }

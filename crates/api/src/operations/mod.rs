@@ -247,7 +247,8 @@ pub(super) fn storage_prefix(kind: &'static ApiKind, namespace: Option<&str>) ->
     }
 }
 
-pub(super) fn storage_key(kind: &'static ApiKind, namespace: Option<&str>, name: &str) -> String {
+/// Where an object is in the store.
+pub fn storage_key(kind: &'static ApiKind, namespace: Option<&str>, name: &str) -> String {
     format!("{}{name}", storage_prefix(kind, namespace))
 }
 

@@ -4,7 +4,6 @@
 // All modules contain only tests.
 #![allow(clippy::unwrap_used)]
 
-mod attacks;
 mod clients;
 mod controllers;
 mod costly;

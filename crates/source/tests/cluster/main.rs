@@ -9,7 +9,6 @@ mod controller;
 mod events;
 mod hostile;
 mod ingress;
-mod load;
 mod nodes;
 mod permissions;
 mod pools;

@@ -2,11 +2,14 @@
 //! docs/design/embedded-api.md:
 //!
 //! ```console
-//! $ cargo test --release -p lb-api --test api attacks -- --ignored --nocapture
+//! $ cargo bench -p lb-api
 //! ```
 //!
-//! The server runs in a process of its own, so that its memory is its own. The tests beside this
-//! one check that each attack is refused or bounded; here nothing depends on a time.
+//! The server runs in a process of its own, so that its memory is its own. That each attack is
+//! refused or bounded is checked by tests (`tests/api/hostile.rs` and others).
+
+// A failure ends the measurement.
+#![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
 use std::env;
@@ -34,9 +37,17 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use super::raw::{certified, connect_with, try_send};
-use super::server::{Location, TestServer};
+use raw::{certified, connect_with, try_send};
+use server::{Location, TestServer};
 
+#[allow(dead_code, reason = "tests use the rest")]
+#[path = "../tests/api/raw.rs"]
+mod raw;
+#[allow(dead_code, reason = "tests use the rest")]
+#[path = "../tests/api/server.rs"]
+mod server;
+
+/// Is set in the process of the server.
 const SERVER: &str = "MILLRACE_ATTACKED_SERVER";
 /// How long each attack lasts.
 const LENGTH: Duration = Duration::from_secs(5);
@@ -248,9 +259,18 @@ const ATTACKS: &[(&str, usize, Attacker)] = &[
     }),
 ];
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "takes two minutes; prints figures"]
-async fn what_attacks_cost_another_client() {
+#[tokio::main(worker_threads = 2)]
+async fn main() {
+    if env::var_os(SERVER).is_some() {
+        serve_until_input_ends().await;
+    } else if env::args().any(|argument| argument == "--bench") {
+        // `cargo test` does not measure.
+        measure_attacks().await;
+    }
+}
+
+/// Attacks one after the other, each by one user, while another one works.
+async fn measure_attacks() {
     let mut server = Attacked::start();
     fill(&server.location).await;
     println!(
@@ -337,7 +357,7 @@ async fn read_and_write(server: &Location) -> (Vec<f64>, usize) {
 /// A server in another process.
 struct Attacked {
     process: Child,
-    /// The test harness in it ends if it cannot print.
+    /// Open while the server runs: it prints where it is.
     _output: Lines<BufReader<ChildStdout>>,
     location: Location,
 }
@@ -345,7 +365,6 @@ struct Attacked {
 impl Attacked {
     fn start() -> Self {
         let mut process = Command::new(env::current_exe().unwrap())
-            .args(["attacks::server", "--exact", "--ignored", "--nocapture"])
             .env(SERVER, "1")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -393,12 +412,7 @@ impl Drop for Attacked {
 }
 
 /// The other process. It ends with its standard input.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "started by the measurement"]
-async fn server() {
-    if env::var_os(SERVER).is_none() {
-        return;
-    }
+async fn serve_until_input_ends() {
     let server = TestServer::start().await;
     println!("\nserves {} {}", server.server.address, server.directory.path().display());
     let end = tokio::task::spawn_blocking(|| std::io::stdin().read_to_end(&mut Vec::new()));
