@@ -29,14 +29,14 @@ impl Fate {
 
 /// The explanation of a reason, as Markdown.
 #[derive(Clone, Copy, Debug)]
-pub struct Meaning {
+pub struct ReasonExplanation {
     pub fate: Fate,
     pub what: &'static str,
     pub fix: &'static str,
 }
 
 /// The usual meaning. The verdict of a packet, not `fate`, says what happened to it.
-pub fn meaning(reason: Reason) -> Meaning {
+pub fn explain_reason(reason: Reason) -> ReasonExplanation {
     use Fate::{Answered, Dropped, Forwarded, Passed};
     let (fate, what, fix) = match reason {
         Reason::Malformed => (
@@ -205,7 +205,7 @@ pub fn meaning(reason: Reason) -> Meaning {
             "Equivalent to a drop by that router (RFC 6040). Look for congested links between the nodes.",
         ),
     };
-    Meaning { fate, what, fix }
+    ReasonExplanation { fate, what, fix }
 }
 
 /// All reasons as a Markdown table.
@@ -213,7 +213,7 @@ pub fn table() -> String {
     let mut table =
         String::from("| reason | packets are | what it means | what to do |\n|---|---|---|---|\n");
     for reason in Reason::ALL {
-        let Meaning { fate, what, fix } = meaning(reason);
+        let ReasonExplanation { fate, what, fix } = explain_reason(reason);
         table += &format!("| `{}` | {} | {what} | {fix} |\n", reason.name(), fate.name());
     }
     table
@@ -249,7 +249,11 @@ mod tests {
         for (number, reason) in Reason::ALL.into_iter().enumerate() {
             assert_eq!(reason as usize, number, "{reason:?} is where its number says");
             for other in &Reason::ALL[..number] {
-                assert_ne!(meaning(reason).what, meaning(*other).what, "{reason:?}, {other:?}");
+                assert_ne!(
+                    explain_reason(reason).what,
+                    explain_reason(*other).what,
+                    "{reason:?}, {other:?}"
+                );
             }
         }
     }

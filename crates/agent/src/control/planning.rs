@@ -148,7 +148,7 @@ impl<T: Write> Agent<T> {
         let uid = service.and_then(|service| service.metadata.uid.as_deref()).unwrap_or_default();
         let is_assigned = service.is_some_and(ipam::is_marked);
         let labels = service.and_then(|service| service.metadata.labels.as_ref());
-        let ports = || settled.service_ports.values();
+        let ports = || settled.service_ports.iter().map(|(_, port)| port);
         self.announcing.set(name, (uid, labels), is_assigned, ports());
         self.advertiser.set(name, labels, is_assigned, ports());
         let (new, is_fixed) = self.invalid.set(name, settled.problems);
@@ -166,7 +166,8 @@ impl<T: Write> Agent<T> {
         if had_check.is_some() || settled.health_check.is_some() {
             self.health_checks_changed = true;
         }
-        let keys: Box<[ServicePortKey]> = settled.service_ports.keys().cloned().collect();
+        let keys: Box<[ServicePortKey]> =
+            settled.service_ports.iter().map(|(key, _)| key.clone()).collect();
         self.programmed_service_ports += keys.len();
         let before = if keys.is_empty() {
             self.programmed.remove(name)

@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail, ensure};
 use aya::maps::{Map, MapData, PerCpuArray, RingBuf};
 use lb_common::layout::{Event, Listener, Reason, Ticks, map};
 use lb_kernel::{Mapped, clock};
-use lb_rules::reasons::{Fate, meaning};
+use lb_rules::reasons::{Fate, explain_reason};
 use tokio::io::unix::AsyncFd;
 
 pub use event::Report;
@@ -26,7 +26,7 @@ pub const RENEWAL: Duration = Duration::from_secs(1);
 
 /// The reasons for which packets do not simply pass.
 pub fn usual_reasons() -> impl Iterator<Item = Reason> {
-    Reason::ALL.into_iter().filter(|reason| meaning(*reason).fate != Fate::Passed)
+    Reason::ALL.into_iter().filter(|reason| explain_reason(*reason).fate != Fate::Passed)
 }
 
 /// The listener; reports end when it is dropped.

@@ -10,9 +10,7 @@ use std::sync::Arc;
 use lb_common::layout::FrontendKind;
 
 use super::Resolved;
-use super::types::{
-    Frontend, HealthCheck, Problem, Protocol, ServiceName, ServicePort, ServicePortKey,
-};
+use super::types::{Frontend, Problem, Protocol, ServiceName, ServicePortKey};
 
 /// A Service's claim; the least one wins.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -38,19 +36,10 @@ type ClaimTarget = (std::net::IpAddr, u16, Protocol);
 /// All claims to frontends.
 #[derive(Debug, Default)]
 pub struct Claims {
-    meanings: BTreeMap<ServiceName, ServiceMeaning>,
+    /// Services before conflicts.
+    resolved: BTreeMap<ServiceName, Resolved>,
     /// Sorted, the least first.
     claims: BTreeMap<ClaimTarget, Vec<FrontendClaim>>,
-}
-
-/// A resolved Service, before conflicts. There are many, and most have one service port: a map
-/// allocates room for eleven at first, and would take several times the memory.
-#[derive(Debug)]
-struct ServiceMeaning {
-    created: Option<Arc<str>>,
-    service_ports: Box<[(ServicePortKey, Arc<ServicePort>)]>,
-    health_check: Option<HealthCheck>,
-    problems: Box<[Problem]>,
 }
 
 impl Claims {
@@ -63,8 +52,8 @@ impl Claims {
         resolved: Option<Resolved>,
     ) -> BTreeSet<ServiceName> {
         let mut affected = BTreeSet::from([service.clone()]);
-        if let Some(old) = self.meanings.remove(service) {
-            for (destination, right) in claimed(&old) {
+        if let Some(old) = self.resolved.remove(service) {
+            for (destination, right) in list_claims(&old) {
                 let Some(claimants) = self.claims.get_mut(&destination) else { continue };
                 claimants.retain(|claim| claim.right != right || claim.service != *service);
                 affected.extend(claimants.iter().map(|claim| claim.service.clone()));
@@ -74,17 +63,12 @@ impl Claims {
             }
         }
         if let Some(resolved) = resolved {
-            let meaning = ServiceMeaning {
-                created: created.map(Into::into),
-                service_ports: resolved.service_ports.into_iter().collect(),
-                health_check: resolved.health_check,
-                problems: resolved.problems.into(),
-            };
-            for (destination, right) in claimed(&meaning) {
-                let (created, service) = (meaning.created.clone(), service.clone());
+            let created: Option<Arc<str>> = created.map(Into::into);
+            for (destination, right) in list_claims(&resolved) {
+                let (created, service) = (created.clone(), service.clone());
                 self.claim(destination, FrontendClaim { right, created, service }, &mut affected);
             }
-            self.meanings.insert(service.clone(), meaning);
+            self.resolved.insert(service.clone(), resolved);
         }
         affected
     }
@@ -110,14 +94,7 @@ impl Claims {
 
     /// A Service after conflicts: with those frontends only that it owns.
     pub fn settled(&self, service: &ServiceName) -> Resolved {
-        let Some(meaning) = self.meanings.get(service) else {
-            return Resolved::default();
-        };
-        let mut settled = Resolved {
-            service_ports: meaning.service_ports.iter().cloned().collect(),
-            health_check: meaning.health_check,
-            problems: meaning.problems.to_vec(),
-        };
+        let mut settled = self.resolved.get(service).cloned().unwrap_or_default();
         for (key, service_port) in &mut settled.service_ports {
             let mut lost_frontends = Vec::new();
             for frontend in &service_port.frontends {
@@ -140,8 +117,8 @@ impl Claims {
     }
 }
 
-fn claimed(meaning: &ServiceMeaning) -> Vec<(ClaimTarget, ClaimPriority)> {
-    let ports = meaning.service_ports.iter();
+fn list_claims(resolved: &Resolved) -> Vec<(ClaimTarget, ClaimPriority)> {
+    let ports = resolved.service_ports.iter();
     ports
         .flat_map(|(key, port)| {
             port.frontends.iter().map(|f| ((f.address, f.port, key.protocol), right(f.kind)))

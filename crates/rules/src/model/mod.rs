@@ -26,7 +26,6 @@ mod types;
 mod weights;
 mod written_slice;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Service;
@@ -52,8 +51,9 @@ pub use weights::Weights;
 /// A Service, resolved for this node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Resolved {
-    /// Shared with other owners, such as the planner.
-    pub service_ports: BTreeMap<ServicePortKey, Arc<ServicePort>>,
+    /// In the order of their keys. Shared with other owners, such as the planner. Most Services have one: a map allocates
+    /// room for eleven.
+    pub service_ports: Box<[(ServicePortKey, Arc<ServicePort>)]>,
     pub health_check: Option<HealthCheck>,
     pub problems: Vec<Problem>,
 }

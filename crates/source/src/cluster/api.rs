@@ -9,8 +9,8 @@ use lb_process::backoff::random_part_of;
 use lb_rules::model::Kind;
 
 use super::items::{Items, ListMeta};
+use super::received_object::ReceivedObject;
 use super::response::{self, Changes};
-use super::sent::Sent;
 use super::trouble::Trouble;
 
 /// Other clients use the same size.
@@ -71,7 +71,11 @@ impl Api {
     }
 
     /// Hands each object to `take` as soon as it has arrived.
-    pub async fn list(&self, part: &Part, mut take: impl FnMut(Sent)) -> Result<ListMeta, Trouble> {
+    pub async fn list(
+        &self,
+        part: &Part,
+        mut take: impl FnMut(ReceivedObject),
+    ) -> Result<ListMeta, Trouble> {
         let selected = ListParams {
             label_selector: self.labels.clone(),
             field_selector: self.fields.clone(),
@@ -91,7 +95,7 @@ impl Api {
         let mut items = Items::default();
         while let Some(bytes) = response::next(&mut body).await? {
             items.push(&bytes, |item| {
-                let object = Sent::read(self.kind, item);
+                let object = ReceivedObject::read(self.kind, item);
                 take(object.map_err(|error| format!("the server's list is not JSON: {error}"))?);
                 Ok::<_, Trouble>(())
             })?;

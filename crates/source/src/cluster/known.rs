@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 use lb_rules::model::{Kind, ObjectRef, Problem};
 use serde_json::Value;
 
-use super::sent::Sent;
+use super::received_object::ReceivedObject;
 use crate::Event;
 
 pub struct Known {
@@ -19,7 +19,7 @@ pub struct Known {
 }
 
 struct Seen {
-    /// See [`Sent::state`]; `None` if an earlier agent has seen it.
+    /// See [`ReceivedObject::state`]; `None` if an earlier agent has seen it.
     state: Option<u64>,
     /// Whether the list that is being read has it.
     is_listed: bool,
@@ -70,7 +70,7 @@ impl Known {
 
     /// An object is there, listed or changed. What can't be read becomes a problem, and what was
     /// described of it before stays true.
-    pub fn apply(&mut self, sent: Sent) -> Option<Event> {
+    pub fn apply(&mut self, sent: ReceivedObject) -> Option<Event> {
         let (reference, state) = (sent.reference(self.kind), Some(sent.state()));
         let seen = Seen { state, is_listed: true };
         let known = self.objects.entry(reference);

@@ -28,7 +28,7 @@ use serde::{Deserialize, Serialize};
 
 use super::items::MAX_ITEM;
 use super::position::is_version;
-use super::sent::Sent;
+use super::received_object::ReceivedObject;
 
 const NAME: &str = "objects";
 /// Changes when the same text means something else.
@@ -281,7 +281,7 @@ fn read_service(text: &[u8]) -> Result<Object> {
 }
 
 fn read_slice(text: &[u8]) -> Result<Object> {
-    Sent::read(Kind::EndpointSlice, text)?.decode(Kind::EndpointSlice)
+    ReceivedObject::read(Kind::EndpointSlice, text)?.decode(Kind::EndpointSlice)
 }
 
 fn read_line(lines: &mut impl BufRead, line: &mut Vec<u8>) -> Result<()> {

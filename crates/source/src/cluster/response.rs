@@ -18,7 +18,7 @@ use serde_json::Value;
 use tokio::time::timeout;
 
 use super::lines::Lines;
-use super::sent::Sent;
+use super::received_object::ReceivedObject;
 use super::trouble::{Trouble, is_cut_off, one_line, root_cause};
 
 /// The longest silence while a response is expected.
@@ -82,7 +82,7 @@ fn refusal(code: u16, headers: &HeaderMap, body: &[u8]) -> Box<Status> {
 /// An event of a watch.
 #[derive(Debug, PartialEq)]
 pub enum Change {
-    Applied(Sent),
+    Applied(ReceivedObject),
     Deleted(Value),
     /// Everything up to this version has been sent. `ends_list`: all objects, too.
     Bookmark {

@@ -5,7 +5,7 @@ use std::fmt;
 use lb_common::layout::{self, Reason};
 use lb_plan::BackendKey;
 use lb_rules::model::{Protocol, ServicePortKey};
-use lb_rules::reasons::meaning;
+use lb_rules::reasons::explain_reason;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric, MetricEncoder};
 use prometheus_client::metrics::MetricType;
@@ -23,8 +23,9 @@ impl Collector for Traffic {
                 return Ok(());
             }
         };
-        let labels =
-            |reason: Reason| [("reason", reason.name()), ("outcome", meaning(reason).fate.name())];
+        let labels = |reason: Reason| {
+            [("reason", reason.name()), ("outcome", explain_reason(reason).fate.name())]
+        };
         let counted = reading.reasons.iter().map(|(reason, count)| (labels(*reason), *count));
         counters(
             &mut encoder,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use lb_common::datapath::{Direction, RejectionKind, Route, Stage};
 use lb_common::layout::{Frontend, Member, NeighbourEvent, Pool};
 use lb_rules::notation::protocol_name;
-use lb_rules::reasons::meaning;
+use lb_rules::reasons::explain_reason;
 use serde::Serialize;
 
 use super::observation::{AnyBackend, Observation};
@@ -251,7 +251,10 @@ impl<'a> Narrator<'a> {
                 },
             ),
             Observation::Counted(reason) => {
-                self.add_step("reason", format!("{}: {}", reason.name(), meaning(reason).what));
+                self.add_step(
+                    "reason",
+                    format!("{}: {}", reason.name(), explain_reason(reason).what),
+                );
             }
             Observation::Packet(service_port, backend, direction) => {
                 self.served_by = Some((service_port, backend));

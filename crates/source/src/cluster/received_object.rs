@@ -7,20 +7,20 @@ use lb_rules::model::{ApiSlice, Fields, Kind, Object, ObjectRef, Slice};
 use serde_json::Value;
 
 #[derive(Debug, PartialEq)]
-pub enum Sent {
+pub enum ReceivedObject {
     Json(Value),
     /// Most of what the agent reads are EndpointSlices: they are decoded without JSON in between.
-    Slice(Box<SentSlice>),
+    Slice(Box<ReceivedSlice>),
 }
 
 #[derive(Debug, PartialEq)]
-pub struct SentSlice {
+pub struct ReceivedSlice {
     slice: Slice,
     state: u64,
     resource_version: Option<Box<str>>,
 }
 
-impl Sent {
+impl ReceivedObject {
     /// Decodes a text as far as that needs no rules. What cannot be read as a slice is JSON, from which the error follows.
     pub fn read(kind: Kind, text: &[u8]) -> serde_json::Result<Self> {
         if kind == Kind::EndpointSlice
@@ -77,17 +77,21 @@ impl Sent {
     }
 }
 
-impl From<Value> for Sent {
+impl From<Value> for ReceivedObject {
     fn from(value: Value) -> Self {
         Self::Json(value)
     }
 }
 
-impl From<ApiSlice<'_>> for Sent {
+impl From<ApiSlice<'_>> for ReceivedObject {
     fn from(slice: ApiSlice<'_>) -> Self {
         let version = slice.resource_version().map(Into::into);
         let state = state(slice.uid(), slice.resource_version());
-        Self::Slice(Box::new(SentSlice { state, resource_version: version, slice: slice.into() }))
+        Self::Slice(Box::new(ReceivedSlice {
+            state,
+            resource_version: version,
+            slice: slice.into(),
+        }))
     }
 }
 
@@ -105,7 +109,7 @@ mod tests {
     use super::*;
 
     /// What the agent uses of an object, or why it cannot.
-    fn used(sent: Sent) -> (ObjectRef, u64, Option<String>, Result<Object, String>) {
+    fn used(sent: ReceivedObject) -> (ObjectRef, u64, Option<String>, Result<Object, String>) {
         let kind = Kind::EndpointSlice;
         let version = sent.resource_version().map(str::to_owned);
         let (reference, state) = (sent.reference(kind), sent.state());
@@ -187,8 +191,8 @@ mod tests {
     proptest! {
         #[test]
         fn a_slice_read_at_once_is_the_one_read_from_json(slice in slices()) {
-            let at_once = Sent::read(Kind::EndpointSlice, slice.to_string().as_bytes()).unwrap();
-            prop_assert_eq!(used(at_once), used(Sent::Json(slice)));
+            let at_once = ReceivedObject::read(Kind::EndpointSlice, slice.to_string().as_bytes()).unwrap();
+            prop_assert_eq!(used(at_once), used(ReceivedObject::Json(slice)));
         }
     }
 
@@ -198,14 +202,14 @@ mod tests {
         fn a_written_slice_is_read_again(slice in slices()) {
             let kind = Kind::EndpointSlice;
             let text = slice.to_string();
-            let Ok(Object::EndpointSlice(slice)) = Sent::read(kind, text.as_bytes()).unwrap().decode(kind)
+            let Ok(Object::EndpointSlice(slice)) = ReceivedObject::read(kind, text.as_bytes()).unwrap().decode(kind)
             else { return Ok(()) };
             let mut written = Vec::new();
             let is_usable = slice.endpoints.iter().all(|endpoint| endpoint.address.is_ok());
             prop_assert_eq!(slice.write_json(&mut written).is_ok(), is_usable);
             if is_usable {
-                let again = Sent::read(kind, &written).unwrap();
-                prop_assert!(matches!(again, Sent::Slice(_)));
+                let again = ReceivedObject::read(kind, &written).unwrap();
+                prop_assert!(matches!(again, ReceivedObject::Slice(_)));
                 prop_assert_eq!(again.decode(kind).unwrap(), Object::EndpointSlice(slice));
             }
         }
@@ -218,14 +222,14 @@ mod tests {
             "addressType": "IPv4", "ports": null,
             "endpoints": [{"addresses": ["10.0.0.1"], "conditions": {"ready": null}}]
         });
-        let sent = Sent::read(Kind::EndpointSlice, slice.to_string().as_bytes()).unwrap();
-        assert!(matches!(sent, Sent::Slice(_)), "{sent:?}");
+        let sent = ReceivedObject::read(Kind::EndpointSlice, slice.to_string().as_bytes()).unwrap();
+        assert!(matches!(sent, ReceivedObject::Slice(_)), "{sent:?}");
     }
 
     #[test]
     fn the_error_names_the_field() {
         let slice = json!({"metadata": {"name": "a"}, "ports": [{"port": "http"}]});
-        let sent = Sent::read(Kind::EndpointSlice, slice.to_string().as_bytes()).unwrap();
+        let sent = ReceivedObject::read(Kind::EndpointSlice, slice.to_string().as_bytes()).unwrap();
         let error = sent.decode(Kind::EndpointSlice).unwrap_err().to_string();
         assert!(error.starts_with("ports[0].port: invalid type"), "{error}");
     }
