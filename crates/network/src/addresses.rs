@@ -93,10 +93,19 @@ fn macs_above(snapshot: &Snapshot, link: &Link) -> BTreeSet<MacAddress> {
     macs.filter(|mac| *mac != link.mac && *mac != MacAddress::default()).collect()
 }
 
+/// Interfaces on which other programs keep addresses of Services: kube-proxy in mode ipvs, and kube-router. They are
+/// often left behind, and are no sign of a server on this node.
+const SERVICE_ADDRESS_LINKS: [&str; 2] = ["kube-ipvs0", "kube-dummy-if"];
+
 /// Every address at which something outside can reach this node itself.
 pub fn list_own_addresses(snapshot: &Snapshot) -> BTreeSet<IpAddr> {
-    let all = snapshot.addresses.values().flatten();
-    let own = all.filter(|address| accepts_connections(address)).map(|address| address.ip);
+    let is_own = |index: &u32| {
+        let link = snapshot.links.get(index);
+        !link.is_some_and(|link| SERVICE_ADDRESS_LINKS.contains(&link.name.as_str()))
+    };
+    let all = snapshot.addresses.iter().filter(|(index, _)| is_own(index));
+    let own = all.flat_map(|(_, addresses)| addresses);
+    let own = own.filter(|address| accepts_connections(address)).map(|address| address.ip);
     own.filter(|ip| !ip.is_loopback()).collect()
 }
 
@@ -325,10 +334,12 @@ mod tests {
         let own = list_own_addresses(&network(
             "eth0: 192.0.2.1, 169.254.0.1 link, 2001:db8::3 tentative, 2001:db8::1, fe80::1\n\
              lo: 127.0.0.1 host, 127.0.0.2, 10.255.0.1, ::1 host\n\
+             nodelocaldns: 10.96.0.10\n\
+             kube-ipvs0: 10.96.0.11\n\
              veth1: 10.244.0.1",
         ));
         let own: Vec<String> = own.iter().map(IpAddr::to_string).collect();
-        assert_eq!(own, ["10.244.0.1", "10.255.0.1", "192.0.2.1", "2001:db8::1"]);
+        assert_eq!(own, ["10.96.0.10", "10.244.0.1", "10.255.0.1", "192.0.2.1", "2001:db8::1"]);
     }
 
     #[test]

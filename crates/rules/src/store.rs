@@ -1,6 +1,7 @@
 //! The last reported Services, endpoints and Nodes, and the Services that a change concerns.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 use crate::model::{
     Kind, Node, NodeAddresses, Object, ObjectRef, ServiceName, Slice, Slices, trim,
@@ -151,6 +152,23 @@ impl Store {
         let of_slices = self.slices.iter().filter(|(_, slices)| slices.iter().any(is_there));
         let of_mirrored = self.mirrored.iter().filter(|(_, slices)| slices.iter().any(is_there));
         of_slices.map(|(name, _)| name).chain(of_mirrored.map(|(name, _)| name)).cloned().collect()
+    }
+
+    /// The Services with one of these ClusterIPs.
+    pub fn services_at(&self, cluster_ips: &BTreeSet<IpAddr>) -> BTreeSet<ServiceName> {
+        let is_at = |service: &Service| {
+            let spec = service.spec.as_ref();
+            let all = spec
+                .into_iter()
+                .flat_map(|spec| spec.cluster_ips.iter().flatten().chain(spec.cluster_ip.iter()));
+            let mut all = all.filter_map(|text| text.parse().ok());
+            all.any(|address: IpAddr| cluster_ips.contains(&address))
+        };
+        if cluster_ips.is_empty() {
+            return BTreeSet::new();
+        }
+        let found = self.services.iter().filter(|(_, service)| is_at(service));
+        found.map(|(name, _)| name.clone()).collect()
     }
 
     /// The addresses of all nodes, by name.

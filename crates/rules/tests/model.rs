@@ -2,7 +2,8 @@
 //!
 //! A file contains manifests, the line `--- expect`, and the result: each service port with its
 //! frontends and pools, health checks and problems. The agent's node is `node-a`, without a zone; a
-//! comment `# zone: z1` sets one, and so does a manifest of the Node.
+//! comment `# zone: z1` sets one, and so does a manifest of the Node. `# own-addresses: 10.96.0.10` are those of
+//! its interfaces.
 //!
 //! `UPDATE_EXPECT=1` writes the actual results; review them.
 
@@ -38,6 +39,10 @@ fn meaning(name: &str, manifests: &str) -> String {
     let mut node = NodeContext { nodes, ..NodeContext::of(NODE, store.node(NODE)) };
     if let Some(zone) = manifests.lines().find_map(|line| line.strip_prefix("# zone: ")) {
         node.zone = Some(zone.to_owned());
+    }
+
+    if let Some(own) = manifests.lines().find_map(|line| line.strip_prefix("# own-addresses: ")) {
+        node.own_addresses = own.split(' ').map(|address| address.parse().unwrap()).collect();
     }
 
     let mut claims = Claims::default();

@@ -215,6 +215,43 @@ fn datagrams_of_a_process_reach_a_service_and_replies_come_from_it() -> Result<(
     Ok(())
 }
 
+/// As NodeLocal DNSCache does it: a server of the node takes the ClusterIP of a DNS Service, on an interface of its own,
+/// and forwards to the pods by another Service.
+#[test]
+fn a_cache_on_the_node_that_takes_a_cluster_ip_serves_processes_and_pods() -> Result<()> {
+    let network = OneNode::warm(2)?;
+    let _server = network.pods[0].host.udp_echo("10.244.1.10:5300", "pod-0")?;
+    let manifests = ONE.manifests()
+        + &ONE.service("upstream", "10.96.0.54", "fd00:10:96::54", "UDP", 53, 5300, 30054);
+    let _agent = network.agent_with(&manifests, &["--workload-device", "pod-*"])?;
+    let node = &network.node;
+    let answer_of = |client: &Host, server: &str| {
+        let came = came_of(client, "udp", ANY4, &[&format!("ask=hello@{server}:53")])?.remove(0);
+        anyhow::Ok(came.split(' ').next().unwrap_or_default().to_owned())
+    };
+    let dns_is_served_by = |name: &str| {
+        for client in [node, &network.pods[1].host] {
+            let what = format!("{} is answered by {name}", client.name());
+            wait_until(&what, SOON, || {
+                answer_of(client, "10.96.0.53").is_ok_and(|answer| answer == name)
+            })?;
+            ensure!(answer_of(client, "10.96.0.54")? == "pod-0", "another Service is translated");
+        }
+        Ok(())
+    };
+    dns_is_served_by("pod-0")?;
+    node.ip("link add nodelocaldns type bridge")?;
+    node.ip("link set nodelocaldns up")?;
+    for address in ["169.254.20.10/32", "10.96.0.53/32"] {
+        node.address("nodelocaldns", address)?;
+    }
+    let cache = node.udp_echo("10.96.0.53:53", "cache")?;
+    dns_is_served_by("cache")?;
+    drop(cache);
+    node.ip("link delete nodelocaldns")?;
+    dns_is_served_by("pod-0")
+}
+
 #[test]
 fn one_socket_can_use_a_service_and_its_backend_directly() -> Result<()> {
     let case = Case::new(1, ONE)?;

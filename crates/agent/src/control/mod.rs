@@ -268,8 +268,17 @@ impl<T: Write> Agent<T> {
         self.change.node_addresses = Some(addresses);
     }
 
-    /// Leaves all addresses of this node for the next plan.
+    /// Leaves all addresses of this node for the next plan, and the Services whose ClusterIP is no longer, or is now,
+    /// that of a server on this node.
     pub fn note_own_addresses(&mut self, addresses: BTreeSet<IpAddr>) {
+        let changed: BTreeSet<IpAddr> =
+            self.node.own_addresses.symmetric_difference(&addresses).copied().collect();
+        let services = self.store.services_at(&changed);
+        for service in &services {
+            tracing::info!(%service, "an interface of this node got or lost a ClusterIP of the Service");
+        }
+        self.affected = std::mem::take(&mut self.affected).and(Affected::Services(services));
+        self.node.own_addresses.clone_from(&addresses);
         self.change.own_addresses = Some(addresses);
     }
 

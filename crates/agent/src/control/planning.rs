@@ -125,6 +125,7 @@ impl<T: Write> Agent<T> {
         self.node = NodeContext {
             forwarding: self.node.forwarding,
             has_tunnel_key: self.node.has_tunnel_key,
+            own_addresses: std::mem::take(&mut self.node.own_addresses),
             nodes: self.store.node_addresses(),
             ..NodeContext::of(&name, self.store.node(&name))
         };

@@ -129,9 +129,17 @@ pub fn read_service(
     let mut service_ports = BTreeMap::new();
     for port in read_ports(spec, &mut fields) {
         for family in AddressFamily::ALL {
-            let frontends = frontends(&port, family, &addresses, &source_ranges);
+            let mut frontends = frontends(&port, family, &addresses, &source_ranges);
             // A Service has a family if it has a cluster address of it.
             if !frontends.iter().any(|frontend| frontend.kind == FrontendKind::ClusterIp) {
+                continue;
+            }
+            let is_left_to_node = |frontend: &Frontend| {
+                frontend.kind == FrontendKind::ClusterIp
+                    && node.own_addresses.contains(&frontend.address)
+            };
+            frontends.retain(|frontend| !is_left_to_node(frontend));
+            if frontends.is_empty() {
                 continue;
             }
             let key = ServicePortKey {

@@ -223,6 +223,9 @@ pub struct NodeContext {
     pub forwarding: Forwarding,
     /// Whether the cluster has a tunnel key: only then [`Forwarding::Auto`] uses tunnels.
     pub has_tunnel_key: bool,
+    /// Addresses of this node's interfaces. ClusterIPs among them are left to its network stack: a server of the node
+    /// has taken them, such as NodeLocal DNSCache.
+    pub own_addresses: BTreeSet<IpAddr>,
     /// Addresses of every known node, by name.
     pub nodes: BTreeMap<String, NodeAddresses>,
 }

@@ -56,6 +56,28 @@ fn failed_writes_of_node_addresses_are_retried() {
 }
 
 #[test]
+fn a_cluster_ip_of_an_interface_is_left_to_the_node_while_it_is_there() {
+    let mut case = Case::new();
+    case.service("dns", "10.96.0.10");
+    case.service("web", "10.96.0.1");
+    let both = ["10.96.0.1", "10.96.0.10"];
+    let led_to = |case: &Case| case.memory.led_to().into_keys().collect::<Vec<_>>();
+    assert_eq!(led_to(&case), both);
+    let own = |addresses: &[&str]| {
+        let addresses = addresses.iter().map(|address| address.parse().expect("an address"));
+        lb_network::NetworkEvent::OwnAddresses(addresses.collect())
+    };
+    case.agent.take_in_network(own(&["192.0.2.1", "10.96.0.10", "169.254.20.10"]));
+    assert_eq!(led_to(&case), ["10.96.0.1"]);
+    // What is read of nodes anew changes nothing.
+    case.node(json!({}));
+    case.service("dns", "10.96.0.10");
+    assert_eq!(led_to(&case), ["10.96.0.1"]);
+    case.agent.take_in_network(own(&["192.0.2.1"]));
+    assert_eq!(led_to(&case), both);
+}
+
+#[test]
 fn before_all_services_are_known_a_change_is_written_and_nothing_planned() {
     let mut case = Case::new();
     case.agent.store_event(applied(service("web", "10.96.0.1")));
