@@ -4,53 +4,7 @@
 //! sixteen entries is a branch. These functions need one path, and the compiler cannot turn them
 //! into branches again.
 
-/// Returns the number, hidden from the compiler's optimizations.
-#[inline(always)]
-pub fn opaque(number: u64) -> u64 {
-    #[cfg(target_arch = "bpf")]
-    {
-        let mut number = number;
-        // SAFETY: copies a register to itself. There must be an instruction: the kernel rejects two
-        // lines of source for the same instruction.
-        unsafe {
-            core::arch::asm!("{0} = {0}", inout(reg) number, options(pure, nomem, nostack));
-        }
-        number
-    }
-    #[cfg(not(target_arch = "bpf"))]
-    number
-}
-
-/// Returns the number, hidden from the compiler and from the verifier by any number that neither of
-/// them knows. By addition and subtraction: to the verifier the result is any number, whatever it
-/// knew about the first one. Across `^` it would keep that the high bits are 0.
-#[inline(always)]
-pub fn hide(number: u32, unknown: u32) -> u32 {
-    (opaque(u64::from(number.wrapping_add(unknown))) as u32).wrapping_sub(unknown)
-}
-
-/// Makes the compiler forget what it knows about memory.
-#[inline(always)]
-pub fn forget() {
-    #[cfg(target_arch = "bpf")]
-    {
-        let mut number = 0_u64;
-        // SAFETY: as above; without `nomem`, the compiler assumes that it changes memory.
-        unsafe {
-            core::arch::asm!("{0} = {0}", inout(reg) number, options(nostack));
-        }
-        let _ = number;
-    }
-}
-
-/// Marks what follows it in a branch as rare. The compiler places it apart; so the verifier follows it
-/// last, and can skip what comes after the branch, because it has followed that with less knowledge
-/// about the packet.
-#[inline(always)]
-pub fn rarely() {
-    #[cfg(target_arch = "bpf")]
-    core::intrinsics::cold_path();
-}
+use crate::verifier::opaque;
 
 /// 1 for a number of 2^63 and more, else 0. Neither compiler nor verifier knows that it is one of them:
 /// the verifier of Linux 6.18 would follow both if it were a mask for a constant.

@@ -28,4 +28,5 @@ pub mod layout;
 pub mod maglev;
 #[cfg(feature = "std")]
 pub mod slot_history;
+pub mod verifier;
 pub mod word;

@@ -14,7 +14,7 @@ use aya_ebpf::helpers::{bpf_redirect, bpf_xdp_adjust_head, bpf_xdp_adjust_tail};
 use aya_ebpf::macros::{btf_map, classifier, xdp};
 use aya_ebpf::programs::{TcContext, XdpContext};
 use lb_common::bench::{End, HEADERS, MAX_ENDS, SINK_PORT, Template};
-use lb_common::branchless::opaque;
+use lb_common::verifier::opaque;
 
 #[btf_map]
 static TEMPLATE: Array<Template, 1> = Array::new();

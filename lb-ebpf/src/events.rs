@@ -10,6 +10,7 @@ use lb_common::layout::{Ending, Event, Listener};
 
 use crate::clock::now;
 use crate::maps::{EVENTS, LISTENER, SCRATCH, UNREPORTED};
+use crate::tables::own_entry;
 
 /// The listener, if there is one.
 #[inline(always)]
@@ -32,9 +33,8 @@ fn listener() -> Option<Listener> {
 pub fn note(reason: u32) {
     let Some(listener) = listener() else { return };
     let noted_reason = if listener.hears(reason, now()) { reason + 1 } else { 0 };
-    if let Some(scratch) = SCRATCH.get_ptr_mut(0) {
-        // SAFETY: this processor's own copy; a program is not interrupted by itself.
-        unsafe { (*scratch).noted_reason = noted_reason };
+    if let Some(scratch) = own_entry(&SCRATCH, 0) {
+        scratch.noted_reason = noted_reason;
     }
 }
 
@@ -51,27 +51,21 @@ extern "C" fn note_action(action: u32) -> u32 {
     if listener().is_none() {
         return 0;
     }
-    let Some(scratch) = SCRATCH.get_ptr_mut(0) else { return 0 };
-    // SAFETY: as above.
-    unsafe {
-        (*scratch).action = action;
-        (*scratch).noted_reason
-    }
+    let Some(scratch) = own_entry(&SCRATCH, 0) else { return 0 };
+    scratch.action = action;
+    scratch.noted_reason
 }
 
 /// The action that the reporting program returns.
 #[inline(always)]
 pub fn action() -> u32 {
-    // SAFETY: as above.
-    SCRATCH.get_ptr_mut(0).map_or(0, |scratch| unsafe { (*scratch).action })
+    own_entry(&SCRATCH, 0).map_or(0, |scratch| scratch.action)
 }
 
 /// Reports a noted packet; returns its action.
 #[inline(always)]
 pub fn report<P: Packet>(packet: &mut P, ending: Ending) -> Option<u32> {
-    let scratch = SCRATCH.get_ptr_mut(0)?;
-    // SAFETY: this processor's own copy; a program is not interrupted by itself.
-    let scratch = unsafe { &mut *scratch };
+    let scratch = own_entry(&SCRATCH, 0)?;
     let action = scratch.action;
     let noted_reason = scratch.noted_reason;
     if noted_reason == 0 {
@@ -103,8 +97,7 @@ pub fn report_rejected<P: Packet>(packet: &mut P) {
 
 #[inline(always)]
 fn count_unreported() {
-    if let Some(unreported) = UNREPORTED.get_ptr_mut(0) {
-        // SAFETY: this processor's own copy; a program is not interrupted by itself.
-        unsafe { *unreported += 1 };
+    if let Some(unreported) = own_entry(&UNREPORTED, 0) {
+        *unreported += 1;
     }
 }

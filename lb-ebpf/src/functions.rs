@@ -3,9 +3,9 @@
 //! An exported function with C linkage is a global BPF function: the verifier checks it once, for all callers, and
 //! assumes nothing about its parameters, except that a context is one, nor about the number that it returns.
 
-use lb_common::branchless::opaque;
 use lb_common::datapath::{Function, OFFSETS, execute_function};
 use lb_common::family::{V4, V6};
+use lb_common::verifier::opaque;
 
 use crate::tables::KernelTables;
 

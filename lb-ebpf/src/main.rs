@@ -15,7 +15,7 @@ mod socket;
 mod tables;
 
 use aya_ebpf::bindings::{TC_ACT_SHOT, TC_ACT_UNSPEC, xdp_action};
-use aya_ebpf::helpers::{bpf_clone_redirect, bpf_redirect, bpf_redirect_neigh};
+use aya_ebpf::helpers::bpf_clone_redirect;
 use aya_ebpf::macros::{classifier, xdp};
 use aya_ebpf::programs::{TcContext, XdpContext};
 use lb_common::datapath::{
@@ -27,7 +27,8 @@ use lb_common::layout::{Ending, Reason};
 
 use crate::maps::{TC_STAGES, XDP_STAGES};
 use crate::packet::{
-    Origin, TcPacket, XdpPacket, frame_of, is_of_vlan, mark_of_xdp, remove_priority,
+    Origin, TcPacket, XdpPacket, frame_of, is_of_vlan, mark_of_xdp, redirect, redirect_resolved,
+    remove_priority,
 };
 use crate::tables::KernelTables;
 
@@ -99,8 +100,7 @@ fn xdp_action_of(verdict: Verdict, mut packet: XdpPacket) -> u32 {
         Verdict::Decline => xdp_end(packet, xdp_action::XDP_PASS),
         Verdict::Drop => xdp_end(packet, xdp_action::XDP_DROP),
         Verdict::Transmit => xdp_action::XDP_TX,
-        // SAFETY: takes numbers only.
-        Verdict::Redirect => unsafe { bpf_redirect(packet.left_by(), 0) as u32 },
+        Verdict::Redirect => redirect(packet.left_by()) as u32,
         Verdict::Defer | Verdict::Resolve if packet.defer() => xdp_action::XDP_PASS,
         Verdict::Defer | Verdict::Resolve => {
             messages::not_marked(packet.device());
@@ -114,11 +114,13 @@ fn xdp_action_of(verdict: Verdict, mut packet: XdpPacket) -> u32 {
         }
         // With a constant index the kernel turns the tail call into a direct jump. New flows use
         // these.
-        Verdict::Next(Stage::Open) => xdp_go_on(packet, Stage::Open),
-        Verdict::Next(Stage::Begin) => xdp_go_on(packet, Stage::Begin),
-        Verdict::Next(Stage::Snat) => xdp_go_on(packet, Stage::Snat),
-        Verdict::Next(Stage::Send) => xdp_go_on(packet, Stage::Send),
-        Verdict::Next(next) => xdp_go_on(packet, next),
+        Verdict::Next(next) => match next.stage() {
+            Stage::Open => xdp_go_on(packet, Stage::Open),
+            Stage::Begin => xdp_go_on(packet, Stage::Begin),
+            Stage::Snat => xdp_go_on(packet, Stage::Snat),
+            Stage::Send => xdp_go_on(packet, Stage::Send),
+            other => xdp_go_on(packet, other),
+        },
     }
 }
 
@@ -260,20 +262,17 @@ fn tc_action_of<const STAGE: bool>(verdict: Verdict, packet: TcPacket<STAGE>) ->
         Verdict::Pass | Verdict::Defer | Verdict::Yield => TC_ACT_UNSPEC,
         Verdict::Decline => tc_end(packet, TC_ACT_UNSPEC),
         Verdict::Drop => tc_end(packet, TC_ACT_SHOT),
-        // SAFETY: takes numbers only.
-        Verdict::Transmit => unsafe { bpf_redirect(packet.device(), 0) as i32 },
-        // SAFETY: as above.
-        Verdict::Redirect => unsafe { bpf_redirect(packet.left_by(), 0) as i32 },
-        // SAFETY: without parameters the kernel looks up the route itself.
-        Verdict::Resolve => unsafe {
-            bpf_redirect_neigh(packet.left_by(), core::ptr::null_mut(), 0, 0) as i32
-        },
+        Verdict::Transmit => redirect(packet.device()),
+        Verdict::Redirect => redirect(packet.left_by()),
+        Verdict::Resolve => redirect_resolved(packet.left_by()),
         // As in XDP.
-        Verdict::Next(Stage::Open) => tc_go_on(packet, Stage::Open),
-        Verdict::Next(Stage::Begin) => tc_go_on(packet, Stage::Begin),
-        Verdict::Next(Stage::Snat) => tc_go_on(packet, Stage::Snat),
-        Verdict::Next(Stage::Send) => tc_go_on(packet, Stage::Send),
-        Verdict::Next(next) => tc_go_on(packet, next),
+        Verdict::Next(next) => match next.stage() {
+            Stage::Open => tc_go_on(packet, Stage::Open),
+            Stage::Begin => tc_go_on(packet, Stage::Begin),
+            Stage::Snat => tc_go_on(packet, Stage::Snat),
+            Stage::Send => tc_go_on(packet, Stage::Send),
+            other => tc_go_on(packet, other),
+        },
     }
 }
 

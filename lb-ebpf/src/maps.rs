@@ -7,9 +7,7 @@ use aya_ebpf::btf_maps::{Array, HashMap, LpmTrie, LruHashMap, PerCpuArray, Progr
 use aya_ebpf::macros::btf_map;
 use lb_common::atomic::AtomicLong;
 use lb_common::conntrack::crowded_words;
-use lb_common::datapath::{
-    ARRIVE, Draft, Encapsulation, Questions, REPORT, Rejection, Rejections, Reports,
-};
+use lb_common::datapath::{ARRIVE, Draft, Handover, Questions, REPORT, Rejections, Reports};
 use lb_common::family::{Address4, Address6, V4, V6};
 use lb_common::layout::capacity::{
     AFFINITIES as MAX_AFFINITIES, ANNOUNCED as MAX_ANNOUNCED, BACKENDS as MAX_BACKENDS,
@@ -219,11 +217,7 @@ pub static NEIGHBOUR_EVENTS: PerCpuArray<u64, { NeighbourEvent::COUNT as usize }
 /// State that a packet keeps from stage to stage, and this CPU's rate limits.
 #[repr(C)]
 pub struct Scratch {
-    pub rejection: Rejection,
-    pub alone: u64,
-    pub delivered: u32,
-    pub tag: u32,
-    pub encapsulation: Encapsulation,
+    pub handover: Handover,
     pub rejections: Rejections,
     /// The reason for which the packet is reported when it ends, plus one; 0: it is not reported.
     pub noted_reason: u32,

@@ -4,11 +4,10 @@ use aya_ebpf::btf_maps::PerCpuArray;
 use aya_ebpf::btf_maps::lpm_trie::Key;
 use aya_ebpf::helpers::bpf_ktime_get_boot_ns;
 use lb_common::atomic::AtomicLong;
-use lb_common::branchless::opaque;
 use lb_common::conntrack::{Environment, FlowTables};
 use lb_common::datapath::{
-    BfdTables, Counters, Direction, Draft, Encapsulation, FamilyTables, Function, NeighbourTables,
-    NetworkTables, PoolTables, Rejection, search_receiver,
+    BfdTables, Counters, Direction, Draft, FamilyTables, Function, Handover, NeighbourTables,
+    NetworkTables, PoolTables, search_receiver,
 };
 use lb_common::family::{Address4, Address6, V4, V6};
 use lb_common::layout::{
@@ -18,6 +17,7 @@ use lb_common::layout::{
     ReplyBucket, ReplyKey, SERVICE_PORT_BITS, Settings, SourceRange, Ticks, Traffic, TunnelKey,
     TunnelPeer, TunnelTarget, Untracked,
 };
+use lb_common::verifier::opaque;
 
 use crate::clock;
 use crate::events;
@@ -29,7 +29,7 @@ use crate::maps::{
     FRAGMENTS4, FRAGMENTS6, FRONTEND_CACHE4, FRONTEND_CACHE6, FRONTENDS4, FRONTENDS6, HINTS,
     LINK_ADDRESSES, MEMBERS, NEIGHBOUR_EVENTS, NETWORK, PEERS, POOL_SLOTS, POOLS, REASONS,
     REPLIES4, REPLIES6, RESERVED_PORTS, SCRATCH, SERVICE_TRAFFIC, SETTINGS, SOURCE_RANGES4,
-    SOURCE_RANGES6, SOURCES, Scratch, TARGETS, TUNNEL_KEYS, TUNNEL_PEERS, UNTRACKED4, UNTRACKED6,
+    SOURCE_RANGES6, SOURCES, TARGETS, TUNNEL_KEYS, TUNNEL_PEERS, UNTRACKED4, UNTRACKED6,
 };
 
 pub struct KernelTables;
@@ -217,49 +217,8 @@ impl BfdTables for KernelTables {
 
 impl lb_common::datapath::Scratch for KernelTables {
     #[inline(always)]
-    fn set_rejection(&self, rejection: Rejection) {
-        scratch(|scratch| scratch.rejection = rejection);
-    }
-
-    #[inline(always)]
-    fn rejection(&self) -> Rejection {
-        scratch(|scratch| scratch.rejection).unwrap_or_default()
-    }
-
-    #[inline(always)]
-    fn set_delivered(&self, delivered: bool) {
-        scratch(|scratch| scratch.delivered = u32::from(delivered));
-    }
-
-    #[inline(always)]
-    fn is_delivered(&self) -> bool {
-        scratch(|scratch| scratch.delivered).unwrap_or_default() != 0
-    }
-
-    #[inline(always)]
-    fn set_alone(&self, alone: bool) {
-        scratch(|scratch| scratch.alone = u64::from(alone));
-    }
-
-    #[inline(always)]
-    fn is_alone(&self) -> bool {
-        scratch(|scratch| scratch.alone).unwrap_or_default() != 0
-    }
-
-    #[inline(always)]
-    fn set_tag(&self, tag: u32) {
-        scratch(|scratch| scratch.tag = tag);
-    }
-
-    #[inline(always)]
-    fn tag(&self) -> u32 {
-        scratch(|scratch| scratch.tag).unwrap_or_default()
-    }
-
-    #[inline(always)]
-    fn encapsulation(&self) -> Option<&mut Encapsulation> {
-        // SAFETY: this CPU's own copy, used by one packet at a time.
-        SCRATCH.get_ptr_mut(0).map(|scratch| unsafe { &mut (*scratch).encapsulation })
+    fn handover(&self) -> Option<&mut Handover> {
+        own_entry(&SCRATCH, 0).map(|scratch| &mut scratch.handover)
     }
 }
 
@@ -267,13 +226,13 @@ impl Counters for KernelTables {
     #[inline(always)]
     fn may_reject(&self) -> bool {
         let now = self.now();
-        scratch(|scratch| scratch.rejections.take(now)).unwrap_or(false)
+        own_entry(&SCRATCH, 0).is_some_and(|scratch| scratch.rejections.take(now))
     }
 
     #[inline(always)]
     fn may_ask(&self) -> bool {
         let now = self.now();
-        scratch(|scratch| scratch.questions.take(now)).unwrap_or(false)
+        own_entry(&SCRATCH, 0).is_some_and(|scratch| scratch.questions.take(now))
     }
 
     #[inline(always)]
@@ -283,21 +242,18 @@ impl Counters for KernelTables {
 
     #[inline(always)]
     fn count_packet(&self, service_port: u32, backend: u32, direction: Direction, bytes: u32) {
-        with(&SERVICE_TRAFFIC, service_port, |traffic| traffic.add_packet(direction, bytes));
-        with(&BACKEND_TRAFFIC, backend, |traffic| traffic.add_packet(direction, bytes));
+        change_traffic(service_port, backend, |traffic| traffic.add_packet(direction, bytes));
     }
 
     #[inline(always)]
     fn count_new_flow(&self, service_port: u32, backend: u32) {
-        with(&SERVICE_TRAFFIC, service_port, |traffic| traffic.new_flows += 1);
-        with(&BACKEND_TRAFFIC, backend, |traffic| traffic.new_flows += 1);
+        change_traffic(service_port, backend, |traffic| traffic.new_flows += 1);
     }
 
     #[inline(always)]
     fn count_neighbour(&self, event: NeighbourEvent) {
-        if let Some(counter) = NEIGHBOUR_EVENTS.get_ptr_mut(event as u32) {
-            // SAFETY: this CPU's own copy. Programs of tc are not preempted.
-            unsafe { *counter += 1 };
+        if let Some(counter) = own_entry(&NEIGHBOUR_EVENTS, event as u32) {
+            *counter += 1;
         }
     }
 }
@@ -314,10 +270,8 @@ pub fn count(reason: Reason) {
 #[inline(never)]
 extern "C" fn count_reason(reason: u32) -> u32 {
     events::note(reason);
-    if let Some(counter) = REASONS.get_ptr_mut(reason) {
-        // SAFETY: this CPU's own copy. Programs of tc and XDP are not preempted; those at sockets
-        // may be, and write only counters.
-        unsafe { *counter += 1 };
+    if let Some(counter) = own_entry(&REASONS, reason) {
+        *counter += 1;
     }
     0
 }
@@ -329,33 +283,44 @@ extern "C" fn is_receiver(device: u32, wanted: u64) -> u32 {
     u32::from(search_receiver(&KernelTables, device, wanted))
 }
 
+/// This CPU's own copy of an entry.
 #[inline(always)]
-fn scratch<R>(change: impl FnOnce(&mut Scratch) -> R) -> Option<R> {
-    // SAFETY: this CPU's own copy. Programs of tc and XDP are not preempted; those at sockets may
-    // be, and write only counters.
-    SCRATCH.get_ptr_mut(0).map(|scratch| change(unsafe { &mut *scratch }))
+pub fn own_entry<T, const N: usize>(map: &PerCpuArray<T, N>, index: u32) -> Option<&mut T> {
+    // SAFETY: no other CPU uses the copy, and programs of tc and XDP are not preempted; those at sockets
+    // may be, and write only counters.
+    map.get_ptr_mut(index).map(|entry| unsafe { &mut *entry })
 }
 
 #[inline(always)]
-fn with<const N: usize>(
-    map: &PerCpuArray<Traffic, N>,
-    index: u32,
-    change: impl FnOnce(&mut Traffic),
-) {
-    if let Some(traffic) = map.get_ptr_mut(index) {
-        // SAFETY: this CPU's own copy. Programs of tc and XDP are not preempted; those at sockets
-        // may be, and write only counters.
-        change(unsafe { &mut *traffic });
+fn change_traffic(service_port: u32, backend: u32, change: impl Fn(&mut Traffic)) {
+    if let Some(traffic) = own_entry(&SERVICE_TRAFFIC, service_port) {
+        change(traffic);
+    }
+    if let Some(traffic) = own_entry(&BACKEND_TRAFFIC, backend) {
+        change(traffic);
     }
 }
 
 /// The tables of both families. A macro, because statics cannot be selected by type.
 macro_rules! family_tables {
     (
-        $family:ty, $address:ty, $frontends:ident, $frontend_cache:ident, $backends:ident,
-        $flows:ident, $mask:ident, $replies:ident, $crowded:ident,
-        $crowded_lately:ident, $untracked:ident, $hints:literal, $drafts:ident, $functions:ident,
-        $affinities:ident, $ranges:ident, $fragments:ident
+        family = $family:ty,
+        address = $address:ty,
+        frontends = $frontends:ident,
+        frontend_cache = $frontend_cache:ident,
+        backends = $backends:ident,
+        flows = $flows:ident,
+        flow_mask = $mask:ident,
+        replies = $replies:ident,
+        crowded = $crowded:ident,
+        crowded_lately = $crowded_lately:ident,
+        untracked = $untracked:ident,
+        hints = $hints:literal,
+        drafts = $drafts:ident,
+        call = $functions:ident,
+        affinities = $affinities:ident,
+        source_ranges = $ranges:ident,
+        fragments = $fragments:ident,
     ) => {
         impl FlowTables<$family> for KernelTables {
             #[inline(always)]
@@ -422,9 +387,7 @@ macro_rules! family_tables {
 
             #[inline(always)]
             fn draft(&self) -> Option<&mut Draft<$family>> {
-                // SAFETY: this CPU's own copy. Programs of tc and XDP are not preempted; those at
-                // sockets may be, and write only counters.
-                $drafts.get_ptr_mut(0).map(|draft| unsafe { &mut *draft })
+                own_entry(&$drafts, 0)
             }
 
             #[inline(always)]
@@ -434,7 +397,7 @@ macro_rules! family_tables {
 
             #[inline(always)]
             fn affinity(&self, key: &AffinityKey<$family>) -> Option<Affinity> {
-                // SAFETY: as above; an entry that is being overwritten names another backend of the
+                // SAFETY: as with frontends; an entry that is being overwritten names another backend of the
                 // same pool, or one that is not a member of it.
                 unsafe { $affinities.get(key).copied() }
             }
@@ -471,7 +434,7 @@ macro_rules! family_tables {
 
             #[inline(always)]
             fn fragment(&self, key: &FragmentKey<$family>) -> Option<Fragment> {
-                // SAFETY: as above; all fragments of a packet give the same value.
+                // SAFETY: as with frontends; all fragments of a packet give the same value.
                 unsafe { $fragments.get(key).copied() }
             }
 
@@ -484,7 +447,7 @@ macro_rules! family_tables {
 
             #[inline(always)]
             fn untracked(&self, key: &ReplyKey<$family>) -> Option<Untracked<$family>> {
-                // SAFETY: as above; an entry that is being overwritten names another client's
+                // SAFETY: as with frontends; an entry that is being overwritten names another client's
                 // frontend, whose connection the next packet of this one's client restores.
                 unsafe { $untracked.get(key).copied() }
             }
@@ -500,40 +463,40 @@ macro_rules! family_tables {
 }
 
 family_tables!(
-    V4,
-    Address4,
-    FRONTENDS4,
-    FRONTEND_CACHE4,
-    BACKENDS4,
-    FLOWS4,
-    flow_mask4,
-    REPLIES4,
-    CROWDED4,
-    CROWDED_LATELY4,
-    UNTRACKED4,
-    0,
-    DRAFTS4,
-    call4,
-    AFFINITIES4,
-    SOURCE_RANGES4,
-    FRAGMENTS4
+    family = V4,
+    address = Address4,
+    frontends = FRONTENDS4,
+    frontend_cache = FRONTEND_CACHE4,
+    backends = BACKENDS4,
+    flows = FLOWS4,
+    flow_mask = flow_mask4,
+    replies = REPLIES4,
+    crowded = CROWDED4,
+    crowded_lately = CROWDED_LATELY4,
+    untracked = UNTRACKED4,
+    hints = 0,
+    drafts = DRAFTS4,
+    call = call4,
+    affinities = AFFINITIES4,
+    source_ranges = SOURCE_RANGES4,
+    fragments = FRAGMENTS4,
 );
 family_tables!(
-    V6,
-    Address6,
-    FRONTENDS6,
-    FRONTEND_CACHE6,
-    BACKENDS6,
-    FLOWS6,
-    flow_mask6,
-    REPLIES6,
-    CROWDED6,
-    CROWDED_LATELY6,
-    UNTRACKED6,
-    1,
-    DRAFTS6,
-    call6,
-    AFFINITIES6,
-    SOURCE_RANGES6,
-    FRAGMENTS6
+    family = V6,
+    address = Address6,
+    frontends = FRONTENDS6,
+    frontend_cache = FRONTEND_CACHE6,
+    backends = BACKENDS6,
+    flows = FLOWS6,
+    flow_mask = flow_mask6,
+    replies = REPLIES6,
+    crowded = CROWDED6,
+    crowded_lately = CROWDED_LATELY6,
+    untracked = UNTRACKED6,
+    hints = 1,
+    drafts = DRAFTS6,
+    call = call6,
+    affinities = AFFINITIES6,
+    source_ranges = SOURCE_RANGES6,
+    fragments = FRAGMENTS6,
 );

@@ -4,10 +4,11 @@ use super::entry::Word;
 use super::hops::Hops;
 use super::table::Location;
 use super::timeout::{eviction_rank, is_expired};
-use crate::branchless::{larger, opaque};
+use crate::branchless::larger;
 use crate::family::Family;
 use crate::hash::FlowHash;
 use crate::layout::{BUCKET_ENTRIES, Flow, FlowBucket, FlowEntry, FlowTag, Settings, Ticks};
+use crate::verifier::opaque;
 
 /// An entry that only this CPU may write, until it is published or abandoned.
 ///

@@ -16,10 +16,11 @@
 //!   random bits.
 
 use crate::atomic::AtomicLong;
-use crate::branchless::{choose, hide, is_zero, larger};
+use crate::branchless::{choose, is_zero, larger};
 use crate::family::Family;
 use crate::hash::ReplyHash;
 use crate::layout::{REPLY_BUCKET_ENTRIES, ReplyBucket, Ticks};
+use crate::verifier::hide;
 
 use super::table::{self, Location};
 use super::tables::FlowTables;

@@ -8,8 +8,8 @@
 //! mid-connection. Such flows are on probation until traffic has continued for a while. Datagrams
 //! become a stream as in `nf_conntrack`: by packets in both directions over more than two seconds.
 
-use crate::branchless::opaque;
 use crate::layout::{Direction, FlowState};
+use crate::verifier::opaque;
 
 /// What a packet means for its connection, after its numbers were checked.
 #[repr(u32)]

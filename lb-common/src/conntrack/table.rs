@@ -11,6 +11,7 @@ use crate::hash::FlowHash;
 use crate::layout::{
     BUCKET_ENTRIES, Direction, Flow, FlowBucket, FlowEntry, FlowState, FlowTag, Settings, Ticks,
 };
+use crate::verifier::apart;
 
 /// A flow that was found, and the requested fields of its record.
 pub struct Found<'a, F: Family, R> {
@@ -176,8 +177,11 @@ fn read_flow<'a, F: Family, R>(
     // kernel another CPU may be writing the record; any bit pattern is a valid `Flow`, and the
     // copy is discarded unless the tag is unchanged. On the host a bucket is not `Sync`.
     let record = unsafe { entry.flow.read(|flow| wanted(flow, word.state())) }?;
-    let unchanged = word.same_owner(Word(tag.word.load()));
-    unchanged.then_some(Found { bucket, tag, word, entry, record })
+    if !word.same_owner(Word(tag.word.load())) {
+        return None;
+    }
+    let word = Word(apart(word.0.into()) as u32);
+    Some(Found { bucket, tag, word, entry, record })
 }
 
 /// The location of a flow in one word: bucket (24 bits), entry in the bucket (3), and generation of

@@ -22,9 +22,9 @@
 use super::state::{
     EVENTS, Event, STATES, is, is_closing, is_connected, is_datagram, is_one_way, state_after,
 };
-use crate::branchless::opaque;
 use crate::header::{Tcp, protocol};
 use crate::layout::{Direction, FlowState, Ticks};
+use crate::verifier::opaque;
 
 /// The fields of a packet that matter to its connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

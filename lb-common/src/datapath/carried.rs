@@ -1,6 +1,8 @@
 //! State that a packet keeps from stage to stage, so that no stage repeats the lookup of an earlier
 //! one.
 
+use super::arrival::Arrival;
+use super::handover::Alone;
 use crate::conntrack::Location;
 use crate::datapath::segment::{Headers, Segment};
 use crate::family::Family;
@@ -45,6 +47,9 @@ pub struct Draft<F: Family> {
     /// 1 if client and frontend select the flow's buckets, because the client has too many flows or its
     /// buckets are full; 2 if those are full, too, and they select two more.
     pub crowded: u32,
+    pub alone: Alone,
+    /// How a decapsulated packet came, for the functions that examine it.
+    pub arrival: Arrival,
     /// The number of ports, or rounds of SNAT ports, that were in use.
     pub round: u32,
     /// The packet's sequence number, which differs between connections of a client.

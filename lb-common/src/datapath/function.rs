@@ -6,8 +6,8 @@
 //! paths of the less frequent stages reach is a global function, and the programs load faster. These
 //! functions return a number: they read the draft, and store all other results in it.
 
-use crate::branchless::opaque;
 use crate::layout::Reason;
+use crate::verifier::opaque;
 
 /// The bit of a result that is a reason.
 const FAILED: u32 = 1 << 8;
@@ -25,6 +25,44 @@ pub fn reason_in(result: u32) -> Reason {
     let number = opaque(u64::from(result & (FAILED - 1)));
     Reason::ALL.get(number as usize).copied().unwrap_or(Reason::CorruptTable)
 }
+
+/// Defines the result of a function: an enum that both sides of the call share. A number that is none of
+/// its variants is the one after `otherwise`.
+macro_rules! function_result {
+    (
+        $(#[$about:meta])*
+        pub enum $name:ident {
+            $($(#[$variant_about:meta])* $variant:ident,)*
+        }
+        otherwise $otherwise:ident
+    ) => {
+        $(#[$about])*
+        #[repr(u32)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum $name {
+            $($(#[$variant_about])* $variant,)*
+        }
+
+        impl $name {
+            /// The result as the function returns it.
+            #[inline(always)]
+            pub fn number(self) -> u32 {
+                self as u32
+            }
+
+            /// The result that a function has returned as a number.
+            #[inline(always)]
+            pub fn from_number(number: u32) -> Self {
+                match number {
+                    $(number if number == Self::$variant as u32 => Self::$variant,)*
+                    _ => Self::$otherwise,
+                }
+            }
+        }
+    };
+}
+
+pub(super) use function_result;
 
 /// Passes the list of functions to a macro, with the names of the kernel's functions for IPv4 and
 /// IPv6.

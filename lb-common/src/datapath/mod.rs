@@ -3,7 +3,8 @@
 //! [`ingress`] handles packets that arrive on an interface, [`egress`] those that leave through
 //! one. Both test the cheapest exit first: parse, prefilter, flow. What only few packets need is a
 //! [`Stage`]: opening a flow, rejecting, ICMP errors, fragments. In the kernel a stage is a program
-//! with its own stack; the verdict names the next one.
+//! with its own stack; the verdict names the next one, which has been given what it needs
+//! ([`NextStage`]).
 //!
 //! | layer | contents | may use |
 //! | --- | --- | --- |
@@ -12,7 +13,7 @@
 //! | `select` | the choice of a backend for a new flow | all below |
 //! | `wire` | parsing and writing headers | the base |
 //! | [`conntrack`](crate::conntrack) | the state of connections | the base |
-//! | the base | `verdict`, `tables`, `route`, `carried`, [`layout`](crate::layout), hashes, checksums | |
+//! | the base | `verdict`, `handover`, `tables`, `route`, `carried`, [`layout`](crate::layout), hashes, checksums | |
 //!
 //! # Invariants
 //! - A packet that is not addressed to a Service passes unmodified. Packets are dropped only for a
@@ -24,9 +25,11 @@
 //! Tests: the packet tables in the crate `tests`, run on the host and in the kernel.
 
 mod allowance;
+mod arrival;
 mod carried;
 mod forward;
 mod function;
+mod handover;
 mod route;
 mod segment;
 mod select;
@@ -36,12 +39,14 @@ mod verdict;
 mod wire;
 
 use crate::family::{Family, V4, V6};
+use crate::layout::Reason;
 
 pub use crate::layout::Direction;
 pub use allowance::{Questions, Rejections, Reports};
 pub use carried::{Decision, Draft, Encapsulation, End};
 pub use forward::execute::execute_function;
 pub use function::{Function, PacketFunction};
+pub use handover::{Handover, NextStage, given_rejection};
 pub use route::{NextHop, Query, Route};
 pub use segment::{OFFSETS, Segment};
 pub use select::frontend_at;
@@ -61,7 +66,8 @@ pub use wire::ndp;
 pub use wire::packet::{Packet, Role};
 pub use wire::parse::PacketFamily;
 
-use forward::send;
+use forward::{begin, send};
+use handover::{DraftedFlow, given_alone, given_arrival, given_encapsulation};
 use stages::{
     bfd, decapsulate, delivered, earlier, egress as leaving, encapsulate, fragment, icmp_error,
     ingress as arriving, neighbour, open, reject, shadow, spread,
@@ -104,7 +110,7 @@ where
         V6::ETHER_TYPE => {
             arriving::process_arriving::<RAW, V6, P, T>(packet, tables, frame.network)
         }
-        arp::ETHER_TYPE if neighbour::answers_here(packet) => Verdict::Next(Stage::Neighbour),
+        arp::ETHER_TYPE if neighbour::answers_here(packet) => Verdict::Next(NextStage::NEIGHBOUR),
         _ => Verdict::Pass,
     }
 }
@@ -121,7 +127,7 @@ pub fn passed<P: Packet>(packet: &P, frame: Frame) -> Verdict {
         _ => false,
     };
     if is_neighbours && neighbour::answers_here(packet) {
-        Verdict::Next(Stage::Neighbour)
+        Verdict::Next(NextStage::NEIGHBOUR)
     } else {
         Verdict::Pass
     }
@@ -172,30 +178,43 @@ where
     T: FamilyTables<F>,
 {
     match stage {
-        Stage::Open => open::open_flow::<F, P, T>(packet, tables, network),
-        Stage::Begin => open::begin_drafted_flow::<F, T>(tables),
-        Stage::Send => send::send_draft::<F, P, T>(packet, tables, network),
-        Stage::Spread => spread::process_spread_packet::<F, P, T>(packet, tables, network),
-        Stage::Snat => open::open_indexed::<F, T>(tables),
-        Stage::Untracked => open::forward_untracked::<F, T>(tables),
-        Stage::Reset => reject::reject_with_reset::<F, P, T>(packet, tables, network),
-        Stage::Reject => reject::reject_with_icmp::<F, P, T>(packet, tables, network),
-        Stage::ErrorIn => icmp_error::process_arriving_error::<F, P, T>(packet, tables, network),
-        Stage::ErrorOut => icmp_error::process_leaving_error::<F, P, T>(packet, tables, network),
-        Stage::FragmentIn => {
-            fragment::process_arriving_fragment::<F, P, T>(packet, tables, network)
+        Stage::Open => open::open_flow(packet, tables, network, given_alone(tables)),
+        Stage::Begin => begin::begin_drafted_flow(tables, Function::Begin, DraftedFlow::proven()),
+        Stage::Send => send::send_draft(packet, tables, network),
+        Stage::Spread => {
+            spread::process_spread_packet(packet, tables, network, given_arrival(tables))
         }
-        Stage::FragmentOut => {
-            fragment::process_leaving_fragment::<F, P, T>(packet, tables, network)
+        Stage::Snat => {
+            begin::begin_drafted_flow(tables, Function::BeginIndexed, DraftedFlow::proven())
         }
-        Stage::Reply => leaving::send_stored_reply::<F, P, T>(packet, tables, network),
-        Stage::Encapsulate => encapsulate::encapsulate_packet::<F, P, T>(packet, tables, network),
-        Stage::Decapsulate => decapsulate::decapsulate_packet::<F, P, T>(packet, tables, network),
-        Stage::Delivered => delivered::send_from_tunnel::<F, P, T>(packet, tables, network),
-        Stage::Accept => delivered::accept_from_tunnel::<F, P, T>(packet, tables, network),
-        Stage::Earlier => earlier::ask_earlier_owner::<F, P, T>(packet, tables, network),
-        Stage::Shadow => shadow::end_shadowed_flow::<F, P, T>(packet, tables, network),
-        Stage::Bfd => bfd::answer_bfd::<F, P, T>(packet, tables, network),
+        Stage::Untracked => open::forward_untracked(tables, DraftedFlow::proven()),
+        Stage::Reset => reject::reject_with_reset(packet, tables, network),
+        Stage::Reject => {
+            reject::reject_with_icmp(packet, tables, network, || given_rejection(tables))
+        }
+        Stage::ErrorIn => {
+            icmp_error::process_arriving_error(packet, tables, network, given_arrival(tables))
+        }
+        Stage::ErrorOut => icmp_error::process_leaving_error(packet, tables, network),
+        Stage::FragmentIn => fragment::process_arriving_fragment(packet, tables, network),
+        Stage::FragmentOut => fragment::process_leaving_fragment(packet, tables, network),
+        Stage::Reply => leaving::send_stored_reply(packet, tables, network),
+        Stage::Encapsulate => match given_encapsulation(tables) {
+            Some(given) => encapsulate::encapsulate_packet(packet, tables, network, given),
+            None => verdict::drop_for(tables, Reason::CorruptTable),
+        },
+        Stage::Decapsulate => decapsulate::decapsulate_packet(packet, tables, network),
+        Stage::Delivered => {
+            delivered::send_from_tunnel(packet, tables, network, given_arrival(tables))
+        }
+        Stage::Accept => {
+            delivered::accept_from_tunnel(packet, tables, network, given_arrival(tables))
+        }
+        Stage::Earlier => {
+            earlier::ask_earlier_owner(packet, tables, network, given_arrival(tables))
+        }
+        Stage::Shadow => shadow::end_shadowed_flow(packet, tables, network),
+        Stage::Bfd => bfd::answer_bfd(packet, tables, network),
         // Of both families, and of ARP.
         Stage::Neighbour => Verdict::Pass,
     }

@@ -1,9 +1,10 @@
 //! What a packet says about its flow: addresses, ports, and where they stand.
 
-use crate::branchless::{hide, is_zero};
+use crate::branchless::is_zero;
 use crate::conntrack::Signal;
 use crate::family::{Address, Family};
 use crate::header::{Tcp, protocol};
+use crate::verifier::hide;
 
 /// More than the offset of any header that the data plane reads; a power of two.
 pub const OFFSETS: usize = 1 << 14;

@@ -9,9 +9,9 @@ use crate::layout::{
     Peer, Pool, PoolSlot, Reason, ReplyKey, TunnelKey, TunnelTarget, Untracked,
 };
 
-use super::carried::{Draft, Encapsulation};
+use super::carried::Draft;
 use super::function::Function;
-use super::verdict::Rejection;
+use super::handover::Handover;
 
 /// Tables that choose a backend, whatever the address family.
 pub trait PoolTables {
@@ -92,23 +92,9 @@ pub trait BfdTables {
 
 /// State that a packet keeps from stage to stage.
 pub trait Scratch {
-    /// Stores the ICMP error that the next stage sends.
-    fn set_rejection(&self, rejection: Rejection);
-    fn rejection(&self) -> Rejection;
-    /// Stores whether this packet, whose flow may be in other buckets, came through a tunnel.
-    fn set_delivered(&self, delivered: bool);
-    fn is_delivered(&self) -> bool;
-    /// Stores whether the lookup for this packet has found no other flow of its client's address
-    /// and port. Every stage before [`Open`](super::Stage::Open) and [`Begin`](super::Stage::Begin)
-    /// sets it.
-    fn set_alone(&self, alone: bool);
-    fn is_alone(&self) -> bool;
-    /// Stores the tag by which this packet, which came through a tunnel, names its backend.
-    fn set_tag(&self, tag: u32);
-    fn tag(&self) -> u32;
-    /// The decision for this packet, which another stage sends. Only the packet's CPU reads it.
+    /// What the packet's next stage is given. Only the packet's CPU reads it.
     #[expect(clippy::mut_from_ref, reason = "the memory is the table's, one packet's at a time")]
-    fn encapsulation(&self) -> Option<&mut Encapsulation>;
+    fn handover(&self) -> Option<&mut Handover>;
 }
 
 /// Counters of packets and flows.

@@ -1,5 +1,6 @@
 //! What happens to a packet.
 
+use super::handover::NextStage;
 use super::tables::Counters;
 use crate::layout::Reason;
 
@@ -37,7 +38,7 @@ pub enum Verdict {
     /// are reported.
     Decline,
     /// It continues in another stage.
-    Next(Stage),
+    Next(NextStage),
 }
 
 /// Passes the list of stages to a macro, with the names of their programs in XDP and tc. XDP has
@@ -46,7 +47,8 @@ pub enum Verdict {
 macro_rules! for_each_stage {
     ($callback:ident) => {
         $callback! {
-            /// An arriving packet that belongs to no flow.
+            /// An arriving packet that belongs to no flow. Given: whether its client has no other flow from
+            /// its port.
             Open(xdp_open, tc_open)
             /// A packet whose flow was drafted
             /// ([`FamilyTables::draft`](crate::datapath::FamilyTables)): stores the flow.
@@ -62,8 +64,7 @@ macro_rules! for_each_stage {
             Untracked(xdp_untracked, tc_untracked)
             /// A TCP packet that is rejected by a reset.
             Reset(xdp_reset, tc_reset)
-            /// A packet that is rejected by an ICMP error
-            /// ([`Scratch::rejection`](crate::datapath::Scratch)).
+            /// A packet that is rejected by an ICMP error. Given: the [`Rejection`].
             Reject(xdp_reject, tc_reject)
             /// An arriving ICMP packet, possibly an error about a packet of a flow.
             ErrorIn(xdp_error_in, tc_error_in)
@@ -75,12 +76,12 @@ macro_rules! for_each_stage {
             FragmentOut(, tc_fragment_out)
             /// A leaving packet of a backend: the decision about it is in the draft.
             Reply(, tc_reply)
-            /// A packet that is sent through a tunnel to another node
-            /// ([`Scratch::encapsulation`](crate::datapath::Scratch)).
+            /// A packet that is sent through a tunnel to another node. Given: the
+            /// [`Encapsulation`](crate::datapath::Encapsulation).
             Encapsulate(xdp_encapsulate, tc_encapsulate)
             /// An arriving packet that may have come through a tunnel.
             Decapsulate(xdp_decapsulate, tc_decapsulate)
-            /// A decapsulated packet; [`Scratch::tag`](crate::datapath::Scratch) names its backend.
+            /// A decapsulated packet. Given: its tag, which names the backend.
             Delivered(xdp_delivered, tc_delivered)
             /// A decapsulated packet that belongs to no flow.
             Accept(xdp_accept, tc_accept)

@@ -63,7 +63,8 @@ where
         Entry::Egress => datapath::egress(packet, tables),
     };
     let mut stages = 0;
-    while let Verdict::Next(stage) = verdict {
+    while let Verdict::Next(next) = verdict {
+        let stage = next.stage();
         comes(stage, packet);
         stages += 1;
         if stages > MOST_STAGES {

@@ -3,8 +3,8 @@
 use core::mem::transmute;
 
 use aya_ebpf::bindings::__sk_buff;
-use lb_common::branchless::opaque;
 use lb_common::layout::{BUFFER_OF_CONTEXT, BufferSum};
+use lb_common::verifier::opaque;
 
 use crate::maps::BUFFER_SUM;
 

@@ -2,13 +2,9 @@
 
 use aya_ebpf::EbpfContext;
 use aya_ebpf::bindings::{
-    __sk_buff, BPF_F_ADJ_ROOM_ENCAP_L3_IPV4, BPF_F_ADJ_ROOM_ENCAP_L3_IPV6,
-    BPF_F_ADJ_ROOM_ENCAP_L4_UDP, BPF_F_ADJ_ROOM_FIXED_GSO, BPF_F_MARK_MANGLED_0, BPF_F_PSEUDO_HDR,
+    BPF_F_ADJ_ROOM_ENCAP_L3_IPV4, BPF_F_ADJ_ROOM_ENCAP_L3_IPV6, BPF_F_ADJ_ROOM_ENCAP_L4_UDP,
+    BPF_F_ADJ_ROOM_FIXED_GSO, BPF_F_MARK_MANGLED_0, BPF_F_PSEUDO_HDR,
     bpf_adj_room_mode::BPF_ADJ_ROOM_MAC,
-};
-use aya_ebpf::helpers::{
-    bpf_csum_update, bpf_l4_csum_replace, bpf_skb_adjust_room, bpf_skb_change_head,
-    bpf_skb_change_tail, bpf_skb_vlan_pop,
 };
 use aya_ebpf::programs::TcContext;
 use lb_common::checksum::{self, Delta};
@@ -18,6 +14,7 @@ use lb_common::header::{Ethernet, Header, NetworkHeader};
 use lb_common::word::{pair, set_pair};
 
 use super::buffer::{self, Field};
+use super::context::Buffer;
 use super::tc_functions::call_tc;
 use super::{View, blur, route};
 
@@ -114,46 +111,40 @@ impl TcPacket<true> {
 }
 
 #[inline(always)]
-fn control_block(buffer: *mut __sk_buff) -> ControlBlock {
-    // SAFETY: a program's context, which the kernel keeps valid while the program runs.
-    ControlBlock(unsafe { (*buffer).cb[0] })
+fn control_block(buffer: Buffer) -> ControlBlock {
+    ControlBlock(buffer.control_word())
 }
 
 /// Whether the packet has a VLAN tag in its metadata: then it is for a VLAN interface above this
 /// one. A tag with VLAN 0 is only a priority, and the stack takes it off.
 #[inline(always)]
 pub fn is_of_vlan(context: &TcContext) -> bool {
-    let buffer = context.skb.skb;
-    // SAFETY: the context is the one this program was called with.
-    unsafe { (*buffer).vlan_present != 0 && (*buffer).vlan_tci & VLAN_ID != 0 }
+    let buffer = Buffer::of(context);
+    buffer.has_tag() != 0 && buffer.tag() & VLAN_ID != 0
 }
 
 /// Takes off such a tag as the stack would, which does not see a packet that is sent from here.
 #[inline(always)]
 pub fn remove_priority(context: &TcContext) {
-    let buffer = context.skb.skb;
-    // SAFETY: the context is the one this program was called with.
-    if unsafe { (*buffer).vlan_present != 0 && (*buffer).vlan_tci & VLAN_ID == 0 } {
-        // Without it the packet is sent with the tag.
-        // SAFETY: as above.
-        let _ = unsafe { bpf_skb_vlan_pop(buffer) };
+    let buffer = Buffer::of(context);
+    if buffer.has_tag() != 0 && buffer.tag() & VLAN_ID == 0 {
+        // If it fails, the packet is sent with the tag.
+        let _ = buffer.remove_tag();
     }
 }
 
 /// What the kernel knows about the link-layer header. A tag in its metadata is not in its bytes.
 #[inline(always)]
 pub fn frame_of(context: &TcContext) -> Frame {
-    // SAFETY: the context is the one this program was called with.
-    let ether_type = unsafe { (*context.skb.skb).protocol } as u16;
+    let ether_type = Buffer::of(context).protocol() as u16;
     Frame { ether_type: u16::from_be(ether_type), network: size_of::<Ethernet>() }
 }
 
 /// The mark of XDP ([`DEFERRED`](lb_common::datapath::DEFERRED)); 0 if there is none.
 #[inline(always)]
 pub fn mark_of_xdp(context: &TcContext) -> u32 {
-    let buffer = context.skb.skb;
-    // SAFETY: the context is the one this program was called with.
-    let (mark, data) = unsafe { ((*buffer).data_meta as usize, (*buffer).data as usize) };
+    let buffer = Buffer::of(context);
+    let (mark, data) = (buffer.metadata_start() as usize, buffer.start() as usize);
     // SAFETY: before the packet's start, by the check.
     if mark + size_of::<u32>() <= data { unsafe { (mark as *const u32).read() } } else { 0 }
 }
@@ -173,8 +164,7 @@ impl<const STAGE: bool> TcPacket<STAGE> {
         } else {
             ControlBlock::new(self.origin, self.frame())
         };
-        // SAFETY: the context is the one this program was called with.
-        unsafe { (*self.buffer()).cb[0] = control.0 };
+        self.buffer().set_control_word(control.0);
     }
 
     /// Makes sure that the headers can be accessed: they may be in the packet's pages.
@@ -200,17 +190,15 @@ impl<const STAGE: bool> TcPacket<STAGE> {
     }
 
     #[inline(always)]
-    fn buffer(&self) -> *mut __sk_buff {
-        self.context.skb.skb
+    fn buffer(&self) -> Buffer {
+        Buffer::of(&self.context)
     }
 
     /// Adds or removes bytes behind the link-layer header; the size of segments stays the same.
     #[inline(always)]
     fn adjust_room(&mut self, bytes: i32, flags: u32) -> Option<()> {
         let flags = u64::from(flags | BPF_F_ADJ_ROOM_FIXED_GSO);
-        // SAFETY: the context is the one this program was called with.
-        let result = unsafe { bpf_skb_adjust_room(self.buffer(), bytes, BPF_ADJ_ROOM_MAC, flags) };
-        (result == 0).then_some(())
+        self.buffer().adjust_room(bytes, BPF_ADJ_ROOM_MAC, flags)
     }
 
     /// Updates a checksum by the kernel's helper, which knows whether the field contains a checksum
@@ -239,20 +227,8 @@ impl<const STAGE: bool> TcPacket<STAGE> {
         }
         let pseudo = if v4 && !address.is_nothing() { BPF_F_PSEUDO_HDR } else { 0 };
         let mangled = if optional { BPF_F_MARK_MANGLED_0 } else { 0 };
-        // SAFETY: the context is the one this program was called with. A size of 0 in the
-        // flags makes `to` a difference.
-        let result = unsafe {
-            bpf_l4_csum_replace(
-                self.context.as_ptr().cast(),
-                offset as u32,
-                0,
-                u64::from(by_helper.raw()),
-                u64::from(pseudo | mangled),
-            )
-        };
-        if result != 0 {
-            return None;
-        }
+        let (change, flags) = (u64::from(by_helper.raw()), u64::from(pseudo | mangled));
+        self.buffer().replace_checksum(offset as u32, 0, change, flags)?;
         let field = self.header_mut::<[u8; 2]>(offset)?;
         if *field == checksum::written(by_helper.apply(old), optional) {
             *field = checksum::written(rest.apply(*field), optional);
@@ -281,7 +257,7 @@ impl<const STAGE: bool> Packet for TcPacket<STAGE> {
         network: usize,
         _: impl FnOnce() -> u32,
     ) -> u32 {
-        call_tc::<F>(function, self.buffer(), network)
+        call_tc::<F>(function, self.buffer().pointer(), network)
     }
 
     #[inline(always)]
@@ -291,8 +267,7 @@ impl<const STAGE: bool> Packet for TcPacket<STAGE> {
 
     #[inline(always)]
     fn device(&self) -> u32 {
-        // SAFETY: the context is the one this program was called with.
-        unsafe { (*self.buffer()).ifindex }
+        self.buffer().interface()
     }
 
     #[inline(always)]
@@ -302,14 +277,12 @@ impl<const STAGE: bool> Packet for TcPacket<STAGE> {
 
     #[inline(always)]
     fn is_received(&self) -> bool {
-        // SAFETY: the context is the one this program was called with.
-        unsafe { (*self.buffer()).pkt_type != PACKET_OTHERHOST }
+        self.buffer().packet_type() != PACKET_OTHERHOST
     }
 
     #[inline(always)]
     fn segment(&self) -> u32 {
-        // SAFETY: the context is the one this program was called with.
-        unsafe { (*self.buffer()).gso_size }
+        self.buffer().segment_size()
     }
 
     /// IPv6 has no checksum of its own: the card's sum over the whole packet, if there is one,
@@ -319,12 +292,10 @@ impl<const STAGE: bool> Packet for TcPacket<STAGE> {
         let header: &mut F::Header = self.header_mut(network)?;
         header.decrement_hop_limit();
         let v6 = F::ETHER_TYPE == V6::ETHER_TYPE;
-        if v6 && matches!(buffer::checksum_field(self.buffer()), Field::Other) {
+        if v6 && matches!(buffer::checksum_field(self.buffer().pointer()), Field::Other) {
             // The hop limit is the second octet of a word; whatever the first one is, it cancels out.
             let change = Delta::of_port(1, 0);
-            // SAFETY: the context is the one this program was called with. It fails if there is no
-            // such sum.
-            let _ = unsafe { bpf_csum_update(self.buffer(), u32::from(change.raw())) };
+            self.buffer().update_card_sum(u32::from(change.raw()));
         }
         Some(())
     }
@@ -341,9 +312,7 @@ impl<const STAGE: bool> Packet for TcPacket<STAGE> {
 
     #[inline(always)]
     fn grow_front(&mut self, bytes: usize) -> Option<()> {
-        // SAFETY: the context is the one this program was called with.
-        let result = unsafe { bpf_skb_change_head(self.buffer(), bytes as u32, 0) };
-        (result == 0).then_some(())
+        self.buffer().grow_front(bytes as u32, 0)
     }
 
     /// No helper does only this.
@@ -373,9 +342,7 @@ impl<const STAGE: bool> Packet for TcPacket<STAGE> {
 
     #[inline(always)]
     fn resize(&mut self, length: u32) -> Option<()> {
-        // SAFETY: the context is the one this program was called with.
-        let result = unsafe { bpf_skb_change_tail(self.buffer(), length, 0) };
-        (result == 0).then_some(())
+        self.buffer().resize(length, 0)
     }
 
     #[inline(always)]
@@ -413,7 +380,7 @@ impl<const STAGE: bool> Packet for TcPacket<STAGE> {
         if optional && field == [0, 0] {
             return Some(());
         }
-        let updated = match buffer::checksum_field(self.buffer()) {
+        let updated = match buffer::checksum_field(self.buffer().pointer()) {
             Field::Checksum => address.plus(port).apply(field),
             Field::Begun => address.add_to_sum(field),
             Field::Other => {

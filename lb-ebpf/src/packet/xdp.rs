@@ -1,14 +1,12 @@
 //! A frame in XDP, as the driver received it.
 
 use aya_ebpf::EbpfContext;
-use aya_ebpf::helpers::{
-    bpf_xdp_adjust_head, bpf_xdp_adjust_meta, bpf_xdp_adjust_tail, bpf_xdp_get_buff_len,
-};
 use aya_ebpf::programs::XdpContext;
 use lb_common::datapath::{DEFERRED, Packet, PacketFunction, Query, Role, Route};
 use lb_common::family::Family;
 use lb_common::header::Header;
 
+use super::context::RawFrame;
 use super::xdp_functions::call_xdp;
 use super::{View, blur, route};
 
@@ -40,6 +38,11 @@ impl XdpPacket {
         &self.context
     }
 
+    #[inline(always)]
+    fn frame_of_context(&self) -> RawFrame {
+        RawFrame::of(&self.context)
+    }
+
     /// How much of the packet can be accessed: only its first buffer.
     #[inline(always)]
     fn viewed(&self) -> u32 {
@@ -50,8 +53,7 @@ impl XdpPacket {
     /// driver cannot.
     #[inline(always)]
     pub fn defer(&mut self) -> bool {
-        // SAFETY: the context is the one this program was called with.
-        if unsafe { bpf_xdp_adjust_meta(self.context.ctx, -(size_of::<u32>() as i32)) } != 0 {
+        if self.frame_of_context().move_metadata(-(size_of::<u32>() as i32)).is_none() {
             return false;
         }
         let (mark, data) = (self.context.metadata(), self.context.data());
@@ -72,8 +74,7 @@ impl Packet for XdpPacket {
 
     #[inline(always)]
     fn device(&self) -> u32 {
-        // SAFETY: the context is the one this program was called with.
-        unsafe { (*self.context.ctx).ingress_ifindex }
+        self.frame_of_context().interface()
     }
 
     #[inline(always)]
@@ -83,7 +84,7 @@ impl Packet for XdpPacket {
         network: usize,
         _: impl FnOnce() -> u32,
     ) -> u32 {
-        call_xdp::<F>(function, self.context.ctx, network)
+        call_xdp::<F>(function, self.frame_of_context().pointer(), network)
     }
 
     #[inline(always)]
@@ -103,24 +104,17 @@ impl Packet for XdpPacket {
 
     #[inline(always)]
     fn grow_front(&mut self, bytes: usize) -> Option<()> {
-        // SAFETY: the context is the one this program was called with.
-        let result = unsafe { bpf_xdp_adjust_head(self.context.ctx, -(bytes as i32)) };
-        (result == 0).then_some(())
+        self.frame_of_context().move_start(-(bytes as i32))
     }
 
     #[inline(always)]
     fn shrink_front(&mut self, bytes: usize) -> Option<()> {
-        // SAFETY: the context is the one this program was called with.
-        let result = unsafe { bpf_xdp_adjust_head(self.context.ctx, bytes as i32) };
-        (result == 0).then_some(())
+        self.frame_of_context().move_start(bytes as i32)
     }
 
     #[inline(always)]
     fn resize(&mut self, length: u32) -> Option<()> {
-        let change = length.wrapping_sub(self.length()) as i32;
-        // SAFETY: the context is the one this program was called with.
-        let result = unsafe { bpf_xdp_adjust_tail(self.context.ctx, change) };
-        (result == 0).then_some(())
+        self.frame_of_context().move_end(length.wrapping_sub(self.length()) as i32)
     }
 
     #[inline(always)]
@@ -147,7 +141,6 @@ impl Packet for XdpPacket {
 
     #[inline(always)]
     fn length(&self) -> u32 {
-        // SAFETY: the context is the one this program was called with.
-        unsafe { bpf_xdp_get_buff_len(self.context.ctx) as u32 }
+        self.frame_of_context().length()
     }
 }

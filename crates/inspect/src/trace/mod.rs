@@ -17,7 +17,8 @@ mod words;
 use std::net::SocketAddr;
 
 use lb_common::datapath::{
-    self, FamilyTables, Packet, PacketFunction, Query, Role, Route, Stage, Verdict, parse_frame,
+    self, FamilyTables, Packet, PacketFunction, Query, Role, Route, Stage, Verdict,
+    given_rejection, parse_frame,
 };
 use lb_common::family::{Family, V4, V6};
 use lb_common::header::Header;
@@ -157,6 +158,9 @@ where
             _ => Entry::Ingress,
         };
         verdict = host::run(entry, &mut packet, &observed, |stage, _| {
+            if stage == Stage::Reject {
+                observed.note(Observation::Rejection(given_rejection(&observed)));
+            }
             observed.note(Observation::Stage(stage));
         });
         observed.note_changes();

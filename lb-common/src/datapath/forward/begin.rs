@@ -2,11 +2,12 @@
 
 use super::lookup::{client_hash, spread_hash};
 use crate::conntrack::{self, Claim, Hops, fills_its_share, is_crowded, reply_index};
-use crate::datapath::carried::Draft;
-use crate::datapath::function::Function;
+use crate::datapath::carried::{Decision, Draft};
+use crate::datapath::function::{Function, function_result};
+use crate::datapath::handover::{DraftedDecision, DraftedFlow, NextStage};
 use crate::datapath::select::affinity;
-use crate::datapath::tables::{Counters, FamilyTables};
-use crate::datapath::verdict::{Stage, Verdict, drop_for};
+use crate::datapath::tables::FamilyTables;
+use crate::datapath::verdict::{Verdict, drop_for};
 use crate::datapath::wire::parse::PacketFamily;
 use crate::family::Family;
 use crate::hash::{FlowHash, ReplyHash};
@@ -18,48 +19,41 @@ pub type Candidates<'a, F> = [(u32, &'a FlowBucket<F>); 2];
 /// The last value of [`Draft::crowded`] with which a flow looks for an entry.
 pub const MOST_CROWDED: u32 = 2;
 
-/// The outcome of beginning a drafted flow.
-#[repr(u32)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Begun {
-    /// It has an entry, whose location is in the draft.
-    Entry,
-    /// [`Stage::Snat`] comes next: its replies could be mistaken for those of another flow, so it
-    /// needs the reply index; or its client's buckets are full; or it tries another port.
-    Indexed,
-    /// There is no entry for it. It is forwarded without one.
-    Untracked,
-    /// There is no entry for it, and it needs one.
-    Full,
-    /// All ports that were tried are in use.
-    NoPort,
-    /// A table is not as the agent creates it.
-    Corrupt,
+function_result! {
+    /// The outcome of beginning a drafted flow.
+    pub enum Begun {
+        /// The flow has an entry, whose location is in the draft, with the decision for the packet.
+        Entry,
+        /// [`Stage::Snat`](crate::datapath::Stage) comes next: the flow's replies could be mistaken for
+        /// those of another, so it needs the reply index; or its client's buckets are full; or it tries
+        /// another port.
+        Indexed,
+        /// There is no entry for the flow. It is forwarded without one.
+        Untracked,
+        /// There is no entry for the flow, and it needs one.
+        Full,
+        /// All ports that were tried are in use.
+        NoPort,
+        /// A table is not as the agent creates it.
+        Corrupt,
+    }
+    otherwise Corrupt
 }
 
-impl Begun {
-    #[inline(always)]
-    pub fn call<F: PacketFamily, T: FamilyTables<F>>(tables: &T, function: Function) -> Self {
-        match tables.call(function) {
-            0 => Self::Entry,
-            1 => Self::Indexed,
-            2 => Self::Untracked,
-            3 => Self::Full,
-            4 => Self::NoPort,
-            _ => Self::Corrupt,
-        }
-    }
-
-    /// Where the packet goes if its flow has no entry.
-    #[inline(always)]
-    pub fn verdict<T: Counters>(self, tables: &T) -> Verdict {
-        match self {
-            Self::Indexed => Verdict::Next(Stage::Snat),
-            Self::Untracked => Verdict::Next(Stage::Untracked),
-            Self::Full => drop_for(tables, Reason::FlowTableFull),
-            Self::NoPort => drop_for(tables, Reason::NoSnatPort),
-            Self::Entry | Self::Corrupt => drop_for(tables, Reason::CorruptTable),
-        }
+/// Stores the drafted flow by one of the functions that begin it; then the packet is sent.
+#[inline(always)]
+pub fn begin_drafted_flow<F: PacketFamily, T: FamilyTables<F>>(
+    tables: &T,
+    function: Function,
+    flow: DraftedFlow,
+) -> Verdict {
+    match Begun::from_number(tables.call(function)) {
+        Begun::Entry => Verdict::Next(NextStage::send(DraftedDecision::proven())),
+        Begun::Indexed => Verdict::Next(NextStage::snat(flow)),
+        Begun::Untracked => Verdict::Next(NextStage::untracked(flow)),
+        Begun::Full => drop_for(tables, Reason::FlowTableFull),
+        Begun::NoPort => drop_for(tables, Reason::NoSnatPort),
+        Begun::Corrupt => drop_for(tables, Reason::CorruptTable),
     }
 }
 
@@ -98,6 +92,7 @@ pub fn begin_in_client_buckets<const ALONE: bool, F: PacketFamily, T: FamilyTabl
     };
     claim.write(&draft.flow, draft.track);
     draft.at = claim.at;
+    draft.decision = Decision::of_request(&draft.flow);
     publish_flow(tables, draft, claim, now);
     Begun::Entry
 }

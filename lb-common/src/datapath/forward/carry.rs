@@ -2,13 +2,14 @@
 //! stages read it.
 
 use super::lookup::{
-    Judgement, check_request_flow, client_hash, client_hash_of, decision_for_reply,
-    decision_for_request, find_in_buckets, has_spread_flows, reply_hash, spread_hash_of,
-    unless_expired,
+    Judgement, Place, client_hash, client_hash_of, decision_for_reply, decision_for_request,
+    find_in_buckets, has_spread_flows, may_be_indexed, reply_hash, spread_hash_of, unless_expired,
+    update_reply, update_request,
 };
-use crate::conntrack::{self, Found, is_crowded, reply_index};
+use crate::conntrack::{self, Found, reply_index};
 use crate::datapath::carried::{Decision, Draft};
 use crate::datapath::function::{Function, reason_in, result_of};
+use crate::datapath::handover::DraftedDecision;
 use crate::datapath::segment::Segment;
 use crate::datapath::tables::FamilyTables;
 use crate::datapath::wire::parse::PacketFamily;
@@ -19,17 +20,24 @@ use crate::layout::{Direction, FlowKind, Reason};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Carried {
     Nothing,
-    Found,
+    Found(DraftedDecision),
     Failed(Reason),
 }
 
 impl Carried {
+    const FOUND: Self = Self::Found(DraftedDecision::proven());
+
+    #[inline(always)]
+    pub fn is_found(self) -> bool {
+        matches!(self, Self::Found(_))
+    }
+
     /// The outcome as one number: BPF functions return no more.
     #[inline(always)]
     pub fn number(self) -> u32 {
         match self {
             Self::Nothing => 0,
-            Self::Found => 1,
+            Self::Found(_) => 1,
             Self::Failed(reason) => result_of(reason),
         }
     }
@@ -38,7 +46,7 @@ impl Carried {
     fn from_number(number: u32) -> Self {
         match number {
             0 => Self::Nothing,
-            1 => Self::Found,
+            1 => Self::FOUND,
             _ => Self::Failed(reason_in(number)),
         }
     }
@@ -50,36 +58,128 @@ impl Carried {
     }
 }
 
-/// A flow whose decision is in the draft.
-type Kept<'a, F> = Found<'a, F, ()>;
-
-/// Finds the flow of the stored segment, of a client, in the client's buckets, and updates its state. A
-/// flow whose backend is gone is [`Reason::BackendGone`], and released if this hook can notify the
-/// client.
+/// Finds the flow of the stored segment. Updates nothing.
 #[inline(always)]
-pub fn find_and_update_request<F: PacketFamily, T: FamilyTables<F>>(
+pub fn find_stored<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
-    resolves: bool,
-) -> Carried {
-    let carried = find_request(tables);
-    update_found_request(tables, carried, resolves)
-}
-
-/// Finds the flow of the stored segment, of a client, in the buckets of a hash, as [`find_and_update_request`] does.
-#[inline(always)]
-pub fn follow_hashed<F: PacketFamily, T: FamilyTables<F>>(
-    tables: &T,
-    hash: FlowHash,
-    resolves: bool,
+    direction: Direction,
+    place: Place,
 ) -> Carried {
     let Some(draft) = tables.draft() else { return Carried::Failed(Reason::CorruptTable) };
-    draft.hash = hash;
-    let carried = Carried::call(tables, Function::FindHashed);
-    update_found_request(tables, carried, resolves)
+    let segment = &draft.segment;
+    match (direction, place) {
+        (_, Place::ReplyIndex) => Carried::call(tables, Function::FindReply),
+        (Direction::Forward, Place::ClientBuckets) => {
+            find_by_stored_hash(tables, client_hash_of(tables, segment))
+        }
+        (Direction::Forward, Place::SpreadBuckets) => {
+            let hash = spread_hash_of(tables, segment);
+            let carried = find_by_stored_hash(tables, hash);
+            match hash.further() {
+                Some(further) if carried == Carried::Nothing => {
+                    find_by_stored_hash(tables, further)
+                }
+                _ => carried,
+            }
+        }
+        // Of flows in other buckets, the reply index has the location.
+        (Direction::Reverse, _) => {
+            let Segment { destination, destination_port, headers, .. } = *segment;
+            draft.hash = client_hash(tables, destination, destination_port, headers.protocol);
+            find_in_both_buckets(tables, Function::FindLeavingInBucket)
+        }
+    }
 }
 
-/// Finds the flow of a segment of a client in the two buckets of a hash, as [`find_and_update_request`] does,
-/// without calls of functions: for packets of established connections.
+/// Finds the flow of the stored segment, of a client, in the two buckets of a hash.
+#[inline(always)]
+fn find_by_stored_hash<F: PacketFamily, T: FamilyTables<F>>(tables: &T, hash: FlowHash) -> Carried {
+    let Some(draft) = tables.draft() else { return Carried::Failed(Reason::CorruptTable) };
+    draft.hash = hash;
+    Carried::call(tables, Function::FindHashed)
+}
+
+/// Runs a function that searches one bucket for both buckets of the stored hash.
+#[inline(always)]
+fn find_in_both_buckets<F: PacketFamily, T: FamilyTables<F>>(
+    tables: &T,
+    search: Function,
+) -> Carried {
+    let Some(draft) = tables.draft() else { return Carried::Failed(Reason::CorruptTable) };
+    let [first, second] = tables.buckets_of(draft.hash);
+    draft.bucket = first;
+    let carried = Carried::call(tables, search);
+    if carried != Carried::Nothing {
+        return carried;
+    }
+    let Some(draft) = tables.draft() else { return Carried::Failed(Reason::CorruptTable) };
+    draft.bucket = second;
+    Carried::call(tables, search)
+}
+
+/// The function [`Function::FindHashed`].
+#[inline(always)]
+pub fn find_hashed<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Carried {
+    find_in_both_buckets(tables, Function::FindInBucket)
+}
+
+/// The functions [`Function::FindInBucket`] and [`Function::FindLeavingInBucket`]: find the flow of the
+/// stored segment, of a client or of a backend, in the stored bucket.
+#[inline(always)]
+pub fn find_in_bucket<F: PacketFamily, T: FamilyTables<F>>(
+    tables: &T,
+    direction: Direction,
+) -> Carried {
+    let Some(draft) = tables.draft() else { return Carried::Failed(Reason::CorruptTable) };
+    let Draft { segment, decision, hash, bucket: index, .. } = draft;
+    let Some(bucket) = tables.flow_bucket(*index) else {
+        return Carried::Failed(Reason::CorruptTable);
+    };
+    let found = conntrack::find_first((*index, bucket), *hash, |flow, state| {
+        let found = match direction {
+            Direction::Forward => decision_for_request(flow, segment),
+            Direction::Reverse => decision_for_reply(flow, state, segment),
+        };
+        found.map(|found| copy_decision(decision, &found))
+    });
+    keep_location(draft, unless_expired(tables, found))
+}
+
+/// The function [`Function::FindReply`]: finds the flow of the stored segment, of a backend, by the reply
+/// index.
+#[inline(always)]
+pub fn find_drafted_reply<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Carried {
+    let Some(draft) = tables.draft() else { return Carried::Failed(Reason::CorruptTable) };
+    let Draft { segment, decision, .. } = draft;
+    let Some(at) = reply_index::find_reply_location(tables, reply_hash(tables, segment)) else {
+        return Carried::Nothing;
+    };
+    let Some(bucket) = tables.flow_bucket(at.bucket()) else {
+        return Carried::Failed(Reason::NoSuchBucket);
+    };
+    let found = conntrack::find_at(bucket, at, |flow, state| {
+        decision_for_reply(flow, state, segment).map(|found| copy_decision(decision, &found))
+    });
+    keep_location(draft, unless_expired(tables, found))
+}
+
+/// The outcome of a lookup whose decision is in the draft, where the flow's location belongs, too.
+#[inline(always)]
+fn keep_location<F: PacketFamily>(
+    draft: &mut Draft<F>,
+    found: Option<Found<'_, F, ()>>,
+) -> Carried {
+    match found {
+        Some(found) => {
+            draft.at = found.location();
+            Carried::FOUND
+        }
+        None => Carried::Nothing,
+    }
+}
+
+/// Finds the flow of a segment of a client in the two buckets of a hash, and updates it as
+/// [`update_found_request`] does, without calls of functions: for packets of established connections.
 #[inline(always)]
 pub fn follow_at_once<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
@@ -99,34 +199,35 @@ pub fn follow_at_once<F: PacketFamily, T: FamilyTables<F>>(
     };
     let Some(draft) = tables.draft() else { return Carried::Failed(Reason::CorruptTable) };
     draft.at = found.location();
-    match check_request_flow(tables, segment, (found.state(), found.track()), &draft.decision) {
-        Judgement::GoesOn => {}
-        Judgement::Anew => {
-            found.release();
-            return Carried::Nothing;
-        }
-        Judgement::Gone => {
-            if resolves {
-                found.release();
-            }
-            return Carried::Failed(Reason::BackendGone);
-        }
-    }
-    let Segment { headers, signal, .. } = segment;
-    if !found.note(Direction::Forward, headers.protocol, signal, tables.now()) {
+    let judgement = update_request(tables, segment, &found, &draft.decision);
+    if let Judgement::Gone = judgement
+        && resolves
+    {
         found.release();
-        return Carried::Nothing;
     }
-    Carried::Found
+    carried_by(judgement)
 }
 
+/// Finds the flow of the stored segment, of a client, in the two buckets of a hash, and updates it as
+/// [`update_found_request`] does.
 #[inline(always)]
-fn update_found_request<F: PacketFamily, T: FamilyTables<F>>(
+pub fn follow_hashed<F: PacketFamily, T: FamilyTables<F>>(
+    tables: &T,
+    hash: FlowHash,
+    resolves: bool,
+) -> Carried {
+    update_found_request(tables, find_by_stored_hash(tables, hash), resolves)
+}
+
+/// Updates the flow that was found for the stored segment, of a client, if one was. A flow whose backend
+/// is gone is [`Reason::BackendGone`], and released if this hook can notify the client.
+#[inline(always)]
+pub fn update_found_request<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
     found: Carried,
     resolves: bool,
 ) -> Carried {
-    if found != Carried::Found {
+    if !found.is_found() {
         return found;
     }
     let carried = Carried::call(tables, Function::FollowFound);
@@ -149,21 +250,27 @@ pub fn follow_found<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Carried 
     };
     // Another CPU may have replaced it meanwhile.
     let Some(found) = conntrack::flow_at(bucket, draft.at) else { return Carried::Nothing };
-    let segment = &draft.segment;
-    match check_request_flow(tables, segment, (found.state(), found.track()), &draft.decision) {
-        Judgement::GoesOn => {}
-        Judgement::Anew => {
-            found.release();
-            return Carried::Nothing;
-        }
-        Judgement::Gone => return Carried::Failed(Reason::BackendGone),
+    carried_by(update_request(tables, &draft.segment, &found, &draft.decision))
+}
+
+/// The outcome of a lookup that has found a flow, which may not be the packet's.
+#[inline(always)]
+fn carried_by(judgement: Judgement) -> Carried {
+    match judgement {
+        Judgement::GoesOn => Carried::FOUND,
+        Judgement::Anew => Carried::Nothing,
+        Judgement::Gone => Carried::Failed(Reason::BackendGone),
     }
-    let Segment { headers, signal, .. } = segment;
-    if !found.note(Direction::Forward, headers.protocol, signal, tables.now()) {
-        found.release();
-        return Carried::Nothing;
-    }
-    Carried::Found
+}
+
+/// The function [`Function::NoteReply`]: false if another CPU has replaced the flow meanwhile.
+#[inline(always)]
+pub fn note_drafted_reply<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> bool {
+    let Some(draft) = tables.draft() else { return false };
+    let Some(bucket) = tables.flow_bucket(draft.at.bucket()) else { return false };
+    let Some(found) = conntrack::flow_at(bucket, draft.at) else { return false };
+    update_reply(tables, &draft.segment, &found);
+    true
 }
 
 /// Whether the stored segment may be a reply to an SNAT address.
@@ -178,179 +285,48 @@ pub fn may_be_reply<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> bool {
 /// without updating it.
 #[inline(always)]
 pub fn find_arriving<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Carried {
-    let mut carried = find_request(tables);
+    let mut carried = find_stored(tables, Direction::Forward, Place::ClientBuckets);
     if carried == Carried::Nothing && may_be_reply(tables) {
-        carried = Carried::call(tables, Function::FindReply);
+        carried = find_stored(tables, Direction::Reverse, Place::ReplyIndex);
     }
     if carried == Carried::Nothing
         && let Some(draft) = tables.draft()
         && has_spread_flows(tables, &draft.segment)
     {
-        carried = find_spread_request(tables);
+        carried = find_stored(tables, Direction::Forward, Place::SpreadBuckets);
     }
     carried
 }
 
-/// Finds the flow of the stored segment, of a client, in the client's buckets.
-#[inline(always)]
-fn find_request<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Carried {
-    let Some(draft) = tables.draft() else { return Carried::Failed(Reason::CorruptTable) };
-    draft.hash = client_hash_of(tables, &draft.segment);
-    Carried::call(tables, Function::FindHashed)
-}
-
-/// Finds the flow of the stored segment, of a client, in the buckets of client and frontend.
-#[inline(always)]
-fn find_spread_request<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Carried {
-    let Some(draft) = tables.draft() else { return Carried::Failed(Reason::CorruptTable) };
-    let hash = spread_hash_of(tables, &draft.segment);
-    draft.hash = hash;
-    let carried = Carried::call(tables, Function::FindHashed);
-    let Some(further) = hash.further() else { return carried };
-    if carried != Carried::Nothing {
-        return carried;
-    }
-    let Some(draft) = tables.draft() else { return Carried::Failed(Reason::CorruptTable) };
-    draft.hash = further;
-    Carried::call(tables, Function::FindHashed)
-}
-
-/// The function [`Function::FindHashed`].
-#[inline(always)]
-pub fn find_hashed<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Carried {
-    let Some(draft) = tables.draft() else { return Carried::Failed(Reason::CorruptTable) };
-    let [first, second] = tables.buckets_of(draft.hash);
-    draft.bucket = first;
-    let carried = Carried::call(tables, Function::FindInBucket);
-    if carried != Carried::Nothing {
-        return carried;
-    }
-    let Some(draft) = tables.draft() else { return Carried::Failed(Reason::CorruptTable) };
-    draft.bucket = second;
-    Carried::call(tables, Function::FindInBucket)
-}
-
-/// The function [`Function::FindInBucket`].
-#[inline(always)]
-pub fn find_in_bucket<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Carried {
-    let Some(draft) = tables.draft() else { return Carried::Failed(Reason::CorruptTable) };
-    let Draft { segment, decision, hash, bucket: index, .. } = draft;
-    let Some(bucket) = tables.flow_bucket(*index) else {
-        return Carried::Failed(Reason::CorruptTable);
-    };
-    let found = conntrack::find_first((*index, bucket), *hash, |flow, _| {
-        decision_for_request(flow, segment).map(|found| copy_decision(decision, &found))
-    });
-    let found = unless_expired(tables, found);
-    if let Some(found) = &found {
-        draft.at = found.location();
-    }
-    carried(Ok(found))
-}
-
-/// Finds the flow of the stored segment, of a backend to a client.
+/// Finds the flow of the stored segment, of a backend to a client, without updating it.
 #[inline(always)]
 pub fn find_leaving<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Carried {
-    let Some(draft) = tables.draft() else { return Carried::Failed(Reason::CorruptTable) };
-    let Segment { destination, destination_port, headers, .. } = draft.segment;
-    let hash = client_hash(tables, destination, destination_port, headers.protocol);
-    let [first, second] = tables.buckets_of(hash);
-    draft.hash = hash;
-    draft.bucket = first;
-    let mut carried = Carried::call(tables, Function::FindLeavingInBucket);
+    let carried = find_stored(tables, Direction::Reverse, Place::ClientBuckets);
     if carried == Carried::Nothing
         && let Some(draft) = tables.draft()
+        && may_be_indexed(tables, &draft.segment)
     {
-        draft.bucket = second;
-        carried = Carried::call(tables, Function::FindLeavingInBucket);
-    }
-    let is_indexed = tables.settings().has_snat_port(destination_port) || is_crowded(tables, hash);
-    if carried == Carried::Nothing && is_indexed {
-        carried = Carried::call(tables, Function::FindReply);
+        return find_stored(tables, Direction::Reverse, Place::ReplyIndex);
     }
     carried
-}
-
-/// The function [`Function::FindLeavingInBucket`].
-#[inline(always)]
-pub fn find_leaving_in_bucket<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Carried {
-    let Some(draft) = tables.draft() else { return Carried::Failed(Reason::CorruptTable) };
-    let Draft { segment, decision, hash, bucket: index, .. } = draft;
-    let Some(bucket) = tables.flow_bucket(*index) else {
-        return Carried::Failed(Reason::CorruptTable);
-    };
-    let found = conntrack::find_first((*index, bucket), *hash, |flow, state| {
-        decision_for_reply(flow, state, segment).map(|found| copy_decision(decision, &found))
-    });
-    let found = unless_expired(tables, found);
-    if let Some(found) = &found {
-        draft.at = found.location();
-    }
-    carried(Ok(found))
-}
-
-/// The function [`Function::NoteReply`]: false if another CPU has replaced the flow meanwhile.
-#[inline(always)]
-pub fn note_drafted_reply<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> bool {
-    let Some(draft) = tables.draft() else { return false };
-    let Some(bucket) = tables.flow_bucket(draft.at.bucket()) else { return false };
-    let Some(found) = conntrack::flow_at(bucket, draft.at) else { return false };
-    let segment = &draft.segment;
-    let Segment { headers, signal, .. } = segment;
-    let _ = found.note(Direction::Reverse, headers.protocol, signal, tables.now());
-    true
-}
-
-/// The function [`Function::FindReply`].
-#[inline(always)]
-pub fn find_drafted_reply<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Carried {
-    let Some(draft) = tables.draft() else { return Carried::Failed(Reason::CorruptTable) };
-    carried(keep_indexed_reply(tables, &draft.segment))
 }
 
 /// The function [`Function::IsKnown`].
 #[inline(always)]
 pub fn is_known<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> bool {
-    if leads_here(tables, find_request(tables)) {
+    if leads_here(tables, find_stored(tables, Direction::Forward, Place::ClientBuckets)) {
         return true;
     }
     let Some(draft) = tables.draft() else { return false };
-    has_spread_flows(tables, &draft.segment) && leads_here(tables, find_spread_request(tables))
+    has_spread_flows(tables, &draft.segment)
+        && leads_here(tables, find_stored(tables, Direction::Forward, Place::SpreadBuckets))
 }
 
 /// Whether a flow was found that leads to a backend on this node.
 #[inline(always)]
 fn leads_here<F: PacketFamily, T: FamilyTables<F>>(tables: &T, carried: Carried) -> bool {
     let Some(draft) = tables.draft() else { return false };
-    carried == Carried::Found && !draft.decision.kind.has(FlowKind::FORWARDED)
-}
-
-#[inline(always)]
-fn carried<F: PacketFamily>(found: Result<Option<Kept<'_, F>>, Reason>) -> Carried {
-    match found {
-        Ok(Some(_)) => Carried::Found,
-        Ok(None) => Carried::Nothing,
-        Err(reason) => Carried::Failed(reason),
-    }
-}
-
-/// Finds the flow of a packet of a backend by the reply index, and stores the decision in the draft.
-#[inline(always)]
-fn keep_indexed_reply<'a, F: PacketFamily, T: FamilyTables<F>>(
-    tables: &'a T,
-    segment: &Segment<F>,
-) -> Result<Option<Kept<'a, F>>, Reason> {
-    let Some(at) = reply_index::find_reply_location(tables, reply_hash(tables, segment)) else {
-        return Ok(None);
-    };
-    let draft = tables.draft().ok_or(Reason::CorruptTable)?;
-    let bucket = tables.flow_bucket(at.bucket()).ok_or(Reason::NoSuchBucket)?;
-    let found = conntrack::find_at(bucket, at, |flow, state| {
-        decision_for_reply(flow, state, segment)
-            .map(|found| copy_decision(&mut draft.decision, &found))
-    });
-    draft.at = at;
-    Ok(unless_expired(tables, found))
+    carried.is_found() && !draft.decision.kind.has(FlowKind::FORWARDED)
 }
 
 /// Copies a decision into the draft. Field by field: a whole copy would be built on the stack

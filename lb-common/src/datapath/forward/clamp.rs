@@ -26,8 +26,7 @@ pub fn segment_size<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     tables: &T,
     headers: Headers,
 ) -> Result<(), Reason> {
-    // As in `fragment`: otherwise the compiler passes the packet's bounds instead of the packet.
-    packet.leave_by(0);
+    packet.keep_whole();
     let Some(device) = tables.device(packet.device()) else { return Ok(()) };
     let keyed = tables.tunnel_key(TunnelKey::Current) != 0;
     let tunnel = size_of::<F::Header>() + if keyed { KEYED } else { UDP };

@@ -93,62 +93,91 @@ pub fn update_request_flow<'a, F: PacketFamily, T: FamilyTables<F>>(
         decision_for_request(flow, segment)
     })?;
     let Some(found) = unless_expired(tables, found) else { return Ok(Known::Nothing { alone }) };
-    match check_request_flow(tables, segment, (found.state(), found.track()), &found.record) {
-        Judgement::GoesOn => {}
-        Judgement::Anew => {
-            found.release();
-            return Ok(Known::Nothing { alone: false });
-        }
-        Judgement::Gone => return Ok(Known::Gone(found)),
+    Ok(match update_request(tables, segment, &found, &found.record) {
+        Judgement::GoesOn => Known::Flow(found),
+        Judgement::Anew => Known::Nothing { alone: false },
+        Judgement::Gone => Known::Gone(found),
+    })
+}
+
+/// Updates the flow that was found for a packet of its client. The flow is released if the packet begins
+/// a new one.
+#[inline(always)]
+pub(super) fn update_request<F: PacketFamily, T: FamilyTables<F>, R>(
+    tables: &T,
+    segment: &Segment<F>,
+    found: &Found<'_, F, R>,
+    decision: &Decision<F>,
+) -> Judgement {
+    let judgement = check_request_flow(tables, segment, (found.state(), found.track()), decision);
+    if let Judgement::Gone = judgement {
+        return Judgement::Gone;
     }
     let Segment { headers, signal, .. } = segment;
-    if !found.note(Direction::Forward, headers.protocol, signal, tables.now()) {
-        found.release();
-        return Ok(Known::Nothing { alone: false });
+    if let Judgement::GoesOn = judgement
+        && found.note(Direction::Forward, headers.protocol, signal, tables.now())
+    {
+        return Judgement::GoesOn;
     }
-    Ok(Known::Flow(found))
+    found.release();
+    Judgement::Anew
 }
 
-/// Finds the flow of a packet from a backend to a client whose address and port the backend sees,
-/// and updates it.
+/// Updates the flow that was found for a packet of its backend.
 #[inline(always)]
-pub fn follow_reply<'a, F: PacketFamily, T: FamilyTables<F>>(
-    tables: &'a T,
-    segment: &Segment<F>,
-) -> Result<Option<FlowOf<'a, F>>, Reason> {
-    let found = find_reply_of_client(tables, segment)?;
-    Ok(found.inspect(|found| note_reply_in_flow(tables, found, segment)))
-}
-
-/// Finds the flow of a packet from a backend to an SNAT address, or of one that is not in its client's
-/// buckets, and updates it.
-#[inline(always)]
-pub fn follow_indexed_reply<'a, F: PacketFamily, T: FamilyTables<F>>(
-    tables: &'a T,
-    segment: &Segment<F>,
-) -> Result<Option<FlowOf<'a, F>>, Reason> {
-    let found = find_indexed_reply(tables, segment)?;
-    Ok(found.inspect(|found| note_reply_in_flow(tables, found, segment)))
-}
-
-/// The same for a packet to an SNAT address only.
-#[inline(always)]
-pub fn follow_snat_reply<'a, F: PacketFamily, T: FamilyTables<F>>(
-    tables: &'a T,
-    segment: &Segment<F>,
-) -> Result<Option<FlowOf<'a, F>>, Reason> {
-    let found = find_by_index(tables, segment)?;
-    Ok(found.inspect(|found| note_reply_in_flow(tables, found, segment)))
-}
-
-#[inline(always)]
-fn note_reply_in_flow<F: PacketFamily, T: FamilyTables<F>>(
+pub fn update_reply<F: PacketFamily, T: FamilyTables<F>, R>(
     tables: &T,
-    found: &FlowOf<'_, F>,
     segment: &Segment<F>,
+    found: &Found<'_, F, R>,
 ) {
     let Segment { headers, signal, .. } = segment;
     let _ = found.note(Direction::Reverse, headers.protocol, signal, tables.now());
+}
+
+/// Where a flow is looked for.
+#[derive(Clone, Copy)]
+pub enum Place {
+    /// The buckets that the client's address and port select.
+    ClientBuckets,
+    /// The buckets that client and frontend select.
+    SpreadBuckets,
+    /// The reply index.
+    ReplyIndex,
+}
+
+/// Finds the flow of a packet from a backend, without updating it. By [`Place::ClientBuckets`] or
+/// [`Place::ReplyIndex`].
+#[inline(always)]
+pub fn find_reply<'a, F: PacketFamily, T: FamilyTables<F>>(
+    tables: &'a T,
+    segment: &Segment<F>,
+    place: Place,
+) -> Result<Option<FlowOf<'a, F>>, Reason> {
+    let decide = |flow: &Flow<F>, state| decision_for_reply(flow, state, segment);
+    let found = if let Place::ReplyIndex = place {
+        let Some(at) = reply_index::find_reply_location(tables, reply_hash(tables, segment)) else {
+            return Ok(None);
+        };
+        let bucket = tables.flow_bucket(at.bucket()).ok_or(Reason::NoSuchBucket)?;
+        conntrack::find_at(bucket, at, decide)
+    } else {
+        let Segment { headers, destination, destination_port, .. } = *segment;
+        let hash = client_hash(tables, destination, destination_port, headers.protocol);
+        find_by_hash(tables, hash, decide)?
+    };
+    Ok(unless_expired(tables, found))
+}
+
+/// Whether the reply index may lead to the flow of a packet from a backend: it is to an SNAT port, or to
+/// a client with flows in other buckets than its own.
+#[inline(always)]
+pub fn may_be_indexed<F: PacketFamily, T: FamilyTables<F>>(
+    tables: &T,
+    segment: &Segment<F>,
+) -> bool {
+    let Segment { destination, destination_port, headers, .. } = *segment;
+    tables.settings().has_snat_port(destination_port)
+        || is_crowded(tables, client_hash(tables, destination, destination_port, headers.protocol))
 }
 
 /// The flow that was found, unless it has expired.
@@ -203,46 +232,6 @@ pub fn has_spread_flows<F: PacketFamily, T: FamilyTables<F>>(
 ) -> bool {
     let Segment { source, source_port, headers, .. } = *segment;
     is_crowded(tables, client_hash(tables, source, source_port, headers.protocol))
-}
-
-/// Finds the flow of a packet to an SNAT address, or one that is not in its client's buckets, without
-/// updating it.
-#[inline(always)]
-pub fn find_indexed_reply<'a, F: PacketFamily, T: FamilyTables<F>>(
-    tables: &'a T,
-    segment: &Segment<F>,
-) -> Result<Option<FlowOf<'a, F>>, Reason> {
-    let Segment { destination, destination_port, headers, .. } = *segment;
-    let indexed = tables.settings().has_snat_port(destination_port)
-        || is_crowded(tables, client_hash(tables, destination, destination_port, headers.protocol));
-    if indexed { find_by_index(tables, segment) } else { Ok(None) }
-}
-
-#[inline(always)]
-fn find_by_index<'a, F: PacketFamily, T: FamilyTables<F>>(
-    tables: &'a T,
-    segment: &Segment<F>,
-) -> Result<Option<FlowOf<'a, F>>, Reason> {
-    let Some(at) = reply_index::find_reply_location(tables, reply_hash(tables, segment)) else {
-        return Ok(None);
-    };
-    let bucket = tables.flow_bucket(at.bucket()).ok_or(Reason::NoSuchBucket)?;
-    let found =
-        conntrack::find_at(bucket, at, |flow, state| decision_for_reply(flow, state, segment));
-    Ok(unless_expired(tables, found))
-}
-
-/// Finds the flow of a packet to a client whose address and port the backend sees, without updating
-/// it.
-#[inline(always)]
-pub fn find_reply_of_client<'a, F: PacketFamily, T: FamilyTables<F>>(
-    tables: &'a T,
-    segment: &Segment<F>,
-) -> Result<Option<FlowOf<'a, F>>, Reason> {
-    let Segment { headers, destination, destination_port, .. } = *segment;
-    let hash = client_hash(tables, destination, destination_port, headers.protocol);
-    let found = find_by_hash(tables, hash, |flow, state| decision_for_reply(flow, state, segment))?;
-    Ok(unless_expired(tables, found))
 }
 
 /// The function [`Function::EndShadowed`](crate::datapath::Function): ends the flow between the client

@@ -1,7 +1,7 @@
 //! The interface and link-layer address to which a packet is sent.
 
 use super::refuse;
-use crate::branchless::{hide, is_zero, opaque, rarely};
+use crate::branchless::is_zero;
 use crate::conntrack::Hops;
 use crate::datapath::route::{NextHop, Query, Route};
 use crate::datapath::tables::{FamilyTables, Tables};
@@ -11,6 +11,7 @@ use crate::datapath::wire::packet::Packet;
 use crate::datapath::wire::parse::PacketFamily;
 use crate::header::{Ethernet, NetworkHeader};
 use crate::layout::{Device, Direction, Reason};
+use crate::verifier::{hide, opaque, rarely};
 use crate::word::set_link_address;
 
 /// How a packet leaves.
@@ -62,7 +63,7 @@ pub fn find_next_hop<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
                 }
                 next
             }
-            other => return unresolved(packet, tables, other),
+            other => return without_next_hop(packet, tables, other).map(Out::unresolved),
         },
     };
     by(packet, tables, next, query.length)
@@ -86,10 +87,16 @@ pub fn look_up_route<F: PacketFamily, P: Packet>(packet: &P, query: &Query<F>) -
     packet.route(query)
 }
 
+/// The interface of a route to a next hop that the stack must resolve, or the verdict for a packet that
+/// has no route here.
 #[inline(always)]
-fn unresolved<P: Packet, T: Tables>(packet: &P, tables: &T, route: Route) -> Result<Out, Verdict> {
+pub fn without_next_hop<P: Packet, T: Tables>(
+    packet: &P,
+    tables: &T,
+    route: Route,
+) -> Result<u32, Verdict> {
     match route {
-        Route::NoNeighbour(device) if packet.resolves() => Ok(Out::unresolved(device)),
+        Route::NoNeighbour(device) if packet.resolves() => Ok(device),
         Route::NoNeighbour(_) => {
             tables.count(Reason::NoNeighbour);
             Err(Verdict::Defer)

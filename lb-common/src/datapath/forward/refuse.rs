@@ -1,9 +1,10 @@
 //! Packets whose senders get a reset or an ICMP error, which the next stage writes.
 
 use super::lookup::FlowOf;
+use crate::datapath::handover::NextStage;
 use crate::datapath::segment::Headers;
 use crate::datapath::tables::{FamilyTables, Tables};
-use crate::datapath::verdict::{Rejection, RejectionKind, Stage, Verdict};
+use crate::datapath::verdict::{Rejection, RejectionKind, Verdict};
 use crate::datapath::wire::packet::Packet;
 use crate::datapath::wire::parse::PacketFamily;
 use crate::layout::{Device, Reason};
@@ -22,10 +23,9 @@ pub fn refuse_without_backend<P: Packet, T: Tables>(
     }
     tables.count(reason);
     if headers.is_tcp() {
-        return Verdict::Next(Stage::Reset);
+        return Verdict::Next(NextStage::RESET);
     }
-    tables.set_rejection(Rejection::PORT_UNREACHABLE);
-    Verdict::Next(Stage::Reject)
+    Verdict::Next(NextStage::reject(tables, Rejection::PORT_UNREACHABLE))
 }
 
 /// Lets the next stage notify the sender that its packet cannot be forwarded.
@@ -40,8 +40,7 @@ pub fn refuse_with_icmp<P: Packet, T: Tables>(
     }
     let too_big = rejection.kind == RejectionKind::TOO_BIG;
     tables.count(if too_big { Reason::TooBig } else { Reason::HopLimit });
-    tables.set_rejection(rejection);
-    Verdict::Next(Stage::Reject)
+    Verdict::Next(NextStage::reject(tables, rejection))
 }
 
 /// Whether the hook can send through the interface on which the packet arrived; otherwise the next

@@ -1,6 +1,5 @@
 //! Writing a decision's addresses and ports into a packet, with its checksums.
 
-use crate::branchless::rarely;
 use crate::checksum::Delta;
 use crate::crc32c;
 use crate::datapath::carried::Decision;
@@ -10,6 +9,7 @@ use crate::datapath::wire::packet::Packet;
 use crate::datapath::wire::parse::PacketFamily;
 use crate::header::{NetworkHeader, Ports, Sctp, Tcp, Udp};
 use crate::layout::Reason;
+use crate::verifier::rarely;
 use crate::word::set_number16;
 
 /// Translates a packet and counts it.

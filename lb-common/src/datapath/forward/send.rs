@@ -5,10 +5,11 @@ use super::next_hop::{self, Out};
 use super::{refuse, rewrite, stored};
 use crate::conntrack::{Hops, Location, hops_at};
 use crate::datapath::carried::{Decision, Draft};
+use crate::datapath::handover::NextStage;
 use crate::datapath::route::Query;
 use crate::datapath::segment::{Headers, Segment};
 use crate::datapath::tables::{Counters, FamilyTables};
-use crate::datapath::verdict::{Rejection, Stage, Verdict, drop_for};
+use crate::datapath::verdict::{Rejection, Verdict, drop_for};
 use crate::datapath::wire::packet::Packet;
 use crate::datapath::wire::parse::PacketFamily;
 use crate::hash;
@@ -43,7 +44,7 @@ pub fn past_tunnels<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     hops: Option<Hops<'_>>,
 ) -> Verdict {
     if !decision.kind.has(FlowKind::FORWARDED) {
-        return to_stack(tables, rewrite::rewrite_packet(packet, tables, segment, decision));
+        return pass_rewritten(tables, rewrite::rewrite_packet(packet, tables, segment, decision));
     }
     if !may_go_on::<F, P>(packet, segment.headers.network) {
         return refuse::refuse_with_icmp(packet, tables, Rejection::HOP_LIMIT);
@@ -73,11 +74,11 @@ pub fn found_or<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     tables: &T,
     network: usize,
     found: Carried,
-    otherwise: Stage,
+    otherwise: impl FnOnce() -> NextStage,
 ) -> Verdict {
     match found {
-        Carried::Found => send_carried::<F, P, T>(packet, tables, network),
-        Carried::Nothing => Verdict::Next(otherwise),
+        Carried::Found(_) => send_carried::<F, P, T>(packet, tables, network),
+        Carried::Nothing => Verdict::Next(otherwise()),
         Carried::Failed(Reason::BackendGone) => refuse_gone::<F, P, T>(packet, tables, network),
         Carried::Failed(reason) => drop_for(tables, reason),
     }
@@ -222,7 +223,7 @@ fn send_rewritten<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
 ) -> Verdict {
     match departure {
         Departure::Ended(verdict) => verdict,
-        Departure::Stack => to_stack(tables, rewritten),
+        Departure::Stack => pass_rewritten(tables, rewritten),
         Departure::NextHop => {
             let rewritten = rewritten
                 .and_then(|()| packet.decrement_hop_limit::<F>(network).ok_or(Reason::Unwritable));
@@ -231,8 +232,9 @@ fn send_rewritten<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     }
 }
 
+/// Passes a packet to the stack, up or down, after it was rewritten.
 #[inline(always)]
-fn to_stack<T: Counters>(tables: &T, written: Result<(), Reason>) -> Verdict {
+pub fn pass_rewritten<T: Counters>(tables: &T, written: Result<(), Reason>) -> Verdict {
     match written {
         Ok(()) => Verdict::Pass,
         Err(reason) => drop_for(tables, reason),
@@ -248,19 +250,16 @@ fn into_tunnel<F: PacketFamily, T: FamilyTables<F>>(
     hops: Option<Hops<'_>>,
     errors_allowed: bool,
 ) -> Verdict {
-    let Some(encapsulation) = tables.encapsulation() else {
-        return drop_for(tables, Reason::CorruptTable);
-    };
-    // Field by field: a whole copy would be built on the stack first.
-    encapsulation.service_port = decision.service_port;
-    encapsulation.backend_index = decision.backend_index;
-    encapsulation.backend_generation = decision.backend_generation;
-    encapsulation.source_port = source_port(segment);
-    encapsulation.kind = decision.kind;
-    encapsulation.errors_allowed = u8::from(errors_allowed);
-    encapsulation.tracked = u8::from(hops.is_some());
-    encapsulation.location = hops.map_or(Location::default(), |hops| hops.location);
-    Verdict::Next(Stage::Encapsulate)
+    NextStage::encapsulate(tables, |encapsulation| {
+        encapsulation.service_port = decision.service_port;
+        encapsulation.backend_index = decision.backend_index;
+        encapsulation.backend_generation = decision.backend_generation;
+        encapsulation.source_port = source_port(segment);
+        encapsulation.kind = decision.kind;
+        encapsulation.errors_allowed = u8::from(errors_allowed);
+        encapsulation.tracked = u8::from(hops.is_some());
+        encapsulation.location = hops.map_or(Location::default(), |hops| hops.location);
+    })
 }
 
 /// The source port, by which routers and the node's network card distinguish flows: a dynamic port

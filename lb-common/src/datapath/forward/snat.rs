@@ -181,7 +181,7 @@ fn claim_entry<'a, F: PacketFamily, T: FamilyTables<F>>(
 ) -> Result<(), Reason> {
     let mut hash = hash_of_draft(tables, draft);
     let mut buckets = candidate_buckets(tables, hash)?;
-    if draft.crowded == 0 && !tables.is_alone() && fills_its_share(&buckets, hash) {
+    if draft.crowded == 0 && !draft.alone.is_alone() && fills_its_share(&buckets, hash) {
         draft.crowded = 1;
         hash = hash_of_draft(tables, draft);
         buckets = candidate_buckets(tables, hash)?;
@@ -288,6 +288,9 @@ fn first_port_number<F: PacketFamily, T: FamilyTables<F>>(
 
 #[cfg(test)]
 mod tests {
+    extern crate std;
+    use std::vec::Vec;
+
     use super::*;
 
     /// The ports that a flow examines before it is refused.

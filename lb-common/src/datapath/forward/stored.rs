@@ -1,17 +1,23 @@
 //! A packet's segment in the draft, where functions of their own and the next stages read it.
 
-use crate::datapath::function::PacketFunction;
+use crate::datapath::function::{PacketFunction, function_result};
 use crate::datapath::segment::{Headers, OFFSETS, Segment};
 use crate::datapath::tables::FamilyTables;
 use crate::datapath::wire::packet::Packet;
 use crate::datapath::wire::parse::{self, PacketFamily, Parsed};
 
-/// The results of [`PacketFunction::Parse`].
-const SEGMENT: u32 = 1;
-const FRAGMENT: u32 = 2;
-const ICMP: u32 = 3;
-const TUNNEL: u32 = 4;
-const OTHER: u32 = 5;
+function_result! {
+    /// What [`PacketFunction::Parse`] has found: a [`Parsed`] whose segment is in the draft.
+    pub enum ParsedKind {
+        Malformed,
+        Segment,
+        Fragment,
+        Icmp,
+        Tunnel,
+        Other,
+    }
+    otherwise Malformed
+}
 
 /// Parses a packet that may be a first fragment, and keeps its segment for later functions and stages.
 #[inline(always)]
@@ -20,15 +26,18 @@ pub fn parse_segment<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     tables: &T,
     network: usize,
 ) -> Parsed<F> {
-    match packet.call::<F>(PacketFunction::Parse, network, || {
-        parse_stored::<F, P, T>(packet, tables, network)
-    }) {
-        SEGMENT => read_segment(tables, network).map_or(Parsed::Malformed, Parsed::Segment),
-        FRAGMENT => Parsed::Fragment,
-        ICMP => Parsed::Icmp,
-        TUNNEL => Parsed::Tunnel,
-        OTHER => Parsed::Other,
-        _ => Parsed::Malformed,
+    let kind = packet.call::<F>(PacketFunction::Parse, network, || {
+        parse_stored::<F, P, T>(packet, tables, network).number()
+    });
+    match ParsedKind::from_number(kind) {
+        ParsedKind::Segment => {
+            read_segment(tables, network).map_or(Parsed::Malformed, Parsed::Segment)
+        }
+        ParsedKind::Fragment => Parsed::Fragment,
+        ParsedKind::Icmp => Parsed::Icmp,
+        ParsedKind::Tunnel => Parsed::Tunnel,
+        ParsedKind::Other => Parsed::Other,
+        ParsedKind::Malformed => Parsed::Malformed,
     }
 }
 
@@ -38,17 +47,17 @@ pub fn parse_stored<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &P,
     tables: &T,
     network: usize,
-) -> u32 {
+) -> ParsedKind {
     match parse::parse_whole_or_first::<F, P>(packet, network) {
         Parsed::Segment(segment) => {
             store_segment(tables, &segment);
-            SEGMENT
+            ParsedKind::Segment
         }
-        Parsed::Fragment => FRAGMENT,
-        Parsed::Icmp => ICMP,
-        Parsed::Tunnel => TUNNEL,
-        Parsed::Other => OTHER,
-        Parsed::Malformed => 0,
+        Parsed::Fragment => ParsedKind::Fragment,
+        Parsed::Icmp => ParsedKind::Icmp,
+        Parsed::Tunnel => ParsedKind::Tunnel,
+        Parsed::Other => ParsedKind::Other,
+        Parsed::Malformed => ParsedKind::Malformed,
     }
 }
 

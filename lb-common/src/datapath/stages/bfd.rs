@@ -38,7 +38,7 @@ pub fn answer_bfd<F: Outer, P: Packet, T: FamilyTables<F>>(
     tables: &T,
     network: usize,
 ) -> Verdict {
-    packet.leave_by(0);
+    packet.keep_whole();
     let Some((session, received)) = find_bfd_session::<F, P, T>(packet, tables, network) else {
         return Verdict::Pass;
     };

@@ -2,20 +2,21 @@
 //!
 //! Other software uses tunnels between nodes, too: packets that are not Millrace's stay unmodified.
 
-use super::earlier::Mark;
 use super::{fragment, icmp_error, probe};
-use crate::branchless;
+use crate::datapath::arrival::{Arrival, Mark};
 use crate::datapath::forward::{own, stored};
-use crate::datapath::function::{Function, PacketFunction};
+use crate::datapath::function::{Function, PacketFunction, function_result};
+use crate::datapath::handover::NextStage;
 use crate::datapath::segment::Segment;
 use crate::datapath::select::{self, Connection};
 use crate::datapath::tables::{Counters, FamilyTables};
-use crate::datapath::verdict::{Stage, Verdict, drop_for, pass_for};
+use crate::datapath::verdict::{Verdict, drop_for, pass_for};
 use crate::datapath::wire::outer::{self, KEYED, Outer, UDP};
 use crate::datapath::wire::packet::Packet;
 use crate::datapath::wire::parse::{self, PacketFamily, Parsed, Part};
 use crate::header::{KeyedGue, NetworkHeader, protocol};
 use crate::layout::{Reason, TunnelKey};
+use crate::verifier;
 
 #[inline(always)]
 pub fn decapsulate_packet<F: Outer, P: Packet, T: FamilyTables<F>>(
@@ -50,64 +51,81 @@ fn decapsulate_through<const BETWEEN: usize, F: Outer, P: Packet, T: FamilyTable
     network: usize,
 ) -> Verdict {
     let inner = network + size_of::<F::Header>() + BETWEEN;
-    let mut next = check_outer_header::<BETWEEN, F, P, T>(packet, tables, network);
-    if BETWEEN == KEYED && next == Verdict::Transmit {
-        return probe::return_to_node::<true, F, P, T>(packet, tables, network);
+    match check_outer_headers::<BETWEEN, F, P, T>(packet, tables, network) {
+        OuterHeaders::OfTunnel => {}
+        OuterHeaders::Foreign => return Verdict::Decline,
+        OuterHeaders::Probe => {
+            return probe::return_to_node::<true, F, P, T>(packet, tables, network);
+        }
     }
-    if next == Verdict::Next(Stage::Decapsulate) {
-        next = match Inner::call::<F, P, T>(packet, tables, inner) {
-            Inner::Passed => Verdict::Decline,
-            Inner::Dropped => Verdict::Drop,
-            Inner::Returned if BETWEEN == KEYED => {
-                return probe::return_to_node::<false, F, P, T>(packet, tables, network);
-            }
-            Inner::Returned => Verdict::Drop,
-            Inner::Fragment => Verdict::Next(Stage::FragmentIn),
-            Inner::Delivered => Verdict::Next(Stage::Delivered),
-            Inner::Error => judge_error::<F, P, T>(packet, tables, inner),
-        };
-    }
-    if !matches!(next, Verdict::Next(_)) {
-        return next;
-    }
+    let Some(draft) = tables.draft() else { return drop_for(tables, Reason::CorruptTable) };
+    let arrival = draft.arrival;
+    let next = match Inner::call::<F, P, T>(packet, tables, inner) {
+        Inner::Passed => return Verdict::Decline,
+        Inner::Returned if BETWEEN == KEYED => {
+            return probe::return_to_node::<false, F, P, T>(packet, tables, network);
+        }
+        Inner::Dropped | Inner::Returned => return Verdict::Drop,
+        Inner::Fragment => NextStage::FRAGMENT_IN,
+        Inner::Delivered => NextStage::delivered(tables, arrival),
+        Inner::Error => match check_error::<F, P, T>(packet, tables, inner) {
+            Ok(()) => NextStage::error_in(tables, arrival),
+            Err(verdict) => return verdict,
+        },
+    };
     match remove_outer_headers::<BETWEEN, F, P>(packet, network) {
-        Ok(()) => next,
+        Ok(()) => Verdict::Next(next),
         Err(reason) => drop_for(tables, reason),
     }
 }
 
-/// Whether the outer header is that of a Millrace tunnel; then the same stage comes next. A probe is
-/// to be sent back.
+/// What outer headers are.
+enum OuterHeaders {
+    /// Of a tunnel of Millrace. The draft has the packet's [`Arrival`].
+    OfTunnel,
+    /// Of a probe, which is to be sent back.
+    Probe,
+    /// Of something else; the reason has been counted.
+    Foreign,
+}
+
+impl OuterHeaders {
+    #[inline(always)]
+    fn foreign_for<T: Counters>(tables: &T, reason: Reason) -> Self {
+        tables.count(reason);
+        Self::Foreign
+    }
+}
+
 #[inline(never)]
-fn check_outer_header<const BETWEEN: usize, F: Outer, P: Packet, T: FamilyTables<F>>(
+fn check_outer_headers<const BETWEEN: usize, F: Outer, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
-) -> Verdict {
-    // As in `fragment`: otherwise the compiler passes the packet's bounds instead of the packet.
-    packet.leave_by(0);
+) -> OuterHeaders {
+    packet.keep_whole();
     let Some(header) = packet.header::<F::Header>(network) else {
-        return pass_for(tables, Reason::Malformed);
+        return OuterHeaders::foreign_for(tables, Reason::Malformed);
     };
     if !own::is_own(packet, tables, header.destination()) {
-        return pass_for(tables, Reason::UnknownProtocol);
+        return OuterHeaders::foreign_for(tables, Reason::UnknownProtocol);
     }
     if !tables.is_peer(header.source().into()) {
-        return pass_for(tables, Reason::NotAPeer);
+        return OuterHeaders::foreign_for(tables, Reason::NotAPeer);
     }
     let tag = F::tag(header);
-    tables.set_tag(Mark::NONE.with_tag(tag));
-    if BETWEEN != KEYED {
-        return Verdict::Next(Stage::Decapsulate);
-    }
-    match keyed::<F, P, T>(packet, tables, network) {
-        Keyed::Packet(mark) => {
-            tables.set_tag(mark.with_tag(tag));
-            Verdict::Next(Stage::Decapsulate)
+    let mut mark = Mark::NONE;
+    if BETWEEN == KEYED {
+        match keyed::<F, P, T>(packet, tables, network) {
+            Keyed::Packet(found) => mark = found,
+            Keyed::Probe => return OuterHeaders::Probe,
+            Keyed::Wrong => return OuterHeaders::foreign_for(tables, Reason::WrongTunnelKey),
         }
-        Keyed::Probe => Verdict::Transmit,
-        Keyed::Wrong => pass_for(tables, Reason::WrongTunnelKey),
     }
+    if let Some(draft) = tables.draft() {
+        draft.arrival = Arrival::by_tunnel(mark, tag);
+    }
+    OuterHeaders::OfTunnel
 }
 
 /// What outer headers with a key carry.
@@ -143,20 +161,21 @@ fn keyed<F: Outer, P: Packet, T: FamilyTables<F>>(packet: &P, tables: &T, networ
     }
 }
 
-/// What becomes of a packet from a tunnel, by its inner headers.
-#[repr(u32)]
-#[derive(Clone, Copy)]
-pub enum Inner {
-    /// The reason has been counted.
-    Passed,
-    /// The reason has been counted.
-    Dropped,
-    /// It belongs to a connection about which another node asks, and which is not known here.
-    Returned,
-    Fragment,
-    Delivered,
-    /// It is an ICMP packet, which needs a closer look.
-    Error,
+function_result! {
+    /// What becomes of a packet from a tunnel, by its inner headers.
+    pub enum Inner {
+        /// The packet passes; the reason has been counted.
+        Passed,
+        /// The packet is dropped; the reason has been counted.
+        Dropped,
+        /// The packet belongs to a connection about which another node asks, and which is not known here.
+        Returned,
+        Fragment,
+        Delivered,
+        /// An ICMP packet, which needs a closer look.
+        Error,
+    }
+    otherwise Dropped
 }
 
 impl Inner {
@@ -167,16 +186,9 @@ impl Inner {
         tables: &T,
         inner: usize,
     ) -> Self {
-        match packet.call::<F>(PacketFunction::JudgeInner, inner, || {
-            judge_inner::<F, P, T>(packet, tables, inner) as u32
-        }) {
-            0 => Self::Passed,
-            2 => Self::Returned,
-            3 => Self::Fragment,
-            4 => Self::Delivered,
-            5 => Self::Error,
-            _ => Self::Dropped,
-        }
+        Self::from_number(packet.call::<F>(PacketFunction::JudgeInner, inner, || {
+            judge_inner::<F, P, T>(packet, tables, inner).number()
+        }))
     }
 
     #[inline(always)]
@@ -231,7 +243,10 @@ pub fn judge_inner<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     if found.part == Part::First {
         fragment::store_fragment_ports(tables, &found, &segment);
     }
-    if !Mark::of_tag(tables.tag()).is_question() {
+    let Some(draft) = tables.draft() else {
+        return Inner::dropped_for(tables, Reason::CorruptTable);
+    };
+    if !draft.arrival.mark().is_question() {
         return Inner::Delivered;
     }
     stored::store_segment(tables, &segment);
@@ -244,22 +259,21 @@ pub fn judge_inner<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
 
 /// An ICMP error from a tunnel is about a packet of a flow on this node, or not valid.
 #[inline(always)]
-fn judge_error<F: Outer, P: Packet, T: FamilyTables<F>>(
+fn check_error<F: Outer, P: Packet, T: FamilyTables<F>>(
     packet: &P,
     tables: &T,
     inner: usize,
-) -> Verdict {
+) -> Result<(), Verdict> {
     if packet.call::<F>(PacketFunction::ReadError, inner, || {
         icmp_error::read_error::<F, P, T>(packet, tables, inner)
     }) != 0
     {
-        return pass_for(tables, Reason::UnknownProtocol);
+        return Err(pass_for(tables, Reason::UnknownProtocol));
     }
     if tables.call(Function::IsKnown) == 0 {
-        return drop_for(tables, Reason::UnknownQuote);
+        return Err(drop_for(tables, Reason::UnknownQuote));
     }
-    tables.set_delivered(true);
-    Verdict::Next(Stage::ErrorIn)
+    Ok(())
 }
 
 /// Removes the outer headers.
@@ -271,7 +285,7 @@ fn remove_outer_headers<const BETWEEN: usize, F: Outer, P: Packet>(
     let length = size_of::<F::Header>() + BETWEEN;
     let outer: &F::Header = packet.header(network).ok_or(Reason::Unwritable)?;
     let outer_class = F::class(outer);
-    branchless::forget();
+    verifier::forget_memory();
     let inner: &mut F::Header = packet.header_mut(network + length).ok_or(Reason::Unwritable)?;
     let class = F::class(inner);
     let after = outer::class_after(class, outer_class).ok_or(Reason::Congestion)?;

@@ -1,15 +1,17 @@
 //! A packet that came through a tunnel, for a backend on this node that another node has chosen.
 
-use super::earlier::{self, Mark};
+use super::earlier;
 use super::open::{prepare_draft, write_flow};
 use crate::conntrack;
+use crate::datapath::arrival::Arrival;
 use crate::datapath::forward::carry::{self, Carried};
 use crate::datapath::forward::lookup;
 use crate::datapath::forward::send;
 use crate::datapath::forward::stored;
+use crate::datapath::handover::{DraftedFlow, NextStage};
 use crate::datapath::select::{self, Connection};
 use crate::datapath::tables::FamilyTables;
-use crate::datapath::verdict::{Stage, Verdict, drop_for};
+use crate::datapath::verdict::{Verdict, drop_for};
 use crate::datapath::wire::packet::Packet;
 use crate::datapath::wire::parse::{self, PacketFamily, Parsed};
 use crate::layout::{FlowKind, Reason, TunnelKey};
@@ -20,16 +22,16 @@ pub fn send_from_tunnel<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
+    arrival: Arrival,
 ) -> Verdict {
-    let found = find_flow_of_tunnelled::<F, P, T>(packet, tables, network);
+    let found = find_flow_of_tunnelled::<F, P, T>(packet, tables, network, arrival);
     if found == Carried::Nothing
         && let Some(segment) = stored::read_segment::<F, T>(tables, network)
         && lookup::has_spread_flows(tables, &segment)
     {
-        tables.set_delivered(true);
-        return Verdict::Next(Stage::Spread);
+        return Verdict::Next(NextStage::spread(tables, arrival));
     }
-    send::found_or::<F, P, T>(packet, tables, network, found, Stage::Accept)
+    send::found_or::<F, P, T>(packet, tables, network, found, || NextStage::accept(tables, arrival))
 }
 
 /// Drafts the flow of a decapsulated packet.
@@ -38,10 +40,10 @@ pub fn accept_from_tunnel<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
+    arrival: Arrival,
 ) -> Verdict {
-    tables.set_alone(false);
-    match draft_tunnelled_flow::<F, P, T>(packet, tables, network) {
-        Ok(()) => Verdict::Next(Stage::Begin),
+    match draft_tunnelled_flow::<F, P, T>(packet, tables, network, arrival) {
+        Ok(flow) => Verdict::Next(NextStage::begin(flow)),
         Err(verdict) => verdict,
     }
 }
@@ -52,16 +54,16 @@ fn find_flow_of_tunnelled<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
+    arrival: Arrival,
 ) -> Carried {
-    // As in `spread`: otherwise the compiler passes the packet's bounds instead of the packet.
-    packet.leave_by(0);
+    packet.keep_whole();
     let Parsed::Segment::<F>(segment) = parse::parse_whole_or_first(packet, network) else {
         return Carried::Failed(Reason::Malformed);
     };
     stored::store_segment(tables, &segment);
     let hash = lookup::client_hash_of(tables, &segment);
     let carried = carry::follow_at_once(tables, &segment, hash, packet.resolves());
-    unless_forwarded::<F, T>(tables, carried)
+    unless_forwarded::<F, T>(tables, carried, arrival)
 }
 
 /// The flow of a packet that came through a tunnel. It is never forwarded to another node, or it
@@ -72,13 +74,14 @@ fn find_flow_of_tunnelled<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
 pub fn unless_forwarded<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
     carried: Carried,
+    arrival: Arrival,
 ) -> Carried {
     let Some(draft) = tables.draft() else { return Carried::Failed(Reason::CorruptTable) };
-    if carried != Carried::Found || !draft.decision.kind.has(FlowKind::FORWARDED) {
+    if !carried.is_found() || !draft.decision.kind.has(FlowKind::FORWARDED) {
         return carried;
     }
     if draft.decision.kind.has(FlowKind::TUNNELLED) && tables.tunnel_key(TunnelKey::Current) != 0 {
-        return earlier::may_follow::<F, T>(tables);
+        return earlier::may_follow::<F, T>(tables, carried, arrival);
     }
     let Some(bucket) = tables.flow_bucket(draft.at.bucket()) else {
         return Carried::Failed(Reason::CorruptTable);
@@ -96,28 +99,24 @@ fn draft_tunnelled_flow<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
-) -> Result<(), Verdict> {
+    arrival: Arrival,
+) -> Result<DraftedFlow, Verdict> {
     let Parsed::Segment(segment) = stored::parse_segment::<F, P, T>(packet, tables, network) else {
         return Err(drop_for(tables, Reason::Malformed));
     };
     let connection = Connection::by(&segment);
     let found = select::find_frontend(tables, &connection).and_then(|frontend| {
         // The tag of a returned packet names no backend here.
-        if earlier::may_have_moved(tables, &segment, &frontend)
-            || Mark::of_tag(tables.tag()).is_returned()
-        {
+        if earlier::may_have_moved(tables, &segment, &frontend) || arrival.mark().is_returned() {
             return Ok(None);
         }
         let choice =
-            select::find_tunnel_target(tables, &connection, &frontend, tables.tag() & 0xffff)?;
+            select::find_tunnel_target(tables, &connection, &frontend, arrival.tag().into())?;
         Ok(Some((frontend.service_port, choice)))
     });
     let (service_port, choice) = match found {
         Ok(Some(found)) => found,
-        Ok(None) => {
-            tables.set_delivered(true);
-            return Err(Verdict::Next(Stage::Earlier));
-        }
+        Ok(None) => return Err(Verdict::Next(NextStage::earlier(tables, arrival))),
         Err(reason) => return Err(drop_for(tables, reason)),
     };
     let Some(draft) = tables.draft() else {
@@ -127,6 +126,5 @@ fn draft_tunnelled_flow<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     write_flow(&mut draft.flow, &connection, &choice, service_port, None);
     draft.flow.kind = FlowKind::DELIVERED;
     // The node that chose the backend stores the client's affinity.
-    prepare_draft(tables, draft, &segment, false);
-    Ok(())
+    Ok(prepare_draft(tables, draft, &segment, false))
 }

@@ -9,69 +9,25 @@
 //! leads to the node that was asked last, so it stays where the connection was recognized.
 //!
 //! # Invariants
-//! - An asked node never forwards the packet. So it is forwarded at most [`MOST_ASKED`] times by the
+//! - An asked node never forwards the packet. So it is forwarded at most [`FlowKind::MOST_ASKED`] times by the
 //!   node that asks: each question of a packet has a higher number than the one before.
 //! - Only a packet with the cluster's key is a question or an answer.
 
 use crate::conntrack;
+use crate::datapath::arrival::Arrival;
 use crate::datapath::carried::Decision;
 use crate::datapath::forward::carry::Carried;
 use crate::datapath::forward::owners::{self, Wanted, find_owner};
 use crate::datapath::forward::stored;
+use crate::datapath::handover::{DraftedFlow, NextStage};
 use crate::datapath::segment::Segment;
 use crate::datapath::select::{self, Choice, Connection, Origin};
 use crate::datapath::stages::open::{prepare_draft, write_flow};
 use crate::datapath::tables::FamilyTables;
-use crate::datapath::verdict::{Stage, Verdict, drop_for};
+use crate::datapath::verdict::{Verdict, drop_for};
 use crate::datapath::wire::packet::{Packet, Role};
 use crate::datapath::wire::parse::{PacketFamily, Parsed};
-use crate::header::KeyedGue;
 use crate::layout::{FlowKind, Forwarding, Frontend, FrontendKind, Reason, TunnelKey};
-
-/// How many earlier owners are asked at most.
-pub const MOST_ASKED: u8 = FlowKind::MOST_ASKED;
-
-/// What a tunnelled packet says beside its key: nothing, a question, or that a question is returned.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mark(pub u8);
-
-impl Mark {
-    pub const NONE: Self = Self(0);
-
-    /// Whether nodes send it.
-    #[inline(always)]
-    pub fn is_valid(self) -> bool {
-        self.number() <= MOST_ASKED && self.0 != KeyedGue::RETURNED
-    }
-
-    #[inline(always)]
-    pub fn is_question(self) -> bool {
-        self.0 != 0 && !self.is_returned()
-    }
-
-    #[inline(always)]
-    pub fn is_returned(self) -> bool {
-        self.0 & KeyedGue::RETURNED != 0
-    }
-
-    /// The number of the question, from 1.
-    #[inline(always)]
-    pub fn number(self) -> u8 {
-        self.0 & !KeyedGue::RETURNED
-    }
-
-    /// The mark of a packet that came through a tunnel. [`Scratch::tag`](crate::datapath::Scratch)
-    /// keeps it beside the tag.
-    #[inline(always)]
-    pub fn of_tag(tag: u32) -> Self {
-        Self((tag >> 16) as u8)
-    }
-
-    #[inline(always)]
-    pub fn with_tag(self, tag: u16) -> u32 {
-        u32::from(tag) | u32::from(self.0) << 16
-    }
-}
 
 /// Whether a packet that belongs to no flow, and that a backend here would get, may belong to a
 /// connection of an earlier owner of its slot.
@@ -110,9 +66,10 @@ pub fn ask_earlier_owner<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
+    arrival: Arrival,
 ) -> Verdict {
-    match draft_flow_of_owner(packet, tables, network) {
-        Ok(()) => Verdict::Next(Stage::Begin),
+    match draft_flow_of_owner(packet, tables, network, arrival) {
+        Ok(flow) => Verdict::Next(NextStage::begin(flow)),
         Err(reason) => drop_for(tables, reason),
     }
 }
@@ -122,20 +79,19 @@ fn draft_flow_of_owner<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
-) -> Result<(), Reason> {
+    arrival: Arrival,
+) -> Result<DraftedFlow, Reason> {
     let Parsed::Segment(segment) = stored::parse_segment::<F, P, T>(packet, tables, network) else {
         return Err(Reason::Malformed);
     };
     let connection = Connection::by(&segment);
     let frontend = select::find_frontend(tables, &connection)?;
-    let is_delivered = tables.is_delivered();
-    let tag = if is_delivered { tables.tag() } else { 0 };
-    let mark = Mark::of_tag(tag);
+    let mark = arrival.mark();
     let number = mark.number() + 1;
     let mut owner = None;
     // A new connection from the same port follows the flow of the old one until it is returned.
-    if !mark.is_question() && number <= MOST_ASKED && !segment.opens() {
-        owner = next_owner(tables, &connection, &frontend, tag);
+    if !mark.is_question() && number <= FlowKind::MOST_ASKED && !segment.opens() {
+        owner = next_owner(tables, &connection, &frontend, arrival);
     }
     // A flood of such packets must not become a larger one between nodes. The client repeats what is
     // dropped, while a backend that does not know the connection would reset it.
@@ -149,8 +105,9 @@ fn draft_flow_of_owner<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
             (choice, FlowKind::asking(number))
         }
         None => {
-            let choice = own_backend(tables, &connection, &frontend, tag, is_delivered)?;
-            let kind = if is_delivered { FlowKind::DELIVERED } else { FlowKind::default() };
+            let choice = own_backend(tables, &connection, &frontend, arrival)?;
+            let kind =
+                if arrival.is_by_tunnel() { FlowKind::DELIVERED } else { FlowKind::default() };
             (choice, kind)
         }
     };
@@ -158,8 +115,9 @@ fn draft_flow_of_owner<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     write_flow(&mut draft.flow, &connection, &choice, frontend.service_port, None);
     draft.flow.kind = kind;
     draft.generation = choice.backend.generation;
-    prepare_draft(tables, draft, &segment, !is_delivered && frontend.affinity != 0);
-    Ok(())
+    // The node that chose the backend stores the client's affinity.
+    let sticky = !arrival.is_by_tunnel() && frontend.affinity != 0;
+    Ok(prepare_draft(tables, draft, &segment, sticky))
 }
 
 /// The backend on this node that gets packets of connections that no other node knows.
@@ -168,11 +126,10 @@ fn own_backend<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
     connection: &Connection<F>,
     frontend: &Frontend,
-    tag: u32,
-    is_delivered: bool,
+    arrival: Arrival,
 ) -> Result<Choice<F>, Reason> {
-    if is_delivered && !Mark::of_tag(tag).is_returned() {
-        return select::find_tunnel_target(tables, connection, frontend, tag & 0xffff);
+    if arrival.is_by_tunnel() && !arrival.mark().is_returned() {
+        return select::find_tunnel_target(tables, connection, frontend, arrival.tag().into());
     }
     // The tag of a returned packet names the backend that was asked.
     let choice = select::choose_backend(tables, connection, frontend, Origin::Outside)?;
@@ -189,12 +146,12 @@ fn next_owner<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
     connection: &Connection<F>,
     frontend: &Frontend,
-    tag: u32,
+    arrival: Arrival,
 ) -> Option<Choice<F>> {
-    let number = u32::from(Mark::of_tag(tag).number());
+    let number = u32::from(arrival.mark().number());
     let mut next = 1;
     if number != 0 {
-        let asked = Wanted::Asked { number, tag: tag as u16 };
+        let asked = Wanted::Asked { number, tag: arrival.tag() };
         if find_owner(tables, connection, frontend, asked).is_some() {
             next = tables.draft()?.owners.count + 1;
         }
@@ -208,9 +165,13 @@ fn next_owner<F: PacketFamily, T: FamilyTables<F>>(
 /// The flow of a connection that this node received from a router before, and forwarded, knows more
 /// than the node that has now taken a backend here for the connection's.
 #[inline(always)]
-pub fn may_follow<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Carried {
+pub fn may_follow<F: PacketFamily, T: FamilyTables<F>>(
+    tables: &T,
+    carried: Carried,
+    arrival: Arrival,
+) -> Carried {
     let Some(draft) = tables.draft() else { return Carried::Failed(Reason::CorruptTable) };
-    let mark = Mark::of_tag(tables.tag());
+    let mark = arrival.mark();
     if mark.is_question() {
         return Carried::Failed(Reason::NoSuchTarget);
     }
@@ -222,7 +183,7 @@ pub fn may_follow<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Carried {
     };
     if mark.number() < asked && can_ask {
         draft.decision.kind = draft.decision.kind.and(FlowKind::asking(asked));
-        return Carried::Found;
+        return carried;
     }
     let Some(bucket) = tables.flow_bucket(draft.at.bucket()) else {
         return Carried::Failed(Reason::CorruptTable);

@@ -1,15 +1,18 @@
 //! A packet that leaves through an interface, possibly a reply from a backend.
 
-use crate::branchless::rarely;
 use crate::datapath::carried::Decision;
-use crate::datapath::forward::{clamp, lookup, rewrite, stored, untracked};
+use crate::datapath::forward::lookup::{self, Place};
+use crate::datapath::forward::send::pass_rewritten;
+use crate::datapath::forward::{clamp, rewrite, stored, untracked};
 use crate::datapath::function::Function;
+use crate::datapath::handover::{DraftedDecision, NextStage};
 use crate::datapath::segment::Segment;
 use crate::datapath::tables::FamilyTables;
-use crate::datapath::verdict::{Stage, Verdict, drop_for, pass_for};
+use crate::datapath::verdict::{Verdict, drop_for, pass_for};
 use crate::datapath::wire::packet::Packet;
 use crate::datapath::wire::parse::{self, PacketFamily, Parsed};
 use crate::layout::{FlowKind, Reason};
+use crate::verifier::rarely;
 
 #[inline(always)]
 pub fn process_leaving<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
@@ -20,8 +23,8 @@ pub fn process_leaving<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     // Most egress packets are not replies from backends: a packet of any shape passes uncounted.
     let segment = match parse::parse_packet(packet, network) {
         Parsed::Segment(segment) => segment,
-        Parsed::Icmp => return Verdict::Next(Stage::ErrorOut),
-        Parsed::Fragment => return Verdict::Next(Stage::FragmentOut),
+        Parsed::Icmp => return Verdict::Next(NextStage::ERROR_OUT),
+        Parsed::Fragment => return Verdict::Next(NextStage::FRAGMENT_OUT),
         _ => return Verdict::Pass,
     };
     if !tables.may_be_source(segment.source, segment.source_port, segment.headers.protocol) {
@@ -37,12 +40,17 @@ fn process_leaving_segment<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     tables: &T,
     segment: &Segment<F>,
 ) -> Verdict {
-    let found = match lookup::follow_reply(tables, segment) {
-        Ok(None) => lookup::follow_indexed_reply(tables, segment),
+    let found = match lookup::find_reply(tables, segment, Place::ClientBuckets) {
+        Ok(None) if lookup::may_be_indexed(tables, segment) => {
+            lookup::find_reply(tables, segment, Place::ReplyIndex)
+        }
         found => found,
     };
     match found {
-        Ok(Some(found)) => send_reply_to_client(packet, tables, segment, &found.record),
+        Ok(Some(found)) => {
+            lookup::update_reply(tables, segment, &found);
+            send_reply_to_client(packet, tables, segment, &found.record)
+        }
         Ok(None) => without_flow(tables, segment),
         Err(reason) => drop_for(tables, reason),
     }
@@ -58,13 +66,13 @@ pub fn without_flow<F: PacketFamily, T: FamilyTables<F>>(
         rarely();
         stored::store_segment(tables, segment);
         if tables.call(Function::FindUntracked) != 0 {
-            return Verdict::Next(Stage::Reply);
+            return Verdict::Next(NextStage::reply(DraftedDecision::proven()));
         }
     }
     if segment.signal.accepts() {
         // The client has connected to the backend directly: an earlier flow must not translate the
         // packets that follow.
-        return Verdict::Next(Stage::Shadow);
+        return Verdict::Next(NextStage::SHADOW);
     }
     pass_for(tables, Reason::NoFlow)
 }
@@ -101,8 +109,5 @@ fn send_reply_to_client<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
             Ok(())
         }
     });
-    match written {
-        Ok(()) => Verdict::Pass,
-        Err(reason) => drop_for(tables, reason),
-    }
+    pass_rewritten(tables, written)
 }

@@ -3,6 +3,7 @@
 use crate::conntrack;
 use crate::datapath::carried::Encapsulation;
 use crate::datapath::forward::next_hop::{self, Out};
+use crate::datapath::handover::{NextStage, given_rejection};
 use crate::datapath::route::Query;
 use crate::datapath::tables::FamilyTables;
 use crate::datapath::verdict::{Rejection, RejectionKind, Stage, Verdict, drop_for};
@@ -17,11 +18,14 @@ pub fn encapsulate_packet<F: Outer, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
+    encapsulation: &Encapsulation,
 ) -> Verdict {
     let mut tunnel = Tunnel::default();
     let mut out = Out::default();
     // Each step has its own stack frame.
-    if let Err(verdict) = find_tunnel_end(packet, tables, network, &mut tunnel, &mut out) {
+    if let Err(verdict) =
+        find_tunnel_end(packet, tables, network, encapsulation, &mut tunnel, &mut out)
+    {
         return verdict;
     }
     let written = match octets_between_headers(tunnel.port != 0, tunnel.key) {
@@ -74,12 +78,10 @@ fn find_tunnel_end<F: Outer, P: Packet, T: FamilyTables<F>>(
     packet: &P,
     tables: &T,
     network: usize,
+    encapsulation: &Encapsulation,
     tunnel: &mut Tunnel<F>,
     out: &mut Out,
 ) -> Result<(), Verdict> {
-    let Some(encapsulation) = tables.encapsulation() else {
-        return Err(drop_for(tables, Reason::CorruptTable));
-    };
     let backend: Option<Backend<F::Address>> = tables.backend(encapsulation.backend_index);
     let Some(backend) = backend.filter(|b| b.generation as u16 == encapsulation.backend_generation)
     else {
@@ -136,16 +138,18 @@ fn verdict_without_hop<F: Outer, T: FamilyTables<F>>(
     overhead: u32,
     verdict: Verdict,
 ) -> Verdict {
-    if verdict != Verdict::Next(Stage::Reject) {
+    let is_rejected = matches!(verdict, Verdict::Next(next) if next.stage() == Stage::Reject);
+    if !is_rejected {
         return verdict;
     }
     if encapsulation.errors_allowed == 0 {
         return Verdict::Drop;
     }
     // The sender of a packet that is too big gets the MTU inside the tunnel.
-    let Rejection { kind, mtu } = tables.rejection();
+    let Rejection { kind, mtu } = given_rejection(tables);
     if kind == RejectionKind::TOO_BIG {
-        tables.set_rejection(Rejection::too_big(mtu.saturating_sub(overhead)));
+        let rejection = Rejection::too_big(mtu.saturating_sub(overhead));
+        return Verdict::Next(NextStage::reject(tables, rejection));
     }
     verdict
 }

@@ -17,16 +17,16 @@ pub fn execute_on<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     network: usize,
 ) -> u32 {
     match function {
-        PacketFunction::Parse => stored::parse_stored::<F, P, T>(packet, tables, network),
+        PacketFunction::Parse => stored::parse_stored::<F, P, T>(packet, tables, network).number(),
         PacketFunction::Look => {
-            fragment::look_at_fragment::<F, P, T>(packet, tables, network) as u32
+            fragment::look_at_fragment::<F, P, T>(packet, tables, network).number()
         }
         PacketFunction::Recall => {
             u32::from(fragment::recall_fragment_ports::<F, P, T>(packet, tables, network))
         }
         PacketFunction::ReadError => icmp_error::read_error::<F, P, T>(packet, tables, network),
         PacketFunction::JudgeInner => {
-            decapsulate::judge_inner::<F, P, T>(packet, tables, network) as u32
+            decapsulate::judge_inner::<F, P, T>(packet, tables, network).number()
         }
     }
 }

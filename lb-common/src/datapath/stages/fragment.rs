@@ -2,21 +2,24 @@
 //! later ones. A later fragment that arrives before the first cannot be assigned to a flow.
 
 use super::{earlier, egress};
-use crate::branchless::hide;
 use crate::conntrack::Signal;
+use crate::datapath::arrival::Arrival;
 use crate::datapath::forward::carry::{self, Carried};
+use crate::datapath::forward::lookup::Place;
 use crate::datapath::forward::next_hop::Out;
 use crate::datapath::forward::rewrite;
 use crate::datapath::forward::send::{self, Departure};
 use crate::datapath::forward::stored;
-use crate::datapath::function::{Function, PacketFunction};
+use crate::datapath::function::{Function, PacketFunction, function_result};
+use crate::datapath::handover::NextStage;
 use crate::datapath::segment::Segment;
 use crate::datapath::tables::FamilyTables;
-use crate::datapath::verdict::{Stage, Verdict, drop_for, pass_for};
+use crate::datapath::verdict::{Verdict, drop_for, pass_for};
 use crate::datapath::wire::packet::Packet;
 use crate::datapath::wire::parse::{self, PacketFamily, Parsed, Part, Transport};
 use crate::header::NetworkHeader;
-use crate::layout::{Fragment, FragmentKey, Reason, Ticks};
+use crate::layout::{Direction, Fragment, FragmentKey, Reason, Ticks};
+use crate::verifier::hide;
 
 /// A fragment that arrives for a frontend or SNAT address.
 #[inline(always)]
@@ -61,18 +64,17 @@ pub fn process_leaving_fragment<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
         return Verdict::Pass;
     }
     match carry::find_leaving(tables) {
-        Carried::Found if is_first => {
+        Carried::Found(decision) if is_first => {
             tables.call(Function::NoteReply);
-            Verdict::Next(Stage::Reply)
+            Verdict::Next(NextStage::reply(decision))
         }
-        Carried::Found => {
+        Carried::Found(_) => {
             let Some(draft) = tables.draft() else {
                 return drop_for(tables, Reason::CorruptTable);
             };
-            match rewrite::rewrite_later_fragment(packet, tables, &segment, &draft.decision) {
-                Ok(()) => Verdict::Pass,
-                Err(reason) => drop_for(tables, reason),
-            }
+            let decision = &draft.decision;
+            let rewritten = rewrite::rewrite_later_fragment(packet, tables, &segment, decision);
+            send::pass_rewritten(tables, rewritten)
         }
         Carried::Nothing if is_first => egress::without_flow(tables, &segment),
         Carried::Nothing => Verdict::Pass,
@@ -80,19 +82,20 @@ pub fn process_leaving_fragment<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     }
 }
 
-/// What a fragment is.
-#[repr(u32)]
-#[derive(Clone, Copy)]
-pub enum Look {
-    /// A whole packet, or a first fragment, whose ports are stored for the later ones.
-    First,
-    Later,
-    /// The first fragment of an SCTP packet: how a changed port changes the checksum depends on the
-    /// length of the whole packet.
-    Sctp,
-    /// Fragmented ICMP is not handled.
-    Other,
-    Malformed,
+function_result! {
+    /// What a fragment is.
+    pub enum Look {
+        /// A whole packet, or a first fragment, whose ports are stored for the later ones.
+        First,
+        Later,
+        /// The first fragment of an SCTP packet: how a changed port changes the checksum depends on the
+        /// length of the whole packet.
+        Sctp,
+        /// Fragmented ICMP is not handled.
+        Other,
+        Malformed,
+    }
+    otherwise Malformed
 }
 
 impl Look {
@@ -103,15 +106,9 @@ impl Look {
         tables: &T,
         network: usize,
     ) -> Self {
-        match packet.call::<F>(PacketFunction::Look, network, || {
-            look_at_fragment::<F, P, T>(packet, tables, network) as u32
-        }) {
-            0 => Self::First,
-            1 => Self::Later,
-            2 => Self::Sctp,
-            3 => Self::Other,
-            _ => Self::Malformed,
-        }
+        Self::from_number(packet.call::<F>(PacketFunction::Look, network, || {
+            look_at_fragment::<F, P, T>(packet, tables, network).number()
+        }))
     }
 }
 
@@ -149,29 +146,26 @@ fn process_first_fragment<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     tables: &T,
     network: usize,
 ) -> Verdict {
-    let mut carried = carry::find_and_update_request(tables, packet.resolves());
+    let found = carry::find_stored(tables, Direction::Forward, Place::ClientBuckets);
+    let mut carried = carry::update_found_request(tables, found, packet.resolves());
     if carried == Carried::Nothing && carry::may_be_reply(tables) {
-        carried = Carried::call(tables, Function::FindReply);
-        if carried == Carried::Found {
+        carried = carry::find_stored(tables, Direction::Reverse, Place::ReplyIndex);
+        if carried.is_found() {
             tables.call(Function::NoteReply);
         }
     }
     match carried {
-        Carried::Found => Verdict::Next(Stage::Send),
+        Carried::Found(decision) => Verdict::Next(NextStage::send(decision)),
         // Most clients have no flows in other buckets: then that stage continues with the one that
         // opens flows.
-        Carried::Nothing => {
-            tables.set_delivered(false);
-            Verdict::Next(Stage::Spread)
-        }
+        Carried::Nothing => Verdict::Next(NextStage::spread(tables, Arrival::BY_LINK)),
         Carried::Failed(Reason::BackendGone) => {
             if let Some(draft) = tables.draft()
                 && earlier::may_be_later(packet, tables, &draft.decision)
                 && packet.resolves()
             {
                 // The flow was released.
-                tables.set_delivered(false);
-                return Verdict::Next(Stage::Spread);
+                return Verdict::Next(NextStage::spread(tables, Arrival::BY_LINK));
             }
             send::refuse_gone::<F, P, T>(packet, tables, network)
         }
@@ -256,7 +250,7 @@ fn process_later_fragment<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     };
     match carried {
         // Only first fragments cause ICMP errors.
-        Carried::Found => send::in_steps::<F, P, T>(
+        Carried::Found(_) => send::in_steps::<F, P, T>(
             packet,
             tables,
             network,
@@ -277,7 +271,7 @@ fn aim_later<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     network: usize,
     out: &mut Out,
 ) -> Departure {
-    packet.leave_by(0);
+    packet.keep_whole();
     match stored::read_segment::<F, T>(tables, network) {
         Some(segment) => send::aim_without_errors(packet, tables, segment.headers, &segment, out),
         None => Departure::Ended(drop_for(tables, Reason::CorruptTable)),

@@ -9,15 +9,17 @@
 use super::neighbour;
 use crate::checksum::Delta;
 use crate::conntrack::Signal;
+use crate::datapath::arrival::Arrival;
 use crate::datapath::carried::Decision;
 use crate::datapath::forward::carry::{self, Carried};
 use crate::datapath::forward::next_hop::Out;
 use crate::datapath::forward::send::{self, Departure};
 use crate::datapath::forward::stored;
 use crate::datapath::function::{Function, PacketFunction, reason_in, result_of};
+use crate::datapath::handover::{DraftedDecision, NextStage};
 use crate::datapath::segment::{Headers, OFFSETS, Segment};
-use crate::datapath::tables::{Counters, FamilyTables};
-use crate::datapath::verdict::{Stage, Verdict, drop_for, pass_for};
+use crate::datapath::tables::FamilyTables;
+use crate::datapath::verdict::{Verdict, drop_for, pass_for};
 use crate::datapath::wire::ndp;
 use crate::datapath::wire::packet::{Packet, Role};
 use crate::datapath::wire::parse::{self, PacketFamily};
@@ -34,11 +36,12 @@ pub fn process_arriving_error<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
+    arrival: Arrival,
 ) -> Verdict {
     // A solicitation to the address itself.
     if is_neighbours::<F, P>(packet, network) {
         return if neighbour::answers_here(packet) {
-            Verdict::Next(Stage::Neighbour)
+            Verdict::Next(NextStage::NEIGHBOUR)
         } else {
             Verdict::Pass
         };
@@ -46,12 +49,12 @@ pub fn process_arriving_error<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     let carried = match packet.call::<F>(PacketFunction::ReadError, network, || {
         read_error::<F, P, T>(packet, tables, network)
     }) {
-        0 => find_or_choose::<F, P, T>(packet, tables),
+        0 => find_or_choose::<F, P, T>(packet, tables, arrival),
         result => Carried::Failed(reason_in(result)),
     };
     match carried {
         // Errors cause no errors.
-        Carried::Found => send::in_steps::<F, P, T>(
+        Carried::Found(_) => send::in_steps::<F, P, T>(
             packet,
             tables,
             network,
@@ -73,14 +76,15 @@ pub fn process_arriving_error<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
 fn find_or_choose<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &P,
     tables: &T,
+    arrival: Arrival,
 ) -> Carried {
     match Carried::call(tables, Function::FindArriving) {
         Carried::Nothing
             if packet.role() == Role::External
-                && !tables.is_delivered()
+                && !arrival.is_by_tunnel()
                 && tables.call(Function::ChooseForError) != 0 =>
         {
-            Carried::Found
+            Carried::Found(DraftedDecision::proven())
         }
         carried => carried,
     }
@@ -102,7 +106,7 @@ fn find_error_destination<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     network: usize,
     out: &mut Out,
 ) -> Departure {
-    packet.leave_by(0);
+    packet.keep_whole();
     match stored_error::<F, T>(tables, network) {
         Some(error) => {
             send::aim_without_errors(packet, tables, error.headers, &error.quoted_reply, out)
@@ -143,11 +147,11 @@ pub fn process_leaving_error<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
         return Verdict::Pass;
     }
     match carry::find_leaving(tables) {
-        Carried::Found => {
+        Carried::Found(_) => {
             let Some(draft) = tables.draft() else {
                 return drop_for(tables, Reason::CorruptTable);
             };
-            finish_error(tables, translate_error(packet, &error, &draft.decision))
+            send::pass_rewritten(tables, translate_error(packet, &error, &draft.decision))
         }
         Carried::Nothing => Verdict::Pass,
         Carried::Failed(reason) => drop_for(tables, reason),
@@ -226,14 +230,6 @@ fn read_error_parts<F: PacketFamily, P: Packet>(
         signal: Signal::default(),
     };
     Ok(Error { headers, quoted_reply: quoted_reply.blur() })
-}
-
-#[inline(always)]
-fn finish_error<T: Counters>(tables: &T, translated: Result<(), Reason>) -> Verdict {
-    match translated {
-        Ok(()) => Verdict::Pass,
-        Err(reason) => drop_for(tables, reason),
-    }
 }
 
 /// Translates the error and what it quotes.

@@ -1,17 +1,19 @@
 //! A packet that arrives on an interface: to a Service, or a reply to an SNAT address of this node.
 
 use super::{bfd, earlier, neighbour, receiver};
-use crate::branchless::rarely;
-use crate::datapath::forward::lookup::{self, Known};
+use crate::datapath::arrival::Arrival;
+use crate::datapath::forward::lookup::{self, Known, Place};
 use crate::datapath::forward::{refuse, send};
+use crate::datapath::handover::NextStage;
 use crate::datapath::segment::Segment;
 use crate::datapath::tables::FamilyTables;
-use crate::datapath::verdict::{Stage, Verdict, drop_for, pass_for};
+use crate::datapath::verdict::{Verdict, drop_for, pass_for};
 use crate::datapath::wire::outer::Outer;
 use crate::datapath::wire::packet::Packet;
 use crate::datapath::wire::parse::{self, PacketFamily, Parsed};
 use crate::header::{NetworkHeader, Ports, protocol};
 use crate::layout::Reason;
+use crate::verifier::rarely;
 
 /// A packet that arrives on an interface. `RAW`: without a link-layer header.
 #[inline(always)]
@@ -26,7 +28,7 @@ pub fn process_arriving<const RAW: bool, F: Outer, P: Packet, T: FamilyTables<F>
     // Claims are noted whatever address they are to, and whatever the frame's receiver is.
     let unless_claim = |verdict| {
         if F::is_neighbours(header) && neighbour::answers_here(packet) {
-            return Verdict::Next(Stage::Neighbour);
+            return Verdict::Next(NextStage::NEIGHBOUR);
         }
         verdict
     };
@@ -46,14 +48,11 @@ pub fn process_arriving<const RAW: bool, F: Outer, P: Packet, T: FamilyTables<F>
     match parse::parse_packet(packet, network) {
         // Interfaces without link-layer headers are few and slow: that stage handles whole packets, too,
         // so that the verifier need not check the rest of this one again.
-        Parsed::Segment(_) if RAW => Verdict::Next(Stage::FragmentIn),
+        Parsed::Segment(_) if RAW => Verdict::Next(NextStage::FRAGMENT_IN),
         Parsed::Segment(segment) => process_arriving_segment(packet, tables, &segment),
-        Parsed::Icmp => {
-            tables.set_delivered(false);
-            Verdict::Next(Stage::ErrorIn)
-        }
-        Parsed::Fragment => Verdict::Next(Stage::FragmentIn),
-        Parsed::Tunnel => Verdict::Next(Stage::Decapsulate),
+        Parsed::Icmp => Verdict::Next(NextStage::error_in(tables, Arrival::BY_LINK)),
+        Parsed::Fragment => Verdict::Next(NextStage::FRAGMENT_IN),
+        Parsed::Tunnel => Verdict::Next(NextStage::DECAPSULATE),
         other => pass_for(tables, other.reason()),
     }
 }
@@ -66,16 +65,16 @@ fn stage_of_datagram<F: Outer, P: Packet, T: FamilyTables<F>>(
     tables: &T,
     network: usize,
     header: &F::Header,
-) -> Option<Stage> {
+) -> Option<NextStage> {
     if !F::is_plain(header, protocol::UDP) {
         return None;
     }
     let ports: &Ports = packet.header(network + size_of::<F::Header>())?;
     let port = u16::from_be_bytes(ports.destination);
     if tables.may_be_source(header.destination(), port, protocol::UDP) {
-        return Some(Stage::Shadow);
+        return Some(NextStage::SHADOW);
     }
-    bfd::is_port(port).then_some(Stage::Bfd)
+    bfd::is_port(port).then_some(NextStage::BFD)
 }
 
 /// A whole packet with ports that arrives: sends it by its flow, or chooses the stage that opens one.
@@ -88,8 +87,9 @@ pub fn process_arriving_segment<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     // Requests to ports in the SNAT range are few, so there replies are looked for first. A packet
     // that opens a connection is no reply.
     if !segment.opens() && tables.settings().has_snat_port(segment.destination_port) {
-        match lookup::follow_snat_reply(tables, segment) {
+        match lookup::find_reply(tables, segment, Place::ReplyIndex) {
             Ok(Some(found)) => {
+                lookup::update_reply(tables, segment, &found);
                 return send::past_tunnels(
                     packet,
                     tables,
@@ -125,11 +125,9 @@ fn stage_without_flow<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
     segment: &Segment<F>,
     alone: bool,
-) -> Stage {
+) -> NextStage {
     if lookup::has_spread_flows(tables, segment) {
-        tables.set_delivered(false);
-        return Stage::Spread;
+        return NextStage::spread(tables, Arrival::BY_LINK);
     }
-    tables.set_alone(alone);
-    Stage::Open
+    NextStage::open(tables, alone)
 }

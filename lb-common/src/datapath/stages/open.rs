@@ -1,16 +1,17 @@
 //! A packet that belongs to no flow, and may open one.
 
 use crate::conntrack::{Beginning, Location};
+use crate::datapath::arrival::Arrival;
 use crate::datapath::carried::{Decision, Draft};
-use crate::datapath::forward::begin::{self, Begun};
-use crate::datapath::forward::{next_hop, refuse, stored, untracked};
+use crate::datapath::forward::{begin, next_hop, refuse, stored, untracked};
 use crate::datapath::function::Function;
+use crate::datapath::handover::{Alone, DraftedDecision, DraftedFlow, NextStage};
 use crate::datapath::route::{NextHop, Query, Route};
 use crate::datapath::segment::Segment;
 use crate::datapath::select::{self, Choice, Connection, Origin};
 use crate::datapath::stages::{bfd, earlier};
 use crate::datapath::tables::FamilyTables;
-use crate::datapath::verdict::{Rejection, Stage, Verdict, drop_for, pass_for};
+use crate::datapath::verdict::{Verdict, drop_for, pass_for};
 use crate::datapath::wire::packet::{Packet, Role};
 use crate::datapath::wire::parse::{PacketFamily, Parsed};
 use crate::header::GUE;
@@ -21,11 +22,14 @@ pub fn open_flow<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
+    alone: Alone,
 ) -> Verdict {
-    match draft_flow(packet, tables, network) {
+    match draft_flow(packet, tables, network, alone) {
         // Most clients have no other flow from this port; then this stage stores the flow itself.
-        Ok(()) if tables.is_alone() => begin_by::<F, T>(tables, Function::BeginAlone),
-        Ok(()) => Verdict::Next(Stage::Begin),
+        Ok(flow) if alone.is_alone() => {
+            begin::begin_drafted_flow(tables, Function::BeginAlone, flow)
+        }
+        Ok(flow) => Verdict::Next(NextStage::begin(flow)),
         Err(verdict) => verdict,
     }
 }
@@ -36,7 +40,8 @@ fn draft_flow<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
-) -> Result<(), Verdict> {
+    alone: Alone,
+) -> Result<DraftedFlow, Verdict> {
     let segment = match stored::parse_segment::<F, P, T>(packet, tables, network) {
         Parsed::Segment(segment) => segment,
         other => return Err(pass_for(tables, other.reason())),
@@ -58,8 +63,7 @@ fn draft_flow<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
         && choice.backend.is_local()
         && earlier::may_have_moved(tables, &segment, &frontend)
     {
-        tables.set_delivered(false);
-        return Err(Verdict::Next(Stage::Earlier));
+        return Err(Verdict::Next(NextStage::earlier(tables, Arrival::BY_LINK)));
     }
     let tunnel = match origin {
         Origin::Outside => select::tunnel_to_backend(tables, &frontend, &choice),
@@ -79,21 +83,22 @@ fn draft_flow<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
         draft.flow.kind = kind;
     }
     draft.generation = choice.backend.generation;
-    prepare_draft(tables, draft, &segment, frontend.affinity != 0);
+    let flow = prepare_draft(tables, draft, &segment, frontend.affinity != 0);
+    draft.alone = alone;
     if draft.flow.kind.has(FlowKind::SNAT) {
-        return Err(Verdict::Next(Stage::Snat));
+        return Err(Verdict::Next(NextStage::snat(flow)));
     }
-    Ok(())
+    Ok(flow)
 }
 
-/// Writes the first state of a drafted flow.
+/// Writes the first state of a drafted flow. Another flow of its client's address and port may exist.
 #[inline(always)]
 pub fn prepare_draft<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
     draft: &mut Draft<F>,
     segment: &Segment<F>,
     sticky: bool,
-) {
+) -> DraftedFlow {
     let one_way = draft.flow.kind.has(FlowKind::TUNNELLED);
     let protocol = segment.headers.protocol;
     let beginning = Beginning::new(protocol, one_way, &segment.signal, || tables.now());
@@ -101,34 +106,19 @@ pub fn prepare_draft<F: PacketFamily, T: FamilyTables<F>>(
     draft.track = beginning.track;
     draft.sticky = u32::from(sticky);
     draft.crowded = 0;
+    draft.alone = Alone::default();
     draft.sequence = segment.signal.sequence;
     draft.round = 0;
-}
-
-/// Stores the drafted flow; then the packet is sent.
-#[inline(always)]
-pub fn begin_drafted_flow<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Verdict {
-    begin_by::<F, T>(tables, Function::Begin)
-}
-
-#[inline(always)]
-fn begin_by<F: PacketFamily, T: FamilyTables<F>>(tables: &T, function: Function) -> Verdict {
-    match Begun::call(tables, function) {
-        Begun::Entry => {
-            let Some(draft) = tables.draft() else {
-                return drop_for(tables, Reason::CorruptTable);
-            };
-            draft.decision = Decision::of_request(&draft.flow);
-            Verdict::Next(Stage::Send)
-        }
-        other => other.verdict(tables),
-    }
+    DraftedFlow::proven()
 }
 
 /// Remembers a flow for which there is no entry; then the packet is sent. Replies to tunnelled packets do not pass
 /// this node.
 #[inline(always)]
-pub fn forward_untracked<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Verdict {
+pub fn forward_untracked<F: PacketFamily, T: FamilyTables<F>>(
+    tables: &T,
+    _: DraftedFlow,
+) -> Verdict {
     tables.count(Reason::Untracked);
     let Some(draft) = tables.draft() else { return drop_for(tables, Reason::CorruptTable) };
     begin::store_affinity(tables, draft);
@@ -137,16 +127,7 @@ pub fn forward_untracked<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Ver
     }
     draft.decision = Decision::of_request(&draft.flow);
     draft.at = Location::NONE;
-    Verdict::Next(Stage::Send)
-}
-
-/// Stores a flow that is found by the reply index; then the packet is sent.
-#[inline(always)]
-pub fn open_indexed<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Verdict {
-    match Begun::call(tables, Function::BeginIndexed) {
-        Begun::Entry => Verdict::Next(Stage::Send),
-        other => other.verdict(tables),
-    }
+    Verdict::Next(NextStage::send(DraftedDecision::proven()))
 }
 
 /// Whether it may have come through a tunnel. Tested late, because a Service or SNAT may use the
@@ -165,8 +146,8 @@ fn refuse_to_open<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     reason: Reason,
 ) -> Verdict {
     match reason {
-        Reason::NoFrontend if is_gue(segment) => Verdict::Next(Stage::Decapsulate),
-        Reason::NoFrontend if bfd::is_bfd(segment) => Verdict::Next(Stage::Bfd),
+        Reason::NoFrontend if is_gue(segment) => Verdict::Next(NextStage::DECAPSULATE),
+        Reason::NoFrontend if bfd::is_bfd(segment) => Verdict::Next(NextStage::BFD),
         // Other programs of the node use the address, too, for example sshd.
         Reason::NoFrontend => pass_for(tables, reason),
         Reason::NoBackend | Reason::NoSuchPort => {
@@ -220,15 +201,7 @@ fn choose_snat_address<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
                 keep_hop(tables, from, choice, draft);
                 next.device
             }
-            Route::NoNeighbour(device) if packet.resolves() => device,
-            Route::NoNeighbour(_) => {
-                tables.count(Reason::NoNeighbour);
-                return Err(Verdict::Defer);
-            }
-            Route::TooBig(mtu) => {
-                return Err(refuse::refuse_with_icmp(packet, tables, Rejection::too_big(mtu)));
-            }
-            Route::None => return Err(drop_for(tables, Reason::NoRoute)),
+            other => next_hop::without_next_hop(packet, tables, other)?,
         },
     };
     let address = tables.device(device).map(|device| F::address_of(&device));

@@ -29,7 +29,7 @@ pub fn return_to_node<const PROBE: bool, F: Outer, P: Packet, T: FamilyTables<F>
     tables: &T,
     network: usize,
 ) -> Verdict {
-    packet.leave_by(0);
+    packet.keep_whole();
     let can_send = packet.resolves()
         || tables.device(packet.device()).is_some_and(|it| it.flags & Device::TRANSMIT != 0);
     if !can_send {

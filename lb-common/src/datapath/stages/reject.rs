@@ -2,7 +2,7 @@
 
 use crate::datapath::segment::{Headers, Segment};
 use crate::datapath::tables::FamilyTables;
-use crate::datapath::verdict::{Verdict, drop_for};
+use crate::datapath::verdict::{Rejection, Verdict, drop_for};
 use crate::datapath::wire::link;
 use crate::datapath::wire::made::{Answering, pseudo_header};
 use crate::datapath::wire::packet::Packet;
@@ -93,12 +93,14 @@ pub fn send_back<P: Packet>(packet: &mut P) -> Option<()> {
     Some(())
 }
 
-/// Rejects a packet with an ICMP error that quotes its start.
+/// Rejects a packet with an ICMP error that quotes its start. `rejection` is read when it is written, so that
+/// the verifier follows the rest for any error at once.
 #[inline(never)]
 pub fn reject_with_icmp<F: Answering, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
+    rejection: impl FnOnce() -> Rejection,
 ) -> Verdict {
     let Ok(headers) = parse::whole_or_first_headers::<F, P>(packet, network) else {
         return drop_for(tables, Reason::Malformed);
@@ -113,7 +115,7 @@ pub fn reject_with_icmp<F: Answering, P: Packet, T: FamilyTables<F>>(
     if !tables.may_reject() {
         return drop_for(tables, Reason::RateLimited);
     }
-    let error = F::error(tables.rejection());
+    let error = F::error(rejection());
     match write_error::<F, P>(packet, headers, source, destination, error) {
         Some(()) => Verdict::Transmit,
         None => drop_for(tables, Reason::Unwritable),

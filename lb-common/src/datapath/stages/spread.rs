@@ -1,12 +1,14 @@
 //! A packet whose flow may not be in its client's buckets: client and frontend select others.
 
 use super::delivered;
+use crate::datapath::arrival::Arrival;
 use crate::datapath::forward::carry::{self, Carried};
 use crate::datapath::forward::lookup;
 use crate::datapath::forward::send;
 use crate::datapath::forward::stored;
+use crate::datapath::handover::NextStage;
 use crate::datapath::tables::FamilyTables;
-use crate::datapath::verdict::{Stage, Verdict};
+use crate::datapath::verdict::Verdict;
 use crate::datapath::wire::packet::Packet;
 use crate::datapath::wire::parse::{self, PacketFamily, Parsed};
 
@@ -15,11 +17,16 @@ pub fn process_spread_packet<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
+    arrival: Arrival,
 ) -> Verdict {
-    let found = look_up::<F, P, T>(packet, tables, network);
-    tables.set_alone(false);
-    let otherwise = if tables.is_delivered() { Stage::Accept } else { Stage::Open };
-    send::found_or::<F, P, T>(packet, tables, network, found, otherwise)
+    let found = look_up::<F, P, T>(packet, tables, network, arrival);
+    send::found_or::<F, P, T>(packet, tables, network, found, || {
+        if arrival.is_by_tunnel() {
+            NextStage::accept(tables, arrival)
+        } else {
+            NextStage::open(tables, false)
+        }
+    })
 }
 
 #[inline(never)]
@@ -27,10 +34,9 @@ fn look_up<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
+    arrival: Arrival,
 ) -> Carried {
-    // No effect. To a function that only reads, the compiler passes the packet's bounds instead of
-    // the packet, and the verifier treats them as plain numbers.
-    packet.leave_by(0);
+    packet.keep_whole();
     let Parsed::Segment::<F>(segment) = parse::parse_whole_or_first(packet, network) else {
         return Carried::Nothing;
     };
@@ -43,8 +49,8 @@ fn look_up<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     {
         carried = carry::follow_hashed::<F, T>(tables, further, packet.resolves());
     }
-    if tables.is_delivered() {
-        delivered::unless_forwarded::<F, T>(tables, carried)
+    if arrival.is_by_tunnel() {
+        delivered::unless_forwarded::<F, T>(tables, carried, arrival)
     } else {
         carried
     }

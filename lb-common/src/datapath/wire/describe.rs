@@ -24,8 +24,7 @@ pub fn describe_packet<P: Packet>(packet: &mut P, event: &mut Event) {
 /// One function for each family, for its stack frame.
 #[inline(never)]
 fn headers<F: Outer, P: Packet>(packet: &mut P, network: usize, event: &mut Event) {
-    // As in `fragment`: otherwise the compiler passes the packet's bounds instead of the packet.
-    packet.leave_by(0);
+    packet.keep_whole();
     let Some(header) = packet.header::<F::Header>(network) else { return };
     let (source, destination): (Peer, Peer) = (header.source().into(), header.destination().into());
     event.source = source.address.octets;

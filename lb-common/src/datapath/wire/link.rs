@@ -2,9 +2,9 @@
 //! it grows or shrinks.
 
 use super::packet::Packet;
-use crate::branchless;
 use crate::family::{Family, V4, V6};
 use crate::header::{Ethernet, Header, QINQ, VLAN, VlanTag};
+use crate::verifier;
 use crate::word::number16;
 
 /// The network header's offset, and the EtherType.
@@ -26,7 +26,7 @@ pub fn parse_frame<P: Packet>(packet: &P) -> Option<Frame> {
         if ether_type != VLAN && ether_type != QINQ {
             break;
         }
-        branchless::rarely();
+        verifier::rarely();
         let tag: &VlanTag = packet.header(network)?;
         ether_type = number16(&tag.ether_type);
         network += size_of::<VlanTag>();
@@ -87,9 +87,9 @@ fn copy_link_address<H: Header + Copy, P: Packet>(
 ) -> Option<()> {
     // Each access starts from the packet's start again: a value that the compiler kept from an
     // earlier access would not be a pointer to the verifier.
-    branchless::forget();
+    verifier::forget_memory();
     let octets = *packet.header::<H>(from)?;
-    branchless::forget();
+    verifier::forget_memory();
     *packet.header_mut::<H>(to)? = octets;
     Some(())
 }

@@ -4,11 +4,12 @@
 use super::arp::LinkAddress;
 use super::made::Answering;
 use super::packet::Packet;
-use crate::branchless::{choose, hide, is_zero};
+use crate::branchless::{choose, is_zero};
 use crate::family::{Address, Address6, Family, V6};
 use crate::header::{
     Ethernet, Ipv6, LINK_HOP_LIMIT, LinkOption, NeighbourMessage, NetworkHeader, protocol,
 };
+use crate::verifier::hide;
 
 pub const SOLICITATION: u8 = 135;
 pub const ADVERTISEMENT: u8 = 136;

@@ -1,7 +1,7 @@
 //! Finds and reads headers. It checks only the form of packets.
 
 use super::packet::Packet;
-use crate::branchless::{choose, is_zero, rarely};
+use crate::branchless::{choose, is_zero};
 use crate::conntrack::Signal;
 use crate::datapath::segment::{Headers, Segment};
 use crate::family::{Family, V4, V6};
@@ -9,6 +9,7 @@ use crate::header::{
     Extension, FragmentHeader, Ipv4, Ipv6, LINK_HOP_LIMIT, NetworkHeader, Sctp, Tcp, Udp, protocol,
 };
 use crate::layout::Reason;
+use crate::verifier::rarely;
 use crate::word::{number16, number32};
 
 /// Maximum number of IPv6 extension headers: hop-by-hop, destination options, routing and again

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use lb_common::conntrack::Environment;
 use lb_common::datapath::{
-    BfdTables, Counters, Direction, Encapsulation, FamilyTables, NeighbourTables, NetworkTables,
-    PoolTables, Rejection, Scratch,
+    BfdTables, Counters, Direction, FamilyTables, Handover, NeighbourTables, NetworkTables,
+    PoolTables, Scratch,
 };
 use lb_common::family::{Family, V4, V6};
 use lb_common::layout::{
@@ -235,41 +235,8 @@ impl<T> Scratch for Observed<'_, T>
 where
     T: FamilyTables<V4> + FamilyTables<V6>,
 {
-    fn set_rejection(&self, rejection: Rejection) {
-        self.note(Observation::Rejection(rejection));
-        self.tables.set_rejection(rejection);
-    }
-
-    fn rejection(&self) -> Rejection {
-        self.tables.rejection()
-    }
-
-    fn set_delivered(&self, delivered: bool) {
-        self.tables.set_delivered(delivered);
-    }
-
-    fn is_delivered(&self) -> bool {
-        self.tables.is_delivered()
-    }
-
-    fn set_alone(&self, alone: bool) {
-        self.tables.set_alone(alone);
-    }
-
-    fn is_alone(&self) -> bool {
-        self.tables.is_alone()
-    }
-
-    fn set_tag(&self, tag: u32) {
-        self.tables.set_tag(tag);
-    }
-
-    fn tag(&self) -> u32 {
-        self.tables.tag()
-    }
-
-    fn encapsulation(&self) -> Option<&mut Encapsulation> {
-        self.tables.encapsulation()
+    fn handover(&self) -> Option<&mut Handover> {
+        self.tables.handover()
     }
 }
 

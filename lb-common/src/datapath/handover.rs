@@ -1,0 +1,209 @@
+//! What a stage gives the next one.
+//!
+//! A [`Verdict`] names a stage only by a constructor of [`NextStage`], which takes what that stage
+//! needs. Nothing else can write a [`Handover`], and nothing reads one but [`stage`](super::stage),
+//! which passes it to the stage's function as an argument. Flows and decisions are in the draft: their
+//! proofs, [`DraftedFlow`] and [`DraftedDecision`], come from what wrote them.
+
+use super::arrival::Arrival;
+use super::carried::Encapsulation;
+use super::tables::{Counters, Scratch};
+use super::verdict::{Rejection, Stage, Verdict, drop_for};
+use crate::layout::Reason;
+use crate::verifier::rarely;
+
+/// The memory of what a stage is given, apart from the draft. One packet's at a time.
+#[repr(C)]
+#[derive(Debug, Default)]
+pub struct Handover {
+    /// Of [`Stage::Reject`].
+    rejection: Rejection,
+    /// Of [`Stage::Open`].
+    alone: Alone,
+    /// Of all stages whose packet may have come through a tunnel.
+    arrival: Arrival,
+    encapsulation: Encapsulation,
+}
+
+/// Whether the lookup for a packet has found no other flow of its client's address and port. A number, not
+/// a `bool`: the verifier would follow the stage once for each value.
+#[repr(transparent)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Alone(u64);
+
+impl Alone {
+    #[inline(always)]
+    pub(super) fn is_alone(self) -> bool {
+        self.0 != 0
+    }
+}
+
+/// The stage in which a packet continues, and which has been given what it needs.
+#[repr(transparent)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct NextStage(Stage);
+
+/// Proof that the draft has a flow that is about to begin, with its first state.
+#[derive(Clone, Copy, Debug)]
+pub struct DraftedFlow(());
+
+/// Proof that the draft has a decision about the packet, and the location of its flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DraftedDecision(());
+
+impl DraftedFlow {
+    /// For what has written a flow into the draft, or is given it.
+    #[inline(always)]
+    pub(super) const fn proven() -> Self {
+        Self(())
+    }
+}
+
+impl DraftedDecision {
+    /// For what has written a decision into the draft, or has called a function that does.
+    #[inline(always)]
+    pub(super) const fn proven() -> Self {
+        Self(())
+    }
+}
+
+impl NextStage {
+    pub const RESET: Self = Self(Stage::Reset);
+    pub const ERROR_OUT: Self = Self(Stage::ErrorOut);
+    pub const FRAGMENT_IN: Self = Self(Stage::FragmentIn);
+    pub const FRAGMENT_OUT: Self = Self(Stage::FragmentOut);
+    pub const DECAPSULATE: Self = Self(Stage::Decapsulate);
+    pub const SHADOW: Self = Self(Stage::Shadow);
+    pub const BFD: Self = Self(Stage::Bfd);
+    pub const NEIGHBOUR: Self = Self(Stage::Neighbour);
+
+    #[inline(always)]
+    pub fn stage(self) -> Stage {
+        self.0
+    }
+
+    /// `alone`: the lookup for the packet has found no other flow of its client's address and port.
+    #[inline(always)]
+    pub(super) fn open<T: Scratch>(tables: &T, alone: bool) -> Self {
+        if let Some(handover) = tables.handover() {
+            handover.alone = Alone(alone.into());
+        }
+        Self(Stage::Open)
+    }
+
+    #[inline(always)]
+    pub(super) fn begin(_: DraftedFlow) -> Self {
+        Self(Stage::Begin)
+    }
+
+    #[inline(always)]
+    pub(super) fn snat(_: DraftedFlow) -> Self {
+        Self(Stage::Snat)
+    }
+
+    #[inline(always)]
+    pub(super) fn untracked(_: DraftedFlow) -> Self {
+        Self(Stage::Untracked)
+    }
+
+    #[inline(always)]
+    pub(super) fn send(_: DraftedDecision) -> Self {
+        Self(Stage::Send)
+    }
+
+    #[inline(always)]
+    pub(super) fn reply(_: DraftedDecision) -> Self {
+        Self(Stage::Reply)
+    }
+
+    #[inline(always)]
+    pub(super) fn spread<T: Scratch>(tables: &T, arrival: Arrival) -> Self {
+        Self::with_arrival(tables, Stage::Spread, arrival)
+    }
+
+    #[inline(always)]
+    pub(super) fn delivered<T: Scratch>(tables: &T, arrival: Arrival) -> Self {
+        Self::with_arrival(tables, Stage::Delivered, arrival)
+    }
+
+    #[inline(always)]
+    pub(super) fn accept<T: Scratch>(tables: &T, arrival: Arrival) -> Self {
+        Self::with_arrival(tables, Stage::Accept, arrival)
+    }
+
+    #[inline(always)]
+    pub(super) fn earlier<T: Scratch>(tables: &T, arrival: Arrival) -> Self {
+        Self::with_arrival(tables, Stage::Earlier, arrival)
+    }
+
+    #[inline(always)]
+    pub(super) fn error_in<T: Scratch>(tables: &T, arrival: Arrival) -> Self {
+        Self::with_arrival(tables, Stage::ErrorIn, arrival)
+    }
+
+    #[inline(always)]
+    pub(super) fn reject<T: Scratch>(tables: &T, rejection: Rejection) -> Self {
+        if let Some(handover) = tables.handover() {
+            handover.rejection = rejection;
+        }
+        Self(Stage::Reject)
+    }
+
+    /// The verdict for a packet that is sent through a tunnel. `write` stores each field: a whole copy
+    /// would be built on the stack first.
+    #[inline(always)]
+    pub(super) fn encapsulate<T: Scratch + Counters>(
+        tables: &T,
+        write: impl FnOnce(&mut Encapsulation),
+    ) -> Verdict {
+        let Some(handover) = tables.handover() else {
+            return drop_for(tables, Reason::CorruptTable);
+        };
+        write(&mut handover.encapsulation);
+        Verdict::Next(Self(Stage::Encapsulate))
+    }
+
+    #[inline(always)]
+    fn with_arrival<T: Scratch>(tables: &T, stage: Stage, arrival: Arrival) -> Self {
+        if let Some(handover) = tables.handover() {
+            handover.arrival = arrival;
+        }
+        Self(stage)
+    }
+}
+
+/// What [`Stage::Open`] is given.
+#[inline(always)]
+pub(super) fn given_alone<T: Scratch>(tables: &T) -> Alone {
+    read_handover(tables, |handover| handover.alone)
+}
+
+/// How a packet of a stage that is given it came to this node.
+#[inline(always)]
+pub(super) fn given_arrival<T: Scratch>(tables: &T) -> Arrival {
+    read_handover(tables, |handover| handover.arrival)
+}
+
+/// The error that [`Stage::Reject`] sends.
+#[inline(always)]
+pub fn given_rejection<T: Scratch>(tables: &T) -> Rejection {
+    read_handover(tables, |handover| handover.rejection)
+}
+
+/// What [`Stage::Encapsulate`] is given.
+#[inline(always)]
+pub(super) fn given_encapsulation<T: Scratch>(tables: &T) -> Option<&Encapsulation> {
+    tables.handover().map(|handover| &handover.encapsulation)
+}
+
+#[inline(always)]
+fn read_handover<T: Scratch, R: Default>(tables: &T, read: impl FnOnce(&Handover) -> R) -> R {
+    match tables.handover() {
+        Some(handover) => read(handover),
+        None => {
+            // Followed last, and then as part of what is followed for any value.
+            rarely();
+            R::default()
+        }
+    }
+}
