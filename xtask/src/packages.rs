@@ -35,13 +35,14 @@ pub const NODES: [Program; 8] = [
 ];
 
 /// What the tests beside programs of others use: routers, clients, and what starts a container.
-pub const PEERS: [Program; 7] = [
+pub const PEERS: [Program; 8] = [
     ("bgpctl", "openbgpd"),
     ("bird", "bird2"),
     ("capsh", "libcap2-bin"),
     ("exabgp", "exabgp"),
     ("gobgpd", "gobgpd"),
     ("h2load", "nghttp2-client"),
+    ("systemctl", "systemd"),
     // Its daemons are not in the PATH.
     ("vtysh", "frr"),
 ];

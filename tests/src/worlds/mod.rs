@@ -7,4 +7,5 @@ pub mod container;
 pub mod edge;
 pub mod one_node;
 pub mod rack;
+pub mod service_manager;
 pub mod topology;

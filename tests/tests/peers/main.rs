@@ -8,3 +8,4 @@ mod container;
 mod ecmp;
 mod ingress_clients;
 mod monitoring;
+mod service_manager;

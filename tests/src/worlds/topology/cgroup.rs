@@ -40,8 +40,14 @@ pub(super) fn make(id: Id) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Removes the group. A killed process stays in its group for a moment.
+/// Removes the group, and the groups in it. A killed process stays in its group for a moment.
 pub(super) fn remove(cgroup: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(cgroup)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            remove(&entry.path())?;
+        }
+    }
     for _ in 0..100 {
         match fs::remove_dir(cgroup) {
             Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {

@@ -60,7 +60,7 @@ use anyhow::{Context, Result, ensure};
 pub use bpffs::bpffs;
 pub use capture::Capture;
 pub use certificate::Certificate;
-pub use command::{SOON, copy_program, wait_until};
+pub use command::{SOON, copy_program, run, wait_until};
 pub use echo::{Echo, name_of_server};
 pub use host::Host;
 pub use id::Id;
