@@ -5,10 +5,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tests::programs::agent::program;
+use tests::programs::api_server;
 use tests::worlds::announcers::{Connection, Stream};
 use tests::worlds::topology::{Echo, Host, Process, SOON, Topology, wait_until};
+use tokio::runtime::Builder;
 
 #[path = "../../../lb-userspace/tests/deploy/console/blocks.rs"]
 mod blocks;
@@ -18,19 +20,29 @@ const ADDRESS: &str = "192.0.2.10";
 const SERVICE: &str = "192.0.2.10:80";
 const BACKENDS: [&str; 2] = ["192.0.2.21", "192.0.2.22"];
 
+/// Where the machines' objects are.
+#[derive(Clone, Copy, PartialEq)]
+enum Objects {
+    /// In files: `millrace agent`.
+    Files,
+    /// In an API of each machine: `millrace standalone`.
+    EmbeddedApis,
+}
+
 /// Machines, backends and a client on one switch.
 struct Pair {
+    objects: Objects,
     client: Host,
     switch: Host,
     machines: Vec<Host>,
     agents: Vec<Option<Process>>,
-    _backends: Vec<Echo>,
+    backends: Vec<Echo>,
     topology: Topology,
 }
 
 impl Pair {
     /// Starts the agents with the files of the page.
-    fn start() -> Result<Self> {
+    fn start(objects: Objects) -> Result<Self> {
         let topology = Topology::new("two-machines")?;
         let (client, switch) = (topology.host("client")?, topology.host("switch")?);
         switch.bridge("br0")?;
@@ -48,7 +60,7 @@ impl Pair {
         }
         let machines = [topology.router("lb-a")?, topology.router("lb-b")?].into();
         let agents = vec![None, None];
-        let mut pair = Self { client, switch, machines, agents, _backends: backends, topology };
+        let mut pair = Self { objects, client, switch, machines, agents, backends, topology };
         for (number, machine) in pair.machines.iter().enumerate() {
             let address = format!("192.0.2.{}/24", 11 + number);
             let port = format!("port{}", 11 + number);
@@ -64,7 +76,13 @@ impl Pair {
             let place = directory.display().to_string();
             let files = blocks::files_of_page("two-machines");
             for (path, text) in files.iter().filter(|(path, _)| !path.contains("maintenance")) {
-                fs::write(directory.join(path), text.replace("/etc/millrace", &place))?;
+                let text = text.replace("/etc/millrace", &place);
+                let is_left_out = |line: &str| {
+                    objects == Objects::EmbeddedApis && line.starts_with("manifests: ")
+                };
+                let lines = text.lines().filter(|line| !is_left_out(line));
+                let text: String = lines.flat_map(|line| [line, "\n"]).collect();
+                fs::write(directory.join(path), text)?;
             }
             pair.launch(number)?;
         }
@@ -74,17 +92,72 @@ impl Pair {
         Ok(pair)
     }
 
+    /// Creates the objects of the page in a machine's API; TCP connections check its backends.
+    fn apply_objects(&self, machine: usize) -> Result<()> {
+        let text = fs::read_to_string(self.directory(machine).join("objects/front.yaml"))?;
+        let documents = text.split("---\n").map(serde_norway::from_str);
+        let mut objects: Vec<Value> = documents.collect::<Result<_, _>>()?;
+        for slice in objects.iter_mut().filter(|object| object["kind"] == "EndpointSlice") {
+            slice["metadata"]["annotations"] = json!({
+                "millrace.io/health-check": "tcp",
+                "millrace.io/health-check-interval": "100ms",
+                "millrace.io/health-check-timeout": "100ms",
+            });
+        }
+        self.machines[machine].enter(|| {
+            let runtime = Builder::new_current_thread().enable_all().build()?;
+            runtime.block_on(async {
+                let kubeconfig = self.data_directory(machine).join("kubeconfig");
+                api_server::create(&api_server::client(&kubeconfig).await?, objects).await
+            })
+        })
+    }
+
+    fn wait_for_any_holder(&self) -> Result<usize> {
+        let mut holder = None;
+        wait_until("the machines that run agree who holds the address", SOON, || {
+            holder = self.holder().unwrap_or_default();
+            holder.is_some()
+        })?;
+        holder.context("it was found")
+    }
+
+    /// The machine loses power and its link.
+    fn power_off(&mut self, machine: usize) -> Result<()> {
+        self.switch.ip(&format!("link set port{} down", 11 + machine))?;
+        if let Some(agent) = self.agents[machine].take() {
+            agent.kill();
+        }
+        Ok(())
+    }
+
+    fn power_on(&mut self, machine: usize) -> Result<()> {
+        self.switch.ip(&format!("link set port{} up", 11 + machine))?;
+        self.launch(machine)?;
+        let agent = self.agents[machine].as_mut().context("it was started")?;
+        agent.wait_for_output("ready service_ports=", SOON)
+    }
+
     /// `/etc/millrace` of a machine.
     fn directory(&self, machine: usize) -> PathBuf {
         self.topology.directory().join(name(machine))
     }
 
+    /// `/var/lib/millrace` of a machine, which `standalone` creates: it must not be open to others.
+    fn data_directory(&self, machine: usize) -> PathBuf {
+        self.directory(machine).join("data")
+    }
+
     fn launch(&mut self, machine: usize) -> Result<()> {
         let host = &self.machines[machine];
         let mut command = host.command(program()?);
-        command.args(["agent", "--node-name", name(machine), "--xdp-mode", "off", "--config"]);
+        let (role, flag, state) = match self.objects {
+            Objects::Files => ("agent", "--state-directory", self.directory(machine)),
+            Objects::EmbeddedApis => ("standalone", "--data-dir", self.data_directory(machine)),
+        };
+        command.args([role, "--node-name", name(machine), "--xdp-mode", "off", "--config"]);
         command.arg(self.directory(machine).join("config.yaml"));
-        command.arg("--state-directory").arg(self.directory(machine));
+        command.arg(flag).arg(state);
         command.arg("--pin-path").arg(self.topology.warm_pins(name(machine)));
         command.arg("--cgroup").arg(host.cgroup());
         self.agents[machine] = Some(host.spawn(&mut command)?);
@@ -128,13 +201,8 @@ fn name(machine: usize) -> &'static str {
 
 #[test]
 fn two_machines_have_one_address_with_the_files_of_the_documentation() -> Result<()> {
-    let mut pair = Pair::start()?;
-    let mut first = None;
-    wait_until("one machine holds the address", SOON, || {
-        first = pair.holder().unwrap_or_default();
-        first.is_some()
-    })?;
-    let first = first.context("it was found")?;
+    let mut pair = Pair::start(Objects::Files)?;
+    let first = pair.wait_for_any_holder()?;
     let second = 1 - first;
     let mut connection = pair.connect()?;
     ensure!(BACKENDS.contains(&connection.server.as_str()), "{}", connection.server);
@@ -164,17 +232,9 @@ fn two_machines_have_one_address_with_the_files_of_the_documentation() -> Result
 
     // The holder loses power while the other one is ready again.
     fs::remove_file(&path)?;
-    let mut holder = None;
-    wait_until("both agree", SOON, || {
-        holder = pair.holder().unwrap_or_default();
-        holder.is_some()
-    })?;
-    let lost = holder.context("it was found")?;
+    let lost = pair.wait_for_any_holder()?;
     let stream = Stream::start(&pair.client, SERVICE, Duration::from_millis(200));
-    pair.switch.ip(&format!("link delete port{}", 11 + lost))?;
-    if let Some(agent) = pair.agents[lost].take() {
-        agent.kill();
-    }
+    pair.power_off(lost)?;
     pair.wait_for_holder(1 - lost)?;
     for _ in 0..10 {
         pair.connect()?;
@@ -183,4 +243,30 @@ fn two_machines_have_one_address_with_the_files_of_the_documentation() -> Result
     ensure!(outcome.succeeded > 0, "{outcome:?}");
     println!("without power: {outcome:?}");
     Ok(())
+}
+
+/// The page's section about health checks: each machine has an API, and neither knows the other's.
+#[test]
+fn two_machines_with_embedded_apis_take_over_and_check_their_backends() -> Result<()> {
+    let mut pair = Pair::start(Objects::EmbeddedApis)?;
+    for machine in 0..2 {
+        pair.apply_objects(machine)?;
+    }
+    let lost = pair.wait_for_any_holder()?;
+    wait_until("a connection is served", SOON, || pair.connect().is_ok())?;
+
+    pair.power_off(lost)?;
+    pair.wait_for_holder(1 - lost)?;
+    wait_until("a connection is served", SOON, || pair.connect().is_ok())?;
+
+    // The checks of the machine that is left take a backend away that no longer accepts connections.
+    drop(pair.backends.pop());
+    let is_served_by_the_other =
+        || (0..10).all(|_| pair.connect().is_ok_and(|connection| connection.server == BACKENDS[0]));
+    wait_until("only the backend that responds gets connections", SOON, is_served_by_the_other)?;
+
+    // The machine comes back with the objects that its API has stored.
+    pair.power_on(lost)?;
+    pair.wait_for_any_holder()?;
+    wait_until("a connection is served", SOON, || pair.connect().is_ok())
 }
