@@ -37,7 +37,7 @@ pub fn check_documents() -> Result<()> {
     Ok(())
 }
 
-fn files_in(folder: &Path) -> Result<Vec<PathBuf>> {
+pub fn files_in(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     let entries = fs::read_dir(folder).with_context(|| folder.display().to_string())?;
     for entry in entries {
@@ -51,15 +51,15 @@ fn files_in(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-fn has_extension(file: &Path, extension: &str) -> bool {
+pub fn has_extension(file: &Path, extension: &str) -> bool {
     file.extension().is_some_and(|found| found == extension)
 }
 
-fn read(file: &Path) -> Result<String> {
+pub fn read(file: &Path) -> Result<String> {
     fs::read_to_string(file).with_context(|| file.display().to_string())
 }
 
-fn relative(file: &Path) -> &Path {
+pub fn relative(file: &Path) -> &Path {
     file.strip_prefix(root()).unwrap_or(file)
 }
 
@@ -74,14 +74,19 @@ fn prose(text: &str) -> impl Iterator<Item = &str> {
 }
 
 /// The targets of a document's links.
-fn links(text: &str) -> impl Iterator<Item = &str> {
+pub fn links(text: &str) -> impl Iterator<Item = &str> {
     prose(text)
         .flat_map(|line| line.split("](").skip(1).filter_map(|rest| Some(rest.split_once(')')?.0)))
 }
 
+/// Whether a link leads to another place than the repository.
+pub fn is_outside(link: &str) -> bool {
+    link.contains("://") || link.starts_with("//") || link.starts_with("mailto:")
+}
+
 /// Why a link of the file leads nowhere; `None` if it leads to a place, or out of the repository.
 fn broken(file: &Path, link: &str) -> Result<Option<&'static str>> {
-    if link.contains("://") || link.starts_with("mailto:") {
+    if is_outside(link) {
         return Ok(None);
     }
     let (path, heading) = link.split_once('#').unwrap_or((link, ""));
@@ -99,7 +104,7 @@ fn broken(file: &Path, link: &str) -> Result<Option<&'static str>> {
     Ok((!is_found).then_some("it has no such heading"))
 }
 
-fn normalize(path: &Path) -> PathBuf {
+pub fn normalize(path: &Path) -> PathBuf {
     let mut normal = PathBuf::new();
     for component in path.components() {
         if component == Component::ParentDir {

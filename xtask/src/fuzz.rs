@@ -11,9 +11,9 @@ use anyhow::{Context, Result};
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 
-use crate::linker::tools;
 use crate::packages;
-use crate::process::{cargo, find, output, root, run_command};
+use crate::process::{find, output, root, run_command};
+use crate::tools::{install_program, tools};
 
 const TARGETS: [&str; 9] = [
     "parser",
@@ -60,16 +60,7 @@ fn ensure() -> Result<PathBuf> {
     if let Some(found) = find("cargo-fuzz").or_else(|| program.is_file().then(|| program.clone())) {
         return Ok(found);
     }
-    eprintln!("building cargo-fuzz {VERSION}: about a minute, once");
-    let mut command = cargo();
-    command.args(["install", "cargo-fuzz", "--version", VERSION, "--locked", "--quiet"]);
-    command.arg("--root").arg(tools());
-    output(&mut command).with_context(|| {
-        format!(
-            "cannot build cargo-fuzz, which needs the network or a vendored registry. To install it by hand: \
-             cargo install cargo-fuzz --version {VERSION} --locked"
-        )
-    })?;
+    install_program("cargo-fuzz", VERSION, &[])?;
     Ok(program)
 }
 

@@ -11,8 +11,9 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::process::{cargo, is_missing, output, root};
+use crate::process::{is_missing, output};
 use crate::toolchain::{self, Toolchain};
+use crate::tools::{install_program, tools};
 
 pub const LINKER_VERSION: &str = "0.10.3";
 /// The LLVM version whose interface this bpf-linker uses.
@@ -32,7 +33,7 @@ pub fn ensure_linker(toolchain: &Toolchain, log: &dyn Fn(&str)) -> Result<Linker
     let program = tools().join("bin/bpf-linker");
     let version = output(Command::new(&program).arg("--version")).unwrap_or_default();
     if version != format!("bpf-linker {LINKER_VERSION}") {
-        install()?;
+        install_program("bpf-linker", LINKER_VERSION, &[])?;
     }
     for llvm in llvm_directories(toolchain)? {
         match try_link(&program, &llvm) {
@@ -50,33 +51,6 @@ pub fn ensure_linker(toolchain: &Toolchain, log: &dyn Fn(&str)) -> Result<Linker
         "bpf-linker found no usable LLVM {LINKER_LLVM} (--verbose lists the attempts).\n\
          On Debian, root:  apt-get install libllvm{LINKER_LLVM}"
     )
-}
-
-fn install() -> Result<()> {
-    eprintln!("building bpf-linker {LINKER_VERSION}: about a minute, once");
-    let mut command = cargo();
-    command
-        .args([
-            "install",
-            "bpf-linker",
-            "--version",
-            LINKER_VERSION,
-            "--locked",
-            "--quiet",
-            "--force",
-        ])
-        .arg("--root")
-        .arg(tools())
-        .arg("--target-dir")
-        .arg(tools().join("build"));
-    output(&mut command).with_context(|| {
-        format!(
-            "cannot build bpf-linker: this needs network access or a vendored registry. By hand:  \
-             cargo install bpf-linker --version {LINKER_VERSION} --locked --root target/tools"
-        )
-    })?;
-    // Several hundred megabytes that are not needed again.
-    fs::remove_dir_all(tools().join("build")).context("bpf-linker's build can't be removed")
 }
 
 /// Directories that may contain a suitable LLVM, the compiler's first.
@@ -137,10 +111,6 @@ fn try_link(program: &Path, llvm: &Path) -> Result<()> {
     let mut command = Command::new(program);
     command.args(["--target", "bpfel", "--output"]).arg(tools().join("sample.o")).arg(&sample);
     output(command.env("LD_LIBRARY_PATH", llvm)).map(drop)
-}
-
-pub fn tools() -> PathBuf {
-    root().join("target/tools")
 }
 
 #[cfg(test)]

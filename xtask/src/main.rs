@@ -20,9 +20,11 @@ mod python;
 mod release;
 mod run;
 mod schedule;
+mod site;
 mod stages;
 mod test;
 mod toolchain;
+mod tools;
 mod usage;
 mod vm;
 
@@ -60,13 +62,15 @@ Examples:
   Fuzz the data plane's pipeline in user space for ten minutes:
     cargo xtask fuzz pipeline --seconds 600
 
-  Build a container image, without a container engine:
+  Build a container image, without a container engine; all files of a release; the documentation as a site:
     cargo xtask image
+    cargo xtask release --output /tmp/millrace-release
+    cargo xtask site
 
   Build only the BPF objects, and print why a compiler was chosen:
     cargo xtask build-ebpf --verbose
 
-Missing tools are installed: a compiler for BPF, bpf-linker, the programs that the tests use.";
+Missing tools are installed: a compiler for BPF, bpf-linker, mdBook, the programs that the tests use.";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -88,8 +92,11 @@ enum Command {
     BuildEbpf(ebpf::Options),
     /// Build a container image of the agent, without a container engine
     Image(image::Options),
-    /// Make the files of a release from a clean tree: image, program, chart, manifests, bill of materials, licences, sums
+    /// Make the files of a release from a clean tree: image, program, chart, manifests, documentation, bill of materials,
+    /// licences, changes, checksums
     Release(release::Options),
+    /// Build the documentation as a site that works offline
+    Site(site::Options),
     /// Fuzz the data plane, and what the HTTP proxy parses, with cargo-fuzz
     Fuzz(fuzz::Options),
     /// Format all code
@@ -133,6 +140,7 @@ fn dispatch(command: Command) -> Result<ExitCode> {
         Command::BuildEbpf(options) => ebpf::build_objects(&options)?,
         Command::Image(options) => image::build_image(&options)?,
         Command::Release(options) => release::make_release(&options)?,
+        Command::Site(options) => site::build_site_from_options(&options)?,
         Command::Fuzz(options) => fuzz::fuzz(&options)?,
         Command::Fmt { check } => lint::format(check)?,
         Command::Lint(options) => lint::lint(&options)?,

@@ -8,7 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 /// The root of the repository.
 pub fn root() -> &'static Path {
@@ -50,6 +50,33 @@ pub fn clippy_driver() -> Option<PathBuf> {
 /// Selects the crates that share one build: all except those that are built by themselves.
 pub const SHARED_BUILD: [&str; 7] =
     ["--workspace", "--exclude", "lb-ebpf", "--exclude", "models", "--exclude", "xtask"];
+
+/// Fails if a directory that is to be replaced holds something else: it is new, empty, or has the file `mark`, which only
+/// an earlier run writes.
+pub fn ensure_replaceable(directory: &Path, mark: &str) -> Result<()> {
+    let is_empty = match std::fs::read_dir(directory) {
+        Ok(mut entries) => entries.next().is_none(),
+        Err(error) if is_missing(&error) => true,
+        Err(error) => return Err(error).context(directory.display().to_string()),
+    };
+    ensure!(
+        is_empty || directory.join(mark).exists(),
+        "{} is neither empty nor of an earlier run, with the file {mark}: name another directory",
+        directory.display()
+    );
+    Ok(())
+}
+
+/// Replaces a directory that an earlier run has written by an empty one.
+pub fn replace_directory(directory: &Path) -> Result<()> {
+    match std::fs::remove_dir_all(directory) {
+        Err(error) if !is_missing(&error) => {
+            return Err(error).context(directory.display().to_string());
+        }
+        _ => (),
+    }
+    std::fs::create_dir_all(directory).with_context(|| directory.display().to_string())
+}
 
 /// A command with a time limit.
 pub fn within(seconds: u32, program: &str) -> Command {

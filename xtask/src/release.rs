@@ -1,8 +1,6 @@
 //! `cargo xtask release`: all that a release consists of, from a clean tree, in one directory. The same commit gives the
 //! same bytes.
 
-mod notices;
-
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -12,14 +10,19 @@ use clap::Args;
 use flate2::{Compression, GzBuilder};
 use sha2::{Digest, Sha256};
 
-use crate::image::{self, Archive, LICENCES, Source};
-use crate::process::{root, target};
+use crate::image::{self, Archive, LICENCES, NOTICES, Source, VERSION};
+use crate::process::{ensure_replaceable, replace_directory, root, target};
+use crate::site;
+
+/// The section of CHANGELOG.md with the changes that no release has yet.
+const UNRELEASED: &str = "Unreleased";
 
 const SUMS: &str = "SHA256SUMS";
 
 #[derive(Debug, Args)]
 pub struct Options {
-    /// Directory for the files of the release, which is replaced [default: target/release-files]
+    /// Directory for the files of the release, new or of an earlier release, which they replace
+    /// [default: target/release-files]
     #[arg(long, value_name = "DIRECTORY")]
     output: Option<PathBuf>,
 }
@@ -31,12 +34,18 @@ pub fn make_release(options: &Options) -> Result<()> {
         source.is_committed(),
         "the tree has changes, or is no git repository: a release is made of a commit. Commit or stash them"
     );
-    let built = target().join("image");
-    image::build_image(&image::Options::into_directory(built.clone()))?;
+    source.check_tag()?;
     let directory = options.output.clone().unwrap_or_else(|| target().join("release-files"));
-    let notices = notices::collect_notices()?;
-    let changes = unreleased_changes(&read_text(&root().join("CHANGELOG.md"))?)?;
-    pack_files(&built, &directory, &source, &notices, &changes)?;
+    // Fails before the build.
+    ensure_replaceable(&directory, SUMS)?;
+    let section = if source.is_release() { VERSION } else { UNRELEASED };
+    let changes = changes_of(section, &read_text(&root().join("CHANGELOG.md"))?)?;
+    image::build_image(&image::Options::default())?;
+    let built = image::default_directory();
+    image::ensure_complete(&read_text(&built.join(NOTICES))?)?;
+    let site = target().join("site");
+    site::build_site(&site, &version)?;
+    pack_files(&built, &site, &directory, &source, &changes)?;
     eprintln!("Millrace {version} is in {}", directory.display());
     Ok(())
 }
@@ -45,21 +54,18 @@ fn read_text(path: &Path) -> Result<String> {
     fs::read_to_string(path).with_context(|| path.display().to_string())
 }
 
-/// Writes the files of the release from those of the image.
+/// Writes the files of the release from those of the image and the site.
 fn pack_files(
     built: &Path,
+    site: &Path,
     directory: &Path,
     source: &Source,
-    notices: &str,
     changes: &str,
 ) -> Result<()> {
     let version = source.version();
-    if directory.exists() {
-        fs::remove_dir_all(directory).with_context(|| directory.display().to_string())?;
-    }
-    fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
+    replace_directory(directory)?;
     let read = |path: &Path| fs::read(path).with_context(|| path.display().to_string());
-    let mut texts = vec![("THIRD-PARTY-NOTICES.txt", notices.as_bytes().to_owned())];
+    let mut texts = vec![(NOTICES, read(&built.join(NOTICES))?)];
     for name in LICENCES {
         texts.push((name, read(&root().join(name))?));
     }
@@ -81,12 +87,16 @@ fn pack_files(
         add_folder(&mut manifests, &built.join("deploy").join(part), &format!("{folder}/{part}"))?;
     }
 
+    let mut pages = Archive::new(Vec::new(), source.time);
+    add_folder(&mut pages, site, &format!("millrace-docs-{version}"))?;
+
     let mut files = vec![
         (format!("millrace-image-{version}.tar"), read(&built.join("millrace.tar"))?),
         (format!("millrace-{version}-x86_64-linux.tar.gz"), compress_gzip(&program.finish()?)?),
         // The name that Helm gives a packaged chart.
         (format!("millrace-{version}.tgz"), compress_gzip(&chart.finish()?)?),
         (format!("millrace-manifests-{version}.tar.gz"), compress_gzip(&manifests.finish()?)?),
+        (format!("millrace-docs-{version}.tar.gz"), compress_gzip(&pages.finish()?)?),
         (format!("millrace-{version}.cdx.json"), read(&built.join("millrace.cdx.json"))?),
         ("CHANGES.md".to_owned(), changes.as_bytes().to_owned()),
     ];
@@ -127,12 +137,14 @@ fn compress_gzip(content: &[u8]) -> Result<Vec<u8>> {
     Ok(writer.finish()?)
 }
 
-/// The section of changes that no release has yet.
-fn unreleased_changes(changelog: &str) -> Result<String> {
-    let (_, rest) =
-        changelog.split_once("\n## [Unreleased]\n").context("CHANGELOG.md has no Unreleased")?;
+/// The changes under the heading `## [version]`, which may continue, for example with a date.
+fn changes_of(version: &str, changelog: &str) -> Result<String> {
+    let (_, rest) = changelog
+        .split_once(&format!("\n## [{version}]"))
+        .with_context(|| format!("CHANGELOG.md has no section [{version}]"))?;
+    let (_, rest) = rest.split_once('\n').unwrap_or_default();
     let section = rest.split("\n## ").next().unwrap_or(rest).trim();
-    ensure!(!section.is_empty(), "CHANGELOG.md has nothing under Unreleased");
+    ensure!(!section.is_empty(), "CHANGELOG.md has nothing under [{version}]");
     Ok(format!("{section}\n"))
 }
 
@@ -155,6 +167,8 @@ mod tests {
             ("deploy/kustomize/base/kustomization.yaml", "kind: Kustomization\n"),
             ("deploy/prometheus/rules.yaml", "groups: []\n"),
             ("deploy/grafana/millrace.json", "{}"),
+            (NOTICES, "notices"),
+            ("../site/docs/index.html", "<html>"),
         ] {
             let path = built.join(file);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -163,13 +177,14 @@ mod tests {
         let source = Source::of_commit("0123456789abcdef0123456789abcdef01234567", 1_700_000_000);
         let outputs = ["one", "two"].map(|name| directory.path().join(name));
         for output in &outputs {
-            pack_files(&built, output, &source, "notices\n", "changes\n").unwrap();
+            let site = directory.path().join("site");
+            pack_files(&built, &site, output, &source, "changes\n").unwrap();
         }
         let version = source.version();
         let names = fs::read_dir(&outputs[0]).unwrap().map(|entry| entry.unwrap().file_name());
         let mut names: Vec<_> = names.map(|name| name.into_string().unwrap()).collect();
         names.sort();
-        assert_eq!(names.len(), 10, "{names:?}");
+        assert_eq!(names.len(), 11, "{names:?}");
         for name in &names {
             let [one, two] = outputs.each_ref().map(|output| fs::read(output.join(name)).unwrap());
             assert_eq!(one, two, "{name}");
@@ -197,13 +212,26 @@ mod tests {
     }
 
     #[test]
-    fn the_changes_are_those_without_a_release() {
-        let text = "# Changelog\n\n## [Unreleased]\n\n### Added\n\n- one\n\n## [0.1.0]\n\n- two\n";
-        assert_eq!(unreleased_changes(text).unwrap(), "### Added\n\n- one\n");
-        assert!(unreleased_changes("# Changelog\n").is_err());
-        assert!(
-            unreleased_changes("# Changelog\n\n## [Unreleased]\n\n## [0.1.0]\n- two\n").is_err()
-        );
-        assert!(unreleased_changes(&read_text(&root().join("CHANGELOG.md")).unwrap()).is_ok());
+    fn the_changes_are_those_of_the_version() {
+        let text = "# Changelog\n\n## [Unreleased]\n\n### Added\n\n- one\n\n## [0.1.0] - 2026-12-01\n\n- two\n";
+        assert_eq!(changes_of(UNRELEASED, text).unwrap(), "### Added\n\n- one\n");
+        assert_eq!(changes_of("0.1.0", text).unwrap(), "- two\n");
+        assert!(changes_of("0.2.0", text).is_err());
+        let empty = "# Changelog\n\n## [Unreleased]\n\n## [0.1.0]\n- two\n";
+        assert!(changes_of(UNRELEASED, empty).is_err());
+        let own = read_text(&root().join("CHANGELOG.md")).unwrap();
+        assert!(changes_of(UNRELEASED, &own).is_ok());
+    }
+
+    #[test]
+    fn a_directory_with_something_else_is_not_replaced() {
+        let directory = tempfile::tempdir().unwrap();
+        let check = |path: &Path| ensure_replaceable(path, SUMS).map_err(|error| error.to_string());
+        assert_eq!(check(&directory.path().join("new")), Ok(()));
+        assert_eq!(check(directory.path()), Ok(()));
+        fs::write(directory.path().join("thesis.txt"), "").unwrap();
+        assert!(check(directory.path()).unwrap_err().contains("name another directory"));
+        fs::write(directory.path().join(SUMS), "").unwrap();
+        assert_eq!(check(directory.path()), Ok(()));
     }
 }

@@ -40,7 +40,7 @@ impl ClientRequests {
     pub fn register(&self, registry: &mut Registry) {
         registry.register(
             "rest_client_requests",
-            "Requests to the API server, by the status of the response; <error>: there was none",
+            "Requests to the API server, by the status of the response; `<error>` if there was none",
             self.responses.clone(),
         );
         registry.register(

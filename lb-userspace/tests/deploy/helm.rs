@@ -358,7 +358,7 @@ fn values_of_the_parts_are_honoured() {
     {
         let spec = &objects[workload]["spec"]["template"]["spec"];
         let container = &spec["containers"][0];
-        assert_eq!(container["image"], "registry.example/millrace:0.1.0", "{workload}");
+        assert_eq!(container["image"], "registry.example/millrace:0.0.0", "{workload}");
         let security = &container["securityContext"];
         assert_eq!(security["runAsUser"], 7, "{workload}");
         assert_eq!(

@@ -185,7 +185,7 @@ fn the_overlay_of_the_documentation_builds() {
         ["DaemonSet millrace", "Deployment millrace-controller", "Deployment millrace-ingress"]
     {
         let container = &objects[workload]["spec"]["template"]["spec"]["containers"][0];
-        assert_eq!(container["image"], "registry.example.com/millrace:0.1.0", "{workload}");
+        assert_eq!(container["image"], "registry.example.com/millrace:0.0.0", "{workload}");
     }
     let config =
         objects.iter().find(|(name, _)| name.starts_with("ConfigMap millrace-config")).unwrap().1;

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 
-/// The tag that the files in the repository have.
-const TAG: &str = env!("CARGO_PKG_VERSION");
+/// The version and the tag that the files in the repository have, which no image has.
+const TAG: &str = "0.0.0";
 
 /// Replaces the directory `to` by a copy of `from` for the image `name`. Links become files.
 pub fn write_manifests(from: &Path, to: &Path, name: &str) -> Result<()> {
@@ -84,7 +84,7 @@ mod tests {
         let chart = read("helm/millrace/Chart.yaml");
         assert!(chart.contains(&format!("\nversion: {tag}\n")), "{chart}");
         assert!(chart.contains(&format!("\nappVersion: {tag}\n")), "{chart}");
-        for folder in ["base", "controller", "ingress"] {
+        for folder in ["base", "cleanup", "controller", "ingress"] {
             let text = read(&format!("kustomize/{folder}/kustomization.yaml"));
             assert!(text.contains(&format!("newTag: {tag}\n")), "{text}");
         }

@@ -18,7 +18,6 @@ pub fn list(source: &Source) -> Result<Vec<u8>> {
     let checksums = checksums(&lock)?;
     let crates = all_compiled()?;
     let components = crates.iter().map(|one| one.component(&checksums)).chain(linked());
-    let version = env!("CARGO_PKG_VERSION");
     let bill = json!({
         "bomFormat": "CycloneDX",
         "specVersion": "1.5",
@@ -28,7 +27,7 @@ pub fn list(source: &Source) -> Result<Vec<u8>> {
             "component": {
                 "type": "application",
                 "name": "millrace",
-                "version": source.revision.as_deref().unwrap_or(version),
+                "version": source.version(),
                 "licenses": [{"expression": "Apache-2.0"}],
             },
         },
@@ -143,7 +142,7 @@ mod tests {
 
     #[test]
     fn the_bill_of_this_commit_has_a_checksum_and_a_license_for_each_crate() {
-        let source = Source { time: jiff::Timestamp::UNIX_EPOCH, revision: None };
+        let source = Source::of_commit("0123456789abcdef0123456789abcdef01234567", 0);
         let bill = list(&source).unwrap();
         assert_eq!(bill, list(&source).unwrap(), "the same commit gives the same bytes");
         let bill: Value = serde_json::from_slice(&bill).unwrap();

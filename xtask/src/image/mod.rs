@@ -7,6 +7,7 @@ mod archive;
 mod layout;
 mod manifests;
 mod materials;
+mod notices;
 mod program;
 mod root;
 
@@ -22,24 +23,31 @@ use clap::Args;
 use jiff::Timestamp;
 
 use crate::packages;
-use crate::process::{cargo, is_root, output, root as repository, run_command, target};
+use crate::process::{
+    cargo, ensure_replaceable, is_root, output, root as repository, run_command, target,
+};
 use crate::test;
 pub use archive::Archive;
 use layout::{Image, Labels};
-pub use materials::linked_crates;
-pub use root::LICENCES;
+pub use notices::ensure_complete;
+pub use root::{LICENCES, NOTICES};
 
 /// Limit of the unpacked image in bytes, which `--test` checks. Its size depends on the compiler: nightly's programs are
 /// a few percent larger than stable's.
 const UNPACKED_LIMIT_BYTES: u64 = 36 << 20;
 
+/// Of the workspace: its only place is the Cargo.toml at the root.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+const ARCHIVE: &str = "millrace.tar";
+
 /// Digits of a commit in a version, a length that git never changes.
 const SHORT_COMMIT_LENGTH: usize = 12;
 
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub struct Options {
-    /// Directory for the image: millrace.tar, the OCI layout oci/, and the bill of materials
-    /// millrace.cdx.json [default: target/image]
+    /// Directory for the image, new or of an earlier image: millrace.tar, the same as the OCI layout oci/, the program,
+    /// chart and manifests, licences and the bill of materials [default: target/image]
     #[arg(long, value_name = "DIRECTORY")]
     output: Option<PathBuf>,
 
@@ -57,17 +65,18 @@ pub struct Options {
     test: bool,
 }
 
-impl Options {
-    /// Those of a release.
-    pub fn into_directory(output: PathBuf) -> Self {
-        Self { output: Some(output), name: None, program: None, test: false }
-    }
+/// Where the image is without `--output`.
+pub fn default_directory() -> PathBuf {
+    target().join("image")
 }
 
 pub fn build_image(options: &Options) -> Result<()> {
     // Fails before compiling for an architecture that the agent refuses.
     layout::architecture(ARCH)?;
-    let directory = options.output.clone().unwrap_or_else(|| target().join("image"));
+    if let Some(directory) = &options.output {
+        ensure_replaceable(directory, ARCHIVE)?;
+    }
+    let directory = options.output.clone().unwrap_or_else(default_directory);
     fs::create_dir_all(&directory).with_context(|| directory.display().to_string())?;
     let directory = directory.canonicalize()?;
     let source = Source::find()?;
@@ -76,7 +85,8 @@ pub fn build_image(options: &Options) -> Result<()> {
         None => program::build_static_program(&source.version())?,
     };
     let name = options.name.clone().unwrap_or_else(|| format!("millrace:{}", source.version()));
-    let image = assemble(&program, &source, &name)?;
+    let notices = notices::collect_notices()?;
+    let image = assemble(&program, &source, &name, &notices)?;
 
     let layout = directory.join("oci");
     if layout.exists() {
@@ -89,7 +99,7 @@ pub fn build_image(options: &Options) -> Result<()> {
         }
         fs::write(&path, content).with_context(|| path.display().to_string())?;
     }
-    let archive = directory.join("millrace.tar");
+    let archive = directory.join(ARCHIVE);
     let file = File::create(&archive).with_context(|| archive.display().to_string())?;
     let mut tar = Archive::new(file, source.time);
     for (path, content) in image.files() {
@@ -97,6 +107,8 @@ pub fn build_image(options: &Options) -> Result<()> {
     }
     tar.finish()?;
 
+    let licences = directory.join(NOTICES);
+    fs::write(&licences, &notices).with_context(|| licences.display().to_string())?;
     let bill = directory.join("millrace.cdx.json");
     if options.program.is_none() {
         fs::write(&bill, materials::list(&source)?).with_context(|| bill.display().to_string())?;
@@ -120,6 +132,7 @@ pub fn build_image(options: &Options) -> Result<()> {
     eprintln!("  {}: the same as an OCI layout", layout.display());
     eprintln!("  {}: the program, for machines without containers", copy.display());
     eprintln!("  {}: the manifests and the chart, with this tag", manifests.display());
+    eprintln!("  {}: the licences of all that is linked, also in the image", licences.display());
     if options.program.is_none() {
         eprintln!("  {}: its software bill of materials (CycloneDX)", bill.display());
     }
@@ -158,11 +171,11 @@ fn check_size(unpacked: u64) -> Result<()> {
     Ok(())
 }
 
-fn assemble(program: &Path, source: &Source, name: &str) -> Result<Image> {
+fn assemble(program: &Path, source: &Source, name: &str, notices: &str) -> Result<Image> {
     let content = fs::read(program).with_context(|| program.display().to_string())?;
     program::check_is_static(&content).with_context(|| program.display().to_string())?;
     let mut layer = Archive::new(Vec::new(), source.time);
-    root::fill(&mut layer, &content)?;
+    root::fill(&mut layer, &content, notices)?;
     let layer = layer.finish()?;
     Image::new(&layer, name, &source.labels())
 }
@@ -173,6 +186,8 @@ pub struct Source {
     pub time: Timestamp,
     /// `None` outside of a git repository.
     revision: Option<String>,
+    /// Of the commit.
+    tags: Vec<String>,
 }
 
 impl Source {
@@ -195,14 +210,18 @@ impl Source {
             let suffix = if changed { "-modified" } else { "" };
             format!("{hash}{suffix}")
         });
-        Ok(Self { time, revision })
+        let tags = git(&["tag", "--points-at", "HEAD"]).unwrap_or_default();
+        Ok(Self { time, revision, tags: tags.lines().map(str::to_owned).collect() })
     }
 
-    /// Version and commit, as an image's tag and as `millrace --version`: different for each commit, so that an upgrade
-    /// pulls another image and restarts the pods.
+    /// As an image's tag and as `millrace --version`. Without the tag of a release, it has the commit: different for each,
+    /// so that an upgrade pulls another image and restarts the pods.
     pub fn version(&self) -> String {
-        let version = env!("CARGO_PKG_VERSION");
+        let version = VERSION;
         let Some(revision) = &self.revision else { return version.to_owned() };
+        if self.is_release() {
+            return version.to_owned();
+        }
         let (commit, modified) = revision.split_once('-').unwrap_or((revision, ""));
         let commit = commit.get(..SHORT_COMMIT_LENGTH).unwrap_or(commit);
         let separator = if modified.is_empty() { "" } else { "-" };
@@ -214,10 +233,32 @@ impl Source {
         self.revision.as_ref().is_some_and(|revision| !revision.contains('-'))
     }
 
+    /// Whether it is the commit of a release, with nothing changed.
+    pub fn is_release(&self) -> bool {
+        self.is_committed() && self.versions_of_tags().any(|version| version == VERSION)
+    }
+
+    /// Fails if the commit has the tag of another version only.
+    pub fn check_tag(&self) -> Result<()> {
+        let other = self.versions_of_tags().next().filter(|_| !self.is_release());
+        ensure!(
+            other.is_none(),
+            "the commit has the tag v{}, and Cargo.toml the version {VERSION}: change one of them",
+            other.unwrap_or_default()
+        );
+        Ok(())
+    }
+
+    /// The versions whose tags (`v1.2.3`) the commit has.
+    fn versions_of_tags(&self) -> impl Iterator<Item = &str> {
+        let versions = self.tags.iter().filter_map(|tag| tag.strip_prefix('v'));
+        versions.filter(|version| version.starts_with(|first: char| first.is_ascii_digit()))
+    }
+
     #[cfg(test)]
     pub fn of_commit(revision: &str, seconds: i64) -> Self {
         let time = Timestamp::from_second(seconds).unwrap();
-        Self { time, revision: Some(revision.to_owned()) }
+        Self { time, revision: Some(revision.to_owned()), tags: Vec::new() }
     }
 
     fn labels(&self) -> Labels {

@@ -21,9 +21,12 @@ const FILES: [(&str, &str); 3] = [
     ("etc/passwd", "root:x:0:0:root:/:/usr/bin/millrace\n"),
 ];
 
+/// Of everything that is linked into the program.
+pub const NOTICES: &str = "THIRD-PARTY-NOTICES.txt";
+
 /// Adds files in the order of their paths. No public certificate authorities: a pod gets those of
 /// its cluster.
-pub fn fill<W: Write>(layer: &mut Archive<W>, program: &[u8]) -> Result<()> {
+pub fn fill<W: Write>(layer: &mut Archive<W>, program: &[u8], notices: &str) -> Result<()> {
     for (path, content) in FILES {
         layer.file(path, 0o644, content.as_bytes())?;
     }
@@ -33,5 +36,5 @@ pub fn fill<W: Write>(layer: &mut Archive<W>, program: &[u8]) -> Result<()> {
         let text = fs::read(&path).with_context(|| path.display().to_string())?;
         layer.file(&format!("usr/share/doc/millrace/{name}"), 0o644, &text)?;
     }
-    Ok(())
+    layer.file(&format!("usr/share/doc/millrace/{NOTICES}"), 0o644, notices.as_bytes())
 }

@@ -26,17 +26,14 @@ fn program() -> Vec<u8> {
 }
 
 fn source() -> Source {
-    Source {
-        time: Timestamp::from_second(1_700_000_000).unwrap(),
-        revision: Some("abc".to_owned()),
-    }
+    Source::of_commit("abc", 1_700_000_000)
 }
 
 fn image() -> BTreeMap<String, Vec<u8>> {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("millrace");
     fs::write(&path, program()).unwrap();
-    let image = assemble(&path, &source(), "millrace:1").unwrap();
+    let image = assemble(&path, &source(), "millrace:1", "notices").unwrap();
     image.files().map(|(path, content)| (path.to_owned(), content.to_owned())).collect()
 }
 
@@ -113,6 +110,7 @@ fn the_root_has_the_program_and_no_shell() {
         "usr/share/doc/millrace",
         "usr/share/doc/millrace/LICENSE",
         "usr/share/doc/millrace/LICENSE-GPL-2.0",
+        "usr/share/doc/millrace/THIRD-PARTY-NOTICES.txt",
     ];
     assert_eq!(found, expected);
 }
@@ -153,7 +151,7 @@ fn a_version_has_the_commit() {
     let at = |revision: Option<&str>| {
         Source { revision: revision.map(str::to_owned), ..source() }.version()
     };
-    let version = env!("CARGO_PKG_VERSION");
+    let version = VERSION;
     let commit = "0123456789abcdef0123456789abcdef01234567";
     assert_eq!(at(Some(commit)), format!("{version}-g0123456789ab"));
     assert_eq!(
@@ -161,4 +159,18 @@ fn a_version_has_the_commit() {
         format!("{version}-g0123456789ab-modified")
     );
     assert_eq!(at(None), version);
+    let tagged = |revision: &str, tags: &[&str]| Source {
+        revision: Some(revision.to_owned()),
+        tags: tags.iter().map(|tag| tag.to_string()).collect(),
+        ..source()
+    };
+    let tag = format!("v{version}");
+    let release = tagged(commit, &["vfinal", &tag]);
+    assert_eq!(release.version(), version);
+    assert!(release.check_tag().is_ok());
+    let modified = tagged(&format!("{commit}-modified"), &[&tag]);
+    assert_eq!(modified.version(), format!("{version}-g0123456789ab-modified"));
+    let other = tagged(commit, &["v9.9.9"]);
+    assert_eq!(other.version(), format!("{version}-g0123456789ab"));
+    assert!(other.check_tag().unwrap_err().to_string().contains("v9.9.9"));
 }

@@ -7,13 +7,18 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
+use spdx::{Expression, LicenseId, ParseMode};
 
-use crate::image::linked_crates;
+use super::materials::linked_crates;
 use crate::process::{cargo, output, root};
 
 const HEAD: &str = "\
-Millrace is licensed under Apache-2.0. The program contains the following software of others.
+Millrace is licensed under Apache-2.0. The program contains the following software of others. Of these, the GNU C
+library is linked statically: from the source of Millrace, `cargo xtask image` links it with another version.
 ";
+
+/// Begins the list of what has no licence text.
+const WITHOUT: &str = "Without a licence text:";
 
 /// Beginnings of the names of files with licences and notices.
 const NAMES: [&str; 6] = ["LICENSE", "LICENCE", "COPYING", "COPYRIGHT", "NOTICE", "UNLICENSE"];
@@ -23,13 +28,21 @@ const LIBC_LICENCES: [&str; 2] =
     ["/usr/share/doc/libc6/copyright", "/usr/share/common-licenses/LGPL-2.1"];
 
 pub fn collect_notices() -> Result<String> {
-    let folders = source_folders()?;
+    let packages = packages()?;
     let mut texts = Texts::default();
     for (name, version, license) in linked_crates()? {
-        let folder = folders
+        let (folder, authors) = packages
             .get(&(name.clone(), version.clone()))
             .with_context(|| format!("cargo metadata does not list {name} {version}"))?;
-        texts.add(&format!("{name} {version} ({license})"), &licence_texts(folder)?);
+        let own = licence_texts(folder)?;
+        if own.is_empty() {
+            texts.add(
+                &format!("{name} {version} ({license}), by {authors}"),
+                &standard_texts(&license)?,
+            );
+        } else {
+            texts.add(&format!("{name} {version} ({license})"), &own);
+        }
     }
     let mut rust = Command::new("rustc");
     let sysroot = output(rust.args(["--print", "sysroot"]))?;
@@ -41,17 +54,23 @@ pub fn collect_notices() -> Result<String> {
         standard.display()
     );
     texts.add("Rust's standard library (MIT OR Apache-2.0)", &licences_of_rust);
-    let libc = LIBC_LICENCES.map(|path| {
-        fs::read_to_string(path)
-            .with_context(|| format!("{path}: release from Debian, with the package libc6"))
-    });
-    let libc = libc.into_iter().collect::<Result<Vec<_>>>()?;
+    let libc: Vec<String> = LIBC_LICENCES.into_iter().flat_map(fs::read_to_string).collect();
     texts.add("GNU C library (LGPL-2.1-or-later)", &libc);
     Ok(texts.page())
 }
 
-/// Where the sources of each crate are, by name and version.
-fn source_folders() -> Result<BTreeMap<(String, String), PathBuf>> {
+/// Fails if the notices lack a text. A release needs all; an image can also be built where Debian's files are missing.
+pub fn ensure_complete(notices: &str) -> Result<()> {
+    let (_, without) = notices.split_once(WITHOUT).unwrap_or_default();
+    ensure!(
+        without.is_empty(),
+        "no licence text was found of:{without}The C library's are in Debian's package libc6: make releases on Debian"
+    );
+    Ok(())
+}
+
+/// Where the sources of each crate are, and its authors, by name and version.
+fn packages() -> Result<BTreeMap<(String, String), (PathBuf, String)>> {
     let mut folders = BTreeMap::new();
     // The BPF programs are no member of the workspace's default builds, but of its lock file.
     let mut command = cargo();
@@ -61,7 +80,10 @@ fn source_folders() -> Result<BTreeMap<(String, String), PathBuf>> {
     for package in packages {
         let text = |field: &str| package[field].as_str().unwrap_or_default().to_owned();
         if let Some(folder) = Path::new(&text("manifest_path")).parent() {
-            folders.insert((text("name"), text("version")), folder.to_owned());
+            let authors = package["authors"].as_array().into_iter().flatten();
+            let authors: Vec<&str> = authors.filter_map(Value::as_str).collect();
+            let authors = authors.join(", ");
+            folders.insert((text("name"), text("version")), (folder.to_owned(), authors));
         }
     }
     Ok(folders)
@@ -81,6 +103,17 @@ fn licence_texts(folder: &Path) -> Result<Vec<String>> {
         Ok(String::from_utf8_lossy(&text).replace("\r\n", "\n").trim_end().to_owned())
     };
     paths.iter().map(read).collect()
+}
+
+/// The usual texts of a licence, for a crate whose package has none. Of alternatives Apache-2.0, whose text names no owner.
+fn standard_texts(license: &str) -> Result<Vec<String>> {
+    let expression = Expression::parse_mode(license, ParseMode::LAX)?;
+    let ids: Vec<LicenseId> =
+        expression.requirements().filter_map(|one| one.req.license.id()).collect();
+    let apache = ids.iter().filter(|id| id.name == "Apache-2.0");
+    let chosen: Vec<&LicenseId> = apache.collect();
+    let chosen = if chosen.is_empty() { ids.iter().collect() } else { chosen };
+    Ok(chosen.into_iter().map(|id| id.text().trim_end().to_owned()).collect())
 }
 
 /// Each text once, with all that it belongs to.
@@ -109,7 +142,7 @@ impl Texts {
         }
         if !self.without.is_empty() {
             let list = self.without.join("\n");
-            page += &format!("\n{rule}\nWithout a licence text in their packages:\n{list}\n");
+            page += &format!("\n{rule}\n{WITHOUT}\n{list}\n");
         }
         page
     }
@@ -142,13 +175,26 @@ mod tests {
         assert_eq!(page.matches("Apache\n").count(), 1, "{page}");
         assert!(page.contains("\na\nb\n---"), "{page}");
         assert!(page.contains("\n\nMIT of a\n"), "{page}");
-        assert!(page.ends_with("Without a licence text in their packages:\nc\n"), "{page}");
+        assert!(page.ends_with("Without a licence text:\nc\n"), "{page}");
+        assert!(ensure_complete(&page).unwrap_err().to_string().contains("\nc\n"));
         assert!(!page.contains("no licence"), "{page}");
     }
 
     #[test]
-    fn every_linked_crate_is_in_the_notices() {
+    fn a_crate_without_a_text_gets_the_usual_one() {
+        let starts = |license: &str| -> Vec<String> {
+            let texts = standard_texts(license).unwrap();
+            texts.iter().map(|text| text.trim_start().chars().take(14).collect()).collect()
+        };
+        assert_eq!(starts("MIT OR Apache-2.0"), ["Apache License"]);
+        assert_eq!(starts("BSD-3-Clause").len(), 1);
+        assert!(standard_texts("nothing known").is_err());
+    }
+
+    #[test]
+    fn every_linked_crate_is_in_the_notices_with_a_text() {
         let page = collect_notices().unwrap();
+        ensure_complete(&page).unwrap();
         let crates = linked_crates().unwrap();
         assert!(crates.len() > 100, "{}", crates.len());
         for (name, version, _) in crates {
