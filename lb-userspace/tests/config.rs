@@ -26,6 +26,8 @@ const VALUES: &[(&str, &str)] = &[
     ("metrics-bind-address", "off"),
     ("metrics-max-objects", "10"),
     ("forwarding", "gue"),
+    ("startup-taint", "example.org/not-ready"),
+    ("external-ips", "203.0.113.0/24,2001:db8::1"),
     ("tunnel-key-file", "/etc/millrace-tunnel/key"),
     ("xdp-mode", "off"),
     ("tc-mode", "clsact"),
@@ -215,6 +217,27 @@ fn a_wrong_configuration_fails_with_all_that_is_wrong() {
 
     let right = millrace(&["config", "--check"].map(str::to_owned), &[]);
     assert!(right.status.success());
+}
+
+#[test]
+fn a_wrong_value_of_external_ips_starts_nothing() {
+    let directory = tempfile::tempdir().expect("temporary files can be made");
+    let path = directory.path().join("millrace.yaml");
+    for (text, expected) in [
+        ("[]", "needs at least one value"),
+        ("[none, all]", "all excludes every other value"),
+        ("[203.0.113.0/24, all]", "all excludes every other value"),
+        ("[none, 203.0.113.0/24]", "none excludes every other value"),
+        ("off", "neither all, nor none, nor a network"),
+    ] {
+        fs::write(&path, format!("external-ips: {text}\n")).expect("the file can be written");
+        let arguments = ["agent", "--manifests", "none", "--config"].map(str::to_owned);
+        let refused =
+            millrace(&[&arguments[..], &[path.display().to_string()]].concat(), &[]);
+        let stderr = String::from_utf8_lossy(&refused.stderr);
+        assert!(!refused.status.success() && stderr.contains(expected), "{text}: {stderr}");
+        assert!(stderr.contains("invalid configuration"), "{text}: {stderr}");
+    }
 }
 
 #[test]

@@ -45,7 +45,7 @@ use lb_process::ending::EndSignals;
 use lb_process::raise_file_limit;
 use lb_process::service_manager::{Watchdog, machine_is_stopping, notify_service_manager};
 use lb_rules::ipam::{self, Range};
-use lb_rules::model::forwarding_name;
+use lb_rules::model::{ExternalIpPolicy, forwarding_name};
 use lb_source::cluster::Access;
 use lb_status::{Addresses, Metrics};
 use lb_waits::{Resource, Wait, Waits};
@@ -84,6 +84,8 @@ pub struct Options {
     pub cgroup: Option<PathBuf>,
     /// How packets of clients outside reach other nodes' backends, unless a Service overrides it.
     pub forwarding: Forwarding,
+    /// Which external IPs of Services are served.
+    pub external_ips: ExternalIpPolicy,
     /// The file with the tunnel keys.
     pub tunnel_keys: KeyFile,
     /// Times of the announcement of addresses.

@@ -229,6 +229,7 @@ pub async fn start<'a>(
     // The network may have changed since an earlier agent followed it.
     agent.note_network(lb_network::NetworkEvent::Epoch);
     agent.share_hops(network.shares_hops());
+        .with_external_ips(options.external_ips.clone())
     let mut network = network.follow();
     let mut waiting = Waiting {
         agent: &mut agent,

@@ -5,6 +5,7 @@ use lb_agent::{KeyFile, LoadBalancer, Origin};
 use lb_common::layout::Timeouts;
 use lb_kernel::privileges::Privileges;
 use lb_kernel::{Modes, WantedSizes};
+use lb_rules::model::ExternalIpPolicy;
 use lb_source::cluster::Access;
 use lb_status::Addresses;
 use tokio::runtime::{Builder, Runtime};
@@ -77,6 +78,7 @@ pub fn agent_options(
         modes: Modes { xdp: agent.xdp_mode, tc: agent.tc_mode },
         cgroup: agent.cgroup,
         forwarding: agent.forwarding,
+        external_ips: ExternalIpPolicy::of(&agent.external_ips),
         tunnel_keys: KeyFile::of(agent.tunnel_key_file),
         slot_history: agent.slot_history,
         announcements: agent.announcements.timing(),

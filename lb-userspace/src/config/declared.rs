@@ -15,7 +15,7 @@ use lb_kernel::settings::{
 };
 use lb_network::snat_ports::SnatRange;
 use lb_network::{DeviceSelector, NodePortAddresses};
-use lb_rules::model::forwarding_named;
+use lb_rules::model::{ExternalIpRule, forwarding_named};
 use lb_status::DEFAULT_METRICS_MAX_OBJECTS;
 use tracing_subscriber::EnvFilter;
 
@@ -173,6 +173,13 @@ pub struct AgentSettings {
     /// for a Service.
     #[arg(long, value_name = "METHOD", default_value = "auto", value_parser = forwarding)]
     pub forwarding: Forwarding,
+
+    /// Which spec.externalIPs of Services are served: all, none, or those in a CIDR; may be repeated
+    ///
+    /// Whoever may create Services may otherwise take over the packets to any address that pass the nodes
+    /// (CVE-2020-8554). An Event of the Service names each address that is not served. The same value on all nodes.
+    #[arg(long, value_name = "CIDR", value_delimiter = ',', default_value = "all")]
+    pub external_ips: Vec<ExternalIpRule>,
 
     /// File with the cluster's tunnel key, the same on all nodes [default: /etc/millrace-tunnel/key if it exists]
     ///

@@ -1,6 +1,7 @@
 //! Conflicts between settings that are valid by themselves.
 
 use lb_network::DeviceSelector;
+use lb_rules::model::ExternalIpRule;
 
 use super::declared::Configuration;
 
@@ -8,7 +9,7 @@ use super::declared::Configuration;
 pub type Conflict = (&'static str, String);
 
 pub fn conflicts(configuration: &Configuration) -> Vec<Conflict> {
-    let checks = [origins, addresses, devices, timeouts, families, ingress, load_balancer];
+    let checks = [origins, addresses, devices, external_ips, timeouts, families, ingress, load_balancer];
     checks.into_iter().flat_map(|check| check(configuration)).collect()
 }
 
@@ -63,6 +64,15 @@ fn devices(configuration: &Configuration) -> Vec<Conflict> {
         conflicts.push(("workload-devices", reason.to_owned()));
     }
     conflicts
+}
+
+fn external_ips(configuration: &Configuration) -> Vec<Conflict> {
+    let rules = &configuration.agent.external_ips;
+    [("all", ExternalIpRule::All), ("none", ExternalIpRule::None)]
+        .into_iter()
+        .filter(|(_, rule)| rules.len() > 1 && rules.contains(rule))
+        .map(|(name, _)| ("external-ips", format!("{name} excludes every other value")))
+        .collect()
 }
 
 fn timeouts(configuration: &Configuration) -> Vec<Conflict> {

@@ -14,7 +14,7 @@ use lb_plan::{Change, KnownHistory, Planner};
 use lb_process::notices::NoticeReason;
 use lb_rules::ipam::Pools;
 use lb_rules::model::{
-    AddressType, Claims, HealthCheck, Kind, NodeContext, Object, ObjectRef, ServiceName,
+    AddressType, Claims, ExternalIpPolicy, HealthCheck, Kind, NodeContext, Object, ObjectRef, ServiceName,
     ServicePortKey,
 };
 use lb_rules::store::{Affected, Store};
@@ -82,6 +82,12 @@ impl<T: Write> Agent<T> {
     pub fn with_forwarding(mut self, forwarding: Forwarding, has_tunnel_key: bool) -> Self {
         self.node.forwarding = forwarding;
         self.node.has_tunnel_key = has_tunnel_key;
+        self
+    }
+
+    /// With the setting `external-ips`.
+    pub fn with_external_ips(mut self, policy: ExternalIpPolicy) -> Self {
+        self.node.external_ips = policy;
         self
     }
 

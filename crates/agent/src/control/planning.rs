@@ -126,6 +126,7 @@ impl<T: Write> Agent<T> {
             forwarding: self.node.forwarding,
             has_tunnel_key: self.node.has_tunnel_key,
             own_addresses: std::mem::take(&mut self.node.own_addresses),
+            external_ips: std::mem::take(&mut self.node.external_ips),
             nodes: self.store.node_addresses(),
             ..NodeContext::of(&name, self.store.node(&name))
         };

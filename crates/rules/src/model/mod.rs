@@ -10,6 +10,7 @@ mod api_slice;
 mod conflicts;
 mod eligibility;
 mod endpoints;
+mod external_ips;
 mod fields;
 mod health_check;
 mod kind;
@@ -34,6 +35,7 @@ use health_check::ReadyHere;
 
 pub use api_slice::{ApiSlice, Fields};
 pub use conflicts::Claims;
+pub use external_ips::{ExternalIpPolicy, ExternalIpRule};
 pub use kind::Kind;
 pub use node::Node;
 pub use object::{Object, ObjectRef};

@@ -106,7 +106,7 @@ pub fn read_service(
     if service_type == "ExternalName" {
         return ReadService::default();
     }
-    let addresses = addresses(service, spec, service_type, &mut fields);
+    let addresses = addresses(service, spec, service_type, node, &mut fields);
     if addresses.is_empty() {
         return ReadService::default();
     }
@@ -170,6 +170,7 @@ fn addresses(
     service: &Service,
     spec: &ServiceSpec,
     service_type: &str,
+    node: &NodeContext,
     fields: &mut Fields<'_>,
 ) -> Vec<(IpAddr, FrontendKind)> {
     let cluster_addresses: Vec<(String, &String)> = match &spec.cluster_ips {
@@ -199,8 +200,17 @@ fn addresses(
     }
     for (index, text) in spec.external_ips.iter().flatten().enumerate() {
         let field = format!("spec.externalIPs[{index}]");
-        let address = fields.address(&field, text, address::parse_global_address);
-        found.extend(address.map(|address| (address, FrontendKind::ExternalIp)));
+        let Some(address) = fields.address(&field, text, address::parse_global_address) else {
+            continue;
+        };
+        // An address that the Service has in another role, too, stays served in that one.
+        if found.iter().any(|(other, _)| *other == address) {
+            continue;
+        }
+        match node.external_ips.refuse_external_ip(address) {
+            None => found.push((address, FrontendKind::ExternalIp)),
+            Some(why) => fields.problem(&field, format!("{address} {why}")),
+        }
     }
     // Each address has one kind: the first one in this order. So a load balancer's address that is
     // also listed as an externalIP keeps its source ranges.

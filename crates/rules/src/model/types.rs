@@ -15,6 +15,7 @@ use lb_common::layout::{Forwarding, FrontendKind};
 use lb_common::maglev::Weight;
 
 use super::Node;
+use super::external_ips::ExternalIpPolicy;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum AddressFamily {
@@ -226,6 +227,7 @@ pub struct NodeContext {
     /// Addresses of this node's interfaces. ClusterIPs among them are left to its network stack: a server of the node
     /// has taken them, such as NodeLocal DNSCache.
     pub own_addresses: BTreeSet<IpAddr>,
+    pub external_ips: ExternalIpPolicy,
     /// Addresses of every known node, by name.
     pub nodes: BTreeMap<String, NodeAddresses>,
 }

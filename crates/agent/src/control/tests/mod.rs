@@ -135,6 +135,23 @@ fn failed_writes_are_retried_with_all_changes_since() {
 }
 
 #[test]
+fn external_ips_that_a_setting_excludes_are_never_programmed_and_reported_once() {
+    let mut case = Case::new();
+    let within = "203.0.113.0/24".parse().unwrap();
+    case.agent = case.agent.with_external_ips(ExternalIpPolicy::Within(vec![within]));
+    let mut web = service("web", "10.96.0.1");
+    web["spec"]["externalIPs"] = json!(["203.0.113.1", "198.51.100.1"]);
+    case.handle(applied(web.clone()));
+    // A change of the node reads what the rules use of it anew.
+    case.node(json!({}));
+    case.handle(applied(web));
+    let frontends: Vec<String> = case.memory.led_to().into_keys().collect();
+    assert_eq!(frontends, ["10.96.0.1", "203.0.113.1"]);
+    let posted = case.posted.all();
+    assert!(posted.len() == 1 && posted[0].contains("spec.externalIPs[1]: 198.51.100.1 is not"));
+}
+
+#[test]
 fn a_change_that_cannot_be_programmed_makes_the_node_unhealthy() {
     let mut case = Case::new();
     case.service("web", "10.96.0.1");
