@@ -232,8 +232,7 @@ fn a_wrong_value_of_external_ips_starts_nothing() {
     ] {
         fs::write(&path, format!("external-ips: {text}\n")).expect("the file can be written");
         let arguments = ["agent", "--manifests", "none", "--config"].map(str::to_owned);
-        let refused =
-            millrace(&[&arguments[..], &[path.display().to_string()]].concat(), &[]);
+        let refused = millrace(&[&arguments[..], &[path.display().to_string()]].concat(), &[]);
         let stderr = String::from_utf8_lossy(&refused.stderr);
         assert!(!refused.status.success() && stderr.contains(expected), "{text}: {stderr}");
         assert!(stderr.contains("invalid configuration"), "{text}: {stderr}");

@@ -86,6 +86,8 @@ pub struct Options {
     pub forwarding: Forwarding,
     /// Which external IPs of Services are served.
     pub external_ips: ExternalIpPolicy,
+    /// The taint to remove from this agent's Node once Services work.
+    pub startup_taint: Option<String>,
     /// The file with the tunnel keys.
     pub tunnel_keys: KeyFile,
     /// Times of the announcement of addresses.

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use lb_kernel::SnatPorts;
 use lb_network::snat_ports::PortSet;
 use lb_process::notices::{Notice, NoticeObject, NoticeReason, Notices};
-use lb_rules::model::{HealthCheck, Kind, ObjectRef, Problem, ServiceName};
+use lb_rules::model::{HealthCheck, Kind, Node, ObjectRef, Problem, ServiceName};
 use lb_rules::store::Store;
+use lb_source::cluster::NodeTaints;
 use lb_speakers::bgp::SpeakerCommand;
 use lb_status::{Check, Condition, Health, HealthChecks, Metrics};
 use tokio::sync::{mpsc, watch};
@@ -25,6 +26,7 @@ pub struct Outlets {
     announcer: Option<watch::Sender<Option<Arc<Wanted>>>>,
     beat: Beat,
     speaker: Option<mpsc::UnboundedSender<SpeakerCommand>>,
+    taints: watch::Sender<NodeTaints>,
 }
 
 impl Outlets {
@@ -40,6 +42,7 @@ impl Outlets {
             announcer: None,
             beat: Beat::default(),
             speaker: None,
+            taints: watch::Sender::default(),
         }
     }
 
@@ -62,6 +65,23 @@ impl Outlets {
 
     pub fn with_speaker(self, speaker: mpsc::UnboundedSender<SpeakerCommand>) -> Self {
         Self { speaker: Some(speaker), ..self }
+    }
+
+    /// The taints of this agent's Node, after everything has been programmed.
+    pub fn taints(&self) -> watch::Receiver<NodeTaints> {
+        self.taints.subscribe()
+    }
+
+    pub fn publish_taints(&self, node: Option<&Node>) {
+        let known = node.map(|node| (&*node.uid, &node.taints));
+        self.taints.send_if_modified(|taints| {
+            let (uid, keys) = known.map_or(("", &[][..]), |(uid, keys)| (uid, keys));
+            if taints.uid == uid && taints.keys == keys {
+                return false;
+            }
+            *taints = NodeTaints { uid: uid.to_owned(), keys: keys.to_vec() };
+            true
+        });
     }
 
     /// Tells the BGP speaker.

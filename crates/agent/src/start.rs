@@ -19,7 +19,7 @@ use lb_plan::Planner;
 use lb_process::notices::{NoticeLog, Notices};
 use lb_rules::ipam::Pools;
 use lb_rules::store::Affected;
-use lb_source::cluster::{Events, ObjectSaver};
+use lb_source::cluster::{Events, ObjectSaver, StartupTaint};
 use lb_source::{Cluster, Event, Manifests, Source};
 use lb_speakers::bgp::Speaker;
 use lb_status::{
@@ -43,6 +43,7 @@ pub struct OpenedSource {
     run: Box<dyn FnOnce(mpsc::UnboundedSender<Event>, bool) + Send>,
     notices: Arc<dyn Notices>,
     saver: Option<ObjectSaver>,
+    startup_taint: Option<StartupTaint>,
 }
 
 pub async fn open(
@@ -62,12 +63,18 @@ pub async fn open(
                 run: Box::new(|events, _| run_source(source, events)),
                 notices: Arc::new(NoticeLog::default()),
                 saver: None,
+                startup_taint: None,
             })
         }
         Origin::Cluster(access) => {
             let connection = access.open(metrics.requests()).await?;
             tracing::info!(api_server = connection.description, "watching the cluster");
-            let notices = Events::new(connection.client.clone(), &options.node_name);
+            let client = connection.client.clone();
+            let notices: Arc<dyn Notices> =
+                Arc::new(Events::new(client.clone(), &options.node_name));
+            let startup_taint = options.startup_taint.as_deref().map(|key| {
+                StartupTaint::new(client, &options.node_name, key, Arc::clone(&notices))
+            });
             let source = Cluster::of(connection, &options.node_name)
                 .with_forwarding(options.forwarding)
                 .with_tunnel_key(has_tunnel_key)
@@ -82,7 +89,7 @@ pub async fn open(
             let run = Box::new(|events, is_restart| {
                 run_source(source.with_restart(is_restart), events);
             });
-            Ok(OpenedSource { run, notices: Arc::new(notices), saver })
+            Ok(OpenedSource { run, notices, saver, startup_taint })
         }
     }
 }
@@ -203,6 +210,7 @@ pub async fn start<'a>(
             .with_snat_ports(snat_ports)
             .with_announcer(announcer.publisher(), announcer.beat())
             .with_speaker(speaker.commands());
+    let taints = outlets.taints();
     metrics.add(AnnouncementMetrics::of(&condition));
     metrics.add(BgpMetrics::of(&condition));
     metrics.add(BfdMetrics::of(&condition));
@@ -221,6 +229,7 @@ pub async fn start<'a>(
     let tables = WithSockets::new(tables, pins)?;
     let mut agent = Agent::new(&options.node_name, planner, tables, outlets)
         .with_forwarding(options.forwarding, has_tunnel_key)
+        .with_external_ips(options.external_ips.clone())
         .with_pools(Pools::new(&options.load_balancer.ranges));
 
     agent.note_devices(devices);
@@ -229,7 +238,6 @@ pub async fn start<'a>(
     // The network may have changed since an earlier agent followed it.
     agent.note_network(lb_network::NetworkEvent::Epoch);
     agent.share_hops(network.shares_hops());
-        .with_external_ips(options.external_ips.clone())
     let mut network = network.follow();
     let mut waiting = Waiting {
         agent: &mut agent,
@@ -253,6 +261,9 @@ pub async fn start<'a>(
     links.keep();
     options.privileges.once_attached()?;
     health.attached();
+    if let Some(startup_taint) = source.startup_taint {
+        tokio::spawn(startup_taint.remove_whenever_there(taints));
+    }
     // This node may have joined, or lost its maps.
     if options.slot_history > 0 && !agent.has_history() {
         let (keys, port) = (history_keys.borrow().clone(), options.addresses.healthz);

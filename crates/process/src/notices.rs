@@ -62,6 +62,8 @@ pub enum NoticeReason {
     PeerNotUsed,
     /// Another machine uses an address that is to be announced.
     AddressInUse,
+    /// The startup taint of this agent's Node can't be removed.
+    TaintNotRemoved,
 }
 
 impl NoticeReason {
@@ -81,6 +83,7 @@ impl NoticeReason {
             Self::PoolNotUsed => "PoolNotUsed",
             Self::PeerNotUsed => "PeerNotUsed",
             Self::AddressInUse => "AddressInUse",
+            Self::TaintNotRemoved => "TaintNotRemoved",
         }
     }
 
@@ -101,6 +104,7 @@ impl NoticeReason {
             Self::PoolNotUsed => "address pool not used as written",
             Self::PeerNotUsed => "bgp object not used as written",
             Self::AddressInUse => "address is used by another machine",
+            Self::TaintNotRemoved => "startup taint not removed",
         }
     }
 
@@ -120,7 +124,8 @@ impl NoticeReason {
             Self::NoRoom
             | Self::FailedToStartServiceHealthcheck
             | Self::RoomFound
-            | Self::AddressInUse => true,
+            | Self::AddressInUse
+            | Self::TaintNotRemoved => true,
         }
     }
 
@@ -136,7 +141,8 @@ impl NoticeReason {
             | Self::AddressOutsidePools
             | Self::PoolNotUsed
             | Self::PeerNotUsed
-            | Self::AddressInUse => true,
+            | Self::AddressInUse
+            | Self::TaintNotRemoved => true,
             Self::Served | Self::RoomFound | Self::AddressAssigned => false,
         }
     }

@@ -79,6 +79,7 @@ pub fn agent_options(
         cgroup: agent.cgroup,
         forwarding: agent.forwarding,
         external_ips: ExternalIpPolicy::of(&agent.external_ips),
+        startup_taint: agent.startup_taint.0,
         tunnel_keys: KeyFile::of(agent.tunnel_key_file),
         slot_history: agent.slot_history,
         announcements: agent.announcements.timing(),

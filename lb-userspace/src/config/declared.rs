@@ -21,7 +21,7 @@ use tracing_subscriber::EnvFilter;
 
 use super::ingress::IngressSettings;
 use super::load_balancer::{AnnouncementSettings, ControllerSettings, LoadBalancerSettings};
-use super::values::{Address, address, seconds};
+use super::values::{Address, TaintKey, address, seconds, taint_key};
 
 /// All settings, with the values in effect.
 #[derive(Clone, Debug, Args)]
@@ -180,6 +180,13 @@ pub struct AgentSettings {
     /// (CVE-2020-8554). An Event of the Service names each address that is not served. The same value on all nodes.
     #[arg(long, value_name = "CIDR", value_delimiter = ',', default_value = "all")]
     pub external_ips: Vec<ExternalIpRule>,
+
+    /// Key of the taint that the agent removes from its Node once Services work there, or `off`
+    ///
+    /// New nodes that register with this taint get no pods before. Needs a permission that the chart's
+    /// startupTaint.enabled and the component startup-taint grant.
+    #[arg(long, value_name = "KEY", default_value = "millrace.dev/agent-not-ready", value_parser = taint_key)]
+    pub startup_taint: TaintKey,
 
     /// File with the cluster's tunnel key, the same on all nodes [default: /etc/millrace-tunnel/key if it exists]
     ///

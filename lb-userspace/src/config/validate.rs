@@ -9,7 +9,8 @@ use super::declared::Configuration;
 pub type Conflict = (&'static str, String);
 
 pub fn conflicts(configuration: &Configuration) -> Vec<Conflict> {
-    let checks = [origins, addresses, devices, external_ips, timeouts, families, ingress, load_balancer];
+    let checks =
+        [origins, addresses, devices, external_ips, timeouts, families, ingress, load_balancer];
     checks.into_iter().flat_map(|check| check(configuration)).collect()
 }
 

@@ -20,6 +20,31 @@ pub fn address(text: &str) -> Result<Address, String> {
     }
 }
 
+/// Key of a taint; none if it is off.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TaintKey(pub Option<String>);
+
+pub fn taint_key(text: &str) -> Result<TaintKey, String> {
+    if text == "off" {
+        return Ok(TaintKey(None));
+    }
+    let is_alphanumeric =
+        |character: Option<char>| character.is_some_and(|c| c.is_ascii_alphanumeric());
+    let is_part = |part: &str, longest: usize, more: &str| {
+        part.len() <= longest
+            && is_alphanumeric(part.chars().next())
+            && is_alphanumeric(part.chars().last())
+            && part.chars().all(|c| c.is_ascii_alphanumeric() || more.contains(c))
+    };
+    let is_key = match text.split_once('/') {
+        Some((domain, name)) => is_part(domain, 253, "-.") && is_part(name, 63, "-._"),
+        None => is_part(text, 63, "-._"),
+    };
+    let wrong =
+        || "neither the key of a taint, such as example.org/not-ready, nor `off`".to_owned();
+    is_key.then(|| TaintKey(Some(text.to_owned()))).ok_or_else(wrong)
+}
+
 pub fn namespaced_name(text: &str) -> Result<ServiceName, String> {
     match text.split_once('/') {
         Some((namespace, name))
@@ -76,6 +101,18 @@ fn parse_in_units(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_key_of_a_taint_is_a_name_with_or_without_a_domain() {
+        let key = |text: &str| Ok(TaintKey(Some(text.to_owned())));
+        for text in ["millrace.dev/agent-not-ready", "not_ready", "a/B.c"] {
+            assert_eq!(taint_key(text), key(text), "{text}");
+        }
+        assert_eq!(taint_key("off"), Ok(TaintKey(None)));
+        for text in ["", "/a", "a/", "a/b/c", "a b", "-a", "a=b", &"a".repeat(64)] {
+            assert!(taint_key(text).is_err(), "{text}");
+        }
+    }
 
     #[test]
     fn a_duration_is_a_number_or_has_units() {

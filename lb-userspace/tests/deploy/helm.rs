@@ -126,6 +126,7 @@ fn values_make_the_overlays() {
     for (values, overlay) in [
         (json!({"privileged": true}), "privileged"),
         (json!({"bgp": {"passive": true}}), "passive bgp"),
+        (json!({"startupTaint": {"enabled": true}}), "startup taint"),
         (json!({"ingress": {"enabled": true}}), "agents and ingress"),
         (json!({"controller": {"enabled": true}}), "agents and controller"),
         (json!({"metrics": monitored}), "monitored"),

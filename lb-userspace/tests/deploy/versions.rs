@@ -19,8 +19,8 @@ const CHANGES: [(&str, &[&str]); 2] = [
 ];
 
 /// Overlays with every part and every component.
-const OVERLAYS: [&str; 5] =
-    ["everything monitored", "privileged", "one by one", "passive bgp", "cleanup"];
+const OVERLAYS: [&str; 6] =
+    ["everything monitored", "privileged", "one by one", "passive bgp", "startup taint", "cleanup"];
 
 /// Returns an object after a change by kubectl, or kubectl's error.
 fn given_back(program: &Path, change: &[&str], object: &Value) -> Result<Value, String> {

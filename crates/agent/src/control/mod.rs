@@ -296,7 +296,7 @@ impl<T: Write> Agent<T> {
                     && node.name != self.node.name
                 {
                     // Thousands of Nodes have many labels.
-                    node.labels = BTreeMap::new();
+                    (node.labels, node.taints) = (BTreeMap::new(), Vec::new());
                 }
                 self.announcement_objects.apply(&object);
                 self.store.apply(object)

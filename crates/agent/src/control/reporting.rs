@@ -96,6 +96,7 @@ impl<T: Write> Agent<T> {
             let objects = &self.announcement_objects;
             self.advertiser.tell(&self.node.name, &self.store, objects, &self.outlets);
         }
+        self.outlets.publish_taints(self.store.node(&self.node.name));
         self.outlets.health.record_programmed(now);
         self.post_fixed();
         let metrics = &self.outlets.metrics;

@@ -23,6 +23,8 @@ pub struct Node {
     pub is_shutting_down: bool,
     /// Needed of the agent's own node only; of others they are dropped.
     pub labels: BTreeMap<String, String>,
+    /// The keys of its taints, in their order; as the labels.
+    pub taints: Vec<String>,
 }
 
 impl From<ApiNode> for Node {
@@ -35,9 +37,15 @@ impl From<ApiNode> for Node {
             is_eligible: is_eligible(&node),
             announces: is_preferred_for_load_balancers(&node),
             is_shutting_down: is_shutting_down(&node),
+            taints: taint_keys(&node),
             name: node.metadata.name.unwrap_or_default(),
             uid: node.metadata.uid.unwrap_or_default().into(),
             labels: node.metadata.labels.unwrap_or_default(),
         }
     }
+}
+
+fn taint_keys(node: &ApiNode) -> Vec<String> {
+    let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref()).into_iter().flatten();
+    taints.map(|taint| taint.key.clone()).collect()
 }

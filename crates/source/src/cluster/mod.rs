@@ -23,6 +23,7 @@ mod received_object;
 mod report;
 mod response;
 mod servers;
+mod startup_taint;
 mod transport;
 mod trouble;
 mod unread;
@@ -53,6 +54,7 @@ pub use controller::{ControllerCluster, list_latest_services, list_pools};
 pub use events::Events;
 pub use ingress::IngressCluster;
 pub use object_file::{ObjectSaver, SavedVersions};
+pub use startup_taint::{NodeTaints, StartupTaint};
 pub use unread::{UnreadKind, list_unread_metallb_kinds};
 
 use api::{Api, Part};

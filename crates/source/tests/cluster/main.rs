@@ -14,6 +14,7 @@ mod permissions;
 mod pools;
 mod resuming;
 mod server;
+mod startup_taint;
 mod unread;
 mod watching;
 

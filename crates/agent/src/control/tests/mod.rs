@@ -152,6 +152,25 @@ fn external_ips_that_a_setting_excludes_are_never_programmed_and_reported_once()
 }
 
 #[test]
+fn taints_of_this_node_are_published_once_everything_is_programmed() {
+    let mut case = Case::new();
+    let taints = case.agent.outlets.taints();
+    let keys = || taints.borrow().keys.clone();
+    case.memory.break_down(true);
+    case.service("web", "10.96.0.1");
+    let tainted = json!({"taints": [{"key": "a", "effect": "NoSchedule"}, {"key": "b", "effect": "NoExecute"}]});
+    case.node(tainted.clone());
+    assert_eq!(keys(), [""; 0], "not everything is programmed");
+    case.memory.break_down(false);
+    case.agent.retry();
+    assert_eq!(keys(), ["a", "b"]);
+    let other = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-b"}, "spec": tainted});
+    case.handle(applied(other));
+    case.node(json!({"taints": [{"key": "a", "effect": "NoSchedule"}]}));
+    assert_eq!(keys(), ["a"]);
+}
+
+#[test]
 fn a_change_that_cannot_be_programmed_makes_the_node_unhealthy() {
     let mut case = Case::new();
     case.service("web", "10.96.0.1");

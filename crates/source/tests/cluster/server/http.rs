@@ -56,6 +56,7 @@ async fn answer(
     let response = match method {
         Method::POST => create_event(&shared, &path, &body),
         Method::PATCH if path.ends_with("/status") => patch_status(&shared, &path, &body),
+        Method::PATCH if path.starts_with("/api/v1/nodes/") => patch_node(&shared, &path, &body),
         Method::PATCH => raise_event(&shared, &path, &body),
         _ => respond(&shared, &path, watch, query.clone(), &authorization),
     };
@@ -101,6 +102,31 @@ fn raise_event(shared: &Shared, path: &str, body: &[u8]) -> Response {
         }
     }
     axum::Json(event.clone()).into_response()
+}
+
+/// Applies a JSON patch to a Node.
+fn patch_node(shared: &Shared, path: &str, body: &[u8]) -> Response {
+    let mut world = shared.world();
+    if let Some(&refused) = world.refused.get(path) {
+        return refusal(refused).into_response();
+    }
+    let (nodes, name) = path.rsplit_once('/').unwrap();
+    let key = (nodes.to_owned(), name.to_owned());
+    let Some(before) = world.objects.get(&key).cloned() else {
+        return refusal(404).into_response();
+    };
+    let mut object = before.clone();
+    let operations: json_patch::Patch = serde_json::from_slice(body).unwrap();
+    if json_patch::patch(&mut object, &operations).is_err() {
+        return refusal(422).into_response();
+    }
+    world.version += 1;
+    object["metadata"]["resourceVersion"] = world.version.to_string().into();
+    world.objects.insert(key, object.clone());
+    world.record(nodes, Some(before), Some(object.clone()));
+    drop(world);
+    shared.note_change();
+    axum::Json(object).into_response()
 }
 
 /// Merges into the status of an object that has a namespace, unless it has changed.

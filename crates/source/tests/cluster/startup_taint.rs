@@ -1,0 +1,147 @@
+//! The agent removes the startup taint of its Node, and no more than
+//! `deploy/kustomize/components/startup-taint/role.yaml` grants.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use lb_process::notices::{Notice, Notices};
+use lb_rules::model::{Node, Object};
+use lb_source::cluster::{NodeTaints, StartupTaint};
+use lb_source::{Cluster, Event, Source};
+use lb_waits::{LONG, Resource, Waits};
+use serde_json::{Value, json};
+use tokio::sync::{mpsc, watch};
+
+use super::permissions::{granted, needed};
+use super::server::{NODES, Server};
+use super::{client, node};
+
+const ROLE: &str = include_str!("../../../../deploy/kustomize/components/startup-taint/role.yaml");
+const KEY: &str = "millrace.dev/agent-not-ready";
+const OTHER: &str = "node.cloudprovider.kubernetes.io/uninitialized";
+const PATH: &str = "/api/v1/nodes/node-a";
+
+#[derive(Clone, Default)]
+struct Posted(Arc<Mutex<Vec<Notice>>>);
+
+impl Notices for Posted {
+    fn post(&self, notice: Notice) {
+        self.0.lock().unwrap().push(notice);
+    }
+}
+
+impl Posted {
+    fn messages(&self) -> Vec<String> {
+        self.0.lock().unwrap().iter().map(ToString::to_string).collect()
+    }
+}
+
+fn tainted(keys: &[&str]) -> Value {
+    let taints: Vec<Value> =
+        keys.iter().map(|key| json!({"key": key, "effect": "NoSchedule"})).collect();
+    let mut node = node("node-a");
+    node["spec"] = json!({"taints": taints});
+    node
+}
+
+fn has_taints(node: &Value, keys: &[&str]) -> bool {
+    node["spec"] == tainted(keys)["spec"]
+}
+
+/// An agent that has programmed everything, as far as its Node is concerned.
+struct Remover {
+    posted: Posted,
+    waits: Waits,
+    /// Sends what the agent knows of its Node.
+    taints: watch::Sender<NodeTaints>,
+}
+
+impl Remover {
+    fn start(server: &Server) -> Self {
+        let (posted, waits) = (Posted::default(), Waits::default());
+        let (taints, known) = watch::channel(NodeTaints::default());
+        let remover = StartupTaint::new(client(server), "node-a", KEY, Arc::new(posted.clone()));
+        tokio::spawn(remover.with_waits(waits.clone()).remove_whenever_there(known));
+        Self { posted, waits, taints }
+    }
+
+    fn knows(&self, keys: &[&str]) {
+        let keys = keys.iter().map(|&key| key.to_owned()).collect();
+        self.taints.send_replace(NodeTaints { uid: "node-a".to_owned(), keys });
+    }
+
+    fn waits_for(&self) -> Vec<Resource> {
+        let waits = self.waits.long(Instant::now() + LONG).into_iter();
+        waits.map(|wait| wait.resource).collect()
+    }
+}
+
+#[tokio::test]
+async fn the_taint_is_removed_whenever_the_node_has_it_and_no_other() {
+    let server = Server::start().await;
+    server.put(NODES, tainted(&[OTHER, KEY]));
+    let remover = Remover::start(&server);
+    remover.knows(&[OTHER, KEY]);
+    server.object(NODES, "node-a", |node| has_taints(node, &[OTHER])).await;
+    // A restarted agent, and an autoscaler that adds the taint again.
+    let restarted = Remover::start(&server);
+    restarted.knows(&[OTHER]);
+    server.put(NODES, tainted(&[KEY, OTHER, KEY]));
+    restarted.knows(&[KEY, OTHER, KEY]);
+    server.object(NODES, "node-a", |node| has_taints(node, &[OTHER])).await;
+    assert_eq!(server.requests().len(), 2, "one request for each removal");
+    let needed: BTreeSet<_> = server.requests().iter().map(needed).collect();
+    assert_eq!(needed, granted(ROLE));
+    assert!(restarted.posted.messages().is_empty() && restarted.waits_for().is_empty());
+}
+
+#[tokio::test]
+async fn a_missing_permission_is_reported_once_and_waited_for() {
+    let server = Server::start().await;
+    server.put(NODES, tainted(&[KEY]));
+    server.refuse(PATH, 403);
+    let remover = Remover::start(&server);
+    remover.knows(&[KEY]);
+    server.asked(|requests| requests.len() >= 3).await;
+    let [message] = &remover.posted.messages()[..] else { panic!() };
+    assert!(message.contains("startupTaint.enabled of the chart"), "{message}");
+    assert_eq!(remover.waits_for(), [Resource::Permission]);
+    server.refuse(PATH, 200);
+    server.object(NODES, "node-a", |node| has_taints(node, &[])).await;
+}
+
+/// The watch is behind: the API server must not remove another taint.
+#[tokio::test]
+async fn taints_that_another_client_has_changed_are_read_again() {
+    let server = Server::start().await;
+    server.put(NODES, tainted(&[OTHER, KEY]));
+    let remover = Remover::start(&server);
+    remover.knows(&[KEY]);
+    server.asked(|requests| requests.iter().any(|request| request.status == 422)).await;
+    remover.knows(&[OTHER, KEY]);
+    server.object(NODES, "node-a", |node| has_taints(node, &[OTHER])).await;
+    assert!(remover.posted.messages().is_empty());
+}
+
+#[tokio::test]
+async fn the_source_reports_the_taints_of_a_node() {
+    let server = Server::start().await;
+    server.put(NODES, tainted(&[OTHER, KEY]));
+    let (sender, mut events) = mpsc::unbounded_channel();
+    tokio::spawn(Cluster::new(client(&server), "node-a").run(sender));
+    let find = |event: Event| match event {
+        Event::Applied(Object::Node(node)) => Some(node),
+        Event::Together(events) => events.into_iter().find_map(|event| match event {
+            Event::Applied(Object::Node(node)) => Some(node),
+            _ => None,
+        }),
+        _ => None,
+    };
+    let reported: Box<Node> = loop {
+        if let Some(node) = find(events.recv().await.unwrap()) {
+            break node;
+        }
+    };
+    assert_eq!(reported.taints, [OTHER, KEY]);
+}
