@@ -19,6 +19,8 @@ pub struct Advertiser {
     is_changed: bool,
     peers: BTreeMap<String, ConfiguredPeer>,
     problems: BTreeSet<Problem>,
+    /// Of advertisements of cluster IPs and external IPs.
+    of_services: Vec<Problem>,
     /// Addresses that are not advertised, because how is not known.
     outside: BTreeSet<Problem>,
     is_draining: bool,
@@ -41,6 +43,23 @@ impl Advertiser {
         ports: impl Iterator<Item = &'a Arc<ServicePort>>,
     ) {
         self.advertising.set_service(service, labels, is_assigned, ports);
+    }
+
+    /// Whether other cluster IPs and external IPs are advertised than before. Then all Services must be set anew before
+    /// the next routes: the first ones must be complete.
+    pub fn renew_service_advertisements(
+        &mut self,
+        node_name: &str,
+        store: &Store,
+        objects: &AnnouncementObjects,
+    ) -> bool {
+        if !self.is_changed {
+            return false;
+        }
+        let (peers, _) = objects.peers().list_node_peers(node_name, store.node(node_name));
+        let (wanted, problems) = objects.peers().list_service_advertisements(&peers);
+        self.of_services = problems;
+        self.advertising.set_service_advertisements(wanted)
     }
 
     /// After Services have been programmed: what is not must attract no packets.
@@ -67,6 +86,7 @@ impl Advertiser {
                 outlets.advertise(SpeakerCommand::Peers(peers));
             }
             outlets.condition.set_bgp_peers_of_others(objects.peers().list_other_peers(node));
+            let problems = problems.into_iter().chain(self.of_services.clone()).collect();
             self.post(problems, store, objects, outlets);
         }
         self.post_outside(store, outlets);

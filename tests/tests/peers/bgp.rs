@@ -21,6 +21,8 @@ use tests::worlds::topology::{Host, Process, SOON, Topology, wait_until};
 const DOCUMENT: &str = include_str!("../../../docs/bgp.md");
 /// Addresses of the pool in the document.
 const ADDRESSES: [&str; 2] = ["203.0.113.10", "2001:db8:f::10"];
+/// Cluster IPs that the routers of the document accept.
+const CLUSTER_IPS: [&str; 2] = ["203.0.113.12", "2001:db8:f::12"];
 const POD: [&str; 2] = ["10.244.1.10", "fd00:10:244:1::10"];
 
 /// The code of a language in the document.
@@ -59,12 +61,12 @@ struct Objects {
     is_cordoned: bool,
     /// kubelet has reported that the machine shuts down.
     is_ending: bool,
-    /// Another Service.
-    has_second: bool,
+    /// Another Service, and one whose cluster IPs are advertised.
+    has_more: bool,
 }
 
 const ALL: Objects =
-    Objects { has_endpoint: true, is_cordoned: false, is_ending: false, has_second: false };
+    Objects { has_endpoint: true, is_cordoned: false, is_ending: false, has_more: false };
 
 impl World {
     fn start() -> Result<Self> {
@@ -150,11 +152,17 @@ impl World {
             &ADDRESSES,
             objects.has_endpoint,
         )];
-        if objects.has_second {
+        let mut example = example("yaml")?;
+        if objects.has_more {
+            let inner = Service::new("inner", &CLUSTER_IPS).tcp(80, 8080).here(&POD);
+            services.push(inner);
+            let asn = "  localASN: 64512\n";
+            let wanted = format!("{asn}  serviceAdvertisements: [{{clusterIPs: true}}]\n");
+            example = example.replace(asn, &wanted);
             let second = ["203.0.113.11", "2001:db8:f::11"];
             services.push(service("api", ["10.96.0.11", "fd00:10:96::11"], &second, true));
         }
-        let text = format!("{}---\n{node}\n{}", example("yaml")?, manifests(&services));
+        let text = format!("{example}---\n{node}\n{}", manifests(&services));
         self.topology.replace_manifests(&text)
     }
 
@@ -219,10 +227,10 @@ impl World {
     }
 
     /// Gets the page through each router, in both families.
-    fn check_pages(&self) -> Result<()> {
+    fn check_pages(&self, addresses: &[&str; 2]) -> Result<()> {
         for number in 0..2 {
             for (address, via) in
-                ADDRESSES.iter().zip([format!("10.{number}.0.1"), format!("fd00:{number}::1")])
+                addresses.iter().zip([format!("10.{number}.0.1"), format!("fd00:{number}::1")])
             {
                 self.client.ip(&format!("route replace {address} via {via}"))?;
                 let host = if address.contains(':') {
@@ -272,7 +280,7 @@ fn routers_learn_the_addresses_that_a_node_serves() -> Result<()> {
     let mut world = World::start()?;
     world.wait_for_peers("sessions", is_established)?;
     world.wait_for_routes("routes", &ADDRESSES, true)?;
-    world.check_pages().context("through the routers")?;
+    world.check_pages(&ADDRESSES).context("through the routers")?;
     for peer in world.speaker.peers()? {
         ensure!(peer["families"] == json!(["IPv4", "IPv6"]), "{peer}");
         ensure!(peer["prefixesAdvertised"] == 2 && peer["gracefulRestart"] == true, "{peer}");
@@ -288,12 +296,12 @@ fn routers_learn_the_addresses_that_a_node_serves() -> Result<()> {
     let monitors = [world.monitor(&world.frr)?, world.monitor(&world.bird)?];
     world.agent()?.kill();
     std::thread::sleep(Duration::from_secs(2));
-    world.check_pages().context("without an agent")?;
+    world.check_pages(&ADDRESSES).context("without an agent")?;
     world.launch(&[])?;
     world.wait_for_peers("sessions after the restart", is_established)?;
     std::thread::sleep(Duration::from_secs(1));
     world.wait_for_routes("routes after the restart", &ADDRESSES, true)?;
-    world.check_pages().context("after the restart")?;
+    world.check_pages(&ADDRESSES).context("after the restart")?;
     for monitor in monitors {
         let log = monitor.output();
         let lost = log.lines().find(|line| line.contains("Deleted") && line.contains("proto"));
@@ -304,9 +312,13 @@ fn routers_learn_the_addresses_that_a_node_serves() -> Result<()> {
 
     // A new Service: from the file to the router.
     let began = Instant::now();
-    world.write(Objects { has_second: true, ..ALL })?;
+    world.write(Objects { has_more: true, ..ALL })?;
     world.wait_for_routes("the second Service", &["203.0.113.11", "2001:db8:f::11"], true)?;
     println!("file written to route in both routers: {:?}", began.elapsed());
+
+    // Cluster IPs, while the peers' objects name them.
+    world.wait_for_routes("the cluster IPs", &CLUSTER_IPS, true)?;
+    world.check_pages(&CLUSTER_IPS).context("at the cluster IPs")?;
 
     // A drained node asks routers to prefer others.
     world.write(Objects { is_cordoned: true, ..ALL })?;
@@ -316,7 +328,8 @@ fn routers_learn_the_addresses_that_a_node_serves() -> Result<()> {
         shown.contains("(65535,0)") && shown.contains("(64512,100)")
     })
     .context(shown)?;
-    world.check_pages().context("on a drained node")?;
+    world.wait_for_routes("no cluster IPs", &CLUSTER_IPS, false)?;
+    world.check_pages(&ADDRESSES).context("on a drained node")?;
 
     // Without endpoints nothing is advertised.
     world.write(Objects { has_endpoint: false, ..ALL })?;

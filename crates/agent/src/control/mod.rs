@@ -14,8 +14,8 @@ use lb_plan::{Change, KnownHistory, Planner};
 use lb_process::notices::NoticeReason;
 use lb_rules::ipam::Pools;
 use lb_rules::model::{
-    AddressType, Claims, ExternalIpPolicy, HealthCheck, Kind, NodeContext, Object, ObjectRef, ServiceName,
-    ServicePortKey,
+    AddressType, Claims, ExternalIpPolicy, HealthCheck, Kind, NodeContext, Object, ObjectRef,
+    ServiceName, ServicePortKey,
 };
 use lb_rules::store::{Affected, Store};
 use lb_source::{Event, Extent};

@@ -7,6 +7,7 @@ use std::time::{Instant, SystemTime};
 use lb_kernel::Write;
 use lb_plan::Plan;
 use lb_process::notices::NoticeReason;
+use lb_rules::ipam;
 use lb_rules::model::{Problem, ServiceName};
 use lb_source::Extent;
 
@@ -73,6 +74,21 @@ impl<T: Write> Agent<T> {
         }
     }
 
+    /// Sets the Services of all advertisements anew if other addresses of them are advertised than before.
+    fn renew_service_advertisements(&mut self) {
+        let (name, objects) = (&self.node.name, &self.announcement_objects);
+        if !self.advertiser.renew_service_advertisements(name, &self.store, objects) {
+            return;
+        }
+        for name in self.programmed.keys() {
+            let settled = self.claims.settled(name);
+            let service = self.store.service(name);
+            let is_assigned = service.is_some_and(ipam::is_marked);
+            let labels = service.and_then(|service| service.metadata.labels.as_ref());
+            self.advertiser.set(name, labels, is_assigned, settled.service_ports.values());
+        }
+    }
+
     pub(super) fn succeed(&mut self, began: Instant) {
         if self.steps_retry.succeed() {
             tracing::info!("map writes restored; all changes are programmed");
@@ -93,6 +109,7 @@ impl<T: Write> Agent<T> {
             self.outlets.announce(wanted);
         }
         if self.synced == Some(Extent::All) {
+            self.renew_service_advertisements();
             let objects = &self.announcement_objects;
             self.advertiser.tell(&self.node.name, &self.store, objects, &self.outlets);
         }

@@ -63,6 +63,11 @@ impl Selector {
         (Self(requirements), problem)
     }
 
+    /// The labels that it asks for.
+    pub fn labels(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|requirement| &*requirement.label)
+    }
+
     pub fn selects(&self, labels: &Labels) -> bool {
         self.0.iter().all(|requirement| {
             let value = labels.get(&requirement.label);

@@ -85,6 +85,47 @@ pub struct BGPPeerSpec {
     /// Nodes that connect to the router, by their labels. Absent: all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_selector: Option<LabelSelector>,
+    /// Addresses of Services, other than those of load balancers, that the nodes advertise to the router. Absent: none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub service_advertisements: Vec<PeerServiceAdvertisement>,
+}
+
+/// Cluster IPs and external IPs that are advertised, and how.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct PeerServiceAdvertisement {
+    /// Whether cluster IPs are advertised.
+    #[serde(default, rename = "clusterIPs")]
+    pub cluster_ips: bool,
+    /// Networks whose external IPs are advertised. Services can name any address: addresses of machines must not be in
+    /// them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty", rename = "externalIPs")]
+    #[schemars(length(max = 64), inner(length(min = 2, max = 49)))]
+    pub external_ips: Vec<String>,
+    /// Namespaces of the Services, by name. Absent: all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 256), inner(length(min = 1, max = 63)))]
+    pub namespaces: Vec<String>,
+    /// Services, by their labels that begin with millrace.io/. Absent: all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service_selector: Option<LabelSelector>,
+    /// Length of the advertised IPv4 prefixes. Addresses of Services with the policy Local are advertised by
+    /// themselves.
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "ipv4PrefixLength")]
+    #[schemars(range(min = 1, max = 32))]
+    pub ipv4_prefix_length: Option<u8>,
+    /// Length of the advertised IPv6 prefixes, as of IPv4.
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "ipv6PrefixLength")]
+    #[schemars(range(min = 1, max = 128))]
+    pub ipv6_prefix_length: Option<u8>,
+    /// LOCAL_PREF, for peers in the same autonomous system. 100 if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub local_preference: Option<u32>,
+    /// Communities: 64512:100, large:64512:1:2, or a well-known name such as no-export.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 100), inner(length(min = 1, max = 64)))]
+    pub communities: Vec<String>,
 }
 
 /// How fast a broken path is found.

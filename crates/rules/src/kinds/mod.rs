@@ -15,7 +15,7 @@ use serde_json::Value;
 pub use address_pool::{
     AddressPool, AddressPoolSpec, AddressPoolStatus, PoolAdvertisement, PoolAnnouncement,
 };
-pub use bgp_peer::{BGPPeer, BGPPeerSpec, PeerBfd};
+pub use bgp_peer::{BGPPeer, BGPPeerSpec, PeerBfd, PeerServiceAdvertisement};
 pub use metallb::{
     IPAddressPool, IPAddressPoolSpec, L2Advertisement, L2AdvertisementSpec, ServiceAllocation,
 };

@@ -40,7 +40,7 @@ pub use kind::Kind;
 pub use node::Node;
 pub use object::{Object, ObjectRef};
 pub use pools::Pool;
-pub use service::trim;
+pub use service::{is_advertising_label, trim};
 pub use slice::{AddressType, Slice};
 pub use slices::Slices;
 pub use tunnels::{forwarding_name, forwarding_named, is_tunnelled};

@@ -50,7 +50,9 @@ pub fn trim(service: &mut Service) {
     // Advertisements select Services by their labels.
     let spec = service.spec.as_ref();
     let is_load_balancer = spec.is_some_and(|spec| spec.type_.as_deref() == Some("LoadBalancer"));
-    let is_label_used = |name: &str| is_load_balancer || [PROXY_NAME, HEADLESS].contains(&name);
+    let is_label_used = |name: &str| {
+        is_load_balancer || [PROXY_NAME, HEADLESS].contains(&name) || is_advertising_label(name)
+    };
     service.metadata = trimmed(metadata, is_label_used, is_annotation_used);
     if let Some(spec) = &mut service.spec {
         spec.selector = None;
@@ -60,6 +62,12 @@ pub fn trim(service: &mut Service) {
     let conditions =
         service.status.iter_mut().flat_map(|status| status.conditions.iter_mut().flatten());
     conditions.for_each(|condition| condition.message = String::new());
+}
+
+/// Whether advertisements to BGP peers may select Services of any type by a label. Of other labels, which are many, only
+/// those of load balancers are held.
+pub fn is_advertising_label(name: &str) -> bool {
+    name.starts_with("millrace.io/")
 }
 
 fn is_annotation_used(name: &str) -> bool {

@@ -1,7 +1,7 @@
 //! The BGP speaker of this node: advertises addresses of Services to routers. What a session decides is pure, in
 //! `lb_bgp`.
 //!
-//! - `config`, `peer_objects`, `detection`, `routes`: from objects to peers and routes, without I/O
+//! - `config`, `peer_objects`, `detection`, `service_advertisement`, `routes`: from objects to peers and routes, without I/O
 //! - `io`, `connection`, `router`, `router_advertisement`: sockets and neighbours
 //! - `session`: one peer with its connections; `paths`: its BFD session; `run`: the thread; `view`: what commands show
 //!
@@ -24,6 +24,7 @@ mod router;
 mod router_advertisement;
 mod routes;
 mod run;
+mod service_advertisement;
 mod session;
 #[cfg(test)]
 mod tests;
@@ -33,4 +34,5 @@ pub use config::{PasswordSecret, PasswordSource, PeerConfig, PeerLocation};
 pub use peer_objects::{ConfiguredPeer, PeerObjects};
 pub use routes::{RouteAdvertiser, ServiceRoutes};
 pub use run::{Speaker, SpeakerCommand, SpeakerCommands, SpeakerStart};
+pub use service_advertisement::ServiceAdvertisement;
 pub use view::{BgpView, PeerView, RouteView};

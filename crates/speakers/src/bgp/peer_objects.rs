@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use k8s_openapi::api::core::v1::Secret as ApiSecret;
 use lb_rules::ipam::any_selects;
-use lb_rules::kinds::PASSWORDS;
+use lb_rules::kinds::{PASSWORDS, PeerServiceAdvertisement};
 use lb_rules::model::{Kind, Node, Object, ObjectRef, Problem};
 use sha2::{Digest, Sha256};
 
@@ -14,6 +14,7 @@ use super::config::{
     find_password_problem,
 };
 use super::detection::DetectionConfig;
+use super::service_advertisement::ServiceAdvertisement;
 
 /// All peers that objects define.
 #[derive(Debug, Default)]
@@ -31,6 +32,9 @@ struct DefinedPeer {
     /// Of two with one address, the older one is used. `None`, as of files: the oldest.
     created: Option<String>,
     read: Result<PeerConfig, Problem>,
+    /// What it gets besides addresses of load balancers.
+    advertisements: Vec<ServiceAdvertisement>,
+    advertisement_problems: Vec<Problem>,
 }
 
 /// A peer that this node connects to.
@@ -77,7 +81,13 @@ impl PeerObjects {
         };
         let created = metadata.creation_timestamp.as_ref().map(|time| time.0.to_string());
         let read = read.map_err(|wrong| report_problem(&reference, wrong, "the peer is not used"));
-        let defined = DefinedPeer { created, read };
+        let (advertisements, advertisement_problems) = match object {
+            Object::BgpPeer(object) => {
+                read_service_advertisements(&reference, &object.spec.service_advertisements)
+            }
+            _ => (Vec::new(), Vec::new()),
+        };
+        let defined = DefinedPeer { created, read, advertisements, advertisement_problems };
         if self.objects.get(&reference) == Some(&defined) {
             return false;
         }
@@ -153,6 +163,20 @@ impl PeerObjects {
         (peers, problems)
     }
 
+    /// Which cluster IPs and external IPs these peers get, and what is wrong with that.
+    pub fn list_service_advertisements(
+        &self,
+        peers: &BTreeMap<String, ConfiguredPeer>,
+    ) -> (Vec<ServiceAdvertisement>, Vec<Problem>) {
+        let used = self.objects.iter().filter(|(object, _)| peers.contains_key(&name_peer(object)));
+        let (mut advertisements, mut problems) = (Vec::new(), Vec::new());
+        for (_, defined) in used {
+            advertisements.extend(defined.advertisements.iter().cloned());
+            problems.extend(defined.advertisement_problems.iter().cloned());
+        }
+        (advertisements, problems)
+    }
+
     /// Names of all peers, also of those that can't be used.
     pub fn names(&self) -> BTreeSet<String> {
         self.objects.keys().map(name_peer).collect()
@@ -200,6 +224,23 @@ impl PeerObjects {
             }
         }
     }
+}
+
+fn read_service_advertisements(
+    reference: &ObjectRef,
+    specs: &[PeerServiceAdvertisement],
+) -> (Vec<ServiceAdvertisement>, Vec<Problem>) {
+    let (mut advertisements, mut problems) = (Vec::new(), Vec::new());
+    for (index, spec) in specs.iter().enumerate() {
+        let (read, wrong) = ServiceAdvertisement::read(&name_peer(reference), spec);
+        advertisements.push(read);
+        problems.extend(wrong.into_iter().map(|(field, message)| Problem {
+            object: reference.to_string(),
+            field: format!("spec.serviceAdvertisements[{index}].{field}"),
+            message,
+        }));
+    }
+    (advertisements, problems)
 }
 
 /// A field of an object, and what follows from its fault.

@@ -1,7 +1,7 @@
 //! Which addresses this node advertises to BGP peers, and how: from Services and pools. Pure.
 //!
-//! Invariant: a peer gets an address only if a pool with the address selects the peer, or did so
-//! last before the address left its pool.
+//! Invariant: a peer gets an address of a load balancer only if a pool with the address selects the peer, or did so
+//! last before the address left its pool; and another address only if its own object names the kind.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -12,6 +12,8 @@ use lb_common::layout::FrontendKind;
 use lb_common::maglev::DEFAULT_WEIGHT;
 use lb_rules::ipam::{Advertised, Labels, Pools};
 use lb_rules::model::{Policy, ServiceName, ServicePort};
+
+use super::service_advertisement::ServiceAdvertisement;
 
 /// What Services advertise that may have changed; nothing: no longer anything.
 pub type ServiceRoutes = Vec<(ServiceName, Vec<AddressAnnouncement>)>;
@@ -28,6 +30,8 @@ struct AdvertisedService {
     is_assigned: bool,
     /// All addresses.
     addresses: BTreeMap<IpAddr, ServedAddress>,
+    /// Cluster IPs and external IPs that a peer may get.
+    others: BTreeMap<IpAddr, OtherAddress>,
     /// How they were advertised when a pool contained them last.
     by_pool: BTreeMap<IpAddr, Vec<Advertised>>,
 }
@@ -41,6 +45,15 @@ struct ServedAddress {
     weight: Option<u32>,
 }
 
+/// A cluster IP or external IP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct OtherAddress {
+    kind: FrontendKind,
+    policy: Policy,
+    /// This node serves the address.
+    here: bool,
+}
+
 /// What the rules say about each Service, gathered as Services change.
 #[derive(Debug, Default)]
 pub struct RouteAdvertiser {
@@ -50,6 +63,8 @@ pub struct RouteAdvertiser {
     unknown: BTreeMap<ServiceName, Vec<IpAddr>>,
     /// Pools or this node have changed.
     all_changed: bool,
+    /// Which cluster IPs and external IPs are advertised.
+    service_advertisements: Vec<ServiceAdvertisement>,
 }
 
 impl RouteAdvertiser {
@@ -62,8 +77,13 @@ impl RouteAdvertiser {
         ports: impl Iterator<Item = &'a Arc<ServicePort>>,
     ) {
         let mut addresses: BTreeMap<IpAddr, ServedAddress> = BTreeMap::new();
+        let mut others: BTreeMap<IpAddr, OtherAddress> = BTreeMap::new();
+        let none = Labels::new();
+        let selecting = self.service_advertisements.iter();
+        let selecting: Vec<&ServiceAdvertisement> =
+            selecting.filter(|one| one.selects_service(name, labels.unwrap_or(&none))).collect();
         for port in ports {
-            let here = is_announced(port);
+            let here = is_announced(port, port.external_policy);
             let weight = sum_local_weights(port).filter(|_| here);
             let frontends = port.frontends.iter();
             for frontend in frontends.filter(|one| one.kind == FrontendKind::LoadBalancer) {
@@ -71,10 +91,23 @@ impl RouteAdvertiser {
                 served.here |= here;
                 served.weight = served.weight.max(weight);
             }
+            for frontend in &port.frontends {
+                let (kind, address) = (frontend.kind, frontend.address);
+                if !selecting.iter().any(|one| one.admits_address(kind, address)) {
+                    continue;
+                }
+                let policy = match kind {
+                    FrontendKind::ClusterIp => port.internal_policy,
+                    _ => port.external_policy,
+                };
+                let other = OtherAddress { kind, policy, here: false };
+                others.entry(address).or_insert(other).here |= is_announced(port, policy);
+            }
         }
         let before = self.services.get(name);
-        let is_same = before.map_or(addresses.is_empty(), |before| {
+        let is_same = before.map_or(addresses.is_empty() && others.is_empty(), |before| {
             before.addresses == addresses
+                && before.others == others
                 && before.is_assigned == is_assigned
                 && labels.map_or(before.labels.is_empty(), |labels| before.labels == *labels)
         });
@@ -83,13 +116,24 @@ impl RouteAdvertiser {
         }
         self.changed.insert(name.clone());
         let before = self.services.remove(name);
-        if !addresses.is_empty() {
+        if !addresses.is_empty() || !others.is_empty() {
             let mut by_pool = before.map(|before| before.by_pool).unwrap_or_default();
             by_pool.retain(|address, _| addresses.contains_key(address));
             let labels = labels.cloned().unwrap_or_default();
-            let service = AdvertisedService { labels, is_assigned, addresses, by_pool };
+            let service = AdvertisedService { labels, is_assigned, addresses, others, by_pool };
             self.services.insert(name.clone(), service);
         }
+    }
+
+    /// Replaces which cluster IPs and external IPs are advertised. Returns whether they are others than before: then all
+    /// Services must be set anew, because only what may be advertised is held.
+    pub fn set_service_advertisements(&mut self, wanted: Vec<ServiceAdvertisement>) -> bool {
+        if self.service_advertisements == wanted {
+            return false;
+        }
+        self.service_advertisements = wanted;
+        self.note_change();
+        true
     }
 
     /// Pools or this node have changed.
@@ -111,6 +155,8 @@ impl RouteAdvertiser {
             let mut announcements = Vec::new();
             if let Some(service) = self.services.get_mut(&name) {
                 announcements = service.announcements(pools, labels);
+                let wanted = &self.service_advertisements;
+                announcements.extend(service.announce_others(&name, wanted));
                 let unknown = service.unknown();
                 if !unknown.is_empty() {
                     self.unknown.insert(name.clone(), unknown);
@@ -155,6 +201,24 @@ impl AdvertisedService {
         announcements
     }
 
+    /// Cluster IPs and external IPs.
+    fn announce_others(
+        &self,
+        name: &ServiceName,
+        wanted: &[ServiceAdvertisement],
+    ) -> Vec<AddressAnnouncement> {
+        let selecting: Vec<&ServiceAdvertisement> =
+            wanted.iter().filter(|one| one.selects_service(name, &self.labels)).collect();
+        let here = self.others.iter().filter(|(_, other)| other.here);
+        let announced = here.map(|(&address, other)| {
+            let admitting = selecting.iter().filter(|one| one.admits_address(other.kind, address));
+            let advertisements =
+                admitting.map(|one| Arc::clone(one.by_policy(other.policy))).collect();
+            AddressAnnouncement { address, advertisements, bandwidth: None }
+        });
+        announced.filter(|announced| !announced.advertisements.is_empty()).collect()
+    }
+
     fn unknown(&self) -> Vec<IpAddr> {
         let is_known = |address: &IpAddr| self.by_pool.contains_key(address);
         let unknown =
@@ -170,9 +234,9 @@ fn sum_local_weights(port: &ServicePort) -> Option<u32> {
     is_local.then(|| weights.fold(0, u32::saturating_add))
 }
 
-/// Whether this node attracts packets for the addresses of a service port.
-fn is_announced(port: &ServicePort) -> bool {
-    let rule = match port.external_policy {
+/// Whether this node attracts packets for the addresses of a service port that have this policy.
+fn is_announced(port: &ServicePort, policy: Policy) -> bool {
+    let rule = match policy {
         Policy::Cluster => Rule::Cluster,
         Policy::Local => Rule::Local,
     };
@@ -330,6 +394,92 @@ mod tests {
         assert_eq!(advertised(Some("public")), [("web".to_owned(), 1)]);
         assert_eq!(advertised(Some("public")), []);
         assert_eq!(advertised(Some("internal")), [("web".to_owned(), 0)]);
+    }
+
+    fn advertisements_of(spec: serde_json::Value) -> Vec<ServiceAdvertisement> {
+        vec![ServiceAdvertisement::read("tor", &serde_json::from_value(spec).unwrap()).0]
+    }
+
+    /// The prefixes that a peer gets, and with them whether another one gets any.
+    fn prefixes(routes: ServiceRoutes) -> Vec<String> {
+        let mut table = lb_bgp::table::AdvertisementTable::default();
+        for (name, announcements) in routes {
+            table.set_announcements(name, announcements);
+        }
+        assert!(table.list_all_routes("another").is_empty());
+        table.list_all_routes("tor").iter().map(|(prefix, _)| prefix.to_string()).collect()
+    }
+
+    /// A cluster IP, external IPs inside and outside of 203.0.113.0/24, and endpoints on all nodes and this one.
+    fn service_port(
+        external: Policy,
+        internal: Policy,
+        cluster: u8,
+        local: u8,
+    ) -> Arc<ServicePort> {
+        let mut port = ServicePort::clone(&port("192.0.2.1", external, cluster, local));
+        port.internal_policy = internal;
+        let frontends = port.frontends.into_iter();
+        let inner = frontends.filter(|one| one.kind == FrontendKind::ClusterIp);
+        let outer = ["203.0.113.77", "198.51.100.1"].map(|address| Frontend {
+            address: address.parse().unwrap(),
+            port: 80,
+            kind: FrontendKind::ExternalIp,
+        });
+        port.frontends = inner.chain(outer).collect();
+        Arc::new(port)
+    }
+
+    #[test]
+    fn other_addresses_are_advertised_if_a_peer_names_them_and_as_their_policy_says() {
+        use Policy::{Cluster, Local};
+        let pools = Pools::new(&[]);
+        let both = json!({"clusterIPs": true, "externalIPs": ["203.0.113.0/24"]});
+        let aggregated = json!({"clusterIPs": true, "externalIPs": ["203.0.113.0/24"],
+            "ipv4PrefixLength": 16});
+        let advertised = |spec: &serde_json::Value, port: Arc<ServicePort>| {
+            let mut advertising = RouteAdvertiser::default();
+            assert!(advertising.set_service_advertisements(advertisements_of(spec.clone())));
+            assert!(!advertising.set_service_advertisements(advertisements_of(spec.clone())));
+            advertising.set_service(&name("web"), None, false, [port].iter());
+            prefixes(advertising.take_routes(&pools, None))
+        };
+        let nothing: [&str; 0] = [];
+        let (inner, outer) = ("10.96.0.1/32", "203.0.113.77/32");
+        assert_eq!(advertised(&json!({}), service_port(Cluster, Cluster, 2, 1)), nothing);
+        assert_eq!(advertised(&both, service_port(Cluster, Cluster, 2, 1)), [inner, outer]);
+        assert_eq!(advertised(&both, service_port(Cluster, Cluster, 0, 0)), nothing);
+        assert_eq!(advertised(&both, service_port(Local, Cluster, 2, 0)), [inner]);
+        assert_eq!(advertised(&both, service_port(Cluster, Local, 2, 0)), [outer]);
+        assert_eq!(advertised(&both, service_port(Local, Local, 2, 1)), [inner, outer]);
+        let shorter = ["10.96.0.0/16", "203.0.0.0/16"];
+        assert_eq!(advertised(&aggregated, service_port(Cluster, Cluster, 2, 0)), shorter);
+        let mixed = ["10.96.0.0/16", outer];
+        assert_eq!(advertised(&aggregated, service_port(Local, Cluster, 2, 1)), mixed);
+    }
+
+    #[test]
+    fn selectors_of_a_peer_choose_the_services() {
+        let pools = Pools::new(&[]);
+        let mut advertising = RouteAdvertiser::default();
+        let of_edge = json!({"clusterIPs": true, "namespaces": ["default"],
+            "serviceSelector": {"matchLabels": {"millrace.io/advertise": "edge"}}});
+        let labels =
+            |value: &str| Labels::from([("millrace.io/advertise".to_owned(), value.to_owned())]);
+        let set = |advertising: &mut RouteAdvertiser, namespace: &str, value: &str| {
+            let port = service_port(Policy::Cluster, Policy::Cluster, 1, 0);
+            let service = ServiceName::new(namespace, "web");
+            advertising.set_service(&service, Some(&labels(value)), false, [port].iter());
+            prefixes(advertising.take_routes(&pools, None))
+        };
+        advertising.set_service_advertisements(advertisements_of(of_edge));
+        let nothing: [&str; 0] = [];
+        assert_eq!(set(&mut advertising, "default", "edge"), ["10.96.0.1/32"]);
+        assert_eq!(set(&mut advertising, "default", "inner"), nothing);
+        assert_eq!(set(&mut advertising, "other", "edge"), nothing);
+        assert_eq!(set(&mut advertising, "default", "edge"), ["10.96.0.1/32"]);
+        assert!(advertising.set_service_advertisements(Vec::new()));
+        assert_eq!(prefixes(advertising.take_routes(&pools, None)), nothing);
     }
 
     /// The peers of the only address.

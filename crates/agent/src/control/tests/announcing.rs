@@ -124,3 +124,41 @@ fn nothing_is_announced_or_withdrawn_until_pools_and_peers_are_known() {
     world.synced(Extent::All);
     assert_eq!(world.sent(), ["routes", "synced"]);
 }
+
+/// A router with graceful restart removes what the first routes lack.
+#[test]
+fn the_first_routes_have_the_cluster_ips_that_a_peer_names() {
+    let peer = |advertisements: Value| {
+        json!({
+            "apiVersion": "millrace.io/v1alpha1", "kind": "BGPPeer", "metadata": {"name": "tor"},
+            "spec": {"address": "192.0.2.254", "localASN": 64512, "serviceAdvertisements": advertisements}
+        })
+    };
+    let mut world = World::new();
+    let mut web = service("web", "10.96.0.1");
+    web["metadata"]["labels"] = json!({"app": "web", "millrace.io/advertise": "edge"});
+    world.apply(web);
+    world.case.endpoints("web", &["10.244.0.1"]);
+    let selector = json!({"matchLabels": {"millrace.io/advertise": "edge"}});
+    world.apply(peer(json!([{"clusterIPs": true, "serviceSelector": selector}])));
+    world.synced(Extent::Pools);
+    world.synced(Extent::All);
+    // The number of addresses in the routes before this node has sent all.
+    let mut advertised = || {
+        let mut counts = Vec::new();
+        while let Ok(command) = world.commands.try_recv() {
+            match command {
+                SpeakerCommand::Routes(routes) => {
+                    counts.push(routes.iter().map(|(_, all)| all.len()).sum::<usize>());
+                }
+                SpeakerCommand::Synced => break,
+                _ => {}
+            }
+        }
+        counts
+    };
+    assert_eq!(advertised(), [1]);
+    world.apply(peer(json!([])));
+    let Ok(SpeakerCommand::Routes(routes)) = world.commands.try_recv() else { panic!() };
+    assert_eq!(routes.iter().map(|(_, all)| all.len()).sum::<usize>(), 0);
+}
