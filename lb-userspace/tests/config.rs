@@ -45,6 +45,7 @@ const VALUES: &[(&str, &str)] = &[
     ("heartbeat-interval", "200"),
     ("heartbeat-misses", "5"),
     ("announcement-hold", "60"),
+    ("announcement-hook", "http://127.0.0.1:8080/addresses"),
     ("data-dir", "/srv/millrace"),
     ("api-bind-address", "127.0.0.1:7443"),
     ("write-kubeconfig", "/srv/kubeconfig"),

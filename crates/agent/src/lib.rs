@@ -53,6 +53,7 @@ use sd_notify::NotifyState;
 use tokio::sync::watch;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
+pub use announcer::HookUrl;
 pub use control::Agent;
 pub use outlets::Outlets;
 pub use tunnel_keys::KeyFile;
@@ -92,6 +93,8 @@ pub struct Options {
     pub tunnel_keys: KeyFile,
     /// Times of the announcement of addresses.
     pub announcements: ElectionTiming,
+    /// What is called when this node takes or gives up an address.
+    pub announcement_hook: Option<HookUrl>,
     pub sizes: WantedSizes,
     /// Ports for SNAT, except those that this node uses itself.
     pub snat_ports: SnatRange,

@@ -151,6 +151,7 @@ pub async fn start<'a>(
             privileges: options.privileges,
             restarted: serves,
             announcer: orders,
+            announcement_hook: options.announcement_hook.clone(),
             speaker: commands,
             keys: announcement_keys.subscribe(),
             links: network.links(),

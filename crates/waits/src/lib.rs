@@ -41,6 +41,8 @@ pub enum Resource {
     Device,
     /// A key or certificate.
     Key,
+    /// A server that is called when addresses move.
+    Hook,
 }
 
 impl Resource {
@@ -53,6 +55,7 @@ impl Resource {
             Self::Neighbour => "neighbour",
             Self::Device => "device",
             Self::Key => "key",
+            Self::Hook => "hook",
         }
     }
 }

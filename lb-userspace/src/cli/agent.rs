@@ -83,6 +83,7 @@ pub fn agent_options(
         tunnel_keys: KeyFile::of(agent.tunnel_key_file),
         slot_history: agent.slot_history,
         announcements: agent.announcements.timing(),
+        announcement_hook: agent.announcements.announcement_hook,
         sizes,
         snat_ports: agent.snat_ports,
         timeouts: Timeouts {

@@ -2,11 +2,12 @@
 //! node's interfaces, in a thread of its own.
 //!
 //! Invariant: the thread never waits for the agent's loop, for the API server or for a lock that
-//! other threads hold for long. A late heartbeat would look like a failure of this node.
+//! other threads hold for long, nor for a hook. A late heartbeat would look like a failure of this node.
 //!
 //! Tests: `tests/tests/nodes/announcements.rs`.
 
 mod beat;
+mod hook;
 mod perform;
 mod post;
 mod sockets;
@@ -27,12 +28,14 @@ use lb_network::AnnouncingLink;
 use lb_process::notices::Notices;
 use lb_status::Condition;
 use tokio::runtime::{Builder, Handle};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 
 pub use beat::Beat;
+pub use hook::HookUrl;
 pub use wanted::{Announcing, Wanted};
 
 use beat::BeatWatch;
+use hook::{AnnouncementHook, HeldAddresses};
 use perform::{Performer, now};
 use state::State;
 
@@ -49,6 +52,7 @@ pub struct Start {
     pub notices: Arc<dyn Notices>,
     pub condition: Arc<Condition>,
     pub privileges: Privileges,
+    pub hook: Option<HookUrl>,
 }
 
 /// The agent's side of the thread.
@@ -121,10 +125,17 @@ impl Announcer {
 
 async fn run(start: Start, orders: Orders, main: Handle) -> Result<()> {
     let Orders { mut wanted, beat, leave } = orders;
-    let Start { node_name, timing, kernel, mut links, mut keys, notices, condition, .. } = start;
+    let Start { node_name, timing, kernel, mut links, mut keys, notices, condition, hook, .. } =
+        start;
     let performer = Performer::new(kernel)?;
+    let held = HeldAddresses::reported_to(hook.map(|url| {
+        let (changes, taken) = mpsc::unbounded_channel();
+        main.spawn(AnnouncementHook::new(&node_name, url).deliver_changes(taken));
+        changes
+    }));
     let mut state = State::new(node_name, timing, performer, notices, condition, main)
-        .with_beat(BeatWatch::new(beat));
+        .with_beat(BeatWatch::new(beat))
+        .with_held(held);
     state.set_keys(keys.borrow_and_update().clone());
     state.set_links(&links.borrow_and_update());
     let mut leave = Some(leave);

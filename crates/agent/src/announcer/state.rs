@@ -16,6 +16,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use super::beat::{Beat, BeatWatch};
+use super::hook::HeldAddresses;
 use super::perform::{Performer, now};
 use super::post::Post;
 use super::sockets::Sockets;
@@ -74,6 +75,7 @@ pub struct State {
     beat: BeatWatch,
     /// The agent's loop does not run: other nodes should serve the addresses.
     is_stuck: bool,
+    held: HeldAddresses,
 }
 
 impl State {
@@ -101,12 +103,18 @@ impl State {
             leaving: None,
             beat: BeatWatch::new(Beat::default()),
             is_stuck: false,
+            held: HeldAddresses::default(),
         }
     }
 
     /// Follows whether the agent's loop runs.
     pub fn with_beat(self, beat: BeatWatch) -> Self {
         Self { beat, ..self }
+    }
+
+    /// Notes there which addresses this node announces.
+    pub fn with_held(self, held: HeldAddresses) -> Self {
+        Self { held, ..self }
     }
 
     fn follow_beat(&mut self) {
@@ -173,6 +181,7 @@ impl State {
         let entries = self.performer.kernel().entries().unwrap_or_default();
         for entry in entries.iter().filter(|entry| !present.contains(&entry.device)) {
             let withdrawn = self.performer.withdraw(entry.device, entry.address);
+            self.held.note_withdrawn(entry.device, entry.address);
             report_failure(withdrawn, "announcement on a removed interface not withdrawn");
         }
     }
@@ -346,12 +355,16 @@ impl State {
                 }
                 LinkEffect::Announce { address, epoch, hold } => {
                     let done = self.performer.announce(index, address, epoch, hold);
-                    if done.is_err() {
-                        failed.push(address);
+                    match &done {
+                        Ok(()) => self.held.note_announced(index, &on.facts.name, address),
+                        Err(_) => failed.push(address),
                     }
                     done
                 }
-                LinkEffect::Withdraw(address) => self.performer.withdraw(index, address),
+                LinkEffect::Withdraw(address) => {
+                    self.held.note_withdrawn(index, address);
+                    self.performer.withdraw(index, address)
+                }
                 LinkEffect::Watch(address) => self.performer.watch(index, address),
                 LinkEffect::Unwatch(address) => self.performer.stop_watching(index, address),
                 LinkEffect::Transmit(frame) => self.performer.transmit(&on.facts, frame),

@@ -1,0 +1,304 @@
+//! Calls an HTTP server when this node takes or gives up an address, for example to move a floating address of a
+//! provider.
+//!
+//! # Invariants
+//! - While the agent runs, every change is sent until the server accepts it: at least once, and of an address the last
+//!   one last. A server that refuses a request refuses all changes in it. A process that starts sends all addresses that it announces.
+//! - The election never waits for the server.
+//! - At most one request is under way, and an address waits at most once.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::str::FromStr;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use axum::body::Body;
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{Request, Uri};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use lb_process::backoff::Backoff;
+use lb_waits::{Resource, Wait, Waits};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio::time::{sleep, timeout};
+
+/// The time that the server has for a request.
+const REQUEST_LIMIT: Duration = Duration::from_secs(10);
+/// Changes in one request.
+const MOST_CHANGES: usize = 1_000;
+
+/// The URL of a hook: HTTP without TLS, for a server on this machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HookUrl(Uri);
+
+impl FromStr for HookUrl {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let url = text.parse::<Uri>().ok().filter(|url| {
+            let has_server = url.authority().is_some_and(|at| !at.as_str().contains('@'));
+            url.scheme_str() == Some("http") && has_server
+        });
+        let wrong =
+            "not a URL such as http://127.0.0.1:8080/addresses, without TLS and without a user";
+        url.map(Self).ok_or_else(|| wrong.to_owned())
+    }
+}
+
+/// An address that this node has taken or given up on an interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AddressChange {
+    pub interface: String,
+    pub address: IpAddr,
+    /// Whether this node announces it now.
+    pub is_held: bool,
+}
+
+impl AddressChange {
+    fn describe(&self) -> Value {
+        let state = if self.is_held { "taken" } else { "released" };
+        json!({"address": self.address, "interface": self.interface, "state": state})
+    }
+}
+
+/// The addresses that this node announces.
+#[derive(Default)]
+pub struct HeldAddresses {
+    /// By index of the interface, with its name.
+    held: BTreeMap<(u32, IpAddr), String>,
+    hook: Option<mpsc::UnboundedSender<AddressChange>>,
+}
+
+impl HeldAddresses {
+    pub fn reported_to(hook: Option<mpsc::UnboundedSender<AddressChange>>) -> Self {
+        Self { held: BTreeMap::new(), hook }
+    }
+
+    /// The kernel answers for the address, perhaps as before.
+    pub fn note_announced(&mut self, device: u32, interface: &str, address: IpAddr) {
+        if self.held.contains_key(&(device, address)) {
+            return;
+        }
+        self.held.insert((device, address), interface.to_owned());
+        self.send(AddressChange { interface: interface.to_owned(), address, is_held: true });
+    }
+
+    /// The kernel does not answer any more.
+    pub fn note_withdrawn(&mut self, device: u32, address: IpAddr) {
+        if let Some(interface) = self.held.remove(&(device, address)) {
+            self.send(AddressChange { interface, address, is_held: false });
+        }
+    }
+
+    fn send(&self, change: AddressChange) {
+        if let Some(hook) = &self.hook {
+            // It ends with the process.
+            let _ = hook.send(change);
+        }
+    }
+}
+
+/// Delivers changes to a server.
+pub struct AnnouncementHook {
+    node_name: String,
+    url: Uri,
+    request_limit: Duration,
+    waits: Waits,
+    client: Client<HttpConnector, Body>,
+}
+
+impl AnnouncementHook {
+    pub fn new(node_name: &str, HookUrl(url): HookUrl) -> Self {
+        let client = Client::builder(TokioExecutor::new()).pool_max_idle_per_host(0).build_http();
+        Self {
+            node_name: node_name.to_owned(),
+            url,
+            request_limit: REQUEST_LIMIT,
+            waits: Waits::of_process(),
+            client,
+        }
+    }
+
+    /// Runs until the sender is dropped.
+    pub async fn deliver_changes(self, mut changes: mpsc::UnboundedReceiver<AddressChange>) {
+        let mut waiting: BTreeMap<(String, IpAddr), AddressChange> = BTreeMap::new();
+        let (mut backoff, mut failing) = (Backoff::default(), None);
+        loop {
+            if waiting.is_empty() {
+                let Some(change) = changes.recv().await else { return };
+                waiting.insert((change.interface.clone(), change.address), change);
+            }
+            while let Ok(change) = changes.try_recv() {
+                waiting.insert((change.interface.clone(), change.address), change);
+            }
+            let sent: Vec<&AddressChange> = waiting.values().take(MOST_CHANGES).collect();
+            match self.post_changes(&sent).await {
+                Ok(()) => {
+                    let keys: Vec<_> =
+                        sent.iter().map(|one| (one.interface.clone(), one.address)).collect();
+                    keys.iter().for_each(|key| drop(waiting.remove(key)));
+                    (backoff, failing) = (Backoff::default(), None);
+                }
+                Err(error) => {
+                    self.report(&error, sent.len(), &mut failing);
+                    sleep(backoff.next_delay()).await;
+                }
+            }
+        }
+    }
+
+    async fn post_changes(&self, changes: &[&AddressChange]) -> Result<()> {
+        let changes: Vec<Value> = changes.iter().map(|change| change.describe()).collect();
+        let body = json!({"node": self.node_name, "changes": changes}).to_string();
+        let request = Request::post(self.url.clone())
+            .header(CONTENT_TYPE, "application/json")
+            .body(Body::from(body))?;
+        let response = timeout(self.request_limit, self.client.request(request)).await;
+        let response = response.context("no response in time")??;
+        ensure!(response.status().is_success(), "the server answered {}", response.status());
+        Ok(())
+    }
+
+    /// Logs each cause once.
+    fn report(&self, error: &anyhow::Error, changes: usize, failing: &mut Option<(Wait, String)>) {
+        let cause = format!("{error:#}");
+        let (wait, logged) = failing.get_or_insert_with(|| {
+            let subject = format!("the announcement hook {}", self.url);
+            (self.waits.begin(Resource::Hook, subject), String::new())
+        });
+        wait.explain(cause.clone());
+        if *logged != cause {
+            let url = self.url.to_string();
+            tracing::warn!(url, changes, error = cause, "announcement hook failed; retrying");
+            *logged = cause;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+    use std::time::Instant;
+
+    use axum::http::StatusCode;
+    use axum::routing::post;
+    use axum::{Json, Router};
+    use tokio::net::TcpListener;
+    use tokio::sync::Notify;
+
+    use super::*;
+
+    /// A server that replies with these codes, in this order, then with 200.
+    struct HookServer {
+        url: HookUrl,
+        received: mpsc::UnboundedReceiver<Value>,
+        /// Lets a reply without a code be sent, as 503.
+        gate: Arc<Notify>,
+    }
+
+    async fn serve(replies: &[Option<StatusCode>]) -> HookServer {
+        let (sender, received) = mpsc::unbounded_channel();
+        let replies = Arc::new(Mutex::new(replies.iter().copied().rev().collect::<Vec<_>>()));
+        let gate = Arc::new(Notify::new());
+        let opened = Arc::clone(&gate);
+        let answer = move |Json(body): Json<Value>| async move {
+            sender.send(body).unwrap();
+            let reply = replies.lock().unwrap().pop().unwrap_or(Some(StatusCode::OK));
+            match reply {
+                Some(status) => status,
+                None => {
+                    opened.notified().await;
+                    StatusCode::SERVICE_UNAVAILABLE
+                }
+            }
+        };
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let url = format!("http://{}/move", listener.local_addr().unwrap()).parse().unwrap();
+        let router = Router::new().route("/move", post(answer));
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        HookServer { url, received, gate }
+    }
+
+    impl HookServer {
+        /// Receives a message as often as it is repeated, then another one. On a busy machine a reply may come too late.
+        async fn receive_after(&mut self, repeated: &Value, next: &Value) {
+            loop {
+                let message = self.received.recv().await.unwrap();
+                if message == *next {
+                    return;
+                }
+                assert_eq!(message, *repeated);
+            }
+        }
+    }
+
+    fn start(server: &HookServer, limit: Duration) -> (HeldAddresses, Waits) {
+        let (sender, changes) = mpsc::unbounded_channel();
+        let waits = Waits::default();
+        let hook = AnnouncementHook {
+            request_limit: limit,
+            waits: waits.clone(),
+            ..AnnouncementHook::new("node-a", server.url.clone())
+        };
+        tokio::spawn(hook.deliver_changes(changes));
+        (HeldAddresses::reported_to(Some(sender)), waits)
+    }
+
+    #[test]
+    fn only_a_url_without_tls_and_user_names_a_hook() {
+        assert!("http://127.0.0.1:8080/move?a=b".parse::<HookUrl>().is_ok());
+        for text in ["", "127.0.0.1:80", "https://a/", "http:///a", "http://user:pass@a/", "/a"] {
+            assert!(text.parse::<HookUrl>().is_err(), "{text}");
+        }
+    }
+
+    fn address(last: u8) -> IpAddr {
+        IpAddr::from([192, 0, 2, last])
+    }
+
+    fn message(changes: &[(u8, &str)]) -> Value {
+        let describe = |(last, state): &(u8, &str)| json!({"address": address(*last), "interface": "eth0", "state": state});
+        json!({"node": "node-a", "changes": changes.iter().map(describe).collect::<Vec<_>>()})
+    }
+
+    #[tokio::test]
+    async fn a_change_is_sent_until_the_server_accepts_it() {
+        let refused = Some(StatusCode::SERVICE_UNAVAILABLE);
+        let mut server = serve(&[refused, None, refused]).await;
+        let (mut held, waits) = start(&server, Duration::from_millis(200));
+        let (taken, released) = (message(&[(1, "taken")]), message(&[(1, "released")]));
+        held.note_announced(2, "eth0", address(1));
+        for _ in 0..4 {
+            assert_eq!(server.received.recv().await.as_ref(), Some(&taken));
+        }
+        // Deadlines in the kernel are extended all the time.
+        held.note_announced(2, "eth0", address(1));
+        held.note_withdrawn(2, address(9));
+        held.note_withdrawn(2, address(1));
+        server.receive_after(&taken, &released).await;
+        held.note_announced(2, "eth0", address(1));
+        server.receive_after(&released, &taken).await;
+        // Accepted in the end.
+        while !waits.long(Instant::now() + lb_waits::LONG).is_empty() {
+            sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn what_changes_meanwhile_is_sent_together_as_it_is_last() {
+        let mut server = serve(&[None]).await;
+        let (mut held, _) = start(&server, Duration::from_secs(600));
+        held.note_announced(2, "eth0", address(1));
+        assert_eq!(server.received.recv().await, Some(message(&[(1, "taken")])));
+        held.note_withdrawn(2, address(1));
+        held.note_announced(2, "eth0", address(2));
+        held.note_withdrawn(2, address(2));
+        held.note_announced(2, "eth0", address(3));
+        server.gate.notify_one();
+        let last = message(&[(1, "released"), (2, "released"), (3, "taken")]);
+        assert_eq!(server.received.recv().await, Some(last));
+    }
+}
