@@ -15,7 +15,9 @@ use lb_kernel::{Tables, cgroup_root};
 use lb_plan::Snapshot;
 use tests::manifests::{here, manifests};
 use tests::worlds::one_node::OneNode;
-use tests::worlds::topology::{Host, Id, LARGE, SOON, Topology, bpffs, sweep, wait_until};
+use tests::worlds::topology::{
+    Hierarchy, Host, Id, LARGE, SOON, Topology, bpffs, sweep, wait_until,
+};
 
 /// A client, a router and a server with addresses of both families, and routes between them.
 fn routed(name: &str) -> Result<(Topology, Host, Host, Host)> {
@@ -41,10 +43,11 @@ fn remains(id: &str) -> Vec<String> {
     let is_of = |name: &str| {
         name.strip_prefix(id).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
     };
-    let groups = cgroup_root().ok().flatten().unwrap_or_default();
+    let groups = Hierarchy::all_mounted().unwrap_or_default();
+    let groups = groups.into_iter().map(|hierarchy| hierarchy.mounted_at);
     let pins = PathBuf::from("/sys/fs/bpf/millrace-test");
-    let places = ["/run/netns".into(), pins, groups, env::temp_dir()];
-    let entries = places.iter().filter_map(|place| fs::read_dir(place).ok()).flatten().flatten();
+    let places = ["/run/netns".into(), pins, env::temp_dir()].into_iter().chain(groups);
+    let entries = places.filter_map(|place| fs::read_dir(place).ok()).flatten().flatten();
     entries
         .map(|entry| entry.file_name().to_string_lossy().into_owned())
         .filter(|name| is_of(name))
@@ -309,9 +312,14 @@ fn a_sweep_removes_leftovers_of_killed_runs_only() -> Result<()> {
     fs::create_dir_all(env::temp_dir().join(&id))?;
     let groups = cgroup_root()?.context("no cgroup2 file system is mounted")?;
     fs::create_dir(groups.join(&id))?;
+    let hierarchies = Hierarchy::all_mounted()?;
+    for hierarchy in &hierarchies {
+        // Of a node, with one of a pod.
+        fs::create_dir_all(hierarchy.mounted_at.join(format!("{id}-node")).join("pod"))?;
+    }
 
     sweep();
-    assert_eq!(remains(&id).len(), 4, "swept although its owner runs");
+    assert_eq!(remains(&id).len(), 4 + hierarchies.len(), "swept although its owner runs");
     assert!(stray.try_wait()?.is_none());
 
     owner.kill()?;

@@ -13,7 +13,7 @@ use anyhow::{Context, Result};
 use lb_kernel::cgroup_root;
 use nix::mount::{MsFlags, mount};
 
-use super::Id;
+use super::{Hierarchy, Id};
 
 const CGROUPS: &str = "/sys/fs/cgroup";
 
@@ -49,6 +49,33 @@ pub(super) fn remove(cgroup: &Path) -> io::Result<()> {
         }
     }
     for _ in 0..100 {
+/// The groups of a topology in all hierarchies: its own, and those of nodes, whose names begin with its id.
+pub(super) fn groups(id: Id) -> Vec<PathBuf> {
+    let (own, of_node) = (id.to_string(), format!("{id}-"));
+    let all = hierarchies().into_iter().flat_map(|root| fs::read_dir(root).into_iter().flatten());
+    let names = all.flatten().filter(|entry| {
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        name == own || name.starts_with(&of_node)
+    });
+    names.map(|entry| entry.path()).collect()
+}
+
+/// The roots of all hierarchies of control groups.
+pub(super) fn hierarchies() -> Vec<PathBuf> {
+    let hierarchies = Hierarchy::all_mounted().unwrap_or_default();
+    hierarchies.into_iter().map(|hierarchy| hierarchy.mounted_at).collect()
+}
+
+/// Removes a group and those below it. A killed process stays in its group for a moment.
+pub(super) fn remove(cgroup: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(cgroup)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            remove(&path)?;
+        }
+    }
+    for _ in 0..400 {
         match fs::remove_dir(cgroup) {
             Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
                 thread::sleep(Duration::from_millis(5));

@@ -19,10 +19,10 @@ const NAMESPACES: &str = "/run/netns";
 
 /// Removes what ended runs have left. The first topology of a process calls it.
 pub fn sweep() {
-    let groups = cgroup::root().unwrap_or_default();
-    let orphans: BTreeSet<Id> = [PathBuf::from(NAMESPACES), test_pins(), env::temp_dir(), groups]
-        .iter()
-        .flat_map(|directory| names(directory))
+    let orphans: BTreeSet<Id> = [PathBuf::from(NAMESPACES), test_pins(), env::temp_dir()]
+        .into_iter()
+        .chain(cgroup::hierarchies())
+        .flat_map(|directory| names(&directory))
         .filter_map(|name| Id::parse(&name))
         .filter(|id| id.is_orphaned())
         .collect();
@@ -43,7 +43,7 @@ pub(super) fn remove(id: Id) {
             report_failure(&path, Err(io::Error::other(error)));
         }
     }
-    if let Ok(group) = cgroup::path(id) {
+    for group in cgroup::groups(id) {
         report_failure(&group, cgroup::remove(&group));
     }
     report_failure(&directory(id), fs::remove_dir_all(directory(id)));
