@@ -1,0 +1,152 @@
+//! `cargo xtask conformance`: test suites of others against a new cluster, compared with what cannot run here.
+
+mod exclusions;
+mod http2;
+mod ingress;
+mod results;
+mod sig_network;
+mod upgrade;
+
+use std::fs;
+
+use anyhow::{Result, ensure};
+use clap::{Args, ValueEnum};
+
+use crate::binaries::build_programs;
+use crate::cluster::{Cluster, ClusterOptions, ServiceProxy};
+use crate::interrupt;
+
+use exclusions::Exclusions;
+use results::{Outcome, Results};
+
+/// A test suite.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Suite {
+    /// Kubernetes' end-to-end tests of SIG Network
+    SigNetwork,
+    /// The scenarios of kubernetes-sigs' ingress-controller-conformance
+    Ingress,
+    /// h2spec against the Ingress proxy
+    Http2,
+    /// A rolling upgrade of Millrace under load
+    Upgrade,
+}
+
+impl Suite {
+    fn name(self) -> &'static str {
+        match self {
+            Self::SigNetwork => "sig-network",
+            Self::Ingress => "ingress",
+            Self::Http2 => "http2",
+            Self::Upgrade => "upgrade",
+        }
+    }
+}
+
+/// Run conformance suites against a new cluster
+#[derive(Debug, Args)]
+pub struct Options {
+    /// Suites [default: all]
+    #[arg(value_enum, value_name = "SUITE")]
+    suites: Vec<Suite>,
+
+    /// Run only the specs of sig-network whose names match this regular expression
+    #[arg(long, value_name = "REGEX")]
+    focus: Option<String>,
+
+    /// Run slow specs, too
+    #[arg(long)]
+    slow: bool,
+
+    /// Run those specs that must run alone, instead of all others
+    #[arg(long)]
+    serial: bool,
+
+    /// Run the specs that the list excludes, too
+    #[arg(long)]
+    excluded: bool,
+
+    /// Number of specs that run at the same time
+    #[arg(long, value_name = "NUMBER", default_value_t = 4)]
+    parallel: usize,
+
+    #[command(flatten)]
+    cluster: ClusterOptions,
+}
+
+/// Runs the suites. Fails if anything fails that the lists do not exclude.
+pub fn run(options: &Options) -> Result<()> {
+    let suites = match &options.suites[..] {
+        [] => Suite::value_variants(),
+        suites => suites,
+    };
+    let need_millrace = suites.iter().any(|suite| *suite != Suite::SigNetwork);
+    ensure!(
+        options.cluster.service_proxy == ServiceProxy::Millrace || !need_millrace,
+        "only sig-network can be run with another --service-proxy than millrace"
+    );
+    let with_tests = suites.iter().any(|suite| matches!(suite, Suite::SigNetwork | Suite::Http2));
+    let programs =
+        build_programs(&options.cluster.directory, &options.cluster.kubernetes, with_tests)?;
+    if options.cluster.build_only {
+        return Ok(());
+    }
+    interrupt::handle_interrupts()?;
+    let images = match suites.contains(&Suite::SigNetwork) {
+        true => sig_network::image_names(&programs)?,
+        false => Vec::new(),
+    };
+    let mut cluster = Cluster::start(&options.cluster, &programs, &images)?;
+    let proxy = options.cluster.service_proxy.to_possible_value();
+    let proxy = proxy.map(|value| value.get_name().to_owned()).unwrap_or_default();
+    let folder = options.cluster.directory.canonicalize()?.join("conformance");
+    fs::create_dir_all(&folder)?;
+
+    let mut failed = Vec::new();
+    for suite in suites {
+        let log = folder.join(format!("{}-{proxy}.log", suite.name()));
+        println!("Running {}; its output is in {}", suite.name(), log.display());
+        let exclusions = Exclusions::of_suite(suite.name());
+        let results = match suite {
+            Suite::SigNetwork => {
+                let selection = sig_network::Selection {
+                    focus: options.focus.as_deref(),
+                    slow: options.slow,
+                    serial: options.serial,
+                    skip: if options.excluded { Vec::new() } else { exclusions.names() },
+                };
+                sig_network::run(&cluster, &selection, options.parallel, &folder, &log)?
+            }
+            Suite::Ingress => ingress::run(&mut cluster, &log)?,
+            Suite::Http2 => http2::run(&mut cluster, &log)?,
+            Suite::Upgrade => upgrade::run(&mut cluster, &log)?,
+        };
+        let junit = folder.join(format!("{}-{proxy}.xml", suite.name()));
+        fs::write(&junit, results.to_junit(suite.name()))?;
+        print!("{}", results.table());
+        println!("JUnit: {}", junit.display());
+        failed.extend(report(&results, &exclusions));
+        interrupt::check_interrupt()?;
+    }
+    if !failed.is_empty() {
+        cluster.keep_logs();
+    }
+    ensure!(failed.is_empty(), "{} specs failed:\n  {}", failed.len(), failed.join("\n  "));
+    Ok(())
+}
+
+/// Prints what failed as expected, and what passed unexpectedly; returns what should have passed.
+fn report(results: &Results, exclusions: &Exclusions) -> Vec<String> {
+    let mut failed = Vec::new();
+    for result in &results.0 {
+        match (&result.outcome, exclusions.reason(&result.name)) {
+            (Outcome::Failed(_), Some(reason)) => println!("excluded: {}: {reason}", result.name),
+            (Outcome::Failed(_), None) => failed.push(result.name.clone()),
+            (Outcome::Passed, Some(_)) => {
+                println!("passes although the list excludes it: {}", result.name);
+            }
+            _ => {}
+        }
+    }
+    failed
+}
