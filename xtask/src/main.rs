@@ -1,5 +1,6 @@
 //! `cargo xtask`: builds, tests, benchmarks and images, for developers and CI.
 
+mod cluster;
 mod dependencies;
 mod documents;
 mod ebpf;
@@ -63,6 +64,11 @@ Examples:
     cargo xtask fuzz pipeline --seconds 600
 
   Build a container image, without a container engine; all files of a release; the documentation as a site:
+  Run a Kubernetes cluster on this machine until Ctrl-C; run upstream's tests against one:
+    cargo xtask cluster --nodes 3
+    cargo xtask conformance sig-network
+
+  Build a container image, without a container engine:
     cargo xtask image
     cargo xtask release --output /tmp/millrace-release
     cargo xtask site
@@ -88,6 +94,12 @@ enum Command {
     /// `bench failover`, `bench ecmp` and `bench bfd-load` measure what faults of nodes and load do to clients.
     /// `bench -- --help`, and `--help` after one of these words, list their options.
     Bench(Passed),
+    /// Run a Kubernetes cluster in network namespaces, with Millrace, until Ctrl-C
+    ///
+    /// Builds its programs from Go modules at the first start, for half an hour. `-- --help` lists the options.
+    Cluster(Passed),
+    /// Run conformance tests of others against a new cluster: sig-network, ingress, http2
+    Conformance(Passed),
     /// Build the BPF objects; installs a BPF compiler if none is found
     BuildEbpf(ebpf::Options),
     /// Build a container image of the agent, without a container engine
@@ -137,6 +149,8 @@ fn dispatch(command: Command) -> Result<ExitCode> {
         Command::Test(options) => return test::run_tests(&options),
         Command::VmTest(options) => vm::test_in_machine(&options)?,
         Command::Bench(passed) => run::bench(&passed.arguments)?,
+        Command::Cluster(passed) => cluster::run_in_cluster("cluster", &passed.arguments)?,
+        Command::Conformance(passed) => cluster::run_in_cluster("conformance", &passed.arguments)?,
         Command::BuildEbpf(options) => ebpf::build_objects(&options)?,
         Command::Image(options) => image::build_image(&options)?,
         Command::Release(options) => release::make_release(&options)?,

@@ -47,6 +47,16 @@ pub const PEERS: [Program; 8] = [
     ("vtysh", "frr"),
 ];
 
+/// What a cluster uses in addition to the demo: tools in its images, and a C compiler for runc.
+pub const CLUSTER: [Program; 6] = [
+    ("bash", "bash"),
+    ("busybox", "busybox-static"),
+    ("cc", "gcc"),
+    ("dig", "bind9-dnsutils"),
+    ("nc", "netcat-openbsd"),
+    ("nft", "nftables"),
+];
+
 /// What benchmarks use in addition to the demo.
 pub const BENCHMARKS: [Program; 3] =
     [("iperf3", "iperf3"), ("iptables-nft-restore", "iptables"), ("nft", "nftables")];

@@ -104,10 +104,14 @@ pub fn output(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// Replaces this process with a program that runs as root, and passes the agent's path in the
+/// Replaces this process with a program that runs as root, and passes the agent's path, if it needs it, in the
 /// environment. As no process is in between, Ctrl-C reaches the program, and the shell waits for
 /// its clean-up.
-pub fn become_root_command(program: &Path, arguments: &[String], agent: &Path) -> Result<()> {
+pub fn become_root_command(
+    program: &Path,
+    arguments: &[String],
+    agent: Option<&Path>,
+) -> Result<()> {
     let mut command = if is_root() {
         Command::new(program)
     } else {
@@ -120,7 +124,7 @@ pub fn become_root_command(program: &Path, arguments: &[String], agent: &Path) -
         sudo.arg("--preserve-env=MILLRACE_BIN").arg(program);
         sudo
     };
-    command.args(arguments).env("MILLRACE_BIN", agent);
+    command.args(arguments).envs(agent.map(|agent| ("MILLRACE_BIN", agent)));
     let error = command.exec();
     Err(error).with_context(|| cannot_start(&command))
 }

@@ -12,7 +12,7 @@ use crate::{ebpf, etcd, packages};
 pub fn demo(arguments: &[String]) -> Result<()> {
     packages::ensure_packages(&[&packages::DEMO])?;
     let (demo, agent) = build("demo", "dev", "dev")?;
-    become_root_command(&demo, arguments, &agent)
+    become_root_command(&demo, arguments, Some(&agent))
 }
 
 /// Runs a benchmark: of the embedded API with the first argument `api`, otherwise a benchmark of `lb-bench`.
@@ -42,7 +42,7 @@ pub fn bench(arguments: &[String]) -> Result<()> {
         _ => ("release", "release"),
     };
     let (program, agent) = build("bench", profiles.0, profiles.1)?;
-    become_root_command(&program, arguments, &agent)
+    become_root_command(&program, arguments, Some(&agent))
 }
 
 /// Needs neither root nor the agent.
@@ -72,7 +72,7 @@ fn build(program: &str, profile: &str, of_agent: &str) -> Result<(PathBuf, PathB
     Ok((compiled(profile, program), compiled(of_agent, "millrace")))
 }
 
-fn compile(profile: &str, programs: &[&str]) -> Result<()> {
+pub fn compile(profile: &str, programs: &[&str]) -> Result<()> {
     let mut command = if profile == "dev" { shared_cargo() } else { cargo() };
     // All packages that the tests build: their dependencies then have the same features, and are built once.
     command.args(["build", "--profile", profile]).args(SHARED_BUILD);
@@ -80,6 +80,6 @@ fn compile(profile: &str, programs: &[&str]) -> Result<()> {
     run_command(&mut command)
 }
 
-fn compiled(profile: &str, program: &str) -> PathBuf {
+pub fn compiled(profile: &str, program: &str) -> PathBuf {
     target().join(if profile == "dev" { "debug" } else { profile }).join(program)
 }
