@@ -63,12 +63,11 @@ Examples:
   Fuzz the data plane's pipeline in user space for ten minutes:
     cargo xtask fuzz pipeline --seconds 600
 
-  Build a container image, without a container engine; all files of a release; the documentation as a site:
   Run a Kubernetes cluster on this machine until Ctrl-C; run upstream's tests against one:
     cargo xtask cluster --nodes 3
     cargo xtask conformance sig-network
 
-  Build a container image, without a container engine:
+  Build a container image, without a container engine; all files of a release; the documentation as a site:
     cargo xtask image
     cargo xtask release --output /tmp/millrace-release
     cargo xtask site

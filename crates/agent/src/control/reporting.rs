@@ -85,7 +85,12 @@ impl<T: Write> Agent<T> {
             let service = self.store.service(name);
             let is_assigned = service.is_some_and(ipam::is_marked);
             let labels = service.and_then(|service| service.metadata.labels.as_ref());
-            self.advertiser.set(name, labels, is_assigned, settled.service_ports.values());
+            self.advertiser.set(
+                name,
+                labels,
+                is_assigned,
+                settled.service_ports.iter().map(|(_, port)| port),
+            );
         }
     }
 

@@ -40,15 +40,6 @@ pub(super) fn make(id: Id) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Removes the group, and the groups in it. A killed process stays in its group for a moment.
-pub(super) fn remove(cgroup: &Path) -> io::Result<()> {
-    for entry in fs::read_dir(cgroup)? {
-        let entry = entry?;
-        if entry.file_type()?.is_dir() {
-            remove(&entry.path())?;
-        }
-    }
-    for _ in 0..100 {
 /// The groups of a topology in all hierarchies: its own, and those of nodes, whose names begin with its id.
 pub(super) fn groups(id: Id) -> Vec<PathBuf> {
     let (own, of_node) = (id.to_string(), format!("{id}-"));
