@@ -29,7 +29,7 @@ const WORKLOADS: [&str; 2] = ["daemonset/millrace", "deployment/millrace-control
 
 /// Sends requests to the ClusterIP until it finds a file; prints how many succeeded and failed.
 const LOOP: &str = "good=0; bad=0; while [ ! -e /tmp/stop ]; do \
-    if curl -sf --max-time 5 http://$WEB_SERVICE_HOST/ >/dev/null; then good=$((good+1)); else bad=$((bad+1)); fi; \
+    if curl -sf --max-time 5 http://$WEB_SERVICE_HOST/ >/dev/null; then good=$((good+1)); elif [ $good -gt 0 ]; then bad=$((bad+1)); fi; \
     echo $good $bad; done";
 
 pub fn run(cluster: &mut Cluster, log: &Path) -> Result<Results> {
@@ -139,8 +139,7 @@ fn create_workloads(cluster: &Cluster) -> Result<IpAddr> {
     Ok(address)
 }
 
-/// How many requests of the pod succeeded and failed. Those before the Service was ready do not count as failed: the
-/// Service existed before the pod.
+/// How many requests of the pod succeeded, and failed after the first success: before it, the Service may have no endpoints.
 fn inside_counts(cluster: &Cluster) -> Result<(usize, usize)> {
     let last = cluster.plane.kubectl(&["-n", NAMESPACE, "logs", "client", "--tail=1"])?;
     let mut counts = last.split_whitespace().map(str::parse);
