@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use crate::process::{become_root_command, run_command, target};
+use crate::process::{become_root_command, run_command};
 use crate::run::{compile, compiled};
 use crate::{image, packages};
 
@@ -18,7 +18,7 @@ pub fn run_in_cluster(subcommand: &str, arguments: &[String]) -> Result<()> {
         // As this user, so that Go's caches are the user's own.
         run_command(Command::new(&program).args([subcommand, "--build-only"]).args(arguments))?;
         if needs_image(arguments) {
-            image::build_image(&image::Options::into_directory(target().join("image")))?;
+            image::build_image(&image::Options::default())?;
         }
     }
     let arguments: Vec<_> =
