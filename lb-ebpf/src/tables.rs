@@ -285,6 +285,7 @@ extern "C" fn is_receiver(device: u32, wanted: u64) -> u32 {
 
 /// This CPU's own copy of an entry.
 #[inline(always)]
+#[allow(clippy::mut_from_ref, reason = "the map is no owner of what it leads to")]
 pub fn own_entry<T, const N: usize>(map: &PerCpuArray<T, N>, index: u32) -> Option<&mut T> {
     // SAFETY: no other CPU uses the copy, and programs of tc and XDP are not preempted; those at sockets
     // may be, and write only counters.

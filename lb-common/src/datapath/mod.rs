@@ -30,6 +30,7 @@ mod carried;
 mod forward;
 mod function;
 mod handover;
+mod rejection;
 mod route;
 mod segment;
 mod select;
@@ -47,6 +48,7 @@ pub use carried::{Decision, Draft, Encapsulation, End};
 pub use forward::execute::execute_function;
 pub use function::{Function, PacketFunction};
 pub use handover::{Handover, NextStage, given_rejection};
+pub use rejection::{Rejection, RejectionKind};
 pub use route::{NextHop, Query, Route};
 pub use segment::{OFFSETS, Segment};
 pub use select::frontend_at;
@@ -56,9 +58,7 @@ pub use tables::{
     BfdTables, Counters, FamilyTables, NeighbourTables, NetworkTables, PoolTables, Scratch, Tables,
     search_receiver,
 };
-pub use verdict::{
-    ARRIVE, DEFERRED, MOST_STAGES, REPORT, Rejection, RejectionKind, Stage, Verdict,
-};
+pub use verdict::{ARRIVE, DEFERRED, MOST_STAGES, REPORT, Stage, Verdict};
 pub use wire::arp;
 pub use wire::describe::describe_packet;
 pub use wire::link::{Frame, parse_frame};

@@ -64,7 +64,7 @@ macro_rules! for_each_stage {
             Untracked(xdp_untracked, tc_untracked)
             /// A TCP packet that is rejected by a reset.
             Reset(xdp_reset, tc_reset)
-            /// A packet that is rejected by an ICMP error. Given: the [`Rejection`].
+            /// A packet that is rejected by an ICMP error. Given: the [`Rejection`](super::Rejection).
             Reject(xdp_reject, tc_reject)
             /// An arriving ICMP packet, possibly an error about a packet of a flow.
             ErrorIn(xdp_error_in, tc_error_in)
@@ -140,36 +140,6 @@ pub const REPORT: u32 = Stage::ALL.len() as u32;
 /// Index, in tc, of the program that handles arriving packets from the beginning: those that XDP has
 /// deferred.
 pub const ARRIVE: u32 = REPORT + 1;
-
-/// The ICMP error that a packet's sender gets.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Rejection {
-    pub kind: RejectionKind,
-    /// The MTU, for packets that are too big.
-    pub mtu: u32,
-}
-
-#[repr(transparent)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RejectionKind(pub u32);
-
-impl RejectionKind {
-    /// No backend serves the port.
-    pub const PORT_UNREACHABLE: Self = Self(0);
-    pub const TOO_BIG: Self = Self(1);
-    pub const HOP_LIMIT: Self = Self(2);
-}
-
-impl Rejection {
-    pub const PORT_UNREACHABLE: Self = Self { kind: RejectionKind::PORT_UNREACHABLE, mtu: 0 };
-    pub const HOP_LIMIT: Self = Self { kind: RejectionKind::HOP_LIMIT, mtu: 0 };
-
-    #[inline(always)]
-    pub fn too_big(mtu: u32) -> Self {
-        Self { kind: RejectionKind::TOO_BIG, mtu }
-    }
-}
 
 /// Passes a packet unmodified, and counts the reason.
 #[inline(always)]

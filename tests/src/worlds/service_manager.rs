@@ -63,7 +63,7 @@ impl ServiceManager {
             .arg(program()?);
         let mut unshare = node.spawn(&mut command)?;
         unshare.wait_until_so("has started systemd", SOON, |unshare| {
-            only_child(unshare.pid()).is_some_and(|child| is_systemd(child))
+            only_child(unshare.pid()).is_some_and(is_systemd)
         })?;
         let systemd = only_child(unshare.pid()).context("it has started systemd")?;
         let systemd = Pid::from_raw(systemd.try_into()?);

@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-use super::Source;
+use super::source::Source;
 use crate::ebpf;
 use crate::process::{cargo, output, root};
 

@@ -1,4 +1,5 @@
 use std::collections::BTreeMap;
+use std::env;
 use std::io::Read;
 use std::process::Stdio;
 

@@ -3,9 +3,10 @@
 use super::refuse;
 use crate::branchless::is_zero;
 use crate::conntrack::Hops;
+use crate::datapath::rejection::Rejection;
 use crate::datapath::route::{NextHop, Query, Route};
 use crate::datapath::tables::{FamilyTables, Tables};
-use crate::datapath::verdict::{Rejection, Verdict, drop_for};
+use crate::datapath::verdict::{Verdict, drop_for};
 use crate::datapath::wire::link;
 use crate::datapath::wire::packet::Packet;
 use crate::datapath::wire::parse::PacketFamily;

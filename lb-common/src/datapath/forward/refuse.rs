@@ -2,9 +2,10 @@
 
 use super::lookup::FlowOf;
 use crate::datapath::handover::NextStage;
+use crate::datapath::rejection::{Rejection, RejectionKind};
 use crate::datapath::segment::Headers;
 use crate::datapath::tables::{FamilyTables, Tables};
-use crate::datapath::verdict::{Rejection, RejectionKind, Verdict};
+use crate::datapath::verdict::Verdict;
 use crate::datapath::wire::packet::Packet;
 use crate::datapath::wire::parse::PacketFamily;
 use crate::layout::{Device, Reason};

@@ -1,8 +1,9 @@
 //! Generated packets: resets and ICMP errors. They overwrite the packet that caused them.
 
+use crate::datapath::rejection::Rejection;
 use crate::datapath::segment::{Headers, Segment};
 use crate::datapath::tables::FamilyTables;
-use crate::datapath::verdict::{Rejection, Verdict, drop_for};
+use crate::datapath::verdict::{Verdict, drop_for};
 use crate::datapath::wire::link;
 use crate::datapath::wire::made::{Answering, pseudo_header};
 use crate::datapath::wire::packet::Packet;

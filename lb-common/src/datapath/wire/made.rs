@@ -2,7 +2,7 @@
 
 use super::parse::PacketFamily;
 use crate::checksum::Sum;
-use crate::datapath::verdict::{Rejection, RejectionKind};
+use crate::datapath::rejection::{Rejection, RejectionKind};
 use crate::family::{Family, V4, V6};
 use crate::header::{Ipv4, Ipv6, protocol};
 

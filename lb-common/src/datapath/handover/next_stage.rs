@@ -1,42 +1,13 @@
-//! What a stage gives the next one.
-//!
-//! A [`Verdict`] names a stage only by a constructor of [`NextStage`], which takes what that stage
-//! needs. Nothing else can write a [`Handover`], and nothing reads one but [`stage`](super::stage),
-//! which passes it to the stage's function as an argument. Flows and decisions are in the draft: their
-//! proofs, [`DraftedFlow`] and [`DraftedDecision`], come from what wrote them.
+//! The stage in which a packet continues, and what it is given.
 
-use super::arrival::Arrival;
-use super::carried::Encapsulation;
-use super::tables::{Counters, Scratch};
-use super::verdict::{Rejection, Stage, Verdict, drop_for};
+use super::{Alone, Handover};
+use crate::datapath::arrival::Arrival;
+use crate::datapath::carried::Encapsulation;
+use crate::datapath::rejection::Rejection;
+use crate::datapath::tables::{Counters, Scratch};
+use crate::datapath::verdict::{Stage, Verdict, drop_for};
 use crate::layout::Reason;
 use crate::verifier::rarely;
-
-/// The memory of what a stage is given, apart from the draft. One packet's at a time.
-#[repr(C)]
-#[derive(Debug, Default)]
-pub struct Handover {
-    /// Of [`Stage::Reject`].
-    rejection: Rejection,
-    /// Of [`Stage::Open`].
-    alone: Alone,
-    /// Of all stages whose packet may have come through a tunnel.
-    arrival: Arrival,
-    encapsulation: Encapsulation,
-}
-
-/// Whether the lookup for a packet has found no other flow of its client's address and port. A number, not
-/// a `bool`: the verifier would follow the stage once for each value.
-#[repr(transparent)]
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Alone(u64);
-
-impl Alone {
-    #[inline(always)]
-    pub(super) fn is_alone(self) -> bool {
-        self.0 != 0
-    }
-}
 
 /// The stage in which a packet continues, and which has been given what it needs.
 #[repr(transparent)]
@@ -54,7 +25,7 @@ pub struct DraftedDecision(());
 impl DraftedFlow {
     /// For what has written a flow into the draft, or is given it.
     #[inline(always)]
-    pub(super) const fn proven() -> Self {
+    pub(in crate::datapath) const fn proven() -> Self {
         Self(())
     }
 }
@@ -62,7 +33,7 @@ impl DraftedFlow {
 impl DraftedDecision {
     /// For what has written a decision into the draft, or has called a function that does.
     #[inline(always)]
-    pub(super) const fn proven() -> Self {
+    pub(in crate::datapath) const fn proven() -> Self {
         Self(())
     }
 }
@@ -84,7 +55,7 @@ impl NextStage {
 
     /// `alone`: the lookup for the packet has found no other flow of its client's address and port.
     #[inline(always)]
-    pub(super) fn open<T: Scratch>(tables: &T, alone: bool) -> Self {
+    pub(in crate::datapath) fn open<T: Scratch>(tables: &T, alone: bool) -> Self {
         if let Some(handover) = tables.handover() {
             handover.alone = Alone(alone.into());
         }
@@ -92,57 +63,57 @@ impl NextStage {
     }
 
     #[inline(always)]
-    pub(super) fn begin(_: DraftedFlow) -> Self {
+    pub(in crate::datapath) fn begin(_: DraftedFlow) -> Self {
         Self(Stage::Begin)
     }
 
     #[inline(always)]
-    pub(super) fn snat(_: DraftedFlow) -> Self {
+    pub(in crate::datapath) fn snat(_: DraftedFlow) -> Self {
         Self(Stage::Snat)
     }
 
     #[inline(always)]
-    pub(super) fn untracked(_: DraftedFlow) -> Self {
+    pub(in crate::datapath) fn untracked(_: DraftedFlow) -> Self {
         Self(Stage::Untracked)
     }
 
     #[inline(always)]
-    pub(super) fn send(_: DraftedDecision) -> Self {
+    pub(in crate::datapath) fn send(_: DraftedDecision) -> Self {
         Self(Stage::Send)
     }
 
     #[inline(always)]
-    pub(super) fn reply(_: DraftedDecision) -> Self {
+    pub(in crate::datapath) fn reply(_: DraftedDecision) -> Self {
         Self(Stage::Reply)
     }
 
     #[inline(always)]
-    pub(super) fn spread<T: Scratch>(tables: &T, arrival: Arrival) -> Self {
+    pub(in crate::datapath) fn spread<T: Scratch>(tables: &T, arrival: Arrival) -> Self {
         Self::with_arrival(tables, Stage::Spread, arrival)
     }
 
     #[inline(always)]
-    pub(super) fn delivered<T: Scratch>(tables: &T, arrival: Arrival) -> Self {
+    pub(in crate::datapath) fn delivered<T: Scratch>(tables: &T, arrival: Arrival) -> Self {
         Self::with_arrival(tables, Stage::Delivered, arrival)
     }
 
     #[inline(always)]
-    pub(super) fn accept<T: Scratch>(tables: &T, arrival: Arrival) -> Self {
+    pub(in crate::datapath) fn accept<T: Scratch>(tables: &T, arrival: Arrival) -> Self {
         Self::with_arrival(tables, Stage::Accept, arrival)
     }
 
     #[inline(always)]
-    pub(super) fn earlier<T: Scratch>(tables: &T, arrival: Arrival) -> Self {
+    pub(in crate::datapath) fn earlier<T: Scratch>(tables: &T, arrival: Arrival) -> Self {
         Self::with_arrival(tables, Stage::Earlier, arrival)
     }
 
     #[inline(always)]
-    pub(super) fn error_in<T: Scratch>(tables: &T, arrival: Arrival) -> Self {
+    pub(in crate::datapath) fn error_in<T: Scratch>(tables: &T, arrival: Arrival) -> Self {
         Self::with_arrival(tables, Stage::ErrorIn, arrival)
     }
 
     #[inline(always)]
-    pub(super) fn reject<T: Scratch>(tables: &T, rejection: Rejection) -> Self {
+    pub(in crate::datapath) fn reject<T: Scratch>(tables: &T, rejection: Rejection) -> Self {
         if let Some(handover) = tables.handover() {
             handover.rejection = rejection;
         }
@@ -152,7 +123,7 @@ impl NextStage {
     /// The verdict for a packet that is sent through a tunnel. `write` stores each field: a whole copy
     /// would be built on the stack first.
     #[inline(always)]
-    pub(super) fn encapsulate<T: Scratch + Counters>(
+    pub(in crate::datapath) fn encapsulate<T: Scratch + Counters>(
         tables: &T,
         write: impl FnOnce(&mut Encapsulation),
     ) -> Verdict {
@@ -174,13 +145,13 @@ impl NextStage {
 
 /// What [`Stage::Open`] is given.
 #[inline(always)]
-pub(super) fn given_alone<T: Scratch>(tables: &T) -> Alone {
+pub(in crate::datapath) fn given_alone<T: Scratch>(tables: &T) -> Alone {
     read_handover(tables, |handover| handover.alone)
 }
 
 /// How a packet of a stage that is given it came to this node.
 #[inline(always)]
-pub(super) fn given_arrival<T: Scratch>(tables: &T) -> Arrival {
+pub(in crate::datapath) fn given_arrival<T: Scratch>(tables: &T) -> Arrival {
     read_handover(tables, |handover| handover.arrival)
 }
 
@@ -192,7 +163,7 @@ pub fn given_rejection<T: Scratch>(tables: &T) -> Rejection {
 
 /// What [`Stage::Encapsulate`] is given.
 #[inline(always)]
-pub(super) fn given_encapsulation<T: Scratch>(tables: &T) -> Option<&Encapsulation> {
+pub(in crate::datapath) fn given_encapsulation<T: Scratch>(tables: &T) -> Option<&Encapsulation> {
     tables.handover().map(|handover| &handover.encapsulation)
 }
 
