@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 use std::env;
 use std::io::Read;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use flate2::read::GzDecoder;
 use serde_json::Value;
