@@ -8,7 +8,7 @@
 mod next_stage;
 
 pub use next_stage::{DraftedDecision, DraftedFlow, NextStage, given_rejection};
-pub(super) use next_stage::{given_alone, given_arrival, given_encapsulation};
+pub(crate) use next_stage::{given_alone, given_arrival, given_encapsulation};
 
 use super::arrival::Arrival;
 use super::carried::Encapsulation;
@@ -35,7 +35,7 @@ pub struct Alone(u64);
 
 impl Alone {
     #[inline(always)]
-    pub(super) fn is_alone(self) -> bool {
+    pub(crate) fn is_alone(self) -> bool {
         self.0 != 0
     }
 }

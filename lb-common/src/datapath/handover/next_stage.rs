@@ -25,7 +25,7 @@ pub struct DraftedDecision(());
 impl DraftedFlow {
     /// For what has written a flow into the draft, or is given it.
     #[inline(always)]
-    pub(in crate::datapath) const fn proven() -> Self {
+    pub(crate) const fn proven() -> Self {
         Self(())
     }
 }
@@ -33,7 +33,7 @@ impl DraftedFlow {
 impl DraftedDecision {
     /// For what has written a decision into the draft, or has called a function that does.
     #[inline(always)]
-    pub(in crate::datapath) const fn proven() -> Self {
+    pub(crate) const fn proven() -> Self {
         Self(())
     }
 }
@@ -55,7 +55,7 @@ impl NextStage {
 
     /// `alone`: the lookup for the packet has found no other flow of its client's address and port.
     #[inline(always)]
-    pub(in crate::datapath) fn open<T: Scratch>(tables: &T, alone: bool) -> Self {
+    pub(crate) fn open<T: Scratch>(tables: &T, alone: bool) -> Self {
         if let Some(handover) = tables.handover() {
             handover.alone = Alone(alone.into());
         }
@@ -63,57 +63,57 @@ impl NextStage {
     }
 
     #[inline(always)]
-    pub(in crate::datapath) fn begin(_: DraftedFlow) -> Self {
+    pub(crate) fn begin(_: DraftedFlow) -> Self {
         Self(Stage::Begin)
     }
 
     #[inline(always)]
-    pub(in crate::datapath) fn snat(_: DraftedFlow) -> Self {
+    pub(crate) fn snat(_: DraftedFlow) -> Self {
         Self(Stage::Snat)
     }
 
     #[inline(always)]
-    pub(in crate::datapath) fn untracked(_: DraftedFlow) -> Self {
+    pub(crate) fn untracked(_: DraftedFlow) -> Self {
         Self(Stage::Untracked)
     }
 
     #[inline(always)]
-    pub(in crate::datapath) fn send(_: DraftedDecision) -> Self {
+    pub(crate) fn send(_: DraftedDecision) -> Self {
         Self(Stage::Send)
     }
 
     #[inline(always)]
-    pub(in crate::datapath) fn reply(_: DraftedDecision) -> Self {
+    pub(crate) fn reply(_: DraftedDecision) -> Self {
         Self(Stage::Reply)
     }
 
     #[inline(always)]
-    pub(in crate::datapath) fn spread<T: Scratch>(tables: &T, arrival: Arrival) -> Self {
+    pub(crate) fn spread<T: Scratch>(tables: &T, arrival: Arrival) -> Self {
         Self::with_arrival(tables, Stage::Spread, arrival)
     }
 
     #[inline(always)]
-    pub(in crate::datapath) fn delivered<T: Scratch>(tables: &T, arrival: Arrival) -> Self {
+    pub(crate) fn delivered<T: Scratch>(tables: &T, arrival: Arrival) -> Self {
         Self::with_arrival(tables, Stage::Delivered, arrival)
     }
 
     #[inline(always)]
-    pub(in crate::datapath) fn accept<T: Scratch>(tables: &T, arrival: Arrival) -> Self {
+    pub(crate) fn accept<T: Scratch>(tables: &T, arrival: Arrival) -> Self {
         Self::with_arrival(tables, Stage::Accept, arrival)
     }
 
     #[inline(always)]
-    pub(in crate::datapath) fn earlier<T: Scratch>(tables: &T, arrival: Arrival) -> Self {
+    pub(crate) fn earlier<T: Scratch>(tables: &T, arrival: Arrival) -> Self {
         Self::with_arrival(tables, Stage::Earlier, arrival)
     }
 
     #[inline(always)]
-    pub(in crate::datapath) fn error_in<T: Scratch>(tables: &T, arrival: Arrival) -> Self {
+    pub(crate) fn error_in<T: Scratch>(tables: &T, arrival: Arrival) -> Self {
         Self::with_arrival(tables, Stage::ErrorIn, arrival)
     }
 
     #[inline(always)]
-    pub(in crate::datapath) fn reject<T: Scratch>(tables: &T, rejection: Rejection) -> Self {
+    pub(crate) fn reject<T: Scratch>(tables: &T, rejection: Rejection) -> Self {
         if let Some(handover) = tables.handover() {
             handover.rejection = rejection;
         }
@@ -123,7 +123,7 @@ impl NextStage {
     /// The verdict for a packet that is sent through a tunnel. `write` stores each field: a whole copy
     /// would be built on the stack first.
     #[inline(always)]
-    pub(in crate::datapath) fn encapsulate<T: Scratch + Counters>(
+    pub(crate) fn encapsulate<T: Scratch + Counters>(
         tables: &T,
         write: impl FnOnce(&mut Encapsulation),
     ) -> Verdict {
@@ -145,13 +145,13 @@ impl NextStage {
 
 /// What [`Stage::Open`] is given.
 #[inline(always)]
-pub(in crate::datapath) fn given_alone<T: Scratch>(tables: &T) -> Alone {
+pub(crate) fn given_alone<T: Scratch>(tables: &T) -> Alone {
     read_handover(tables, |handover| handover.alone)
 }
 
 /// How a packet of a stage that is given it came to this node.
 #[inline(always)]
-pub(in crate::datapath) fn given_arrival<T: Scratch>(tables: &T) -> Arrival {
+pub(crate) fn given_arrival<T: Scratch>(tables: &T) -> Arrival {
     read_handover(tables, |handover| handover.arrival)
 }
 
@@ -163,7 +163,7 @@ pub fn given_rejection<T: Scratch>(tables: &T) -> Rejection {
 
 /// What [`Stage::Encapsulate`] is given.
 #[inline(always)]
-pub(in crate::datapath) fn given_encapsulation<T: Scratch>(tables: &T) -> Option<&Encapsulation> {
+pub(crate) fn given_encapsulation<T: Scratch>(tables: &T) -> Option<&Encapsulation> {
     tables.handover().map(|handover| &handover.encapsulation)
 }
 
