@@ -58,7 +58,7 @@ fn meaning(name: &str, manifests: &str) -> String {
     let mut text = String::new();
     let mut problems = contents.problems;
     for name in store.services() {
-        let Resolved { service_ports, health_check, problems: found } = claims.settled(name);
+        let Resolved { service_ports, health_check, problems: found } = claims.settled(name, &node);
         for (key, service_port) in &service_ports {
             writeln!(text, "{key}{}", policies(service_port)).unwrap();
             members(&mut text, service_port);

@@ -130,8 +130,8 @@ proptest! {
         for (service, event) in events {
             let resolved = event.map(|event| claim(service, event));
             for concerned in claims.set(&name(service), event.and_then(created), resolved) {
-                let meaning = claims.settled(&concerned);
-                settled.insert(concerned, meaning);
+                let result = claims.settled(&concerned, &NodeContext::default());
+                settled.insert(concerned, result);
             }
             last.insert(service, event);
         }
@@ -143,7 +143,8 @@ proptest! {
             fresh.set(&name(service), event.and_then(created), resolved);
         }
         for service in last.keys().copied().map(name) {
-            prop_assert_eq!(&settled[&service], &fresh.settled(&service), "{}", service);
+            let result = fresh.settled(&service, &NodeContext::default());
+            prop_assert_eq!(&settled[&service], &result, "{}", service);
         }
     }
 }

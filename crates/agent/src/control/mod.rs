@@ -280,12 +280,22 @@ impl<T: Write> Agent<T> {
         let changed: BTreeSet<IpAddr> =
             self.node.own_addresses.symmetric_difference(&addresses).copied().collect();
         let services = self.store.services_at(&changed);
-        for service in &services {
-            tracing::info!(%service, "an interface of this node got or lost a ClusterIP of the Service");
+        if let Some(first) = services.first() {
+            let count = services.len();
+            tracing::info!(count, %first, "interfaces of this node got or lost ClusterIPs of Services");
         }
         self.affected = std::mem::take(&mut self.affected).and(Affected::Services(services));
         self.node.own_addresses.clone_from(&addresses);
         self.change.own_addresses = Some(addresses);
+    }
+
+    /// Logs whose ClusterIPs are left to this node.
+    pub fn report_left_to_node(&self) {
+        let services = self.store.services_at(&self.node.own_addresses);
+        if let Some(first) = services.first() {
+            let count = services.len();
+            tracing::info!(count, %first, "ClusterIPs of Services are left to interfaces of this node");
+        }
     }
 
     pub fn store_event(&mut self, event: Event) -> Affected {

@@ -145,7 +145,7 @@ impl<T: Write> Agent<T> {
     }
 
     fn collect(&mut self, name: &ServiceName, change: &mut Change) {
-        let settled = self.claims.settled(name);
+        let settled = self.claims.settled(name, &self.node);
         let service = self.store.service(name);
         let uid = service.and_then(|service| service.metadata.uid.as_deref()).unwrap_or_default();
         let is_assigned = service.is_some_and(ipam::is_marked);

@@ -81,7 +81,7 @@ impl<T: Write> Agent<T> {
             return;
         }
         for name in self.programmed.keys() {
-            let settled = self.claims.settled(name);
+            let settled = self.claims.settled(name, &self.node);
             let service = self.store.service(name);
             let is_assigned = service.is_some_and(ipam::is_marked);
             let labels = service.and_then(|service| service.metadata.labels.as_ref());

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use lb_common::layout::FrontendKind;
 
-use super::Resolved;
+use super::{NodeContext, Resolved};
 use super::types::{Frontend, Problem, Protocol, ServiceName, ServicePortKey};
 
 /// A Service's claim; the least one wins.
@@ -92,15 +92,22 @@ impl Claims {
         }
     }
 
-    /// A Service after conflicts: with those frontends only that it owns.
-    pub fn settled(&self, service: &ServiceName) -> Resolved {
+    /// A Service after conflicts: with those frontends only that it owns, and without ClusterIPs that this node's
+    /// interfaces have. No other Service gets those: they are left to the node.
+    pub fn settled(&self, service: &ServiceName, node: &NodeContext) -> Resolved {
         let mut settled = self.resolved.get(service).cloned().unwrap_or_default();
+        let is_left_to_node = |frontend: &Frontend| {
+            frontend.kind == FrontendKind::ClusterIp
+                && node.own_addresses.contains(&frontend.address)
+        };
         for (key, service_port) in &mut settled.service_ports {
             let mut lost_frontends = Vec::new();
             for frontend in &service_port.frontends {
                 let owner = self.owner(key, frontend);
                 if let Some(owner) = owner.filter(|owner| owner.service != *service) {
                     settled.problems.push(lost(key, frontend, owner));
+                    lost_frontends.push(*frontend);
+                } else if is_left_to_node(frontend) {
                     lost_frontends.push(*frontend);
                 }
             }

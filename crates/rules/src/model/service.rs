@@ -20,6 +20,8 @@ use crate::kinds::service::is_request;
 
 const PROXY_NAME: &str = "service.kubernetes.io/service-proxy-name";
 const HEADLESS: &str = "service.kubernetes.io/headless";
+/// External IPs of a Service, not served, that are named one by one: every node reports each.
+const MOST_NAMED_REFUSALS: usize = 4;
 const TYPES: [&str; 4] = ["ClusterIP", "NodePort", "LoadBalancer", "ExternalName"];
 
 /// A Service without its endpoints.
@@ -137,17 +139,9 @@ pub fn read_service(
     let mut service_ports = BTreeMap::new();
     for port in read_ports(spec, &mut fields) {
         for family in AddressFamily::ALL {
-            let mut frontends = frontends(&port, family, &addresses, &source_ranges);
+            let frontends = frontends(&port, family, &addresses, &source_ranges);
             // A Service has a family if it has a cluster address of it.
             if !frontends.iter().any(|frontend| frontend.kind == FrontendKind::ClusterIp) {
-                continue;
-            }
-            let is_left_to_node = |frontend: &Frontend| {
-                frontend.kind == FrontendKind::ClusterIp
-                    && node.own_addresses.contains(&frontend.address)
-            };
-            frontends.retain(|frontend| !is_left_to_node(frontend));
-            if frontends.is_empty() {
                 continue;
             }
             let key = ServicePortKey {
@@ -206,6 +200,7 @@ fn addresses(
         let virtual_addresses = virtual_addresses(service, fields);
         found.extend(virtual_addresses.map(|address| (address, FrontendKind::LoadBalancer)));
     }
+    let mut refused = 0_usize;
     for (index, text) in spec.external_ips.iter().flatten().enumerate() {
         let field = format!("spec.externalIPs[{index}]");
         let Some(address) = fields.address(&field, text, address::parse_global_address) else {
@@ -217,8 +212,16 @@ fn addresses(
         }
         match node.external_ips.refuse_external_ip(address) {
             None => found.push((address, FrontendKind::ExternalIp)),
-            Some(why) => fields.problem(&field, format!("{address} {why}")),
+            Some(why) => {
+                refused += 1;
+                if refused <= MOST_NAMED_REFUSALS {
+                    fields.problem(&field, format!("{address} {why}"));
+                }
+            }
         }
+    }
+    if let Some(more @ 1..) = refused.checked_sub(MOST_NAMED_REFUSALS) {
+        fields.problem("spec.externalIPs", format!("{more} more are not served"));
     }
     // Each address has one kind: the first one in this order. So a load balancer's address that is
     // also listed as an externalIP keeps its source ranges.
