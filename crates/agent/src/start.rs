@@ -275,6 +275,7 @@ pub async fn start<'a>(
     let (services, service_ports) = agent.programmed_counts();
     lb_kernel::give_back_memory();
     tracing::info!(steps = agent.carried_out(), "maps programmed");
+    agent.report_left_to_node();
     tracing::info!(service_ports, services, "ready");
     let saver = source.saver;
     Ok(Started { agent, events, exchange, network, devices, announcer, speaker, saver })

@@ -177,7 +177,7 @@ pub struct AgentSettings {
     /// Which spec.externalIPs of Services are served: all, none, or those in a CIDR; may be repeated
     ///
     /// Whoever may create Services may otherwise take over the packets to any address that pass the nodes
-    /// (CVE-2020-8554). An Event of the Service names each address that is not served. The same value on all nodes.
+    /// (CVE-2020-8554). Events of the Service name addresses that are not served. The same value on all nodes.
     #[arg(long, value_name = "CIDR", value_delimiter = ',', default_value = "all")]
     pub external_ips: Vec<ExternalIpRule>,
 

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use lb_common::layout::FrontendKind;
 
-use super::{NodeContext, Resolved};
 use super::types::{Frontend, Problem, Protocol, ServiceName, ServicePortKey};
+use super::{NodeContext, Resolved};
 
 /// A Service's claim; the least one wins.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -236,7 +236,7 @@ mod tests {
                 json!({"metadata": metadata,
                     "spec": {"taints": [{"key": "a", "effect": "NoSchedule", "timeAdded": null}]},
                     "status": {"addresses": null, "conditions": [condition]}}),
-                json!({"metadata": bare}),
+                json!({"metadata": bare, "spec": {"taints": [{"key": "a", "effect": "NoSchedule"}]}}),
             ),
         ];
         for (kind, with_nulls, without) in pairs {

@@ -144,7 +144,7 @@ fn a_command_takes_no_notice_of_settings_of_others() {
 #[test]
 fn lists_are_plural_and_switches_begin_with_a_verb() {
     // `cleanup` is the command's name.
-    const VERBS: [&str; 6] = ["accept", "allow", "cleanup", "require", "serve", "update"];
+    const VERBS: [&str; 7] = ["accept", "allow", "cleanup", "merge", "require", "serve", "update"];
     // The API server's name for it.
     const SINGULAR: [&str; 1] = ["service-cluster-ip-range"];
     for setting in settings::<Configuration>() {
