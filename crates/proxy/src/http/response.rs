@@ -185,6 +185,10 @@ impl EndpointBody {
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        if self.is_finished() {
+            // The connection may serve another client.
+            return Poll::Ready(None);
+        }
         match Pin::new(&mut self.incoming).poll_frame(cx) {
             Poll::Ready(None) => {
                 self.finish();

@@ -42,13 +42,18 @@ pub fn get(path: &str) -> Request<()> {
 }
 
 pub async fn body(mut stream: RecvStream) -> (String, Option<HeaderMap>) {
-    let mut text = Vec::new();
+    let text = take_data(&mut stream).await;
+    (String::from_utf8(text).unwrap(), stream.trailers().await.unwrap())
+}
+
+pub async fn take_data(stream: &mut RecvStream) -> Vec<u8> {
+    let mut octets = Vec::new();
     while let Some(data) = stream.data().await {
         let data = data.unwrap();
         let _ = stream.flow_control().release_capacity(data.len());
-        text.extend_from_slice(&data);
+        octets.extend_from_slice(&data);
     }
-    (String::from_utf8(text).unwrap(), stream.trailers().await.unwrap())
+    octets
 }
 
 /// An endpoint that speaks HTTP/2 without TLS, and the number of its connections.

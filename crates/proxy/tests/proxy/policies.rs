@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use bytes::Bytes;
 use flate2::read::GzDecoder;
-use http::{HeaderValue, Method};
+use http::{HeaderValue, Method, Request};
 use lb_http::auth::Users;
 use lb_http::policy::{
     AffinityCookie, BasicAuth, Cors, CorsOrigin, CustomErrors, ExternalAuth, RateLimits, Rewrite,
@@ -15,10 +16,13 @@ use lb_http::policy::{
 use lb_http::route::{Canary, CanaryHeader, CanaryValue};
 use lb_http::upstream::Protocol;
 use lb_http::{Action, HostPattern, Owner, PathPattern, Policy, Route, UpstreamName};
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
 
 use crate::client::Client;
 use crate::endpoint::{Endpoint, Then};
 use crate::forwarding::echo;
+use crate::http2;
 use crate::world::{HOST, World, name, policy_config, upstream, wait_until};
 
 #[test]
@@ -382,6 +386,76 @@ fn a_compressed_response_does_not_wait_for_more() {
     assert_eq!(&text, b"first, ");
     go.store(true, Ordering::SeqCst);
     assert!(client.rest().ends_with(b"0\r\n\r\n"));
+}
+
+/// The connection to the endpoint serves the next request as soon as the whole body was received.
+#[test]
+fn a_compressed_response_that_waits_for_its_client_gets_nothing_of_the_next_one() {
+    let mut state = 1_u32;
+    // Hardly compressible, so that the client's window is used up long before the end.
+    let letters = std::iter::repeat_with(|| {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        char::from(b'a' + (state >> 24) as u8 % 16)
+    });
+    let text: String = letters.take(56 << 10).collect();
+    let large = text.clone();
+    let (is_sent, go) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let (was_sent, allowed) = (is_sent.clone(), go.clone());
+    let endpoint = Endpoint::start(move |request, stream| {
+        let head = "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n";
+        if request.line.starts_with("GET /large ") {
+            let length = format!("Content-Length: {}\r\n\r\n", large.len());
+            let _ = stream.write_all([head, &length, &large].concat().as_bytes());
+            was_sent.store(true, Ordering::SeqCst);
+        } else {
+            let _ = stream.write_all([head, "Content-Length: 10\r\n\r\nfirst"].concat().as_bytes());
+            wait_until("permission", || allowed.load(Ordering::SeqCst));
+            let _ = stream.write_all(b" last");
+        }
+        Then::Keep
+    });
+    let policy = Policy { compress: true, ..Policy::default() };
+    let world = World::start(policy_config(&[endpoint.address], policy));
+    http2::run(async {
+        let tcp = TcpStream::connect(world.http()).await.unwrap();
+        let mut builder = h2::client::Builder::new();
+        builder.initial_window_size(0);
+        let (sender, mut connection) = builder.handshake::<_, Bytes>(tcp).await.unwrap();
+        let (window, mut windows) = mpsc::unbounded_channel();
+        tokio::spawn(async move {
+            loop {
+                tokio::select! {
+                    Some(size) = windows.recv() => connection.set_initial_window_size(size).unwrap(),
+                    _ = &mut connection => break,
+                }
+            }
+        });
+        let request = Request::get("http://a.test/large").header("accept-encoding", "gzip");
+        let mut sender = sender.ready().await.unwrap();
+        let response = sender.send_request(request.body(()).unwrap(), true).unwrap().0;
+        let mut response = response.await.unwrap();
+        assert_eq!(response.headers()["content-encoding"], "gzip");
+        wait_until("the response", || is_sent.load(Ordering::SeqCst));
+        window.send(1).unwrap();
+        let mut compressed = response.body_mut().data().await.unwrap().unwrap().to_vec();
+
+        let mut other = Client::connect(world.http());
+        other.send("GET /next HTTP/1.1\r\nHost: a.test\r\n\r\n");
+        other.head().unwrap();
+        assert_eq!(other.take(5).unwrap(), b"first");
+        assert_eq!(endpoint.requests()[1].connection, 0);
+
+        window.send(1 << 20).unwrap();
+        let rest = tokio::spawn(async move { http2::take_data(response.body_mut()).await });
+        // Until the proxy has compressed all that it has received.
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        go.store(true, Ordering::SeqCst);
+        compressed.extend(rest.await.unwrap());
+        let mut plain = String::new();
+        GzDecoder::new(&compressed[..]).read_to_string(&mut plain).unwrap();
+        assert!(plain == text, "{}", &plain[plain.len() - 20..]);
+        assert_eq!(other.take(5).unwrap(), b" last");
+    });
 }
 
 #[test]

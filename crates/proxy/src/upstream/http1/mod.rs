@@ -3,6 +3,7 @@
 //!
 //! Invariants:
 //! - One request at a time. The connection is reusable only if request and response were complete, and nothing else came.
+//! - A body yields nothing of a later exchange.
 //! - Interim responses are taken, not passed on.
 //! - An idle connection holds no buffer.
 //!
@@ -61,6 +62,8 @@ pub(crate) struct Http1<S = Stream, B = RequestBody>(RefCell<State<S, B>>);
 struct State<S, B> {
     /// `None`: closed, or taken for an upgrade.
     stream: Option<S>,
+    /// The number of the current exchange, or of the last one.
+    exchange: u64,
     most_head: usize,
     input: BytesMut,
     /// Octets at the beginning of the input in which a large head does not end.
@@ -146,6 +149,7 @@ where
     pub fn new(stream: S, most_head: usize) -> Rc<Self> {
         Rc::new(Self(RefCell::new(State {
             stream: Some(stream),
+            exchange: 0,
             most_head,
             input: BytesMut::new(),
             scanned: 0,
@@ -168,6 +172,7 @@ where
     /// Begins a request. [`Http1::poll_head`] sends it. At most `most_read` octets may come before the response's body.
     pub fn begin_request(&self, head: &RequestHead<'_>, body: B, most_read: u64) {
         let mut state = self.0.borrow_mut();
+        state.exchange += 1;
         let hint = (!body.is_end_stream()).then(|| body.size_hint());
         let mut text = Vec::new();
         let framing = head::write_request_head(head, hint.as_ref(), &mut text);
@@ -213,7 +218,7 @@ where
         if status == StatusCode::SWITCHING_PROTOCOLS {
             (state.keeps_alive, state.is_upgraded) = (false, !state.is_sending());
         }
-        let mut response = Response::new(ReceivedBody(self.clone()));
+        let mut response = Response::new(ReceivedBody(self.clone(), state.exchange));
         *response.status_mut() = status;
         *response.version_mut() = version;
         *response.headers_mut() = headers;
@@ -559,8 +564,9 @@ fn has_end_of_head(part: &[u8]) -> bool {
     line_ends.any(|(at, _)| matches!(part[at + 1..], [b'\n', ..] | [b'\r', b'\n', ..]))
 }
 
-/// The body of a response.
-pub(crate) struct ReceivedBody<S = Stream, B = RequestBody>(Rc<Http1<S, B>>);
+/// The body of a response, with the number of its exchange: the connection may serve another one before the body is
+/// dropped.
+pub(crate) struct ReceivedBody<S = Stream, B = RequestBody>(Rc<Http1<S, B>>, u64);
 
 impl ReceivedBody {
     /// The connection after the endpoint's 101, once.
@@ -586,15 +592,19 @@ where
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Malformed>>> {
-        self.0.0.borrow_mut().poll_body(cx)
+        let mut state = self.0.0.borrow_mut();
+        if state.exchange == self.1 { state.poll_body(cx) } else { Poll::Ready(None) }
     }
 
     fn is_end_stream(&self) -> bool {
-        matches!(self.0.0.borrow().reading, Reading::Nothing)
+        let state = self.0.0.borrow();
+        state.exchange != self.1 || matches!(state.reading, Reading::Nothing)
     }
 
     fn size_hint(&self) -> SizeHint {
-        match self.0.0.borrow().reading {
+        let state = self.0.0.borrow();
+        match state.reading {
+            _ if state.exchange != self.1 => SizeHint::with_exact(0),
             Reading::Nothing => SizeHint::with_exact(0),
             Reading::Length(rest) => SizeHint::with_exact(rest),
             _ => SizeHint::default(),

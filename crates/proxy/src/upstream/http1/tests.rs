@@ -511,6 +511,33 @@ fn an_endpoint_may_send_only_so_much_before_the_body() {
     assert_eq!(run(head_of(&long, usize::MAX)).1, Err(NoResponse::Closed));
 }
 
+/// Otherwise one client would get what belongs to another.
+#[test]
+fn a_body_ends_with_its_exchange() {
+    run(async {
+        let mut exchange = upload("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\none");
+        exchange.response.push("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\ntwo".into());
+        let (script, _) = exchange.script();
+        let connection = Http1::new(script, 64 << 10);
+        let mut bodies = Vec::new();
+        for _ in 0..2 {
+            exchange.begin_on(&connection, u64::MAX);
+            let response = poll_fn(|cx| connection.poll_head(cx, None)).await.unwrap();
+            let mut body = response.into_body();
+            if bodies.is_empty() {
+                let frame = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await;
+                assert_eq!(frame.unwrap().unwrap().into_data().unwrap(), "one");
+            }
+            bodies.push(body);
+        }
+        let [first, second] = bodies.try_into().ok().unwrap();
+        assert!(first.is_end_stream());
+        assert_eq!(first.size_hint().exact(), Some(0));
+        assert_eq!(collect(first).await, (vec![], None, true));
+        assert_eq!(collect(second).await, (b"two".to_vec(), None, true));
+    });
+}
+
 /// Sends without end.
 struct Endless;
 
