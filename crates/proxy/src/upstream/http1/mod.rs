@@ -73,6 +73,8 @@ struct State<S, B> {
     /// More octets in all are an error.
     most_read: u64,
     output: Output,
+    /// The stream may hold back octets that were written, as TLS does.
+    is_unflushed: bool,
     written: u64,
     sending: Option<Sending<B>>,
     reading: Reading,
@@ -156,6 +158,7 @@ where
             read: 0,
             most_read: u64::MAX,
             output: Output::default(),
+            is_unflushed: false,
             written: 0,
             sending: None,
             reading: Reading::Nothing,
@@ -299,12 +302,13 @@ where
     B: Body<Data = Bytes> + Unpin,
 {
     fn is_sending(&self) -> bool {
-        self.sending.is_some() || !self.output.is_empty()
+        self.sending.is_some() || !self.output.is_empty() || self.is_unflushed
     }
 
     fn stop_sending(&mut self) {
         self.sending = None;
         self.output.clear();
+        self.is_unflushed = false;
         (self.keeps_alive, self.is_broken) = (false, true);
     }
 
@@ -414,9 +418,12 @@ where
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
             self.written += written as u64;
+            self.is_unflushed = true;
             self.output.advance(written);
         }
-        Pin::new(stream).poll_flush(cx)
+        ready!(Pin::new(stream).poll_flush(cx))?;
+        self.is_unflushed = false;
+        Poll::Ready(Ok(()))
     }
 
     fn poll_response_head(
