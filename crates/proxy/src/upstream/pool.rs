@@ -347,7 +347,8 @@ impl Pool {
 
     fn keep(self: &Rc<Self>, connection: Rc<Http1>, most: usize) {
         if self.is_closed.get() || self.idle.borrow().len() >= most || !connection.is_reusable() {
-            return;
+            // The body of its response may hold it as long as the client likes.
+            return connection.close();
         }
         let watcher = self.idle_watcher.borrow().clone();
         if watcher.is_none() {
@@ -356,6 +357,8 @@ impl Pool {
         let watcher = watcher.as_ref().unwrap_or(Waker::noop());
         if connection.poll_unusable(&mut Context::from_waker(watcher)).is_pending() {
             self.idle.borrow_mut().push(Idle { connection, since: Instant::now() });
+        } else {
+            connection.close();
         }
     }
 
