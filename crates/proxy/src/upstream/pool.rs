@@ -33,6 +33,9 @@ use crate::metrics::UpstreamError;
 use crate::settings::Limits;
 use crate::tls::client::EndpointTls;
 
+/// For the rest of a request after its response has ended.
+const SEND_REST_LIMIT: Duration = Duration::from_secs(60);
+
 pub(crate) struct Pool {
     address: SocketAddr,
     protocol: Protocol,
@@ -463,7 +466,8 @@ impl Lease {
         let (pool, most_idle) = (self.pool.clone(), self.most_idle);
         if connection.is_sending() {
             tokio::task::spawn_local(async move {
-                connection.sent().await;
+                // A connection that is still sending is not kept.
+                let _ = timeout(SEND_REST_LIMIT, connection.sent()).await;
                 pool.keep(connection, most_idle);
             });
         } else {
@@ -477,5 +481,59 @@ impl Drop for Lease {
         if let Kind::Http1 { connection: Some(connection), .. } = &self.kind {
             connection.close();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::net::TcpListener;
+
+    use http::HeaderMap;
+    use tokio::net::TcpStream;
+    use tokio::task::LocalSet;
+
+    use super::*;
+    use crate::io::{Prefixed, Stream};
+
+    #[test]
+    fn an_endpoint_that_takes_no_more_of_a_request_loses_its_connection() {
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        let runtime = builder.enable_all().start_paused(true).build().unwrap();
+        LocalSet::new().block_on(&runtime, async {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let address = listener.local_addr().unwrap();
+            let tcp = TcpStream::connect(address).await.unwrap();
+            let (mut endpoint, _) = listener.accept().unwrap();
+            endpoint.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").unwrap();
+            // More than sockets buffer.
+            let value = HeaderValue::from_bytes(&vec![b'x'; 32 << 20]).unwrap();
+            let head = RequestHead {
+                method: &http::Method::GET,
+                target: &"/".parse().unwrap(),
+                host: b"a.test",
+                upgrade: None,
+                headers: &HeaderMap::from_iter([(http::header::COOKIE, value)]),
+            };
+            let connection = Http1::new(Stream::Tcp(Prefixed::from(tcp)), 64 << 10);
+            connection.begin_request(&head, RequestBody::Empty, u64::MAX);
+            let sending: Sending<std::future::Pending<SentByHyper>> =
+                Sending::Http1 { connection: connection.clone(), gate: None };
+            assert!(sending.await.is_ok() && connection.is_sending());
+            let kind = Kind::Http1 { connection: Some(connection.clone()), read_before: 0 };
+            let lease = Lease {
+                pool: Pool::new(address, Protocol::Http1, None),
+                kind,
+                is_reused: false,
+                is_immediate: false,
+                most_idle: 1,
+                most_before_response: 0,
+            };
+            lease.finish();
+            tokio::time::sleep(SEND_REST_LIMIT / 2).await;
+            assert!(connection.is_sending());
+            tokio::time::sleep(SEND_REST_LIMIT).await;
+            assert!(!connection.is_sending());
+        });
     }
 }
