@@ -65,14 +65,18 @@ pub(super) fn write_request_head(
     to.reserve(128 + target.as_str().len() + 48 * headers.len());
     to.extend_from_slice(method.as_str().as_bytes());
     to.push(b' ');
+    if target.as_str().starts_with('?') {
+        to.push(b'/');
+    }
     to.extend_from_slice(target.as_str().as_bytes());
     to.extend_from_slice(b" HTTP/1.1\r\n");
     write_field("host", host, to);
     let stated = content_length(headers).ok().flatten();
     let known = body.map_or(Some(0), |body| stated.or(body.exact()));
     for (name, value) in headers {
-        // Two statements about the length are what smuggling is made of.
-        let is_statement = name == TRANSFER_ENCODING || (known.is_none() && name == CONTENT_LENGTH);
+        // Two statements about the length are what smuggling is made of, and so is one that is wrong.
+        let is_statement = name == TRANSFER_ENCODING
+            || (name == CONTENT_LENGTH && (stated.is_none() || stated != known));
         if !is_statement {
             write_field(name.as_str(), value.as_bytes(), to);
         }

@@ -474,6 +474,8 @@ fn a_head_states_the_length_of_its_body_once() {
     for (headers, body, expected) in [
         (vec![("transfer-encoding", "gzip")], None, ""),
         (vec![("content-length", "0")], None, "content-length: 0\r\n"),
+        (vec![("content-length", "5")], None, ""),
+        (vec![("content-length", "x")], None, ""),
         (vec![], Some(body(Some(5))), "content-length: 5\r\n"),
         (
             vec![("content-length", "5"), ("transfer-encoding", "chunked")],
@@ -496,6 +498,24 @@ fn a_head_states_the_length_of_its_body_once() {
         head::write_request_head(&head, body.as_ref(), &mut text);
         let text = String::from_utf8(text).unwrap();
         assert_eq!(text, format!("GET / HTTP/1.1\r\nhost: a.test\r\n{expected}\r\n"));
+    }
+}
+
+/// `auth-url` may be without a path.
+#[test]
+fn a_query_without_a_path_follows_the_root() {
+    for (target, expected) in [("?x=1", "/?x=1"), ("/?x=1", "/?x=1"), ("*", "*")] {
+        let head = RequestHead {
+            method: &Method::OPTIONS,
+            target: &target.parse().unwrap(),
+            host: b"a.test",
+            upgrade: None,
+            headers: &HeaderMap::new(),
+        };
+        let mut text = Vec::new();
+        head::write_request_head(&head, None, &mut text);
+        let text = String::from_utf8(text).unwrap();
+        assert_eq!(text, format!("OPTIONS {expected} HTTP/1.1\r\nhost: a.test\r\n\r\n"));
     }
 }
 
