@@ -486,7 +486,7 @@ impl Drop for Lease {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
+    use std::io::{Read, Write};
     use std::net::TcpListener;
 
     use http::HeaderMap;
@@ -496,39 +496,59 @@ mod tests {
     use super::*;
     use crate::io::{Prefixed, Stream};
 
-    #[test]
-    fn an_endpoint_that_takes_no_more_of_a_request_loses_its_connection() {
+    fn run(test: impl Future<Output = ()>) {
         let mut builder = tokio::runtime::Builder::new_current_thread();
         let runtime = builder.enable_all().start_paused(true).build().unwrap();
-        LocalSet::new().block_on(&runtime, async {
-            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-            let address = listener.local_addr().unwrap();
-            let tcp = TcpStream::connect(address).await.unwrap();
-            let (mut endpoint, _) = listener.accept().unwrap();
-            endpoint.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").unwrap();
+        LocalSet::new().block_on(&runtime, test);
+    }
+
+    /// A connection whose endpoint has replied to a request of this size. The pool keeps none.
+    async fn leased(size: usize) -> (Rc<Http1>, Lease, std::net::TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let tcp = TcpStream::connect(address).await.unwrap();
+        let (mut endpoint, _) = listener.accept().unwrap();
+        endpoint.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").unwrap();
+        let value = HeaderValue::from_bytes(&vec![b'x'; size]).unwrap();
+        let head = RequestHead {
+            method: &http::Method::GET,
+            target: &"/".parse().unwrap(),
+            host: b"a.test",
+            upgrade: None,
+            headers: &HeaderMap::from_iter([(http::header::COOKIE, value)]),
+        };
+        let connection = Http1::new(Stream::Tcp(Prefixed::from(tcp)), 64 << 10);
+        connection.begin_request(&head, RequestBody::Empty, u64::MAX);
+        let sending: Sending<std::future::Pending<SentByHyper>> =
+            Sending::Http1 { connection: connection.clone(), gate: None };
+        assert!(sending.await.is_ok());
+        let lease = Lease {
+            pool: Pool::new(address, Protocol::Http1, None),
+            kind: Kind::Http1 { connection: Some(connection.clone()), read_before: 0 },
+            is_reused: false,
+            is_immediate: false,
+            most_idle: 0,
+            most_before_response: 0,
+        };
+        (connection, lease, endpoint)
+    }
+
+    #[test]
+    fn a_connection_that_is_not_kept_is_closed_whoever_holds_it() {
+        run(async {
+            let (_held, lease, mut endpoint) = leased(1).await;
+            lease.finish();
+            endpoint.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+            endpoint.read_to_end(&mut Vec::new()).unwrap();
+        });
+    }
+
+    #[test]
+    fn an_endpoint_that_takes_no_more_of_a_request_loses_its_connection() {
+        run(async {
             // More than sockets buffer.
-            let value = HeaderValue::from_bytes(&vec![b'x'; 32 << 20]).unwrap();
-            let head = RequestHead {
-                method: &http::Method::GET,
-                target: &"/".parse().unwrap(),
-                host: b"a.test",
-                upgrade: None,
-                headers: &HeaderMap::from_iter([(http::header::COOKIE, value)]),
-            };
-            let connection = Http1::new(Stream::Tcp(Prefixed::from(tcp)), 64 << 10);
-            connection.begin_request(&head, RequestBody::Empty, u64::MAX);
-            let sending: Sending<std::future::Pending<SentByHyper>> =
-                Sending::Http1 { connection: connection.clone(), gate: None };
-            assert!(sending.await.is_ok() && connection.is_sending());
-            let kind = Kind::Http1 { connection: Some(connection.clone()), read_before: 0 };
-            let lease = Lease {
-                pool: Pool::new(address, Protocol::Http1, None),
-                kind,
-                is_reused: false,
-                is_immediate: false,
-                most_idle: 1,
-                most_before_response: 0,
-            };
+            let (connection, lease, _endpoint) = leased(32 << 20).await;
+            assert!(connection.is_sending());
             lease.finish();
             tokio::time::sleep(SEND_REST_LIMIT / 2).await;
             assert!(connection.is_sending());
