@@ -1,7 +1,8 @@
 //! Which addresses this node advertises to BGP peers, and how: from Services and pools. Pure.
 //!
 //! Invariant: a peer gets an address of a load balancer only if a pool with the address selects the peer, or did so
-//! last before the address left its pool; and another address only if its own object names the kind.
+//! last before the address left its pool; and another address only if its own object names the kind, and no pool has
+//! the external IP.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -156,7 +157,7 @@ impl RouteAdvertiser {
             if let Some(service) = self.services.get_mut(&name) {
                 announcements = service.announcements(pools, labels);
                 let wanted = &self.service_advertisements;
-                announcements.extend(service.announce_others(&name, wanted));
+                announcements.extend(service.announce_others(&name, wanted, pools));
                 let unknown = service.unknown();
                 if !unknown.is_empty() {
                     self.unknown.insert(name.clone(), unknown);
@@ -201,15 +202,19 @@ impl AdvertisedService {
         announcements
     }
 
-    /// Cluster IPs and external IPs.
+    /// Cluster IPs, and external IPs that no pool contains: another Service could name one that a pool has assigned.
     fn announce_others(
         &self,
         name: &ServiceName,
         wanted: &[ServiceAdvertisement],
+        pools: &Pools,
     ) -> Vec<AddressAnnouncement> {
         let selecting: Vec<&ServiceAdvertisement> =
             wanted.iter().filter(|one| one.selects_service(name, &self.labels)).collect();
+        let is_of_pool =
+            |kind, address| kind == FrontendKind::ExternalIp && pools.pool_of(address).is_some();
         let here = self.others.iter().filter(|(_, other)| other.here);
+        let here = here.filter(|(address, other)| !is_of_pool(other.kind, **address));
         let announced = here.map(|(&address, other)| {
             let admitting = selecting.iter().filter(|one| one.admits_address(other.kind, address));
             let advertisements =
@@ -435,7 +440,7 @@ mod tests {
         use Policy::{Cluster, Local};
         let pools = Pools::new(&[]);
         let both = json!({"clusterIPs": true, "externalIPs": ["203.0.113.0/24"]});
-        let aggregated = json!({"clusterIPs": true, "externalIPs": ["203.0.113.0/24"],
+        let aggregated = json!({"clusterIPs": true, "externalIPs": ["203.0.0.0/16"],
             "ipv4PrefixLength": 16});
         let advertised = |spec: &serde_json::Value, port: Arc<ServicePort>| {
             let mut advertising = RouteAdvertiser::default();
@@ -456,6 +461,22 @@ mod tests {
         assert_eq!(advertised(&aggregated, service_port(Cluster, Cluster, 2, 0)), shorter);
         let mixed = ["10.96.0.0/16", outer];
         assert_eq!(advertised(&aggregated, service_port(Local, Cluster, 2, 1)), mixed);
+    }
+
+    /// Whoever may write Services could otherwise have all nodes advertise another Service's address.
+    #[test]
+    fn an_external_ip_that_a_pool_contains_is_advertised_only_by_the_pool() {
+        let mut pools = pools(json!({"addresses": ["203.0.113.0/24"], "advertise": false}));
+        let mut advertising = RouteAdvertiser::default();
+        let both = json!({"clusterIPs": true, "externalIPs": ["203.0.113.0/24"]});
+        advertising.set_service_advertisements(advertisements_of(both));
+        let served = [service_port(Policy::Cluster, Policy::Cluster, 1, 0)];
+        advertising.set_service(&name("web"), None, false, served.iter());
+        assert_eq!(prefixes(advertising.take_routes(&pools, None)), ["10.96.0.1/32"]);
+        pools.delete(&ObjectRef::new(Kind::AddressPool, None, Some("a")));
+        advertising.note_change();
+        let free = ["10.96.0.1/32", "203.0.113.77/32"];
+        assert_eq!(prefixes(advertising.take_routes(&pools, None)), free);
     }
 
     #[test]
