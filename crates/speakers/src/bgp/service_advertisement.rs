@@ -35,16 +35,33 @@ pub type AdvertisementProblem = (String, String);
 impl ServiceAdvertisement {
     /// `peer`: the only one that gets the addresses. What can't be read advertises nothing.
     pub fn read(peer: &str, spec: &PeerServiceAdvertisement) -> (Self, Vec<AdvertisementProblem>) {
+        let default = Advertisement::default();
+        let ipv4_length = spec.ipv4_prefix_length.unwrap_or(default.ipv4_length);
+        let ipv6_length = spec.ipv6_prefix_length.unwrap_or(default.ipv6_length);
         let mut problems = Vec::new();
         let mut external_ips = Vec::new();
         for (index, text) in spec.external_ips.iter().enumerate() {
-            match text.parse::<IpNet>().or_else(|_| text.parse::<IpAddr>().map(IpNet::from)) {
-                Ok(network) => external_ips.push(network.trunc()),
-                Err(_) => problems.push((
-                    format!("externalIPs[{index}]"),
-                    format!("{text:?} is not a network such as 203.0.113.0/24; not advertised"),
-                )),
-            }
+            let network =
+                text.parse::<IpNet>().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
+            let length = |network: &IpNet| match network {
+                IpNet::V4(_) => ipv4_length,
+                IpNet::V6(_) => ipv6_length,
+            };
+            let problem = match network {
+                // The prefix would bring packets for addresses outside of the network.
+                Ok(network) if network.prefix_len() > length(&network) => format!(
+                    "{text:?} is longer than the advertised prefix length {}; not advertised",
+                    length(&network)
+                ),
+                Ok(network) => {
+                    external_ips.push(network.trunc());
+                    continue;
+                }
+                Err(_) => {
+                    format!("{text:?} is not a network such as 203.0.113.0/24; not advertised")
+                }
+            };
+            problems.push((format!("externalIPs[{index}]"), problem));
         }
         let mut services = Vec::new();
         if let Some(selector) = &spec.service_selector {
@@ -67,21 +84,19 @@ impl ServiceAdvertisement {
         let mut communities = Communities::default();
         for (index, text) in spec.communities.iter().enumerate() {
             if let Err(error) = communities.add(text) {
-                problems.push((format!("communities[{index}]"), format!("{error}; not used")));
+                let message = format!("{error}: nothing is advertised");
+                problems.push((format!("communities[{index}]"), message));
+                // It may have been no-export.
+                services = vec![Selector::nothing()];
             }
         }
-        let default = Advertisement::default();
         let exact = Advertisement {
             local_preference: spec.local_preference,
             communities,
             peers: AdvertisedPeers::Named(BTreeSet::from([peer.to_owned()])),
             ..default
         };
-        let shared = Advertisement {
-            ipv4_length: spec.ipv4_prefix_length.unwrap_or(exact.ipv4_length),
-            ipv6_length: spec.ipv6_prefix_length.unwrap_or(exact.ipv6_length),
-            ..exact.clone()
-        };
+        let shared = Advertisement { ipv4_length, ipv6_length, ..exact.clone() };
         let read = Self {
             has_cluster_ips: spec.cluster_ips,
             external_ips,
@@ -146,10 +161,21 @@ mod tests {
                     "matchExpressions": [{"key": "millrace.io/a", "operator": "Near"}]}}),
                 "serviceSelector: the operator \"Near\"",
             ),
+            (
+                json!({"externalIPs": ["203.0.113.0/24"], "communities": ["no-export", "none"],
+                    "serviceSelector": {"matchLabels": {"millrace.io/a": "b"}}}),
+                "communities[1]: ",
+            ),
+            (
+                json!({"externalIPs": ["203.0.113.0/24"], "ipv4PrefixLength": 16}),
+                "externalIPs[0]: \"203.0.113.0/24\" is longer than the advertised prefix length 16",
+            ),
         ] {
             let (read, problems) = read(spec);
             assert!(problems.len() == 1 && problems[0].starts_with(problem), "{problems:?}");
-            let labels = Labels::from([("app".to_owned(), "web".to_owned())]);
+            let labels = [("app", "web"), ("millrace.io/a", "b")];
+            let labels =
+                Labels::from(labels.map(|(key, value)| (key.to_owned(), value.to_owned())));
             let is_advertised = read.selects_service(&service, &labels)
                 && read.admits_address(FrontendKind::ExternalIp, address);
             assert!(!is_advertised, "{problem}");
