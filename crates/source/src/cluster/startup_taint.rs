@@ -16,11 +16,13 @@ use lb_rules::model::{Kind, ObjectRef};
 use lb_waits::{Resource, Wait, Waits};
 use serde_json::{Value, json};
 use tokio::sync::watch;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::trouble::{Trouble, one_line};
 
 const PATIENCE: Duration = Duration::from_secs(10);
+/// The time after which the watch should have reported a change.
+const WATCH_LAG: Duration = Duration::from_secs(60);
 
 /// What is known of the agent's own Node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -30,6 +32,14 @@ pub struct NodeTaints {
     pub keys: Vec<String>,
 }
 
+/// Removals that fail, one after the other.
+struct Failure {
+    wait: Wait,
+    /// The cause that was reported last.
+    reported: String,
+    since: Instant,
+}
+
 /// Removes one taint from one Node.
 pub struct StartupTaint {
     client: Client,
@@ -37,12 +47,14 @@ pub struct StartupTaint {
     key: String,
     notices: Arc<dyn Notices>,
     waits: Waits,
+    watch_lag: Duration,
 }
 
 impl StartupTaint {
     pub fn new(client: Client, node_name: &str, key: &str, notices: Arc<dyn Notices>) -> Self {
         let (node_name, key) = (node_name.to_owned(), key.to_owned());
-        Self { client, node_name, key, notices, waits: Waits::of_process() }
+        let waits = Waits::of_process();
+        Self { client, node_name, key, notices, waits, watch_lag: WATCH_LAG }
     }
 
     /// Notes here what it waits for, instead of among the waits of the process.
@@ -50,27 +62,33 @@ impl StartupTaint {
         Self { waits, ..self }
     }
 
+    /// Expects changes from the watch within this time.
+    pub fn with_watch_lag(self, watch_lag: Duration) -> Self {
+        Self { watch_lag, ..self }
+    }
+
     /// Removes the taint whenever the Node has it, until the sender is dropped.
     pub async fn remove_whenever_there(self, mut taints: watch::Receiver<NodeTaints>) {
         let mut backoff = Backoff::default();
-        let mut failing: Option<(Wait, String)> = None;
+        let mut failing: Option<Failure> = None;
         loop {
             let seen = taints.borrow_and_update().clone();
-            let removed = match build_taint_patch(&seen.keys, &self.key) {
+            let patch = build_taint_patch(&seen.keys, &self.key);
+            // If the watch reports a removal and the next addition together, it reports no change.
+            let mut delay = patch.is_some().then_some(self.watch_lag);
+            let removed = match patch {
                 Some(patch) => self.patch_node(patch).await,
                 None => Ok(()),
             };
-            let Err(trouble) = removed else {
-                (failing, backoff) = (None, Backoff::default());
-                // Also until the watch reports a removal.
-                if taints.changed().await.is_err() {
-                    return;
+            match removed {
+                Ok(()) => (failing, backoff) = (None, Backoff::default()),
+                Err(trouble) => {
+                    self.report(&trouble, &seen.uid, &mut failing);
+                    delay = Some(backoff.next_delay());
                 }
-                continue;
-            };
-            self.report(&trouble, &seen.uid, &mut failing);
+            }
             tokio::select! {
-                () = sleep(backoff.next_delay()) => {}
+                () = sleep(delay.unwrap_or_default()), if delay.is_some() => {}
                 changed = taints.changed() => if changed.is_err() { return },
             }
         }
@@ -94,7 +112,7 @@ impl StartupTaint {
     }
 
     /// Reports each cause once.
-    fn report(&self, trouble: &Trouble, uid: &str, failing: &mut Option<(Wait, String)>) {
+    fn report(&self, trouble: &Trouble, uid: &str, failing: &mut Option<Failure>) {
         let cause = match trouble {
             Trouble::Refused(status) if status.code == 403 => format!(
                 "{}; grant it by startupTaint.enabled of the chart, or the component startup-taint",
@@ -104,15 +122,17 @@ impl StartupTaint {
         };
         let resource =
             if trouble.is_of_permissions() { Resource::Permission } else { Resource::ApiServer };
-        let (wait, reported) = failing.get_or_insert_with(|| {
+        let Failure { wait, reported, since } = failing.get_or_insert_with(|| {
             let subject = format!("removal of the taint {} from this Node", self.key);
-            (self.waits.begin(resource, subject), String::new())
+            let wait = self.waits.begin(resource, subject);
+            Failure { wait, reported: String::new(), since: Instant::now() }
         });
         wait.is_for(resource);
         wait.explain(cause.clone());
-        // Another client changed the taints meanwhile: the watch reports them.
-        let is_outdated =
-            matches!(trouble, Trouble::Refused(status) if [409, 422].contains(&status.code));
+        // If another client changed the taints meanwhile, the watch reports them. Admission policies refuse with the
+        // same status.
+        let is_outdated = since.elapsed() < self.watch_lag
+            && matches!(trouble, Trouble::Refused(status) if [409, 422].contains(&status.code));
         if cause == *reported || is_outdated {
             return;
         }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use lb_process::notices::{Notice, Notices};
 use lb_rules::model::{Node, Object};
@@ -59,10 +59,20 @@ struct Remover {
 
 impl Remover {
     fn start(server: &Server) -> Self {
+        Self::start_with(server, |remover| remover)
+    }
+
+    /// The watch of this one is late by no more than the time.
+    fn start_with_lag(server: &Server, lag: Duration) -> Self {
+        Self::start_with(server, |remover| remover.with_watch_lag(lag))
+    }
+
+    fn start_with(server: &Server, adapt: impl FnOnce(StartupTaint) -> StartupTaint) -> Self {
         let (posted, waits) = (Posted::default(), Waits::default());
         let (taints, known) = watch::channel(NodeTaints::default());
         let remover = StartupTaint::new(client(server), "node-a", KEY, Arc::new(posted.clone()));
-        tokio::spawn(remover.with_waits(waits.clone()).remove_whenever_there(known));
+        let remover = adapt(remover.with_waits(waits.clone()));
+        tokio::spawn(remover.remove_whenever_there(known));
         Self { posted, waits, taints }
     }
 
@@ -122,6 +132,34 @@ async fn taints_that_another_client_has_changed_are_read_again() {
     remover.knows(&[OTHER, KEY]);
     server.object(NODES, "node-a", |node| has_taints(node, &[OTHER])).await;
     assert!(remover.posted.messages().is_empty());
+}
+
+/// The watch may report a removal and the next addition together, which is no change.
+#[tokio::test]
+async fn a_taint_that_is_added_again_at_once_is_removed() {
+    let server = Server::start().await;
+    server.put(NODES, tainted(&[KEY]));
+    let remover = Remover::start_with_lag(&server, Duration::from_millis(100));
+    remover.knows(&[KEY]);
+    server.object(NODES, "node-a", |node| has_taints(node, &[])).await;
+    server.put(NODES, tainted(&[KEY]));
+    server.object(NODES, "node-a", |node| has_taints(node, &[])).await;
+    assert!(remover.posted.messages().is_empty());
+}
+
+/// Admission policies refuse with the same status.
+#[tokio::test]
+async fn a_refusal_that_outlasts_the_lag_of_the_watch_is_reported() {
+    let server = Server::start().await;
+    server.put(NODES, tainted(&[KEY]));
+    server.refuse(PATH, 422);
+    let remover = Remover::start_with_lag(&server, Duration::from_millis(250));
+    remover.knows(&[KEY]);
+    server.asked(|requests| !requests.is_empty()).await;
+    assert!(remover.posted.messages().is_empty());
+    server.asked(|requests| requests.len() >= 4).await;
+    assert_eq!(remover.posted.messages().len(), 1);
+    assert_eq!(remover.waits_for(), [Resource::ApiServer]);
 }
 
 #[tokio::test]
