@@ -3,11 +3,12 @@
 //!
 //! # Invariants
 //! - While the agent runs, every change is sent until the server accepts it: at least once, and of an address the last
-//!   one last. A server that refuses a request refuses all changes in it. A process that starts sends all addresses that it announces.
+//!   one last. A server that refuses a request refuses all changes in it. A change that it refuses by itself delays no
+//!   other. A process that starts sends all addresses that it announces.
 //! - The election never waits for the server.
 //! - At most one request is under way, and an address waits at most once.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use std::str::FromStr;
 use std::time::Duration;
@@ -101,6 +102,36 @@ impl HeldAddresses {
     }
 }
 
+/// Changes that the server has not accepted, of each address the last one.
+#[derive(Default)]
+struct WaitingChanges {
+    /// By interface and address.
+    changes: BTreeMap<(String, IpAddr), AddressChange>,
+    /// Refused by themselves: they are sent alone, and after all others.
+    refused: VecDeque<AddressChange>,
+}
+
+impl WaitingChanges {
+    fn is_empty(&self) -> bool {
+        self.changes.is_empty() && self.refused.is_empty()
+    }
+
+    fn insert(&mut self, change: AddressChange) {
+        let key = (change.interface.clone(), change.address);
+        self.refused.retain(|refused| (&refused.interface, refused.address) != (&key.0, key.1));
+        self.changes.insert(key, change);
+    }
+
+    fn take_batch(&mut self, most: usize) -> Vec<AddressChange> {
+        if self.changes.is_empty() {
+            return self.refused.pop_front().into_iter().collect();
+        }
+        let count = most.min(self.changes.len());
+        let batch = (0..count).filter_map(|_| self.changes.pop_first());
+        batch.map(|(_, change)| change).collect()
+    }
+}
+
 /// Delivers changes to a server.
 pub struct AnnouncementHook {
     node_name: String,
@@ -124,33 +155,39 @@ impl AnnouncementHook {
 
     /// Runs until the sender is dropped.
     pub async fn deliver_changes(self, mut changes: mpsc::UnboundedReceiver<AddressChange>) {
-        let mut waiting: BTreeMap<(String, IpAddr), AddressChange> = BTreeMap::new();
-        let (mut backoff, mut failing) = (Backoff::default(), None);
+        let mut waiting = WaitingChanges::default();
+        let (mut backoff, mut failing, mut batch_size) = (Backoff::default(), None, MOST_CHANGES);
         loop {
             if waiting.is_empty() {
+                (failing, batch_size) = (None, MOST_CHANGES);
                 let Some(change) = changes.recv().await else { return };
-                waiting.insert((change.interface.clone(), change.address), change);
+                waiting.insert(change);
             }
             while let Ok(change) = changes.try_recv() {
-                waiting.insert((change.interface.clone(), change.address), change);
+                waiting.insert(change);
             }
-            let sent: Vec<&AddressChange> = waiting.values().take(MOST_CHANGES).collect();
-            match self.post_changes(&sent).await {
-                Ok(()) => {
-                    let keys: Vec<_> =
-                        sent.iter().map(|one| (one.interface.clone(), one.address)).collect();
-                    keys.iter().for_each(|key| drop(waiting.remove(key)));
-                    (backoff, failing) = (Backoff::default(), None);
-                }
-                Err(error) => {
-                    self.report(&error, sent.len(), &mut failing);
-                    sleep(backoff.next_delay()).await;
-                }
+            let mut batch = waiting.take_batch(batch_size);
+            let Err(error) = self.post_changes(&batch).await else {
+                backoff = Backoff::default();
+                batch_size = (batch_size * 2).min(MOST_CHANGES);
+                continue;
+            };
+            self.report(&error, batch.len(), &mut failing);
+            if batch.len() > 1 {
+                // Perhaps the server refuses only one of them: fewer are sent soon.
+                (backoff, batch_size) = (Backoff::default(), batch.len() / 2);
+                batch.into_iter().for_each(|change| waiting.insert(change));
+            } else {
+                waiting.refused.extend(batch.pop());
+            }
+            tokio::select! {
+                () = sleep(backoff.next_delay()) => {}
+                Some(change) = changes.recv() => waiting.insert(change),
             }
         }
     }
 
-    async fn post_changes(&self, changes: &[&AddressChange]) -> Result<()> {
+    async fn post_changes(&self, changes: &[AddressChange]) -> Result<()> {
         let changes: Vec<Value> = changes.iter().map(|change| change.describe()).collect();
         let body = json!({"node": self.node_name, "changes": changes}).to_string();
         let request = Request::post(self.url.clone())
@@ -166,25 +203,33 @@ impl AnnouncementHook {
     fn report(&self, error: &anyhow::Error, changes: usize, failing: &mut Option<(Wait, String)>) {
         let cause = format!("{error:#}");
         let (wait, logged) = failing.get_or_insert_with(|| {
-            let subject = format!("the announcement hook {}", self.url);
+            let subject = format!("the announcement hook {}", without_secrets(&self.url));
             (self.waits.begin(Resource::Hook, subject), String::new())
         });
         wait.explain(cause.clone());
         if *logged != cause {
-            let url = self.url.to_string();
+            let url = without_secrets(&self.url);
             tracing::warn!(url, changes, error = cause, "announcement hook failed; retrying");
             *logged = cause;
         }
     }
 }
 
+/// A URL as logs may show it: its query or user may be a secret.
+fn without_secrets(url: &Uri) -> String {
+    let authority = url.authority().map_or("", |authority| authority.as_str());
+    let server = authority.rsplit_once('@').map_or(authority, |(_, server)| server);
+    format!("{}://{server}{}", url.scheme_str().unwrap_or_default(), url.path())
+}
+
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
     use std::sync::{Arc, Mutex};
     use std::time::Instant;
 
     use axum::http::StatusCode;
-    use axum::routing::post;
+    use axum::routing::{MethodRouter, post};
     use axum::{Json, Router};
     use tokio::net::TcpListener;
     use tokio::sync::Notify;
@@ -215,11 +260,28 @@ mod tests {
                 }
             }
         };
+        HookServer { url: listen(post(answer)).await, received, gate }
+    }
+
+    /// A server that refuses every request with this address.
+    async fn serve_without(unknown: IpAddr) -> HookServer {
+        let (sender, received) = mpsc::unbounded_channel();
+        let unknown = json!(unknown);
+        let answer = move |Json(body): Json<Value>| async move {
+            let mut changes = body["changes"].as_array().unwrap().iter();
+            let is_refused = changes.any(|change| change["address"] == unknown);
+            sender.send(body).unwrap();
+            if is_refused { StatusCode::BAD_REQUEST } else { StatusCode::OK }
+        };
+        HookServer { url: listen(post(answer)).await, received, gate: Arc::default() }
+    }
+
+    async fn listen(handler: MethodRouter) -> HookUrl {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let url = format!("http://{}/move", listener.local_addr().unwrap()).parse().unwrap();
-        let router = Router::new().route("/move", post(answer));
+        let router = Router::new().route("/move", handler);
         tokio::spawn(async move { axum::serve(listener, router).await });
-        HookServer { url, received, gate }
+        url
     }
 
     impl HookServer {
@@ -253,6 +315,12 @@ mod tests {
         for text in ["", "127.0.0.1:80", "https://a/", "http:///a", "http://user:pass@a/", "/a"] {
             assert!(text.parse::<HookUrl>().is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn logs_do_not_show_the_secrets_of_a_url() {
+        let url: Uri = "http://user:secret@127.0.0.1:8080/move?token=secret".parse().unwrap();
+        assert_eq!(without_secrets(&url), "http://127.0.0.1:8080/move");
     }
 
     fn address(last: u8) -> IpAddr {
@@ -300,5 +368,37 @@ mod tests {
         server.gate.notify_one();
         let last = message(&[(1, "released"), (2, "released"), (3, "taken")]);
         assert_eq!(server.received.recv().await, Some(last));
+    }
+
+    #[tokio::test]
+    async fn a_change_that_the_server_refuses_delays_no_other() {
+        let unknown = address(4);
+        let mut server = serve_without(unknown).await;
+        let (mut held, waits) = start(&server, Duration::from_secs(600));
+        let mut missing: BTreeSet<IpAddr> = (1..=9).map(address).collect();
+        missing.iter().for_each(|address| held.note_announced(2, "eth0", *address));
+        missing.remove(&unknown);
+        let sent = |message: &Value| -> Vec<IpAddr> {
+            let changes = message["changes"].as_array().unwrap().iter();
+            changes
+                .map(|change| serde_json::from_value(change["address"].clone()).unwrap())
+                .collect()
+        };
+        while !missing.is_empty() {
+            let addresses = sent(&server.received.recv().await.unwrap());
+            if !addresses.contains(&unknown) {
+                assert!(
+                    addresses.iter().all(|one| missing.remove(one)),
+                    "sent again: {addresses:?}"
+                );
+            }
+        }
+        let refused = message(&[(4, "taken")]);
+        for _ in 0..3 {
+            assert_eq!(server.received.recv().await.as_ref(), Some(&refused));
+        }
+        held.note_withdrawn(2, address(1));
+        server.receive_after(&refused, &message(&[(1, "released")])).await;
+        assert_eq!(waits.long(Instant::now() + lb_waits::LONG).len(), 1);
     }
 }
