@@ -206,6 +206,9 @@ impl State {
             if !has_any || self.links.contains_key(&facts.index) {
                 continue;
             }
+            for adopted in &held {
+                self.held.note_announced(facts.index, &facts.name, adopted.address);
+            }
             report_failure(self.performer.adopt(facts.index), "multicast groups not joined");
             let identity = ParticipantIdentity {
                 node: self.node_name.clone(),
