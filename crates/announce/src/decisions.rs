@@ -60,6 +60,18 @@ impl LinkElection {
         if settled > now {
             self.schedule_decision(settled);
         }
+        self.repeat_after_return(now);
+    }
+
+    /// By the time of this report, a participant that has returned has given up what it does not keep.
+    fn repeat_after_return(&mut self, now: Time) {
+        let Some(due) = self.returned_at.map(|at| at + HANDOVER_TIMEOUT) else { return };
+        if now < due {
+            return self.schedule_decision(due);
+        }
+        self.returned_at = None;
+        let held: Vec<IpAddr> = self.held_addresses().map(|(address, _)| address).collect();
+        self.effects.extend(held.into_iter().map(LinkEffect::StillHeld));
     }
 
     pub(super) fn schedule_decision(&mut self, at: Time) {
@@ -133,6 +145,9 @@ impl LinkElection {
         // A rival's frames have pointed clients to its node. When a rival appears or is gone,
         // announce the address again.
         if holding.rival != rival.map(|rival| rival.id) {
+            if holding.rival.is_some() {
+                self.effects.push(LinkEffect::StillHeld(address));
+            }
             holding.rival = rival.map(|rival| rival.id);
             holding.pacing = FramePacing::start(now);
         }

@@ -45,6 +45,9 @@ pub enum LinkEffect {
     },
     /// Make the kernel stop answering for the address.
     Withdraw(IpAddr),
+    /// Another participant may have held the address, too, and has given it up: whoever follows the last one that took
+    /// it has to know that it is held here.
+    StillHeld(IpAddr),
     /// Report other machines that use the address, from now on.
     Watch(IpAddr),
     Unwatch(IpAddr),

@@ -84,6 +84,8 @@ pub struct LinkElection {
     pub(super) outdated: bool,
     /// Since when the same participants are alive.
     pub(super) stable_since: Time,
+    /// Since when a participant is heard that was not: it may have held what this one holds.
+    pub(super) returned_at: Option<Time>,
     /// Something has changed that needs a decision.
     pub(super) dirty: bool,
     /// When the next decision is due by itself.
@@ -141,6 +143,7 @@ impl LinkElection {
             choice: HolderChoice::default(),
             outdated: true,
             stable_since: now,
+            returned_at: None,
             dirty: true,
             decide_at: now,
             last_input: now,
@@ -300,6 +303,7 @@ impl LinkElection {
         self.renew_forged_incarnation(&message, now);
         if change.members {
             self.stable_since = now;
+            self.returned_at.get_or_insert(now);
             self.report(ElectionEvent::Joined(id));
         }
         if change.table {

@@ -87,6 +87,13 @@ impl HeldAddresses {
         self.send(AddressChange { interface: interface.to_owned(), address, is_held: true });
     }
 
+    /// Another node may have taken the address, too, but has given it up.
+    pub fn repeat(&self, device: u32, address: IpAddr) {
+        if let Some(interface) = self.held.get(&(device, address)) {
+            self.send(AddressChange { interface: interface.clone(), address, is_held: true });
+        }
+    }
+
     /// The kernel does not answer any more.
     pub fn note_withdrawn(&mut self, device: u32, address: IpAddr) {
         if let Some(interface) = self.held.remove(&(device, address)) {
@@ -349,6 +356,10 @@ mod tests {
         server.receive_after(&taken, &released).await;
         held.note_announced(2, "eth0", address(1));
         server.receive_after(&released, &taken).await;
+        // Of two nodes that held it, this one has kept it.
+        held.repeat(2, address(9));
+        held.repeat(2, address(1));
+        server.receive_after(&taken, &taken).await;
         // Accepted in the end.
         while !waits.long(Instant::now() + lb_waits::LONG).is_empty() {
             sleep(Duration::from_millis(10)).await;

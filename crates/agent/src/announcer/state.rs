@@ -368,6 +368,10 @@ impl State {
                     self.held.note_withdrawn(index, address);
                     self.performer.withdraw(index, address)
                 }
+                LinkEffect::StillHeld(address) => {
+                    self.held.repeat(index, address);
+                    Ok(())
+                }
                 LinkEffect::Watch(address) => self.performer.watch(index, address),
                 LinkEffect::Unwatch(address) => self.performer.stop_watching(index, address),
                 LinkEffect::Transmit(frame) => self.performer.transmit(&on.facts, frame),

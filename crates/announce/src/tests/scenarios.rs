@@ -195,6 +195,26 @@ fn both_sides_of_a_partition_have_a_holder_and_one_remains_when_it_heals() {
     assert_eq!(world.loads().iter().sum::<usize>(), 30);
 }
 
+/// A provider that moves an address to the node that took it last would otherwise leave it with the loser.
+#[test]
+fn when_a_partition_heals_the_remaining_holder_says_so_last() {
+    for separated in 0..3 {
+        let mut world = settled_world(3, 0);
+        for other in (0..3).filter(|other| *other != separated) {
+            world.cut.extend([(separated, other), (other, separated)]);
+        }
+        world.run(SECOND * 5);
+        for node in 0..3 {
+            (0..30).for_each(|one| world.want(node, address(one), Some(CandidateRank::Candidate)));
+            world.run(SECOND * 5);
+        }
+        world.cut.clear();
+        world.run(SECOND * 30);
+        let wrong = (0..30).filter(|one| world.last_taker[&address(*one)] != holder(&world, *one));
+        assert_eq!(wrong.collect::<Vec<_>>(), [0; 0]);
+    }
+}
+
 #[test]
 fn an_address_that_another_machine_uses_is_not_announced() {
     const OTHER: LinkAddress = [6, 6, 6, 6, 6, 6];

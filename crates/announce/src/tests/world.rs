@@ -73,6 +73,8 @@ pub struct World {
     number: u64,
     pub announcements: Vec<(Time, usize, IpAddr)>,
     pub news: Vec<(Time, usize, ElectionEvent)>,
+    /// The node that was the last to say that it holds an address.
+    pub last_taker: BTreeMap<IpAddr, usize>,
     pub octets: usize,
     /// The last datagram of each node.
     pub sent: BTreeMap<usize, Vec<u8>>,
@@ -112,6 +114,7 @@ impl World {
             number: 0,
             announcements: Vec::new(),
             news: Vec::new(),
+            last_taker: BTreeMap::new(),
             octets: 0,
             sent: BTreeMap::new(),
             watch: Watch::default(),
@@ -247,13 +250,16 @@ impl World {
                 }
             }
             LinkEffect::Announce { address, epoch, hold } => {
-                kernel.kernel.insert(address, (self.now + hold, epoch));
+                if kernel.kernel.insert(address, (self.now + hold, epoch)).is_none() {
+                    self.last_taker.insert(address, node);
+                }
                 self.changed = true;
             }
             LinkEffect::Withdraw(address) => {
                 kernel.kernel.remove(&address);
                 self.changed = true;
             }
+            LinkEffect::StillHeld(address) => drop(self.last_taker.insert(address, node)),
             LinkEffect::Watch(address) => drop(kernel.watched.insert(address)),
             LinkEffect::Unwatch(address) => drop(kernel.watched.remove(&address)),
             LinkEffect::Transmit(LinkFrame::Announcement { address, .. }) => {
