@@ -48,13 +48,16 @@ pub const PEERS: [Program; 8] = [
 ];
 
 /// What a cluster uses in addition to the demo: tools in its images, and a C compiler for runc.
-pub const CLUSTER: [Program; 6] = [
+pub const CLUSTER: [Program; 8] = [
+    // A library of runc, by its header.
+    ("/usr/include/seccomp.h", "libseccomp-dev"),
     ("bash", "bash"),
     ("busybox", "busybox-static"),
     ("cc", "gcc"),
     ("dig", "bind9-dnsutils"),
     ("nc", "netcat-openbsd"),
     ("nft", "nftables"),
+    ("pkg-config", "pkg-config"),
 ];
 
 /// What benchmarks use in addition to the demo.

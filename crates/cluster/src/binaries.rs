@@ -68,6 +68,8 @@ fn modules(kubernetes: &str) -> Vec<Module> {
             )
         },
         Module {
+            // Kubelet gives each pod a seccomp profile.
+            tags: "seccomp",
             cgo: true,
             ..module(
                 "github.com/opencontainers/runc",

@@ -99,7 +99,7 @@ impl Cluster {
         let start = Instant::now();
         let (programs, directory) = (programs.canonicalize()?, options.directory.canonicalize()?);
         let kubeconfig = directory.join("kubeconfig");
-        let cleaner = start_cleaner(&[&kubeconfig, &kubeconfig.with_file_name("ca.crt")])?;
+        let cleaner = start_cleaner(&[&kubeconfig])?;
         let images = directory.join(&options.kubernetes).join("images");
         let mut archives = make_images(&images, &programs, image_names)?;
         if options.service_proxy == ServiceProxy::Millrace {
@@ -165,15 +165,17 @@ impl Cluster {
     fn bring_up(&mut self, options: &ClusterOptions, users: &Users, files: &Path) -> Result<()> {
         let [controllers, scheduler] =
             ["controllers.kubeconfig", "scheduler.kubeconfig"].map(|name| files.join(name));
-        users.controllers.write_kubeconfig(&controllers, &api_url())?;
-        users.scheduler.write_kubeconfig(&scheduler, &api_url())?;
+        let (server, authority) = (api_url(), files.join("ca.crt"));
+        users.controllers.write_kubeconfig(&controllers, &server, &authority)?;
+        users.scheduler.write_kubeconfig(&scheduler, &server, &authority)?;
         self.plane.start_controllers(&controllers, &scheduler)?;
         self.plane.apply("nodes.json", &node_objects(&self.network).to_string())?;
         for ((_, addresses), user) in self.network.nodes.iter().zip(&users.kubelets) {
             let folder = files.join(&addresses.name);
-            fs::copy(files.join("ca.crt"), folder.join("ca.crt"))?;
-            user.write_kubeconfig(&folder.join("kubeconfig"), &api_url())?;
-            users.kube_proxy.write_kubeconfig(&folder.join("kube-proxy.kubeconfig"), &api_url())?;
+            fs::copy(&authority, folder.join("ca.crt"))?;
+            user.write_kubeconfig(&folder.join("kubeconfig"), &server, &authority)?;
+            let of_proxy = folder.join("kube-proxy.kubeconfig");
+            users.kube_proxy.write_kubeconfig(&of_proxy, &server, &authority)?;
             fs::write(folder.join(API_IS_READY), "")?;
         }
         install_dns(&self.plane, self.families)?;
@@ -251,22 +253,17 @@ impl Cluster {
     /// A kubeconfig for programs on this machine, which belongs to the owner of its folder.
     fn write_own_kubeconfig(&self, administrator: &User, files: &Path) -> Result<()> {
         let port = forward_api(&self.network.router)?;
-        administrator.write_kubeconfig(&self.kubeconfig, &format!("https://127.0.0.1:{port}"))?;
-        let certificate = self.kubeconfig.with_file_name("ca.crt");
-        fs::copy(files.join("ca.crt"), &certificate)?;
+        let server = format!("https://127.0.0.1:{port}");
+        administrator.write_kubeconfig(&self.kubeconfig, &server, &files.join("ca.crt"))?;
         let folder = fs::metadata(self.kubeconfig.parent().context("a file is in a folder")?)?;
-        for file in [&self.kubeconfig, &certificate] {
-            chown(file, Some(folder.uid()), Some(folder.gid()))?;
-        }
+        chown(&self.kubeconfig, Some(folder.uid()), Some(folder.gid()))?;
         Ok(())
     }
 }
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        for file in [&self.kubeconfig, &self.kubeconfig.with_file_name("ca.crt")] {
-            let _ = fs::remove_file(file);
-        }
+        let _ = fs::remove_file(&self.kubeconfig);
     }
 }
 

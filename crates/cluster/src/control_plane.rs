@@ -56,7 +56,8 @@ impl ControlPlane {
         plane.start_etcd()?;
         plane.start_api_server()?;
         let administrator = users.first().context("the first user is the administrator")?;
-        administrator.write_kubeconfig(&files.join("admin.kubeconfig"), &api_url())?;
+        let file = files.join("admin.kubeconfig");
+        administrator.write_kubeconfig(&file, &api_url(), &files.join("ca.crt"))?;
         let ready = wait_until("the API server is ready", SOON, || {
             plane.kubectl(&["get", "--raw", "/readyz"]).is_ok()
                 || plane.ended().is_some()

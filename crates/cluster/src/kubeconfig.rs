@@ -5,6 +5,8 @@ use std::io::Read;
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::json;
 
 /// A user, as in a file of tokens of the API server.
@@ -35,12 +37,17 @@ impl User {
         format!("{},{},{},\"{}\"\n", self.token, self.name, self.name, self.group)
     }
 
-    /// Writes a kubeconfig, in YAML, of which JSON is a part. The file `ca.crt` must be beside it.
-    pub fn write_kubeconfig(&self, file: &Path, server: &str) -> Result<()> {
+    /// Writes a kubeconfig, in YAML, of which JSON is a part. It contains the certificate, since programs copy it.
+    pub fn write_kubeconfig(&self, file: &Path, server: &str, authority: &Path) -> Result<()> {
+        let authority = fs::read(authority).with_context(|| authority.display().to_string())?;
+        let authority = STANDARD.encode(authority);
         let config = json!({
             "apiVersion": "v1", "kind": "Config",
             "clusters": [
-                {"name": "cluster", "cluster": {"server": server, "certificate-authority": "ca.crt"}}
+                {
+                    "name": "cluster",
+                    "cluster": {"server": server, "certificate-authority-data": authority},
+                }
             ],
             "users": [{"name": self.name, "user": {"token": self.token}}],
             "contexts": [
