@@ -19,10 +19,10 @@ pub const COREDNS: &str = "registry.k8s.io/coredns/coredns:v1.14.7";
 /// The name that does not depend on the version of Kubernetes.
 pub const AGNHOST: &str = "registry.k8s.io/e2e-test-images/agnhost:millrace";
 
-/// What upstream's images contain beside their program: busybox' commands, and these of this machine.
+/// What upstream's images contain beside their program: busybox' commands, and these of this machine. The shell is bash:
+/// that of busybox prefers its own `nc` and `ip`.
 const TOOLS: [&str; 5] = ["curl", "dig", "ip", "nc", "bash"];
-const BUSYBOX_LINKS: [&str; 34] = [
-    "sh",
+const BUSYBOX_LINKS: [&str; 33] = [
     "ls",
     "cat",
     "echo",
@@ -206,6 +206,7 @@ fn add_tools(root: &Path) -> Result<()> {
     for name in BUSYBOX_LINKS {
         symlink("busybox", root.join("bin").join(name))?;
     }
+    symlink("../usr/bin/bash", root.join("bin/sh"))?;
     Ok(())
 }
 
