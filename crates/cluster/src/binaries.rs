@@ -130,10 +130,7 @@ pub fn build_programs(directory: &Path, kubernetes: &str, with_tests: bool) -> R
         .collect();
     if !missing.is_empty() {
         check_go()?;
-        println!(
-            "Building {} programs with Go; on two cores, all take half an hour.",
-            missing.len()
-        );
+        println!("Building {} programs with Go, once for each version.", missing.len());
     }
     for (number, (module, (package, name))) in missing.iter().enumerate() {
         println!("[{}/{}] {name} {}", number + 1, missing.len(), module.version);

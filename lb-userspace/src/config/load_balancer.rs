@@ -60,7 +60,7 @@ pub struct AnnouncementSettings {
 
     /// URL that the agent calls when this node takes or gives up an address, for example to move a floating address
     ///
-    /// It posts JSON, such as {"node": "a", "changes": [{"address": "192.0.2.1", "interface": "eth0", "state":
+    /// The agent posts JSON, such as {"node": "a", "changes": [{"address": "192.0.2.1", "interface": "eth0", "state":
     /// "taken"}]}, and repeats what is not answered by a status of 2xx within 10 seconds. The other state is released.
     /// Without TLS: for a server on this machine.
     #[arg(long, value_name = "URL")]

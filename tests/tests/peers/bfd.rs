@@ -305,10 +305,10 @@ fn follow<R: Router + Send + Sync>() -> Result<()> {
     })
 }
 
-/// Both sides find a failure after 300 ms without packets, which a machine that stands still causes, too: then the test
-/// is run again, at most twice.
+/// Both sides find a failure after 300 ms without packets, which are sent every 100 ms. A machine that stands still for
+/// the difference can cause it, too: then the test is run again, at most twice.
 fn repeat_if_stalled(test: fn() -> Result<()>) -> Result<()> {
-    const LONG: Duration = Duration::from_millis(100);
+    const LONG: Duration = Duration::from_millis(200);
     for _ in 0..2 {
         let ended = AtomicBool::new(false);
         let (result, longest) = thread::scope(|scope| {
