@@ -27,7 +27,7 @@ use tests::manifests::{Service, manifests};
 use tests::programs::agent::Agent;
 use tests::programs::bgp::{Speaker, is_answered, is_established};
 use tests::programs::bgp_daemons::{Daemon, PASSWORD, Running};
-use tests::programs::bird::Bird;
+use tests::programs::bird::{Bird, BirdBfdSession};
 use tests::programs::frr::{BFD_PROFILES, Frr};
 use tests::worlds::topology::{Host, SOON, Topology, wait_until};
 
@@ -161,19 +161,13 @@ impl World {
         self.speaker.wait_for_paths("paths that are watched", 4, is_answered)
     }
 
-    /// What changes when a router takes a path for broken.
-    fn faults(&self) -> Result<String> {
+    /// What changes when a router takes a path for broken: how often FRR did, and BIRD's sessions.
+    fn faults(&self) -> Result<(Vec<String>, Vec<BirdBfdSession>)> {
         let counters = self.frr.json("bfdd", "show bfd peers counters json")?;
         let downs = counters.as_array().into_iter().flatten();
-        let downs = downs.map(|peer| format!("{} {}\n", peer["peer"], peer["session-down"]));
-        let mut all: String = downs.collect();
-        for bird in [&self.bird, &self.behind] {
-            let shown = bird.show("show bfd sessions")?;
-            // Address, interface, state and since when; then the intervals, which may still change.
-            let sessions = shown.lines().map(|line| line.split_whitespace().take(4));
-            all.extend(sessions.map(|words| words.collect::<Vec<_>>().join(" ") + "\n"));
-        }
-        Ok(all)
+        let downs = downs.map(|peer| format!("{} {}", peer["peer"], peer["session-down"]));
+        let sessions = [self.bird.bfd_sessions()?, self.behind.bfd_sessions()?];
+        Ok((downs.collect(), sessions.into_iter().flatten().collect()))
     }
 
     /// The routes of each daemon that keeps those of a node that restarts.
@@ -277,7 +271,7 @@ fn check_what_peers_got(world: &World) -> Result<()> {
 /// link-local addresses.
 fn check_a_pause(world: &World) -> Result<()> {
     let faults = world.faults()?;
-    ensure!(faults.contains("fe80:"), "{faults}");
+    ensure!(faults.0.iter().any(|it| it.contains("fe80:")), "{faults:?}");
     let agent = world.agent.as_ref().context("it runs")?;
     let pid = Pid::from_raw(agent.pid().try_into()?);
     kill(pid, Signal::SIGSTOP)?;
@@ -285,9 +279,9 @@ fn check_a_pause(world: &World) -> Result<()> {
     let during = world.faults();
     kill(pid, Signal::SIGCONT)?;
     let (during, log) = (during?, agent.log());
-    ensure!(during == faults, "before:\n{faults}meanwhile:\n{during}{log}");
+    ensure!(during == faults, "before: {faults:?}, meanwhile: {during:?}\n{log}");
     let after = world.faults()?;
-    ensure!(after == faults, "before:\n{faults}afterwards:\n{after}{log}");
+    ensure!(after == faults, "before: {faults:?}, afterwards: {after:?}\n{log}");
     world.wait_for_paths()
 }
 
@@ -365,7 +359,8 @@ fn check_a_restart(world: &mut World) -> Result<()> {
     world.wait_for_routes("stale routes are removed", DELETED, false)?;
     world.wait_for_routes("routes after the restart", ADDRESSES, true)?;
     world.wait_for_paths()?;
-    ensure!(world.faults()? == faults, "{faults}\n{}", world.faults()?);
+    let after = world.faults()?;
+    ensure!(after == faults, "before: {faults:?}, afterwards: {after:?}");
     Ok(())
 }
 
