@@ -163,7 +163,7 @@ impl World {
                     }
                     assert!(rest.is_empty() && !octets.is_empty());
                 }
-                BgpEffect::Close { connection } => {
+                BgpEffect::Close { connection, .. } => {
                     assert!(self.open.remove(&connection.0), "closed twice");
                 }
                 BgpEffect::Report(BgpReport::Established(_)) => self.met = "established",

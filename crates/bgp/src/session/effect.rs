@@ -84,6 +84,9 @@ pub enum BgpEffect {
     /// After what was sent before has been written, as far as that takes no time.
     Close {
         connection: ConnectionId,
+        /// Whether a NOTIFICATION was the last message: then the peer closes the connection, and is left the time for it.
+        /// FRR forgets a message that it has not handled yet when it sees the end of the connection.
+        is_notified: bool,
     },
     Report(BgpReport),
 }

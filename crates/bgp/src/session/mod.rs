@@ -181,7 +181,7 @@ impl BgpSession {
             self.dial = DialState::No;
         }
         if !self.running {
-            self.effects.push(BgpEffect::Close { connection });
+            self.effects.push(BgpEffect::Close { connection, is_notified: false });
             return;
         }
         // A peer that opens another connection has given up the one before.
@@ -288,7 +288,7 @@ impl BgpSession {
         Notification::new(Reason::ConnectionCollision).encode(&mut octets);
         self.send(now, connection, octets);
         self.channels.retain(|channel| channel.connection != connection);
-        self.effects.push(BgpEffect::Close { connection });
+        self.effects.push(BgpEffect::Close { connection, is_notified: true });
     }
 
     /// Ends a connection, and tries again later.
@@ -299,7 +299,8 @@ impl BgpSession {
         };
         let channel = self.channels.remove(at);
         if why != SessionEndReason::Closed {
-            self.effects.push(BgpEffect::Close { connection });
+            let is_notified = matches!(why, SessionEndReason::Sent(_));
+            self.effects.push(BgpEffect::Close { connection, is_notified });
         }
         if !why.is_collision() {
             self.last_failure = Some(why.clone());

@@ -88,11 +88,13 @@ impl BgpConnection {
         written
     }
 
-    /// Sends what is possible, and the end.
-    pub fn finish(mut self) -> Self {
+    /// Sends what is possible, and the end, unless the peer closes the connection by itself.
+    pub fn finish(mut self, is_closed_by_peer: bool) -> Self {
         self.write();
         self.waiting.clear();
-        shut_down_writes(&self.stream);
+        if !is_closed_by_peer {
+            shut_down_writes(&self.stream);
+        }
         self
     }
 
@@ -129,5 +131,48 @@ impl LingeringConnections {
 
     pub fn lingering_connections(&self) -> impl Iterator<Item = &BgpConnection> {
         self.0.iter().map(|(wire, _)| wire)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{ErrorKind, Read};
+    use std::net::{Ipv4Addr, TcpListener};
+
+    use super::*;
+
+    /// What a peer reads of a finished connection, and then the kind of its end or error.
+    async fn read_from_finished(is_closed_by_peer: bool) -> (Vec<u8>, Option<ErrorKind>) {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (mut peer, _) = listener.accept().unwrap();
+        let mut wire = BgpConnection::new(stream).unwrap();
+        wire.queue(b"the last message");
+        let mut lingering = LingeringConnections::default();
+        lingering.add(wire.finish(is_closed_by_peer), Duration::ZERO);
+        peer.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+        let (mut octets, mut buffer) = (Vec::new(), [0; 64]);
+        let end = loop {
+            match peer.read(&mut buffer) {
+                Ok(0) => break None,
+                Ok(length) => octets.extend(&buffer[..length]),
+                Err(error) => break Some(error.kind()),
+            }
+        };
+        drop(peer);
+        let closed = lingering.lingering_connections().next().unwrap();
+        closed.stream.readable().await.unwrap();
+        lingering.drop_finished(Duration::ZERO);
+        assert!(lingering.is_empty(), "the peer has closed it");
+        (octets, end)
+    }
+
+    /// FRR forgets a NOTIFICATION that it has not handled when the connection ends, and then keeps the routes.
+    #[tokio::test]
+    async fn a_peer_that_closes_by_itself_sees_no_end_before() {
+        let told = read_from_finished(true).await;
+        assert_eq!(told, (b"the last message".to_vec(), Some(ErrorKind::WouldBlock)));
+        let untold = read_from_finished(false).await;
+        assert_eq!(untold, (b"the last message".to_vec(), None));
     }
 }

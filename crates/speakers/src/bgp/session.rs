@@ -166,9 +166,9 @@ impl PeerSession {
                     wire.queue(&octets);
                     effects.extend(self.write(now, connection));
                 }
-                BgpEffect::Close { connection } => {
+                BgpEffect::Close { connection, is_notified } => {
                     if let Some(wire) = self.wires.remove(&connection) {
-                        lingering.add(wire.finish(), now);
+                        lingering.add(wire.finish(is_notified), now);
                     }
                 }
                 BgpEffect::Report(report) => self.report(report),

@@ -78,7 +78,7 @@ impl Script {
         match effect {
             BgpEffect::Connect => vec![Observed::Connect],
             BgpEffect::AbandonConnect => vec![Observed::AbandonConnect],
-            BgpEffect::Close { connection } => vec![Observed::Close(connection.0)],
+            BgpEffect::Close { connection, .. } => vec![Observed::Close(connection.0)],
             BgpEffect::Report(report) => vec![Observed::Report(report)],
             BgpEffect::Send { connection, octets } => {
                 let id = connection.0;

@@ -137,7 +137,7 @@ impl World {
                 }
                 self.deliver(1 - side, connection.0, delay, Some(octets));
             }
-            BgpEffect::Close { connection } => {
+            BgpEffect::Close { connection, .. } => {
                 if let Some(pipe) = self.pipes.get_mut(&connection.0) {
                     pipe.open[side] = false;
                 }
