@@ -13,7 +13,7 @@ use super::announcement_objects::AnnouncementObjects;
 use super::outlets::Outlets;
 
 #[derive(Default)]
-pub struct Advertiser {
+pub(crate) struct Advertiser {
     advertising: RouteAdvertiser,
     /// Peers, passwords, pools or this node have changed.
     is_changed: bool,
@@ -47,7 +47,7 @@ impl Advertiser {
 
     /// Whether other cluster IPs and external IPs are advertised than before. Then all Services must be set anew before
     /// the next routes: the first ones must be complete.
-    pub fn renew_service_advertisements(
+    pub(crate) fn renew_service_advertisements(
         &mut self,
         node_name: &str,
         store: &Store,

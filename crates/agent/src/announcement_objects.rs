@@ -5,7 +5,7 @@ use lb_rules::model::{Kind, Object, ObjectRef};
 use lb_speakers::bgp::PeerObjects;
 
 #[derive(Debug, Default)]
-pub struct AnnouncementObjects {
+pub(crate) struct AnnouncementObjects {
     pools: Pools,
     peers: PeerObjects,
     has_changed: bool,
@@ -13,7 +13,7 @@ pub struct AnnouncementObjects {
 
 impl AnnouncementObjects {
     /// With pools that no object defines.
-    pub fn with_pools(pools: Pools) -> Self {
+    pub(crate) fn with_pools(pools: Pools) -> Self {
         Self { pools, ..Self::default() }
     }
 
@@ -57,7 +57,7 @@ impl AnnouncementObjects {
     }
 
     /// Whether pools or BGP peers have changed since the last call, by more than their status.
-    pub fn take_changed(&mut self) -> bool {
+    pub(crate) fn take_changed(&mut self) -> bool {
         std::mem::take(&mut self.has_changed)
     }
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use lb_rules::model::{Problem, ServiceName};
 
 #[derive(Debug, Default)]
-pub struct Complaints(BTreeMap<ServiceName, BTreeSet<Problem>>);
+pub(crate) struct Complaints(BTreeMap<ServiceName, BTreeSet<Problem>>);
 
 impl Complaints {
     /// Replaces the problems of a Service. Returns the new ones, and whether all earlier ones are

@@ -118,14 +118,14 @@ impl<'a> Devices<'a> {
     }
 
     /// Returns when [`Self::attach_missing`] is due; never if nothing is missing.
-    pub async fn retry_due(&self) {
+    pub(crate) async fn retry_due(&self) {
         match self.retry {
             Some(at) => sleep_until(at).await,
             None => pending().await,
         }
     }
 
-    pub fn attach_missing(&mut self) {
+    pub(crate) fn attach_missing(&mut self) {
         let mut failed = BTreeSet::new();
         while let Some((device, missing)) = self.next_missing(|device| {
             !failed.contains(device) && !self.held_back.contains(&device.index)

@@ -186,7 +186,7 @@ fn stamp_of(keys: &SealKeys, headers: &HeaderMap) -> Option<Stamp> {
 }
 
 /// Asks other nodes, in an order that differs from node to node, on the port that this agent has, too.
-pub async fn ask_others(
+pub(crate) async fn ask_others(
     mut nodes: Vec<IpAddr>,
     port: u16,
     keys: SealKeys,

@@ -7,7 +7,7 @@ use lb_rules::model::AddressFamily;
 
 /// Changes that are not programmed yet.
 #[derive(Debug)]
-pub struct Latency {
+pub(crate) struct Latency {
     /// Earlier changes are not measured.
     since: Timestamp,
     waiting: Vec<(AddressFamily, Timestamp)>,

@@ -46,24 +46,28 @@ impl Outlets {
         }
     }
 
-    pub fn with_condition(self, condition: Arc<Condition>) -> Self {
+    pub(crate) fn with_condition(self, condition: Arc<Condition>) -> Self {
         Self { condition, ..self }
     }
 
-    pub fn with_snat_ports(self, snat_ports: SnatPorts) -> Self {
+    pub(crate) fn with_snat_ports(self, snat_ports: SnatPorts) -> Self {
         Self { snat_ports: Some(snat_ports), ..self }
     }
 
-    pub fn with_announcer(self, announcer: watch::Sender<Option<Arc<Wanted>>>, beat: Beat) -> Self {
+    pub(crate) fn with_announcer(
+        self,
+        announcer: watch::Sender<Option<Arc<Wanted>>>,
+        beat: Beat,
+    ) -> Self {
         Self { announcer: Some(announcer), beat, ..self }
     }
 
     /// The agent's loop runs.
-    pub fn renew_beat(&self) {
+    pub(crate) fn renew_beat(&self) {
         self.beat.renew();
     }
 
-    pub fn with_speaker(self, speaker: mpsc::UnboundedSender<SpeakerCommand>) -> Self {
+    pub(crate) fn with_speaker(self, speaker: mpsc::UnboundedSender<SpeakerCommand>) -> Self {
         Self { speaker: Some(speaker), ..self }
     }
 
@@ -72,7 +76,7 @@ impl Outlets {
         self.taints.subscribe()
     }
 
-    pub fn publish_taints(&self, node: Option<&Node>) {
+    pub(crate) fn publish_taints(&self, node: Option<&Node>) {
         let known = node.map(|node| (&*node.uid, &node.taints));
         self.taints.send_if_modified(|taints| {
             let (uid, keys) = known.map_or(("", &[][..]), |(uid, keys)| (uid, keys));
@@ -120,7 +124,7 @@ impl Outlets {
     }
 
     /// Posts that a Service has no problems any more.
-    pub fn post_fixed(&self, service: &ServiceName, reason: NoticeReason, store: &Store) {
+    pub(crate) fn post_fixed(&self, service: &ServiceName, reason: NoticeReason, store: &Store) {
         let (namespace, name) = (service.namespace.as_str(), service.name.as_str());
         let reference = ObjectRef::new(Kind::Service, Some(namespace), Some(name));
         let message = match reason {
@@ -138,7 +142,11 @@ impl Outlets {
 
     /// Updates the health checks to what is programmed now. If two Services have the same port,
     /// which no API server allows, the first by name gets it.
-    pub fn check_health(&mut self, checks: &BTreeMap<ServiceName, HealthCheck>, store: &Store) {
+    pub(crate) fn check_health(
+        &mut self,
+        checks: &BTreeMap<ServiceName, HealthCheck>,
+        store: &Store,
+    ) {
         let mut by_port = BTreeMap::new();
         for (service, HealthCheck { port, local_endpoints }) in checks {
             let (namespace, name) = (service.namespace.as_str(), service.name.as_str());

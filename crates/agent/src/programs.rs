@@ -28,7 +28,7 @@ pub struct Programs<'a> {
 }
 
 /// What needs the programs, and is started when they are verified.
-pub struct Dependents<'a> {
+pub(crate) struct Dependents<'a> {
     pub pins: &'a Pins,
     pub node_name: String,
     pub timing: ElectionTiming,
@@ -74,7 +74,7 @@ impl<'a> Programs<'a> {
     }
 
     /// Waits for what is due next, and does it.
-    pub async fn proceed(&mut self) -> Result<()> {
+    pub(crate) async fn proceed(&mut self) -> Result<()> {
         if let Some(devices) = &mut self.devices {
             devices.retry_due().await;
             devices.attach_missing();
@@ -92,11 +92,11 @@ impl<'a> Programs<'a> {
     }
 
     /// Whether the programs are verified, and what needs them runs.
-    pub fn are_loaded(&self) -> bool {
+    pub(crate) fn are_loaded(&self) -> bool {
         self.devices.is_some()
     }
 
-    pub fn into_devices(self) -> Result<Devices<'a>> {
+    pub(crate) fn into_devices(self) -> Result<Devices<'a>> {
         self.devices.context("the BPF programs are not loaded")
     }
 }

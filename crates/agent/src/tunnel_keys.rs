@@ -59,7 +59,7 @@ impl KeyFile {
 }
 
 /// The keys at the start, and the file to follow.
-pub struct TunnelKeyFile {
+pub(crate) struct TunnelKeyFile {
     file: KeyFile,
     keys: Secrets,
 }

@@ -12,7 +12,7 @@ use super::wire::{Acknowledgement, Heartbeat};
 
 /// This participant as the others name it in their acknowledgements.
 #[derive(Clone, Copy, Debug)]
-pub struct OwnProcess<'a> {
+pub(crate) struct OwnProcess<'a> {
     pub id: ParticipantId,
     pub incarnation: u64,
     /// The sequence number of the last message that was sent.
@@ -23,7 +23,10 @@ pub struct OwnProcess<'a> {
 
 impl OwnProcess<'_> {
     /// The message of this process that the sender acknowledges.
-    pub fn find_acknowledgement<'a>(&self, message: &'a Heartbeat) -> Option<&'a Acknowledgement> {
+    pub(crate) fn find_acknowledgement<'a>(
+        &self,
+        message: &'a Heartbeat,
+    ) -> Option<&'a Acknowledgement> {
         let mut heard = message.heard.iter();
         heard.find(|heard| (heard.id, heard.incarnation) == (self.id, self.incarnation))
     }
@@ -40,7 +43,7 @@ const MAX_MESSAGE_TIMES: usize = REMEMBERED_HEARTBEATS * PARTS_PER_INTERVAL as u
 
 /// When the last messages of one participant arrived, or were sent.
 #[derive(Clone, Debug, Default)]
-pub struct MessageTimes(VecDeque<MessageBurst>);
+pub(crate) struct MessageTimes(VecDeque<MessageBurst>);
 
 /// Messages that arrived at almost the same time.
 #[derive(Clone, Copy, Debug)]
@@ -53,7 +56,7 @@ struct MessageBurst {
 
 impl MessageTimes {
     /// Notes a message, if its sequence number is greater than those before.
-    pub fn note_message(&mut self, sequence: u64, at: Time, timing: &ElectionTiming) {
+    pub(crate) fn note_message(&mut self, sequence: u64, at: Time, timing: &ElectionTiming) {
         if let Some(last) = self.0.back_mut() {
             if sequence <= last.sequence {
                 return;
@@ -71,7 +74,7 @@ impl MessageTimes {
 
     /// When the message with a sequence number arrived; `None` if that is too long ago. For a
     /// message that did not arrive, the time of the next one; `now` if there is none.
-    pub fn time_of_message(&self, sequence: u64, now: Time) -> Option<Time> {
+    pub(crate) fn time_of_message(&self, sequence: u64, now: Time) -> Option<Time> {
         let first = self.0.front()?;
         if sequence < first.sequence {
             return None;

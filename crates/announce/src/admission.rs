@@ -14,10 +14,10 @@ use super::timing::Time;
 use super::wire::{Acknowledgement, Heartbeat};
 
 /// The most processes that are remembered.
-pub const MAX_PENDING_PROCESSES: usize = 64;
+pub(crate) const MAX_PENDING_PROCESSES: usize = 64;
 
 /// How long a process that does not acknowledge is remembered.
-pub const PENDING_PROCESS_LIFETIME: Duration = Duration::from_secs(5);
+pub(crate) const PENDING_PROCESS_LIFETIME: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Copy, Debug)]
 struct PendingProcess {
@@ -30,11 +30,11 @@ struct PendingProcess {
 
 /// By participant and incarnation.
 #[derive(Clone, Debug, Default)]
-pub struct PendingProcesses(BTreeMap<(ParticipantId, u64), PendingProcess>);
+pub(crate) struct PendingProcesses(BTreeMap<(ParticipantId, u64), PendingProcess>);
 
 impl PendingProcesses {
     /// Notes a message. Returns whether its sender can become a participant.
-    pub fn note_unknown_process(
+    pub(crate) fn note_unknown_process(
         &mut self,
         id: ParticipantId,
         message: &Heartbeat,
@@ -71,7 +71,7 @@ impl PendingProcesses {
 
     /// Forgets all processes of a participant, whose current process is now in
     /// [`super::peers::Peers`].
-    pub fn forget_processes(&mut self, id: ParticipantId) {
+    pub(crate) fn forget_processes(&mut self, id: ParticipantId) {
         self.0.retain(|(other, _), _| *other != id);
     }
 
@@ -79,12 +79,12 @@ impl PendingProcesses {
         self.0.len()
     }
 
-    pub fn is_pending_address(&self, link_address: LinkAddress) -> bool {
+    pub(crate) fn is_pending_address(&self, link_address: LinkAddress) -> bool {
         self.0.values().any(|process| process.link_address == link_address)
     }
 
     /// The acknowledgements for these processes.
-    pub fn list_acknowledgements(&self) -> impl Iterator<Item = Acknowledgement> {
+    pub(crate) fn list_acknowledgements(&self) -> impl Iterator<Item = Acknowledgement> {
         self.0.iter().map(|((id, incarnation), process)| Acknowledgement {
             id: *id,
             incarnation: *incarnation,

@@ -17,7 +17,7 @@ type Weighed = (u64, ParticipantId);
 
 /// The result for one address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ChosenHolder {
+pub(crate) struct ChosenHolder {
     pub id: ParticipantId,
     /// The first in the address's order, regardless of load.
     pub first: ParticipantId,
@@ -27,7 +27,7 @@ pub struct ChosenHolder {
 
 /// For all addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct HolderChoice {
+pub(crate) struct HolderChoice {
     pub chosen: BTreeMap<IpAddr, ChosenHolder>,
     /// How many addresses a participant gets at most.
     pub capacity: usize,
@@ -38,7 +38,7 @@ pub fn limit_share(addresses: usize, participants: usize) -> usize {
     (addresses * 5).div_ceil(participants.max(1) * 4)
 }
 
-pub fn choose_holders(candidates: &Candidates) -> HolderChoice {
+pub(crate) fn choose_holders(candidates: &Candidates) -> HolderChoice {
     let mut loads: BTreeMap<ParticipantId, usize> = BTreeMap::new();
     let mut in_question: Vec<(IpAddr, CandidateRank, Vec<Weighed>)> =
         Vec::with_capacity(candidates.len());

@@ -26,7 +26,7 @@ impl ParticipantId {
 
     /// The participant's position in the order of candidates for an address; the highest comes first. The order
     /// is the same on all nodes and in all versions.
-    pub fn weight_for(self, address: IpAddr) -> (u64, Self) {
+    pub(crate) fn weight_for(self, address: IpAddr) -> (u64, Self) {
         let octets = match address {
             IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
             IpAddr::V6(address) => address.octets(),
@@ -46,7 +46,7 @@ impl fmt::Display for ParticipantId {
 
 /// How far an epoch is ahead of another one; negative: behind. Epochs are numbers on a circle, so
 /// that no message can name the last one.
-pub fn epoch_distance(epoch: u32, base: u32) -> i32 {
+pub(crate) fn epoch_distance(epoch: u32, base: u32) -> i32 {
     epoch.wrapping_sub(base).cast_signed()
 }
 

@@ -30,7 +30,7 @@ impl FramePacing {
         Self { due: now, gap: FIRST_REPEAT_GAP }
     }
 
-    pub fn next_frame_at(&self) -> Time {
+    pub(crate) fn next_frame_at(&self) -> Time {
         self.due
     }
 
@@ -40,14 +40,14 @@ impl FramePacing {
     }
 
     /// A frame was sent.
-    pub fn note_frame_sent(&mut self, now: Time) {
+    pub(crate) fn note_frame_sent(&mut self, now: Time) {
         self.due = now + self.gap;
         self.gap = (self.gap * 2).min(REFRESH_INTERVAL);
     }
 }
 
 /// The limit for all addresses of a link.
-pub fn limit_frames() -> RateLimiter<Time> {
+pub(crate) fn limit_frames() -> RateLimiter<Time> {
     RateLimiter::new(FRAME_RATE)
 }
 

@@ -51,7 +51,7 @@ pub struct Peer {
 
 impl Peer {
     /// Whether it does not hear this participant.
-    pub fn is_deaf(&self, now: Time, limit: Duration) -> bool {
+    pub(crate) fn is_deaf(&self, now: Time, limit: Duration) -> bool {
         now.saturating_sub(self.acknowledged_at) > limit
     }
 
@@ -65,14 +65,14 @@ impl Peer {
         }
     }
 
-    pub fn silent_for(&self, now: Time) -> Duration {
+    pub(crate) fn silent_for(&self, now: Time) -> Duration {
         now.saturating_sub(self.heard_at)
     }
 }
 
 /// What a message has changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PeerChange {
+pub(crate) struct PeerChange {
     /// The set of participants.
     pub members: bool,
     /// A table.
@@ -108,24 +108,24 @@ impl Peers {
 
     /// How many messages it takes to acknowledge every process that is heard. The others need as
     /// many, because they hear the same processes.
-    pub fn acknowledgement_rounds(&self) -> u32 {
+    pub(crate) fn acknowledgement_rounds(&self) -> u32 {
         let heard = self.iter().filter(|(_, peer)| !peer.silent).count() + self.pending.count();
         // The cast cannot truncate: the numbers of peers and of pending processes are bounded.
         heard.div_ceil(MAX_ACKNOWLEDGEMENTS).max(1) as u32
     }
 
     /// See [`Peer::is_deaf`].
-    pub fn deaf_after(&self, timing: &ElectionTiming) -> Duration {
+    pub(crate) fn deaf_after(&self, timing: &ElectionTiming) -> Duration {
         timing.deaf_limit(self.acknowledgement_rounds())
     }
 
     /// Participants that can serve, as far as is known.
-    pub fn alive_peers(&self) -> impl Iterator<Item = (ParticipantId, &Peer)> {
+    pub(crate) fn alive_peers(&self) -> impl Iterator<Item = (ParticipantId, &Peer)> {
         self.iter().filter(|(_, peer)| !peer.silent && !peer.mute)
     }
 
     /// Returns whether this is a change.
-    pub fn set_mute(&mut self, id: ParticipantId, mute: bool, now: Time) -> bool {
+    pub(crate) fn set_mute(&mut self, id: ParticipantId, mute: bool, now: Time) -> bool {
         let Some(peer) = self.peers.get_mut(&id).filter(|peer| peer.mute != mute) else {
             return false;
         };
@@ -137,19 +137,19 @@ impl Peers {
     }
 
     /// Whether a link-layer address is that of a participant that hears no other participant.
-    pub fn is_isolated_address(&self, link_address: LinkAddress) -> bool {
+    pub(crate) fn is_isolated_address(&self, link_address: LinkAddress) -> bool {
         let mut peers = self.peers.values().filter(|peer| peer.link_address == link_address);
         peers.any(|peer| peer.hears_nobody)
     }
 
     /// Whether a link-layer address is that of a node which takes part.
-    pub fn is_peer_address(&self, link_address: LinkAddress) -> bool {
+    pub(crate) fn is_peer_address(&self, link_address: LinkAddress) -> bool {
         self.peers.values().any(|peer| peer.link_address == link_address)
             || self.pending.is_pending_address(link_address)
     }
 
     /// Handles an authenticated message of another process.
-    pub fn handle_heartbeat(
+    pub(crate) fn handle_heartbeat(
         &mut self,
         message: &Heartbeat,
         own: OwnProcess<'_>,
@@ -256,13 +256,13 @@ impl Peers {
     }
 
     /// Whether so many participants have lower ids than this one that it takes no part.
-    pub fn is_full_before(&self, id: ParticipantId) -> bool {
+    pub(crate) fn is_full_before(&self, id: ParticipantId) -> bool {
         self.alive_peers().take_while(|(other, _)| *other < id).count() >= MAX_PEERS
     }
 
     /// Marks participants as silent. Forgets those that have been silent for long, and those that
     /// stopped sending after they reported an empty table. Returns whether one became silent.
-    pub fn mark_silent_peers(&mut self, now: Time, timing: &ElectionTiming) -> bool {
+    pub(crate) fn mark_silent_peers(&mut self, now: Time, timing: &ElectionTiming) -> bool {
         let mut changed = false;
         self.peers.retain(|_, peer| {
             let has_rows = !peer.table.is_complete() || !peer.table.is_empty();
@@ -288,14 +288,19 @@ impl Peers {
     }
 
     /// When [`Self::mark_silent_peers`] marks the next participant as silent, if no message arrives before.
-    pub fn next_silence(&self, timing: &ElectionTiming) -> Option<Time> {
+    pub(crate) fn next_silence(&self, timing: &ElectionTiming) -> Option<Time> {
         let heard = self.alive_peers().map(|(_, peer)| peer.heard_at).min();
         heard.map(|heard| heard + timing.silence + Duration::from_nanos(1))
     }
 
     /// Restarts the timeouts of all participants, because this process could not hear them since
     /// `since`. Those that were deaf by then stay deaf.
-    pub fn restart_peer_timeouts(&mut self, since: Time, now: Time, timing: &ElectionTiming) {
+    pub(crate) fn restart_peer_timeouts(
+        &mut self,
+        since: Time,
+        now: Time,
+        timing: &ElectionTiming,
+    ) {
         let deaf_after = self.deaf_after(timing);
         for peer in self.peers.values_mut().filter(|peer| !peer.silent) {
             peer.heard_at = now;
@@ -306,13 +311,13 @@ impl Peers {
         }
     }
 
-    pub fn forget_peers(&mut self) {
+    pub(crate) fn forget_peers(&mut self) {
         *self = Self::default();
     }
 
     /// The participants and processes to acknowledge in the next message, in turn if they are
     /// too many for one.
-    pub fn next_acknowledgements(&mut self) -> Vec<Acknowledgement> {
+    pub(crate) fn next_acknowledgements(&mut self) -> Vec<Acknowledgement> {
         let peers =
             self.peers.iter().filter(|(_, peer)| !peer.silent).map(|(id, peer)| Acknowledgement {
                 id: *id,

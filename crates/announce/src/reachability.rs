@@ -26,7 +26,7 @@ const PROBES_PER_ROUND: u32 = 5;
 const REQUIRED_REPLIES: u32 = 2;
 
 #[derive(Clone, Copy, Debug)]
-pub struct ReachabilityProbe {
+pub(crate) struct ReachabilityProbe {
     /// The probed address: one that the participant claims to hold.
     address: IpAddr,
     sent: u32,
@@ -45,7 +45,7 @@ impl ReachabilityProbe {
     }
 }
 
-pub type ReachabilityProbes = BTreeMap<ParticipantId, ReachabilityProbe>;
+pub(crate) type ReachabilityProbes = BTreeMap<ParticipantId, ReachabilityProbe>;
 
 impl LinkElection {
     /// Probes the kernels of participants that may hear no other participant. Returns whether a

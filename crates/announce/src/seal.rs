@@ -3,7 +3,7 @@
 use ring::hmac;
 
 /// Octets of the tag that a message ends with: half an HMAC-SHA256, as RFC 2104 allows.
-pub const TAG_OCTETS: usize = 16;
+pub(crate) const TAG_OCTETS: usize = 16;
 
 /// Derived keys differ from those that other protocols derive from the same secret.
 const KEY_PURPOSE: &[u8] = b"millrace announcements 1";

@@ -3,7 +3,7 @@
 /// The sequences of one incarnation that were seen. A message may arrive a little later than those
 /// that were sent after it, but only once.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct SeenSequences {
+pub(crate) struct SeenSequences {
     pub last: u64,
     /// Bit n: whether the sequence number `last` - n was seen.
     seen: u64,
@@ -22,7 +22,7 @@ impl SeenSequences {
         }
     }
 
-    pub fn note_sequence(&mut self, sequence: u64) {
+    pub(crate) fn note_sequence(&mut self, sequence: u64) {
         match self.last.checked_sub(sequence) {
             None => {
                 let by = u32::try_from(sequence - self.last).unwrap_or(u32::MAX);

@@ -22,7 +22,7 @@ const MAX_EMPTY_ROWS: usize = 1_024;
 /// The most rows of another participant. It may send so many, so that none is missing: candidates
 /// that a participant does not know of would be two holders of an address. Beside its addresses and
 /// empty rows, it may still hold some addresses that it does not want any more.
-pub const MAX_TABLE_ROWS: usize = MAX_ADDRESSES + 2 * MAX_EMPTY_ROWS;
+pub(crate) const MAX_TABLE_ROWS: usize = MAX_ADDRESSES + 2 * MAX_EMPTY_ROWS;
 
 /// The most messages that are accepted before the ones they follow.
 const MAX_MESSAGES_AHEAD: usize = 32;
@@ -33,7 +33,7 @@ const VERSIONS_PER_GENERATION: u64 = 1 << 32;
 
 /// Content of a row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RowContent {
+pub(crate) struct RowContent {
     pub rank: CandidateRank,
     /// The epoch in which the participant holds the address.
     pub holds: Option<u32>,
@@ -41,7 +41,7 @@ pub struct RowContent {
 
 /// The table of this participant.
 #[derive(Clone, Debug)]
-pub struct OwnTable {
+pub(crate) struct OwnTable {
     rows: BTreeMap<IpAddr, (RowContent, u64)>,
     /// Addresses in the order of their last change.
     order: BTreeMap<u64, IpAddr>,
@@ -61,7 +61,7 @@ impl Default for OwnTable {
 }
 
 impl OwnTable {
-    pub fn current_version(&self) -> u64 {
+    pub(crate) fn current_version(&self) -> u64 {
         self.version
     }
 
@@ -76,12 +76,12 @@ impl OwnTable {
         present.map(|(address, _)| *address)
     }
 
-    pub fn published_rank(&self, address: IpAddr) -> CandidateRank {
+    pub(crate) fn published_rank(&self, address: IpAddr) -> CandidateRank {
         self.rows.get(&address).map(|(entry, _)| entry.rank).unwrap_or_default()
     }
 
     /// Returns whether this is a change.
-    pub fn set_row(&mut self, address: IpAddr, entry: RowContent) -> bool {
+    pub(crate) fn set_row(&mut self, address: IpAddr, entry: RowContent) -> bool {
         let before = self.rows.get(&address).copied();
         let old = before.map(|(entry, _)| entry).unwrap_or_default();
         if old == entry {
@@ -115,7 +115,7 @@ impl OwnTable {
     }
 
     /// The first changes since a version, as many as fit.
-    pub fn changes_since(&self, since: u64, room: usize) -> TableChanges {
+    pub(crate) fn changes_since(&self, since: u64, room: usize) -> TableChanges {
         // A receiver that has a version of an older generation gets the whole table.
         let since = since.max(self.version / VERSIONS_PER_GENERATION * VERSIONS_PER_GENERATION);
         let mut changes = TableChanges { since, until: self.version, rows: Vec::new() };
@@ -138,7 +138,7 @@ impl OwnTable {
 
 /// What a message may have changed in a table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct AppliedChanges {
+pub(crate) struct AppliedChanges {
     pub rows: bool,
     /// For which addresses the participant is a candidate.
     pub ranks: bool,
@@ -146,7 +146,7 @@ pub struct AppliedChanges {
 
 /// The table of another participant, as far as it is known.
 #[derive(Clone, Debug, Default)]
-pub struct PeerTable {
+pub(crate) struct PeerTable {
     rows: BTreeMap<IpAddr, (RowContent, u64)>,
     /// The addresses that the participant says it holds, with their epochs.
     held: BTreeMap<IpAddr, u32>,
@@ -161,7 +161,7 @@ pub struct PeerTable {
 
 impl PeerTable {
     /// The version up to which the table is known.
-    pub fn known_version(&self) -> u64 {
+    pub(crate) fn known_version(&self) -> u64 {
         self.version
     }
 
@@ -170,7 +170,7 @@ impl PeerTable {
     }
 
     /// The version of the whole table, according to the participant's latest message.
-    pub fn set_newest(&mut self, newest: u64) {
+    pub(crate) fn set_newest(&mut self, newest: u64) {
         self.newest = newest;
     }
 
@@ -179,44 +179,44 @@ impl PeerTable {
     }
 
     /// For which addresses the participant is a candidate.
-    pub fn candidacies(&self) -> impl Iterator<Item = (IpAddr, CandidateRank)> {
+    pub(crate) fn candidacies(&self) -> impl Iterator<Item = (IpAddr, CandidateRank)> {
         let ranks = self.rows.iter().map(|(address, (entry, _))| (*address, entry.rank));
         ranks.filter(|(_, rank)| *rank != CandidateRank::None)
     }
 
-    pub fn candidate_rank(&self, address: IpAddr) -> CandidateRank {
+    pub(crate) fn candidate_rank(&self, address: IpAddr) -> CandidateRank {
         self.rows.get(&address).map(|(entry, _)| entry.rank).unwrap_or_default()
     }
 
     /// Which addresses the participant holds, and in which epochs.
-    pub fn held_epochs(&self) -> impl Iterator<Item = (IpAddr, u32)> {
+    pub(crate) fn held_epochs(&self) -> impl Iterator<Item = (IpAddr, u32)> {
         let held = self.held.iter().filter(|(address, _)| !self.taken.contains(address));
         held.map(|(address, epoch)| (*address, *epoch))
     }
 
     /// The addresses that the participant says it holds, including those that were taken from it.
-    pub fn claimed_addresses(&self) -> impl Iterator<Item = IpAddr> {
+    pub(crate) fn claimed_addresses(&self) -> impl Iterator<Item = IpAddr> {
         self.held.keys().copied()
     }
 
-    pub fn claims_address(&self, address: IpAddr) -> bool {
+    pub(crate) fn claims_address(&self, address: IpAddr) -> bool {
         self.held.contains_key(&address)
     }
 
     /// Notes that an address was taken from the participant, which cannot defend it.
-    pub fn mark_taken(&mut self, address: IpAddr) {
+    pub(crate) fn mark_taken(&mut self, address: IpAddr) {
         self.taken.insert(address);
     }
 
     /// The participant is back, and all addresses that it says it holds count again. It does not
     /// repeat them, because it sends only changes.
-    pub fn restore_taken(&mut self) {
+    pub(crate) fn restore_taken(&mut self) {
         self.taken.clear();
     }
 
     /// The participant has a new process. The rows of the earlier one count until the new process
     /// has sent its whole table.
-    pub fn expect_whole_table(&mut self) {
+    pub(crate) fn expect_whole_table(&mut self) {
         self.version = 0;
         self.newest = 0;
         self.ahead.clear();

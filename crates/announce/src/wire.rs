@@ -12,7 +12,7 @@ use super::seal::TAG_OCTETS;
 pub const MAX_HEARTBEAT_OCTETS: usize = 1_200;
 
 /// How many participants one message acknowledges.
-pub const MAX_ACKNOWLEDGEMENTS: usize = 24;
+pub(crate) const MAX_ACKNOWLEDGEMENTS: usize = 24;
 
 /// The longest names of nodes and interfaces, in octets.
 pub const MAX_NODE_NAME_OCTETS: usize = 253;
@@ -22,7 +22,7 @@ const HEARTBEAT_MAGIC: [u8; 4] = *b"MRan";
 const HEARTBEAT_VERSION: u8 = 1;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Heartbeat {
+pub(crate) struct Heartbeat {
     pub node: String,
     pub interface: String,
     /// Identifies the sender's process.
@@ -38,7 +38,7 @@ pub struct Heartbeat {
 
 /// An acknowledgement: the sender heard this participant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Acknowledgement {
+pub(crate) struct Acknowledgement {
     pub id: ParticipantId,
     pub incarnation: u64,
     pub sequence: u64,
@@ -48,7 +48,7 @@ pub struct Acknowledgement {
 
 /// The changes from version `since` of the sender's table to version `until`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct TableChanges {
+pub(crate) struct TableChanges {
     pub since: u64,
     pub until: u64,
     pub rows: Vec<TableRow>,
@@ -57,7 +57,7 @@ pub struct TableChanges {
 /// A row of a participant's table. With neither a rank nor an epoch, the participant is no longer a
 /// candidate for the address, and no longer holds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TableRow {
+pub(crate) struct TableRow {
     pub address: IpAddr,
     pub rank: CandidateRank,
     /// The participant holds the address, in this epoch.
@@ -68,7 +68,7 @@ const IPV6_BIT: u8 = 1;
 const HOLDS_BIT: u8 = 2;
 
 /// The length of a message with these names and its seal, but without participants and rows.
-pub fn count_head_octets(node: &str, interface: &str) -> usize {
+pub(crate) fn count_head_octets(node: &str, interface: &str) -> usize {
     HEARTBEAT_MAGIC.len()
         + 1
         + 8
@@ -86,7 +86,7 @@ pub fn count_head_octets(node: &str, interface: &str) -> usize {
         + TAG_OCTETS
 }
 
-pub const ACKNOWLEDGEMENT_OCTETS: usize = 32;
+pub(crate) const ACKNOWLEDGEMENT_OCTETS: usize = 32;
 
 impl TableRow {
     pub fn length(&self) -> usize {
@@ -96,7 +96,7 @@ impl TableRow {
 }
 
 /// Writes a message that the caller has kept within [`MAX_HEARTBEAT_OCTETS`].
-pub fn encode_heartbeat(message: &Heartbeat) -> Vec<u8> {
+pub(crate) fn encode_heartbeat(message: &Heartbeat) -> Vec<u8> {
     let mut out = Vec::with_capacity(MAX_HEARTBEAT_OCTETS);
     out.extend(HEARTBEAT_MAGIC);
     out.push(HEARTBEAT_VERSION);
@@ -142,7 +142,7 @@ fn write_row(out: &mut Vec<u8>, row: &TableRow) {
 }
 
 /// Reads a message without its seal.
-pub fn parse_heartbeat(octets: &[u8]) -> Option<Heartbeat> {
+pub(crate) fn parse_heartbeat(octets: &[u8]) -> Option<Heartbeat> {
     let mut reader = OctetReader(octets);
     if reader.array::<4>()? != HEARTBEAT_MAGIC || reader.octet()? != HEARTBEAT_VERSION {
         return None;

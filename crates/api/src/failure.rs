@@ -23,7 +23,7 @@ impl ApiFailure {
         Self { code, reason, message: message.into(), details: None, continue_token: None }
     }
 
-    pub fn bad_request(message: impl Into<String>) -> Self {
+    pub(crate) fn bad_request(message: impl Into<String>) -> Self {
         Self::new(400, "BadRequest", message)
     }
 
@@ -41,12 +41,12 @@ impl ApiFailure {
     }
 
     /// For a path.
-    pub fn no_such_path() -> Self {
+    pub(crate) fn no_such_path() -> Self {
         let message = "the server could not find the requested resource";
         Self { details: Some(json!({})), ..Self::new(404, "NotFound", message) }
     }
 
-    pub fn already_exists(kind: &ApiKind, name: &str) -> Self {
+    pub(crate) fn already_exists(kind: &ApiKind, name: &str) -> Self {
         let message = format!("{} \"{name}\" already exists", qualified_resource(kind));
         Self { details: Some(of_resource(kind, name)), ..Self::new(409, "AlreadyExists", message) }
     }
@@ -76,7 +76,7 @@ impl ApiFailure {
         Self { details: Some(of_resource(kind, name)), ..Self::new(403, "Forbidden", message) }
     }
 
-    pub fn method_not_allowed() -> Self {
+    pub(crate) fn method_not_allowed() -> Self {
         let message = "the server does not allow this method on the requested resource";
         Self { details: Some(json!({})), ..Self::new(405, "MethodNotAllowed", message) }
     }
@@ -86,7 +86,12 @@ impl ApiFailure {
     }
 
     /// For a value that is not an object, such as options.
-    pub fn invalid_of(group: &str, kind: &str, name: &str, violations: &[Violation]) -> Self {
+    pub(crate) fn invalid_of(
+        group: &str,
+        kind: &str,
+        name: &str,
+        violations: &[Violation],
+    ) -> Self {
         let qualified = if group.is_empty() { kind.to_owned() } else { format!("{kind}.{group}") };
         let mut seen = HashSet::new();
         let sentences: Vec<String> = violations

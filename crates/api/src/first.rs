@@ -20,7 +20,7 @@ pub const NAMESPACES: [&str; 4] = ["default", "kube-node-lease", "kube-public", 
 pub const USER_AGENT: &str = "millrace";
 
 /// The addresses of all interfaces of this machine.
-pub fn list_interface_addresses() -> Result<impl Iterator<Item = IpAddr>> {
+pub(crate) fn list_interface_addresses() -> Result<impl Iterator<Item = IpAddr>> {
     let interfaces = getifaddrs().context("this machine's addresses can't be read")?;
     Ok(interfaces.filter_map(|interface| {
         let address = interface.address?;
@@ -30,7 +30,7 @@ pub fn list_interface_addresses() -> Result<impl Iterator<Item = IpAddr>> {
 }
 
 /// What the Node reports about this machine.
-pub struct MachineFacts {
+pub(crate) struct MachineFacts {
     pub node_name: String,
     pub host_name: String,
     addresses: Vec<IpAddr>,
@@ -110,7 +110,7 @@ impl MachineFacts {
 }
 
 /// Creates missing objects, and updates the Node.
-pub async fn create_first_objects(
+pub(crate) async fn create_first_objects(
     api: &Api,
     machine: &MachineFacts,
     namespaces: &[String],

@@ -19,7 +19,7 @@ const EXPIRY_INTERVAL: Duration = Duration::from_secs(60);
 const EVENT_LIFETIME: SignedDuration = SignedDuration::from_hours(1);
 const MANAGER: &str = "millrace-event-expiry";
 
-pub async fn run_upkeep(api: Api, snapshots: std::path::PathBuf) {
+pub(crate) async fn run_upkeep(api: Api, snapshots: std::path::PathBuf) {
     let path = snapshots.join(snapshot::SNAPSHOT_FILE);
     tokio::join!(recover(&api), take_snapshots(&api, path), expire(&api));
 }

@@ -73,14 +73,14 @@ pub fn inside(tunnel: &Packet, packet: &Packet, template: &Template) -> Template
 
 /// Makes a template whose packets are all equal: what varies is the source's link-layer address, and
 /// with one client only once.
-pub fn unvaried(packet: &Packet) -> Template {
+pub(crate) fn unvaried(packet: &Packet) -> Template {
     const LINK_SOURCE: u32 = 6;
     Template { port_offset: LINK_SOURCE, ..template(packet, Side::Source, 1) }
 }
 
 /// Makes a template whose source address and destination port are those of the list of ends, which
 /// has this number of elements, a power of two: replies of backends to SNAT ports.
-pub fn template_of_list(packet: &Packet, ends: u32) -> Template {
+pub(crate) fn template_of_list(packet: &Packet, ends: u32) -> Template {
     let Template { port_offset, .. } = template(packet, Side::Destination, ends);
     Template { port_offset, listed: 1, ..template(packet, Side::Source, ends) }
 }

@@ -37,7 +37,7 @@ impl Done {
     }
 
     /// A percentile of the times.
-    pub fn percentile(&mut self, percent: usize) -> Option<Duration> {
+    pub(crate) fn percentile(&mut self, percent: usize) -> Option<Duration> {
         self.times.sort_unstable();
         let last = self.times.len().checked_sub(1)?;
         self.times.get(last * percent / 100).copied()

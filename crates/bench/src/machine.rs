@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 /// The share of the machine that other processes use, from 0 to 1.
-pub fn busy_without_us() -> Result<f64> {
+pub(crate) fn busy_without_us() -> Result<f64> {
     let time = Duration::from_millis(300);
     let before = machine_now()?.0;
     thread::sleep(time);
@@ -19,7 +19,7 @@ pub fn busy_without_us() -> Result<f64> {
 }
 
 /// Busy time of all CPUs, and that of softirqs.
-pub fn machine_now() -> Result<(Duration, Duration)> {
+pub(crate) fn machine_now() -> Result<(Duration, Duration)> {
     machine(&fs::read_to_string("/proc/stat")?)
 }
 
@@ -42,7 +42,7 @@ fn machine(stat: &str) -> Result<(Duration, Duration)> {
 }
 
 /// Whether a program is in the search path, or where administrators' programs are.
-pub fn is_installed(program: &str) -> bool {
+pub(crate) fn is_installed(program: &str) -> bool {
     let path = env::var_os("PATH").unwrap_or_default();
     env::split_paths(&path)
         .chain(["/usr/sbin", "/sbin"].map(PathBuf::from))

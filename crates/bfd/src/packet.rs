@@ -51,11 +51,9 @@ pub struct Diagnostic(pub u8);
 
 impl Diagnostic {
     pub const NONE: Self = Self(0);
-    pub const DETECTION_TIME_EXPIRED: Self = Self(1);
-    pub const NEIGHBOUR_SIGNALLED_DOWN: Self = Self(3);
-    pub const FORWARDING_PLANE_RESET: Self = Self(4);
-    pub const PATH_DOWN: Self = Self(5);
-    pub const ADMINISTRATIVELY_DOWN: Self = Self(7);
+    pub(crate) const DETECTION_TIME_EXPIRED: Self = Self(1);
+    pub(crate) const NEIGHBOUR_SIGNALLED_DOWN: Self = Self(3);
+    pub(crate) const ADMINISTRATIVELY_DOWN: Self = Self(7);
 }
 
 impl fmt::Display for Diagnostic {
@@ -201,7 +199,7 @@ fn word(header: &[u8; PACKET_OCTETS], at: usize) -> u32 {
 }
 
 /// An interval as it stands in packets.
-pub fn interval_to_micros(interval: Duration) -> u32 {
+pub(crate) fn interval_to_micros(interval: Duration) -> u32 {
     u32::try_from(interval.as_micros()).unwrap_or(u32::MAX)
 }
 

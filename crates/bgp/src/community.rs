@@ -25,7 +25,7 @@ const WELL_KNOWN: [(&str, Community); 6] = [
 
 impl Community {
     /// RFC 8326: the route is about to be withdrawn; prefer another one.
-    pub const GRACEFUL_SHUTDOWN: Self = Self(0xffff_0000);
+    pub(crate) const GRACEFUL_SHUTDOWN: Self = Self(0xffff_0000);
 }
 
 /// The communities of one route, in ascending order.
@@ -62,7 +62,7 @@ impl Communities {
     }
 
     /// With the community of RFC 8326, also if there are [`Self::MOST`] others: a message has room for it.
-    pub fn with_graceful_shutdown(mut self) -> Self {
+    pub(crate) fn with_graceful_shutdown(mut self) -> Self {
         self.standard.insert(Community::GRACEFUL_SHUTDOWN);
         self
     }

@@ -9,7 +9,7 @@ pub enum Family {
 }
 
 /// The subsequent address family identifier of unicast routes.
-pub const SAFI_UNICAST: u8 = 1;
+pub(crate) const SAFI_UNICAST: u8 = 1;
 
 impl Family {
     pub const ALL: [Self; 2] = [Self::Ipv4, Self::Ipv6];
@@ -30,7 +30,7 @@ impl Family {
     }
 
     /// `None` for others than IPv4 and IPv6 unicast.
-    pub fn of_identifiers(afi: u16, safi: u8) -> Option<Self> {
+    pub(crate) fn of_identifiers(afi: u16, safi: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|family| family.afi() == afi && safi == SAFI_UNICAST)
     }
 

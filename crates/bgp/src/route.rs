@@ -16,7 +16,7 @@ pub struct RouteAttributes {
 
 impl RouteAttributes {
     /// Asks for other routes to be preferred, before these are withdrawn (RFC 8326).
-    pub fn for_shutdown(&self) -> Self {
+    pub(crate) fn for_shutdown(&self) -> Self {
         Self {
             local_preference: Some(0),
             communities: self.communities.clone().with_graceful_shutdown(),

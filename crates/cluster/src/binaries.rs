@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 /// The version of Kubernetes that was run.
-pub const DEFAULT_KUBERNETES: &str = "1.36.3";
+pub(crate) const DEFAULT_KUBERNETES: &str = "1.36.3";
 
 const KUBERNETES: &str = "k8s.io/kubernetes";
 const TEST_PROGRAM: &str = "e2e.test";

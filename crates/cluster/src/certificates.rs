@@ -12,7 +12,11 @@ use rcgen::{
 /// Writes the files of a cluster into a directory: `ca`, `api` (the API server, under these names and addresses) and
 /// `kubelet-client` (the API server as a client of kubelets), each with `.crt` and `.key`; and `accounts.key` and
 /// `accounts.pub`, which sign and verify tokens of ServiceAccounts.
-pub fn write_certificates(directory: &Path, names: &[&str], addresses: &[&str]) -> Result<()> {
+pub(crate) fn write_certificates(
+    directory: &Path,
+    names: &[&str],
+    addresses: &[&str],
+) -> Result<()> {
     let key = KeyPair::generate()?;
     let mut authority = CertificateParams::default();
     authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);

@@ -25,7 +25,7 @@ const READY_LIMIT: Duration = Duration::from_secs(300);
 
 /// Who implements Services.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum ServiceProxy {
+pub(crate) enum ServiceProxy {
     /// Agents, controller and Ingress proxy, installed as docs/install.md says
     Millrace,
     /// kube-proxy in nftables mode
@@ -35,7 +35,7 @@ pub enum ServiceProxy {
 }
 
 #[derive(Clone, Debug, Args)]
-pub struct ClusterOptions {
+pub(crate) struct ClusterOptions {
     /// Number of nodes
     #[arg(long, value_name = "NUMBER", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=50))]
     nodes: u8,
@@ -246,7 +246,7 @@ impl Cluster {
     }
 
     /// Copies all logs to where they stay.
-    pub fn keep_logs(&self) {
+    pub(crate) fn keep_logs(&self) {
         keep_logs(self.network.topology.directory(), &self.logs);
     }
 

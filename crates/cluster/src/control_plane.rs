@@ -12,7 +12,7 @@ use crate::interrupt::{check_interrupt, is_interrupted};
 use crate::kubeconfig::User;
 use crate::network::{API_PORT, KUBERNETES_SERVICE, POD_RANGES, ROUTER, SERVICE_RANGES};
 
-pub struct ControlPlane {
+pub(crate) struct ControlPlane {
     host: Host,
     programs: PathBuf,
     files: PathBuf,
@@ -21,7 +21,7 @@ pub struct ControlPlane {
 }
 
 /// URL of the API server for everything within the cluster.
-pub fn api_url() -> String {
+pub(crate) fn api_url() -> String {
     format!("https://{}:{API_PORT}", ROUTER[0])
 }
 
@@ -114,7 +114,7 @@ impl ControlPlane {
     }
 
     /// Starts controller manager and scheduler, whose permissions the API server has created by now.
-    pub fn start_controllers(&mut self, controllers: &Path, scheduler: &Path) -> Result<()> {
+    pub(crate) fn start_controllers(&mut self, controllers: &Path, scheduler: &Path) -> Result<()> {
         let file = |option: &str, path: &Path| format!("--{option}={}", path.display());
         let arguments = [
             file("kubeconfig", controllers),
@@ -151,7 +151,7 @@ impl ControlPlane {
     }
 
     /// kubectl as the administrator, in the router's network namespace.
-    pub fn kubectl_command(&self) -> Command {
+    pub(crate) fn kubectl_command(&self) -> Command {
         let mut command = self.host.command(self.programs.join("kubectl"));
         command.arg("--kubeconfig").arg(self.files.join("admin.kubeconfig"));
         command

@@ -10,7 +10,7 @@ use tests::worlds::topology::Host;
 use crate::network::{API_PORT, ROUTER};
 
 /// Forwards to the API server in the background, as long as this process lives; returns the port of 127.0.0.1.
-pub fn forward_api(router: &Host) -> Result<u16> {
+pub(crate) fn forward_api(router: &Host) -> Result<u16> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let port = listener.local_addr()?.port();
     let router = router.clone();

@@ -15,9 +15,9 @@ use sha2::{Digest, Sha256};
 use tests::worlds::topology::copy_program;
 
 pub const PAUSE: &str = "registry.k8s.io/pause:3.10.1";
-pub const COREDNS: &str = "registry.k8s.io/coredns/coredns:v1.14.7";
+pub(crate) const COREDNS: &str = "registry.k8s.io/coredns/coredns:v1.14.7";
 /// The name that does not depend on the version of Kubernetes.
-pub const AGNHOST: &str = "registry.k8s.io/e2e-test-images/agnhost:millrace";
+pub(crate) const AGNHOST: &str = "registry.k8s.io/e2e-test-images/agnhost:millrace";
 
 /// What upstream's images contain beside their program: busybox' commands, and these of this machine. The shell is bash:
 /// that of busybox prefers its own `nc` and `ip`.
@@ -71,7 +71,11 @@ struct Image<'a> {
 
 /// Makes the images that are missing in a folder; returns their archives. `more_names` are the names under which the
 /// conformance tests expect agnhost and busybox.
-pub fn make_images(folder: &Path, programs: &Path, more_names: &[String]) -> Result<Vec<PathBuf>> {
+pub(crate) fn make_images(
+    folder: &Path,
+    programs: &Path,
+    more_names: &[String],
+) -> Result<Vec<PathBuf>> {
     fs::create_dir_all(folder)?;
     let named =
         |part: &'static str| more_names.iter().filter(move |name| name.contains(part)).cloned();
@@ -130,7 +134,7 @@ fn is_current(archive: &Path, image: &Image<'_>, programs: &Path) -> bool {
 }
 
 /// The names of the image in an archive of `docker save`'s format.
-pub fn names_in_archive(archive: &Path) -> Result<Vec<String>> {
+pub(crate) fn names_in_archive(archive: &Path) -> Result<Vec<String>> {
     let mut tar = Command::new("tar");
     tar.args(["--extract", "--to-stdout", "--file"]).arg(archive).arg("manifest.json");
     let output = tar.output().context("tar can't be started")?;

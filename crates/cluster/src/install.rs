@@ -11,7 +11,7 @@ use crate::network::{DNS_SERVICE, POOL};
 
 const DNS: &str = include_str!("../manifests/coredns.yaml");
 
-pub fn install_dns(plane: &ControlPlane, families: usize) -> Result<()> {
+pub(crate) fn install_dns(plane: &ControlPlane, families: usize) -> Result<()> {
     let addresses: Vec<_> =
         DNS_SERVICE[..families].iter().map(|address| format!("'{address}'")).collect();
     let manifests = DNS
@@ -23,7 +23,7 @@ pub fn install_dns(plane: &ControlPlane, families: usize) -> Result<()> {
 
 /// Installs Millrace with kustomize, by the manifests beside the image's archive. The only settings are those without
 /// which there is no installation: the URL of the API server, and a pool of addresses.
-pub fn install_millrace(
+pub(crate) fn install_millrace(
     plane: &ControlPlane,
     archive: &Path,
     files: &Path,

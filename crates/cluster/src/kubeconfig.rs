@@ -33,7 +33,7 @@ impl User {
     }
 
     /// The user's line of the API server's file of tokens.
-    pub fn token_line(&self) -> String {
+    pub(crate) fn token_line(&self) -> String {
         format!("{},{},{},\"{}\"\n", self.token, self.name, self.name, self.group)
     }
 

@@ -12,12 +12,12 @@ use tests::worlds::topology::{Host, Topology};
 
 /// Addresses of the API server, in the router's namespace.
 pub const ROUTER: [&str; 2] = ["172.30.0.1", "fd00:30::1"];
-pub const API_PORT: u16 = 6443;
-pub const SERVICE_RANGES: [&str; 2] = ["10.96.0.0/16", "fd00:96::/112"];
+pub(crate) const API_PORT: u16 = 6443;
+pub(crate) const SERVICE_RANGES: [&str; 2] = ["10.96.0.0/16", "fd00:96::/112"];
 /// The first address of the ranges: the Service `kubernetes`.
-pub const KUBERNETES_SERVICE: [&str; 2] = ["10.96.0.1", "fd00:96::1"];
-pub const DNS_SERVICE: [&str; 2] = ["10.96.0.10", "fd00:96::a"];
-pub const POD_RANGES: [&str; 2] = ["10.244.0.0/16", "fd00:244::/48"];
+pub(crate) const KUBERNETES_SERVICE: [&str; 2] = ["10.96.0.1", "fd00:96::1"];
+pub(crate) const DNS_SERVICE: [&str; 2] = ["10.96.0.10", "fd00:96::a"];
+pub(crate) const POD_RANGES: [&str; 2] = ["10.244.0.0/16", "fd00:244::/48"];
 /// Addresses for Services of type LoadBalancer, in the nodes' subnet: nodes announce them by ARP and neighbour discovery.
 pub const POOL: [&str; 2] = ["172.30.0.200-172.30.0.250", "fd00:30::200-fd00:30::250"];
 /// The MTU inside VXLAN over IPv6.
@@ -25,7 +25,7 @@ const OVERLAY_MTU: u16 = 1430;
 
 /// How pods of different nodes reach each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
-pub enum Cni {
+pub(crate) enum Cni {
     /// A bridge on each node, and routes between the nodes
     Bridge,
     /// A bridge on each node, and VXLAN between the nodes, as flannel sets it up

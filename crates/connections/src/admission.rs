@@ -117,7 +117,7 @@ impl Admission {
     }
 
     /// Removes an idle connection when file descriptors run out. Local connections are removed last.
-    pub fn shed(&mut self) -> Option<Id> {
+    pub(crate) fn shed(&mut self) -> Option<Id> {
         let id = self
             .oldest_idle(|connection| !connection.is_local())
             .or_else(|| self.oldest_idle(Connection::is_local))?;
@@ -129,7 +129,7 @@ impl Admission {
         self.enter(id, Phase::Answering, now);
     }
 
-    pub fn end_response(&mut self, id: Id, now: Instant) {
+    pub(crate) fn end_response(&mut self, id: Id, now: Instant) {
         self.enter(id, Phase::Answered, now);
     }
 

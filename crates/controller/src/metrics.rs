@@ -71,11 +71,11 @@ impl AssignmentMetrics {
         });
     }
 
-    pub fn set_unread_kinds(&self, kinds: Vec<String>) {
+    pub(crate) fn set_unread_kinds(&self, kinds: Vec<String>) {
         self.with(|state| state.unread_kinds = kinds);
     }
 
-    pub fn count_write(&self, is_ok: bool) {
+    pub(crate) fn count_write(&self, is_ok: bool) {
         self.with(|state| match is_ok {
             true => state.writes += 1,
             false => state.failed_writes += 1,
@@ -139,7 +139,7 @@ impl Collector for AssignmentMetrics {
 }
 
 /// The metrics of `millrace controller`.
-pub struct ControllerRegistry {
+pub(crate) struct ControllerRegistry {
     registry: Registry,
     ready: Gauge,
     pub requests: ClientRequests,

@@ -25,10 +25,10 @@ const STALE_VERSION_LIFETIME: Duration = Duration::from_secs(30);
 #[cfg(test)]
 thread_local! {
     /// How many patches were built.
-    pub static PATCHES: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+    pub(crate) static PATCHES: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
-pub struct AssignmentState {
+pub(crate) struct AssignmentState {
     settings: Settings,
     ranges: Vec<Range>,
     notices: Arc<dyn Notices>,
@@ -94,7 +94,7 @@ impl AssignmentState {
         self.metrics.set(None);
     }
 
-    pub fn is_leader(&self) -> bool {
+    pub(crate) fn is_leader(&self) -> bool {
         self.ipam.is_some()
     }
 
@@ -152,7 +152,7 @@ impl AssignmentState {
     }
 
     /// Assigns addresses, and finds what is to be written. The cost depends on what has changed, not on what is due.
-    pub fn assign_addresses(&mut self) {
+    pub(crate) fn assign_addresses(&mut self) {
         let Some(ipam) = &mut self.ipam else {
             self.changed.clear();
             return;
@@ -170,12 +170,12 @@ impl AssignmentState {
         self.report_problems();
     }
 
-    pub fn due_services(&self) -> impl Iterator<Item = &ServiceName> {
+    pub(crate) fn due_services(&self) -> impl Iterator<Item = &ServiceName> {
         self.due.iter()
     }
 
     /// A write has failed.
-    pub fn postpone(&mut self, name: ServiceName) {
+    pub(crate) fn postpone(&mut self, name: ServiceName) {
         self.due.remove(&name);
         self.postponed.insert(name);
     }
@@ -187,7 +187,7 @@ impl AssignmentState {
     }
 
     /// What is to be written to the status of a Service; `None`: nothing.
-    pub fn status_patch(&self, name: &ServiceName, now: Timestamp) -> Option<Value> {
+    pub(crate) fn status_patch(&self, name: &ServiceName, now: Timestamp) -> Option<Value> {
         #[cfg(test)]
         PATCHES.set(PATCHES.get() + 1);
         let service = self.services.get(name)?;
@@ -217,7 +217,7 @@ impl AssignmentState {
     }
 
     /// Takes in Services in their most recent state, which watches may not have reported yet.
-    pub fn store_latest(&mut self, services: Vec<Object>) {
+    pub(crate) fn store_latest(&mut self, services: Vec<Object>) {
         for object in services {
             let Object::Service(service) = object else { continue };
             let known = self.services.get(&ServiceName::of(&service.metadata));
@@ -237,7 +237,7 @@ impl AssignmentState {
     }
 
     /// What to report when the status is written: that the outcome is another one than the condition says.
-    pub fn outcome_notice(&self, name: &ServiceName) -> Option<Notice> {
+    pub(crate) fn outcome_notice(&self, name: &ServiceName) -> Option<Notice> {
         let service = self.services.get(name)?;
         let outcome = self.ipam.as_ref()?.outcome(name)?;
         if !has_news(service, outcome) {
@@ -284,7 +284,7 @@ impl AssignmentState {
     }
 
     /// Pools whose status differs from what is used, with the patch.
-    pub fn pool_statuses(&self) -> BTreeMap<String, Value> {
+    pub(crate) fn pool_statuses(&self) -> BTreeMap<String, Value> {
         let mut statuses: BTreeMap<&str, AddressPoolStatus> = BTreeMap::new();
         for usage in self.ipam.iter().flat_map(Ipam::usage) {
             let PoolName::Object(reference) = usage.pool else { continue };

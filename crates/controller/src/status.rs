@@ -8,7 +8,7 @@ use lb_rules::kinds::service::CONDITION;
 use serde_json::{Value, json};
 
 /// Millrace's condition of a Service.
-pub fn find_condition(service: &Service) -> Option<&Condition> {
+pub(crate) fn find_condition(service: &Service) -> Option<&Condition> {
     let conditions = service.status.as_ref()?.conditions.as_ref()?;
     conditions.iter().find(|condition| condition.type_ == CONDITION)
 }
@@ -43,7 +43,11 @@ fn has_condition(condition: Option<&Condition>, outcome: &Outcome) -> bool {
 }
 
 /// The patch that makes the status say what has become of the Service; `None` if it does.
-pub fn build_status_patch(service: &Service, outcome: &Outcome, now: Timestamp) -> Option<Value> {
+pub(crate) fn build_status_patch(
+    service: &Service,
+    outcome: &Outcome,
+    now: Timestamp,
+) -> Option<Value> {
     let condition = find_condition(service);
     if has_assigned_addresses(service, outcome) && has_condition(condition, outcome) {
         return None;
@@ -66,7 +70,7 @@ pub fn build_status_patch(service: &Service, outcome: &Outcome, now: Timestamp) 
 }
 
 /// The patch that removes what this controller has written to a Service that is not its own any more.
-pub fn build_release_patch(service: &Service) -> Option<Value> {
+pub(crate) fn build_release_patch(service: &Service) -> Option<Value> {
     find_condition(service)?;
     Some(json!({
         "metadata": build_precondition(service),

@@ -23,7 +23,7 @@ const KEY_OCTETS: usize = 32;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Runs until the Secret has a key.
-pub async fn generate_tunnel_key(client: Client, name: ServiceName) {
+pub(crate) async fn generate_tunnel_key(client: Client, name: ServiceName) {
     let secrets: Api<Secret> = Api::namespaced(client, &name.namespace);
     let (mut backoff, mut reported) = (Backoff::default(), String::new());
     loop {

@@ -14,7 +14,11 @@ const INTERVAL: Duration = Duration::from_secs(600);
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// Logs each kind once. Never ends.
-pub async fn report_unread_kinds(client: Client, namespace: String, metrics: AssignmentMetrics) {
+pub(crate) async fn report_unread_kinds(
+    client: Client,
+    namespace: String,
+    metrics: AssignmentMetrics,
+) {
     let mut reported = BTreeSet::new();
     loop {
         match timeout(LIMIT, list_unread_metallb_kinds(&client, &namespace)).await {

@@ -18,14 +18,14 @@ const MOST_OCTETS_TO_BUILD: usize = 1 << 20;
 
 /// Says whether an expression matches, and not where. Classes are ASCII.
 #[derive(Clone)]
-pub struct Automaton {
+pub(crate) struct Automaton {
     dfa: Arc<dense::DFA<Vec<u32>>>,
     anchored: Anchored,
 }
 
 impl Automaton {
     /// For an expression that must match from the beginning, regardless of case.
-    pub fn of_beginning(text: &str) -> Result<Self, regex::Error> {
+    pub(crate) fn of_beginning(text: &str) -> Result<Self, regex::Error> {
         Self::new(text, StartKind::Anchored, Anchored::Yes, true)
     }
 

@@ -4,7 +4,7 @@ use http::HeaderMap;
 use http::header::COOKIE;
 
 /// The value of the first cookie of this name. HTTP/2 clients may send one header per cookie.
-pub fn find_cookie<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a [u8]> {
+pub(crate) fn find_cookie<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a [u8]> {
     headers.get_all(COOKIE).iter().find_map(|header| find_in(header.as_bytes(), name))
 }
 

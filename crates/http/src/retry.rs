@@ -61,7 +61,7 @@ const REQUESTS_PER_RETRY: u32 = 5;
 
 /// Bounds the retries of one upstream, so that endpoints which fail under load do not get several times that load.
 #[derive(Clone, Default)]
-pub struct Budget(Arc<AtomicU32>);
+pub(crate) struct Budget(Arc<AtomicU32>);
 
 impl Budget {
     /// Counts a retry until the permit is dropped. `None`: there are too many already. A request that was not processed

@@ -3,7 +3,7 @@
 
 /// FNV-1a, with a finalizer that makes all bits depend on all octets.
 #[derive(Clone, Copy)]
-pub struct StableHash(u64);
+pub(crate) struct StableHash(u64);
 
 impl StableHash {
     pub fn new() -> Self {
@@ -22,7 +22,7 @@ impl StableHash {
 }
 
 /// A bijection whose bits all depend on all bits of the input (the finalizer of SplitMix64).
-pub fn mix_hash(value: u64) -> u64 {
+pub(crate) fn mix_hash(value: u64) -> u64 {
     let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     value ^ (value >> 31)

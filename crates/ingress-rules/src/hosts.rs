@@ -71,14 +71,14 @@ pub fn remove(claims: &mut Vec<Claim>, claim: &Claim) {
 
 /// A host, combined.
 #[derive(Debug, Default)]
-pub struct Combined {
+pub(crate) struct Combined {
     /// In the order of precedence.
     pub rules: Vec<(PathPattern, Arc<Route>)>,
     pub tls: Option<HostTls>,
     pub problems: Vec<(ServiceName, Problem)>,
 }
 
-pub struct Combiner<'a> {
+pub(crate) struct Combiner<'a> {
     pub host: &'a HostPattern,
     pub resolved: &'a BTreeMap<ServiceName, Resolved>,
     pub share_hosts: bool,
@@ -390,7 +390,7 @@ impl Combined {
     }
 
     /// The Ingresses with problems.
-    pub fn troubled(&self) -> BTreeSet<ServiceName> {
+    pub(crate) fn troubled(&self) -> BTreeSet<ServiceName> {
         self.problems.iter().map(|(ingress, _)| ingress.clone()).collect()
     }
 }
@@ -439,7 +439,7 @@ fn comparable(path: &PathPattern, slashes: Slashes) -> Pattern {
 }
 
 /// Whether connections are served alike.
-pub fn is_same_tls(tls: &Option<Arc<HostTls>>, other: &Option<HostTls>) -> bool {
+pub(crate) fn is_same_tls(tls: &Option<Arc<HostTls>>, other: &Option<HostTls>) -> bool {
     match (tls.as_deref(), other) {
         (None, None) => true,
         (

@@ -22,7 +22,7 @@ pub struct NamedSecrets {
 
 /// Why a Secret is wanted. The least comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Wish {
+pub(crate) struct Wish {
     pub is_certificate: bool,
     pub is_of_ingress: bool,
     /// Of the oldest Ingress that refers to it.
@@ -33,7 +33,9 @@ impl Wish {
     pub const SETTINGS: Self = Self { is_certificate: false, is_of_ingress: false, age: None };
 }
 
-pub fn select_secrets(wishes: impl IntoIterator<Item = (ServiceName, Wish)>) -> NamedSecrets {
+pub(crate) fn select_secrets(
+    wishes: impl IntoIterator<Item = (ServiceName, Wish)>,
+) -> NamedSecrets {
     let mut first: BTreeMap<ServiceName, Wish> = BTreeMap::new();
     for (secret, wish) in wishes {
         let known = first.entry(secret).or_insert(wish);

@@ -10,7 +10,7 @@ const MOST_OCTETS: usize = 4096;
 ///
 /// Paths of type Exact are never expressions. Those of type Prefix are only if they have operators: that type is
 /// defined by path elements, but ingress-nginx's users write expressions into it.
-pub fn read_path(
+pub(crate) fn read_path(
     path: Option<&str>,
     path_type: &str,
     expressions: bool,
@@ -42,12 +42,12 @@ pub fn read_path(
 }
 
 /// Whether it is more than a path. A dot alone does not count.
-pub fn has_operators(path: &str) -> bool {
+pub(crate) fn has_operators(path: &str) -> bool {
     path.contains(['(', ')', '[', ']', '{', '}', '*', '+', '?', '^', '$', '|', '\\'])
 }
 
 /// The highest group that a rewrite target names.
-pub fn highest_group(target: &str) -> usize {
+pub(crate) fn highest_group(target: &str) -> usize {
     let after = target.split('$').skip(1);
     let number = |text: &str| {
         text.chars().next().and_then(|digit| digit.to_digit(10)).map_or(0, |digit| digit as usize)
@@ -56,7 +56,7 @@ pub fn highest_group(target: &str) -> usize {
 }
 
 /// Groups of an expression.
-pub fn count_groups(pattern: &PathPattern) -> usize {
+pub(crate) fn count_groups(pattern: &PathPattern) -> usize {
     match pattern {
         PathPattern::Regex(expression) => expression.groups(),
         _ => 0,

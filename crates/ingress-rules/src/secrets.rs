@@ -37,7 +37,7 @@ struct Held {
 }
 
 /// A certificate and its key, in PEM.
-pub type PairText = (Arc<str>, Arc<str>);
+pub(crate) type PairText = (Arc<str>, Arc<str>);
 
 /// What a Secret says about a host.
 #[derive(Debug)]
@@ -81,7 +81,7 @@ impl Secrets {
         self.0.remove(name).is_some()
     }
 
-    pub fn is_of_type_tls(&self, name: &ServiceName) -> bool {
+    pub(crate) fn is_of_type_tls(&self, name: &ServiceName) -> bool {
         self.0.get(name).is_some_and(|held| held.is_of_type_tls)
     }
 
@@ -131,7 +131,7 @@ impl Secrets {
     }
 
     /// A certificate and its key, as they are written; `None` if the Secret has none.
-    pub fn pair_text(&self, name: &ServiceName) -> Result<Option<PairText>, String> {
+    pub(crate) fn pair_text(&self, name: &ServiceName) -> Result<Option<PairText>, String> {
         let held = self.0.get(name).ok_or_else(|| format!("Secret {name} does not exist"))?;
         if !held.data.contains_key(CERTIFICATE) && !held.data.contains_key(KEY) {
             return Ok(None);

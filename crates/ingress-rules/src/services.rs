@@ -13,7 +13,7 @@ use lb_rules::model::{
 use super::Backends;
 
 /// Why requests can't be forwarded to a port of a Service.
-pub type Unusable = String;
+pub(crate) type Unusable = String;
 
 /// A port of a Service.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub struct Port<'a> {
 }
 
 /// Looks up a port by its name or number.
-pub fn find_port<'a>(service: &'a Service, wanted: &str) -> Result<Port<'a>, Unusable> {
+pub(crate) fn find_port<'a>(service: &'a Service, wanted: &str) -> Result<Port<'a>, Unusable> {
     let name = ServiceName::of(&service.metadata);
     let spec = service.spec.as_ref().ok_or_else(|| format!("Service {name} has no spec"))?;
     let number: Option<u16> = wanted.parse().ok();
@@ -64,7 +64,7 @@ pub fn find_port<'a>(service: &'a Service, wanted: &str) -> Result<Port<'a>, Unu
 }
 
 /// The name or number of a Service's first port.
-pub fn first_port(service: &Service) -> Option<Arc<str>> {
+pub(crate) fn first_port(service: &Service) -> Option<Arc<str>> {
     let port = service.spec.as_ref()?.ports.as_ref()?.first()?;
     Some(port.port.to_string().into())
 }

@@ -38,7 +38,7 @@ pub struct Change {
 
 impl Upstreams {
     /// Whether it is new.
-    pub fn add_user(&mut self, name: &UpstreamName, ingress: &ServiceName) -> bool {
+    pub(crate) fn add_user(&mut self, name: &UpstreamName, ingress: &ServiceName) -> bool {
         let is_new = !self.upstreams.contains_key(name);
         if is_new {
             self.by_service.entry(service_of(name)).or_default().insert(name.clone());
@@ -47,7 +47,7 @@ impl Upstreams {
         is_new
     }
 
-    pub fn remove_user(&mut self, name: &UpstreamName, ingress: &ServiceName) {
+    pub(crate) fn remove_user(&mut self, name: &UpstreamName, ingress: &ServiceName) {
         if let Some(state) = self.upstreams.get_mut(name) {
             state.users.remove(ingress);
         }
@@ -99,7 +99,7 @@ impl Upstreams {
         })
     }
 
-    pub fn problems_of_slice(&self, slice: &ObjectRef) -> Vec<Problem> {
+    pub(crate) fn problems_of_slice(&self, slice: &ObjectRef) -> Vec<Problem> {
         let object = slice.to_string();
         // A slice has problems rarely.
         let all = self.upstreams.values().flat_map(|state| &state.problems);

@@ -8,7 +8,7 @@ const DAY_SECONDS: i64 = 24 * 3600;
 const EXPIRY_NOTICE_SECONDS: i64 = 14 * DAY_SECONDS;
 
 /// What to report of a certificate. The text changes at most once a day, so that Events repeat.
-pub fn warn_of_expiry(host: &HostPattern, not_after: i64, now: i64) -> Option<String> {
+pub(crate) fn warn_of_expiry(host: &HostPattern, not_after: i64, now: i64) -> Option<String> {
     let left = not_after - now;
     if left < 0 {
         Some(format!("the certificate for {host} has expired: clients refuse it"))

@@ -39,7 +39,7 @@ enum ControlRequest {
 type ControlReply = std::result::Result<Explanation, String>;
 
 /// What the socket serves.
-pub struct ControlSocket {
+pub(crate) struct ControlSocket {
     pub config: watch::Receiver<Arc<Config>>,
     pub annotations: IngressAnnotations,
     /// Connections of successors.
@@ -164,10 +164,10 @@ pub fn ask_proxy(address: &SocketAddr, request: &Request) -> Result<Option<Expla
 }
 
 /// A running proxy that gives its sockets to this process.
-pub struct Predecessor(StdStream);
+pub(crate) struct Predecessor(StdStream);
 
 /// Requests the sockets of the proxy at this address. `None`: none listens there.
-pub fn take_over_sockets(address: &SocketAddr) -> Result<Option<Predecessor>> {
+pub(crate) fn take_over_sockets(address: &SocketAddr) -> Result<Option<Predecessor>> {
     let Some((stream, user)) = connect(address)? else { return Ok(None) };
     let own = nix::unistd::geteuid().as_raw();
     ensure!(
@@ -185,7 +185,7 @@ impl Predecessor {
     }
 
     /// This process serves: the other one stops accepting connections.
-    pub fn dismiss(&self) -> io::Result<()> {
+    pub(crate) fn dismiss(&self) -> io::Result<()> {
         (&mut &self.0).write_all(b"\n")
     }
 }

@@ -25,7 +25,7 @@ use super::status::{StatusChange, StatusHandle};
 
 /// The annotations of each Ingress, for explanations.
 #[derive(Clone, Default)]
-pub struct IngressAnnotations(Arc<Mutex<BTreeMap<ServiceName, AnnotationMap>>>);
+pub(crate) struct IngressAnnotations(Arc<Mutex<BTreeMap<ServiceName, AnnotationMap>>>);
 
 /// The annotations of one Ingress.
 type AnnotationMap = Arc<BTreeMap<String, String>>;
@@ -46,7 +46,7 @@ impl IngressAnnotations {
 }
 
 /// Where the controller reports to.
-pub struct ControllerOutputs {
+pub(crate) struct ControllerOutputs {
     pub notices: Arc<dyn Notices>,
     pub metrics: Arc<IngressMetrics>,
     pub status: Option<StatusHandle>,
@@ -55,7 +55,7 @@ pub struct ControllerOutputs {
     pub annotations: IngressAnnotations,
 }
 
-pub struct IngressController {
+pub(crate) struct IngressController {
     model: Model,
     snapshot: Config,
     config: watch::Sender<Arc<Config>>,
@@ -199,7 +199,7 @@ impl IngressController {
     }
 
     /// Publishes what all changes since the last time mean.
-    pub fn publish_changes(&mut self) {
+    pub(crate) fn publish_changes(&mut self) {
         let delta = self.model.settle();
         // Without a receiver, the source has all Secrets.
         if delta.other_secrets && !self.secrets.is_closed() {
@@ -216,7 +216,7 @@ impl IngressController {
     }
 
     /// Requests that the Secrets by name are reported as listed, even if there are none.
-    pub fn request_secrets(&self) {
+    pub(crate) fn request_secrets(&self) {
         self.secrets.send_replace(self.model.secrets().watched);
     }
 
@@ -237,7 +237,7 @@ impl IngressController {
     }
 
     /// Addresses of upstreams that are names in DNS.
-    pub fn take_in_resolved(&mut self, resolved: ResolvedUpstream) {
+    pub(crate) fn take_in_resolved(&mut self, resolved: ResolvedUpstream) {
         if self.names.is_current(&resolved) {
             self.snapshot.upstreams.insert(resolved.upstream, resolved.addresses);
             self.publish_snapshot();
@@ -325,7 +325,7 @@ impl IngressController {
     }
 
     /// Reports certificates that expire soon, as Events on the Ingresses of their hosts.
-    pub fn check_certificates(&mut self, now: i64) {
+    pub(crate) fn check_certificates(&mut self, now: i64) {
         for (host, tls) in &self.snapshot.tls {
             let HostTls::Terminate { certificate, .. } = &**tls else { continue };
             let Some(message) = certificates::warn_of_expiry(host, certificate.not_after, now)

@@ -32,7 +32,11 @@ struct HandoverHeader {
 }
 
 /// Sends sockets, and a text for the other process.
-pub fn send_sockets(stream: &UnixStream, sockets: &[&TcpListener], text: &str) -> Result<()> {
+pub(crate) fn send_sockets(
+    stream: &UnixStream,
+    sockets: &[&TcpListener],
+    text: &str,
+) -> Result<()> {
     let fds: Vec<RawFd> = sockets.iter().map(|socket| socket.as_raw_fd()).collect();
     let mut chunks: Vec<&[RawFd]> = fds.chunks(MAX_SOCKETS_PER_MESSAGE).collect();
     if chunks.is_empty() {
@@ -67,7 +71,7 @@ fn send_with(stream: &UnixStream, mut bytes: &[u8], fds: &[RawFd]) -> io::Result
 }
 
 /// Receives what [`send_sockets`] sent. Other files than listening TCP sockets are refused.
-pub fn receive_sockets(stream: &UnixStream) -> Result<(Vec<TcpListener>, String)> {
+pub(crate) fn receive_sockets(stream: &UnixStream) -> Result<(Vec<TcpListener>, String)> {
     let mut sockets = Vec::new();
     let header = loop {
         let (line, received) = receive_line(stream).context("no sockets received")?;
@@ -126,7 +130,7 @@ fn receive_line(stream: &UnixStream) -> Result<(String, Vec<OwnedFd>)> {
 }
 
 /// A listening TCP socket; an error for other files.
-pub fn listener_of_fd(fd: OwnedFd) -> Result<TcpListener> {
+pub(crate) fn listener_of_fd(fd: OwnedFd) -> Result<TcpListener> {
     let kind = getsockopt(&fd, sockopt::SockType).context("a passed file is not a socket")?;
     let is_listening = getsockopt(&fd, sockopt::AcceptConn)?;
     ensure!(kind == SockType::Stream && is_listening, "a passed socket does not listen");

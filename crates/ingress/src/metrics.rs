@@ -19,7 +19,7 @@ const METRICS_PREFIX: &str = "millrace_ingress";
 /// Hosts whose certificates have series of their own: those that expire first.
 const MAX_CERTIFICATES: usize = 1_000;
 
-pub struct IngressMetrics {
+pub(crate) struct IngressMetrics {
     registry: Mutex<Registry>,
     requests: ClientRequests,
     changes: Counter,
@@ -87,12 +87,12 @@ impl IngressMetrics {
         self.certificates.set(Arc::clone(config));
     }
 
-    pub fn set_ingresses(&self, served: usize, with_problems: usize) {
+    pub(crate) fn set_ingresses(&self, served: usize, with_problems: usize) {
         self.ingresses.set(served as i64);
         self.problems.set(with_problems as i64);
     }
 
-    pub fn set_unwatched_secrets(&self, count: usize) {
+    pub(crate) fn set_unwatched_secrets(&self, count: usize) {
         self.unwatched_secrets.set(count as i64);
     }
 }

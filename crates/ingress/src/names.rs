@@ -23,10 +23,10 @@ const MAX_CONCURRENT_LOOKUPS: usize = 16;
 type NameTarget = Arc<(Arc<str>, u16)>;
 
 /// The upstreams to resolve.
-pub struct NameResolver(watch::Sender<BTreeMap<UpstreamName, NameTarget>>);
+pub(crate) struct NameResolver(watch::Sender<BTreeMap<UpstreamName, NameTarget>>);
 
 /// The addresses of an upstream.
-pub struct ResolvedUpstream {
+pub(crate) struct ResolvedUpstream {
     pub upstream: UpstreamName,
     pub addresses: Arc<Upstream>,
     target: NameTarget,

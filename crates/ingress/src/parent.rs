@@ -67,7 +67,7 @@ pub fn receive_inheritance() -> Result<Inheritance> {
 }
 
 /// The connection to the parent, to wait for its end.
-pub fn watch_parent(parent: &StdStream) -> Result<UnixStream> {
+pub(crate) fn watch_parent(parent: &StdStream) -> Result<UnixStream> {
     let stream = parent.try_clone()?;
     stream.set_nonblocking(true)?;
     Ok(UnixStream::from_std(stream)?)

@@ -21,7 +21,7 @@ const FILE_CHECK_INTERVAL: Duration = Duration::from_secs(10);
 const MAX_FILE_OCTETS: u64 = 64 << 10;
 
 /// Sets the keys of the file now, and again each time that it changes. A file that does not exist yet has none.
-pub fn follow_session_keys(path: PathBuf, keys: SessionKeys) -> Result<JoinHandle<()>> {
+pub(crate) fn follow_session_keys(path: PathBuf, keys: SessionKeys) -> Result<JoinHandle<()>> {
     let mut known = read_session_keys(&path)?;
     match &known {
         Some(secrets) => keys.set(secrets.clone()),

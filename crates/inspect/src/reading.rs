@@ -78,7 +78,7 @@ impl Reading {
         Ok(reading)
     }
 
-    pub fn count_tunnel_nodes(
+    pub(crate) fn count_tunnel_nodes(
         &mut self,
         nodes: impl Iterator<Item = IpAddr>,
         decapsulating: &BTreeSet<IpAddr>,
@@ -91,7 +91,7 @@ impl Reading {
     }
 
     /// Without counters.
-    pub fn of_snapshot(snapshot: &Snapshot, pools: BTreeMap<u32, Vec<u32>>) -> Self {
+    pub(crate) fn of_snapshot(snapshot: &Snapshot, pools: BTreeMap<u32, Vec<u32>>) -> Self {
         let mut reading = Self { pools, ..Self::default() };
         for &(key, frontend) in &snapshot.frontends {
             // Entries for whole addresses belong to no service port.
@@ -164,7 +164,7 @@ impl Owner {
     }
 
     /// `IPv4` or `IPv6`.
-    pub fn family_name(&self) -> &'static str {
+    pub(crate) fn family_name(&self) -> &'static str {
         if self.family == 4 { "IPv4" } else { "IPv6" }
     }
 }

@@ -88,7 +88,7 @@ impl Port {
         cluster.iter().chain(self.local_pool.backends.iter().filter(only_local))
     }
 
-    pub fn is_called(&self, port: &str) -> bool {
+    pub(crate) fn is_called(&self, port: &str) -> bool {
         self.name == port || self.frontends.iter().any(|f| f.port.to_string() == port)
     }
 }

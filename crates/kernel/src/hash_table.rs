@@ -18,7 +18,7 @@ use super::system_call::bpf;
 /// more.
 const BATCH: usize = 512;
 
-pub struct HashTable<K, V> {
+pub(crate) struct HashTable<K, V> {
     map: HashMap<MapData, K, V>,
     descriptor: OwnedFd,
 }

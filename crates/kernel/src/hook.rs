@@ -52,7 +52,7 @@ impl HookPoint {
     }
 
     /// The hook point of a program, by its name as truncated by the kernel.
-    pub fn of_program(name: &str) -> Option<Self> {
+    pub(crate) fn of_program(name: &str) -> Option<Self> {
         const KEPT: usize = 15;
         let kept = |point: &Self| point.program().get(..KEPT).unwrap_or(point.program()) == name;
         Self::ALL.into_iter().find(kept)
@@ -144,7 +144,7 @@ impl Slot {
 
 /// In the order of attachment: the programs that translate addresses back for processes come
 /// before those that redirect sockets.
-pub const SOCKET_PROGRAMS: [&str; 9] = [
+pub(crate) const SOCKET_PROGRAMS: [&str; 9] = [
     "sock_release",
     "getpeername4",
     "getpeername6",
@@ -157,10 +157,10 @@ pub const SOCKET_PROGRAMS: [&str; 9] = [
 ];
 
 /// The attach type of the program that sees closed sockets.
-pub const SOCKET_HOOK: CgroupSockAttachType = CgroupSockAttachType::SockRelease;
+pub(crate) const SOCKET_HOOK: CgroupSockAttachType = CgroupSockAttachType::SockRelease;
 
 /// The attach type of a program that sees addresses.
-pub fn address_hook(program: &str) -> Option<CgroupSockAddrAttachType> {
+pub(crate) fn address_hook(program: &str) -> Option<CgroupSockAddrAttachType> {
     use CgroupSockAddrAttachType as Hook;
     Some(match program {
         "connect4" => Hook::Connect4,

@@ -12,7 +12,7 @@ use nix::libc::{SO_NETNS_COOKIE, SOL_SOCKET, getsockopt, socklen_t};
 
 /// The agent's network namespace, and the lowest of these addresses in each family. That address
 /// stands for the node where a Service distinguishes its clients.
-pub fn own_host(addresses: &BTreeSet<IpAddr>) -> Result<Host> {
+pub(crate) fn own_host(addresses: &BTreeSet<IpAddr>) -> Result<Host> {
     let mut host = Host { network_namespace: own_namespace()?, ..Host::default() };
     for address in addresses.iter().rev() {
         match *address {

@@ -63,7 +63,7 @@ impl Mapped {
     }
 
     /// The first 32-bit word of an element.
-    pub fn half_word(&self, index: u32) -> &AtomicU32 {
+    pub(crate) fn half_word(&self, index: u32) -> &AtomicU32 {
         self.cell(index, 0)
     }
 
@@ -129,7 +129,7 @@ impl Mapped {
         unsafe { self.memory.as_mut_ptr().write_bytes(0, self.memory.len()) };
     }
 
-    pub fn set_bit(&self, word: u32, bit: u64) {
+    pub(crate) fn set_bit(&self, word: u32, bit: u64) {
         self.word(word).fetch_or(bit, Ordering::Relaxed);
     }
 

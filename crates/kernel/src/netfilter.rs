@@ -46,7 +46,7 @@ impl Family {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Base {
+pub(crate) struct Base {
     /// It sees the packets that this machine forwards.
     pub forward: bool,
     /// It drops packets that no rule accepts.

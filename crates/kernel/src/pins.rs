@@ -149,12 +149,12 @@ impl Pins {
     }
 
     /// The directory of one set of programs.
-    pub fn program_directory(&self, name: &str) -> PathBuf {
+    pub(crate) fn program_directory(&self, name: &str) -> PathBuf {
         self.path.join(PROGRAMS).join(name)
     }
 
     /// The names of all sets of programs.
-    pub fn program_directories(&self) -> Result<Vec<String>> {
+    pub(crate) fn program_directories(&self) -> Result<Vec<String>> {
         names(&self.path.join(PROGRAMS))
     }
 
@@ -168,7 +168,7 @@ impl Pins {
     }
 
     /// Unpins all programs. Programs that are attached, or in an array of stages, stay loaded.
-    pub fn remove_programs(&self) -> Result<()> {
+    pub(crate) fn remove_programs(&self) -> Result<()> {
         remove_below(&self.path.join(PROGRAMS))
     }
 
@@ -202,36 +202,36 @@ impl Pins {
     }
 
     /// Interfaces with notes.
-    pub fn devices_with_filters(&self) -> Result<Vec<String>> {
+    pub(crate) fn devices_with_filters(&self) -> Result<Vec<String>> {
         let mut devices: Vec<String> =
             names(&self.path.join(FILTERS))?.iter().map(|name| unescaped(name)).collect();
         devices.sort();
         Ok(devices)
     }
 
-    pub fn has_filter(&self, device: &str, direction: &str) -> bool {
+    pub(crate) fn has_filter(&self, device: &str, direction: &str) -> bool {
         self.note(device, direction).exists()
     }
 
-    pub fn note_filter(&self, device: &str, direction: &str) -> Result<()> {
+    pub(crate) fn note_filter(&self, device: &str, direction: &str) -> Result<()> {
         let note = self.note(device, direction);
         fs::create_dir_all(&note).with_context(|| format!("{} can't be made", note.display()))
     }
 
-    pub fn forget_filter(&self, device: &str, direction: &str) -> Result<()> {
+    pub(crate) fn forget_filter(&self, device: &str, direction: &str) -> Result<()> {
         remove_note(&self.note(device, direction))
     }
 
-    pub fn made_qdisc(&self, device: &str) -> bool {
+    pub(crate) fn made_qdisc(&self, device: &str) -> bool {
         self.has_filter(device, QDISC)
     }
 
-    pub fn note_qdisc(&self, device: &str) -> Result<()> {
+    pub(crate) fn note_qdisc(&self, device: &str) -> Result<()> {
         self.note_filter(device, QDISC)
     }
 
     /// Removes the last note of an interface.
-    pub fn forget_qdisc(&self, device: &str) -> Result<()> {
+    pub(crate) fn forget_qdisc(&self, device: &str) -> Result<()> {
         self.forget_filter(device, QDISC)?;
         remove_note(&self.path.join(FILTERS).join(escaped(device)))
     }
@@ -279,7 +279,7 @@ fn remove_below(directory: &Path) -> Result<()> {
     Ok(())
 }
 
-pub fn remove_pin(path: &Path) -> Result<()> {
+pub(crate) fn remove_pin(path: &Path) -> Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => {
             Err(anyhow!(error).context(format!("{} can't be unpinned", path.display())))

@@ -224,7 +224,7 @@ fn jit() -> Finding {
 }
 
 /// Whether the kernel compiles BPF programs.
-pub fn is_compiled() -> bool {
+pub(crate) fn is_compiled() -> bool {
     // The file does not exist if that can't be switched off, or not in this network namespace.
     let switch = fs::read_to_string("/proc/sys/net/core/bpf_jit_enable");
     !switch.is_ok_and(|switch| switch.trim() == "0")

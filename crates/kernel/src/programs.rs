@@ -33,7 +33,7 @@ const COMPILER: [&str; 2] =
     ["/proc/sys/net/core/bpf_jit_enable", "/proc/sys/net/core/bpf_jit_harden"];
 
 /// The version of the loader: in an image with the commit, as in `lb_process::VERSION`.
-pub const LOADER: &str = match option_env!("MILLRACE_VERSION") {
+pub(crate) const LOADER: &str = match option_env!("MILLRACE_VERSION") {
     Some(version) => version,
     None => env!("CARGO_PKG_VERSION"),
 };

@@ -67,7 +67,7 @@ impl Entry {
 
 /// The steps that would write the entries, by map.
 #[derive(Default)]
-pub struct SetAside {
+pub(crate) struct SetAside {
     steps: BTreeMap<&'static str, BTreeMap<Entry, Step>>,
     /// Entries not returned by `take_new` yet.
     new: Vec<Entry>,
@@ -117,7 +117,7 @@ impl SetAside {
     }
 
     /// Entries added since the last call that are still set aside.
-    pub fn take_new(&mut self) -> Vec<Entry> {
+    pub(crate) fn take_new(&mut self) -> Vec<Entry> {
         let mut new = std::mem::take(&mut self.new);
         new.retain(|entry| self.steps.get(entry.map()).is_some_and(|s| s.contains_key(entry)));
         new

@@ -28,7 +28,7 @@ const LOCAL_RANGE: &str = "/proc/sys/net/ipv4/ip_local_port_range";
 const LOCAL_RESERVED: &str = "/proc/sys/net/ipv4/ip_local_reserved_ports";
 
 /// Receives the excluded ports, and how many remain.
-pub type Publish = Box<dyn FnMut(&PortSet, &RemainingPorts) + Send>;
+pub(crate) type Publish = Box<dyn FnMut(&PortSet, &RemainingPorts) + Send>;
 
 /// The map of ports that the programs must not use for SNAT.
 pub struct ReservedPorts(Mapped);

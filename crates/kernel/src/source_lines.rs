@@ -12,7 +12,7 @@ const MAGIC: u16 = 0xeb9f;
 const LENGTH: std::ops::Range<usize> = 20..24;
 
 /// The object as if it had been compiled without source lines.
-pub fn without_lines(mut object: Vec<u8>) -> Vec<u8> {
+pub(crate) fn without_lines(mut object: Vec<u8>) -> Vec<u8> {
     if let Some(start) = section(&object)
         && let Some(length) = object.get_mut(start + LENGTH.start..start + LENGTH.end)
     {

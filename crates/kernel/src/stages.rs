@@ -23,7 +23,7 @@ impl Stages {
     }
 
     /// Sets an entry to a program, unless it has it already.
-    pub fn lead_to(&self, index: u32, program: &Program) -> Result<()> {
+    pub(crate) fn lead_to(&self, index: u32, program: &Program) -> Result<()> {
         if self.program(index)? != Some(program.info()?.id()) {
             let mut descriptor = program.fd()?.as_fd().as_raw_fd() as u32;
             self.call(BPF_MAP_UPDATE_ELEM, index, &mut descriptor)?;

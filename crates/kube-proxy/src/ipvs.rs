@@ -34,7 +34,7 @@ const NODE_PORTS: std::ops::RangeInclusive<u16> = 30_000..=32_767;
 
 /// A virtual server with an address. Those with a firewall mark are left out: kube-proxy does not use them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct VirtualServer {
+pub(crate) struct VirtualServer {
     protocol: u16,
     address: SocketAddr,
 }
@@ -52,7 +52,7 @@ impl Display for VirtualServer {
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct VirtualServers {
+pub(crate) struct VirtualServers {
     pub kube_proxys: Vec<VirtualServer>,
     pub others: Vec<VirtualServer>,
 }

@@ -46,12 +46,12 @@ fn is_inner(name: &str) -> bool {
 }
 
 /// Whether a table is kube-proxy's own, of its nftables mode.
-pub fn is_kube_proxys_table(name: &str) -> bool {
+pub(crate) fn is_kube_proxys_table(name: &str) -> bool {
     name == OWN_TABLE
 }
 
 /// Whether a chain of another table has a name of kube-proxy's.
-pub fn is_kube_proxys(name: &str) -> bool {
+pub(crate) fn is_kube_proxys(name: &str) -> bool {
     let is_hash = |text: &str| {
         text.len() == HASH_LENGTH && text.bytes().all(|b| matches!(b, b'A'..=b'Z' | b'2'..=b'7'))
     };
@@ -104,7 +104,7 @@ impl Display for Chain {
 
 /// A rule that jumps to a chain of its table.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Jump {
+pub(crate) struct Jump {
     pub table: Table,
     pub chain: String,
     pub handle: u64,
@@ -113,7 +113,7 @@ pub struct Jump {
 
 /// What is removed, and what is left although kube-proxy may have made it.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Leftovers {
+pub(crate) struct Leftovers {
     pub tables: BTreeSet<Table>,
     /// From base chains.
     pub jumps: BTreeSet<Jump>,

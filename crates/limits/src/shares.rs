@@ -63,7 +63,8 @@ impl<K: Eq + Hash + Clone> Shares<K> {
     }
 
     /// Whether nobody holds anything.
-    pub fn are_unused(&self) -> bool {
+    #[cfg(test)]
+    pub(crate) fn are_unused(&self) -> bool {
         let used = self.lock();
         used.all == 0 && used.by_client.is_empty()
     }

@@ -34,7 +34,7 @@ impl AnnouncingLink {
 }
 
 /// Links to which the programs are attached, with Ethernet frames.
-pub fn list_announcing_links(
+pub(crate) fn list_announcing_links(
     snapshot: &Snapshot,
     attachments: &Attachments,
 ) -> Vec<AnnouncingLink> {

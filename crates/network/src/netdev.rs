@@ -27,14 +27,14 @@ const NETDEV_XDP_ACT_NDO_XMIT: u64 = 4;
 
 /// The family's numbers, which the kernel assigns at run time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NetdevFamily {
+pub(crate) struct NetdevFamily {
     kind: u16,
     /// The multicast group for changes.
     pub group: u32,
 }
 
 /// Finds the family. Kernels without it support redirects, but do not report by which devices.
-pub async fn find_netdev_family() -> Result<Option<NetdevFamily>> {
+pub(crate) async fn find_netdev_family() -> Result<Option<NetdevFamily>> {
     let body = [libc::CTRL_CMD_GETFAMILY as u8, 1, 0, 0];
     let kind = libc::GENL_ID_CTRL as u16;
     let found = request_dump(SockProtocol::NetlinkGeneric, kind, &body, |message| {
@@ -44,7 +44,9 @@ pub async fn find_netdev_family() -> Result<Option<NetdevFamily>> {
 }
 
 /// Reads the features of all devices.
-pub async fn read_netdev_changes(netdev: Option<NetdevFamily>) -> Result<Vec<NetworkChange>> {
+pub(crate) async fn read_netdev_changes(
+    netdev: Option<NetdevFamily>,
+) -> Result<Vec<NetworkChange>> {
     let Some(netdev) = netdev else { return Ok(Vec::new()) };
     let body = [NETDEV_CMD_DEV_GET, 1, 0, 0];
     let take =
@@ -77,7 +79,11 @@ impl XdpFeatures {
     }
 }
 
-pub fn parse_netdev_change(netdev: NetdevFamily, kind: u16, body: &[u8]) -> Option<NetworkChange> {
+pub(crate) fn parse_netdev_change(
+    netdev: NetdevFamily,
+    kind: u16,
+    body: &[u8],
+) -> Option<NetworkChange> {
     let (device, features) = parse_features(netdev, kind, body)?;
     Some(NetworkChange::Redirect { device, redirect: features.sends() })
 }

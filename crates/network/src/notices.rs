@@ -15,7 +15,7 @@ use crate::netlink::split_messages;
 /// The number of datagrams after which changes are reported even if more are waiting.
 const MAX_DATAGRAMS_PER_BATCH: usize = 4096;
 
-pub struct NetworkSubscription {
+pub(crate) struct NetworkSubscription {
     route: NetlinkSocket,
     /// `None` if the kernel has no such family.
     netdev: Option<(NetdevFamily, NetlinkSocket)>,

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 const MIN_REPORT_INTERVAL: Duration = Duration::from_millis(100);
 
 #[derive(Default)]
-pub struct ReportPace {
+pub(crate) struct ReportPace {
     last: Option<Instant>,
 }
 

@@ -41,7 +41,7 @@ pub async fn read_snapshot(netdev: Option<NetdevFamily>) -> Result<Snapshot> {
 }
 
 /// What matters of all routes.
-pub struct RouteFacts {
+pub(crate) struct RouteFacts {
     default: Vec<DefaultRoute>,
     /// Whether one decides by more than the destination.
     selective: bool,
@@ -70,7 +70,7 @@ impl RouteFacts {
         Ok(routes)
     }
 
-    pub fn put_into(self, snapshot: &mut Snapshot) {
+    pub(crate) fn put_into(self, snapshot: &mut Snapshot) {
         snapshot.default_routes = self.default;
         snapshot.selective_routes = self.selective;
     }
@@ -102,7 +102,7 @@ pub fn read_addresses() -> io::Result<Vec<(u32, Address)>> {
 }
 
 /// Requests a dump; returns the results of `take`.
-pub async fn request_dump<T>(
+pub(crate) async fn request_dump<T>(
     protocol: SockProtocol,
     kind: u16,
     body: &[u8],

@@ -213,13 +213,13 @@ impl LinkKind {
 
 impl Address {
     /// Whether the address shows that its device is a link to other hosts.
-    pub fn is_of_network(&self) -> bool {
+    pub(crate) fn is_of_network(&self) -> bool {
         self.scope == AddressScope::Global && self.subnet
     }
 }
 
 impl Snapshot {
-    pub fn link_named(&self, name: &str) -> Option<&Link> {
+    pub(crate) fn link_named(&self, name: &str) -> Option<&Link> {
         self.links.values().find(|link| link.name == name)
     }
 

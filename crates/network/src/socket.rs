@@ -33,14 +33,14 @@ const RECEIVE_BUFFER_OCTETS: usize = 4 << 20;
 /// The kernel sends no larger datagrams.
 const MAX_DATAGRAM_OCTETS: usize = 64 << 10;
 
-pub struct NetlinkSocket {
+pub(crate) struct NetlinkSocket {
     fd: AsyncFd<OwnedFd>,
     buffer: Vec<u8>,
 }
 
 impl NetlinkSocket {
     /// Opens a socket for notifications.
-    pub fn for_notices() -> Result<Self> {
+    pub(crate) fn for_notices() -> Result<Self> {
         let groups = MULTICAST_GROUPS.iter().fold(0, |mask, group| mask | 1 << (group - 1));
         let socket = Self::open(SockProtocol::NetlinkRoute, groups)?;
         // Without CAP_NET_ADMIN the default size must suffice; after an overrun everything is
@@ -52,7 +52,7 @@ impl NetlinkSocket {
     }
 
     /// Opens a generic netlink socket for the notifications of a group.
-    pub fn for_group(group: u32) -> Result<Self> {
+    pub(crate) fn for_group(group: u32) -> Result<Self> {
         let socket = Self::open(SockProtocol::NetlinkGeneric, 0)?;
         // SAFETY: the value is read as the integer that it is, while it is there.
         let result = unsafe {
@@ -70,7 +70,7 @@ impl NetlinkSocket {
     }
 
     /// Opens a socket for requests.
-    pub fn for_requests(protocol: SockProtocol) -> Result<Self> {
+    pub(crate) fn for_requests(protocol: SockProtocol) -> Result<Self> {
         Self::open(protocol, 0)
     }
 
@@ -100,7 +100,7 @@ impl NetlinkSocket {
     }
 
     /// Receives the next datagram from the kernel, if one is waiting.
-    pub fn try_receive(&mut self) -> io::Result<Option<&[u8]>> {
+    pub(crate) fn try_receive(&mut self) -> io::Result<Option<&[u8]>> {
         let Self { fd, buffer } = self;
         loop {
             let received = fd.try_io(tokio::io::Interest::READABLE, |fd| {
@@ -132,6 +132,6 @@ impl NetlinkSocket {
 }
 
 /// Whether notifications were lost because the receive buffer was full.
-pub fn is_overrun(error: &io::Error) -> bool {
+pub(crate) fn is_overrun(error: &io::Error) -> bool {
     error.raw_os_error() == Some(Errno::ENOBUFS as i32)
 }

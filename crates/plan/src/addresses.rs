@@ -30,7 +30,7 @@ impl Addresses {
         self.node.contains(&address) || self.cluster.contains_key(&address)
     }
 
-    pub fn move_node(&mut self, wanted: BTreeSet<IpAddr>, bits: &mut Bits, plan: &mut Plan) {
+    pub(crate) fn move_node(&mut self, wanted: BTreeSet<IpAddr>, bits: &mut Bits, plan: &mut Plan) {
         for &address in wanted.difference(&self.node) {
             bits.add_destination(address, plan);
             publish(address, FrontendKind::NodeAddress, plan);
@@ -47,7 +47,7 @@ impl Addresses {
     }
 
     /// Packets to an SNAT address must pass the prefilter.
-    pub fn move_snat(&mut self, wanted: BTreeSet<IpAddr>, bits: &mut Bits, plan: &mut Plan) {
+    pub(crate) fn move_snat(&mut self, wanted: BTreeSet<IpAddr>, bits: &mut Bits, plan: &mut Plan) {
         for &address in wanted.difference(&self.snat) {
             bits.add_destination(address, plan);
         }
@@ -58,7 +58,7 @@ impl Addresses {
     }
 
     /// Counts a frontend at a cluster address.
-    pub fn add_cluster(&mut self, address: IpAddr, plan: &mut Plan) {
+    pub(crate) fn add_cluster(&mut self, address: IpAddr, plan: &mut Plan) {
         let count = self.cluster.entry(address).or_default();
         *count += 1;
         // An address of this node has other listeners, even if a Service also claims it.
@@ -68,7 +68,7 @@ impl Addresses {
     }
 
     /// Counts one frontend less.
-    pub fn remove_cluster(&mut self, address: IpAddr, plan: &mut Plan) {
+    pub(crate) fn remove_cluster(&mut self, address: IpAddr, plan: &mut Plan) {
         let Some(count) = self.cluster.get_mut(&address) else { return };
         *count -= 1;
         if *count == 0 {

@@ -34,7 +34,7 @@ impl Indexes {
     }
 
     /// Takes a number that was in use before this allocator existed.
-    pub fn take_exactly(&mut self, index: u32) {
+    pub(crate) fn take_exactly(&mut self, index: u32) {
         if index < self.next {
             self.free.remove(&index);
             return;
@@ -54,7 +54,7 @@ impl Indexes {
 
 /// Contiguous slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Region {
+pub(crate) struct Region {
     pub offset: u32,
     pub size: u32,
 }
@@ -65,7 +65,7 @@ impl Region {
 
 /// Allocates contiguous slots. Takes the smallest free run that is large enough: tables have few
 /// sizes, so a freed run often fits another table exactly.
-pub struct Regions {
+pub(crate) struct Regions {
     /// Free runs by offset; adjacent runs are merged.
     free: BTreeMap<u32, u32>,
     /// The same by size, then offset.
@@ -97,7 +97,7 @@ impl Regions {
     }
 
     /// Takes a run of the region's size from one of the best-fitting runs that lie below it.
-    pub fn take_below(&mut self, region: Region) -> Option<Region> {
+    pub(crate) fn take_below(&mut self, region: Region) -> Option<Region> {
         /// Limits the search when there is none.
         const TRIED: usize = 8;
         let fitting = self.by_size.range((region.size, 0)..).take(TRIED);
@@ -111,7 +111,7 @@ impl Regions {
     }
 
     /// Whether something was given back that the next plan can allocate.
-    pub fn is_settling(&self) -> bool {
+    pub(crate) fn is_settling(&self) -> bool {
         !self.settling.is_empty()
     }
 
@@ -127,7 +127,7 @@ impl Regions {
     }
 
     /// Takes a region that was in use before this allocator existed; false if it is not free.
-    pub fn take_exactly(&mut self, region: Region) -> bool {
+    pub(crate) fn take_exactly(&mut self, region: Region) -> bool {
         let end = u64::from(region.offset) + u64::from(region.size);
         let Some((&offset, &room)) = self.free.range(..=region.offset).next_back() else {
             return false;
@@ -148,7 +148,7 @@ impl Regions {
     }
 
     /// Slots outside of all regions, including those that can't be allocated yet.
-    pub fn free_slots(&self) -> u32 {
+    pub(crate) fn free_slots(&self) -> u32 {
         self.free_slots
     }
 

@@ -74,7 +74,7 @@ impl Backends {
     }
 
     /// The index of a backend, if it is in a pool.
-    pub fn in_pool(&self, backend: &BackendKey) -> Option<u32> {
+    pub(crate) fn in_pool(&self, backend: &BackendKey) -> Option<u32> {
         let held = self.held.get(backend)?;
         (held.pools > 0).then_some(held.index)
     }
@@ -163,14 +163,14 @@ impl Backends {
     }
 
     /// Sets all addresses of this node.
-    pub fn move_own(&mut self, addresses: BTreeSet<IpAddr>) {
+    pub(crate) fn move_own(&mut self, addresses: BTreeSet<IpAddr>) {
         let held = self.held.iter().map(|(key, held)| (key, (held.state, held.pools)));
         self.locations.move_own(addresses, held);
     }
 
     /// Writes where backends are, if their descriptions have changed. To be called when the plan has
     /// joined and left all pools.
-    pub fn write_locations(&mut self, plan: &mut Plan) {
+    pub(crate) fn write_locations(&mut self, plan: &mut Plan) {
         for (backend, state) in self.locations.changed() {
             let Some(held) = self.held.get_mut(&backend) else { continue };
             if held.state != state {
@@ -190,7 +190,7 @@ impl Backends {
 
     /// The same for a backend that was in a pool of other nodes, and may have connections there. Returns
     /// whether there was room for it.
-    pub fn keep_for_others(
+    pub(crate) fn keep_for_others(
         &mut self,
         member: &model::Backend,
         protocol: u8,
@@ -206,7 +206,12 @@ impl Backends {
     }
 
     /// Counts one keeper less.
-    pub fn release_draining(&mut self, backend: BackendKey, bits: &mut Bits, plan: &mut Plan) {
+    pub(crate) fn release_draining(
+        &mut self,
+        backend: BackendKey,
+        bits: &mut Bits,
+        plan: &mut Plan,
+    ) {
         let Some(held) = self.held.get_mut(&backend) else { return };
         held.keepers -= 1;
         self.settle_one(backend, bits, plan);
@@ -260,12 +265,12 @@ impl Backends {
     }
 
     /// Stores the generation of an index, used or not.
-    pub fn adopt_generation(&mut self, index: u32, generation: u32) {
+    pub(crate) fn adopt_generation(&mut self, index: u32, generation: u32) {
         *self.generation_mut(index) = generation;
     }
 
     /// Retires adopted backends that are not wanted, or lets them drain.
-    pub fn settle_adopted(&mut self, bits: &mut Bits, plan: &mut Plan) {
+    pub(crate) fn settle_adopted(&mut self, bits: &mut Bits, plan: &mut Plan) {
         let adopted: Vec<BackendKey> =
             self.held.iter().filter(|(_, held)| held.pools == 0).map(|(key, _)| *key).collect();
         for backend in adopted {

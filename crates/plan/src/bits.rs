@@ -17,28 +17,28 @@ pub struct Bits {
 }
 
 impl Bits {
-    pub fn add_destination(&mut self, address: IpAddr, plan: &mut Plan) {
+    pub(crate) fn add_destination(&mut self, address: IpAddr, plan: &mut Plan) {
         let bit = destination_bit(address);
         if add(&mut self.destinations, bit) {
             plan.set_destination_bit(bit);
         }
     }
 
-    pub fn remove_destination(&mut self, address: IpAddr, plan: &mut Plan) {
+    pub(crate) fn remove_destination(&mut self, address: IpAddr, plan: &mut Plan) {
         let bit = destination_bit(address);
         if remove(&mut self.destinations, bit) {
             plan.sweep.clear_bit(bit, &[AddressFamily::of(&address)]);
         }
     }
 
-    pub fn add_source(&mut self, backend: BackendKey, plan: &mut Plan) {
+    pub(crate) fn add_source(&mut self, backend: BackendKey, plan: &mut Plan) {
         let bit = source_bit(backend);
         if add(&mut self.sources, bit) {
             plan.prepare.push(Step::SetSourceBit(bit));
         }
     }
 
-    pub fn remove_source(&mut self, backend: BackendKey, plan: &mut Plan) {
+    pub(crate) fn remove_source(&mut self, backend: BackendKey, plan: &mut Plan) {
         let bit = source_bit(backend);
         if remove(&mut self.sources, bit) {
             plan.retire.push(Step::ClearSourceBit(bit));
@@ -46,20 +46,20 @@ impl Bits {
     }
 
     /// Makes room for the bits of backends that the kernel already had.
-    pub fn expect_sources(&mut self, adopted: usize) {
+    pub(crate) fn expect_sources(&mut self, adopted: usize) {
         self.sources.reserve(adopted);
     }
 
     /// Counts a bit that is already set in the kernel.
-    pub fn adopt_source(&mut self, backend: BackendKey) {
+    pub(crate) fn adopt_source(&mut self, backend: BackendKey) {
         add(&mut self.sources, source_bit(backend));
     }
 
-    pub fn needs_destination(&self, bit: Bitmap) -> bool {
+    pub(crate) fn needs_destination(&self, bit: Bitmap) -> bool {
         self.destinations.contains_key(&bit)
     }
 
-    pub fn needs_source(&self, bit: Bitmap) -> bool {
+    pub(crate) fn needs_source(&self, bit: Bitmap) -> bool {
         self.sources.contains_key(&bit)
     }
 }

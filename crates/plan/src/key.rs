@@ -111,7 +111,7 @@ pub struct BackendState {
 impl BackendState {
     /// How a pool describes its member. As in the kernel's entry, the node's address has the backend's
     /// address family.
-    pub fn in_pool(backend: &Backend) -> Self {
+    pub(crate) fn in_pool(backend: &Backend) -> Self {
         let is_of_family = |node: &IpAddr| node.is_ipv4() == backend.address.is_ipv4();
         let node = backend.node.filter(is_of_family).filter(|node| !node.is_unspecified());
         Self { local: backend.local, draining: false, node }

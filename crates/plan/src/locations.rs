@@ -14,7 +14,7 @@ use std::net::IpAddr;
 use super::key::{BackendKey, BackendState};
 
 #[derive(Default)]
-pub struct Locations {
+pub(crate) struct Locations {
     /// All addresses of this node.
     own: BTreeSet<IpAddr>,
     /// How many pools describe a backend in which way. Contains few backends: those that not all of
@@ -65,7 +65,7 @@ impl Locations {
     }
 
     /// Sets the addresses of this node. `held`: all backends, as in `add`.
-    pub fn move_own<'a>(
+    pub(crate) fn move_own<'a>(
         &mut self,
         wanted: BTreeSet<IpAddr>,
         held: impl Iterator<Item = (&'a BackendKey, (BackendState, u32))>,

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 /// The occurrences of one event within an interval.
 #[derive(Debug, Default)]
-pub struct NoticeBurst {
+pub(crate) struct NoticeBurst {
     /// When the interval ends; `None` before the first occurrence.
     ends: Option<Instant>,
     logged: u32,
@@ -15,7 +15,7 @@ pub struct NoticeBurst {
 
 /// What to do with one occurrence.
 #[derive(Debug, PartialEq, Eq)]
-pub enum NoticeAdmission {
+pub(crate) enum NoticeAdmission {
     Logged,
     /// `report_at` is set for the first one that is only counted: the count is due then.
     Counted {
@@ -26,7 +26,7 @@ pub enum NoticeAdmission {
 impl NoticeBurst {
     pub const INTERVAL: Duration = Duration::from_secs(60);
     /// How many occurrences of an interval are logged one by one.
-    pub const LOGGED: u32 = 10;
+    pub(crate) const LOGGED: u32 = 10;
 
     /// Call [`Self::end`] before it: the count of an interval that is over is lost otherwise.
     pub fn admit(&mut self, now: Instant) -> NoticeAdmission {

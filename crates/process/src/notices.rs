@@ -129,7 +129,7 @@ impl NoticeReason {
         }
     }
 
-    pub fn is_trouble(self) -> bool {
+    pub(crate) fn is_trouble(self) -> bool {
         match self {
             Self::NotServed
             | Self::NoRoom

@@ -37,7 +37,7 @@ pub struct Readiness {
 }
 
 /// A listen address, and the setting that has it.
-pub type ListenSetting = (Option<SocketAddr>, &'static str);
+pub(crate) type ListenSetting = (Option<SocketAddr>, &'static str);
 
 impl Readiness {
     pub fn new(metrics: Arc<dyn MetricsSource>) -> Self {

@@ -144,7 +144,7 @@ impl Source {
     }
 
     /// Whether the body can be sent again: there is none, or none of it was read. One that failed is not there any more.
-    pub fn is_replayable(&self) -> bool {
+    pub(crate) fn is_replayable(&self) -> bool {
         match self.state.get() {
             State::Whole => true,
             State::Done => self.received.get() == 0 && self.failure.get().is_none(),

@@ -98,23 +98,23 @@ impl Client {
         client
     }
 
-    pub fn source_ip(&self) -> IpAddr {
+    pub(crate) fn source_ip(&self) -> IpAddr {
         self.source.ip().to_canonical()
     }
 
     /// Whether there was a request.
-    pub fn was_used(&self) -> bool {
+    pub(crate) fn was_used(&self) -> bool {
         self.used.get() > 0
     }
 
-    pub fn begin_request(&self) {
+    pub(crate) fn begin_request(&self) {
         self.active.set(self.active.get() + 1);
         self.used.set(self.used.get().saturating_add(1));
         self.progress.expect_nothing();
     }
 
     /// `cancelled`: the client reset the stream before its response was complete.
-    pub fn end_request(&self, cancelled: bool, now: Instant) {
+    pub(crate) fn end_request(&self, cancelled: bool, now: Instant) {
         self.active.set(self.active.get() - 1);
         self.idle_since.set(now);
         self.progress.expect_nothing();
@@ -139,7 +139,7 @@ impl Client {
     }
 
     /// The current order. Later ones wake the task.
-    pub fn poll_order(&self, waker: &Waker) -> Option<Order> {
+    pub(crate) fn poll_order(&self, waker: &Waker) -> Option<Order> {
         let mut current = self.waker.borrow_mut();
         if !current.as_ref().is_some_and(|current| current.will_wake(waker)) {
             *current = Some(waker.clone());
@@ -153,7 +153,7 @@ impl Client {
     }
 
     /// Counts a request for the client that it comes from. `None`: it has too many.
-    pub fn count_request(self: &Rc<Self>, address: IpAddr) -> Option<InFlight> {
+    pub(crate) fn count_request(self: &Rc<Self>, address: IpAddr) -> Option<InFlight> {
         let source = if address == self.source_ip() {
             let Some(source) = self.permit.source() else { return Some(InFlight(None)) };
             return source.begin_request().then(|| InFlight(Some(Counted::Own(self.clone()))));

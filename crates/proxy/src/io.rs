@@ -164,17 +164,17 @@ impl Progress {
     }
 
     /// What was received until now has been used.
-    pub fn expect_nothing(&self) {
+    pub(crate) fn expect_nothing(&self) {
         self.received_at.store(0, Ordering::Relaxed);
     }
 
     /// When the first octets came that were not expected.
-    pub fn received_since(&self) -> Option<Instant> {
+    pub(crate) fn received_since(&self) -> Option<Instant> {
         self.time(&self.received_at)
     }
 
     /// Since when the peer takes no octets.
-    pub fn blocked_since(&self) -> Option<Instant> {
+    pub(crate) fn blocked_since(&self) -> Option<Instant> {
         self.time(&self.blocked_at)
     }
 

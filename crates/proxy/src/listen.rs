@@ -11,7 +11,7 @@ const BACKLOG: i32 = 4096;
 /// For each worker, its own socket for `address`. The kernel spreads connections over them (`SO_REUSEPORT`), so
 /// workers share no queue. Inherited sockets of the address come first: a socket that is closed resets the connections
 /// in its queue, so all are kept, even if there are more of them than workers.
-pub fn open_listeners(
+pub(crate) fn open_listeners(
     address: SocketAddr,
     inherited: Vec<TcpListener>,
     workers: usize,

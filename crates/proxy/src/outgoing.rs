@@ -53,7 +53,7 @@ impl Outgoing {
     }
 
     /// Since when a client has not taken any octet of one of its responses: of the one that has waited for longest.
-    pub fn stalled_since(&self) -> Option<Instant> {
+    pub(crate) fn stalled_since(&self) -> Option<Instant> {
         self.streams.borrow().iter().filter_map(|(_, stream)| stream.stalled_since).min()
     }
 
@@ -77,7 +77,7 @@ pub(crate) struct Reader {
 
 impl Reader {
     /// Waits until the connection may buffer more. Hyper asks for more of this response.
-    pub fn poll_room(&self, cx: &Context<'_>) -> Poll<()> {
+    pub(crate) fn poll_room(&self, cx: &Context<'_>) -> Poll<()> {
         self.change(|stream| {
             if stream.octets == 0 {
                 stream.stalled_since = None;

@@ -49,7 +49,7 @@ impl Routes {
         known.clone()
     }
 
-    pub fn tend(&self, counters: &WorkerCounters, now: Instant) {
+    pub(crate) fn tend(&self, counters: &WorkerCounters, now: Instant) {
         let mut routes = self.0.borrow_mut();
         let before = routes.len();
         routes.retain(|_, known| {

@@ -115,7 +115,7 @@ impl Secret {
     }
 
     /// A key for a purpose that is no other's.
-    pub fn derive_key(&self, purpose: &[u8]) -> [u8; 32] {
+    pub(crate) fn derive_key(&self, purpose: &[u8]) -> [u8; 32] {
         derive_key(&hmac::Key::new(hmac::HMAC_SHA256, &self.0), purpose)
     }
 }

@@ -155,7 +155,7 @@ impl Worker {
     }
 
     /// Until it is dropped, the worker does not end.
-    pub fn begin_arrival(self: &Rc<Self>) -> Arriving {
+    pub(crate) fn begin_arrival(self: &Rc<Self>) -> Arriving {
         self.arriving.set(self.arriving.get() + 1);
         Arriving(self.clone())
     }
@@ -170,7 +170,7 @@ impl Worker {
         x.wrapping_mul(0x2545_F491_4F6C_DD1D)
     }
 
-    pub fn random_pair(&self) -> u128 {
+    pub(crate) fn random_pair(&self) -> u128 {
         u128::from(self.random()) << 64 | u128::from(self.random())
     }
 
@@ -179,7 +179,7 @@ impl Worker {
     }
 
     /// Counters of requests without a route.
-    pub fn no_owner(&self) -> &Arc<OwnerCounters> {
+    pub(crate) fn no_owner(&self) -> &Arc<OwnerCounters> {
         &self.unrouted
     }
 
@@ -189,7 +189,7 @@ impl Worker {
     }
 
     /// The endpoints of a route as of the current snapshot.
-    pub fn endpoints_of(&self, route: &Known, now: Instant) -> Option<Rc<Endpoints>> {
+    pub(crate) fn endpoints_of(&self, route: &Known, now: Instant) -> Option<Rc<Endpoints>> {
         route.endpoints(self.snapshot.get(), |upstream| self.endpoints(upstream, now))
     }
 
@@ -226,7 +226,7 @@ impl Worker {
     }
 
     /// What has to be done from time to time.
-    pub async fn tend(self: Rc<Self>) {
+    pub(crate) async fn tend(self: Rc<Self>) {
         let mut ticks: u64 = 0;
         loop {
             tokio::time::sleep(TICK).await;

@@ -101,7 +101,7 @@ impl Report {
     }
 
     /// Whether this node forwards, by tables that are up to date.
-    pub fn is_serving(&self) -> bool {
+    pub(crate) fn is_serving(&self) -> bool {
         self.forwarding && self.keeps_up
     }
 

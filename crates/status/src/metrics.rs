@@ -264,11 +264,11 @@ impl Metrics {
         self.traffic.catalogue(change);
     }
 
-    pub fn count_healthz(&self, healthy: bool) {
+    pub(crate) fn count_healthz(&self, healthy: bool) {
         self.healthz.get_or_create(&code(healthy)).inc();
     }
 
-    pub fn count_livez(&self, healthy: bool) {
+    pub(crate) fn count_livez(&self, healthy: bool) {
         self.livez.get_or_create(&code(healthy)).inc();
     }
 

@@ -13,7 +13,7 @@ use tokio::runtime::{Builder, Runtime};
 use super::log::Level;
 use crate::config::{AgentSettings, Configuration, OriginSettings};
 
-pub fn run_agent(configuration: Configuration, level: Level) -> Result<()> {
+pub(crate) fn run_agent(configuration: Configuration, level: Level) -> Result<()> {
     let origin = if configuration.origin.manifests.is_empty() {
         Origin::Cluster(access(&configuration.origin))
     } else {
@@ -38,7 +38,7 @@ pub fn access(origin: &OriginSettings) -> Access {
 
 /// The agent runs on the thread that blocks on it. Sources and servers run on other threads, so
 /// that neither makes the other wait.
-pub fn confined_runtime(privileges: Privileges) -> Result<Runtime> {
+pub(crate) fn confined_runtime(privileges: Privileges) -> Result<Runtime> {
     privileges.at_the_start()?;
     let confine = move || {
         if let Err(error) = privileges.once_attached() {
@@ -59,7 +59,7 @@ fn threads() -> Builder {
     threads
 }
 
-pub fn agent_options(
+pub(crate) fn agent_options(
     configuration: Configuration,
     origin: Origin,
     privileges: Privileges,
@@ -110,7 +110,7 @@ pub fn agent_options(
 }
 
 /// The settings for the sizes of the maps.
-pub fn wanted_sizes(agent: &AgentSettings) -> WantedSizes {
+pub(crate) fn wanted_sizes(agent: &AgentSettings) -> WantedSizes {
     WantedSizes {
         service_ports: agent.max_service_ports,
         endpoints: agent.max_endpoints,

@@ -32,7 +32,7 @@ enum Format {
     Json,
 }
 
-pub fn check_machine(options: &Options, effective: &Effective) -> Result<()> {
+pub(crate) fn check_machine(options: &Options, effective: &Effective) -> Result<()> {
     let configuration = &effective.configuration;
     let pin_path = &configuration.common.pin_path;
     let mut findings = machine();
@@ -65,7 +65,7 @@ pub fn check_machine(options: &Options, effective: &Effective) -> Result<()> {
 }
 
 /// Checks what can be checked without a valid configuration.
-pub fn check_without(options: &Options, problems: &Problems) -> Result<()> {
+pub(crate) fn check_without(options: &Options, problems: &Problems) -> Result<()> {
     const FIX: &str =
         "Fix it where it was set; `millrace config --check` checks only the configuration";
     let wrong = |problem: &Problem| Finding::error("configuration", problem.to_string(), FIX);

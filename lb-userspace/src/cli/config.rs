@@ -28,7 +28,7 @@ enum Format {
 }
 
 /// Errors were reported before this is called.
-pub fn show_config(options: &Options, effective: &Effective) -> Result<()> {
+pub(crate) fn show_config(options: &Options, effective: &Effective) -> Result<()> {
     let text = if options.check {
         "the configuration is valid\n".to_owned()
     } else {

@@ -42,7 +42,7 @@ pub fn run_controller(configuration: &Configuration, level: Level) -> Result<()>
 }
 
 /// `lease`: `None` if no other process can assign addresses.
-pub fn controller_options(
+pub(crate) fn controller_options(
     settings: &LoadBalancerSettings,
     access: Access,
     lease: Option<ServiceName>,

@@ -100,7 +100,7 @@ pub fn run_ingress(options: &Options, configuration: Configuration, level: Level
 }
 
 /// The part of the settings that decides what objects mean.
-pub fn model_settings(
+pub(crate) fn model_settings(
     settings: &IngressSettings,
     node_name: Option<&str>,
 ) -> lb_ingress_rules::Settings {

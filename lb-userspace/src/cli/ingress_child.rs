@@ -29,7 +29,7 @@ const LONG: Duration = Duration::from_secs(30);
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Starts the proxy again when it ends, until this is dropped.
-pub struct IngressChild {
+pub(crate) struct IngressChild {
     /// Dropped to end the thread.
     orders: Option<Sender<String>>,
     thread: Option<JoinHandle<()>>,

@@ -31,7 +31,7 @@ impl Row for Difference {
 }
 
 /// Fails if there are differences, after printing them.
-pub fn run_ingress_replay(
+pub(crate) fn run_ingress_replay(
     log: &Path,
     objects: Vec<Object>,
     settings: Settings,

@@ -80,7 +80,7 @@ impl Row for Line {
 }
 
 /// Fails if anything is refused, after printing all.
-pub fn run_ingress_report(options: &Options, settings: Settings) -> Result<()> {
+pub(crate) fn run_ingress_report(options: &Options, settings: Settings) -> Result<()> {
     let kinds: &[Kind] = match options.access_log {
         Some(_) => &[Kind::Ingress, Kind::Secret],
         None => &[Kind::Ingress],

@@ -89,7 +89,7 @@ pub fn printable(text: &str) -> String {
 }
 
 /// Ignores that the reader has closed the pipe.
-pub fn unless_unread(printed: Result<()>) -> Result<()> {
+pub(crate) fn unless_unread(printed: Result<()>) -> Result<()> {
     match printed {
         Err(error)
             if error
@@ -103,7 +103,7 @@ pub fn unless_unread(printed: Result<()>) -> Result<()> {
 }
 
 /// Prints a document as JSON or YAML.
-pub fn print_document<T: Serialize>(document: &T, format: Format) -> Result<()> {
+pub(crate) fn print_document<T: Serialize>(document: &T, format: Format) -> Result<()> {
     let text = match format {
         Format::Yaml => serde_norway::to_string(document)?,
         _ => serde_json::to_string_pretty(document)? + "\n",
@@ -204,7 +204,7 @@ fn align(cells: &[String], widths: &[usize]) -> String {
 }
 
 /// Aligns the cells of lines in columns.
-pub fn align_all(lines: &[Vec<String>]) -> String {
+pub(crate) fn align_all(lines: &[Vec<String>]) -> String {
     let columns = lines.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {
         let cells = lines.iter().filter_map(|line| line.get(column));

@@ -118,7 +118,7 @@ fn user(name: &str) -> Result<String, String> {
 }
 
 /// The settings of the Ingress proxy that is a child process, as flags.
-pub fn child_arguments(effective: &Effective) -> Vec<String> {
+pub(crate) fn child_arguments(effective: &Effective) -> Vec<String> {
     let mut of_child = configuration::settings::<Common>();
     of_child.extend(configuration::settings::<IngressSettings>());
     let names: Vec<&str> = of_child.iter().filter_map(Arg::get_long).collect();

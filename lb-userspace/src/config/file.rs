@@ -106,7 +106,7 @@ fn values(value: &Value, setting: &Arg) -> Result<Vec<String>, &'static str> {
     }
 }
 
-pub fn takes_many(setting: &Arg) -> bool {
+pub(crate) fn takes_many(setting: &Arg) -> bool {
     matches!(setting.get_action(), clap::ArgAction::Append)
 }
 

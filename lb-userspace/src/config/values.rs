@@ -24,7 +24,7 @@ pub fn address(text: &str) -> Result<Address, String> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaintKey(pub Option<String>);
 
-pub fn taint_key(text: &str) -> Result<TaintKey, String> {
+pub(crate) fn taint_key(text: &str) -> Result<TaintKey, String> {
     if text == "off" {
         return Ok(TaintKey(None));
     }
@@ -45,7 +45,7 @@ pub fn taint_key(text: &str) -> Result<TaintKey, String> {
     is_key.then(|| TaintKey(Some(text.to_owned()))).ok_or_else(wrong)
 }
 
-pub fn namespaced_name(text: &str) -> Result<ServiceName, String> {
+pub(crate) fn namespaced_name(text: &str) -> Result<ServiceName, String> {
     match text.split_once('/') {
         Some((namespace, name))
             if !namespace.is_empty() && !name.is_empty() && !name.contains('/') =>

@@ -34,7 +34,7 @@ impl Beat {
 }
 
 /// The thread's side.
-pub struct BeatWatch {
+pub(crate) struct BeatWatch {
     beat: Beat,
     looked_at: Time,
     resumed_at: Time,
@@ -46,7 +46,7 @@ impl BeatWatch {
     }
 
     /// Whether the loop is stuck. To be called as often as the thread runs.
-    pub fn is_stuck(&mut self, now: Time) -> bool {
+    pub(crate) fn is_stuck(&mut self, now: Time) -> bool {
         if now.saturating_sub(self.looked_at) > PAUSE {
             self.resumed_at = now;
         }

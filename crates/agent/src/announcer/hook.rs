@@ -51,7 +51,7 @@ impl FromStr for HookUrl {
 
 /// An address that this node has taken or given up on an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AddressChange {
+pub(crate) struct AddressChange {
     pub interface: String,
     pub address: IpAddr,
     /// Whether this node announces it now.
@@ -74,12 +74,12 @@ pub struct HeldAddresses {
 }
 
 impl HeldAddresses {
-    pub fn reported_to(hook: Option<mpsc::UnboundedSender<AddressChange>>) -> Self {
+    pub(crate) fn reported_to(hook: Option<mpsc::UnboundedSender<AddressChange>>) -> Self {
         Self { held: BTreeMap::new(), hook }
     }
 
     /// The kernel answers for the address, perhaps as before.
-    pub fn note_announced(&mut self, device: u32, interface: &str, address: IpAddr) {
+    pub(crate) fn note_announced(&mut self, device: u32, interface: &str, address: IpAddr) {
         if self.held.contains_key(&(device, address)) {
             return;
         }
@@ -95,7 +95,7 @@ impl HeldAddresses {
     }
 
     /// The kernel does not answer any more.
-    pub fn note_withdrawn(&mut self, device: u32, address: IpAddr) {
+    pub(crate) fn note_withdrawn(&mut self, device: u32, address: IpAddr) {
         if let Some(interface) = self.held.remove(&(device, address)) {
             self.send(AddressChange { interface, address, is_held: false });
         }
@@ -140,7 +140,7 @@ impl WaitingChanges {
 }
 
 /// Delivers changes to a server.
-pub struct AnnouncementHook {
+pub(crate) struct AnnouncementHook {
     node_name: String,
     url: Uri,
     request_limit: Duration,
@@ -161,7 +161,7 @@ impl AnnouncementHook {
     }
 
     /// Runs until the sender is dropped.
-    pub async fn deliver_changes(self, mut changes: mpsc::UnboundedReceiver<AddressChange>) {
+    pub(crate) async fn deliver_changes(self, mut changes: mpsc::UnboundedReceiver<AddressChange>) {
         let mut waiting = WaitingChanges::default();
         let (mut backoff, mut failing, mut batch_size) = (Backoff::default(), None, MOST_CHANGES);
         loop {

@@ -56,7 +56,7 @@ pub struct Start {
 }
 
 /// The agent's side of the thread.
-pub struct Announcer {
+pub(crate) struct Announcer {
     wanted: watch::Sender<Option<Arc<Wanted>>>,
     beat: Beat,
     leave: Option<oneshot::Sender<oneshot::Sender<()>>>,
@@ -71,7 +71,7 @@ pub struct Orders {
 
 impl Orders {
     /// Starts the thread, which continues what an earlier agent announced.
-    pub fn start_announcer(self, start: Start) -> Result<()> {
+    pub(crate) fn start_announcer(self, start: Start) -> Result<()> {
         let main = Handle::current();
         let run = move || {
             if let Err(error) = start.privileges.once_attached() {
@@ -105,7 +105,7 @@ impl Announcer {
         (Self { wanted: publish, beat, leave: Some(ask) }, orders)
     }
 
-    pub fn publisher(&self) -> watch::Sender<Option<Arc<Wanted>>> {
+    pub(crate) fn publisher(&self) -> watch::Sender<Option<Arc<Wanted>>> {
         self.wanted.clone()
     }
 

@@ -28,7 +28,7 @@ pub fn now() -> Time {
 /// An address on an interface.
 type At = (u32, IpAddr);
 
-pub struct Performer {
+pub(crate) struct Performer {
     kernel: Announcements,
     /// Watched addresses, and the last use of each by another machine that was reported.
     watched: BTreeMap<At, Time>,

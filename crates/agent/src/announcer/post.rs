@@ -12,7 +12,7 @@ use tokio::runtime::Handle;
 use super::wanted::Wanted;
 
 /// Writes news to the log and, with a cluster, as Events of the Service.
-pub struct Post<'a> {
+pub(crate) struct Post<'a> {
     pub interface: &'a str,
     pub wanted: Option<&'a Wanted>,
     pub notices: &'a Arc<dyn Notices>,

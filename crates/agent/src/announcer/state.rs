@@ -38,7 +38,7 @@ const MOST_AT_ONCE: usize = 1_024;
 const OF_EACH: usize = 32;
 
 /// An interface.
-pub struct OnLink {
+pub(crate) struct OnLink {
     facts: AnnouncingLink,
     link: LinkElection,
     sockets: Option<Sockets>,
@@ -108,12 +108,12 @@ impl State {
     }
 
     /// Follows whether the agent's loop runs.
-    pub fn with_beat(self, beat: BeatWatch) -> Self {
+    pub(crate) fn with_beat(self, beat: BeatWatch) -> Self {
         Self { beat, ..self }
     }
 
     /// Notes there which addresses this node announces.
-    pub fn with_held(self, held: HeldAddresses) -> Self {
+    pub(crate) fn with_held(self, held: HeldAddresses) -> Self {
         Self { held, ..self }
     }
 
@@ -137,12 +137,12 @@ impl State {
         if self.is_stuck { without_preference(ranks) } else { ranks }
     }
 
-    pub fn set_keys(&mut self, keys: SealKeys) {
+    pub(crate) fn set_keys(&mut self, keys: SealKeys) {
         self.keys = keys.clone();
         self.on_all(|_| LinkInput::Keys(keys.clone()));
     }
 
-    pub fn set_links(&mut self, facts: &[AnnouncingLink]) {
+    pub(crate) fn set_links(&mut self, facts: &[AnnouncingLink]) {
         self.facts = facts.to_vec();
         self.remove_missing();
         self.reconcile();
@@ -186,7 +186,7 @@ impl State {
         }
     }
 
-    pub fn set_wanted(&mut self, wanted: Option<Arc<Wanted>>) {
+    pub(crate) fn set_wanted(&mut self, wanted: Option<Arc<Wanted>>) {
         self.wanted = wanted;
         self.reconcile();
         self.distribute_wanted();
@@ -286,7 +286,7 @@ impl State {
     }
 
     /// Reads a bounded part of what has arrived, and does what is due.
-    pub fn pass_time(&mut self) {
+    pub(crate) fn pass_time(&mut self) {
         self.follow_beat();
         // Taken first: what arrives later says nothing about the time before.
         let now = now();

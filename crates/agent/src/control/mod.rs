@@ -86,20 +86,20 @@ impl<T: Write> Agent<T> {
     }
 
     /// With the setting `external-ips`.
-    pub fn with_external_ips(mut self, policy: ExternalIpPolicy) -> Self {
+    pub(crate) fn with_external_ips(mut self, policy: ExternalIpPolicy) -> Self {
         self.node.external_ips = policy;
         self
     }
 
     /// The first tunnel key has been found: `auto` may use tunnels from now on.
-    pub fn set_tunnel_key(&mut self, has_key: bool) {
+    pub(crate) fn set_tunnel_key(&mut self, has_key: bool) {
         if std::mem::replace(&mut self.node.has_tunnel_key, has_key) != has_key {
             self.program_changes(Affected::All);
         }
     }
 
     /// With pools of addresses that no object defines.
-    pub fn with_pools(mut self, pools: Pools) -> Self {
+    pub(crate) fn with_pools(mut self, pools: Pools) -> Self {
         self.announcement_objects = AnnouncementObjects::with_pools(pools);
         self
     }
@@ -142,7 +142,7 @@ impl<T: Write> Agent<T> {
     }
 
     /// The number of programmed Services and service ports.
-    pub fn programmed_counts(&self) -> (usize, usize) {
+    pub(crate) fn programmed_counts(&self) -> (usize, usize) {
         (self.programmed.len(), self.programmed_service_ports)
     }
 
@@ -162,7 +162,7 @@ impl<T: Write> Agent<T> {
     }
 
     /// Whether this node knows the earlier owner of any slot.
-    pub fn has_history(&self) -> bool {
+    pub(crate) fn has_history(&self) -> bool {
         self.planner.slots_with_history() > 0
     }
 
@@ -179,7 +179,7 @@ impl<T: Write> Agent<T> {
     }
 
     /// An address of each other node.
-    pub fn other_nodes(&self) -> Vec<IpAddr> {
+    pub(crate) fn other_nodes(&self) -> Vec<IpAddr> {
         let nodes = self.store.node_addresses().into_iter();
         let others = nodes.filter(|(name, _)| *name != self.node.name);
         others.filter_map(|(_, addresses)| addresses.0.first().copied()).collect()
@@ -197,7 +197,7 @@ impl<T: Write> Agent<T> {
     }
 
     /// Stores all queued events without a plan.
-    pub fn store_pending(&mut self, events: &mut mpsc::UnboundedReceiver<Event>) {
+    pub(crate) fn store_pending(&mut self, events: &mut mpsc::UnboundedReceiver<Event>) {
         while let Ok(event) = events.try_recv() {
             drop(self.store_event(event));
         }
@@ -209,7 +209,7 @@ impl<T: Write> Agent<T> {
     }
 
     /// Handles a change of the network.
-    pub fn take_in_network(&mut self, event: lb_network::NetworkEvent) {
+    pub(crate) fn take_in_network(&mut self, event: lb_network::NetworkEvent) {
         use lb_network::NetworkEvent::{Devices, NodeAddresses, OwnAddresses};
         let concerns_services = matches!(event, Devices(_) | NodeAddresses(_) | OwnAddresses(_));
         self.note_network(event);
@@ -219,7 +219,7 @@ impl<T: Write> Agent<T> {
     }
 
     /// The same without a plan: before all Services are known, one would remove those that are not.
-    pub fn note_network(&mut self, event: lb_network::NetworkEvent) {
+    pub(crate) fn note_network(&mut self, event: lb_network::NetworkEvent) {
         match event {
             lb_network::NetworkEvent::NodeAddresses(addresses) => {
                 self.note_node_addresses(addresses)
@@ -240,7 +240,7 @@ impl<T: Write> Agent<T> {
     }
 
     /// Without a lease, programs do not rely on the agent to report changes of the network.
-    pub fn renew_epoch_lease(&mut self) {
+    pub(crate) fn renew_epoch_lease(&mut self) {
         self.outlets.renew_beat();
         self.tables.tables_mut().lease_epoch(self.shares_hops);
     }
@@ -251,7 +251,7 @@ impl<T: Write> Agent<T> {
 
     /// Handles changes of this machine's interfaces; their addresses are left for the next plan.
     /// Must get all interfaces before the first plan, which retires entries that it does not know.
-    pub fn note_devices(&mut self, changed: BTreeMap<u32, Option<lb_network::Device>>) {
+    pub(crate) fn note_devices(&mut self, changed: BTreeMap<u32, Option<lb_network::Device>>) {
         self.tables.set_devices(changed.clone());
         self.write_network();
         for (index, device) in changed {
@@ -267,7 +267,7 @@ impl<T: Write> Agent<T> {
     }
 
     /// Handles a change of the addresses with NodePorts, which are left for the next plan.
-    pub fn note_node_addresses(&mut self, addresses: BTreeSet<IpAddr>) {
+    pub(crate) fn note_node_addresses(&mut self, addresses: BTreeSet<IpAddr>) {
         self.outlets.set_node_addresses(addresses.clone());
         self.tables.set_node_addresses(addresses.clone());
         self.write_network();
@@ -276,7 +276,7 @@ impl<T: Write> Agent<T> {
 
     /// Leaves all addresses of this node for the next plan, and the Services whose ClusterIP is no longer, or is now,
     /// that of a server on this node.
-    pub fn note_own_addresses(&mut self, addresses: BTreeSet<IpAddr>) {
+    pub(crate) fn note_own_addresses(&mut self, addresses: BTreeSet<IpAddr>) {
         let changed: BTreeSet<IpAddr> =
             self.node.own_addresses.symmetric_difference(&addresses).copied().collect();
         let services = self.store.services_at(&changed);
@@ -290,7 +290,7 @@ impl<T: Write> Agent<T> {
     }
 
     /// Logs whose ClusterIPs are left to this node.
-    pub fn report_left_to_node(&self) {
+    pub(crate) fn report_left_to_node(&self) {
         let services = self.store.services_at(&self.node.own_addresses);
         if let Some(first) = services.first() {
             let count = services.len();

@@ -8,7 +8,7 @@ use super::world::{MS, World, address, link_address};
 const SECOND: Duration = Duration::from_secs(1);
 
 /// All addresses have one holder.
-pub fn settled_world(nodes: usize, addresses: usize) -> World {
+pub(crate) fn settled_world(nodes: usize, addresses: usize) -> World {
     let mut world = World::new(nodes, addresses, 1);
     world.run(SECOND * 15);
     for number in 0..addresses {

@@ -367,7 +367,7 @@ impl World {
     }
 
     /// A new disturbance begins: times without a holder, or with several, are measured from now.
-    pub fn disturb(&mut self) {
+    pub(crate) fn disturb(&mut self) {
         self.watch.disturbed = self.now;
         self.watch.none.clear();
         self.watch.several.clear();
@@ -413,15 +413,15 @@ impl World {
         self.nodes.iter().map(|node| if node.powered { holds(node) } else { 0 }).collect()
     }
 
-    pub fn longest_none(&self) -> Duration {
+    pub(crate) fn longest_none(&self) -> Duration {
         self.watch.longest_none.values().max().copied().unwrap_or_default()
     }
 
-    pub fn longest_several(&self) -> Duration {
+    pub(crate) fn longest_several(&self) -> Duration {
         self.watch.longest_several.values().max().copied().unwrap_or_default()
     }
 
-    pub fn forget_observations(&mut self) {
+    pub(crate) fn forget_observations(&mut self) {
         self.watch = Watch::default();
         self.announcements.clear();
         self.news.clear();

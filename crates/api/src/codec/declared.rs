@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::typed::{self, MAX_REPORTED_FIELDS, Mismatch, RemovedFields, join_field_path};
 use crate::schema;
 
-pub fn prune_declared(
+pub(crate) fn prune_declared(
     schema: &'static Value,
     value: &mut Value,
 ) -> Result<RemovedFields, Mismatch> {

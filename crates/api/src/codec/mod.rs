@@ -13,11 +13,11 @@ use crate::schema;
 
 pub use typed::{format_micro_time, format_time};
 
-pub const DELETE_OPTIONS: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions";
+pub(crate) const DELETE_OPTIONS: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions";
 
 /// The encoding of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum BodyFormat {
+pub(crate) enum BodyFormat {
     Json,
     Yaml,
     Protobuf,
@@ -25,7 +25,7 @@ pub enum BodyFormat {
 
 impl BodyFormat {
     /// `None` for an unsupported media type.
-    pub fn of_content_type(content_type: &str) -> Option<Self> {
+    pub(crate) fn of_content_type(content_type: &str) -> Option<Self> {
         match content_type.split(';').next().unwrap_or_default().trim() {
             "" | "application/json" => Some(Self::Json),
             "application/yaml" => Some(Self::Yaml),
@@ -37,7 +37,7 @@ impl BodyFormat {
 
 /// How to treat unknown and duplicate fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FieldValidation {
+pub(crate) enum FieldValidation {
     Ignore,
     Warn,
     Strict,
@@ -45,13 +45,13 @@ pub enum FieldValidation {
 
 /// A value, and what was wrong with its fields, one sentence each.
 #[derive(Debug)]
-pub struct DecodedObject {
+pub(crate) struct DecodedObject {
     pub value: Value,
     pub oddities: Vec<String>,
 }
 
 /// Decodes a body as an object of the kind. Fails with the message of a real API server.
-pub fn decode_object(
+pub(crate) fn decode_object(
     kind: &ApiKind,
     format: BodyFormat,
     body: &[u8],
@@ -81,7 +81,7 @@ pub fn decode_object(
 
 /// Converts a value to the form of its kind. Returns one sentence for each field that was removed.
 /// Fails with the reason if the value cannot be of the kind.
-pub fn shape_object(kind: &ApiKind, value: &mut Value) -> Result<Vec<String>, String> {
+pub(crate) fn shape_object(kind: &ApiKind, value: &mut Value) -> Result<Vec<String>, String> {
     let outcome = match kind.declared {
         Some(schema) => declared::prune_declared(schema, value)?,
         None => {
@@ -92,7 +92,7 @@ pub fn shape_object(kind: &ApiKind, value: &mut Value) -> Result<Vec<String>, St
 }
 
 /// Parses JSON or YAML without a schema. Also returns the paths of duplicate fields.
-pub fn parse_body(format: BodyFormat, body: &[u8]) -> Result<(Value, Vec<String>), String> {
+pub(crate) fn parse_body(format: BodyFormat, body: &[u8]) -> Result<(Value, Vec<String>), String> {
     // JSON in a YAML body is read as JSON: it is valid YAML, but YAML readers are stricter.
     let starts_as_json = body.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'{');
     if format == BodyFormat::Json || starts_as_json {
@@ -108,12 +108,12 @@ pub fn parse_body(format: BodyFormat, body: &[u8]) -> Result<(Value, Vec<String>
 }
 
 /// The options in the body of a DELETE. An empty body has none.
-pub fn decode_delete_options(format: BodyFormat, body: &[u8]) -> Result<Value, ApiFailure> {
+pub(crate) fn decode_delete_options(format: BodyFormat, body: &[u8]) -> Result<Value, ApiFailure> {
     decode_definition(DELETE_OPTIONS, format, body)
 }
 
 /// Decodes a body that is not an object. An empty body has no fields.
-pub fn decode_definition(
+pub(crate) fn decode_definition(
     definition: &'static str,
     format: BodyFormat,
     body: &[u8],
@@ -141,7 +141,7 @@ fn require_definition(kind: &ApiKind) -> Result<&'static str, ApiFailure> {
         .ok_or_else(|| ApiFailure::internal(format!("{} has no schema", kind.kind)))
 }
 
-pub fn refuse_body(kind: &ApiKind, message: &str) -> ApiFailure {
+pub(crate) fn refuse_body(kind: &ApiKind, message: &str) -> ApiFailure {
     ApiFailure::bad_request(format!(
         "{} in version \"{}\" cannot be handled as a {}: {message}",
         kind.kind, kind.version, kind.kind

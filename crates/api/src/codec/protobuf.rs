@@ -10,7 +10,7 @@ use super::typed::{format_micro_time, format_time};
 use crate::schema::{self, SchemaField};
 
 /// The prefix of every message.
-pub const PROTOBUF_MAGIC: &[u8] = b"k8s\0";
+pub(crate) const PROTOBUF_MAGIC: &[u8] = b"k8s\0";
 
 /// The limit of nested messages.
 const MAX_MESSAGE_DEPTH: u32 = 64;
@@ -22,7 +22,7 @@ pub struct Envelope<'a> {
     pub message: &'a [u8],
 }
 
-pub fn parse_envelope(body: &[u8]) -> Result<Envelope<'_>, String> {
+pub(crate) fn parse_envelope(body: &[u8]) -> Result<Envelope<'_>, String> {
     let body = body.strip_prefix(PROTOBUF_MAGIC).ok_or(
         "provided data does not appear to be a protobuf message, expected prefix [107 56 115 0]",
     )?;
@@ -49,7 +49,7 @@ pub fn parse_envelope(body: &[u8]) -> Result<Envelope<'_>, String> {
 }
 
 /// Decodes a message to the JSON of its definition.
-pub fn decode_message(definition: &'static str, message: &[u8]) -> Result<Value, String> {
+pub(crate) fn decode_message(definition: &'static str, message: &[u8]) -> Result<Value, String> {
     message_value(definition, message, 0, &mut 0)
 }
 

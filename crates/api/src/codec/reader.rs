@@ -13,14 +13,14 @@ use serde_json::{Map, Value};
 
 /// The limit of values (objects, lists and scalars) in a body. The largest object of a cluster has
 /// a tenth of it.
-pub const MAX_BODY_VALUES: usize = 200_000;
+pub(crate) const MAX_BODY_VALUES: usize = 200_000;
 /// The limit of bytes in strings and names.
 pub const MAX_TEXT_BYTES: usize = 8 << 20;
 /// Duplicate fields that are reported.
 const MAX_REPORTED_DUPLICATES: usize = 100;
 
 /// A value and the paths of its duplicate fields.
-pub fn read_with_duplicates<'de, D: Deserializer<'de>>(
+pub(crate) fn read_with_duplicates<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<(Value, Vec<String>), D::Error> {
     let mut found = DuplicateFields::default();

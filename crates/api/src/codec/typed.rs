@@ -7,19 +7,22 @@ use serde_json::{Map, Number, Value};
 use crate::schema::{self, SchemaMessage};
 
 /// Unknown fields that are reported.
-pub const MAX_REPORTED_FIELDS: usize = 100;
+pub(crate) const MAX_REPORTED_FIELDS: usize = 100;
 
 #[derive(Debug, Default)]
-pub struct RemovedFields {
+pub(crate) struct RemovedFields {
     /// The first fields that the kind does not have.
     pub unknown: Vec<String>,
 }
 
 /// Why a value can't be of its type, in the words of Go's decoder.
-pub type Mismatch = String;
+pub(crate) type Mismatch = String;
 
 /// Converts `value` to the form of its definition.
-pub fn shape_typed(definition: &'static str, value: &mut Value) -> Result<RemovedFields, Mismatch> {
+pub(crate) fn shape_typed(
+    definition: &'static str,
+    value: &mut Value,
+) -> Result<RemovedFields, Mismatch> {
     let mut walk = TypedWalk::default();
     walk.message(definition, value, &FieldPath::default())?;
     Ok(RemovedFields { unknown: walk.unknown })
@@ -243,7 +246,7 @@ fn mismatch(value: &Value, wanted: &str, at: &FieldPath) -> Mismatch {
 }
 
 /// The path of a field inside the value at `path`.
-pub fn join_field_path(path: &str, name: &str) -> String {
+pub(crate) fn join_field_path(path: &str, name: &str) -> String {
     if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
 }
 

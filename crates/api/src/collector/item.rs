@@ -11,7 +11,7 @@ use crate::operations::options::QueryParameters;
 use crate::operations::{Api, ApiRequest, RequestTarget};
 use crate::storage::StoredObject;
 
-pub struct CollectedObject {
+pub(crate) struct CollectedObject {
     pub kind: &'static ApiKind,
     stored: Arc<StoredObject>,
     metadata: Value,
@@ -34,11 +34,11 @@ impl CollectedObject {
         self.metadata()[field].as_str().unwrap_or_default()
     }
 
-    pub fn is_being_deleted(&self) -> bool {
+    pub(crate) fn is_being_deleted(&self) -> bool {
         !self.metadata()["deletionTimestamp"].is_null()
     }
 
-    pub fn has_finalizer(&self, finalizer: &str) -> bool {
+    pub(crate) fn has_finalizer(&self, finalizer: &str) -> bool {
         self.metadata()["finalizers"]
             .as_array()
             .is_some_and(|finalizers| finalizers.iter().any(|one| one == finalizer))
@@ -75,7 +75,7 @@ impl CollectedObject {
     }
 }
 
-pub fn build_request(
+pub(crate) fn build_request(
     target: RequestTarget,
     manager: &str,
     content_type: &str,
@@ -91,7 +91,7 @@ pub fn build_request(
 }
 
 /// Objects that have changed or disappeared meanwhile are left to the next sweep.
-pub fn log_failure(done: Result<(), ApiFailure>, item: &CollectedObject) {
+pub(crate) fn log_failure(done: Result<(), ApiFailure>, item: &CollectedObject) {
     if let Err(failure) = done
         && !matches!(failure.code, 404 | 409)
     {

@@ -21,10 +21,10 @@ const INFIX: &str = "-mirror-";
 const LEADER: &str = "control-plane.alpha.kubernetes.io/leader";
 
 /// Namespace and name of Endpoints, and of their Service.
-pub type EndpointsName = (String, String);
+pub(crate) type EndpointsName = (String, String);
 
 /// The Endpoints whose mirrored slices a change affects.
-pub fn find_affected_endpoints(change: &StoredChange) -> Option<EndpointsName> {
+pub(crate) fn find_affected_endpoints(change: &StoredChange) -> Option<EndpointsName> {
     let (before, after) = (change.before.as_deref(), change.after.as_deref());
     // Only the existence and the selector of a Service matter.
     let selector =
@@ -37,7 +37,7 @@ pub fn find_affected_endpoints(change: &StoredChange) -> Option<EndpointsName> {
 }
 
 /// The Endpoints that an object belongs to, if it has to do with mirroring.
-pub fn find_mirrored_name(stored: &StoredObject) -> Option<EndpointsName> {
+pub(crate) fn find_mirrored_name(stored: &StoredObject) -> Option<EndpointsName> {
     let ObjectHead { kind, metadata } = stored.head();
     let mut labels = metadata.labels.unwrap_or_default();
     let name = match kind.as_str() {
@@ -51,7 +51,7 @@ pub fn find_mirrored_name(stored: &StoredObject) -> Option<EndpointsName> {
 }
 
 /// Makes the slices those of the Endpoints.
-pub async fn mirror_endpoints(api: &Api, (namespace, name): &EndpointsName) {
+pub(crate) async fn mirror_endpoints(api: &Api, (namespace, name): &EndpointsName) {
     let get = |api_version: &str, kind: &str| {
         let kind = kinds::find_kind(api_version, kind)?;
         let stored = api.storage().get(&operations::storage_key(kind, Some(namespace), name))?;

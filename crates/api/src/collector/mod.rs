@@ -23,7 +23,7 @@ use super::operations::{self, Api};
 use super::storage::StoredChange;
 use item::CollectedObject;
 
-pub async fn run_collector(api: Api) {
+pub(crate) async fn run_collector(api: Api) {
     let mut revisions = api.storage().revisions();
     let mut position = None;
     loop {

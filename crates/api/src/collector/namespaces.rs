@@ -8,7 +8,7 @@ use crate::storage::Transaction;
 const MANAGER: &str = "namespace-controller";
 const FINALIZER: &str = "kubernetes";
 
-pub async fn empty_namespaces(api: &Api, items: &[CollectedObject]) {
+pub(crate) async fn empty_namespaces(api: &Api, items: &[CollectedObject]) {
     let ending =
         items.iter().filter(|item| item.kind.kind == "Namespace" && item.is_being_deleted());
     for namespace in ending {

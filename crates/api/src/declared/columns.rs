@@ -8,7 +8,7 @@ use crate::kinds::{TableColumn, table};
 
 /// A path to one value: `.spec.size`, `.status.conditions[?(@.type=="Ready")].status`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CellPath(Vec<PathStep>);
+pub(crate) struct CellPath(Vec<PathStep>);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum PathStep {
@@ -78,7 +78,7 @@ fn parse_step(path: &str) -> Option<(PathStep, &str)> {
 
 /// One cell of a row.
 #[derive(Debug)]
-pub struct TableCell {
+pub(crate) struct TableCell {
     path: CellPath,
     /// The type of the column: `string`, `integer`, `number`, `boolean` or `date`.
     type_: &'static str,
@@ -101,7 +101,7 @@ impl TableCell {
 }
 
 /// The name, and the columns of a version. Without any, the age.
-pub fn parse_columns(version: &'static Value) -> Result<(Vec<TableColumn>, Vec<TableCell>)> {
+pub(crate) fn parse_columns(version: &'static Value) -> Result<(Vec<TableColumn>, Vec<TableCell>)> {
     let field = |path: &str, type_| -> Result<TableCell> {
         Ok(TableCell { path: CellPath::parse(path)?, type_ })
     };
@@ -125,7 +125,7 @@ pub fn parse_columns(version: &'static Value) -> Result<(Vec<TableColumn>, Vec<T
     Ok((columns, cells))
 }
 
-pub fn schema_text(value: &'static Value) -> &'static str {
+pub(crate) fn schema_text(value: &'static Value) -> &'static str {
     value.as_str().unwrap_or_default()
 }
 

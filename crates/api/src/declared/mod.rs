@@ -29,7 +29,7 @@ use crate::kinds::{ApiKind, KindRules, Subresource, TableColumn, Violation, meta
 use columns::{TableCell, schema_text};
 
 /// Violations of an object beyond its schema. Gets the object, and its state before an update.
-pub type DeclarationCheck = fn(&Value, Option<&Value>) -> Vec<Violation>;
+pub(crate) type DeclarationCheck = fn(&Value, Option<&Value>) -> Vec<Violation>;
 
 #[derive(Debug, Clone)]
 pub struct KindDeclaration {

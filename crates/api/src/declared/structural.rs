@@ -61,7 +61,7 @@ const DESCRIPTIONS: [&str; 13] = [
 const JUNCTORS: [&str; 3] = ["allOf", "anyOf", "oneOf"];
 
 /// All violations of a definition.
-pub fn validate_definition(definition: &Value) -> Vec<Violation> {
+pub(crate) fn validate_definition(definition: &Value) -> Vec<Violation> {
     let mut found = Vec::new();
     validate_definition_name(definition, &mut found);
     let spec = &definition["spec"];
@@ -388,7 +388,7 @@ fn junctors(schema: &Value) -> Vec<(String, &Value)> {
 }
 
 /// Whether a schema has rules in CEL, anywhere.
-pub fn has_validation_rules(schema: &Value) -> bool {
+pub(crate) fn has_validation_rules(schema: &Value) -> bool {
     match schema {
         Value::Object(fields) => {
             fields.contains_key(RULES) || fields.values().any(has_validation_rules)
@@ -399,7 +399,7 @@ pub fn has_validation_rules(schema: &Value) -> bool {
 }
 
 /// All patterns in a schema, compiled.
-pub fn compile_patterns(schema: &Value) -> Result<BTreeMap<String, Regex>> {
+pub(crate) fn compile_patterns(schema: &Value) -> Result<BTreeMap<String, Regex>> {
     fn collect(schema: &Value, all: &mut BTreeMap<String, Regex>) -> Result<()> {
         match schema {
             Value::Object(fields) => {

@@ -12,16 +12,16 @@ use serde_json::Value;
 
 use crate::kinds::Violation;
 
-pub const LIST_KEYS: &str = "x-kubernetes-list-map-keys";
+pub(crate) const LIST_KEYS: &str = "x-kubernetes-list-map-keys";
 
 /// Formats that are enforced.
-pub const FORMATS: [&str; 9] =
+pub(crate) const FORMATS: [&str; 9] =
     ["byte", "cidr", "date-time", "double", "float", "int32", "int64", "ipv4", "ipv6"];
 
 /// The most violations that are listed. Bounds the response to an object that is wrong everywhere.
 const MAX_VIOLATIONS: usize = 100;
 
-pub fn validate_value(
+pub(crate) fn validate_value(
     schema: &Value,
     object: &Value,
     patterns: &BTreeMap<String, Regex>,
@@ -243,7 +243,7 @@ impl ValueWalk<'_> {
 
 /// Whether the value has the type of the schema. Without a type any value fits: constraints in
 /// junctors have none.
-pub fn value_has_type(schema: &Value, value: &Value) -> bool {
+pub(crate) fn value_has_type(schema: &Value, value: &Value) -> bool {
     if schema["x-kubernetes-int-or-string"] == true {
         return value.is_string() || value.is_i64() || value.is_u64();
     }
@@ -293,7 +293,7 @@ fn format_limit(limit: &Value) -> String {
 }
 
 /// Sets missing fields that have a default, in everything that exists.
-pub fn set_schema_defaults(schema: &Value, value: &mut Value) {
+pub(crate) fn set_schema_defaults(schema: &Value, value: &mut Value) {
     match value {
         Value::Object(fields) => {
             for (name, schema) in schema["properties"].as_object().into_iter().flatten() {

@@ -34,7 +34,7 @@ pub struct HealthCheck {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ProbeProtocol {
+pub(crate) enum ProbeProtocol {
     /// The connection is accepted.
     Tcp,
     /// GET of the path returns 2xx or 3xx.
@@ -47,17 +47,17 @@ pub enum ProbeProtocol {
 
 /// An annotation that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct InvalidAnnotation {
+pub(crate) struct InvalidAnnotation {
     pub annotation: &'static str,
     pub value: String,
     pub fix: &'static str,
 }
 
 /// The annotations of a slice that determine its checks, as they are written.
-pub type WantedCheck = BTreeMap<&'static str, String>;
+pub(crate) type WantedCheck = BTreeMap<&'static str, String>;
 
 /// `None` if the slice asks for no checks.
-pub fn read_wanted_check(slice: &Value) -> Option<WantedCheck> {
+pub(crate) fn read_wanted_check(slice: &Value) -> Option<WantedCheck> {
     let annotations = &slice["metadata"]["annotations"];
     annotations[CHECK_ANNOTATION].as_str()?;
     let texts = ALL_ANNOTATIONS
@@ -138,7 +138,7 @@ impl fmt::Display for InvalidAnnotation {
 
 /// The consecutive results of a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ProbeStreak {
+pub(crate) struct ProbeStreak {
     pub succeeds: bool,
     pub length: u32,
 }

@@ -24,7 +24,7 @@ const MAX_TLS_SESSIONS: usize = 16_384;
 const MAX_RESPONSE_BYTES: usize = 4096;
 
 /// Fails with the reason if the server is not healthy.
-pub async fn probe_endpoint(protocol: &ProbeProtocol, address: SocketAddr) -> Result<()> {
+pub(crate) async fn probe_endpoint(protocol: &ProbeProtocol, address: SocketAddr) -> Result<()> {
     let stream = TcpStream::connect(address).await?;
     // The end is a reset: otherwise each probe would leave a socket in TIME_WAIT for a minute.
     stream.set_zero_linger()?;

@@ -47,12 +47,12 @@ pub async fn respond_with(mut stream: impl AsyncRead + AsyncWrite + Unpin, respo
     let _ = stream.read_to_end(&mut Vec::new()).await;
 }
 
-pub async fn start_plain_server(response: &'static str) -> SocketAddr {
+pub(crate) async fn start_plain_server(response: &'static str) -> SocketAddr {
     serve_connections(move |stream| respond_with(stream, response)).await
 }
 
 /// An address without a listener.
-pub async fn reserve_closed_address() -> SocketAddr {
+pub(crate) async fn reserve_closed_address() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap()
 }
 
@@ -70,7 +70,7 @@ pub fn self_signed_config() -> Arc<ServerConfig> {
     Arc::new(config)
 }
 
-pub async fn start_tls_server(response: &'static str) -> SocketAddr {
+pub(crate) async fn start_tls_server(response: &'static str) -> SocketAddr {
     let acceptor = TlsAcceptor::from(self_signed_config());
     let one = move |stream| {
         let acceptor = acceptor.clone();
@@ -90,7 +90,7 @@ pub struct Grpc {
     pub error: Option<&'static str>,
 }
 
-pub async fn start_grpc_server(grpc: Grpc) -> SocketAddr {
+pub(crate) async fn start_grpc_server(grpc: Grpc) -> SocketAddr {
     serve_connections(move |stream| async move {
         let service = service_fn(move |request| answer_grpc_check(grpc, request));
         let server = http2::Builder::new(TokioExecutor::new());

@@ -20,7 +20,7 @@ use crate::storage::StorageKey;
 /// An interval is shortened or lengthened by up to this part of itself.
 const INTERVAL_JITTER: f64 = 0.1;
 
-pub struct CheckedSlice {
+pub(crate) struct CheckedSlice {
     api: Api,
     kind: &'static ApiKind,
     key: StorageKey,

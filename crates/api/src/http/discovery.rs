@@ -15,7 +15,7 @@ const STATUS_VERBS: [&str; 3] = ["get", "patch", "update"];
 const MAJOR: &str = "1";
 const MINOR: &str = "36";
 
-pub fn server_version() -> Value {
+pub(crate) fn server_version() -> Value {
     let version = env!("CARGO_PKG_VERSION");
     json!({
         "major": MAJOR,
@@ -39,7 +39,7 @@ fn platform() -> &'static str {
     }
 }
 
-pub fn list_paths(kinds: &KindRegistry) -> Value {
+pub(crate) fn list_paths(kinds: &KindRegistry) -> Value {
     let mut paths = vec!["/api".to_owned(), "/api/v1".to_owned(), "/apis".to_owned()];
     for (group, version) in
         kinds.group_versions().into_iter().filter(|(group, _)| !group.is_empty())
@@ -57,7 +57,7 @@ fn kinds_of(kinds: &KindRegistry, group: &str, version: &str) -> Vec<&'static Ap
 }
 
 /// `/api` or `/apis`: aggregated discovery if the client asks for it, otherwise the group names.
-pub fn discover_groups(
+pub(crate) fn discover_groups(
     kinds: &KindRegistry,
     core: bool,
     accept: &str,
@@ -156,7 +156,7 @@ fn discovered_resource(kind: &ApiKind) -> Value {
 }
 
 /// `/apis/{group}`
-pub fn discover_group(kinds: &KindRegistry, name: &str) -> Option<Value> {
+pub(crate) fn discover_group(kinds: &KindRegistry, name: &str) -> Option<Value> {
     let versions: Vec<Value> = kinds
         .group_versions()
         .into_iter()
@@ -176,7 +176,11 @@ pub fn discover_group(kinds: &KindRegistry, name: &str) -> Option<Value> {
 }
 
 /// `/api/v1`, `/apis/{group}/{version}`
-pub fn discover_resources(kinds: &KindRegistry, group: &str, version: &str) -> Option<Value> {
+pub(crate) fn discover_resources(
+    kinds: &KindRegistry,
+    group: &str,
+    version: &str,
+) -> Option<Value> {
     let kinds = kinds_of(kinds, group, version);
     let api_version = kinds.first()?.api_version();
     let mut resources = Vec::new();

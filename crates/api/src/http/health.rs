@@ -15,12 +15,12 @@ use crate::storage::{Storage, snapshot};
 const TEXT: &str = "text/plain; charset=utf-8";
 
 /// A failed disk does not make the server dead: it serves reads, and recovers without a restart.
-pub fn respond_live() -> Response<ResponseBody> {
+pub(crate) fn respond_live() -> Response<ResponseBody> {
     respond::respond_full(200, TEXT, "ok")
 }
 
 /// `verbose` lists the checks even if all succeed, as a real API server does.
-pub fn respond_ready(storage: &Storage, verbose: bool) -> Response<ResponseBody> {
+pub(crate) fn respond_ready(storage: &Storage, verbose: bool) -> Response<ResponseBody> {
     match storage.figures().failure {
         None if verbose => {
             respond::respond_full(200, TEXT, "[+]ping ok\n[+]storage ok\nreadyz check passed\n")
@@ -34,7 +34,7 @@ pub fn respond_ready(storage: &Storage, verbose: bool) -> Response<ResponseBody>
 }
 
 /// In the text format of Prometheus.
-pub fn respond_metrics(storage: &Storage) -> Response<ResponseBody> {
+pub(crate) fn respond_metrics(storage: &Storage) -> Response<ResponseBody> {
     let figures = storage.figures();
     let writable = u8::from(figures.failure.is_none());
     let mut text = String::new();
@@ -67,7 +67,7 @@ pub fn respond_metrics(storage: &Storage) -> Response<ResponseBody> {
     respond::respond_full(200, "text/plain; version=0.0.4; charset=utf-8", text)
 }
 
-pub fn respond_backup(storage: &Storage) -> Response<ResponseBody> {
+pub(crate) fn respond_backup(storage: &Storage) -> Response<ResponseBody> {
     let lines =
         snapshot::snapshot_lines(storage.all()).map(|line| Ok(Frame::data(Bytes::from(line))));
     let mut response = respond::respond_full(200, "application/jsonl", Bytes::new());

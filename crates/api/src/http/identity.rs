@@ -16,7 +16,7 @@ pub struct ClientIdentity {
 
 /// The contents of a client certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CertifiedClient {
+pub(crate) struct CertifiedClient {
     pub identity: ClientIdentity,
     /// In hexadecimal digits.
     pub serial: String,
@@ -43,7 +43,7 @@ impl ClientIdentity {
     }
 
     /// Some capacity is reserved for the agent (`shares`).
-    pub fn is_agent(&self) -> bool {
+    pub(crate) fn is_agent(&self) -> bool {
         self.role() == Some(ClientRole::Agent)
     }
 }

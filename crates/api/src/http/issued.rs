@@ -85,7 +85,7 @@ impl IssuedCertificates {
     }
 
     /// Forgets certificates that have expired.
-    pub fn prune(&self, now: Timestamp) -> Result<()> {
+    pub(crate) fn prune(&self, now: Timestamp) -> Result<()> {
         for (serial, entry) in self.list_by_user()? {
             if entry.expires < now {
                 self.remove(&serial)?;

@@ -48,7 +48,7 @@ pub fn issue_kubeconfig(
 
 /// Writes the kubeconfig of this user, unless it is current: for this server, accepted, and valid
 /// for another month. Only the file's owner can read it. Returns whether it was written.
-pub fn keep_kubeconfig(
+pub(crate) fn keep_kubeconfig(
     path: &Path,
     authority: &CertificateAuthority,
     server: SocketAddr,

@@ -21,7 +21,7 @@ use crate::operations::render::ResponseShape;
 const CHUNK_BYTES: usize = 64 << 10;
 
 /// `held` is kept until the last chunk is sent.
-pub async fn respond_with_list(
+pub(crate) async fn respond_with_list(
     listing: ObjectListing,
     kind: &'static ApiKind,
     shape: ResponseShape,

@@ -5,7 +5,7 @@ use crate::kinds::{ApiKind, KindRegistry, Subresource};
 use crate::operations::RequestTarget;
 
 #[derive(Debug)]
-pub enum ApiPath {
+pub(crate) enum ApiPath {
     /// `/`: the list of paths.
     Index,
     Version,

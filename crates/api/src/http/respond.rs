@@ -13,9 +13,9 @@ use crate::failure::ApiFailure;
 
 pub type ResponseBody = UnsyncBoxBody<Bytes, Infallible>;
 
-pub const JSON_CONTENT_TYPE: &str = "application/json";
+pub(crate) const JSON_CONTENT_TYPE: &str = "application/json";
 
-pub fn respond_full(
+pub(crate) fn respond_full(
     code: u16,
     content_type: &str,
     body: impl Into<Bytes>,
@@ -27,13 +27,13 @@ pub fn respond_full(
     response
 }
 
-pub fn respond_json(code: u16, value: &Value, pretty: bool) -> Response<ResponseBody> {
+pub(crate) fn respond_json(code: u16, value: &Value, pretty: bool) -> Response<ResponseBody> {
     let mut text = if pretty { format!("{value:#}") } else { value.to_string() };
     text.push('\n');
     respond_full(code, JSON_CONTENT_TYPE, text)
 }
 
-pub fn respond_failure(failure: &ApiFailure, pretty: bool) -> Response<ResponseBody> {
+pub(crate) fn respond_failure(failure: &ApiFailure, pretty: bool) -> Response<ResponseBody> {
     let mut response = respond_json(failure.code, &failure.status(), pretty);
     if let Some(seconds) = failure.retry_after_seconds() {
         set_header(&mut response, RETRY_AFTER, &seconds.to_string());
@@ -42,7 +42,7 @@ pub fn respond_failure(failure: &ApiFailure, pretty: bool) -> Response<ResponseB
 }
 
 /// Sets a header if its value is valid.
-pub fn set_header(response: &mut Response<ResponseBody>, name: HeaderName, value: &str) {
+pub(crate) fn set_header(response: &mut Response<ResponseBody>, name: HeaderName, value: &str) {
     if let Ok(value) = HeaderValue::from_str(value) {
         response.headers_mut().insert(name, value);
     }
@@ -52,7 +52,7 @@ pub fn set_header(response: &mut Response<ResponseBody>, name: HeaderName, value
 const MAX_WARNING_BYTES: usize = 4 << 10;
 
 /// Adds `Warning` headers. kubectl prints them.
-pub fn add_warnings(response: &mut Response<ResponseBody>, warnings: &[String]) {
+pub(crate) fn add_warnings(response: &mut Response<ResponseBody>, warnings: &[String]) {
     let mut size = 0;
     for warning in warnings {
         size += warning.len();

@@ -9,7 +9,7 @@ use crate::codec::format_time;
 use crate::kinds::KindRegistry;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AccessReview {
+pub(crate) enum AccessReview {
     /// `SelfSubjectReview`
     Subject,
     /// `SelfSubjectAccessReview`
@@ -19,7 +19,7 @@ pub enum AccessReview {
 }
 
 impl AccessReview {
-    pub fn of_resource(group: &str, version: &str, resource: &str) -> Option<Self> {
+    pub(crate) fn of_resource(group: &str, version: &str, resource: &str) -> Option<Self> {
         match (group, version, resource) {
             ("authentication.k8s.io", "v1", "selfsubjectreviews") => Some(Self::Subject),
             ("authorization.k8s.io", "v1", "selfsubjectaccessreviews") => Some(Self::Access),

@@ -36,7 +36,7 @@ pub struct RoleRule {
 }
 
 /// Where proxies hold the Lease that elects their leader.
-pub const PROXY_NAMESPACE: &str = "kube-system";
+pub(crate) const PROXY_NAMESPACE: &str = "kube-system";
 
 const fn rule(
     verbs: &'static [&'static str],
@@ -47,7 +47,7 @@ const fn rule(
 }
 
 impl RoleRule {
-    pub fn applies_in(&self, namespace: Option<&str>) -> bool {
+    pub(crate) fn applies_in(&self, namespace: Option<&str>) -> bool {
         self.namespace.is_none() || self.namespace == namespace
     }
 
@@ -70,11 +70,11 @@ const EVENTS: RoleRule = rule(REPORT, &["", "events.k8s.io"], &["events"]);
 const SLICES: RoleRule = rule(READ, &["discovery.k8s.io"], &["endpointslices"]);
 
 /// Paths that every client may read: discovery, schemas and health.
-pub const OPEN_PATHS: [&str; 8] =
+pub(crate) const OPEN_PATHS: [&str; 8] =
     ["/api", "/api/*", "/apis", "/apis/*", "/healthz", "/livez", "/openapi/*", "/readyz"];
 /// `/version` and what is in a role besides.
 const VERSION_PATH: &str = "/version";
-pub const METRICS_PATH: &str = "/metrics";
+pub(crate) const METRICS_PATH: &str = "/metrics";
 
 impl ClientRole {
     pub const ALL: [Self; 4] = [Self::Administrator, Self::Agent, Self::Proxy, Self::Viewer];
@@ -99,7 +99,7 @@ impl ClientRole {
         }
     }
 
-    pub fn of_groups(groups: &[String]) -> Option<Self> {
+    pub(crate) fn of_groups(groups: &[String]) -> Option<Self> {
         Self::ALL.into_iter().find(|role| groups.iter().any(|group| group == role.group()))
     }
 
@@ -201,7 +201,7 @@ impl ClientRole {
     }
 
     /// Whether only some Secrets are visible (`secrets`).
-    pub fn sees_needed_secrets_only(self) -> bool {
+    pub(crate) fn sees_needed_secrets_only(self) -> bool {
         self == Self::Proxy
     }
 
@@ -214,7 +214,7 @@ impl ClientRole {
     }
 
     /// For paths that are not resources.
-    pub fn allows_path(self, verb: &str, path: &str) -> bool {
+    pub(crate) fn allows_path(self, verb: &str, path: &str) -> bool {
         if self == Self::Administrator {
             return true;
         }
@@ -235,7 +235,7 @@ impl ClientRole {
 }
 
 /// The resource of a request, with its subresource.
-pub fn name_resource(target: &RequestTarget) -> String {
+pub(crate) fn name_resource(target: &RequestTarget) -> String {
     match target.subresource {
         Subresource::None => target.kind.plural.to_owned(),
         Subresource::Status => format!("{}/status", target.kind.plural),

@@ -14,7 +14,7 @@ use crate::operations::{self, Api, RequestTarget};
 
 /// The Secrets that a request may return.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SecretVisibility {
+pub(crate) enum SecretVisibility {
     All,
     /// Secrets of type `kubernetes.io/tls`.
     Certificates,
@@ -24,13 +24,13 @@ pub enum SecretVisibility {
 
 /// The type of Secrets with certificates.
 const TLS_SECRET_TYPE: &str = "kubernetes.io/tls";
-pub const TLS_FIELD_SELECTOR: &str = "type=kubernetes.io/tls";
-pub const VISIBILITY_EXPLANATION: &str =
+pub(crate) const TLS_FIELD_SELECTOR: &str = "type=kubernetes.io/tls";
+pub(crate) const VISIBILITY_EXPLANATION: &str =
     "only Secrets of type kubernetes.io/tls, and by name those that Ingresses refer to";
 /// The end of the names of annotations that refer to Secrets, such as `nginx.ingress.kubernetes.io/auth-secret`.
 const SECRET_ANNOTATION_SUFFIX: &str = "-secret";
 
-pub fn decide_visibility(
+pub(crate) fn decide_visibility(
     api: &Api,
     role: ClientRole,
     target: &RequestTarget,

@@ -5,12 +5,12 @@ use lb_limits::Shares;
 use super::identity::ClientIdentity;
 
 /// What one user holds, until it is dropped.
-pub type UserShare = lb_limits::Share<String>;
+pub(crate) type UserShare = lb_limits::Share<String>;
 
 /// One user never holds more than half, and all except the agent together never more than seven eighths: so the agent
 /// always finds room.
 #[derive(Debug, Clone)]
-pub struct UserShares(Shares<String>);
+pub(crate) struct UserShares(Shares<String>);
 
 impl UserShares {
     pub fn new(total: usize) -> Self {
@@ -18,12 +18,12 @@ impl UserShares {
     }
 
     /// A share that contains nothing yet.
-    pub fn empty_share(&self, identity: &ClientIdentity) -> UserShare {
+    pub(crate) fn empty_share(&self, identity: &ClientIdentity) -> UserShare {
         let user = identity.user.clone();
         if identity.is_agent() { self.0.empty_privileged(user) } else { self.0.empty(user) }
     }
 
-    pub fn take_one(&self, identity: &ClientIdentity) -> Option<UserShare> {
+    pub(crate) fn take_one(&self, identity: &ClientIdentity) -> Option<UserShare> {
         let mut share = self.empty_share(identity);
         share.grow(1).then_some(share)
     }

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 #[derive(Debug, Clone)]
-pub struct ExpensiveRequests {
+pub(crate) struct ExpensiveRequests {
     all: Arc<Semaphore>,
     each: usize,
     of_user: Arc<Mutex<HashMap<String, Weak<Semaphore>>>>,
@@ -19,7 +19,7 @@ pub struct ExpensiveRequests {
 
 /// Held while an expensive request runs.
 #[derive(Debug)]
-pub struct ExpensivePermit {
+pub(crate) struct ExpensivePermit {
     _of_user: OwnedSemaphorePermit,
     _of_all: OwnedSemaphorePermit,
 }
@@ -31,7 +31,7 @@ impl ExpensiveRequests {
     }
 
     /// Waits for a turn. `None` is never returned, except when the server ends.
-    pub async fn acquire_permit(&self, user: &str) -> Option<ExpensivePermit> {
+    pub(crate) async fn acquire_permit(&self, user: &str) -> Option<ExpensivePermit> {
         let of_user = self.of(user).acquire_owned().await.ok()?;
         let of_all = Arc::clone(&self.all).acquire_owned().await.ok()?;
         Some(ExpensivePermit { _of_user: of_user, _of_all: of_all })

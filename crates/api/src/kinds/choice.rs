@@ -10,7 +10,7 @@ use ipnet::IpNet;
 use super::{AllocatedResource, Allocations};
 
 /// Takes a free address of a family. `seed` selects where the search starts.
-pub fn take_free_address(
+pub(crate) fn take_free_address(
     family: &str,
     seed: u64,
     allocations: &mut dyn Allocations,
@@ -29,7 +29,7 @@ pub fn take_free_address(
 }
 
 /// Takes a free node port.
-pub fn take_free_node_port(seed: u64, allocations: &mut dyn Allocations) -> Option<u16> {
+pub(crate) fn take_free_node_port(seed: u64, allocations: &mut dyn Allocations) -> Option<u16> {
     let range = allocations.ranges().node_ports.clone();
     let free = |number| {
         let resource = AllocatedResource::NodePort(to_port(number));
@@ -41,13 +41,13 @@ pub fn take_free_node_port(seed: u64, allocations: &mut dyn Allocations) -> Opti
 
 /// Whether an address of the range can be allocated: not the network address, nor an IPv4 broadcast
 /// address.
-pub fn is_allocatable(address: IpAddr, range: &IpNet) -> bool {
+pub(crate) fn is_allocatable(address: IpAddr, range: &IpNet) -> bool {
     let bands = Bands::of_addresses(range);
     range.contains(&address) && (bands.first..=bands.last).contains(&number(address))
 }
 
 /// FNV-1a over all parts.
-pub fn hash_parts(parts: &[&str]) -> u64 {
+pub(crate) fn hash_parts(parts: &[&str]) -> u64 {
     let bytes = parts.iter().flat_map(|part| part.bytes().chain([0]));
     bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)

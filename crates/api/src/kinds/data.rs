@@ -9,10 +9,10 @@ use super::names;
 use super::violation::Violation;
 
 /// All values of an object together, in bytes.
-pub const MAX_DATA_BYTES: usize = 1024 * 1024;
+pub(crate) const MAX_DATA_BYTES: usize = 1024 * 1024;
 
 /// Violations of an update of an immutable object.
-pub fn validate_frozen_data(
+pub(crate) fn validate_frozen_data(
     object: &Value,
     old: &Value,
     fields: &[&'static str],
@@ -34,13 +34,13 @@ pub fn validate_frozen_data(
 }
 
 /// Violations of the keys of a field.
-pub fn validate_data_keys(object: &Value, field: &str) -> Vec<Violation> {
+pub(crate) fn validate_data_keys(object: &Value, field: &str) -> Vec<Violation> {
     let of = |key: &str| names::check_name(&format!("{field}[{key}]"), key, names::check_data_key);
     get_entries(object, field).flat_map(|(key, _)| of(key)).collect()
 }
 
 /// The size of the values of a field that are encoded as base64, and violations of the encoding.
-pub fn validate_base64_values(object: &Value, field: &str) -> (usize, Vec<Violation>) {
+pub(crate) fn validate_base64_values(object: &Value, field: &str) -> (usize, Vec<Violation>) {
     let mut violations = Vec::new();
     let mut size = 0;
     for (key, value) in get_entries(object, field) {
@@ -57,6 +57,6 @@ pub fn validate_base64_values(object: &Value, field: &str) -> (usize, Vec<Violat
 }
 
 /// A violation if the values are too large.
-pub fn validate_data_size(size: usize) -> Option<Violation> {
+pub(crate) fn validate_data_size(size: usize) -> Option<Violation> {
     (size > MAX_DATA_BYTES).then(|| Violation::too_long("data", MAX_DATA_BYTES))
 }

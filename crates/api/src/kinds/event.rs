@@ -8,9 +8,9 @@ use super::violation::Violation;
 use super::{ApiKind, KindRules, Subresource, TableColumn, metadata, names, table};
 
 /// `v1`
-pub struct CoreEvent;
+pub(crate) struct CoreEvent;
 /// `events.k8s.io/v1`
-pub struct GroupedEvent;
+pub(crate) struct GroupedEvent;
 
 const TYPES: [&str; 2] = ["Normal", "Warning"];
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::{AllocatedResource, AllocationRanges, Allocations};
 
 #[derive(Clone)]
-pub struct TestAllocations {
+pub(crate) struct TestAllocations {
     ranges: AllocationRanges,
     held: BTreeMap<AllocatedResource, String>,
     writer: String,
@@ -18,11 +18,11 @@ impl TestAllocations {
         Self { ranges, held: BTreeMap::new(), writer: "default/web".to_owned() }
     }
 
-    pub fn write_as(&mut self, writer: &str) {
+    pub(crate) fn write_as(&mut self, writer: &str) {
         writer.clone_into(&mut self.writer);
     }
 
-    pub fn held_by(&self, holder: &str) -> Vec<AllocatedResource> {
+    pub(crate) fn held_by(&self, holder: &str) -> Vec<AllocatedResource> {
         let held = self.held.iter().filter(|(_, of)| *of == holder);
         held.map(|(resource, _)| *resource).collect()
     }

@@ -12,7 +12,11 @@ const IMMUTABLE: &str = "field is immutable";
 const MOST_ANNOTATIONS: usize = 256 * 1024;
 
 /// The checks that are the same for all kinds. The form of the name depends on the kind (`validate_new_name`).
-pub fn validate_metadata(object: &Value, old: Option<&Value>, namespaced: bool) -> Vec<Violation> {
+pub(crate) fn validate_metadata(
+    object: &Value,
+    old: Option<&Value>,
+    namespaced: bool,
+) -> Vec<Violation> {
     let mut violations = Vec::new();
     match old {
         Some(old) => violations.extend(validate_metadata_update(object, old)),
@@ -26,7 +30,11 @@ pub fn validate_metadata(object: &Value, old: Option<&Value>, namespaced: bool) 
 }
 
 /// Checks the name and `generateName` of a new object. Names of stored objects are not checked.
-pub fn validate_new_name(object: &Value, old: Option<&Value>, check: NameCheck) -> Vec<Violation> {
+pub(crate) fn validate_new_name(
+    object: &Value,
+    old: Option<&Value>,
+    check: NameCheck,
+) -> Vec<Violation> {
     if old.is_some() {
         return Vec::new();
     }
@@ -79,13 +87,13 @@ fn validate_metadata_update(object: &Value, old: &Value) -> Vec<Violation> {
 }
 
 /// A field that must not change.
-pub fn validate_immutable(object: &Value, old: &Value, path: &str) -> Option<Violation> {
+pub(crate) fn validate_immutable(object: &Value, old: &Value, path: &str) -> Option<Violation> {
     let (new, old) = (get_value(object, path), get_value(old, path));
     (new != old).then(|| Violation::invalid(path, new.cloned().unwrap_or(Value::Null), IMMUTABLE))
 }
 
 /// Checks labels, or the labels of a selector.
-pub fn validate_labels(object: &Value, path: &str) -> Vec<Violation> {
+pub(crate) fn validate_labels(object: &Value, path: &str) -> Vec<Violation> {
     let mut violations = Vec::new();
     for (key, value) in get_entries(object, path) {
         violations.extend(names::check_name(path, key, names::check_qualified_name));
@@ -167,7 +175,7 @@ fn finalizers(object: &Value) -> Vec<Violation> {
 }
 
 /// 1 for a new object. Increased by each change outside of metadata and status.
-pub fn count_generation(object: &mut Value, old: Option<&Value>) {
+pub(crate) fn count_generation(object: &mut Value, old: Option<&Value>) {
     let Some(old) = old else {
         set_value(object, "metadata.generation", 1);
         return;
@@ -178,7 +186,7 @@ pub fn count_generation(object: &mut Value, old: Option<&Value>) {
 }
 
 /// For kinds without generations: clients cannot set one.
-pub fn restore_generation(object: &mut Value, old: Option<&Value>) {
+pub(crate) fn restore_generation(object: &mut Value, old: Option<&Value>) {
     match old.and_then(|old| get_value(old, "metadata.generation")) {
         Some(generation) => set_value(object, "metadata.generation", generation.clone()),
         None => {
@@ -194,7 +202,7 @@ fn desired(object: &Value) -> Vec<(&String, &Value)> {
 }
 
 /// The value of a field that selectors may name, or `None`.
-pub fn selectable_field(object: &Value, path: &str, selectable: &[&str]) -> Option<String> {
+pub(crate) fn selectable_field(object: &Value, path: &str, selectable: &[&str]) -> Option<String> {
     if !selectable.contains(&path) {
         return None;
     }

@@ -36,7 +36,7 @@ pub use rules::{
 pub use violation::{Violation, ViolationKind};
 
 /// The kinds of this crate, in the order of discovery. Those of a server are in `Kinds`.
-pub fn built_in_kinds() -> &'static [ApiKind] {
+pub(crate) fn built_in_kinds() -> &'static [ApiKind] {
     &ALL
 }
 

@@ -9,7 +9,7 @@ const LABEL_FORM: &str = "[a-z0-9]([-a-z0-9]*[a-z0-9])?";
 const NAME_PART_FORM: &str = "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]";
 
 /// A check of a string.
-pub type NameCheck = fn(&str) -> Vec<String>;
+pub(crate) type NameCheck = fn(&str) -> Vec<String>;
 
 /// The violations that a check finds in a field.
 pub fn check_name(field: &str, value: &str, check: NameCheck) -> Vec<Violation> {
@@ -17,7 +17,7 @@ pub fn check_name(field: &str, value: &str, check: NameCheck) -> Vec<Violation> 
 }
 
 /// An RFC 1123 label. May start with a digit.
-pub fn check_label(value: &str) -> Vec<String> {
+pub(crate) fn check_label(value: &str) -> Vec<String> {
     let mut wrong = too_long(value, 63);
     if !is_label(value) {
         wrong.push(if is_subdomain(value) {
@@ -35,7 +35,7 @@ pub fn check_label(value: &str) -> Vec<String> {
 }
 
 /// An RFC 1035 label. Starts with a letter.
-pub fn check_letter_label(value: &str) -> Vec<String> {
+pub(crate) fn check_letter_label(value: &str) -> Vec<String> {
     let mut wrong = too_long(value, 63);
     if !is_label(value) || !value.starts_with(|first: char| first.is_ascii_lowercase()) {
         wrong.push(form(
@@ -48,7 +48,7 @@ pub fn check_letter_label(value: &str) -> Vec<String> {
     wrong
 }
 
-pub fn check_subdomain(value: &str) -> Vec<String> {
+pub(crate) fn check_subdomain(value: &str) -> Vec<String> {
     let mut wrong = too_long(value, 253);
     if !is_subdomain(value) {
         wrong.push(form(
@@ -61,7 +61,7 @@ pub fn check_subdomain(value: &str) -> Vec<String> {
     wrong
 }
 
-pub fn check_wildcard_subdomain(value: &str) -> Vec<String> {
+pub(crate) fn check_wildcard_subdomain(value: &str) -> Vec<String> {
     let mut wrong = too_long(value, 253);
     if !value.strip_prefix("*.").is_some_and(is_subdomain) {
         wrong.push(form(
@@ -76,7 +76,7 @@ pub fn check_wildcard_subdomain(value: &str) -> Vec<String> {
 }
 
 /// `name` or `prefix/name`, for label keys and finalizers.
-pub fn check_qualified_name(value: &str) -> Vec<String> {
+pub(crate) fn check_qualified_name(value: &str) -> Vec<String> {
     let (prefix, name) = match value.split_once('/') {
         None => (None, value),
         Some((_, name)) if name.contains('/') => {
@@ -115,7 +115,7 @@ pub fn check_qualified_name(value: &str) -> Vec<String> {
     wrong
 }
 
-pub fn check_label_value(value: &str) -> Vec<String> {
+pub(crate) fn check_label_value(value: &str) -> Vec<String> {
     let mut wrong = too_long(value, 63);
     if !value.is_empty() && !is_name_part(value) {
         wrong.push(form(
@@ -129,7 +129,7 @@ pub fn check_label_value(value: &str) -> Vec<String> {
 }
 
 /// The key of an entry of a Secret or ConfigMap.
-pub fn check_data_key(value: &str) -> Vec<String> {
+pub(crate) fn check_data_key(value: &str) -> Vec<String> {
     let mut wrong = too_long(value, 253);
     if value.is_empty()
         || !value.chars().all(|letter| is_alphanumeric(letter) || "-._".contains(letter))
@@ -150,7 +150,7 @@ pub fn check_data_key(value: &str) -> Vec<String> {
 }
 
 /// A port name, as targets refer to it.
-pub fn check_port_name(value: &str) -> Vec<String> {
+pub(crate) fn check_port_name(value: &str) -> Vec<String> {
     let is_letter = |letter: char| letter.is_ascii_lowercase();
     let mut wrong = too_long(value, 15);
     if value.is_empty()
@@ -175,7 +175,7 @@ pub fn check_port_name(value: &str) -> Vec<String> {
 }
 
 /// The name of an object in a request's path.
-pub fn check_path_segment(value: &str) -> Vec<String> {
+pub(crate) fn check_path_segment(value: &str) -> Vec<String> {
     match value {
         "." | ".." => return vec![format!("may not be '{value}'")],
         _ => {}
@@ -187,13 +187,13 @@ pub fn check_path_segment(value: &str) -> Vec<String> {
         .collect()
 }
 
-pub fn check_port_number(field: &str, port: i64) -> Option<Violation> {
+pub(crate) fn check_port_number(field: &str, port: i64) -> Option<Violation> {
     (!(1..=65535).contains(&port))
         .then(|| Violation::invalid(field, port, "must be between 1 and 65535, inclusive"))
 }
 
 /// Parses an address like Go in the API server, which accepts leading zeros in IPv4.
-pub fn parse_ip(value: &str) -> Option<IpAddr> {
+pub(crate) fn parse_ip(value: &str) -> Option<IpAddr> {
     if let Ok(address) = value.parse::<IpAddr>() {
         return Some(match address {
             IpAddr::V6(inner) => inner.to_ipv4_mapped().map_or(address, IpAddr::V4),
@@ -211,10 +211,10 @@ pub fn parse_ip(value: &str) -> Option<IpAddr> {
 }
 
 /// What was valid before Kubernetes 1.36. Stored objects may have it.
-pub const AMBIGUOUS_IP: [&str; 2] =
+pub(crate) const AMBIGUOUS_IP: [&str; 2] =
     ["must not have leading 0s", "must not be an IPv4-mapped IPv6 address"];
 
-pub fn check_ip(value: &str) -> Vec<String> {
+pub(crate) fn check_ip(value: &str) -> Vec<String> {
     let [leading_zeros, mapped] = AMBIGUOUS_IP;
     let wrong = match (value.parse::<IpAddr>(), parse_ip(value)) {
         (_, None) => "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)",
@@ -226,7 +226,7 @@ pub fn check_ip(value: &str) -> Vec<String> {
 }
 
 /// Refuses addresses that cannot belong to an endpoint or a Service.
-pub fn check_endpoint_ip(field: &str, value: &str) -> Vec<Violation> {
+pub(crate) fn check_endpoint_ip(field: &str, value: &str) -> Vec<Violation> {
     let Some(address) = parse_ip(value) else {
         return vec![Violation::invalid(field, value, "must be a valid IP address")];
     };
@@ -258,7 +258,7 @@ pub fn check_endpoint_ip(field: &str, value: &str) -> Vec<Violation> {
 }
 
 /// Checks a `generateName` prefix. It may end with a dash, because the server appends to it.
-pub fn check_name_prefix(value: &str, check: NameCheck) -> Vec<String> {
+pub(crate) fn check_name_prefix(value: &str, check: NameCheck) -> Vec<String> {
     match value.strip_suffix('-') {
         Some(rest) if !rest.is_empty() => check(&format!("{rest}a")),
         _ => check(value),

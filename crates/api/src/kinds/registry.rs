@@ -42,13 +42,13 @@ impl KindRegistry {
     }
 
     /// The groups of declared kinds, each once.
-    pub fn declared_groups(&self) -> Vec<&'static str> {
+    pub(crate) fn declared_groups(&self) -> Vec<&'static str> {
         let declared = self.all().filter(|kind| kind.declared.is_some()).map(|kind| kind.group);
         declared.collect::<BTreeSet<_>>().into_iter().collect()
     }
 
     /// Group and version of each kind, each once, in the order of discovery.
-    pub fn group_versions(&self) -> Vec<(&'static str, &'static str)> {
+    pub(crate) fn group_versions(&self) -> Vec<(&'static str, &'static str)> {
         let mut all = Vec::new();
         for kind in self.all() {
             if !all.contains(&(kind.group, kind.version)) {

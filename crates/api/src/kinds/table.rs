@@ -21,7 +21,7 @@ impl TableColumn {
     }
 }
 
-pub const NAME_COLUMN: TableColumn = TableColumn {
+pub(crate) const NAME_COLUMN: TableColumn = TableColumn {
     name: "Name",
     type_: "string",
     format: "name",
@@ -29,19 +29,19 @@ pub const NAME_COLUMN: TableColumn = TableColumn {
     priority: 0,
 };
 
-pub const AGE_COLUMN: TableColumn =
+pub(crate) const AGE_COLUMN: TableColumn =
     TableColumn::text("Age", "How long ago this object was created.");
 
-pub fn name_cell(object: &Value) -> Value {
+pub(crate) fn name_cell(object: &Value) -> Value {
     get_text(object, "metadata.name").into()
 }
 
-pub fn age_cell(object: &Value, now: Timestamp) -> Value {
+pub(crate) fn age_cell(object: &Value, now: Timestamp) -> Value {
     format_time_since(get_text(object, "metadata.creationTimestamp"), now).into()
 }
 
 /// Time since `time`; `<unknown>` if there is none.
-pub fn format_time_since(time: &str, now: Timestamp) -> String {
+pub(crate) fn format_time_since(time: &str, now: Timestamp) -> String {
     match time.parse::<Timestamp>() {
         Ok(time) => format_duration(now.as_second() - time.as_second()),
         Err(_) => "<unknown>".to_owned(),
@@ -49,7 +49,7 @@ pub fn format_time_since(time: &str, now: Timestamp) -> String {
 }
 
 /// At most two units, and one where the second would not matter.
-pub fn format_duration(seconds: i64) -> String {
+pub(crate) fn format_duration(seconds: i64) -> String {
     const MINUTE: i64 = 60;
     const HOUR: i64 = 60 * MINUTE;
     const DAY: i64 = 24 * HOUR;
@@ -75,12 +75,12 @@ pub fn format_duration(seconds: i64) -> String {
 }
 
 /// `<none>` for an empty cell.
-pub fn format_or_none(cell: &str) -> &str {
+pub(crate) fn format_or_none(cell: &str) -> &str {
     if cell.is_empty() { "<none>" } else { cell }
 }
 
 /// The first entries, and the number of the others.
-pub fn format_first(all: &[impl AsRef<str>], most: usize) -> String {
+pub(crate) fn format_first(all: &[impl AsRef<str>], most: usize) -> String {
     let shown: Vec<&str> = all.iter().take(most).map(AsRef::as_ref).collect();
     let shown = shown.join(",");
     match all.len().checked_sub(most) {
@@ -90,7 +90,7 @@ pub fn format_first(all: &[impl AsRef<str>], most: usize) -> String {
 }
 
 /// `a=1,b=2`, ordered by key.
-pub fn format_labels(object: &Value, path: &str) -> String {
+pub(crate) fn format_labels(object: &Value, path: &str) -> String {
     let pairs: Vec<String> = get_entries(object, path)
         .map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default()))
         .collect();

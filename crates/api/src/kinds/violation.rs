@@ -48,7 +48,7 @@ impl Violation {
         Self::new(ViolationKind::NotFound, field, value, "")
     }
 
-    pub fn not_supported(
+    pub(crate) fn not_supported(
         field: impl Into<String>,
         value: impl Into<Value>,
         supported: &[&str],

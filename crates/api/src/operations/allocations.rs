@@ -22,7 +22,7 @@ pub(super) struct AllocationLedger {
 impl AllocationLedger {
     /// The allocations of the stored objects. An object keeps an address or port that it should not
     /// have, for example after a change of the ranges, and this is logged.
-    pub fn of_stored(storage: &Storage, ranges: AllocationRanges) -> Result<Self> {
+    pub(crate) fn of_stored(storage: &Storage, ranges: AllocationRanges) -> Result<Self> {
         if ranges.node_ports.is_empty() || ranges.cluster_ips.is_empty() {
             bail!("the ranges of node ports and of cluster addresses may not be empty");
         }
@@ -36,7 +36,7 @@ impl AllocationLedger {
     }
 
     /// Derives the allocations again if writes that took some could not be flushed.
-    pub fn reload_after_failures(&mut self, transaction: &Transaction<'_>) {
+    pub(crate) fn reload_after_failures(&mut self, transaction: &Transaction<'_>) {
         if self.failures != transaction.failures() {
             self.failures = transaction.failures();
             self.holders.clear();
@@ -58,7 +58,7 @@ impl AllocationLedger {
     }
 
     /// Starts to take and release for one object. Nothing is final before `commit_allocations`.
-    pub fn begin_allocations(&mut self, owner: String) -> PendingAllocations<'_> {
+    pub(crate) fn begin_allocations(&mut self, owner: String) -> PendingAllocations<'_> {
         PendingAllocations { ledger: self, owner, changes: BTreeMap::new() }
     }
 }
@@ -81,7 +81,7 @@ pub(super) struct PendingAllocations<'a> {
 }
 
 impl PendingAllocations<'_> {
-    pub fn commit_allocations(self) {
+    pub(crate) fn commit_allocations(self) {
         for (resource, taken) in self.changes {
             if taken {
                 self.ledger.holders.insert(resource, self.owner.clone());

@@ -43,7 +43,7 @@ pub(super) struct WrittenObject {
 
 impl ObjectWrite<'_, '_> {
     /// Stores a new object. It has its name, namespace and defaults.
-    pub fn create_object(
+    pub(crate) fn create_object(
         mut self,
         mut object: Value,
         manager: &FieldManager<'_>,
@@ -59,7 +59,7 @@ impl ObjectWrite<'_, '_> {
     }
 
     /// Stores the new state of an existing object.
-    pub fn update_object(
+    pub(crate) fn update_object(
         mut self,
         stored: &StoredObject,
         mut object: Value,
@@ -90,7 +90,7 @@ impl ObjectWrite<'_, '_> {
     }
 
     /// Removes an object that has no finalizers. Returns its last state.
-    pub fn remove_object(self, mut object: Value) -> Result<Value, ApiFailure> {
+    pub(crate) fn remove_object(self, mut object: Value) -> Result<Value, ApiFailure> {
         let mut hold = self.ledger.begin_allocations(name_owner(self.kind, &object));
         self.kind.rules.release(&object, &mut hold);
         if self.dry_run {

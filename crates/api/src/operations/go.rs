@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 /// `map[a:1 b:[x y]]`
-pub fn format_go_value(value: &Value) -> String {
+pub(crate) fn format_go_value(value: &Value) -> String {
     match value {
         Value::Null => "<nil>".to_owned(),
         Value::String(text) => text.clone(),

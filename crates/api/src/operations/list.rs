@@ -40,13 +40,13 @@ pub struct ObjectListing {
 
 impl ObjectListing {
     /// The list without its items.
-    pub fn empty_list(&self) -> Value {
+    pub(crate) fn empty_list(&self) -> Value {
         build_list(self.kind, Vec::new(), self.metadata.clone(), self.revision)
     }
 
     /// Copies of the next items, of about this many bytes together, as they are in a list. Empty at
     /// the end.
-    pub fn take_items(&mut self, bytes: usize) -> Vec<Value> {
+    pub(crate) fn take_items(&mut self, bytes: usize) -> Vec<Value> {
         let (mut items, mut size) = (Vec::new(), 0);
         while size < bytes
             && let Some(stored) = self.items.pop_front()
@@ -59,7 +59,7 @@ impl ObjectListing {
 
     /// The text of the next items, with commas between them, of about this many bytes. Empty at the
     /// end.
-    pub fn take_items_text(&mut self, bytes: usize) -> String {
+    pub(crate) fn take_items_text(&mut self, bytes: usize) -> String {
         let mut text = String::new();
         while text.len() < bytes
             && let Some(stored) = self.items.pop_front()
@@ -72,7 +72,7 @@ impl ObjectListing {
         text
     }
 
-    pub fn into_value(mut self) -> Value {
+    pub(crate) fn into_value(mut self) -> Value {
         let items = self.take_items(usize::MAX);
         build_list(self.kind, items, self.metadata, self.revision)
     }

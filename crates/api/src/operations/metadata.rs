@@ -13,7 +13,7 @@ const SUFFIX_LENGTH: usize = 5;
 const MAX_GENERATED_NAME_LENGTH: usize = 63;
 
 /// A `generateName` prefix with a random suffix.
-pub fn generate_name(prefix: &str) -> Result<String, ApiFailure> {
+pub(crate) fn generate_name(prefix: &str) -> Result<String, ApiFailure> {
     let mut end = prefix.len().min(MAX_GENERATED_NAME_LENGTH - SUFFIX_LENGTH);
     while !prefix.is_char_boundary(end) {
         end -= 1;
@@ -45,7 +45,7 @@ fn random_bytes<const N: usize>() -> Result<[u8; N], ApiFailure> {
 }
 
 /// Sets the fields of a new object that clients cannot choose.
-pub fn set_creation_fields(object: &mut Value, now: Timestamp) -> Result<(), ApiFailure> {
+pub(crate) fn set_creation_fields(object: &mut Value, now: Timestamp) -> Result<(), ApiFailure> {
     let uid = uid()?;
     let metadata = metadata_mut(object);
     for name in ["selfLink", "deletionTimestamp", "deletionGracePeriodSeconds", "resourceVersion"] {
@@ -57,7 +57,7 @@ pub fn set_creation_fields(object: &mut Value, now: Timestamp) -> Result<(), Api
 }
 
 /// Restores the fields of an existing object that clients cannot change.
-pub fn restore_server_fields(object: &mut Value, old: &Value) {
+pub(crate) fn restore_server_fields(object: &mut Value, old: &Value) {
     for name in [
         "uid",
         "creationTimestamp",
@@ -73,13 +73,13 @@ pub fn restore_server_fields(object: &mut Value, old: &Value) {
 }
 
 /// Restores the fields that clients can change otherwise.
-pub fn restore_client_fields(object: &mut Value, old: &Value) {
+pub(crate) fn restore_client_fields(object: &mut Value, old: &Value) {
     for name in ["annotations", "finalizers", "labels", "ownerReferences"] {
         restore_field(object, old, name);
     }
 }
 
-pub fn restore_managed_fields(object: &mut Value, old: &Value) {
+pub(crate) fn restore_managed_fields(object: &mut Value, old: &Value) {
     restore_field(object, old, "managedFields");
 }
 
@@ -92,24 +92,24 @@ fn restore_field(object: &mut Value, old: &Value, name: &str) {
 }
 
 /// Marks an object that only waits for its finalizers.
-pub fn mark_deleted(object: &mut Value, now: Timestamp) {
+pub(crate) fn mark_deleted(object: &mut Value, now: Timestamp) {
     let metadata = metadata_mut(object);
     metadata.insert("deletionTimestamp".to_owned(), format_time(now).into());
     metadata.insert("deletionGracePeriodSeconds".to_owned(), json!(0));
 }
 
-pub fn is_being_deleted(object: &Value) -> bool {
+pub(crate) fn is_being_deleted(object: &Value) -> bool {
     !object["metadata"]["deletionTimestamp"].is_null()
 }
 
 /// Whether no finalizers keep an object that is to be deleted.
-pub fn has_no_finalizers(object: &Value) -> bool {
+pub(crate) fn has_no_finalizers(object: &Value) -> bool {
     let is_empty = |list: &Value| list.as_array().is_none_or(Vec::is_empty);
     // Only Namespaces have finalizers in their spec.
     is_empty(&object["metadata"]["finalizers"]) && is_empty(&object["spec"]["finalizers"])
 }
 
-pub fn metadata_mut(object: &mut Value) -> &mut serde_json::Map<String, Value> {
+pub(crate) fn metadata_mut(object: &mut Value) -> &mut serde_json::Map<String, Value> {
     if !object["metadata"].is_object() {
         object["metadata"] = json!({});
     }

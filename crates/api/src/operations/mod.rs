@@ -195,7 +195,7 @@ impl ApiRequest {
 }
 
 /// The format of a body with this content type.
-pub fn parse_content_type(content_type: &str) -> Result<BodyFormat, ApiFailure> {
+pub(crate) fn parse_content_type(content_type: &str) -> Result<BodyFormat, ApiFailure> {
     BodyFormat::of_content_type(content_type).ok_or_else(|| unsupported(content_type, &SUPPORTED))
 }
 

@@ -22,7 +22,7 @@ impl QueryParameters {
     }
 
     /// Adds a requirement to the field selector.
-    pub fn require_fields(&mut self, requirement: &str) {
+    pub(crate) fn require_fields(&mut self, requirement: &str) {
         let selector = self.0.entry("fieldSelector".to_owned()).or_default();
         match selector.first_mut().filter(|first| !first.is_empty()) {
             Some(first) => first.extend([",", requirement]),
@@ -31,16 +31,16 @@ impl QueryParameters {
     }
 
     /// Empty if the parameter is missing.
-    pub fn first_value(&self, name: &str) -> &str {
+    pub(crate) fn first_value(&self, name: &str) -> &str {
         self.0.get(name).and_then(|values| values.first()).map(String::as_str).unwrap_or_default()
     }
 
-    pub fn all_values(&self, name: &str) -> &[String] {
+    pub(crate) fn all_values(&self, name: &str) -> &[String] {
         self.0.get(name).map(Vec::as_slice).unwrap_or_default()
     }
 
     /// Like Go's `strconv.ParseBool`. A parameter without a value is true.
-    pub fn parse_flag(&self, name: &str) -> Result<Option<bool>, ApiFailure> {
+    pub(crate) fn parse_flag(&self, name: &str) -> Result<Option<bool>, ApiFailure> {
         let Some(value) = self.0.get(name).and_then(|values| values.first()) else {
             return Ok(None);
         };
@@ -51,7 +51,7 @@ impl QueryParameters {
         }
     }
 
-    pub fn parse_number(&self, name: &str) -> Result<Option<i64>, ApiFailure> {
+    pub(crate) fn parse_number(&self, name: &str) -> Result<Option<i64>, ApiFailure> {
         match self.first_value(name) {
             "" => Ok(None),
             text => text.parse().map(Some).map_err(|_| {
@@ -65,7 +65,7 @@ impl QueryParameters {
 
 /// The options of every write.
 #[derive(Debug, Clone)]
-pub struct WriteOptions {
+pub(crate) struct WriteOptions {
     pub dry_run: bool,
     /// The name for `managedFields`.
     pub manager: String,
@@ -129,7 +129,7 @@ fn manager_of(user_agent: &str) -> String {
 
 /// The options of a DELETE, from its query and its body.
 #[derive(Debug, Clone)]
-pub struct DeleteOptions {
+pub(crate) struct DeleteOptions {
     pub dry_run: bool,
     pub propagation: Option<DeletionPropagation>,
     pub uid: Option<String>,
@@ -137,7 +137,7 @@ pub struct DeleteOptions {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DeletionPropagation {
+pub(crate) enum DeletionPropagation {
     Background,
     Foreground,
     Orphan,

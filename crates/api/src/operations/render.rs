@@ -9,7 +9,7 @@ use crate::failure::ApiFailure;
 use crate::kinds::ApiKind;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ResponseShape {
+pub(crate) enum ResponseShape {
     Whole,
     Metadata { version: &'static str },
     Table { version: &'static str, include: TableInclude },
@@ -17,7 +17,7 @@ pub enum ResponseShape {
 
 /// What the rows of a table contain of their objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TableInclude {
+pub(crate) enum TableInclude {
     None,
     Metadata,
     Object,
@@ -89,7 +89,7 @@ impl ResponseShape {
     }
 
     /// A watch event as a line. Only the first event of a table has the columns.
-    pub fn render_event(self, kind: &ApiKind, event: WatchEvent, first: bool) -> String {
+    pub(crate) fn render_event(self, kind: &ApiKind, event: WatchEvent, first: bool) -> String {
         let type_ = event.type_;
         let line_of = |text: &str| format!("{{\"type\":\"{type_}\",\"object\":{text}}}\n");
         let line = |object: &Value| line_of(&object.to_string());

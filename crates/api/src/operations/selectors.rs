@@ -20,7 +20,7 @@ const HEAD_FIELDS: [&str; 2] = ["metadata.name", "metadata.namespace"];
 
 /// Label and field requirements. All of them must match.
 #[derive(Debug, Clone, Default)]
-pub struct ObjectSelector {
+pub(crate) struct ObjectSelector {
     labels: Vec<LabelRequirement>,
     fields: Vec<FieldRequirement>,
 }
@@ -78,20 +78,20 @@ impl ObjectSelector {
     }
 
     /// The name that all selected objects have.
-    pub fn required_name(&self) -> Option<&str> {
+    pub(crate) fn required_name(&self) -> Option<&str> {
         let names =
             self.fields.iter().find(|wanted| wanted.equal && wanted.path == "metadata.name");
         names.map(|wanted| wanted.value.as_str())
     }
 
-    pub fn with_name(mut self, name: &str) -> Self {
+    pub(crate) fn with_name(mut self, name: &str) -> Self {
         let (path, value) = ("metadata.name".to_owned(), name.to_owned());
         self.fields.push(FieldRequirement { path, value, equal: true });
         self
     }
 
     /// Reads no more of the object than the selector is about.
-    pub fn matches_stored(&self, kind: &ApiKind, stored: &StoredObject) -> bool {
+    pub(crate) fn matches_stored(&self, kind: &ApiKind, stored: &StoredObject) -> bool {
         if self.is_empty() {
             return true;
         }

@@ -69,7 +69,7 @@ pub enum ReportedObject {
 
 impl ReportedObject {
     /// The text of an object that is sent as it is stored.
-    pub fn stored_text(&self, kind: &ApiKind) -> Option<&str> {
+    pub(crate) fn stored_text(&self, kind: &ApiKind) -> Option<&str> {
         match self {
             Self::Stored(stored) if kind.rules.stored_as().is_none() => Some(stored.text()),
             _ => None,

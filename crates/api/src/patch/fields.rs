@@ -9,14 +9,14 @@ use serde_json::{Map, Value};
 /// A set of paths into an object. A path may be in the set without the paths below it, and the
 /// other way round.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub struct FieldSet {
+pub(crate) struct FieldSet {
     is_member: bool,
     below: BTreeMap<String, FieldSet>,
 }
 
 impl FieldSet {
     /// Ignores what it cannot parse: only this server writes these sets.
-    pub fn from_json(json: &Value) -> Self {
+    pub(crate) fn from_json(json: &Value) -> Self {
         let mut fields = Self::default();
         let entries = json.as_object();
         for (element, below) in entries.into_iter().flatten() {
@@ -88,7 +88,7 @@ impl FieldSet {
     }
 
     /// Adds all members of another set. Costs time for that one only.
-    pub fn absorb(&mut self, other: Self) {
+    pub(crate) fn absorb(&mut self, other: Self) {
         self.is_member |= other.is_member;
         for (element, theirs) in other.below {
             self.below.entry(element).or_default().absorb(theirs);
@@ -110,7 +110,7 @@ impl FieldSet {
     }
 
     /// The set plus every named field that has members below it.
-    pub fn with_named_parents(&self) -> Self {
+    pub(crate) fn with_named_parents(&self) -> Self {
         let mut fields = self.filtered(self.is_member, |_, below| below.with_named_parents());
         for (element, below) in &mut fields.below {
             below.is_member |= element.starts_with("f:") && !below.below.is_empty();
@@ -129,7 +129,7 @@ impl FieldSet {
     }
 
     /// All paths in the notation of messages: `.spec.ports[port=80,protocol="TCP"].name`.
-    pub fn list_paths(&self) -> Vec<String> {
+    pub(crate) fn list_paths(&self) -> Vec<String> {
         let mut paths = Vec::new();
         self.collect_paths("", &mut paths);
         paths
@@ -146,7 +146,7 @@ impl FieldSet {
 }
 
 /// The element for a field name.
-pub fn field_element(field: &str) -> String {
+pub(crate) fn field_element(field: &str) -> String {
     format!("f:{field}")
 }
 

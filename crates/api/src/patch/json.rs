@@ -24,7 +24,7 @@ const MAX_PATCH_DEPTH: usize = 128;
 const MAX_MOVED_ITEMS: usize = 10_000_000;
 
 /// Applies all operations or none.
-pub fn apply_json_patch(object: &Value, patch: &Value) -> Result<Value, PatchError> {
+pub(crate) fn apply_json_patch(object: &Value, patch: &Value) -> Result<Value, PatchError> {
     let operations = json_patch::Patch::deserialize(patch)
         .map_err(|error| PatchError::Malformed(format!("error decoding patch: {error}")))?;
     if operations.len() > MOST_OPERATIONS {

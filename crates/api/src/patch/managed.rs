@@ -9,7 +9,7 @@ use super::fields::FieldSet;
 use crate::kinds::Subresource;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum ManagerOperation {
+pub(crate) enum ManagerOperation {
     Apply,
     Update,
 }
@@ -20,7 +20,7 @@ const OLDEST: &str = "ancient-changes";
 
 /// The identity of an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ManagerName {
+pub(crate) struct ManagerName {
     pub name: String,
     pub operation: ManagerOperation,
     pub api_version: String,
@@ -28,7 +28,7 @@ pub struct ManagerName {
 }
 
 #[derive(Debug, Clone)]
-pub struct ManagedEntry {
+pub(crate) struct ManagedEntry {
     pub manager: ManagerName,
     pub time: Option<String>,
     pub fields: FieldSet,
@@ -36,7 +36,7 @@ pub struct ManagedEntry {
 
 /// All entries of an object.
 #[derive(Debug, Clone, Default)]
-pub struct ManagedFields(pub Vec<ManagedEntry>);
+pub(crate) struct ManagedFields(pub Vec<ManagedEntry>);
 
 impl ManagerName {
     pub fn new(
@@ -120,22 +120,22 @@ impl ManagedEntry {
 }
 
 impl ManagedFields {
-    pub fn of_object(object: &Value) -> Self {
+    pub(crate) fn of_object(object: &Value) -> Self {
         let entries = object["metadata"]["managedFields"].as_array();
         Self(entries.into_iter().flatten().filter_map(ManagedEntry::from_json).collect())
     }
 
     /// A client can remove all managers by sending one empty entry.
-    pub fn is_reset(object: &Value) -> bool {
+    pub(crate) fn is_reset(object: &Value) -> bool {
         object["metadata"]["managedFields"] == json!([{}])
     }
 
-    pub fn find_entry(&self, manager: &ManagerName) -> Option<&ManagedEntry> {
+    pub(crate) fn find_entry(&self, manager: &ManagerName) -> Option<&ManagedEntry> {
         self.0.iter().find(|entry| entry.manager.is(manager))
     }
 
     /// Replaces a manager's fields. A manager without fields has no entry.
-    pub fn set_fields(&mut self, manager: &ManagerName, fields: FieldSet, now: Timestamp) {
+    pub(crate) fn set_fields(&mut self, manager: &ManagerName, fields: FieldSet, now: Timestamp) {
         let before = self.0.iter().position(|entry| entry.manager.is(manager));
         let time = match before {
             Some(index) if self.0[index].fields == fields => self.0[index].time.clone(),
@@ -150,7 +150,7 @@ impl ManagedFields {
     }
 
     /// Merges the oldest updating managers, which limits the size of the object.
-    pub fn cap_updaters(&mut self) {
+    pub(crate) fn cap_updaters(&mut self) {
         let (mut updaters, mut entries): (Vec<ManagedEntry>, Vec<ManagedEntry>) =
             std::mem::take(&mut self.0)
                 .into_iter()
@@ -182,7 +182,7 @@ impl ManagedFields {
     }
 
     /// Removes fields from every entry of this version of the type.
-    pub fn disown(
+    pub(crate) fn disown(
         &mut self,
         api_version: &str,
         fields: &FieldSet,
@@ -197,7 +197,7 @@ impl ManagedFields {
     }
 
     /// Managers that apply come first; then by time and name.
-    pub fn write_to_object(mut self, object: &mut Value) {
+    pub(crate) fn write_to_object(mut self, object: &mut Value) {
         let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) else {
             return;
         };

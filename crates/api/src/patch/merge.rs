@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::PatchError;
 
-pub fn apply_merge_patch(object: &Value, patch: &Value) -> Result<Value, PatchError> {
+pub(crate) fn apply_merge_patch(object: &Value, patch: &Value) -> Result<Value, PatchError> {
     if !patch.is_object() {
         return Err(PatchError::Malformed("a merge patch must be an object".to_owned()));
     }

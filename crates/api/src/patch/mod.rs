@@ -13,7 +13,7 @@ use std::fmt;
 
 /// Why a patch cannot be applied.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum PatchError {
+pub(crate) enum PatchError {
     /// Not a valid patch: 400.
     Malformed(String),
     /// The patch does not fit the object: 422.

@@ -8,7 +8,7 @@ use crate::schema::{self, ListType, SchemaField, SchemaMessage};
 
 /// A node in a kind's tree of types: its type, and facts about the field of this type.
 #[derive(Clone, Copy)]
-pub struct TypeNode {
+pub(crate) struct TypeNode {
     definition: Option<&'static str>,
     schema: &'static Value,
     facts: Option<&'static SchemaField>,
@@ -16,7 +16,7 @@ pub struct TypeNode {
 
 /// How server-side apply merges a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum MergeShape {
+pub(crate) enum MergeShape {
     /// As a single value: scalars, atomic lists, maps and types.
     Whole,
     /// Entry by entry: types with fields, and maps.
@@ -103,12 +103,12 @@ impl TypeNode {
     }
 
     /// Whether the value has fields or entries, even if it is merged as a single value.
-    pub fn has_entries(&self) -> bool {
+    pub(crate) fn has_entries(&self) -> bool {
         ["properties", "additionalProperties"].iter().any(|name| self.schema.get(name).is_some())
     }
 
     /// Whether a strategic merge patch merges this list, instead of replacing it.
-    pub fn is_merged(&self) -> bool {
+    pub(crate) fn is_merged(&self) -> bool {
         self.facts.and_then(|facts| facts.patch_strategy).is_some_and(|how| {
             // Some lists have several strategies.
             how.split(',').any(|one| one == "merge")
@@ -116,13 +116,13 @@ impl TypeNode {
     }
 
     /// The field that identifies items in a strategic merge patch.
-    pub fn merge_key(&self) -> Option<&'static str> {
+    pub(crate) fn merge_key(&self) -> Option<&'static str> {
         self.facts.and_then(|facts| facts.patch_merge_key)
     }
 }
 
 /// The element for an item of a keyed list. A missing key has its default.
-pub fn keyed_element(item: &Value, keys: &[&str]) -> String {
+pub(crate) fn keyed_element(item: &Value, keys: &[&str]) -> String {
     let keys: Map<String, Value> = keys
         .iter()
         .map(|key| {
@@ -135,7 +135,7 @@ pub fn keyed_element(item: &Value, keys: &[&str]) -> String {
 }
 
 /// The element for an item of a set.
-pub fn value_element(item: &Value) -> String {
+pub(crate) fn value_element(item: &Value) -> String {
     format!("v:{item}")
 }
 

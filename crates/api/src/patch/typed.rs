@@ -8,7 +8,7 @@ use super::fields::{FieldSet, field_element};
 use super::shape::{MergeShape, TypeNode, keyed_element, value_element};
 
 /// All fields of a value.
-pub fn collect_fields(value: &Value, node: TypeNode) -> FieldSet {
+pub(crate) fn collect_fields(value: &Value, node: TypeNode) -> FieldSet {
     let mut fields = FieldSet::default();
     collect(value, node, &mut Vec::new(), &mut fields);
     fields
@@ -49,13 +49,13 @@ fn element(shape: &MergeShape, item: &Value) -> String {
 
 /// The differences between two values.
 #[derive(Debug, Default)]
-pub struct FieldChanges {
+pub(crate) struct FieldChanges {
     pub added: FieldSet,
     pub modified: FieldSet,
     pub removed: FieldSet,
 }
 
-pub fn compare_fields(old: &Value, new: &Value, node: TypeNode) -> FieldChanges {
+pub(crate) fn compare_fields(old: &Value, new: &Value, node: TypeNode) -> FieldChanges {
     let mut changes = FieldChanges::default();
     walk(Some(old), Some(new), node, &mut Vec::new(), &mut changes);
     changes
@@ -162,7 +162,7 @@ fn by_element<'a>(value: Option<&'a Value>, shape: &MergeShape) -> HashMap<Strin
 }
 
 /// Merges the applied value into the live one.
-pub fn merge_applied(live: &Value, applied: &Value, node: TypeNode) -> Value {
+pub(crate) fn merge_applied(live: &Value, applied: &Value, node: TypeNode) -> Value {
     let shape = node.shape();
     match (&shape, live, applied) {
         (MergeShape::Entries, Value::Object(live), Value::Object(applied)) => {
@@ -231,7 +231,7 @@ fn merge_items(
 }
 
 /// Removes every field of the set, with everything below it.
-pub fn remove_fields(value: &mut Value, node: TypeNode, gone: &FieldSet) {
+pub(crate) fn remove_fields(value: &mut Value, node: TypeNode, gone: &FieldSet) {
     let shape = node.shape();
     match (&shape, value) {
         (MergeShape::Entries, Value::Object(entries)) => entries.retain(|name, entry| {

@@ -39,7 +39,7 @@ pub fn find_message(definition: &str) -> Option<&'static SchemaMessage> {
     all_messages().get(definition)
 }
 
-pub fn all_messages() -> &'static BTreeMap<&'static str, SchemaMessage> {
+pub(crate) fn all_messages() -> &'static BTreeMap<&'static str, SchemaMessage> {
     static MESSAGES: LazyLock<BTreeMap<&'static str, SchemaMessage>> =
         LazyLock::new(|| parse_messages(include_str!("fields.txt")));
     &MESSAGES

@@ -23,7 +23,7 @@ use serde_json::{Map, Value};
 pub use fields::{ListType, SchemaField, SchemaMessage, find_message};
 
 /// Prefix of a reference to another definition.
-pub const REFERENCE_PREFIX: &str = "#/$defs/";
+pub(crate) const REFERENCE_PREFIX: &str = "#/$defs/";
 
 /// All definitions by name, such as `io.k8s.api.core.v1.Service`.
 pub fn definitions() -> &'static Map<String, Value> {
@@ -32,7 +32,7 @@ pub fn definitions() -> &'static Map<String, Value> {
 }
 
 /// The definition of a kind, if the kind is served.
-pub fn find_definition_name(group: &str, version: &str, kind: &str) -> Option<&'static str> {
+pub(crate) fn find_definition_name(group: &str, version: &str, kind: &str) -> Option<&'static str> {
     let group = match group.split('.').next() {
         None | Some("") => "core",
         Some(first) => first,
@@ -42,7 +42,7 @@ pub fn find_definition_name(group: &str, version: &str, kind: &str) -> Option<&'
 }
 
 /// The definition that a schema refers to.
-pub fn resolve_reference(schema: &Value) -> Option<&'static str> {
+pub(crate) fn resolve_reference(schema: &Value) -> Option<&'static str> {
     let name = schema.get("$ref")?.as_str()?.strip_prefix(REFERENCE_PREFIX)?;
     definitions().get_key_value(name).map(|(name, _)| name.as_str())
 }

@@ -10,7 +10,7 @@ use redb::{BackendError, StorageBackend};
 /// After a failed flush the kernel may drop pages that it still shows to readers, so the file must
 /// be written again (`Disk::recover`).
 #[derive(Debug)]
-pub struct WatchedBackend<B> {
+pub(crate) struct WatchedBackend<B> {
     pub inner: B,
     pub flush_failed: Arc<AtomicBool>,
 }

@@ -15,7 +15,7 @@ pub const SNAPSHOT_FILE: &str = "snapshot.jsonl";
 
 /// Creates the directory, or takes the permissions of all but its owner away. Never changes a
 /// directory that may serve another purpose: one with files, or of another user.
-pub fn make_directory_private(directory: &Path) -> Result<()> {
+pub(crate) fn make_directory_private(directory: &Path) -> Result<()> {
     if !directory.exists() {
         return DirBuilder::new()
             .recursive(true)
@@ -45,7 +45,7 @@ pub fn make_directory_private(directory: &Path) -> Result<()> {
 }
 
 /// Opens a file for reading and writing that only its owner can read, and creates it if needed.
-pub fn open_private_file(path: &Path) -> std::io::Result<File> {
+pub(crate) fn open_private_file(path: &Path) -> std::io::Result<File> {
     let file = OpenOptions::new()
         .read(true)
         .write(true)

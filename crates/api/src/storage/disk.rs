@@ -106,13 +106,13 @@ impl Disk {
         written.with_context(|| format!("store {} not written", self.path.display()))
     }
 
-    pub fn needs_recovery(&self) -> bool {
+    pub(crate) fn needs_recovery(&self) -> bool {
         self.database.is_none()
     }
 
     /// Opens the file again and undoes what reached it of the failed commit. If that does not work,
     /// or a flush has failed, writes a new file from the state in memory.
-    pub fn recover(&mut self, state: &StorageState) -> Result<()> {
+    pub(crate) fn recover(&mut self, state: &StorageState) -> Result<()> {
         let failed = format!("store {} not recovered", self.path.display());
         let reopened = if self.flush_failed.load(Ordering::Relaxed) {
             Err(anyhow!("a flush failed"))
@@ -131,7 +131,7 @@ impl Disk {
 
     /// Writes a new file if this one may contain what a Secret was before it was changed or deleted: the
     /// file keeps the contents of free pages. If that fails, `recover` comes before the next commit.
-    pub fn erase_old_secrets(&mut self, state: &StorageState) -> Result<()> {
+    pub(crate) fn erase_old_secrets(&mut self, state: &StorageState) -> Result<()> {
         if !self.has_old_secrets || self.needs_recovery() {
             return Ok(());
         }

@@ -7,10 +7,11 @@ use std::time::Duration;
 use super::error::WriteError;
 
 /// Upper limits of the histogram's buckets in seconds.
-pub const FLUSH_SECONDS_BUCKETS: [f64; 8] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 2.5];
+pub(crate) const FLUSH_SECONDS_BUCKETS: [f64; 8] =
+    [0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 2.5];
 
 #[derive(Debug, Default)]
-pub struct StorageMeter(Mutex<StorageFigures>);
+pub(crate) struct StorageMeter(Mutex<StorageFigures>);
 
 #[derive(Debug, Default, Clone)]
 pub struct StorageFigures {

@@ -96,7 +96,7 @@ impl Storage {
     }
 
     /// Recovers from a failed write, if the disk can be written again.
-    pub async fn try_recover(&self) {
+    pub(crate) async fn try_recover(&self) {
         let nothing = |_: &mut Transaction<'_>| Ok::<_, std::convert::Infallible>(());
         // The result is in the figures.
         let _ = self.write(nothing).await;
@@ -104,7 +104,7 @@ impl Storage {
 
     /// Removes from the store what Secrets were before they were changed or deleted, if anything of them
     /// is left there.
-    pub async fn erase_old_secrets(&self) -> Result<()> {
+    pub(crate) async fn erase_old_secrets(&self) -> Result<()> {
         let (done, is_done) = oneshot::channel();
         let _ = self.jobs.send(writer::WriterJob::EraseOldSecrets(done));
         is_done.await.context("the store is closed")?
@@ -115,7 +115,7 @@ impl Storage {
     }
 
     /// A receiver of every later revision.
-    pub fn revisions(&self) -> watch::Receiver<u64> {
+    pub(crate) fn revisions(&self) -> watch::Receiver<u64> {
         self.revision.clone()
     }
 

@@ -31,7 +31,7 @@ const FORMAT: u64 = 1;
 pub use super::directory::SNAPSHOT_FILE;
 
 /// The lines of a snapshot, each with its end.
-pub fn snapshot_lines(page: StoragePage) -> impl Iterator<Item = String> + Send {
+pub(crate) fn snapshot_lines(page: StoragePage) -> impl Iterator<Item = String> + Send {
     let header = json!({"millrace-snapshot": FORMAT, "revision": page.revision});
     let count = page.objects.len();
     let objects = page.objects.into_iter();

@@ -170,7 +170,7 @@ impl StorageState {
     }
 
     /// How many of the oldest changes leave the window when `coming` are added.
-    pub fn outgrown(&self, coming: &[Arc<StoredChange>]) -> usize {
+    pub(crate) fn outgrown(&self, coming: &[Arc<StoredChange>]) -> usize {
         let mut number = self.changes.len() + coming.len();
         let mut bytes = self.bytes + coming.iter().map(|change| change.size).sum::<usize>();
         let all = self.changes.iter().chain(coming);
@@ -189,7 +189,7 @@ impl StorageState {
     }
 
     /// The revision of the oldest change in the window.
-    pub fn oldest_change(&self) -> Option<u64> {
+    pub(crate) fn oldest_change(&self) -> Option<u64> {
         self.changes.front().map(|change| change.revision)
     }
 }

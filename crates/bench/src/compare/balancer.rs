@@ -70,11 +70,11 @@ impl Kind {
     }
 
     /// Whether it is measured with each number of Services; otherwise once.
-    pub fn has_services(self) -> bool {
+    pub(crate) fn has_services(self) -> bool {
         !matches!(self, Self::None | Self::Haproxy)
     }
 
-    pub fn carries_datagrams(self) -> bool {
+    pub(crate) fn carries_datagrams(self) -> bool {
         self != Self::Haproxy
     }
 }
@@ -167,7 +167,7 @@ impl Balancer {
 
     /// The number of packets that its XDP program on the client's interface has redirected; `None`
     /// without such a program.
-    pub fn sent_on_by_xdp(&self, network: &OneNode) -> Result<Option<u64>> {
+    pub(crate) fn sent_on_by_xdp(&self, network: &OneNode) -> Result<Option<u64>> {
         match self {
             Self::Millrace { xdp: true, .. } => network.node.redirected_by_xdp(DEVICE).map(Some),
             _ => Ok(None),

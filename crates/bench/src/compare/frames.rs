@@ -65,7 +65,11 @@ impl Frames {
     }
 
     /// Opens all flows by exchanging datagrams. The sockets are not used afterwards.
-    pub fn open_flows(network: &OneNode, to: std::net::SocketAddr, from: &str) -> Result<()> {
+    pub(crate) fn open_flows(
+        network: &OneNode,
+        to: std::net::SocketAddr,
+        from: &str,
+    ) -> Result<()> {
         network.client.enter(|| {
             for port in FIRST_PORT..FIRST_PORT + FLOWS {
                 let socket = UdpSocket::bind((CLIENT, port as u16))?;

@@ -68,7 +68,7 @@ fn service_chain(port: &ServicePort) -> String {
     format!("KUBE-SVC-{:016}", port.number)
 }
 
-pub fn external_chain(port: &ServicePort) -> String {
+pub(crate) fn external_chain(port: &ServicePort) -> String {
     format!("KUBE-EXT-{:016}", port.number)
 }
 
@@ -77,7 +77,7 @@ fn endpoint_chain(port: &ServicePort, endpoint: usize) -> String {
 }
 
 /// The chain that new connections to a measured port traverse.
-pub fn chain_of(measured: Measured, ports: &[ServicePort]) -> Option<String> {
+pub(crate) fn chain_of(measured: Measured, ports: &[ServicePort]) -> Option<String> {
     let is = |port: &&ServicePort| port.outside.is_some_and(|outside| outside.measured == measured);
     ports.iter().find(is).map(external_chain)
 }

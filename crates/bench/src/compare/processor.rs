@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use nix::sys::resource::{UsageWho, getrusage};
 
 /// Reads the CPU times of a world.
-pub struct Meter {
+pub(crate) struct Meter {
     cgroup: PathBuf,
     /// The ksoftirqd threads, which run softirqs under load.
     softirq_threads: Vec<PathBuf>,

@@ -76,7 +76,7 @@ fn ratio(ours: &Sample, theirs: &Sample) -> Option<f64> {
 }
 
 /// Notes below the table.
-pub fn remarks(run: &Run<'_>) -> Vec<String> {
+pub(crate) fn remarks(run: &Run<'_>) -> Vec<String> {
     let [median, _, most] = run.background.summary().map(|share| share.unwrap_or(0.0) * 100.0);
     let failed: u64 = run.worlds.iter().map(|world| world.failed).sum();
     let answered: u64 = run.worlds.iter().map(|world| world.answered).sum();

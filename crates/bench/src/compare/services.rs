@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 /// The address to which clients connect.
 pub const ADDRESS: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 10);
 /// The range of Pod addresses in kube-proxy's rules. The client is outside of it.
-pub const POD_RANGE: &str = "10.128.0.0/9";
+pub(crate) const POD_RANGE: &str = "10.128.0.0/9";
 /// The addresses of the backends, and the response of their web servers.
 pub const BACKENDS: [(Ipv4Addr, &str); 2] =
     [(Ipv4Addr::new(10, 0, 0, 2), "web-a"), (Ipv4Addr::new(10, 0, 0, 3), "web-b")];
@@ -57,7 +57,7 @@ impl Measured {
         }
     }
 
-    pub fn target_port(self) -> u16 {
+    pub(crate) fn target_port(self) -> u16 {
         match self {
             Self::Web => 8080,
             Self::Stream => 5201,

@@ -36,7 +36,7 @@ const ECHO: &str = "echo";
 
 /// The amount of work in a round.
 #[derive(Clone, Copy, Debug)]
-pub struct Effort {
+pub(crate) struct Effort {
     pub connections: Duration,
     pub one_at_a_time: Duration,
     pub stream_seconds: u32,

@@ -16,7 +16,7 @@ use lb_kernel::Pins;
 const PERIOD: Duration = Duration::from_millis(5);
 
 /// Records the maximum memory of this process.
-pub struct Peak {
+pub(crate) struct Peak {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<Result<f64>>,
 }
@@ -50,7 +50,7 @@ pub fn own() -> Result<f64> {
 }
 
 /// Memory of all maps, in MiB.
-pub fn of_maps(pins: &Pins) -> Result<f64> {
+pub(crate) fn of_maps(pins: &Pins) -> Result<f64> {
     let mut total = 0.0;
     for name in map::ALL {
         let map = MapData::from_pin(pins.map(name))?;

@@ -1,7 +1,7 @@
 //! The figures that are measured for each proxy.
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Figure {
+pub(crate) enum Figure {
     Kept,
     KeptTime,
     New,

@@ -20,7 +20,7 @@ use super::tls::Client;
 
 /// How much each measurement does.
 #[derive(Clone, Copy)]
-pub struct Effort {
+pub(crate) struct Effort {
     pub requests: u64,
     pub time: Duration,
     pub messages: u32,
@@ -30,7 +30,7 @@ pub struct Effort {
 pub type Samples = BTreeMap<Figure, Sample>;
 
 /// One round of all measurements.
-pub struct Measurement<'a> {
+pub(crate) struct Measurement<'a> {
     pub host: &'a Host,
     pub proxy: &'a Proxy,
     pub directory: &'a Path,

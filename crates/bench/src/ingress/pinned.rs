@@ -23,14 +23,14 @@ static ENDS: LazyLock<(usize, usize)> = LazyLock::new(|| {
 });
 
 /// Keeps this process and its later threads off the proxy's CPU.
-pub fn pin_clients() -> Result<()> {
+pub(crate) fn pin_clients() -> Result<()> {
     let mut cpus = CpuSet::new();
     cpus.set(ENDS.0)?;
     Ok(sched_setaffinity(Pid::from_raw(0), &cpus)?)
 }
 
 /// Runs a client to its end; returns its output.
-pub fn run_client(host: &Host, program: &str, arguments: &[String]) -> Result<String> {
+pub(crate) fn run_client(host: &Host, program: &str, arguments: &[String]) -> Result<String> {
     let cpu = ENDS.0.to_string();
     let words = ["taskset", "--cpu-list", &cpu, "sh", "-c", FILES, program];
     host.run_within(LIMIT, words.into_iter().chain(arguments.iter().map(String::as_str)))

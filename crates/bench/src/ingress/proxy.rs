@@ -128,7 +128,7 @@ impl Proxy {
     }
 
     /// CPU time of the process so far, with the kernel's work for it.
-    pub fn cpu_time(&self) -> Result<Duration> {
+    pub(crate) fn cpu_time(&self) -> Result<Duration> {
         let clock: ClockId = clock_getcpuclockid(Pid::from_raw(self.process.pid() as i32))?;
         Ok(clock.now()?.into())
     }

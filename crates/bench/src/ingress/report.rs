@@ -34,7 +34,7 @@ pub fn table(run: &Run) -> String {
     aligned(&lines)
 }
 
-pub fn remarks(run: &Run) -> Vec<String> {
+pub(crate) fn remarks(run: &Run) -> Vec<String> {
     let [median, _, most] = run.background.summary().map(|share| share.unwrap_or(0.0) * 100.0);
     let mut remarks = vec![
         format!("{} rounds, interleaved; ± is half the range", run.rounds),

@@ -13,7 +13,7 @@ use super::wrapper::Wrapper;
 
 const REPEAT: u32 = 400_000;
 
-pub struct Baselines {
+pub(crate) struct Baselines {
     forward: Baseline,
     reverse: Baseline,
     growth: Growth,
@@ -56,7 +56,7 @@ impl Baselines {
     }
 
     /// What the wrapper's call costs that restores the packet's start, in nanoseconds: half of the two.
-    pub fn restoring(&self) -> f64 {
+    pub(crate) fn restoring(&self) -> f64 {
         (self.growth.sample.last() - self.forward.wrapped.last()) / 2.0
     }
 

@@ -10,7 +10,7 @@ use lb_common::layout::{Forwarding, Reason, Settings, Traffic};
 
 const BACKENDS: u32 = 100;
 
-pub const CLIENT_PORT: u16 = FIRST_PORT as u16;
+pub(crate) const CLIENT_PORT: u16 = FIRST_PORT as u16;
 
 /// The next hop to backends on other nodes.
 pub const ROUTER_MAC: Mac = Mac([2, 0, 0, 0, 0, 0xee]);
@@ -250,14 +250,14 @@ impl Case {
     }
 
     /// Whether flows are established before the measurement.
-    pub fn has_flows(&self) -> bool {
+    pub(crate) fn has_flows(&self) -> bool {
         let fills = matches!(self.kind, Kind::None | Kind::Untracked | Kind::Flood);
         !fills && self.backends != Backends::Nowhere
     }
 
     /// The least capacity of the table: eight times as many entries as the case has flows, also those of SNAT ports
     /// that are in use.
-    pub fn least_room(&self) -> u32 {
+    pub(crate) fn least_room(&self) -> u32 {
         match self.backends {
             Backends::PortsInUse => (8 * u32::from(Settings::SNAT_PORT_COUNT)).next_power_of_two(),
             _ => 0,
@@ -315,7 +315,7 @@ impl Case {
     }
 
     /// The expected increase of the service port's counters. Bytes are not compared.
-    pub fn expected_rise(&self, packets: u64) -> Traffic {
+    pub(crate) fn expected_rise(&self, packets: u64) -> Traffic {
         let is_dropped = self.fates().contains(&Fate::Dropped);
         let (forward_packets, reverse_packets, new_flows) = match (self.kind, self.is_request()) {
             (Kind::None | Kind::Error, _) => (0, 0, 0),

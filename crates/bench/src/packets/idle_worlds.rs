@@ -9,11 +9,11 @@ use lb_kernel::Sizes;
 
 /// By the capacity of the flow table.
 #[derive(Default)]
-pub struct IdleWorlds(BTreeMap<u32, Vec<KernelWorld>>);
+pub(crate) struct IdleWorlds(BTreeMap<u32, Vec<KernelWorld>>);
 
 impl IdleWorlds {
     /// A data plane like a new one.
-    pub fn take_or_load(&mut self, room: u32) -> Result<KernelWorld> {
+    pub(crate) fn take_or_load(&mut self, room: u32) -> Result<KernelWorld> {
         match self.0.get_mut(&room).and_then(Vec::pop) {
             Some(mut world) => {
                 world.reset()?;
@@ -29,7 +29,7 @@ impl IdleWorlds {
     }
 
     /// Drops those with other tables than the next cases use. The largest ones take gigabytes.
-    pub fn keep_only(&mut self, room: u32) {
+    pub(crate) fn keep_only(&mut self, room: u32) {
         self.0.retain(|of, _| *of == room);
     }
 }

@@ -12,7 +12,7 @@ pub fn handle() -> Result<()> {
 }
 
 /// Called between measurements.
-pub fn check_interrupted() -> Result<()> {
+pub(crate) fn check_interrupted() -> Result<()> {
     ensure!(!INTERRUPTED.load(Ordering::Relaxed), "interrupted; everything was cleaned up");
     Ok(())
 }

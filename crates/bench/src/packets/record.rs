@@ -45,7 +45,7 @@ impl Record {
         Self { room, net_ns, min_ns, max_ns, ..Self::named(case, flows) }
     }
 
-    pub fn end_to_end(sample: &Sample, case: &str, unit: &str) -> Self {
+    pub(crate) fn end_to_end(sample: &Sample, case: &str, unit: &str) -> Self {
         let [value, min, max] = sample.summary();
         Self { value, min, max, unit: Some(unit.to_owned()), ..Self::named(case, 0) }
     }
@@ -61,7 +61,7 @@ impl Record {
         (rank, self.case.clone(), self.flows)
     }
 
-    pub fn is_end_to_end(&self) -> bool {
+    pub(crate) fn is_end_to_end(&self) -> bool {
         self.unit.is_some()
     }
 

@@ -42,7 +42,7 @@ impl Case {
     }
 
     /// A template of a client's packet, as it arrives.
-    pub fn template_of(&self, packet: &Packet, flows: u32) -> Template {
+    pub(crate) fn template_of(&self, packet: &Packet, flows: u32) -> Template {
         let arriving = self.arriving(packet);
         let template = template(packet, Side::Source, flows);
         let template = match self.kind {
@@ -90,7 +90,7 @@ impl Case {
     }
 
     /// The packet that must have come before each measurement.
-    pub fn first_fragment(&self) -> Option<Packet> {
+    pub(crate) fn first_fragment(&self) -> Option<Packet> {
         (self.kind == Kind::Fragment).then(|| self.whole().fragment(..1480))
     }
 

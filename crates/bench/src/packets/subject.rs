@@ -119,7 +119,7 @@ impl Subject {
     }
 
     /// Another wrapper of the same program, for another CPU.
-    pub fn another_wrapper(&mut self) -> Result<Wrapper> {
+    pub(crate) fn another_wrapper(&mut self) -> Result<Wrapper> {
         wrapper_of(&self.case, &mut self.world)
     }
 

@@ -11,7 +11,7 @@ use aya::programs::{ProgramFd, SchedClassifier, TestRun, TestRunOptions, TestRun
 use aya::{Ebpf, EbpfLoader};
 use lb_common::bench::{End, MAX_ENDS, Template, permuted};
 
-pub struct Wrapper {
+pub(crate) struct Wrapper {
     ebpf: Ebpf,
     hook: Hook,
     /// The possible fates of packets.
@@ -22,7 +22,7 @@ pub struct Wrapper {
 
 impl Wrapper {
     /// A wrapper of the empty program.
-    pub fn around_nothing(hook: Hook) -> Result<Self> {
+    pub(crate) fn around_nothing(hook: Hook) -> Result<Self> {
         let mut wrapper = Self::load(hook)?;
         let empty = match hook {
             Hook::Forward => load_xdp(&mut wrapper.ebpf, "empty_xdp")?,
@@ -37,7 +37,7 @@ impl Wrapper {
     }
 
     /// A wrapper of a program that only adds bytes in front of the packet.
-    pub fn around_growth() -> Result<Self> {
+    pub(crate) fn around_growth() -> Result<Self> {
         let mut wrapper = Self::load(Hook::Forward)?;
         let grow = load_xdp(&mut wrapper.ebpf, "grow_xdp")?;
         wrapper.put_under_test(&grow)?;
@@ -110,7 +110,7 @@ impl Wrapper {
     }
 
     /// The empty program without a wrapper.
-    pub fn run_empty(&mut self, packet: &[u8], repeat: u32) -> Result<Duration> {
+    pub(crate) fn run_empty(&mut self, packet: &[u8], repeat: u32) -> Result<Duration> {
         let name = match self.hook {
             Hook::Forward => "empty_xdp",
             Hook::Stack | Hook::AfterXdp | Hook::Workload | Hook::Reverse => "empty_tc",

@@ -7,7 +7,7 @@ use crate::packet::{BfdState, ControlPacket, interval_to_micros};
 
 /// In microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PacketIntervals {
+pub(crate) struct PacketIntervals {
     pub transmit: u32,
     pub receive: u32,
 }

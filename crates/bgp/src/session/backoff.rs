@@ -11,7 +11,7 @@ const STABLE_SESSION_DURATION: Duration = Duration::from_secs(60);
 
 /// Doubles with every failure. The seed spreads the nodes that lost the same router.
 #[derive(Clone, Debug)]
-pub struct ConnectBackoff {
+pub(crate) struct ConnectBackoff {
     waits: lb_limits::Backoff,
     random: u64,
 }
@@ -24,12 +24,12 @@ impl ConnectBackoff {
         }
     }
 
-    pub fn after_failure(&mut self) -> Duration {
+    pub(crate) fn after_failure(&mut self) -> Duration {
         let wait = self.waits.fail();
         self.jittered(wait)
     }
 
-    pub fn after_session(&mut self, lasted: Duration) -> Duration {
+    pub(crate) fn after_session(&mut self, lasted: Duration) -> Duration {
         if lasted >= STABLE_SESSION_DURATION {
             self.waits.reset();
         }

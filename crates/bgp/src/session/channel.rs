@@ -7,7 +7,7 @@ use super::effect::ConnectionId;
 use crate::wire::OpenMessage;
 
 #[derive(Debug)]
-pub struct PeerConnection {
+pub(crate) struct PeerConnection {
     pub connection: ConnectionId,
     pub outgoing: bool,
     /// A session stood when it was opened: if the peer is sane, it has lost that session.
@@ -27,7 +27,7 @@ pub struct PeerConnection {
 }
 
 #[derive(Debug)]
-pub enum ConnectionPhase {
+pub(crate) enum ConnectionPhase {
     OpenSent,
     /// The session stands on another connection, and the peer has to decide which of both remains: it closes the other.
     Parked {
@@ -67,7 +67,7 @@ impl PeerConnection {
     }
 
     /// Neither established nor parked, and the peer is known.
-    pub fn is_confirming(&self) -> bool {
+    pub(crate) fn is_confirming(&self) -> bool {
         matches!(self.phase, ConnectionPhase::OpenConfirm(_))
     }
 
@@ -84,13 +84,13 @@ impl PeerConnection {
     }
 
     /// When the peer has not read for too long.
-    pub fn send_hold_until(&self) -> Option<Duration> {
+    pub(crate) fn send_hold_until(&self) -> Option<Duration> {
         let limit = MIN_SEND_HOLD_TIME.max(self.hold_time * 2);
         (self.queued > 0).then(|| self.progress + limit)
     }
 
     /// The peer has sent something.
-    pub fn restart_hold_timer(&mut self, now: Duration) {
+    pub(crate) fn restart_hold_timer(&mut self, now: Duration) {
         self.hold_until = (!self.hold_time.is_zero()).then(|| now + self.hold_time);
     }
 

@@ -59,7 +59,7 @@ pub struct NextHops {
 
 impl NextHops {
     /// `None`: routes of the family can't be announced. `extended`: the peer accepts IPv6 next hops for IPv4.
-    pub fn next_hop_for(&self, family: Family, extended: bool) -> Option<NextHop> {
+    pub(crate) fn next_hop_for(&self, family: Family, extended: bool) -> Option<NextHop> {
         let ipv6 = match (self.ipv6, self.link_local) {
             (Some(global), link_local) => Some(NextHop::Ipv6 { global, link_local }),
             (None, Some(global)) => Some(NextHop::Ipv6 { global, link_local: None }),

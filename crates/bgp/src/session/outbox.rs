@@ -18,7 +18,7 @@ use crate::wire::update::{append_announcements, append_end_of_rib, append_withdr
 const PREFIXES_PER_ROUND: usize = 256;
 
 #[derive(Debug, Default)]
-pub struct RouteOutbox {
+pub(crate) struct RouteOutbox {
     wanted: BTreeMap<IpNet, Arc<RouteAttributes>>,
     /// On the current session.
     sent: BTreeMap<IpNet, Arc<RouteAttributes>>,
@@ -32,7 +32,7 @@ pub struct RouteOutbox {
 
 /// What the session has agreed on.
 #[derive(Clone, Debug)]
-pub struct SessionAgreement {
+pub(crate) struct SessionAgreement {
     pub form: AttributeForm,
     /// Of both sides.
     pub families: BTreeSet<Family>,
@@ -44,7 +44,7 @@ pub struct SessionAgreement {
 
 impl SessionAgreement {
     /// The families that can be announced.
-    pub fn announceable(&self) -> BTreeSet<Family> {
+    pub(crate) fn announceable(&self) -> BTreeSet<Family> {
         let has_next_hop = |family: &Family| {
             self.next_hops.next_hop_for(*family, self.extended_next_hop).is_some()
         };
@@ -53,7 +53,7 @@ impl SessionAgreement {
 }
 
 impl RouteOutbox {
-    pub fn set_route(&mut self, prefix: IpNet, attributes: Option<Arc<RouteAttributes>>) {
+    pub(crate) fn set_route(&mut self, prefix: IpNet, attributes: Option<Arc<RouteAttributes>>) {
         match attributes {
             Some(attributes) => self.wanted.insert(prefix, attributes),
             None => self.wanted.remove(&prefix),
@@ -62,18 +62,18 @@ impl RouteOutbox {
     }
 
     /// All that is wanted is known.
-    pub fn set_synced(&mut self) {
+    pub(crate) fn set_synced(&mut self) {
         self.synced = true;
     }
 
-    pub fn set_drained(&mut self, drained: bool) {
+    pub(crate) fn set_drained(&mut self, drained: bool) {
         if std::mem::replace(&mut self.drained, drained) != drained {
             self.resend_routes(|_| true);
         }
     }
 
     /// The peer has nothing of a session that begins.
-    pub fn restart_for_session(&mut self, agreement: &SessionAgreement) {
+    pub(crate) fn restart_for_session(&mut self, agreement: &SessionAgreement) {
         self.sent.clear();
         self.pending = self.wanted.keys().map(|prefix| (*prefix, false)).collect();
         let families = agreement.families.clone();
@@ -81,12 +81,12 @@ impl RouteOutbox {
     }
 
     /// The peer has asked for the routes of a family.
-    pub fn resend_family(&mut self, family: Family) {
+    pub(crate) fn resend_family(&mut self, family: Family) {
         self.resend_routes(|prefix| Family::of_prefix(prefix) == family);
     }
 
     /// All routes of a family are sent, also those that the peer has: their next hop is another one.
-    pub fn resend_with_next_hop(&mut self, family: Family) {
+    pub(crate) fn resend_with_next_hop(&mut self, family: Family) {
         let all = self.wanted.keys().chain(self.sent.keys());
         let all = all.filter(|prefix| Family::of_prefix(prefix) == family);
         self.pending.extend(all.map(|prefix| (*prefix, true)));
@@ -98,7 +98,7 @@ impl RouteOutbox {
     }
 
     /// How many prefixes the peer has.
-    pub fn count_sent_prefixes(&self) -> usize {
+    pub(crate) fn count_sent_prefixes(&self) -> usize {
         self.sent.len()
     }
 
@@ -108,7 +108,7 @@ impl RouteOutbox {
     }
 
     /// Some of the UPDATEs that are due. Empty if there are none.
-    pub fn encode_due_updates(&mut self, agreement: &SessionAgreement) -> Vec<u8> {
+    pub(crate) fn encode_due_updates(&mut self, agreement: &SessionAgreement) -> Vec<u8> {
         let mut out = Vec::new();
         while out.is_empty() && !self.pending.is_empty() {
             self.encode_round(agreement, &mut out);

@@ -6,28 +6,28 @@ use crate::family::{Family, SAFI_UNICAST};
 use crate::route::{NextHop, RouteAttributes};
 
 pub mod flag {
-    pub const OPTIONAL: u8 = 0x80;
-    pub const TRANSITIVE: u8 = 0x40;
+    pub(crate) const OPTIONAL: u8 = 0x80;
+    pub(crate) const TRANSITIVE: u8 = 0x40;
     /// The length has two octets.
-    pub const EXTENDED: u8 = 0x10;
+    pub(crate) const EXTENDED: u8 = 0x10;
 }
 
 pub mod code {
     pub const ORIGIN: u8 = 1;
-    pub const AS_PATH: u8 = 2;
-    pub const NEXT_HOP: u8 = 3;
-    pub const MULTI_EXIT_DISC: u8 = 4;
+    pub(crate) const AS_PATH: u8 = 2;
+    pub(crate) const NEXT_HOP: u8 = 3;
+    pub(crate) const MULTI_EXIT_DISC: u8 = 4;
     pub const LOCAL_PREF: u8 = 5;
-    pub const ATOMIC_AGGREGATE: u8 = 6;
-    pub const AGGREGATOR: u8 = 7;
+    pub(crate) const ATOMIC_AGGREGATE: u8 = 6;
+    pub(crate) const AGGREGATOR: u8 = 7;
     pub const COMMUNITIES: u8 = 8;
-    pub const ORIGINATOR_ID: u8 = 9;
-    pub const CLUSTER_LIST: u8 = 10;
-    pub const MP_REACH_NLRI: u8 = 14;
-    pub const MP_UNREACH_NLRI: u8 = 15;
-    pub const EXTENDED_COMMUNITIES: u8 = 16;
-    pub const AS4_PATH: u8 = 17;
-    pub const LARGE_COMMUNITIES: u8 = 32;
+    pub(crate) const ORIGINATOR_ID: u8 = 9;
+    pub(crate) const CLUSTER_LIST: u8 = 10;
+    pub(crate) const MP_REACH_NLRI: u8 = 14;
+    pub(crate) const MP_UNREACH_NLRI: u8 = 15;
+    pub(crate) const EXTENDED_COMMUNITIES: u8 = 16;
+    pub(crate) const AS4_PATH: u8 = 17;
+    pub(crate) const LARGE_COMMUNITIES: u8 = 32;
 }
 
 const WELL_KNOWN: u8 = flag::TRANSITIVE;
@@ -53,7 +53,7 @@ fn append_attribute(out: &mut Vec<u8>, flags: u8, code: u8, value: &[u8]) {
 }
 
 /// All attributes except those with prefixes, ascending by code.
-pub fn encode_attributes(
+pub(crate) fn encode_attributes(
     attributes: &RouteAttributes,
     form: &AttributeForm,
     next_hop: Option<&NextHop>,
@@ -114,7 +114,7 @@ fn encode_link_bandwidth(attributes: &RouteAttributes, form: &AttributeForm) -> 
 }
 
 /// An attribute that contains prefixes, up to them. [`finish_prefix_attribute`] sets its length.
-pub fn begin_prefix_attribute(
+pub(crate) fn begin_prefix_attribute(
     out: &mut Vec<u8>,
     code: u8,
     family: Family,
@@ -138,7 +138,7 @@ pub fn begin_prefix_attribute(
 }
 
 /// `start`: where the attribute begins.
-pub fn finish_prefix_attribute(out: &mut [u8], start: usize) {
+pub(crate) fn finish_prefix_attribute(out: &mut [u8], start: usize) {
     let length = (out.len() - start - 4) as u16;
     out[start + 2..start + 4].copy_from_slice(&length.to_be_bytes());
 }

@@ -9,7 +9,7 @@ use super::reader::OctetReader;
 use crate::family::{Family, SAFI_UNICAST};
 
 /// What stands for an AS number of four octets in a field of two (RFC 6793).
-pub const AS_TRANS: u16 = 23456;
+pub(crate) const AS_TRANS: u16 = 23456;
 
 const BGP_VERSION: u8 = 4;
 /// The optional parameter that holds capabilities.
@@ -18,11 +18,11 @@ const CAPABILITIES_PARAMETER: u8 = 2;
 const EXTENDED_LENGTH_PARAMETER: u8 = 255;
 
 mod code {
-    pub const MULTIPROTOCOL: u8 = 1;
-    pub const ROUTE_REFRESH: u8 = 2;
-    pub const EXTENDED_NEXT_HOP: u8 = 5;
-    pub const GRACEFUL_RESTART: u8 = 64;
-    pub const FOUR_OCTET_AS: u8 = 65;
+    pub(crate) const MULTIPROTOCOL: u8 = 1;
+    pub(crate) const ROUTE_REFRESH: u8 = 2;
+    pub(crate) const EXTENDED_NEXT_HOP: u8 = 5;
+    pub(crate) const GRACEFUL_RESTART: u8 = 64;
+    pub(crate) const FOUR_OCTET_AS: u8 = 65;
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,11 +8,11 @@ use super::reader::OctetReader;
 use crate::family::Family;
 
 /// The octets that [`append_prefix`] adds.
-pub fn count_prefix_octets(prefix: &IpNet) -> usize {
+pub(crate) fn count_prefix_octets(prefix: &IpNet) -> usize {
     1 + usize::from(prefix.prefix_len()).div_ceil(8)
 }
 
-pub fn append_prefix(out: &mut Vec<u8>, prefix: &IpNet) {
+pub(crate) fn append_prefix(out: &mut Vec<u8>, prefix: &IpNet) {
     out.push(prefix.prefix_len());
     let covered = count_prefix_octets(prefix) - 1;
     match prefix.network() {
@@ -22,7 +22,7 @@ pub fn append_prefix(out: &mut Vec<u8>, prefix: &IpNet) {
 }
 
 /// All prefixes of a field; `None` if one has an invalid length or is cut off.
-pub fn parse_prefixes(field: &[u8], family: Family) -> Option<Vec<IpNet>> {
+pub(crate) fn parse_prefixes(field: &[u8], family: Family) -> Option<Vec<IpNet>> {
     let mut reader = OctetReader::new(field);
     let mut prefixes = Vec::new();
     while !reader.is_empty() {

@@ -48,7 +48,7 @@ impl<'a> OctetReader<'a> {
     }
 
     /// What follows a length of two octets.
-    pub fn long_part(&mut self) -> Option<Self> {
+    pub(crate) fn long_part(&mut self) -> Option<Self> {
         let length = self.u16()?;
         self.take(length.into()).map(Self)
     }

@@ -1,10 +1,10 @@
 //! The specs that cannot run in a cluster of this kind, each with its reason.
 
 /// A list in the repository: lines that begin with `#` are the reason of the names that follow.
-pub struct Exclusions(Vec<(String, String)>);
+pub(crate) struct Exclusions(Vec<(String, String)>);
 
 impl Exclusions {
-    pub fn of_suite(suite: &str) -> Self {
+    pub(crate) fn of_suite(suite: &str) -> Self {
         match suite {
             "sig-network" => Self::parse(include_str!("../../suites/sig-network.txt")),
             "http2" => Self::parse(include_str!("../../suites/http2.txt")),

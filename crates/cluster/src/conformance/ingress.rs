@@ -105,7 +105,7 @@ pub fn run(cluster: &mut Cluster, log: &Path) -> Result<Results> {
 }
 
 /// The first address of the Ingress proxy, outside the cluster.
-pub fn proxy_address(cluster: &Cluster) -> Result<String> {
+pub(crate) fn proxy_address(cluster: &Cluster) -> Result<String> {
     let output = ["-o", "jsonpath={.status.loadBalancer.ingress[0].ip}"];
     let address = cluster.plane.kubectl(&[&["get"], &PROXY_SERVICE[..], &output[..]].concat())?;
     ensure!(!address.is_empty(), "the Service of the Ingress proxy has no address");
@@ -113,7 +113,7 @@ pub fn proxy_address(cluster: &Cluster) -> Result<String> {
 }
 
 /// Creates pods, Services and the Ingress with all rules; waits until the first rule is active.
-pub fn prepare_ingresses(cluster: &Cluster) -> Result<String> {
+pub(crate) fn prepare_ingresses(cluster: &Cluster) -> Result<String> {
     let names: BTreeSet<&str> =
         RULES.iter().map(|(.., service)| *service).chain(["default"]).collect();
     let mut items =

@@ -13,7 +13,7 @@ pub enum Outcome {
 }
 
 #[derive(Clone, Debug)]
-pub struct SpecResult {
+pub(crate) struct SpecResult {
     /// What the spec is about: a row of the table.
     pub group: String,
     pub name: String,
@@ -63,7 +63,7 @@ impl Results {
         text
     }
 
-    pub fn to_junit(&self, suite: &str) -> String {
+    pub(crate) fn to_junit(&self, suite: &str) -> String {
         let failures =
             self.0.iter().filter(|each| matches!(each.outcome, Outcome::Failed(_))).count();
         let skipped =

@@ -28,7 +28,7 @@ pub struct Selection<'a> {
 }
 
 /// The images that the tests use.
-pub fn image_names(programs: &Path) -> Result<Vec<String>> {
+pub(crate) fn image_names(programs: &Path) -> Result<Vec<String>> {
     let program = programs.join("e2e.test");
     let output = Command::new(&program)
         .arg("--list-images")

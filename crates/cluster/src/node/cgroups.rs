@@ -40,7 +40,7 @@ pub fn enter(name: &str) -> Result<()> {
 
 /// Mounts the node's hierarchies below `root`, laid out as the machine's. The caller has a namespace of control groups,
 /// so that the node's groups are their roots.
-pub fn mount_all(root: &Path) -> Result<()> {
+pub(crate) fn mount_all(root: &Path) -> Result<()> {
     let hierarchies = mounted()?;
     let target = root.join("sys/fs/cgroup");
     let none = None::<&str>;

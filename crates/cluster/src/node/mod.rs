@@ -20,7 +20,7 @@ use crate::network::{Cni, NodeAddresses};
 
 /// What a node needs to know, as a file.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct NodeSpecification {
+pub(crate) struct NodeSpecification {
     pub addresses: NodeAddresses,
     pub cni: Cni,
     /// The name of the node's control groups.
@@ -38,9 +38,9 @@ pub struct NodeSpecification {
 }
 
 /// The file, in a node's folder, for which its kubelet waits: the API server knows the node.
-pub const API_IS_READY: &str = "api-is-ready";
+pub(crate) const API_IS_READY: &str = "api-is-ready";
 /// The file that the node writes when containerd has all images.
-pub const IMAGES_ARE_READY: &str = "images-are-ready";
+pub(crate) const IMAGES_ARE_READY: &str = "images-are-ready";
 
 const SPECIFICATION: &str = "node.json";
 

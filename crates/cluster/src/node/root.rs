@@ -39,7 +39,7 @@ const KERNEL_SETTINGS: [(&str, &str); 6] = [
 ];
 
 /// Makes the root at the folder `root` of the machine, and changes to it. Nothing else of the machine can be reached.
-pub fn change_root(node: &NodeSpecification, root: &Path) -> Result<()> {
+pub(crate) fn change_root(node: &NodeSpecification, root: &Path) -> Result<()> {
     // What is mounted from here on stays in this mount namespace.
     mount(NONE, "/", NONE, MsFlags::MS_REC | MsFlags::MS_PRIVATE, NONE)?;
     fs::create_dir_all(root)?;

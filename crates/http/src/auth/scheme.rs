@@ -118,7 +118,7 @@ impl Scheme {
     }
 
     /// Whether it takes more than a few microseconds.
-    pub fn is_costly(&self) -> bool {
+    pub(crate) fn is_costly(&self) -> bool {
         matches!(self.kind, Kind::Bcrypt { .. } | Kind::Crypt { .. })
     }
 

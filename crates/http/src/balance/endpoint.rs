@@ -48,11 +48,11 @@ impl EndpointState {
         self.in_flight.load(Relaxed)
     }
 
-    pub fn is_ejected(&self, now: Ticks) -> bool {
+    pub(crate) fn is_ejected(&self, now: Ticks) -> bool {
         now < self.ready_from.load(Relaxed)
     }
 
-    pub fn ready_from(&self) -> Ticks {
+    pub(crate) fn ready_from(&self) -> Ticks {
         self.ready_from.load(Relaxed)
     }
 
@@ -83,7 +83,7 @@ impl EndpointState {
         most != 0 && failures >= most
     }
 
-    pub fn eject(&self, settings: &Settings, now: Ticks) {
+    pub(crate) fn eject(&self, settings: &Settings, now: Ticks) {
         let longest = settings.longest_ejection.as_micros() as Ticks;
         let is_soon = now - self.ready_from.load(Relaxed) < longest;
         let ejections = if is_soon { self.ejections.load(Relaxed) } else { 0 };
@@ -95,7 +95,7 @@ impl EndpointState {
         self.failures.store(settings.failures.saturating_sub(1), Relaxed);
     }
 
-    pub fn end_ejection(&self, now: Ticks) {
+    pub(crate) fn end_ejection(&self, now: Ticks) {
         self.ready_from.store(now, Relaxed);
     }
 }

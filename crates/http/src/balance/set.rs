@@ -46,7 +46,7 @@ impl Set {
     }
 
     /// The same endpoints under other keys.
-    pub fn named_by(&self, keys: Arc<Vec<Key>>) -> Self {
+    pub(crate) fn named_by(&self, keys: Arc<Vec<Key>>) -> Self {
         Self::new(self.endpoints.clone(), self.draining.clone(), keys)
     }
 
@@ -77,7 +77,7 @@ impl Set {
     }
 
     /// Whether one more endpoint can be ejected, and this one is in use and not ejected.
-    pub fn may_eject(&self, endpoint: &Arc<EndpointState>, now: Ticks) -> bool {
+    pub(crate) fn may_eject(&self, endpoint: &Arc<EndpointState>, now: Ticks) -> bool {
         let is_used = || self.endpoints.iter().any(|used| Arc::ptr_eq(used, endpoint));
         !endpoint.is_ejected(now)
             && (self.count_ejected(now) + 1) * 2 <= self.endpoints.len()
@@ -89,7 +89,7 @@ impl Set {
     }
 
     /// Ends ejections, those first that would end first, until at most half of the endpoints are ejected.
-    pub fn bound_ejections(&self, now: Ticks) {
+    pub(crate) fn bound_ejections(&self, now: Ticks) {
         let mut ejected: Vec<_> =
             self.endpoints.iter().filter(|endpoint| endpoint.is_ejected(now)).collect();
         ejected.sort_by_key(|endpoint| endpoint.ready_from());

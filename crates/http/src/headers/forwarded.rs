@@ -11,7 +11,7 @@ use super::text;
 
 /// What one proxy has added, in reverse order.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Element<'a>(Vec<(&'a str, &'a str)>);
+pub(crate) struct Element<'a>(Vec<(&'a str, &'a str)>);
 
 impl<'a> Element<'a> {
     pub fn get(&self, wanted: &str) -> Option<&'a str> {
@@ -31,7 +31,7 @@ impl<'a> Element<'a> {
 /// The elements of all lines, the one of the nearest proxy first. Each line is read from its end: what the client wrote
 /// at its beginning cannot hide what a proxy has appended. What cannot be read ends the list, because it is not known
 /// which proxy wrote the elements before it.
-pub fn forwarded_elements(headers: &HeaderMap) -> impl Iterator<Item = Element<'_>> {
+pub(crate) fn forwarded_elements(headers: &HeaderMap) -> impl Iterator<Item = Element<'_>> {
     let lines = headers.get_all(FORWARDED).iter().rev();
     lines.flat_map(|line| from_end(line.as_bytes())).map_while(|element| element)
 }
@@ -95,7 +95,7 @@ fn is_token(octet: u8) -> bool {
 }
 
 /// An address with or without port, IPv6 with or without brackets.
-pub fn forwarded_address(text: &str) -> Option<IpAddr> {
+pub(crate) fn forwarded_address(text: &str) -> Option<IpAddr> {
     let bracketed = || text.strip_prefix('[')?.strip_suffix(']')?.parse().ok();
     let address = text
         .parse()
@@ -106,7 +106,7 @@ pub fn forwarded_address(text: &str) -> Option<IpAddr> {
 }
 
 /// One element for each hop. The client's also has what it asked for.
-pub fn format_forwarded<'a>(
+pub(crate) fn format_forwarded<'a>(
     hops: impl Iterator<Item = &'a IpAddr>,
     scheme: &str,
     host: Option<&str>,

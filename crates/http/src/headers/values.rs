@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use http::header::HeaderValue;
 
-pub fn port_value(port: u16) -> HeaderValue {
+pub(crate) fn port_value(port: u16) -> HeaderValue {
     match port {
         80 => HeaderValue::from_static("80"),
         443 => HeaderValue::from_static("443"),
@@ -13,7 +13,7 @@ pub fn port_value(port: u16) -> HeaderValue {
     }
 }
 
-pub fn address_value(address: IpAddr) -> Option<HeaderValue> {
+pub(crate) fn address_value(address: IpAddr) -> Option<HeaderValue> {
     let IpAddr::V4(address) = address else {
         return HeaderValue::try_from(address.to_string()).ok();
     };
@@ -39,7 +39,7 @@ pub fn address_value(address: IpAddr) -> Option<HeaderValue> {
 }
 
 /// 32 digits.
-pub fn hexadecimal_value(number: u128) -> Option<HeaderValue> {
+pub(crate) fn hexadecimal_value(number: u128) -> Option<HeaderValue> {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let mut text = [0; 32];
     for (pair, octet) in text.chunks_exact_mut(2).zip(number.to_be_bytes()) {

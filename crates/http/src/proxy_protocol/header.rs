@@ -35,7 +35,7 @@ impl Display for Invalid {
 impl std::error::Error for Invalid {}
 
 /// Both addresses in one family: IPv6 if one of them needs it.
-pub fn same_family(addresses: &Addresses) -> Addresses {
+pub(crate) fn same_family(addresses: &Addresses) -> Addresses {
     let [source, destination] = [addresses.source, addresses.destination]
         .map(|end| SocketAddr::new(end.ip().to_canonical(), end.port()));
     let both = Addresses { source, destination };

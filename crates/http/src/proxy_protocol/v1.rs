@@ -10,7 +10,7 @@ pub const BEGINNING: &[u8] = b"PROXY ";
 const MOST_OCTETS: usize = 107;
 
 /// Of what begins like [`BEGINNING`].
-pub fn parse_v1(octets: &[u8]) -> Result<Option<Header>, Invalid> {
+pub(crate) fn parse_v1(octets: &[u8]) -> Result<Option<Header>, Invalid> {
     let line = &octets[..octets.len().min(MOST_OCTETS)];
     let Some(end) = line.iter().position(|octet| !(b' '..=b'~').contains(octet)) else {
         return match octets.len() < MOST_OCTETS {

@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use super::header::{Addresses, Header, Invalid, MOST_OCTETS, same_family};
 
-pub const SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
+pub(crate) const SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
 
 /// Signature, version and command, family and protocol, length of the rest.
 const FIXED_OCTETS: usize = 16;
@@ -19,7 +19,7 @@ const STREAM: u8 = 1;
 const DATAGRAM: u8 = 2;
 
 /// Of what begins like [`SIGNATURE`].
-pub fn parse_v2(octets: &[u8]) -> Result<Option<Header>, Invalid> {
+pub(crate) fn parse_v2(octets: &[u8]) -> Result<Option<Header>, Invalid> {
     // Each octet is checked as soon as it is there, so that nothing waits for the rest of an invalid header.
     let after = octets.get(SIGNATURE.len()..).unwrap_or_default();
     if after.first().is_some_and(|version| version >> 4 != 2) {

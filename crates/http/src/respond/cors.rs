@@ -16,7 +16,7 @@ use crate::policy::{Cors, CorsOrigin, Policy};
 
 /// A preflight is answered without the endpoint. That of an origin that is not configured gets no headers, so that the
 /// browser refuses the request.
-pub fn answer_preflight(policy: &Policy, facts: &Facts) -> Option<Response<()>> {
+pub(crate) fn answer_preflight(policy: &Policy, facts: &Facts) -> Option<Response<()>> {
     policy.cors.as_ref()?;
     is_preflight(facts).then(|| empty_response(StatusCode::NO_CONTENT))
 }
@@ -28,7 +28,7 @@ fn is_preflight(facts: &Facts) -> bool {
 }
 
 /// Replaces what the endpoint says about other origins.
-pub fn add_cors_headers(policy: &Policy, facts: &Facts, headers: &mut HeaderMap) {
+pub(crate) fn add_cors_headers(policy: &Policy, facts: &Facts, headers: &mut HeaderMap) {
     let Some(cors) = &policy.cors else { return };
     for name in &DECISIONS {
         headers.remove(name);

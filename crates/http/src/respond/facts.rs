@@ -25,7 +25,7 @@ pub struct Facts<'a> {
 }
 
 /// A response without headers.
-pub fn empty_response(status: StatusCode) -> Response<()> {
+pub(crate) fn empty_response(status: StatusCode) -> Response<()> {
     let mut response = Response::new(());
     *response.status_mut() = status;
     response

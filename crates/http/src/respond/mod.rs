@@ -20,7 +20,7 @@ pub use redirect::redirect_to_sign_in;
 /// The response to a request that is not forwarded. [`add_response_headers`] completes it. The order of the checks is part of
 /// the behaviour: a client that may not use the route learns nothing about it, and a preflight, which has no credentials,
 /// comes before all checks of those.
-pub fn answer_by_policy(policy: &Policy, facts: &Facts) -> Option<Response<()>> {
+pub(crate) fn answer_by_policy(policy: &Policy, facts: &Facts) -> Option<Response<()>> {
     if !may_use_route(&policy.allowed_sources, &policy.denied_sources, facts.client) {
         return Some(empty_response(StatusCode::FORBIDDEN));
     }

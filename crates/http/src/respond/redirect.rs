@@ -9,7 +9,7 @@ use crate::policy::{Policy, Redirect, TlsRedirect};
 /// Certificate authorities fetch challenges (ACME, RFC 8555, 8.3) over plain HTTP, before there is a certificate.
 const CHALLENGES: &str = "/.well-known/acme-challenge/";
 
-pub fn redirect_to_tls(policy: &Policy, facts: &Facts) -> Option<Response<()>> {
+pub(crate) fn redirect_to_tls(policy: &Policy, facts: &Facts) -> Option<Response<()>> {
     let wanted = match policy.tls_redirect {
         TlsRedirect::Never => false,
         TlsRedirect::WithCertificate => facts.host_uses_tls,
@@ -27,13 +27,13 @@ pub fn redirect_to_tls(policy: &Policy, facts: &Facts) -> Option<Response<()>> {
     Some(redirect(StatusCode::PERMANENT_REDIRECT, &location))
 }
 
-pub fn redirect_as_configured(policy: &Policy, facts: &Facts) -> Option<Response<()>> {
+pub(crate) fn redirect_as_configured(policy: &Policy, facts: &Facts) -> Option<Response<()>> {
     let Redirect { status, location, append_path } = policy.redirect.as_ref()?;
     let path = if *append_path { path_and_query(facts) } else { String::new() };
     Some(redirect(*status, &format!("{}{path}", fill(location, facts))))
 }
 
-pub fn redirect_to_app_root(policy: &Policy, facts: &Facts) -> Option<Response<()>> {
+pub(crate) fn redirect_to_app_root(policy: &Policy, facts: &Facts) -> Option<Response<()>> {
     let root = policy.app_root.as_deref().filter(|_| facts.path == "/")?;
     // `//example.org` is another host; `/` would be redirected to itself.
     let is_path = root.starts_with('/') && !root.starts_with("//") && root != "/";

@@ -19,7 +19,7 @@ struct Entry {
 }
 
 /// The prefix that a path in a rule stands for: `/a/` is the same as `/a`.
-pub fn prefix_of(path: &str) -> &str {
+pub(crate) fn prefix_of(path: &str) -> &str {
     path.strip_suffix('/').unwrap_or(path)
 }
 

@@ -119,7 +119,7 @@ impl Site {
     }
 
     /// The servers that have locations for an upstream.
-    pub fn servers_of(&self, upstream: &str) -> &[String] {
+    pub(crate) fn servers_of(&self, upstream: &str) -> &[String] {
         self.upstreams.get(upstream).map_or(&[], Vec::as_slice)
     }
 }

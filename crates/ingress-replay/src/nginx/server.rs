@@ -6,7 +6,7 @@ use k8s_openapi::api::networking::v1::IngressServiceBackend;
 use lb_rules::model::ServiceName;
 use regex::bytes::{Regex, RegexBuilder};
 
-pub const ROOT: &str = "/";
+pub(crate) const ROOT: &str = "/";
 /// The most octets of one compiled expression.
 const MOST_OCTETS: usize = 1 << 20;
 
@@ -100,7 +100,7 @@ impl Server {
     }
 
     /// Whether all its paths are expressions.
-    pub fn has_expressions(&self) -> bool {
+    pub(crate) fn has_expressions(&self) -> bool {
         matches!(self.lookup, Lookup::Expressions(_))
     }
 

@@ -135,7 +135,7 @@ fn auth_realm(draft: &mut Draft, text: &str) -> Result<(), String> {
 }
 
 /// `name`, or `namespace/name`.
-pub fn secret_name(text: &str) -> Result<Arc<str>, String> {
+pub(crate) fn secret_name(text: &str) -> Result<Arc<str>, String> {
     let text = text.trim();
     let valid = |name: &str| {
         let allowed =

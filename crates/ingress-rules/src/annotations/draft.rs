@@ -84,7 +84,7 @@ impl Draft {
     }
 
     /// Whether paths may be regular expressions.
-    pub fn reads_expressions(&self) -> bool {
+    pub(crate) fn reads_expressions(&self) -> bool {
         self.use_regex || self.rewrite.is_some()
     }
 
@@ -101,7 +101,7 @@ impl Draft {
         }
     }
 
-    pub fn affinity_cookie(&self) -> Option<AffinityCookie> {
+    pub(crate) fn affinity_cookie(&self) -> Option<AffinityCookie> {
         let cookie = &self.cookie;
         self.affinity.then(|| AffinityCookie {
             name: cookie.name.clone().unwrap_or_else(|| "INGRESSCOOKIE".into()),

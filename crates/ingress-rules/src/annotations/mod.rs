@@ -52,7 +52,7 @@ pub fn all_annotations() -> impl Iterator<Item = &'static Annotation> {
 }
 
 /// The key under which an Ingress has the annotation that Millrace calls by this name.
-pub fn annotation_key(name: &str, annotations: &BTreeMap<String, String>) -> String {
+pub(crate) fn annotation_key(name: &str, annotations: &BTreeMap<String, String>) -> String {
     let declared = DECLARED.iter().find(|annotation| annotation.name == name);
     let mut keys = declared.into_iter().flat_map(|annotation| annotation.keys());
     keys.find(|key| annotations.contains_key(key)).unwrap_or_else(|| format!("{MILLRACE}{name}"))
@@ -105,7 +105,7 @@ static KEYS: LazyLock<HashMap<String, (usize, usize)>> = LazyLock::new(|| {
 static DECLARED: LazyLock<Vec<&Annotation>> = LazyLock::new(|| all_annotations().collect());
 
 /// Reads all annotations of an Ingress.
-pub fn read_annotations(annotations: &BTreeMap<String, String>) -> (Draft, Vec<Finding>) {
+pub(crate) fn read_annotations(annotations: &BTreeMap<String, String>) -> (Draft, Vec<Finding>) {
     let mut draft = Draft::default();
     let mut findings = Vec::new();
     let mut known = Vec::new();

@@ -33,7 +33,7 @@ const RESTRICTING: [&str; 12] = [
 ];
 
 /// The first directive of a snippet that restricts access.
-pub fn restricting_directive(snippet: &str) -> Option<&str> {
+pub(crate) fn restricting_directive(snippet: &str) -> Option<&str> {
     let lines = snippet.lines().map(|line| line.split('#').next().unwrap_or_default());
     let statements = lines.flat_map(|line| line.split([';', '{', '}'])).map(str::trim);
     statements.filter(|statement| !statement.is_empty()).find_map(|statement| {

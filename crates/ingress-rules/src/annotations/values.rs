@@ -121,11 +121,11 @@ fn canonical(range: IpNet) -> Option<IpNet> {
     }
 }
 
-pub fn header_name(text: &str) -> Parsed<HeaderName> {
+pub(crate) fn header_name(text: &str) -> Parsed<HeaderName> {
     HeaderName::from_str(text.trim()).map_err(|_| format!("has {text:?}, which is no header name"))
 }
 
-pub fn header_names(text: &str) -> Parsed<Vec<HeaderName>> {
+pub(crate) fn header_names(text: &str) -> Parsed<Vec<HeaderName>> {
     let mut names: Vec<HeaderName> = Vec::new();
     for name in list(text)? {
         let name = header_name(name)?;
@@ -140,7 +140,7 @@ pub fn header_names(text: &str) -> Parsed<Vec<HeaderName>> {
     Ok(names)
 }
 
-pub fn header_value(text: &str) -> Parsed<HeaderValue> {
+pub(crate) fn header_value(text: &str) -> Parsed<HeaderValue> {
     // Kubernetes allows all of Unicode, header values only visible ASCII and blanks.
     let visible = text.bytes().all(|octet| (0x20..0x7f).contains(&octet));
     let value = HeaderValue::from_str(text.trim()).ok().filter(|_| visible);

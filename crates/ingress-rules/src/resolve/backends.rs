@@ -141,13 +141,13 @@ impl Resolver<'_> {
     }
 
     /// An upstream outside the Services that the rules name.
-    pub fn use_upstream(&mut self, upstream: UpstreamName, field: &str) -> UpstreamName {
+    pub(crate) fn use_upstream(&mut self, upstream: UpstreamName, field: &str) -> UpstreamName {
         self.upstreams.entry(upstream.clone()).or_insert_with(|| field.into());
         upstream
     }
 
     /// An upstream for TLS or plain text as a URL asks for.
-    pub fn service_upstream(
+    pub(crate) fn service_upstream(
         &mut self,
         service: &ServiceName,
         port: &Arc<str>,

@@ -86,7 +86,7 @@ impl Resolver<'_> {
     }
 
     /// Hosts that annotations add.
-    pub fn add_hosts(&mut self) {
+    pub(crate) fn add_hosts(&mut self) {
         let aliases = std::mem::take(&mut self.draft.aliases);
         let first = self.hosts.iter().find(|(host, _)| **host != HostPattern::Any);
         match first.map(|(_, part)| part.clone()) {

@@ -43,7 +43,7 @@ impl Resolver<'_> {
     }
 
     /// Hosts below a wildcard host with a certificate get that as their own, to be served with their own policy.
-    pub fn give_wildcard_certificates(&mut self) {
+    pub(crate) fn give_wildcard_certificates(&mut self) {
         let wildcards: Vec<(HostPattern, Tls)> = self
             .hosts
             .iter()
@@ -156,7 +156,7 @@ impl Resolver<'_> {
 }
 
 /// Whether a certificate is for a host.
-pub fn covers_host(certificate: &Certificate, host: &HostPattern) -> bool {
+pub(crate) fn covers_host(certificate: &Certificate, host: &HostPattern) -> bool {
     match host {
         HostPattern::Exact(name) => certificate.covers(name),
         HostPattern::Wildcard(suffix) => {

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::networking::v1::{IngressLoadBalancerIngress, IngressPortStatus};
 
 /// Host name or IP address.
-pub fn parse_published_address(text: &str, ports: &[u16]) -> IngressLoadBalancerIngress {
+pub(crate) fn parse_published_address(text: &str, ports: &[u16]) -> IngressLoadBalancerIngress {
     let is_address = text.parse::<IpAddr>().is_ok();
     let text = Some(text.to_owned());
     let (ip, hostname) = if is_address { (text, None) } else { (None, text) };
@@ -19,7 +19,7 @@ pub fn parse_published_address(text: &str, ports: &[u16]) -> IngressLoadBalancer
 }
 
 /// Where clients reach the proxies through a Service: the same addresses as ingress-nginx reports.
-pub fn list_service_addresses(service: &Service) -> Vec<IngressLoadBalancerIngress> {
+pub(crate) fn list_service_addresses(service: &Service) -> Vec<IngressLoadBalancerIngress> {
     let Some(spec) = &service.spec else { return Vec::new() };
     let ports: Vec<u16> = (spec.ports.iter().flatten())
         .filter(|port| port.protocol.as_deref().is_none_or(|protocol| protocol == "TCP"))

@@ -51,7 +51,7 @@ pub struct StatusOptions {
 
 /// News for the writer.
 #[derive(Debug)]
-pub enum StatusChange {
+pub(crate) enum StatusChange {
     /// An Ingress that is served, with its current status.
     Served {
         ingress: ServiceName,
@@ -66,7 +66,7 @@ pub enum StatusChange {
 
 /// Sends news to the writer, which is a task.
 #[derive(Clone)]
-pub struct StatusHandle(mpsc::UnboundedSender<WriterMessage>);
+pub(crate) struct StatusHandle(mpsc::UnboundedSender<WriterMessage>);
 
 enum WriterMessage {
     News(StatusChange),

@@ -9,7 +9,10 @@ use lb_waits::Resource;
 
 use super::{Severity, Trouble};
 
-pub fn troubles_of_agent(survey: &Survey, report: &Result<Option<Report>, String>) -> Vec<Trouble> {
+pub(crate) fn troubles_of_agent(
+    survey: &Survey,
+    report: &Result<Option<Report>, String>,
+) -> Vec<Trouble> {
     let fault = |message: String| Trouble { severity: Severity::Fault, message };
     let warning = |message: String| Trouble { severity: Severity::Warning, message };
     let report = match (report, survey.holder) {

@@ -13,7 +13,7 @@ use lb_common::layout::{
 
 /// A lookup or an action of the data plane.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Observation {
+pub(crate) enum Observation {
     Stage(Stage),
     /// Prefilter: whether a frontend may have the address.
     MayBeDestination(IpAddr, bool),
@@ -67,7 +67,7 @@ pub enum Observation {
 
 /// A flow of either family.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct AnyFlow {
+pub(crate) struct AnyFlow {
     pub client: SocketAddr,
     pub frontend: SocketAddr,
     pub backend: SocketAddr,
@@ -108,7 +108,7 @@ impl AnyFlow {
 
 /// A backend of either family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AnyBackend {
+pub(crate) struct AnyBackend {
     pub end: SocketAddr,
     pub node: Option<IpAddr>,
     pub generation: u32,

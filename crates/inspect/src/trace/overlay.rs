@@ -10,7 +10,7 @@ use aya::maps::{Array, MapData, MapError};
 use lb_kernel::{Layout, Plain};
 
 /// A read-only array.
-pub struct Elements<V: Pod>(pub Array<MapData, V>);
+pub(crate) struct Elements<V: Pod>(pub Array<MapData, V>);
 
 impl<V: Pod> Elements<V> {
     pub fn get(&self, index: u32) -> Option<V> {
@@ -28,7 +28,7 @@ impl<K: Layout, V: Pod> Entries<K, V> {
 }
 
 /// A hash map with an overlay of written entries.
-pub struct Overlaid<K: Layout, V: Layout> {
+pub(crate) struct Overlaid<K: Layout, V: Layout> {
     entries: Entries<K, Plain<V>>,
     written: RefCell<HashMap<K, V>>,
 }

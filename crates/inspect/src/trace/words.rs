@@ -6,7 +6,7 @@ use lb_rules::notation::protocol_name;
 
 use super::observation::AnyFlow;
 
-pub fn mac_text([a, b, c, d, e, f]: [u8; 6]) -> String {
+pub(crate) fn mac_text([a, b, c, d, e, f]: [u8; 6]) -> String {
     format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}")
 }
 
@@ -20,7 +20,7 @@ pub fn policy(name: &str, local_wanted: u8, local: bool) -> String {
     }
 }
 
-pub fn flow_text(flow: &AnyFlow) -> String {
+pub(crate) fn flow_text(flow: &AnyFlow) -> String {
     let AnyFlow { client, frontend, backend, snat, .. } = flow;
     let protocol = protocol_name(flow.protocol);
     let mut text = format!("{protocol} {client} → {frontend} → {backend}");
@@ -35,7 +35,7 @@ pub fn flow_text(flow: &AnyFlow) -> String {
     text
 }
 
-pub fn state_text(flow: &AnyFlow) -> String {
+pub(crate) fn state_text(flow: &AnyFlow) -> String {
     let becomes = if flow.before == flow.state {
         String::new()
     } else {
@@ -72,7 +72,7 @@ fn state_name(state: FlowState) -> &'static str {
     }
 }
 
-pub fn stage_text(stage: Stage) -> &'static str {
+pub(crate) fn stage_text(stage: Stage) -> &'static str {
     match stage {
         Stage::Open => "it may open a flow",
         Stage::Begin => "it opens a flow",

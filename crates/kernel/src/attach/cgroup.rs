@@ -75,7 +75,7 @@ fn unescaped(path: &str) -> String {
 }
 
 /// Whether a pinned link is that of a control group.
-pub fn is_pin(link: &str) -> bool {
+pub(crate) fn is_pin(link: &str) -> bool {
     SOCKET_PROGRAMS.iter().any(|program| link == pin(program))
 }
 

@@ -10,7 +10,7 @@ use super::filters::Filters;
 use crate::hook::{Direction, Hook};
 use crate::pins::Pins;
 
-pub fn clsact_hook(direction: Direction) -> Hook {
+pub(crate) fn clsact_hook(direction: Direction) -> Hook {
     match direction {
         Direction::Ingress => Hook::ClsactIngress,
         Direction::Egress => Hook::ClsactEgress,
@@ -18,7 +18,7 @@ pub fn clsact_hook(direction: Direction) -> Hook {
 }
 
 /// The filters that are recorded beside the pins.
-pub fn noted_filters(pins: &Pins) -> Result<Vec<(String, Direction)>> {
+pub(crate) fn noted_filters(pins: &Pins) -> Result<Vec<(String, Direction)>> {
     let mut noted = Vec::new();
     for device in pins.devices_with_filters()? {
         let there = |direction: &Direction| pins.has_filter(&device, direction.name());
@@ -30,7 +30,7 @@ pub fn noted_filters(pins: &Pins) -> Result<Vec<(String, Direction)>> {
 
 /// Removes the filter if one is recorded, and with the last filter the qdisc, if Millrace added it
 /// and no other filters use it.
-pub fn remove_filter(pins: &Pins, device: &str, direction: Direction) -> Result<()> {
+pub(crate) fn remove_filter(pins: &Pins, device: &str, direction: Direction) -> Result<()> {
     if !pins.has_filter(device, direction.name()) {
         return Ok(());
     }
@@ -57,7 +57,7 @@ pub fn remove_filter(pins: &Pins, device: &str, direction: Direction) -> Result<
 }
 
 /// The program id of the filter for this hook, if it exists.
-pub fn filter_program(pin_path: &Path, device: u32, hook: Hook) -> Result<Option<u32>> {
+pub(crate) fn filter_program(pin_path: &Path, device: u32, hook: Hook) -> Result<Option<u32>> {
     let direction = match hook {
         Hook::ClsactIngress => Direction::Ingress,
         Hook::ClsactEgress => Direction::Egress,
@@ -81,7 +81,11 @@ pub fn stray_filters(pin_path: &Path) -> Result<Vec<(String, Direction)>> {
 }
 
 /// Leaves the qdisc, because its owner is unknown.
-pub fn remove_stray_filter(pin_path: &Path, device: &str, direction: Direction) -> Result<()> {
+pub(crate) fn remove_stray_filter(
+    pin_path: &Path,
+    device: &str,
+    direction: Direction,
+) -> Result<()> {
     let mut filters = Filters::open(owner(pin_path))?;
     match if_nametoindex(device) {
         Ok(index) => filters.remove(index, direction).map(drop),
@@ -93,7 +97,7 @@ pub fn remove_stray_filter(pin_path: &Path, device: &str, direction: Direction) 
 }
 
 /// The names of filters on a device that belong to other data planes than this directory's.
-pub fn filters_of_others(device: u32, pin_path: &Path) -> Result<Vec<String>> {
+pub(crate) fn filters_of_others(device: u32, pin_path: &Path) -> Result<Vec<String>> {
     let mut filters = Filters::open(owner(pin_path))?;
     let mut others = Vec::new();
     for direction in Direction::ALL {
@@ -111,6 +115,6 @@ fn owner(pin_path: &Path) -> String {
     format!("{OWNER}{}", pin_path.display())
 }
 
-pub fn open_filters(pins: &Pins) -> Result<Filters> {
+pub(crate) fn open_filters(pins: &Pins) -> Result<Filters> {
     Filters::open(owner(pins.path()))
 }

@@ -51,7 +51,7 @@ fn parent(direction: Direction) -> u32 {
 }
 
 /// The filters of one owner, recognised by name, on the devices of this network namespace.
-pub struct Filters {
+pub(crate) struct Filters {
     netlink: Netlink,
     name: String,
 }
@@ -79,7 +79,7 @@ impl Filters {
     }
 
     /// Adds a clsact qdisc unless the device has one; returns whether it was added.
-    pub fn ensure_qdisc(&mut self, device: u32, name: &str) -> Result<bool> {
+    pub(crate) fn ensure_qdisc(&mut self, device: u32, name: &str) -> Result<bool> {
         let body = [
             header(device, CLSACT_HANDLE, TC_H_CLSACT, 0),
             encode_text_attribute(TCA_KIND, "clsact"),
@@ -183,7 +183,7 @@ impl Filters {
     }
 
     /// Removes the clsact qdisc if it has no filters of any owner.
-    pub fn remove_qdisc_if_empty(&mut self, device: u32) -> Result<()> {
+    pub(crate) fn remove_qdisc_if_empty(&mut self, device: u32) -> Result<()> {
         for direction in Direction::ALL {
             if !self.list(device, direction)?.is_empty() {
                 return Ok(());

@@ -92,7 +92,7 @@ impl Drop for Links<'_> {
 }
 
 /// Whether another owner's program is attached; the kernel reports it by two errors.
-pub fn is_busy(error: &ProgramError) -> bool {
+pub(crate) fn is_busy(error: &ProgramError) -> bool {
     use nix::libc::{EBUSY, EEXIST};
     let ProgramError::SyscallError(error) = error else { return false };
     error.io_error.raw_os_error().is_some_and(|code| code == EBUSY || code == EEXIST)
@@ -111,7 +111,7 @@ pub fn explain(error: ProgramError, device: &str, hook: Hook) -> anyhow::Error {
     anyhow!(error).context(context)
 }
 
-pub fn not_a_link(error: LinkError) -> anyhow::Error {
+pub(crate) fn not_a_link(error: LinkError) -> anyhow::Error {
     anyhow!(error).context(
         "the kernel returned no BPF link for the attachment, so it can't be pinned; \
          Millrace needs a kernel with BPF links for XDP (5.9)",

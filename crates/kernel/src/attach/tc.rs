@@ -32,7 +32,7 @@ impl TcMode {
 
 /// Queries the loopback device, which every network namespace has. A kernel without tcx rejects
 /// the query.
-pub fn has_tcx() -> Result<bool> {
+pub(crate) fn has_tcx() -> Result<bool> {
     match SchedClassifier::query_tcx("lo", TcAttachType::Ingress) {
         Ok(_) => Ok(true),
         Err(ProgramError::SyscallError(error)) => Ok(error.io_error.raw_os_error() != Some(EINVAL)),
@@ -124,7 +124,7 @@ impl Links<'_> {
     }
 }
 
-pub fn tcx_hook(direction: Direction) -> Hook {
+pub(crate) fn tcx_hook(direction: Direction) -> Hook {
     match direction {
         Direction::Ingress => Hook::TcxIngress,
         Direction::Egress => Hook::TcxEgress,

@@ -12,7 +12,7 @@ use lb_network::Device;
 use super::Write;
 
 #[derive(Debug, Default)]
-pub struct Unwritten {
+pub(crate) struct Unwritten {
     /// By index; `None`: removed.
     devices: BTreeMap<u32, Option<Device>>,
     addresses: Option<BTreeSet<IpAddr>>,

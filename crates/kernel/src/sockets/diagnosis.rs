@@ -41,7 +41,7 @@ pub struct Handle {
 }
 
 /// Access to the sockets of this network namespace.
-pub struct Diagnosis {
+pub(crate) struct Diagnosis {
     netlink: Netlink,
 }
 
@@ -68,7 +68,7 @@ impl Diagnosis {
     }
 
     /// The ports of all listening TCP sockets and of all bound UDP sockets.
-    pub fn local_ports(&mut self) -> Result<PortSet> {
+    pub(crate) fn local_ports(&mut self) -> Result<PortSet> {
         let mut ports = PortSet::default();
         for (protocol, family) in kinds() {
             let states = if protocol == IPPROTO_TCP as u8 { LISTENING } else { BOUND };
@@ -95,7 +95,7 @@ impl Diagnosis {
     }
 
     /// Returns false if the socket is closed already.
-    pub fn destroy(&mut self, socket: &Handle) -> Result<bool> {
+    pub(crate) fn destroy(&mut self, socket: &Handle) -> Result<bool> {
         let of = (socket.family, socket.protocol);
         match self.ask(SOCK_DESTROY, NLM_F_ACK, of, CONNECTED, &socket.id, |_| ()) {
             Ok(()) => Ok(true),

@@ -16,7 +16,7 @@ pub struct Connected {
 }
 
 /// Read access to the maps of one family.
-pub trait SocketView<F: PacketFamily> {
+pub(crate) trait SocketView<F: PacketFamily> {
     fn flow(&self, cookie: u64) -> Option<SocketFlow<F>>;
     fn backend(&self, index: u32) -> Option<Backend<F::Address>>;
 }

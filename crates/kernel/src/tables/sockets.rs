@@ -15,7 +15,7 @@ use crate::mapped::Mapped;
 use crate::plain::{Layout, Plain};
 use crate::removal::gone;
 
-pub type Unconnected<F> = HashTable<Plain<SocketEnd<F>>, Plain<SocketFlow<F>>>;
+pub(crate) type Unconnected<F> = HashTable<Plain<SocketEnd<F>>, Plain<SocketFlow<F>>>;
 
 /// Leaves out flows that the programs end by themselves, because their backend's entry is gone or
 /// draining.

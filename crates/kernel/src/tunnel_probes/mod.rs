@@ -38,7 +38,7 @@ const RECEIVE_BUFFER: usize = 1 << 20;
 type Peers = HashMap<MapData, Plain<Peer>, u32>;
 
 /// Receives how many nodes take packets out of tunnels, and how many do not.
-pub type Publish = Box<dyn FnMut(usize, usize) + Send>;
+pub(crate) type Publish = Box<dyn FnMut(usize, usize) + Send>;
 
 /// Probes nodes in a thread; ends with the agent.
 pub struct TunnelProbes(Sender<u64>);

@@ -48,7 +48,7 @@ impl Probes {
     }
 
     /// Sets the nodes to probe. New ones are probed at once.
-    pub fn set_nodes(&mut self, nodes: &BTreeSet<IpAddr>) {
+    pub(crate) fn set_nodes(&mut self, nodes: &BTreeSet<IpAddr>) {
         self.0.retain(|node, _| nodes.contains(node));
         for &node in nodes {
             self.0.entry(node).or_default();

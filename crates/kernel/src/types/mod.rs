@@ -64,7 +64,7 @@ impl<'a> Types<'a> {
     }
 
     /// Offset in bits of a structure's member, also of one in an anonymous structure within it.
-    pub fn bit_of_member(&self, structure: &str, member: &str) -> Option<u32> {
+    pub(crate) fn bit_of_member(&self, structure: &str, member: &str) -> Option<u32> {
         let mut named =
             self.types.iter().filter(|it| it.kind() == STRUCT && self.is(it.name, structure));
         named.find_map(|it| self.bit_within(it, member, 0))

@@ -7,7 +7,7 @@ use crate::selection::{DeviceSelector, DeviceSettings};
 use crate::snapshot::{Link, LinkFraming, LinkKind, Snapshot};
 
 /// The role of a device; `None` if it is not served.
-pub fn assign_role(
+pub(crate) fn assign_role(
     snapshot: &Snapshot,
     settings: &DeviceSettings,
     external_before: &BTreeSet<u32>,
@@ -88,7 +88,11 @@ fn is_transit(snapshot: &Snapshot, settings: &DeviceSettings, link: &Link) -> bo
 
 /// Whether a bridge connects this node to a network. If all ports are pods', packets are
 /// translated at the ports.
-pub fn has_network_port(snapshot: &Snapshot, settings: &DeviceSettings, bridge: &Link) -> bool {
+pub(crate) fn has_network_port(
+    snapshot: &Snapshot,
+    settings: &DeviceSettings,
+    bridge: &Link,
+) -> bool {
     let ports = snapshot.links.values().filter(|link| link.master == Some(bridge.index));
     ports
         .into_iter()

@@ -45,7 +45,7 @@ const DESTINATION_ATTRIBUTES: [u16; 6] = [1, 6, 14, 15, 18, 21];
 const NEXT_HOP_HEADER: usize = 8;
 
 /// Parses a message; `None` if it is irrelevant. `body` begins after the netlink header.
-pub fn parse_change(kind: u16, body: &[u8]) -> Option<NetworkChange> {
+pub(crate) fn parse_change(kind: u16, body: &[u8]) -> Option<NetworkChange> {
     match kind {
         libc::RTM_NEWLINK => link(body).map(NetworkChange::Link),
         libc::RTM_DELLINK => link(body).map(|link| NetworkChange::LinkGone(link.index)),
@@ -214,7 +214,7 @@ fn parse_route(kind: u16, body: &[u8]) -> Option<NetworkChange> {
 
 /// Whether a route decides by more than the destination: by the source or the traffic class, or it may
 /// have several next hops. `body`: `struct rtmsg` and attributes.
-pub fn is_selective_route(body: &[u8]) -> bool {
+pub(crate) fn is_selective_route(body: &[u8]) -> bool {
     let (Some(&[_, _, source_length, class]), Some(rest)) =
         (body.first_chunk(), body.get(ROUTE_HEADER..))
     else {
@@ -227,7 +227,7 @@ pub fn is_selective_route(body: &[u8]) -> bool {
 
 /// Whether a rule may decide by more than the destination. `body`: `struct fib_rule_hdr`, as long as
 /// `struct rtmsg`, and attributes.
-pub fn is_selective_rule(body: &[u8]) -> bool {
+pub(crate) fn is_selective_rule(body: &[u8]) -> bool {
     let (Some(&[_, _, source_length, class, _, _, _, _]), Some(rest)) =
         (body.first_chunk(), body.get(ROUTE_HEADER..))
     else {
@@ -239,7 +239,7 @@ pub fn is_selective_rule(body: &[u8]) -> bool {
 }
 
 /// Parses a route of a dump; `None` unless it is a default route of the main table.
-pub fn parse_default_route(body: &[u8]) -> Option<DefaultRoute> {
+pub(crate) fn parse_default_route(body: &[u8]) -> Option<DefaultRoute> {
     let v6 = match i32::from(*body.first()?) {
         libc::AF_INET => false,
         libc::AF_INET6 => true,

@@ -13,11 +13,11 @@ impl PortSet {
         self.0[usize::from(port / 64)] |= 1 << (port % 64);
     }
 
-    pub fn add_range(&mut self, ports: &RangeInclusive<u16>) {
+    pub(crate) fn add_range(&mut self, ports: &RangeInclusive<u16>) {
         ports.clone().for_each(|port| self.add(port));
     }
 
-    pub fn add_all(&mut self, other: &Self) {
+    pub(crate) fn add_all(&mut self, other: &Self) {
         self.0.iter_mut().zip(other.0.iter()).for_each(|(word, other)| *word |= other);
     }
 

@@ -29,7 +29,7 @@ impl Memory {
     }
 
     /// The same, and calls `look` with the tables after each step.
-    pub fn carry_out_and(&mut self, plan: &Plan, look: impl Fn(&Self, &Step)) {
+    pub(crate) fn carry_out_and(&mut self, plan: &Plan, look: impl Fn(&Self, &Step)) {
         let before: Vec<Pool> = self.pools.values().copied().collect();
         for step in plan.steps() {
             if let Step::WriteTable { offset, table } = step {
@@ -215,7 +215,7 @@ impl Memory {
     }
 
     /// The index of a UDP backend.
-    pub fn index_udp(&self, address: &str) -> Option<u32> {
+    pub(crate) fn index_udp(&self, address: &str) -> Option<u32> {
         let address: IpAddr = address.parse().unwrap();
         let mut all = self.backends.iter();
         let found = all.find(|(_, (backend, _))| {
@@ -225,7 +225,7 @@ impl Memory {
     }
 
     /// The backends in the cluster pool of the frontend at an address.
-    pub fn members_at(&self, address: &str) -> BTreeSet<BackendKey> {
+    pub(crate) fn members_at(&self, address: &str) -> BTreeSet<BackendKey> {
         let address: IpAddr = address.parse().unwrap();
         let found = self.frontends.iter().find(|(key, _)| key.address == address && key.port != 0);
         let (_, frontend) = found.expect("it is a frontend");
@@ -241,7 +241,7 @@ impl Memory {
     }
 
     /// Where the members of pools are.
-    pub fn standings(&self) -> BTreeMap<BackendKey, BackendState> {
+    pub(crate) fn standings(&self) -> BTreeMap<BackendKey, BackendState> {
         let used = self.backends.values().filter_map(|(backend, _)| *backend);
         used.filter(|(_, state)| !state.draining).collect()
     }

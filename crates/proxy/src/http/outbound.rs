@@ -25,7 +25,7 @@ pub(crate) struct Outbound {
 
 impl Outbound {
     /// One try over HTTP/2. `address` stands for the host if the client names none. `None`: the host is none of a URI.
-    pub fn http2_request(
+    pub(crate) fn http2_request(
         &self,
         address: std::net::SocketAddr,
         source: &Rc<Source>,

@@ -237,7 +237,7 @@ impl ResponseBody {
         Self { kind: Kind::Own(body), reader, record: Some(record) }
     }
 
-    pub fn of_endpoint(body: EndpointBody, mut record: Record) -> Self {
+    pub(crate) fn of_endpoint(body: EndpointBody, mut record: Record) -> Self {
         record.is_complete |= body.is_finished();
         let reader = record.client.begin_response();
         Self { kind: Kind::Endpoint(Box::new(body)), reader, record: Some(record) }

@@ -119,11 +119,11 @@ impl SourceRef {
     }
 
     /// Whether it may have one more request at the same time. Then [`SourceRef::end_request`] has to follow.
-    pub fn begin_request(&self) -> bool {
+    pub(crate) fn begin_request(&self) -> bool {
         count(&self.get().requests, self.sources.limits.requests)
     }
 
-    pub fn end_request(&self) {
+    pub(crate) fn end_request(&self) {
         self.get().requests.fetch_sub(1, Ordering::Relaxed);
     }
 }
@@ -140,7 +140,7 @@ impl Drop for SourceRef {
 
 impl Permit {
     /// Counts the connection for its source, too.
-    pub fn count_source(&mut self, address: IpAddr) -> Result<(), Refusal> {
+    pub(crate) fn count_source(&mut self, address: IpAddr) -> Result<(), Refusal> {
         let source = self.sources.source(address);
         if !count(&source.get().connections, self.sources.limits.per_source) {
             return Err(Refusal::Source);
@@ -155,7 +155,7 @@ impl Permit {
 
     /// How many octets the connection may have buffered in each direction. The first connections of a source get as
     /// much as one may have; when the source's share is used up, further ones get the least that HTTP/2 allows.
-    pub fn grant_buffer(&mut self) -> usize {
+    pub(crate) fn grant_buffer(&mut self) -> usize {
         let limits = &self.sources.limits;
         let Some(source) = &self.source else { return limits.connection_buffer };
         let granted = &source.get().buffer;

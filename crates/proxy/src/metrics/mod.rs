@@ -196,7 +196,7 @@ impl WorkerCounters {
     }
 
     /// Removes the series of owners that the worker has not kept.
-    pub fn forget_unused_owners(&self) {
+    pub(crate) fn forget_unused_owners(&self) {
         lock(&self.owners).retain(|_, counters| Arc::strong_count(counters) > 1);
     }
 

@@ -69,7 +69,7 @@ impl Balancers {
     }
 
     /// Forgets those that no worker uses.
-    pub fn forget_unused(&self) {
+    pub(crate) fn forget_unused(&self) {
         lock(&self.by_name).retain(|_, shared| Arc::strong_count(shared) > 1);
     }
 }

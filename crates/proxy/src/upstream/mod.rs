@@ -70,7 +70,13 @@ impl Upstreams {
     }
 
     /// Closes connections that were not used for long, and forgets upstreams that are gone.
-    pub fn tend(&self, config: &Config, balancers: &Balancers, limits: &Limits, now: Instant) {
+    pub(crate) fn tend(
+        &self,
+        config: &Config,
+        balancers: &Balancers,
+        limits: &Limits,
+        now: Instant,
+    ) {
         if self.tended.get().is_some_and(|at| now.saturating_duration_since(at) < TEND) {
             return;
         }
@@ -130,7 +136,7 @@ impl Endpoints {
     }
 
     /// For new requests.
-    pub fn has_endpoints(&self) -> bool {
+    pub(crate) fn has_endpoints(&self) -> bool {
         !self.current.borrow().endpoints.is_empty()
     }
 

@@ -332,7 +332,7 @@ impl Pool {
     }
 
     /// Closes connections that were not used for long, and those that the endpoint closed.
-    pub fn tend(&self, limits: &Limits, now: Instant) {
+    pub(crate) fn tend(&self, limits: &Limits, now: Instant) {
         let is_old = |since: Instant| now.saturating_duration_since(since) >= limits.upstream_idle;
         self.idle.borrow_mut().retain(|idle| !is_old(idle.since));
         self.multiplexed.borrow_mut().retain(|connection| {
@@ -450,7 +450,7 @@ impl Lease {
     }
 
     /// Whether the endpoint sent anything since the lease began.
-    pub fn has_received(&self) -> bool {
+    pub(crate) fn has_received(&self) -> bool {
         match &self.kind {
             Kind::Http1 { connection, read_before } => {
                 connection.as_ref().is_some_and(|connection| connection.read() != *read_before)

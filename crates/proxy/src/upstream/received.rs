@@ -30,7 +30,7 @@ impl std::error::Error for BrokenResponse {}
 
 impl EndpointResponseBody {
     /// The connection after the endpoint's 101, once.
-    pub fn take_upgraded(&self) -> Option<Prefixed<Stream>> {
+    pub(crate) fn take_upgraded(&self) -> Option<Prefixed<Stream>> {
         match self {
             Self::Http1(body) => body.take_upgraded(),
             Self::Http2(_) => None,

@@ -74,7 +74,7 @@ fn communities(
 
 /// A BGPAdvertisement of MetalLB.
 #[derive(Clone, Debug, PartialEq)]
-pub struct OfMetallb {
+pub(crate) struct OfMetallb {
     namespace: String,
     pools: BTreeSet<String>,
     pool_selectors: Vec<Selector>,

@@ -58,7 +58,7 @@ impl Scope {
     }
 
     /// With what can't be read in them.
-    pub fn read_interfaces(names: &[String]) -> (Vec<Pattern>, Option<String>) {
+    pub(crate) fn read_interfaces(names: &[String]) -> (Vec<Pattern>, Option<String>) {
         let mut problem = None;
         let patterns = names.iter().map(|name| {
             Pattern::new(name).unwrap_or_else(|error| {

@@ -10,10 +10,10 @@ use super::runs::AddressRuns;
 use crate::model::{AddressFamily, ServiceName};
 
 /// The order in which Services get addresses: the oldest first. `None`, as of Services from files, is the oldest.
-pub type SearchStart = (Option<Arc<str>>, ServiceName);
+pub(crate) type SearchStart = (Option<Arc<str>>, ServiceName);
 
 #[derive(Debug, Default)]
-pub struct AddressLedger {
+pub(crate) struct AddressLedger {
     users: BTreeMap<u128, BTreeSet<SearchStart>>,
     used: AddressRuns,
     /// Of each pool, the used addresses of each family.
@@ -59,7 +59,7 @@ impl AddressLedger {
     }
 
     /// Counts again, for other pools.
-    pub fn recount(&mut self, pools: &Pools) {
+    pub(crate) fn recount(&mut self, pools: &Pools) {
         self.counts = vec![[0; 2]; pools.iter().count()];
         let numbers: Vec<u128> = self.users.keys().copied().collect();
         for number in numbers {
@@ -73,7 +73,7 @@ impl AddressLedger {
     }
 
     /// A pool's first address that no Service has.
-    pub fn first_free(
+    pub(crate) fn first_free(
         &self,
         pools: &Pools,
         pool: PoolIndex,

@@ -94,10 +94,10 @@ impl NamespaceSelection {
 }
 
 /// A pool, and what can't be read in its object: field and message.
-pub type ReadPool = (Pool, Vec<(String, String)>);
+pub(crate) type ReadPool = (Pool, Vec<(String, String)>);
 
 impl Pool {
-    pub fn of_setting(ranges: &[Range]) -> Self {
+    pub(crate) fn of_setting(ranges: &[Range]) -> Self {
         Self {
             name: PoolName::Setting,
             created: None,
@@ -113,7 +113,7 @@ impl Pool {
         }
     }
 
-    pub fn of_address_pool(object: &AddressPool) -> ReadPool {
+    pub(crate) fn of_address_pool(object: &AddressPool) -> ReadPool {
         let spec = &object.spec;
         let mut problems = Problems::default();
         let services = problems.selectors("spec.serviceSelector", spec.service_selector.iter());
@@ -231,7 +231,7 @@ impl Pool {
         self.avoid_buggy && ends_in_0_or_255(number)
     }
 
-    pub fn has_family(&self, family: AddressFamily) -> bool {
+    pub(crate) fn has_family(&self, family: AddressFamily) -> bool {
         self.ranges.iter().any(|range| range.family() == family)
     }
 
@@ -329,7 +329,7 @@ impl Problems {
     }
 
     /// Field and message of each.
-    pub fn into_list(self) -> Vec<(String, String)> {
+    pub(crate) fn into_list(self) -> Vec<(String, String)> {
         self.0
     }
 

@@ -9,14 +9,13 @@ use std::net::IpAddr;
 use lb_bgp::table::AdvertisedPeers;
 
 use super::advertisement::{Advertised, OfMetallb};
-use super::announcement::Announcement;
 use super::pool::{Advertisement, Pool, PoolName};
 use super::range::{Range, address_to_number};
 use super::selector::Labels;
 use crate::model::{Object, ObjectRef, Problem};
 
 /// Identifies a pool until the pools change.
-pub type PoolIndex = usize;
+pub(crate) type PoolIndex = usize;
 
 #[derive(Debug, Default)]
 pub struct Pools {
@@ -246,11 +245,6 @@ impl Pools {
         Some(&pool.name)
     }
 
-    /// Where an address is announced; `None` if it is of no pool, or of one that is not announced.
-    pub fn announcement_of(&self, address: IpAddr) -> Option<&Announcement> {
-        self.pool_of(address)?.announcement.as_ref()
-    }
-
     /// Pools that an annotation calls by this name.
     pub(super) fn named<'a>(&'a self, name: &'a str) -> impl Iterator<Item = PoolIndex> + 'a {
         self.iter().filter(move |(_, pool)| pool.name.name() == name).map(|(index, _)| index)
@@ -365,7 +359,7 @@ mod tests {
             Kind::L2Advertisement,
             json!({"metadata": metadata("a"), "spec": preferred}),
         );
-        assert!(pools.announcement_of(address).is_some());
+        assert!(pools.pool_of(address).is_some_and(|pool| pool.announcement.is_some()));
         assert!(problems(&pools)[0].contains("spec.preferredNodeSelectors: is not supported"));
 
         for pool in [json!({"later": true}), json!({"serviceAllocation": {"laterSelectors": [{}]}})]

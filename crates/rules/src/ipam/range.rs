@@ -27,19 +27,19 @@ const EXCLUDED: [(&str, &str); 8] = [
     ("ff00::/8", "multicast addresses"),
 ];
 
-pub fn address_to_number(address: IpAddr) -> u128 {
+pub(crate) fn address_to_number(address: IpAddr) -> u128 {
     match address {
         IpAddr::V4(v4) => v4.to_ipv6_mapped().into(),
         IpAddr::V6(v6) => v6.into(),
     }
 }
 
-pub fn number_to_address(number: u128) -> IpAddr {
+pub(crate) fn number_to_address(number: u128) -> IpAddr {
     IpAddr::V6(Ipv6Addr::from(number)).to_canonical()
 }
 
 /// Whether some old devices refuse it: they take the last octets 0 and 255 for those of a network or broadcast.
-pub fn ends_in_0_or_255(number: u128) -> bool {
+pub(crate) fn ends_in_0_or_255(number: u128) -> bool {
     let address = number_to_address(number);
     address.is_ipv4() && matches!(number & 0xff, 0 | 0xff)
 }

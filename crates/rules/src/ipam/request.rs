@@ -14,7 +14,7 @@ const MOST_ADDRESSES: usize = 16;
 
 /// `spec.ipFamilyPolicy`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum FamilyPolicy {
+pub(crate) enum FamilyPolicy {
     #[default]
     Single,
     Prefer,
@@ -22,7 +22,7 @@ pub enum FamilyPolicy {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct AddressRequest {
+pub(crate) struct AddressRequest {
     pub labels: Labels,
     /// The Service's own families, in its order.
     pub families: Vec<AddressFamily>,
@@ -71,7 +71,7 @@ impl AddressRequest {
     }
 
     /// The families that it needs or would take.
-    pub fn wanted_families(&self) -> Vec<AddressFamily> {
+    pub(crate) fn wanted_families(&self) -> Vec<AddressFamily> {
         let mut families = self.families.clone();
         if self.policy == FamilyPolicy::Require {
             families

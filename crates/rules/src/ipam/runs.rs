@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 /// The last address of each run, by its first one. Between two runs is at least one address.
 #[derive(Clone, Debug, Default)]
-pub struct AddressRuns(BTreeMap<u128, u128>);
+pub(crate) struct AddressRuns(BTreeMap<u128, u128>);
 
 impl AddressRuns {
     /// The run that contains an address.
@@ -36,7 +36,7 @@ impl AddressRuns {
     }
 
     /// The first address from here on that is not in the set.
-    pub fn first_absent(&self, from: u128) -> Option<u128> {
+    pub(crate) fn first_absent(&self, from: u128) -> Option<u128> {
         match self.run_of(from) {
             Some((_, last)) => last.checked_add(1),
             None => Some(from),

@@ -12,7 +12,7 @@ pub enum Sharing {
 }
 
 /// Whether two Services may share an address, in either order.
-pub fn compare_requests(one: &AddressRequest, other: &AddressRequest) -> Sharing {
+pub(crate) fn compare_requests(one: &AddressRequest, other: &AddressRequest) -> Sharing {
     if one.sharing_key.is_none() || one.sharing_key != other.sharing_key {
         return Sharing::NotShared;
     }

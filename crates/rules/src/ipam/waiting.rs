@@ -9,7 +9,7 @@ use super::pools::PoolIndex;
 use crate::model::AddressFamily;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum WaitCause {
+pub(crate) enum WaitCause {
     /// A pool has no free address of a family.
     Exhausted(PoolIndex, AddressFamily),
     /// Another Service has the address.
@@ -17,7 +17,7 @@ pub enum WaitCause {
 }
 
 #[derive(Debug, Default)]
-pub struct WaitingServices {
+pub(crate) struct WaitingServices {
     by_cause: BTreeMap<WaitCause, BTreeSet<SearchStart>>,
     causes: BTreeMap<SearchStart, Vec<WaitCause>>,
 }
@@ -48,7 +48,7 @@ impl WaitingServices {
         self.causes.contains_key(turn)
     }
 
-    pub fn for_cause(&self, cause: WaitCause) -> impl Iterator<Item = &SearchStart> {
+    pub(crate) fn for_cause(&self, cause: WaitCause) -> impl Iterator<Item = &SearchStart> {
         self.by_cause.get(&cause).into_iter().flatten()
     }
 

@@ -12,7 +12,7 @@ pub const ADDRESSES: [&str; 5] = [
 pub const POOL: [&str; 3] =
     ["millrace.io/address-pool", "metallb.io/address-pool", "metallb.universe.tf/address-pool"];
 /// Annotations with a key; Services with the same one may share an address.
-pub const SHARING_KEY: [&str; 4] = [
+pub(crate) const SHARING_KEY: [&str; 4] = [
     "millrace.io/sharing-key",
     "metallb.io/allow-shared-ip",
     "metallb.universe.tf/allow-shared-ip",

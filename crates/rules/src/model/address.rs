@@ -17,7 +17,7 @@ pub fn parse_address(text: &str) -> Result<IpAddr, &'static str> {
 
 /// Parses an address as the API validates endpoints and externalIPs: addresses that differ in
 /// meaning from host to host are refused. Objects from files have not been validated.
-pub fn parse_global_address(text: &str) -> Result<IpAddr, &'static str> {
+pub(crate) fn parse_global_address(text: &str) -> Result<IpAddr, &'static str> {
     let address = parse_address(text)?;
     let link_local = match address {
         IpAddr::V4(v4) => v4.is_link_local(),
@@ -32,7 +32,7 @@ pub fn parse_global_address(text: &str) -> Result<IpAddr, &'static str> {
 }
 
 /// Parses a range, which may have blanks around it and bits after its prefix.
-pub fn parse_address_range(text: &str) -> Option<IpNet> {
+pub(crate) fn parse_address_range(text: &str) -> Option<IpNet> {
     text.trim().parse::<IpNet>().ok().map(|range| range.trunc())
 }
 

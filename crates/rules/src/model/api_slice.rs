@@ -164,7 +164,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Fields<T> {
 }
 
 /// The text of a field; empty if it is absent.
-pub fn or_empty<'a>(text: &'a Option<Text<'_>>) -> &'a str {
+pub(crate) fn or_empty<'a>(text: &'a Option<Text<'_>>) -> &'a str {
     text.as_ref().map_or("", Text::as_str)
 }
 

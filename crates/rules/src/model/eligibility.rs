@@ -36,7 +36,7 @@ fn is_network_unavailable(node: &Node) -> bool {
 
 /// False for a node that is excluded, cordoned for a drain, shutting down, being deleted, or without
 /// a network for its pods: its addresses move to another node beforehand.
-pub fn is_preferred_for_load_balancers(node: &Node) -> bool {
+pub(crate) fn is_preferred_for_load_balancers(node: &Node) -> bool {
     let labels = node.metadata.labels.as_ref();
     let is_excluded = labels.is_some_and(|labels| labels.contains_key(EXCLUDED));
     let spec = node.spec.as_ref();

@@ -21,27 +21,27 @@ pub struct Endpoint<'a> {
 }
 
 impl<'a> Endpoint<'a> {
-    pub fn for_nodes(&self) -> Option<&'a [Box<str>]> {
+    pub(crate) fn for_nodes(&self) -> Option<&'a [Box<str>]> {
         self.hints?.for_nodes.as_deref()
     }
 
-    pub fn for_zones(&self) -> Option<&'a [Box<str>]> {
+    pub(crate) fn for_zones(&self) -> Option<&'a [Box<str>]> {
         self.hints?.for_zones.as_deref()
     }
 
     /// Whether the endpoint terminates, but still serves: used only if no endpoint is ready.
-    pub fn is_last_resort(&self) -> bool {
+    pub(crate) fn is_last_resort(&self) -> bool {
         self.serving && self.terminating
     }
 
     /// Whether it may be in the pool of some node.
-    pub fn may_serve(&self) -> bool {
+    pub(crate) fn may_serve(&self) -> bool {
         self.ready || self.is_last_resort()
     }
 }
 
 /// The endpoints of a service port, each address and port once.
-pub fn endpoints_of_port<'a>(
+pub(crate) fn endpoints_of_port<'a>(
     key: &ServicePortKey,
     slices: &[&'a Slice],
     weights: &Weights<'_>,

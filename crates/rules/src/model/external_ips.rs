@@ -61,7 +61,7 @@ impl ExternalIpPolicy {
     }
 
     /// Why an external IP is not served; `None` if it is.
-    pub fn refuse_external_ip(&self, address: IpAddr) -> Option<&'static str> {
+    pub(crate) fn refuse_external_ip(&self, address: IpAddr) -> Option<&'static str> {
         match self {
             Self::All => None,
             Self::Within(networks) if networks.is_empty() => {

@@ -8,7 +8,7 @@ use super::types::{AddressFamily, HealthCheck};
 
 /// The ready endpoints on this node, by address: an endpoint with several ports counts once.
 #[derive(Default)]
-pub struct ReadyHere(BTreeSet<IpAddr>);
+pub(crate) struct ReadyHere(BTreeSet<IpAddr>);
 
 impl ReadyHere {
     /// Adds the endpoints of one service port. Terminating endpoints do not count: while they

@@ -21,7 +21,11 @@ pub fn of_cluster(endpoints: &[Endpoint<'_>], node: &NodeContext) -> Pool {
 
 /// Fills the pools that its frontends use. Endpoints in neither pool are draining: those that
 /// terminate, that are not ready at the moment, or that serve other zones.
-pub fn fill_pools(service_port: &mut ServicePort, endpoints: &[Endpoint<'_>], node: &NodeContext) {
+pub(crate) fn fill_pools(
+    service_port: &mut ServicePort,
+    endpoints: &[Endpoint<'_>],
+    node: &NodeContext,
+) {
     let external = service_port.is_external();
     let wants_cluster = service_port.internal_policy == Policy::Cluster || external;
     let wants_local = service_port.internal_policy == Policy::Local

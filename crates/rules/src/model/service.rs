@@ -26,14 +26,14 @@ const TYPES: [&str; 4] = ["ClusterIP", "NodePort", "LoadBalancer", "ExternalName
 
 /// A Service without its endpoints.
 #[derive(Default)]
-pub struct ReadService {
+pub(crate) struct ReadService {
     /// Without pools.
     pub service_ports: BTreeMap<ServicePortKey, ServicePort>,
     pub health_check_port: Option<u16>,
 }
 
 /// Removes fields that no rule uses. The assignment of addresses uses more of Services of type LoadBalancer.
-pub fn trim_unused(service: &mut Service) {
+pub(crate) fn trim_unused(service: &mut Service) {
     let type_ = service.spec.as_ref().and_then(|spec| spec.type_.as_deref());
     if type_ != Some("LoadBalancer") {
         trim(service);

@@ -17,7 +17,7 @@ pub enum Admitted {
 }
 
 /// The source ranges of a Service.
-pub struct SourceRanges {
+pub(crate) struct SourceRanges {
     ranges: Vec<IpNet>,
     /// The families of the invalid entries, as far as they can be recognized.
     unreadable: Vec<AddressFamily>,

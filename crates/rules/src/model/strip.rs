@@ -14,7 +14,7 @@ const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 const METADATA: [&str; 7] =
     ["name", "namespace", "uid", "labels", "annotations", "creationTimestamp", "deletionTimestamp"];
 
-pub fn strip_unused_fields(kind: Kind, object: &mut Value) {
+pub(crate) fn strip_unused_fields(kind: Kind, object: &mut Value) {
     match kind {
         // Addresses are assigned to the version that was read.
         Kind::Service => keep(object, "metadata", &[&METADATA[..], &["resourceVersion"]].concat()),

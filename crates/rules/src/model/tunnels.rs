@@ -35,7 +35,7 @@ pub fn is_tunnelled(service: &Service, default: Forwarding) -> bool {
         != Forwarding::Masquerade
 }
 
-pub fn read_forwarding(
+pub(crate) fn read_forwarding(
     service: &Service,
     node: &NodeContext,
     fields: &mut Fields<'_>,
@@ -59,7 +59,10 @@ fn wanted(service: &Service, node: &NodeContext, fields: &mut Fields<'_>) -> For
 }
 
 /// Reports backends on nodes whose addresses are not known: these are reached by masquerade.
-pub fn report_unreachable(service_port: &ServicePort, name: &ServiceName) -> Option<Problem> {
+pub(crate) fn report_unreachable(
+    service_port: &ServicePort,
+    name: &ServiceName,
+) -> Option<Problem> {
     if matches!(service_port.forwarding, Forwarding::Masquerade | Forwarding::Auto) {
         return None;
     }

@@ -16,9 +16,9 @@ use super::types::{Problem, ServiceName};
 /// Annotation of an EndpointSlice: the weight of each of its endpoints.
 pub const WEIGHT: &str = "millrace.io/weight";
 /// Annotation of a Service: weights of endpoints by their nodes, as `NODE=WEIGHT,...`.
-pub const NODE_WEIGHTS: &str = "millrace.io/node-weights";
+pub(crate) const NODE_WEIGHTS: &str = "millrace.io/node-weights";
 /// The same by their zones.
-pub const ZONE_WEIGHTS: &str = "millrace.io/zone-weights";
+pub(crate) const ZONE_WEIGHTS: &str = "millrace.io/zone-weights";
 
 /// Ten times the default.
 const MAX_WEIGHT: u16 = 1_000;
@@ -47,7 +47,7 @@ impl<'a> Weights<'a> {
 }
 
 /// Parses a weight; the error completes a sentence that begins with the text.
-pub fn parse_weight(text: &str) -> Result<u16, String> {
+pub(crate) fn parse_weight(text: &str) -> Result<u16, String> {
     let number = text.trim().parse().ok().filter(|&weight: &u16| weight <= MAX_WEIGHT);
     number.ok_or_else(|| format!("is not a number from 0 to {MAX_WEIGHT}"))
 }

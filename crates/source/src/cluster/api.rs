@@ -58,11 +58,11 @@ impl Api {
         Self { labels: Some(selector.to_owned()), ..self }
     }
 
-    pub fn with_fields(self, selector: &str) -> Self {
+    pub(crate) fn with_fields(self, selector: &str) -> Self {
         Self { fields: Some(selector.to_owned()), ..self }
     }
 
-    pub fn select_fields(&mut self, selector: Option<String>) {
+    pub(crate) fn select_fields(&mut self, selector: Option<String>) {
         self.fields = selector;
     }
 

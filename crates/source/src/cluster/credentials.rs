@@ -42,7 +42,7 @@ impl Credentials {
         Ok(Self(Some(Arc::new(TokenFile { path, last: Mutex::new(last) }))))
     }
 
-    pub fn are_in_file(&self) -> bool {
+    pub(crate) fn are_in_file(&self) -> bool {
         self.0.is_some()
     }
 

@@ -23,7 +23,7 @@ pub struct Fingerprint(u64);
 
 impl Files {
     /// A kubeconfig, and all files that it refers to.
-    pub fn of_kubeconfig(
+    pub(crate) fn of_kubeconfig(
         paths: impl IntoIterator<Item = PathBuf>,
         kubeconfig: &Kubeconfig,
     ) -> Self {
@@ -36,7 +36,7 @@ impl Files {
     }
 
     /// The files of a service account.
-    pub fn of_pod(config: &Config) -> Self {
+    pub(crate) fn of_pod(config: &Config) -> Self {
         Self(config.root_cert_file.iter().cloned().chain(of_user(&config.auth_info)).collect())
     }
 

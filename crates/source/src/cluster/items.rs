@@ -4,7 +4,7 @@
 use serde::Deserialize;
 
 /// The API server stores objects of up to 1.5 MiB; JSON takes more than what it stores.
-pub const MAX_ITEM: usize = 16 << 20;
+pub(crate) const MAX_ITEM: usize = 16 << 20;
 /// What surrounds the items: kind and metadata.
 const MAX_ENVELOPE: usize = 64 << 10;
 

@@ -40,7 +40,7 @@ impl Known {
     }
 
     /// Whether the last state of each object could be read.
-    pub fn is_readable(&self) -> bool {
+    pub(crate) fn is_readable(&self) -> bool {
         self.unreadable.is_empty()
     }
 

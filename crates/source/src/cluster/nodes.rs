@@ -40,7 +40,7 @@ impl Scope {
         }
     }
 
-    pub fn watch_all(&self) {
+    pub(crate) fn watch_all(&self) {
         self.nodes.send_if_modified(|nodes| std::mem::replace(nodes, Nodes::All) != Nodes::All);
     }
 

@@ -41,7 +41,7 @@ const LARGEST_FILE: u64 = 1 << 30;
 /// The versions up to which everything of a kind has been reported. A kind is missing until it is listed, and while one
 /// of its objects cannot be read: its error would not be reported again.
 #[derive(Clone, Debug, Default)]
-pub struct ReportedVersions(Arc<Mutex<BTreeMap<Kind, String>>>);
+pub(crate) struct ReportedVersions(Arc<Mutex<BTreeMap<Kind, String>>>);
 
 impl ReportedVersions {
     pub fn set(&self, kind: Kind, version: Option<&str>) {
@@ -132,7 +132,7 @@ impl ObjectSaver {
 
 /// What an agent has saved.
 #[derive(Debug)]
-pub struct SavedObjects {
+pub(crate) struct SavedObjects {
     pub versions: SavedVersions,
     pub services: Vec<Object>,
     pub slices: Vec<Object>,
@@ -156,12 +156,12 @@ fn cluster_service() -> ObjectRef {
 }
 
 #[derive(Clone, Debug)]
-pub struct ObjectFile {
+pub(crate) struct ObjectFile {
     path: PathBuf,
 }
 
 impl ObjectFile {
-    pub fn in_directory(directory: &Path) -> Self {
+    pub(crate) fn in_directory(directory: &Path) -> Self {
         Self { path: directory.join(NAME) }
     }
 

@@ -51,7 +51,7 @@ impl Default for Position {
 
 impl Position {
     /// The version up to which everything has been reported, if a watch can continue from there.
-    pub fn watchable(&self) -> Option<&str> {
+    pub(crate) fn watchable(&self) -> Option<&str> {
         self.reported.as_deref().filter(|_| self.is_watchable)
     }
 
@@ -76,14 +76,14 @@ impl Position {
     }
 
     /// All changes up to this version have been reported.
-    pub fn moved_to(&mut self, version: &str) {
+    pub(crate) fn moved_to(&mut self, version: &str) {
         if is_version(version) {
             self.reported = Some(version.to_owned());
         }
     }
 
     /// The next request must be a list: another set of objects is selected.
-    pub fn list_again(&mut self) {
+    pub(crate) fn list_again(&mut self) {
         self.is_watchable = false;
     }
 

@@ -7,14 +7,14 @@ use lb_rules::model::{ApiSlice, Fields, Kind, Object, ObjectRef, Slice};
 use serde_json::Value;
 
 #[derive(Debug, PartialEq)]
-pub enum ReceivedObject {
+pub(crate) enum ReceivedObject {
     Json(Value),
     /// Most of what the agent reads are EndpointSlices: they are decoded without JSON in between.
     Slice(Box<ReceivedSlice>),
 }
 
 #[derive(Debug, PartialEq)]
-pub struct ReceivedSlice {
+pub(crate) struct ReceivedSlice {
     slice: Slice,
     state: u64,
     resource_version: Option<Box<str>>,

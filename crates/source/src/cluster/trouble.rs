@@ -49,22 +49,22 @@ impl Trouble {
     }
 
     /// Whether the server does not understand the request.
-    pub fn is_invalid_request(&self) -> bool {
+    pub(crate) fn is_invalid_request(&self) -> bool {
         matches!(self, Self::Refused(status) if [400, 422].contains(&status.code))
     }
 
     /// Whether the server does not have this kind of objects, or does not let this account read it.
-    pub fn is_absence(&self) -> bool {
+    pub(crate) fn is_absence(&self) -> bool {
         matches!(self, Self::Refused(status) if [403, 404].contains(&status.code))
     }
 
     /// Whether this account, as it proves itself, may not do this.
-    pub fn is_of_permissions(&self) -> bool {
+    pub(crate) fn is_of_permissions(&self) -> bool {
         matches!(self, Self::Refused(status) if [401, 403].contains(&status.code))
     }
 
     /// Whether other credentials or another CA may help.
-    pub fn may_be_of_files(&self) -> bool {
+    pub(crate) fn may_be_of_files(&self) -> bool {
         match self {
             Self::Refused(status) => status.code == 401,
             Self::Failed(_) => true,
@@ -73,7 +73,7 @@ impl Trouble {
     }
 
     /// Whether another server may do better: this one is broken, starting or stopping.
-    pub fn is_of_server(&self) -> bool {
+    pub(crate) fn is_of_server(&self) -> bool {
         match self {
             Self::Refused(status) => status.code >= 500,
             Self::NoAnswer(_) => true,
@@ -118,14 +118,14 @@ impl From<String> for Trouble {
 }
 
 /// A message of unknown origin, fit for a log.
-pub fn one_line(message: &str) -> String {
+pub(crate) fn one_line(message: &str) -> String {
     let start: String = message.chars().take(LONGEST_MESSAGE).collect();
     let printable = start.replace(|c: char| c.is_control() && !c.is_whitespace(), "");
     printable.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// Whether a connection has ended before its response, as happens when a server stops.
-pub fn is_cut_off(error: &(dyn StdError + 'static)) -> bool {
+pub(crate) fn is_cut_off(error: &(dyn StdError + 'static)) -> bool {
     let mut cause = Some(error);
     while let Some(error) = cause {
         let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);

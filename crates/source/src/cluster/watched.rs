@@ -29,7 +29,7 @@ const SILENCE: Duration = Duration::from_secs(150);
 const STREAM_SILENCE: Duration = Duration::from_secs(10);
 /// A list that is streamed for longer is read as a list: changes that arrive all the time, and never
 /// its end, would keep the agent waiting for ever.
-pub const LONGEST_STREAM: Duration = Duration::from_secs(120);
+pub(crate) const LONGEST_STREAM: Duration = Duration::from_secs(120);
 /// A watch that ends sooner counts as a failure, so that a server that closes each one at once
 /// does not get requests without pause.
 const BRIEF: Duration = Duration::from_secs(1);
@@ -134,7 +134,7 @@ impl Watched {
     }
 
     /// Of Nodes: the one of this name, or all, as `scope` says.
-    pub fn of_nodes(mut self, name: &str, scope: watch::Receiver<Nodes>) -> Self {
+    pub(crate) fn of_nodes(mut self, name: &str, scope: watch::Receiver<Nodes>) -> Self {
         let selected = *scope.borrow();
         self.node = Some(OwnNode { name: name.to_owned(), scope, selected });
         self.select_nodes(selected);

@@ -18,13 +18,13 @@ pub struct MonitoredEnds {
 
 impl MonitoredEnds {
     /// The only interface on which the peer's packets arrive; 0: any.
-    pub fn only_device(&self) -> u32 {
+    pub(crate) fn only_device(&self) -> u32 {
         if self.hops == HopLimit::One { self.device } else { 0 }
     }
 
     /// Whether a session in the kernel is between the same two. Each interface has link-local
     /// addresses of its own.
-    pub fn has_ends_of(&self, entry: &BfdSession) -> bool {
+    pub(crate) fn has_ends_of(&self, entry: &BfdSession) -> bool {
         let is_link_local = matches!(self.peer, IpAddr::V6(six) if six.is_unicast_link_local());
         entry.peer == self.peer.into()
             && entry.local == self.local.into()
@@ -33,7 +33,7 @@ impl MonitoredEnds {
     }
 
     /// Whether it also takes the same packets.
-    pub fn takes_packets_of(&self, entry: &BfdSession) -> bool {
+    pub(crate) fn takes_packets_of(&self, entry: &BfdSession) -> bool {
         self.has_ends_of(entry)
             && entry.device == self.only_device()
             && entry.min_hop_limit == self.hops.min_hop_limit()

@@ -18,7 +18,7 @@ use tokio::net::UdpSocket;
 use super::config::MonitoredEnds;
 
 /// Packets that are read from one socket before anything else is done.
-pub const MAX_PACKETS_AT_ONCE: usize = 256;
+pub(crate) const MAX_PACKETS_AT_ONCE: usize = 256;
 /// A port that another program uses is tried again.
 const SOCKET_RETRY_DELAY: Duration = Duration::from_secs(5);
 /// Source ports of RFC 5881.
@@ -29,7 +29,7 @@ const TRAFFIC_CLASS: i32 = 0xc0;
 
 /// A packet, and what is known of its sender.
 #[derive(Clone, Debug)]
-pub struct ReceivedPacket {
+pub(crate) struct ReceivedPacket {
     pub from: SocketAddr,
     pub port: u16,
     pub hop_limit: u8,
@@ -42,14 +42,14 @@ pub struct ReceivedPacket {
 type SocketKey = (bool, u16);
 
 #[derive(Default)]
-pub struct PacketReceivers {
+pub(crate) struct PacketReceivers {
     open: BTreeMap<SocketKey, UdpSocket>,
     retry_at: Option<Duration>,
     complaint: Option<String>,
 }
 
 impl PacketReceivers {
-    pub fn open_wanted(&mut self, wanted: &BTreeSet<SocketKey>, now: Duration) {
+    pub(crate) fn open_wanted(&mut self, wanted: &BTreeSet<SocketKey>, now: Duration) {
         self.open.retain(|place, _| wanted.contains(place));
         self.retry_at = None;
         for place in wanted {
@@ -81,7 +81,7 @@ impl PacketReceivers {
         self.open.values()
     }
 
-    pub fn receive_packets(&self) -> Vec<ReceivedPacket> {
+    pub(crate) fn receive_packets(&self) -> Vec<ReceivedPacket> {
         let mut arrived = Vec::new();
         for ((_, port), socket) in &self.open {
             for _ in 0..MAX_PACKETS_AT_ONCE {
@@ -156,7 +156,7 @@ fn open((is_ipv4, port): SocketKey) -> Result<UdpSocket> {
 }
 
 /// Where a session's packets are sent from; a peer expects them from one port.
-pub struct PacketSender {
+pub(crate) struct PacketSender {
     socket: StdSocket,
     pub port: u16,
     to: SocketAddr,

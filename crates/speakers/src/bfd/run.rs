@@ -68,7 +68,7 @@ impl PathMonitor {
     }
 
     /// Runs these sessions, and ends all others.
-    pub fn set_sessions(&mut self, wanted: &BTreeMap<&str, WantedSession>) {
+    pub(crate) fn set_sessions(&mut self, wanted: &BTreeMap<&str, WantedSession>) {
         let others = self.sessions.keys().filter(|name| !wanted.contains_key(name.as_str()));
         for name in others.cloned().collect::<Vec<String>>() {
             self.end_session(&name);

@@ -18,7 +18,7 @@ const KERNEL_HOLD_TIME: Duration = Duration::from_secs(120);
 /// How often that is prolonged.
 const KERNEL_RENEWAL_INTERVAL: Duration = Duration::from_secs(30);
 
-pub struct MonitoredPath {
+pub(crate) struct MonitoredPath {
     pub wanted: WantedSession,
     pub session: BfdStateMachine,
     sender: Option<PacketSender>,
@@ -87,7 +87,7 @@ impl MonitoredPath {
             && (path.hops != HopLimit::One || path.device == 0 || arrived.device == path.device)
     }
 
-    pub fn receive_packet(
+    pub(crate) fn receive_packet(
         &mut self,
         now: Duration,
         packet: &ControlPacket,

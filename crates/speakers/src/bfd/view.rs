@@ -49,7 +49,7 @@ impl BfdView {
     }
 }
 
-pub fn view_session(
+pub(crate) fn view_session(
     name: &str,
     running: &MonitoredPath,
     kernel: Option<&BfdSessions>,

@@ -13,13 +13,13 @@ use lb_rules::kinds::{BGPPeer, MetallbBGPPeer, MetallbBGPPeerSpec, PASSWORDS};
 use super::detection::DetectionConfig;
 
 /// The TCP port of BGP.
-pub const BGP_PORT: u16 = 179;
+pub(crate) const BGP_PORT: u16 = 179;
 /// How long routers keep the routes of an agent that restarts, in seconds.
 const DEFAULT_RESTART_SECONDS: u16 = 120;
 /// The largest that fits into an OPEN message.
 const MAX_RESTART_SECONDS: u16 = 4095;
 /// `TCP_MD5SIG_MAXKEYLEN`.
-pub const MAX_PASSWORD_OCTETS: usize = 80;
+pub(crate) const MAX_PASSWORD_OCTETS: usize = 80;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerConfig {
@@ -91,11 +91,11 @@ impl fmt::Debug for PasswordSecret {
 }
 
 /// A field, and why it can't be used.
-pub type InvalidField = (&'static str, String);
+pub(crate) type InvalidField = (&'static str, String);
 
 impl PeerConfig {
     /// A peer is used as a whole or not at all: the problem of a field is one of the peer.
-    pub fn of_bgp_peer(object: &BGPPeer) -> Result<Self, InvalidField> {
+    pub(crate) fn of_bgp_peer(object: &BGPPeer) -> Result<Self, InvalidField> {
         let spec = &object.spec;
         let peer_as = match spec.peer_asn {
             Some(number) => PeerAs::Number(number),
@@ -134,7 +134,7 @@ impl PeerConfig {
         peer.check_fields("spec.localASN", "spec.peerASN", "spec.holdTimeSeconds")
     }
 
-    pub fn of_metallb_peer(object: &MetallbBGPPeer) -> Result<Self, InvalidField> {
+    pub(crate) fn of_metallb_peer(object: &MetallbBGPPeer) -> Result<Self, InvalidField> {
         let spec = &object.spec;
         let peer_as =
             match (spec.peer_asn.filter(|number| *number > 0), spec.dynamic_asn.as_deref()) {
@@ -226,11 +226,6 @@ impl PeerConfig {
             _ => Ok(self),
         }
     }
-
-    /// Whether peer and node are of one autonomous system, as far as configured.
-    pub fn is_internal(&self) -> bool {
-        self.peer_as.accepts_as(self.local_as, self.local_as)
-    }
 }
 
 /// The families of a session as MetalLB decides it: since 0.15 that of the peer's address, unless
@@ -246,7 +241,7 @@ fn session_families(spec: &MetallbBGPPeerSpec, location: &PeerLocation) -> BTree
 }
 
 /// Why a password of the Secret can't be used.
-pub fn find_password_problem(key: &str, found: Option<&[u8]>) -> Option<String> {
+pub(crate) fn find_password_problem(key: &str, found: Option<&[u8]>) -> Option<String> {
     let secret = format!("key {key:?} of the Secret {PASSWORDS}");
     match found.map(<[u8]>::len) {
         None => Some(format!("the password is missing: {secret} in the agent's namespace")),

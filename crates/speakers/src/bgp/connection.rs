@@ -19,7 +19,7 @@ const MAX_LINGERING_CONNECTIONS: usize = 32;
 const LINGER_TIMEOUT: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
-pub struct BgpConnection {
+pub(crate) struct BgpConnection {
     stream: TcpStream,
     pub local: SocketAddr,
     pub peer: SocketAddr,
@@ -29,7 +29,7 @@ pub struct BgpConnection {
 
 /// What has arrived.
 #[derive(Debug, Default)]
-pub struct ReceivedOctets {
+pub(crate) struct ReceivedOctets {
     pub octets: Vec<u8>,
     /// By the peer, or with an error.
     pub is_closed: bool,
@@ -107,7 +107,7 @@ impl BgpConnection {
 
 /// Finished connections, until the peer has closed them too, or a time.
 #[derive(Default)]
-pub struct LingeringConnections(VecDeque<(BgpConnection, Duration)>);
+pub(crate) struct LingeringConnections(VecDeque<(BgpConnection, Duration)>);
 
 impl LingeringConnections {
     pub fn add(&mut self, wire: BgpConnection, now: Duration) {
@@ -117,7 +117,7 @@ impl LingeringConnections {
         self.0.push_back((wire, now + LINGER_TIMEOUT));
     }
 
-    pub fn drop_finished(&mut self, now: Duration) {
+    pub(crate) fn drop_finished(&mut self, now: Duration) {
         self.0.retain(|(wire, until)| *until > now && !wire.drain());
     }
 
@@ -125,11 +125,11 @@ impl LingeringConnections {
         self.0.is_empty()
     }
 
-    pub fn next_linger_timeout(&self) -> Option<Duration> {
+    pub(crate) fn next_linger_timeout(&self) -> Option<Duration> {
         self.0.front().map(|(_, until)| *until)
     }
 
-    pub fn lingering_connections(&self) -> impl Iterator<Item = &BgpConnection> {
+    pub(crate) fn lingering_connections(&self) -> impl Iterator<Item = &BgpConnection> {
         self.0.iter().map(|(wire, _)| wire)
     }
 }

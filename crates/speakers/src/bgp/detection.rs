@@ -23,7 +23,7 @@ pub struct DetectionConfig {
 
 impl DetectionConfig {
     /// `hops`: the most to the router, if they are limited.
-    pub fn of_peer_bfd(spec: &PeerBfd, hops: Option<u8>) -> Result<Self, InvalidField> {
+    pub(crate) fn of_peer_bfd(spec: &PeerBfd, hops: Option<u8>) -> Result<Self, InvalidField> {
         let default = BfdConfig::default();
         let interval = match spec.interval_milliseconds {
             Some(given) => parse_interval("spec.bfd.intervalMilliseconds", given)?,
@@ -38,7 +38,7 @@ impl DetectionConfig {
         Ok(Self { config, min_ttl: hops.map_or(1, |hops| u8::MAX - (hops.max(1) - 1)) })
     }
 
-    pub fn of_profile(profile: &BFDProfile) -> Result<Self, InvalidField> {
+    pub(crate) fn of_profile(profile: &BFDProfile) -> Result<Self, InvalidField> {
         let spec = &profile.spec;
         let multiplier = match spec.detect_multiplier.map(u8::try_from) {
             None => BfdConfig::default().multiplier,

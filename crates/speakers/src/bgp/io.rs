@@ -74,7 +74,7 @@ impl Md5Key {
 
 /// How a connection is protected, and how far it may lead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HopSecurity {
+pub(crate) struct HopSecurity {
     /// Sent packets get no further than this.
     ttl: u8,
     /// Packets with less are discarded.
@@ -92,11 +92,15 @@ impl HopSecurity {
     /// Whether the SYN of an accepted connection came from near enough. The kernel does not check packets that arrive
     /// before [`Self::apply_to_socket`], but a peer that is too far away cannot have sent that SYN. False if the kernel has not
     /// saved the SYN, as in a flood of SYNs.
-    pub fn admits_syn(self, stream: &impl AsRawFd) -> bool {
+    pub(crate) fn admits_syn(self, stream: &impl AsRawFd) -> bool {
         self.least.is_none_or(|least| hop_limit_of_syn(stream).is_some_and(|ttl| ttl >= least))
     }
 
-    pub fn apply_to_socket(self, socket: &impl std::os::fd::AsFd, is_ipv4: bool) -> io::Result<()> {
+    pub(crate) fn apply_to_socket(
+        self,
+        socket: &impl std::os::fd::AsFd,
+        is_ipv4: bool,
+    ) -> io::Result<()> {
         let (ttl, least) = (c_int::from(self.ttl), self.least.map_or(0, c_int::from));
         if is_ipv4 {
             setsockopt(socket, sockopt::Ipv4Ttl, &ttl)?;
@@ -140,7 +144,7 @@ fn read_hop_limit(packet: &[u8]) -> Option<u8> {
 }
 
 /// Begins a connection, which becomes writable when it is established, or has failed.
-pub fn begin_connect(
+pub(crate) fn begin_connect(
     to: SocketAddr,
     from: Option<IpAddr>,
     reach: HopSecurity,
@@ -162,7 +166,7 @@ pub fn begin_connect(
 }
 
 /// For connections of peers; `secrets`: of each peer that has one. The kernel discards what these peers send otherwise.
-pub fn listen_for_peers<'a>(
+pub(crate) fn listen_for_peers<'a>(
     is_ipv4: bool,
     port: u16,
     secrets: impl Iterator<Item = (IpAddr, &'a PasswordSecret)>,
@@ -192,21 +196,21 @@ fn open_tcp_socket(is_ipv4: bool) -> Result<OwnedFd> {
 }
 
 /// Closes a connection that is no peer's, with a reset.
-pub fn reset_connection(stream: &impl std::os::fd::AsFd) {
+pub(crate) fn reset_connection(stream: &impl std::os::fd::AsFd) {
     let now = linger { l_onoff: 1, l_linger: 0 };
     // Otherwise it is closed in the ordinary way.
     let _ = setsockopt(stream, sockopt::Linger, &now);
 }
 
 /// Nothing more is sent. What has been sent still arrives.
-pub fn shut_down_writes(stream: &impl AsRawFd) {
+pub(crate) fn shut_down_writes(stream: &impl AsRawFd) {
     // The peer may have closed it already.
     let _ = shutdown(stream.as_raw_fd(), Shutdown::Write);
 }
 
 /// The link of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ConnectionLink {
+pub(crate) struct ConnectionLink {
     /// This node's addresses on the interface.
     pub next_hops: NextHops,
     /// The index of the interface with the local address.
@@ -216,7 +220,7 @@ pub struct ConnectionLink {
 }
 
 /// `local`: of a connection; a link-local address with its interface.
-pub fn find_link(local: SocketAddr, peer: IpAddr) -> io::Result<ConnectionLink> {
+pub(crate) fn find_link(local: SocketAddr, peer: IpAddr) -> io::Result<ConnectionLink> {
     Ok(find_link_among(&read_addresses()?, local, peer))
 }
 
@@ -262,7 +266,7 @@ pub fn is_link_local(address: IpAddr) -> bool {
 }
 
 /// With the interface, if the address is only valid there.
-pub fn scoped_socket_address(address: IpAddr, port: u16, interface: u32) -> SocketAddr {
+pub(crate) fn scoped_socket_address(address: IpAddr, port: u16, interface: u32) -> SocketAddr {
     match address {
         IpAddr::V6(six) if is_link_local(address) => {
             SocketAddrV6::new(six, port, 0, interface).into()

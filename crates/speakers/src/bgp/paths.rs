@@ -11,24 +11,24 @@ use super::session::PeerSession;
 use super::view::BgpView;
 use crate::bfd::PathMonitor;
 
-pub struct PeerPaths(PathMonitor);
+pub(crate) struct PeerPaths(PathMonitor);
 
 impl PeerPaths {
     pub fn new(kernel: Option<BfdSessions>, began: Instant) -> Self {
         Self(PathMonitor::new(kernel, began))
     }
 
-    pub fn next_path_timeout(&self) -> Option<Duration> {
+    pub(crate) fn next_path_timeout(&self) -> Option<Duration> {
         self.0.deadline()
     }
 
     /// Each becomes ready when packets have arrived.
-    pub fn wait_for_packets(&self) -> impl Iterator<Item = LocalBoxFuture<'_, ()>> {
+    pub(crate) fn wait_for_packets(&self) -> impl Iterator<Item = LocalBoxFuture<'_, ()>> {
         self.0.sockets().map(|socket| async { drop(socket.readable().await) }.boxed_local())
     }
 
     /// Watches what the sessions with peers need.
-    pub fn watch_peers(&mut self, peers: &BTreeMap<String, PeerSession>) {
+    pub(crate) fn watch_peers(&mut self, peers: &BTreeMap<String, PeerSession>) {
         let wanted = peers
             .iter()
             .filter_map(|(name, peer)| Some((name.as_str(), peer.wanted_bfd_session()?)));
@@ -36,7 +36,7 @@ impl PeerPaths {
     }
 
     /// Returns the peers to which the path has broken.
-    pub fn take_path_changes(&mut self) -> PathChanges {
+    pub(crate) fn take_path_changes(&mut self) -> PathChanges {
         let mut turned = PathChanges::default();
         for (peer, change) in self.0.handle_due() {
             turned.has_changes = true;
@@ -54,18 +54,18 @@ impl PeerPaths {
         turned
     }
 
-    pub fn path_state(&self, peer: &str) -> Option<BfdState> {
+    pub(crate) fn path_state(&self, peer: &str) -> Option<BfdState> {
         self.0.session_state(peer)
     }
 
-    pub fn add_to_view(&self, view: &mut BgpView) {
+    pub(crate) fn add_to_view(&self, view: &mut BgpView) {
         view.bfd = self.0.views();
         view.bfd_packets_refused = self.0.refused();
     }
 }
 
 #[derive(Default)]
-pub struct PathChanges {
+pub(crate) struct PathChanges {
     pub broken: Vec<String>,
     pub has_changes: bool,
 }

@@ -49,7 +49,7 @@ pub struct ConfiguredPeer {
 
 impl ConfiguredPeer {
     /// Whether a session of one is a session of the other: they differ in the detection of broken paths at most.
-    pub fn has_session_of(&self, other: &Self) -> bool {
+    pub(crate) fn has_session_of(&self, other: &Self) -> bool {
         let without = |it: &Self| {
             let peer = PeerConfig { bfd: BfdSetting::None, ..it.peer.clone() };
             Self { peer, detection: None, ..it.clone() }

@@ -17,13 +17,13 @@ const NDA_DST: u16 = 1;
 /// `NTF_ROUTER`.
 const NTF_ROUTER_BIT: u8 = 0x80;
 
-pub fn find_interface_index(name: &str) -> Result<u32> {
+pub(crate) fn find_interface_index(name: &str) -> Result<u32> {
     let text = CString::new(name).with_context(|| format!("{name:?} is no interface"))?;
     if_nametoindex(text.as_c_str()).with_context(|| format!("there is no interface {name}"))
 }
 
 /// The link-local address of the only router there.
-pub fn find_router(name: &str) -> Result<Ipv6Addr> {
+pub(crate) fn find_router(name: &str) -> Result<Ipv6Addr> {
     let found = routers(find_interface_index(name)?).context("neighbours can't be read")?;
     match found[..] {
         [router] => Ok(router),

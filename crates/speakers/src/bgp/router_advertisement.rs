@@ -24,7 +24,7 @@ const SOURCE_LINK_ADDRESS: u8 = 1;
 const ICMPV6: u8 = 58;
 
 /// The interfaces of unnumbered peers.
-pub struct RouterAdvertiser {
+pub(crate) struct RouterAdvertiser {
     transmitter: Option<Arc<Transmitter>>,
     interfaces: BTreeSet<String>,
     due: Option<Duration>,
@@ -36,16 +36,16 @@ impl RouterAdvertiser {
         Self { transmitter, interfaces: BTreeSet::new(), due: None, complaint: None }
     }
 
-    pub fn set_interfaces(&mut self, interfaces: BTreeSet<String>, now: Duration) {
+    pub(crate) fn set_interfaces(&mut self, interfaces: BTreeSet<String>, now: Duration) {
         self.due = (!interfaces.is_empty()).then_some(now);
         self.interfaces = interfaces;
     }
 
-    pub fn next_advertisement(&self) -> Option<Duration> {
+    pub(crate) fn next_advertisement(&self) -> Option<Duration> {
         self.due
     }
 
-    pub fn send_due_advertisements(&mut self, now: Duration) {
+    pub(crate) fn send_due_advertisements(&mut self, now: Duration) {
         if self.due.is_none_or(|due| due > now) {
             return;
         }

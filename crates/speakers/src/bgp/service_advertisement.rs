@@ -30,7 +30,7 @@ pub struct ServiceAdvertisement {
 }
 
 /// A field below that of the advertisement, and what is wrong with it.
-pub type AdvertisementProblem = (String, String);
+pub(crate) type AdvertisementProblem = (String, String);
 
 impl ServiceAdvertisement {
     /// `peer`: the only one that gets the addresses. What can't be read advertises nothing.
@@ -108,13 +108,13 @@ impl ServiceAdvertisement {
         (read, problems)
     }
 
-    pub fn selects_service(&self, service: &ServiceName, labels: &Labels) -> bool {
+    pub(crate) fn selects_service(&self, service: &ServiceName, labels: &Labels) -> bool {
         (self.namespaces.is_empty() || self.namespaces.contains(&service.namespace))
             && any_selects(&self.services, labels)
     }
 
     /// Whether addresses of this kind are advertised, if the Service is selected.
-    pub fn admits_address(&self, kind: FrontendKind, address: IpAddr) -> bool {
+    pub(crate) fn admits_address(&self, kind: FrontendKind, address: IpAddr) -> bool {
         match kind {
             FrontendKind::ClusterIp => self.has_cluster_ips,
             FrontendKind::ExternalIp => {
@@ -126,7 +126,7 @@ impl ServiceAdvertisement {
         }
     }
 
-    pub fn by_policy(&self, policy: Policy) -> &Arc<Advertisement> {
+    pub(crate) fn by_policy(&self, policy: Policy) -> &Arc<Advertisement> {
         match policy {
             Policy::Cluster => &self.shared,
             Policy::Local => &self.exact,

@@ -26,7 +26,7 @@ use super::router::{find_interface_index, find_router};
 use super::view::{PeerView, name_state};
 use crate::bfd::{MonitoredEnds, WantedSession};
 
-pub struct PeerSession {
+pub(crate) struct PeerSession {
     name: String,
     configured: ConfiguredPeer,
     session: BgpSession,
@@ -97,12 +97,12 @@ impl PeerSession {
     }
 
     /// Leaves the session alone.
-    pub fn set_detection(&mut self, detection: Option<DetectionConfig>) {
+    pub(crate) fn set_detection(&mut self, detection: Option<DetectionConfig>) {
         self.configured.detection = detection;
     }
 
     /// The path that BFD watches. Also without a session: a path that works again is found, too.
-    pub fn wanted_bfd_session(&self) -> Option<WantedSession> {
+    pub(crate) fn wanted_bfd_session(&self) -> Option<WantedSession> {
         let (detection, ends) = (self.configured.detection?, self.ends.as_ref()?);
         let PathEnds { peer, local, device, is_on_link } = *ends;
         let hops = detection.hops(is_on_link);
@@ -118,7 +118,7 @@ impl PeerSession {
         &self.configured
     }
 
-    pub fn next_session_timeout(&self) -> Option<Duration> {
+    pub(crate) fn next_session_timeout(&self) -> Option<Duration> {
         self.session.deadline()
     }
 
@@ -130,7 +130,7 @@ impl PeerSession {
         self.wires.values()
     }
 
-    pub fn set_draining(
+    pub(crate) fn set_draining(
         &mut self,
         now: Duration,
         draining: bool,
@@ -141,7 +141,7 @@ impl PeerSession {
     }
 
     /// Gives an input to the session, and does what it decides.
-    pub fn handle_input(
+    pub(crate) fn handle_input(
         &mut self,
         now: Duration,
         input: BgpInput,
@@ -186,7 +186,11 @@ impl PeerSession {
 
     /// Reads and writes what is possible, and lets the session handle what is due: in this order, because what has
     /// arrived proves that the peer lives. Returns whether anything has happened.
-    pub fn handle_due_io(&mut self, now: Duration, lingering: &mut LingeringConnections) -> bool {
+    pub(crate) fn handle_due_io(
+        &mut self,
+        now: Duration,
+        lingering: &mut LingeringConnections,
+    ) -> bool {
         let mut is_active = self.finish_dial(now, lingering);
         let connections: Vec<ConnectionId> = self.wires.keys().copied().collect();
         for connection in connections {
@@ -289,7 +293,7 @@ impl PeerSession {
     }
 
     /// Looks whether this node's addresses towards the peer have changed.
-    pub fn follow_addresses(&mut self, now: Duration, lingering: &mut LingeringConnections) {
+    pub(crate) fn follow_addresses(&mut self, now: Duration, lingering: &mut LingeringConnections) {
         let wires = self.wires.iter();
         let links: Vec<(ConnectionId, io::Result<ConnectionLink>)> = wires
             .map(|(connection, wire)| (*connection, find_link(wire.local, wire.peer.ip())))
@@ -408,7 +412,7 @@ impl PeerSession {
     }
 
     /// `bfd`: the state of the path.
-    pub fn view_peer(&self, bfd: Option<lb_bfd::BfdState>) -> PeerView {
+    pub(crate) fn view_peer(&self, bfd: Option<lb_bfd::BfdState>) -> PeerView {
         let (status, peer) = (self.session.status(), &self.configured.peer);
         let configured_as = match peer.peer_as {
             PeerAs::Number(number) => Some(number),

@@ -133,7 +133,7 @@ impl RouteView {
 }
 
 /// As RFC 4271 calls them.
-pub fn name_state(state: BgpSessionState) -> &'static str {
+pub(crate) fn name_state(state: BgpSessionState) -> &'static str {
     match state {
         BgpSessionState::Idle => "Idle",
         BgpSessionState::Connect => "Connect",

@@ -122,7 +122,7 @@ impl Traffic {
         change(&mut self.state().catalog);
     }
 
-    pub fn limit_objects(&self, most: usize) {
+    pub(crate) fn limit_objects(&self, most: usize) {
         self.state().most = most;
     }
 

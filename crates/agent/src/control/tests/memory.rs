@@ -16,7 +16,7 @@ use nix::errno::Errno;
 pub struct Memory(pub Arc<Mutex<MemoryState>>);
 
 #[derive(Default)]
-pub struct MemoryState {
+pub(crate) struct MemoryState {
     pub frontends: BTreeMap<FrontendKey, u32>,
     pub pools: BTreeMap<u32, Pool>,
     pub slots: BTreeMap<u32, u32>,
@@ -115,12 +115,12 @@ impl Write for Memory {
 }
 
 impl Memory {
-    pub fn break_down(&self, broken: bool) {
+    pub(crate) fn break_down(&self, broken: bool) {
         self.0.lock().unwrap().broken = broken;
     }
 
     /// Writes fail after so many more; `None`: they do not.
-    pub fn break_after(&self, writes: Option<usize>) {
+    pub(crate) fn break_after(&self, writes: Option<usize>) {
         let mut held = self.0.lock().unwrap();
         held.breaks_after = writes.map(|writes| held.writes + writes);
     }
@@ -129,7 +129,7 @@ impl Memory {
         self.0.lock().unwrap().room = Some(room);
     }
 
-    pub fn limit_details(&self, room: usize) {
+    pub(crate) fn limit_details(&self, room: usize) {
         self.0.lock().unwrap().room_for_details = Some(room);
     }
 

@@ -23,10 +23,13 @@ impl Dialect {
     }
 }
 
-pub const META_DEFINITIONS: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
+pub(crate) const META_DEFINITIONS: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
 
 /// The definitions that these kinds and their operations refer to.
-pub fn build_definitions(kinds: &[&'static ApiKind], dialect: Dialect) -> Map<String, Value> {
+pub(crate) fn build_definitions(
+    kinds: &[&'static ApiKind],
+    dialect: Dialect,
+) -> Map<String, Value> {
     let mut needed = BTreeSet::new();
     for name in ["DeleteOptions", "Patch", "Status", "ListMeta"] {
         need(&format!("{META_DEFINITIONS}.{name}"), &mut needed);
@@ -56,7 +59,7 @@ pub fn build_definitions(kinds: &[&'static ApiKind], dialect: Dialect) -> Map<St
 
 /// The name of a kind's definition: `io.k8s.api.core.v1.Service`. Declared kinds are named after
 /// their group: `io.example.v1.Widget`.
-pub fn definition_name(kind: &ApiKind) -> String {
+pub(crate) fn definition_name(kind: &ApiKind) -> String {
     if kind.declared.is_none() {
         let name = schema::find_definition_name(kind.group, kind.version, kind.kind);
         return name.unwrap_or_default().to_owned();
@@ -86,7 +89,7 @@ fn define_declared(schema: &Value, dialect: Dialect) -> Value {
     converted
 }
 
-pub fn define_type(kind: &ApiKind, name: &str) -> Value {
+pub(crate) fn define_type(kind: &ApiKind, name: &str) -> Value {
     json!({"group": kind.group, "version": kind.version, "kind": name})
 }
 

@@ -50,7 +50,7 @@ impl Document {
 
 /// The documents of a server. Clones share them.
 #[derive(Clone)]
-pub struct OpenApi(Arc<Documents>);
+pub(crate) struct OpenApi(Arc<Documents>);
 
 struct Documents {
     kinds: KindRegistry,
@@ -70,7 +70,7 @@ impl OpenApi {
     }
 
     /// `/openapi/v3`: the path of each group's document.
-    pub fn v3_index(&self) -> Value {
+    pub(crate) fn v3_index(&self) -> Value {
         let mut paths = Map::new();
         for ((group, version), document) in self.0.v3() {
             let name = document_name(group, version);

@@ -75,7 +75,7 @@ const DELETE: [Parameter; 4] = [
     ),
 ];
 
-pub fn build_paths(kinds: &[&'static ApiKind], dialect: Dialect) -> Map<String, Value> {
+pub(crate) fn build_paths(kinds: &[&'static ApiKind], dialect: Dialect) -> Map<String, Value> {
     let mut paths = Map::new();
     for kind in kinds {
         let root = match kind.group {

@@ -72,7 +72,7 @@ fn sorted_entries(of: &Value) -> impl Iterator<Item = (&String, &Value)> {
     of.as_object().into_iter().flatten()
 }
 
-pub fn encode_document(document: &Value) -> Vec<u8> {
+pub(crate) fn encode_document(document: &Value) -> Vec<u8> {
     let mut message = ProtobufWriter::default();
     message.text(1, &document["swagger"]);
     let mut info = ProtobufWriter::default();

@@ -12,7 +12,7 @@ const PATH_TYPES: [&str; 3] = ["Exact", "ImplementationSpecific", "Prefix"];
 const WRONG_IN_PATHS: [&str; 5] = ["//", "/./", "/../", "%2f", "%2F"];
 const WRONG_AT_ENDS: [&str; 2] = ["/..", "/."];
 
-pub fn validate_ingress(ingress: &Value, old: Option<&Value>) -> Vec<Violation> {
+pub(crate) fn validate_ingress(ingress: &Value, old: Option<&Value>) -> Vec<Violation> {
     let mut violations = metadata::validate_new_name(ingress, old, names::check_subdomain);
     if get_list(ingress, "spec.rules").is_empty()
         && get_value(ingress, "spec.defaultBackend").is_none()
@@ -51,7 +51,7 @@ pub fn validate_ingress(ingress: &Value, old: Option<&Value>) -> Vec<Violation> 
     violations
 }
 
-pub fn list_ingress_warnings(ingress: &Value) -> Vec<String> {
+pub(crate) fn list_ingress_warnings(ingress: &Value) -> Vec<String> {
     let is_old_manner = class_annotation(ingress).is_some();
     is_old_manner
         .then(|| {

@@ -14,7 +14,7 @@ use super::prepare::list_node_ports;
 use super::spec::{is_headless, may_have_node_ports, needs_health_check, needs_node_ports};
 
 /// Takes an address for each family of the Service. The families have been resolved.
-pub fn allocate_cluster_ips(
+pub(crate) fn allocate_cluster_ips(
     service: &mut Value,
     old: Option<&Value>,
     allocations: &mut dyn Allocations,
@@ -94,7 +94,7 @@ fn list_cluster_ips(service: &Value) -> BTreeSet<IpAddr> {
     get_texts(service, "spec.clusterIPs").into_iter().filter_map(parse_ip).collect()
 }
 
-pub fn allocate_ports(
+pub(crate) fn allocate_ports(
     service: &mut Value,
     old: Option<&Value>,
     allocations: &mut dyn Allocations,
@@ -229,7 +229,10 @@ fn all_node_ports(service: &Value) -> BTreeSet<u16> {
         .collect()
 }
 
-pub fn reclaim_allocations(service: &Value, allocations: &mut dyn Allocations) -> Vec<Violation> {
+pub(crate) fn reclaim_allocations(
+    service: &Value,
+    allocations: &mut dyn Allocations,
+) -> Vec<Violation> {
     let mut violations = Vec::new();
     for address in list_cluster_ips(service) {
         let is_usable = |range| choice::is_allocatable(address, range);
@@ -255,7 +258,7 @@ pub fn reclaim_allocations(service: &Value, allocations: &mut dyn Allocations) -
     violations
 }
 
-pub fn release_allocations(service: &Value, allocations: &mut dyn Allocations) {
+pub(crate) fn release_allocations(service: &Value, allocations: &mut dyn Allocations) {
     give_back(&list_cluster_ips(service), &BTreeSet::new(), allocations);
     for port in all_node_ports(service) {
         allocations.give_back(AllocatedResource::NodePort(port));

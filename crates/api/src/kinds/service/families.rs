@@ -14,7 +14,7 @@ const POLICY: &str = "spec.ipFamilyPolicy";
 const ADDRESSES: &str = "spec.clusterIPs";
 
 /// Sets `ipFamilyPolicy` and `ipFamilies`. The Service has been validated.
-pub fn resolve_ip_families(
+pub(crate) fn resolve_ip_families(
     service: &mut Value,
     old: Option<&Value>,
     ranges: &AllocationRanges,

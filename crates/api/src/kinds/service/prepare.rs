@@ -18,7 +18,7 @@ use super::spec::{
 /// Whether a Service may have a field.
 type Condition = fn(&Value) -> bool;
 
-pub fn prepare_service(service: &mut Value, old: Option<&Value>, subresource: Subresource) {
+pub(crate) fn prepare_service(service: &mut Value, old: Option<&Value>, subresource: Subresource) {
     match (old, subresource) {
         (None, _) => {
             set_value(service, "status", serde_json::json!({ "loadBalancer": {} }));
@@ -72,7 +72,7 @@ fn keep_node_ports(service: &mut Value, old: &Value) {
     }
 }
 
-pub fn list_node_ports(service: &Value) -> BTreeSet<i64> {
+pub(crate) fn list_node_ports(service: &Value) -> BTreeSet<i64> {
     let ports = get_list(service, "spec.ports").iter().map(|port| get_number(port, "nodePort"));
     ports.filter(|port| *port != 0).collect()
 }

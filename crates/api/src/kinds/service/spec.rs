@@ -8,16 +8,16 @@ pub fn service_type(service: &Value) -> &str {
     get_text(service, "spec.type")
 }
 
-pub fn needs_cluster_ip(service: &Value) -> bool {
+pub(crate) fn needs_cluster_ip(service: &Value) -> bool {
     service_type(service) != "ExternalName"
 }
 
-pub fn may_have_node_ports(service: &Value) -> bool {
+pub(crate) fn may_have_node_ports(service: &Value) -> bool {
     matches!(service_type(service), "NodePort" | "LoadBalancer")
 }
 
 /// Whether every port must have a node port, even if none is requested.
-pub fn needs_node_ports(service: &Value) -> bool {
+pub(crate) fn needs_node_ports(service: &Value) -> bool {
     match service_type(service) {
         "NodePort" => true,
         "LoadBalancer" => {
@@ -28,22 +28,22 @@ pub fn needs_node_ports(service: &Value) -> bool {
     }
 }
 
-pub fn needs_health_check(service: &Value) -> bool {
+pub(crate) fn needs_health_check(service: &Value) -> bool {
     service_type(service) == "LoadBalancer"
         && get_text(service, "spec.externalTrafficPolicy") == "Local"
 }
 
-pub fn is_reachable_from_outside(service: &Value) -> bool {
+pub(crate) fn is_reachable_from_outside(service: &Value) -> bool {
     may_have_node_ports(service)
         || (service_type(service) == "ClusterIP"
             && !get_list(service, "spec.externalIPs").is_empty())
 }
 
-pub fn is_headless(service: &Value) -> bool {
+pub(crate) fn is_headless(service: &Value) -> bool {
     get_texts(service, "spec.clusterIPs") == ["None"]
 }
 
-pub fn has_selector(service: &Value) -> bool {
+pub(crate) fn has_selector(service: &Value) -> bool {
     get_value(service, "spec.selector")
         .and_then(Value::as_object)
         .is_some_and(|map| !map.is_empty())

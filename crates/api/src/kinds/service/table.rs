@@ -9,7 +9,7 @@ use super::super::TableColumn;
 use super::super::json::{get_list, get_number, get_text, get_texts};
 use super::super::table::{self, format_or_none};
 
-pub const COLUMNS: &[TableColumn] = &[
+pub(crate) const COLUMNS: &[TableColumn] = &[
     table::NAME_COLUMN,
     TableColumn::text("Type", "How the Service is exposed"),
     TableColumn::text("Cluster-IP", "The address of the Service within the cluster"),
@@ -19,7 +19,7 @@ pub const COLUMNS: &[TableColumn] = &[
     TableColumn::text("Selector", "The labels of the pods that serve").wide(),
 ];
 
-pub fn service_row(service: &Value, now: Timestamp) -> Vec<Value> {
+pub(crate) fn service_row(service: &Value, now: Timestamp) -> Vec<Value> {
     let address = get_texts(service, "spec.clusterIPs").first().copied().unwrap_or_default();
     vec![
         table::name_cell(service),

@@ -40,7 +40,7 @@ const UNMANAGED: [&str; 9] = [
 
 /// Fields that other managers own with different values.
 #[derive(Debug, Clone)]
-pub struct ApplyConflicts(Vec<(ManagedEntry, FieldSet)>);
+pub(crate) struct ApplyConflicts(Vec<(ManagedEntry, FieldSet)>);
 
 impl ApplyConflicts {
     /// The causes for a Status.
@@ -97,7 +97,7 @@ impl fmt::Display for ApplyConflicts {
 
 /// Applies a configuration to an object, and updates its `managedFields`. `live` is `None` for a
 /// new object.
-pub fn apply_server_side(
+pub(crate) fn apply_server_side(
     kind: &ApiKind,
     live: Option<&Value>,
     applied: &Value,
@@ -120,7 +120,7 @@ pub fn apply_server_side(
 }
 
 /// Updates the `managedFields` of an object that was created, replaced or patched.
-pub fn update_managed_fields(
+pub(crate) fn update_managed_fields(
     kind: &ApiKind,
     live: Option<&Value>,
     object: &Value,

@@ -19,7 +19,7 @@ const ORDER: &str = "$setElementOrder/";
 
 type PatchEntries = Map<String, Value>;
 
-pub fn apply_strategic_patch(
+pub(crate) fn apply_strategic_patch(
     kind: &ApiKind,
     object: &Value,
     patch: &Value,

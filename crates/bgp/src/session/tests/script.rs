@@ -16,7 +16,7 @@ use crate::wire::{
 use crate::{Family, RouteAttributes};
 
 pub const LOCAL_AS: u32 = 65_001;
-pub const PEER_AS: u32 = 65_002;
+pub(crate) const PEER_AS: u32 = 65_002;
 pub const NEXT_HOPS: NextHops = NextHops {
     ipv4: Some(Ipv4Addr::new(192, 0, 2, 1)),
     ipv6: Some(std::net::Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1)),
@@ -133,13 +133,13 @@ impl Script {
         self.input(BgpInput::Received { connection: ConnectionId(id), octets })
     }
 
-    pub fn receive_open(&mut self, id: u64, open: &OpenMessage) -> Vec<Observed> {
+    pub(crate) fn receive_open(&mut self, id: u64, open: &OpenMessage) -> Vec<Observed> {
         let mut octets = Vec::new();
         open.encode(&mut octets);
         self.receive(id, &octets)
     }
 
-    pub fn receive_keepalive(&mut self, id: u64) -> Vec<Observed> {
+    pub(crate) fn receive_keepalive(&mut self, id: u64) -> Vec<Observed> {
         let mut octets = Vec::new();
         append_keepalive(&mut octets);
         self.receive(id, &octets)
@@ -158,7 +158,7 @@ impl Script {
 }
 
 /// The peer's identifier is higher than the session's own.
-pub fn peer_open() -> OpenMessage {
+pub(crate) fn peer_open() -> OpenMessage {
     OpenMessage {
         autonomous_system: PEER_AS,
         hold_time: 90,

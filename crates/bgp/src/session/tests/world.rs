@@ -17,7 +17,7 @@ use crate::wire::{MessageKind, message};
 use crate::{Communities, Family, RouteAttributes};
 
 /// This side announces.
-pub const SPEAKER: usize = 0;
+pub(crate) const SPEAKER: usize = 0;
 /// This side stores received routes, like a router.
 pub const ROUTER: usize = 1;
 
@@ -307,7 +307,7 @@ impl World {
     }
 
     /// Resets all connections.
-    pub fn disconnect(&mut self) {
+    pub(crate) fn disconnect(&mut self) {
         for connection in self.pipes.keys().copied().collect::<Vec<_>>() {
             for side in [SPEAKER, ROUTER] {
                 self.schedule(self.now, Event::Closed { side, connection });
@@ -351,7 +351,7 @@ impl World {
     }
 
     /// Everything that is wanted has arrived, and nothing else.
-    pub fn check_converged(&self) {
+    pub(crate) fn check_converged(&self) {
         let wanted: BTreeSet<_> = self.wanted.keys().collect();
         let routes: BTreeSet<_> = self.routes.keys().collect();
         assert_eq!(routes, wanted, "{:?}", self.sessions[SPEAKER].status());

@@ -53,7 +53,7 @@ where
     }
 
     /// Records the changes of flows since the last call.
-    pub fn note_changes(&self) {
+    pub(crate) fn note_changes(&self) {
         changes(self.tables, self.notes, &mut self.buckets4.borrow_mut());
         changes(self.tables, self.notes, &mut self.buckets6.borrow_mut());
     }

@@ -32,7 +32,7 @@ pub trait Names {
 }
 
 /// Describes a packet's path at one hook. Keeps the context of earlier observations.
-pub struct Narrator<'a> {
+pub(crate) struct Narrator<'a> {
     names: &'a dyn Names,
     steps: Vec<Step>,
     /// Searched buckets of the flow table since the stage began.
@@ -71,7 +71,7 @@ impl<'a> Narrator<'a> {
         }
     }
 
-    pub fn add_step(&mut self, step: &'static str, text: impl Into<String>) {
+    pub(crate) fn add_step(&mut self, step: &'static str, text: impl Into<String>) {
         self.steps.push(Step { step, text: text.into() });
     }
 
@@ -82,7 +82,7 @@ impl<'a> Narrator<'a> {
         self.end_of_stage();
     }
 
-    pub fn into_steps(self) -> Vec<Step> {
+    pub(crate) fn into_steps(self) -> Vec<Step> {
         self.steps
     }
 

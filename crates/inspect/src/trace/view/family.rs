@@ -20,7 +20,7 @@ use lb_kernel::Plain;
 use super::{Maps, View, unfit};
 use crate::trace::overlay::{Copies, Elements, Entries, Overlaid, found};
 
-pub struct FamilyView<F: InMaps> {
+pub(crate) struct FamilyView<F: InMaps> {
     frontends: Entries<FrontendKey<F>, Plain<Frontend>>,
     backends: Elements<Plain<Backend<F::Address>>>,
     flows: Copies<FlowBucket<F>, F::FlowWords>,
@@ -35,7 +35,7 @@ pub struct FamilyView<F: InMaps> {
 }
 
 /// The maps of a family.
-pub trait InMaps: Family {
+pub(crate) trait InMaps: Family {
     /// Words of a flow bucket's size.
     type FlowWords: Pod + AsRef<[u64]>;
     const NAMES: Names;

@@ -173,7 +173,7 @@ where
     }
 
     /// Begins a request. [`Http1::poll_head`] sends it. At most `most_read` octets may come before the response's body.
-    pub fn begin_request(&self, head: &RequestHead<'_>, body: B, most_read: u64) {
+    pub(crate) fn begin_request(&self, head: &RequestHead<'_>, body: B, most_read: u64) {
         let mut state = self.0.borrow_mut();
         state.exchange += 1;
         let hint = (!body.is_end_stream()).then(|| body.size_hint());
@@ -189,7 +189,7 @@ where
     }
 
     /// Sends the request, and reads the head of its response. Interim responses of status 100 open the gate.
-    pub fn poll_head(
+    pub(crate) fn poll_head(
         self: &Rc<Self>,
         cx: &mut Context<'_>,
         gate: Option<&Gate>,
@@ -234,12 +234,12 @@ where
     }
 
     /// Whether the request has still to be sent, or a part of it.
-    pub fn is_sending(&self) -> bool {
+    pub(crate) fn is_sending(&self) -> bool {
         self.0.borrow().is_sending()
     }
 
     /// Sends the rest of a request whose response has begun.
-    pub async fn send_rest(&self) {
+    pub(crate) async fn send_rest(&self) {
         let sent = poll_fn(|cx| {
             let mut state = self.0.borrow_mut();
             state.writer = Some(cx.waker().clone());
@@ -271,7 +271,7 @@ where
     }
 
     /// Whether another request can follow.
-    pub fn is_reusable(&self) -> bool {
+    pub(crate) fn is_reusable(&self) -> bool {
         let state = self.0.borrow();
         state.stream.is_some()
             && !state.is_sending()
@@ -281,7 +281,7 @@ where
     }
 
     /// Ends when an idle connection can no longer be used: it was closed, or octets came that no request asked for.
-    pub fn poll_unusable(&self, cx: &mut Context<'_>) -> Poll<()> {
+    pub(crate) fn poll_unusable(&self, cx: &mut Context<'_>) -> Poll<()> {
         let mut state = self.0.borrow_mut();
         state.input = BytesMut::new();
         state.output.clear();
@@ -577,7 +577,7 @@ pub(crate) struct ReceivedBody<S = Stream, B = RequestBody>(Rc<Http1<S, B>>, u64
 
 impl ReceivedBody {
     /// The connection after the endpoint's 101, once.
-    pub fn take_upgraded(&self) -> Option<Prefixed<Stream>> {
+    pub(crate) fn take_upgraded(&self) -> Option<Prefixed<Stream>> {
         let mut state = self.0.0.borrow_mut();
         if !std::mem::take(&mut state.is_upgraded) {
             return None;

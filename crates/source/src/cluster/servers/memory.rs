@@ -20,7 +20,7 @@ const MAX_SIZE: u64 = 4096;
 pub struct Memory(StateFile);
 
 impl Memory {
-    pub fn in_directory(directory: &Path) -> Self {
+    pub(crate) fn in_directory(directory: &Path) -> Self {
         Self(StateFile::new(directory, NAME, MAX_SIZE))
     }
 

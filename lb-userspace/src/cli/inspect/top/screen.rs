@@ -14,7 +14,7 @@ use super::rates::{HEADERS, cells};
 const REASONS: u16 = 9;
 
 #[derive(Debug)]
-pub struct Screen {
+pub(crate) struct Screen {
     rates: Rates,
     sort: Sort,
     shows_backends: bool,

@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_millis(200);
 
 /// Shows rates until the user quits. The terminal is restored at the end, also after a signal or a
 /// panic.
-pub fn run_terminal(watcher: &mut Watcher, interval: Duration, sort: Sort) -> Result<()> {
+pub(crate) fn run_terminal(watcher: &mut Watcher, interval: Duration, sort: Sort) -> Result<()> {
     let interrupted = ending()?;
     let mut terminal = ratatui::try_init().context("cannot use this terminal")?;
     let _restored = Restored;

@@ -11,7 +11,7 @@ const ADDRESSES: &str = "spec.clusterIPs";
 const FAMILIES: [&str; 2] = ["IPv4", "IPv6"];
 const POLICIES: [&str; 3] = ["PreferDualStack", "RequireDualStack", "SingleStack"];
 
-pub fn validate_service_addresses(service: &Value) -> Vec<Violation> {
+pub(crate) fn validate_service_addresses(service: &Value) -> Vec<Violation> {
     let mut violations = validate_external_ips(service);
     if needs_cluster_ip(service) {
         violations.extend(families(service));

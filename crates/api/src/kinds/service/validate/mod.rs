@@ -20,7 +20,7 @@ const TOPOLOGY_MODE: &str = "service.kubernetes.io/topology-mode";
 const TOPOLOGY_HINTS: &str = "service.kubernetes.io/topology-aware-hints";
 const SOURCE_RANGES: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";
 
-pub fn validate_service(service: &Value, old: Option<&Value>) -> Vec<Violation> {
+pub(crate) fn validate_service(service: &Value, old: Option<&Value>) -> Vec<Violation> {
     let mut violations = metadata::validate_new_name(service, old, names::check_label);
     if let Some(old) = old {
         violations.extend(traffic::validate_traffic_update(service, old));
@@ -51,7 +51,7 @@ fn was_valid(violation: &Violation, old: &Value) -> bool {
     is_ambiguous && get_texts(old, list).into_iter().any(|before| violation.value == *before)
 }
 
-pub fn list_service_warnings(service: &Value) -> Vec<String> {
+pub(crate) fn list_service_warnings(service: &Value) -> Vec<String> {
     let mut warnings = Vec::new();
     if service_annotation(service, TOPOLOGY_HINTS).is_some() {
         warnings.push(format!(

@@ -12,7 +12,7 @@ use super::super::spec::{is_headless, service_type};
 const PROTOCOLS: [&str; 3] = ["SCTP", "TCP", "UDP"];
 const KUBELET_PORT: i64 = 10250;
 
-pub fn validate_service_ports(service: &Value) -> Vec<Violation> {
+pub(crate) fn validate_service_ports(service: &Value) -> Vec<Violation> {
     let mut violations = Vec::new();
     let ports = get_list(service, "spec.ports");
     if ports.is_empty() && !is_headless(service) && service_type(service) != "ExternalName" {

@@ -9,7 +9,7 @@ use super::super::spec::service_type;
 
 const MODES: [&str; 2] = ["Proxy", "VIP"];
 
-pub fn validate_service_status(service: &Value) -> Vec<Violation> {
+pub(crate) fn validate_service_status(service: &Value) -> Vec<Violation> {
     let path = "status.loadBalancer.ingress";
     let ingresses = get_list(service, path);
     if service_type(service) != "LoadBalancer" && !ingresses.is_empty() {

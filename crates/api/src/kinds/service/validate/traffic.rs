@@ -15,7 +15,7 @@ const MOST_SECONDS: i64 = 86_400;
 const HEALTH_CHECK: &str = "spec.healthCheckNodePort";
 const IMMUTABLE_CLASS: &str = "may not change once set";
 
-pub fn validate_traffic_update(service: &Value, old: &Value) -> Vec<Violation> {
+pub(crate) fn validate_traffic_update(service: &Value, old: &Value) -> Vec<Violation> {
     let mut violations = Vec::new();
     if [service, old].iter().all(|service| service_type(service) == "LoadBalancer") {
         let path = "spec.loadBalancerClass";
@@ -32,7 +32,7 @@ pub fn validate_traffic_update(service: &Value, old: &Value) -> Vec<Violation> {
     violations
 }
 
-pub fn validate_session_affinity(service: &Value) -> Vec<Violation> {
+pub(crate) fn validate_session_affinity(service: &Value) -> Vec<Violation> {
     let path = "spec.sessionAffinity";
     let config = "spec.sessionAffinityConfig";
     match get_text(service, path) {
@@ -59,7 +59,7 @@ pub fn validate_session_affinity(service: &Value) -> Vec<Violation> {
     }
 }
 
-pub fn validate_service_traffic(service: &Value) -> Vec<Violation> {
+pub(crate) fn validate_service_traffic(service: &Value) -> Vec<Violation> {
     let mut violations = Vec::new();
     violations.extend(validate_external_policy(service));
     let internal = "spec.internalTrafficPolicy";
