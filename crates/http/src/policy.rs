@@ -216,6 +216,14 @@ pub struct RateLimits {
     pub exempt: Vec<IpNet>,
 }
 
+impl RateLimits {
+    pub fn limit_anything(&self) -> bool {
+        self.requests_per_second.is_some()
+            || self.requests_per_minute.is_some()
+            || self.concurrent.is_some()
+    }
+}
+
 /// How an endpoint is chosen.
 #[derive(Clone, Debug, Default)]
 pub enum Balance {

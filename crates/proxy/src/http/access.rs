@@ -1,17 +1,15 @@
-//! Who may use a route, how often, and with how large a body.
+//! Who may use a route, and how often.
 
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::time::Instant;
 
-use http::header::{
-    ACCESS_CONTROL_REQUEST_METHOD, CONTENT_LENGTH, ORIGIN, RETRY_AFTER, WWW_AUTHENTICATE,
-};
+use http::header::{ACCESS_CONTROL_REQUEST_METHOD, ORIGIN, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderMap, HeaderValue};
 use lb_http::auth::Check;
-use lb_http::policy::{ExternalAuth, RateLimits};
+use lb_http::policy::{BasicAuth, ExternalAuth, RateLimits};
 use lb_http::rate::Permit;
-use lb_http::{Owner, Policy, Rejection};
+use lb_http::{Owner, Rejection};
 
 use super::external_auth::Granted;
 use super::reply::Reply;
@@ -26,15 +24,9 @@ pub(crate) fn limit_rate(
     owner: &Owner,
     limits: &RateLimits,
     now: Instant,
-) -> Result<Option<Permit>, Reply> {
-    let is_limited = limits.requests_per_second.is_some()
-        || limits.requests_per_minute.is_some()
-        || limits.concurrent.is_some();
-    if !is_limited {
-        return Ok(None);
-    }
+) -> Result<Permit, Reply> {
     match worker.shared.rates.admit(*client, owner, limits, now) {
-        Ok(permit) => Ok(Some(permit)),
+        Ok(permit) => Ok(permit),
         Err(retry) => {
             let reply = Reply::from(Rejection::RateLimit);
             Err(reply.with(RETRY_AFTER, HeaderValue::from(retry.seconds())))
@@ -51,24 +43,13 @@ pub(crate) fn count_request(client: &Rc<Client>, address: IpAddr) -> Result<InFl
     })
 }
 
-/// A body whose length is known to exceed the limit is not read at all. Others are counted.
-pub(crate) fn check_length(headers: &HeaderMap, most: Option<u64>) -> Result<(), Rejection> {
-    let Some(most) = most else { return Ok(()) };
-    let length = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
-    match length {
-        Some(length) if u64::gt(&length, &most) => Err(Rejection::BodyTooLarge),
-        _ => Ok(()),
-    }
-}
-
 pub(crate) async fn authenticate(
     worker: &Worker,
     client: IpAddr,
     owner: &Owner,
-    policy: &Policy,
+    basic: &BasicAuth,
     headers: &HeaderMap,
 ) -> Result<(), Reply> {
-    let Some(basic) = &policy.basic_auth else { return Ok(()) };
     let refused = || {
         let realm = basic.realm.replace(['"', '\\'], "");
         let challenge = HeaderValue::try_from(format!("Basic realm=\"{realm}\""));

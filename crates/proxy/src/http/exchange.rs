@@ -13,7 +13,7 @@ use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Versio
 use http_body::Body;
 use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
-use lb_http::admission::admit_request;
+use lb_http::admission::{RouteCheck, admit_request, check_length, list_checks};
 use lb_http::affinity::{self, Token};
 use lb_http::balance::Affinity;
 use lb_http::compress::{self, Coding};
@@ -25,9 +25,9 @@ use lb_http::respond::{self, Facts};
 use lb_http::{Policy, Rejection, Route, canary};
 
 use super::errors;
-use super::external_auth::{self, Granted};
+use super::external_auth::{self, Granted, ask_auth_server};
 use super::forward::{Choice, Got, forward_request};
-use super::outbound::{Outbound, forwarded_uri, matched_uri};
+use super::outbound::{Outbound, find_uris};
 use super::record::Record;
 use super::reply::Reply;
 use super::response::{EndpointBody, ResponseBody};
@@ -141,62 +141,74 @@ async fn respond(
         headers: &parts.headers,
     };
     let upstream = admit_request(route, &facts, host_tls.certificate)?;
-    let sign_in = policy.external_auth.as_ref().and_then(|auth| {
-        let url = auth.signin.as_deref()?;
-        Some(respond::redirect_to_sign_in(url, &facts))
-    });
-    // Canaries have their main route's limits: together, not each.
-    let owner = &found.route.owner;
-    record.permit =
-        access::limit_rate(worker, &identity.address, owner, &policy.limits, record.started)?;
-    let most = policy.most_body(upstream.protocol, &parts.headers);
-    access::check_length(&parts.headers, most)?;
-    // What only some routes do is allocated when they do it: the future of a request is moved as a whole.
-    if policy.basic_auth.is_some() {
-        let verified =
-            access::authenticate(worker, identity.address, owner, policy, &parts.headers);
-        Box::pin(verified).await?;
-    }
-
-    let choice = choose(&target, parts, policy, &identity);
-    shared.affinity = choice.affinity.map(|affinity| affinity.token);
-    let matched_uri = matched_uri(&target, parts)?;
-    let uri = forwarded_uri(&target, &matched_uri, policy, found.path)?;
-    let expects = parts.headers.contains_key(EXPECT) && parts.version == Version::HTTP_11;
-    let upgrade = target.upgrade.cloned().filter(|_| on_upgrade.is_some());
     let host = parts.headers.get(HOST).cloned().or_else(|| {
         let authority = parts.uri.authority()?;
         HeaderValue::from_str(authority.as_str()).ok()
     });
+    let request_id = worker.random_pair();
+    let describe = |headers: &mut HeaderMap| {
+        headers::strip_request(headers);
+        identity.describe(&settings.forwarding, host.as_ref(), request_id, headers);
+        add_configured(client, policy, headers);
+        headers.remove(HOST);
+    };
+    // Canaries have their main route's limits: together, not each.
+    let owner = &found.route.owner;
+    let most = policy.most_body(upstream.protocol, &parts.headers);
+    // What only some routes do is allocated when they do it: the future of a request is moved as a whole.
+    for check in list_checks(policy, most) {
+        match check {
+            RouteCheck::Rate(limits) => {
+                let now = record.started;
+                let permit = access::limit_rate(worker, &identity.address, owner, limits, now)?;
+                record.permit = Some(permit);
+            }
+            RouteCheck::Length(most) => check_length(&parts.headers, most)?,
+            RouteCheck::Password(basic) => {
+                let client = identity.address;
+                let verified = access::authenticate(worker, client, owner, basic, &parts.headers);
+                Box::pin(verified).await?;
+            }
+            RouteCheck::ExternalAuth(auth) => {
+                let (matched_uri, _) = find_uris(&target, parts, policy, found.path)?;
+                let mut headers = parts.headers.clone();
+                describe(&mut headers);
+                let subject = external_auth::Subject {
+                    method: &parts.method,
+                    host: host.as_ref(),
+                    headers,
+                    scheme: identity.scheme(),
+                    matched_uri: &matched_uri,
+                    facts: &facts,
+                };
+                shared.granted = Box::pin(ask_auth_server(auth, subject, record)).await?;
+            }
+        }
+    }
+
+    let choice = choose(&target, parts, policy, &identity);
+    shared.affinity = choice.affinity.map(|affinity| affinity.token);
+    let (matched_uri, uri) = find_uris(&target, parts, policy, found.path)?;
+    let expects = parts.headers.contains_key(EXPECT) && parts.version == Version::HTTP_11;
+    let upgrade = target.upgrade.cloned().filter(|_| on_upgrade.is_some());
     let gate = expects.then(|| Rc::new(Gate::default()));
     let source = Source::new(incoming, &known.route.policy, most, gate.clone(), record.started);
     record.source = Some(source.clone());
     drop(target);
 
     let mut headers = std::mem::take(&mut parts.headers);
-    headers::strip_request(&mut headers);
-    identity.describe(&settings.forwarding, host.as_ref(), worker.random_pair(), &mut headers);
-    add_configured(client, policy, &mut headers);
-    headers.remove(HOST);
+    describe(&mut headers);
+    if let Some(auth) = &policy.external_auth {
+        access::add_granted(auth, &mut shared.granted, &mut headers);
+    }
     let mut outbound = Outbound {
         method: parts.method.clone(),
         uri,
         headers,
-        host: policy.upstream_host.clone().or_else(|| host.clone()),
+        host: policy.upstream_host.clone().or(host),
         upgrade,
         is_tls: upstream.protocol.uses_tls(),
     };
-    if let Some(auth) = &policy.external_auth {
-        let shown = Outbound { host, ..outbound.clone() };
-        let subject = external_auth::Subject {
-            outbound: &shown,
-            scheme: identity.scheme(),
-            matched_uri: &matched_uri,
-            sign_in,
-        };
-        shared.granted = Box::pin(external_auth::ask_auth_server(auth, subject, record)).await?;
-        access::add_granted(auth, &mut shared.granted, &mut outbound.headers);
-    }
     shared.on_upgrade = on_upgrade.filter(|_| outbound.upgrade.is_some());
     let subject = errors::Subject::of(policy, &outbound, &matched_uri).map(Box::new);
     let own = worker.endpoints_of(&known, record.started);

@@ -5,9 +5,10 @@ use std::time::Instant;
 
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HOST, SET_COOKIE, WWW_AUTHENTICATE};
 use http::uri::PathAndQuery;
-use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use lb_http::headers::strip_response;
 use lb_http::policy::ExternalAuth;
+use lb_http::respond::{Facts, redirect_to_sign_in};
 use lb_http::{Policy, Rejection};
 
 use super::discard::discard_body;
@@ -26,16 +27,20 @@ pub(crate) struct Granted {
 
 /// The facts about a request that are sent to the authentication server.
 pub(crate) struct Subject<'a> {
-    pub outbound: &'a Outbound,
+    pub method: &'a Method,
+    /// The client's.
+    pub host: Option<&'a HeaderValue>,
+    /// Those that the endpoint would get.
+    pub headers: HeaderMap,
     pub scheme: &'a str,
     pub matched_uri: &'a PathAndQuery,
-    /// The response if the server wants the client to sign in.
-    pub sign_in: Option<Response<()>>,
+    /// What a redirect names if the server wants the client to sign in.
+    pub facts: &'a Facts<'a>,
 }
 
 pub(crate) async fn ask_auth_server(
     auth: &ExternalAuth,
-    subject: Subject<'_>,
+    mut subject: Subject<'_>,
     record: &mut Record,
 ) -> Result<Granted, Reply> {
     let now = Instant::now();
@@ -45,7 +50,7 @@ pub(crate) async fn ask_auth_server(
     let source = Source::empty(now);
     let before = (record.endpoint, record.tries);
     let policy = Policy::default();
-    let outbound = request(auth, &subject);
+    let outbound = request(auth, &mut subject);
     let got =
         forward_request(&endpoints, &policy, &outbound, &source, None, Choice::default(), record);
     let got = got.await;
@@ -63,9 +68,9 @@ pub(crate) async fn ask_auth_server(
         return Ok(Granted { request: chosen(auth, &parts.headers), cookies });
     }
     let mut reply = match parts.status {
-        StatusCode::UNAUTHORIZED => match subject.sign_in {
-            Some(redirect) => {
-                let (redirect, ()) = redirect.into_parts();
+        StatusCode::UNAUTHORIZED => match &auth.signin {
+            Some(url) => {
+                let (redirect, ()) = redirect_to_sign_in(url, subject.facts).into_parts();
                 let rejection = Rejection::SignIn(redirect.status);
                 Reply { rejection, headers: redirect.headers }
             }
@@ -97,8 +102,8 @@ fn chosen(auth: &ExternalAuth, headers: &HeaderMap) -> HeaderMap {
 }
 
 /// The server gets the request's headers, but for its body's, and where the request goes to.
-fn request(auth: &ExternalAuth, subject: &Subject<'_>) -> Outbound {
-    let mut headers = subject.outbound.headers.clone();
+fn request(auth: &ExternalAuth, subject: &mut Subject<'_>) -> Outbound {
+    let mut headers = std::mem::take(&mut subject.headers);
     for name in [CONTENT_LENGTH, CONTENT_TYPE, EXPECT] {
         headers.remove(name);
     }
@@ -108,9 +113,9 @@ fn request(auth: &ExternalAuth, subject: &Subject<'_>) -> Outbound {
         }
     };
     let uri = subject.matched_uri.as_str();
-    let host = subject.outbound.host.as_ref().and_then(|host| host.to_str().ok());
+    let host = subject.host.and_then(|host| host.to_str().ok());
     set("x-original-url", &format!("{}://{}{uri}", subject.scheme, host.unwrap_or_default()));
-    set("x-original-method", subject.outbound.method.as_str());
+    set("x-original-method", subject.method.as_str());
     set("x-auth-request-redirect", uri);
     let authority = auth.url.authority().map(http::uri::Authority::as_str);
     Outbound {

@@ -47,8 +47,20 @@ impl Outbound {
     }
 }
 
+/// Path and query as they were matched, and as the endpoint gets them.
+pub(crate) fn find_uris(
+    target: &Target<'_>,
+    parts: &Parts,
+    policy: &Policy,
+    pattern: &lb_http::PathPattern,
+) -> Result<(PathAndQuery, PathAndQuery), Rejection> {
+    let matched = matched_uri(target, parts)?;
+    let forwarded = forwarded_uri(target, &matched, policy, pattern)?;
+    Ok((matched, forwarded))
+}
+
 /// Path and query for the endpoint: what was matched, or what it is rewritten to.
-pub(crate) fn forwarded_uri(
+fn forwarded_uri(
     target: &Target<'_>,
     matched: &PathAndQuery,
     policy: &Policy,
@@ -62,7 +74,7 @@ pub(crate) fn forwarded_uri(
 }
 
 /// Path and query as they were matched. Other servers that decide about a request must see these.
-pub(crate) fn matched_uri(target: &Target<'_>, parts: &Parts) -> Result<PathAndQuery, Rejection> {
+fn matched_uri(target: &Target<'_>, parts: &Parts) -> Result<PathAndQuery, Rejection> {
     if let (Cow::Borrowed(_), Some(uri)) = (&target.path, parts.uri.path_and_query())
         && uri.path() == &*target.path
     {

@@ -248,9 +248,10 @@ fn clients_beyond_their_rate_get_429() {
     assert_eq!(endpoint.count(), statuses.iter().filter(|r| r.status == 200).count());
 }
 
-/// The continuation of `lb_http::admission`: what costs more comes later.
+/// The order of `lb_http::admission`. Everything refuses the request; what does so first gives way, and the next one
+/// is seen.
 #[test]
-fn rate_length_password_server_and_endpoints_are_judged_in_this_order() {
+fn requests_are_judged_in_the_order_of_admission() {
     let server = Endpoint::start(|request, stream| {
         let status = if request.header("x-token").is_some() { "200 OK" } else { "403 Forbidden" };
         let _ = write!(stream, "HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n");
@@ -258,33 +259,57 @@ fn rate_length_password_server_and_endpoints_are_judged_in_this_order() {
     });
     let (users, _) = Users::parse("ann:{SHA}W6ph5Mm5Pz8GgiULbPgzG37mj9g=");
     let auth = name("auth", Protocol::Http1);
-    let limits =
-        RateLimits { requests_per_minute: Some(4), burst_multiplier: 1, ..RateLimits::default() };
+    let limits = |concurrent| RateLimits { concurrent, ..RateLimits::default() };
     let policy = Policy {
-        limits,
+        denied_sources: vec!["127.0.0.0/8".parse().unwrap()],
+        limits: limits(Some(0)),
         max_body: Some(2),
         basic_auth: Some(BasicAuth { realm: "r".into(), users: Some(Arc::new(users)) }),
         ..external(auth.clone())
     };
-    let mut config = policy_config(&[], policy);
+    // `/admitted` shows what comes after the route, `/counted` what comes after the rate.
+    let admitted = Policy { denied_sources: Vec::new(), ..policy.clone() };
+    let counted = Policy { limits: limits(Some(100)), ..admitted.clone() };
+    let upstream_name = name("web", Protocol::Http1);
+    let route = |canaries, policy: &Policy| {
+        let owner = Owner { namespace: "default".into(), name: "web".into() };
+        let action = Action::Forward(upstream_name.clone());
+        Arc::new(Route { owner, action, canaries, policy: Arc::new(policy.clone()) })
+    };
+    let with_canary = |policy: &Policy| {
+        let canary = Canary {
+            header: None,
+            cookie: None,
+            weight: 1,
+            weight_total: 1,
+            route: route(Vec::new(), policy),
+        };
+        route(vec![canary], &Policy::default())
+    };
+    let mut config = policy_config(&[], Policy::default());
+    let rules = [("/", &policy), ("/admitted", &admitted), ("/counted", &counted)];
+    let rules = rules.map(|(path, policy)| (PathPattern::Prefix(path.into()), with_canary(policy)));
+    config.table.set_host(HostPattern::parse(HOST).unwrap(), rules.into());
     config.upstreams.insert(auth, upstream(&[server.address]));
     let world = World::start(config);
-    let status = |headers: &str| {
+    let status = |method: &str, host: &str, path: &str, headers: &str| {
         let mut client = Client::connect(world.http());
-        client.send(format!("POST / HTTP/1.1\r\nHost: a.test\r\n{headers}\r\n"));
+        client.send(format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\n{headers}\r\n"));
         client.response().status
     };
     let length = "Content-Length: 3\r\n";
     let password = "Authorization: Basic YW5uOnBhc3N3b3Jk\r\n";
-    assert_eq!(status(length), 413);
-    assert_eq!(status(""), 401);
+    assert_eq!(status("TRACE", "b.test", "/", ""), 405, "form");
+    assert_eq!(status("POST", "b.test", "/", length), 404, "rule");
+    assert_eq!(status("POST", HOST, "/", length), 403, "policy of the canary");
+    assert_eq!(status("POST", HOST, "/admitted", length), 429, "rate");
+    assert_eq!(status("POST", HOST, "/counted", length), 413, "length");
+    assert_eq!(status("POST", HOST, "/counted", ""), 401, "password");
     assert_eq!(server.count(), 0);
-    assert_eq!(status(password), 403);
+    assert_eq!(status("POST", HOST, "/counted", password), 403, "external check");
     assert_eq!(server.count(), 1);
-    assert_eq!(status(&format!("{password}X-Token: good\r\n")), 503);
-    let refused = (0..20).map(|_| status("")).find(|status| *status != 401);
-    assert_eq!(refused, Some(429));
-    assert_eq!(status(length), 429);
+    let granted = format!("{password}X-Token: good\r\n");
+    assert_eq!(status("POST", HOST, "/counted", &granted), 503, "endpoints");
 }
 
 /// A client that chooses between the route and its canary must not have two limits.
