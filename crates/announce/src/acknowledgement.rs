@@ -33,8 +33,8 @@ impl OwnProcess<'_> {
 }
 
 /// How many heartbeats are remembered at least. They cover more time than
-/// [`ElectionTiming::isolation_limit`].
-const REMEMBERED_HEARTBEATS: usize = 4;
+/// [`ElectionTiming::isolation_limit`], and than a frame takes to another node and back where each way takes 700 ms.
+const REMEMBERED_HEARTBEATS: usize = 16;
 
 /// Messages within an interval divided by this number count as one.
 const PARTS_PER_INTERVAL: u32 = 4;
@@ -132,9 +132,12 @@ mod tests {
         let timing = ElectionTiming::default();
         let times = noted((0..10_000).map(|number| (number, number)));
         assert_eq!(times.0.len(), MAX_MESSAGE_TIMES);
-        assert_eq!(times.time_of_message(9_000, NOW), None);
-        let at = times.time_of_message(9_650, NOW).expect("it is remembered");
-        assert!((9_650 - at.as_millis()) < 25, "{at:?}");
-        assert!(timing.isolation_limit() + timing.interval <= Duration::from_millis(350));
+        assert_eq!(times.time_of_message(8_000, NOW), None);
+        let at = times.time_of_message(8_450, NOW).expect("it is remembered");
+        assert!((8_450 - at.as_millis()) < 25, "{at:?}");
+        let remembered = timing.interval * REMEMBERED_HEARTBEATS as u32;
+        assert!(timing.isolation_limit() + timing.interval <= remembered);
+        // There and back, and the intervals of both nodes.
+        assert!(Duration::from_millis(700) * 2 + timing.interval * 2 <= remembered);
     }
 }

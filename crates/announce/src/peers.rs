@@ -39,11 +39,15 @@ pub struct Peer {
     pub silent: bool,
     /// When it last received a message, judging by its acknowledgements.
     received_at: Time,
-    /// The peer's latest message acknowledges no message of the last one and a half intervals: it may
-    /// hear no other participant.
+    /// When the newest message that it has acknowledged came here, or was sent.
+    newest_acknowledged: Time,
+    /// When it last acknowledged a newer message than before.
+    advanced_at: Time,
+    /// The peer's latest message acknowledges no message of the last one and a half intervals, nor a newer one than
+    /// before: it may hear no other participant.
     pub is_doubted: bool,
     /// The peer's latest message acknowledges no participant, or no message of the last two and a half
-    /// intervals.
+    /// intervals, and its acknowledgements have not advanced lately.
     pub hears_nobody: bool,
     /// The peer hears no other participant, and its kernel does not answer probes, either.
     pub mute: bool,
@@ -63,6 +67,21 @@ impl Peer {
         if !std::mem::replace(&mut self.was_given_time, true) {
             self.acknowledged_at = now;
         }
+    }
+
+    /// Concludes from its latest message whether it hears others. `acknowledged`: when the newest message came that it
+    /// acknowledges. Where frames take long, that is long ago, but later with each message.
+    fn note_acknowledged(&mut self, acknowledged: Time, now: Time, timing: &ElectionTiming) {
+        let advances = acknowledged > self.newest_acknowledged;
+        if advances {
+            self.newest_acknowledged = acknowledged;
+            self.advanced_at = now;
+        }
+        self.received_at = acknowledged.max(self.received_at);
+        let without = now.saturating_sub(self.received_at);
+        let stopped = now.saturating_sub(self.advanced_at) > timing.doubt_limit();
+        self.hears_nobody = without > timing.isolation_limit() && stopped;
+        self.is_doubted = self.hears_nobody || (without > timing.doubt_limit() && !advances);
     }
 
     pub(crate) fn silent_for(&self, now: Time) -> Duration {
@@ -188,11 +207,11 @@ impl Peers {
         if is_latest {
             peer.times.note_message(message.sequence, now, timing);
             peer.table.set_newest(message.version);
-            peer.received_at = received.unwrap_or_default().max(peer.received_at);
-            let without = now.saturating_sub(peer.received_at);
             let before = (peer.is_doubted, peer.hears_nobody);
-            peer.hears_nobody = message.heard.is_empty() || without > timing.isolation_limit();
-            peer.is_doubted = peer.hears_nobody || without > timing.doubt_limit();
+            peer.note_acknowledged(received.unwrap_or_default(), now, timing);
+            if message.heard.is_empty() {
+                (peer.is_doubted, peer.hears_nobody) = (true, true);
+            }
             change.connectivity = before != (peer.is_doubted, peer.hears_nobody);
         }
         let applied = peer.table.apply_changes(message.version, &message.changes);
@@ -237,6 +256,8 @@ impl Peers {
             table,
             silent: false,
             received_at: now,
+            newest_acknowledged: Time::ZERO,
+            advanced_at: now,
             is_doubted: false,
             hears_nobody: false,
             mute: false,
@@ -305,6 +326,7 @@ impl Peers {
         for peer in self.peers.values_mut().filter(|peer| !peer.silent) {
             peer.heard_at = now;
             peer.received_at = now;
+            peer.advanced_at = now;
             if !peer.is_deaf(since, deaf_after) {
                 peer.acknowledged_at = now;
             }

@@ -6,5 +6,6 @@ mod chaos;
 mod hostile;
 mod many;
 mod scenarios;
+mod slow;
 mod takeover;
 mod world;

@@ -64,6 +64,8 @@ pub struct World {
     /// How many of a thousand datagrams are lost; never more than two in a row.
     pub loss: u64,
     pub delay: Duration,
+    /// How long everything takes in a direction, as sender and receiver, in addition to `delay`.
+    pub late: BTreeMap<(usize, usize), Duration>,
     /// The most addresses of the link.
     pub most_addresses: usize,
     lost: BTreeMap<(usize, usize), u32>,
@@ -107,6 +109,7 @@ impl World {
             firewalled: BTreeSet::new(),
             loss: 0,
             delay: MS * 2,
+            late: BTreeMap::new(),
             most_addresses: MAX_ADDRESSES,
             lost: BTreeMap::new(),
             others: BTreeMap::new(),
@@ -245,7 +248,7 @@ impl World {
                 for to in 0..self.nodes.len() {
                     let arrives = !self.firewalled.contains(&to);
                     if to != node && arrives && !self.is_lost(node, to) {
-                        self.enqueue(Event::Datagram { to, octets: octets.clone() });
+                        self.enqueue(node, Event::Datagram { to, octets: octets.clone() });
                     }
                 }
             }
@@ -269,17 +272,17 @@ impl World {
             LinkEffect::Transmit(LinkFrame::Probe(address)) => {
                 for to in 0..self.nodes.len() {
                     if to != node && !self.is_lost(node, to) {
-                        self.enqueue(Event::Probe { from: node, to, address });
+                        self.enqueue(node, Event::Probe { from: node, to, address });
                     }
                 }
                 if let Some(by) = self.others.get(&address).copied() {
-                    self.enqueue(Event::Claim { to: node, address, by });
+                    self.enqueue(node, Event::Claim { to: node, address, by });
                 }
             }
             LinkEffect::Transmit(LinkFrame::ProbeOf(address, [.., high, low])) => {
                 let to = usize::from(u16::from_be_bytes([high, low]));
                 if !self.is_lost(node, to) {
-                    self.enqueue(Event::Probe { from: node, to, address });
+                    self.enqueue(node, Event::Probe { from: node, to, address });
                 }
             }
             LinkEffect::Report(news) => self.news.push((self.now, node, news)),
@@ -290,7 +293,7 @@ impl World {
     fn claim(&mut self, node: usize, address: IpAddr) {
         for to in 0..self.nodes.len() {
             if to != node && !self.is_lost(node, to) {
-                self.enqueue(Event::Claim { to, address, by: link_address(node) });
+                self.enqueue(node, Event::Claim { to, address, by: link_address(node) });
             }
         }
     }
@@ -305,9 +308,12 @@ impl World {
         lost
     }
 
-    fn enqueue(&mut self, event: Event) {
+    fn enqueue(&mut self, from: usize, event: Event) {
+        let (Event::Datagram { to, .. } | Event::Probe { to, .. } | Event::Claim { to, .. }) =
+            event;
+        let late = self.late.get(&(from, to)).copied().unwrap_or_default();
         let delay = self.delay.as_micros() as u64;
-        let at = self.now + Duration::from_micros(50 + self.random.below(delay));
+        let at = self.now + late + Duration::from_micros(50 + self.random.below(delay));
         self.number += 1;
         self.queue.insert((at, self.number), event);
     }
@@ -355,7 +361,7 @@ impl World {
             }
             Event::Probe { from, to, address } => {
                 if self.answering(address).contains(&to) && !self.is_lost(to, from) {
-                    self.enqueue(Event::Claim { to: from, address, by: link_address(to) });
+                    self.enqueue(to, Event::Claim { to: from, address, by: link_address(to) });
                 }
             }
             Event::Claim { to, address, by } => {
