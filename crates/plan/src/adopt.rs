@@ -8,15 +8,15 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use lb_common::layout::{EarlierOwners, Pool, PoolSlot};
+use lb_common::layout::Pool;
 use lb_common::maglev::{self, DEFAULT_WEIGHT, Weight};
-use lb_common::slot_history::SlotHistory;
 use lb_rules::model::{AddressFamily, Backend, ServicePort, ServicePortKey};
 
 use super::adopted::{Adopted, AdoptedBackends, AdoptedPool};
 use super::allocate::Region;
 use super::backends::Backends;
 use super::found::{Found, FoundPool, Snapshot};
+use super::history::AdoptedHistories;
 use super::key::{BackendKey, BackendState, FrontendKey, Scope};
 use super::names;
 use super::pool_table::{Fit, PoolTable};
@@ -59,7 +59,7 @@ impl Planner {
         }
         let mut side_entries: HashMap<u32, BTreeSet<SideEntry>> = HashMap::new();
         let mut names = HashMap::new();
-        let mut earlier: HashMap<u32, Vec<(u32, EarlierOwners)>> = HashMap::new();
+        let mut histories = AdoptedHistories::default();
         for side_entry in snapshot.side_entries {
             match side_entry {
                 SideEntry::Peer(address) => drop(planner.peers.insert(address)),
@@ -69,9 +69,7 @@ impl Planner {
                     // service port.
                     unclaimed.insert(service_port);
                 }
-                SideEntry::Earlier { slot, owners } => {
-                    earlier.entry(slot.pool).or_default().push((slot.slot, owners));
-                }
+                SideEntry::Earlier { slot, owners } => histories.insert(slot, owners),
                 _ => drop(
                     side_entries.entry(side_entry.service_port()).or_default().insert(side_entry),
                 ),
@@ -92,7 +90,7 @@ impl Planner {
             source_bits: snapshot.source_bits,
             side_entries,
             names,
-            earlier,
+            histories,
             datagrams: snapshot.datagrams,
         });
         planner
@@ -142,9 +140,7 @@ impl Planner {
             adopted.describe(&pool, protocol, &members, &mut self.backends);
             *scope.members_mut(Arc::make_mut(&mut held.service_port)) = members;
         }
-        let rows = adopted.earlier.remove(&Scope::Cluster.pool_index(index)).unwrap_or_default();
-        held.history = SlotHistory::of_rows(rows);
-        self.history_rows += held.history.len();
+        self.adopt_history(&mut held);
         self.side_entry_counts.replace(&BTreeSet::new(), &side_entries);
         held.side_entries = side_entries;
         held.is_named = name.is_some_and(|name| *name == names::of(key));
@@ -174,11 +170,7 @@ impl Planner {
         let name = |(service_port, name)| SideEntry::Name { service_port, name };
         let names = std::mem::take(&mut adopted.names).into_iter();
         plan.retire.extend(names.map(name).map(Step::RemoveSideEntry));
-        for (pool, rows) in std::mem::take(&mut adopted.earlier) {
-            let side_entry =
-                |(slot, owners)| SideEntry::Earlier { slot: PoolSlot { pool, slot }, owners };
-            plan.retire.extend(rows.into_iter().map(side_entry).map(Step::RemoveSideEntry));
-        }
+        std::mem::take(&mut adopted.histories).retire(plan);
         for (&index, pool) in &adopted.pools {
             plan.retire.push(Step::SwapPool { index, pool: Pool::default() });
             self.regions.give_back(pool.region);

@@ -3,10 +3,11 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use lb_common::layout::{Bitmap, EarlierOwners, ServicePortName};
+use lb_common::layout::{Bitmap, ServicePortName};
 
 use super::allocate::Region;
 use super::found::Found;
+use super::history::AdoptedHistories;
 use super::key::{BackendKey, BackendState};
 use super::side_entry::SideEntry;
 use super::sweep::DatagramFlow;
@@ -24,8 +25,7 @@ pub(super) struct Adopted {
     pub(super) side_entries: HashMap<u32, BTreeSet<SideEntry>>,
     /// By the service port's index.
     pub(super) names: HashMap<u32, Arc<ServicePortName>>,
-    /// The earlier owners of slots, by pool.
-    pub(super) earlier: HashMap<u32, Vec<(u32, EarlierOwners)>>,
+    pub(super) histories: AdoptedHistories,
     pub(super) datagrams: BTreeSet<DatagramFlow>,
 }
 

@@ -9,7 +9,8 @@ use lb_common::hash::{backend_identity, backend_tag};
 use lb_common::layout;
 use lb_rules::model::{Backend, ServicePort};
 
-/// What a client connects to. NodePorts have the unspecified address.
+/// The frontend that a client connects to, in either address family: [`Planner`](crate::Planner) gives it to one service
+/// port, and [`layout::FrontendKey`] is its key in the map of its family. NodePorts have the unspecified address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FrontendKey {
     pub address: IpAddr,
@@ -42,7 +43,8 @@ impl Display for FrontendKey {
     }
 }
 
-/// Identifies a backend, which all its pools share.
+/// The backend that an endpoint is, in either address family. All pools share it: the planner gives it an index, which
+/// is what [`layout::Backend`] is found by, and a generation. Never a frontend, though one may have the same address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BackendKey {
     pub address: IpAddr,

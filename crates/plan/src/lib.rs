@@ -21,7 +21,6 @@ mod bits;
 mod checksum;
 mod compact;
 mod datagrams;
-mod exchange;
 mod execute;
 mod found;
 mod frontends;
@@ -50,9 +49,9 @@ use std::sync::Arc;
 use lb_rules::model::{ServicePort, ServicePortKey};
 
 pub use checksum::of_table as table_checksum;
-pub use exchange::KnownHistory;
 pub use execute::{WriteFamily, WriteTables};
 pub use found::{FoundBackend, FoundPool, PoolReader, Snapshot};
+pub use history::KnownHistory;
 pub use key::{BackendKey, BackendState, FrontendKey, Scope};
 pub use room::{MORE_ENDPOINTS, MORE_SERVICE_PORTS, Room};
 pub use side_entry::{SideEntry, SideEntryCounts};

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use lb_common::slot_history::SlotHistory;
 use lb_rules::model::{Backend, ServicePort, ServicePortKey};
 
 use super::checksum;
@@ -44,8 +43,7 @@ impl Planner {
         let side_entries = self.write_side_entries(&key, &old, &wanted, plan);
         self.publish_frontends(&key, &old, &wanted, plan);
         let table = tables[Scope::Cluster as usize];
-        let history = self.next_history(&old, &wanted, &table, &draining, protocol);
-        self.replace_history(old.index, &old.history, &history, plan);
+        let history = self.change_history(&old, &wanted, &table, &draining, protocol, plan);
         let new = ProgrammedPort {
             index: old.index,
             checksum: checksum_of(&key, &wanted, &table),
@@ -139,7 +137,7 @@ impl Planner {
         plan: &mut Plan,
     ) -> Option<Leftover> {
         let old = self.held.remove(&key)?;
-        self.replace_history(old.index, &old.history, &SlotHistory::default(), plan);
+        self.remove_history(&old, plan);
         self.side_entry_counts.replace(&old.side_entries, &BTreeSet::new());
         self.table_checksum = self.table_checksum.wrapping_sub(old.checksum);
         self.tunnelled -= usize::from(old.service_port.is_tunnelled());

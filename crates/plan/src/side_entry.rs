@@ -1,11 +1,11 @@
-//! A side_entry of a service port: what is looked up beside its frontends, pools and backends.
+//! Side entries of service ports.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
-use lb_common::layout::{EarlierOwners, Member, PoolSlot, ServicePortName, TunnelTarget};
+use lb_common::layout::{EarlierOwners, Member, PoolSlot, ServicePortName, TunnelTarget, map};
 use lb_common::maglev::Weight;
 
 use super::key::Scope;
@@ -30,20 +30,35 @@ pub enum SideEntry {
 }
 
 impl SideEntry {
-    /// Whether `side_entries` has an entry with the same key: each target and weight has only one.
+    /// The first entry, in their order, with the key of this one in its map: an entry with another value replaces it.
+    pub fn key(&self) -> Self {
+        match *self {
+            Self::Target { target, .. } => Self::Target { target, backend: 0 },
+            Self::Weight { member, .. } => Self::Weight { member, weight: Weight::MIN },
+            Self::Earlier { slot, .. } => Self::Earlier { slot, owners: EarlierOwners::default() },
+            Self::Name { service_port, .. } => Self::Name { service_port, name: Arc::default() },
+            Self::Member(_) | Self::SourceRange { .. } | Self::Peer(_) => self.clone(),
+        }
+    }
+
+    /// Whether `side_entries` has an entry with the same key.
     pub(super) fn is_replaced_in(&self, side_entries: &BTreeSet<Self>) -> bool {
-        let (first, last) = match *self {
-            Self::Target { target, .. } => {
-                let with = |backend| Self::Target { target, backend };
-                (with(0), with(u32::MAX))
-            }
-            Self::Weight { member, .. } => {
-                let with = |weight| Self::Weight { member, weight };
-                (with(Weight::MIN), with(Weight::MAX))
-            }
-            _ => return side_entries.contains(self),
-        };
-        side_entries.range(first..=last).next().is_some()
+        let key = self.key();
+        side_entries.range(key.clone()..).next().is_some_and(|next| next.key() == key)
+    }
+
+    /// The name of the map that contains it.
+    pub fn map(&self) -> &'static str {
+        match self {
+            Self::Member(_) => map::MEMBERS,
+            Self::Weight { .. } => map::WEIGHTS,
+            Self::SourceRange { range: IpNet::V4(_), .. } => map::SOURCE_RANGES4,
+            Self::SourceRange { range: IpNet::V6(_), .. } => map::SOURCE_RANGES6,
+            Self::Target { .. } => map::TARGETS,
+            Self::Peer(_) => map::PEERS,
+            Self::Earlier { .. } => map::EARLIER_OWNERS,
+            Self::Name { .. } => map::SERVICE_NAMES,
+        }
     }
 
     /// The index of its service port; 0 if it has none.

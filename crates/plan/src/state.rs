@@ -5,7 +5,6 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use lb_common::layout::FrontendKind;
-use lb_common::slot_history::SlotHistory;
 use lb_rules::model::{Backend, ServicePort, ServicePortKey};
 
 use super::addresses::Addresses;
@@ -13,6 +12,7 @@ use super::adopted::Adopted;
 use super::allocate::{Indexes, Regions};
 use super::backends::Backends;
 use super::bits::Bits;
+use super::history::{HistoryState, SlotHistory};
 use super::key::{BackendKey, FrontendKey};
 use super::pool_table::PoolTable;
 use super::room::Room;
@@ -36,12 +36,7 @@ pub struct Planner {
     pub(super) peers: BTreeSet<IpAddr>,
     /// The time of the last plan, in seconds.
     pub(super) now: u32,
-    /// How long the earlier owners of slots are kept, in seconds.
-    pub(super) history_age: u32,
-    /// When histories were last searched for old entries.
-    pub(super) history_expired: u32,
-    /// The number of slots with earlier owners.
-    pub(super) history_rows: usize,
+    pub(super) history: HistoryState,
     /// The sum of all service ports' checksums.
     pub(super) table_checksum: u64,
     /// How many service ports use tunnels.
@@ -124,9 +119,7 @@ impl Planner {
             nodes: None,
             peers: BTreeSet::new(),
             now: 0,
-            history_age: 0,
-            history_expired: 0,
-            history_rows: 0,
+            history: HistoryState::default(),
             table_checksum: 0,
             tunnelled: 0,
             adopted: None,

@@ -4,7 +4,7 @@ use core::fmt;
 
 /// The name of a service port's index, for commands; no program reads it.
 #[repr(C)]
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ServicePortName {
     pub namespace: Text,
     pub service: Text,
@@ -44,6 +44,12 @@ impl Text {
             Err(error) => error.valid_up_to(),
         };
         core::str::from_utf8(&octets[..valid]).unwrap_or_default()
+    }
+}
+
+impl Default for Text {
+    fn default() -> Self {
+        Self { octets: [0; 64] }
     }
 }
 

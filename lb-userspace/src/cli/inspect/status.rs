@@ -8,13 +8,11 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Args;
-use ipnet::IpNet;
 use jiff::Timestamp;
 use lb_announce::LinkView;
 use lb_common::layout::map;
 use lb_inspect::{Fill, Found, Severity, State, Status};
 use lb_kernel::Tables;
-use lb_plan::SideEntry;
 use lb_speakers::bgp::BgpView;
 
 use super::options::{check, open};
@@ -90,17 +88,7 @@ fn used(tables: &Tables) -> Result<BTreeMap<&'static str, u64>> {
         *used.entry(by_family(key.address, map::FRONTENDS4, map::FRONTENDS6)).or_default() += 1;
     }
     for side_entry in &snapshot.side_entries {
-        let map = match side_entry {
-            SideEntry::Member(_) => map::MEMBERS,
-            SideEntry::Weight { .. } => map::WEIGHTS,
-            SideEntry::SourceRange { range: IpNet::V4(_), .. } => map::SOURCE_RANGES4,
-            SideEntry::SourceRange { range: IpNet::V6(_), .. } => map::SOURCE_RANGES6,
-            SideEntry::Peer(_) => map::PEERS,
-            SideEntry::Earlier { .. } => map::EARLIER_OWNERS,
-            SideEntry::Target { .. } => map::TARGETS,
-            SideEntry::Name { .. } => map::SERVICE_NAMES,
-        };
-        *used.entry(map).or_default() += 1;
+        *used.entry(side_entry.map()).or_default() += 1;
     }
     // Both families share the indexes.
     let backends = snapshot.backends.iter().filter(|found| found.backend.is_some()).count();

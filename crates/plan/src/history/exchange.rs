@@ -9,16 +9,16 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::SocketAddr;
 
 use lb_common::layout::EarlierOwners;
-use lb_common::slot_history::{Owner, SlotHistory, entries};
+use lb_common::slot_history::{Owner, entries};
 use lb_rules::model::ServicePortKey;
 use serde::{Deserialize, Serialize};
 
-use super::history;
-use super::key::{BackendKey, Scope};
-use super::pool_table::Fit;
-use super::side_entry::SideEntry;
-use super::state::{Planner, ProgrammedPort};
-use super::step::{Plan, Step};
+use super::{SlotHistory, asked};
+use crate::key::{BackendKey, Scope};
+use crate::pool_table::Fit;
+use crate::side_entry::SideEntry;
+use crate::state::{Planner, ProgrammedPort};
+use crate::step::{Plan, Step};
 
 /// What a node knows of the slots of a service port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,7 +55,7 @@ impl Planner {
     /// What this node knows, for a node that joins.
     pub fn known_history(&self, now: u32) -> Vec<KnownHistory> {
         let with_history = self.held.iter().filter(|(_, held)| !held.history.is_empty());
-        let addresses: HashMap<u32, SocketAddr> = if self.history_rows > 0 {
+        let addresses: HashMap<u32, SocketAddr> = if self.history.rows > 0 {
             self.backends.addresses().collect()
         } else {
             HashMap::new()
@@ -88,8 +88,8 @@ impl Planner {
     }
 
     /// Adds what other nodes know.
-    pub(super) fn learn_history(&mut self, known: Vec<KnownHistory>, plan: &mut Plan) {
-        if known.is_empty() || self.history_age == 0 {
+    pub(crate) fn learn_history(&mut self, known: Vec<KnownHistory>, plan: &mut Plan) {
+        if known.is_empty() || self.history.age == 0 {
             return;
         }
         let tunnelled = self.held.iter().filter(|(_, held)| held.service_port.is_tunnelled());
@@ -150,7 +150,7 @@ impl Planner {
     fn with_rows(&self, held: &ProgrammedPort, known: &KnownHistory, protocol: u8) -> SlotHistory {
         let members = held.service_port.cluster.iter().map(|it| BackendKey::of(it, protocol));
         let there: Vec<_> = members.chain(held.draining.iter().copied()).collect();
-        let asked = history::asked(&self.backends, &there, &[], &SlotHistory::default());
+        let asked = asked(&self.backends, &there, &[], &SlotHistory::default());
         let index = |owner: &SocketAddr| {
             let owner = BackendKey::new(owner.ip(), owner.port(), protocol);
             self.backends.index_of(&owner).filter(|index| asked.contains_key(index))
@@ -158,7 +158,7 @@ impl Planner {
         let owners: Vec<Option<u32>> = known.owners.iter().map(index).collect();
         let slots = self.slots_of(&held.service_port, known.slots, protocol);
         let mut history = held.history.clone();
-        let room = self.room.history.saturating_sub(self.history_rows - held.history.len());
+        let room = self.room.history.saturating_sub(self.history.rows - held.history.len());
         // A slot has one row.
         for (slot, row) in known.rows().take(slots.len()) {
             let Some(&owner) = slots.get(slot as usize) else { continue };
@@ -170,7 +170,7 @@ impl Planner {
                 let (age, several) = EarlierOwners::without_mark(word);
                 // A change before this machine started is one at its start.
                 let until = self.now.saturating_sub(age);
-                (age < self.history_age).then_some(Owner { backend, until, several })
+                (age < self.history.age).then_some(Owner { backend, until, several })
             });
             let asked = |owner: u32| asked.get(&owner).copied();
             history.learn(slot, owner, earlier, asked);

@@ -2,39 +2,79 @@
 //!
 //! They are written before the pool that changes, so that a packet that meets the new owner finds
 //! the earlier ones.
+//!
+//! Of the planner, only this module knows what a history contains. Others keep [`SlotHistory`] with the service port,
+//! and call `change_history`, `remove_history`, `expire_history` and, at the start, `adopt_history`.
+
+mod adopted;
+mod exchange;
 
 use std::collections::{HashMap, HashSet};
 
 use lb_common::layout::PoolSlot;
-use lb_common::slot_history::{SlotHistory, entries};
+use lb_common::slot_history::entries;
 use lb_rules::model::{ServicePort, ServicePortKey};
 
-use super::backends::Backends;
-use super::key::{BackendKey, BackendNode, Scope};
-use super::pool_table::{Fit, PoolTable};
-use super::side_entry::SideEntry;
-use super::state::{Planner, ProgrammedPort};
-use super::step::{Plan, Step};
-use super::table::Table;
+use crate::backends::Backends;
+use crate::key::{BackendKey, BackendNode, Scope};
+use crate::pool_table::{Fit, PoolTable};
+use crate::side_entry::SideEntry;
+use crate::state::{Planner, ProgrammedPort};
+use crate::step::{Plan, Step};
+use crate::table::Table;
+
+pub(crate) use adopted::AdoptedHistories;
+pub use exchange::KnownHistory;
+pub(crate) use lb_common::slot_history::SlotHistory;
 
 /// How often histories are searched for entries that are too old, in seconds.
 const EXPIRE_EVERY: u32 = 60;
 
+/// What the planner knows about the histories of all service ports.
+#[derive(Default)]
+pub(crate) struct HistoryState {
+    /// How long earlier owners are kept, in seconds; 0: none are.
+    age: u32,
+    /// When histories were last searched for old entries.
+    expired_at: u32,
+    /// The number of slots with earlier owners.
+    rows: usize,
+}
+
 impl Planner {
     /// Keeps the earlier owners of slots this long, in seconds; 0: keeps none.
     pub fn keeping_history(mut self, age: u32) -> Self {
-        self.history_age = age;
+        self.history.age = age;
         self
     }
 
     /// The number of slots with earlier owners.
     pub fn slots_with_history(&self) -> usize {
-        self.history_rows
+        self.history.rows
     }
 
-    /// The history of a service port's cluster pool after it got a new table. To be called before
+    /// Plans the history of a service port's cluster pool after it got a new table, and returns it. To be called before
     /// members that left are released.
-    pub(super) fn next_history(
+    pub(crate) fn change_history(
+        &mut self,
+        old: &ProgrammedPort,
+        wanted: &ServicePort,
+        table: &PoolTable,
+        draining: &[BackendKey],
+        protocol: u8,
+        plan: &mut Plan,
+    ) -> SlotHistory {
+        let history = self.next_history(old, wanted, table, draining, protocol);
+        self.replace_history(old.index, &old.history, &history, plan);
+        history
+    }
+
+    /// Plans the removal of a service port's history.
+    pub(crate) fn remove_history(&mut self, old: &ProgrammedPort, plan: &mut Plan) {
+        self.replace_history(old.index, &old.history, &SlotHistory::default(), plan);
+    }
+
+    fn next_history(
         &self,
         old: &ProgrammedPort,
         wanted: &ServicePort,
@@ -42,7 +82,7 @@ impl Planner {
         draining: &[BackendKey],
         protocol: u8,
     ) -> SlotHistory {
-        if self.history_age == 0 || !wanted.is_tunnelled() {
+        if self.history.age == 0 || !wanted.is_tunnelled() {
             return SlotHistory::default();
         }
         let slots = |port: &ServicePort, table: &PoolTable| {
@@ -65,22 +105,22 @@ impl Planner {
             old.history.clone()
         };
         history.retain(self.oldest(), asked);
-        history.limit(self.room.history.saturating_sub(self.history_rows - old.history.len()));
+        history.limit(self.room.history.saturating_sub(self.history.rows - old.history.len()));
         history
     }
 
     /// The time before which owners are forgotten.
     fn oldest(&self) -> u32 {
-        self.now.saturating_sub(self.history_age)
+        self.now.saturating_sub(self.history.age)
     }
 
     /// The backends' indexes in the table of a service port's cluster pool.
-    pub(super) fn slots_of(&self, port: &ServicePort, size: u32, protocol: u8) -> Vec<u32> {
+    fn slots_of(&self, port: &ServicePort, size: u32, protocol: u8) -> Vec<u32> {
         Table::maglev(size, self.backends.weighted(&port.cluster, protocol)).slots()
     }
 
     /// Plans the difference between two histories of a service port's pool.
-    pub(super) fn replace_history(
+    fn replace_history(
         &mut self,
         index: u32,
         old: &SlotHistory,
@@ -96,15 +136,15 @@ impl Planner {
             let side_entry = SideEntry::Earlier { slot: PoolSlot { pool, slot }, owners: *owners };
             plan.retire.push(Step::RemoveSideEntry(side_entry));
         }
-        self.history_rows = self.history_rows + new.len() - old.len();
+        self.history.rows = self.history.rows + new.len() - old.len();
     }
 
     /// Forgets owners that lost their slots too long ago.
-    pub(super) fn expire_history(&mut self, plan: &mut Plan) {
-        if self.history_rows == 0 || self.now < self.history_expired + EXPIRE_EVERY {
+    pub(crate) fn expire_history(&mut self, plan: &mut Plan) {
+        if self.history.rows == 0 || self.now < self.history.expired_at + EXPIRE_EVERY {
             return;
         }
-        self.history_expired = self.now;
+        self.history.expired_at = self.now;
         let oldest = self.oldest();
         let keys: Vec<ServicePortKey> = self
             .held
@@ -129,7 +169,7 @@ impl Planner {
 /// By the index of an owner of a slot: by which backend its node is asked about a connection, and the node. Of those that
 /// are not `there` any more, which were in a pool `before` or are in the history, it is the first one there on the same
 /// node.
-pub(super) fn asked(
+fn asked(
     backends: &Backends,
     there: &[BackendKey],
     before: &[BackendKey],
