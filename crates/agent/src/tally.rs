@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use lb_common::layout::map;
-use lb_kernel::Entry;
+use lb_kernel::OptionalEntry;
 use lb_plan::{MORE_ENDPOINTS, MORE_SERVICE_PORTS, Planner, Scope, SideEntry};
 use lb_rules::model::{AddressFamily, Policy, Problem, ServicePort, ServicePortKey};
 use lb_status::{Metrics, Usage};
@@ -46,40 +46,40 @@ impl Tally {
     }
 
     /// Problems to report for entries that were newly set aside.
-    pub fn set_aside(&mut self, new: &[Entry], planner: &Planner) -> BTreeSet<Problem> {
+    pub fn set_aside(&mut self, new: &[OptionalEntry], planner: &Planner) -> BTreeSet<Problem> {
         if new.is_empty() {
             return BTreeSet::new();
         }
         let by_index = planner.by_index();
-        let problem = |entry: &Entry| {
+        let problem = |entry: &OptionalEntry| {
             let (owner, message) = match entry {
-                Entry::Frontend(key) => (
+                OptionalEntry::Frontend(key) => (
                     planner.owner(key)?,
                     format!(
                         "{key} is not served: the map of frontends is full; {MORE_SERVICE_PORTS}"
                     ),
                 ),
-                Entry::SideEntry(SideEntry::Member(member)) => (
+                OptionalEntry::SideEntry(SideEntry::Member(member)) => (
                     *by_index.get(&Scope::service_port_of(member.pool))?,
                     format!(
                         "clients do not stay with all of its endpoints: the map of members is \
                          full; {MORE_ENDPOINTS}"
                     ),
                 ),
-                Entry::SideEntry(SideEntry::Weight { member, .. }) => (
+                OptionalEntry::SideEntry(SideEntry::Weight { member, .. }) => (
                     *by_index.get(&Scope::service_port_of(member.pool))?,
                     format!(
                         "commands show the default weight for some of its endpoints: the map of \
                          weights is full; {MORE_ENDPOINTS}"
                     ),
                 ),
-                Entry::SideEntry(SideEntry::Target { target, .. }) => (
+                OptionalEntry::SideEntry(SideEntry::Target { target, .. }) => (
                     *by_index.get(&target.service_port)?,
                     "tunnels from other nodes don't lead to all of its endpoints here: the map of \
                      targets is full"
                         .to_owned(),
                 ),
-                Entry::SideEntry(SideEntry::Peer(address)) => {
+                OptionalEntry::SideEntry(SideEntry::Peer(address)) => {
                     return Some(Problem {
                         object: format!("Node with address {address}"),
                         field: String::new(),
@@ -87,20 +87,20 @@ impl Tally {
                             .to_owned(),
                     });
                 }
-                Entry::SideEntry(SideEntry::Earlier { slot, .. }) => (
+                OptionalEntry::SideEntry(SideEntry::Earlier { slot, .. }) => (
                     *by_index.get(&Scope::service_port_of(slot.pool))?,
                     "connections that routers move to this node may break: the map of earlier \
                      owners is full"
                         .to_owned(),
                 ),
-                Entry::SideEntry(SideEntry::Name { service_port, .. }) => (
+                OptionalEntry::SideEntry(SideEntry::Name { service_port, .. }) => (
                     *by_index.get(service_port)?,
                     format!(
                         "commands that look at the maps don't know its name: the map of names is \
                          full; {MORE_SERVICE_PORTS}"
                     ),
                 ),
-                Entry::SideEntry(SideEntry::SourceRange { service_port, range }) => (
+                OptionalEntry::SideEntry(SideEntry::SourceRange { service_port, range }) => (
                     *by_index.get(service_port)?,
                     format!(
                         "clients of {range} are kept out: the map of source ranges is full; \

@@ -68,7 +68,7 @@ pub use attach::{
     Links, Modes, attached, cgroup_root, remove, remove_stray_filters, resolve_cgroup,
     stray_filters,
 };
-pub use backlog::{Backlog, Write};
+pub use backlog::{Backlog, BacklogTables};
 pub use bfd::{BfdSessions, Heard};
 pub use clock::clock;
 pub use conflicts::on_device;
@@ -86,7 +86,7 @@ pub use pins::{Opened, Pins, agent_on};
 pub use plain::{Layout, Plain};
 pub use preflight::{Finding, Outcome, machine, preflight, require_root};
 pub use routing::routing;
-pub use set_aside::Entry;
+pub use set_aside::OptionalEntry;
 pub use sizes::Sizes;
 pub use sizing::{Memory, WantedSizes, existing_sizes};
 pub use snat_ports::{ReservedPorts, SnatPorts, snat_ports};

@@ -4,41 +4,28 @@
 use std::collections::BTreeMap;
 
 use anyhow::Result;
-use ipnet::IpNet;
-use lb_common::layout::{EarlierOwners, map};
-use lb_common::maglev::DEFAULT_WEIGHT;
+use lb_common::layout::map;
 use lb_plan::{FrontendKey, SideEntry, Step};
 use nix::errno::Errno;
 
-/// An entry that may be set aside.
+/// The key of an entry that no other entry refers to, so that the rest can be written without it. Steps of all
+/// others keep those after them waiting.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Entry {
+pub enum OptionalEntry {
     Frontend(FrontendKey),
+    /// See [`SideEntry::key`].
     SideEntry(SideEntry),
 }
 
-impl Entry {
-    /// The entry that a step writes or removes.
+impl OptionalEntry {
+    /// The entry that a step writes or removes, if it is optional.
     pub fn of(step: &Step) -> Option<Self> {
         match step {
             Step::SetFrontend { key, .. } | Step::RemoveFrontend { key } => {
                 Some(Self::Frontend(*key))
             }
-            // Its value is no part of the key.
-            Step::SetSideEntry(SideEntry::Earlier { slot, .. })
-            | Step::RemoveSideEntry(SideEntry::Earlier { slot, .. }) => {
-                Some(Self::SideEntry(SideEntry::Earlier {
-                    slot: *slot,
-                    owners: EarlierOwners::default(),
-                }))
-            }
-            Step::SetSideEntry(SideEntry::Weight { member, .. })
-            | Step::RemoveSideEntry(SideEntry::Weight { member, .. }) => {
-                let (member, weight) = (*member, DEFAULT_WEIGHT);
-                Some(Self::SideEntry(SideEntry::Weight { member, weight }))
-            }
             Step::SetSideEntry(side_entry) | Step::RemoveSideEntry(side_entry) => {
-                Some(Self::SideEntry(side_entry.clone()))
+                Some(Self::SideEntry(side_entry.key()))
             }
             _ => None,
         }
@@ -49,18 +36,7 @@ impl Entry {
         match self {
             Self::Frontend(key) if key.address.is_ipv4() => map::FRONTENDS4,
             Self::Frontend(_) => map::FRONTENDS6,
-            Self::SideEntry(SideEntry::Member(_)) => map::MEMBERS,
-            Self::SideEntry(SideEntry::Weight { .. }) => map::WEIGHTS,
-            Self::SideEntry(SideEntry::Target { .. }) => map::TARGETS,
-            Self::SideEntry(SideEntry::Peer(_)) => map::PEERS,
-            Self::SideEntry(SideEntry::Earlier { .. }) => map::EARLIER_OWNERS,
-            Self::SideEntry(SideEntry::Name { .. }) => map::SERVICE_NAMES,
-            Self::SideEntry(SideEntry::SourceRange { range: IpNet::V4(_), .. }) => {
-                map::SOURCE_RANGES4
-            }
-            Self::SideEntry(SideEntry::SourceRange { range: IpNet::V6(_), .. }) => {
-                map::SOURCE_RANGES6
-            }
+            Self::SideEntry(key) => key.map(),
         }
     }
 }
@@ -68,14 +44,14 @@ impl Entry {
 /// The steps that would write the entries, by map.
 #[derive(Default)]
 pub(crate) struct SetAside {
-    steps: BTreeMap<&'static str, BTreeMap<Entry, Step>>,
+    steps: BTreeMap<&'static str, BTreeMap<OptionalEntry, Step>>,
     /// Entries not returned by `take_new` yet.
-    new: Vec<Entry>,
+    new: Vec<OptionalEntry>,
 }
 
 impl SetAside {
     /// Keeps a step for which there is no room.
-    pub fn add(&mut self, entry: Entry, step: Step, is_new: bool) {
+    pub fn add(&mut self, entry: OptionalEntry, step: Step, is_new: bool) {
         if is_new {
             self.new.push(entry.clone());
         }
@@ -83,7 +59,7 @@ impl SetAside {
     }
 
     /// Returns whether the entry was set aside.
-    pub fn remove(&mut self, entry: &Entry) -> bool {
+    pub fn remove(&mut self, entry: &OptionalEntry) -> bool {
         let Some(steps) = self.steps.get_mut(entry.map()) else { return false };
         let removed = steps.remove(entry).is_some();
         if steps.is_empty() {
@@ -107,7 +83,7 @@ impl SetAside {
         Ok(())
     }
 
-    pub fn entries(&self) -> impl Iterator<Item = &Entry> {
+    pub fn entries(&self) -> impl Iterator<Item = &OptionalEntry> {
         self.steps.values().flat_map(BTreeMap::keys)
     }
 
@@ -117,7 +93,7 @@ impl SetAside {
     }
 
     /// Entries added since the last call that are still set aside.
-    pub(crate) fn take_new(&mut self) -> Vec<Entry> {
+    pub(crate) fn take_new(&mut self) -> Vec<OptionalEntry> {
         let mut new = std::mem::take(&mut self.new);
         new.retain(|entry| self.steps.get(entry.map()).is_some_and(|s| s.contains_key(entry)));
         new
@@ -132,4 +108,27 @@ pub fn is_full(error: &anyhow::Error) -> bool {
         let number = cause.and_then(std::io::Error::raw_os_error);
         number == Some(Errno::E2BIG as i32) || number == Some(Errno::ENOSPC as i32)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use lb_common::layout::TunnelTarget;
+
+    use super::*;
+
+    /// A target has one backend. The step for the one before would undo the change.
+    #[test]
+    fn of_two_values_of_an_entry_the_last_is_kept() {
+        let target = TunnelTarget { service_port: 1, tag: 7 };
+        let step = |backend| Step::SetSideEntry(SideEntry::Target { target, backend });
+        let mut set_aside = SetAside::default();
+        for backend in [1, 0] {
+            let entry = OptionalEntry::of(&step(backend)).unwrap();
+            set_aside.remove(&entry);
+            set_aside.add(entry, step(backend), true);
+        }
+        let mut written = Vec::new();
+        set_aside.retry(|step| Ok(written.push(format!("{step:?}")))).unwrap();
+        assert_eq!(written, [format!("{:?}", step(0))]);
+    }
 }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Result, bail, ensure};
 use lb_agent::{Agent, Outlets};
-use lb_kernel::{DataPlane, Pins, Sizes, Tables, Write};
+use lb_kernel::{BacklogTables, DataPlane, Pins, Sizes, Tables};
 use lb_plan::{Planner, Step};
 use lb_process::notices::{Notice, Notices};
 use lb_rules::model::{Kind, Object, ObjectRef};
@@ -36,13 +36,13 @@ struct Watched {
     seen: Arc<Mutex<Vec<Contents>>>,
 }
 
-impl Write for Watched {
-    fn apply(&mut self, step: &Step) -> Result<()> {
+impl BacklogTables for Watched {
+    fn execute_step(&mut self, step: &Step) -> Result<()> {
         if lock(&self.fails).pop_front() == Some(true) {
             bail!("injected failure");
         }
         let mut tables = lock(&self.tables);
-        tables.apply(step)?;
+        tables.execute_step(step)?;
         let contents = Contents::read(&tables)?;
         check_whole(&contents, step);
         lock(&self.seen).push(contents);

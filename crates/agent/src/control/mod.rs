@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use std::time::{Instant, SystemTime};
 
 use lb_common::layout::Forwarding;
-use lb_kernel::{Backlog, Write};
+use lb_kernel::{Backlog, BacklogTables};
 use lb_plan::{Change, KnownHistory, Planner};
 use lb_process::notices::NoticeReason;
 use lb_rules::ipam::Pools;
@@ -76,7 +76,7 @@ pub struct Agent<T> {
     outlets: Outlets,
 }
 
-impl<T: Write> Agent<T> {
+impl<T: BacklogTables> Agent<T> {
     /// `forwarding`: how packets of clients outside reach other nodes' backends, unless a Service
     /// overrides it.
     pub fn with_forwarding(mut self, forwarding: Forwarding, has_tunnel_key: bool) -> Self {
@@ -188,7 +188,7 @@ impl<T: Write> Agent<T> {
     /// Handles an event, and all that are queued behind it as one change. A single event is not
     /// delayed.
     pub fn take_in(&mut self, first: Event, events: &mut mpsc::UnboundedReceiver<Event>) {
-        self.outlets.health.changed(Instant::now());
+        self.outlets.health.note_change(Instant::now());
         let mut affected = self.store_event(first);
         while let Ok(event) = events.try_recv() {
             affected = affected.and(self.store_event(event));
@@ -380,7 +380,7 @@ impl<T: Write> Agent<T> {
     /// changes are collected, and planned as one when the steps succeed.
     pub fn program_changes(&mut self, affected: Affected) {
         self.affected = std::mem::take(&mut self.affected).and(affected);
-        self.outlets.health.changed(Instant::now());
+        self.outlets.health.note_change(Instant::now());
         if self.steps_retry.at().is_none() {
             self.work();
         }

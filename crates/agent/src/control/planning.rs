@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::time::Instant;
 
 use anyhow::Result;
-use lb_kernel::{Write, clock_of_deadlines};
+use lb_kernel::{BacklogTables, clock_of_deadlines};
 use lb_plan::{Change, Plan};
 use lb_process::notices::NoticeReason;
 use lb_rules::ipam;
@@ -27,13 +27,14 @@ pub(super) fn now() -> u32 {
 /// How many service ports of a change that only adds some are planned at once.
 pub(super) const PORTION: usize = 1_000;
 
-/// A change, and the Services that it concerns.
+/// A change that is planned at once, and the Services that it concerns: also those without service ports, whose problems
+/// may have ended.
 pub(super) struct Portion {
     pub(super) concerned: BTreeSet<ServiceName>,
     pub(super) change: Change,
 }
 
-impl<T: Write> Agent<T> {
+impl<T: BacklogTables> Agent<T> {
     pub(super) fn work(&mut self) {
         let began = Instant::now();
         // The room that one plan gives up can be used by the next.

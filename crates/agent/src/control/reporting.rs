@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Instant, SystemTime};
 
-use lb_kernel::Write;
+use lb_kernel::BacklogTables;
 use lb_plan::Plan;
 use lb_process::notices::NoticeReason;
 use lb_rules::ipam;
@@ -13,7 +13,7 @@ use lb_source::Extent;
 
 use super::Agent;
 
-impl<T: Write> Agent<T> {
+impl<T: BacklogTables> Agent<T> {
     /// Reports and stores what does not fit.
     pub(super) fn report_lacking(&mut self, concerned: &BTreeSet<ServiceName>, plan: &Plan) {
         let mut problems: BTreeMap<String, Vec<Problem>> = BTreeMap::new();

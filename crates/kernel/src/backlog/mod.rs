@@ -3,7 +3,7 @@
 //! # Invariants
 //! - Steps are executed in order: an entry is written after those that it refers to, and freed
 //!   before it is used again. A step that fails keeps all later ones waiting until it succeeds.
-//! - Only a new frontend or side_entry for which a map has no room is set aside instead: nothing
+//! - Only an [`OptionalEntry`] for which a map has no room is set aside instead: nothing
 //!   depends on it, and the rest must not wait for room that may never come. It is tried again
 //!   whenever there may be room.
 //! - Interfaces and addresses of this machine are written independently of steps (`network`):
@@ -23,11 +23,13 @@ use lb_network::Device;
 use lb_plan::{Plan, Step};
 
 use super::Tables;
-use super::set_aside::{Entry, SetAside, is_full};
+use super::set_aside::{OptionalEntry, SetAside, is_full};
 
-/// The tables that steps change.
-pub trait Write {
-    fn apply(&mut self, step: &Step) -> Result<()>;
+/// What a [`Backlog`] writes to: the kernel's [`Tables`], those whose sockets are looked after
+/// ([`WithSockets`](crate::WithSockets)), or a test's that fail. A step is written as a whole, by
+/// [`WriteTables`](lb_plan::WriteTables) underneath; what this machine's network needs is no step.
+pub trait BacklogTables {
+    fn execute_step(&mut self, step: &Step) -> Result<()>;
     /// By index; `None`: removed.
     fn change_devices(&mut self, devices: &BTreeMap<u32, Option<Device>>) -> Result<()>;
     /// All addresses of this node on which it serves.
@@ -41,8 +43,8 @@ pub trait Write {
     fn end_epoch_lease(&mut self);
 }
 
-impl Write for Tables {
-    fn apply(&mut self, step: &Step) -> Result<()> {
+impl BacklogTables for Tables {
+    fn execute_step(&mut self, step: &Step) -> Result<()> {
         step.execute(self)
     }
 
@@ -76,7 +78,7 @@ pub struct Backlog<T> {
     carried_out: u64,
 }
 
-impl<T: Write> Backlog<T> {
+impl<T: BacklogTables> Backlog<T> {
     pub fn new(tables: T) -> Self {
         Self {
             tables,
@@ -152,7 +154,7 @@ impl<T: Write> Backlog<T> {
     }
 
     /// Entries for which there is no room.
-    pub fn set_aside(&self) -> impl Iterator<Item = &Entry> {
+    pub fn set_aside(&self) -> impl Iterator<Item = &OptionalEntry> {
         self.set_aside.entries()
     }
 
@@ -162,14 +164,14 @@ impl<T: Write> Backlog<T> {
     }
 
     /// Entries for which there is no room, and that this has not returned before.
-    pub fn newly_set_aside(&mut self) -> Vec<Entry> {
+    pub fn newly_set_aside(&mut self) -> Vec<OptionalEntry> {
         self.set_aside.take_new()
     }
 
     fn write(&mut self, step: &Step) -> Result<()> {
-        let Some(entry) = Entry::of(step) else { return self.apply(step) };
+        let Some(entry) = OptionalEntry::of(step) else { return self.execute_step(step) };
         let was_set_aside = self.set_aside.remove(&entry);
-        match self.apply(step) {
+        match self.execute_step(step) {
             Err(error) if is_full(&error) => {
                 self.set_aside.add(entry, step.clone(), !was_set_aside);
                 Ok(())
@@ -180,14 +182,14 @@ impl<T: Write> Backlog<T> {
 
     fn try_set_aside(&mut self) -> Result<()> {
         self.set_aside.retry(|step| {
-            self.tables.apply(step)?;
+            self.tables.execute_step(step)?;
             self.carried_out += 1;
             Ok(())
         })
     }
 
-    fn apply(&mut self, step: &Step) -> Result<()> {
-        self.tables.apply(step)?;
+    fn execute_step(&mut self, step: &Step) -> Result<()> {
+        self.tables.execute_step(step)?;
         self.carried_out += 1;
         Ok(())
     }

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use anyhow::{Error, Result};
 use lb_network::Device;
 
-use super::Write;
+use super::BacklogTables;
 
 #[derive(Debug, Default)]
 pub(crate) struct Unwritten {
@@ -28,7 +28,7 @@ impl Unwritten {
     }
 
     /// Writes what can be written, and keeps the rest. Fails with the first error.
-    pub fn write(&mut self, tables: &mut impl Write) -> Result<()> {
+    pub fn write(&mut self, tables: &mut impl BacklogTables) -> Result<()> {
         let mut errors = Vec::new();
         for (index, device) in std::mem::take(&mut self.devices) {
             let change = BTreeMap::from([(index, device)]);

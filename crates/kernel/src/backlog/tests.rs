@@ -25,7 +25,7 @@ use super::*;
 struct Memory {
     cells: BTreeMap<String, String>,
     /// Entries for which there may be no room.
-    entries: BTreeMap<Entry, String>,
+    entries: BTreeMap<OptionalEntry, String>,
 }
 
 impl Memory {
@@ -62,12 +62,12 @@ impl WriteTables for Memory {
     }
 
     fn set_side_entry(&mut self, side_entry: &SideEntry) -> Result<()> {
-        self.entries.insert(Entry::SideEntry(side_entry.clone()), String::new());
+        self.entries.insert(OptionalEntry::SideEntry(side_entry.key()), format!("{side_entry:?}"));
         Ok(())
     }
 
     fn remove_side_entry(&mut self, side_entry: &SideEntry) -> Result<()> {
-        self.entries.remove(&Entry::SideEntry(side_entry.clone()));
+        self.entries.remove(&OptionalEntry::SideEntry(side_entry.key()));
         Ok(())
     }
 
@@ -98,12 +98,12 @@ impl<F: Family> WriteFamily<F> for Memory {
     }
 
     fn set_frontend(&mut self, key: layout::FrontendKey<F>, value: layout::Frontend) -> Result<()> {
-        self.entries.insert(Entry::Frontend(key.into()), format!("{value:?}"));
+        self.entries.insert(OptionalEntry::Frontend(key.into()), format!("{value:?}"));
         Ok(())
     }
 
     fn remove_frontend(&mut self, key: layout::FrontendKey<F>) -> Result<()> {
-        self.entries.remove(&Entry::Frontend(key.into()));
+        self.entries.remove(&OptionalEntry::Frontend(key.into()));
         Ok(())
     }
 }
@@ -133,18 +133,18 @@ impl Faulty {
     }
 }
 
-impl Write for Faulty {
-    fn apply(&mut self, step: &Step) -> Result<()> {
+impl BacklogTables for Faulty {
+    fn execute_step(&mut self, step: &Step) -> Result<()> {
         if self.fails.next() == Some(true) {
             return Err(anyhow!(io::Error::from_raw_os_error(Errno::ENOMEM as i32)));
         }
         if let Step::SetFrontend { .. } | Step::SetSideEntry(_) = step
-            && let Some(entry) = Entry::of(step)
+            && let Some(entry) = OptionalEntry::of(step)
             && !self.memory.entries.contains_key(&entry)
             && self.room.get(entry.map()) == Some(&self.memory.count(entry.map()))
         {
             // As the kernel's maps of these kinds do.
-            let is_trie = matches!(entry, Entry::SideEntry(SideEntry::SourceRange { .. }));
+            let is_trie = matches!(entry, OptionalEntry::SideEntry(SideEntry::SourceRange { .. }));
             let full = if is_trie { Errno::ENOSPC } else { Errno::E2BIG };
             let full = anyhow!(io::Error::from_raw_os_error(full as i32));
             return Err(full.context("an entry can't be written"));
@@ -268,7 +268,7 @@ proptest! {
 
             let faulty = &backlog.tables().memory;
             prop_assert_eq!(&faulty.cells, &sound.cells);
-            let kept_out: BTreeSet<Entry> = backlog.set_aside().cloned().collect();
+            let kept_out: BTreeSet<OptionalEntry> = backlog.set_aside().cloned().collect();
             let mut expected = sound.entries.clone();
             expected.retain(|entry, _| !kept_out.contains(entry));
             prop_assert_eq!(&faulty.entries, &expected);
@@ -296,7 +296,7 @@ fn entries_set_aside_are_written_when_there_is_room() {
         let mut backlog = Backlog::new(Faulty::new(Room::from([(map, room)]), Vec::new()));
         assert!(backlog.carry_out(&plans[0]).is_ok());
         let new = backlog.newly_set_aside();
-        assert_eq!(new.iter().map(Entry::map).collect::<Vec<_>>(), [map]);
+        assert_eq!(new.iter().map(OptionalEntry::map).collect::<Vec<_>>(), [map]);
         assert_eq!(backlog.set_aside().cloned().collect::<Vec<_>>(), new);
         assert_eq!(backlog.without_room().collect::<Vec<_>>(), [(map, 1)]);
 

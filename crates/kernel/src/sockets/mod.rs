@@ -22,7 +22,7 @@ use lb_plan::{Datagrams, Step};
 
 pub(super) use self::diagnosis::Diagnosis;
 use self::stale::{SocketView, is_stale};
-use super::backlog::Write;
+use super::backlog::BacklogTables;
 use super::pins::Pins;
 use super::plain::Plain;
 use crate::privileges::Privileges;
@@ -75,9 +75,9 @@ impl<T> WithSockets<T> {
     }
 }
 
-impl<T: Write> Write for WithSockets<T> {
-    fn apply(&mut self, step: &Step) -> Result<()> {
-        self.tables.apply(step)?;
+impl<T: BacklogTables> BacklogTables for WithSockets<T> {
+    fn execute_step(&mut self, step: &Step) -> Result<()> {
+        self.tables.execute_step(step)?;
         match step {
             Step::RetireBackend { .. } => self.check(Datagrams::default()),
             Step::SweepFlows(sweep) if !sweep.datagrams.is_empty() => {

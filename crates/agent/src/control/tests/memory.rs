@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use anyhow::{Result, anyhow};
 use lb_common::layout::Pool;
-use lb_kernel::Write;
+use lb_kernel::BacklogTables;
 use lb_plan::{FrontendKey, Scope, SideEntry, Step};
 use nix::errno::Errno;
 
@@ -37,8 +37,8 @@ pub(crate) struct MemoryState {
     pub removed: usize,
 }
 
-impl Write for Memory {
-    fn apply(&mut self, step: &Step) -> Result<()> {
+impl BacklogTables for Memory {
+    fn execute_step(&mut self, step: &Step) -> Result<()> {
         let mut held = self.0.lock().unwrap();
         if held.broken || held.breaks_after.is_some_and(|most| held.writes >= most) {
             return Err(anyhow!(io::Error::from_raw_os_error(Errno::ENOMEM as i32)));

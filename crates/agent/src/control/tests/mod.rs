@@ -50,7 +50,7 @@ impl Case {
     fn with(more: impl FnOnce(Outlets) -> Outlets) -> Self {
         let (memory, posted) = (Memory::default(), Posted::default());
         let health = Arc::new(Health::new(false));
-        health.attached();
+        health.note_attached();
         let notices = Arc::new(posted.clone());
         let outlets = Outlets::new(notices, Arc::clone(&health), Arc::new(Metrics::new()));
         let outlets = more(outlets);
