@@ -6,7 +6,6 @@
 //! Tests: `tests/model/`, one file for each rule: manifests above, the expected table below.
 
 mod address;
-mod api_slice;
 mod conflicts;
 mod eligibility;
 mod endpoints;
@@ -17,6 +16,7 @@ mod kind;
 mod node;
 mod object;
 mod pools;
+mod sent_slice;
 mod service;
 mod slice;
 mod slices;
@@ -33,13 +33,13 @@ use k8s_openapi::api::core::v1::Service;
 
 use health_check::ReadyHere;
 
-pub use api_slice::{ApiSlice, Fields};
 pub use conflicts::Claims;
 pub use external_ips::{ExternalIpPolicy, ExternalIpRule};
 pub use kind::Kind;
 pub use node::Node;
 pub use object::{Object, ObjectRef};
 pub use pools::Pool;
+pub use sent_slice::SentSlice;
 pub use service::{is_advertising_label, trim};
 pub use slice::{AddressType, Slice};
 pub use slices::Slices;

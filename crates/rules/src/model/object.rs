@@ -10,8 +10,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
-use super::api_slice::{ApiSlice, Fields};
 use super::kind::Kind;
+use super::sent_slice::SentSlice;
 use super::service::trim_unused;
 use super::strip::strip_unused_fields;
 use super::{Node, Slice};
@@ -99,8 +99,8 @@ impl Object {
                 Self::Service(service)
             }
             Kind::EndpointSlice => {
-                let Fields(slice): Fields<ApiSlice<'_>> = read_from(&value)?;
-                Self::EndpointSlice(Box::new(slice.into()))
+                let SentSlice { slice, .. } = read_from(&value)?;
+                Self::EndpointSlice(Box::new(slice))
             }
             Kind::Endpoints => Self::Endpoints(Box::new(read_value(value)?)),
             Kind::Node => Self::Node(Box::new(read_value::<ApiNode>(value)?.into())),

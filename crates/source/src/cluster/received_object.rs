@@ -3,30 +3,23 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use anyhow::Result;
-use lb_rules::model::{ApiSlice, Fields, Kind, Object, ObjectRef, Slice};
+use lb_rules::model::{Kind, Object, ObjectRef, SentSlice};
 use serde_json::Value;
 
 #[derive(Debug, PartialEq)]
 pub(crate) enum ReceivedObject {
     Json(Value),
     /// Most of what the agent reads are EndpointSlices: they are decoded without JSON in between.
-    Slice(Box<ReceivedSlice>),
-}
-
-#[derive(Debug, PartialEq)]
-pub(crate) struct ReceivedSlice {
-    slice: Slice,
-    state: u64,
-    resource_version: Option<Box<str>>,
+    Slice(Box<SentSlice>),
 }
 
 impl ReceivedObject {
     /// Decodes a text as far as that needs no rules. What cannot be read as a slice is JSON, from which the error follows.
     pub fn read(kind: Kind, text: &[u8]) -> serde_json::Result<Self> {
         if kind == Kind::EndpointSlice
-            && let Ok(Fields(slice)) = serde_json::from_slice::<Fields<ApiSlice<'_>>>(text)
+            && let Ok(sent) = serde_json::from_slice(text)
         {
-            return Ok(slice.into());
+            return Ok(Self::Slice(Box::new(sent)));
         }
         serde_json::from_slice(text).map(Self::Json)
     }
@@ -47,9 +40,11 @@ impl ReceivedObject {
             Self::Json(value) => {
                 let [uid, version] =
                     ["uid", "resourceVersion"].map(|field| value["metadata"][field].as_str());
-                state(uid, version)
+                identify_state(uid, version)
             }
-            Self::Slice(sent) => sent.state,
+            Self::Slice(sent) => {
+                identify_state(Some(&sent.slice.uid), sent.resource_version.as_deref())
+            }
         }
     }
 
@@ -83,21 +78,10 @@ impl From<Value> for ReceivedObject {
     }
 }
 
-impl From<ApiSlice<'_>> for ReceivedObject {
-    fn from(slice: ApiSlice<'_>) -> Self {
-        let version = slice.resource_version().map(Into::into);
-        let state = state(slice.uid(), slice.resource_version());
-        Self::Slice(Box::new(ReceivedSlice {
-            state,
-            resource_version: version,
-            slice: slice.into(),
-        }))
-    }
-}
-
-fn state(uid: Option<&str>, resource_version: Option<&str>) -> u64 {
+/// An absent uid is an empty one.
+fn identify_state(uid: Option<&str>, resource_version: Option<&str>) -> u64 {
     let mut hasher = DefaultHasher::new();
-    (uid, resource_version).hash(&mut hasher);
+    (uid.unwrap_or_default(), resource_version).hash(&mut hasher);
     hasher.finish()
 }
 

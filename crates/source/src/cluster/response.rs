@@ -12,7 +12,7 @@ use futures::StreamExt;
 use kube::Client;
 use kube::core::Status;
 use kube::core::response::StatusDetails;
-use lb_rules::model::{ApiSlice, Fields, Kind};
+use lb_rules::model::{Kind, SentSlice};
 use serde::Deserialize;
 use serde_json::Value;
 use tokio::time::timeout;
@@ -141,14 +141,13 @@ struct Event {
 struct SliceEvent<'a> {
     #[serde(borrow, rename = "type")]
     kind: Cow<'a, str>,
-    #[serde(borrow)]
-    object: Fields<ApiSlice<'a>>,
+    object: SentSlice,
 }
 
 fn parse_slice(line: &[u8]) -> Option<Change> {
     let event: SliceEvent<'_> = serde_json::from_slice(line).ok()?;
     let is_applied = matches!(&*event.kind, "ADDED" | "MODIFIED");
-    is_applied.then(|| Change::Applied(event.object.0.into()))
+    is_applied.then(|| Change::Applied(ReceivedObject::Slice(Box::new(event.object))))
 }
 
 /// A line of a watch. Empty lines and types of a newer API are no changes.
