@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::rc::Rc;
 
 use lb_common::datapath::{MOST_STAGES, Role, Stage, Verdict};
-use lb_common::host::{self, Entry, Exit, Frame, HostTables, Routes};
+use lb_common::host::{self, EntryPoint, Exit, Frame, HostTables, Routes};
 use lb_common::layout::{Device, LinkAddresses, NeighbourEvent, Reason};
 
 use crate::universe::{self, LINK_ADDRESS, LINK_ADDRESS_ABOVE};
@@ -91,7 +91,7 @@ impl Host {
         if hook == Hook::Workload {
             frame.role = Role::Workload;
         }
-        let entry = if hook == Hook::Reverse { Entry::Egress } else { Entry::Ingress };
+        let entry = if hook == Hook::Reverse { EntryPoint::Egress } else { EntryPoint::Ingress };
         let mut expected = bytes.to_vec();
         let mut stages = Vec::new();
         let verdict = host::run(entry, &mut frame, &self.tables, |stage, frame| {

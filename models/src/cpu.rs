@@ -16,7 +16,7 @@ use lb_common::datapath::{
 use lb_common::family::{Address4, Address6, V4, V6};
 use lb_common::hash::{FlowHash, ReplyHash};
 use lb_common::header::protocol::TCP;
-use lb_common::host::{self, Entry, Exit, Frame, HoldsScratch, PacketScratch, Routes};
+use lb_common::host::{self, EntryPoint, Exit, Frame, HoldsScratch, PacketScratch, Routes};
 use lb_common::layout::{
     Affinity, AffinityKey, Announced, AnnouncedAddress, Backend, BackendHop, BfdSession, Device,
     Direction, Flow, FlowBucket, FlowState, Fragment, FragmentKey, Frontend, FrontendKey,
@@ -26,6 +26,9 @@ use lb_common::layout::{
 
 const NODE: [u8; 4] = [10, 0, 0, 1];
 const INTERFACE: u32 = 2;
+
+/// The bucket of [`Node::nearly_full`] that has room.
+const FREE_BUCKET: u32 = 7;
 
 /// A Service with one backend, on this node or on another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,6 +118,33 @@ impl Node {
             let frontend = (frontend.address.into(), frontend.port);
             let hash = FlowHash::of_frontend::<V4>(secret, client, frontend, TCP);
             (own, hash.buckets(mask)) == ([0, 1], [2, 3]) && hash.entry_number() == 0
+        });
+        fitting.next().expect("there are many")
+    }
+
+    /// A table of eight buckets, all but [`FREE_BUCKET`] filled with flows that no new flow replaces.
+    pub fn nearly_full(snat_ports: u16) -> Arc<Self> {
+        let node = Self::new(8, snat_ports);
+        let full =
+            node.flows.iter().enumerate().filter(|(index, _)| *index != FREE_BUCKET as usize);
+        full.for_each(|(_, bucket)| bucket.fill(node.now));
+        node
+    }
+
+    /// A client of whose six buckets for a Service only the last pair contains [`FREE_BUCKET`], where its flow prefers the
+    /// first entry.
+    pub fn client_of_further_bucket(&self, service: Service) -> End {
+        let (secret, mask) = (&self.settings.secret, self.settings.flow_mask4);
+        let ends = (40_000..u16::MAX).map(|port| End::new([192, 0, 2, 1], port));
+        let mut fitting = ends.filter(|end| {
+            let (client, frontend) = ((end.address.into(), end.port), service.frontend());
+            let own = FlowHash::of_client::<V4>(secret, client.0, client.1, TCP);
+            let frontend = (frontend.address.into(), frontend.port);
+            let spread = FlowHash::of_frontend::<V4>(secret, client, frontend, TCP);
+            let further = spread.further().expect("of client and frontend");
+            let is_free = |hash: FlowHash| hash.buckets(mask).contains(&FREE_BUCKET);
+            [own, spread, further].map(is_free) == [false, false, true]
+                && further.entry_number() == 0
         });
         fitting.next().expect("there are many")
     }
@@ -222,19 +252,19 @@ impl Cpu {
 
     /// A client's packet arrives.
     pub fn request(&self, packet: Packet) -> Fate {
-        self.run(Entry::Ingress, packet)
+        self.run(EntryPoint::Ingress, packet)
     }
 
     /// A backend's packet arrives.
     pub fn reply(&self, service: Service, packet: Packet) -> Fate {
         let entry = match service {
-            Service::Local(_) => Entry::Egress,
-            Service::Remote(_) => Entry::Ingress,
+            Service::Local(_) => EntryPoint::Egress,
+            Service::Remote(_) => EntryPoint::Ingress,
         };
         self.run(entry, packet)
     }
 
-    fn run(&self, entry: Entry, packet: Packet) -> Fate {
+    fn run(&self, entry: EntryPoint, packet: Packet) -> Fate {
         let mut bytes = Vec::new();
         packet.write(&mut bytes);
         let routes = Routes(Rc::new(routes(packet)));

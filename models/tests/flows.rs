@@ -371,6 +371,48 @@ fn two_flows_of_full_buckets_get_entries_elsewhere() {
     });
 }
 
+/// Two flows that find room only in their third pair of buckets, where they want the same entry.
+#[test]
+fn two_flows_of_four_full_buckets_get_entries_in_further_ones() {
+    explore("two flows in further buckets", 2, 2, |first| {
+        let node = Node::nearly_full(PORTS);
+        let clients = [ONE, OTHER].map(|service| (node.client_of_further_bucket(service), service));
+        let work = clients.map(|(client, service)| request(syn(client, service)));
+        let fates = in_parallel(first, &node, work.into());
+        for (fate, (client, service)) in fates.into_iter().zip(clients) {
+            assert_own_backend(fate, client, service);
+        }
+        // One that loses its entry to the other is forwarded without: there are no other buckets.
+        let with_entries =
+            clients.iter().filter(|(end, service)| find(&node, *end, *service).is_some());
+        assert!(with_entries.count() > 0);
+        let cpu = Cpu::new(Arc::clone(&node));
+        for (client, service) in clients {
+            let has_entry = find(&node, client, service).is_some();
+            let accepted = cpu.reply(service, syn_ack(service, client)).into_packet();
+            let expected = Packet { source: service.frontend(), ..syn_ack(service, client) };
+            assert!(!has_entry || accepted == Some(expected), "{client:?}: {accepted:?}");
+            assert_usable(&node, client, service);
+        }
+    });
+}
+
+/// A flow in a further bucket is found by its client's packets, or not at all, while another takes its entry.
+#[test]
+fn a_flow_in_a_further_bucket_is_not_mixed_with_the_one_that_evicts_it() {
+    explore("eviction in a further bucket", 2, 2, |first| {
+        let node = Node::nearly_full(PORTS);
+        let clients = [ONE, OTHER].map(|service| (node.client_of_further_bucket(service), service));
+        let [(one, _), (other, _)] = clients;
+        dial(&Cpu::new(Arc::clone(&node)), one, ONE);
+        let work = vec![request(data(one, ONE)), late_request(syn(other, OTHER))];
+        let fates = in_parallel(first, &node, work);
+        assert_own_backend(fates[0], one, ONE);
+        assert_own_backend(fates[1], other, OTHER);
+        assert_usable(&node, other, OTHER);
+    });
+}
+
 /// The agent clears the bit while a flow begins that needs it, and that had found it set.
 #[test]
 fn a_bit_that_a_new_flow_needs_stays_set() {

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use fuzz::Change;
 use lb_common::datapath::Verdict;
 use lb_common::header::protocol::{TCP, UDP};
-use lb_common::host::{self, Entry, Exit, Frame, HostTables, Routes};
+use lb_common::host::{self, EntryPoint, Exit, Frame, HostTables, Routes};
 use lb_common::layout::{
     Backend, Device, FlowState, Forwarding, Frontend, FrontendKind, Pool, Ticks,
 };
@@ -139,14 +139,14 @@ impl World {
 
     /// A client's packet arrives from the network.
     pub fn request(&mut self, packet: &Packet) -> Fate {
-        self.run(Entry::Ingress, packet)
+        self.run(EntryPoint::Ingress, packet)
     }
 
     /// A backend's packet reaches the hook that replies of its Service pass through.
     pub fn reply(&mut self, service: Service, packet: &Packet, client: End) -> Fate {
         let entry = match service.path {
-            Path::Local => Entry::Egress,
-            Path::Snat => Entry::Ingress,
+            Path::Local => EntryPoint::Egress,
+            Path::Snat => EntryPoint::Ingress,
             Path::Tunnel => panic!("these replies do not come here"),
         };
         // A route only during the run: a flood has millions of clients.
@@ -161,7 +161,7 @@ impl World {
         Rc::get_mut(&mut self.frame.routes.0).expect("nothing else holds the routes")
     }
 
-    fn run(&mut self, entry: Entry, packet: &Packet) -> Fate {
+    fn run(&mut self, entry: EntryPoint, packet: &Packet) -> Fate {
         packet.write(&mut self.frame.bytes);
         let mut stages = 0;
         let verdict = host::run(entry, &mut self.frame, &self.tables, |_, _| stages += 1);

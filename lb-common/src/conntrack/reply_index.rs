@@ -27,9 +27,9 @@ use super::tables::FlowTables;
 
 /// The fields of an entry; see [`ReplyBucket`].
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Entry(u64);
+struct ReplyEntry(u64);
 
-impl Entry {
+impl ReplyEntry {
     const FREE: Self = Self(0);
 
     #[inline(always)]
@@ -68,14 +68,14 @@ pub fn find_reply_location<F: Family, T: FlowTables<F>>(
     let [first, second] = hash.buckets(tables.settings().reply_mask);
     let bucket: &ReplyBucket = tables.reply_bucket(first)?;
     // Most flows have their preferred entry.
-    let mut found = Entry(bucket.entries[hash.preferred_entry()].load());
+    let mut found = ReplyEntry(bucket.entries[hash.preferred_entry()].load());
     if found.fits(hash) == 0 {
-        found = fitting_entry(bucket, hash, Entry::FREE);
+        found = fitting_entry(bucket, hash, ReplyEntry::FREE);
     }
-    if found == Entry::FREE {
-        found = fitting_entry(tables.reply_bucket(second)?, hash, Entry::FREE);
+    if found == ReplyEntry::FREE {
+        found = fitting_entry(tables.reply_bucket(second)?, hash, ReplyEntry::FREE);
     }
-    (found != Entry::FREE).then(|| found.location())
+    (found != ReplyEntry::FREE).then(|| found.location())
 }
 
 /// The same, with fewer branches and more loads: for code that the verifier follows once for each
@@ -83,29 +83,29 @@ pub fn find_reply_location<F: Family, T: FlowTables<F>>(
 #[inline(always)]
 pub fn find_in_both<F: Family, T: FlowTables<F>>(tables: &T, hash: ReplyHash) -> Option<Location> {
     let [first, second] = hash.buckets(tables.settings().reply_mask);
-    let mut found = Entry::FREE;
+    let mut found = ReplyEntry::FREE;
     if let Some(bucket) = tables.reply_bucket(first) {
-        found = Entry(bucket.entries[hash.preferred_entry()].load());
+        found = ReplyEntry(bucket.entries[hash.preferred_entry()].load());
     }
     if found.fits(hash) == 0 {
-        found = Entry::FREE;
+        found = ReplyEntry::FREE;
         for index in [second, first] {
             let Some(bucket) = tables.reply_bucket(index) else { continue };
             found = fitting_entry(bucket, hash, found);
         }
     }
-    (found != Entry::FREE).then(|| found.location())
+    (found != ReplyEntry::FREE).then(|| found.location())
 }
 
 /// The entry of a bucket that has the fingerprint, or another one.
 #[inline(always)]
-fn fitting_entry(bucket: &ReplyBucket, hash: ReplyHash, other: Entry) -> Entry {
+fn fitting_entry(bucket: &ReplyBucket, hash: ReplyHash, other: ReplyEntry) -> ReplyEntry {
     let mut found = other.0;
     for slot in &bucket.entries {
-        let entry = Entry(slot.load());
+        let entry = ReplyEntry(slot.load());
         found = choose(entry.fits(hash), entry.0, found);
     }
-    Entry(found)
+    ReplyEntry(found)
 }
 
 /// Stores the location of a flow. False if its replies could be taken for those of another flow, or
@@ -122,18 +122,18 @@ pub fn insert_reply_location<F: Family, T: FlowTables<F>>(
         return false;
     };
     let Some(slot) = slot_to_take(tables, [one, other], hash, now) else { return false };
-    let old = Entry(slot.load());
-    if old != Entry::FREE && !release_expired(tables, old, now) {
+    let old = ReplyEntry(slot.load());
+    if old != ReplyEntry::FREE && !release_expired(tables, old, now) {
         return false;
     }
-    let new = Entry::new(hash, location);
+    let new = ReplyEntry::new(hash, location);
     if !slot.replace(old.0, new.0) {
         return false;
     }
     let matching = count(one, hash) + count(other, hash);
     let is_only_one = matching == 1 || matching == 2 && vacate_equal(tables, other, hash, new, now);
     if !is_only_one {
-        slot.replace(new.0, Entry::FREE.0);
+        slot.replace(new.0, ReplyEntry::FREE.0);
     }
     is_only_one
 }
@@ -145,15 +145,15 @@ fn vacate_equal<F: Family, T: FlowTables<F>>(
     tables: &T,
     bucket: &ReplyBucket,
     hash: ReplyHash,
-    new: Entry,
+    new: ReplyEntry,
     now: Ticks,
 ) -> bool {
     let slot = &bucket.entries[best_entry(bucket, hash).number(hash.preferred_entry())];
-    let old = Entry(slot.load());
+    let old = ReplyEntry(slot.load());
     old.fits(hash) != 0
         && old != new
         && release_expired(tables, old, now)
-        && slot.replace(old.0, Entry::FREE.0)
+        && slot.replace(old.0, ReplyEntry::FREE.0)
 }
 
 /// Chooses the entry to take: in the first bucket one with this fingerprint, else a free one, else
@@ -219,7 +219,7 @@ impl Candidate {
 fn best_entry(bucket: &ReplyBucket, hash: ReplyHash) -> Candidate {
     let mut best = 0;
     for number in 0..REPLY_BUCKET_ENTRIES {
-        let entry = Entry(bucket.entries[number].load());
+        let entry = ReplyEntry(bucket.entries[number].load());
         let [fits, free] = [entry.fits(hash), is_zero(entry.0 >> 1)];
         let near = (LAST - (number ^ hash.preferred_entry())) as u64;
         best = larger(best, (fits << Candidate::FITS | free << Candidate::FREE | near) as i64);
@@ -254,7 +254,7 @@ fn this_if_gone<F: Family, T: FlowTables<F>>(
     other: usize,
     now: Ticks,
 ) -> usize {
-    let location = Entry(bucket.entries[number & LAST].load()).location();
+    let location = ReplyEntry(bucket.entries[number & LAST].load()).location();
     let Some(bucket) = tables.flow_bucket(location.bucket() & tables.flow_mask()) else {
         return other;
     };
@@ -266,7 +266,7 @@ fn this_if_gone<F: Family, T: FlowTables<F>>(
 fn count(bucket: &ReplyBucket, hash: ReplyHash) -> u64 {
     let mut matching = 0;
     for slot in &bucket.entries {
-        matching += Entry(slot.load()).fits(hash);
+        matching += ReplyEntry(slot.load()).fits(hash);
     }
     matching
 }
@@ -274,7 +274,7 @@ fn count(bucket: &ReplyBucket, hash: ReplyHash) -> u64 {
 /// Releases an entry's flow if it has expired: its client could continue with an SNAT port that now
 /// belongs to another flow. Returns whether it is gone.
 #[inline(always)]
-fn release_expired<F: Family, T: FlowTables<F>>(tables: &T, entry: Entry, now: Ticks) -> bool {
+fn release_expired<F: Family, T: FlowTables<F>>(tables: &T, entry: ReplyEntry, now: Ticks) -> bool {
     let location = entry.location();
     let bucket = tables.flow_bucket(location.bucket() & tables.flow_mask());
     bucket.is_none_or(|bucket| table::release_expired_at(bucket, location, tables.settings(), now))

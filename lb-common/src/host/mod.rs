@@ -32,9 +32,9 @@ pub use frame::{Exit, Frame, Routes};
 pub use scratch::{HoldsScratch, PacketScratch};
 pub use sockets::HostSockets;
 
-/// The entry point of a packet.
+/// Where a packet comes into the data plane: the hook that sees it first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Entry {
+pub enum EntryPoint {
     Ingress,
     /// In tc, after XDP has passed it.
     AfterXdp,
@@ -44,7 +44,7 @@ pub enum Entry {
 /// Runs a packet through the data plane, as the kernel's programs do: entry point and stages.
 /// `comes` is called before each stage.
 pub fn run<P, T>(
-    entry: Entry,
+    entry: EntryPoint,
     packet: &mut P,
     tables: &T,
     mut comes: impl FnMut(Stage, &P),
@@ -54,13 +54,13 @@ where
     T: FamilyTables<V4> + FamilyTables<V6>,
 {
     let mut verdict = match entry {
-        Entry::Ingress if packet.is_raw() => datapath::ingress_raw(packet, tables),
-        Entry::Ingress => datapath::ingress(packet, tables),
-        Entry::AfterXdp => match packet.frame() {
+        EntryPoint::Ingress if packet.is_raw() => datapath::ingress_raw(packet, tables),
+        EntryPoint::Ingress => datapath::ingress(packet, tables),
+        EntryPoint::AfterXdp => match packet.frame() {
             Some(frame) => datapath::passed(packet, frame),
             None => Verdict::Pass,
         },
-        Entry::Egress => datapath::egress(packet, tables),
+        EntryPoint::Egress => datapath::egress(packet, tables),
     };
     let mut stages = 0;
     while let Verdict::Next(next) = verdict {

@@ -22,7 +22,7 @@ use lb_common::datapath::{
 };
 use lb_common::family::{Family, V4, V6};
 use lb_common::header::Header;
-use lb_common::host::{self, Entry, Frame};
+use lb_common::host::{self, EntryPoint, Frame};
 use lb_kernel::HookPoint;
 use serde::Serialize;
 
@@ -153,9 +153,9 @@ where
         };
         let observed = Observed::new(tables, &notes);
         let entry = match point {
-            _ if point.is_egress() => Entry::Egress,
-            HookPoint::ExternalDeferred if !deferred => Entry::AfterXdp,
-            _ => Entry::Ingress,
+            _ if point.is_egress() => EntryPoint::Egress,
+            HookPoint::ExternalDeferred if !deferred => EntryPoint::AfterXdp,
+            _ => EntryPoint::Ingress,
         };
         verdict = host::run(entry, &mut packet, &observed, |stage, _| {
             if stage == Stage::Reject {

@@ -2,7 +2,7 @@
 //! stages read it.
 
 use super::lookup::{
-    Judgement, Place, client_hash, client_hash_of, decision_for_reply, decision_for_request,
+    FlowPlace, Judgement, client_hash, client_hash_of, decision_for_reply, decision_for_request,
     find_in_buckets, has_spread_flows, may_be_indexed, reply_hash, spread_hash_of, unless_expired,
     update_reply, update_request,
 };
@@ -63,16 +63,16 @@ impl Carried {
 pub fn find_stored<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
     direction: Direction,
-    place: Place,
+    place: FlowPlace,
 ) -> Carried {
     let Some(draft) = tables.draft() else { return Carried::Failed(Reason::CorruptTable) };
     let segment = &draft.segment;
     match (direction, place) {
-        (_, Place::ReplyIndex) => Carried::call(tables, Function::FindReply),
-        (Direction::Forward, Place::ClientBuckets) => {
+        (_, FlowPlace::ReplyIndex) => Carried::call(tables, Function::FindReply),
+        (Direction::Forward, FlowPlace::ClientBuckets) => {
             find_by_stored_hash(tables, client_hash_of(tables, segment))
         }
-        (Direction::Forward, Place::SpreadBuckets) => {
+        (Direction::Forward, FlowPlace::SpreadBuckets) => {
             let hash = spread_hash_of(tables, segment);
             let carried = find_by_stored_hash(tables, hash);
             match hash.further() {
@@ -285,15 +285,15 @@ pub fn may_be_reply<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> bool {
 /// without updating it.
 #[inline(always)]
 pub fn find_arriving<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Carried {
-    let mut carried = find_stored(tables, Direction::Forward, Place::ClientBuckets);
+    let mut carried = find_stored(tables, Direction::Forward, FlowPlace::ClientBuckets);
     if carried == Carried::Nothing && may_be_reply(tables) {
-        carried = find_stored(tables, Direction::Reverse, Place::ReplyIndex);
+        carried = find_stored(tables, Direction::Reverse, FlowPlace::ReplyIndex);
     }
     if carried == Carried::Nothing
         && let Some(draft) = tables.draft()
         && has_spread_flows(tables, &draft.segment)
     {
-        carried = find_stored(tables, Direction::Forward, Place::SpreadBuckets);
+        carried = find_stored(tables, Direction::Forward, FlowPlace::SpreadBuckets);
     }
     carried
 }
@@ -301,12 +301,12 @@ pub fn find_arriving<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Carried
 /// Finds the flow of the stored segment, of a backend to a client, without updating it.
 #[inline(always)]
 pub fn find_leaving<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Carried {
-    let carried = find_stored(tables, Direction::Reverse, Place::ClientBuckets);
+    let carried = find_stored(tables, Direction::Reverse, FlowPlace::ClientBuckets);
     if carried == Carried::Nothing
         && let Some(draft) = tables.draft()
         && may_be_indexed(tables, &draft.segment)
     {
-        return find_stored(tables, Direction::Reverse, Place::ReplyIndex);
+        return find_stored(tables, Direction::Reverse, FlowPlace::ReplyIndex);
     }
     carried
 }
@@ -314,12 +314,12 @@ pub fn find_leaving<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Carried 
 /// The function [`Function::IsKnown`].
 #[inline(always)]
 pub fn is_known<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> bool {
-    if leads_here(tables, find_stored(tables, Direction::Forward, Place::ClientBuckets)) {
+    if leads_here(tables, find_stored(tables, Direction::Forward, FlowPlace::ClientBuckets)) {
         return true;
     }
     let Some(draft) = tables.draft() else { return false };
     has_spread_flows(tables, &draft.segment)
-        && leads_here(tables, find_stored(tables, Direction::Forward, Place::SpreadBuckets))
+        && leads_here(tables, find_stored(tables, Direction::Forward, FlowPlace::SpreadBuckets))
 }
 
 /// Whether a flow was found that leads to a backend on this node.

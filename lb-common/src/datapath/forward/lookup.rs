@@ -134,9 +134,9 @@ pub fn update_reply<F: PacketFamily, T: FamilyTables<F>, R>(
     let _ = found.note(Direction::Reverse, headers.protocol, signal, tables.now());
 }
 
-/// Where a flow is looked for.
+/// The part of the flow table in which a flow is looked for.
 #[derive(Clone, Copy)]
-pub enum Place {
+pub enum FlowPlace {
     /// The buckets that the client's address and port select.
     ClientBuckets,
     /// The buckets that client and frontend select.
@@ -145,16 +145,16 @@ pub enum Place {
     ReplyIndex,
 }
 
-/// Finds the flow of a packet from a backend, without updating it. By [`Place::ClientBuckets`] or
-/// [`Place::ReplyIndex`].
+/// Finds the flow of a packet from a backend, without updating it. By [`FlowPlace::ClientBuckets`] or
+/// [`FlowPlace::ReplyIndex`].
 #[inline(always)]
 pub fn find_reply<'a, F: PacketFamily, T: FamilyTables<F>>(
     tables: &'a T,
     segment: &Segment<F>,
-    place: Place,
+    place: FlowPlace,
 ) -> Result<Option<FlowOf<'a, F>>, Reason> {
     let decide = |flow: &Flow<F>, state| decision_for_reply(flow, state, segment);
-    let found = if let Place::ReplyIndex = place {
+    let found = if let FlowPlace::ReplyIndex = place {
         let Some(at) = reply_index::find_reply_location(tables, reply_hash(tables, segment)) else {
             return Ok(None);
         };

@@ -1,7 +1,7 @@
 //! A packet that leaves through an interface, possibly a reply from a backend.
 
 use crate::datapath::carried::Decision;
-use crate::datapath::forward::lookup::{self, Place};
+use crate::datapath::forward::lookup::{self, FlowPlace};
 use crate::datapath::forward::send::pass_rewritten;
 use crate::datapath::forward::{clamp, rewrite, stored, untracked};
 use crate::datapath::function::Function;
@@ -40,9 +40,9 @@ fn process_leaving_segment<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     tables: &T,
     segment: &Segment<F>,
 ) -> Verdict {
-    let found = match lookup::find_reply(tables, segment, Place::ClientBuckets) {
+    let found = match lookup::find_reply(tables, segment, FlowPlace::ClientBuckets) {
         Ok(None) if lookup::may_be_indexed(tables, segment) => {
-            lookup::find_reply(tables, segment, Place::ReplyIndex)
+            lookup::find_reply(tables, segment, FlowPlace::ReplyIndex)
         }
         found => found,
     };

@@ -12,7 +12,7 @@ use lb_common::family::Family;
 use lb_common::hash::FlowHash;
 use lb_common::header::protocol;
 use lb_common::host::{
-    self, Entry, Exit, Frame, HostFamily, HostSockets, HostTables, OfFamily, Routes,
+    self, EntryPoint, Exit, Frame, HostFamily, HostSockets, HostTables, OfFamily, Routes,
 };
 use lb_common::layout::{
     Announced, AnnouncedAddress, Backend, BfdHeard, BfdSession, Bitmap, Claim, Device, Flow,
@@ -340,9 +340,9 @@ impl World for HostWorld {
             frame.role = Role::Workload;
         }
         let entry = match hook {
-            Hook::Reverse => Entry::Egress,
-            Hook::AfterXdp => Entry::AfterXdp,
-            Hook::Forward | Hook::Stack | Hook::Workload => Entry::Ingress,
+            Hook::Reverse => EntryPoint::Egress,
+            Hook::AfterXdp => EntryPoint::AfterXdp,
+            Hook::Forward | Hook::Stack | Hook::Workload => EntryPoint::Ingress,
         };
         let verdict = host::run(entry, &mut frame, &self.tables, |_, _| ());
         let fate = match verdict {
