@@ -107,7 +107,7 @@ fn message(input: &mut Input, target: IpAddr) -> Vec<u8> {
     let to: IpAddr = match input.below(8) {
         5 => target,
         6 => Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1).into(),
-        7 => universe::stranger(true),
+        7 => universe::foreign_address(true),
         _ => solicited_node(target).into(),
     };
     let flags = input.choose(&[0, 0, 0x20, 0x60]);

@@ -181,7 +181,7 @@ fn ends(input: &mut Input, v6: bool, which: usize) -> (End, End) {
         8..11 => end(node(v6, number), input.choose(&NODE_PORTS)),
         11..14 => end(universe::backend(v6, number % BACKENDS), input.choose(&BACKEND_PORTS)),
         14 => end(universe::service(v6, number), input.choose(&[81, 0, 443, 80])),
-        _ => end(universe::stranger(v6), PORTS[which]),
+        _ => end(universe::foreign_address(v6), PORTS[which]),
     };
     (one, other)
 }

@@ -28,7 +28,7 @@ pub const ASKING_KEYS: [u64; 2] = KEYS[2];
 /// Encapsulates a packet as another node would, or with a source address that is no node's.
 pub fn wrap(input: &mut Input, v6: bool, packet: &[u8]) -> Vec<u8> {
     let source = match input.below(8) {
-        0 => universe::stranger(v6),
+        0 => universe::foreign_address(v6),
         number => universe::peer(v6, number),
     };
     let destination = universe::node(v6, input.below(2));

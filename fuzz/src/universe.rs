@@ -57,7 +57,7 @@ pub fn backend(v6: bool, number: usize) -> IpAddr {
 }
 
 /// An address that belongs to no node, client, Service or backend.
-pub fn stranger(v6: bool) -> IpAddr {
+pub fn foreign_address(v6: bool) -> IpAddr {
     address(v6, 99, 99)
 }
 

@@ -29,14 +29,14 @@ pub enum Event<T> {
     Ended(usize, T),
     /// The job at this index can't run, because a job with this name that it needs has failed.
     Blocked(usize, &'static str),
-    /// Nothing has ended for [`SILENCE`]. The indexes of running jobs, and for how long they have been.
+    /// Nothing has ended for [`RUNNING_REPORT_INTERVAL`]. The indexes of running jobs, and for how long they have been.
     Running(Vec<(usize, Duration)>),
 }
 
 /// The time after which running jobs are reported.
-const SILENCE: Duration = Duration::from_secs(60);
+const RUNNING_REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
-enum State {
+enum JobState {
     Waiting,
     Running(Instant),
     Succeeded,
@@ -50,16 +50,16 @@ pub fn run_jobs<T: Send>(
     work: impl Fn(usize) -> Result<(T, bool)> + Sync,
     mut handle: impl FnMut(Event<T>) -> Result<()>,
 ) -> Result<()> {
-    let mut states: Vec<State> = jobs.iter().map(|_| State::Waiting).collect();
+    let mut states: Vec<JobState> = jobs.iter().map(|_| JobState::Waiting).collect();
     thread::scope(|scope| {
         let (sender, ended) = mpsc::channel();
         loop {
             for index in 0..jobs.len() {
                 if let Some(need) = failed_need(jobs, &states, index) {
-                    states[index] = State::Failed;
+                    states[index] = JobState::Failed;
                     handle(Event::Blocked(index, need))?;
                 } else if can_start(jobs, &states, index) {
-                    states[index] = State::Running(Instant::now());
+                    states[index] = JobState::Running(Instant::now());
                     let (sender, work) = (sender.clone(), &work);
                     scope.spawn(move || {
                         // The receiver is gone only after an error, which is returned.
@@ -67,54 +67,54 @@ pub fn run_jobs<T: Send>(
                     });
                 }
             }
-            if running(&states).is_empty() {
+            if list_running(&states).is_empty() {
                 return Ok(());
             }
-            match ended.recv_timeout(SILENCE) {
+            match ended.recv_timeout(RUNNING_REPORT_INTERVAL) {
                 Ok((index, result)) => {
                     let (outcome, succeeded) = result?;
-                    states[index] = if succeeded { State::Succeeded } else { State::Failed };
+                    states[index] = if succeeded { JobState::Succeeded } else { JobState::Failed };
                     handle(Event::Ended(index, outcome))?;
                 }
-                Err(RecvTimeoutError::Timeout) => handle(Event::Running(running(&states)))?,
+                Err(RecvTimeoutError::Timeout) => handle(Event::Running(list_running(&states)))?,
                 Err(RecvTimeoutError::Disconnected) => return Err(anyhow!("no job is left")),
             }
         }
     })
 }
 
-fn running(states: &[State]) -> Vec<(usize, Duration)> {
-    let of = |(index, state): (usize, &State)| match state {
-        State::Running(since) => Some((index, since.elapsed())),
+fn list_running(states: &[JobState]) -> Vec<(usize, Duration)> {
+    let of = |(index, state): (usize, &JobState)| match state {
+        JobState::Running(since) => Some((index, since.elapsed())),
         _ => None,
     };
     states.iter().enumerate().filter_map(of).collect()
 }
 
 /// The name of a failed job that a waiting one needs.
-fn failed_need(jobs: &[Job], states: &[State], index: usize) -> Option<&'static str> {
-    if !matches!(states[index], State::Waiting) {
+fn failed_need(jobs: &[Job], states: &[JobState], index: usize) -> Option<&'static str> {
+    if !matches!(states[index], JobState::Waiting) {
         return None;
     }
     let failed = |name: &str| {
         jobs.iter()
             .zip(states)
-            .any(|(job, state)| job.name == name && matches!(state, State::Failed))
+            .any(|(job, state)| job.name == name && matches!(state, JobState::Failed))
     };
     jobs[index].needs.iter().copied().find(|need| failed(need))
 }
 
-fn can_start(jobs: &[Job], states: &[State], index: usize) -> bool {
+fn can_start(jobs: &[Job], states: &[JobState], index: usize) -> bool {
     let job = &jobs[index];
     let done = |name: &str| {
         let mut others = jobs.iter().zip(states);
-        others.all(|(other, state)| other.name != name || matches!(state, State::Succeeded))
+        others.all(|(other, state)| other.name != name || matches!(state, JobState::Succeeded))
     };
     let in_lane = jobs
         .iter()
         .zip(states)
-        .filter(|(other, state)| other.lane == job.lane && matches!(state, State::Running(_)));
-    matches!(states[index], State::Waiting)
+        .filter(|(other, state)| other.lane == job.lane && matches!(state, JobState::Running(_)));
+    matches!(states[index], JobState::Waiting)
         && job.needs.iter().all(|need| done(need))
         && in_lane.count() < job.lane.room
 }

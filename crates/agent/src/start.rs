@@ -261,7 +261,7 @@ pub async fn start<'a>(
     devices.start()?;
     links.keep();
     options.privileges.once_attached()?;
-    health.attached();
+    health.note_attached();
     if let Some(startup_taint) = source.startup_taint {
         tokio::spawn(startup_taint.remove_whenever_there(taints));
     }

@@ -1,5 +1,5 @@
-//! Reactions to other machines that use an address: they answer a probe, or use an address that
-//! this node announces. Also to a kernel that fails to answer for an address.
+//! What follows when another machine uses an address that this node probes or announces, and when this node's kernel
+//! cannot answer for one.
 
 use std::net::IpAddr;
 
@@ -13,6 +13,7 @@ use super::timing::{
 };
 
 impl LinkElection {
+    /// A frame claims an address for a machine: it replies to a probe, or uses the address on its own account.
     pub(super) fn note_address_use(&mut self, address: IpAddr, by: LinkAddress, now: Time) {
         if by == self.link_address {
             return;
@@ -22,24 +23,16 @@ impl LinkElection {
         let Some(state) = self.addresses.get(&address).copied() else { return };
         match state {
             AddressState::Probing(probing) => {
-                let is_silent =
-                    self.peers.iter().any(|(_, peer)| peer.link_address == by && peer.silent);
-                let next = match probing.of {
-                    // A silent participant: its agent does not run, but its kernel still answers.
-                    _ if known && is_silent => {
-                        AddressState::Answered { again: now + ANSWERED_RETRY_DELAY }
-                    }
-                    ProbeTarget::Silent { link_address, .. } if link_address == by => {
-                        AddressState::Answered { again: now + ANSWERED_RETRY_DELAY }
-                    }
-                    // Another node that is alive. Its heartbeats list the addresses that it holds.
-                    // If its kernel answers for another one, that may be the node's own address.
-                    _ if known => AddressState::Answered { again: now + ANSWERED_RETRY_DELAY },
-                    _ => {
-                        self.counts.conflicts += 1;
-                        self.report(ElectionEvent::InUse { address, by });
-                        AddressState::Blocked { by: Some(by), until: now + BLOCKED_RETRY_DELAY }
-                    }
+                // A node that takes part: alive, and its heartbeats list what it holds; or silent, and its kernel answers
+                // without its agent. A machine that has left the list is known by the address that is probed.
+                let takes_part = known
+                    || matches!(probing.of, ProbeTarget::Silent { link_address, .. } if link_address == by);
+                let next = if takes_part {
+                    AddressState::Answered { again: now + ANSWERED_RETRY_DELAY }
+                } else {
+                    self.counts.conflicts += 1;
+                    self.report(ElectionEvent::InUse { address, by });
+                    AddressState::Blocked { by: Some(by), until: now + BLOCKED_RETRY_DELAY }
                 };
                 self.effects.push(LinkEffect::Unwatch(address));
                 self.addresses.insert(address, next);
@@ -91,6 +84,7 @@ impl LinkElection {
         }
     }
 
+    /// The kernel cannot be made to answer for an address that is held here: another node may have it.
     pub(super) fn note_kernel_refusal(&mut self, address: IpAddr, now: Time) {
         if self.addresses.get(&address).and_then(AddressState::holding).is_some() {
             self.release_address(address, None);

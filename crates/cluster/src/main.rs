@@ -66,7 +66,7 @@ fn main() -> ExitCode {
 fn dispatch(task: Task) -> Result<()> {
     match task {
         Task::Cluster(options) => run_cluster(&options),
-        Task::Conformance(options) => conformance::run(&options),
+        Task::Conformance(options) => conformance::run_conformance(&options),
         Task::Node { file } => node::enter(&file),
         Task::NodeInit { file } => node::run_init(&file),
         Task::CleanUp { files } => {

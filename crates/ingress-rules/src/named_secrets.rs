@@ -10,7 +10,7 @@ use super::resolved::Age;
 use lb_rules::model::{Kind, ObjectRef, ServiceName};
 
 pub const MOST_NAMED: usize = 256;
-/// Secrets of a namespace that come before those of all others beyond this.
+/// As many Secrets of each namespace come before any others of the same kind of use.
 const SHARE_OF_NAMESPACE: usize = 32;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -20,28 +20,29 @@ pub struct NamedSecrets {
     pub left_out: BTreeSet<ObjectRef>,
 }
 
-/// Why a Secret is wanted. The least comes first.
+/// What a Secret is needed for. In their order: the first are watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Wish {
+pub(crate) struct SecretUse {
     pub is_certificate: bool,
+    /// An Ingress refers to it; otherwise the proxy's own settings.
     pub is_of_ingress: bool,
     /// Of the oldest Ingress that refers to it.
     pub age: Age,
 }
 
-impl Wish {
+impl SecretUse {
     pub const SETTINGS: Self = Self { is_certificate: false, is_of_ingress: false, age: None };
 }
 
 pub(crate) fn select_secrets(
-    wishes: impl IntoIterator<Item = (ServiceName, Wish)>,
+    wishes: impl IntoIterator<Item = (ServiceName, SecretUse)>,
 ) -> NamedSecrets {
-    let mut first: BTreeMap<ServiceName, Wish> = BTreeMap::new();
+    let mut first: BTreeMap<ServiceName, SecretUse> = BTreeMap::new();
     for (secret, wish) in wishes {
         let known = first.entry(secret).or_insert(wish);
         *known = wish.min(*known);
     }
-    let mut sorted: Vec<(Wish, ServiceName)> =
+    let mut sorted: Vec<(SecretUse, ServiceName)> =
         first.into_iter().map(|(secret, wish)| (wish, secret)).collect();
     sorted.sort();
     let mut of_namespace: BTreeMap<String, usize> = BTreeMap::new();
@@ -71,12 +72,12 @@ mod tests {
     use super::*;
 
     /// Created at this second.
-    fn wish(second: i64, is_certificate: bool) -> Wish {
+    fn wish(second: i64, is_certificate: bool) -> SecretUse {
         let age = Some(Timestamp::from_second(second).unwrap());
-        Wish { is_certificate, is_of_ingress: true, age }
+        SecretUse { is_certificate, is_of_ingress: true, age }
     }
 
-    fn many(namespace: &str, count: usize, wish: Wish) -> Vec<(ServiceName, Wish)> {
+    fn many(namespace: &str, count: usize, wish: SecretUse) -> Vec<(ServiceName, SecretUse)> {
         (0..count).map(|n| (ServiceName::new(namespace, &format!("{n:04}")), wish)).collect()
     }
 
@@ -120,7 +121,7 @@ mod tests {
     #[test]
     fn a_secret_counts_once_with_its_first_reason() {
         let secret = ServiceName::new("shop", "a");
-        let wishes = [(secret.clone(), wish(1, true)), (secret, Wish::SETTINGS)];
+        let wishes = [(secret.clone(), wish(1, true)), (secret, SecretUse::SETTINGS)];
         let mut wishes = Vec::from(wishes);
         wishes.extend(many("aaa", 300, wish(1, false)));
         assert_eq!(count(&select_secrets(wishes).watched, "shop"), 1);

@@ -28,7 +28,7 @@ pub use flows::{Counts, End, Filter, Flow, Origins, Record, State, count, flows}
 pub use frontends::{Frontend, frontends};
 pub use maglev::{Departure, Evenness, Share, Spread, spreads};
 pub use names::LiveNames;
-pub use rates::{Rate, Rates, ReasonRate, Sample, Sort, short};
+pub use rates::{CounterSample, Rate, Rates, ReasonRate, Sort, format_short};
 pub use reading::{FoundBackend, Owner, Reading, TunnelNodes};
 pub use select::Selector;
 pub use services::{Destination, Member, Pool, Port, Service, services};

@@ -10,7 +10,7 @@ use super::{Selector, Traffic};
 
 /// The counters at one time.
 #[derive(Clone, Debug, Default)]
-pub struct Sample {
+pub struct CounterSample {
     services: BTreeMap<String, Traffic>,
     backends: BTreeMap<String, Traffic>,
     reasons: Vec<(&'static str, u64)>,
@@ -64,18 +64,18 @@ pub enum Sort {
     Name,
 }
 
-impl Sample {
+impl CounterSample {
     /// Counters of the selected Services and their backends.
-    pub fn of(reading: &Reading, reasons: Vec<(&'static str, u64)>, meant: &Selector) -> Self {
+    pub fn of(reading: &Reading, reasons: Vec<(&'static str, u64)>, selector: &Selector) -> Self {
         let mut sample = Self { reasons, ..Self::default() };
         for (index, owner) in &reading.service_ports {
-            if meant.matches(&owner.service) {
+            if selector.matches(&owner.service) {
                 let traffic = reading.service_traffic.get(index).copied().unwrap_or_default();
                 let service = sample.services.entry(owner.service.to_string()).or_default();
                 *service = Traffic::sum([*service, traffic]);
             }
         }
-        for backend in super::backends(reading, meant) {
+        for backend in super::backends(reading, selector) {
             let name = format!("{}/{}", backend.address, backend.protocol);
             sample.backends.insert(name, backend.traffic);
         }
@@ -84,7 +84,7 @@ impl Sample {
 }
 
 impl Rates {
-    pub fn between(before: &Sample, after: &Sample, time: Duration) -> Self {
+    pub fn between(before: &CounterSample, after: &CounterSample, time: Duration) -> Self {
         let seconds = time.as_secs_f64().max(f64::MIN_POSITIVE);
         let rates = |before: &BTreeMap<String, Traffic>, after: &BTreeMap<String, Traffic>| {
             let rate = |(name, traffic): (&String, &Traffic)| {
@@ -127,7 +127,7 @@ impl Rates {
 impl Rate {
     fn between(name: &str, before: Option<&Traffic>, after: &Traffic, seconds: f64) -> Self {
         let none = Traffic::default();
-        // Counters restart at zero when their index gets another owner.
+        // Counters restart at zero when their index gets another owner: then all was counted since.
         let before = before.filter(|before| before.new_flows <= after.new_flows).unwrap_or(&none);
         let rate = |of: fn(&Traffic) -> u64| of(after).saturating_sub(of(before)) as f64 / seconds;
         Self {
@@ -164,7 +164,7 @@ impl Rate {
 }
 
 /// Formats with three digits and a unit, such as `12.3k`.
-pub fn short(number: f64) -> String {
+pub fn format_short(number: f64) -> String {
     let units = ["", "k", "M", "G", "T"];
     let mut number = number;
     let mut unit = 0;
@@ -190,7 +190,7 @@ mod tests {
         assert!(Rate::sum(&[]).forward_packets.is_sign_positive());
     }
 
-    fn sample(traffic: &[(&str, u64, u64)], drops: u64) -> Sample {
+    fn sample(traffic: &[(&str, u64, u64)], drops: u64) -> CounterSample {
         let counted = |&(name, new_flows, packets): &(&str, u64, u64)| {
             let traffic = Traffic {
                 new_flows,
@@ -202,7 +202,7 @@ mod tests {
         };
         let services: BTreeMap<_, _> = traffic.iter().map(counted).collect();
         let reasons = vec![("no_backend", drops), ("malformed", 7), ("no_route", 0)];
-        Sample { backends: services.clone(), services, reasons }
+        CounterSample { backends: services.clone(), services, reasons }
     }
 
     #[test]
@@ -238,7 +238,7 @@ mod tests {
 
     #[test]
     fn numbers_are_short() {
-        let shown = [0.0, 0.5, 9.99, 12.34, 999.0, 999.6, 12_345.0, 4.2e9, 7e15].map(short);
+        let shown = [0.0, 0.5, 9.99, 12.34, 999.0, 999.6, 12_345.0, 4.2e9, 7e15].map(format_short);
         assert_eq!(shown, ["0", "0.50", "9.99", "12.3", "999", "1.00k", "12.3k", "4.20G", "7000T"]);
     }
 }

@@ -22,15 +22,15 @@ use super::repeat::repeat;
 
 /// The time between two steps. The programs that run when a clearing begins have long ended when it
 /// continues.
-const INTERVAL: Duration = Duration::from_secs(60);
+const CLEARING_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Stale bits are cleared if one of this many is set: fewer are hardly ever met.
-const TOLERATED: u64 = 64;
+/// Bits are cleared when more than one of this many is set: new flows hardly ever meet fewer.
+const BITS_FOR_EACH_STALE_ONE: u64 = 64;
 
 /// Takes a step for both families every minute, until the process ends.
 pub fn clear_crowded_bits(pins: &Pins) -> Result<()> {
     let mut bits = CrowdedBits::open(pins)?;
-    repeat(INTERVAL, "marks of crowded clients stay", move || {
+    repeat(CLEARING_INTERVAL, "marks of crowded clients stay", move || {
         let marks = bits.step()?;
         if marks > 0 {
             tracing::debug!(marks, "marks of crowded clients cleared");
@@ -40,10 +40,11 @@ pub fn clear_crowded_bits(pins: &Pins) -> Result<()> {
     Ok(())
 }
 
-/// The bits of both families.
+/// The bits of both families, and their clearing, which takes two steps: one that notes which bits are set from now on,
+/// and one that clears those that neither a flow needs nor a program has set meanwhile.
 pub struct CrowdedBits {
-    v4: OfFamily<V4>,
-    v6: OfFamily<V6>,
+    v4: FamilyCrowdedBits<V4>,
+    v6: FamilyCrowdedBits<V6>,
 }
 
 impl CrowdedBits {
@@ -54,8 +55,8 @@ impl CrowdedBits {
         let v4 = [map::FLOWS4, map::CROWDED4, map::CROWDED_LATELY4];
         let v6 = [map::FLOWS6, map::CROWDED6, map::CROWDED_LATELY6];
         Ok(Self {
-            v4: OfFamily::open(pins, v4, settings)?,
-            v6: OfFamily::open(pins, v6, settings)?,
+            v4: FamilyCrowdedBits::open(pins, v4, settings)?,
+            v6: FamilyCrowdedBits::open(pins, v6, settings)?,
         })
     }
 
@@ -67,7 +68,7 @@ impl CrowdedBits {
     }
 }
 
-struct OfFamily<F: Family> {
+struct FamilyCrowdedBits<F: Family> {
     flows: Mapped,
     crowded: Mapped,
     lately: Mapped,
@@ -76,7 +77,7 @@ struct OfFamily<F: Family> {
     family: PhantomData<F>,
 }
 
-impl<F: Family> OfFamily<F> {
+impl<F: Family> FamilyCrowdedBits<F> {
     fn open(pins: &Pins, [flows, crowded, lately]: [&str; 3], settings: Settings) -> Result<Self> {
         let mapped = |name, size| Mapped::new(&MapData::from_pin(pins.map(name))?, size);
         Ok(Self {
@@ -94,11 +95,11 @@ impl<F: Family> OfFamily<F> {
             self.has_begun = false;
             return self.clear(now);
         }
-        let words = (0..self.crowded.len()).map(|index| bits(&self.crowded, index).load());
+        let words = (0..self.crowded.len()).map(|index| bit_word(&self.crowded, index).load());
         let set: u64 = words.map(|word| u64::from(word.count_ones())).sum();
-        self.has_begun = set * TOLERATED > u64::from(crowded_bits(self.flows.len()));
+        self.has_begun = set * BITS_FOR_EACH_STALE_ONE > u64::from(crowded_bits(self.flows.len()));
         if self.has_begun {
-            (0..self.lately.len()).for_each(|index| forget_lately(bits(&self.lately, index)));
+            (0..self.lately.len()).for_each(|index| forget_lately(bit_word(&self.lately, index)));
         }
         0
     }
@@ -118,13 +119,13 @@ impl<F: Family> OfFamily<F> {
             needed[word as usize] |= bit;
         }
         let cleared = (0..).zip(needed).map(|(index, needed)| {
-            clear_stale(bits(&self.crowded, index), bits(&self.lately, index), needed)
+            clear_stale(bit_word(&self.crowded, index), bit_word(&self.lately, index), needed)
         });
         cleared.sum()
     }
 }
 
-fn bits(mapped: &Mapped, index: u32) -> &AtomicLong {
+fn bit_word(mapped: &Mapped, index: u32) -> &AtomicLong {
     // SAFETY: the map's values are words of 64 bits: their size was compared when it was mapped. All
     // access to them is atomic.
     unsafe { &*mapped.address(index).cast::<AtomicLong>() }

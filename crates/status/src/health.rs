@@ -9,14 +9,14 @@ use serde_json::{Value, json};
 
 /// If a change is not programmed after this long, something is stuck. kube-proxy has the same
 /// limit.
-const LIMIT: Duration = Duration::from_secs(60);
+const PROGRAMMING_TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// Written by the agent, read by servers.
 #[derive(Debug)]
-pub struct Health(Mutex<State>);
+pub struct Health(Mutex<HealthState>);
 
 #[derive(Clone, Copy, Debug, Default)]
-struct State {
+struct HealthState {
     /// The maps and programs of an earlier agent forward until this agent's are active.
     adopted: bool,
     /// This agent's programs are attached.
@@ -30,7 +30,7 @@ struct State {
 
 /// The state at one moment.
 #[derive(Clone, Copy, Debug)]
-pub struct Report {
+pub struct HealthReport {
     pub forwarding: bool,
     /// No change has been waiting for too long.
     pub keeps_up: bool,
@@ -41,16 +41,16 @@ pub struct Report {
 impl Health {
     /// `adopted`: whether maps and programs of an earlier agent are already active.
     pub fn new(adopted: bool) -> Self {
-        Self(Mutex::new(State { adopted, ..State::default() }))
+        Self(Mutex::new(HealthState { adopted, ..HealthState::default() }))
     }
 
     /// The programs are attached: only now do packets meet the tables.
-    pub fn attached(&self) {
+    pub fn note_attached(&self) {
         self.state().attached = true;
     }
 
     /// Something has changed and is not programmed yet.
-    pub fn changed(&self, now: Instant) {
+    pub fn note_change(&self, now: Instant) {
         self.state().waiting.get_or_insert(now);
     }
 
@@ -66,24 +66,24 @@ impl Health {
         self.state().node_ineligible = !eligible;
     }
 
-    pub fn report(&self, now: Instant) -> Report {
+    pub fn report(&self, now: Instant) -> HealthReport {
         let state = *self.state();
         let waiting = state.waiting.map(|since| now.saturating_duration_since(since));
-        Report {
+        HealthReport {
             forwarding: state.adopted || state.attached && state.updated.is_some(),
-            keeps_up: waiting.is_none_or(|waiting| waiting < LIMIT),
+            keeps_up: waiting.is_none_or(|waiting| waiting < PROGRAMMING_TIME_LIMIT),
             node_eligible: !state.node_ineligible,
             updated: state.updated,
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, HealthState> {
         // Each field is valid by itself, so the state is usable after a panic.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Report {
+impl HealthReport {
     /// When the last change was programmed.
     pub fn updated(&self) -> Option<SystemTime> {
         self.updated
@@ -141,15 +141,15 @@ mod tests {
     fn a_change_that_waits_too_long_is_unhealthy_until_it_is_programmed() {
         let start = Instant::now();
         let health = Health::new(false);
-        health.attached();
+        health.note_attached();
         health.record_programmed(SystemTime::now());
-        health.changed(start);
-        health.changed(start + LIMIT / 2);
-        assert!(health.report(start + LIMIT / 2).healthz());
-        let stuck = health.report(start + LIMIT);
+        health.note_change(start);
+        health.note_change(start + PROGRAMMING_TIME_LIMIT / 2);
+        assert!(health.report(start + PROGRAMMING_TIME_LIMIT / 2).healthz());
+        let stuck = health.report(start + PROGRAMMING_TIME_LIMIT);
         assert!(!stuck.healthz() && !stuck.livez());
         health.record_programmed(SystemTime::now());
-        assert!(health.report(start + LIMIT).healthz());
+        assert!(health.report(start + PROGRAMMING_TIME_LIMIT).healthz());
     }
 
     #[test]
@@ -167,11 +167,11 @@ mod tests {
         health.record_programmed(SystemTime::now());
         let report = health.report(now);
         assert!(!report.healthz() && !report.is_serving() && report.livez());
-        health.attached();
+        health.note_attached();
         assert!(health.report(now).healthz());
 
         let health = Health::new(false);
-        health.attached();
+        health.note_attached();
         assert!(!health.report(now).healthz(), "attached to tables that could not be written");
     }
 

@@ -99,7 +99,7 @@ async fn healthz_is_about_traffic_and_livez_about_the_agent() {
 
     served.health.record_programmed(SystemTime::now());
     assert_eq!(get(served.healthz, "/healthz").await.status, 503, "no program is attached");
-    served.health.attached();
+    served.health.note_attached();
     let answer = get(served.healthz, "/healthz").await;
     assert_eq!(answer.status, 200);
     assert!(answer.headers.contains("content-type: application/json"), "{}", answer.headers);
@@ -311,7 +311,7 @@ async fn a_node_that_does_not_keep_up_fails_its_health_checks() {
     checked.health.set_node_eligible(false);
     assert_eq!(get(port, "/").await.status, 200);
     let long_ago = std::time::Instant::now().checked_sub(Duration::from_secs(120));
-    checked.health.changed(long_ago.expect("the machine has been running for two minutes"));
+    checked.health.note_change(long_ago.expect("the machine has been running for two minutes"));
     let answer = get(port, "/").await;
     assert_eq!(answer.status, 503);
     assert!(answer.body.contains("\"serviceProxyHealthy\": false"), "{}", answer.body);

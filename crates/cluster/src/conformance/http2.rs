@@ -10,7 +10,7 @@ use super::ingress::{prepare_ingresses, proxy_address};
 use super::results::{Outcome, Results, SpecResult};
 use crate::cluster::Cluster;
 
-pub fn run(cluster: &mut Cluster, log: &Path) -> Result<Results> {
+pub fn run_http2_suite(cluster: &mut Cluster, log: &Path) -> Result<Results> {
     prepare_ingresses(cluster)?;
     let proxy = proxy_address(cluster)?;
     let report = cluster.network.topology.directory().join("h2spec.xml");

@@ -66,7 +66,7 @@ const REQUESTS: [(&str, &str, &str, Option<&str>); 23] = [
     ("path rules", "trailing-slash-path-rules", "/foo", None),
 ];
 
-pub fn run(cluster: &mut Cluster, log: &Path) -> Result<Results> {
+pub fn run_ingress_suite(cluster: &mut Cluster, log: &Path) -> Result<Results> {
     let proxy = prepare_ingresses(cluster)?;
     let client = cluster.network.client.clone();
     let mut log = File::create(log)?;

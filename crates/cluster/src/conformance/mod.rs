@@ -75,7 +75,7 @@ pub struct Options {
 }
 
 /// Runs the suites. Fails if anything fails that the lists do not exclude.
-pub fn run(options: &Options) -> Result<()> {
+pub fn run_conformance(options: &Options) -> Result<()> {
     let suites = match &options.suites[..] {
         [] => Suite::value_variants(),
         suites => suites,
@@ -115,11 +115,11 @@ pub fn run(options: &Options) -> Result<()> {
                     serial: options.serial,
                     skip: if options.excluded { Vec::new() } else { exclusions.names() },
                 };
-                sig_network::run(&cluster, &selection, options.parallel, &folder, &log)?
+                sig_network::run_sig_network(&cluster, &selection, options.parallel, &folder, &log)?
             }
-            Suite::Ingress => ingress::run(&mut cluster, &log)?,
-            Suite::Http2 => http2::run(&mut cluster, &log)?,
-            Suite::Upgrade => upgrade::run(&mut cluster, &log)?,
+            Suite::Ingress => ingress::run_ingress_suite(&mut cluster, &log)?,
+            Suite::Http2 => http2::run_http2_suite(&mut cluster, &log)?,
+            Suite::Upgrade => upgrade::run_upgrade_suite(&mut cluster, &log)?,
         };
         let junit = folder.join(format!("{}-{proxy}.xml", suite.name()));
         fs::write(&junit, results.to_junit(suite.name()))?;

@@ -39,7 +39,7 @@ pub(crate) fn image_names(programs: &Path) -> Result<Vec<String>> {
     Ok(text.lines().map(str::trim).filter(|line| line.contains('/')).map(str::to_owned).collect())
 }
 
-pub fn run(
+pub fn run_sig_network(
     cluster: &Cluster,
     selection: &Selection<'_>,
     parallel: usize,

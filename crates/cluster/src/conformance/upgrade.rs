@@ -32,7 +32,7 @@ const LOOP: &str = "good=0; bad=0; while [ ! -e /tmp/stop ]; do \
     if curl -sf --max-time 5 http://$WEB_SERVICE_HOST/ >/dev/null; then good=$((good+1)); elif [ $good -gt 0 ]; then bad=$((bad+1)); fi; \
     echo $good $bad; done";
 
-pub fn run(cluster: &mut Cluster, log: &Path) -> Result<Results> {
+pub fn run_upgrade_suite(cluster: &mut Cluster, log: &Path) -> Result<Results> {
     let mut log = File::create(log)?;
     let service = create_workloads(cluster)?;
     let outside = OutsideClients::start(&cluster.network.client, SocketAddr::new(service, 80));

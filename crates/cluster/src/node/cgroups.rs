@@ -15,8 +15,8 @@ use tests::worlds::topology::Hierarchy;
 const OWN: &str = "node";
 
 /// Puts this process into the group `name` of each hierarchy.
-pub fn enter(name: &str) -> Result<()> {
-    let hierarchies = mounted()?;
+pub fn enter_groups(name: &str) -> Result<()> {
+    let hierarchies = list_hierarchies()?;
     let only_unified = hierarchies.iter().all(|each| each.controllers.is_none());
     for Hierarchy { mounted_at, controllers } in &hierarchies {
         let group = mounted_at.join(name);
@@ -40,8 +40,8 @@ pub fn enter(name: &str) -> Result<()> {
 
 /// Mounts the node's hierarchies below `root`, laid out as the machine's. The caller has a namespace of control groups,
 /// so that the node's groups are their roots.
-pub(crate) fn mount_all(root: &Path) -> Result<()> {
-    let hierarchies = mounted()?;
+pub(crate) fn mount_hierarchies(root: &Path) -> Result<()> {
+    let hierarchies = list_hierarchies()?;
     let target = root.join("sys/fs/cgroup");
     let none = None::<&str>;
     if let [Hierarchy { controllers: None, .. }] = &hierarchies[..] {
@@ -87,7 +87,7 @@ fn make_directory(path: &Path) -> Result<()> {
     }
 }
 
-fn mounted() -> Result<Vec<Hierarchy>> {
+fn list_hierarchies() -> Result<Vec<Hierarchy>> {
     let hierarchies = Hierarchy::all_mounted()?;
     ensure!(!hierarchies.is_empty(), "no control groups are mounted on this machine");
     Ok(hierarchies)

@@ -50,7 +50,7 @@ disabled_plugins = ['io.containerd.internal.v1.tracing', 'io.containerd.tracing.
 ";
 
 /// Runs the node until a process of it ends that never should.
-pub fn run(file: &Path) -> Result<()> {
+pub fn run_init(file: &Path) -> Result<()> {
     let node = NodeSpecification::read(file)?;
     let name = &node.addresses.name;
     sethostname(name)?;

@@ -62,11 +62,11 @@ impl NodeSpecification {
 /// Enters the node's control groups, and replaces this process with unshare(1).
 pub fn enter(file: &Path) -> Result<()> {
     let node = NodeSpecification::read(file)?;
-    cgroups::enter(&node.cgroup)?;
+    cgroups::enter_groups(&node.cgroup)?;
     let mut unshare = Command::new("unshare");
     unshare.args(["--cgroup", "--ipc", "--mount", "--pid", "--uts", "--fork", "--kill-child"]);
     let error = unshare.arg(std::env::current_exe()?).arg("node-init").arg(file).exec();
     bail!("unshare can't be started: {error}")
 }
 
-pub use init::run as run_init;
+pub use init::run_init;

@@ -111,7 +111,7 @@ fn mount_kernel_file_systems(root: &Path) -> Result<()> {
     }
     mount_new("sysfs", "sys")?;
     mount_new("bpf", "sys/fs/bpf")?;
-    cgroups::mount_all(root)
+    cgroups::mount_hierarchies(root)
 }
 
 fn mount_devices(root: &Path) -> Result<()> {

@@ -14,7 +14,7 @@ use lb_rules::model::{Kind, Object, ObjectRef, Problem, ServiceName, trim as tri
 use super::Settings;
 use super::class::{Class, Classes};
 use super::hosts::{Claim, Claims};
-use super::named_secrets::{self, NamedSecrets, Wish};
+use super::named_secrets::{self, NamedSecrets, SecretUse};
 use super::objects::Objects;
 use super::resolved::Resolved;
 use super::upstreams::Upstreams;
@@ -223,12 +223,12 @@ impl Model {
     pub fn secrets(&self) -> NamedSecrets {
         let is_named = |secret: &ServiceName| !self.objects.secrets.is_of_type_tls(secret);
         let of_settings = self.objects.settings.default_certificate.iter();
-        let of_settings = of_settings.map(|secret| (secret.clone(), Wish::SETTINGS));
+        let of_settings = of_settings.map(|secret| (secret.clone(), SecretUse::SETTINGS));
         let of_ingresses = self.users.iter().filter_map(|(reference, users)| {
             let Reference::Secret(secret) = reference else { return None };
             let wish = |ingress: &ServiceName| {
                 let resolved = self.resolved.get(ingress)?;
-                Some(Wish {
+                Some(SecretUse {
                     is_certificate: !resolved.secrets.contains(secret),
                     is_of_ingress: true,
                     age: resolved.age,

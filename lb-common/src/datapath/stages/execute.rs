@@ -19,7 +19,7 @@ pub fn execute_on<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     match function {
         PacketFunction::Parse => stored::parse_stored::<F, P, T>(packet, tables, network).number(),
         PacketFunction::Look => {
-            fragment::look_at_fragment::<F, P, T>(packet, tables, network).number()
+            fragment::classify_fragment::<F, P, T>(packet, tables, network).number()
         }
         PacketFunction::Recall => {
             u32::from(fragment::recall_fragment_ports::<F, P, T>(packet, tables, network))

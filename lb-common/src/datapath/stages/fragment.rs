@@ -5,7 +5,7 @@ use super::{earlier, egress};
 use crate::conntrack::Signal;
 use crate::datapath::arrival::Arrival;
 use crate::datapath::forward::carry::{self, Carried};
-use crate::datapath::forward::lookup::Place;
+use crate::datapath::forward::lookup::FlowPlace;
 use crate::datapath::forward::next_hop::Out;
 use crate::datapath::forward::rewrite;
 use crate::datapath::forward::send::{self, Departure};
@@ -28,12 +28,12 @@ pub fn process_arriving_fragment<F: PacketFamily, P: Packet, T: FamilyTables<F>>
     tables: &T,
     network: usize,
 ) -> Verdict {
-    match Look::call::<F, P, T>(packet, tables, network) {
-        Look::First => process_first_fragment(packet, tables, network),
-        Look::Later => process_later_fragment(packet, tables, network),
-        Look::Sctp => pass_for(tables, Reason::Fragment),
-        Look::Other => pass_for(tables, Reason::UnknownProtocol),
-        Look::Malformed => pass_for(tables, Reason::Malformed),
+    match FragmentKind::of_packet::<F, P, T>(packet, tables, network) {
+        FragmentKind::First => process_first_fragment(packet, tables, network),
+        FragmentKind::Later => process_later_fragment(packet, tables, network),
+        FragmentKind::Sctp => pass_for(tables, Reason::Fragment),
+        FragmentKind::Other => pass_for(tables, Reason::UnknownProtocol),
+        FragmentKind::Malformed => pass_for(tables, Reason::Malformed),
     }
 }
 
@@ -44,16 +44,19 @@ pub fn process_leaving_fragment<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     tables: &T,
     network: usize,
 ) -> Verdict {
-    let is_first = match Look::call::<F, P, T>(packet, tables, network) {
-        Look::First => 1,
-        Look::Later
+    let is_first = match FragmentKind::of_packet::<F, P, T>(packet, tables, network) {
+        FragmentKind::First => 1,
+        FragmentKind::Later
             if packet.call::<F>(PacketFunction::Recall, network, || {
                 u32::from(recall_fragment_ports::<F, P, T>(packet, tables, network))
             }) != 0 =>
         {
             0
         }
-        Look::Later | Look::Sctp | Look::Other | Look::Malformed => return Verdict::Pass,
+        FragmentKind::Later
+        | FragmentKind::Sctp
+        | FragmentKind::Other
+        | FragmentKind::Malformed => return Verdict::Pass,
     };
     let Some(segment) = stored::read_segment::<F, T>(tables, network) else {
         return Verdict::Pass;
@@ -84,7 +87,7 @@ pub fn process_leaving_fragment<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
 
 function_result! {
     /// What a fragment is.
-    pub enum Look {
+    pub enum FragmentKind {
         /// A whole packet, or a first fragment, whose ports are stored for the later ones.
         First,
         Later,
@@ -98,46 +101,46 @@ function_result! {
     otherwise Malformed
 }
 
-impl Look {
-    /// Runs [`PacketFunction::Look`].
+impl FragmentKind {
+    /// Classifies a packet by [`PacketFunction::Look`], and stores its segment.
     #[inline(always)]
-    pub fn call<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
+    pub fn of_packet<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
         packet: &P,
         tables: &T,
         network: usize,
     ) -> Self {
         Self::from_number(packet.call::<F>(PacketFunction::Look, network, || {
-            look_at_fragment::<F, P, T>(packet, tables, network).number()
+            classify_fragment::<F, P, T>(packet, tables, network).number()
         }))
     }
 }
 
-/// The function [`PacketFunction::Look`].
+/// The function [`PacketFunction::Look`]. Stores the segment of what has ports.
 #[inline(always)]
-pub fn look_at_fragment<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
+pub fn classify_fragment<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &P,
     tables: &T,
     network: usize,
-) -> Look {
+) -> FragmentKind {
     let found = F::transport::<true, P>(packet, network);
     match found.part {
-        Part::Later => return Look::Later,
-        Part::Malformed => return Look::Malformed,
+        Part::Later => return FragmentKind::Later,
+        Part::Malformed => return FragmentKind::Malformed,
         Part::Whole | Part::First => {}
     }
     let segment: Segment<F> = match parse::segment_of_packet(packet, found.headers) {
         Parsed::Segment(segment) => segment,
-        Parsed::Malformed => return Look::Malformed,
-        _ => return Look::Other,
+        Parsed::Malformed => return FragmentKind::Malformed,
+        _ => return FragmentKind::Other,
     };
     if found.part == Part::First {
         if segment.headers.is_sctp() {
-            return Look::Sctp;
+            return FragmentKind::Sctp;
         }
         store_fragment_ports(tables, &found, &segment);
     }
     stored::store_segment(tables, &segment);
-    Look::First
+    FragmentKind::First
 }
 
 #[inline(always)]
@@ -146,10 +149,10 @@ fn process_first_fragment<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     tables: &T,
     network: usize,
 ) -> Verdict {
-    let found = carry::find_stored(tables, Direction::Forward, Place::ClientBuckets);
+    let found = carry::find_stored(tables, Direction::Forward, FlowPlace::ClientBuckets);
     let mut carried = carry::update_found_request(tables, found, packet.resolves());
     if carried == Carried::Nothing && carry::may_be_reply(tables) {
-        carried = carry::find_stored(tables, Direction::Reverse, Place::ReplyIndex);
+        carried = carry::find_stored(tables, Direction::Reverse, FlowPlace::ReplyIndex);
         if carried.is_found() {
             tables.call(Function::NoteReply);
         }
@@ -254,8 +257,8 @@ fn process_later_fragment<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
             packet,
             tables,
             network,
-            aim_later::<F, P, T>,
-            rewrite_later::<F, P, T>,
+            aim_later_fragment::<F, P, T>,
+            rewrite_recalled_fragment::<F, P, T>,
         ),
         // The first fragment may be on its way to tc, and open its flow there.
         Carried::Nothing if !packet.resolves() => Verdict::Defer,
@@ -265,7 +268,7 @@ fn process_later_fragment<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
 }
 
 #[inline(never)]
-fn aim_later<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
+fn aim_later_fragment<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
@@ -279,7 +282,7 @@ fn aim_later<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
 }
 
 #[inline(never)]
-fn rewrite_later<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
+fn rewrite_recalled_fragment<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,

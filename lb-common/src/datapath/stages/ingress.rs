@@ -2,7 +2,7 @@
 
 use super::{bfd, earlier, neighbour, receiver};
 use crate::datapath::arrival::Arrival;
-use crate::datapath::forward::lookup::{self, Known, Place};
+use crate::datapath::forward::lookup::{self, FlowPlace, Known};
 use crate::datapath::forward::{refuse, send};
 use crate::datapath::handover::NextStage;
 use crate::datapath::segment::Segment;
@@ -87,7 +87,7 @@ pub fn process_arriving_segment<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     // Requests to ports in the SNAT range are few, so there replies are looked for first. A packet
     // that opens a connection is no reply.
     if !segment.opens() && tables.settings().has_snat_port(segment.destination_port) {
-        match lookup::find_reply(tables, segment, Place::ReplyIndex) {
+        match lookup::find_reply(tables, segment, FlowPlace::ReplyIndex) {
             Ok(Some(found)) => {
                 lookup::update_reply(tables, segment, &found);
                 return send::past_tunnels(

@@ -128,7 +128,7 @@ impl Topology {
 
     /// Connects two ports by a veth pair, and brings them up with their addresses.
     pub fn link(&self, one: Port<'_>, other: Port<'_>) -> Result<()> {
-        port::link(one, other)
+        port::link_ports(one, other)
     }
 
     /// The prefix of all names in this topology.

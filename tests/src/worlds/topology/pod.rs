@@ -18,7 +18,7 @@ impl Host {
     /// gateway is on the pod's link, so that pods of the same node communicate through the node.
     pub fn pod(&self, name: &str, addresses: &[&str]) -> Result<Self> {
         let pod = Self::new(&self.shared, name)?;
-        port::link(pod.port("eth0"), self.port(name))?;
+        port::link_ports(pod.port("eth0"), self.port(name))?;
         for address in addresses {
             let parsed: IpAddr = address.parse().with_context(|| {
                 format!("pod {name}: {address:?} is not an address; addresses have no prefix length, as in 10.244.1.10")

@@ -1,4 +1,4 @@
-//! Links and their ends.
+//! Links: veth pairs between hosts. A [`Port`] describes one end.
 
 use anyhow::{Context, Result};
 
@@ -96,7 +96,8 @@ impl<'a> Port<'a> {
     }
 }
 
-pub(super) fn link(one: Port<'_>, other: Port<'_>) -> Result<()> {
+/// Creates the veth pair of two ports, each in its host's namespace.
+pub(super) fn link_ports(one: Port<'_>, other: Port<'_>) -> Result<()> {
     // Created in the hosts' namespaces, never in the machine's own.
     let (a, b) = (one.host.namespace(), other.host.namespace());
     let (device, peer) = (&one.device, &other.device);

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
-use lb_inspect::{Rate, Rates, Sort, short};
+use lb_inspect::{Rate, Rates, Sort, format_short};
 
 use super::options::{Namespaces, open};
 use crate::cli::output::{Format, align_all, print_document};
@@ -100,7 +100,7 @@ fn described(rates: &Rates) -> String {
     };
     let mut reasons = vec![["REASON", "PACKETS/s", "TOTAL"].map(str::to_owned).to_vec()];
     reasons.extend(rates.reasons.iter().map(|reason| {
-        vec![reason.reason.to_owned(), short(reason.packets), reason.total.to_string()]
+        vec![reason.reason.to_owned(), format_short(reason.packets), reason.total.to_string()]
     }));
     let services = table("SERVICE", &mut rates.services.iter().chain([&rates.total]));
     let backends = table("BACKEND", &mut rates.backends.iter());

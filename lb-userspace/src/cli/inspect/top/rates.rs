@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use anyhow::Result;
-use lb_inspect::{Rate, Rates, Sample, Selector, short};
+use lb_inspect::{CounterSample, Rate, Rates, Selector, format_short};
 use lb_kernel::Tables;
 
 use super::super::options::read;
@@ -12,7 +12,7 @@ use super::super::options::read;
 pub struct Watcher {
     tables: Tables,
     meant: Selector,
-    last: Sample,
+    last: CounterSample,
     at: Instant,
 }
 
@@ -32,10 +32,10 @@ impl Watcher {
     }
 }
 
-fn sample(tables: &Tables, meant: &Selector) -> Result<Sample> {
+fn sample(tables: &Tables, meant: &Selector) -> Result<CounterSample> {
     let reasons = tables.reasons()?.into_iter();
     let reasons = reasons.map(|(reason, packets)| (reason.name(), packets)).collect();
-    Ok(Sample::of(&read(tables)?, reasons, meant))
+    Ok(CounterSample::of(&read(tables)?, reasons, meant))
 }
 
 /// The columns of rates.
@@ -50,5 +50,5 @@ pub fn cells(rate: &Rate) -> [String; 5] {
         rate.forward_bytes,
         rate.reverse_bytes,
     ]
-    .map(short)
+    .map(format_short)
 }

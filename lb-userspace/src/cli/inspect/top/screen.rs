@@ -1,6 +1,6 @@
 //! The contents of the screen, and the effects of keys. Independent of the terminal.
 
-use lb_inspect::{Rates, Sort, short};
+use lb_inspect::{Rates, Sort, format_short};
 use ratatui::Frame;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use ratatui::layout::{Constraint, Layout};
@@ -107,7 +107,7 @@ impl Screen {
 
         let reasons = self.rates.reasons.iter().map(|reason| {
             let total = reason.total.to_string();
-            Row::new([reason.reason.to_owned(), short(reason.packets), total])
+            Row::new([reason.reason.to_owned(), format_short(reason.packets), total])
         });
         let widths = [Constraint::Min(20), Constraint::Length(13), Constraint::Length(20)];
         let headers = Row::new(["REASON", "PACKETS/s", "TOTAL"])
