@@ -27,9 +27,10 @@ const WARM_UP: usize = 200;
 const CLIENTS: usize = 4;
 const WORKLOADS: [&str; 2] = ["daemonset/millrace", "deployment/millrace-controller"];
 
-/// Sends requests to the ClusterIP until it finds a file; prints how many succeeded and failed.
+/// Sends requests to the ClusterIP until it finds a file; prints why a request failed, and how many succeeded and failed.
 const LOOP: &str = "good=0; bad=0; while [ ! -e /tmp/stop ]; do \
-    if curl -sf --max-time 5 http://$WEB_SERVICE_HOST/ >/dev/null; then good=$((good+1)); elif [ $good -gt 0 ]; then bad=$((bad+1)); fi; \
+    if why=$(curl -sSf --max-time 5 -o /dev/null http://$WEB_SERVICE_HOST/ 2>&1); then good=$((good+1)); \
+    elif [ $good -gt 0 ]; then bad=$((bad+1)); echo failed at $(date +%T): $why; fi; \
     echo $good $bad; done";
 
 pub fn run_upgrade_suite(cluster: &mut Cluster, log: &Path) -> Result<Results> {
@@ -54,9 +55,11 @@ pub fn run_upgrade_suite(cluster: &mut Cluster, log: &Path) -> Result<Results> {
     cluster.plane.kubectl(&["-n", NAMESPACE, "exec", "client", "--", "touch", "/tmp/stop"])?;
     let (succeeded, failures) = outside.stop()?;
     let (good, bad) = inside_counts(cluster)?;
+    let inside = cluster.plane.kubectl(&["-n", NAMESPACE, "logs", "client"])?;
+    let reasons: Vec<_> = inside.lines().filter(|line| line.starts_with("failed")).collect();
     writeln!(
         log,
-        "outside: {succeeded} succeeded, failures: {failures:#?}\ninside: {good} succeeded, {bad} failed"
+        "outside: {succeeded} succeeded, failures: {failures:#?}\ninside: {good} succeeded, failures: {reasons:#?}"
     )?;
     println!("Requests: {succeeded} from outside, {good} from a pod");
 
