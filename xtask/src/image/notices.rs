@@ -47,7 +47,7 @@ pub fn collect_notices() -> Result<String> {
     let mut rust = Command::new("rustc");
     let sysroot = output(rust.args(["--print", "sysroot"]))?;
     let standard = Path::new(sysroot.trim()).join("share/doc/rust");
-    let licences_of_rust = licence_texts(&standard)?;
+    let licences_of_rust = standard_library_texts(&standard)?;
     ensure!(
         !licences_of_rust.is_empty(),
         "{} has no licence of Rust's standard library",
@@ -103,6 +103,15 @@ fn licence_texts(folder: &Path) -> Result<Vec<String>> {
         Ok(String::from_utf8_lossy(&text).replace("\r\n", "\n").trim_end().to_owned())
     };
     paths.iter().map(read).collect()
+}
+
+/// The notices of Rust's standard library. Those of the whole compiler, in the file beside it, are 14 MB of what is not
+/// linked.
+fn standard_library_texts(folder: &Path) -> Result<Vec<String>> {
+    match fs::read_to_string(folder.join("COPYRIGHT-library.html")) {
+        Ok(text) => Ok(vec![text]),
+        Err(_) => licence_texts(folder),
+    }
 }
 
 /// The usual texts of a licence, for a crate whose package has none. Of alternatives Apache-2.0, whose text names no owner.
@@ -178,6 +187,15 @@ mod tests {
         assert!(page.ends_with("Without a licence text:\nc\n"), "{page}");
         assert!(ensure_complete(&page).unwrap_err().to_string().contains("\nc\n"));
         assert!(!page.contains("no licence"), "{page}");
+    }
+
+    #[test]
+    fn the_notices_of_rust_are_those_of_its_library() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join("COPYRIGHT.html"), "the compiler").unwrap();
+        assert_eq!(standard_library_texts(directory.path()).unwrap(), ["the compiler"]);
+        fs::write(directory.path().join("COPYRIGHT-library.html"), "the library").unwrap();
+        assert_eq!(standard_library_texts(directory.path()).unwrap(), ["the library"]);
     }
 
     #[test]
