@@ -1,4 +1,5 @@
-//! h2spec against the Ingress proxy, over TLS: the proxy offers HTTP/2 to clients nowhere else.
+//! h2spec against the Ingress proxy, in clear text: over TLS the proxy serves only names that have a certificate, and h2spec
+//! sends none.
 
 use std::fs;
 use std::path::Path;
@@ -15,7 +16,7 @@ pub fn run_http2_suite(cluster: &mut Cluster, log: &Path) -> Result<Results> {
     let proxy = proxy_address(cluster)?;
     let report = cluster.network.topology.directory().join("h2spec.xml");
     let mut h2spec = cluster.network.client.command(cluster.programs.join("h2spec"));
-    h2spec.args(["--host", &proxy, "--port", "443", "--tls", "--insecure", "--timeout", "5"]);
+    h2spec.args(["--host", &proxy, "--port", "80", "--timeout", "5"]);
     let output =
         h2spec.arg("--junit-report").arg(&report).output().context("h2spec can't be started")?;
     fs::write(log, [&output.stdout[..], &output.stderr[..]].concat())?;
