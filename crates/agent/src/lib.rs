@@ -68,11 +68,13 @@ const HELD_RETRY: Duration = Duration::from_millis(50);
 const EPOCH_LEASE_RENEWAL: Duration = Duration::from_secs(1);
 
 /// The source of Services.
+#[derive(Debug)]
 pub enum Origin {
     Manifests(Vec<PathBuf>),
     Cluster(Access),
 }
 
+#[derive(Debug)]
 pub struct Options {
     pub origin: Origin,
     pub network: lb_network::DeviceSettings,

@@ -21,7 +21,7 @@ pub enum AccessLogFormat {
 }
 
 /// `None`: no log.
-pub fn start_access_log(format: AccessLogFormat) -> io::Result<Option<mpsc::Sender<Batch>>> {
+pub(crate) fn start_access_log(format: AccessLogFormat) -> io::Result<Option<mpsc::Sender<Batch>>> {
     let is_json = match format {
         AccessLogFormat::Off => return Ok(None),
         AccessLogFormat::Text => false,

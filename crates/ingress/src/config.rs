@@ -7,14 +7,17 @@ use std::time::Duration;
 
 use lb_source::cluster::Access;
 
+use super::access_log::AccessLogFormat;
 use super::listeners::ListenAddresses;
 use super::status;
 
+#[derive(Debug)]
 pub enum ObjectOrigin {
     Manifests(Vec<PathBuf>),
     Cluster(Access),
 }
 
+#[derive(Debug)]
 pub struct IngressOptions {
     pub origin: ObjectOrigin,
     /// The Node of this process; `None`: unknown.
@@ -22,8 +25,9 @@ pub struct IngressOptions {
     /// Only objects of this namespace are watched.
     pub namespace: Option<String>,
     pub model: lb_ingress_rules::Settings,
-    /// Without its listeners.
+    /// Without its listeners and its access log.
     pub proxy: lb_proxy::Settings,
+    pub access_log: AccessLogFormat,
     pub listeners: ListenAddresses,
     pub session_key_file: Option<PathBuf>,
     /// `None`: the status is not written.

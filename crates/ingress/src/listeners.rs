@@ -16,9 +16,9 @@ pub struct ListenAddresses {
 }
 
 impl ListenAddresses {
-    /// Listens on the addresses of the settings; sockets that systemd passes replace them. Must be called once, before
-    /// other files are opened by numbers.
-    pub fn of_environment(http: Vec<SocketAddr>, https: Vec<SocketAddr>) -> Result<Self> {
+    /// Sockets that systemd passes replace the addresses of their protocol. Must be called once, before other files are
+    /// opened by numbers.
+    pub fn replaced_by_environment(self) -> Result<Self> {
         let passed = sd_notify::listen_fds_with_names().context("the sockets of systemd")?;
         let passed = passed
             .map(|(fd, name)| {
@@ -26,7 +26,7 @@ impl ListenAddresses {
                 (unsafe { OwnedFd::from_raw_fd(fd) }, name)
             })
             .collect();
-        Self { http, https, inherited: Vec::new() }.replaced_by(passed)
+        self.replaced_by(passed)
     }
 
     fn replaced_by(mut self, passed: Vec<(OwnedFd, String)>) -> Result<Self> {

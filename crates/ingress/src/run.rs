@@ -31,7 +31,7 @@ use super::listeners::ListenAddresses;
 use super::metrics::IngressMetrics;
 use super::names::ResolvedUpstream;
 use super::status::{self, StatusHandle};
-use super::{handover, parent, session_keys};
+use super::{access_log, handover, parent, session_keys};
 
 /// How long the start waits for Secrets that are watched by name. A role that does not allow one must not keep all
 /// others from being served.
@@ -86,7 +86,9 @@ pub async fn run_ingress(options: IngressOptions) -> Result<()> {
     }
 
     let predecessor = connect_predecessor(&control_address)?;
-    let proxy = start_proxy(options.proxy, options.listeners, predecessor.as_ref(), &controller)?;
+    let access_log = access_log::start_access_log(options.access_log)?;
+    let settings = lb_proxy::Settings { access_log, ..options.proxy };
+    let proxy = start_proxy(settings, options.listeners, predecessor.as_ref(), &controller)?;
     metrics.add(proxy.metrics());
     health.set_ready(true);
     if let Some(predecessor) = predecessor {
@@ -225,7 +227,7 @@ fn run_source<S: Source + Send + 'static>(source: S, events: mpsc::UnboundedSend
 fn published_service(options: &IngressOptions) -> Option<ServiceName> {
     match &options.status.as_ref()?.publish {
         status::PublishedFrom::Service(service) => Some(service.clone()),
-        status::PublishedFrom::Addresses { .. } => None,
+        status::PublishedFrom::Addresses(_) => None,
     }
 }
 

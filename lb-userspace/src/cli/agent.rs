@@ -7,22 +7,25 @@ use lb_kernel::privileges::Privileges;
 use lb_kernel::{Modes, WantedSizes};
 use lb_rules::model::ExternalIpPolicy;
 use lb_source::cluster::Access;
-use lb_status::Addresses;
+use lb_status::{Addresses, DEFAULT_METRICS_MAX_OBJECTS};
 use tokio::runtime::{Builder, Runtime};
 
 use super::log::Level;
 use crate::config::{AgentSettings, Configuration, OriginSettings};
 
 pub(crate) fn run_agent(configuration: Configuration, level: Level) -> Result<()> {
-    let origin = if configuration.origin.manifests.is_empty() {
-        Origin::Cluster(access(&configuration.origin))
-    } else {
-        Origin::Manifests(configuration.origin.manifests.clone())
-    };
+    let origin = agent_origin(&configuration.origin);
     let privileges = Privileges::AGENT;
     let runtime = confined_runtime(privileges)?;
     runtime.spawn(level.follow());
     runtime.block_on(lb_agent::run(agent_options(configuration, origin, privileges)?))
+}
+
+pub(crate) fn agent_origin(settings: &OriginSettings) -> Origin {
+    match settings.manifests.as_slice() {
+        [] => Origin::Cluster(access(settings)),
+        paths => Origin::Manifests(paths.to_vec()),
+    }
 }
 
 /// How to reach the cluster.
@@ -97,7 +100,7 @@ pub(crate) fn agent_options(
             healthz: agent.healthz_bind_address.0,
             metrics: agent.metrics_bind_address.0,
         },
-        metrics_max_objects: agent.metrics_max_objects,
+        metrics_max_objects: agent.metrics_max_objects.unwrap_or(DEFAULT_METRICS_MAX_OBJECTS),
         privileges,
         load_balancer: LoadBalancer {
             settings: load_balancer.assignment(),

@@ -1,5 +1,7 @@
 //! `millrace controller`: assigns addresses to Services of type LoadBalancer.
 
+use std::net::SocketAddr;
+
 use anyhow::{Result, ensure};
 use lb_controller::ControllerOptions;
 use lb_kernel::privileges::Privileges;
@@ -26,19 +28,32 @@ pub fn run_controller(configuration: &Configuration, level: Level) -> Result<()>
         configuration.origin.manifests.is_empty(),
         "--manifests: the agent itself assigns addresses to Services from manifests; no controller is needed"
     );
-    let settings = &configuration.controller;
-    let lease = Some(settings.controller_lease.clone());
-    let options = ControllerOptions {
-        tunnel_key_secret: settings.tunnel_key_secret.clone(),
-        ..controller_options(&configuration.load_balancer, access(&configuration.origin), lease)
-    };
+    let ControllerStart { options, healthz, metrics } = controller_start(configuration);
     let runtime = confined_runtime(Privileges::PROXY)?;
     runtime.spawn(level.follow());
-    runtime.block_on(lb_controller::run_controller(
-        options,
-        settings.controller_healthz_bind_address.0,
-        settings.controller_metrics_bind_address.0,
-    ))
+    runtime.block_on(lb_controller::run_controller(options, healthz, metrics))
+}
+
+/// What `millrace controller` is started with.
+#[derive(Debug)]
+pub(crate) struct ControllerStart {
+    options: ControllerOptions,
+    healthz: Option<SocketAddr>,
+    metrics: Option<SocketAddr>,
+}
+
+pub(crate) fn controller_start(configuration: &Configuration) -> ControllerStart {
+    let settings = &configuration.controller;
+    let lease = Some(settings.controller_lease.clone());
+    let access = access(&configuration.origin);
+    ControllerStart {
+        options: ControllerOptions {
+            tunnel_key_secret: settings.tunnel_key_secret.clone(),
+            ..controller_options(&configuration.load_balancer, access, lease)
+        },
+        healthz: settings.controller_healthz_bind_address.0,
+        metrics: settings.controller_metrics_bind_address.0,
+    }
 }
 
 /// `lease`: `None` if no other process can assign addresses.

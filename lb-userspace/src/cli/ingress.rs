@@ -8,11 +8,10 @@ use lb_http::headers::Forwarding;
 use lb_http::path::Slashes;
 use lb_ingress::listeners::ListenAddresses;
 use lb_ingress::status::{self, PublishedFrom};
-use lb_ingress::{ObjectOrigin, access_log, parent};
+use lb_ingress::{IngressOptions, ObjectOrigin, parent};
 use lb_kernel::privileges::Privileges;
 use lb_proxy::settings::Limits;
 use lb_source::cluster::Access;
-use lb_source::lease;
 
 use super::agent::{access, confined_runtime};
 use super::ingress_report;
@@ -60,43 +59,56 @@ pub fn run_ingress(options: &Options, configuration: Configuration, level: Level
         let settings = model_settings(&configuration.ingress, None);
         return ingress_report::run_ingress_report(options, settings);
     }
-    let settings = &configuration.ingress;
-    let addresses = (settings.http_bind_addresses.clone(), settings.https_bind_addresses.clone());
-    let (origin, listeners, parent) = if options.from_parent {
+    let options = if options.from_parent {
         let inheritance = parent::receive_inheritance()?;
         let access = Access { given_kubeconfig: Some(inheritance.kubeconfig), ..Access::default() };
-        (ObjectOrigin::Cluster(access), inheritance.listeners, Some(inheritance.parent))
+        IngressOptions {
+            origin: ObjectOrigin::Cluster(access),
+            listeners: inheritance.listeners,
+            parent: Some(inheritance.parent),
+            // The parent's API does not let the proxy read Nodes, and has only one.
+            ..ingress_options(&configuration, None)
+        }
     } else {
-        let listeners = ListenAddresses::of_environment(addresses.0, addresses.1)?;
-        let origin = match configuration.origin.manifests.as_slice() {
+        let node_name = configuration.agent.node_name()?;
+        let options = ingress_options(&configuration, Some(node_name));
+        let listeners = options.listeners.replaced_by_environment()?;
+        IngressOptions { listeners, ..options }
+    };
+    let runtime = confined_runtime(Privileges::PROXY)?;
+    runtime.spawn(level.follow());
+    runtime.block_on(lb_ingress::run_ingress(options))
+}
+
+/// What the settings say about a proxy without a parent process.
+pub(crate) fn ingress_options(
+    configuration: &Configuration,
+    node_name: Option<String>,
+) -> IngressOptions {
+    let settings = &configuration.ingress;
+    IngressOptions {
+        origin: match configuration.origin.manifests.as_slice() {
             [] => ObjectOrigin::Cluster(access(&configuration.origin)),
             paths => ObjectOrigin::Manifests(paths.to_vec()),
-        };
-        (origin, listeners, None)
-    };
-    // A parent's API does not let the proxy read Nodes, and has only one.
-    let node_name = match parent {
-        Some(_) => None,
-        None => Some(configuration.agent.node_name()?),
-    };
-    let options = lb_ingress::IngressOptions {
-        origin,
+        },
         model: model_settings(settings, node_name.as_deref()),
         node_name,
         namespace: settings.watch_namespace.clone(),
-        proxy: proxy_settings(settings)?,
-        listeners,
+        proxy: proxy_settings(configuration),
+        access_log: settings.access_log,
+        listeners: ListenAddresses {
+            http: settings.http_bind_addresses.clone(),
+            https: settings.https_bind_addresses.clone(),
+            inherited: Vec::new(),
+        },
         session_key_file: settings.session_key_file.clone(),
         status: status_options(settings),
         control_socket: settings.control_socket.clone(),
         healthz: settings.ingress_healthz_bind_address.0,
         metrics: settings.ingress_metrics_bind_address.0,
         shutdown_delay: Duration::from_secs(settings.shutdown_delay.into()),
-        parent,
-    };
-    let runtime = confined_runtime(Privileges::PROXY)?;
-    runtime.spawn(level.follow());
-    runtime.block_on(lb_ingress::run_ingress(options))
+        parent: None,
+    }
 }
 
 /// The part of the settings that decides what objects mean.
@@ -122,14 +134,16 @@ pub(crate) fn model_settings(
     }
 }
 
-fn proxy_settings(settings: &IngressSettings) -> Result<lb_proxy::Settings> {
+fn proxy_settings(configuration: &Configuration) -> lb_proxy::Settings {
+    let settings = &configuration.ingress;
+    let defaults = lb_proxy::Settings::new(Vec::new(), Vec::new());
     let limits = Limits {
         connections: settings.max_connections,
         connections_per_source: settings.max_connections_per_source,
         requests_per_source: settings.max_requests_per_source,
         ..Limits::default()
     };
-    Ok(lb_proxy::Settings {
+    lb_proxy::Settings {
         proxy_protocol: settings.proxy_protocol_sources.clone(),
         forwarding: Forwarding {
             trusted: settings.trusted_proxies.clone(),
@@ -138,10 +152,9 @@ fn proxy_settings(settings: &IngressSettings) -> Result<lb_proxy::Settings> {
         limits,
         workers: settings.workers.map_or(0, usize::from),
         shutdown_grace: Duration::from_secs(settings.shutdown_grace.into()),
-        access_log: access_log::start_access_log(settings.access_log)?,
-        most_owners: settings.ingress_metrics_max_objects,
-        ..lb_proxy::Settings::new(Vec::new(), Vec::new())
-    })
+        most_owners: configuration.agent.metrics_max_objects.unwrap_or(defaults.most_owners),
+        ..defaults
+    }
 }
 
 /// `None`: there is nothing to write, or the settings forbid it.
@@ -150,14 +163,7 @@ fn status_options(settings: &IngressSettings) -> Option<status::StatusOptions> {
         _ if !settings.update_status => return None,
         (Some(service), _) => PublishedFrom::Service(service.clone()),
         (None, []) => return None,
-        (None, addresses) => PublishedFrom::Addresses {
-            addresses: addresses.to_vec(),
-            ports: settings.status_ports.clone(),
-        },
+        (None, addresses) => PublishedFrom::Addresses(addresses.to_vec()),
     };
-    Some(status::StatusOptions {
-        publish,
-        lease: settings.status_lease.clone(),
-        identity: lease::identity(),
-    })
+    Some(status::StatusOptions { publish, lease: settings.status_lease.clone() })
 }

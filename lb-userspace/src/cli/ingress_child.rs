@@ -28,6 +28,31 @@ const LONG: Duration = Duration::from_secs(30);
 /// Beyond the time that the settings give to requests.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// What the child process is started with.
+#[derive(Debug)]
+pub(crate) struct ChildOptions {
+    /// User and group ID.
+    user: u32,
+    arguments: Vec<String>,
+    http: Vec<SocketAddr>,
+    https: Vec<SocketAddr>,
+    /// How long the child may take to end.
+    patience: Duration,
+}
+
+impl ChildOptions {
+    pub(crate) fn new(settings: &IngressSettings, user: u32, arguments: Vec<String>) -> Self {
+        let seconds = settings.shutdown_delay + settings.shutdown_grace;
+        Self {
+            user,
+            arguments,
+            http: settings.http_bind_addresses.clone(),
+            https: settings.https_bind_addresses.clone(),
+            patience: Duration::from_secs(seconds.into()) + PATIENCE,
+        }
+    }
+}
+
 /// Starts the proxy again when it ends, until this is dropped.
 pub(crate) struct IngressChild {
     /// Dropped to end the thread.
@@ -36,16 +61,14 @@ pub(crate) struct IngressChild {
 }
 
 struct Supervisor {
-    user: u32,
-    arguments: Vec<String>,
+    options: ChildOptions,
     http: Vec<TcpListener>,
     https: Vec<TcpListener>,
-    patience: Duration,
 }
 
 impl IngressChild {
     /// Opens the ports, and starts the thread. Must be called before this process gives up its capabilities.
-    pub fn prepare(settings: &IngressSettings, user: u32, arguments: Vec<String>) -> Result<Self> {
+    pub(crate) fn prepare(options: ChildOptions) -> Result<Self> {
         let bind = |addresses: &[SocketAddr], setting: &str| {
             let bind = |address: &SocketAddr| {
                 TcpListener::bind(address)
@@ -53,13 +76,10 @@ impl IngressChild {
             };
             addresses.iter().map(bind).collect::<Result<Vec<_>>>()
         };
-        let seconds = settings.shutdown_delay + settings.shutdown_grace;
         let supervisor = Supervisor {
-            user,
-            arguments,
-            http: bind(&settings.http_bind_addresses, "http-bind-addresses")?,
-            https: bind(&settings.https_bind_addresses, "https-bind-addresses")?,
-            patience: Duration::from_secs(seconds.into()) + PATIENCE,
+            http: bind(&options.http, "http-bind-addresses")?,
+            https: bind(&options.https, "https-bind-addresses")?,
+            options,
         };
         let (orders, received) = channel();
         let thread = thread::Builder::new().name("ingress".to_owned()).spawn(move || {
@@ -98,7 +118,11 @@ impl Supervisor {
             let began = Instant::now();
             match self.spawn(&kubeconfig) {
                 Ok((mut child, stream)) => {
-                    tracing::info!(pid = child.id(), user = self.user, "ingress proxy started");
+                    tracing::info!(
+                        pid = child.id(),
+                        user = self.options.user,
+                        "ingress proxy started"
+                    );
                     if !self.watch(&mut child, orders) {
                         // It drains when it notices the end of its parent.
                         drop(stream);
@@ -126,12 +150,12 @@ impl Supervisor {
         let mut child = Command::new("/proc/self/exe")
             .arg0("millrace")
             .args(["ingress", "--from-parent"])
-            .args(&self.arguments)
+            .args(&self.options.arguments)
             // Of this process, they would be taken for the child's: of systemd, and other settings.
             .env_clear()
             .stdin(Stdio::from(OwnedFd::from(far)))
-            .gid(self.user)
-            .uid(self.user)
+            .gid(self.options.user)
+            .uid(self.options.user)
             .current_dir("/")
             .spawn()
             .context("the process can't be started")?;
@@ -164,7 +188,7 @@ impl Supervisor {
     }
 
     fn wait(&self, child: &mut Child) {
-        let deadline = Instant::now() + self.patience;
+        let deadline = Instant::now() + self.options.patience;
         while Instant::now() < deadline {
             match child.try_wait() {
                 Ok(None) => thread::sleep(POLL),

@@ -41,7 +41,7 @@ pub fn start(common: &Common, arguments: ArgMatches, settings: Vec<Arg>) -> Resu
     Ok(Level { filter: handle, arguments, settings })
 }
 
-fn filter(log: &str) -> Result<EnvFilter> {
+pub(crate) fn filter(log: &str) -> Result<EnvFilter> {
     // The HTTP client would log each attempt; the source reports a problem once. Messages of
     // the BPF programs have their own level.
     EnvFilter::try_new(format!("kube_client=off,{MESSAGES}=trace,{log}"))

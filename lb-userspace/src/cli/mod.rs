@@ -165,6 +165,9 @@ enum Command {
     },
 }
 
+/// Settings of the agent that the Ingress proxy has, too.
+const INGRESS_SHARES: [&str; 2] = ["node_name", "metrics_max_objects"];
+
 /// The commands with settings beyond the common ones.
 fn settings() -> [(&'static str, Vec<Arg>); 7] {
     let [origin, agent, standalone, ingress, load_balancer, controller] = [
@@ -176,9 +179,8 @@ fn settings() -> [(&'static str, Vec<Arg>); 7] {
         configuration::settings::<ControllerSettings>(),
     ];
     let all = [&origin[..], &agent, &standalone, &ingress, &load_balancer, &controller].concat();
-    let node_name: Vec<Arg> =
-        agent.iter().filter(|setting| setting.get_id() == "node_name").cloned().collect();
-    let of_ingress = [ingress.clone(), node_name].concat();
+    let shared = |setting: &&Arg| INGRESS_SHARES.contains(&setting.get_id().as_str());
+    let of_ingress = [ingress.clone(), agent.iter().filter(shared).cloned().collect()].concat();
     [
         ("check", all.clone()),
         ("config", all),

@@ -11,7 +11,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use lb_agent::Origin;
 use lb_api::http::{ApiLimits, CLIENT_DAYS, CertificateAuthority, ClientIdentity, ClientRole};
 use lb_api::kinds::AllocationRanges;
-use lb_api::server::{self, EmbeddedApiServer};
+use lb_api::server::{ApiServerOptions, EmbeddedApiServer};
 use lb_api::storage::{self, ChangeWindow, Storage, snapshot};
 use lb_files::{create_private, rename_durably};
 use lb_kernel::privileges::Privileges;
@@ -21,7 +21,7 @@ use lb_source::cluster::Access;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::agent::{agent_options, confined_runtime, runtime};
-use super::ingress_child::IngressChild;
+use super::ingress_child::{ChildOptions, IngressChild};
 use super::log::Level;
 use crate::config::{
     self as configuration, Common, Configuration, Effective, IngressSettings, Setting, Source,
@@ -121,7 +121,9 @@ fn user(name: &str) -> Result<String, String> {
 pub(crate) fn child_arguments(effective: &Effective) -> Vec<String> {
     let mut of_child = configuration::settings::<Common>();
     of_child.extend(configuration::settings::<IngressSettings>());
-    let names: Vec<&str> = of_child.iter().filter_map(Arg::get_long).collect();
+    let mut names: Vec<&str> = of_child.iter().filter_map(Arg::get_long).collect();
+    // The other one that it shares with the agent, the node's name, is the parent's concern.
+    names.push("metrics-max-objects");
     let given = effective.settings.iter().filter(|setting| {
         setting.source != Source::Default && names.contains(&setting.name.as_str())
     });
@@ -228,15 +230,24 @@ fn proxy_kubeconfig(data_directory: &Path, server: &EmbeddedApiServer) -> Result
     lb_api::http::kubeconfig::issue_kubeconfig(&authority, &url, &identity, PROXY_DAYS)
 }
 
-fn run(configuration: Configuration, child: Vec<String>, level: Level) -> Result<()> {
+/// What `millrace standalone` starts, besides the agent and the controller.
+#[derive(Debug)]
+pub(crate) struct StandaloneStart {
+    api: ApiServerOptions,
+    ingress: Option<ChildOptions>,
+    is_api_only: bool,
+}
+
+/// `child`: arguments of the Ingress proxy.
+pub(crate) fn standalone_start(
+    configuration: &Configuration,
+    child: Vec<String>,
+) -> Result<StandaloneStart> {
     let settings = configuration.standalone.clone();
-    // It needs capabilities that are given up below.
     let ingress = settings
         .serve_ingresses
-        .then(|| IngressChild::prepare(&configuration.ingress, settings.ingress_user, child))
-        .transpose()?;
-    let data_directory = settings.data_dir.clone();
-    let server = server::ApiServerOptions {
+        .then(|| ChildOptions::new(&configuration.ingress, settings.ingress_user, child));
+    let api = ApiServerOptions {
         data_directory: settings.data_dir,
         bind: settings.api_bind_address,
         kubeconfig: settings.write_kubeconfig,
@@ -250,6 +261,15 @@ fn run(configuration: Configuration, child: Vec<String>, level: Level) -> Result
         declarations: kinds::own().into_iter().chain(kinds::of_metallb()).map(Into::into).collect(),
         namespaces: vec![configuration.load_balancer.metallb_namespace.clone()],
     };
+    Ok(StandaloneStart { api, ingress, is_api_only: settings.serve_api_only })
+}
+
+fn run(configuration: Configuration, child: Vec<String>, level: Level) -> Result<()> {
+    let StandaloneStart { api: server, ingress, is_api_only } =
+        standalone_start(&configuration, child)?;
+    // It needs capabilities that are given up below.
+    let ingress = ingress.map(IngressChild::prepare).transpose()?;
+    let data_directory = server.data_directory.clone();
     let privileges = Privileges::STANDALONE;
     let runtime = confined_runtime(privileges)?;
     // The API has its own threads: its clients can't delay the agent and its health checks.
@@ -274,7 +294,7 @@ fn run(configuration: Configuration, child: Vec<String>, level: Level) -> Result
         // Its requests are few, and of no interest beside the agent's.
         lb_controller::start_controller(assigning, &ClientRequests::default(), assignment.clone())
             .await?;
-        if settings.serve_api_only {
+        if is_api_only {
             let mut terminate = signal(SignalKind::terminate())?;
             let mut interrupt = signal(SignalKind::interrupt())?;
             tokio::select! {

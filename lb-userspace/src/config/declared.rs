@@ -16,7 +16,6 @@ use lb_kernel::settings::{
 use lb_network::snat_ports::SnatRange;
 use lb_network::{DeviceSelector, NodePortAddresses};
 use lb_rules::model::{ExternalIpRule, forwarding_named};
-use lb_status::DEFAULT_METRICS_MAX_OBJECTS;
 use tracing_subscriber::EnvFilter;
 
 use super::ingress::IngressSettings;
@@ -158,11 +157,13 @@ pub struct AgentSettings {
     #[arg(value_parser = address)]
     pub metrics_bind_address: Address,
 
-    /// Maximum number of service ports, and of endpoints, that have traffic metrics of their own
+    /// Maximum number of service ports, of endpoints, and of Ingresses that have traffic metrics of their own
+    /// [default: 2000, of Ingresses 10000]
     ///
-    /// The first ones with traffic get metrics and keep them until they are deleted.
-    #[arg(long, value_name = "NUMBER", default_value_t = DEFAULT_METRICS_MAX_OBJECTS)]
-    pub metrics_max_objects: usize,
+    /// The first ones with traffic get metrics and keep them until they are deleted. Metrics of further Ingresses are
+    /// summed up.
+    #[arg(long, value_name = "NUMBER")]
+    pub metrics_max_objects: Option<usize>,
 
     /// How packets of outside clients reach backends on other nodes: auto, masquerade, ipip or gue
     ///

@@ -48,10 +48,6 @@ pub struct IngressSettings {
     #[arg(value_parser = address)]
     pub ingress_metrics_bind_address: Address,
 
-    /// Maximum number of Ingresses that have metrics of their own; those of all others are summed up
-    #[arg(long, value_name = "NUMBER", default_value_t = 10_000)]
-    pub ingress_metrics_max_objects: usize,
-
     /// Name in `spec.controller` of the IngressClasses to serve
     #[arg(long, value_name = "NAME", default_value = "millrace.io/ingress-controller")]
     pub ingress_controller: String,
@@ -151,17 +147,6 @@ pub struct IngressSettings {
     /// Address or host name that is written to the status of Ingresses, instead of those of a Service; may be repeated
     #[arg(long, alias = "status-address", value_name = "ADDRESS", value_delimiter = ',', value_parser = status_address)]
     pub status_addresses: Vec<String>,
-
-    /// Ports that are written to the status of Ingresses with status-addresses
-    #[arg(
-        long,
-        alias = "status-port",
-        value_name = "PORT",
-        value_delimiter = ',',
-        default_value = "80,443"
-    )]
-    #[arg(value_parser = clap::value_parser!(u16).range(1..))]
-    pub status_ports: Vec<u16>,
 
     /// Write the status of Ingresses; false, for example, while another controller serves the same ones
     #[arg(long, value_name = "true|false", action = ArgAction::Set, default_value = "true")]

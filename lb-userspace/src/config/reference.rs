@@ -46,7 +46,7 @@ fn page() -> String {
     section::<AgentSettings>(
         &mut text,
         "The agent",
-        "`millrace agent`, `millrace standalone`. `node-name` also for `millrace ingress`.",
+        "`millrace agent`, `millrace standalone`. `node-name` and `metrics-max-objects` also for `millrace ingress`.",
     );
     section::<LoadBalancerSettings>(
         &mut text,

@@ -27,6 +27,8 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 /// Requests at the same time.
 const MAX_CONCURRENT_WRITES: usize = 8;
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
+/// In the status with addresses that are not of a Service. Redirects lead to these ports, too.
+const PUBLISHED_PORTS: [u16; 2] = [80, 443];
 
 type PublishedAddresses = Vec<IngressLoadBalancerIngress>;
 
@@ -35,18 +37,13 @@ type PublishedAddresses = Vec<IngressLoadBalancerIngress>;
 pub enum PublishedFrom {
     /// A Service in front of the proxies.
     Service(ServiceName),
-    Addresses {
-        addresses: Vec<String>,
-        ports: Vec<u16>,
-    },
+    Addresses(Vec<String>),
 }
 
 #[derive(Clone, Debug)]
 pub struct StatusOptions {
     pub publish: PublishedFrom,
     pub lease: ServiceName,
-    /// Names this process in the Lease.
-    pub identity: String,
 }
 
 /// News for the writer.
@@ -160,16 +157,16 @@ struct StatusWriter {
 
 impl StatusWriter {
     fn new(client: Client, options: StatusOptions) -> Self {
-        let StatusOptions { publish, lease, identity } = options;
+        let StatusOptions { publish, lease } = options;
         let addresses = match &publish {
-            PublishedFrom::Addresses { addresses, ports } => addresses
+            PublishedFrom::Addresses(addresses) => addresses
                 .iter()
-                .map(|address| addresses::parse_published_address(address, ports))
+                .map(|address| addresses::parse_published_address(address, &PUBLISHED_PORTS))
                 .collect(),
             PublishedFrom::Service(_) => Vec::new(),
         };
         Self {
-            lease: Campaign::new(client.clone(), &lease, identity),
+            lease: Campaign::new(client.clone(), &lease, lease::identity()),
             client,
             publish,
             addresses,

@@ -16,7 +16,7 @@ use lb_common::layout::{self, NeighbourEvent, Reason};
 use lb_plan::BackendKey;
 use lb_rules::model::ServicePortKey;
 
-/// Default of `--metrics-max-objects`.
+/// Default of `--metrics-max-objects` for service ports, and for endpoints.
 pub const DEFAULT_METRICS_MAX_OBJECTS: usize = 2_000;
 
 /// The index under which each service port is counted. Backends are read from the maps.
