@@ -1,100 +1,15 @@
-//! `millrace config`: every setting by flag, variable and file.
+//! `millrace config`: every setting by flag, variable and file. And every setting has a test.
+
+mod settings;
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::path::Path;
 use std::process::{Command, Output};
 
 use serde_json::Value;
 
-/// A value other than the default for each setting. New settings must be added here.
-const VALUES: &[(&str, &str)] = &[
-    ("session-key-file", "/run/keys"),
-    ("pin-path", "/sys/fs/bpf/other"),
-    ("log", "debug"),
-    ("log-format", "json"),
-    ("bpf-log-level", "debug"),
-    ("manifests", "services,more"),
-    ("kubeconfig", "/etc/kubeconfig"),
-    ("context", "production"),
-    ("api-servers", "https://192.0.2.1:6443,https://192.0.2.2:6443"),
-    ("state-directory", "/srv/state"),
-    ("devices", "eth0,eth*"),
-    ("workload-devices", "veth*"),
-    ("node-name", "worker-1"),
-    ("nodeport-addresses", "192.0.2.0/24,primary"),
-    ("healthz-bind-address", "127.0.0.1:1"),
-    ("metrics-bind-address", "off"),
-    ("metrics-max-objects", "10"),
-    ("forwarding", "gue"),
-    ("startup-taint", "example.org/not-ready"),
-    ("external-ips", "203.0.113.0/24,2001:db8::1"),
-    ("tunnel-key-file", "/etc/millrace-tunnel/key"),
-    ("xdp-mode", "off"),
-    ("tc-mode", "clsact"),
-    ("cgroup", "/sys/fs/cgroup/a"),
-    ("max-service-ports", "100"),
-    ("max-endpoints", "200"),
-    ("max-flows", "300"),
-    ("map-memory-percent", "5"),
-    ("snat-ports", "2000-30000"),
-    ("tcp-established-timeout", "3600"),
-    ("udp-timeout", "10"),
-    ("udp-stream-timeout", "60"),
-    ("slot-history", "3600"),
-    ("cleanup-on-exit", "true"),
-    ("heartbeat-interval", "200"),
-    ("heartbeat-misses", "5"),
-    ("announcement-hold", "60"),
-    ("announcement-hook", "http://127.0.0.1:8080/addresses"),
-    ("data-dir", "/srv/millrace"),
-    ("api-bind-address", "127.0.0.1:7443"),
-    ("write-kubeconfig", "/srv/kubeconfig"),
-    ("service-cluster-ip-range", "10.1.0.0/16"),
-    ("service-node-port-range", "31000-32000"),
-    ("serve-api-only", "true"),
-    ("serve-ingresses", "true"),
-    ("ingress-user", "1000"),
-    ("http-bind-addresses", "127.0.0.1:8080,[::1]:8080"),
-    ("https-bind-addresses", "127.0.0.1:8443"),
-    ("ingress-healthz-bind-address", "127.0.0.1:2"),
-    ("ingress-metrics-bind-address", "off"),
-    ("ingress-controller", "example.org/ingress"),
-    ("accept-nginx-classes", "true"),
-    ("ingress-class", "edge"),
-    ("serve-without-class", "true"),
-    ("watch-namespace", "shop"),
-    ("merge-slashes", "false"),
-    ("allow-shared-hosts", "true"),
-    ("allow-external-names", "true"),
-    ("allow-cross-namespace-secrets", "true"),
-    ("allow-tls-passthrough", "true"),
-    ("default-certificate", "edge/default"),
-    ("auth-hosts", "auth.example.org,*.example.com"),
-    ("max-body-size", "8m"),
-    ("cluster-domain", "example.internal"),
-    ("trusted-proxies", "192.0.2.0/24"),
-    ("proxy-protocol-sources", "198.51.100.0/24"),
-    ("publish-service", "edge/proxy"),
-    ("status-addresses", "203.0.113.1"),
-    ("update-status", "false"),
-    ("status-lease", "edge/lease"),
-    ("access-log", "json"),
-    ("workers", "2"),
-    ("max-connections", "1000"),
-    ("max-connections-per-source", "10"),
-    ("max-requests-per-source", "20"),
-    ("shutdown-delay", "1"),
-    ("shutdown-grace", "2"),
-    ("control-socket", "/run/ingress.sock"),
-    ("load-balancer-addresses", "192.0.2.0/28,198.51.100.1-198.51.100.9"),
-    ("load-balancer-classes", "example.org/a,example.org/b"),
-    ("require-load-balancer-class", "true"),
-    ("metallb-namespace", "metallb"),
-    ("controller-lease", "edge/controller"),
-    ("tunnel-key-secret", "edge/tunnel"),
-    ("controller-healthz-bind-address", "127.0.0.1:3"),
-    ("controller-metrics-bind-address", "off"),
-];
+use settings::{SETTINGS, Setting};
 
 /// Manifests and a cluster exclude each other, and so do addresses and a Service for the status.
 const OF_A_CLUSTER: [&str; 4] = ["kubeconfig", "context", "api-servers", "publish-service"];
@@ -133,7 +48,8 @@ fn effective(
 /// The settings for manifests, and those for a cluster.
 fn halves() -> [Vec<(&'static str, &'static str)>; 2] {
     let half = |left_out: &[&str]| {
-        VALUES.iter().filter(|(name, _)| !left_out.contains(name)).copied().collect()
+        let values = SETTINGS.iter().map(|setting| (setting.name, setting.value));
+        values.filter(|(name, _)| !left_out.contains(name)).collect()
     };
     [half(&OF_A_CLUSTER), half(&OF_MANIFESTS)]
 }
@@ -149,9 +65,9 @@ fn assert_given(found: &BTreeMap<String, [String; 2]>, given: &[(&str, &str)], s
 #[test]
 fn every_setting_has_its_flag_its_variable_and_its_key() {
     let names: Vec<String> = effective(&[], &[]).into_keys().collect();
-    let mut listed: Vec<&str> = VALUES.iter().map(|(name, _)| *name).collect();
+    let mut listed: Vec<&str> = SETTINGS.iter().map(|setting| setting.name).collect();
     listed.sort_unstable();
-    assert_eq!(names, listed, "VALUES is the list of all");
+    assert_eq!(names, listed, "SETTINGS is the list of all");
 
     let directory = tempfile::tempdir().expect("temporary files can be made");
     for half in halves() {
@@ -172,6 +88,40 @@ fn every_setting_has_its_flag_its_variable_and_its_key() {
         let file = ["--config".to_owned(), path.display().to_string()];
         assert_given(&effective(&file, &[]), &half, "millrace.yaml:");
     }
+}
+
+#[test]
+fn every_setting_has_a_test_of_its_effect() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let missing = SETTINGS.iter().filter(|Setting { name, test, .. }| {
+        let (file, function) = test.split_once("::").unwrap_or((test, ""));
+        let text = fs::read_to_string(root.join(file)).unwrap_or_default();
+        if function.is_empty() {
+            !text.lines().any(|line| line.starts_with('#') && line.contains(name))
+        } else {
+            !has_test(&text, function)
+        }
+    });
+    let missing: Vec<String> =
+        missing.map(|Setting { name, test, .. }| format!("{name}: {test}")).collect();
+    assert!(missing.is_empty(), "there are no such tests:\n{}", missing.join("\n"));
+}
+
+/// Whether the source of tests has one of this name.
+fn has_test(source: &str, name: &str) -> bool {
+    let lines: Vec<&str> = source.lines().map(str::trim).collect();
+    let signatures = ["fn", "async fn"].map(|word| format!("{word} {name}("));
+    let is_signature = |line: &&str| signatures.iter().any(|start| line.starts_with(start));
+    let Some(at) = lines.iter().position(is_signature) else { return false };
+    let attributes = lines[..at].iter().rev().take_while(|line| line.starts_with("#["));
+    attributes.into_iter().any(|line| line.starts_with("#[test]") || line.contains("::test"))
+}
+
+#[test]
+fn tests_are_found_by_their_attribute() {
+    let source = "#[test]\nfn one() {}\n    #[tokio::test(flavor = \"a\")]\n    async fn two() {}\nfn three() {}";
+    let names = ["one", "two", "three", "on"];
+    assert_eq!(names.map(|name| has_test(source, name)), [true, true, false, false]);
 }
 
 #[test]

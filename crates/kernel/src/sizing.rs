@@ -155,9 +155,14 @@ mod tests {
 
     #[test]
     fn numbers_that_are_set_are_taken_whatever_exists() {
-        let wanted = WantedSizes { flows: Some(8_192), endpoints: Some(100), ..Default::default() };
+        let wanted = WantedSizes {
+            service_ports: Some(50),
+            endpoints: Some(100),
+            flows: Some(8_192),
+            ..Default::default()
+        };
         let sizes = wanted.resolve(node(64 * GIB), Some(Sizes::default()));
-        assert_eq!(numbers(sizes)[1..], [100, 8_192]);
+        assert_eq!(numbers(sizes), [50, 100, 8_192]);
     }
 
     #[test]

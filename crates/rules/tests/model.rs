@@ -3,7 +3,7 @@
 //! A file contains manifests, the line `--- expect`, and the result: each service port with its
 //! frontends and pools, health checks and problems. The agent's node is `node-a`, without a zone; a
 //! comment `# zone: z1` sets one, and so does a manifest of the Node. `# own-addresses: 10.96.0.10` are those of
-//! its interfaces, and `# external-ips: none` is that setting.
+//! its interfaces; `# external-ips: none` and `# forwarding: gue` are those settings.
 //!
 //! `UPDATE_EXPECT=1` writes the actual results; review them.
 
@@ -18,7 +18,8 @@ use lb_common::layout::{Forwarding, FrontendKind};
 use lb_common::maglev::DEFAULT_WEIGHT;
 use lb_rules::documents;
 use lb_rules::model::{
-    Claims, ExternalIpPolicy, Frontend, NodeContext, Object, Policy, Resolved, ServicePort, resolve,
+    Claims, ExternalIpPolicy, Frontend, NodeContext, Object, Policy, Resolved, ServicePort,
+    forwarding_named, resolve,
 };
 use lb_rules::store::Store;
 
@@ -43,6 +44,9 @@ fn meaning(name: &str, manifests: &str) -> String {
     if let Some(rules) = manifests.lines().find_map(|line| line.strip_prefix("# external-ips: ")) {
         let rules: Vec<_> = rules.split(',').map(|rule| rule.parse().unwrap()).collect();
         node.external_ips = ExternalIpPolicy::of(&rules);
+    }
+    if let Some(name) = manifests.lines().find_map(|line| line.strip_prefix("# forwarding: ")) {
+        node.forwarding = forwarding_named(name).unwrap();
     }
     if let Some(own) = manifests.lines().find_map(|line| line.strip_prefix("# own-addresses: ")) {
         node.own_addresses = own.split(' ').map(|address| address.parse().unwrap()).collect();

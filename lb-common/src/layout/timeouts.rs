@@ -67,3 +67,30 @@ impl Default for Timeouts {
         Self::DEFAULT
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_setting_is_the_limit_of_its_states() {
+        let limits = Timeouts { tcp_established: 600, udp: 7, udp_stream: 70 }.limits();
+        let defaults = Timeouts::DEFAULT.limits();
+        for (state, seconds) in [
+            (FlowState::Established, 600),
+            (FlowState::OneWayEstablished, 600),
+            // No longer than an established connection.
+            (FlowState::FinFromClient, 600),
+            (FlowState::FinFromBackend, 600),
+            (FlowState::Datagram, 7),
+            (FlowState::DatagramReplied, 7),
+            (FlowState::DatagramContinued, 7),
+            (FlowState::DatagramStream, 70),
+        ] {
+            assert_eq!(limits[state as usize], Ticks::in_seconds(seconds), "{state:?}");
+            assert_ne!(limits[state as usize], defaults[state as usize], "{state:?}");
+        }
+        let fixed = (0..STATES).filter(|&state| limits[state] == defaults[state]);
+        assert_eq!(fixed.count(), STATES - 8);
+    }
+}

@@ -8,6 +8,8 @@ mod cleanup;
 mod config;
 mod controller;
 mod drops;
+#[cfg(test)]
+mod effects;
 mod explain;
 mod ingress;
 mod ingress_child;

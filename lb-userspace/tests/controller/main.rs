@@ -1,16 +1,19 @@
-//! `millrace controller` and `millrace standalone` assign addresses: real processes, and the embedded API.
+//! Real processes and the embedded API: `millrace controller` and `millrace standalone` assign addresses; settings of
+//! these and of `millrace ingress`.
 
 // All of this is tests.
 #![allow(clippy::unwrap_used)]
 
 #[path = "../api_server/mod.rs"]
 mod api_server;
+mod ingress;
 mod kubectl;
 // Shared with the tests of the API.
 #[path = "../../../crates/api/tests/api/kubectls.rs"]
 mod kubectls;
 mod manifests;
 mod replicas;
+mod standalone;
 mod world;
 
 use std::time::{Duration, Instant};

@@ -11,7 +11,10 @@ use serde_json::json;
 use tokio::process::{Child, Command};
 
 use super::api_server;
-use super::world::{SOON, addresses, create, pool, reason, service, until};
+use super::world::{SOON, addresses, create, free_port, get, pool, reason, service, until};
+
+/// Not the default one.
+const LEASE: &str = "edge-controller";
 
 /// An API server that assigns no addresses itself.
 async fn server(directory: &Path, bind: &str) -> Child {
@@ -33,11 +36,14 @@ fn address_of(kubeconfig: &Path) -> String {
     rest.split(|c: char| c.is_whitespace() || c == '"').next().unwrap().to_owned()
 }
 
-fn controller(kubeconfig: &Path, directory: &Path) -> Child {
+/// `listen`: addresses for health checks, and for metrics.
+fn controller(kubeconfig: &Path, directory: &Path, listen: [&str; 2]) -> Child {
     Command::new(env!("CARGO_BIN_EXE_millrace"))
-        .args(["controller", "--controller-healthz-bind-address=off"])
-        .args(["--tunnel-key-secret=kube-system/millrace-tunnel"])
-        .args(["--controller-metrics-bind-address=off", "--log=warn", "--kubeconfig"])
+        .args(["controller", "--tunnel-key-secret=kube-system/millrace-tunnel"])
+        .arg(format!("--controller-lease=kube-system/{LEASE}"))
+        .arg(format!("--controller-healthz-bind-address={}", listen[0]))
+        .arg(format!("--controller-metrics-bind-address={}", listen[1]))
+        .args(["--log=warn", "--kubeconfig"])
         .arg(kubeconfig)
         .arg("--state-directory")
         .arg(directory.join("state"))
@@ -68,7 +74,7 @@ async fn tunnel_key(client: &Client) -> String {
 
 async fn holder(client: &Client) -> String {
     let leases: Api<Lease> = Api::namespaced(client.clone(), "kube-system");
-    let lease = leases.get_opt("millrace-controller").await.unwrap();
+    let lease = leases.get_opt(LEASE).await.unwrap();
     lease.and_then(|lease| lease.spec?.holder_identity).unwrap_or_default()
 }
 
@@ -89,10 +95,15 @@ async fn one_of_two_controllers_assigns_and_the_other_one_takes_over() {
     let secret: Secret = serde_norway::from_str(secret).unwrap();
     create(&Api::namespaced(client.clone(), "kube-system"), secret).await;
 
-    let mut first = controller(&kubeconfig, directory.path());
+    let listen = [free_port(), free_port()];
+    let addresses_of_first = listen.map(|port| format!("127.0.0.1:{port}"));
+    let listen_first = [&*addresses_of_first[0], &*addresses_of_first[1]];
+    let mut first = controller(&kubeconfig, directory.path(), listen_first);
     create(&services, service("a", json!({}))).await;
     until(&services, "a", |service| addresses(service) == ["192.0.2.1"]).await;
-    let mut second = controller(&kubeconfig, directory.path());
+    assert_eq!(get(listen[0], "/readyz").await.unwrap().0, 200);
+    assert!(get(listen[1], "/metrics").await.unwrap().1.contains("millrace_address_pool"));
+    let mut second = controller(&kubeconfig, directory.path(), ["off", "off"]);
     let first_holder = holder(&client).await;
     assert!(!first_holder.is_empty());
     let key = tunnel_key(&client).await;

@@ -1,6 +1,7 @@
 //! Objects, and waiting for what becomes of them.
 
 use std::fmt::Debug;
+use std::net::{Ipv4Addr, TcpListener};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Service;
@@ -12,10 +13,31 @@ use lb_rules::kinds::service::CONDITION;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 /// A long limit costs time only in failures.
 pub const SOON: Duration = Duration::from_secs(120);
-const PAUSE: Duration = Duration::from_millis(10);
+pub const PAUSE: Duration = Duration::from_millis(10);
+
+/// A port of the loopback address that nothing listens on.
+pub fn free_port() -> u16 {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    listener.local_addr().unwrap().port()
+}
+
+/// The status and the body of a page.
+pub async fn get(port: u16, path: &str) -> std::io::Result<(u16, String)> {
+    let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?;
+    let request = format!("GET {path} HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await?;
+    let mut response = String::new();
+    stream.read_to_string(&mut response).await?;
+    let status = response.split(' ').nth(1).and_then(|status| status.parse().ok());
+    let status = status.ok_or_else(|| std::io::Error::other(response.clone()))?;
+    let body = response.split_once("\r\n\r\n").map_or("", |(_, body)| body);
+    Ok((status, body.to_owned()))
+}
 
 pub fn pool(name: &str, ranges: &[&str]) -> AddressPool {
     serde_json::from_value(json!({

@@ -14,7 +14,8 @@ use tests::worlds::topology::{Process, SOON, wait_until};
 
 const EXAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/ingress.yaml");
 const HOST: &str = "shop.example.org";
-const USER: u32 = 65534;
+/// Not the default of `ingress-user`.
+const USER: u32 = 61234;
 
 /// Gets a page of the host as the client; `authority`: whose certificates are accepted.
 fn get(network: &OneNode, authority: &Path, headers: &[&str]) -> Result<String> {
@@ -52,7 +53,9 @@ fn status(pid: u32, field: &str) -> Result<String> {
 }
 
 fn standalone(network: &OneNode) -> Result<Process> {
-    let mut process = api(network, &["--ingress", "--status-address", NODE])?;
+    let user = USER.to_string();
+    let more = ["--ingress", "--status-address", NODE, "--ingress-user", &user];
+    let mut process = api(network, &more)?;
     process.wait_for_output("serving ingresses", SOON)?;
     Ok(process)
 }

@@ -8,4 +8,5 @@ mod many;
 mod scenarios;
 mod slow;
 mod takeover;
+mod timing;
 mod world;

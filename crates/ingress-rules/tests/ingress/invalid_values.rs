@@ -135,7 +135,7 @@ const INVALID: [&str; 12] = [
 ];
 
 const MANIFESTS: &str = r#"
-# settings: passthrough
+# settings: allow-tls-passthrough
 apiVersion: networking.k8s.io/v1
 kind: Ingress
 metadata: {name: open, namespace: shop, creationTimestamp: "2026-01-01T00:00:00Z"}

@@ -237,11 +237,16 @@ pub fn settings(manifests: &str) -> Settings {
     let words = manifests.lines().filter_map(|line| line.strip_prefix("# settings: "));
     for word in words.flat_map(|line| line.split(", ")) {
         match word.split_once('=').unwrap_or((word, "")) {
+            ("ingress-controller", name) => settings.controller = name.to_owned(),
+            ("ingress-class", name) => settings.class = name.to_owned(),
+            ("accept-nginx-classes", _) => settings.accept_nginx_classes = true,
+            ("serve-without-class", _) => settings.serve_without_class = true,
             ("allow-shared-hosts", _) => settings.share_hosts = true,
             ("merge-slashes", "false") => settings.slashes = Slashes::AsSent,
             ("allow-external-names", _) => settings.external_names = true,
-            ("passthrough", _) => settings.passthrough = true,
-            ("nginx-classes", _) => settings.accept_nginx_classes = true,
+            ("allow-tls-passthrough", _) => settings.passthrough = true,
+            ("max-body-size", octets) => settings.max_body = Some(octets.parse().unwrap()),
+            ("cluster-domain", domain) => settings.cluster_domain = domain.to_owned(),
             ("allow-cross-namespace-secrets", _) => settings.secrets_across_namespaces = true,
             ("auth-hosts", host) => settings.auth_hosts.push(host.to_owned()),
             ("default-certificate", name) => {

@@ -1,7 +1,8 @@
 //! Addresses of Services of type LoadBalancer: cases in text files, and random histories.
 //!
 //! A file contains manifests, the line `--- expect`, and the result: what each Service has and why, how much of each
-//! pool is used, and problems. A comment `# setting: RANGE` adds a range of `load-balancer-addresses`, and `# then:`
+//! pool is used, and problems. A comment `# setting: RANGE` adds a range of `load-balancer-addresses`;
+//! `# load-balancer-classes: CLASS,CLASS` and `# require-load-balancer-class` are those settings. `# then:`
 //! begins the manifests of a second step, which are applied when the first one is settled; `# delete: KIND NAME` deletes
 //! an object in that step.
 //!
@@ -31,7 +32,14 @@ fn every_rule_of_assignment_holds() {
 fn meaning(name: &str, manifests: &str) -> String {
     let lines = |prefix| manifests.lines().filter_map(move |line| line.strip_prefix(prefix));
     let ranges: Vec<Range> = lines("# setting: ").map(|text| Range::parse(text).unwrap()).collect();
-    let settings = Settings { is_alone: lines("# alone").next().is_some(), ..Settings::default() };
+    let mut settings = Settings {
+        is_alone: lines("# alone").next().is_some(),
+        needs_class: lines("# require-load-balancer-class").next().is_some(),
+        ..Settings::default()
+    };
+    if let Some(classes) = lines("# load-balancer-classes: ").next() {
+        settings.classes = classes.split(',').map(str::to_owned).collect();
+    }
     let mut ipam = Ipam::new(settings, Pools::new(&ranges));
     let mut text = String::new();
     for (number, step) in manifests.split("# then:\n").enumerate() {

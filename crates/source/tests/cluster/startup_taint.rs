@@ -18,7 +18,8 @@ use super::server::{NODES, Server};
 use super::{client, node};
 
 const ROLE: &str = include_str!("../../../../deploy/kustomize/components/startup-taint/role.yaml");
-const KEY: &str = "millrace.dev/agent-not-ready";
+/// Not the default of the setting.
+const KEY: &str = "example.org/load-balancer-missing";
 const OTHER: &str = "node.cloudprovider.kubernetes.io/uninitialized";
 const PATH: &str = "/api/v1/nodes/node-a";
 

@@ -101,6 +101,19 @@ fn counters_are_exported_by_service_port_and_backend() {
 }
 
 #[test]
+fn objects_beyond_the_limit_are_counted_and_not_exported() {
+    for (most, is_exported) in [(1, true), (0, false)] {
+        let traffic = Traffic::default();
+        traffic.read_from(|| Ok(Box::new(Fake { readable: true.into() })));
+        traffic.limit_objects(most);
+        let text = encode(&traffic);
+        assert_eq!(text.contains("backend=\"10.0.0.2:8080\""), is_exported, "{text}");
+        let omitted = format!("millrace_objects_omitted{{kind=\"backend\"}} {}", 1 - most);
+        assert!(text.lines().any(|line| line == omitted), "{omitted} is not in\n{text}");
+    }
+}
+
+#[test]
 fn counters_are_opened_again_after_they_could_not_be_read() {
     let opened = Arc::new(AtomicUsize::new(0));
     let traffic = Traffic::default();
