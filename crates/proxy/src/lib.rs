@@ -17,6 +17,7 @@ mod http;
 mod io;
 mod limits;
 mod listen;
+mod message;
 pub mod metrics;
 mod outgoing;
 mod passthrough;

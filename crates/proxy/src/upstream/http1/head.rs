@@ -9,21 +9,10 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Version};
 use http_body::SizeHint;
 use lb_http::headers::{has_token, list_tokens};
 
+use crate::message::{FieldRange, Framing, Malformed, write_field};
+
 /// Most headers of a response.
 const MOST_HEADERS: usize = 100;
-
-/// What was received is not HTTP/1.1.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Malformed;
-
-/// How the end of a request's body is marked.
-#[derive(Debug)]
-pub(super) enum Framing {
-    /// This many octets are still to come.
-    Length(u64),
-    /// In chunks. These trailers were announced; others are left out.
-    Chunked(Vec<HeaderName>),
-}
 
 /// Where the body of a response ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,43 +91,12 @@ pub(super) fn write_request_head(
     framing
 }
 
-fn write_field(name: &str, value: &[u8], to: &mut Vec<u8>) {
-    to.extend_from_slice(name.as_bytes());
-    to.extend_from_slice(b": ");
-    to.extend_from_slice(value);
-    to.extend_from_slice(b"\r\n");
-}
-
-/// The trailers that may follow a body: those that were announced, but for fields that only a head can have.
-pub(super) fn write_trailers(trailers: &HeaderMap, announced: &[HeaderName], to: &mut Vec<u8>) {
-    use http::header::*;
-    const NEVER: [HeaderName; 12] = [
-        AUTHORIZATION,
-        CACHE_CONTROL,
-        CONTENT_ENCODING,
-        CONTENT_LENGTH,
-        CONTENT_RANGE,
-        CONTENT_TYPE,
-        HOST,
-        MAX_FORWARDS,
-        SET_COOKIE,
-        TRAILER,
-        TRANSFER_ENCODING,
-        TE,
-    ];
-    for (name, value) in trailers {
-        if announced.contains(name) && !NEVER.contains(name) {
-            write_field(name.as_str(), value.as_bytes(), to);
-        }
-    }
-}
-
 /// Takes the head of a response from the beginning of what was received. `None`: more of it has to come.
 pub(super) fn take_response_head(
     input: &mut BytesMut,
     method: &Method,
 ) -> Result<Option<ResponseHead>, Malformed> {
-    let mut places = [Place::default(); MOST_HEADERS];
+    let mut ranges = [FieldRange::default(); MOST_HEADERS];
     let (length, status, version, count) = {
         let mut fields = [const { MaybeUninit::uninit() }; MOST_HEADERS];
         let mut response = httparse::Response::new(&mut []);
@@ -147,8 +105,8 @@ pub(super) fn take_response_head(
         let httparse::Status::Complete(length) = parsed.map_err(|_| Malformed)? else {
             return Ok(None);
         };
-        for (place, field) in places.iter_mut().zip(response.headers.iter()) {
-            *place = Place::of(field, input);
+        for (range, field) in ranges.iter_mut().zip(response.headers.iter()) {
+            *range = FieldRange::of(field, input);
         }
         let status = response.code.and_then(|code| StatusCode::from_u16(code).ok());
         let version = if response.version == Some(1) { Version::HTTP_11 } else { Version::HTTP_10 };
@@ -157,33 +115,14 @@ pub(super) fn take_response_head(
     // Values share the memory that was received.
     let head = input.split_to(length).freeze();
     let mut headers = HeaderMap::with_capacity(count);
-    for place in &places[..count] {
-        let name = HeaderName::from_bytes(&head[place.name.0..place.name.1]);
-        let value = HeaderValue::from_maybe_shared(head.slice(place.value.0..place.value.1));
+    for range in &ranges[..count] {
+        let name = HeaderName::from_bytes(&head[range.name()]);
+        let value = HeaderValue::from_maybe_shared(head.slice(range.value()));
         headers.append(name.map_err(|_| Malformed)?, value.map_err(|_| Malformed)?);
     }
     let body = find_body_end(status, version, &headers, method)?;
     let keeps_alive = body != BodyEnd::Closed && keeps_alive(version, &headers);
     Ok(Some(ResponseHead { status, version, headers, body, keeps_alive }))
-}
-
-/// Where a header is in what was received.
-#[derive(Clone, Copy, Default)]
-struct Place {
-    name: (usize, usize),
-    value: (usize, usize),
-}
-
-impl Place {
-    fn of(field: &httparse::Header<'_>, input: &[u8]) -> Self {
-        let range = |part: &[u8]| {
-            let start = part.as_ptr() as usize - input.as_ptr() as usize;
-            (start, start + part.len())
-        };
-        // An empty value is not always a part of the input.
-        let value = if field.value.is_empty() { (0, 0) } else { range(field.value) };
-        Self { name: range(field.name.as_bytes()), value }
-    }
 }
 
 /// RFC 9112, 6.3.

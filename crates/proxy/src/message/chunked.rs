@@ -1,18 +1,31 @@
-//! Bodies in chunks (RFC 9112, 7.1), decoded as strictly as hyper does.
+//! Bodies in chunks (RFC 9112, 7.1), decoded as strictly as hyper does, but for trailers: none of their lines may end with LF
+//! alone. Hyper would drop what follows an empty line of that kind.
 
 use bytes::{Buf, Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use super::head::Malformed;
+use super::fields::Malformed;
 
-/// Most octets of the extensions of all chunks, and of the trailers: nothing else bounds them.
+/// Most octets of the extensions of all chunks: nothing else bounds them.
 const MOST_EXTENSION_OCTETS: usize = 16 << 10;
-const MOST_TRAILER_OCTETS: usize = 16 << 10;
-const MOST_TRAILERS: usize = 100;
+
+/// Bounds of the trailers after a body.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TrailerLimits {
+    pub octets: usize,
+    pub count: usize,
+}
+
+impl Default for TrailerLimits {
+    fn default() -> Self {
+        Self { octets: 16 << 10, count: 100 }
+    }
+}
 
 #[derive(Debug, Default)]
-pub(super) struct ChunkDecoder {
+pub(crate) struct ChunkDecoder {
     state: State,
+    limits: TrailerLimits,
     /// Of the current chunk, what is still to come.
     rest: u64,
     extension_octets: usize,
@@ -42,7 +55,7 @@ enum State {
 }
 
 #[derive(Debug)]
-pub(super) enum Decoded {
+pub(crate) enum Decoded {
     Data(Bytes),
     End(Option<HeaderMap>),
     /// More has to be received.
@@ -50,6 +63,10 @@ pub(super) enum Decoded {
 }
 
 impl ChunkDecoder {
+    pub fn new(limits: TrailerLimits) -> Self {
+        Self { limits, ..Self::default() }
+    }
+
     /// Takes what can be decoded from the beginning of what was received.
     pub fn decode(&mut self, input: &mut BytesMut) -> Result<Decoded, Malformed> {
         loop {
@@ -98,12 +115,12 @@ impl ChunkDecoder {
             (State::EndLf, b'\n') => State::End,
             (State::Line | State::Trailer, _) => {
                 self.trailers.push(octet);
-                if self.trailers.len() >= MOST_TRAILER_OCTETS {
+                if self.trailers.len() >= self.limits.octets {
                     return Err(Malformed);
                 }
                 if octet == b'\r' { State::TrailerLf } else { State::Trailer }
             }
-            (State::TrailerLf, b'\n') if self.trailer_count < MOST_TRAILERS => {
+            (State::TrailerLf, b'\n') if self.trailer_count < self.limits.count => {
                 self.trailer_count += 1;
                 self.trailers.push(octet);
                 State::Line
@@ -121,7 +138,10 @@ impl ChunkDecoder {
         // Each line is one trailer: others would be separated by LF alone.
         let mut fields = vec![httparse::EMPTY_HEADER; self.trailer_count];
         let parsed = httparse::parse_headers(&self.trailers, &mut fields).map_err(|_| Malformed)?;
-        let httparse::Status::Complete((_, fields)) = parsed else { return Err(Malformed) };
+        let httparse::Status::Complete((length, fields)) = parsed else { return Err(Malformed) };
+        if length != self.trailers.len() {
+            return Err(Malformed);
+        }
         let mut trailers = HeaderMap::with_capacity(fields.len());
         for field in fields {
             let name = HeaderName::try_from(field.name).map_err(|_| Malformed)?;

@@ -1,0 +1,13 @@
+//! Messages of HTTP/1.1 as octets: what connections to clients and to endpoints share.
+
+mod chunked;
+mod fields;
+mod framing;
+mod inbox;
+mod output;
+
+pub(crate) use chunked::TrailerLimits;
+pub(crate) use fields::{FieldRange, Malformed, write_field};
+pub(crate) use framing::{Framing, WrongLength};
+pub(crate) use inbox::{Inbox, Reading};
+pub(crate) use output::Output;
