@@ -10,13 +10,53 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
-use hyper::body::Incoming;
 use lb_http::Policy;
 use lb_http::headers::strip_request_trailers;
 
+use crate::http::http1::UploadBody;
+
+/// The body of a request as the client's connection has it.
+pub(crate) enum ClientBody {
+    Http1(UploadBody),
+    Http2(hyper::body::Incoming),
+}
+
+impl Body for ClientBody {
+    type Data = Bytes;
+    type Error = BodyFailure;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyFailure>>> {
+        match self.get_mut() {
+            Self::Http1(body) => Pin::new(body)
+                .poll_frame(cx)
+                .map(|frame| frame.map(|frame| frame.map_err(|_| BodyFailure::Client))),
+            Self::Http2(body) => Pin::new(body)
+                .poll_frame(cx)
+                .map(|frame| frame.map(|frame| frame.map_err(|_| BodyFailure::Client))),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Http1(body) => body.is_end_stream(),
+            Self::Http2(body) => body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Http1(body) => body.size_hint(),
+            Self::Http2(body) => body.size_hint(),
+        }
+    }
+}
+
 /// What the exchange knows about its request's body. Shared with the [`RequestBody`]s of all tries.
 pub(crate) struct Source {
-    incoming: RefCell<Option<Incoming>>,
+    incoming: RefCell<Option<ClientBody>>,
     /// Decides about trailers. `None` without a body: then no count is changed that workers share.
     policy: Option<Arc<Policy>>,
     most: u64,
@@ -87,7 +127,7 @@ impl Gate {
 
 impl Source {
     pub fn new(
-        incoming: Incoming,
+        incoming: ClientBody,
         policy: &Arc<Policy>,
         most: Option<u64>,
         gate: Option<Rc<Gate>>,
@@ -215,7 +255,7 @@ impl Source {
                 self.enter(State::Done);
                 Poll::Ready(None)
             }
-            Some(Err(_)) => fail(BodyFailure::Client),
+            Some(Err(failure)) => fail(failure),
             Some(Ok(mut frame)) => {
                 if let Some(trailers) = frame.trailers_mut()
                     && let Some(policy) = &self.policy

@@ -3,7 +3,6 @@
 use std::cell::{Cell, RefCell};
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
-use std::sync::Arc;
 use std::task::Waker;
 use std::time::Instant;
 
@@ -27,7 +26,7 @@ pub(crate) struct Client {
     pub local: SocketAddr,
     pub tls: Option<ClientTls>,
     pub protocol: Protocol,
-    pub progress: Arc<Progress>,
+    pub progress: Rc<Progress>,
     /// Octets that HTTP/2 may buffer in each direction.
     pub buffer: usize,
     active: Cell<u32>,
@@ -66,7 +65,7 @@ impl Client {
         arrival: Arrival,
         tls: Option<ClientTls>,
         protocol: Protocol,
-        progress: Arc<Progress>,
+        progress: Rc<Progress>,
     ) -> Rc<Self> {
         let Arrival { listener, peer, source, local, mut permit } = arrival;
         let buffer = match protocol {

@@ -1,9 +1,9 @@
 //! The byte stream of a connection, with or without TLS, and what is known about its progress.
 
+use std::cell::Cell;
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
@@ -127,33 +127,32 @@ impl AsyncWrite for Stream {
     }
 }
 
-/// What a connection's stream has done. Atomic only because hyper wants streams that can be sent to other threads;
-/// one thread uses it.
+/// What a connection's stream has done.
 #[derive(Debug)]
 pub(crate) struct Progress {
     epoch: Instant,
-    read: AtomicU64,
+    read: Cell<u64>,
     /// When the first octets came since [`Progress::expect_nothing`]. Milliseconds since `epoch`, plus 1; 0: none.
-    received_at: AtomicU64,
+    received_at: Cell<u64>,
     /// Since when the peer takes no octets, in the same form; 0: it does.
-    blocked_at: AtomicU64,
+    blocked_at: Cell<u64>,
     begun: Notify,
 }
 
 impl Progress {
-    pub fn new() -> Arc<Self> {
-        Arc::new(Self {
+    pub fn new() -> Rc<Self> {
+        Rc::new(Self {
             epoch: Instant::now(),
-            read: AtomicU64::new(0),
-            received_at: AtomicU64::new(0),
-            blocked_at: AtomicU64::new(0),
+            read: Cell::new(0),
+            received_at: Cell::new(0),
+            blocked_at: Cell::new(0),
             begun: Notify::new(),
         })
     }
 
     /// Octets that were read.
     pub fn read(&self) -> u64 {
-        self.read.load(Ordering::Relaxed)
+        self.read.get()
     }
 
     /// Waits for the first octet.
@@ -165,7 +164,7 @@ impl Progress {
 
     /// What was received until now has been used.
     pub(crate) fn expect_nothing(&self) {
-        self.received_at.store(0, Ordering::Relaxed);
+        self.received_at.set(0);
     }
 
     /// When the first octets came that were not expected.
@@ -178,8 +177,8 @@ impl Progress {
         self.time(&self.blocked_at)
     }
 
-    fn time(&self, at: &AtomicU64) -> Option<Instant> {
-        let at = at.load(Ordering::Relaxed).checked_sub(1)?;
+    fn time(&self, at: &Cell<u64>) -> Option<Instant> {
+        let at = at.get().checked_sub(1)?;
         Some(self.epoch + Duration::from_millis(at))
     }
 
@@ -189,29 +188,29 @@ impl Progress {
 
     fn count_read(&self, count: usize) {
         let before = self.read();
-        self.read.store(before + count as u64, Ordering::Relaxed);
+        self.read.set(before + count as u64);
         if before == 0 {
             self.begun.notify_one();
         }
-        if self.received_at.load(Ordering::Relaxed) == 0 && count > 0 {
-            self.received_at.store(self.now() + 1, Ordering::Relaxed);
+        if self.received_at.get() == 0 && count > 0 {
+            self.received_at.set(self.now() + 1);
         }
     }
 
     fn note_write(&self, blocked: bool) {
-        let was_blocked = self.blocked_at.load(Ordering::Relaxed) != 0;
+        let was_blocked = self.blocked_at.get() != 0;
         match (was_blocked, blocked) {
-            (false, true) => self.blocked_at.store(self.now() + 1, Ordering::Relaxed),
-            (true, false) => self.blocked_at.store(0, Ordering::Relaxed),
+            (false, true) => self.blocked_at.set(self.now() + 1),
+            (true, false) => self.blocked_at.set(0),
             _ => {}
         }
     }
 }
 
-/// A stream for hyper that notes its progress.
+/// A client's stream that notes its progress.
 pub(crate) struct Watched {
     pub stream: Stream,
-    pub progress: Arc<Progress>,
+    pub progress: Rc<Progress>,
 }
 
 impl Watched {
@@ -220,25 +219,21 @@ impl Watched {
     }
 }
 
-impl hyper::rt::Read for Watched {
+impl AsyncRead for Watched {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-        mut to: hyper::rt::ReadBufCursor<'_>,
+        to: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        // SAFETY: tokio initializes what it marks as filled, and uninitializes nothing.
-        let mut buffer = ReadBuf::uninit(unsafe { to.as_mut() });
-        ready!(Pin::new(&mut this.stream).poll_read(cx, &mut buffer))?;
-        let count = buffer.filled().len();
-        // SAFETY: the first `count` octets are initialized, as `filled` returned them.
-        unsafe { to.advance(count) };
-        this.progress.count_read(count);
+        let before = to.filled().len();
+        ready!(Pin::new(&mut this.stream).poll_read(cx, to))?;
+        this.progress.count_read(to.filled().len() - before);
         Poll::Ready(Ok(()))
     }
 }
 
-impl hyper::rt::Write for Watched {
+impl AsyncWrite for Watched {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,

@@ -1,7 +1,8 @@
 //! A worker: one thread with its own sockets, runtime, connections to endpoints and counters. What workers share is
 //! read-only or off the path of requests.
 
-use std::cell::{Cell, RefCell};
+use std::any::Any;
+use std::cell::{Cell, OnceCell, RefCell};
 use std::hash::RandomState;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
@@ -17,6 +18,7 @@ use tokio::sync::watch;
 use crate::access_log::{Batch, Entry};
 use crate::client::{Client, Order};
 use crate::config::Config;
+use crate::http::http1::FutureSlots;
 use crate::limits::Sources;
 use crate::limits::verifications::Verifications;
 use crate::metrics::{Listener, OwnerCounters, WorkerCounters, increase_counter};
@@ -78,6 +80,8 @@ pub(crate) struct Worker {
     arriving: Cell<usize>,
     /// Connections that are forwarded without being decrypted.
     passed: Cell<usize>,
+    /// Of requests' futures, whose type has no name.
+    future_slots: OnceCell<Rc<dyn Any>>,
 }
 
 /// A connection that was accepted.
@@ -130,9 +134,16 @@ impl Worker {
             compressions: Shares::new(limits.compressions, limits.compressions_per_source),
             arriving: Cell::new(0),
             passed: Cell::new(0),
+            future_slots: OnceCell::new(),
             shared,
             counters,
         })
+    }
+
+    /// All callers that want the same type share them.
+    pub fn future_slots<F: 'static>(&self) -> Rc<FutureSlots<F>> {
+        let slots = self.future_slots.get_or_init(|| Rc::<FutureSlots<F>>::default());
+        slots.clone().downcast().unwrap_or_default()
     }
 
     pub fn limits(&self) -> &Limits {

@@ -1,10 +1,10 @@
 //! Requests that are refused before they are routed, because proxy and endpoint could read them differently.
 //!
-//! Of HTTP/1, this sees what hyper 1.12 has parsed. Hyper itself refuses line folding, white space before the colon,
-//! control characters in values, lengths that are no plain numbers or contradict each other, and `Transfer-Encoding` in HTTP/1.0
+//! Of HTTP/1, this sees what `lb-proxy` has parsed. That refuses line folding, white space before the colon, control
+//! characters in values, lengths that are no plain numbers or contradict each other, and `Transfer-Encoding` in HTTP/1.0
 //! or without `chunked` at the end. It accepts `Content-Length` beside `Transfer-Encoding`, as RFC 9112 (6.3) permits:
-//! it removes the length, and closes the connection after the response. It also accepts lines that end with LF alone.
-//! Neither reaches the endpoint, since the proxy serializes requests itself.
+//! it removes the length, and closes the connection after the response. It also accepts lines of heads that end with LF
+//! alone. Neither reaches the endpoint, since the proxy serializes requests itself.
 //!
 //! Of HTTP/2, the crate h2 refuses headers of connections, but compares only the first `content-length` with the body.
 
@@ -56,7 +56,7 @@ impl Default for Limits {
     }
 }
 
-/// Checks what hyper has parsed.
+/// Checks what was parsed.
 pub fn check_request<'a>(parts: &'a Parts, limits: &Limits) -> Result<Target<'a>, Refusal> {
     // A tunnel through the proxy, or the request's headers, with those of the proxy, returned to a script.
     if [Method::CONNECT, Method::TRACE].contains(&parts.method) {

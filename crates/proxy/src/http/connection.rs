@@ -1,22 +1,30 @@
-//! Drives a client's connection: hyper, the connection's timer, and orders to end it.
+//! Drives a client's connection: its state machine, the connection's timer, and orders to end it.
 
+use std::convert::Infallible;
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use hyper::server::conn::{http1, http2};
+use bytes::Buf;
+use http::request::Parts;
+use http::{Method, Request, Response};
+use http_body::Body;
+use hyper::body::Incoming;
+use hyper::server::conn::http2;
 use hyper::service::service_fn;
-use hyper_util::rt::TokioTimer;
+use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::time::sleep;
 
 use super::exchange;
+use super::http1::{Closed, HeadLimits, Http1Connection, UpgradedStream, UploadBody};
+use super::upgrade::ClientUpgrade;
+use crate::body::ClientBody;
 use crate::client::{Client, Order};
 use crate::io::Watched;
 use crate::limits::patience::Verdict;
 use crate::metrics::CutOff;
-use crate::settings::Limits;
 use crate::tls::Protocol;
 use crate::upstream::Local;
 
@@ -26,42 +34,38 @@ const CLOSE: Duration = Duration::from_secs(5);
 const FIRST_REQUEST: Duration = Duration::from_secs(1);
 /// An HTTP/2 client that does not answer a ping for this long is gone without having closed its connection.
 const PING_ANSWER: Duration = Duration::from_secs(20);
-/// What hyper needs at least.
-const LEAST_BUFFER: usize = 8 << 10;
 
 pub(crate) async fn serve_connection(client: Rc<Client>, stream: Watched) {
     if client.worker.is_draining() {
         client.order(Order::Drain);
     }
     let requests = client.clone();
-    // Hyper keeps room for a request's future while there is none: only a pointer.
-    let service =
-        service_fn(move |request| Box::pin(exchange::serve_request(requests.clone(), request)));
-    let limits = client.worker.limits();
     match client.protocol {
         Protocol::Http1 => {
-            let connection = http1(limits).serve_connection(stream, service).with_upgrades();
+            let limits = client.worker.limits();
+            let limits = HeadLimits { octets: limits.head_bytes, headers: limits.headers };
+            let serve = move |parts, body, upgraded: Option<_>| {
+                let upgraded = upgraded.map(ClientUpgrade::Http1);
+                exchange::serve_request(requests.clone(), parts, ClientBody::Http1(body), upgraded)
+            };
+            let slots = client.worker.future_slots();
+            let connection = Http1Connection::new(stream, limits, slots, serve);
             Box::pin(drive(&client, connection)).await;
         }
         Protocol::Http2 => {
-            let connection = http2(&client).serve_connection(stream, service);
+            // Hyper keeps room for a request's future while there is none: only a pointer.
+            let service = service_fn(move |mut request: Request<Incoming>| {
+                let is_connect = request.method() == Method::CONNECT;
+                let upgraded = is_connect.then(|| hyper::upgrade::on(&mut request));
+                let upgraded = upgraded.map(ClientUpgrade::Http2);
+                let (parts, body) = request.into_parts();
+                let body = ClientBody::Http2(body);
+                Box::pin(exchange::serve_request(requests.clone(), parts, body, upgraded))
+            });
+            let connection = http2(&client).serve_connection(TokioIo::new(stream), service);
             Box::pin(drive(&client, connection)).await;
         }
     }
-}
-
-fn http1(limits: &Limits) -> http1::Builder {
-    let mut builder = http1::Builder::new();
-    builder
-        // The connection's own timer does that, without one for each request.
-        .header_read_timeout(None)
-        .max_header_size(limits.head_bytes)
-        .max_buf_size((limits.head_bytes + limits.head_bytes / 4).max(LEAST_BUFFER));
-    // Any number but hyper's own takes an allocation for each request.
-    if limits.headers != 100 {
-        builder.max_headers(limits.headers);
-    }
-    builder
 }
 
 fn http2(client: &Client) -> http2::Builder<Local> {
@@ -84,32 +88,42 @@ fn http2(client: &Client) -> http2::Builder<Local> {
 }
 
 /// What both kinds of connections can do.
-trait Connection: Future<Output = hyper::Result<()>> {
+trait Connection {
+    fn poll_serve(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Closed>;
     fn close_gracefully(self: Pin<&mut Self>);
 }
 
-impl<S> Connection for http1::UpgradeableConnection<Watched, S>
+impl<V, F, B> Connection for Http1Connection<Watched, V, F, B>
 where
-    Self: Future<Output = hyper::Result<()>>,
-    S: hyper::service::HttpService<hyper::body::Incoming>,
-    S::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-    S::ResBody: 'static,
-    <S::ResBody as http_body::Body>::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    V: FnMut(Parts, UploadBody, Option<UpgradedStream<Watched>>) -> F + Unpin,
+    F: Future<Output = Result<Response<B>, Infallible>>,
+    B: Body<Data: Buf> + Unpin,
 {
+    fn poll_serve(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Closed> {
+        self.get_mut().poll_serve(cx)
+    }
+
     fn close_gracefully(self: Pin<&mut Self>) {
-        self.graceful_shutdown();
+        self.get_mut().close_gracefully();
     }
 }
 
-impl<S, E> Connection for http2::Connection<Watched, S, E>
+impl<S, E> Connection for http2::Connection<TokioIo<Watched>, S, E>
 where
     Self: Future<Output = hyper::Result<()>>,
-    S: hyper::service::HttpService<hyper::body::Incoming>,
+    S: hyper::service::HttpService<Incoming>,
     S::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     S::ResBody: 'static,
-    <S::ResBody as http_body::Body>::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    <S::ResBody as Body>::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     E: hyper::rt::bounds::Http2ServerConnExec<S::Future, S::ResBody>,
 {
+    fn poll_serve(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Closed> {
+        self.poll(cx).map(|result| match result {
+            Err(error) if error.is_parse() => Closed::Malformed,
+            _ => Closed::Normally,
+        })
+    }
+
     fn close_gracefully(self: Pin<&mut Self>) {
         self.graceful_shutdown();
     }
@@ -117,7 +131,7 @@ where
 
 /// How a connection ended.
 enum End {
-    Closed(hyper::Result<()>),
+    Closed(Closed),
     CutOff(CutOff),
 }
 
@@ -141,7 +155,7 @@ async fn drive(client: &Client, connection: impl Connection) {
                 is_closing = true;
                 connection.as_mut().close_gracefully();
             }
-            if let Poll::Ready(result) = connection.as_mut().poll(cx) {
+            if let Poll::Ready(result) = connection.as_mut().poll_serve(cx) {
                 return Poll::Ready(End::Closed(result));
             }
             if is_draining && !is_closing && client.was_used() {
@@ -154,7 +168,7 @@ async fn drive(client: &Client, connection: impl Connection) {
                 _ if is_draining && !client.was_used() => CLOSE,
                 Verdict::Patient(wait) => wait,
                 Verdict::CutOff(reason) => return Poll::Ready(End::CutOff(reason)),
-                Verdict::Idle if is_closing => return Poll::Ready(End::Closed(Ok(()))),
+                Verdict::Idle if is_closing => return Poll::Ready(End::Closed(Closed::Normally)),
                 Verdict::Idle => CLOSE,
             };
             if wait == CLOSE && !is_closing {
@@ -166,9 +180,9 @@ async fn drive(client: &Client, connection: impl Connection) {
     };
     match poll_fn(|cx| poll(cx)).await {
         End::CutOff(reason) => client.worker.counters.cut_off.count(reason),
-        End::Closed(Err(error)) if error.is_parse() => {
+        End::Closed(Closed::Malformed) => {
             client.worker.counters.cut_off.count(CutOff::Malformed);
         }
-        End::Closed(_) => {}
+        End::Closed(Closed::Normally) => {}
     }
 }

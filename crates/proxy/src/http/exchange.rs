@@ -9,10 +9,8 @@ use http::header::{
 };
 use http::request::Parts;
 use http::uri::PathAndQuery;
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
+use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Version};
 use http_body::Body;
-use hyper::body::Incoming;
-use hyper::upgrade::OnUpgrade;
 use lb_http::admission::{RouteCheck, admit_request, check_length, list_checks};
 use lb_http::affinity::{self, Token};
 use lb_http::balance::Affinity;
@@ -31,25 +29,24 @@ use super::outbound::{Outbound, find_uris};
 use super::record::Record;
 use super::reply::Reply;
 use super::response::{EndpointBody, ResponseBody};
+use super::upgrade::ClientUpgrade;
 use super::{access, extended_connect, gate, upgrade};
-use crate::body::{Gate, Source};
+use crate::body::{ClientBody, Gate, Source};
 use crate::client::Client;
 use crate::tls::Protocol;
 
 /// Not an `async` function: what it gets would be in the future twice, and futures are copied as a whole.
 pub(crate) fn serve_request(
     client: Rc<Client>,
-    mut request: Request<Incoming>,
+    mut parts: Parts,
+    incoming: ClientBody,
+    on_upgrade: Option<ClientUpgrade>,
 ) -> impl Future<Output = Result<Response<ResponseBody>, Infallible>> {
     let now = Instant::now();
-    let may_upgrade =
-        request.headers().contains_key(UPGRADE) || request.method() == Method::CONNECT;
-    let on_upgrade = may_upgrade.then(|| hyper::upgrade::on(&mut request));
-    let (mut parts, incoming) = request.into_parts();
     join_cookies(&mut parts.headers);
     let mut record = Record::begin(&client, &parts, now);
     let mut shared = Shared::default();
-    if may_upgrade && extended_connect::is_websocket(&parts) {
+    if on_upgrade.is_some() && extended_connect::is_websocket(&parts) {
         shared.is_extended_connect = true;
         extended_connect::translate_connect(&mut parts, client.worker.random_pair());
     }
@@ -74,7 +71,7 @@ struct Shared {
     /// What the client accepts, if the route compresses.
     coding: Option<Option<Coding>>,
     granted: Granted,
-    on_upgrade: Option<OnUpgrade>,
+    on_upgrade: Option<ClientUpgrade>,
 }
 
 impl Shared {
@@ -100,8 +97,8 @@ impl Shared {
 async fn respond(
     client: &Rc<Client>,
     parts: &mut Parts,
-    incoming: Incoming,
-    on_upgrade: Option<OnUpgrade>,
+    incoming: ClientBody,
+    on_upgrade: Option<ClientUpgrade>,
     record: &mut Record,
     shared: &mut Shared,
 ) -> Result<Got, Reply> {
@@ -429,7 +426,7 @@ mod tests {
     /// need is boxed.
     #[test]
     fn the_future_of_a_request_is_small() {
-        fn size_of_output<A, B, F>(_: impl Fn(A, B) -> F) -> usize {
+        fn size_of_output<A, B, C, D, F>(_: impl Fn(A, B, C, D) -> F) -> usize {
             size_of::<F>()
         }
         let size = size_of_output(serve_request);

@@ -1,4 +1,4 @@
-//! Requests and responses: `connection` drives a client's connection, `exchange` serves a request, `forward` gets a
+//! Requests and responses: `connection` drives a client's connection, `http1` reads and writes it, `exchange` serves a request, `forward` gets a
 //! response from an endpoint.
 
 pub(crate) mod access;
@@ -12,6 +12,7 @@ mod extended_connect;
 mod external_auth;
 mod forward;
 mod gate;
+pub(crate) mod http1;
 pub(crate) mod outbound;
 mod record;
 mod reply;

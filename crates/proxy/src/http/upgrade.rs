@@ -7,14 +7,22 @@ use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use lb_http::balance::Guard;
 
+use super::http1::UpgradedStream;
+
 use super::record::Record;
-use crate::io::{Prefixed, Stream};
+use crate::io::{Prefixed, Stream, Watched};
 use crate::tunnel::{self, End};
+
+/// The client's side, once its connection has left HTTP.
+pub(crate) enum ClientUpgrade {
+    Http1(UpgradedStream<Watched>),
+    Http2(OnUpgrade),
+}
 
 /// Joins both sides once each has left HTTP. The client's connection, the request in flight and the record end with
 /// the tunnel.
 pub(crate) fn join_upgraded(
-    client: OnUpgrade,
+    client: ClientUpgrade,
     endpoint: Prefixed<Stream>,
     idle: Duration,
     guard: Guard,
@@ -23,9 +31,16 @@ pub(crate) fn join_upgraded(
     tokio::task::spawn_local(async move {
         // As a whole: its end is the end of the request.
         let (mut record, _guard) = (record, guard);
-        let Ok(client) = client.await else { return };
-        let (end, received, sent) =
-            tunnel::join_streams(TokioIo::new(client), endpoint, idle).await;
+        let (end, received, sent) = match client {
+            ClientUpgrade::Http1(client) => {
+                let Ok(client) = client.await else { return };
+                tunnel::join_streams(client, endpoint, idle).await
+            }
+            ClientUpgrade::Http2(client) => {
+                let Ok(client) = client.await else { return };
+                tunnel::join_streams(TokioIo::new(client), endpoint, idle).await
+            }
+        };
         record.sent = sent;
         record.tunnelled = received;
         record.is_complete = true;

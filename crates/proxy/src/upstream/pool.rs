@@ -17,7 +17,7 @@ use http::{HeaderValue, Request, Response};
 use hyper::body::Incoming;
 use hyper::client::conn::{TrySendError, http2};
 use hyper::rt::Executor;
-use hyper_util::rt::TokioTimer;
+use hyper_util::rt::{TokioIo, TokioTimer};
 use lb_http::upstream::Protocol;
 use pin_project_lite::pin_project;
 use tokio::sync::Notify;
@@ -291,8 +291,10 @@ impl Pool {
                 // An endpoint that has gone away without closing its connections is noticed while requests wait for it.
                 .keep_alive_interval(Duration::from_secs(20))
                 .keep_alive_timeout(Duration::from_secs(10));
-            let (sender, mut connection) =
-                builder.handshake(watched).await.map_err(|_| UpstreamError::Protocol)?;
+            let (sender, mut connection) = builder
+                .handshake(TokioIo::new(watched))
+                .await
+                .map_err(|_| UpstreamError::Protocol)?;
             // The endpoint's settings say how many requests it takes at the same time.
             tokio::select! {
                 biased;
