@@ -25,6 +25,8 @@ pub(crate) struct Inbox {
     /// Octets at the beginning of the input in which a head does not end.
     scanned: usize,
     pub reading: Reading,
+    /// The last read found more than there was room for.
+    was_full: bool,
     /// Octets of the body that were read without waiting.
     read_at_once: usize,
     /// Octets that were read.
@@ -58,6 +60,7 @@ impl Inbox {
             input: BytesMut::new(),
             scanned: 0,
             reading,
+            was_full: false,
             read_at_once: 0,
             read: 0,
             most_read: u64::MAX,
@@ -85,20 +88,28 @@ impl Inbox {
         size: usize,
     ) -> Poll<io::Result<usize>> {
         let stream = stream.ok_or(io::ErrorKind::NotConnected)?;
-        let count =
-            if self.input.is_empty() && matches!(self.reading, Reading::Head | Reading::Nothing) {
-                // Memory for what came, not for what may come: malloc is fast up to a KiB.
-                let mut octets = [MaybeUninit::uninit(); FIRST_READ];
-                let mut octets = ReadBuf::uninit(&mut octets);
-                ready!(Pin::new(stream).poll_read(cx, &mut octets))?;
-                self.input.extend_from_slice(octets.filled());
-                octets.filled().len()
-            } else {
-                if self.input.capacity() - self.input.len() < FIRST_READ / 4 {
-                    self.input.reserve(size);
-                }
-                ready!(pin!(stream.read_buf(&mut self.input)).poll(cx))?
-            };
+        let read = if self.input.is_empty() && !self.was_full {
+            // Memory for what came, not for what may come: malloc is fast up to a KiB.
+            let mut octets = [MaybeUninit::uninit(); FIRST_READ];
+            let mut octets = ReadBuf::uninit(&mut octets);
+            let read = Pin::new(stream).poll_read(cx, &mut octets);
+            self.input.extend_from_slice(octets.filled());
+            self.was_full = octets.remaining() == 0;
+            read.map_ok(|()| octets.filled().len())
+        } else {
+            if self.input.capacity() - self.input.len() < FIRST_READ / 4 {
+                self.input.reserve(size);
+            }
+            let room = self.input.capacity() - self.input.len();
+            let read = pin!(stream.read_buf(&mut self.input)).poll(cx);
+            self.was_full = matches!(read, Poll::Ready(Ok(count)) if count == room);
+            read
+        };
+        if read.is_pending() && self.input.is_empty() {
+            // A peer that sends nothing takes no memory.
+            self.input = BytesMut::new();
+        }
+        let count = ready!(read)?;
         self.read += count as u64;
         if self.read > self.most_read {
             return Poll::Ready(Err(io::Error::other("too many octets")));
@@ -235,6 +246,43 @@ mod tests {
                 assert!(at_once <= FAIR_SHARE + LARGEST_READ);
             }
             assert!(at_once >= FAIR_SHARE);
+        }
+    }
+
+    /// A body of which little has come yet must not cost a buffer for much.
+    #[test]
+    fn a_peer_that_sends_nothing_takes_no_memory() {
+        struct Sends(usize);
+
+        impl AsyncRead for Sends {
+            fn poll_read(
+                mut self: Pin<&mut Self>,
+                _: &mut Context<'_>,
+                to: &mut ReadBuf<'_>,
+            ) -> Poll<io::Result<()>> {
+                if self.0 == 0 {
+                    return Poll::Pending;
+                }
+                let count = self.0.min(to.remaining());
+                to.initialize_unfilled_to(count);
+                to.advance(count);
+                self.0 -= count;
+                Poll::Ready(Ok(()))
+            }
+        }
+
+        let mut cx = Context::from_waker(Waker::noop());
+        for sent in [0, 1, FIRST_READ, FIRST_READ + 1, LARGEST_READ, LARGEST_READ + FIRST_READ] {
+            let mut inbox = Inbox::new(Reading::Length(u64::MAX));
+            let mut stream = Sends(sent);
+            let mut received = 0;
+            // The first end may be that of the connection's share of the thread.
+            for _ in 0..2 {
+                while let Poll::Ready(frame) = inbox.poll_body(Some(&mut stream), &mut cx) {
+                    received += frame.unwrap().unwrap().into_data().unwrap().len();
+                }
+            }
+            assert_eq!((received, inbox.input.capacity()), (sent, 0));
         }
     }
 
