@@ -231,8 +231,7 @@ impl EndpointBody {
 
 impl ResponseBody {
     pub fn own(body: Bytes, mut record: Record) -> Self {
-        record.is_complete = true;
-        record.sent = body.len() as u64;
+        record.is_complete = body.is_empty();
         let reader = record.client.begin_response();
         Self { kind: Kind::Own(body), reader, record: Some(record) }
     }
@@ -255,7 +254,13 @@ impl ResponseBody {
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let body = match &mut self.kind {
             Kind::Own(body) if body.is_empty() => return Poll::Ready(None),
-            Kind::Own(body) => return Poll::Ready(Some(Ok(Frame::data(std::mem::take(body))))),
+            Kind::Own(body) => {
+                let body = std::mem::take(body);
+                if let Some(record) = &mut self.record {
+                    (record.sent, record.is_complete) = (body.len() as u64, true);
+                }
+                return Poll::Ready(Some(Ok(Frame::data(body))));
+            }
             Kind::Endpoint(body) => body,
         };
         let result = body.poll_compressed(cx);

@@ -253,6 +253,19 @@ fn failures_have_their_statuses() {
 }
 
 #[test]
+fn the_log_counts_what_was_sent() {
+    let mut world = World::start(config(&[]));
+    let mut client = Client::connect(world.http());
+    for (method, sent) in [("GET", 14), ("HEAD", 0)] {
+        client.send(format!("{method} /missing HTTP/1.1\r\nHost: b.test\r\n\r\n"));
+        assert!(client.head().unwrap().starts_with("HTTP/1.1 404 "));
+        client.take(sent).unwrap();
+        let entry = world.logged(|_| true);
+        assert_eq!((entry.sent, entry.reason), (sent as u64, Some("no_route")), "{method}");
+    }
+}
+
+#[test]
 fn a_response_that_stops_is_not_passed_on_as_complete() {
     let endpoint = Endpoint::start(|_, stream| {
         let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nbeginning");
