@@ -211,14 +211,32 @@ impl Source {
         }
     }
 
-    /// The exchange has ended. A body that was kept back until then will not be sent any more, and a connection to
-    /// an endpoint must not wait for it.
+    /// The exchange has ended. A body that was kept back until then will not be sent any more.
     pub fn end(&self) {
         if self.gate.is_some() && !self.is_open.get() {
-            self.incoming.take();
+            self.abandon();
+        }
+    }
+
+    /// No endpoint gets the rest of the body, and a connection to one must not wait for it. If that happens before the
+    /// head of the response is written, the head says whether the client's connection is kept.
+    pub fn abandon(&self) {
+        // First: a body that ends without a failure is complete.
+        if self.state.get() != State::Done {
             self.failure.set(Some(BodyFailure::Client));
             self.enter(State::Done);
-            self.open();
+        }
+        self.incoming.take();
+        self.open();
+    }
+
+    /// The endpoint has replied. It gets no body that it did not ask for.
+    pub fn end_expectation(&self) {
+        match &self.gate {
+            Some(gate) if gate.is_open() => self.open(),
+            // The endpoint's connection waits until the exchange ends: it still has to send its response.
+            Some(_) => drop(self.incoming.take()),
+            None => {}
         }
     }
 

@@ -109,14 +109,12 @@ impl Client {
     pub(crate) fn begin_request(&self) {
         self.active.set(self.active.get() + 1);
         self.used.set(self.used.get().saturating_add(1));
-        self.progress.expect_nothing();
     }
 
     /// `cancelled`: the client reset the stream before its response was complete.
     pub(crate) fn end_request(&self, cancelled: bool, now: Instant) {
         self.active.set(self.active.get() - 1);
         self.idle_since.set(now);
-        self.progress.expect_nothing();
         if cancelled && self.protocol == Protocol::Http2 {
             self.cancelled.set(self.cancelled.get().saturating_add(1));
             let finished = self.used.get() - self.cancelled.get().min(self.used.get());
@@ -162,18 +160,15 @@ impl Client {
         source.begin_request().then(|| InFlight(Some(Counted::Named(source))))
     }
 
-    pub fn waiting(&self) -> Waiting {
+    /// `head_since`: when the first octets of an incomplete head came.
+    pub fn waiting(&self, head_since: Option<Instant>) -> Waiting {
         let stalled = self.outgoing.stalled_since();
         let blocked = self.progress.blocked_since();
         Waiting {
             is_active: self.active.get() > 0 || !self.outgoing.is_empty(),
             idle_since: self.idle_since.get(),
             was_used: self.was_used(),
-            // In HTTP/2, frames for the connection itself arrive at any time.
-            head_since: match self.protocol {
-                Protocol::Http1 => self.progress.received_since(),
-                Protocol::Http2 => None,
-            },
+            head_since,
             blocked_since: stalled.into_iter().chain(blocked).min(),
         }
     }

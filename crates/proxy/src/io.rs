@@ -132,10 +132,10 @@ impl AsyncWrite for Stream {
 pub(crate) struct Progress {
     epoch: Instant,
     read: Cell<u64>,
-    /// When the first octets came since [`Progress::expect_nothing`]. Milliseconds since `epoch`, plus 1; 0: none.
-    received_at: Cell<u64>,
-    /// Since when the peer takes no octets, in the same form; 0: it does.
+    /// Since when the peer takes no octets: milliseconds since `epoch`, plus 1; 0: it does.
     blocked_at: Cell<u64>,
+    /// The peer has to take octets that were written already.
+    flush_waits: Cell<bool>,
     begun: Notify,
 }
 
@@ -144,8 +144,8 @@ impl Progress {
         Rc::new(Self {
             epoch: Instant::now(),
             read: Cell::new(0),
-            received_at: Cell::new(0),
             blocked_at: Cell::new(0),
+            flush_waits: Cell::new(false),
             begun: Notify::new(),
         })
     }
@@ -162,23 +162,9 @@ impl Progress {
         }
     }
 
-    /// What was received until now has been used.
-    pub(crate) fn expect_nothing(&self) {
-        self.received_at.set(0);
-    }
-
-    /// When the first octets came that were not expected.
-    pub(crate) fn received_since(&self) -> Option<Instant> {
-        self.time(&self.received_at)
-    }
-
     /// Since when the peer takes no octets.
     pub(crate) fn blocked_since(&self) -> Option<Instant> {
-        self.time(&self.blocked_at)
-    }
-
-    fn time(&self, at: &Cell<u64>) -> Option<Instant> {
-        let at = at.get().checked_sub(1)?;
+        let at = self.blocked_at.get().checked_sub(1)?;
         Some(self.epoch + Duration::from_millis(at))
     }
 
@@ -192,12 +178,24 @@ impl Progress {
         if before == 0 {
             self.begun.notify_one();
         }
-        if self.received_at.get() == 0 && count > 0 {
-            self.received_at.set(self.now() + 1);
-        }
     }
 
     fn note_write(&self, blocked: bool) {
+        self.flush_waits.set(false);
+        self.note_blocked(blocked);
+    }
+
+    /// A flush with nothing left to write says nothing about a write that waits.
+    fn note_flush(&self, blocked: bool) {
+        if blocked && self.blocked_at.get() == 0 {
+            self.flush_waits.set(true);
+            self.note_blocked(true);
+        } else if !blocked && self.flush_waits.replace(false) {
+            self.note_blocked(false);
+        }
+    }
+
+    fn note_blocked(&self, blocked: bool) {
         let was_blocked = self.blocked_at.get() != 0;
         match (was_blocked, blocked) {
             (false, true) => self.blocked_at.set(self.now() + 1),
@@ -211,6 +209,24 @@ impl Progress {
 pub(crate) struct Watched {
     pub stream: Stream,
     pub progress: Rc<Progress>,
+}
+
+/// A stream that can end with an error for the peer.
+pub(crate) trait ResetAtEnd {
+    /// Makes the peer lose what it has not read, and fail, when the stream is dropped.
+    fn reset_at_end(&self);
+}
+
+impl ResetAtEnd for Watched {
+    fn reset_at_end(&self) {
+        let stream = match &self.stream {
+            Stream::Tcp(stream) => &stream.stream,
+            Stream::Server(stream) => &stream.get_ref().0.stream,
+            Stream::Client(stream) => stream.get_ref().0,
+        };
+        // Fails only for a socket that is closed.
+        let _ = stream.set_zero_linger();
+    }
 }
 
 impl Watched {
@@ -263,14 +279,36 @@ impl AsyncWrite for Watched {
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         let result = Pin::new(&mut this.stream).poll_flush(cx);
-        // A flush with nothing left to write must not hide that a write waits, so it only reports waiting.
-        if result.is_pending() {
-            this.progress.note_write(true);
-        }
+        this.progress.note_flush(result.is_pending());
         result
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.get_mut().stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A stream whose octets wait in a buffer, as those of TLS do, is not blocked once all were taken.
+    #[test]
+    fn a_peer_that_takes_everything_is_not_blocked() {
+        let progress = Progress::new();
+        progress.note_write(false);
+        progress.note_flush(true);
+        assert!(progress.blocked_since().is_some());
+        progress.note_flush(false);
+        assert!(progress.blocked_since().is_none());
+        // A write that waits is not hidden by a flush that has nothing to do, whichever of them waited first.
+        for flush_waited in [false, true] {
+            progress.note_flush(flush_waited);
+            progress.note_write(true);
+            progress.note_flush(false);
+            assert!(progress.blocked_since().is_some());
+            progress.note_write(false);
+            assert!(progress.blocked_since().is_none());
+        }
     }
 }

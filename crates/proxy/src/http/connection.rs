@@ -91,6 +91,8 @@ fn http2(client: &Client) -> http2::Builder<Local> {
 trait Connection {
     fn poll_serve(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Closed>;
     fn close_gracefully(self: Pin<&mut Self>);
+    /// When the first octets of an incomplete head came.
+    fn head_since(&self) -> Option<Instant>;
 }
 
 impl<V, F, B> Connection for Http1Connection<Watched, V, F, B>
@@ -105,6 +107,10 @@ where
 
     fn close_gracefully(self: Pin<&mut Self>) {
         self.get_mut().close_gracefully();
+    }
+
+    fn head_since(&self) -> Option<Instant> {
+        self.head_since()
     }
 }
 
@@ -126,6 +132,11 @@ where
 
     fn close_gracefully(self: Pin<&mut Self>) {
         self.graceful_shutdown();
+    }
+
+    fn head_since(&self) -> Option<Instant> {
+        // Frames for the connection itself arrive at any time.
+        None
     }
 }
 
@@ -164,14 +175,15 @@ async fn drive(client: &Client, connection: impl Connection) {
             if timer.as_mut().poll(cx).is_pending() {
                 return Poll::Pending;
             }
-            let wait = match client.waiting().judge(limits, Instant::now()) {
-                _ if is_draining && !client.was_used() => CLOSE,
-                Verdict::Patient(wait) => wait,
+            let waiting = client.waiting(connection.head_since());
+            let (wait, closes) = match waiting.judge(limits, Instant::now()) {
+                _ if is_draining && !is_closing && !client.was_used() => (CLOSE, true),
+                Verdict::Patient(wait) => (wait, false),
                 Verdict::CutOff(reason) => return Poll::Ready(End::CutOff(reason)),
                 Verdict::Idle if is_closing => return Poll::Ready(End::Closed(Closed::Normally)),
-                Verdict::Idle => CLOSE,
+                Verdict::Idle => (CLOSE, true),
             };
-            if wait == CLOSE && !is_closing {
+            if closes {
                 is_closing = true;
                 connection.as_mut().close_gracefully();
             }

@@ -262,6 +262,7 @@ async fn replace_error(
         Some(mut replacement) => {
             // The affinity cookie names an endpoint of the route.
             replacement.token = got.ok().and_then(|got| got.token);
+            record.abandon_body();
             Ok(replacement)
         }
         None => got,
@@ -306,6 +307,9 @@ fn add_configured(client: &Client, policy: &Policy, headers: &mut HeaderMap) {
 /// Turns an endpoint's response into the client's.
 fn deliver(got: Got, mut record: Record, shared: Shared) -> Response<ResponseBody> {
     let Got { response, lease, guard, tried, token } = got;
+    if let Some(source) = &record.source {
+        source.end_expectation();
+    }
     let status = response.status();
     let endpoint_upgrade =
         (status == StatusCode::SWITCHING_PROTOCOLS).then(|| response.body().take_upgraded());
@@ -402,6 +406,7 @@ fn answer(reply: Reply, mut record: Record, shared: &Shared) -> Response<Respons
     };
     record.status = Some(status);
     record.reason = Some(reply.rejection.reason());
+    record.abandon_body();
     let is_http1 = record.client.protocol == Protocol::Http1;
     let (mut headers, body) = reply.into_parts(status, is_http1);
     shared.complete(&record, &mut headers);

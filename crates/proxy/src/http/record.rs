@@ -109,6 +109,13 @@ impl Record {
         self.counters().ejected();
     }
 
+    /// The response does not depend on the rest of the request's body.
+    pub fn abandon_body(&self) {
+        if let Some(source) = &self.source {
+            source.abandon();
+        }
+    }
+
     fn write(&mut self, now: Instant) {
         let duration = now.saturating_duration_since(self.started);
         let body = self.source.as_ref().map_or(0, |source| source.received());

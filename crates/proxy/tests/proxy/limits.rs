@@ -46,6 +46,33 @@ fn the_second_head_has_the_same_limit_as_the_first() {
 }
 
 #[test]
+fn a_head_that_comes_with_the_request_before_it_has_the_same_limit() {
+    let endpoint = Endpoint::named("a");
+    let config = config(&[endpoint.address]);
+    let world = World::with(config, |settings| settings.limits.head = SHORT);
+    let mut client = Client::connect(world.http());
+    client.send(format!("GET / HTTP/1.1\r\nHost: {HOST}\r\n\r\nGET"));
+    assert_eq!(client.response().status, 200);
+    assert!(client.is_closed());
+    wait_until("cut off", || world.metric("cut_off_total{reason=\"slow_head\"}") == 1);
+}
+
+/// Some clients send one after a body (RFC 9112, 2.2).
+#[test]
+fn an_empty_line_begins_no_head() {
+    let endpoint = Endpoint::named("a");
+    let config = config(&[endpoint.address]);
+    let world = World::with(config, |settings| settings.limits.head = SHORT);
+    let mut client = Client::connect(world.http());
+    client.send(format!("POST / HTTP/1.1\r\nHost: {HOST}\r\nContent-Length: 2\r\n\r\nok"));
+    assert_eq!(client.response().status, 200);
+    client.send("\r\n");
+    std::thread::sleep(SHORT * 5);
+    assert_eq!(client.get(HOST, "/").status, 200);
+    assert_eq!(world.metric("cut_off_total{reason=\"slow_head\"}"), 0);
+}
+
+#[test]
 fn an_unused_connection_is_closed() {
     let endpoint = Endpoint::named("a");
     let config = config(&[endpoint.address]);

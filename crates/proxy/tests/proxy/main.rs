@@ -7,6 +7,7 @@ mod client;
 mod endpoint;
 mod world;
 
+mod closing;
 mod forwarding;
 mod http2;
 mod http2_attacks;

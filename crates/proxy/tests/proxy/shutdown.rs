@@ -45,6 +45,21 @@ fn requests_finish_before_the_proxy_does() {
 }
 
 #[test]
+fn a_first_head_that_comes_slowly_does_not_delay_the_end() {
+    let mut world = World::with(config(&[]), |settings| {
+        settings.limits.head = Duration::from_millis(200);
+        settings.shutdown_grace = Duration::from_secs(600);
+    });
+    let mut client = Client::connect(world.http());
+    client.send("GET");
+    wait_until("connection", || world.metric("open_connections{listener=\"http\"}") == 1);
+    let proxy = world.proxy.take().unwrap();
+    let ended = std::thread::spawn(move || block_on(proxy.shutdown()));
+    assert!(client.is_closed());
+    ended.join().unwrap();
+}
+
+#[test]
 fn the_grace_ends_tunnels() {
     let endpoint = echo_after_upgrade();
     let mut world = World::with(config(&[endpoint.address]), |settings| {

@@ -6,14 +6,14 @@
 //!   becomes a head.
 //! - A body yields nothing of a later exchange.
 //! - After a malformed head or body, after a body that nobody reads, and when the response says so, nothing more is
-//!   read.
+//!   read as HTTP. The response says it, if it is known when its head is written.
 //! - Nothing is read ahead of what is served but what one look finds, and a response is written before its body goes on.
 //! - An idle connection holds no buffer.
 //!
 //! ```text
 //! Head ──> Exchange ──> Response ──> Rest ──> Head
 //!   │                                  └──101──> the tunnel takes the stream
-//!   └──malformed, closed, idle──> Shutdown
+//!   └──malformed, closed, idle──> Shutdown ──> Linger
 //! ```
 
 mod head;
@@ -24,27 +24,35 @@ mod tests;
 use std::cell::RefCell;
 use std::convert::Infallible;
 use std::io;
+use std::mem::MaybeUninit;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
+use std::time::{Duration, Instant};
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Buf, Bytes};
 use http::request::Parts;
 use http::{HeaderMap, Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::oneshot;
 use tokio::task::yield_now;
+use tokio::time::{Sleep, sleep};
 
 pub(crate) use self::head::HeadLimits;
 use self::head::{RequestBodyEnd, RequestFacts, RequestHead};
 use self::slots::FutureSlot;
 pub(crate) use self::slots::FutureSlots;
-use crate::io::{Prefixed, Watched};
+use crate::io::{Prefixed, ResetAtEnd, Watched};
 use crate::message::{Framing, Inbox, Malformed, Output, Reading, TrailerLimits, WrongLength};
 
 /// Steps of one connection, a few for each request, before other tasks get their turn.
 const STEPS_AT_ONCE: usize = 64;
+
+/// A client that still sends when its connection ends gets this long to read the last response.
+const LINGER_LIMIT: Duration = Duration::from_secs(2);
+/// Octets of such a client that are read and discarded. Further ones are not read.
+const MOST_DISCARDED: usize = 256 << 10;
 
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
@@ -73,6 +81,15 @@ enum Interim {
     Expected,
     /// The body is read.
     Wanted,
+}
+
+impl<S: ResetAtEnd> Incoming<S> {
+    /// For the client, a response without length and chunks is complete when the connection ends, unless that is reset.
+    fn mark_incomplete(&self, framing: &Framing) {
+        if let (Framing::Closed, Some(stream)) = (framing, &self.0.borrow().stream) {
+            stream.reset_at_end();
+        }
+    }
 }
 
 impl<S> State<S> {
@@ -108,6 +125,8 @@ pub(crate) struct Http1Connection<S, V, F, B> {
     is_closing: bool,
     /// What the connection ends with.
     closed: Closed,
+    /// When the first octets of a head came that is not complete.
+    head_since: Option<Instant>,
 }
 
 enum Stage<F, B> {
@@ -119,13 +138,22 @@ enum Stage<F, B> {
     Rest,
     /// What is in the output is the last thing that the client gets.
     Shutdown,
+    /// The client may still be sending. Closing the socket with unread octets would reset the connection, and the client
+    /// would lose what it has not read (RFC 9112, 9.6).
+    Linger(Box<Linger>),
     /// As [`Stage::Shutdown`], but the client must not take the response for complete.
     BreakOff,
 }
 
+struct Linger {
+    timer: Pin<Box<Sleep>>,
+    /// Octets that may still be discarded.
+    rest: usize,
+}
+
 impl<S, V, F, B> Http1Connection<S, V, F, B>
 where
-    S: AsyncRead + AsyncWrite + Unpin,
+    S: AsyncRead + AsyncWrite + ResetAtEnd + Unpin,
     V: FnMut(Parts, UploadBody<S>, Option<UpgradedStream<S>>) -> F,
     F: Future<Output = Result<Response<B>, Infallible>>,
     B: Body<Data: Buf> + Unpin,
@@ -151,7 +179,12 @@ where
             upgrade: None,
             is_closing: false,
             closed: Closed::Normally,
+            head_since: None,
         }
+    }
+
+    pub fn head_since(&self) -> Option<Instant> {
+        self.head_since.filter(|_| matches!(self.stage, Stage::Head))
     }
 
     /// The connection ends after the current exchange, and at once if there is none.
@@ -174,6 +207,7 @@ where
                 Stage::Response(..) => ready!(self.poll_response(cx)),
                 Stage::Rest => ready!(self.poll_rest(cx)),
                 Stage::Shutdown => ready!(self.poll_shutdown(cx)),
+                Stage::Linger(_) => ready!(self.poll_linger(cx)),
                 Stage::BreakOff => {
                     let _ = ready!(self.poll_write(cx));
                     IsOver(true)
@@ -205,6 +239,7 @@ where
             if inbox.may_have_head() {
                 let head = head::take_request_head(&mut inbox.input, &self.limits);
                 if let Some(head) = head.map_err(NoHead::Refused)? {
+                    self.head_since = None;
                     return Poll::Ready(Ok(head));
                 }
             }
@@ -214,17 +249,17 @@ where
             }
             match inbox.poll_fill_head(state.stream.as_mut(), cx) {
                 Poll::Ready(Ok(0)) => {
-                    // Empty lines are no head.
-                    let is_end = inbox.input.iter().all(|octet| matches!(octet, b'\r' | b'\n'));
-                    let no_head = if is_end { NoHead::End } else { NoHead::BrokenOff };
+                    let no_head =
+                        if has_begun(&inbox.input) { NoHead::BrokenOff } else { NoHead::End };
                     return Poll::Ready(Err(no_head));
                 }
                 Poll::Ready(Ok(_)) => {}
                 Poll::Ready(Err(_)) => return Poll::Ready(Err(NoHead::BrokenOff)),
                 Poll::Pending => {
                     if inbox.input.is_empty() {
-                        inbox.input = BytesMut::new();
                         self.output.clear();
+                    } else if self.head_since.is_none() && has_begun(&inbox.input) {
+                        self.head_since = Some(Instant::now());
                     }
                     return Poll::Pending;
                 }
@@ -303,7 +338,9 @@ where
 
     fn begin_response(&mut self, response: Response<B>, cx: &mut Context<'_>) {
         let (parts, body) = response.into_parts();
-        self.write_interim();
+        if !self.incoming.0.borrow().is_body_dropped {
+            self.write_interim();
+        }
         {
             let mut state = self.incoming.0.borrow_mut();
             // Before the end of the body, the response is final.
@@ -353,7 +390,10 @@ where
     ) -> Stage<F, B> {
         match gather(&mut body, &mut framing, &mut self.output, cx) {
             Gathered::End => Stage::Rest,
-            Gathered::Broken => Stage::BreakOff,
+            Gathered::Broken => {
+                self.incoming.mark_incomplete(&framing);
+                Stage::BreakOff
+            }
             Gathered::Enough | Gathered::Waits => Stage::Response(Box::new(body), framing),
         }
     }
@@ -369,6 +409,7 @@ where
                     return Poll::Ready(IsOver(false));
                 }
                 Gathered::Broken => {
+                    self.incoming.mark_incomplete(framing);
                     self.stage = Stage::BreakOff;
                     return Poll::Ready(IsOver(false));
                 }
@@ -435,13 +476,50 @@ where
     }
 
     fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<IsOver> {
-        if ready!(self.poll_write(cx)).is_ok()
-            && let Some(stream) = &mut self.incoming.0.borrow_mut().stream
-        {
-            let _ = ready!(Pin::new(stream).poll_shutdown(cx));
+        if ready!(self.poll_write(cx)).is_err() {
+            return Poll::Ready(IsOver(true));
         }
-        Poll::Ready(IsOver(true))
+        let state = &mut *self.incoming.0.borrow_mut();
+        if let Some(stream) = &mut state.stream
+            && ready!(Pin::new(stream).poll_shutdown(cx)).is_err()
+        {
+            return Poll::Ready(IsOver(true));
+        }
+        let inbox = &state.inbox;
+        let may_send_more = self.closed == Closed::Malformed
+            || inbox.has_body()
+            || matches!(inbox.reading, Reading::Broken)
+            || !inbox.input.is_empty();
+        if may_send_more {
+            let timer = Box::pin(sleep(LINGER_LIMIT));
+            self.stage = Stage::Linger(Box::new(Linger { timer, rest: MOST_DISCARDED }));
+        }
+        Poll::Ready(IsOver(!may_send_more))
     }
+
+    fn poll_linger(&mut self, cx: &mut Context<'_>) -> Poll<IsOver> {
+        let state = &mut *self.incoming.0.borrow_mut();
+        let (Stage::Linger(linger), Some(stream)) = (&mut self.stage, &mut state.stream) else {
+            return Poll::Ready(IsOver(true));
+        };
+        while linger.rest > 0 {
+            let mut octets = [MaybeUninit::uninit(); 8 << 10];
+            let mut octets = ReadBuf::uninit(&mut octets);
+            match Pin::new(&mut *stream).poll_read(cx, &mut octets) {
+                Poll::Ready(Ok(())) if !octets.filled().is_empty() => {
+                    linger.rest = linger.rest.saturating_sub(octets.filled().len());
+                }
+                Poll::Ready(_) => return Poll::Ready(IsOver(true)),
+                Poll::Pending => break,
+            }
+        }
+        linger.timer.as_mut().poll(cx).map(|()| IsOver(true))
+    }
+}
+
+/// Whether a head has begun. Empty lines before it are no part of it.
+fn has_begun(input: &[u8]) -> bool {
+    input.iter().any(|octet| !matches!(octet, b'\r' | b'\n'))
 }
 
 /// What [`gather`] has found.
@@ -520,10 +598,13 @@ impl<S: AsyncRead + Unpin> State<S> {
         matches!(read, Poll::Ready(Ok(0) | Err(_)))
     }
 
-    /// Takes the rest of a body that nobody reads, if one look is enough. Whether more may be read from the connection.
+    /// Takes the rest of a body that nobody reads, if it is there, and is not more than the connection's share of the
+    /// thread. Whether more may be read from the connection.
     fn settle_body(&mut self, cx: &mut Context<'_>) -> bool {
         if self.is_body_dropped && !self.inbox.is_body_complete() {
-            let _ = self.inbox.poll_body(self.stream.as_mut(), cx);
+            while self.inbox.has_body() && self.inbox.poll_body(self.stream.as_mut(), cx).is_ready()
+            {
+            }
             return self.inbox.is_body_complete();
         }
         !matches!(self.inbox.reading, Reading::Broken)

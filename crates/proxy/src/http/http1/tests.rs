@@ -34,6 +34,8 @@ struct ScriptState {
     /// Only every second write and every second part come at once.
     has_write_waited: bool,
     has_read_waited: bool,
+    is_shut_down: bool,
+    is_reset: bool,
     reader: Option<Waker>,
 }
 
@@ -47,6 +49,8 @@ impl Script {
             held_back: Vec::new(),
             has_write_waited: false,
             has_read_waited: false,
+            is_shut_down: false,
+            is_reset: false,
             reader: None,
         })))
     }
@@ -122,7 +126,14 @@ impl AsyncWrite for Script {
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.0.borrow_mut().is_shut_down = true;
         self.poll_flush(cx)
+    }
+}
+
+impl ResetAtEnd for Script {
+    fn reset_at_end(&self) {
+        self.0.borrow_mut().is_reset = true;
     }
 }
 
@@ -279,8 +290,9 @@ async fn outcome(
     let stream = script.clone();
     let mut task = spawn_local(async move { serve_script(stream, replies, seen).await });
     // Time passes only when every task waits.
-    let is_closed = timeout(Duration::from_millis(1), &mut task).await.is_ok();
-    if !is_closed {
+    let has_ended = timeout(Duration::from_millis(1), &mut task).await.is_ok();
+    let is_closed = has_ended || script.0.borrow().is_shut_down;
+    if !has_ended {
         script.close();
         timeout(Duration::from_secs(1), &mut task).await.expect("connection hangs").unwrap();
     }
@@ -688,9 +700,72 @@ fn a_body_that_nobody_reads_ends_the_connection() {
         held.replies.notify_one();
         held.script.send(" HTTP/1.1\r\n\r\nGET / HTTP/1.1\r\n\r\n");
         held.settle().await;
+        assert_eq!(held.statuses(), ["200"]);
+        assert!(held.script.0.borrow().is_shut_down);
+        let written = String::from_utf8(held.script.written()).unwrap();
+        assert!(written.contains("connection: close\r\n"), "{written}");
+    });
+}
+
+/// A client that goes on sending must get the response, but holds the connection for no longer than that needs.
+#[test]
+fn what_comes_after_the_end_is_discarded_with_a_limit() {
+    run(async {
+        let held = Held::start("POST / HTTP/1.1\r\nContent-Length: 5000000\r\n\r\n", 1_000);
+        held.settle().await;
+        held.bodies.borrow_mut().clear();
+        held.replies.notify_one();
+        held.settle().await;
+        assert!(held.script.0.borrow().is_shut_down);
+        let part: &str = Box::leak("x".repeat(4_096).into_boxed_str());
+        for _ in 0..100 {
+            held.script.send(part);
+        }
+        held.settle().await;
+        let left = held.script.0.borrow().parts.len();
+        assert_eq!(left, 100 - MOST_DISCARDED / part.len());
+        assert!(!held.connection.is_finished());
+        sleep(LINGER_LIMIT).await;
         assert!(held.connection.is_finished());
         assert_eq!(held.statuses(), ["200"]);
-        let written = String::from_utf8(held.script.written()).unwrap();
+    });
+}
+
+#[test]
+fn a_client_that_closes_is_not_waited_for() {
+    run(async {
+        let held = Held::start("POST / HTTP/1.1\r\nContent-Length: 50\r\n\r\n", 1_000);
+        held.settle().await;
+        held.bodies.borrow_mut().clear();
+        held.replies.notify_one();
+        held.settle().await;
+        held.script.close();
+        held.settle().await;
+        assert!(held.connection.is_finished());
+    });
+}
+
+/// It would invite the client to send what nobody reads.
+#[test]
+fn a_final_response_follows_no_interim_one_for_a_dropped_body() {
+    run(async {
+        let head = "POST / HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n";
+        let script = Script::new(&[head.into()], 1_000);
+        let mut server = Http1Connection::new(
+            script.clone(),
+            LIMITS,
+            Rc::default(),
+            |_, mut body: UploadBody<Script>, _| {
+                let mut cx = Context::from_waker(Waker::noop());
+                assert!(Pin::new(&mut body).poll_frame(&mut cx).is_pending());
+                let data = VecDeque::from([Bytes::from_static(b"no")]);
+                let body = ReplyBody { data, trailers: None, has_length: true, has_waited: false };
+                std::future::ready(Ok(Response::new(body)))
+            },
+        );
+        std::future::poll_fn(|cx| server.poll_serve(cx)).await;
+        let written = String::from_utf8(script.written()).unwrap();
+        assert!(written.starts_with("HTTP/1.1 200 "), "{written}");
         assert!(written.contains("connection: close\r\n"), "{written}");
     });
 }
@@ -717,13 +792,18 @@ fn a_response_that_breaks_off_is_not_ended() {
     }
 
     run(async {
-        let script = Script::new(&["GET / HTTP/1.1\r\n\r\n".into()], 1_000);
-        let mut server = Http1Connection::new(script.clone(), LIMITS, Rc::default(), |_, _, _| {
-            std::future::ready(Ok(Response::new(Breaks(false))))
-        });
-        std::future::poll_fn(|cx| server.poll_serve(cx)).await;
-        let written = String::from_utf8(script.written()).unwrap();
-        assert!(written.ends_with("\r\n\r\n4\r\npart\r\n"), "{written}");
+        for (version, end, is_reset) in [("1.1", "4\r\npart\r\n", false), ("1.0", "part", true)] {
+            let head = format!("GET / HTTP/{version}\r\n\r\n");
+            let script = Script::new(&[head.into()], 1_000);
+            let mut server =
+                Http1Connection::new(script.clone(), LIMITS, Rc::default(), |_, _, _| {
+                    std::future::ready(Ok(Response::new(Breaks(false))))
+                });
+            std::future::poll_fn(|cx| server.poll_serve(cx)).await;
+            let written = String::from_utf8(script.written()).unwrap();
+            assert!(written.ends_with(&format!("\r\n\r\n{end}")), "{written}");
+            assert_eq!(script.0.borrow().is_reset, is_reset);
+        }
     });
 }
 
