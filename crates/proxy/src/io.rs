@@ -212,13 +212,13 @@ pub(crate) struct Watched {
 }
 
 /// A stream that can end with an error for the peer.
-pub(crate) trait ResetAtEnd {
+pub(crate) trait ResetOnClose {
     /// Makes the peer lose what it has not read, and fail, when the stream is dropped.
-    fn reset_at_end(&self);
+    fn reset_on_close(&self);
 }
 
-impl ResetAtEnd for Watched {
-    fn reset_at_end(&self) {
+impl ResetOnClose for Watched {
+    fn reset_on_close(&self) {
         let stream = match &self.stream {
             Stream::Tcp(stream) => &stream.stream,
             Stream::Server(stream) => &stream.get_ref().0.stream,

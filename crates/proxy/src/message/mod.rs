@@ -3,11 +3,11 @@
 mod chunked;
 mod fields;
 mod framing;
-mod inbox;
 mod output;
+mod read_buffer;
 
 pub(crate) use chunked::TrailerLimits;
 pub(crate) use fields::{FieldRange, Malformed, write_field};
 pub(crate) use framing::{Framing, WrongLength};
-pub(crate) use inbox::{Inbox, Reading};
 pub(crate) use output::Output;
+pub(crate) use read_buffer::{ReadBuffer, Reading};

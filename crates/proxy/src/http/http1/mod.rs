@@ -43,8 +43,8 @@ pub(crate) use self::head::HeadLimits;
 use self::head::{RequestBodyEnd, RequestFacts, RequestHead};
 use self::slots::FutureSlot;
 pub(crate) use self::slots::FutureSlots;
-use crate::io::{Prefixed, ResetAtEnd, Watched};
-use crate::message::{Framing, Inbox, Malformed, Output, Reading, TrailerLimits, WrongLength};
+use crate::io::{Prefixed, ResetOnClose, Watched};
+use crate::message::{Framing, Malformed, Output, ReadBuffer, Reading, TrailerLimits, WrongLength};
 
 /// Steps of one connection, a few for each request, before other tasks get their turn.
 const STEPS_AT_ONCE: usize = 64;
@@ -62,7 +62,7 @@ struct Incoming<S>(RefCell<State<S>>);
 struct State<S> {
     /// `None`: a tunnel has taken it.
     stream: Option<S>,
-    inbox: Inbox,
+    read_buffer: ReadBuffer,
     /// The number of the current exchange.
     exchange: u64,
     interim: Interim,
@@ -83,11 +83,11 @@ enum Interim {
     Wanted,
 }
 
-impl<S: ResetAtEnd> Incoming<S> {
+impl<S: ResetOnClose> Incoming<S> {
     /// For the client, a response without length and chunks is complete when the connection ends, unless that is reset.
     fn mark_incomplete(&self, framing: &Framing) {
         if let (Framing::Closed, Some(stream)) = (framing, &self.0.borrow().stream) {
-            stream.reset_at_end();
+            stream.reset_on_close();
         }
     }
 }
@@ -153,7 +153,7 @@ struct Linger {
 
 impl<S, V, F, B> Http1Connection<S, V, F, B>
 where
-    S: AsyncRead + AsyncWrite + ResetAtEnd + Unpin,
+    S: AsyncRead + AsyncWrite + ResetOnClose + Unpin,
     V: FnMut(Parts, UploadBody<S>, Option<UpgradedStream<S>>) -> F,
     F: Future<Output = Result<Response<B>, Infallible>>,
     B: Body<Data: Buf> + Unpin,
@@ -161,7 +161,7 @@ where
     pub fn new(stream: S, limits: HeadLimits, slots: Rc<FutureSlots<F>>, serve: V) -> Self {
         let state = State {
             stream: Some(stream),
-            inbox: Inbox::new(Reading::Head),
+            read_buffer: ReadBuffer::new(Reading::Head),
             exchange: 0,
             interim: Interim::NotExpected,
             is_body_dropped: false,
@@ -192,7 +192,7 @@ where
         self.is_closing = true;
         let state = self.incoming.0.borrow();
         // The first request may be on the way.
-        let is_first = state.exchange == 0 && !state.inbox.input.is_empty();
+        let is_first = state.exchange == 0 && !state.read_buffer.input.is_empty();
         if matches!(self.stage, Stage::Head) && !is_first {
             drop(state);
             self.stage = Stage::Shutdown;
@@ -234,31 +234,31 @@ where
     fn poll_request_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<RequestHead, NoHead>> {
         let mut state = self.incoming.0.borrow_mut();
         let state = &mut *state;
-        let inbox = &mut state.inbox;
+        let read_buffer = &mut state.read_buffer;
         loop {
-            if inbox.may_have_head() {
-                let head = head::take_request_head(&mut inbox.input, &self.limits);
+            if read_buffer.may_have_head() {
+                let head = head::take_request_head(&mut read_buffer.input, &self.limits);
                 if let Some(head) = head.map_err(NoHead::Refused)? {
                     self.head_since = None;
                     return Poll::Ready(Ok(head));
                 }
             }
-            if inbox.input.len() >= self.limits.octets {
+            if read_buffer.input.len() >= self.limits.octets {
                 let status = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
                 return Poll::Ready(Err(NoHead::Refused(status)));
             }
-            match inbox.poll_fill_head(state.stream.as_mut(), cx) {
+            match read_buffer.poll_fill_head(state.stream.as_mut(), cx) {
                 Poll::Ready(Ok(0)) => {
                     let no_head =
-                        if has_begun(&inbox.input) { NoHead::BrokenOff } else { NoHead::End };
+                        if has_begun(&read_buffer.input) { NoHead::BrokenOff } else { NoHead::End };
                     return Poll::Ready(Err(no_head));
                 }
                 Poll::Ready(Ok(_)) => {}
                 Poll::Ready(Err(_)) => return Poll::Ready(Err(NoHead::BrokenOff)),
                 Poll::Pending => {
-                    if inbox.input.is_empty() {
+                    if read_buffer.input.is_empty() {
                         self.output.clear();
-                    } else if self.head_since.is_none() && has_begun(&inbox.input) {
+                    } else if self.head_since.is_none() && has_begun(&read_buffer.input) {
                         self.head_since = Some(Instant::now());
                     }
                     return Poll::Pending;
@@ -273,7 +273,7 @@ where
         let exchange = {
             let mut state = self.incoming.0.borrow_mut();
             let trailers = TrailerLimits { octets: self.limits.octets, count: self.limits.headers };
-            state.inbox.reading = match body {
+            state.read_buffer.reading = match body {
                 RequestBodyEnd::Length(0) => Reading::Nothing,
                 RequestBodyEnd::Length(length) => Reading::Length(length),
                 RequestBodyEnd::Chunked => Reading::chunked(trailers),
@@ -306,10 +306,10 @@ where
             // This task need not be woken by what it does itself.
             state.connection = None;
             // Before the endpoint gets anything: nobody would take the response.
-            if state.inbox.is_body_complete() && state.is_client_gone(cx) {
+            if state.read_buffer.is_body_complete() && state.is_client_gone(cx) {
                 return Poll::Ready(IsOver(true));
             }
-            state.inbox.is_body_complete()
+            state.read_buffer.is_body_complete()
         };
         match future.poll(cx) {
             Poll::Ready(Ok(response)) => {
@@ -331,25 +331,26 @@ where
     fn write_interim(&mut self) {
         let mut state = self.incoming.0.borrow_mut();
         if state.interim == Interim::Wanted {
-            self.output.text.extend_from_slice(CONTINUE);
             state.interim = Interim::NotExpected;
+            // Nobody reads what the client would send.
+            if !state.is_body_dropped {
+                self.output.text.extend_from_slice(CONTINUE);
+            }
         }
     }
 
     fn begin_response(&mut self, response: Response<B>, cx: &mut Context<'_>) {
         let (parts, body) = response.into_parts();
-        if !self.incoming.0.borrow().is_body_dropped {
-            self.write_interim();
-        }
+        self.write_interim();
         {
             let mut state = self.incoming.0.borrow_mut();
             // Before the end of the body, the response is final.
             state.interim = Interim::NotExpected;
-            self.request.keeps_alive &= !self.is_closing && state.settle_body(cx);
+            self.request.keeps_alive &= !self.is_closing && state.drain_body(cx);
         }
         let is_switch = parts.status == StatusCode::SWITCHING_PROTOCOLS;
         let is_valid = if is_switch {
-            self.upgrade.is_some() && self.incoming.0.borrow().inbox.is_body_complete()
+            self.upgrade.is_some() && self.incoming.0.borrow().read_buffer.is_body_complete()
         } else {
             !parts.status.is_informational()
         };
@@ -434,15 +435,15 @@ where
         if let Some(upgrade) = self.upgrade.take()
             && let Some(stream) = state.stream.take()
         {
-            let prefix = std::mem::take(&mut state.inbox.input).freeze();
+            let prefix = std::mem::take(&mut state.read_buffer.input).freeze();
             // Without a receiver, the tunnel has ended before it began.
             let _ = upgrade.send(Prefixed { prefix, stream });
             return Poll::Ready(IsOver(true));
         }
-        match state.settle_body(cx) {
-            _ if state.inbox.is_body_complete() => {
+        match state.drain_body(cx) {
+            _ if state.read_buffer.is_body_complete() => {
                 if self.request.keeps_alive && !self.is_closing {
-                    state.inbox.expect_head();
+                    state.read_buffer.expect_head();
                     self.stage = Stage::Head;
                 } else {
                     self.stage = Stage::Shutdown;
@@ -461,7 +462,7 @@ where
     /// Returns `Pending`, unless the client has closed the connection: the exchange ends then.
     fn wait_for_client(&self, cx: &mut Context<'_>) -> Poll<IsOver> {
         let mut state = self.incoming.0.borrow_mut();
-        if !state.inbox.is_body_complete() {
+        if !state.read_buffer.is_body_complete() {
             // Whoever forwards the body notices the end of the connection.
             state.connection = Some(cx.waker().clone());
             return Poll::Pending;
@@ -485,11 +486,11 @@ where
         {
             return Poll::Ready(IsOver(true));
         }
-        let inbox = &state.inbox;
+        let read_buffer = &state.read_buffer;
         let may_send_more = self.closed == Closed::Malformed
-            || inbox.has_body()
-            || matches!(inbox.reading, Reading::Broken)
-            || !inbox.input.is_empty();
+            || read_buffer.has_body()
+            || matches!(read_buffer.reading, Reading::Broken)
+            || !read_buffer.input.is_empty();
         if may_send_more {
             let timer = Box::pin(sleep(LINGER_LIMIT));
             self.stage = Stage::Linger(Box::new(Linger { timer, rest: MOST_DISCARDED }));
@@ -567,8 +568,8 @@ impl<S, V, F, B> Drop for Http1Connection<S, V, F, B> {
     fn drop(&mut self) {
         let mut state = self.incoming.0.borrow_mut();
         state.stream = None;
-        if state.inbox.has_body() {
-            state.inbox.reading = Reading::Broken;
+        if state.read_buffer.has_body() {
+            state.read_buffer.reading = Reading::Broken;
         }
         if let Some(reader) = state.reader.take() {
             reader.wake();
@@ -591,23 +592,23 @@ struct IsOver(bool);
 impl<S: AsyncRead + Unpin> State<S> {
     /// Whether the client has closed the connection behind its request. Its next request waits until this one is served.
     fn is_client_gone(&mut self, cx: &mut Context<'_>) -> bool {
-        if !self.inbox.input.is_empty() {
+        if !self.read_buffer.input.is_empty() {
             return false;
         }
-        let read = self.inbox.poll_fill_head(self.stream.as_mut(), cx);
+        let read = self.read_buffer.poll_fill_head(self.stream.as_mut(), cx);
         matches!(read, Poll::Ready(Ok(0) | Err(_)))
     }
 
     /// Takes the rest of a body that nobody reads, if it is there, and is not more than the connection's share of the
     /// thread. Whether more may be read from the connection.
-    fn settle_body(&mut self, cx: &mut Context<'_>) -> bool {
-        if self.is_body_dropped && !self.inbox.is_body_complete() {
-            while self.inbox.has_body() && self.inbox.poll_body(self.stream.as_mut(), cx).is_ready()
-            {
-            }
-            return self.inbox.is_body_complete();
+    fn drain_body(&mut self, cx: &mut Context<'_>) -> bool {
+        if self.is_body_dropped && !self.read_buffer.is_body_complete() {
+            while self.read_buffer.has_body()
+                && self.read_buffer.poll_body(self.stream.as_mut(), cx).is_ready()
+            {}
+            return self.read_buffer.is_body_complete();
         }
-        !matches!(self.inbox.reading, Reading::Broken)
+        !matches!(self.read_buffer.reading, Reading::Broken)
     }
 }
 
@@ -634,9 +635,9 @@ impl<S: AsyncRead + Unpin> Body for UploadBody<S> {
             state.interim = Interim::Wanted;
             state.wake_connection();
         }
-        let frame = state.inbox.poll_body(state.stream.as_mut(), cx);
+        let frame = state.read_buffer.poll_body(state.stream.as_mut(), cx);
         state.reader = frame.is_pending().then(|| cx.waker().clone());
-        if matches!(state.inbox.reading, Reading::Nothing | Reading::Broken) {
+        if matches!(state.read_buffer.reading, Reading::Nothing | Reading::Broken) {
             state.wake_connection();
         }
         frame
@@ -645,21 +646,21 @@ impl<S: AsyncRead + Unpin> Body for UploadBody<S> {
     fn is_end_stream(&self) -> bool {
         let state = self.incoming.0.borrow();
         state.exchange != self.exchange
-            || matches!(state.inbox.reading, Reading::Nothing | Reading::Head)
+            || matches!(state.read_buffer.reading, Reading::Nothing | Reading::Head)
     }
 
     fn size_hint(&self) -> SizeHint {
         if self.is_end_stream() {
             return SizeHint::with_exact(0);
         }
-        self.incoming.0.borrow().inbox.body_size()
+        self.incoming.0.borrow().read_buffer.body_size()
     }
 }
 
 impl<S> Drop for UploadBody<S> {
     fn drop(&mut self) {
         let mut state = self.incoming.0.borrow_mut();
-        if state.exchange == self.exchange && state.inbox.has_body() {
+        if state.exchange == self.exchange && state.read_buffer.has_body() {
             state.is_body_dropped = true;
             state.wake_connection();
         }

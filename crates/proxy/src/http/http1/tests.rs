@@ -131,8 +131,8 @@ impl AsyncWrite for Script {
     }
 }
 
-impl ResetAtEnd for Script {
-    fn reset_at_end(&self) {
+impl ResetOnClose for Script {
+    fn reset_on_close(&self) {
         self.0.borrow_mut().is_reset = true;
     }
 }
@@ -821,7 +821,7 @@ fn an_idle_connection_holds_no_buffer() {
         assert!(waits.await.is_err());
         assert!(script.written().ends_with(b"xxx"));
         assert_eq!(server.output.text.capacity(), 0);
-        assert_eq!(server.incoming.0.borrow().inbox.input.capacity(), 0);
+        assert_eq!(server.incoming.0.borrow().read_buffer.input.capacity(), 0);
         // An idle client costs this and its socket.
         assert!(size_of_val(&server) <= 320, "{}", size_of_val(&server));
         let shared = size_of::<State<Watched>>();

@@ -32,7 +32,7 @@ pub(crate) use self::head::RequestHead;
 use self::head::{BodyEnd, ResponseHead};
 use crate::body::{Gate, RequestBody};
 use crate::io::{Prefixed, Stream};
-use crate::message::{Framing, Inbox, Malformed, Output, Reading, TrailerLimits, WrongLength};
+use crate::message::{Framing, Malformed, Output, ReadBuffer, Reading, TrailerLimits, WrongLength};
 
 /// Why there is no head of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +53,7 @@ struct State<S, B> {
     /// The number of the current exchange, or of the last one.
     exchange: u64,
     most_head: usize,
-    inbox: Inbox,
+    read_buffer: ReadBuffer,
     output: Output,
     sending: Option<Sending<B>>,
     method: Method,
@@ -89,7 +89,7 @@ where
             stream: Some(stream),
             exchange: 0,
             most_head,
-            inbox: Inbox::new(Reading::Nothing),
+            read_buffer: ReadBuffer::new(Reading::Nothing),
             output: Output::default(),
             sending: None,
             method: Method::GET,
@@ -111,8 +111,8 @@ where
         state.sending = hint.is_some().then_some(Sending { body, framing });
         state.method = head.method.clone();
         state.keeps_alive = false;
-        state.inbox.expect_head();
-        state.inbox.most_read = state.inbox.read.saturating_add(most_read);
+        state.read_buffer.expect_head();
+        state.read_buffer.most_read = state.read_buffer.read.saturating_add(most_read);
     }
 
     /// Sends the request, and reads the head of its response. Interim responses of status 100 open the gate.
@@ -136,10 +136,10 @@ where
             }
         }
         let head = ready!(state.poll_response_head(cx, gate))?;
-        state.inbox.most_read = u64::MAX;
+        state.read_buffer.most_read = u64::MAX;
         let ResponseHead { status, version, headers, body, keeps_alive } = head;
         state.keeps_alive = keeps_alive && !state.is_broken;
-        state.inbox.reading = match body {
+        state.read_buffer.reading = match body {
             BodyEnd::Length(0) => Reading::Nothing,
             BodyEnd::Length(length) => Reading::Length(length),
             BodyEnd::Chunked => Reading::chunked(TrailerLimits::default()),
@@ -157,7 +157,7 @@ where
 
     /// Octets that were read.
     pub fn read(&self) -> u64 {
-        self.0.borrow().inbox.read
+        self.0.borrow().read_buffer.read
     }
 
     /// Whether the request has still to be sent, or a part of it.
@@ -202,15 +202,15 @@ where
         let state = self.0.borrow();
         state.stream.is_some()
             && !state.is_sending()
-            && state.inbox.is_body_complete()
+            && state.read_buffer.is_body_complete()
             && state.keeps_alive
-            && state.inbox.input.is_empty()
+            && state.read_buffer.input.is_empty()
     }
 
     /// Ends when an idle connection can no longer be used: it was closed, or octets came that no request asked for.
     pub(crate) fn poll_unusable(&self, cx: &mut Context<'_>) -> Poll<()> {
         let mut state = self.0.borrow_mut();
-        state.inbox.input = BytesMut::new();
+        state.read_buffer.input = BytesMut::new();
         state.output.clear();
         let Some(stream) = &mut state.stream else { return Poll::Ready(()) };
         // Closing a connection whose octets were not read resets it.
@@ -298,24 +298,24 @@ where
         gate: Option<&Gate>,
     ) -> Poll<Result<ResponseHead, NoResponse>> {
         loop {
-            if self.inbox.may_have_head() {
-                let parsed = head::take_response_head(&mut self.inbox.input, &self.method);
+            if self.read_buffer.may_have_head() {
+                let parsed = head::take_response_head(&mut self.read_buffer.input, &self.method);
                 match parsed.map_err(|Malformed| NoResponse::Malformed)? {
                     Some(head) if is_interim(head.status) => {
                         if let Some(gate) = gate.filter(|_| head.status == StatusCode::CONTINUE) {
                             gate.open();
                         }
-                        self.inbox.expect_head();
+                        self.read_buffer.expect_head();
                         continue;
                     }
                     Some(head) => return Poll::Ready(Ok(head)),
                     None => {}
                 }
             }
-            if self.inbox.input.len() >= self.most_head {
+            if self.read_buffer.input.len() >= self.most_head {
                 return Poll::Ready(Err(NoResponse::Malformed));
             }
-            let count = ready!(self.inbox.poll_fill_head(self.stream.as_mut(), cx));
+            let count = ready!(self.read_buffer.poll_fill_head(self.stream.as_mut(), cx));
             let count = count.map_err(|_| NoResponse::Closed)?;
             if count == 0 {
                 return Poll::Ready(Err(NoResponse::Closed));
@@ -326,15 +326,15 @@ where
     /// The error comes with the next look, after what was received has been written: hyper drops that on an error.
     fn break_off<T>(&mut self, cx: &mut Context<'_>) -> Poll<T> {
         self.close();
-        self.inbox.reading = Reading::Broken;
+        self.read_buffer.reading = Reading::Broken;
         cx.waker().wake_by_ref();
         Poll::Pending
     }
 
     /// The next part of the response's body.
     fn poll_body(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Malformed>>> {
-        let was_broken = matches!(self.inbox.reading, Reading::Broken);
-        match self.inbox.poll_body(self.stream.as_mut(), cx) {
+        let was_broken = matches!(self.read_buffer.reading, Reading::Broken);
+        match self.read_buffer.poll_body(self.stream.as_mut(), cx) {
             Poll::Ready(Some(Err(Malformed))) if !was_broken => self.break_off(cx),
             Poll::Pending => {
                 if self.is_sending() {
@@ -362,7 +362,7 @@ impl ReceivedBody {
         if !std::mem::take(&mut state.is_upgraded) {
             return None;
         }
-        let prefix = std::mem::take(&mut state.inbox.input).freeze();
+        let prefix = std::mem::take(&mut state.read_buffer.input).freeze();
         Some(Prefixed { prefix, stream: state.stream.take()? })
     }
 }
@@ -385,11 +385,15 @@ where
 
     fn is_end_stream(&self) -> bool {
         let state = self.0.0.borrow();
-        state.exchange != self.1 || state.inbox.is_body_complete()
+        state.exchange != self.1 || state.read_buffer.is_body_complete()
     }
 
     fn size_hint(&self) -> SizeHint {
         let state = self.0.0.borrow();
-        if state.exchange == self.1 { state.inbox.body_size() } else { SizeHint::with_exact(0) }
+        if state.exchange == self.1 {
+            state.read_buffer.body_size()
+        } else {
+            SizeHint::with_exact(0)
+        }
     }
 }

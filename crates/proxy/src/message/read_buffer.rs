@@ -20,7 +20,7 @@ const LARGEST_READ: usize = 64 << 10;
 /// Octets of a body after which other tasks get their turn, however fast the peer is.
 const FAIR_SHARE: usize = 64 << 10;
 
-pub(crate) struct Inbox {
+pub(crate) struct ReadBuffer {
     pub input: BytesMut,
     /// Octets at the beginning of the input in which a head does not end.
     scanned: usize,
@@ -54,7 +54,7 @@ impl Reading {
     }
 }
 
-impl Inbox {
+impl ReadBuffer {
     pub fn new(reading: Reading) -> Self {
         Self {
             input: BytesMut::new(),
@@ -237,11 +237,11 @@ mod tests {
     /// A body that is always there would keep the thread from all other connections.
     #[test]
     fn a_fast_peer_leaves_others_their_turn() {
-        let mut inbox = Inbox::new(Reading::UntilClosed);
+        let mut read_buffer = ReadBuffer::new(Reading::UntilClosed);
         let mut cx = Context::from_waker(Waker::noop());
         for _ in 0..3 {
             let mut at_once = 0;
-            while let Poll::Ready(frame) = inbox.poll_body(Some(&mut Endless), &mut cx) {
+            while let Poll::Ready(frame) = read_buffer.poll_body(Some(&mut Endless), &mut cx) {
                 at_once += frame.unwrap().unwrap().into_data().unwrap().len();
                 assert!(at_once <= FAIR_SHARE + LARGEST_READ);
             }
@@ -273,16 +273,16 @@ mod tests {
 
         let mut cx = Context::from_waker(Waker::noop());
         for sent in [0, 1, FIRST_READ, FIRST_READ + 1, LARGEST_READ, LARGEST_READ + FIRST_READ] {
-            let mut inbox = Inbox::new(Reading::Length(u64::MAX));
+            let mut read_buffer = ReadBuffer::new(Reading::Length(u64::MAX));
             let mut stream = Sends(sent);
             let mut received = 0;
             // The first end may be that of the connection's share of the thread.
             for _ in 0..2 {
-                while let Poll::Ready(frame) = inbox.poll_body(Some(&mut stream), &mut cx) {
+                while let Poll::Ready(frame) = read_buffer.poll_body(Some(&mut stream), &mut cx) {
                     received += frame.unwrap().unwrap().into_data().unwrap().len();
                 }
             }
-            assert_eq!((received, inbox.input.capacity()), (sent, 0));
+            assert_eq!((received, read_buffer.input.capacity()), (sent, 0));
         }
     }
 
@@ -290,17 +290,17 @@ mod tests {
     fn the_end_of_a_head_is_found_however_it_is_cut() {
         for head in ["a\r\n\r\n", "a\n\n", "a\n\r\n", "a\r\n\n", "\r\n\r\na\r\n\r\n"] {
             for cut in 1..head.len() {
-                let mut inbox = Inbox::new(Reading::Head);
-                inbox.input.extend_from_slice(&head.as_bytes()[..cut]);
-                assert!(inbox.may_have_head());
-                inbox.input.extend_from_slice(&head.as_bytes()[cut..]);
-                assert!(inbox.may_have_head(), "{head:?} {cut}");
+                let mut read_buffer = ReadBuffer::new(Reading::Head);
+                read_buffer.input.extend_from_slice(&head.as_bytes()[..cut]);
+                assert!(read_buffer.may_have_head());
+                read_buffer.input.extend_from_slice(&head.as_bytes()[cut..]);
+                assert!(read_buffer.may_have_head(), "{head:?} {cut}");
             }
         }
-        let mut inbox = Inbox::new(Reading::Head);
-        inbox.input.extend_from_slice(b"GET / HTTP/1.1\r\n");
-        assert!(inbox.may_have_head());
-        inbox.input.extend_from_slice(b"A: b\r\n");
-        assert!(!inbox.may_have_head());
+        let mut read_buffer = ReadBuffer::new(Reading::Head);
+        read_buffer.input.extend_from_slice(b"GET / HTTP/1.1\r\n");
+        assert!(read_buffer.may_have_head());
+        read_buffer.input.extend_from_slice(b"A: b\r\n");
+        assert!(!read_buffer.may_have_head());
     }
 }
