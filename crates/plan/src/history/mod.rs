@@ -42,6 +42,14 @@ pub(crate) struct HistoryState {
 }
 
 impl Planner {
+    /// Gives a service port that takes over its index the history that it had there.
+    pub(crate) fn adopt_history(&mut self, held: &mut ProgrammedPort) {
+        let Some(adopted) = &mut self.adopted else { return };
+        let rows = adopted.histories.take_rows(Scope::Cluster.pool_index(held.index));
+        held.history = SlotHistory::of_rows(rows);
+        self.history.rows += held.history.len();
+    }
+
     /// Keeps the earlier owners of slots this long, in seconds; 0: keeps none.
     pub fn keeping_history(mut self, age: u32) -> Self {
         self.history.age = age;
