@@ -53,7 +53,7 @@ use sd_notify::NotifyState;
 use tokio::sync::watch;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
-pub use announcer::HookUrl;
+pub use announcer::HookTarget;
 pub use control::Agent;
 pub use outlets::Outlets;
 pub use tunnel_keys::KeyFile;
@@ -96,7 +96,7 @@ pub struct Options {
     /// Times of the announcement of addresses.
     pub announcements: ElectionTiming,
     /// What is called when this node takes or gives up an address.
-    pub announcement_hook: Option<HookUrl>,
+    pub announcement_hook: Option<HookTarget>,
     pub sizes: WantedSizes,
     /// Ports for SNAT, except those that this node uses itself.
     pub snat_ports: SnatRange,

@@ -14,7 +14,7 @@ use lb_speakers::bgp::{self, SpeakerCommands};
 use lb_status::{Condition, Metrics};
 use tokio::sync::{oneshot, watch};
 
-use super::announcer::{HookUrl, Orders, Start};
+use super::announcer::{HookTarget, Orders, Start};
 use super::devices::Devices;
 
 /// Programs that the kernel verifies in a thread of its own, then devices to attach them to.
@@ -38,7 +38,7 @@ pub(crate) struct Dependents<'a> {
     /// Programs of an earlier agent have been forwarding.
     pub restarted: bool,
     pub announcer: Orders,
-    pub announcement_hook: Option<HookUrl>,
+    pub announcement_hook: Option<HookTarget>,
     pub speaker: SpeakerCommands,
     pub keys: watch::Receiver<SealKeys>,
     pub links: watch::Receiver<Vec<AnnouncingLink>>,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::{ArgAction, Args};
-use lb_agent::HookUrl;
+use lb_agent::HookTarget;
 use lb_announce::ElectionTiming;
 use lb_rules::ipam::{self, CLASS, Range};
 use lb_rules::kinds::METALLB_NAMESPACE;
@@ -58,13 +58,14 @@ pub struct AnnouncementSettings {
     #[arg(value_parser = seconds(5..=3_600))]
     pub announcement_hold: u32,
 
-    /// URL that the agent calls when this node takes or gives up an address, for example to move a floating address
+    /// Server or program that the agent calls when this node takes or gives up an address, to move a floating address
     ///
-    /// The agent posts JSON, such as {"node": "a", "changes": [{"address": "192.0.2.1", "interface": "eth0", "state":
-    /// "taken"}]}, and repeats what is not answered by a status of 2xx within 10 seconds. The other state is released.
-    /// Without TLS: for a server on this machine.
-    #[arg(long, value_name = "URL")]
-    pub announcement_hook: Option<HookUrl>,
+    /// The agent posts JSON to a URL of this machine, without TLS, such as {"node": "a", "changes": [{"address":
+    /// "192.0.2.1", "interface": "eth0", "state": "taken"}]}, or runs the program of an absolute path with it as input.
+    /// It repeats what is not answered by a status of 2xx, or the exit code 0, within 10 seconds. The other state is
+    /// released.
+    #[arg(long, value_name = "URL|PATH")]
+    pub announcement_hook: Option<HookTarget>,
 }
 
 impl AnnouncementSettings {

@@ -1,5 +1,5 @@
-//! Calls an HTTP server when this node takes or gives up an address, for example to move a floating address of a
-//! provider.
+//! Calls an HTTP server on this machine, or runs a program, when this node takes or gives up an address, for example to
+//! move a floating address of a provider. Below, the server is either, and a request is a call or a run.
 //!
 //! # Invariants
 //! - While the agent runs, every change is sent until the server accepts it: at least once, and of an address the last
@@ -7,13 +7,20 @@
 //!   other. A process that starts sends all addresses that it announces.
 //! - The election never waits for the server.
 //! - At most one request is under way, and an address waits at most once.
+//! - Nothing of it leaves this machine: HTTP is without TLS.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::fmt::{self, Display};
+use std::io::Write;
 use std::net::IpAddr;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::str::FromStr;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use axum::body::Body;
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{Request, Uri};
@@ -24,29 +31,65 @@ use lb_process::backoff::Backoff;
 use lb_waits::{Resource, Wait, Waits};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
+use tokio::task::spawn_blocking;
 use tokio::time::{sleep, timeout};
 
 /// The time that the server has for a request.
 const REQUEST_LIMIT: Duration = Duration::from_secs(10);
+/// How often the end of a program is looked for.
+const PROGRAM_POLL: Duration = Duration::from_millis(20);
+/// Where programs find others.
+const PROGRAM_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// Changes in one request.
 const MOST_CHANGES: usize = 1_000;
 
-/// The URL of a hook: HTTP without TLS, for a server on this machine.
+/// What a hook calls.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HookUrl(Uri);
+pub enum HookTarget {
+    /// A server on this machine: HTTP without TLS.
+    Server(Uri),
+    /// A program, by its absolute path.
+    Program(PathBuf),
+}
 
-impl FromStr for HookUrl {
+impl FromStr for HookTarget {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
+        if text.starts_with('/') {
+            return Ok(Self::Program(text.into()));
+        }
         let url = text.parse::<Uri>().ok().filter(|url| {
-            let has_server = url.authority().is_some_and(|at| !at.as_str().contains('@'));
-            url.scheme_str() == Some("http") && has_server
+            let is_without_user = url.authority().is_some_and(|at| !at.as_str().contains('@'));
+            url.scheme_str() == Some("http") && is_without_user
         });
-        let wrong =
-            "not a URL such as http://127.0.0.1:8080/addresses, without TLS and without a user";
-        url.map(Self).ok_or_else(|| wrong.to_owned())
+        let url = url.ok_or(
+            "neither a URL such as http://127.0.0.1:8080/addresses, without TLS and without a user, nor the absolute \
+             path of a program",
+        )?;
+        if !is_loopback(&url) {
+            return Err("names another machine, which the agent would call without TLS: name a \
+                        server at 127.0.0.1, [::1] or localhost, or a program"
+                .to_owned());
+        }
+        Ok(Self::Server(url))
     }
+}
+
+impl Display for HookTarget {
+    /// As logs may show it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Server(url) => f.write_str(&without_secrets(url)),
+            Self::Program(path) => path.display().fmt(f),
+        }
+    }
+}
+
+fn is_loopback(url: &Uri) -> bool {
+    let host = url.host().unwrap_or_default();
+    let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+    address.map_or(host == "localhost", |address| address.is_loopback())
 }
 
 /// An address that this node has taken or given up on an interface.
@@ -142,18 +185,18 @@ impl WaitingChanges {
 /// Delivers changes to a server.
 pub(crate) struct AnnouncementHook {
     node_name: String,
-    url: Uri,
+    target: HookTarget,
     request_limit: Duration,
     waits: Waits,
     client: Client<HttpConnector, Body>,
 }
 
 impl AnnouncementHook {
-    pub fn new(node_name: &str, HookUrl(url): HookUrl) -> Self {
+    pub fn new(node_name: &str, target: HookTarget) -> Self {
         let client = Client::builder(TokioExecutor::new()).pool_max_idle_per_host(0).build_http();
         Self {
             node_name: node_name.to_owned(),
-            url,
+            target,
             request_limit: REQUEST_LIMIT,
             waits: Waits::of_process(),
             client,
@@ -174,7 +217,7 @@ impl AnnouncementHook {
                 waiting.insert(change);
             }
             let mut batch = waiting.take_batch(batch_size);
-            let Err(error) = self.post_changes(&batch).await else {
+            let Err(error) = self.send_changes(&batch).await else {
                 backoff = Backoff::default();
                 batch_size = (batch_size * 2).min(MOST_CHANGES);
                 continue;
@@ -194,10 +237,20 @@ impl AnnouncementHook {
         }
     }
 
-    async fn post_changes(&self, changes: &[AddressChange]) -> Result<()> {
+    async fn send_changes(&self, changes: &[AddressChange]) -> Result<()> {
         let changes: Vec<Value> = changes.iter().map(|change| change.describe()).collect();
         let body = json!({"node": self.node_name, "changes": changes}).to_string();
-        let request = Request::post(self.url.clone())
+        match &self.target {
+            HookTarget::Server(url) => self.post(url, body).await,
+            HookTarget::Program(path) => {
+                let (path, limit) = (path.clone(), self.request_limit);
+                spawn_blocking(move || run_program(&path, &body, limit)).await?
+            }
+        }
+    }
+
+    async fn post(&self, url: &Uri, body: String) -> Result<()> {
+        let request = Request::post(url.clone())
             .header(CONTENT_TYPE, "application/json")
             .body(Body::from(body))?;
         let response = timeout(self.request_limit, self.client.request(request)).await;
@@ -210,16 +263,51 @@ impl AnnouncementHook {
     fn report(&self, error: &anyhow::Error, changes: usize, failing: &mut Option<(Wait, String)>) {
         let cause = format!("{error:#}");
         let (wait, logged) = failing.get_or_insert_with(|| {
-            let subject = format!("the announcement hook {}", without_secrets(&self.url));
+            let subject = format!("the announcement hook {}", self.target);
             (self.waits.begin(Resource::Hook, subject), String::new())
         });
         wait.explain(cause.clone());
         if *logged != cause {
-            let url = without_secrets(&self.url);
-            tracing::warn!(url, changes, error = cause, "announcement hook failed; retrying");
+            let target = &self.target;
+            tracing::warn!(%target, changes, error = cause, "announcement hook failed; retrying");
             *logged = cause;
         }
     }
+}
+
+/// Runs a program with the request as its input, and without the agent's environment. What it prints as errors is in the
+/// agent's log. Fails if it does not succeed within the limit; then it and its children are killed.
+fn run_program(path: &Path, request: &str, limit: Duration) -> Result<()> {
+    let mut child = Command::new(path)
+        .env_clear()
+        .env("PATH", PROGRAM_PATH)
+        .process_group(0)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .context("the program cannot be started")?;
+    let deadline = Instant::now() + limit;
+    if let Some(mut input) = child.stdin.take() {
+        // A request is larger than a pipe if it has very many changes; a program may also ignore its input.
+        let request = request.to_owned();
+        thread::spawn(move || drop(input.write_all(request.as_bytes())));
+    }
+    let status = loop {
+        match child.try_wait()? {
+            Some(status) => break Some(status),
+            None if Instant::now() >= deadline => break None,
+            None => thread::sleep(PROGRAM_POLL),
+        }
+    };
+    let Some(status) = status else {
+        let group = i32::try_from(child.id()).context("a process id")?;
+        // SAFETY: the call has no memory effects. The child was not waited for: its group is still its own.
+        unsafe { nix::libc::kill(-group, nix::libc::SIGKILL) };
+        child.wait()?;
+        bail!("the program did not end in time, and was killed");
+    };
+    ensure!(status.success(), "the program ended with {status}");
+    Ok(())
 }
 
 /// A URL as logs may show it: its query or user may be a secret.
@@ -232,8 +320,9 @@ fn without_secrets(url: &Uri) -> String {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
     use std::sync::{Arc, Mutex};
-    use std::time::Instant;
 
     use axum::http::StatusCode;
     use axum::routing::{MethodRouter, post};
@@ -245,7 +334,7 @@ mod tests {
 
     /// A server that replies with these codes, in this order, then with 200.
     struct HookServer {
-        url: HookUrl,
+        url: HookTarget,
         received: mpsc::UnboundedReceiver<Value>,
         /// Lets a reply without a code be sent, as 503.
         gate: Arc<Notify>,
@@ -283,7 +372,7 @@ mod tests {
         HookServer { url: listen(post(answer)).await, received, gate: Arc::default() }
     }
 
-    async fn listen(handler: MethodRouter) -> HookUrl {
+    async fn listen(handler: MethodRouter) -> HookTarget {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let url = format!("http://{}/move", listener.local_addr().unwrap()).parse().unwrap();
         let router = Router::new().route("/move", handler);
@@ -305,23 +394,109 @@ mod tests {
     }
 
     fn start(server: &HookServer, limit: Duration) -> (HeldAddresses, Waits) {
+        start_with(server.url.clone(), limit)
+    }
+
+    fn start_with(target: HookTarget, limit: Duration) -> (HeldAddresses, Waits) {
         let (sender, changes) = mpsc::unbounded_channel();
         let waits = Waits::default();
         let hook = AnnouncementHook {
             request_limit: limit,
             waits: waits.clone(),
-            ..AnnouncementHook::new("node-a", server.url.clone())
+            ..AnnouncementHook::new("node-a", target)
         };
         tokio::spawn(hook.deliver_changes(changes));
         (HeldAddresses::reported_to(Some(sender)), waits)
     }
 
     #[test]
-    fn only_a_url_without_tls_and_user_names_a_hook() {
-        assert!("http://127.0.0.1:8080/move?a=b".parse::<HookUrl>().is_ok());
-        for text in ["", "127.0.0.1:80", "https://a/", "http:///a", "http://user:pass@a/", "/a"] {
-            assert!(text.parse::<HookUrl>().is_err(), "{text}");
+    fn only_a_server_of_this_machine_without_user_or_a_program_is_a_hook() {
+        for text in
+            ["http://127.0.0.1:8080/move?a=b", "http://[::1]:80/", "http://localhost/", "/a"]
+        {
+            assert!(text.parse::<HookTarget>().is_ok(), "{text}");
         }
+        for text in [
+            "",
+            "127.0.0.1:80",
+            "https://127.0.0.1/",
+            "http:///a",
+            "http://user:pass@127.0.0.1/",
+            "a/b",
+        ] {
+            assert!(text.parse::<HookTarget>().is_err(), "{text}");
+        }
+        for text in [
+            "http://192.0.2.1/",
+            "http://localhost.example.com/",
+            "http://127.0.0.1.example.com/",
+            "http://[2001:db8::1]/",
+        ] {
+            let why = text.parse::<HookTarget>().unwrap_err();
+            assert!(why.contains("another machine"), "{text}: {why}");
+        }
+    }
+
+    /// A program that does this with its input.
+    fn program(directory: &Path, script: &str) -> HookTarget {
+        let path = directory.join("hook");
+        fs::write(&path, format!("#!/bin/sh\ncd {}\n{script}\n", directory.display())).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        HookTarget::Program(path)
+    }
+
+    async fn until(mut is_so: impl FnMut() -> bool) {
+        while !is_so() {
+            sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn a_program_gets_each_change_until_it_succeeds() {
+        let directory = tempfile::tempdir().unwrap();
+        // It fails twice; its environment has nothing of the agent's.
+        let script = "cat > input; echo >> input; cat input >> log; env | cut -d= -f1 >> names\n\
+                      [ $(wc -l < log) -gt 2 ]";
+        let (mut held, waits) =
+            start_with(program(directory.path(), script), Duration::from_secs(600));
+        let read = |name: &str| fs::read_to_string(directory.path().join(name)).unwrap_or_default();
+        held.note_announced(2, "eth0", address(1));
+        until(|| read("log").lines().count() == 3).await;
+        until(|| waits.long(Instant::now() + lb_waits::LONG).is_empty()).await;
+        held.note_withdrawn(2, address(1));
+        until(|| read("log").lines().count() == 4).await;
+        let log: Vec<Value> =
+            read("log").lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let (taken, released) = (message(&[(1, "taken")]), message(&[(1, "released")]));
+        assert_eq!(log, [taken.clone(), taken.clone(), taken, released]);
+        let names = read("names");
+        let is_set_by_a_shell =
+            |name: &str| ["PATH", "PWD", "OLDPWD", "SHLVL", "_"].contains(&name);
+        assert!(names.lines().all(is_set_by_a_shell), "{names}");
+    }
+
+    #[test]
+    fn a_program_that_hangs_is_killed_with_its_children() {
+        let directory = tempfile::tempdir().unwrap();
+        let target = program(directory.path(), "sleep 600 & echo $! > child; sleep 600");
+        let HookTarget::Program(path) = target else { panic!("a program") };
+        let child = directory.path().join("child");
+        // The time limit begins before the child exists.
+        let ended = (0..).find_map(|_| {
+            let error = run_program(&path, "{}", Duration::from_millis(200)).unwrap_err();
+            assert!(error.to_string().contains("was killed"), "{error:#}");
+            fs::read_to_string(&child).ok().filter(|text| !text.is_empty())
+        });
+        let process = PathBuf::from(format!("/proc/{}", ended.unwrap().trim()));
+        let is_alive = || {
+            let status = fs::read_to_string(process.join("status")).unwrap_or_default();
+            status.contains("Name:\tsleep") && !status.contains("State:\tZ")
+        };
+        while is_alive() {
+            thread::sleep(Duration::from_millis(10));
+        }
+        let missing = run_program(Path::new("/nonexistent"), "{}", Duration::from_secs(600));
+        assert!(missing.unwrap_err().to_string().contains("cannot be started"));
     }
 
     #[test]

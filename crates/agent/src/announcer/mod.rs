@@ -31,7 +31,7 @@ use tokio::runtime::{Builder, Handle};
 use tokio::sync::{mpsc, oneshot, watch};
 
 pub use beat::Beat;
-pub use hook::HookUrl;
+pub use hook::HookTarget;
 pub use wanted::{Announcing, Wanted};
 
 use beat::BeatWatch;
@@ -52,7 +52,7 @@ pub struct Start {
     pub notices: Arc<dyn Notices>,
     pub condition: Arc<Condition>,
     pub privileges: Privileges,
-    pub hook: Option<HookUrl>,
+    pub hook: Option<HookTarget>,
 }
 
 /// The agent's side of the thread.
