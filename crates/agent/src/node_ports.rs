@@ -1,48 +1,55 @@
-//! The NodePorts of all Services, updated with each change.
+//! The ports that Services have on this node's own addresses, updated with each change: NodePorts, and ports that the
+//! node lends.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use lb_common::layout::FrontendKind;
 use lb_network::snat_ports::PortSet;
-use lb_rules::model::{ServicePort, ServicePortKey};
+use lb_rules::model::{Frontend, ServicePort, ServicePortKey};
 
 #[derive(Default)]
 pub struct NodePorts {
-    /// Contains only service ports with a NodePort.
-    ports: BTreeMap<ServicePortKey, u16>,
+    /// Contains only service ports with such ports.
+    ports: BTreeMap<ServicePortKey, BTreeSet<u16>>,
     /// Whether they have been returned once.
     known: bool,
 }
 
 impl NodePorts {
-    /// Updates changed service ports; returns all NodePorts if any of these changed, and the first
-    /// time.
+    /// Updates changed service ports; returns the ports of all if any of these changed, and the first time. `own`: this
+    /// node's addresses.
     pub fn take_in(
         &mut self,
         changed: &BTreeMap<ServicePortKey, Option<Arc<ServicePort>>>,
+        own: &BTreeSet<IpAddr>,
     ) -> Option<PortSet> {
         let mut has_changed = !std::mem::replace(&mut self.known, true);
+        let is_on_node = |frontend: &&Frontend| match frontend.kind {
+            FrontendKind::NodePort => true,
+            FrontendKind::LoadBalancer => own.contains(&frontend.address),
+            _ => false,
+        };
         for (key, port) in changed {
             let frontends = port.iter().flat_map(|port| port.frontends.iter());
-            let mut node_ports =
-                frontends.filter(|frontend| frontend.kind == FrontendKind::NodePort);
-            let now = node_ports.next().map(|frontend| frontend.port);
-            let before = match now {
-                Some(port) => self.ports.insert(key.clone(), port),
-                None => self.ports.remove(key),
+            let now: BTreeSet<u16> =
+                frontends.filter(is_on_node).map(|frontend| frontend.port).collect();
+            let before = match now.is_empty() {
+                false => self.ports.insert(key.clone(), now.clone()),
+                true => self.ports.remove(key),
             };
-            has_changed |= before != now;
+            has_changed |= before.unwrap_or_default() != now;
         }
-        has_changed.then(|| self.ports.values().copied().collect())
+        has_changed.then(|| self.ports.values().flatten().copied().collect())
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::net::{IpAddr, Ipv4Addr};
+    use std::net::Ipv4Addr;
 
-    use lb_rules::model::{AddressFamily, Frontend, Protocol, ServiceName};
+    use lb_rules::model::{AddressFamily, Protocol, ServiceName};
 
     use super::*;
 
@@ -64,7 +71,7 @@ mod tests {
         };
         let mut all = NodePorts::default();
         let mut change = |name, port| {
-            let ports = all.take_in(&BTreeMap::from([(key(name), port)]));
+            let ports = all.take_in(&BTreeMap::from([(key(name), port)]), &BTreeSet::new());
             ports.map(|ports| ports.iter().collect::<Vec<_>>())
         };
         assert_eq!(change("web", port(None)), Some(vec![]), "known from now on");
@@ -75,5 +82,33 @@ mod tests {
         assert_eq!(change("web", port(Some(30081))), Some(vec![30053, 30081]));
         assert_eq!(change("web", None), Some(vec![30053]));
         assert_eq!(change("web", None), None);
+    }
+
+    #[test]
+    fn ports_that_the_node_lends_count_too() {
+        let key = ServicePortKey {
+            service: ServiceName::new("default", "web"),
+            port: String::new(),
+            protocol: Protocol::Tcp,
+            family: AddressFamily::V4,
+        };
+        let own: IpAddr = "192.0.2.7".parse().unwrap();
+        let mut all = NodePorts::default();
+        let mut change = |address: &str, port| {
+            let kind = FrontendKind::LoadBalancer;
+            let frontend = Frontend { address: address.parse().unwrap(), port, kind };
+            let frontends = BTreeSet::from([frontend]);
+            let port = Arc::new(ServicePort { frontends, ..ServicePort::default() });
+            let changed = BTreeMap::from([(key.clone(), Some(port))]);
+            let ports = all.take_in(&changed, &BTreeSet::from([own]));
+            ports.map(|ports| ports.iter().collect::<Vec<_>>())
+        };
+        assert_eq!(
+            change("203.0.113.1", 8080),
+            Some(vec![]),
+            "a virtual address is no SNAT address"
+        );
+        assert_eq!(change("192.0.2.7", 8080), Some(vec![8080]));
+        assert_eq!(change("203.0.113.1", 8080), Some(vec![]));
     }
 }

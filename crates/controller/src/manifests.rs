@@ -18,6 +18,7 @@ use lb_source::{Event, Extent, Source};
 use tokio::sync::mpsc;
 
 use super::AssignmentMetrics;
+use super::status::build_ingress;
 
 /// In the state directory.
 const ASSIGNMENTS_FILE: &str = "addresses.json";
@@ -110,7 +111,7 @@ impl AssigningState {
                 if let Some(addresses) = self.memory.addresses.get(&name.to_string())
                     && !has_load_balancer_addresses(&service)
                 {
-                    set_status(&mut remembered, addresses, None);
+                    set_status(&mut remembered, list_points(addresses), None);
                 }
                 self.ipam.apply(&Object::Service(remembered));
                 if is_balanced {
@@ -150,7 +151,7 @@ impl AssigningState {
             };
             let mut service = service.clone();
             if let Some(outcome) = self.ipam.outcome(name) {
-                set_status(&mut service, &outcome.addresses, Some(outcome));
+                set_status(&mut service, build_ingress(outcome), Some(outcome));
                 events.extend(report_outcome(&mut self.reported, name, outcome, &self.ipam));
             }
             events.push(Event::Applied(Object::Service(service)));
@@ -165,7 +166,8 @@ impl AssigningState {
     fn remember(&mut self) {
         let assigned = self.services.keys().filter_map(|name| {
             let outcome = self.ipam.outcome(name)?;
-            (!outcome.addresses.is_empty()).then(|| (name.to_string(), outcome.addresses.clone()))
+            let is_own = !outcome.addresses.is_empty() && outcome.ports.is_empty();
+            is_own.then(|| (name.to_string(), outcome.addresses.clone()))
         });
         let assigned: BTreeMap<String, Vec<IpAddr>> = assigned.collect();
         self.memory.set(assigned);
@@ -199,13 +201,18 @@ fn has_load_balancer_addresses(service: &Service) -> bool {
         .is_some_and(|balancer| balancer.ingress.as_ref().is_some_and(|points| !points.is_empty()))
 }
 
-fn set_status(service: &mut Service, addresses: &[IpAddr], outcome: Option<&Outcome>) {
+/// Entries of addresses that were assigned before.
+fn list_points(addresses: &[IpAddr]) -> Vec<LoadBalancerIngress> {
     let point = |address: &IpAddr| LoadBalancerIngress {
         ip: Some(address.to_string()),
         ip_mode: Some("VIP".to_owned()),
         ..LoadBalancerIngress::default()
     };
-    let ingress = Some(addresses.iter().map(point).collect());
+    addresses.iter().map(point).collect()
+}
+
+fn set_status(service: &mut Service, points: Vec<LoadBalancerIngress>, outcome: Option<&Outcome>) {
+    let ingress = Some(points);
     let condition = outcome.map(|outcome| Condition {
         type_: CONDITION.to_owned(),
         status: if outcome.reason == Reason::Assigned { "True" } else { "False" }.to_owned(),

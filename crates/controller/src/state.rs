@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Service;
 use lb_process::notices::{Notice, NoticeObject, NoticeReason, Notices};
-use lb_rules::ipam::{Ipam, Outcome, PoolName, Pools, Range, Reason as Became, Settings};
+use lb_rules::ipam::{
+    EndpointNodes, Ipam, Outcome, PoolName, Pools, Range, Reason as Became, Settings,
+};
 use lb_rules::kinds::AddressPoolStatus;
 use lb_rules::model::{AddressFamily, Kind, Object, ObjectRef, Problem, ServiceName};
 use lb_source::Event;
@@ -35,8 +37,10 @@ pub(crate) struct AssignmentState {
     metrics: AssignmentMetrics,
     /// Services of type LoadBalancer, and those with the condition.
     services: BTreeMap<ServiceName, Box<Service>>,
-    /// Pools and namespaces.
+    /// Pools, namespaces and Nodes.
     others: BTreeMap<ObjectRef, Object>,
+    /// The nodes with endpoints of each Service, instead of the slices.
+    endpoints: EndpointNodes,
     /// `None` while another process assigns addresses.
     ipam: Option<Ipam>,
     /// Services that may have another status to write than before.
@@ -65,6 +69,7 @@ impl AssignmentState {
             metrics,
             services: BTreeMap::new(),
             others: BTreeMap::new(),
+            endpoints: EndpointNodes::default(),
             ipam: None,
             changed: BTreeSet::new(),
             due: BTreeSet::new(),
@@ -78,6 +83,7 @@ impl AssignmentState {
     pub fn lead(&mut self) {
         let mut ipam = Ipam::new(self.settings.clone(), Pools::new(&self.ranges));
         self.others.values().for_each(|object| ipam.apply(object));
+        ipam.set_endpoint_nodes(self.endpoints.clone());
         for service in self.services.values() {
             ipam.apply(&Object::Service(service.clone()));
         }
@@ -105,6 +111,10 @@ impl AssignmentState {
             Event::Applied(object) => {
                 if let Some(ipam) = &mut self.ipam {
                     ipam.apply(&object);
+                }
+                if let Object::EndpointSlice(slice) = &object {
+                    self.endpoints.apply(slice);
+                    return;
                 }
                 self.others.insert(object.reference(), object);
             }
@@ -146,6 +156,8 @@ impl AssignmentState {
             self.services.remove(&name);
             self.due.remove(&name);
             self.ahead.remove(&name);
+        } else if reference.kind == Kind::EndpointSlice {
+            self.endpoints.remove(&ServiceName::new(&reference.namespace, &reference.name));
         } else {
             self.others.remove(reference);
         }

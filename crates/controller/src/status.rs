@@ -1,9 +1,11 @@
 //! What is written to the status of a Service or pool. Pure.
 
+use std::net::IpAddr;
+
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{LoadBalancerIngress, Service};
+use k8s_openapi::api::core::v1::{LoadBalancerIngress, PortStatus, Service};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
-use lb_rules::ipam::{Outcome, Reason};
+use lb_rules::ipam::{Outcome, PortOutcome, Reason};
 use lb_rules::kinds::service::CONDITION;
 use serde_json::{Value, json};
 
@@ -21,12 +23,38 @@ fn load_balancer_ingress(service: &Service) -> &[LoadBalancerIngress] {
 /// Whether the addresses in the status are these. API servers before 1.30 may not store the mode.
 fn has_assigned_addresses(service: &Service, outcome: &Outcome) -> bool {
     let points = load_balancer_ingress(service);
-    points.len() == outcome.addresses.len()
-        && points.iter().zip(&outcome.addresses).all(|(point, address)| {
+    let wanted = build_ingress(outcome);
+    points.len() == wanted.len()
+        && points.iter().zip(&wanted).all(|(point, wanted)| {
+            let address = |point: &LoadBalancerIngress| point.ip.as_deref()?.parse::<IpAddr>().ok();
+            let ports = point.ports.as_deref().unwrap_or_default();
             point.hostname.is_none()
-                && point.ip.as_deref().and_then(|ip| ip.parse().ok()) == Some(*address)
-                && point.ip_mode.as_deref().is_none_or(|mode| mode == "VIP")
+                && address(point) == address(wanted)
+                && (point.ip_mode.is_none() || point.ip_mode == wanted.ip_mode)
+                && ports == wanted.ports.as_deref().unwrap_or_default()
         })
+}
+
+/// The entries of a status. Of an address of a node they name the ports, and only that node serves it: others send
+/// packets there.
+pub(crate) fn build_ingress(outcome: &Outcome) -> Vec<LoadBalancerIngress> {
+    let ports: Vec<PortStatus> = outcome.ports.iter().map(port_status).collect();
+    let mode = if ports.is_empty() { "VIP" } else { "Proxy" };
+    let entry = |address: &IpAddr| LoadBalancerIngress {
+        ip: Some(address.to_string()),
+        ip_mode: Some(mode.to_owned()),
+        ports: (!ports.is_empty()).then(|| ports.clone()),
+        ..LoadBalancerIngress::default()
+    };
+    outcome.addresses.iter().map(entry).collect()
+}
+
+fn port_status(port: &PortOutcome) -> PortStatus {
+    PortStatus {
+        error: port.refused.map(|reason| reason.name().to_owned()),
+        port: port.port.into(),
+        protocol: port.protocol.name().to_owned(),
+    }
 }
 
 /// The status of the condition.
@@ -55,8 +83,7 @@ pub(crate) fn build_status_patch(
     let status = condition_status(outcome);
     let since = condition.filter(|condition| condition.status == status);
     let since = since.map_or(Time(now), |condition| condition.last_transition_time.clone());
-    let points: Vec<Value> =
-        outcome.addresses.iter().map(|address| json!({"ip": address, "ipMode": "VIP"})).collect();
+    let points = build_ingress(outcome);
     Some(json!({
         "metadata": build_precondition(service),
         "status": {
@@ -96,6 +123,8 @@ fn build_precondition(service: &Service) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use lb_rules::model::Protocol;
+
     use super::*;
 
     fn service(status: Value) -> Service {
@@ -105,7 +134,8 @@ mod tests {
 
     fn outcome(addresses: &[&str], reason: Reason) -> Outcome {
         let addresses = addresses.iter().map(|address| address.parse().unwrap()).collect();
-        Outcome { addresses, reason, message: "why".to_owned(), outside: 0 }
+        let message = "why".to_owned();
+        Outcome { addresses, ports: Vec::new(), reason, message, outside: 0 }
     }
 
     fn written(status: &str, reason: &str, points: Value) -> Service {
@@ -147,6 +177,25 @@ mod tests {
         let still = patch_of(&written("False", "NoPool", json!([])), &exhausted).unwrap();
         assert_eq!(still["status"]["conditions"][0]["lastTransitionTime"], "2026-01-01T00:00:00Z");
         assert_eq!(still["status"]["loadBalancer"]["ingress"], json!([]));
+    }
+
+    /// So that agents serve only these, and other nodes send packets there.
+    #[test]
+    fn an_address_of_a_node_names_its_ports() {
+        let now = Timestamp::from_second(1_800_000_000).unwrap();
+        let port = |port, refused| PortOutcome { protocol: Protocol::Tcp, port, refused };
+        let mut lent = outcome(&["192.0.2.7"], Reason::PortNotAllowed);
+        lent.ports = vec![port(443, None), port(22, Some(Reason::PortNotAllowed))];
+        let patch = build_status_patch(&service(json!({})), &lent, now).unwrap();
+        let points = json!([{"ip": "192.0.2.7", "ipMode": "Proxy", "ports": [
+            {"port": 443, "protocol": "TCP"},
+            {"port": 22, "protocol": "TCP", "error": "PortNotAllowed"}
+        ]}]);
+        assert_eq!(patch["status"]["loadBalancer"]["ingress"], points);
+        let written = written("False", "PortNotAllowed", points);
+        assert_eq!(build_status_patch(&written, &lent, now), None);
+        lent.ports[0].refused = Some(Reason::SharingConflict);
+        assert!(build_status_patch(&written, &lent, now).is_some(), "another Service has it now");
     }
 
     #[test]

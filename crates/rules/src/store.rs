@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use crate::model::{
-    Kind, Node, NodeAddresses, Object, ObjectRef, ServiceName, Slice, Slices, trim,
+    Kind, Node, NodeAddresses, Object, ObjectRef, ServiceName, Slice, Slices, has_lent_ports,
+    list_cluster_ips, trim,
 };
 use k8s_openapi::api::core::v1::{Endpoints, Service};
 
@@ -156,18 +157,21 @@ impl Store {
 
     /// The Services with one of these ClusterIPs.
     pub fn services_at(&self, cluster_ips: &BTreeSet<IpAddr>) -> BTreeSet<ServiceName> {
-        let is_at = |service: &Service| {
-            let spec = service.spec.as_ref();
-            let all = spec
-                .into_iter()
-                .flat_map(|spec| spec.cluster_ips.iter().flatten().chain(spec.cluster_ip.iter()));
-            let mut all = all.filter_map(|text| text.parse().ok());
-            all.any(|address: IpAddr| cluster_ips.contains(&address))
-        };
         if cluster_ips.is_empty() {
             return BTreeSet::new();
         }
-        let found = self.services.iter().filter(|(_, service)| is_at(service));
+        self.services_that(|service| {
+            list_cluster_ips(service).any(|address| cluster_ips.contains(&address))
+        })
+    }
+
+    /// The Services with ports on addresses of nodes.
+    pub fn services_on_nodes(&self) -> BTreeSet<ServiceName> {
+        self.services_that(has_lent_ports)
+    }
+
+    fn services_that(&self, has: impl Fn(&Service) -> bool) -> BTreeSet<ServiceName> {
+        let found = self.services.iter().filter(|(_, service)| has(service));
         found.map(|(name, _)| name.clone()).collect()
     }
 
@@ -209,8 +213,8 @@ impl Affected {
 }
 
 /// The fields of a Node that the meaning of a Service depends on.
-fn node_facts(node: &Node) -> (Option<String>, NodeAddresses) {
-    (node.zone.clone(), node.addresses.clone())
+fn node_facts(node: &Node) -> (Option<String>, NodeAddresses, BTreeSet<IpAddr>) {
+    (node.zone.clone(), node.addresses.clone(), node.external_addresses.clone())
 }
 
 fn name_of(reference: &ObjectRef) -> ServiceName {
@@ -288,6 +292,24 @@ mod tests {
         assert_eq!(concerned("a"), services(&["web"]));
         assert_eq!(concerned("b"), services(&["api"]));
         assert_eq!(concerned("c"), services(&[]));
+    }
+
+    /// As the model reads them: old Services may have leading zeros, or IPv4 in the form of IPv6.
+    #[test]
+    fn cluster_ips_of_old_services_are_found() {
+        let mut store = Store::default();
+        for (name, written) in
+            [("a", "010.96.0.010"), ("b", "::ffff:10.96.0.10"), ("c", "10.96.0.10"), ("d", "None")]
+        {
+            store.apply(object(json!({
+                "apiVersion": "v1", "kind": "Service", "metadata": {"name": name},
+                "spec": {"clusterIP": written, "clusterIPs": [written]}
+            })));
+        }
+        let at = |address: &str| store.services_at(&BTreeSet::from([address.parse().unwrap()]));
+        let names: Vec<String> = at("10.96.0.10").iter().map(ToString::to_string).collect();
+        assert_eq!(names, ["default/a", "default/b", "default/c"]);
+        assert!(at("10.96.0.8").is_empty(), "not octal");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use clap::{ArgAction, Args};
+use http::Uri;
 use lb_agent::HookTarget;
 use lb_announce::ElectionTiming;
 use lb_rules::ipam::{self, CLASS, Range};
@@ -107,12 +108,17 @@ pub struct ControllerSettings {
 }
 
 impl LoadBalancerSettings {
-    /// The part that decides which Services get addresses.
-    pub fn assignment(&self) -> ipam::Settings {
+    /// The part that decides which Services get addresses. `api_servers`: URLs.
+    pub fn assignment(&self, api_servers: &[String]) -> ipam::Settings {
+        let port_of = |url: &String| {
+            let url: Uri = url.parse().ok()?;
+            url.port_u16().or_else(|| Some(if url.scheme_str() == Some("http") { 80 } else { 443 }))
+        };
         ipam::Settings {
             classes: self.load_balancer_classes.clone(),
             needs_class: self.require_load_balancer_class,
             is_alone: false,
+            needed_ports: api_servers.iter().filter_map(port_of).collect(),
         }
     }
 }

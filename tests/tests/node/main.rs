@@ -13,6 +13,7 @@ mod fragments;
 mod headers;
 mod ingress_routes;
 mod kube_proxy;
+mod lent_ports;
 mod namespaces;
 mod network;
 mod network_watch;

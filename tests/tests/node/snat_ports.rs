@@ -1,4 +1,4 @@
-//! SNAT does not use ports that the node uses itself: reserved by sysctl, by sockets, by NodePorts.
+//! SNAT does not use ports that the node uses itself: reserved by sysctl, by sockets, by NodePorts, or lent to Services.
 
 use anyhow::{Context, Result};
 use aya::maps::{Array, Map, MapData};
@@ -68,6 +68,17 @@ fn ports_are_reserved_while_the_node_uses_them() -> Result<()> {
     case.becomes_reserved(20003, true)?;
     case.becomes_reserved(20100, false)?;
     case.becomes_reserved(20001, false)
+}
+
+#[test]
+fn ports_that_the_node_lends_are_reserved() -> Result<()> {
+    let case = Case::new()?;
+    case.0.write_manifests(&super::lent_ports::manifests("20050"))?;
+    let _agent = case.start(&[])?;
+    case.becomes_reserved(20050, true)?;
+    case.0.write_manifests(&super::lent_ports::manifests("20051"))?;
+    case.becomes_reserved(20051, true)?;
+    case.becomes_reserved(20050, false)
 }
 
 #[test]

@@ -267,10 +267,12 @@ impl<T: BacklogTables> Agent<T> {
     }
 
     /// Handles a change of the addresses with NodePorts, which are left for the next plan.
-    pub(crate) fn note_node_addresses(&mut self, addresses: BTreeSet<IpAddr>) {
-        self.outlets.set_node_addresses(addresses.clone());
+    pub(crate) fn note_node_addresses(&mut self, mut addresses: BTreeSet<IpAddr>) {
         self.tables.set_node_addresses(addresses.clone());
         self.write_network();
+        // Packets never match these: they are for the sockets of processes.
+        addresses.retain(|address| !address.is_loopback());
+        self.outlets.set_node_addresses(addresses.clone());
         self.change.node_addresses = Some(addresses);
     }
 
@@ -284,7 +286,9 @@ impl<T: BacklogTables> Agent<T> {
             let count = services.len();
             tracing::info!(count, %first, "interfaces of this node got or lost ClusterIPs of Services");
         }
-        self.affected = std::mem::take(&mut self.affected).and(Affected::Services(services));
+        let services = Affected::Services(services);
+        let services = services.and(Affected::Services(self.store.services_on_nodes()));
+        self.affected = std::mem::take(&mut self.affected).and(services);
         self.node.own_addresses.clone_from(&addresses);
         self.change.own_addresses = Some(addresses);
     }

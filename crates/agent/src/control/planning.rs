@@ -3,15 +3,20 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::Result;
+use lb_common::layout::FrontendKind;
 use lb_kernel::{BacklogTables, clock_of_deadlines};
 use lb_plan::{Change, Plan};
 use lb_process::notices::NoticeReason;
 use lb_rules::ipam;
-use lb_rules::model::{NodeContext, ServiceName, ServicePortKey, resolve};
+use lb_rules::model::{
+    NodeContext, Resolved, ServiceName, ServicePort, ServicePortKey, has_lent_ports, resolve,
+};
 use lb_rules::store::Affected;
+use lb_source::Extent;
 
 use super::{Agent, Tally};
 
@@ -56,7 +61,9 @@ impl<T: BacklogTables> Agent<T> {
     fn program(&mut self) -> Result<bool> {
         let everything = self.collect_all();
         // All of them at once: SNAT must not use the NodePorts of the last portion, either.
-        if let Some(ports) = self.node_ports.take_in(&everything.change.service_ports) {
+        if let Some(ports) =
+            self.node_ports.take_in(&everything.change.service_ports, &self.node.own_addresses)
+        {
             self.outlets.set_node_ports(ports);
         }
         let most = if self.planner.only_adds(&everything.change) { PORTION } else { usize::MAX };
@@ -99,6 +106,7 @@ impl<T: BacklogTables> Agent<T> {
     fn collect_all(&mut self) -> Portion {
         let mut change = std::mem::take(&mut self.change);
         let affected = std::mem::take(&mut self.affected);
+        let affected = affected.and(self.follow_lent_ports());
         let moved = self.store.take_moved_nodes();
         let all = affected == Affected::All || moved.contains(&self.node.name);
         change.now = now();
@@ -120,6 +128,18 @@ impl<T: BacklogTables> Agent<T> {
         Portion { concerned, change }
     }
 
+    /// Follows what this node lends of its own addresses. Returns the Services that this concerns.
+    fn follow_lent_ports(&mut self) -> Affected {
+        let labels = self.store.node(&self.node.name).map(|node| &node.labels);
+        let is_known = self.synced >= Some(Extent::Pools);
+        let lent = labels.filter(|_| is_known);
+        let lent = lent.map(|labels| self.announcement_objects.pools().lent_by(labels));
+        if std::mem::replace(&mut self.node.lent_ports, lent.clone()) == lent {
+            return Affected::default();
+        }
+        Affected::Services(self.store.services_on_nodes())
+    }
+
     /// Reads the state of all nodes; returns their addresses.
     fn look_at_nodes(&mut self) -> BTreeSet<IpAddr> {
         let name = self.node.name.clone();
@@ -128,6 +148,7 @@ impl<T: BacklogTables> Agent<T> {
             has_tunnel_key: self.node.has_tunnel_key,
             own_addresses: std::mem::take(&mut self.node.own_addresses),
             external_ips: std::mem::take(&mut self.node.external_ips),
+            lent_ports: self.node.lent_ports.take(),
             nodes: self.store.node_addresses(),
             ..NodeContext::of(&name, self.store.node(&name))
         };
@@ -151,9 +172,9 @@ impl<T: BacklogTables> Agent<T> {
         let uid = service.and_then(|service| service.metadata.uid.as_deref()).unwrap_or_default();
         let is_assigned = service.is_some_and(ipam::is_marked);
         let labels = service.and_then(|service| service.metadata.labels.as_ref());
-        let ports = || settled.service_ports.iter().map(|(_, port)| port);
-        self.announcing.set(name, (uid, labels), is_assigned, ports());
-        self.advertiser.set(name, labels, is_assigned, ports());
+        let announced = announced_ports(service.is_some_and(has_lent_ports), &settled);
+        self.announcing.set(name, (uid, labels), is_assigned, announced.iter());
+        self.advertiser.set(name, labels, is_assigned, announced.iter());
         let (new, is_fixed) = self.invalid.set(name, settled.problems);
         for problem in new {
             self.outlets.post(&problem, NoticeReason::NotServed, &self.store);
@@ -184,6 +205,20 @@ impl<T: BacklogTables> Agent<T> {
         let wanted = settled.service_ports.into_iter().map(|(key, port)| (key, Some(port)));
         change.service_ports.extend(wanted);
     }
+}
+
+/// The service ports that are announced: of a Service on nodes without its load balancer addresses, which are theirs.
+pub(super) fn announced_ports(is_on_nodes: bool, settled: &Resolved) -> Vec<Arc<ServicePort>> {
+    let ports = settled.service_ports.iter().map(|(_, port)| Arc::clone(port));
+    if !is_on_nodes {
+        return ports.collect();
+    }
+    let without = |mut port: Arc<ServicePort>| {
+        let frontends = &mut Arc::make_mut(&mut port).frontends;
+        frontends.retain(|frontend| frontend.kind != FrontendKind::LoadBalancer);
+        port
+    };
+    ports.map(without).collect()
 }
 
 impl Portion {

@@ -8,10 +8,11 @@ use lb_kernel::BacklogTables;
 use lb_plan::Plan;
 use lb_process::notices::NoticeReason;
 use lb_rules::ipam;
-use lb_rules::model::{Problem, ServiceName};
+use lb_rules::model::{Problem, ServiceName, has_lent_ports};
 use lb_source::Extent;
 
 use super::Agent;
+use super::planning::announced_ports;
 
 impl<T: BacklogTables> Agent<T> {
     /// Reports and stores what does not fit.
@@ -89,7 +90,7 @@ impl<T: BacklogTables> Agent<T> {
                 name,
                 labels,
                 is_assigned,
-                settled.service_ports.iter().map(|(_, port)| port),
+                announced_ports(service.is_some_and(has_lent_ports), &settled).iter(),
             );
         }
     }

@@ -7,6 +7,7 @@ use axum::http::{Request, Response};
 use kube::client::Body;
 use lb_process::notices::NoticeLog;
 use lb_rules::ipam::{Range, Settings};
+use lb_rules::model::ObjectRef;
 use lb_source::Extent;
 use serde_json::json;
 use tokio::sync::oneshot;
@@ -66,6 +67,65 @@ fn controller(
         metallb_namespace: String::new(),
         tunnel_key_secret: None,
     }
+}
+
+/// Nodes and endpoints that a process has read before it leads count, too; and a change of a node is due at once.
+#[test]
+fn addresses_of_nodes_follow_nodes_and_endpoints() {
+    let mut state = state();
+    let pool = json!({
+        "metadata": {"name": "edge"},
+        "spec": {"priority": 1, "nodes": {"addressType": "InternalIP", "ports": [80]}}
+    });
+    let node = |name: &str, address: &str, ready: &str| {
+        let node = json!({"metadata": {"name": name}, "status": {
+            "addresses": [{"type": "InternalIP", "address": address}],
+            "conditions": [{"type": "Ready", "status": ready}]
+        }});
+        Event::Applied(Object::read(Kind::Node, node).unwrap())
+    };
+    let slice = |nodes: &[&str]| {
+        let endpoint = |node| json!({"addresses": ["10.244.0.1"], "nodeName": node});
+        let endpoints: Vec<Value> = nodes.iter().map(endpoint).collect();
+        let labels = json!({"kubernetes.io/service-name": "web"});
+        let slice = json!({
+            "metadata": {"name": "web-1", "namespace": "default", "labels": labels},
+            "addressType": "IPv4", "endpoints": endpoints
+        });
+        Event::Applied(Object::read(Kind::EndpointSlice, slice).unwrap())
+    };
+    let web = json!({
+        "metadata": {"name": "web", "namespace": "default", "uid": "web", "resourceVersion": "1"},
+        "spec": {"type": "LoadBalancer", "ports": [{"port": 80}], "externalTrafficPolicy": "Local"}
+    });
+    state.store_event(Event::Applied(Object::read(Kind::AddressPool, pool).unwrap()));
+    state.store_event(Event::Applied(Object::read(Kind::Service, web).unwrap()));
+    state.store_event(node("a", "10.7.0.1", "True"));
+    state.store_event(node("b", "10.7.0.2", "True"));
+    state.store_event(slice(&["a"]));
+    state.lead();
+    let name = ServiceName::new("default", "web");
+    let listed = |state: &mut AssignmentState| -> Vec<String> {
+        state.assign_addresses();
+        assert_eq!(state.due_services().next(), Some(&name));
+        let patch = state.status_patch(&name, Timestamp::UNIX_EPOCH).unwrap();
+        let points = patch["status"]["loadBalancer"]["ingress"].as_array().unwrap().iter();
+        points.map(|point| point["ip"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(listed(&mut state), ["10.7.0.1"]);
+    state.store_event(slice(&["a", "b"]));
+    assert_eq!(listed(&mut state), ["10.7.0.1", "10.7.0.2"]);
+    state.store_event(node("a", "10.7.0.1", "Unknown"));
+    assert_eq!(listed(&mut state), ["10.7.0.2"]);
+    // Another process leads for a while.
+    state.follow();
+    state.store_event(node("a", "10.7.0.1", "True"));
+    state.store_event(slice(&["a"]));
+    state.lead();
+    assert_eq!(listed(&mut state), ["10.7.0.1"]);
+    let reference = ObjectRef::new(Kind::EndpointSlice, Some("default"), Some("web-1"));
+    state.store_event(Event::Deleted(reference));
+    assert_eq!(listed(&mut state), [""; 0]);
 }
 
 #[test]

@@ -37,7 +37,7 @@ enum FamilyNeed {
     These(Vec<IpAddr>),
 }
 
-struct AssignmentFailure {
+pub(crate) struct AssignmentFailure {
     refusal: Refusal,
     causes: Vec<WaitCause>,
 }
@@ -304,7 +304,7 @@ impl Ipam {
     }
 
     /// The pools that a Service may have addresses of; at least one.
-    fn admitting(
+    pub(super) fn admitting(
         &self,
         service: &ServiceName,
         request: &AddressRequest,

@@ -7,6 +7,7 @@
 //! - A Service gets no address that it did not request, if it requests any; and it keeps its addresses until its own
 //!   request changes, whatever becomes of pools and other Services. Exception: of two that have one address without
 //!   sharing it, the younger one loses it.
+//! - A port of a node is lent to one Service at most, and stays with the one that has it.
 //! - The addresses in all statuses are taken in before any is assigned (`apply` before the first `settle`).
 //! - A change of one Service costs nothing for the other ones, except those that wait for what it releases.
 //!
@@ -16,6 +17,8 @@ mod advertisement;
 mod announcement;
 mod decide;
 mod ledger;
+mod lending;
+mod lending_nodes;
 mod namespaces;
 mod outcome;
 mod pool;
@@ -32,21 +35,21 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::Service;
-
-use crate::kinds::service::CONDITION;
-use crate::model::{AddressFamily, Kind, Object, ObjectRef, ServiceName};
+use crate::model::{AddressFamily, Kind, Object, ObjectRef, ProtocolPort, ServiceName};
 
 use decide::Decision;
 use ledger::{AddressLedger, SearchStart};
+use lending::Lending;
 use namespaces::Namespaces;
 use pools::PoolIndex;
 use request::AddressRequest;
 use waiting::{WaitCause, WaitingServices};
 
+pub use crate::kinds::service::is_marked;
 pub use advertisement::Advertised;
 pub use announcement::{Announcement, Scope};
-pub use outcome::{Outcome, Reason};
+pub use lending_nodes::{EndpointNodes, LendingNodes};
+pub use outcome::{Outcome, PortOutcome, Reason};
 pub use pool::{Pool, PoolName, SETTING, is_unset};
 pub use pools::Pools;
 pub use range::Range;
@@ -63,11 +66,18 @@ pub struct Settings {
     pub needs_class: bool,
     /// Whether no other controller can assign addresses, so that a Service without one has this one's reasons.
     pub is_alone: bool,
+    /// Ports of API servers: no Service gets them on addresses of nodes.
+    pub needed_ports: BTreeSet<u16>,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { classes: vec![CLASS.to_owned()], needs_class: false, is_alone: false }
+        Self {
+            classes: vec![CLASS.to_owned()],
+            needs_class: false,
+            is_alone: false,
+            needed_ports: BTreeSet::new(),
+        }
     }
 }
 
@@ -80,6 +90,7 @@ pub struct Ipam {
     services: BTreeMap<ServiceName, IpamService>,
     ledger: AddressLedger,
     waiting: WaitingServices,
+    lending: Lending,
     /// Services by the key by which they share addresses.
     keys: BTreeMap<String, BTreeSet<SearchStart>>,
     /// Services to be evaluated.
@@ -103,6 +114,8 @@ struct IpamService {
     has_others: bool,
     /// The Service's addresses: of others' Services those in the status, of own ones those that are assigned.
     addresses: Vec<IpAddr>,
+    /// Its ports on addresses of nodes.
+    ports: BTreeSet<ProtocolPort>,
     is_own: bool,
     outcome: Option<Outcome>,
 }
@@ -133,6 +146,8 @@ impl Ipam {
                 let labels = namespace.metadata.labels.clone().unwrap_or_default();
                 self.set_namespace(namespace.metadata.name.as_deref().unwrap_or_default(), labels);
             }
+            Object::Node(node) => self.set_node(node),
+            Object::EndpointSlice(slice) => self.set_slice(slice),
             other => self.has_other_pools |= self.pools.apply(other),
         }
     }
@@ -141,6 +156,10 @@ impl Ipam {
         match reference.kind {
             Kind::Service => self.forget(&ServiceName::new(&reference.namespace, &reference.name)),
             Kind::Namespace => self.set_namespace(&reference.name, Labels::new()),
+            Kind::Node => self.remove_node(&reference.name),
+            Kind::EndpointSlice => {
+                self.remove_slice(&ServiceName::new(&reference.namespace, &reference.name));
+            }
             _ => self.has_other_pools |= self.pools.delete(reference),
         }
     }
@@ -202,16 +221,31 @@ impl Ipam {
         let is_own = self.is_own(entry);
         let request = Arc::clone(&entry.request);
         self.waiting.remove(turn);
-        let outcome = is_own.then(|| {
-            let decision = self.decide(turn, &request, &entry.addresses);
-            let outcome = self.outcome_of(&decision);
-            (decision, outcome)
-        });
-        let (addresses, causes, outcome) = match outcome {
-            Some((decision, outcome)) => (Some(decision.addresses), decision.causes, Some(outcome)),
+        let pool = if is_own { self.pool_of_nodes(turn, &request, &entry.addresses) } else { None };
+        let (addresses, causes, outcome) = match pool {
+            Some(pool) => {
+                let borrowed = self.decide_ports(turn, &request, pool, entry);
+                (Some(borrowed.kept_addresses), Vec::new(), Some(borrowed.outcome))
+            }
+            None if is_own => {
+                let decision = self.decide(turn, &request, &entry.addresses);
+                let outcome = self.outcome_of(&decision);
+                (Some(decision.addresses), decision.causes, Some(outcome))
+            }
             None => (None, Vec::new(), None),
         };
         self.waiting.set(turn, causes);
+        if pool.is_some() {
+            self.lending.borrowers.insert(turn.clone());
+        } else {
+            self.lending.borrowers.remove(turn);
+        }
+        if is_own {
+            let granted = outcome.iter().flat_map(|outcome| &outcome.ports);
+            let granted = granted.filter(|port| port.refused.is_none());
+            let granted = granted.map(|port| (port.protocol, port.port)).collect();
+            self.set_ports(name, granted);
+        }
         if let Some(addresses) = addresses {
             self.set_addresses(name, addresses);
         }
@@ -265,7 +299,8 @@ impl Ipam {
             if decision.is_provisional && !addresses.is_empty() {
                 message.push_str(&format!(". Until then it keeps {}", list(&addresses)));
             }
-            return Outcome { addresses, reason: refusal.reason, message, outside };
+            let reason = refusal.reason;
+            return Outcome { addresses, ports: Vec::new(), reason, message, outside };
         }
         let mut parts: Vec<String> = Vec::new();
         for address in &addresses {
@@ -275,7 +310,8 @@ impl Ipam {
             });
         }
         parts.extend(decision.note.clone());
-        Outcome { addresses, reason: Reason::Assigned, message: parts.join("; "), outside }
+        let (reason, message) = (Reason::Assigned, parts.join("; "));
+        Outcome { addresses, ports: Vec::new(), reason, message, outside }
     }
 
     /// What became of a Service; `None` if its addresses are not this controller's to assign.
@@ -297,10 +333,12 @@ impl Ipam {
     pub fn usage(&self) -> impl Iterator<Item = Usage<'_>> {
         let families = |(index, pool)| AddressFamily::ALL.map(move |family| (index, pool, family));
         let all = self.pools.iter().flat_map(families);
-        all.filter(|(_, pool, family)| pool.has_family(*family)).map(|(index, pool, family)| {
+        let of_ranges = all.filter(|(_, pool, family)| pool.has_family(*family));
+        let of_ranges = of_ranges.map(|(index, pool, family)| {
             let used = self.ledger.used(index, family);
             Usage { pool: &pool.name, family, used, free: pool.size(family) - u128::from(used) }
-        })
+        });
+        of_ranges.chain(self.usage_of_nodes())
     }
 
     fn request_of(&self, service: &ServiceName) -> Option<&AddressRequest> {
@@ -319,12 +357,6 @@ pub fn announcement(pools: &Pools, is_assigned: bool, address: IpAddr) -> Option
         Some(pool) => pool.announcement.as_ref(),
         None => is_assigned.then(Announcement::everywhere),
     }
-}
-
-/// Whether its condition says that this controller assigns its addresses.
-pub fn is_marked(service: &Service) -> bool {
-    let conditions = service.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    conditions.into_iter().any(|condition| condition.type_ == CONDITION)
 }
 
 fn list(addresses: &[IpAddr]) -> String {

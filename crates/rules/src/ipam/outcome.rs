@@ -2,6 +2,8 @@
 
 use std::net::IpAddr;
 
+use crate::model::Protocol;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reason {
     Assigned,
@@ -15,6 +17,10 @@ pub enum Reason {
     InUse,
     /// Another Service has the address and shares it, but not with this one's ports or policy.
     SharingConflict,
+    /// A pool of nodes does not list a port of the Service, or nodes need the port.
+    PortNotAllowed,
+    /// No healthy node is selected by the pool, or none has an endpoint of a Service with the policy Local.
+    NoNode,
     /// The pools, or the requested addresses, lack an address family.
     FamilyUnavailable,
     /// The request can't be read.
@@ -22,13 +28,15 @@ pub enum Reason {
 }
 
 impl Reason {
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 10] = [
         Self::Assigned,
         Self::NoPool,
         Self::PoolExhausted,
         Self::NotInPool,
         Self::InUse,
         Self::SharingConflict,
+        Self::PortNotAllowed,
+        Self::NoNode,
         Self::FamilyUnavailable,
         Self::InvalidRequest,
     ];
@@ -41,6 +49,8 @@ impl Reason {
             Self::NotInPool => "NotInPool",
             Self::InUse => "InUse",
             Self::SharingConflict => "SharingConflict",
+            Self::PortNotAllowed => "PortNotAllowed",
+            Self::NoNode => "NoNode",
             Self::FamilyUnavailable => "FamilyUnavailable",
             Self::InvalidRequest => "InvalidRequest",
         }
@@ -51,11 +61,22 @@ impl Reason {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
     pub addresses: Vec<IpAddr>,
+    /// If the addresses are those of nodes: all ports of the Service, and whether it has them there.
+    pub ports: Vec<PortOutcome>,
     pub reason: Reason,
     /// Names what to do, unless the reason is `Assigned`.
     pub message: String,
     /// The number of its addresses that no pool contains any more.
     pub outside: usize,
+}
+
+/// A port of a Service on the addresses of nodes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortOutcome {
+    pub protocol: Protocol,
+    pub port: u16,
+    /// Why the Service does not have it.
+    pub refused: Option<Reason>,
 }
 
 /// Why an address can't be had.

@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::advertisement::Advertised;
 use super::announcement::{Announcement, Scope};
+use super::lending_nodes::LendingNodes;
 use super::range::{Range, ends_in_0_or_255};
 use super::selector::{Labels, Selector, any_selects};
 use crate::kinds::{AddressPool, IPAddressPool, L2Advertisement};
@@ -63,6 +64,8 @@ pub struct Pool {
     pub labels: Labels,
     /// Valid ranges.
     pub ranges: Vec<Range>,
+    /// The nodes for whose addresses it stands. Then it has no ranges.
+    pub nodes: Option<LendingNodes>,
     pub auto_assign: bool,
     pub avoid_buggy: bool,
     pub priority: i64,
@@ -103,6 +106,7 @@ impl Pool {
             created: None,
             labels: Labels::new(),
             ranges: ranges.to_vec(),
+            nodes: None,
             auto_assign: true,
             avoid_buggy: false,
             priority: 0,
@@ -141,6 +145,19 @@ impl Pool {
         if !spec.advertise {
             advertised.clear();
         }
+        let ranges = problems.ranges(&spec.addresses);
+        let (ranges, nodes) = match &spec.nodes {
+            Some(nodes) => {
+                // What can't be read limits, too.
+                let limits = (!spec.addresses.is_empty()).then_some(ranges);
+                (Vec::new(), Some(LendingNodes::read(nodes, limits, &mut problems)))
+            }
+            None => (ranges, None),
+        };
+        if spec.addresses.is_empty() && nodes.is_none() {
+            let message = "is empty, and there is no spec.nodes: the pool has no address";
+            problems.add("spec.addresses", message.to_owned());
+        }
         let pool = Self {
             name: PoolName::Object(ObjectRef::new(
                 Kind::AddressPool,
@@ -149,7 +166,8 @@ impl Pool {
             )),
             created: created(&object.metadata),
             labels: object.metadata.labels.clone().unwrap_or_default(),
-            ranges: problems.ranges(&spec.addresses),
+            ranges,
+            nodes,
             auto_assign: spec.auto_assign,
             avoid_buggy: spec.avoid_buggy_ips,
             priority: spec.priority.into(),
@@ -194,6 +212,7 @@ impl Pool {
             created: created(metadata),
             labels: metadata.labels.clone().unwrap_or_default(),
             ranges: problems.ranges(&spec.addresses),
+            nodes: None,
             auto_assign: spec.auto_assign,
             avoid_buggy: spec.avoid_buggy_ips,
             priority,

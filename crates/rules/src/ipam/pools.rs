@@ -12,7 +12,7 @@ use super::advertisement::{Advertised, OfMetallb};
 use super::pool::{Advertisement, Pool, PoolName};
 use super::range::{Range, address_to_number};
 use super::selector::Labels;
-use crate::model::{Object, ObjectRef, Problem};
+use crate::model::{LentPorts, Object, ObjectRef, Problem};
 
 /// Identifies a pool until the pools change.
 pub(crate) type PoolIndex = usize;
@@ -194,6 +194,15 @@ impl Pools {
 
     pub fn get(&self, index: PoolIndex) -> &Pool {
         &self.pools[index]
+    }
+
+    /// What a node with these labels lends on its own addresses.
+    pub fn lent_by(&self, labels: &Labels) -> LentPorts {
+        let pools = self.pools.iter().filter_map(|pool| pool.nodes.as_ref());
+        let selecting = pools.filter(|nodes| nodes.selects(labels));
+        let lent = selecting
+            .flat_map(|nodes| nodes.ports.iter().map(|range| (nodes.address_type, range.clone())));
+        LentPorts(lent.collect())
     }
 
     /// What can't be used in each object; of objects without problems, nothing.

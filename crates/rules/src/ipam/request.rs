@@ -6,8 +6,8 @@ use std::net::IpAddr;
 use k8s_openapi::api::core::v1::{Service, ServiceSpec};
 
 use super::selector::Labels;
-use crate::kinds::service::{ADDRESSES, POOL, SHARING_KEY};
-use crate::model::{AddressFamily, Protocol};
+use crate::kinds::service::{ADDRESSES, POOL, SHARING_KEY, is_marked};
+use crate::model::{AddressFamily, Protocol, ProtocolPort, is_lending, list_lent_ports};
 
 /// Addresses of one Service. An annotation has room for all addresses of a pool.
 const MOST_ADDRESSES: usize = 16;
@@ -31,7 +31,7 @@ pub(crate) struct AddressRequest {
     pub addresses: Vec<IpAddr>,
     pub pool: Option<String>,
     pub sharing_key: Option<String>,
-    pub ports: BTreeSet<(Protocol, u16)>,
+    pub ports: BTreeSet<ProtocolPort>,
     /// With policy Local: the selector of its pods. Nodes without one of them don't serve the address, so Services that
     /// share it must have the same.
     pub local_backends: Option<Labels>,
@@ -43,6 +43,8 @@ pub(crate) struct AddressRequest {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HeldAddresses {
     pub addresses: Vec<IpAddr>,
+    /// Ports on addresses of nodes, which are not among the addresses.
+    pub ports: BTreeSet<ProtocolPort>,
     /// Whether there are others than addresses that nodes serve themselves: host names, or addresses of a proxy.
     pub has_others: bool,
 }
@@ -86,9 +88,13 @@ impl AddressRequest {
 
 impl HeldAddresses {
     pub fn of(service: &Service) -> Self {
-        let mut held = Self::default();
+        let mut held = Self { ports: list_lent_ports(service), ..Self::default() };
+        let is_marked = is_marked(service);
         let balancer = service.status.as_ref().and_then(|status| status.load_balancer.as_ref());
         for point in balancer.iter().flat_map(|balancer| balancer.ingress.iter().flatten()) {
+            if is_marked && is_lending(point) {
+                continue;
+            }
             let address = point.ip.as_deref().and_then(|text| text.parse::<IpAddr>().ok());
             held.addresses.extend(address.map(|address| address.to_canonical()));
             let is_virtual = point.ip_mode.as_deref().is_none_or(|mode| mode == "VIP");
@@ -190,7 +196,7 @@ fn policy(spec: &ServiceSpec) -> FamilyPolicy {
     }
 }
 
-fn requested_ports(spec: &ServiceSpec) -> BTreeSet<(Protocol, u16)> {
+fn requested_ports(spec: &ServiceSpec) -> BTreeSet<ProtocolPort> {
     let ports = spec.ports.iter().flatten();
     ports
         .filter_map(|port| {

@@ -1,5 +1,6 @@
 //! What a change of one Service affects.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -39,11 +40,13 @@ impl Ipam {
                     is_marked,
                     has_others: held.has_others,
                     addresses: Vec::new(),
+                    ports: BTreeSet::new(),
                     is_own: false,
                     outcome: None,
                 };
                 self.services.insert(name.clone(), entry);
                 self.set_addresses(&name, held.addresses);
+                self.set_ports(&name, held.ports);
                 self.wake_peers(&turn);
             }
             Some(entry) => {
@@ -60,6 +63,7 @@ impl Ipam {
                 }
                 if !is_own {
                     self.set_addresses(&name, held.addresses);
+                    self.set_ports(&name, held.ports);
                 }
                 if is_same && is_own {
                     return;
@@ -74,10 +78,12 @@ impl Ipam {
             return;
         }
         self.set_addresses(name, Vec::new());
+        self.set_ports(name, BTreeSet::new());
         let Some(entry) = self.services.remove(name) else { return };
         self.note_key(&entry.turn, entry.request.sharing_key.as_ref(), None);
         self.waiting.remove(&entry.turn);
         self.due.remove(&entry.turn);
+        self.lending.borrowers.remove(&entry.turn);
         self.count_outcome(entry.outcome.as_ref(), None);
         if entry.outcome.is_some() {
             self.changed.insert(name.clone());

@@ -4,6 +4,7 @@
 #![allow(clippy::duplicated_attributes)]
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -51,15 +52,20 @@ use serde::{Deserialize, Serialize};
 )]
 #[serde(rename_all = "camelCase")]
 pub struct AddressPoolSpec {
-    /// Networks (192.0.2.0/28), ranges (192.0.2.10-192.0.2.20) and single addresses, of IPv4 and IPv6.
+    /// Networks (192.0.2.0/28), ranges (192.0.2.10-192.0.2.20) and single addresses, of IPv4 and IPv6. Of a pool of nodes:
+    /// the only addresses of nodes that count; absent: all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(
-        length(min = 1, max = 256),
+        length(max = 256),
         inner(
             length(min = 2, max = 96),
             regex(pattern = r"^[0-9a-fA-F:.]+(/[0-9]{1,3}| *- *[0-9a-fA-F:.]+)?$")
         )
     )]
     pub addresses: Vec<String>,
+    /// The pool stands for the nodes' own addresses: its Services get ports of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nodes: Option<PoolNodes>,
     /// Whether Services get addresses of this pool without requesting them. If not, they name the pool or an address.
     #[serde(default = "pool_default_true")]
     pub auto_assign: bool,
@@ -93,6 +99,30 @@ pub struct AddressPoolSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub advertisements: Vec<PoolAdvertisement>,
+}
+
+/// Nodes whose own addresses Services share, each with ports of its own.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct PoolNodes {
+    /// Which of a node's addresses: ExternalIP or InternalIP.
+    pub address_type: NodeAddressType,
+    /// Nodes, by their labels. Absent: all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub selector: Option<LabelSelector>,
+    /// Ports (443) and ranges of ports (8000-8999) that Services may have. No Service gets ports of the kubelet, the API
+    /// server and Millrace, nor NodePorts.
+    #[schemars(length(min = 1, max = 64))]
+    pub ports: Vec<IntOrString>,
+}
+
+/// As in the status of a Node.
+#[derive(
+    JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord,
+)]
+pub enum NodeAddressType {
+    ExternalIP,
+    InternalIP,
 }
 
 /// Nodes and interfaces that announce addresses.

@@ -13,7 +13,8 @@ use kube::CustomResourceExt;
 use serde_json::Value;
 
 pub use address_pool::{
-    AddressPool, AddressPoolSpec, AddressPoolStatus, PoolAdvertisement, PoolAnnouncement,
+    AddressPool, AddressPoolSpec, AddressPoolStatus, NodeAddressType, PoolAdvertisement,
+    PoolAnnouncement, PoolNodes,
 };
 pub use bgp_peer::{BGPPeer, BGPPeerSpec, PeerBfd, PeerServiceAdvertisement};
 pub use metallb::{

@@ -1,5 +1,7 @@
 //! What Millrace adds to Services: annotations that request addresses, and a condition.
 
+use k8s_openapi::api::core::v1::Service;
+
 /// Annotations with requested addresses, separated by commas.
 pub const ADDRESSES: [&str; 5] = [
     "millrace.io/load-balancer-addresses",
@@ -25,4 +27,10 @@ pub const CONDITION: &str = "millrace.io/AddressAssigned";
 /// Whether an annotation is part of a request.
 pub fn is_request(annotation: &str) -> bool {
     ADDRESSES.iter().chain(&POOL).chain(&SHARING_KEY).any(|known| *known == annotation)
+}
+
+/// Whether its condition says that Millrace assigns its addresses.
+pub fn is_marked(service: &Service) -> bool {
+    let conditions = service.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    conditions.into_iter().any(|condition| condition.type_ == CONDITION)
 }

@@ -34,15 +34,27 @@ fn is_network_unavailable(node: &Node) -> bool {
     conditions.any(|one| one.type_ == "NetworkUnavailable" && one.status == "True")
 }
 
+/// Whether clients can be led to the node's own addresses: it is ready, and neither excluded nor being deleted. A
+/// cordoned node goes on serving: its clients know its address.
+pub(crate) fn is_healthy(node: &Node) -> bool {
+    let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
+    let is_unready = |status: &str| ["False", "Unknown"].contains(&status);
+    let mut conditions = conditions.into_iter().flatten();
+    let is_ready = !conditions.any(|one| one.type_ == "Ready" && is_unready(&one.status));
+    is_ready && is_eligible(node) && !is_excluded(node) && !is_network_unavailable(node)
+}
+
+fn is_excluded(node: &Node) -> bool {
+    node.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(EXCLUDED))
+}
+
 /// False for a node that is excluded, cordoned for a drain, shutting down, being deleted, or without
 /// a network for its pods: its addresses move to another node beforehand.
 pub(crate) fn is_preferred_for_load_balancers(node: &Node) -> bool {
-    let labels = node.metadata.labels.as_ref();
-    let is_excluded = labels.is_some_and(|labels| labels.contains_key(EXCLUDED));
     let spec = node.spec.as_ref();
     let is_cordoned = spec.and_then(|spec| spec.unschedulable).unwrap_or_default();
     is_eligible(node)
-        && !is_excluded
+        && !is_excluded(node)
         && !is_cordoned
         && !is_shutting_down(node)
         && !is_network_unavailable(node)
@@ -83,6 +95,23 @@ mod tests {
         assert!(!of("Ready", "True", message));
         assert!(!of("Ready", "False", "container runtime is down"));
         assert!(!of("DiskPressure", "False", message));
+    }
+
+    #[test]
+    fn addresses_of_nodes_that_are_not_ready_excluded_or_deleted_are_not_for_clients() {
+        let healthy = |node: Value| is_healthy(&serde_json::from_value(node).unwrap());
+        let with = |kind: &str, status: &str| json!({"status": {"conditions": [{"type": kind, "status": status}]}});
+        assert!(healthy(json!({"metadata": {"name": "a"}})));
+        assert!(healthy(with("Ready", "True")));
+        assert!(healthy(with("DiskPressure", "True")));
+        assert!(healthy(json!({"spec": {"unschedulable": true}})), "clients know its address");
+        assert!(!healthy(with("Ready", "False")));
+        assert!(!healthy(with("Ready", "Unknown")));
+        assert!(!healthy(with("NetworkUnavailable", "True")));
+        assert!(!healthy(json!({"metadata": {"labels": {EXCLUDED: ""}}})));
+        assert!(!healthy(json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}})));
+        let taints = json!([{"key": TO_BE_DELETED, "effect": "NoSchedule"}]);
+        assert!(!healthy(json!({"spec": {"taints": taints}})));
     }
 
     #[test]

@@ -43,8 +43,10 @@ impl Kind {
     /// Those that the agent reads. From a cluster it does not read all of them.
     pub const OF_AGENT: &'static [Self] = Self::ALL.split_at(Self::ALL.len() - 2).0;
     /// Those that the controller of addresses reads.
-    pub const OF_CONTROLLER: [Self; 5] = [
+    pub const OF_CONTROLLER: [Self; 7] = [
         Self::Service,
+        Self::EndpointSlice,
+        Self::Node,
         Self::Namespace,
         Self::AddressPool,
         Self::IpAddressPool,

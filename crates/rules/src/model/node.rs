@@ -1,12 +1,15 @@
 //! The fields of a Node that the rules use. A cluster may have thousands of Nodes, and each is
 //! large.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1::Node as ApiNode;
 
-use super::eligibility::{is_eligible, is_preferred_for_load_balancers, is_shutting_down};
-use super::types::NodeAddresses;
+use super::eligibility::{
+    is_eligible, is_healthy, is_preferred_for_load_balancers, is_shutting_down,
+};
+use super::types::{NodeAddresses, list_addresses};
 
 const ZONE: &str = "topology.kubernetes.io/zone";
 
@@ -16,6 +19,12 @@ pub struct Node {
     pub uid: Box<str>,
     pub zone: Option<String>,
     pub addresses: NodeAddresses,
+    /// Addresses by which clients outside of its network reach it. Its own interfaces may not have them.
+    pub external_addresses: BTreeSet<IpAddr>,
+    /// Whether its addresses may be those of load balancers.
+    pub is_healthy: bool,
+    /// The port of its kubelet, if its status says so.
+    pub kubelet_port: Option<u16>,
     /// Whether load balancers may send new traffic to it.
     pub is_eligible: bool,
     /// Whether it should announce addresses of load balancers; otherwise only if no other can.
@@ -34,6 +43,9 @@ impl From<ApiNode> for Node {
         Self {
             zone: zone.cloned(),
             addresses: NodeAddresses::of(&node),
+            external_addresses: list_addresses(&node, "ExternalIP").collect(),
+            is_healthy: is_healthy(&node),
+            kubelet_port: kubelet_port(&node),
             is_eligible: is_eligible(&node),
             announces: is_preferred_for_load_balancers(&node),
             is_shutting_down: is_shutting_down(&node),
@@ -48,4 +60,9 @@ impl From<ApiNode> for Node {
 fn taint_keys(node: &ApiNode) -> Vec<String> {
     let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref()).into_iter().flatten();
     taints.map(|taint| taint.key.clone()).collect()
+}
+
+fn kubelet_port(node: &ApiNode) -> Option<u16> {
+    let daemons = node.status.as_ref()?.daemon_endpoints.as_ref()?;
+    u16::try_from(daemons.kubelet_endpoint.as_ref()?.port).ok()
 }

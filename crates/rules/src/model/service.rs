@@ -9,6 +9,7 @@ use lb_common::layout::FrontendKind;
 
 use super::address;
 use super::fields::Fields;
+use super::lent_ports::{ProtocolPort, is_lending, ports_on_node};
 use super::source_ranges::{Admitted, SourceRanges};
 use super::tunnels;
 use super::types::{
@@ -16,7 +17,7 @@ use super::types::{
     ServicePortKey,
 };
 use super::weights;
-use crate::kinds::service::is_request;
+use crate::kinds::service::{is_marked, is_request};
 
 const PROXY_NAME: &str = "service.kubernetes.io/service-proxy-name";
 const HEADLESS: &str = "service.kubernetes.io/headless";
@@ -116,7 +117,8 @@ pub fn read_service(
     if service_type == "ExternalName" {
         return ReadService::default();
     }
-    let addresses = addresses(service, spec, service_type, node, &mut fields);
+    let lent = ports_on_node(service, node);
+    let addresses = addresses(service, spec, service_type, node, &lent, &mut fields);
     if addresses.is_empty() {
         return ReadService::default();
     }
@@ -139,7 +141,7 @@ pub fn read_service(
     let mut service_ports = BTreeMap::new();
     for port in read_ports(spec, &mut fields) {
         for family in AddressFamily::ALL {
-            let frontends = frontends(&port, family, &addresses, &source_ranges);
+            let frontends = frontends(&port, family, &addresses, &lent, &source_ranges);
             // A Service has a family if it has a cluster address of it.
             if !frontends.iter().any(|frontend| frontend.kind == FrontendKind::ClusterIp) {
                 continue;
@@ -166,6 +168,13 @@ fn is_labelled_away(service: &Service) -> bool {
     labels.any(|(label, _)| label == PROXY_NAME || label == HEADLESS)
 }
 
+/// The cluster addresses that can be read.
+pub(crate) fn list_cluster_ips(service: &Service) -> impl Iterator<Item = IpAddr> {
+    let spec = service.spec.iter();
+    let texts = spec.flat_map(|spec| spec.cluster_ips.iter().flatten().chain(&spec.cluster_ip));
+    texts.filter_map(|text| address::parse_address(text).ok())
+}
+
 /// Every address that clients connect to, with its kind; none if the Service has no cluster
 /// address.
 fn addresses(
@@ -173,6 +182,7 @@ fn addresses(
     spec: &ServiceSpec,
     service_type: &str,
     node: &NodeContext,
+    lent: &BTreeMap<IpAddr, BTreeSet<ProtocolPort>>,
     fields: &mut Fields<'_>,
 ) -> Vec<(IpAddr, FrontendKind)> {
     let cluster_addresses: Vec<(String, &String)> = match &spec.cluster_ips {
@@ -198,7 +208,8 @@ fn addresses(
     }
     if service_type == "LoadBalancer" {
         let virtual_addresses = virtual_addresses(service, fields);
-        found.extend(virtual_addresses.map(|address| (address, FrontendKind::LoadBalancer)));
+        let all = virtual_addresses.chain(lent.keys().copied());
+        found.extend(all.map(|address| (address, FrontendKind::LoadBalancer)));
     }
     let mut refused = 0_usize;
     for (index, text) in spec.external_ips.iter().flatten().enumerate() {
@@ -230,18 +241,22 @@ fn addresses(
     found
 }
 
-/// The addresses that a load balancer routes to the nodes without translation. In mode `Proxy` it
+/// The addresses that a load balancer routes to the nodes without translation, and that are no node's own. In mode `Proxy` it
 /// connects to the nodes' own addresses, and for host names its behaviour is not defined.
 fn virtual_addresses(
     service: &Service,
     fields: &mut Fields<'_>,
 ) -> impl Iterator<Item = IpAddr> + use<> {
     let mut found = Vec::new();
+    let is_marked = is_marked(service);
     let status = service.status.as_ref();
     let ingress = status.and_then(|status| status.load_balancer.as_ref()?.ingress.as_ref());
     for (index, entry) in ingress.into_iter().flatten().enumerate() {
         let field = format!("status.loadBalancer.ingress[{index}]");
         let Some(text) = entry.ip.as_ref().filter(|text| !text.is_empty()) else { continue };
+        if is_marked && is_lending(entry) {
+            continue;
+        }
         match entry.ip_mode.as_deref() {
             None | Some("VIP") => {
                 found.extend(fields.address(&format!("{field}.ip"), text, address::parse_address));
@@ -312,11 +327,16 @@ fn frontends(
     port: &ReadPort,
     family: AddressFamily,
     addresses: &[(IpAddr, FrontendKind)],
+    lent: &BTreeMap<IpAddr, BTreeSet<ProtocolPort>>,
     source_ranges: &SourceRanges,
 ) -> BTreeSet<Frontend> {
     let closed = source_ranges.of(family) == Admitted::None;
+    let is_lent = |address: &IpAddr| {
+        lent.get(address).is_none_or(|ports| ports.contains(&(port.protocol, port.number)))
+    };
     let served = addresses.iter().filter(|(address, kind)| {
-        AddressFamily::of(address) == family && !(closed && *kind == FrontendKind::LoadBalancer)
+        let is_open = *kind != FrontendKind::LoadBalancer || !closed && is_lent(address);
+        AddressFamily::of(address) == family && is_open
     });
     let at_addresses = served.map(|&(address, kind)| Frontend { address, port: port.number, kind });
     let at_node_port = port.node_port.map(|port| Frontend {

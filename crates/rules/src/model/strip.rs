@@ -46,7 +46,7 @@ pub(crate) fn strip_unused_fields(kind: Kind, object: &mut Value) {
         Kind::Node => {
             keep(object, "spec", &["taints", "unschedulable"]);
             // Most of a Node's size is its list of images.
-            keep(object, "status", &["addresses", "conditions"]);
+            keep(object, "status", &["addresses", "conditions", "daemonEndpoints"]);
             strip_node_conditions(object);
         }
         // It is written only if it differs.
@@ -109,9 +109,8 @@ fn strip_node_conditions(node: &mut Value) {
             _ => {}
         }
     }
-    if let Some([state, message]) =
-        ready.and_then(|ready| Some([ready["status"].as_str()?, ready["message"].as_str()?]))
-    {
+    if let Some((ready, state)) = ready.and_then(|one| Some((one, one["status"].as_str()?))) {
+        let message = ready["message"].as_str().unwrap_or_default();
         let ready = json!({"type": "Ready", "status": state, "message": message});
         kept.push(ready);
     }

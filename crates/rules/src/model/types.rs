@@ -16,6 +16,7 @@ use lb_common::maglev::Weight;
 
 use super::Node;
 use super::external_ips::ExternalIpPolicy;
+use super::lent_ports::LentPorts;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum AddressFamily {
@@ -228,6 +229,11 @@ pub struct NodeContext {
     /// has taken them, such as NodeLocal DNSCache.
     pub own_addresses: BTreeSet<IpAddr>,
     pub external_ips: ExternalIpPolicy,
+    /// The external addresses that this node's Node object names.
+    pub external_addresses: BTreeSet<IpAddr>,
+    /// What Services may have of this node's own addresses; `None` while the pools are not known: then what their
+    /// statuses say.
+    pub lent_ports: Option<LentPorts>,
     /// Addresses of every known node, by name.
     pub nodes: BTreeMap<String, NodeAddresses>,
 }
@@ -238,9 +244,7 @@ pub struct NodeAddresses(pub BTreeSet<IpAddr>);
 
 impl NodeAddresses {
     pub fn of(node: &ApiNode) -> Self {
-        let addresses = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
-        let internal = addresses.filter(|address| address.type_ == "InternalIP");
-        Self(internal.filter_map(|address| address.address.parse().ok()).collect())
+        Self(list_addresses(node, "InternalIP").collect())
     }
 
     /// The address to which tunnels lead for packets of a family.
@@ -249,11 +253,20 @@ impl NodeAddresses {
     }
 }
 
+/// The addresses of a type in a Node's status.
+pub(crate) fn list_addresses(node: &ApiNode, type_: &str) -> impl Iterator<Item = IpAddr> {
+    let addresses = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
+    let of_type = addresses.filter(move |address| address.type_ == type_);
+    of_type.filter_map(|address| address.address.parse::<IpAddr>().ok())
+}
+
 impl NodeContext {
     /// `node`: the Node object, if there is one.
     pub fn of(name: &str, node: Option<&Node>) -> Self {
         let zone = node.and_then(|node| node.zone.clone());
-        Self { name: name.to_owned(), zone, ..Self::default() }
+        let external_addresses = node.map(|node| node.external_addresses.clone());
+        let external_addresses = external_addresses.unwrap_or_default();
+        Self { name: name.to_owned(), zone, external_addresses, ..Self::default() }
     }
 }
 

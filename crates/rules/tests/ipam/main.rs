@@ -71,6 +71,14 @@ fn describe(ipam: &Ipam, manifests: &str, text: &mut String) {
         let addresses: Vec<String> = outcome.addresses.iter().map(ToString::to_string).collect();
         let (reason, message) = (outcome.reason.name(), &outcome.message);
         writeln!(text, "{service} [{}] {reason}: {message}", addresses.join(", ")).unwrap();
+        for port in &outcome.ports {
+            let (protocol, number) = (port.protocol.name(), port.port);
+            let refused = port.refused.map_or("has it", |reason| reason.name());
+            writeln!(text, "  {protocol} port {number}: {refused}").unwrap();
+        }
+        if !outcome.ports.is_empty() {
+            continue;
+        }
         for &address in &outcome.addresses {
             if let Some(announcement) = announcement(ipam.pools(), true, address) {
                 let scopes = announcement.scopes.iter().map(|scope| {

@@ -43,7 +43,7 @@ async fn the_deployed_role_is_what_the_controller_needs() {
         let mut reported = source(&server).await;
         reported.until(|reported| reported.synced == 1).await;
         assert!(reported.is_there("AddressPool a") && reported.is_there("Service default/a"));
-        server.asked(|all| all.iter().filter(|request| request.watch).count() >= 5).await;
+        server.asked(|all| all.iter().filter(|request| request.watch).count() >= 7).await;
         needed_by_any.extend(server.requests().iter().map(needed));
     }
     let server = Server::start().await;
