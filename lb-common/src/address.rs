@@ -31,6 +31,9 @@ pub trait Address:
     fn unspecified() -> Self {
         Self::default()
     }
+
+    /// The address by which a host connects to itself.
+    fn loopback() -> Self;
 }
 
 #[repr(C, align(4))]
@@ -95,6 +98,11 @@ impl Hash for Address6 {
 }
 
 impl Address for Address4 {
+    #[inline(always)]
+    fn loopback() -> Self {
+        Self { octets: [127, 0, 0, 1] }
+    }
+
     fn of(address: core::net::IpAddr) -> Option<Self> {
         match address {
             core::net::IpAddr::V4(address) => Some(address.into()),
@@ -114,6 +122,11 @@ impl Address for Address4 {
 }
 
 impl Address for Address6 {
+    #[inline(always)]
+    fn loopback() -> Self {
+        Self { octets: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1] }
+    }
+
     fn of(address: core::net::IpAddr) -> Option<Self> {
         match address {
             core::net::IpAddr::V6(address) => Some(address.into()),

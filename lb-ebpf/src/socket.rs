@@ -287,11 +287,16 @@ fn is_own(namespace: u64) -> bool {
 
 /// The tables of both families. A macro, because statics cannot be selected by type.
 macro_rules! socket_tables {
-    ($family:ty, $address:ty, $own:ident, $connected:ident, $unconnected:ident) => {
+    ($family:ty, $address:ty, $own:ident, $loopback:expr, $connected:ident, $unconnected:ident) => {
         impl SocketTables<$family> for KernelTables {
             #[inline(always)]
             fn own_address(&self) -> $address {
                 HOST.get(0).map_or_else(Default::default, |host: &Host| host.$own)
+            }
+
+            #[inline(always)]
+            fn opens_loopback(&self) -> bool {
+                HOST.get(0).is_some_and(|host: &Host| host.loopback & $loopback != 0)
             }
 
             #[inline(always)]
@@ -336,5 +341,5 @@ macro_rules! socket_tables {
     };
 }
 
-socket_tables!(V4, Address4, address4, CONNECTED4, UNCONNECTED4);
-socket_tables!(V6, Address6, address6, CONNECTED6, UNCONNECTED6);
+socket_tables!(V4, Address4, address4, Host::LOOPBACK4, CONNECTED4, UNCONNECTED4);
+socket_tables!(V6, Address6, address6, Host::LOOPBACK6, CONNECTED6, UNCONNECTED6);

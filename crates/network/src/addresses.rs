@@ -109,7 +109,10 @@ pub fn list_own_addresses(snapshot: &Snapshot) -> BTreeSet<IpAddr> {
     own.filter(|ip| !ip.is_loopback()).collect()
 }
 
-/// The addresses with NodePorts; never loopback or link-local ones.
+/// Where processes of the node reach NodePorts, if they may.
+const LOOPBACK: [IpAddr; 2] = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
+
+/// The addresses with NodePorts; never link-local ones. The loopback addresses among them are for processes of the node.
 pub fn list_node_addresses(
     snapshot: &Snapshot,
     attachments: &Attachments,
@@ -121,7 +124,14 @@ pub fn list_node_addresses(
     for selector in selected {
         match selector {
             NodePortAddresses::Exactly(ip) => drop(addresses.insert(*ip)),
+            NodePortAddresses::Localhost => addresses.extend(LOOPBACK),
+            NodePortAddresses::All => {
+                addresses.extend(all().map(|address| address.ip).chain(LOOPBACK));
+            }
             NodePortAddresses::Within(range) => {
+                // 0.0.0.0/0 means addresses that others can reach, too.
+                let is_loopback = range.addr().is_loopback();
+                addresses.extend(LOOPBACK.iter().filter(|ip| is_loopback && range.contains(*ip)));
                 addresses.extend(all().map(|address| address.ip).filter(|ip| range.contains(ip)));
             }
             NodePortAddresses::Primary => {
@@ -138,7 +148,8 @@ pub fn list_node_addresses(
         addresses
             .extend(own.filter(|address| accepts_connections(address)).map(|address| address.ip));
     }
-    addresses.retain(|ip| !ip.is_loopback() && !ip.is_unspecified() && !ip.is_multicast());
+    let is_served = |ip: &IpAddr| !ip.is_loopback() || LOOPBACK.contains(ip);
+    addresses.retain(|ip| is_served(ip) && !ip.is_unspecified() && !ip.is_multicast());
     addresses
 }
 
@@ -302,7 +313,22 @@ mod tests {
                 "10.0.0.1 192.0.2.1 192.0.2.9 2001:db8::1 fd00::1 fd00::2",
             ),
             ("a range of none", NODE, "198.51.100.0/24", ""),
-            ("never loopback", NODE, "127.0.0.0/8 ::1/128 127.0.0.1", ""),
+            (
+                "never loopback of all",
+                "lo: 127.0.0.1 host\neth0: 192.0.2.1",
+                "0.0.0.0/0",
+                "192.0.2.1",
+            ),
+            ("of loopback only localhost", NODE, "127.0.0.53 127.1.0.0/16", ""),
+            ("localhost", NODE, "localhost", "127.0.0.1 ::1"),
+            ("localhost of a family", NODE, "127.0.0.0/8", "127.0.0.1"),
+            ("localhost of the other one", NODE, "::1 10.0.0.0/8", "10.0.0.1 ::1"),
+            (
+                "all",
+                NODE,
+                "all",
+                "10.0.0.1 127.0.0.1 192.0.2.1 192.0.2.9 ::1 2001:db8::1 fd00::1 fd00::2",
+            ),
             ("never of a link only", NODE, "fe80::/10", ""),
             ("primary", NODE, "primary", "192.0.2.1 2001:db8::1"),
             (

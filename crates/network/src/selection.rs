@@ -81,6 +81,10 @@ impl Display for DeviceSelector {
 pub enum NodePortAddresses {
     /// This node's address of each family.
     Primary,
+    /// The loopback addresses, for processes of the node only.
+    Localhost,
+    /// All addresses of the node, also the loopback ones.
+    All,
     /// The node's addresses within a network.
     Within(IpNet),
     /// An address that no device needs to have: a router may translate it for the node.
@@ -92,12 +96,14 @@ impl FromStr for NodePortAddresses {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let text = text.trim();
-        if text == "primary" {
-            return Ok(Self::Primary);
+        let named =
+            [("primary", Self::Primary), ("localhost", Self::Localhost), ("all", Self::All)];
+        if let Some((_, named)) = named.into_iter().find(|(name, _)| *name == text) {
+            return Ok(named);
         }
         let within = || text.parse().map(Self::Within);
         text.parse().map(Self::Exactly).or_else(|_| within()).map_err(|_| {
-            "neither an address range such as 192.0.2.0/24, nor an address, nor `primary`"
+            "neither an address range such as 192.0.2.0/24, nor an address, nor `primary`, `localhost` or `all`"
                 .to_owned()
         })
     }
@@ -139,14 +145,16 @@ mod tests {
     }
 
     #[test]
-    fn nodeport_addresses_are_ranges_addresses_or_primary() {
-        use NodePortAddresses::{Exactly, Primary, Within};
+    fn nodeport_addresses_are_ranges_addresses_or_names() {
+        use NodePortAddresses::{All, Exactly, Localhost, Primary, Within};
         let parse = |text: &str| text.parse::<NodePortAddresses>();
         assert_eq!(parse("primary"), Ok(Primary));
+        assert_eq!(parse("localhost"), Ok(Localhost));
+        assert_eq!(parse("all "), Ok(All));
         assert_eq!(parse("192.0.2.0/24"), Ok(Within("192.0.2.0/24".parse().unwrap())));
         assert_eq!(parse(" ::/0"), Ok(Within("::/0".parse().unwrap())));
         assert_eq!(parse("192.0.2.1"), Ok(Exactly("192.0.2.1".parse().unwrap())));
-        for text in ["", "eth0", "192.0.2.0/33", "192.0.2"] {
+        for text in ["", "eth0", "192.0.2.0/33", "192.0.2", "Primary", "loopback"] {
             assert!(parse(text).is_err(), "{text}");
         }
     }

@@ -13,6 +13,8 @@ use crate::layout::{SocketEnd, SocketFlow};
 pub struct HostSockets<F: Family> {
     /// This node's own address.
     pub own_address: F::Address,
+    /// Whether processes reach NodePorts at the loopback address.
+    pub opens_loopback: bool,
     pub connected: RefCell<HashMap<u64, SocketFlow<F>>>,
     pub unconnected: RefCell<HashMap<SocketEnd<F>, SocketFlow<F>>>,
     /// The capacity of each of the two maps.
@@ -23,6 +25,7 @@ impl<F: Family> Default for HostSockets<F> {
     fn default() -> Self {
         Self {
             own_address: F::Address::default(),
+            opens_loopback: false,
             connected: RefCell::default(),
             unconnected: RefCell::default(),
             room: usize::MAX,
@@ -36,6 +39,10 @@ where
 {
     fn own_address(&self) -> F::Address {
         self.family().sockets.own_address
+    }
+
+    fn opens_loopback(&self) -> bool {
+        self.family().sockets.opens_loopback
     }
 
     fn connected(&self, cookie: u64) -> Option<SocketFlow<F>> {

@@ -11,8 +11,14 @@ pub struct Host {
     pub network_namespace: u64,
     /// This node's own addresses; unspecified if it has none.
     pub address4: Address4,
-    pub reserved: u32,
+    /// Families in which processes reach NodePorts at the loopback address: a sum of `LOOPBACK4` and `LOOPBACK6`.
+    pub loopback: u32,
     pub address6: Address6,
+}
+
+impl Host {
+    pub const LOOPBACK4: u32 = 1;
+    pub const LOOPBACK6: u32 = 2;
 }
 
 /// A connection that was translated at the socket of a process on this node.

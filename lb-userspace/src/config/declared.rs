@@ -136,12 +136,13 @@ pub struct AgentSettings {
     #[arg(long, value_name = "NAME", value_parser = node_name)]
     pub node_name: Option<String>,
 
-    /// Addresses that accept NodePort connections: a CIDR, an address, or primary; may be repeated [default:
-    /// the addresses of the interfaces in devices]
+    /// Addresses that accept NodePort connections: a CIDR, an address, primary, localhost or all; may be repeated
+    /// [default: the addresses of the interfaces in devices]
     ///
     /// A CIDR selects the addresses of this node that are in it. A single address is used even if
-    /// no interface has it. primary selects the node's main address of each family. Health check node
-    /// ports are served on the same addresses.
+    /// no interface has it. primary selects the node's main address of each family. localhost (or 127.0.0.0/8, ::1)
+    /// opens 127.0.0.1 and ::1 to processes of this node, all these and all others. Health check node ports are served
+    /// on the same addresses, except localhost.
     #[arg(long, value_name = "CIDR", value_delimiter = ',')]
     pub nodeport_addresses: Vec<NodePortAddresses>,
 

@@ -311,6 +311,33 @@ cases! {
         }
     }
 
+    fn a_node_port_is_open_on_loopback_if_a_setting_says_so(at: &Ends) {
+        let mut node = Node::with(&[at.web(1).node_port(30080), at.dns(1).node_port(30053)]);
+        let loopback = if at.is_v6() { "::1" } else { "127.0.0.1" };
+        let (web, dns) = (at.end(loopback, 30080), at.end(loopback, 30053));
+        let backend = at.backends(1)[0].clone();
+        let mut socket = node.tcp();
+        assert_eq!(node.connect(&mut socket, &web), Came::Passed, "not by default");
+        node.world.tables.v4.sockets.opens_loopback = true;
+        node.world.tables.v6.sockets.opens_loopback = true;
+        let mut socket = node.tcp();
+        assert_eq!(node.connect(&mut socket, &web), led(&backend));
+        assert_eq!(node.peer(socket, &backend), web);
+        let datagrams = node.udp();
+        for _ in 0..2 {
+            assert_eq!(node.send(datagrams, &dns), led(&backend));
+            assert_eq!(node.hears(datagrams, &backend), dns);
+        }
+        // What else listens there is not touched, nor are ClusterIPs' ports open there.
+        for port in [80, 53, 30081] {
+            let mut socket = node.tcp();
+            assert_eq!(node.connect(&mut socket, &at.end(loopback, port)), Came::Passed, "{port}");
+        }
+        let mut socket = node.tcp();
+        let other = if at.is_v6() { "::2" } else { "127.0.0.53" };
+        assert_eq!(node.connect(&mut socket, &at.end(other, 30080)), Came::Passed);
+    }
+
     fn without_backends_sockets_are_refused(at: &Ends) {
         let mut node = Node::with(&[at.web(0), at.dns(0)]);
         let (mut stream, mut datagrams) = (node.tcp(), node.udp());

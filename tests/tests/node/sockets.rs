@@ -174,6 +174,33 @@ fn a_process_reaches_a_service_and_sees_the_frontend_as_its_peer() -> Result<()>
     Ok(())
 }
 
+/// A registry of the cluster that the container runtime reaches as localhost, for example.
+#[test]
+fn processes_reach_node_ports_on_localhost_and_nobody_else_does() -> Result<()> {
+    let network = OneNode::warm(1)?;
+    let _server = network.pods[0].host.udp_echo("10.244.1.10:5300", "pod-0")?;
+    let more = ["--nodeport-addresses", "localhost"];
+    let agent = network.agent_with(&ONE.manifests(), &more)?;
+    for (host, remote) in [
+        ("127.0.0.1:30080", "127.0.0.1 30080"),
+        ("[::1]:30080", "::1 30080"),
+        ("[::ffff:127.0.0.1]:30080", "::ffff:127.0.0.1 30080"),
+    ] {
+        let shown = "%{remote_ip} %{remote_port}";
+        let url = format!("http://{host}/");
+        let page = network.node.curl_with(&["--write-out", shown], &url)?;
+        ensure!(page == format!("pod-0\n{remote}"), "{url}: {page}");
+    }
+    let ask = ["ask=hello@127.0.0.1:30053", "ask=again@127.0.0.1:30053"];
+    for answer in came_of(&network.node, "udp", ANY4, &ask)? {
+        ensure!(answer.ends_with("from 127.0.0.1:30053"), "{answer}");
+    }
+    // No other address has the port.
+    ensure!(network.curl("http://192.0.2.1:30080/").is_err(), "open on the node's address");
+    drop(agent);
+    Ok(())
+}
+
 #[test]
 fn a_node_port_is_not_open_on_loopback() -> Result<()> {
     let case = Case::new(1, ONE)?;
@@ -223,7 +250,8 @@ fn a_cache_on_the_node_that_takes_a_cluster_ip_serves_processes_and_pods() -> Re
     let _server = network.pods[0].host.udp_echo("10.244.1.10:5300", "pod-0")?;
     let manifests = ONE.manifests()
         + &ONE.service("upstream", "10.96.0.54", "fd00:10:96::54", "UDP", 53, 5300, 30054);
-    let _agent = network.agent_with(&manifests, &["--workload-device", "pod-*"])?;
+    let pods = ["--workload-device", "pod-*"];
+    let agent = network.agent_with(&manifests, &pods)?;
     let node = &network.node;
     let answer_of = |client: &Host, server: &str| {
         let came = came_of(client, "udp", ANY4, &[&format!("ask=hello@{server}:53")])?.remove(0);
@@ -247,6 +275,15 @@ fn a_cache_on_the_node_that_takes_a_cluster_ip_serves_processes_and_pods() -> Re
     }
     let cache = node.udp_echo("10.96.0.53:53", "cache")?;
     dns_is_served_by("cache")?;
+    let got = "interfaces of this node got or lost ClusterIPs of Services";
+    ensure!(agent.log().contains(got), "{}", agent.log());
+    agent.kill();
+    let agent = network.start_agent(&pods)?;
+    dns_is_served_by("cache")?;
+    let left = "ClusterIPs of Services are left to interfaces of this node";
+    let line = agent.log().lines().find(|line| line.contains(left)).map(str::to_owned);
+    let is_named = |line: String| line.contains("count=1") && line.contains("default/dns");
+    ensure!(line.is_some_and(is_named), "{}", agent.log());
     drop(cache);
     node.ip("link delete nodelocaldns")?;
     dns_is_served_by("pod-0")

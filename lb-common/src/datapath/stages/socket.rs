@@ -15,12 +15,16 @@ use crate::datapath::wire::parse::PacketFamily;
 use crate::family::Address;
 use crate::hash::mix;
 use crate::header::protocol;
-use crate::layout::{Backend, NO_BACKEND, Reason, Side, SocketEnd, SocketFlow};
+use crate::layout::{
+    Backend, Frontend, FrontendKey, NO_BACKEND, Reason, Side, SocketEnd, SocketFlow,
+};
 
 /// State of sockets.
 pub trait SocketTables<F: PacketFamily>: FamilyTables<F> {
     /// This node's own address, as the client address of its processes.
     fn own_address(&self) -> F::Address;
+    /// Whether processes reach NodePorts at the loopback address.
+    fn opens_loopback(&self) -> bool;
     /// The backend of a connected socket.
     fn connected(&self, cookie: u64) -> Option<SocketFlow<F>>;
     /// False if there is no room.
@@ -173,7 +177,7 @@ fn flow_of_datagram<F: PacketFamily, T: SocketTables<F>>(
     socket: Socket,
     end: End<F::Address>,
 ) -> Option<SocketFlow<F>> {
-    if !tables.may_be_destination(end.address) {
+    if !may_be_frontend(tables, end.address) {
         return None;
     }
     // A connected socket receives only from the backend that it is connected to.
@@ -252,7 +256,7 @@ fn choose_for_socket<F: PacketFamily, T: SocketTables<F>>(
     let end = flow.frontend();
     // NodePorts are stored under the unspecified address, but a process that connects to that
     // address means its own node.
-    if end.address == F::Address::unspecified() || !tables.may_be_destination(end.address) {
+    if end.address == F::Address::unspecified() || !may_be_frontend(tables, end.address) {
         return Err(Reason::NoFrontend);
     }
     let connection = Connection {
@@ -263,7 +267,7 @@ fn choose_for_socket<F: PacketFamily, T: SocketTables<F>>(
         protocol: socket.protocol,
         begins: 1,
     };
-    let frontend = select::find_frontend(tables, &connection)?;
+    let frontend = find_socket_frontend(tables, &connection)?;
     let choice = select::choose_backend(tables, &connection, &frontend, Origin::Inside)?;
     if frontend.affinity != 0 {
         let (service_port, generation) = (frontend.service_port, choice.backend.generation);
@@ -275,6 +279,31 @@ fn choose_for_socket<F: PacketFamily, T: SocketTables<F>>(
     flow.backend_index = choice.index;
     flow.backend_generation = choice.backend.generation;
     Ok(())
+}
+
+/// Whether a process may mean a Service by an address.
+#[inline(always)]
+fn may_be_frontend<F: PacketFamily, T: SocketTables<F>>(tables: &T, address: F::Address) -> bool {
+    if address == F::Address::loopback() {
+        tables.opens_loopback()
+    } else {
+        tables.may_be_destination(address)
+    }
+}
+
+/// The frontend that a process connects to. At the loopback address only NodePorts are open, and only to processes: no
+/// map has an entry of that address, so that packets from outside never match it.
+#[inline(always)]
+fn find_socket_frontend<F: PacketFamily, T: SocketTables<F>>(
+    tables: &T,
+    connection: &Connection<F>,
+) -> Result<Frontend, Reason> {
+    if connection.address != F::Address::loopback() {
+        return select::find_frontend(tables, connection);
+    }
+    let (any, port) = (F::Address::unspecified(), connection.port);
+    let node_port = tables.frontend(&FrontendKey::new(any, port, connection.protocol));
+    node_port.ok_or(Reason::NoFrontend)
 }
 
 /// Stands for the client port, which the socket does not have yet. Differs between sockets.

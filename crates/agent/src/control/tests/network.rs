@@ -55,6 +55,23 @@ fn failed_writes_of_node_addresses_are_retried() {
     assert_eq!((case.agent.retry_at(), case.reporter.report().network), (None, None));
 }
 
+/// Packets from a link that name a loopback address must match nothing: only sockets of processes do.
+#[test]
+fn loopback_addresses_with_node_ports_are_in_no_map_that_packets_use() {
+    let mut case = Case::new();
+    case.service("web", "10.96.0.1");
+    let mut writes_of = |addresses: &[[u8; 4]]| {
+        let before = case.memory.writes();
+        let addresses: BTreeSet<IpAddr> = addresses.iter().copied().map(IpAddr::from).collect();
+        case.agent.take_in_network(lb_network::NetworkEvent::NodeAddresses(addresses.clone()));
+        assert_eq!(case.memory.0.lock().unwrap().addresses, addresses, "for sockets");
+        case.memory.writes() - before
+    };
+    assert!(writes_of(&[[192, 0, 2, 1]]) > 0);
+    assert_eq!(writes_of(&[[127, 0, 0, 1], [192, 0, 2, 1]]), 0);
+    assert_eq!(writes_of(&[[192, 0, 2, 1]]), 0);
+}
+
 #[test]
 fn a_cluster_ip_of_an_interface_is_left_to_the_node_while_it_is_there() {
     let mut case = Case::new();
