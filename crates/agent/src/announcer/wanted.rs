@@ -40,10 +40,17 @@ struct OfService {
 }
 
 /// The facts about each Service, collected as Services change.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Announcing {
     services: BTreeMap<ServiceName, OfService>,
     changed: bool,
+}
+
+impl Default for Announcing {
+    /// Changed: without any Service, too, an agent must give up addresses that an earlier one announced.
+    fn default() -> Self {
+        Self { services: BTreeMap::new(), changed: true }
+    }
 }
 
 impl Announcing {
@@ -250,6 +257,13 @@ mod tests {
         assert_eq!(on(json!({}), "192.0.2.1"), ["eth0"]);
         assert_eq!(on(json!({"interfaces": ["eth1"]}), "198.51.100.1"), ["eth1"]);
         assert_eq!(on(json!({"interfaces": ["eth1"]}), "192.0.2.1"), ["eth1"]);
+    }
+
+    #[test]
+    fn without_any_service_the_first_result_is_that_nothing_is_wanted() {
+        let mut announcing = Announcing::default();
+        assert_eq!(announcing.take(&pools(), None), Some(Wanted::default()));
+        assert_eq!(announcing.take(&pools(), None), None);
     }
 
     #[test]
