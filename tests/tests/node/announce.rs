@@ -1,8 +1,6 @@
 //! Announced addresses with real clients: the kernel answers while no agent runs.
 
-use std::fs;
 use std::net::IpAddr;
-use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -152,34 +150,6 @@ fn the_kernel_answers_for_a_killed_agent_until_the_deadline() -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// The Service was deleted while no agent ran: the hook must learn that its address is no longer here.
-#[test]
-fn the_hook_learns_of_addresses_that_a_new_agent_adopts_and_gives_up() -> Result<()> {
-    let network = OneNode::warm(1)?;
-    let directory = network.topology.directory();
-    let (program, log) = (directory.join("hook"), directory.join("hook.log"));
-    fs::write(&program, format!("#!/bin/sh\ncat >> {}\n", log.display()))?;
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o755))?;
-    let program = program.to_string_lossy().into_owned();
-    let settings = ["--load-balancer-addresses", "192.0.2.200", "--announcement-hook", &program];
-    let reports = |state: &str| {
-        let expected =
-            format!(r#"{{"address":"192.0.2.200","interface":"{DEVICE}","state":"{state}"}}"#);
-        fs::read_to_string(&log).is_ok_and(|log| log.contains(&expected))
-    };
-    let web = |addresses: &[&str]| {
-        let web = Service::new("web", &["10.96.0.10"]).load_balancer(addresses);
-        manifests(&[web.tcp(80, 8080).here(&["10.244.1.10"])])
-    };
-    let agent = network.agent_with(&web(&[]), &settings)?;
-    wait_until("the address is announced", SOON, || reports("taken"))?;
-    agent.kill();
-    fs::remove_file(&log)?;
-    network.write_manifests(&manifests(&[Service::new("other", &["10.96.0.11"]).tcp(80, 8080)]))?;
-    let _agent = network.start_agent(&settings)?;
-    wait_until("the address is given up", SOON, || reports("released"))
 }
 
 /// The client's kernel asks whether its new address is in use.
