@@ -12,7 +12,7 @@ use k8s_openapi::api::core::v1::{LoadBalancerIngress, LoadBalancerStatus, Servic
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use lb_process::state_file::StateFile;
 use lb_rules::ipam::{Ipam, Outcome, Pools, Range, Reason, Settings};
-use lb_rules::kinds::service::CONDITION;
+use lb_rules::kinds::service::{CONDITION, NODE_PORTS_CONDITION};
 use lb_rules::model::{Kind, Object, ObjectRef, Problem, ServiceName};
 use lb_source::{Event, Extent, Source};
 use tokio::sync::mpsc;
@@ -221,9 +221,18 @@ fn set_status(service: &mut Service, points: Vec<LoadBalancerIngress>, outcome: 
         last_transition_time: Time(Timestamp::UNIX_EPOCH),
         observed_generation: None,
     });
+    let grant = outcome.and_then(|outcome| outcome.grant.as_ref()).map(|grant| Condition {
+        type_: NODE_PORTS_CONDITION.to_owned(),
+        status: "True".to_owned(),
+        reason: "Lent".to_owned(),
+        message: grant.to_string(),
+        last_transition_time: Time(Timestamp::UNIX_EPOCH),
+        observed_generation: None,
+    });
+    let conditions: Vec<Condition> = condition.into_iter().chain(grant).collect();
     service.status = Some(ServiceStatus {
         load_balancer: Some(LoadBalancerStatus { ingress }),
-        conditions: condition.map(|condition| vec![condition]),
+        conditions: (!conditions.is_empty()).then_some(conditions),
     });
 }
 

@@ -6,7 +6,8 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{LoadBalancerIngress, PortStatus, Service};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use lb_rules::ipam::{Outcome, PortOutcome, Reason};
-use lb_rules::kinds::service::CONDITION;
+use lb_rules::kinds::service::{CONDITION, NODE_PORTS_CONDITION};
+use lb_rules::model::PortGrant;
 use serde_json::{Value, json};
 
 /// Millrace's condition of a Service.
@@ -51,7 +52,8 @@ pub(crate) fn build_ingress(outcome: &Outcome) -> Vec<LoadBalancerIngress> {
 
 fn port_status(port: &PortOutcome) -> PortStatus {
     PortStatus {
-        error: port.refused.map(|reason| reason.name().to_owned()),
+        // Values of others than Kubernetes have a prefix.
+        error: port.refused.map(|reason| format!("millrace.io/{}", reason.name())),
         port: port.port.into(),
         protocol: port.protocol.name().to_owned(),
     }
@@ -77,34 +79,54 @@ pub(crate) fn build_status_patch(
     now: Timestamp,
 ) -> Option<Value> {
     let condition = find_condition(service);
-    if has_assigned_addresses(service, outcome) && has_condition(condition, outcome) {
+    if has_assigned_addresses(service, outcome)
+        && has_condition(condition, outcome)
+        && PortGrant::of(service) == outcome.grant
+    {
         return None;
     }
     let status = condition_status(outcome);
     let since = condition.filter(|condition| condition.status == status);
     let since = since.map_or(Time(now), |condition| condition.last_transition_time.clone());
     let points = build_ingress(outcome);
+    let mut conditions = vec![json!({
+        "type": CONDITION, "status": status, "reason": outcome.reason.name(),
+        "message": outcome.message, "lastTransitionTime": since
+    })];
+    conditions.extend(build_grant_patch(service, outcome.grant.as_ref(), now));
     Some(json!({
         "metadata": build_precondition(service),
-        "status": {
-            "loadBalancer": {"ingress": points},
-            "conditions": [{
-                "type": CONDITION, "status": status, "reason": outcome.reason.name(),
-                "message": outcome.message, "lastTransitionTime": since
-            }]
-        }
+        "status": {"loadBalancer": {"ingress": points}, "conditions": conditions}
     }))
+}
+
+/// The part of a patch that makes the condition name the ports that a Service has on nodes.
+fn build_grant_patch(
+    service: &Service,
+    grant: Option<&PortGrant>,
+    now: Timestamp,
+) -> Option<Value> {
+    let known = service.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    let known = known.into_iter().find(|condition| condition.type_ == NODE_PORTS_CONDITION);
+    let since = known.map_or(Time(now), |condition| condition.last_transition_time.clone());
+    match grant {
+        Some(grant) => Some(json!({
+            "type": NODE_PORTS_CONDITION, "status": "True", "reason": "Lent",
+            "message": grant.to_string(), "lastTransitionTime": since
+        })),
+        None => known.map(|_| json!({"$patch": "delete", "type": NODE_PORTS_CONDITION})),
+    }
 }
 
 /// The patch that removes what this controller has written to a Service that is not its own any more.
 pub(crate) fn build_release_patch(service: &Service) -> Option<Value> {
-    find_condition(service)?;
+    let condition = find_condition(service)?;
+    let mut conditions = vec![json!({"$patch": "delete", "type": CONDITION})];
+    let now = condition.last_transition_time.0;
+    conditions.extend(build_grant_patch(service, None, now));
     Some(json!({
         "metadata": build_precondition(service),
-        "status": {
-            "loadBalancer": {"ingress": null},
-            "conditions": [{"$patch": "delete", "type": CONDITION}]
-        }
+        "status": {"loadBalancer": {"ingress": null}, "conditions": conditions}
     }))
 }
 
@@ -123,6 +145,8 @@ fn build_precondition(service: &Service) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use lb_rules::model::Protocol;
 
     use super::*;
@@ -135,7 +159,7 @@ mod tests {
     fn outcome(addresses: &[&str], reason: Reason) -> Outcome {
         let addresses = addresses.iter().map(|address| address.parse().unwrap()).collect();
         let message = "why".to_owned();
-        Outcome { addresses, ports: Vec::new(), reason, message, outside: 0 }
+        Outcome { addresses, ports: Vec::new(), grant: None, reason, message, outside: 0 }
     }
 
     fn written(status: &str, reason: &str, points: Value) -> Service {
@@ -186,14 +210,27 @@ mod tests {
         let port = |port, refused| PortOutcome { protocol: Protocol::Tcp, port, refused };
         let mut lent = outcome(&["192.0.2.7"], Reason::PortNotAllowed);
         lent.ports = vec![port(443, None), port(22, Some(Reason::PortNotAllowed))];
+        let ports = BTreeSet::from([(Protocol::Tcp, 443)]);
+        lent.grant = Some(PortGrant { pool: "edge".to_owned(), ports });
         let patch = build_status_patch(&service(json!({})), &lent, now).unwrap();
         let points = json!([{"ip": "192.0.2.7", "ipMode": "Proxy", "ports": [
             {"port": 443, "protocol": "TCP"},
-            {"port": 22, "protocol": "TCP", "error": "PortNotAllowed"}
+            {"port": 22, "protocol": "TCP", "error": "millrace.io/PortNotAllowed"}
         ]}]);
         assert_eq!(patch["status"]["loadBalancer"]["ingress"], points);
-        let written = written("False", "PortNotAllowed", points);
+        let mut written = written("False", "PortNotAllowed", points);
+        assert!(build_status_patch(&written, &lent, now).is_some(), "agents read the condition");
+        let status = written.status.as_mut().unwrap();
+        let added = patch["status"]["conditions"][1].clone();
+        assert_eq!(added["message"], "edge TCP/443");
+        status.conditions.as_mut().unwrap().push(serde_json::from_value(added).unwrap());
         assert_eq!(build_status_patch(&written, &lent, now), None);
+        let removal = build_status_patch(&written, &outcome(&[], Reason::NoPool), now).unwrap();
+        assert_eq!(removal["status"]["conditions"][1]["$patch"], "delete");
+        assert_eq!(
+            build_release_patch(&written).unwrap()["status"]["conditions"][1]["$patch"],
+            "delete"
+        );
         lent.ports[0].refused = Some(Reason::SharingConflict);
         assert!(build_status_patch(&written, &lent, now).is_some(), "another Service has it now");
     }

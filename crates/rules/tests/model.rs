@@ -3,7 +3,7 @@
 //! A file contains manifests, the line `--- expect`, and the result: each service port with its
 //! frontends and pools, health checks and problems. The agent's node is `node-a`, without a zone; a
 //! comment `# zone: z1` sets one, and so does a manifest of the Node. `# own-addresses: 10.96.0.10` are those of
-//! its interfaces; `# external-ips: none` and `# forwarding: gue` are those settings, and `# lent-ports: 80 443` are those
+//! its interfaces; `# external-ips: none` and `# forwarding: gue` are those settings, and pools are those
 //! that pools list for its external addresses.
 //!
 //! `UPDATE_EXPECT=1` writes the actual results; review them.
@@ -18,10 +18,10 @@ use std::fmt::Write;
 use lb_common::layout::{Forwarding, FrontendKind};
 use lb_common::maglev::DEFAULT_WEIGHT;
 use lb_rules::documents;
-use lb_rules::kinds::NodeAddressType;
+use lb_rules::ipam::{Pools, api_server_service};
 use lb_rules::model::{
-    Claims, ExternalIpPolicy, Frontend, LentPorts, NodeContext, Object, Policy, Resolved,
-    ServicePort, forwarding_named, resolve,
+    Claims, ExternalIpPolicy, Frontend, NodeContext, Object, Policy, Resolved, ServicePort,
+    forwarding_named, resolve,
 };
 use lb_rules::store::Store;
 
@@ -53,10 +53,11 @@ fn meaning(name: &str, manifests: &str) -> String {
     if let Some(own) = manifests.lines().find_map(|line| line.strip_prefix("# own-addresses: ")) {
         node.own_addresses = own.split(' ').map(|address| address.parse().unwrap()).collect();
     }
-    if let Some(ports) = manifests.lines().find_map(|line| line.strip_prefix("# lent-ports: ")) {
-        let ports = ports.split(' ').map(|port| port.parse::<u16>().unwrap());
-        let lent = ports.map(|port| (NodeAddressType::ExternalIP, port..=port));
-        node.lent_ports = Some(LentPorts(lent.collect()));
+    let mut pools = Pools::new(&[]);
+    let changes: Vec<bool> = contents.objects.values().map(|object| pools.apply(object)).collect();
+    if changes.contains(&true) {
+        let own = store.node(NODE).unwrap();
+        node.lent_ports = Some(pools.lent_by(own, store.slices(&api_server_service())));
     }
 
     let mut claims = Claims::default();

@@ -103,7 +103,7 @@ pub(crate) fn agent_options(
         metrics_max_objects: agent.metrics_max_objects.unwrap_or(DEFAULT_METRICS_MAX_OBJECTS),
         privileges,
         load_balancer: LoadBalancer {
-            settings: load_balancer.assignment(&settings.api_servers),
+            settings: load_balancer.assignment(),
             ranges: load_balancer.load_balancer_addresses,
             metallb_namespace: load_balancer.metallb_namespace,
             state_directory: settings.state_directory,

@@ -62,7 +62,7 @@ pub(crate) fn controller_options(
     access: Access,
     lease: Option<ServiceName>,
 ) -> ControllerOptions {
-    let mut assignment = settings.assignment(&access.api_servers);
+    let mut assignment = settings.assignment();
     assignment.is_alone = lease.is_none();
     ControllerOptions {
         access,

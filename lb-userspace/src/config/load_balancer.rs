@@ -108,17 +108,12 @@ pub struct ControllerSettings {
 }
 
 impl LoadBalancerSettings {
-    /// The part that decides which Services get addresses. `api_servers`: URLs.
-    pub fn assignment(&self, api_servers: &[String]) -> ipam::Settings {
-        let port_of = |url: &String| {
-            let url: Uri = url.parse().ok()?;
-            url.port_u16().or_else(|| Some(if url.scheme_str() == Some("http") { 80 } else { 443 }))
-        };
+    /// The part that decides which Services get addresses.
+    pub fn assignment(&self) -> ipam::Settings {
         ipam::Settings {
             classes: self.load_balancer_classes.clone(),
             needs_class: self.require_load_balancer_class,
             is_alone: false,
-            needed_ports: api_servers.iter().filter_map(port_of).collect(),
         }
     }
 }

@@ -82,10 +82,16 @@ fn services_get_listed_ports_of_the_node_and_the_others_stay_the_nodes() -> Resu
     {
         ensure!(log.contains(expected), "{expected}: {log}");
     }
-    // A node that is not ready leaves the list, and a port that the pool loses is the node's.
+    // A node that is not ready leaves the list, and goes on serving clients that know its address.
     std::fs::write(&file, manifests_of("80", "False"))?;
+    std::thread::sleep(SOON / 40);
+    ensure!(answer(80)?.trim() == "pod-0", "a node that is not ready serves no more");
+    // One that is excluded lends nothing, and a port that the pool loses is the node's.
+    let excluded = "role: edge, node.kubernetes.io/exclude-from-external-load-balancers: \"\"}}\nstatus";
+    let excluded = manifests("80").replacen("role: edge}}\nstatus", excluded, 1);
+    std::fs::write(&file, excluded)?;
     wait_until("the node lends nothing", SOON, || answer(80).is_err())?;
-    std::fs::write(&file, manifests_of("80", "True"))?;
+    std::fs::write(&file, manifests("80"))?;
     wait_until("a Service has port 80", SOON, || answer(80).is_ok_and(|a| a.trim() == "pod-0"))?;
     std::fs::write(&file, manifests("80").replace("ports: [80, 10250]", "ports: [81]"))?;
     wait_until("the pool lost the port", SOON, || answer(80).is_err())

@@ -11,7 +11,7 @@ use lb_common::layout::FrontendKind;
 use lb_kernel::{BacklogTables, clock_of_deadlines};
 use lb_plan::{Change, Plan};
 use lb_process::notices::NoticeReason;
-use lb_rules::ipam;
+use lb_rules::ipam::{self, api_server_service};
 use lb_rules::model::{
     NodeContext, Resolved, ServiceName, ServicePort, ServicePortKey, has_lent_ports, resolve,
 };
@@ -130,10 +130,12 @@ impl<T: BacklogTables> Agent<T> {
 
     /// Follows what this node lends of its own addresses. Returns the Services that this concerns.
     fn follow_lent_ports(&mut self) -> Affected {
-        let labels = self.store.node(&self.node.name).map(|node| &node.labels);
         let is_known = self.synced >= Some(Extent::Pools);
-        let lent = labels.filter(|_| is_known);
-        let lent = lent.map(|labels| self.announcement_objects.pools().lent_by(labels));
+        let own = self.store.node(&self.node.name).filter(|_| is_known);
+        let lent = own.map(|node| {
+            let api_servers = self.store.slices(&api_server_service());
+            self.announcement_objects.pools().lent_by(node, api_servers)
+        });
         if std::mem::replace(&mut self.node.lent_ports, lent.clone()) == lent {
             return Affected::default();
         }

@@ -367,7 +367,7 @@ impl Ipam {
         suitable.first().map(|(_, _, address)| *address)
     }
 
-    fn labels_of(&self, service: &ServiceName) -> &Labels {
+    pub(super) fn labels_of(&self, service: &ServiceName) -> &Labels {
         self.namespaces.labels(&service.namespace)
     }
 }

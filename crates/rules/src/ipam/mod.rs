@@ -35,7 +35,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crate::model::{AddressFamily, Kind, Object, ObjectRef, ProtocolPort, ServiceName};
+use crate::model::{AddressFamily, Kind, Object, ObjectRef, PortGrant, ServiceName};
 
 use decide::Decision;
 use ledger::{AddressLedger, SearchStart};
@@ -48,7 +48,7 @@ use waiting::{WaitCause, WaitingServices};
 pub use crate::kinds::service::is_marked;
 pub use advertisement::Advertised;
 pub use announcement::{Announcement, Scope};
-pub use lending_nodes::{EndpointNodes, LendingNodes};
+pub use lending_nodes::{EndpointNodes, LendingNodes, api_server_service};
 pub use outcome::{Outcome, PortOutcome, Reason};
 pub use pool::{Pool, PoolName, SETTING, is_unset};
 pub use pools::Pools;
@@ -66,18 +66,11 @@ pub struct Settings {
     pub needs_class: bool,
     /// Whether no other controller can assign addresses, so that a Service without one has this one's reasons.
     pub is_alone: bool,
-    /// Ports of API servers: no Service gets them on addresses of nodes.
-    pub needed_ports: BTreeSet<u16>,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self {
-            classes: vec![CLASS.to_owned()],
-            needs_class: false,
-            is_alone: false,
-            needed_ports: BTreeSet::new(),
-        }
+        Self { classes: vec![CLASS.to_owned()], needs_class: false, is_alone: false }
     }
 }
 
@@ -115,7 +108,7 @@ struct IpamService {
     /// The Service's addresses: of others' Services those in the status, of own ones those that are assigned.
     addresses: Vec<IpAddr>,
     /// Its ports on addresses of nodes.
-    ports: BTreeSet<ProtocolPort>,
+    grant: Option<PortGrant>,
     is_own: bool,
     outcome: Option<Outcome>,
 }
@@ -221,11 +214,18 @@ impl Ipam {
         let is_own = self.is_own(entry);
         let request = Arc::clone(&entry.request);
         self.waiting.remove(turn);
-        let pool = if is_own { self.pool_of_nodes(turn, &request, &entry.addresses) } else { None };
+        let pool = if is_own { self.pool_of_nodes(turn, &request, entry) } else { None };
         let (addresses, causes, outcome) = match pool {
             Some(pool) => {
-                let borrowed = self.decide_ports(turn, &request, pool, entry);
-                (Some(borrowed.kept_addresses), Vec::new(), Some(borrowed.outcome))
+                let mut borrowed = self.decide_ports(turn, &request, pool, entry);
+                let mut causes = Vec::new();
+                if !request.addresses.is_empty() {
+                    // It has ports of nodes until it can have the addresses.
+                    let decision = self.decide(turn, &request, &entry.addresses);
+                    borrowed.outcome.wait_for(decision.refusal, &self.pools.get(pool).name);
+                    causes = decision.causes;
+                }
+                (Some(borrowed.kept_addresses), causes, Some(borrowed.outcome))
             }
             None if is_own => {
                 let decision = self.decide(turn, &request, &entry.addresses);
@@ -241,10 +241,7 @@ impl Ipam {
             self.lending.borrowers.remove(turn);
         }
         if is_own {
-            let granted = outcome.iter().flat_map(|outcome| &outcome.ports);
-            let granted = granted.filter(|port| port.refused.is_none());
-            let granted = granted.map(|port| (port.protocol, port.port)).collect();
-            self.set_ports(name, granted);
+            self.set_ports(name, outcome.as_ref().and_then(|outcome| outcome.grant.clone()));
         }
         if let Some(addresses) = addresses {
             self.set_addresses(name, addresses);
@@ -300,7 +297,7 @@ impl Ipam {
                 message.push_str(&format!(". Until then it keeps {}", list(&addresses)));
             }
             let reason = refusal.reason;
-            return Outcome { addresses, ports: Vec::new(), reason, message, outside };
+            return Outcome { addresses, ports: Vec::new(), grant: None, reason, message, outside };
         }
         let mut parts: Vec<String> = Vec::new();
         for address in &addresses {
@@ -311,7 +308,7 @@ impl Ipam {
         }
         parts.extend(decision.note.clone());
         let (reason, message) = (Reason::Assigned, parts.join("; "));
-        Outcome { addresses, ports: Vec::new(), reason, message, outside }
+        Outcome { addresses, ports: Vec::new(), grant: None, reason, message, outside }
     }
 
     /// What became of a Service; `None` if its addresses are not this controller's to assign.

@@ -2,7 +2,8 @@
 
 use std::net::IpAddr;
 
-use crate::model::Protocol;
+use super::pool::PoolName;
+use crate::model::{PortGrant, Protocol};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reason {
@@ -63,11 +64,22 @@ pub struct Outcome {
     pub addresses: Vec<IpAddr>,
     /// If the addresses are those of nodes: all ports of the Service, and whether it has them there.
     pub ports: Vec<PortOutcome>,
+    /// Those of the ports that it has, and of which pool.
+    pub grant: Option<PortGrant>,
     pub reason: Reason,
     /// Names what to do, unless the reason is `Assigned`.
     pub message: String,
     /// The number of its addresses that no pool contains any more.
     pub outside: usize,
+}
+
+impl Outcome {
+    /// The Service requests addresses that it can't have, and keeps its ports of nodes meanwhile.
+    pub(super) fn wait_for(&mut self, refusal: Option<Refusal>, pool: &PoolName) {
+        let Some(refusal) = refusal.filter(|_| self.reason == Reason::Assigned) else { return };
+        self.reason = refusal.reason;
+        self.message = format!("{}. Until then it keeps ports of nodes of {pool}", refusal.message);
+    }
 }
 
 /// A port of a Service on the addresses of nodes.

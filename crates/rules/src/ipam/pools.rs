@@ -9,10 +9,11 @@ use std::net::IpAddr;
 use lb_bgp::table::AdvertisedPeers;
 
 use super::advertisement::{Advertised, OfMetallb};
+use super::lending_nodes::list_api_servers;
 use super::pool::{Advertisement, Pool, PoolName};
 use super::range::{Range, address_to_number};
 use super::selector::Labels;
-use crate::model::{LentPorts, Object, ObjectRef, Problem};
+use crate::model::{AddressFamily, LentPool, LentPorts, Node, Object, ObjectRef, Problem, Slice};
 
 /// Identifies a pool until the pools change.
 pub(crate) type PoolIndex = usize;
@@ -196,13 +197,27 @@ impl Pools {
         &self.pools[index]
     }
 
-    /// What a node with these labels lends on its own addresses.
-    pub fn lent_by(&self, labels: &Labels) -> LentPorts {
-        let pools = self.pools.iter().filter_map(|pool| pool.nodes.as_ref());
-        let selecting = pools.filter(|nodes| nodes.selects(labels));
-        let lent = selecting
-            .flat_map(|nodes| nodes.ports.iter().map(|range| (nodes.address_type, range.clone())));
-        LentPorts(lent.collect())
+    /// What a node lends on its own addresses. `slices`: those of the API servers.
+    pub fn lent_by<'a>(
+        &self,
+        node: &Node,
+        slices: impl IntoIterator<Item = &'a Slice>,
+    ) -> LentPorts {
+        let all = self.pools.iter().filter_map(|pool| Some((pool, pool.nodes.as_ref()?)));
+        let selecting = all.filter(|(_, nodes)| node.may_lend && nodes.selects(&node.labels));
+        let pools = selecting.map(|(pool, nodes)| LentPool {
+            name: pool.name.name().to_owned(),
+            address_type: nodes.address_type,
+            addresses: AddressFamily::ALL
+                .iter()
+                .filter_map(|family| nodes.address_of(node, *family))
+                .collect(),
+            ports: nodes.ports.clone(),
+        });
+        let api_servers = slices.into_iter().flat_map(list_api_servers);
+        let own = api_servers.filter(|(address, _)| node.has_address(*address));
+        let reserved = own.map(|(_, port)| port).chain(node.kubelet_port).collect();
+        LentPorts { pools: pools.collect(), reserved }
     }
 
     /// What can't be used in each object; of objects without problems, nothing.

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{Service, ServiceSpec};
 
 use super::selector::Labels;
 use crate::kinds::service::{ADDRESSES, POOL, SHARING_KEY, is_marked};
-use crate::model::{AddressFamily, Protocol, ProtocolPort, is_lending, list_lent_ports};
+use crate::model::{AddressFamily, PortGrant, Protocol, ProtocolPort, is_lending};
 
 /// Addresses of one Service. An annotation has room for all addresses of a pool.
 const MOST_ADDRESSES: usize = 16;
@@ -44,7 +44,7 @@ pub(crate) struct AddressRequest {
 pub struct HeldAddresses {
     pub addresses: Vec<IpAddr>,
     /// Ports on addresses of nodes, which are not among the addresses.
-    pub ports: BTreeSet<ProtocolPort>,
+    pub grant: Option<PortGrant>,
     /// Whether there are others than addresses that nodes serve themselves: host names, or addresses of a proxy.
     pub has_others: bool,
 }
@@ -88,7 +88,7 @@ impl AddressRequest {
 
 impl HeldAddresses {
     pub fn of(service: &Service) -> Self {
-        let mut held = Self { ports: list_lent_ports(service), ..Self::default() };
+        let mut held = Self { grant: PortGrant::of(service), ..Self::default() };
         let is_marked = is_marked(service);
         let balancer = service.status.as_ref().and_then(|status| status.load_balancer.as_ref());
         for point in balancer.iter().flat_map(|balancer| balancer.ingress.iter().flatten()) {

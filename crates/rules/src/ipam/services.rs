@@ -1,6 +1,5 @@
 //! What a change of one Service affects.
 
-use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -40,13 +39,13 @@ impl Ipam {
                     is_marked,
                     has_others: held.has_others,
                     addresses: Vec::new(),
-                    ports: BTreeSet::new(),
+                    grant: None,
                     is_own: false,
                     outcome: None,
                 };
                 self.services.insert(name.clone(), entry);
                 self.set_addresses(&name, held.addresses);
-                self.set_ports(&name, held.ports);
+                self.set_ports(&name, held.grant);
                 self.wake_peers(&turn);
             }
             Some(entry) => {
@@ -63,7 +62,7 @@ impl Ipam {
                 }
                 if !is_own {
                     self.set_addresses(&name, held.addresses);
-                    self.set_ports(&name, held.ports);
+                    self.set_ports(&name, held.grant);
                 }
                 if is_same && is_own {
                     return;
@@ -78,7 +77,7 @@ impl Ipam {
             return;
         }
         self.set_addresses(name, Vec::new());
-        self.set_ports(name, BTreeSet::new());
+        self.set_ports(name, None);
         let Some(entry) = self.services.remove(name) else { return };
         self.note_key(&entry.turn, entry.request.sharing_key.as_ref(), None);
         self.waiting.remove(&entry.turn);

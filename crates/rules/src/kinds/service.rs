@@ -23,6 +23,9 @@ pub(crate) const SHARING_KEY: [&str; 4] = [
 
 /// The type of the condition that says whether a Service has its addresses.
 pub const CONDITION: &str = "millrace.io/AddressAssigned";
+/// The type of the condition that says which ports of nodes a Service has, and of which pool: also while no address is
+/// listed.
+pub const NODE_PORTS_CONDITION: &str = "millrace.io/NodePorts";
 
 /// Whether an annotation is part of a request.
 pub fn is_request(annotation: &str) -> bool {

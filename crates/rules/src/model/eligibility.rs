@@ -41,7 +41,12 @@ pub(crate) fn is_healthy(node: &Node) -> bool {
     let is_unready = |status: &str| ["False", "Unknown"].contains(&status);
     let mut conditions = conditions.into_iter().flatten();
     let is_ready = !conditions.any(|one| one.type_ == "Ready" && is_unready(&one.status));
-    is_ready && is_eligible(node) && !is_excluded(node) && !is_network_unavailable(node)
+    is_ready && may_lend(node) && !is_network_unavailable(node)
+}
+
+/// Whether a node's own addresses may be those of Services at all: it is neither excluded nor being deleted.
+pub(crate) fn may_lend(node: &Node) -> bool {
+    is_eligible(node) && !is_excluded(node)
 }
 
 fn is_excluded(node: &Node) -> bool {

@@ -4,10 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node as ApiNode;
 
 use super::eligibility::{
-    is_eligible, is_healthy, is_preferred_for_load_balancers, is_shutting_down,
+    is_eligible, is_healthy, is_preferred_for_load_balancers, is_shutting_down, may_lend,
 };
 use super::types::{NodeAddresses, list_addresses};
 
@@ -23,6 +24,9 @@ pub struct Node {
     pub external_addresses: BTreeSet<IpAddr>,
     /// Whether its addresses may be those of load balancers.
     pub is_healthy: bool,
+    /// Whether they may be if no other node is healthy.
+    pub may_lend: bool,
+    pub created: Option<Timestamp>,
     /// The port of its kubelet, if its status says so.
     pub kubelet_port: Option<u16>,
     /// Whether load balancers may send new traffic to it.
@@ -36,6 +40,12 @@ pub struct Node {
     pub taints: Vec<String>,
 }
 
+impl Node {
+    pub(crate) fn has_address(&self, address: IpAddr) -> bool {
+        self.addresses.0.contains(&address) || self.external_addresses.contains(&address)
+    }
+}
+
 impl From<ApiNode> for Node {
     fn from(node: ApiNode) -> Self {
         let labels = node.metadata.labels.as_ref();
@@ -45,6 +55,8 @@ impl From<ApiNode> for Node {
             addresses: NodeAddresses::of(&node),
             external_addresses: list_addresses(&node, "ExternalIP").collect(),
             is_healthy: is_healthy(&node),
+            may_lend: may_lend(&node),
+            created: node.metadata.creation_timestamp.as_ref().map(|time| time.0),
             kubelet_port: kubelet_port(&node),
             is_eligible: is_eligible(&node),
             announces: is_preferred_for_load_balancers(&node),

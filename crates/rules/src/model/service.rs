@@ -17,7 +17,7 @@ use super::types::{
     ServicePortKey,
 };
 use super::weights;
-use crate::kinds::service::{is_marked, is_request};
+use crate::kinds::service::{NODE_PORTS_CONDITION, is_marked, is_request};
 
 const PROXY_NAME: &str = "service.kubernetes.io/service-proxy-name";
 const HEADLESS: &str = "service.kubernetes.io/headless";
@@ -64,7 +64,8 @@ pub fn trim(service: &mut Service) {
     // Only that there is one matters: `strip` has removed those of other types.
     let conditions =
         service.status.iter_mut().flat_map(|status| status.conditions.iter_mut().flatten());
-    conditions.for_each(|condition| condition.message = String::new());
+    let unread = conditions.filter(|condition| condition.type_ != NODE_PORTS_CONDITION);
+    unread.for_each(|condition| condition.message = String::new());
 }
 
 /// Whether advertisements to BGP peers may select Services of any type by a label. Of other labels, which are many, only

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::Kind;
-use crate::kinds::service::CONDITION;
+use crate::kinds::service::{CONDITION, NODE_PORTS_CONDITION};
 
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 const METADATA: [&str; 7] =
@@ -80,16 +80,20 @@ pub(crate) fn strip_unused_fields(kind: Kind, object: &mut Value) {
     remove_nulls(object);
 }
 
-/// Leaves the condition that is Millrace's own.
+/// Leaves the conditions that are Millrace's own.
 fn strip_conditions(service: &mut Value) {
     let Some(status) = map(service, "status") else { return };
-    let own = |condition: &Value| {
-        condition["type"] == CONDITION && Condition::deserialize(condition).is_ok()
+    let is_own = |condition: &&Value, type_: &str| {
+        condition["type"] == type_ && Condition::deserialize(*condition).is_ok()
     };
     let conditions = status.remove("conditions");
-    let conditions = conditions.as_ref().and_then(Value::as_array).into_iter().flatten();
-    if let Some(own) = conditions.into_iter().find(|condition| own(condition)) {
-        status.insert("conditions".to_owned(), Value::Array(vec![own.clone()]));
+    let conditions = conditions.as_ref().and_then(Value::as_array);
+    let conditions = conditions.map(Vec::as_slice).unwrap_or_default();
+    let own = [CONDITION, NODE_PORTS_CONDITION]
+        .map(|type_| conditions.iter().find(|condition| is_own(condition, type_)).cloned());
+    let own: Vec<Value> = own.into_iter().flatten().collect();
+    if !own.is_empty() {
+        status.insert("conditions".to_owned(), Value::Array(own));
     }
 }
 

@@ -111,3 +111,42 @@ fn describe(ipam: &Ipam, manifests: &str, text: &mut String) {
 fn object(kind: Kind, value: serde_json::Value) -> Object {
     Object::read(kind, value).unwrap()
 }
+
+/// So that no Service makes a status that the API server refuses, or that all agents read at length.
+#[test]
+fn a_status_has_a_bounded_number_of_ports_of_nodes() {
+    let mut ipam = Ipam::new(Settings::default(), Pools::new(&[]));
+    let pool = serde_json::json!({
+        "metadata": {"name": "edge"},
+        "spec": {"nodes": {"addressType": "InternalIP", "ports": ["20000-20999"]}}
+    });
+    ipam.apply(&object(Kind::AddressPool, pool));
+    for number in 0..300_u32 {
+        let addresses = serde_json::json!([
+            {"type": "InternalIP", "address": format!("10.0.{}.{}", number / 250, number % 250 + 1)},
+            {"type": "InternalIP", "address": format!("2001:db8::{:x}", number + 1)}
+        ]);
+        let node = serde_json::json!({
+            "metadata": {"name": format!("node-{number:03}")}, "status": {"addresses": addresses}
+        });
+        ipam.apply(&object(Kind::Node, node));
+    }
+    let name = ServiceName::new("default", "web");
+    for (ports, listed) in [(1, 256), (64, 64)] {
+        let ports: Vec<_> = (0..ports)
+            .map(|port| serde_json::json!({"name": format!("p{port}"), "port": 20_000 + port}))
+            .collect();
+        let service = serde_json::json!({
+            "metadata": {"name": "web", "namespace": "default"},
+            "spec": {
+                "type": "LoadBalancer", "ipFamilies": ["IPv4", "IPv6"],
+                "ipFamilyPolicy": "RequireDualStack", "ports": ports
+            }
+        });
+        ipam.apply(&object(Kind::Service, service));
+        ipam.settle();
+        let outcome = ipam.outcome(&name).unwrap();
+        assert_eq!(outcome.addresses.len(), listed);
+        assert!(outcome.addresses.len() * outcome.ports.len() <= 4096);
+    }
+}
