@@ -108,7 +108,10 @@ impl Source for ControllerCluster {
             .into_iter()
             .map(|kind| {
                 let (listed, is_listed) = oneshot::channel();
-                (Watched::new(self.api(kind), shared.clone(), listed), is_listed)
+                let watched = Watched::new(self.api(kind), shared.clone(), listed);
+                // Without them only pools of nodes have nothing to lend: a role of before must not stop the others.
+                let is_optional = [Kind::Node, Kind::EndpointSlice].contains(&kind);
+                (if is_optional { watched.optional() } else { watched }, is_listed)
             })
             .unzip();
         let synced = async {

@@ -101,7 +101,8 @@ impl Trouble {
                         certificate valid, and of this cluster?"
                     .to_owned(),
                 403 => format!(
-                    "{}; give this account the ClusterRole of deploy/kustomize/base/role.yaml",
+                    "{}; give this account its ClusterRole: deploy/kustomize/base/role.yaml is the agent's, \
+                     deploy/kustomize/controller/role.yaml the controller's",
                     one_line(&status.message)
                 ),
                 code => format!("the API server returned {code}: {}", one_line(&status.message)),

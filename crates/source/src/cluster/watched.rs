@@ -213,7 +213,12 @@ impl Watched {
     fn note_absence(&mut self, trouble: &Trouble) {
         let (kind, reason) = (self.kind.name(), trouble.describe());
         if self.listed.take().is_some_and(|listed| listed.send(()).is_ok()) {
-            tracing::debug!(%kind, reason, "kind not available; looking for it from time to time");
+            if !matches!(self.kind, Kind::Node | Kind::EndpointSlice) {
+                tracing::debug!(%kind, reason, "kind not available; looking for it from time to time");
+            } else {
+                // Every cluster has these: the role lacks them.
+                tracing::warn!(%kind, reason, "kind not readable; trying again from time to time");
+            }
         }
     }
 

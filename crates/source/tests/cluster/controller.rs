@@ -69,6 +69,20 @@ async fn the_deployed_role_is_what_the_controller_needs() {
     assert_eq!(granted(ROLE), needed_by_any);
 }
 
+/// A role of a former version does not grant them: only pools of nodes need them.
+#[tokio::test]
+async fn nodes_and_slices_that_are_refused_stop_no_other_objects() {
+    let server = Server::start().await;
+    for path in ["/api/v1/nodes", "/apis/discovery.k8s.io/v1/endpointslices"] {
+        server.refuse(path, 403);
+    }
+    server.put(super::SERVICES, service("a"));
+    server.put(POOLS, pool("a"));
+    let mut reported = source(&server).await;
+    reported.until(|reported| reported.synced == 1).await;
+    assert!(reported.is_there("AddressPool a") && reported.is_there("Service default/a"));
+}
+
 /// As a cluster returns an object that kubectl has created from MetalLB's documentation.
 fn of_kubectl(name: &str, generation: u32, spec: &Value) -> Value {
     json!({
