@@ -1,6 +1,6 @@
 //! The process, or the task, that assigns addresses: waits for events and the Lease, and writes statuses.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,6 +41,9 @@ const WRITE_TIMEOUT: Duration = lease::WRITE_LIMIT;
 const LIST_TIMEOUT: Duration = Duration::from_secs(60);
 /// The status of a pool changes with every Service, and every agent watches it.
 const POOL_STATUS_INTERVAL: Duration = Duration::from_secs(10);
+/// Of writes of one Service with ports of nodes: a Node that changes all the time changes all of them. The attempts for the
+/// Lease begin the delayed ones.
+const NODE_PORTS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// `millrace controller`: runs until a signal.
 pub async fn run_controller(
@@ -101,6 +104,8 @@ struct Controller {
     writes: JoinSet<FinishedWrite>,
     /// Services whose status is being written.
     in_flight: BTreeSet<ServiceName>,
+    /// When a status with ports of nodes was written, of the last moments.
+    written: BTreeMap<ServiceName, Instant>,
     backoff: Backoff,
     retry_at: Option<Instant>,
     /// When statuses of pools may be written next.
@@ -156,6 +161,7 @@ impl Controller {
             is_handed_over: false,
             writes: JoinSet::new(),
             in_flight: BTreeSet::new(),
+            written: BTreeMap::new(),
             backoff: Backoff::default(),
             retry_at: None,
             pools_at: None,
@@ -312,13 +318,19 @@ impl Controller {
             return;
         }
         let room = MAX_CONCURRENT_WRITES.saturating_sub(self.in_flight.len());
-        let waits = |name: &&ServiceName| self.in_flight.contains(name);
+        self.written.retain(|_, at| at.elapsed() < NODE_PORTS_INTERVAL);
+        let waits = |name: &&ServiceName| {
+            self.in_flight.contains(*name) || self.written.contains_key(*name)
+        };
         let due: Vec<ServiceName> =
             self.state.due_services().filter(|name| !waits(name)).take(room).cloned().collect();
         for name in due {
             let Some(patch) = self.state.status_patch(&name, Timestamp::now()) else { continue };
             let notice = self.state.outcome_notice(&name);
             self.in_flight.insert(name.clone());
+            if self.state.has_ports_of_nodes(&name) {
+                self.written.insert(name.clone(), Instant::now());
+            }
             let services: Api<Service> = Api::namespaced(self.client.clone(), &name.namespace);
             self.writes.spawn(async move {
                 let result = write_service(&services, &name.name, &patch).await;

@@ -45,8 +45,11 @@ pub(crate) struct AssignmentState {
     ipam: Option<Ipam>,
     /// Services that may have another status to write than before.
     changed: BTreeSet<ServiceName>,
-    /// Services whose status is to be written.
-    due: BTreeSet<ServiceName>,
+    /// Services whose status is to be written, with the number of the moment since which it is.
+    due: BTreeMap<ServiceName, u64>,
+    /// The Services that are due, the longest ones first: those of frequent changes do not starve the others.
+    queue: BTreeMap<u64, ServiceName>,
+    next_number: u64,
     /// Services whose last write failed: they wait, and others don't.
     postponed: BTreeSet<ServiceName>,
     /// Versions that were written and may not have arrived yet.
@@ -72,7 +75,9 @@ impl AssignmentState {
             endpoints: EndpointNodes::default(),
             ipam: None,
             changed: BTreeSet::new(),
-            due: BTreeSet::new(),
+            due: BTreeMap::new(),
+            queue: BTreeMap::new(),
+            next_number: 0,
             postponed: BTreeSet::new(),
             ahead: BTreeMap::new(),
             problems: BTreeMap::new(),
@@ -96,6 +101,7 @@ impl AssignmentState {
     pub fn follow(&mut self) {
         self.ipam = None;
         self.due.clear();
+        self.queue.clear();
         self.postponed.clear();
         self.metrics.set(None);
     }
@@ -154,7 +160,7 @@ impl AssignmentState {
         if reference.kind == Kind::Service {
             let name = ServiceName::new(&reference.namespace, &reference.name);
             self.services.remove(&name);
-            self.due.remove(&name);
+            self.set_due(&name, false);
             self.ahead.remove(&name);
         } else if reference.kind == Kind::EndpointSlice {
             self.endpoints.remove(&ServiceName::new(&reference.namespace, &reference.name));
@@ -172,23 +178,37 @@ impl AssignmentState {
         self.changed.extend(ipam.settle());
         for name in std::mem::take(&mut self.changed) {
             let is_due = self.status_patch(&name, Timestamp::UNIX_EPOCH).is_some();
-            if is_due && !self.postponed.contains(&name) {
-                self.due.insert(name);
-            } else {
-                self.due.remove(&name);
-            }
+            let is_postponed = self.postponed.contains(&name);
+            self.set_due(&name, is_due && !is_postponed);
         }
         self.metrics.set(self.ipam.as_ref());
         self.report_problems();
     }
 
     pub(crate) fn due_services(&self) -> impl Iterator<Item = &ServiceName> {
-        self.due.iter()
+        self.queue.values()
+    }
+
+    pub(crate) fn has_ports_of_nodes(&self, name: &ServiceName) -> bool {
+        let outcome = self.ipam.as_ref().and_then(|ipam| ipam.outcome(name));
+        outcome.is_some_and(|outcome| !outcome.ports.is_empty())
+    }
+
+    fn set_due(&mut self, name: &ServiceName, is_due: bool) {
+        if !is_due {
+            if let Some(number) = self.due.remove(name) {
+                self.queue.remove(&number);
+            }
+        } else if !self.due.contains_key(name) {
+            self.due.insert(name.clone(), self.next_number);
+            self.queue.insert(self.next_number, name.clone());
+            self.next_number += 1;
+        }
     }
 
     /// A write has failed.
     pub(crate) fn postpone(&mut self, name: ServiceName) {
-        self.due.remove(&name);
+        self.set_due(&name, false);
         self.postponed.insert(name);
     }
 

@@ -58,6 +58,7 @@ fn controller(
         is_handed_over: false,
         writes: JoinSet::new(),
         in_flight: BTreeSet::new(),
+        written: BTreeMap::new(),
         backoff: Backoff::default(),
         retry_at: None,
         pools_at: None,
@@ -154,6 +155,27 @@ fn the_work_for_all_statuses_is_proportional_to_their_number() {
         PATCHES.get()
     };
     assert_eq!(patches(200), 2 * patches(100));
+}
+
+#[test]
+fn a_service_that_changes_all_the_time_starves_no_other() {
+    let mut state = state();
+    state.lead();
+    let mut became_due = |name: &str, version: &str| {
+        state.store_event(Event::Applied(service(name, version, &json!({}))));
+        state.assign_addresses();
+        let due: Vec<String> = state.due_services().map(|name| name.name.clone()).collect();
+        due
+    };
+    became_due("m", "1");
+    became_due("z", "1");
+    assert_eq!(became_due("a", "1"), ["m", "z", "a"]);
+    assert_eq!(became_due("m", "2"), ["m", "z", "a"]);
+    let name = ServiceName::new("default", "m");
+    state.postpone(name);
+    state.resume();
+    let due: Vec<&str> = state.due_services().map(|name| &*name.name).collect();
+    assert_eq!(due, ["z", "a", "m"]);
 }
 
 #[tokio::test]
