@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use clap::{ArgAction, Args};
-use http::Uri;
 use lb_agent::HookTarget;
 use lb_announce::ElectionTiming;
 use lb_rules::ipam::{self, CLASS, Range};
