@@ -141,11 +141,12 @@ fn port(
     index: u32,
     frontends: &[(&FrontendKey, &layout::Frontend)],
 ) -> Port {
-    // All frontends have the same settings of the service port.
+    // All frontends have the same settings of the service port; only those of lent ports are always masqueraded.
     let any = frontends.first().map(|(_, frontend)| **frontend);
     let policy =
         |is_local: Option<u8>| if is_local.unwrap_or(0) != 0 { "Local" } else { "Cluster" };
-    let forwarding = Forwarding::of_number(any.map_or(0, |frontend| frontend.forwarding));
+    let forwarding = frontends.iter().map(|(_, frontend)| frontend.forwarding).max();
+    let forwarding = Forwarding::of_number(forwarding.unwrap_or(0));
     let affinity = any.map(|frontend| frontend.affinity).filter(|seconds| *seconds > 0);
     Port {
         name: owner.port.clone(),

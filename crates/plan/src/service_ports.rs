@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use lb_common::layout::{self, Forwarding};
 use lb_rules::model::{Backend, ServicePort, ServicePortKey};
 
 use super::checksum;
@@ -120,11 +121,17 @@ impl Planner {
         plan: &mut Plan,
     ) {
         let value = frontend_value(old.index, wanted);
-        let all = frontend_value(old.index, &old.service_port) != value;
+        let all = frontend_value(old.index, &old.service_port) != value
+            || old.service_port.lent != wanted.lent;
         for frontend in &wanted.frontends {
             if all || !old.service_port.frontends.contains(frontend) {
                 let protocol = key.protocol.number();
                 let frontend_key = FrontendKey::new(frontend.address, frontend.port, protocol);
+                let value = if wanted.lent.contains(&frontend.address) {
+                    layout::Frontend { forwarding: Forwarding::Masquerade as u8, ..value }
+                } else {
+                    value
+                };
                 self.publish_frontend(frontend_key, key, frontend.kind, value, plan);
             }
         }

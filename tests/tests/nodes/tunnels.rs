@@ -25,7 +25,7 @@ struct Tunnels {
     agents: [Agent; 2],
     _server: Process,
     _echos: [Echo; 2],
-    _topology: Topology,
+    topology: Topology,
 }
 
 /// Which program sends packets into tunnels.
@@ -92,16 +92,7 @@ impl Tunnels {
             Agent::start(host, &pins, &file, "ext0", &more)
         };
         let agents = [agent(&node, "node")?, agent(&other, "other")?];
-        Ok(Self {
-            client,
-            router,
-            node,
-            pod,
-            agents,
-            _server: server,
-            _echos: echos,
-            _topology: topology,
-        })
+        Ok(Self { client, router, node, pod, agents, _server: server, _echos: echos, topology })
     }
 
     fn curl(&self, url: &str) -> Result<String> {
@@ -341,6 +332,43 @@ fn tunnels_lead_to_nodes_that_return_probes_by_xdp() -> Result<()> {
 #[test]
 fn tunnels_lead_to_nodes_that_return_probes_without_xdp() -> Result<()> {
     tunnels_lead_to_nodes_that_return_probes(Sending::TcAlone)
+}
+
+/// Ports of the first node's own addresses: no other node can reply from them.
+#[test]
+fn connections_to_lent_ports_of_a_node_use_no_tunnel() -> Result<()> {
+    let network = Tunnels::with_key(Sending::Xdp, 1500, Some(KEY))?;
+    for (address, client, _) in DEFAULT {
+        wait_for_client(&network, address, client)?;
+    }
+    let ready = "conditions: [{type: Ready, status: 'True'}], addresses: ";
+    let nodes = NODES.replace("addresses: ", ready);
+    let nodes = nodes.replace("name: node}", "name: node, labels: {role: edge}}");
+    let lent =
+        SERVICE.split("status: ").next().unwrap_or_default().replace("port: 80}", "port: 8081}");
+    let slices = SERVICE.split_once("---\napiVersion: discovery").context("slices")?.1;
+    let lent = format!("{lent}---\napiVersion: discovery{slices}");
+    let lent = lent.replace(" annotations: {millrace.io/forwarding: KIND}", "");
+    let lent = lent.replace("KIND", "lent").replace("NUMBER", "13");
+    let pool = "---
+apiVersion: millrace.io/v1alpha1
+kind: AddressPool
+metadata: {name: edge}
+spec: {nodes: {addressType: InternalIP, selector: {matchLabels: {role: edge}}, ports: [8081]}}
+";
+    let manifests = manifests().replace(NODES, &nodes) + pool + &lent;
+    fs::write(network.topology.directory().join("manifests.yaml"), manifests)?;
+    for (address, node) in [("10.7.2.2:8081", "10.7.2.2"), ("[fd07:2::2]:8081", "fd07:2::2")] {
+        wait_for_client(&network, address, node)?;
+        for _ in 0..20 {
+            assert_eq!(network.curl(&format!("http://{address}/client"))?, node, "{address}");
+        }
+    }
+    // Other addresses keep their tunnels.
+    for (address, client, _) in DEFAULT {
+        wait_for_client(&network, address, client)?;
+    }
+    Ok(())
 }
 
 #[test]

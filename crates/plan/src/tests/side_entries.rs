@@ -126,6 +126,33 @@ fn tunnel_targets_are_the_local_backends_of_tunnelled_services() {
     assert_eq!(memory.side_entries, BTreeSet::new());
 }
 
+#[test]
+fn frontends_of_lent_ports_use_no_tunnels() {
+    let mut planner = Planner::new();
+    let mut memory = Memory::default();
+    let mut port = ServicePort { forwarding: Forwarding::Auto, ..tunnelled() };
+    let node_address = "192.0.2.1".parse().unwrap();
+    let of_the_node = |kind| lb_rules::model::Frontend { address: node_address, port: 80, kind };
+    port.frontends.insert(of_the_node(lb_common::layout::FrontendKind::LoadBalancer));
+    // Lent, a virtual address that happens to be equal, and lent again.
+    for (lent, forwarding) in [
+        (Some(node_address), Forwarding::Masquerade),
+        (None, Forwarding::Auto),
+        (Some(node_address), Forwarding::Masquerade),
+    ] {
+        port.lent = lent.into_iter().collect();
+        memory.carry_out(&planner.plan(change([(key("web"), Some(port.clone()))])));
+        let forwarding_at = |address: &str| {
+            let address = address.parse::<std::net::IpAddr>().unwrap();
+            let found =
+                memory.frontends.iter().find(|(key, _)| key.address == address && key.port == 80);
+            found.unwrap().1.forwarding
+        };
+        assert_eq!(forwarding_at("192.0.2.1"), forwarding as u8);
+        assert_eq!(forwarding_at("10.96.0.1"), Forwarding::Auto as u8);
+    }
+}
+
 fn peers(addresses: &[&str]) -> Change {
     let addresses = addresses.iter().map(|address| address.parse().unwrap()).collect();
     Change { peers: Some(addresses), ..Change::default() }

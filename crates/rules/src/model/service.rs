@@ -129,6 +129,7 @@ pub fn read_service(
         internal_policy: fields.policy("spec.internalTrafficPolicy", &spec.internal_traffic_policy),
         affinity: fields.affinity(spec),
         forwarding: tunnels::read_forwarding(service, node, &mut fields),
+        lent: lent.keys().copied().collect(),
         ..ServicePort::default()
     };
     let source_ranges = SourceRanges::read(spec, &mut fields);

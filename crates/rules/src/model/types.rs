@@ -166,6 +166,9 @@ pub struct ServicePort {
     pub affinity: Option<Duration>,
     /// How packets of clients outside reach backends on other nodes.
     pub forwarding: Forwarding,
+    /// Addresses of its frontends that are this node's own: only this node can reply from them, so packets to them use
+    /// no tunnels.
+    pub lent: BTreeSet<IpAddr>,
     /// The clients that may use the load balancer's addresses; empty: all.
     pub source_ranges: Vec<IpNet>,
 }
