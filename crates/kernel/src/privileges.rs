@@ -5,8 +5,11 @@
 //! threads. Those needed only for the start are dropped by the main thread later; the other threads
 //! never have them.
 
+use std::io;
+
 use anyhow::{Context, Result};
 use caps::{CapSet, Capability, CapsHashSet};
+use nix::libc;
 
 /// Kept while the agent runs: for maps and links, interfaces and sockets.
 const ALWAYS: [Capability; 4] = [
@@ -54,7 +57,8 @@ impl Privileges {
     /// The thread that starts the Ingress proxy.
     pub const SUPERVISOR: Self = Self { always: &[&FOR_SUPERVISOR], at_the_start: &[] };
 
-    /// Drops capabilities at the start, before other threads exist. Child processes get none.
+    /// Drops capabilities at the start, before other threads exist. Child processes get no others, and none at all with
+    /// [`give_up_capabilities`]: without SETPCAP the bounding set stays, from which root gets them again.
     pub fn at_the_start(self) -> Result<()> {
         nix::sys::prctl::set_no_new_privs().context("privileges can't be fixed")?;
         if caps::has_cap(None, CapSet::Effective, Capability::CAP_SETPCAP)? {
@@ -84,6 +88,23 @@ fn keep(capabilities: impl Iterator<Item = Capability>) -> Result<()> {
     caps::clear(None, CapSet::Inheritable)?;
     caps::set(None, CapSet::Effective, &kept).context("capabilities can't be given up")?;
     caps::set(None, CapSet::Permitted, &kept).context("capabilities can't be given up")
+}
+
+/// Gives up all capabilities of this thread, and what programs get when they are executed. Only makes system calls, so a
+/// new process may do it before it executes a program.
+pub fn give_up_capabilities() -> io::Result<()> {
+    /// _LINUX_CAPABILITY_VERSION_3
+    const VERSION: u32 = 0x2008_0522;
+    // Two words of each set.
+    let (mut header, none) = ([VERSION, 0], [0_u32; 6]);
+    // SAFETY: the kernel reads a header and the sets, and writes at most the header's version.
+    let results = unsafe {
+        [
+            libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0).into(),
+            libc::syscall(libc::SYS_capset, header.as_mut_ptr(), none.as_ptr()),
+        ]
+    };
+    if results == [0, 0] { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 #[cfg(test)]

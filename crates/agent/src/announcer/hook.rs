@@ -8,17 +8,23 @@
 //! - The election never waits for the server.
 //! - At most one request is under way, and an address waits at most once.
 //! - Nothing of it leaves this machine: HTTP is without TLS.
+//! - A program has no capabilities. When it has ended, nothing of its process group is left, not even zombies: in a
+//!   container the agent is process 1, which gets all orphans.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::{self, Display};
-use std::io::Write;
+use std::fs::File;
+use std::io::{self, Seek, Write};
+use std::mem::zeroed;
 use std::net::IpAddr;
+use std::os::fd::FromRawFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::str::FromStr;
-use std::thread;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
+use std::{ptr, thread};
 
 use anyhow::{Context, Result, bail, ensure};
 use axum::body::Body;
@@ -27,17 +33,20 @@ use axum::http::{Request, Uri};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
+use lb_kernel::privileges::give_up_capabilities;
 use lb_process::backoff::Backoff;
 use lb_waits::{Resource, Wait, Waits};
+use nix::libc;
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
-use tokio::task::spawn_blocking;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 
 /// The time that the server has for a request.
 const REQUEST_LIMIT: Duration = Duration::from_secs(10);
 /// How often the end of a program is looked for.
 const PROGRAM_POLL: Duration = Duration::from_millis(20);
+/// The time that killed processes have to end.
+const KILL_LIMIT: Duration = Duration::from_secs(1);
 /// Where programs find others.
 const PROGRAM_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// Changes in one request.
@@ -244,7 +253,12 @@ impl AnnouncementHook {
             HookTarget::Server(url) => self.post(url, body).await,
             HookTarget::Program(path) => {
                 let (path, limit) = (path.clone(), self.request_limit);
-                spawn_blocking(move || run_program(&path, &body, limit)).await?
+                let (ended, result) = oneshot::channel();
+                let run = move || drop(ended.send(run_program(&path, &body, limit)));
+                // None of the runtime's: on exit, the runtime would wait for the program.
+                let thread = thread::Builder::new().name("announcement-hook".to_owned());
+                thread.spawn(run).context("no thread can be started")?;
+                result.await.context("the thread that runs the program has ended")?
             }
         }
     }
@@ -275,39 +289,130 @@ impl AnnouncementHook {
     }
 }
 
-/// Runs a program with the request as its input, and without the agent's environment. What it prints as errors is in the
-/// agent's log. Fails if it does not succeed within the limit; then it and its children are killed.
+/// Only one program runs at a time: [`reap_orphans`] must not see the leader of another group.
+static ONE_PROGRAM: Mutex<()> = Mutex::new(());
+
+/// Runs a program with the request as its input, without the agent's environment and capabilities. What it prints as
+/// errors is in the agent's log. Fails if it does not succeed within the limit. When this returns, the program and its
+/// children have ended.
 fn run_program(path: &Path, request: &str, limit: Duration) -> Result<()> {
-    let mut child = Command::new(path)
-        .env_clear()
-        .env("PATH", PROGRAM_PATH)
-        .process_group(0)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .spawn()
-        .context("the program cannot be started")?;
+    let _one = ONE_PROGRAM.lock().unwrap_or_else(PoisonError::into_inner);
+    reap_orphans();
+    let mut group = ProgramGroup::start(path, request)?;
     let deadline = Instant::now() + limit;
-    if let Some(mut input) = child.stdin.take() {
-        // A request is larger than a pipe if it has very many changes; a program may also ignore its input.
-        let request = request.to_owned();
-        thread::spawn(move || drop(input.write_all(request.as_bytes())));
-    }
-    let status = loop {
-        match child.try_wait()? {
-            Some(status) => break Some(status),
-            None if Instant::now() >= deadline => break None,
-            None => thread::sleep(PROGRAM_POLL),
+    while !group.has_ended()? {
+        if Instant::now() >= deadline {
+            group.end()?;
+            bail!("the program did not end in time, and was killed");
         }
-    };
-    let Some(status) = status else {
-        let group = i32::try_from(child.id()).context("a process id")?;
-        // SAFETY: the call has no memory effects. The child was not waited for: its group is still its own.
-        unsafe { nix::libc::kill(-group, nix::libc::SIGKILL) };
-        child.wait()?;
-        bail!("the program did not end in time, and was killed");
-    };
+        thread::sleep(PROGRAM_POLL);
+    }
+    let status = group.end()?;
     ensure!(status.success(), "the program ended with {status}");
     Ok(())
+}
+
+/// A program and its children, in a session of their own. They are killed when this is dropped.
+struct ProgramGroup {
+    leader: Child,
+    /// The process group, which has the id of its leader.
+    id: i32,
+    has_ended: bool,
+}
+
+impl ProgramGroup {
+    fn start(path: &Path, request: &str) -> Result<Self> {
+        let mut command = Command::new(path);
+        command.env_clear().env("PATH", PROGRAM_PATH);
+        command.stdin(memory_file(request)?).stdout(Stdio::null());
+        let prepare = || {
+            // SAFETY: the call has no memory effects.
+            unsafe { libc::setsid() };
+            give_up_capabilities()
+        };
+        // SAFETY: the closure only makes system calls.
+        unsafe { command.pre_exec(prepare) };
+        let leader = command.spawn().context("the program cannot be started")?;
+        let id = leader.id() as i32;
+        Ok(Self { leader, id, has_ended: false })
+    }
+
+    /// Whether the leader has ended. It is not reaped yet, so no other process gets its id.
+    fn has_ended(&self) -> io::Result<bool> {
+        peek_ended(libc::P_PID, self.id).map(|ended| ended.is_some())
+    }
+
+    /// Kills what still runs, and reaps all.
+    fn end(&mut self) -> Result<ExitStatus> {
+        self.has_ended = true;
+        // SAFETY: here and below, the calls have no memory effects. The leader was not reaped: the group is its own.
+        unsafe { libc::kill(-self.id, libc::SIGKILL) };
+        let deadline = Instant::now() + KILL_LIMIT;
+        let status = loop {
+            if let Some(status) = self.leader.try_wait()? {
+                break status;
+            }
+            ensure!(Instant::now() < deadline, "the program was killed, and does not end");
+            thread::sleep(PROGRAM_POLL);
+        };
+        loop {
+            // Its children are now those of process 1, which may be this one.
+            while unsafe { libc::waitpid(-self.id, ptr::null_mut(), libc::WNOHANG) } > 0 {}
+            let is_empty = unsafe { libc::kill(-self.id, 0) } != 0;
+            if is_empty || Instant::now() >= deadline {
+                return Ok(status);
+            }
+            thread::sleep(PROGRAM_POLL);
+        }
+    }
+}
+
+impl Drop for ProgramGroup {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            let _ = self.end();
+        }
+    }
+}
+
+/// Reaps ended children in other sessions than this process: former programs left them there, or did not end in time.
+/// Whatever else the agent starts is in its own session, and is waited for by its owner.
+fn reap_orphans() {
+    // SAFETY: the calls have no memory effects.
+    let session = |id| unsafe { libc::getsid(id) };
+    while let Ok(Some(id)) = peek_ended(libc::P_ALL, 0)
+        && session(id) != session(0)
+    {
+        // SAFETY: as above.
+        unsafe { libc::waitpid(id, ptr::null_mut(), libc::WNOHANG) };
+    }
+}
+
+/// A child that has ended, without reaping it.
+fn peek_ended(which: libc::idtype_t, id: i32) -> io::Result<Option<i32>> {
+    let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+    // SAFETY: all zeros are a valid value; the kernel writes only into it.
+    let mut found = unsafe { zeroed::<libc::siginfo_t>() };
+    // SAFETY: as above.
+    if unsafe { libc::waitid(which, id as libc::id_t, &raw mut found, flags) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: `waitid` has written it, or left zeros.
+    let id = unsafe { found.si_pid() };
+    Ok((id != 0).then_some(id))
+}
+
+/// A file without a name that contains the text. Nobody has to write while a program reads it, or does not.
+fn memory_file(text: &str) -> Result<File> {
+    // SAFETY: the name is a C string; the descriptor is new, and belongs to the file.
+    let mut file = unsafe {
+        let descriptor = libc::memfd_create(c"request".as_ptr(), libc::MFD_CLOEXEC);
+        ensure!(descriptor >= 0, "no memory for the request: {}", io::Error::last_os_error());
+        File::from_raw_fd(descriptor)
+    };
+    file.write_all(text.as_bytes())?;
+    file.rewind()?;
+    Ok(file)
 }
 
 /// A URL as logs may show it: its query or user may be a secret.
@@ -475,28 +580,105 @@ mod tests {
         assert!(names.lines().all(is_set_by_a_shell), "{names}");
     }
 
+    /// Waits for the process whose id a program has written.
+    fn is_gone(file: &Path) -> bool {
+        let id = fs::read_to_string(file).unwrap();
+        assert!(!id.trim().is_empty());
+        !Path::new("/proc").join(id.trim()).exists()
+    }
+
+    /// As process 1 of a container does.
+    fn adopt_orphans() {
+        // SAFETY: the call has no memory effects.
+        unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) };
+    }
+
     #[test]
     fn a_program_that_hangs_is_killed_with_its_children() {
+        adopt_orphans();
         let directory = tempfile::tempdir().unwrap();
-        let target = program(directory.path(), "sleep 600 & echo $! > child; sleep 600");
-        let HookTarget::Program(path) = target else { panic!("a program") };
+        let HookTarget::Program(path) =
+            program(directory.path(), "sleep 600 & echo $! > child; sleep 600")
+        else {
+            panic!("a program")
+        };
         let child = directory.path().join("child");
         // The time limit begins before the child exists.
-        let ended = (0..).find_map(|_| {
+        while !fs::read_to_string(&child).is_ok_and(|text| text.ends_with('\n')) {
             let error = run_program(&path, "{}", Duration::from_millis(200)).unwrap_err();
             assert!(error.to_string().contains("was killed"), "{error:#}");
-            fs::read_to_string(&child).ok().filter(|text| !text.is_empty())
-        });
-        let process = PathBuf::from(format!("/proc/{}", ended.unwrap().trim()));
-        let is_alive = || {
-            let status = fs::read_to_string(process.join("status")).unwrap_or_default();
-            status.contains("Name:\tsleep") && !status.contains("State:\tZ")
-        };
-        while is_alive() {
-            thread::sleep(Duration::from_millis(10));
         }
+        assert!(is_gone(&child));
         let missing = run_program(Path::new("/nonexistent"), "{}", Duration::from_secs(600));
         assert!(missing.unwrap_err().to_string().contains("cannot be started"));
+    }
+
+    #[test]
+    fn nothing_is_left_of_a_program_that_has_ended() {
+        adopt_orphans();
+        let directory = tempfile::tempdir().unwrap();
+        for (end, is_success) in [("exit 0", true), ("exit 1", false)] {
+            let script = format!("sleep 600 & echo $! > child; {end}");
+            let HookTarget::Program(path) = program(directory.path(), &script) else {
+                panic!("a program")
+            };
+            let result = run_program(&path, "{}", Duration::from_secs(600));
+            assert_eq!(result.is_ok(), is_success, "{result:?}");
+            assert!(is_gone(&directory.path().join("child")), "{end}");
+        }
+        // In a session of its own it goes on; when it has ended, the next run reaps it.
+        let HookTarget::Program(path) = program(
+            directory.path(),
+            "setsid sh -c 'echo $$ > escaped; exec sleep 0.1' & while [ ! -s escaped ]; do sleep 0.01; done",
+        ) else {
+            panic!("a program")
+        };
+        run_program(&path, "{}", Duration::from_secs(600)).unwrap();
+        let escaped = directory.path().join("escaped");
+        while !is_gone(&escaped) {
+            reap_orphans_alone();
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    fn reap_orphans_alone() {
+        let _one = ONE_PROGRAM.lock().unwrap_or_else(PoisonError::into_inner);
+        reap_orphans();
+    }
+
+    #[test]
+    fn a_program_has_no_capabilities_and_reads_all_of_a_large_request() {
+        let directory = tempfile::tempdir().unwrap();
+        let script = "wc -c > size; grep -E 'Cap(Inh|Prm|Eff|Amb)|NoNewPrivs' /proc/self/status > privileges";
+        let HookTarget::Program(path) = program(directory.path(), script) else {
+            panic!("a program")
+        };
+        run_program(&path, &"x".repeat(1 << 20), Duration::from_secs(600)).unwrap();
+        let read = |name: &str| fs::read_to_string(directory.path().join(name)).unwrap();
+        assert_eq!(read("size").trim(), (1 << 20).to_string());
+        let none = "0000000000000000";
+        let expected = format!(
+            "CapInh:\t{none}\nCapPrm:\t{none}\nCapEff:\t{none}\nCapAmb:\t{none}\nNoNewPrivs:\t1\n"
+        );
+        assert_eq!(read("privileges"), expected);
+    }
+
+    #[test]
+    fn the_end_of_the_agent_does_not_wait_for_a_program() {
+        let directory = tempfile::tempdir().unwrap();
+        let script = "touch started; while [ ! -e go ]; do sleep 0.02; done";
+        let target = program(directory.path(), script);
+        let limit = Duration::from_secs(30);
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        runtime.block_on(async {
+            let (mut held, _) = start_with(target, limit);
+            held.note_announced(2, "eth0", address(1));
+            until(|| directory.path().join("started").exists()).await;
+        });
+        let begin = Instant::now();
+        drop(runtime);
+        fs::write(directory.path().join("go"), "").unwrap();
+        assert!(begin.elapsed() < limit / 2);
     }
 
     #[test]
