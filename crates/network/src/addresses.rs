@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use lb_common::layout;
 
 use super::attachments::Attachments;
-use super::selection::NodePortAddresses;
+use super::selection::{LOOPBACK, NodePortAddresses};
 use super::snapshot::{Address, AddressScope, Link, LinkFraming, LinkKind, MacAddress, Snapshot};
 
 /// An egress device, as the data plane needs it.
@@ -108,9 +108,6 @@ pub fn list_own_addresses(snapshot: &Snapshot) -> BTreeSet<IpAddr> {
     let own = own.filter(|address| accepts_connections(address)).map(|address| address.ip);
     own.filter(|ip| !ip.is_loopback()).collect()
 }
-
-/// Where processes of the node reach NodePorts, if they may.
-const LOOPBACK: [IpAddr; 2] = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
 
 /// The addresses with NodePorts; never link-local ones. The loopback addresses among them are for processes of the node.
 pub fn list_node_addresses(
@@ -319,7 +316,6 @@ mod tests {
                 "0.0.0.0/0",
                 "192.0.2.1",
             ),
-            ("of loopback only localhost", NODE, "127.0.0.53 127.1.0.0/16", ""),
             ("localhost", NODE, "localhost", "127.0.0.1 ::1"),
             ("localhost of a family", NODE, "127.0.0.0/8", "127.0.0.1"),
             ("localhost of the other one", NODE, "::1 10.0.0.0/8", "10.0.0.1 ::1"),

@@ -1,7 +1,7 @@
 //! Devices and addresses as configured.
 
 use std::fmt::{self, Display};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
 use glob::Pattern;
@@ -76,6 +76,10 @@ impl Display for DeviceSelector {
     }
 }
 
+/// Where processes of the node reach NodePorts, if they may.
+pub(crate) const LOOPBACK: [IpAddr; 2] =
+    [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
+
 /// Addresses with NodePorts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodePortAddresses {
@@ -102,10 +106,24 @@ impl FromStr for NodePortAddresses {
             return Ok(named);
         }
         let within = || text.parse().map(Self::Within);
-        text.parse().map(Self::Exactly).or_else(|_| within()).map_err(|_| {
+        let selected = text.parse().map(Self::Exactly).or_else(|_| within()).map_err(|_| {
             "neither an address range such as 192.0.2.0/24, nor an address, nor `primary`, `localhost` or `all`"
                 .to_owned()
-        })
+        })?;
+        let selects_nothing = match selected {
+            Self::Exactly(ip) => ip.is_loopback() && !LOOPBACK.contains(&ip),
+            Self::Within(range) => {
+                range.addr().is_loopback() && !LOOPBACK.iter().any(|ip| range.contains(ip))
+            }
+            Self::Primary | Self::Localhost | Self::All => false,
+        };
+        if selects_nothing {
+            return Err(
+                "of the loopback addresses, only 127.0.0.1 and ::1 can accept NodePort connections"
+                    .to_owned(),
+            );
+        }
+        Ok(selected)
     }
 }
 
@@ -156,6 +174,13 @@ mod tests {
         assert_eq!(parse("192.0.2.1"), Ok(Exactly("192.0.2.1".parse().unwrap())));
         for text in ["", "eth0", "192.0.2.0/33", "192.0.2", "Primary", "loopback"] {
             assert!(parse(text).is_err(), "{text}");
+        }
+        // Of loopback there are only two, which would be left out of all others without a word.
+        for text in ["127.0.0.53", "127.1.0.0/16", "127.0.0.2/31"] {
+            assert!(parse(text).unwrap_err().contains("only 127.0.0.1 and ::1"), "{text}");
+        }
+        for text in ["127.0.0.1", "::1", "127.0.0.0/8", "127.0.0.0/31", "::1/128"] {
+            assert!(parse(text).is_ok(), "{text}");
         }
     }
 }
