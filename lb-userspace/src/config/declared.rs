@@ -141,8 +141,9 @@ pub struct AgentSettings {
     ///
     /// A CIDR selects the addresses of this node that are in it. A single address is used even if
     /// no interface has it. primary selects the node's main address of each family. localhost (or 127.0.0.0/8, ::1)
-    /// opens 127.0.0.1 and ::1 to processes of this node, all these and all others. Health check node ports are served
-    /// on the same addresses, except localhost.
+    /// opens 127.0.0.1 and ::1 to processes of this node, all these and all others. NodePorts precede local listeners;
+    /// sockets bound to loopback cannot use them. Health check node ports are served on the same addresses, except
+    /// localhost.
     #[arg(long, value_name = "CIDR", value_delimiter = ',')]
     pub nodeport_addresses: Vec<NodePortAddresses>,
 
