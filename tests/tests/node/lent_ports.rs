@@ -87,7 +87,8 @@ fn services_get_listed_ports_of_the_node_and_the_others_stay_the_nodes() -> Resu
     std::thread::sleep(SOON / 40);
     ensure!(answer(80)?.trim() == "pod-0", "a node that is not ready serves no more");
     // One that is excluded lends nothing, and a port that the pool loses is the node's.
-    let excluded = "role: edge, node.kubernetes.io/exclude-from-external-load-balancers: \"\"}}\nstatus";
+    let excluded =
+        "role: edge, node.kubernetes.io/exclude-from-external-load-balancers: \"\"}}\nstatus";
     let excluded = manifests("80").replacen("role: edge}}\nstatus", excluded, 1);
     std::fs::write(&file, excluded)?;
     wait_until("the node lends nothing", SOON, || answer(80).is_err())?;

@@ -15,16 +15,14 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt::{self, Display};
 use std::fs::File;
 use std::io::{self, Seek, Write};
-use std::mem::zeroed;
 use std::net::IpAddr;
-use std::os::fd::FromRawFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::str::FromStr;
 use std::sync::{Mutex, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
-use std::{ptr, thread};
 
 use anyhow::{Context, Result, bail, ensure};
 use axum::body::Body;
@@ -36,7 +34,10 @@ use hyper_util::rt::TokioExecutor;
 use lb_kernel::privileges::give_up_capabilities;
 use lb_process::backoff::Backoff;
 use lb_waits::{Resource, Wait, Waits};
-use nix::libc;
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::signal::{Signal, killpg};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
+use nix::unistd::{Pid, getsid, setsid};
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, timeout};
@@ -316,7 +317,7 @@ fn run_program(path: &Path, request: &str, limit: Duration) -> Result<()> {
 struct ProgramGroup {
     leader: Child,
     /// The process group, which has the id of its leader.
-    id: i32,
+    id: Pid,
     has_ended: bool,
 }
 
@@ -326,27 +327,26 @@ impl ProgramGroup {
         command.env_clear().env("PATH", PROGRAM_PATH);
         command.stdin(memory_file(request)?).stdout(Stdio::null());
         let prepare = || {
-            // SAFETY: the call has no memory effects.
-            unsafe { libc::setsid() };
+            setsid()?;
             give_up_capabilities()
         };
         // SAFETY: the closure only makes system calls.
         unsafe { command.pre_exec(prepare) };
         let leader = command.spawn().context("the program cannot be started")?;
-        let id = leader.id() as i32;
+        let id = Pid::from_raw(leader.id() as i32);
         Ok(Self { leader, id, has_ended: false })
     }
 
     /// Whether the leader has ended. It is not reaped yet, so no other process gets its id.
     fn has_ended(&self) -> io::Result<bool> {
-        peek_ended(libc::P_PID, self.id).map(|ended| ended.is_some())
+        peek_ended(Id::Pid(self.id)).map(|ended| ended.is_some())
     }
 
     /// Kills what still runs, and reaps all.
     fn end(&mut self) -> Result<ExitStatus> {
         self.has_ended = true;
-        // SAFETY: here and below, the calls have no memory effects. The leader was not reaped: the group is its own.
-        unsafe { libc::kill(-self.id, libc::SIGKILL) };
+        // The leader was not reaped: the group is its own.
+        let _ = killpg(self.id, Signal::SIGKILL);
         let deadline = Instant::now() + KILL_LIMIT;
         let status = loop {
             if let Some(status) = self.leader.try_wait()? {
@@ -355,10 +355,13 @@ impl ProgramGroup {
             ensure!(Instant::now() < deadline, "the program was killed, and does not end");
             thread::sleep(PROGRAM_POLL);
         };
+        let group = Pid::from_raw(-self.id.as_raw());
         loop {
             // Its children are now those of process 1, which may be this one.
-            while unsafe { libc::waitpid(-self.id, ptr::null_mut(), libc::WNOHANG) } > 0 {}
-            let is_empty = unsafe { libc::kill(-self.id, 0) } != 0;
+            while let Ok(status) = waitpid(group, Some(WaitPidFlag::WNOHANG))
+                && status != WaitStatus::StillAlive
+            {}
+            let is_empty = killpg(self.id, None).is_err();
             if is_empty || Instant::now() >= deadline {
                 return Ok(status);
             }
@@ -378,38 +381,24 @@ impl Drop for ProgramGroup {
 /// Reaps ended children in other sessions than this process: former programs left them there, or did not end in time.
 /// Whatever else the agent starts is in its own session, and is waited for by its owner.
 fn reap_orphans() {
-    // SAFETY: the calls have no memory effects.
-    let session = |id| unsafe { libc::getsid(id) };
-    while let Ok(Some(id)) = peek_ended(libc::P_ALL, 0)
-        && session(id) != session(0)
+    let own = getsid(None);
+    while let Ok(Some(id)) = peek_ended(Id::All)
+        && getsid(Some(id)) != own
     {
-        // SAFETY: as above.
-        unsafe { libc::waitpid(id, ptr::null_mut(), libc::WNOHANG) };
+        let _ = waitpid(id, Some(WaitPidFlag::WNOHANG));
     }
 }
 
 /// A child that has ended, without reaping it.
-fn peek_ended(which: libc::idtype_t, id: i32) -> io::Result<Option<i32>> {
-    let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
-    // SAFETY: all zeros are a valid value; the kernel writes only into it.
-    let mut found = unsafe { zeroed::<libc::siginfo_t>() };
-    // SAFETY: as above.
-    if unsafe { libc::waitid(which, id as libc::id_t, &raw mut found, flags) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: `waitid` has written it, or left zeros.
-    let id = unsafe { found.si_pid() };
-    Ok((id != 0).then_some(id))
+fn peek_ended(which: Id) -> io::Result<Option<Pid>> {
+    let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+    Ok(waitid(which, flags)?.pid())
 }
 
 /// A file without a name that contains the text. Nobody has to write while a program reads it, or does not.
 fn memory_file(text: &str) -> Result<File> {
-    // SAFETY: the name is a C string; the descriptor is new, and belongs to the file.
-    let mut file = unsafe {
-        let descriptor = libc::memfd_create(c"request".as_ptr(), libc::MFD_CLOEXEC);
-        ensure!(descriptor >= 0, "no memory for the request: {}", io::Error::last_os_error());
-        File::from_raw_fd(descriptor)
-    };
+    let descriptor = memfd_create(c"request", MFdFlags::MFD_CLOEXEC);
+    let mut file = File::from(descriptor.context("no memory for the request")?);
     file.write_all(text.as_bytes())?;
     file.rewind()?;
     Ok(file)
@@ -589,8 +578,7 @@ mod tests {
 
     /// As process 1 of a container does.
     fn adopt_orphans() {
-        // SAFETY: the call has no memory effects.
-        unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) };
+        nix::sys::prctl::set_child_subreaper(true).unwrap();
     }
 
     #[test]
