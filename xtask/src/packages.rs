@@ -48,7 +48,7 @@ pub const PEERS: [Program; 8] = [
 ];
 
 /// What a cluster uses in addition to the demo: tools in its images, and a C compiler for runc.
-pub const CLUSTER: [Program; 8] = [
+pub const CLUSTER: [Program; 9] = [
     // A library of runc, by its header.
     ("/usr/include/seccomp.h", "libseccomp-dev"),
     ("bash", "bash"),
@@ -58,6 +58,7 @@ pub const CLUSTER: [Program; 8] = [
     ("nc", "netcat-openbsd"),
     ("nft", "nftables"),
     ("pkg-config", "pkg-config"),
+    ("wget", "wget"),
 ];
 
 /// What benchmarks use in addition to the demo.

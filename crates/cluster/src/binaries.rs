@@ -104,6 +104,7 @@ fn test_modules(kubernetes: &str) -> Vec<Module> {
             &[
                 ("k8s.io/kubernetes/test/e2e", TEST_PROGRAM),
                 ("github.com/onsi/ginkgo/v2/ginkgo", "ginkgo"),
+                ("k8s.io/kubernetes/test/images/regression-issue-74839", "regression-issue-74839"),
             ],
         ),
         module(

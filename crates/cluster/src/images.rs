@@ -1,7 +1,7 @@
 //! Container images, made from programs of this machine and of the cluster without a container engine.
 //!
 //! Upstream's images come from registries. These replace them under the same names: agnhost with a shell and the tools
-//! that the tests call in it, CoreDNS, and a pause container.
+//! that the tests call in it, CoreDNS, and a pause container. nginx is replaced by agnhost's web server: no test wants more.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -20,14 +20,13 @@ pub(crate) const COREDNS: &str = "registry.k8s.io/coredns/coredns:v1.14.7";
 pub(crate) const AGNHOST: &str = "registry.k8s.io/e2e-test-images/agnhost:millrace";
 
 /// What upstream's images contain beside their program: busybox' commands, and these of this machine. The shell is bash:
-/// that of busybox prefers its own `nc` and `ip`.
-const TOOLS: [&str; 5] = ["curl", "dig", "ip", "nc", "bash"];
-const BUSYBOX_LINKS: [&str; 33] = [
+/// that of busybox prefers its own `nc` and `ip`. Debian's busybox crashes in `wget -T`.
+const TOOLS: [&str; 7] = ["curl", "dig", "getent", "ip", "nc", "wget", "bash"];
+const BUSYBOX_LINKS: [&str; 32] = [
     "ls",
     "cat",
     "echo",
     "sleep",
-    "wget",
     "nslookup",
     "hostname",
     "ps",
@@ -70,7 +69,7 @@ struct Image<'a> {
 }
 
 /// Makes the images that are missing in a folder; returns their archives. `more_names` are the names under which the
-/// conformance tests expect agnhost and busybox.
+/// conformance tests expect images.
 pub(crate) fn make_images(
     folder: &Path,
     programs: &Path,
@@ -99,14 +98,30 @@ pub(crate) fn make_images(
         Image {
             file: "agnhost.tar",
             names: [AGNHOST.to_owned()].into_iter().chain(named("/agnhost:")).collect(),
-            programs: &["agnhost"],
+            programs: &["agnhost", "coredns"],
             with_tools: true,
             entrypoint: &["/agnhost"],
             command: &["pause"],
         },
         Image {
+            file: "nginx.tar",
+            names: named("/nginx:").collect(),
+            programs: &["agnhost"],
+            with_tools: false,
+            entrypoint: &["/agnhost"],
+            command: &["test-webserver"],
+        },
+        Image {
+            file: "regression.tar",
+            names: named("/regression-issue-74839:").collect(),
+            programs: &["regression-issue-74839"],
+            with_tools: false,
+            entrypoint: &["/regression-issue-74839"],
+            command: &[],
+        },
+        Image {
             file: "busybox.tar",
-            names: named("/busybox:").chain(named("dnsutils")).collect(),
+            names: named("/busybox:").chain(named("/glibc-dns-testing:")).collect(),
             programs: &[],
             with_tools: true,
             entrypoint: &[],
@@ -157,6 +172,7 @@ fn make_image(image: &Image<'_>, programs: &Path, archive: &Path) -> Result<()> 
     }
     fs::write(root.join("etc/passwd"), "root:x:0:0:root:/root:/bin/sh\n")?;
     fs::write(root.join("etc/group"), "root:x:0:\n")?;
+    fs::write(root.join("etc/nsswitch.conf"), "hosts: files dns\n")?;
     for program in image.programs {
         copy_program(&programs.join(program), &root.join(program))?;
     }

@@ -100,12 +100,11 @@ pub fn run_ingress_suite(cluster: &mut Cluster, log: &Path) -> Result<Results> {
         "replies to all hosts without a rule",
         default_backend_replies(cluster, &proxy),
     );
-    cluster.plane.kubectl(&["delete", "namespace", NAMESPACE, "--wait=false"])?;
     Ok(results)
 }
 
 /// The first address of the Ingress proxy, outside the cluster.
-pub(crate) fn proxy_address(cluster: &Cluster) -> Result<String> {
+fn proxy_address(cluster: &Cluster) -> Result<String> {
     let output = ["-o", "jsonpath={.status.loadBalancer.ingress[0].ip}"];
     let address = cluster.plane.kubectl(&[&["get"], &PROXY_SERVICE[..], &output[..]].concat())?;
     ensure!(!address.is_empty(), "the Service of the Ingress proxy has no address");
@@ -317,7 +316,7 @@ fn other_class_is_ignored(cluster: &Cluster, proxy: &str) -> Result<()> {
     check(&request(client, proxy, "other-class", "/")?, None)
 }
 
-fn default_backend_replies(cluster: &Cluster, proxy: &str) -> Result<()> {
+pub(crate) fn default_backend_replies(cluster: &Cluster, proxy: &str) -> Result<()> {
     apply(
         cluster,
         "ingress-default",
