@@ -37,7 +37,7 @@ pub struct Link {
     pub framing: LinkFraming,
     pub mtu: u32,
     pub mac: MacAddress,
-    /// The device below, or a veth's peer, if it is in this network namespace.
+    /// The device below, or a veth's peer, if it exists and is in this network namespace.
     pub lower: Option<u32>,
     /// The lower device or peer is in another network namespace.
     pub lower_elsewhere: bool,

@@ -94,7 +94,15 @@ pub(crate) fn has_network_port(
     bridge: &Link,
 ) -> bool {
     let ports = snapshot.links.values().filter(|link| link.master == Some(bridge.index));
-    ports
-        .into_iter()
-        .any(|port| !looks_like_pod(snapshot, port) && !is_selected(&settings.workload, port))
+    ports.into_iter().any(|port| {
+        !looks_like_pod(snapshot, port)
+            && !is_selected(&settings.workload, port)
+            && !has_lost_peer(port)
+    })
+}
+
+/// Whether a veth's other end no longer exists. When a pod is removed, the kernel reports the host's end so, still as
+/// a port, before it is removed, too.
+fn has_lost_peer(link: &Link) -> bool {
+    link.kind == LinkKind::Veth && link.lower.is_none() && !link.lower_elsewhere
 }

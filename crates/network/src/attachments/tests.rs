@@ -5,7 +5,8 @@ use crate::snapshot::{Address, AddressScope};
 use crate::{DefaultRoute, DeviceSettings};
 
 /// `INDEX: NAME[@LOWER] [master NAME] [KIND [MODE [by-vlan]]] [default] [subnet|address]`, one a line; the
-/// peer of a veth without `@LOWER` is in another network namespace; `default`: has the default route.
+/// peer of a veth without `@LOWER` is in another network namespace, that of a veth `@gone` was removed; `default`: has
+/// the default route.
 fn devices(text: &str) -> Snapshot {
     let mut snapshot = Snapshot::default();
     for line in text.lines() {
@@ -244,6 +245,12 @@ fn by_default_everything_is_served_that_packets_of_services_may_use() {
         (
             "bridge and veths",
             "2: eth0 default subnet\n4: cni0 bridge subnet\n5: veth1 master cni0 veth",
+            "eth0 external xdp eth0; veth1 workload",
+        ),
+        (
+            "a pod's interface while it is removed",
+            "2: eth0 default subnet\n4: cni0 bridge subnet\n5: veth1 master cni0 veth\n\
+             6: veth2@gone master cni0 veth down",
             "eth0 external xdp eth0; veth1 workload",
         ),
         (

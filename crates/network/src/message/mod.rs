@@ -89,7 +89,8 @@ fn link(body: &[u8]) -> Option<Link> {
             libc::IFLA_IFNAME => link.name = read_text(value),
             libc::IFLA_MTU => link.mtu = read_u32_at(value, 0)?,
             libc::IFLA_ADDRESS => link.mac = value.try_into().unwrap_or_default(),
-            libc::IFLA_LINK => link.lower = read_u32_at(value, 0),
+            // 0: a veth whose peer is removed.
+            libc::IFLA_LINK => link.lower = read_u32_at(value, 0).filter(|&lower| lower != 0),
             libc::IFLA_LINK_NETNSID => link.lower_elsewhere = true,
             libc::IFLA_MASTER => link.master = read_u32_at(value, 0),
             libc::IFLA_LINKINFO => link.kind = link_kind(value, link.framing),

@@ -99,6 +99,13 @@ fn a_lower_device_elsewhere_is_none_of_ours() {
 }
 
 #[test]
+fn a_veth_whose_peer_is_removed_has_no_lower_device() {
+    let attributes = [encode_attribute(libc::IFLA_LINK, &0u32.to_ne_bytes())];
+    let link = link(&body(&link_header(libc::AF_UNSPEC), &attributes)).unwrap();
+    assert_eq!((link.lower, link.lower_elsewhere), (None, false));
+}
+
+#[test]
 fn devices_are_distinguished_by_kind_and_framing() {
     use LinkFraming::{Ethernet, Raw, Unknown};
     for (hardware, kind, expected) in [
