@@ -73,6 +73,7 @@ pub fn run_sig_network(
     command
         .arg(format!("--kubeconfig={}", files.join("admin.kubeconfig").display()))
         .arg(format!("--kubectl-path={}", cluster.programs.join("kubectl").display()))
+        .arg(format!("--num-nodes={}", cluster.network.nodes.len()))
         .args(["--provider=local", "--node-os-distro=custom", "--disable-log-dump"]);
     let output = File::create(log).with_context(|| log.display().to_string())?;
     command.current_dir(files).env("HOME", files).env("PATH", path_with(&cluster.programs));
