@@ -140,11 +140,12 @@ pub(crate) fn make_images(
     Ok(archives)
 }
 
-/// Whether an archive has the image's names, and is newer than its programs.
+/// Whether an archive has the image's names, and is newer than its programs and this one, which decides what is in it.
 fn is_current(archive: &Path, image: &Image<'_>, programs: &Path) -> bool {
     let changed = |file: &Path| fs::metadata(file).and_then(|metadata| metadata.modified()).ok();
-    let is_newer = |program: &&str| changed(archive) > changed(&programs.join(program));
-    image.programs.iter().all(is_newer)
+    let is_newer = |program: &Path| changed(archive) > changed(program);
+    std::env::current_exe().is_ok_and(|program| is_newer(&program))
+        && image.programs.iter().all(|program| is_newer(&programs.join(program)))
         && names_in_archive(archive).is_ok_and(|found| found == image.names)
 }
 
@@ -178,6 +179,10 @@ fn make_image(image: &Image<'_>, programs: &Path, archive: &Path) -> Result<()> 
     }
     if image.with_tools {
         add_tools(&root)?;
+        // agnhost's servers with TLS read it.
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()])?;
+        fs::write(root.join("localhost.crt"), made.cert.pem())?;
+        fs::write(root.join("localhost.key"), made.signing_key.serialize_pem())?;
     }
     let layer = directory.path().join("layer.tar");
     pack(&root, &layer, &["."])?;
