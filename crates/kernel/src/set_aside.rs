@@ -128,7 +128,11 @@ mod tests {
             set_aside.add(entry, step(backend), true);
         }
         let mut written = Vec::new();
-        set_aside.retry(|step| Ok(written.push(format!("{step:?}")))).unwrap();
+        let write = |step: &Step| {
+            written.push(format!("{step:?}"));
+            Ok(())
+        };
+        set_aside.retry(write).unwrap();
         assert_eq!(written, [format!("{:?}", step(0))]);
     }
 }

@@ -8,6 +8,9 @@ use super::world::{MS, World, address};
 const ADDRESSES: usize = 12;
 const SECOND: Duration = Duration::from_secs(1);
 
+/// Whether frames from a node to a node are late.
+type IsLate = fn(usize, usize) -> bool;
+
 /// How long a frame takes.
 const LATE: Duration = Duration::from_millis(700);
 
@@ -28,7 +31,7 @@ fn assert_settled(world: &mut World, what: &str) {
 #[test]
 fn late_frames_leave_each_address_one_holder() {
     for nodes in [2, 3, 5] {
-        let directions: [(&str, fn(usize, usize) -> bool); 4] = [
+        let directions: [(&str, IsLate); 4] = [
             ("from one to another", |from, to| (from, to) == (0, 1)),
             ("from one", |from, _| from == 0),
             ("to one", |_, to| to == 0),

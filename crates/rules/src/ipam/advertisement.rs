@@ -6,7 +6,8 @@ use std::sync::{Arc, LazyLock};
 use lb_bgp::Communities;
 use lb_bgp::table::{AdvertisedPeers, Advertisement};
 
-use super::pool::{Pool, PoolName, Problems};
+use super::pool::{Pool, PoolName};
+use super::problems::Problems;
 use super::selector::{Labels, Selector, any_selects};
 use crate::kinds::{BGPAdvertisement, PoolAdvertisement};
 use crate::model::ObjectRef;

@@ -5,7 +5,7 @@
 //! - Of two Services that want a port of one node, the one that has it of that node's pool keeps it, whichever is older.
 //! - What one Node object says takes no port away from a Service on other nodes.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use super::ledger::SearchStart;
@@ -29,15 +29,6 @@ const MAX_NOTES: usize = 4;
 
 fn pool_name(grant: Option<&PortGrant>) -> Option<&str> {
     grant.map(|grant| grant.pool.as_str())
-}
-
-#[derive(Debug, Default)]
-pub(crate) struct Lending {
-    nodes: BTreeMap<String, Node>,
-    endpoints: EndpointNodes,
-    holders: BTreeMap<ProtocolPort, BTreeSet<SearchStart>>,
-    /// Services of pools that stand for nodes.
-    pub(crate) borrowers: BTreeSet<SearchStart>,
 }
 
 /// What becomes of a Service of a pool that stands for nodes.

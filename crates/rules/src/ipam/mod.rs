@@ -23,6 +23,7 @@ mod namespaces;
 mod outcome;
 mod pool;
 mod pools;
+mod problems;
 mod range;
 mod request;
 mod runs;
@@ -39,7 +40,7 @@ use crate::model::{AddressFamily, Kind, Object, ObjectRef, PortGrant, ServiceNam
 
 use decide::Decision;
 use ledger::{AddressLedger, SearchStart};
-use lending::Lending;
+use lending_nodes::Lending;
 use namespaces::Namespaces;
 use pools::PoolIndex;
 use request::AddressRequest;
@@ -50,8 +51,9 @@ pub use advertisement::Advertised;
 pub use announcement::{Announcement, Scope};
 pub use lending_nodes::{EndpointNodes, LendingNodes, api_server_service};
 pub use outcome::{Outcome, PortOutcome, Reason};
-pub use pool::{Pool, PoolName, SETTING, is_unset};
+pub use pool::{Pool, PoolName, SETTING};
 pub use pools::Pools;
+pub use problems::is_unset;
 pub use range::Range;
 pub use selector::{Labels, Selector, any_selects};
 

@@ -5,8 +5,9 @@ use std::net::IpAddr;
 
 use lb_common::maglev::{DEFAULT_WEIGHT, Weight};
 
+use super::node_context::NodeContext;
 use super::slice::{self, AddressType, Hints, Slice};
-use super::types::{AddressFamily, Backend, NodeContext, Problem, ServicePortKey};
+use super::types::{AddressFamily, Backend, Problem, ServicePortKey};
 use super::weights::{self, WEIGHT, Weights};
 
 /// An endpoint of one service port.

@@ -16,7 +16,8 @@ use std::ops::RangeInclusive;
 use k8s_openapi::api::core::v1::{LoadBalancerIngress, Service};
 
 use super::address::parse_global_address;
-use super::types::{AddressFamily, NodeContext, Protocol};
+use super::node_context::NodeContext;
+use super::types::{AddressFamily, Protocol};
 use crate::kinds::NodeAddressType;
 use crate::kinds::service::{NODE_PORTS_CONDITION, is_marked};
 

@@ -15,6 +15,7 @@ mod health_check;
 mod kind;
 mod lent_ports;
 mod node;
+mod node_context;
 mod object;
 mod pools;
 mod sent_slice;
@@ -39,7 +40,8 @@ pub use external_ips::{ExternalIpPolicy, ExternalIpRule};
 pub use kind::Kind;
 pub use lent_ports::{LentPool, LentPorts, PortGrant, ProtocolPort, has_lent_ports};
 pub(crate) use lent_ports::{find_owner_on_nodes, is_lending};
-pub use node::Node;
+pub use node::{Node, NodeAddresses};
+pub use node_context::NodeContext;
 pub use object::{Object, ObjectRef};
 pub use pools::Pool;
 pub use sent_slice::SentSlice;
@@ -49,8 +51,8 @@ pub use slice::{AddressType, Slice};
 pub use slices::Slices;
 pub use tunnels::{forwarding_name, forwarding_named, is_tunnelled};
 pub use types::{
-    AddressFamily, Backend, Frontend, HealthCheck, NodeAddresses, NodeContext, Policy, Problem,
-    Protocol, ServiceName, ServicePort, ServicePortKey,
+    AddressFamily, Backend, Frontend, HealthCheck, Policy, Problem, Protocol, ServiceName,
+    ServicePort, ServicePortKey,
 };
 pub use weights::Weights;
 

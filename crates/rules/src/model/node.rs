@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::Node as ApiNode;
 use super::eligibility::{
     is_eligible, is_healthy, is_preferred_for_load_balancers, is_shutting_down, may_lend,
 };
-use super::types::{NodeAddresses, list_addresses};
+use super::types::AddressFamily;
 
 const ZONE: &str = "topology.kubernetes.io/zone";
 
@@ -67,6 +67,28 @@ impl From<ApiNode> for Node {
             labels: node.metadata.labels.unwrap_or_default(),
         }
     }
+}
+
+/// A node's internal addresses.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeAddresses(pub BTreeSet<IpAddr>);
+
+impl NodeAddresses {
+    pub fn of(node: &ApiNode) -> Self {
+        Self(list_addresses(node, "InternalIP").collect())
+    }
+
+    /// The address to which tunnels lead for packets of a family.
+    pub fn of_family(&self, family: AddressFamily) -> Option<IpAddr> {
+        self.0.iter().copied().find(|address| AddressFamily::of(address) == family)
+    }
+}
+
+/// The addresses of a type in a Node's status.
+fn list_addresses(node: &ApiNode, type_: &str) -> impl Iterator<Item = IpAddr> {
+    let addresses = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
+    let of_type = addresses.filter(move |address| address.type_ == type_);
+    of_type.filter_map(|address| address.address.parse::<IpAddr>().ok())
 }
 
 fn taint_keys(node: &ApiNode) -> Vec<String> {

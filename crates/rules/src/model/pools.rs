@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use super::endpoints::Endpoint;
-use super::types::{Backend, NodeContext, Policy, ServicePort};
+use super::node_context::NodeContext;
+use super::types::{Backend, Policy, ServicePort};
 
 /// Endpoints for new connections, and all others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

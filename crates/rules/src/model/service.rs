@@ -10,11 +10,11 @@ use lb_common::layout::FrontendKind;
 use super::address;
 use super::fields::Fields;
 use super::lent_ports::{ProtocolPort, is_lending, ports_on_node};
+use super::node_context::NodeContext;
 use super::source_ranges::{Admitted, SourceRanges};
 use super::tunnels;
 use super::types::{
-    AddressFamily, Frontend, NodeContext, Policy, Problem, Protocol, ServiceName, ServicePort,
-    ServicePortKey,
+    AddressFamily, Frontend, Policy, Problem, Protocol, ServiceName, ServicePort, ServicePortKey,
 };
 use super::weights;
 use crate::kinds::service::{NODE_PORTS_CONDITION, is_marked, is_request};

@@ -7,7 +7,8 @@ use k8s_openapi::api::core::v1::Service;
 use lb_common::layout::Forwarding;
 
 use super::fields::{Fields, annotation};
-use super::types::{NodeContext, Problem, ServiceName, ServicePort};
+use super::node_context::NodeContext;
+use super::types::{Problem, ServiceName, ServicePort};
 
 /// Annotation of a Service, which overrides the agent's option.
 pub const FORWARDING: &str = "millrace.io/forwarding";

@@ -1,6 +1,6 @@
 //! The types of the model.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt::{self, Display};
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Deref;
@@ -8,15 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::IpNet;
-use k8s_openapi::api::core::v1::Node as ApiNode;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use lb_common::header::protocol;
 use lb_common::layout::{Forwarding, FrontendKind};
 use lb_common::maglev::Weight;
-
-use super::Node;
-use super::external_ips::ExternalIpPolicy;
-use super::lent_ports::LentPorts;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum AddressFamily {
@@ -217,60 +212,6 @@ pub struct HealthCheck {
     pub port: u16,
     /// The check succeeds if there are any; their number is the node's weight.
     pub local_endpoints: usize,
-}
-
-/// What the rules use of this node and of the other ones.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct NodeContext {
-    pub name: String,
-    pub zone: Option<String>,
-    /// How packets of clients reach other nodes, unless a Service overrides it.
-    pub forwarding: Forwarding,
-    /// Whether the cluster has a tunnel key: only then [`Forwarding::Auto`] uses tunnels.
-    pub has_tunnel_key: bool,
-    /// Addresses of this node's interfaces. ClusterIPs among them are left to its network stack: a server of the node
-    /// has taken them, such as NodeLocal DNSCache.
-    pub own_addresses: BTreeSet<IpAddr>,
-    pub external_ips: ExternalIpPolicy,
-    /// The external addresses that this node's Node object names.
-    pub external_addresses: BTreeSet<IpAddr>,
-    /// What Services may have of this node's own addresses; `None` while the pools are not known: then what their
-    /// statuses say.
-    pub lent_ports: Option<LentPorts>,
-    /// Addresses of every known node, by name.
-    pub nodes: BTreeMap<String, NodeAddresses>,
-}
-
-/// A node's internal addresses.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct NodeAddresses(pub BTreeSet<IpAddr>);
-
-impl NodeAddresses {
-    pub fn of(node: &ApiNode) -> Self {
-        Self(list_addresses(node, "InternalIP").collect())
-    }
-
-    /// The address to which tunnels lead for packets of a family.
-    pub fn of_family(&self, family: AddressFamily) -> Option<IpAddr> {
-        self.0.iter().copied().find(|address| AddressFamily::of(address) == family)
-    }
-}
-
-/// The addresses of a type in a Node's status.
-pub(crate) fn list_addresses(node: &ApiNode, type_: &str) -> impl Iterator<Item = IpAddr> {
-    let addresses = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
-    let of_type = addresses.filter(move |address| address.type_ == type_);
-    of_type.filter_map(|address| address.address.parse::<IpAddr>().ok())
-}
-
-impl NodeContext {
-    /// `node`: the Node object, if there is one.
-    pub fn of(name: &str, node: Option<&Node>) -> Self {
-        let zone = node.and_then(|node| node.zone.clone());
-        let external_addresses = node.map(|node| node.external_addresses.clone());
-        let external_addresses = external_addresses.unwrap_or_default();
-        Self { name: name.to_owned(), zone, external_addresses, ..Self::default() }
-    }
 }
 
 /// Something in an object or file that can't be used, and why.

@@ -1,0 +1,42 @@
+//! What the rules know of the nodes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use lb_common::layout::Forwarding;
+
+use super::external_ips::ExternalIpPolicy;
+use super::lent_ports::LentPorts;
+use super::node::{Node, NodeAddresses};
+
+/// What the rules use of this node and of the other ones.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeContext {
+    pub name: String,
+    pub zone: Option<String>,
+    /// How packets of clients reach other nodes, unless a Service overrides it.
+    pub forwarding: Forwarding,
+    /// Whether the cluster has a tunnel key: only then [`Forwarding::Auto`] uses tunnels.
+    pub has_tunnel_key: bool,
+    /// Addresses of this node's interfaces. ClusterIPs among them are left to its network stack: a server of the node
+    /// has taken them, such as NodeLocal DNSCache.
+    pub own_addresses: BTreeSet<IpAddr>,
+    pub external_ips: ExternalIpPolicy,
+    /// The external addresses that this node's Node object names.
+    pub external_addresses: BTreeSet<IpAddr>,
+    /// What Services may have of this node's own addresses; `None` while the pools are not known: then what their
+    /// statuses say.
+    pub lent_ports: Option<LentPorts>,
+    /// Addresses of every known node, by name.
+    pub nodes: BTreeMap<String, NodeAddresses>,
+}
+
+impl NodeContext {
+    /// `node`: the Node object, if there is one.
+    pub fn of(name: &str, node: Option<&Node>) -> Self {
+        let zone = node.and_then(|node| node.zone.clone());
+        let external_addresses = node.map(|node| node.external_addresses.clone());
+        let external_addresses = external_addresses.unwrap_or_default();
+        Self { name: name.to_owned(), zone, external_addresses, ..Self::default() }
+    }
+}
