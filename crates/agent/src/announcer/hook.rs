@@ -654,7 +654,7 @@ mod tests {
     #[test]
     fn the_end_of_the_agent_does_not_wait_for_a_program() {
         let directory = tempfile::tempdir().unwrap();
-        let script = "touch started; while [ ! -e go ]; do sleep 0.02; done";
+        let script = "touch started; while [ ! -e go ]; do sleep 0.02; done; touch ended";
         let target = program(directory.path(), script);
         let limit = Duration::from_secs(30);
         let runtime = tokio::runtime::Runtime::new().unwrap();
@@ -665,8 +665,13 @@ mod tests {
         });
         let begin = Instant::now();
         drop(runtime);
-        fs::write(directory.path().join("go"), "").unwrap();
         assert!(begin.elapsed() < limit / 2);
+        // Until it ends, no other program runs.
+        fs::write(directory.path().join("go"), "").unwrap();
+        while !directory.path().join("ended").exists() {
+            assert!(begin.elapsed() < limit * 10, "the program does not see the file");
+            thread::sleep(Duration::from_millis(10));
+        }
     }
 
     #[test]

@@ -164,7 +164,7 @@ mod tests {
     fn refusals_say_how_to_fix_them() {
         for (code, message, expected) in [
             (401, "Unauthorized", "is the token or certificate valid, and of this cluster?"),
-            (403, "services is forbidden", "give this account the ClusterRole"),
+            (403, "services is forbidden", "give this account its ClusterRole"),
             (502, "<html>\n  <title>Bad\tGateway", "returned 502: <html> <title>Bad Gateway"),
         ] {
             let described = refused(code, message);
