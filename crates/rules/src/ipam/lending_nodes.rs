@@ -6,7 +6,6 @@ use std::ops::RangeInclusive;
 
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-use super::ledger::SearchStart;
 use super::problems::Problems;
 use super::range::{Range, address_to_number};
 use super::selector::{Labels, Selector};
@@ -217,13 +216,4 @@ impl EndpointNodes {
         }
         slices.iter().flat_map(|nodes| &nodes.ending).map(|name| &**name).collect()
     }
-}
-
-#[derive(Debug, Default)]
-pub(crate) struct Lending {
-    pub(super) nodes: BTreeMap<String, Node>,
-    pub(super) endpoints: EndpointNodes,
-    pub(super) holders: BTreeMap<ProtocolPort, BTreeSet<SearchStart>>,
-    /// Services of pools that stand for nodes.
-    pub(crate) borrowers: BTreeSet<SearchStart>,
 }

@@ -19,6 +19,7 @@ mod decide;
 mod ledger;
 mod lending;
 mod lending_nodes;
+mod lending_state;
 mod namespaces;
 mod outcome;
 mod pool;
@@ -40,7 +41,7 @@ use crate::model::{AddressFamily, Kind, Object, ObjectRef, PortGrant, ServiceNam
 
 use decide::Decision;
 use ledger::{AddressLedger, SearchStart};
-use lending_nodes::Lending;
+use lending_state::Lending;
 use namespaces::Namespaces;
 use pools::PoolIndex;
 use request::AddressRequest;
