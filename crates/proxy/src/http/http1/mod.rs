@@ -527,7 +527,7 @@ fn has_begun(input: &[u8]) -> bool {
 enum Gathered {
     End,
     Broken,
-    /// It has to be written before more is taken.
+    /// The output is full: it must be written before more of the body is taken.
     Enough,
     Waits,
 }

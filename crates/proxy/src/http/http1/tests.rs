@@ -745,7 +745,7 @@ fn a_client_that_closes_is_not_waited_for() {
     });
 }
 
-/// It would invite the client to send what nobody reads.
+/// `100 Continue` would invite the client to send what nobody reads.
 #[test]
 fn a_final_response_follows_no_interim_one_for_a_dropped_body() {
     run(async {
