@@ -244,7 +244,13 @@ impl Ipam {
             self.lending.borrowers.remove(turn);
         }
         if is_own {
-            self.set_ports(name, outcome.as_ref().and_then(|outcome| outcome.grant.clone()));
+            let grant = outcome.as_ref().and_then(|outcome| outcome.grant.clone());
+            let is_lost = grant.is_none() && entry.grant.is_some();
+            self.set_ports(name, grant);
+            if is_lost {
+                // The pool of its ports decided. Another one may have what it wants now.
+                self.due.insert(turn.clone());
+            }
         }
         if let Some(addresses) = addresses {
             self.set_addresses(name, addresses);

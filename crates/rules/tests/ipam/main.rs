@@ -15,6 +15,7 @@
 mod cases;
 mod history;
 mod naive;
+mod node_history;
 mod scale;
 
 use std::fmt::Write;
