@@ -12,12 +12,10 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use crate::process::{is_missing, output};
-use crate::toolchain::{self, Toolchain};
+use crate::toolchain::{self, LINKER_LLVM, Toolchain};
 use crate::tools::{install_program, tools};
 
 pub const LINKER_VERSION: &str = "0.10.3";
-/// The LLVM version whose interface this bpf-linker uses.
-pub const LINKER_LLVM: u32 = 22;
 
 /// A minimal program that makes the linker use its LLVM.
 const SAMPLE: &str = "target triple = \"bpfel\"\ndefine i32 @f() section \"xdp\" { ret i32 0 }\n";

@@ -11,11 +11,12 @@ use std::process::Command;
 
 use anyhow::{Result, bail};
 
-use crate::linker::LINKER_LLVM;
 use crate::packages;
 use crate::process::{find, output, within};
 
 const DEBIAN_PACKAGES: [&str; 4] = ["rustc-web", "cargo-web", "rust-web-src", "rust-web-clippy"];
+/// The LLVM version whose interface [`LINKER_VERSION`](crate::linker::LINKER_VERSION) of bpf-linker uses.
+pub const LINKER_LLVM: u32 = 22;
 /// The `rust-version` of the workspace.
 const OLDEST_MINOR: u32 = 90;
 /// The release to install if no toolchain has the right LLVM.

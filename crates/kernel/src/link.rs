@@ -7,27 +7,14 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use anyhow::Result;
 use nix::libc::c_long;
 
-use super::pins::remove_pin;
 use super::system_call::bpf;
 
 const BPF_OBJ_GET: c_long = 7;
 const BPF_OBJ_GET_INFO_BY_FD: c_long = 15;
 const BPF_LINK_UPDATE: c_long = 29;
 const BPF_LINK_DETACH: c_long = 34;
-
-/// Detaches a pinned link, and removes its pin. Removing only the pin would leave the link attached
-/// while any process has it open, and then until the kernel frees it. Attaching another program
-/// there could fail meanwhile.
-pub fn remove_link(path: &Path) -> Result<()> {
-    // If it is no link, or of a kind that can't be detached, only the pin is removed.
-    if let Ok(Some(link)) = PinnedLink::open(path) {
-        let _ = link.detach();
-    }
-    remove_pin(path)
-}
 
 /// The part of `struct bpf_link_info` for control groups and network interfaces.
 #[repr(C)]
@@ -105,7 +92,7 @@ impl PinnedLink {
     }
 
     /// Afterwards the link is attached nowhere.
-    fn detach(&self) -> io::Result<()> {
+    pub(crate) fn detach(&self) -> io::Result<()> {
         #[repr(C)]
         struct Attributes {
             link: u32,

@@ -17,7 +17,7 @@ use nix::mount::{MsFlags, mount};
 use nix::sys::stat::{major, minor};
 use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 
-use super::link::remove_link;
+use super::link::PinnedLink;
 
 pub(super) const BPF_FILESYSTEM: &str = "/sys/fs/bpf";
 pub(super) const LINKS: &str = "links";
@@ -277,6 +277,17 @@ fn remove_below(directory: &Path) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Detaches a pinned link, and removes its pin. Removing only the pin would leave the link attached
+/// while any process has it open, and then until the kernel frees it. Attaching another program
+/// there could fail meanwhile.
+pub fn remove_link(path: &Path) -> Result<()> {
+    // If it is no link, or of a kind that can't be detached, only the pin is removed.
+    if let Ok(Some(link)) = PinnedLink::open(path) {
+        let _ = link.detach();
+    }
+    remove_pin(path)
 }
 
 pub(crate) fn remove_pin(path: &Path) -> Result<()> {

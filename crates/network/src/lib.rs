@@ -15,6 +15,7 @@
 mod addresses;
 mod attachments;
 pub mod bytes;
+mod dump;
 mod links;
 mod message;
 mod netdev;

@@ -7,7 +7,7 @@ use anyhow::Result;
 use nix::libc;
 use nix::sys::socket::SockProtocol;
 
-use super::requests::request_dump;
+use super::dump::request_dump;
 use super::snapshot::NetworkChange;
 use crate::netlink::{
     NetlinkMessage, read_attributes, read_text, read_u16_at, read_u32_at, read_u64_at,

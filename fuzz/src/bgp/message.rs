@@ -1,7 +1,8 @@
 //! One message of a peer: what is accepted is bounded, and means the same when it is written again.
 
+use lb_bgp::wire::AttributeForm;
 use lb_bgp::wire::received::{FaultTreatment, ReceivedUpdate, UpdateContext};
-use lb_bgp::wire::update::{AttributeForm, append_announcements, append_withdrawals};
+use lb_bgp::wire::update::{append_announcements, append_withdrawals};
 use lb_bgp::wire::{
     MAX_MESSAGE_OCTETS, MessageKind, Notification, OpenMessage, message as framing, refresh,
 };

@@ -12,11 +12,8 @@ use crate::kinds;
 use crate::operations::{self, Api};
 use crate::storage::{StorageKey, StoredObject};
 
-pub(super) const MANAGER: &str = "millrace-health-checker";
 /// Probes at the same time, of all slices.
 const MAX_CONCURRENT_PROBES: usize = 2048;
-/// Writes of a slice in one interval.
-pub(super) const MAX_WRITES_PER_INTERVAL: u32 = 8;
 
 /// A slice's key, and its present state; `None` if it was deleted.
 type Changed = (StorageKey, Option<Arc<StoredObject>>);

@@ -12,11 +12,13 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::config::{HealthCheck, ProbeStreak};
 use super::io::probe_endpoint;
-use super::run::{MANAGER, MAX_WRITES_PER_INTERVAL};
 use crate::kinds::ApiKind;
 use crate::operations::{Api, ApiRequest};
 use crate::storage::StorageKey;
 
+const MANAGER: &str = "millrace-health-checker";
+/// Writes of a slice in one interval.
+const MAX_WRITES_PER_INTERVAL: u32 = 8;
 /// An interval is shortened or lengthened by up to this part of itself.
 const INTERVAL_JITTER: f64 = 0.1;
 

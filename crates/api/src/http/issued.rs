@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::pki::write_private;
+use super::private_file::write_private;
 
 const DIRECTORY: &str = "clients";
 

@@ -13,7 +13,8 @@ use rustls::pki_types::pem::PemObject;
 use serde_json::{Value, json};
 
 use super::identity::{CertifiedClient, ClientIdentity};
-use super::pki::{CLIENT_DAYS, CertificateAuthority, write_private};
+use super::pki::{CLIENT_DAYS, CertificateAuthority};
+use super::private_file::write_private;
 
 const NAME: &str = "millrace";
 /// Before a certificate expires by less than this, a kubeconfig of the server gets a new one.

@@ -8,7 +8,6 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow};
 use jiff::{Timestamp, ToSpan, tz::TimeZone};
-use lb_files::write_private_atomically;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose, SanType, SerialNumber,
@@ -21,6 +20,7 @@ use rustls::server::WebPkiClientVerifier;
 
 use super::identity::ClientIdentity;
 use super::issued::{IssuedCertificate, IssuedCertificates};
+use super::private_file::write_private;
 
 const CERTIFICATE: &str = "ca.crt";
 const KEY: &str = "ca.key";
@@ -164,12 +164,6 @@ fn set_validity(params: &mut CertificateParams, days: u32) -> Result<()> {
     params.not_before = date(today.checked_sub(1.day())?)?;
     params.not_after = date(today.checked_add(i64::from(days).days())?)?;
     Ok(())
-}
-
-/// Atomically writes a file that only its owner can read.
-pub fn write_private(path: &Path, content: &str) -> Result<()> {
-    write_private_atomically(path, content)
-        .with_context(|| format!("{} can't be written", path.display()))
 }
 
 #[cfg(test)]

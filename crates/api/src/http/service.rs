@@ -11,8 +11,8 @@ use serde_json::json;
 use tokio::task::{spawn_blocking, yield_now};
 use tokio::time::timeout;
 
-use super::connection::ApiLimits;
 use super::identity::ClientIdentity;
+use super::limits::ApiLimits;
 use super::openapi::OpenApi;
 use super::path::ApiPath;
 use super::respond::{self, ResponseBody};

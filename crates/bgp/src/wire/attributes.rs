@@ -1,7 +1,6 @@
 //! Path attributes of announcements (RFC 4271, section 5).
 
 use super::open::AS_TRANS;
-use super::update::AttributeForm;
 use crate::family::{Family, SAFI_UNICAST};
 use crate::route::{NextHop, RouteAttributes};
 
@@ -28,6 +27,16 @@ pub mod code {
     pub(crate) const EXTENDED_COMMUNITIES: u8 = 16;
     pub(crate) const AS4_PATH: u8 = 17;
     pub(crate) const LARGE_COMMUNITIES: u8 = 32;
+}
+
+/// What a session determines about the form of attributes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AttributeForm {
+    pub local_as: u32,
+    /// The peer is in another autonomous system.
+    pub external: bool,
+    /// Whether speaker and peer use AS numbers of four octets.
+    pub four_octet_as: bool,
 }
 
 const WELL_KNOWN: u8 = flag::TRANSITIVE;

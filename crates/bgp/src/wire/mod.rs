@@ -9,6 +9,7 @@
 //! `crates/bgp/tests` compares it with two other implementations; `fuzz/src/bgp` feeds it random messages.
 
 mod attributes;
+mod header;
 pub mod message;
 pub mod notification;
 pub mod open;
@@ -20,8 +21,8 @@ pub mod refresh;
 mod tests;
 pub mod update;
 
-pub use message::{MAX_MESSAGE_OCTETS, MessageKind, append_keepalive};
+pub use attributes::AttributeForm;
+pub use header::{MAX_MESSAGE_OCTETS, MessageKind, append_keepalive};
 pub use notification::{Notification, Reason};
 pub use open::{Capabilities, GracefulRestart, OpenMessage, refuse_missing_families};
 pub use received::ReceivedUpdate;
-pub use update::AttributeForm;

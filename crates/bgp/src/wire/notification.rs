@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Write};
 
-use super::message::{MessageKind, append_message};
+use super::header::{MessageKind, append_message};
 
 macro_rules! reasons {
     ($($name:ident = $code:literal / $subcode:literal, $text:literal;)*) => {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 
-use super::message::{MessageKind, append_message};
+use super::header::{MessageKind, append_message};
 use super::notification::{Notification, Reason};
 use super::reader::OctetReader;
 use crate::family::{Family, SAFI_UNICAST};

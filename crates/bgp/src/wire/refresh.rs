@@ -1,6 +1,6 @@
 //! ROUTE-REFRESH messages (RFC 2918).
 
-use super::message::{MessageKind, append_message};
+use super::header::{MessageKind, append_message};
 use super::reader::OctetReader;
 use crate::family::{Family, SAFI_UNICAST};
 

@@ -4,10 +4,12 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 
-use super::message::{self, MessageKind};
+use super::attributes::AttributeForm;
+use super::header::MessageKind;
+use super::message;
 use super::notification::{Notification, Reason};
 use super::received::{FaultTreatment, ReceivedUpdate, UpdateContext};
-use super::update::{AttributeForm, append_announcements, append_end_of_rib, append_withdrawals};
+use super::update::{append_announcements, append_end_of_rib, append_withdrawals};
 use super::{MAX_MESSAGE_OCTETS, append_keepalive};
 use crate::{Family, NextHop, RouteAttributes};
 

@@ -4,21 +4,13 @@
 
 use ipnet::IpNet;
 
-use super::attributes::{self, begin_prefix_attribute, code, finish_prefix_attribute};
-use super::message::{HEADER_OCTETS, MAX_MESSAGE_OCTETS, MessageKind, append_message};
+use super::attributes::{
+    self, AttributeForm, begin_prefix_attribute, code, finish_prefix_attribute,
+};
+use super::header::{HEADER_OCTETS, MAX_MESSAGE_OCTETS, MessageKind, append_message};
 use super::prefix;
 use crate::family::Family;
 use crate::route::{NextHop, RouteAttributes};
-
-/// What a session determines about the form of attributes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AttributeForm {
-    pub local_as: u32,
-    /// The peer is in another autonomous system.
-    pub external: bool,
-    /// Whether speaker and peer use AS numbers of four octets.
-    pub four_octet_as: bool,
-}
 
 /// Where a message has its prefixes.
 #[derive(Clone, Copy)]

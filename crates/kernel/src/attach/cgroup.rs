@@ -15,7 +15,8 @@ use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, statfs};
 use super::links::{Links, not_a_link};
 use crate::data_plane::DataPlane;
 use crate::hook::SOCKET_PROGRAMS;
-use crate::link::{PinnedLink, remove_link};
+use crate::link::PinnedLink;
+use crate::pins::remove_link;
 
 /// The root of the control group hierarchy: its mount point.
 pub fn root() -> Result<Option<PathBuf>> {

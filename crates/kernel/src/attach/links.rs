@@ -7,8 +7,8 @@ use nix::net::if_::if_nametoindex;
 
 use super::clsact;
 use crate::hook::{Direction, Hook};
-use crate::link::{self, remove_link};
-use crate::pins::{Pins, escaped};
+use crate::link;
+use crate::pins::{Pins, escaped, remove_link};
 
 /// An attachment that did not exist before.
 pub enum Fresh {

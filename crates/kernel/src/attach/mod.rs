@@ -19,8 +19,7 @@ use anyhow::Result;
 use super::announce;
 use super::data_plane::DataPlane;
 use super::hook::{Direction, Hook, HookPoint, Slot};
-use super::link::remove_link;
-use super::pins::{Pins, unescaped};
+use super::pins::{Pins, remove_link, unescaped};
 use crate::settings::{TcMode, XdpMode};
 
 pub use cgroup::{resolve_cgroup, root as cgroup_root};

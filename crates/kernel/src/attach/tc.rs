@@ -13,7 +13,7 @@ use nix::net::if_::if_nametoindex;
 use super::clsact::{clsact_hook, open_filters, remove_filter};
 use super::links::{Fresh, Links, explain, not_a_link, pin};
 use crate::hook::{Direction, Hook};
-use crate::link::remove_link;
+use crate::pins::remove_link;
 use crate::settings::TcMode;
 
 impl TcMode {

@@ -20,6 +20,7 @@ mod ledger;
 mod lending;
 mod lending_nodes;
 mod lending_state;
+mod metallb_advertisement;
 mod namespaces;
 mod outcome;
 mod pool;

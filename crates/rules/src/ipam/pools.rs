@@ -8,8 +8,9 @@ use std::net::IpAddr;
 
 use lb_bgp::table::AdvertisedPeers;
 
-use super::advertisement::{Advertised, OfMetallb};
+use super::advertisement::Advertised;
 use super::lending_nodes::list_api_servers;
+use super::metallb_advertisement::MetallbAdvertisement;
 use super::pool::{Advertisement, Pool, PoolName};
 use super::range::{Range, address_to_number};
 use super::selector::Labels;
@@ -23,7 +24,7 @@ pub struct Pools {
     setting: Option<Pool>,
     objects: BTreeMap<ObjectRef, (Pool, Vec<Problem>)>,
     advertisements: BTreeMap<ObjectRef, (Advertisement, Vec<Problem>)>,
-    bgp_advertisements: BTreeMap<ObjectRef, (OfMetallb, Vec<Problem>)>,
+    bgp_advertisements: BTreeMap<ObjectRef, (MetallbAdvertisement, Vec<Problem>)>,
     /// Names of communities.
     communities: BTreeMap<ObjectRef, BTreeMap<String, String>>,
     /// In the order in which they are tried, with the ranges that are theirs.
@@ -61,7 +62,7 @@ impl Pools {
                 replace(&mut self.advertisements, &reference, read)
             }
             Object::BgpAdvertisement(advertisement) => {
-                let (advertisement, problems) = OfMetallb::read(advertisement);
+                let (advertisement, problems) = MetallbAdvertisement::read(advertisement);
                 let read = (advertisement, described(problems));
                 replace(&mut self.bgp_advertisements, &reference, read)
             }
@@ -110,7 +111,7 @@ impl Pools {
             if let Some(announcement) = Advertisement::of_pool(all, pool) {
                 pool.announcement = Some(announcement);
             }
-            pool.advertised.extend(OfMetallb::of_pool(&advertised, pool));
+            pool.advertised.extend(MetallbAdvertisement::of_pool(&advertised, pool));
         }
         for (reference, (advertisement, _)) in &advertised {
             if !pools.iter().any(|pool| advertisement.concerns(pool)) {
@@ -132,7 +133,7 @@ impl Pools {
     }
 
     /// MetalLB's advertisements with their communities. Names are valid in their namespace.
-    fn read_communities(&mut self) -> BTreeMap<ObjectRef, (OfMetallb, Advertised)> {
+    fn read_communities(&mut self) -> BTreeMap<ObjectRef, (MetallbAdvertisement, Advertised)> {
         let mut read = BTreeMap::new();
         for (reference, (advertisement, problems)) in &self.bgp_advertisements {
             let of_namespace =

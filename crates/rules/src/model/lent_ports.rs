@@ -59,24 +59,6 @@ pub(crate) fn find_owner_on_nodes(port: u16) -> Option<&'static str> {
     all.find(|(range, _)| range.contains(&port)).map(|(_, owner)| *owner)
 }
 
-/// What pools lend on the addresses of one node.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LentPorts {
-    pub pools: Vec<LentPool>,
-    /// Ports at which the node's own kubelet or API server listens.
-    pub reserved: BTreeSet<u16>,
-}
-
-/// What one pool lends on the addresses of one node.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LentPool {
-    pub name: String,
-    pub address_type: NodeAddressType,
-    /// At most one of each family.
-    pub addresses: Vec<IpAddr>,
-    pub ports: Vec<RangeInclusive<u16>>,
-}
-
 /// The ports that a Service has on addresses of nodes, and the pool of which it has them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortGrant {

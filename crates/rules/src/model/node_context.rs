@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
 
 use lb_common::layout::Forwarding;
 
 use super::external_ips::ExternalIpPolicy;
-use super::lent_ports::LentPorts;
 use super::node::{Node, NodeAddresses};
+use crate::kinds::NodeAddressType;
 
 /// What the rules use of this node and of the other ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -39,4 +40,22 @@ impl NodeContext {
         let external_addresses = external_addresses.unwrap_or_default();
         Self { name: name.to_owned(), zone, external_addresses, ..Self::default() }
     }
+}
+
+/// What pools lend on the addresses of one node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LentPorts {
+    pub pools: Vec<LentPool>,
+    /// Ports at which the node's own kubelet or API server listens.
+    pub reserved: BTreeSet<u16>,
+}
+
+/// What one pool lends on the addresses of one node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LentPool {
+    pub name: String,
+    pub address_type: NodeAddressType,
+    /// At most one of each family.
+    pub addresses: Vec<IpAddr>,
+    pub ports: Vec<RangeInclusive<u16>>,
 }

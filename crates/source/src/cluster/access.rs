@@ -5,14 +5,10 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 use axum::http::Uri;
-use kube::client::ClientBuilder;
+use kube::Config;
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Client, Config};
-use lb_process::ClientRequests;
 
 use super::files::Files;
-use super::servers::{Memory, Servers};
-use super::transport::Transport;
 
 /// How the user wants to reach a cluster.
 #[derive(Clone, Debug, Default)]
@@ -29,14 +25,6 @@ pub struct Access {
     pub state_directory: Option<PathBuf>,
 }
 
-/// Access to a cluster, whose server may not be reachable yet.
-pub struct Connection {
-    pub client: Client,
-    /// The server, for people.
-    pub description: String,
-    pub transport: Transport,
-}
-
 /// The configuration from its files at one time.
 pub struct Opened {
     pub config: Config,
@@ -48,24 +36,6 @@ pub struct Opened {
 }
 
 impl Access {
-    /// Reads the configuration. The server need not be there: a node that starts again must
-    /// forward before its cluster can be reached.
-    pub async fn open(&self, requests: &ClientRequests) -> Result<Connection> {
-        // Files that are replaced meanwhile are read again.
-        let fingerprint = self.read().await?.files.fingerprint();
-        let opened = self.read().await?;
-        let memory = self.state_directory.as_deref().map(Memory::in_directory);
-        let servers = Servers::new(&opened.urls, &opened.config, memory)?;
-        let (origin, url) = (opened.origin.clone(), &opened.config.cluster_url);
-        let description = format!("{url} ({origin})");
-        let counting = requests.counting(url.authority().map_or("", |at| at.as_str()));
-        let namespace = opened.config.default_namespace.clone();
-        let transport = Transport::new(self.clone(), opened, fingerprint, servers)
-            .with_context(|| format!("{origin} can't be used"))?;
-        let client = ClientBuilder::new(transport.clone(), namespace).with_layer(&counting).build();
-        Ok(Connection { client, description, transport })
-    }
-
     pub(super) async fn read(&self) -> Result<Opened> {
         let (mut config, origin, files) = self.config().await?;
         ensure!(config.proxy_url.is_none(), "{origin}: a proxy to the API server is not supported");

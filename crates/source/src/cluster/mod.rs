@@ -8,6 +8,7 @@
 
 mod access;
 mod api;
+mod connection;
 mod controller;
 mod credentials;
 mod events;
@@ -49,7 +50,8 @@ use tokio::time::{sleep, timeout};
 
 use super::{Event, Extent, Source};
 
-pub use access::{Access, Connection};
+pub use access::Access;
+pub use connection::Connection;
 pub use controller::{ControllerCluster, list_latest_services, list_pools};
 pub use events::Events;
 pub use ingress::IngressCluster;

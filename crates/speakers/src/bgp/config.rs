@@ -10,6 +10,7 @@ use lb_bgp::session::{BgpSessionConfig, PeerAs};
 use lb_rules::ipam::{Selector, is_unset};
 use lb_rules::kinds::{BGPPeer, MetallbBGPPeer, MetallbBGPPeerSpec, PASSWORDS};
 
+use super::InvalidField;
 use super::detection::DetectionConfig;
 
 /// The TCP port of BGP.
@@ -89,9 +90,6 @@ impl fmt::Debug for PasswordSecret {
         f.write_str("(a password)")
     }
 }
-
-/// A field, and why it can't be used.
-pub(crate) type InvalidField = (&'static str, String);
 
 impl PeerConfig {
     /// A peer is used as a whole or not at all: the problem of a field is one of the peer.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use lb_bfd::BfdConfig;
 use lb_rules::kinds::{BFDProfile, PeerBfd};
 
-use super::config::InvalidField;
+use super::InvalidField;
 use crate::bfd::HopLimit;
 
 /// MetalLB's default, in milliseconds.

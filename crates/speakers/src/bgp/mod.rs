@@ -36,3 +36,6 @@ pub use routes::{RouteAdvertiser, ServiceRoutes};
 pub use run::{Speaker, SpeakerCommand, SpeakerCommands, SpeakerStart};
 pub use service_advertisement::ServiceAdvertisement;
 pub use view::{BgpView, PeerView, RouteView};
+
+/// A field of an object, and why it can't be used.
+type InvalidField = (&'static str, String);

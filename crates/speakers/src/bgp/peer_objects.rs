@@ -9,9 +9,9 @@ use lb_rules::kinds::{PASSWORDS, PeerServiceAdvertisement};
 use lb_rules::model::{Kind, Node, Object, ObjectRef, Problem};
 use sha2::{Digest, Sha256};
 
+use super::InvalidField;
 use super::config::{
-    BfdSetting, InvalidField, PasswordSecret, PasswordSource, PeerConfig, PeerLocation,
-    find_password_problem,
+    BfdSetting, PasswordSecret, PasswordSource, PeerConfig, PeerLocation, find_password_problem,
 };
 use super::detection::DetectionConfig;
 use super::service_advertisement::ServiceAdvertisement;

@@ -15,12 +15,10 @@ use lb_plan::{Change, Planner, Step};
 
 use super::processed::Processed;
 use super::surroundings;
+use super::worlds::BUCKETS;
 use super::{Borrowed, Fate, Flows, Hook, HostWorld, KernelWorld, Outcome, Service, World};
 use crate::packets::{Endpoint, Mac, Packet, dissect, explain_difference};
 
-/// Buckets of the flow table: few, so that tests can fill them.
-pub const BUCKETS: u32 = 4;
-pub const FLOWS: u32 = BUCKETS * 8;
 const SEED: u64 = 0x5eed;
 
 pub struct Conversation {

@@ -28,12 +28,12 @@ use lb_plan::Step;
 
 use crate::packets::Mac;
 
-pub use conversation::{Conversation, FLOWS};
+pub use conversation::Conversation;
 pub use given::{Service, service};
 pub use host::HostWorld;
 pub use kernel::KernelWorld;
 pub use processed::{Processed, ends};
-pub use worlds::Borrowed;
+pub use worlds::{Borrowed, FLOWS};
 
 /// The hook of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
