@@ -2,6 +2,7 @@
 //!
 //! Invariant: only what kube-proxy made is removed (`plan`).
 
+mod conntrack;
 mod ipvs;
 mod nftables;
 mod plan;
@@ -43,6 +44,11 @@ impl KubeProxy {
         nftables::remove(&self.leftovers)
             .context("kube-proxy's rules cannot be removed from netfilter")?;
         self.virtual_servers.remove().context("virtual servers of IPVS cannot be removed")?;
+        if !self.removals().is_empty() {
+            conntrack::remove_translated().context(
+                "connection tracking entries with a translated destination cannot be removed",
+            )?;
+        }
         // Last: by its addresses the virtual servers are recognised.
         if self.has_ipvs_device {
             remove_device(IPVS_DEVICE)
@@ -62,7 +68,12 @@ impl KubeProxy {
         let servers = self.virtual_servers.kube_proxys.iter();
         let servers = servers.map(|server| format!("virtual server {server}"));
         let device = self.has_ipvs_device.then(|| format!("interface {IPVS_DEVICE}"));
-        tables.chain(jumps).chain(chains).chain(servers).chain(device).collect()
+        let mut all: Vec<_> =
+            tables.chain(jumps).chain(chains).chain(servers).chain(device).collect();
+        if !all.is_empty() {
+            all.push("connection tracking entries with a translated destination".to_owned());
+        }
+        all
     }
 
     /// What is kept although kube-proxy may have made it, and why.

@@ -32,8 +32,9 @@ pub struct Options {
     /// List what kube-proxy left on this node; with --yes, remove it instead
     ///
     /// These are its tables and chains in nftables and in iptables (nft variant), the jumps to
-    /// them, its virtual servers of IPVS, and the interface kube-ipvs0. Rules of users, of the
-    /// kubelet and of container runtimes stay. Nothing of Millrace is removed.
+    /// them, its virtual servers of IPVS, the interface kube-ipvs0, and connection tracking entries
+    /// with a translated destination. Rules of users, of the kubelet and of container runtimes stay.
+    /// Nothing of Millrace is removed.
     #[arg(long)]
     kube_proxy: bool,
 

@@ -215,6 +215,20 @@ fn a_chain_that_a_user_refers_to_is_kept_with_what_it_needs() -> Result<()> {
     Ok(())
 }
 
+/// While the entry of a connection that kube-proxy translated exists, the kernel drops others with the same replies.
+#[test]
+fn connection_tracking_entries_of_kube_proxy_are_removed() -> Result<()> {
+    let node = Node(OneNode::with_pods(1)?);
+    node.write(&["nft", "-f", "-"], NFTABLES)?;
+    // Connections are tracked without kube-proxy, too.
+    node.0.node.run(["nft", "insert rule inet mine input ct state invalid drop"])?;
+    let from_one_port = ["--local-port", "20001", "--header", "Connection: close"];
+    node.0.client.curl_with(&from_one_port, "http://10.96.0.10:80")?;
+    node.cleanup(&["--yes"])?;
+    node.0.client.curl_with(&from_one_port, "http://10.244.1.10:8080")?;
+    Ok(())
+}
+
 /// Skipped, with a message, on a kernel without IPVS.
 #[test]
 fn virtual_servers_of_kube_proxy_are_removed_and_others_are_kept() -> Result<()> {
