@@ -14,15 +14,14 @@ pub fn run_in_cluster(subcommand: &str, arguments: &[String]) -> Result<()> {
     packages::ensure_packages(&[&packages::DEMO, &packages::CLUSTER])?;
     compile("dev", &["cluster"])?;
     let program = compiled("dev", "cluster");
-    if !asks_for_help(arguments) {
+    let arguments = [&[subcommand.to_owned()], arguments].concat();
+    if !asks_for_help(&arguments) {
         // As this user, so that Go's caches are the user's own.
-        run_command(Command::new(&program).args([subcommand, "--build-only"]).args(arguments))?;
-        if needs_image(arguments) {
+        run_command(Command::new(&program).args(&arguments).arg("--build-only"))?;
+        if needs_image(&arguments) {
             image::build_image(&image::Options::default())?;
         }
     }
-    let arguments: Vec<_> =
-        [subcommand.to_owned()].into_iter().chain(arguments.iter().cloned()).collect();
     become_root_command(&program, &arguments, None)
 }
 
@@ -31,13 +30,12 @@ fn asks_for_help(arguments: &[String]) -> bool {
 }
 
 fn needs_image(arguments: &[String]) -> bool {
-    !arguments.iter().any(|argument| {
-        argument.starts_with("--image")
-            || argument == "kube-proxy"
-            || argument == "none"
-            || argument.ends_with("=kube-proxy")
-            || argument.ends_with("=none")
-    })
+    let has =
+        |word: &str| arguments.iter().any(|argument| argument.rsplit('=').next() == Some(word));
+    let is_named = arguments.iter().any(|argument| argument.starts_with("--image"));
+    // Of the suites for kube-proxy only sig-network does without Millrace.
+    let is_without = has("none") || has("kube-proxy") && (has("cluster") || has("sig-network"));
+    !is_named && (has("migration") || !is_without)
 }
 
 #[cfg(test)]
@@ -49,10 +47,13 @@ mod tests {
         let needs = |line: &str| {
             needs_image(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
         };
-        assert!(needs(""));
-        assert!(needs("--service-proxy millrace --nodes 2"));
-        assert!(!needs("--service-proxy kube-proxy"));
-        assert!(!needs("--service-proxy=none"));
-        assert!(!needs("--image a/millrace.tar"));
+        assert!(needs("cluster"));
+        assert!(needs("cluster --service-proxy millrace --nodes 2"));
+        assert!(!needs("cluster --service-proxy kube-proxy"));
+        assert!(!needs("cluster --service-proxy=none"));
+        assert!(!needs("cluster --image a/millrace.tar"));
+        assert!(!needs("conformance sig-network --service-proxy kube-proxy"));
+        assert!(needs("conformance --service-proxy kube-proxy"));
+        assert!(needs("conformance sig-network migration --service-proxy kube-proxy"));
     }
 }

@@ -97,7 +97,7 @@ enum Command {
     ///
     /// Builds its programs from Go modules at the first start, for half an hour. `-- --help` lists the options.
     Cluster(Passed),
-    /// Run conformance tests of others against a new cluster: sig-network, ingress, http2
+    /// Run suites against a new cluster: sig-network, ingress, http2, upgrade, nodes, control-plane, migration
     Conformance(Passed),
     /// Build the BPF objects; installs a BPF compiler if none is found
     BuildEbpf(ebpf::Options),

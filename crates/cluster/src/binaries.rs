@@ -12,6 +12,9 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
+use crate::cluster::ClusterOptions;
+use crate::install::Installer;
+
 /// The version of Kubernetes that was run.
 pub(crate) const DEFAULT_KUBERNETES: &str = "1.36.3";
 
@@ -115,14 +118,18 @@ fn test_modules(kubernetes: &str) -> Vec<Module> {
     ]
 }
 
-/// Builds what is missing below `directory`, and returns the folder with all programs for this version of Kubernetes.
-pub fn build_programs(directory: &Path, kubernetes: &str, with_tests: bool) -> Result<PathBuf> {
+/// Builds what is missing, and returns the folder with all programs for this version of Kubernetes.
+pub fn build_programs(options: &ClusterOptions, with_tests: bool) -> Result<PathBuf> {
+    let ClusterOptions { directory, kubernetes, .. } = options;
     // Go is run in other folders.
     fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
     let directory = &directory.canonicalize()?;
     let mut modules = modules(kubernetes);
     if with_tests {
         modules.extend(test_modules(kubernetes));
+    }
+    if options.installer == Installer::Helm {
+        modules.push(module("helm.sh/helm/v3", "3.20.0", &[("helm.sh/helm/v3/cmd/helm", "helm")]));
     }
     let missing: Vec<_> = modules
         .iter()

@@ -14,7 +14,7 @@ use tests::worlds::topology::{Process, wait_until};
 use crate::control_plane::{ControlPlane, api_url};
 use crate::forward::forward_api;
 use crate::images::make_images;
-use crate::install::{install_dns, install_millrace};
+use crate::install::{Installer, MillraceFiles, install_dns, install_kube_proxy};
 use crate::interrupt::{check_interrupt, is_interrupted};
 use crate::kubeconfig::User;
 use crate::network::{Cni, DNS_SERVICE, Network, NodeAddresses};
@@ -58,7 +58,11 @@ pub(crate) struct ClusterOptions {
 
     /// Archive of Millrace's image, with the folder `deploy` beside it, as `cargo xtask image` makes them
     #[arg(long, value_name = "FILE", default_value = "target/image/millrace.tar")]
-    image: PathBuf,
+    pub image: PathBuf,
+
+    /// How Millrace is installed
+    #[arg(long = "install", value_enum, value_name = "TOOL", default_value_t = Installer::Kustomize)]
+    pub installer: Installer,
 
     /// Folder for programs, images and logs
     #[arg(long, value_name = "DIRECTORY", default_value = "target/cluster", hide = true)]
@@ -70,6 +74,15 @@ pub(crate) struct ClusterOptions {
 }
 
 impl ClusterOptions {
+    pub fn ensure_image(&self) -> Result<()> {
+        ensure!(
+            self.image.is_file(),
+            "there is no image {}: `cargo xtask image` builds it",
+            self.image.display()
+        );
+        Ok(())
+    }
+
     pub fn families(&self) -> usize {
         if self.dual_stack { 2 } else { 1 }
     }
@@ -77,7 +90,7 @@ impl ClusterOptions {
 
 /// A running cluster. Fields are dropped in this order: processes before their namespaces.
 pub struct Cluster {
-    nodes: Vec<(String, Process)>,
+    nodes: Vec<ClusterNode>,
     pub plane: ControlPlane,
     pub network: Network,
     pub programs: PathBuf,
@@ -87,6 +100,12 @@ pub struct Cluster {
     logs: PathBuf,
     /// Removes everything when this process was killed. Its standard input ends with this process.
     _cleaner: Child,
+}
+
+struct ClusterNode {
+    specification: NodeSpecification,
+    /// None while it is killed.
+    process: Option<Process>,
 }
 
 impl Cluster {
@@ -101,13 +120,12 @@ impl Cluster {
         let kubeconfig = directory.join("kubeconfig");
         let cleaner = start_cleaner(&[&kubeconfig])?;
         let images = directory.join(&options.kubernetes).join("images");
-        let mut archives = make_images(&images, &programs, image_names)?;
+        let mut archives = make_images(&images, &programs, &options.kubernetes, image_names)?;
         if options.service_proxy == ServiceProxy::Millrace {
-            ensure!(
-                options.image.is_file(),
-                "there is no image {}: `cargo xtask image` builds it",
-                options.image.display()
-            );
+            options.ensure_image()?;
+        }
+        // In other clusters for what is installed later.
+        if options.image.is_file() {
             let copy = images.join("millrace.tar");
             fs::copy(&options.image, &copy).with_context(|| copy.display().to_string())?;
             archives.push(copy);
@@ -122,7 +140,7 @@ impl Cluster {
         for (host, addresses) in &network.nodes {
             let folder = files.join(&addresses.name);
             fs::create_dir(&folder)?;
-            let node = NodeSpecification {
+            let specification = NodeSpecification {
                 addresses: addresses.clone(),
                 cni: options.cni,
                 cgroup: format!("{}-{}", network.topology.id(), addresses.name),
@@ -137,9 +155,9 @@ impl Cluster {
                     .iter()
                     .map(|&address| address.to_owned())
                     .collect(),
-                kube_proxy: options.service_proxy == ServiceProxy::KubeProxy,
             };
-            nodes.push((addresses.name.clone(), node.start(host)?));
+            let process = Some(specification.start(host)?);
+            nodes.push(ClusterNode { specification, process });
         }
         println!("Starting etcd, the API server and {} nodes ...", nodes.len());
         let plane = ControlPlane::start(&network.router, &programs, &files, families, &users.all());
@@ -174,13 +192,18 @@ impl Cluster {
             let folder = files.join(&addresses.name);
             fs::copy(&authority, folder.join("ca.crt"))?;
             user.write_kubeconfig(&folder.join("kubeconfig"), &server, &authority)?;
-            let of_proxy = folder.join("kube-proxy.kubeconfig");
-            users.kube_proxy.write_kubeconfig(&of_proxy, &server, &authority)?;
             fs::write(folder.join(API_IS_READY), "")?;
         }
         install_dns(&self.plane, self.families)?;
-        if options.service_proxy == ServiceProxy::Millrace {
-            install_millrace(&self.plane, &options.image, files, self.families)?;
+        match options.service_proxy {
+            ServiceProxy::Millrace => {
+                let millrace = MillraceFiles::new(&options.image, files)?;
+                millrace.install(&self.plane, options.installer, self.families)?;
+            }
+            ServiceProxy::KubeProxy => {
+                install_kube_proxy(&self.plane, &options.kubernetes, self.families)?;
+            }
+            ServiceProxy::None => {}
         }
         self.write_own_kubeconfig(&users.administrator, files)?;
 
@@ -189,6 +212,23 @@ impl Cluster {
             let imported = files.join(&addresses.name).join(IMAGES_ARE_READY);
             self.wait_for(&format!("{} has its images", addresses.name), |_| imported.exists())?;
         }
+        self.wait_for_nodes()?;
+        println!("Waiting for the pods ...");
+        let service_proxy: &[&str] = match options.service_proxy {
+            ServiceProxy::Millrace => &[
+                "daemonset/millrace",
+                "deployment/millrace-controller",
+                "deployment/millrace-ingress",
+            ],
+            ServiceProxy::KubeProxy => &["daemonset/kube-proxy"],
+            // CoreDNS reaches the API server by a Service.
+            ServiceProxy::None => return Ok(()),
+        };
+        self.wait_for_workloads(service_proxy)?;
+        self.wait_for_workloads(&["deployment/coredns"])
+    }
+
+    pub fn wait_for_nodes(&mut self) -> Result<()> {
         self.wait_for("all nodes are ready", |cluster| {
             let ready =
                 r#"{range .items[*]}{.status.conditions[?(@.type=="Ready")].status}{"\n"}{end}"#;
@@ -197,16 +237,11 @@ impl Cluster {
             output.is_ok_and(|output| {
                 output.lines().filter(|line| *line == "True").count() == cluster.nodes.len()
             })
-        })?;
-        println!("Waiting for the pods ...");
-        let mut workloads = vec!["deployment/coredns"];
-        if options.service_proxy == ServiceProxy::Millrace {
-            workloads.extend([
-                "daemonset/millrace",
-                "deployment/millrace-controller",
-                "deployment/millrace-ingress",
-            ]);
-        }
+        })
+    }
+
+    /// Waits until workloads of the namespace kube-system are available.
+    pub fn wait_for_workloads(&mut self, workloads: &[&str]) -> Result<()> {
         for workload in workloads {
             self.wait_for(&format!("{workload} is available"), |cluster| {
                 let status = ["-n", "kube-system", "rollout", "status", "--timeout=2s", workload];
@@ -217,7 +252,7 @@ impl Cluster {
     }
 
     /// Waits for a condition of the cluster. Fails at once if a process of the cluster ends.
-    fn wait_for(&mut self, what: &str, is_so: impl Fn(&Self) -> bool) -> Result<()> {
+    pub fn wait_for(&mut self, what: &str, is_so: impl Fn(&Self) -> bool) -> Result<()> {
         let mut failed = None;
         let waited = wait_until(what, READY_LIMIT, || {
             failed = self.ended();
@@ -239,10 +274,27 @@ impl Cluster {
         if let Some(name) = self.plane.ended() {
             return Some(name.to_owned());
         }
-        let ended = |(name, process): &mut (String, Process)| {
+        self.nodes.iter_mut().find_map(|node| {
+            let process = node.process.as_mut()?;
+            let name = &node.specification.addresses.name;
             process.has_ended().then(|| format!("node {name} ({})", process.output().trim()))
-        };
-        self.nodes.iter_mut().find_map(ended)
+        })
+    }
+
+    /// Ends a node as a power failure does.
+    pub fn kill_node(&mut self, index: usize) -> Result<()> {
+        let node = &mut self.nodes[index];
+        self.network.disconnect_node(&node.specification.addresses.name)?;
+        node.process = None;
+        Ok(())
+    }
+
+    /// Starts a killed node, with empty disks.
+    pub fn restart_node(&mut self, index: usize) -> Result<()> {
+        let node = &mut self.nodes[index];
+        fs::remove_file(node.specification.files.join(IMAGES_ARE_READY))?;
+        node.process = Some(node.specification.start(self.network.renew_node(index)?)?);
+        Ok(())
     }
 
     /// Copies all logs to where they stay.
@@ -272,7 +324,6 @@ struct Users {
     administrator: User,
     controllers: User,
     scheduler: User,
-    kube_proxy: User,
     kubelets: Vec<User>,
 }
 
@@ -283,14 +334,13 @@ impl Users {
             administrator: User::administrator()?,
             controllers: User::new("system:kube-controller-manager", "system:authenticated")?,
             scheduler: User::new("system:kube-scheduler", "system:authenticated")?,
-            kube_proxy: User::new("system:kube-proxy", "system:authenticated")?,
             kubelets: kubelets.collect::<Result<_>>()?,
         })
     }
 
     /// The lines of the file of tokens, the administrator's first.
     fn all(&self) -> Vec<&User> {
-        let processes = [&self.administrator, &self.controllers, &self.scheduler, &self.kube_proxy];
+        let processes = [&self.administrator, &self.controllers, &self.scheduler];
         processes.into_iter().chain(&self.kubelets).collect()
     }
 }

@@ -12,6 +12,9 @@ use crate::interrupt::{check_interrupt, is_interrupted};
 use crate::kubeconfig::User;
 use crate::network::{API_PORT, KUBERNETES_SERVICE, POD_RANGES, ROUTER, SERVICE_RANGES};
 
+const ETCD: &str = "etcd";
+const API_SERVER: &str = "kube-apiserver";
+
 pub(crate) struct ControlPlane {
     host: Host,
     programs: PathBuf,
@@ -53,28 +56,38 @@ impl ControlPlane {
         let tokens: String = users.iter().map(|user| user.token_line()).collect();
         fs::write(files.join("tokens.csv"), tokens)?;
 
-        plane.start_etcd()?;
-        plane.start_api_server()?;
         let administrator = users.first().context("the first user is the administrator")?;
         let file = files.join("admin.kubeconfig");
         administrator.write_kubeconfig(&file, &api_url(), &files.join("ca.crt"))?;
+        plane.start_api()?;
+        Ok(plane)
+    }
+
+    /// Starts etcd and the API server, and waits until it is ready.
+    pub fn start_api(&mut self) -> Result<()> {
+        self.start_etcd()?;
+        self.start_api_server()?;
         let ready = wait_until("the API server is ready", SOON, || {
-            plane.kubectl(&["get", "--raw", "/readyz"]).is_ok()
-                || plane.ended().is_some()
+            self.kubectl(&["get", "--raw", "/readyz"]).is_ok()
+                || self.ended().is_some()
                 || is_interrupted()
         });
         check_interrupt()?;
-        if let Some(name) = plane.ended() {
+        if let Some(name) = self.ended() {
             anyhow::bail!("{name} ended");
         }
-        ready?;
-        Ok(plane)
+        ready
+    }
+
+    /// Kills etcd and the API server. What etcd has confirmed stays in its files.
+    pub fn kill_api(&mut self) {
+        self.processes.retain(|(name, _)| ![ETCD, API_SERVER].contains(name));
     }
 
     fn start_etcd(&mut self) -> Result<()> {
         let data = format!("--data-dir={}", self.files.join("etcd").display());
         self.spawn(
-            "etcd",
+            ETCD,
             &[
                 &data,
                 "--listen-client-urls=http://127.0.0.1:2379",
@@ -110,7 +123,7 @@ impl ControlPlane {
             "--kubelet-preferred-address-types=InternalIP".to_owned(),
             "--allow-privileged=true".to_owned(),
         ];
-        self.spawn("kube-apiserver", &arguments.iter().map(String::as_str).collect::<Vec<_>>())
+        self.spawn(API_SERVER, &arguments.iter().map(String::as_str).collect::<Vec<_>>())
     }
 
     /// Starts controller manager and scheduler, whose permissions the API server has created by now.
@@ -150,16 +163,16 @@ impl ControlPlane {
         self.processes.iter_mut().find_map(|(name, process)| process.has_ended().then_some(*name))
     }
 
-    /// kubectl as the administrator, in the router's network namespace.
-    pub(crate) fn kubectl_command(&self) -> Command {
-        let mut command = self.host.command(self.programs.join("kubectl"));
+    /// A program with the administrator's kubeconfig, in the router's network namespace.
+    pub(crate) fn command(&self, program: &str) -> Command {
+        let mut command = self.host.command(self.programs.join(program));
         command.arg("--kubeconfig").arg(self.files.join("admin.kubeconfig"));
         command
     }
 
     /// Runs kubectl to its end; returns its output.
     pub fn kubectl(&self, arguments: &[&str]) -> Result<String> {
-        let output = self.kubectl_command().args(arguments).output()?;
+        let output = self.command("kubectl").args(arguments).output()?;
         let stderr = String::from_utf8_lossy(&output.stderr);
         anyhow::ensure!(
             output.status.success(),

@@ -19,9 +19,14 @@ pub(crate) const COREDNS: &str = "registry.k8s.io/coredns/coredns:v1.14.7";
 /// The name that does not depend on the version of Kubernetes.
 pub(crate) const AGNHOST: &str = "registry.k8s.io/e2e-test-images/agnhost:millrace";
 
+/// The image of kube-proxy, of the version of Kubernetes.
+pub(crate) fn kube_proxy_image(kubernetes: &str) -> String {
+    format!("registry.k8s.io/kube-proxy:v{kubernetes}")
+}
+
 /// What upstream's images contain beside their program: busybox' commands, and these of this machine. The shell is bash:
 /// that of busybox prefers its own `nc` and `ip`. Debian's busybox crashes in `wget -T`.
-const TOOLS: [&str; 7] = ["curl", "dig", "getent", "ip", "nc", "wget", "bash"];
+const TOOLS: [&str; 8] = ["curl", "dig", "getent", "ip", "nc", "nft", "wget", "bash"];
 const BUSYBOX_LINKS: [&str; 32] = [
     "ls",
     "cat",
@@ -73,6 +78,7 @@ struct Image<'a> {
 pub(crate) fn make_images(
     folder: &Path,
     programs: &Path,
+    kubernetes: &str,
     more_names: &[String],
 ) -> Result<Vec<PathBuf>> {
     fs::create_dir_all(folder)?;
@@ -93,6 +99,14 @@ pub(crate) fn make_images(
             programs: &["coredns"],
             with_tools: false,
             entrypoint: &["/coredns"],
+            command: &[],
+        },
+        Image {
+            file: "kube-proxy.tar",
+            names: vec![kube_proxy_image(kubernetes)],
+            programs: &["kube-proxy"],
+            with_tools: true,
+            entrypoint: &["/kube-proxy"],
             command: &[],
         },
         Image {
@@ -228,6 +242,8 @@ fn add_tools(root: &Path) -> Result<()> {
         fs::create_dir_all(copy.parent().context("a library is in a folder")?)?;
         copy_program(Path::new(&library), &copy)?;
     }
+    // Without it nft prints protocols as numbers, and kube-proxy, when it starts again, removes all its elements.
+    fs::copy("/etc/protocols", root.join("etc/protocols")).context("/etc/protocols")?;
     for name in BUSYBOX_LINKS {
         symlink("busybox", root.join("bin").join(name))?;
     }

@@ -81,7 +81,7 @@ fn dispatch(task: Task) -> Result<()> {
 }
 
 fn run_cluster(options: &ClusterOptions) -> Result<()> {
-    let programs = binaries::build_programs(&options.directory, &options.kubernetes, false)?;
+    let programs = binaries::build_programs(options, false)?;
     if options.build_only {
         return Ok(());
     }

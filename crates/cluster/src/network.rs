@@ -6,9 +6,11 @@
 //!
 //! The client is outside the nodes' subnet, as most clients of a load balancer are.
 
+use std::process::Command;
+
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
-use tests::worlds::topology::{Host, Topology};
+use tests::worlds::topology::{Host, SOON, Topology, run, wait_until};
 
 /// Addresses of the API server, in the router's namespace.
 pub const ROUTER: [&str; 2] = ["172.30.0.1", "fd00:30::1"];
@@ -38,6 +40,8 @@ pub struct NodeAddresses {
     pub name: String,
     pub node: Vec<String>,
     pub pods: Vec<String>,
+    /// Of the node's interface.
+    pub mac: String,
     /// The VXLAN device's address, the first of each pod subnet.
     tunnel: Vec<String>,
     tunnel_mac: String,
@@ -51,6 +55,7 @@ impl NodeAddresses {
             name: format!("n{number}"),
             node: first([format!("172.30.0.{}", 10 + number), format!("fd00:30::{}", 10 + number)]),
             pods: first([format!("10.244.{number}.0/24"), format!("fd00:244:0:{number}::/64")]),
+            mac: format!("02:00:00:00:31:{number:02x}"),
             tunnel: first([format!("10.244.{number}.0"), format!("fd00:244:0:{number}::")]),
             tunnel_mac: format!("02:00:00:00:30:{number:02x}"),
         }
@@ -64,6 +69,7 @@ pub struct Network {
     pub client: Host,
     pub nodes: Vec<(Host, NodeAddresses)>,
     pub topology: Topology,
+    cni: Cni,
 }
 
 impl Network {
@@ -80,89 +86,113 @@ impl Network {
         for (address, length) in ROUTER.iter().zip([24, 64]).take(families) {
             router.address("lan0", &format!("{address}/{length}"))?;
         }
-        let mut all = Vec::new();
+        let mut network = Self { router, client, nodes: Vec::new(), topology, cni };
         for index in 0..nodes {
             let addresses = NodeAddresses::new(index, families);
-            let node = topology.router(&addresses.name)?;
-            let with_length: Vec<String> = addresses
-                .node
-                .iter()
-                .zip([24, 64])
-                .map(|(address, length)| format!("{address}/{length}"))
-                .collect();
-            let with_length: Vec<&str> = with_length.iter().map(String::as_str).collect();
-            topology.link(
-                node.port("eth0").addresses(&with_length),
-                router.port(&format!("to-{}", addresses.name)).bridge("lan0"),
-            )?;
-            node.default_routes(&ROUTER[..families])?;
-            // Packets between pods of one node pass the node's rules, as on a machine with br_netfilter.
-            let _ = node.sysctl(&[
-                "net.bridge.bridge-nf-call-iptables=1",
-                "net.bridge.bridge-nf-call-ip6tables=1",
-            ]);
-            all.push((node, addresses));
+            network.nodes.push((network.connect_node(&addresses)?, addresses));
         }
-        let network = Self { router, client, nodes: all, topology };
-        match cni {
-            Cni::Bridge => network.route_pods()?,
-            Cni::Overlay => network.tunnel_pods()?,
+        for (host, addresses) in &network.nodes {
+            if cni == Cni::Bridge {
+                route_pods(&network.router, addresses)?;
+            }
+            network.connect_pods(host, addresses)?;
         }
         Ok(network)
     }
 
-    /// Routes the subnet of each node's pods by this node, on all others and on the router.
-    fn route_pods(&self) -> Result<()> {
-        for (other, addresses) in &self.nodes {
-            let hosts = self.nodes.iter().map(|(host, _)| host).chain([&self.router]);
-            for host in hosts.filter(|host| host.name() != other.name()) {
-                for (pods, node) in addresses.pods.iter().zip(&addresses.node) {
-                    host.route(pods, node)?;
-                }
-            }
-        }
-        Ok(())
+    /// Disconnects a node, as a power failure does.
+    pub fn disconnect_node(&self, name: &str) -> Result<()> {
+        self.router.ip(&format!("link delete to-{name}")).map(drop)
     }
 
-    /// Sets up VXLAN between the nodes with permanent neighbours, as flannel does. What pods send out of the cluster
-    /// gets the node's address.
-    fn tunnel_pods(&self) -> Result<()> {
-        for (host, own) in &self.nodes {
-            let (mac, local) = (&own.tunnel_mac, &own.node[0]);
-            host.ip(&format!(
-                "link add flannel.1 address {mac} mtu {OVERLAY_MTU} type vxlan id 1 local {local} dstport 8472 nolearning dev eth0"
-            ))?;
-            host.ip("link set flannel.1 up")?;
-            for (tunnel, length) in own.tunnel.iter().zip([32, 128]) {
-                host.address("flannel.1", &format!("{tunnel}/{length}"))?;
-            }
-            for (_, other) in self.nodes.iter().filter(|(_, other)| other.name != own.name) {
-                let (mac, node) = (&other.tunnel_mac, &other.node[0]);
-                host.run(["bridge", "fdb", "append", mac, "dev", "flannel.1", "dst", node])?;
-                for (tunnel, pods) in other.tunnel.iter().zip(&other.pods) {
-                    host.ip(&format!(
-                        "neigh replace {tunnel} lladdr {mac} dev flannel.1 nud permanent"
-                    ))?;
-                    // For IPv6, a gateway that is the subnet's first address would be this router's own anycast address.
-                    let route = if tunnel.contains(':') {
-                        host.ip(&format!("route add {tunnel}/128 dev flannel.1"))?;
-                        format!("route add {pods} via {tunnel} dev flannel.1")
-                    } else {
-                        format!("route add {pods} via {tunnel} dev flannel.1 onlink")
-                    };
-                    host.ip(&route)?;
-                }
-            }
-            let mut rules = "add table inet flannel\n\
-                add chain inet flannel out { type nat hook postrouting priority 100; }\n"
-                .to_owned();
-            for (pods, (all, family)) in own.pods.iter().zip(POD_RANGES.iter().zip(["ip", "ip6"])) {
-                rules += &format!(
-                    "add rule inet flannel out {family} saddr {pods} {family} daddr != {all} masquerade\n"
-                );
-            }
-            host.run(["nft", &rules])?;
-        }
-        Ok(())
+    /// Replaces the namespace of a node without processes by a new one, connected as the old one was.
+    pub fn renew_node(&mut self, index: usize) -> Result<&Host> {
+        let (host, addresses) = self.nodes[index].clone();
+        wait_until("no process is on the node", SOON, || {
+            let pids = run(Command::new("ip").args(["netns", "pids", host.namespace()]));
+            pids.is_ok_and(|pids| pids.trim().is_empty())
+        })?;
+        run(Command::new("ip").args(["netns", "delete", host.namespace()]))?;
+        let host = self.connect_node(&addresses)?;
+        self.connect_pods(&host, &addresses)?;
+        self.nodes[index].0 = host;
+        Ok(&self.nodes[index].0)
     }
+
+    /// Makes the namespace of a node.
+    fn connect_node(&self, addresses: &NodeAddresses) -> Result<Host> {
+        let node = self.topology.router(&addresses.name)?;
+        let families = addresses.node.len();
+        let with_length = addresses.node.iter().zip([24, 64]);
+        let with_length: Vec<_> =
+            with_length.map(|(address, length)| format!("{address}/{length}")).collect();
+        let with_length: Vec<&str> = with_length.iter().map(String::as_str).collect();
+        self.topology.link(
+            node.port("eth0").addresses(&with_length).mac(&addresses.mac),
+            self.router.port(&format!("to-{}", addresses.name)).bridge("lan0"),
+        )?;
+        node.default_routes(&ROUTER[..families])?;
+        // Packets between pods of one node pass the node's rules, as on a machine with br_netfilter.
+        let _ = node.sysctl(&[
+            "net.bridge.bridge-nf-call-iptables=1",
+            "net.bridge.bridge-nf-call-ip6tables=1",
+        ]);
+        Ok(node)
+    }
+
+    /// Lets a node reach the pods of all others.
+    fn connect_pods(&self, host: &Host, own: &NodeAddresses) -> Result<()> {
+        let others = self.nodes.iter().map(|(_, other)| other);
+        let mut others = others.filter(|other| other.name != own.name);
+        match self.cni {
+            Cni::Bridge => others.try_for_each(|other| route_pods(host, other)),
+            Cni::Overlay => tunnel_pods(host, own, others),
+        }
+    }
+}
+
+/// Routes the subnet of a node's pods by that node.
+fn route_pods(host: &Host, to: &NodeAddresses) -> Result<()> {
+    to.pods.iter().zip(&to.node).try_for_each(|(pods, node)| host.route(pods, node))
+}
+
+/// Sets up VXLAN to the other nodes with permanent neighbours, as flannel does. What pods send out of the cluster gets the
+/// node's address.
+fn tunnel_pods<'a>(
+    host: &Host,
+    own: &NodeAddresses,
+    others: impl Iterator<Item = &'a NodeAddresses>,
+) -> Result<()> {
+    let (mac, local) = (&own.tunnel_mac, &own.node[0]);
+    host.ip(&format!(
+        "link add flannel.1 address {mac} mtu {OVERLAY_MTU} type vxlan id 1 local {local} dstport 8472 nolearning dev eth0"
+    ))?;
+    host.ip("link set flannel.1 up")?;
+    for (tunnel, length) in own.tunnel.iter().zip([32, 128]) {
+        host.address("flannel.1", &format!("{tunnel}/{length}"))?;
+    }
+    for other in others {
+        let (mac, node) = (&other.tunnel_mac, &other.node[0]);
+        host.run(["bridge", "fdb", "append", mac, "dev", "flannel.1", "dst", node])?;
+        for (tunnel, pods) in other.tunnel.iter().zip(&other.pods) {
+            host.ip(&format!("neigh replace {tunnel} lladdr {mac} dev flannel.1 nud permanent"))?;
+            // For IPv6, a gateway that is the subnet's first address would be this router's own anycast address.
+            let route = if tunnel.contains(':') {
+                host.ip(&format!("route add {tunnel}/128 dev flannel.1"))?;
+                format!("route add {pods} via {tunnel} dev flannel.1")
+            } else {
+                format!("route add {pods} via {tunnel} dev flannel.1 onlink")
+            };
+            host.ip(&route)?;
+        }
+    }
+    let mut rules = "add table inet flannel\n\
+        add chain inet flannel out { type nat hook postrouting priority 100; }\n"
+        .to_owned();
+    for (pods, (all, family)) in own.pods.iter().zip(POD_RANGES.iter().zip(["ip", "ip6"])) {
+        rules += &format!(
+            "add rule inet flannel out {family} saddr {pods} {family} daddr != {all} masquerade\n"
+        );
+    }
+    host.run(["nft", &rules]).map(drop)
 }

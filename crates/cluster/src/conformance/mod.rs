@@ -1,15 +1,19 @@
 //! `cargo xtask conformance`: test suites of others against a new cluster, compared with what cannot run here.
 
+mod control_plane;
 mod exclusions;
 mod http2;
 mod ingress;
+mod load;
+mod migration;
+mod nodes;
 mod results;
 mod sig_network;
 mod upgrade;
 
 use std::fs;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use clap::{Args, ValueEnum};
 
 use crate::binaries::build_programs;
@@ -30,6 +34,12 @@ enum Suite {
     Http2,
     /// A rolling upgrade of Millrace under load
     Upgrade,
+    /// A node drained, killed and restarted under load
+    Nodes,
+    /// etcd and the API server killed and restored under load
+    ControlPlane,
+    /// kube-proxy replaced by Millrace and back, node by node under load; needs `--service-proxy kube-proxy`
+    Migration,
 }
 
 impl Suite {
@@ -39,6 +49,18 @@ impl Suite {
             Self::Ingress => "ingress",
             Self::Http2 => "http2",
             Self::Upgrade => "upgrade",
+            Self::Nodes => "nodes",
+            Self::ControlPlane => "control-plane",
+            Self::Migration => "migration",
+        }
+    }
+
+    /// Whether the suite can run in a cluster with this service proxy.
+    fn runs_with(self, service_proxy: ServiceProxy) -> bool {
+        match self {
+            Self::SigNetwork => true,
+            Self::Migration => service_proxy == ServiceProxy::KubeProxy,
+            _ => service_proxy == ServiceProxy::Millrace,
         }
     }
 }
@@ -46,7 +68,7 @@ impl Suite {
 /// Run conformance suites against a new cluster
 #[derive(Debug, Args)]
 pub struct Options {
-    /// Suites [default: all]
+    /// Suites [default: all that can run with the service proxy]
     #[arg(value_enum, value_name = "SUITE")]
     suites: Vec<Suite>,
 
@@ -76,18 +98,20 @@ pub struct Options {
 
 /// Runs the suites. Fails if anything fails that the lists do not exclude.
 pub fn run_conformance(options: &Options) -> Result<()> {
-    let suites = match &options.suites[..] {
-        [] => Suite::value_variants(),
-        suites => suites,
-    };
-    let need_millrace = suites.iter().any(|suite| *suite != Suite::SigNetwork);
-    ensure!(
-        options.cluster.service_proxy == ServiceProxy::Millrace || !need_millrace,
-        "only sig-network can be run with another --service-proxy than millrace"
-    );
+    let service_proxy = options.cluster.service_proxy;
+    let mut suites = options.suites.clone();
+    if suites.is_empty() {
+        suites.extend(Suite::value_variants());
+        suites.retain(|suite| suite.runs_with(service_proxy));
+    }
+    if let Some(suite) = suites.iter().find(|suite| !suite.runs_with(service_proxy)) {
+        bail!("{} cannot be run with this --service-proxy", suite.name());
+    }
+    if suites.contains(&Suite::Migration) {
+        options.cluster.ensure_image()?;
+    }
     let with_tests = suites.iter().any(|suite| matches!(suite, Suite::SigNetwork | Suite::Http2));
-    let programs =
-        build_programs(&options.cluster.directory, &options.cluster.kubernetes, with_tests)?;
+    let programs = build_programs(&options.cluster, with_tests)?;
     if options.cluster.build_only {
         return Ok(());
     }
@@ -97,13 +121,13 @@ pub fn run_conformance(options: &Options) -> Result<()> {
         false => Vec::new(),
     };
     let mut cluster = Cluster::start(&options.cluster, &programs, &images)?;
-    let proxy = options.cluster.service_proxy.to_possible_value();
+    let proxy = service_proxy.to_possible_value();
     let proxy = proxy.map(|value| value.get_name().to_owned()).unwrap_or_default();
     let folder = options.cluster.directory.canonicalize()?.join("conformance");
     fs::create_dir_all(&folder)?;
 
     let mut failed = Vec::new();
-    for suite in suites {
+    for suite in &suites {
         let log = folder.join(format!("{}-{proxy}.log", suite.name()));
         println!("Running {}; its output is in {}", suite.name(), log.display());
         let exclusions = Exclusions::of_suite(suite.name());
@@ -120,6 +144,11 @@ pub fn run_conformance(options: &Options) -> Result<()> {
             Suite::Ingress => ingress::run_ingress_suite(&mut cluster, &log)?,
             Suite::Http2 => http2::run_http2_suite(&mut cluster, &log)?,
             Suite::Upgrade => upgrade::run_upgrade_suite(&mut cluster, &log)?,
+            Suite::Nodes => nodes::run_nodes_suite(&mut cluster, &log)?,
+            Suite::ControlPlane => control_plane::run_control_plane_suite(&mut cluster, &log)?,
+            Suite::Migration => {
+                migration::run_migration_suite(&mut cluster, &options.cluster.image, &log)?
+            }
         };
         let junit = folder.join(format!("{}-{proxy}.xml", suite.name()));
         fs::write(&junit, results.to_junit(suite.name()))?;

@@ -14,7 +14,7 @@ use serde_json::json;
 use super::root::change_root;
 use super::{API_IS_READY, IMAGES_ARE_READY, NodeSpecification};
 use crate::images::PAUSE;
-use crate::network::{Cni, POD_RANGES};
+use crate::network::Cni;
 
 const FILES: &str = "/cluster/files";
 const PROGRAMS: &str = "/cluster/programs";
@@ -85,14 +85,7 @@ pub fn run_init(file: &Path) -> Result<()> {
             &format!("--hostname-override={name}"),
         ],
     )?;
-    let mut started = vec![("containerd", containerd), ("kubelet", kubelet)];
-    if node.kube_proxy {
-        started.push((
-            "kube-proxy",
-            start("kube-proxy", &["--config=/etc/kubernetes/kube-proxy.yaml"])?,
-        ));
-    }
-    reap(&started)
+    reap(&[("containerd", containerd), ("kubelet", kubelet)])
 }
 
 /// Waits for all processes of the node, its own and orphans of containers. Fails when one of its own ends.
@@ -156,8 +149,7 @@ fn write_files(node: &NodeSpecification) -> Result<()> {
     write("/etc/machine-id", &format!("{:0>32}\n", hex(name)))?;
     write("/etc/containerd/config.toml", &CONTAINERD_CONFIG.replace("PAUSE", PAUSE))?;
     write("/etc/cni/net.d/10-bridge.conflist", &cni_config(node).to_string())?;
-    write("/etc/kubernetes/kubelet.yaml", &kubelet_config(node).to_string())?;
-    write("/etc/kubernetes/kube-proxy.yaml", &kube_proxy_config(node).to_string())
+    write("/etc/kubernetes/kubelet.yaml", &kubelet_config(node).to_string())
 }
 
 fn hex(name: &str) -> String {
@@ -202,17 +194,5 @@ fn kubelet_config(node: &NodeSpecification) -> serde_json::Value {
         "resolvConf": "/etc/resolv.conf",
         "serializeImagePulls": false,
         "volumePluginDir": "/var/lib/kubelet/volume-plugins",
-    })
-}
-
-fn kube_proxy_config(node: &NodeSpecification) -> serde_json::Value {
-    json!({
-        "apiVersion": "kubeproxy.config.k8s.io/v1alpha1", "kind": "KubeProxyConfiguration",
-        "clientConnection": {"kubeconfig": "/cluster/files/kube-proxy.kubeconfig"},
-        "hostnameOverride": node.addresses.name,
-        "mode": "nftables",
-        "clusterCIDR": POD_RANGES[..node.addresses.pods.len()].join(","),
-        // Limits of the whole machine.
-        "conntrack": {"maxPerCore": 0, "min": 0},
     })
 }

@@ -33,8 +33,6 @@ pub(crate) struct NodeSpecification {
     /// The archives to import, by their names in `images`.
     pub archives: Vec<String>,
     pub cluster_dns: Vec<String>,
-    /// Whether kube-proxy runs on the node.
-    pub kube_proxy: bool,
 }
 
 /// The file, in a node's folder, for which its kubelet waits: the API server knows the node.
