@@ -9,6 +9,7 @@ use std::task::{Context, Poll, Waker, ready};
 use std::time::Instant;
 
 use bytes::Bytes;
+use http::{HeaderMap, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 use lb_http::Policy;
 use lb_http::headers::strip_request_trailers;
@@ -65,7 +66,7 @@ pub(crate) struct Source {
     /// When the state changed.
     since: Cell<Instant>,
     failure: Cell<Option<BodyFailure>>,
-    gate: Option<Rc<Gate>>,
+    gate: Option<Gate>,
     is_open: Cell<bool>,
     waker: RefCell<Option<Waker>>,
     /// The number of the try that gets the body.
@@ -130,7 +131,7 @@ impl Source {
         incoming: ClientBody,
         policy: &Arc<Policy>,
         most: Option<u64>,
-        gate: Option<Rc<Gate>>,
+        expects_continue: bool,
         now: Instant,
     ) -> Rc<Self> {
         let is_empty = incoming.is_end_stream();
@@ -143,7 +144,7 @@ impl Source {
             state: Cell::new(state),
             since: Cell::new(now),
             failure: Cell::new(None),
-            gate,
+            gate: expects_continue.then(Gate::default),
             is_open: Cell::new(false),
             waker: RefCell::default(),
             current: Cell::new(0),
@@ -181,6 +182,22 @@ impl Source {
 
     pub fn failure(&self) -> Option<BodyFailure> {
         self.failure.get()
+    }
+
+    /// What keeps the body back until the endpoint wants it.
+    pub(crate) fn gate(&self) -> Option<&Gate> {
+        self.gate.as_ref()
+    }
+
+    /// The endpoint has sent an interim response. `100 Continue` is for the proxy; clients of HTTP/1.1 get all others.
+    pub(crate) fn receive_interim(&self, status: StatusCode, headers: HeaderMap) {
+        if status != StatusCode::CONTINUE {
+            if let Some(ClientBody::Http1(body)) = &*self.incoming.borrow() {
+                body.send_interim(status, headers);
+            }
+        } else if let Some(gate) = &self.gate {
+            gate.open();
+        }
     }
 
     /// Whether the body can be sent again: there is none, or none of it was read. One that failed is not there any more.

@@ -9,7 +9,7 @@ use lb_http::policy::Timeouts;
 use tokio::time::sleep_until;
 
 use super::outbound::Outbound;
-use crate::body::{Gate, Source, State};
+use crate::body::{Source, State};
 use crate::settings::Limits;
 use crate::upstream::{EndpointResponseBody, Lease, NoResponse, Sent};
 
@@ -28,30 +28,29 @@ pub(crate) fn send_request<'a>(
     lease: &mut Lease,
     outbound: &Outbound,
     source: &'a Rc<Source>,
-    gate: Option<&'a Rc<Gate>>,
     timeouts: &'a Timeouts,
     limits: &'a Limits,
     begun: Instant,
 ) -> Option<impl Future<Output = Result<Response<EndpointResponseBody>, NoHead>> + use<'a>> {
-    if let Some(gate) = gate
+    if let Some(gate) = source.gate()
         && lease.is_http2()
     {
         // Interim responses of HTTP/2 are not seen. The endpoint's window keeps back what it does not want.
         gate.open();
         source.open();
     }
-    let send = lease.send(outbound, source, gate.cloned())?;
-    Some(wait(send, source, gate, timeouts, limits, begun))
+    let send = lease.send(outbound, source)?;
+    Some(wait(send, source, timeouts, limits, begun))
 }
 
 async fn wait(
     send: impl Future<Output = Sent>,
     source: &Source,
-    gate: Option<&Rc<Gate>>,
     timeouts: &Timeouts,
     limits: &Limits,
     begun: Instant,
 ) -> Result<Response<EndpointResponseBody>, NoHead> {
+    let gate = source.gate();
     let first = match gate {
         Some(gate) if !gate.is_open() => limits.expectation,
         _ => timeouts.read.min(timeouts.send).min(limits.body_stall),

@@ -38,8 +38,7 @@ pub(crate) async fn fetch_error_page(
     let source = Source::empty(now);
     let policy = Policy { timeouts: route.policy.timeouts, ..Policy::default() };
     let tries = (record.endpoint, record.tries);
-    let got =
-        forward_request(&endpoints, &policy, &outbound, &source, None, Choice::default(), record);
+    let got = forward_request(&endpoints, &policy, &outbound, &source, Choice::default(), record);
     let got = got.await.ok();
     // The log names the endpoint whose response was replaced.
     (record.endpoint, record.tries) = tries;

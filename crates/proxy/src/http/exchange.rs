@@ -31,7 +31,7 @@ use super::reply::Reply;
 use super::response::{EndpointBody, ResponseBody};
 use super::upgrade::ClientUpgrade;
 use super::{access, extended_connect, gate, upgrade};
-use crate::body::{ClientBody, Gate, Source};
+use crate::body::{ClientBody, Source};
 use crate::client::Client;
 use crate::tls::Protocol;
 
@@ -188,8 +188,7 @@ async fn respond(
     let (matched_uri, uri) = find_uris(&target, parts, policy, found.path)?;
     let expects = parts.headers.contains_key(EXPECT) && parts.version == Version::HTTP_11;
     let upgrade = target.upgrade.cloned().filter(|_| on_upgrade.is_some());
-    let gate = expects.then(|| Rc::new(Gate::default()));
-    let source = Source::new(incoming, &known.route.policy, most, gate.clone(), record.started);
+    let source = Source::new(incoming, &known.route.policy, most, expects, record.started);
     record.source = Some(source.clone());
     drop(target);
 
@@ -219,8 +218,7 @@ async fn respond(
     };
     let got = match endpoints {
         Some(endpoints) => {
-            forward_request(&endpoints, policy, &outbound, &source, gate.as_ref(), choice, record)
-                .await
+            forward_request(&endpoints, policy, &outbound, &source, choice, record).await
         }
         None => Err(Rejection::NoUpstream.into()),
     };

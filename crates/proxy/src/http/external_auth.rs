@@ -51,8 +51,7 @@ pub(crate) async fn ask_auth_server(
     let before = (record.endpoint, record.tries);
     let policy = Policy::default();
     let outbound = request(auth, &mut subject);
-    let got =
-        forward_request(&endpoints, &policy, &outbound, &source, None, Choice::default(), record);
+    let got = forward_request(&endpoints, &policy, &outbound, &source, Choice::default(), record);
     let got = got.await;
     (record.endpoint, record.tries) = before;
     let got = got.map_err(|_| unavailable())?;

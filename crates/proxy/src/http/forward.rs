@@ -16,7 +16,7 @@ use super::discard::discard_body;
 use super::outbound::Outbound;
 use super::record::Record;
 use super::reply::Reply;
-use crate::body::{BodyFailure, Gate, Source};
+use crate::body::{BodyFailure, Source};
 use crate::metrics::{CutOff, UpstreamError};
 use crate::upstream::{EndpointResponseBody, Endpoints, Lease, NoResponse, Wanted};
 
@@ -58,7 +58,6 @@ pub(crate) async fn forward_request(
     policy: &Policy,
     outbound: &Outbound,
     source: &Rc<Source>,
-    gate: Option<&Rc<Gate>>,
     choice: Choice,
     record: &mut Record,
 ) -> Result<Got, Reply> {
@@ -90,7 +89,7 @@ pub(crate) async fn forward_request(
         record.endpoint = Some(address);
         record.tries += 1;
         let which = Try { address, needs_new: was_stale, now };
-        let attempt = attempt(endpoints, policy, outbound, source, gate, &which, record).await;
+        let attempt = attempt(endpoints, policy, outbound, source, &which, record).await;
         let failed = match attempt {
             Attempt::Refused(rejection) => return Err(rejection.into()),
             Attempt::Got(response, lease) => {
@@ -184,7 +183,6 @@ async fn attempt(
     policy: &Policy,
     outbound: &Outbound,
     source: &Rc<Source>,
-    gate: Option<&Rc<Gate>>,
     which: &Try,
     record: &Record,
 ) -> Attempt {
@@ -205,7 +203,7 @@ async fn attempt(
     }
     let begun = if lease.is_immediate { which.now } else { Instant::now() };
     let sent =
-        deadline::send_request(&mut lease, outbound, source, gate, &policy.timeouts, limits, begun);
+        deadline::send_request(&mut lease, outbound, source, &policy.timeouts, limits, begun);
     let Some(sent) = sent else { return Attempt::Refused(Rejection::Host) };
     match sent.await {
         Ok(response) => Attempt::Got(response, lease),

@@ -26,7 +26,7 @@ use tokio::time::timeout;
 use super::connect::{Connected, Wanted, connect_endpoint};
 use super::http1::{Http1, NoResponse, RequestHead};
 use super::received::EndpointResponseBody;
-use crate::body::{Gate, RequestBody, Source};
+use crate::body::{RequestBody, Source};
 use crate::http::outbound::Outbound;
 use crate::io::Watched;
 use crate::metrics::UpstreamError;
@@ -76,7 +76,7 @@ pin_project! {
     /// A request that was given to a connection. Not an `async` function: that would hold the request twice.
     #[project = SendingProjection]
     enum Sending<F> {
-        Http1 { connection: Rc<Http1>, gate: Option<Rc<Gate>> },
+        Http1 { connection: Rc<Http1>, source: Rc<Source> },
         Http2 { #[pin] response: F },
     }
 }
@@ -88,8 +88,9 @@ impl<F: Future<Output = SentByHyper>> Future for Sending<F> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Sent> {
         match self.project() {
-            SendingProjection::Http1 { connection, gate } => {
-                let response = ready!(connection.poll_head(cx, gate.as_deref()))?;
+            SendingProjection::Http1 { connection, source } => {
+                let on_interim = |status, headers| source.receive_interim(status, headers);
+                let response = ready!(connection.poll_head(cx, on_interim))?;
                 if connection.is_sending() {
                     let connection = connection.clone();
                     tokio::task::spawn_local(async move { connection.send_rest().await });
@@ -418,13 +419,12 @@ impl Lease {
         matches!(self.kind, Kind::Http2(_))
     }
 
-    /// Sends a request, and resolves to the head of its response. The endpoint's `100 Continue` opens the gate.
+    /// Sends a request, and resolves to the head of its response. The source gets interim responses of HTTP/1.1.
     /// `None`: HTTP/2 cannot carry the request.
     pub fn send(
         &mut self,
         outbound: &Outbound,
         source: &Rc<Source>,
-        gate: Option<Rc<Gate>>,
     ) -> Option<impl Future<Output = Sent> + use<>> {
         Some(match &mut self.kind {
             Kind::Http1 { connection, .. } => {
@@ -441,7 +441,7 @@ impl Lease {
                 };
                 let body = RequestBody::of(source);
                 connection.begin_request(&head, body, self.most_before_response);
-                Sending::Http1 { connection, gate }
+                Sending::Http1 { connection, source: source.clone() }
             }
             Kind::Http2(stream) => {
                 let request = outbound.http2_request(self.pool.address, source)?;
@@ -521,8 +521,9 @@ mod tests {
         };
         let connection = Http1::new(Stream::Tcp(Prefixed::from(tcp)), 64 << 10);
         connection.begin_request(&head, RequestBody::Empty, u64::MAX);
+        let source = Source::empty(Instant::now());
         let sending: Sending<std::future::Pending<SentByHyper>> =
-            Sending::Http1 { connection: connection.clone(), gate: None };
+            Sending::Http1 { connection: connection.clone(), source };
         assert!(sending.await.is_ok());
         let lease = Lease {
             pool: Pool::new(address, Protocol::Http1, None),

@@ -1,4 +1,5 @@
-//! Interim responses (1xx): they end no request, delay none, and nothing of them reaches another one.
+//! Interim responses (1xx): clients of HTTP/1.1 get them; they end no request, delay none, and nothing of them reaches
+//! another one.
 
 use std::io::{Read, Write};
 use std::sync::Arc;
@@ -32,6 +33,12 @@ fn interim() -> Endpoint {
                  HTTP/1.1 103 Early Hints\r\nSet-Cookie: a=b\r\nConnection: close\r\n\r\n"
             }
             "/unknown" => "HTTP/1.1 199 Nothing\r\nX-Interim: yes\r\n\r\n",
+            "/length" => "HTTP/1.1 103 Early Hints\r\nContent-Length: 40\r\n\r\n",
+            "/chunked" => "HTTP/1.1 103 Early Hints\r\nTransfer-Encoding: chunked\r\n\r\n",
+            "/connection" => {
+                "HTTP/1.1 103 Early Hints\r\nConnection: x-secret\r\nX-Secret: 1\r\nKeep-Alive: 5\r\n\
+                 Upgrade: evil\r\n\r\n"
+            }
             _ => "",
         };
         let _ = stream.write_all(text.as_bytes());
@@ -41,15 +48,36 @@ fn interim() -> Endpoint {
 }
 
 #[test]
-fn interim_responses_that_no_one_expects_are_left_out() {
+fn interim_responses_are_forwarded_but_for_those_that_the_proxy_asked_for() {
     let endpoint = interim();
     let world = World::start(config(&[endpoint.address]));
     let mut client = Client::connect(world.http());
-    for path in ["/continue", "/processing", "/hints", "/unknown", "/"] {
+    let link = "link: </a.css>; rel=preload";
+    for (path, expected) in [
+        // It is for the proxy: the client has asked for nothing.
+        ("/continue", vec![]),
+        ("/processing", vec![vec!["HTTP/1.1 102 Processing"]]),
+        // What concerns the endpoint's connection is not for the client.
+        (
+            "/hints",
+            vec![
+                vec!["HTTP/1.1 103 Early Hints", link],
+                vec!["HTTP/1.1 103 Early Hints", "set-cookie: a=b"],
+            ],
+        ),
+        ("/unknown", vec![vec!["HTTP/1.1 199 <none>", "x-interim: yes"]]),
+        // Nothing in it says that it has a body.
+        ("/length", vec![vec!["HTTP/1.1 103 Early Hints"]]),
+        ("/chunked", vec![vec!["HTTP/1.1 103 Early Hints"]]),
+        ("/connection", vec![vec!["HTTP/1.1 103 Early Hints"]]),
+        ("/", vec![]),
+    ] {
         client.send(format!("GET {path} HTTP/1.1\r\nHost: {HOST}\r\n\r\n"));
+        for lines in expected {
+            assert_eq!(client.head().unwrap(), format!("{}\r\n\r\n", lines.join("\r\n")));
+        }
         let head = client.head().unwrap();
         assert!(head.starts_with("HTTP/1.1 200 "), "{path}: {head}");
-        let head = head.to_lowercase();
         assert!(!["link:", "set-cookie:", "x-interim:"].iter().any(|name| head.contains(name)));
         assert_eq!(client.take(2).unwrap(), b"ok", "{path}");
     }
@@ -58,6 +86,44 @@ fn interim_responses_that_no_one_expects_are_left_out() {
     // A client of HTTP/1.0 would take an interim response for the final one.
     client.send(format!("GET /hints HTTP/1.0\r\nHost: {HOST}\r\n\r\n"));
     assert!(client.head().unwrap().contains(" 200 "));
+}
+
+/// Browsers show what a hint announces long before the endpoint knows its response.
+#[test]
+fn an_interim_response_does_not_wait_for_the_final_one() {
+    let (go_on, waits) = std::sync::mpsc::channel::<()>();
+    let waits = std::sync::Mutex::new(waits);
+    let endpoint = Endpoint::start(move |_, stream| {
+        let _ = stream.write_all(b"HTTP/1.1 103 Early Hints\r\nLink: </a.css>\r\n\r\n");
+        let _ = waits.lock().unwrap().recv();
+        respond(stream, "ok");
+        Then::Keep
+    });
+    let world = World::start(config(&[endpoint.address]));
+    let mut client = Client::connect(world.http());
+    client.send(format!("GET / HTTP/1.1\r\nHost: {HOST}\r\n\r\n"));
+    assert!(client.head().unwrap().starts_with("HTTP/1.1 103 "));
+    go_on.send(()).unwrap();
+    assert_eq!(client.response().text(), "ok");
+}
+
+#[test]
+fn a_client_gets_few_interim_responses_for_one_request() {
+    let endpoint = Endpoint::start(|_, stream| {
+        let _ = stream.write_all("HTTP/1.1 103 \r\nLink: </a>\r\n\r\n".repeat(50).as_bytes());
+        respond(stream, "ok");
+        Then::Keep
+    });
+    let world = World::start(config(&[endpoint.address]));
+    let mut client = Client::connect(world.http());
+    for _ in 0..2 {
+        client.send(format!("GET / HTTP/1.1\r\nHost: {HOST}\r\n\r\n"));
+        for _ in 0..4 {
+            assert!(client.head().unwrap().starts_with("HTTP/1.1 103 "));
+        }
+        assert!(client.head().unwrap().starts_with("HTTP/1.1 200 "));
+        assert_eq!(client.take(2).unwrap(), b"ok");
+    }
 }
 
 /// What an endpoint sends beside its response must not become the response to the next request on that connection,

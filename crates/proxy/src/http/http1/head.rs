@@ -313,6 +313,17 @@ pub(super) fn write_response_head(
     ResponseFraming { body: (has_body && body.is_some()).then_some(framing), keeps_alive }
 }
 
+/// Appends the head of an interim response, which has no body.
+pub(super) fn write_interim_head(status: StatusCode, headers: &HeaderMap, to: &mut Vec<u8>) {
+    write_status_line(status, false, to);
+    for (name, value) in headers {
+        if name != CONTENT_LENGTH {
+            write_field(name.as_str(), value.as_bytes(), to);
+        }
+    }
+    to.extend_from_slice(b"\r\n");
+}
+
 fn write_status_line(status: StatusCode, is_http10: bool, to: &mut Vec<u8>) {
     if status == StatusCode::OK && !is_http10 {
         return to.extend_from_slice(b"HTTP/1.1 200 OK\r\n");

@@ -32,8 +32,9 @@ use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes};
 use http::request::Parts;
-use http::{HeaderMap, Response, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, Version};
 use http_body::{Body, Frame, SizeHint};
+use lb_http::headers::strip_response;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::oneshot;
 use tokio::task::yield_now;
@@ -54,6 +55,11 @@ const LINGER_LIMIT: Duration = Duration::from_secs(2);
 /// Octets of such a client that are read and discarded. Further ones are not read.
 const MOST_DISCARDED: usize = 256 << 10;
 
+/// Interim responses of endpoints that a client gets for one request. Some clients fail after five.
+const MOST_INTERIM: u8 = 4;
+/// Octets of them that wait for the client. What would exceed them is left out.
+const MOST_INTERIM_OCTETS: usize = 8 << 10;
+
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
 /// What a connection and the body of its current request share.
@@ -66,6 +72,10 @@ struct State<S> {
     /// The number of the current exchange.
     exchange: u64,
     interim: Interim,
+    /// Heads of the endpoint's interim responses that are to be written.
+    interim_heads: Vec<u8>,
+    /// How many more there may be.
+    interim_left: u8,
     /// Nobody reads the rest of the body.
     is_body_dropped: bool,
     /// Of the connection's task, if that waits for the end of the body.
@@ -164,6 +174,8 @@ where
             read_buffer: ReadBuffer::new(Reading::Head),
             exchange: 0,
             interim: Interim::NotExpected,
+            interim_heads: Vec::new(),
+            interim_left: 0,
             is_body_dropped: false,
             connection: None,
             reader: None,
@@ -279,6 +291,8 @@ where
                 RequestBodyEnd::Chunked => Reading::chunked(trailers),
             };
             state.interim = if expects_continue { Interim::Expected } else { Interim::NotExpected };
+            // A client of HTTP/1.0 would take one for the final response.
+            state.interim_left = if facts.version == Version::HTTP_10 { 0 } else { MOST_INTERIM };
             state.is_body_dropped = false;
             state.exchange += 1;
             state.exchange
@@ -337,6 +351,9 @@ where
                 self.output.text.extend_from_slice(CONTINUE);
             }
         }
+        if self.output.has_room() {
+            self.output.text.extend_from_slice(&std::mem::take(&mut state.interim_heads));
+        }
     }
 
     fn begin_response(&mut self, response: Response<B>, cx: &mut Context<'_>) {
@@ -345,7 +362,8 @@ where
         {
             let mut state = self.incoming.0.borrow_mut();
             // Before the end of the body, the response is final.
-            state.interim = Interim::NotExpected;
+            (state.interim, state.interim_left) = (Interim::NotExpected, 0);
+            state.interim_heads = Vec::new();
             self.request.keeps_alive &= !self.is_closing && state.drain_body(cx);
         }
         let is_switch = parts.status == StatusCode::SWITCHING_PROTOCOLS;
@@ -616,6 +634,23 @@ impl<S: AsyncRead + Unpin> State<S> {
 pub(crate) struct UploadBody<S = Watched> {
     incoming: Rc<Incoming<S>>,
     exchange: u64,
+}
+
+impl<S> UploadBody<S> {
+    /// Sends the client an interim response of the endpoint. Those after a few, and long ones, are left out.
+    pub(crate) fn send_interim(&self, status: StatusCode, mut headers: HeaderMap) {
+        let state = &mut *self.incoming.0.borrow_mut();
+        let length = |(name, value): (&HeaderName, &HeaderValue)| name.as_str().len() + value.len();
+        let octets: usize = headers.iter().map(length).sum();
+        if state.exchange == self.exchange
+            && state.interim_left > 0
+            && state.interim_heads.len() + octets <= MOST_INTERIM_OCTETS
+        {
+            state.interim_left -= 1;
+            strip_response(&mut headers);
+            head::write_interim_head(status, &headers, &mut state.interim_heads);
+        }
+    }
 }
 
 impl<S: AsyncRead + Unpin> Body for UploadBody<S> {

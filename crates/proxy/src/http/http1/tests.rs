@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use http::{HeaderName, HeaderValue, Method, Request, Version};
+use http::{Method, Request};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
@@ -767,6 +767,24 @@ fn a_final_response_follows_no_interim_one_for_a_dropped_body() {
         let written = String::from_utf8(script.written()).unwrap();
         assert!(written.starts_with("HTTP/1.1 200 "), "{written}");
         assert!(written.contains("connection: close\r\n"), "{written}");
+    });
+}
+
+/// An endpoint must not fill the proxy's memory, whatever the client takes.
+#[test]
+fn long_interim_responses_are_left_out() {
+    run(async {
+        let held = Held::start("GET / HTTP/1.1\r\n\r\n", 100_000);
+        held.settle().await;
+        for octets in [60_000, 5_000, 5_000, 3_000] {
+            let value = HeaderValue::from_bytes(&vec![b'x'; octets]).unwrap();
+            let headers = HeaderMap::from_iter([(http::header::LINK, value)]);
+            held.bodies.borrow()[0].send_interim(StatusCode::EARLY_HINTS, headers);
+        }
+        held.replies.notify_one();
+        held.settle().await;
+        assert_eq!(held.statuses(), ["103", "103", "200"]);
+        assert!(held.script.written().len() < 9_000);
     });
 }
 

@@ -4,7 +4,7 @@
 //! Invariants:
 //! - One request at a time. The connection is reusable only if request and response were complete, and nothing else came.
 //! - A body yields nothing of a later exchange.
-//! - Interim responses are taken, not passed on.
+//! - An interim response has no body, and ends no exchange.
 //! - An idle connection holds no buffer.
 //!
 //! ```text
@@ -24,13 +24,13 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
 
 use bytes::{Bytes, BytesMut};
-use http::{Method, Response, StatusCode};
+use http::{HeaderMap, Method, Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 pub(crate) use self::head::RequestHead;
 use self::head::{BodyEnd, ResponseHead};
-use crate::body::{Gate, RequestBody};
+use crate::body::RequestBody;
 use crate::io::{Prefixed, Stream};
 use crate::message::{Framing, Malformed, Output, ReadBuffer, Reading, TrailerLimits, WrongLength};
 
@@ -115,11 +115,11 @@ where
         state.read_buffer.most_read = state.read_buffer.read.saturating_add(most_read);
     }
 
-    /// Sends the request, and reads the head of its response. Interim responses of status 100 open the gate.
+    /// Sends the request, and reads the head of its response. `on_interim` gets each interim response before it.
     pub(crate) fn poll_head(
         self: &Rc<Self>,
         cx: &mut Context<'_>,
-        gate: Option<&Gate>,
+        on_interim: impl FnMut(StatusCode, HeaderMap),
     ) -> Poll<Result<Response<ReceivedBody<S, B>>, NoResponse>> {
         let mut state = self.0.borrow_mut();
         if state.is_sending() {
@@ -135,7 +135,7 @@ where
                 Poll::Ready(Ok(())) | Poll::Pending => {}
             }
         }
-        let head = ready!(state.poll_response_head(cx, gate))?;
+        let head = ready!(state.poll_response_head(cx, on_interim))?;
         state.read_buffer.most_read = u64::MAX;
         let ResponseHead { status, version, headers, body, keeps_alive } = head;
         state.keeps_alive = keeps_alive && !state.is_broken;
@@ -295,16 +295,14 @@ where
     fn poll_response_head(
         &mut self,
         cx: &mut Context<'_>,
-        gate: Option<&Gate>,
+        mut on_interim: impl FnMut(StatusCode, HeaderMap),
     ) -> Poll<Result<ResponseHead, NoResponse>> {
         loop {
             if self.read_buffer.may_have_head() {
                 let parsed = head::take_response_head(&mut self.read_buffer.input, &self.method);
                 match parsed.map_err(|Malformed| NoResponse::Malformed)? {
                     Some(head) if is_interim(head.status) => {
-                        if let Some(gate) = gate.filter(|_| head.status == StatusCode::CONTINUE) {
-                            gate.open();
-                        }
+                        on_interim(head.status, head.headers);
                         self.read_buffer.expect_head();
                         continue;
                     }

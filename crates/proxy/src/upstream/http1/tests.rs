@@ -6,7 +6,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{HeaderMap, HeaderName, HeaderValue, Request, Version};
+use http::{HeaderName, HeaderValue, Request, Version};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use proptest::prelude::*;
@@ -278,7 +278,7 @@ async fn by_connection(exchange: &Exchange) -> Option<Received> {
     let (script, written) = exchange.script();
     let connection = Http1::new(script, 64 << 10);
     exchange.begin_on(&connection, u64::MAX);
-    let head = timeout(PATIENCE, poll_fn(|cx| connection.poll_head(cx, None))).await;
+    let head = timeout(PATIENCE, poll_fn(|cx| connection.poll_head(cx, |_, _| {}))).await;
     let Ok(Ok(response)) = head else { return None };
     if connection.is_sending() {
         let connection = connection.clone();
@@ -549,7 +549,7 @@ async fn head_of(
     let (script, _) = exchange.script();
     let connection = Http1::new(Script { takes, ..script }, 64 << 10);
     exchange.begin_on(&connection, 10_000);
-    let head = poll_fn(|cx| connection.poll_head(cx, None)).await;
+    let head = poll_fn(|cx| connection.poll_head(cx, |_, _| {})).await;
     (connection, head.map(|response| response.status().as_u16()))
 }
 
@@ -601,7 +601,7 @@ fn an_endpoint_with_tls_that_reads_slowly_gets_the_whole_body() {
         let tls = connector.connect(name.try_into().unwrap(), near).await.unwrap();
         let connection = Http1::new(tls, 64 << 10);
         upload("").begin_on(&connection, u64::MAX);
-        let head = timeout(PATIENCE, poll_fn(|cx| connection.poll_head(cx, None))).await;
+        let head = timeout(PATIENCE, poll_fn(|cx| connection.poll_head(cx, |_, _| {}))).await;
         assert_eq!(head.unwrap().unwrap().status(), StatusCode::OK);
         endpoint.await.unwrap();
     });
@@ -629,7 +629,7 @@ fn a_body_ends_with_its_exchange() {
         let mut bodies = Vec::new();
         for _ in 0..2 {
             exchange.begin_on(&connection, u64::MAX);
-            let response = poll_fn(|cx| connection.poll_head(cx, None)).await.unwrap();
+            let response = poll_fn(|cx| connection.poll_head(cx, |_, _| {})).await.unwrap();
             let mut body = response.into_body();
             if bodies.is_empty() {
                 let frame = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await;
