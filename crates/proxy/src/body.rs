@@ -15,45 +15,10 @@ use lb_http::Policy;
 use lb_http::headers::strip_request_trailers;
 
 use crate::http::http1::UploadBody;
+use crate::incoming::{BrokenBody, IncomingBody};
 
 /// The body of a request as the client's connection has it.
-pub(crate) enum ClientBody {
-    Http1(UploadBody),
-    Http2(hyper::body::Incoming),
-}
-
-impl Body for ClientBody {
-    type Data = Bytes;
-    type Error = BodyFailure;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyFailure>>> {
-        match self.get_mut() {
-            Self::Http1(body) => Pin::new(body)
-                .poll_frame(cx)
-                .map(|frame| frame.map(|frame| frame.map_err(|_| BodyFailure::Client))),
-            Self::Http2(body) => Pin::new(body)
-                .poll_frame(cx)
-                .map(|frame| frame.map(|frame| frame.map_err(|_| BodyFailure::Client))),
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        match self {
-            Self::Http1(body) => body.is_end_stream(),
-            Self::Http2(body) => body.is_end_stream(),
-        }
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        match self {
-            Self::Http1(body) => body.size_hint(),
-            Self::Http2(body) => body.size_hint(),
-        }
-    }
-}
+pub(crate) type ClientBody = IncomingBody<UploadBody>;
 
 /// What the exchange knows about its request's body. Shared with the [`RequestBody`]s of all tries.
 pub(crate) struct Source {
@@ -290,7 +255,7 @@ impl Source {
                 self.enter(State::Done);
                 Poll::Ready(None)
             }
-            Some(Err(failure)) => fail(failure),
+            Some(Err(BrokenBody)) => fail(BodyFailure::Client),
             Some(Ok(mut frame)) => {
                 if let Some(trailers) = frame.trailers_mut()
                     && let Some(policy) = &self.policy

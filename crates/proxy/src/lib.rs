@@ -14,6 +14,7 @@ pub mod certificate;
 mod client;
 pub mod config;
 mod http;
+mod incoming;
 mod io;
 mod limits;
 mod listen;

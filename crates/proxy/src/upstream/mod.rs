@@ -4,7 +4,6 @@ mod balancers;
 mod connect;
 mod http1;
 mod pool;
-mod received;
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -22,8 +21,7 @@ use crate::tls::client::EndpointTls;
 pub(crate) use balancers::{Balancers, Shared};
 pub(crate) use connect::{Wanted, connect_tcp};
 pub(crate) use http1::NoResponse;
-pub(crate) use pool::{Lease, Local, Pool, Sent};
-pub(crate) use received::EndpointResponseBody;
+pub(crate) use pool::{EndpointResponseBody, Lease, Local, Pool, Sent};
 
 /// The upstreams that this worker has used lately.
 #[derive(Default)]

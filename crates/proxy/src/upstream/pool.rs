@@ -24,11 +24,11 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use super::connect::{Connected, Wanted, connect_endpoint};
-use super::http1::{Http1, NoResponse, RequestHead};
-use super::received::EndpointResponseBody;
+use super::http1::{Http1, NoResponse, ReceivedBody, RequestHead};
 use crate::body::{RequestBody, Source};
 use crate::http::outbound::Outbound;
-use crate::io::Watched;
+use crate::incoming::IncomingBody;
+use crate::io::{Prefixed, Watched};
 use crate::metrics::UpstreamError;
 use crate::settings::Limits;
 use crate::tls::client::EndpointTls;
@@ -67,6 +67,19 @@ struct Multiplexed {
     most: Cell<usize>,
     streams: Cell<usize>,
     idle_since: Cell<Instant>,
+}
+
+/// The body of an endpoint's response, as its connection has it.
+pub(crate) type EndpointResponseBody = IncomingBody<ReceivedBody>;
+
+impl EndpointResponseBody {
+    /// The connection after the endpoint's 101, once.
+    pub(crate) fn take_upgraded(&self) -> Option<Prefixed<crate::io::Stream>> {
+        match self {
+            Self::Http1(body) => body.take_upgraded(),
+            Self::Http2(_) => None,
+        }
+    }
 }
 
 /// The head of a response.
