@@ -250,7 +250,13 @@ fn is_described(input: &mut Input, headers: &mut HeaderMap) {
     if !is_trusted {
         assert_eq!((client.address, client.is_tls, client.port), (peer.address.ip(), false, 80));
     }
-    client.describe(&forwarding, Some(&http::HeaderValue::from_static("a.org")), 1, headers);
+    let host = http::HeaderValue::from_static("a.org");
+    let report = client.strip_and_report(&forwarding, Some(&host), 1, headers);
+    report.list_headers(|name, value| {
+        assert!(!headers.contains_key(&name), "{name} twice");
+        assert!(http::HeaderValue::from_bytes(value).is_ok(), "{name}: {value:?}");
+    });
+    report.insert_into(headers);
     let value =
         |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let hops: Vec<IpAddr> =

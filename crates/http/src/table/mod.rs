@@ -18,6 +18,7 @@ mod tests;
 use std::collections::HashMap;
 use std::fmt::{self, Debug};
 use std::hash::{BuildHasher, RandomState};
+use std::iter;
 use std::sync::Arc;
 
 use crate::host::{self, HostPattern};
@@ -119,15 +120,20 @@ impl Table {
     }
 
     /// The patterns that match a host, the most specific first: it owns the host's requests.
-    fn candidates<'t>(
+    fn candidates<'t, 'h>(
         &'t self,
-        host: Option<&str>,
-    ) -> impl Iterator<Item = &'t Arc<HostRules>> + use<'t> {
-        let exact = host.and_then(|host| self.shard(host).exact.get(host));
-        let wildcard = host
-            .and_then(host::parent_domain)
-            .and_then(|suffix| self.shard(suffix).wildcard.get(suffix));
-        [exact, wildcard, self.any.as_ref()].into_iter().flatten()
+        host: Option<&'h str>,
+    ) -> impl Iterator<Item = &'t Arc<HostRules>> + use<'t, 'h> {
+        let exact = move || self.shard(host?).exact.get(host?);
+        let wildcard = move || {
+            let suffix = host::parent_domain(host?)?;
+            self.shard(suffix).wildcard.get(suffix)
+        };
+        // Each is looked up only if the one before is not enough.
+        iter::once_with(exact)
+            .chain(iter::once_with(wildcard))
+            .chain(iter::once(self.any.as_ref()))
+            .flatten()
     }
 
     /// All rules that can be served, hosts in no particular order, and the rules of each in the order of the patterns.

@@ -26,7 +26,7 @@ pub(crate) enum NoHead {
 /// `begun`: now, or a moment ago. `None`: the connection cannot carry the request.
 pub(crate) fn send_request<'a>(
     lease: &mut Lease,
-    outbound: &Outbound,
+    outbound: &Outbound<'_>,
     source: &'a Rc<Source>,
     timeouts: &'a Timeouts,
     limits: &'a Limits,

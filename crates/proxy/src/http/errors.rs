@@ -14,8 +14,8 @@ use super::record::Record;
 use crate::body::Source;
 
 /// The facts about a request that are sent to the Service for error pages.
-pub(crate) struct Subject {
-    pub outbound: Outbound,
+pub(crate) struct Subject<'a> {
+    pub outbound: Outbound<'a>,
     pub matched_uri: PathAndQuery,
 }
 
@@ -23,7 +23,7 @@ pub(crate) struct Subject {
 pub(crate) async fn fetch_error_page(
     errors: &CustomErrors,
     status: StatusCode,
-    subject: Subject,
+    subject: Subject<'_>,
     route: &Route,
     record: &mut Record,
 ) -> Option<Got> {
@@ -67,9 +67,9 @@ fn describe(headers: &mut HeaderMap, status: StatusCode, uri: &PathAndQuery, rou
     }
 }
 
-impl Subject {
+impl<'a> Subject<'a> {
     /// Only if the policy may need it.
-    pub fn of(policy: &Policy, outbound: &Outbound, uri: &PathAndQuery) -> Option<Self> {
+    pub fn of(policy: &Policy, outbound: &Outbound<'a>, uri: &PathAndQuery) -> Option<Self> {
         policy.errors.as_ref()?;
         Some(Self { outbound: outbound.clone(), matched_uri: uri.clone() })
     }

@@ -145,9 +145,16 @@ async fn respond(
     let request_id = worker.random_pair();
     let describe = |headers: &mut HeaderMap| {
         headers::strip_request(headers);
-        identity.describe(&settings.forwarding, host.as_ref(), request_id, headers);
+        let report =
+            identity.strip_and_report(&settings.forwarding, host.as_ref(), request_id, headers);
+        // What the route sets has precedence.
+        let may_replace = !policy.request_headers.is_empty() || policy.external_auth.is_some();
+        if may_replace {
+            report.insert_into(headers);
+        }
         add_configured(client, policy, headers);
         headers.remove(HOST);
+        (!may_replace).then_some(report)
     };
     // Canaries have their main route's limits: together, not each.
     let owner = &found.route.owner;
@@ -193,7 +200,7 @@ async fn respond(
     drop(target);
 
     let mut headers = std::mem::take(&mut parts.headers);
-    describe(&mut headers);
+    let report = describe(&mut headers);
     if let Some(auth) = &policy.external_auth {
         access::add_granted(auth, &mut shared.granted, &mut headers);
     }
@@ -201,7 +208,8 @@ async fn respond(
         method: parts.method.clone(),
         uri,
         headers,
-        host: policy.upstream_host.clone().or(host),
+        report,
+        host: policy.upstream_host.as_ref().or(host.as_ref()).cloned(),
         upgrade,
         is_tls: upstream.protocol.uses_tls(),
     };
@@ -244,7 +252,7 @@ fn join_cookies(headers: &mut HeaderMap) {
 /// Custom errors, if the policy has any.
 async fn replace_error(
     got: Result<Got, Reply>,
-    subject: errors::Subject,
+    subject: errors::Subject<'_>,
     route: &Route,
     record: &mut Record,
 ) -> Result<Got, Reply> {
@@ -309,9 +317,8 @@ fn deliver(got: Got, mut record: Record, shared: Shared) -> Response<ResponseBod
         source.end_expectation();
     }
     let status = response.status();
-    let endpoint_upgrade =
-        (status == StatusCode::SWITCHING_PROTOCOLS).then(|| response.body().take_upgraded());
-    let upgrade = response.headers().get(UPGRADE).cloned();
+    let endpoint_upgrade = (status == StatusCode::SWITCHING_PROTOCOLS)
+        .then(|| (response.body().take_upgraded(), response.headers().get(UPGRADE).cloned()));
     let (mut parts, incoming) = response.into_parts();
     if parts.headers.contains_key(TRANSFER_ENCODING) {
         // What decided about the body's end (RFC 9112, 6.3). The length would decide for the client.
@@ -330,7 +337,7 @@ fn deliver(got: Got, mut record: Record, shared: Shared) -> Response<ResponseBod
     let idle =
         record.route.as_ref().map_or_else(Timeouts::default, |k| k.route.policy.timeouts).read;
     let body = match (endpoint_upgrade, shared.on_upgrade) {
-        (Some(Some(endpoint)), Some(client)) => {
+        (Some((Some(endpoint), upgrade)), Some(client)) => {
             if shared.is_extended_connect {
                 parts.status = extended_connect::accept_websocket(&mut parts.headers);
             } else {
@@ -433,7 +440,6 @@ mod tests {
             size_of::<F>()
         }
         let size = size_of_output(serve_request);
-        // 4,424 on x86_64.
         assert!(size <= 4608, "{size} octets");
     }
 }

@@ -101,7 +101,7 @@ fn chosen(auth: &ExternalAuth, headers: &HeaderMap) -> HeaderMap {
 }
 
 /// The server gets the request's headers, but for its body's, and where the request goes to.
-fn request(auth: &ExternalAuth, subject: &mut Subject<'_>) -> Outbound {
+fn request(auth: &ExternalAuth, subject: &mut Subject<'_>) -> Outbound<'static> {
     let mut headers = std::mem::take(&mut subject.headers);
     for name in [CONTENT_LENGTH, CONTENT_TYPE, EXPECT] {
         headers.remove(name);
@@ -121,6 +121,7 @@ fn request(auth: &ExternalAuth, subject: &mut Subject<'_>) -> Outbound {
         method: auth.method.clone(),
         uri: auth.url.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/")),
         headers,
+        report: None,
         host: authority.and_then(|authority| HeaderValue::from_str(authority).ok()),
         upgrade: None,
         is_tls: auth.upstream.protocol.uses_tls(),

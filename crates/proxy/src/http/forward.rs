@@ -56,7 +56,7 @@ enum Attempt {
 pub(crate) async fn forward_request(
     endpoints: &Rc<Endpoints>,
     policy: &Policy,
-    outbound: &Outbound,
+    outbound: &Outbound<'_>,
     source: &Rc<Source>,
     choice: Choice,
     record: &mut Record,
@@ -181,7 +181,7 @@ struct Try {
 async fn attempt(
     endpoints: &Rc<Endpoints>,
     policy: &Policy,
-    outbound: &Outbound,
+    outbound: &Outbound<'_>,
     source: &Rc<Source>,
     which: &Try,
     record: &Record,

@@ -6,24 +6,27 @@ use std::rc::Rc;
 use http::request::Parts;
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderMap, HeaderValue, Method, Request, Uri, Version};
+use lb_http::headers::ClientReport;
 use lb_http::request::Target;
 use lb_http::{Policy, Rejection, rewrite};
 
 use crate::body::{RequestBody, Source};
 
 #[derive(Clone)]
-pub(crate) struct Outbound {
+pub(crate) struct Outbound<'a> {
     pub method: Method,
     pub uri: PathAndQuery,
     /// Without `Host` and what concerns the connection.
     pub headers: HeaderMap,
+    /// Further headers. `None`: they are among the others, where the route may have replaced them.
+    pub report: Option<ClientReport<'a>>,
     /// `None` only in HTTP/1.0.
     pub host: Option<HeaderValue>,
     pub upgrade: Option<HeaderValue>,
     pub is_tls: bool,
 }
 
-impl Outbound {
+impl Outbound<'_> {
     /// One try over HTTP/2. `address` stands for the host if the client names none. `None`: the host is none of a URI.
     pub(crate) fn http2_request(
         &self,
@@ -43,6 +46,9 @@ impl Outbound {
         *request.uri_mut() = Uri::from_parts(parts).ok()?;
         *request.version_mut() = Version::HTTP_2;
         *request.headers_mut() = self.headers.clone();
+        if let Some(report) = &self.report {
+            report.insert_into(request.headers_mut());
+        }
         Some(request)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use http::{HeaderMap, HeaderName};
+use http::{HeaderMap, HeaderName, HeaderValue};
 
 /// What was received is not HTTP/1.1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,6 +13,12 @@ pub(crate) fn write_field(name: &str, value: &[u8], to: &mut Vec<u8>) {
     to.extend_from_slice(b": ");
     to.extend_from_slice(value);
     to.extend_from_slice(b"\r\n");
+}
+
+/// Whether the last of these transfer codings is `chunked`.
+pub(crate) fn ends_with_chunked(value: &HeaderValue) -> bool {
+    let last = value.to_str().ok().and_then(|list| list.rsplit(',').next());
+    last.is_some_and(|coding| coding.trim().eq_ignore_ascii_case("chunked"))
 }
 
 /// The trailers that may follow a body: those that were announced, but for fields that only a head can have.

@@ -436,7 +436,7 @@ impl Lease {
     /// `None`: HTTP/2 cannot carry the request.
     pub fn send(
         &mut self,
-        outbound: &Outbound,
+        outbound: &Outbound<'_>,
         source: &Rc<Source>,
     ) -> Option<impl Future<Output = Sent> + use<>> {
         Some(match &mut self.kind {
@@ -451,6 +451,7 @@ impl Lease {
                     host: host.or(address.as_deref().map(str::as_bytes)).unwrap_or_default(),
                     upgrade: outbound.upgrade.as_ref(),
                     headers: &outbound.headers,
+                    report: outbound.report,
                 };
                 let body = RequestBody::of(source);
                 connection.begin_request(&head, body, self.most_before_response);
@@ -531,6 +532,7 @@ mod tests {
             host: b"a.test",
             upgrade: None,
             headers: &HeaderMap::from_iter([(http::header::COOKIE, value)]),
+            report: None,
         };
         let connection = Http1::new(Stream::Tcp(Prefixed::from(tcp)), 64 << 10);
         connection.begin_request(&head, RequestBody::Empty, u64::MAX);

@@ -12,7 +12,7 @@ use super::names::{
     FORWARDED_FOR, FORWARDED_HOST, FORWARDED_PORT, FORWARDED_PROTO, FORWARDED_SCHEME, REAL_IP,
     REQUEST_ID, is_about_client,
 };
-use super::values::{address_value, hexadecimal_value, port_value};
+use super::values::{address_text, hexadecimal_text, port_text};
 use super::{forwarded, list_tokens};
 use crate::host::Authority;
 
@@ -142,56 +142,86 @@ impl Client {
         if self.is_tls { "https" } else { "http" }
     }
 
-    /// Replaces all headers about the client by what [`Client::identify`] has found. `host` is `Host` or `:authority`.
+    /// Removes all headers about the client, and returns those that replace them. `host` is `Host` or `:authority`.
     /// `request_id` is used unless the client has sent a valid one.
-    pub fn describe(
-        &self,
+    pub fn strip_and_report<'a>(
+        &'a self,
         forwarding: &Forwarding,
-        host: Option<&HeaderValue>,
+        host: Option<&'a HeaderValue>,
         request_id: u128,
         headers: &mut HeaderMap,
-    ) {
-        let names: Vec<HeaderName> =
-            headers.keys().filter(|name| is_about_client(name)).cloned().collect();
+    ) -> ClientReport<'a> {
+        let is_replaced = |name: &&HeaderName| is_about_client(name) || **name == REQUEST_ID;
+        let mut names: Vec<HeaderName> = headers.keys().filter(is_replaced).cloned().collect();
+        let is_kept = names.contains(&REQUEST_ID) && has_valid_id(headers);
+        names.retain(|name| !(is_kept && *name == REQUEST_ID));
         for name in names {
             headers.remove(name);
         }
-        headers.reserve(MOST_DESCRIBED);
-        let scheme = HeaderValue::from_static(self.scheme());
-        headers.insert(FORWARDED_PROTO, scheme.clone());
-        headers.insert(FORWARDED_SCHEME, scheme);
-        headers.insert(FORWARDED_PORT, port_value(self.port));
-        // A host that a trusted proxy has named was parsed, so it is a valid value.
-        let named = self.host.as_deref().and_then(|host| HeaderValue::from_str(host).ok());
-        let host = named.as_ref().or(host);
-        if let Some(host) = host {
-            headers.insert(FORWARDED_HOST, host.clone());
-        }
-        let hops = std::iter::once(&self.address).chain(&self.proxies);
-        let text = |text: String| HeaderValue::try_from(text).ok();
-        if forwarding.send_forwarded {
-            let host = host.and_then(|host| host.to_str().ok());
-            let forwarded = text(forwarded::format_forwarded(hops.clone(), self.scheme(), host));
-            headers.extend(forwarded.map(|value| (FORWARDED, value)));
-        }
-        if let Some(address) = address_value(self.address) {
-            let all = match self.proxies.is_empty() {
-                true => Some(address.clone()),
-                false => text(hops.map(IpAddr::to_string).collect::<Vec<_>>().join(", ")),
-            };
-            headers.insert(REAL_IP, address);
-            headers.extend(all.map(|value| (FORWARDED_FOR, value)));
-        }
-        let mut ids = headers.get_all(REQUEST_ID).iter();
-        let is_kept = ids.next().is_some_and(is_request_id) && ids.next().is_none();
-        if !is_kept && let Some(id) = hexadecimal_value(request_id) {
-            headers.insert(REQUEST_ID, id);
+        ClientReport {
+            client: self,
+            host,
+            request_id: (!is_kept).then_some(request_id),
+            sends_forwarded: forwarding.send_forwarded,
         }
     }
 }
 
-/// Headers that [`Client::describe`] adds.
-const MOST_DESCRIBED: usize = 8;
+/// The headers that report the client to the endpoint. Most are only written into a head, so none is made before.
+#[derive(Clone, Copy, Debug)]
+pub struct ClientReport<'a> {
+    client: &'a Client,
+    host: Option<&'a HeaderValue>,
+    /// `None`: the client's own is among its headers.
+    request_id: Option<u128>,
+    sends_forwarded: bool,
+}
+
+impl ClientReport<'_> {
+    /// Calls `add` with each header.
+    pub fn list_headers(&self, mut add: impl FnMut(HeaderName, &[u8])) {
+        let &Self { client, host, request_id, sends_forwarded } = self;
+        let scheme = client.scheme();
+        add(FORWARDED_PROTO, scheme.as_bytes());
+        add(FORWARDED_SCHEME, scheme.as_bytes());
+        add(FORWARDED_PORT, &port_text(client.port));
+        // A host that a trusted proxy has named was parsed, so it is a valid value.
+        let named = client.host.as_deref().map(str::as_bytes);
+        let host = named.or(host.map(HeaderValue::as_bytes));
+        if let Some(host) = host {
+            add(FORWARDED_HOST, host);
+        }
+        let hops = std::iter::once(&client.address).chain(&client.proxies);
+        if sends_forwarded {
+            let host = host.and_then(|host| str::from_utf8(host).ok());
+            add(FORWARDED, forwarded::format_forwarded(hops.clone(), scheme, host).as_bytes());
+        }
+        let address = address_text(client.address);
+        add(REAL_IP, &address);
+        if client.proxies.is_empty() {
+            add(FORWARDED_FOR, &address);
+        } else {
+            let all: Vec<_> = hops.map(IpAddr::to_string).collect();
+            add(FORWARDED_FOR, all.join(", ").as_bytes());
+        }
+        if let Some(id) = request_id {
+            add(REQUEST_ID, &hexadecimal_text(id));
+        }
+    }
+
+    /// Replaces headers of the same names.
+    pub fn insert_into(&self, headers: &mut HeaderMap) {
+        headers.reserve(MOST_REPORTED);
+        self.list_headers(|name, value| {
+            if let Ok(value) = HeaderValue::from_bytes(value) {
+                headers.insert(name, value);
+            }
+        });
+    }
+}
+
+/// Headers of a report.
+const MOST_REPORTED: usize = 8;
 
 /// Proxies that are followed. Each costs a comparison with all trusted networks.
 const MOST_PROXIES: usize = 32;
@@ -199,6 +229,12 @@ const MOST_PROXIES: usize = 32;
 /// The element that the nearest proxy has added.
 fn last<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
     headers.get_all(name).iter().next_back().and_then(|line| list_tokens(line).next_back())
+}
+
+/// Whether there is exactly one, and it is valid.
+fn has_valid_id(headers: &HeaderMap) -> bool {
+    let mut ids = headers.get_all(REQUEST_ID).iter();
+    ids.next().is_some_and(is_request_id) && ids.next().is_none()
 }
 
 /// It appears in logs, so it is short and has no special characters.

@@ -24,7 +24,10 @@ fn forwarding(source: ForwardedSource) -> Forwarding {
 fn described(forwarding: &Forwarding, peer: &Peer, mut headers: HeaderMap) -> Vec<String> {
     let client = Client::identify(forwarding, peer, &headers);
     let host = HeaderValue::from_static("a.org:8080");
-    client.describe(forwarding, Some(&host), 10, &mut headers);
+    let report = client.strip_and_report(forwarding, Some(&host), 10, &mut headers);
+    for _ in 0..2 {
+        report.insert_into(&mut headers);
+    }
     let line =
         |(name, value): (&HeaderName, &HeaderValue)| format!("{name}: {}", value.to_str().unwrap());
     let mut lines: Vec<String> = headers.iter().map(line).collect();

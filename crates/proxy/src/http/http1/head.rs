@@ -15,7 +15,7 @@ use jiff::Timestamp;
 use jiff::fmt::rfc2822::DateTimePrinter;
 use lb_http::headers::{has_token, list_tokens};
 
-use crate::message::{FieldRange, Framing, write_field};
+use crate::message::{FieldRange, Framing, ends_with_chunked, write_field};
 
 /// Headers up to this number are parsed without memory of their own.
 const FEW_HEADERS: usize = 100;
@@ -216,11 +216,6 @@ impl LocatedHead {
     }
 }
 
-fn ends_with_chunked(value: &HeaderValue) -> bool {
-    let last = value.to_str().ok().and_then(|list| list.rsplit(',').next());
-    last.is_some_and(|coding| coding.trim().eq_ignore_ascii_case("chunked"))
-}
-
 /// A number without sign, spaces or prefix.
 fn plain_number(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() {
@@ -256,13 +251,17 @@ pub(super) fn write_response_head(
     let is_bodiless_status =
         is_switch || [StatusCode::NO_CONTENT, StatusCode::NOT_MODIFIED].contains(&status);
     let has_body = !is_bodiless_status && !request.is_head;
-    let stated = headers.get(CONTENT_LENGTH).and_then(|value| plain_number(value.as_bytes()));
+    let mut stated = None;
     let mut says_close = false;
     let mut has_date = false;
     for (name, value) in headers {
         match *name {
             // They are written below, once.
-            CONTENT_LENGTH | TRANSFER_ENCODING => continue,
+            CONTENT_LENGTH => {
+                stated.get_or_insert_with(|| plain_number(value.as_bytes()));
+                continue;
+            }
+            TRANSFER_ENCODING => continue,
             CONNECTION if !is_switch => {
                 says_close |= has_token(headers, &CONNECTION, "close");
                 continue;
@@ -273,6 +272,7 @@ pub(super) fn write_response_head(
         }
         write_field(name.as_str(), value.as_bytes(), to);
     }
+    let stated = stated.flatten();
     let length = match body {
         Some(body) => body.exact().or(stated),
         // The length that the response to another method would have.

@@ -7,9 +7,9 @@ use http::header::{CONNECTION, CONTENT_LENGTH, TRAILER, TRANSFER_ENCODING};
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Version};
 use http_body::SizeHint;
-use lb_http::headers::{has_token, list_tokens};
+use lb_http::headers::{ClientReport, list_tokens};
 
-use crate::message::{FieldRange, Framing, Malformed, write_field};
+use crate::message::{FieldRange, Framing, Malformed, ends_with_chunked, write_field};
 
 /// Most headers of a response.
 const MOST_HEADERS: usize = 100;
@@ -42,6 +42,7 @@ pub(crate) struct RequestHead<'a> {
     pub upgrade: Option<&'a HeaderValue>,
     /// All others, without those of the connection.
     pub headers: &'a HeaderMap,
+    pub report: Option<ClientReport<'a>>,
 }
 
 /// Appends the head of a request. `body`: what is known about the length of its body, if it has one.
@@ -50,8 +51,8 @@ pub(super) fn write_request_head(
     body: Option<&SizeHint>,
     to: &mut Vec<u8>,
 ) -> Framing {
-    let &RequestHead { method, target, host, upgrade, headers } = head;
-    to.reserve(128 + target.as_str().len() + 48 * headers.len());
+    let &RequestHead { method, target, host, upgrade, headers, report } = head;
+    to.reserve(512 + target.as_str().len() + 48 * headers.len());
     to.extend_from_slice(method.as_str().as_bytes());
     to.push(b' ');
     if target.as_str().starts_with('?') {
@@ -69,6 +70,9 @@ pub(super) fn write_request_head(
         if !is_statement {
             write_field(name.as_str(), value.as_bytes(), to);
         }
+    }
+    if let Some(report) = report {
+        report.list_headers(|name, value| write_field(name.as_str(), value, to));
     }
     if let Some(protocol) = upgrade {
         write_field("connection", b"upgrade", to);
@@ -115,20 +119,34 @@ pub(super) fn take_response_head(
     // Values share the memory that was received.
     let head = input.split_to(length).freeze();
     let mut headers = HeaderMap::with_capacity(count);
+    let mut encoding = None;
+    let (mut says_close, mut says_keep_alive) = (false, false);
     for range in &ranges[..count] {
-        let name = HeaderName::from_bytes(&head[range.name()]);
+        let name = HeaderName::from_bytes(&head[range.name()]).map_err(|_| Malformed)?;
         let value = HeaderValue::from_maybe_shared(head.slice(range.value()));
-        headers.append(name.map_err(|_| Malformed)?, value.map_err(|_| Malformed)?);
+        let value = value.map_err(|_| Malformed)?;
+        match name {
+            TRANSFER_ENCODING => encoding = Some(ends_with_chunked(&value)),
+            CONNECTION => {
+                let says = |wanted| list_tokens(&value).any(|t| t.eq_ignore_ascii_case(wanted));
+                says_close |= says("close");
+                says_keep_alive |= says("keep-alive");
+            }
+            _ => {}
+        }
+        headers.append(name, value);
     }
-    let body = find_body_end(status, version, &headers, method)?;
-    let keeps_alive = body != BodyEnd::Closed && keeps_alive(version, &headers);
+    let body = find_body_end(status, version, encoding, &headers, method)?;
+    let keeps_alive =
+        body != BodyEnd::Closed && !says_close && (version == Version::HTTP_11 || says_keep_alive);
     Ok(Some(ResponseHead { status, version, headers, body, keeps_alive }))
 }
 
-/// RFC 9112, 6.3.
+/// RFC 9112, 6.3. `encoding`: whether the last transfer coding is `chunked`, if there is one.
 fn find_body_end(
     status: StatusCode,
     version: Version,
+    encoding: Option<bool>,
     headers: &HeaderMap,
     method: &Method,
 ) -> Result<BodyEnd, Malformed> {
@@ -138,13 +156,11 @@ fn find_body_end(
     if has_none {
         return Ok(BodyEnd::Length(0));
     }
-    if let Some(last) = headers.get_all(TRANSFER_ENCODING).iter().next_back() {
-        if version == Version::HTTP_10 {
-            return Err(Malformed);
-        }
-        let coding = last.to_str().ok().and_then(|list| list.rsplit(',').next());
-        let is_chunked = coding.is_some_and(|last| last.trim().eq_ignore_ascii_case("chunked"));
-        return Ok(if is_chunked { BodyEnd::Chunked } else { BodyEnd::Closed });
+    match encoding {
+        Some(_) if version == Version::HTTP_10 => return Err(Malformed),
+        Some(true) => return Ok(BodyEnd::Chunked),
+        Some(false) => return Ok(BodyEnd::Closed),
+        None => {}
     }
     Ok(content_length(headers)?.map_or(BodyEnd::Closed, BodyEnd::Length))
 }
@@ -164,11 +180,4 @@ fn content_length(headers: &HeaderMap) -> Result<Option<u64>, Malformed> {
     }
     // Hyper's own limit: larger numbers have meanings of their own.
     if length.is_some_and(|length| length > u64::MAX - 2) { Err(Malformed) } else { Ok(length) }
-}
-
-fn keeps_alive(version: Version, headers: &HeaderMap) -> bool {
-    if has_token(headers, &CONNECTION, "close") {
-        return false;
-    }
-    version == Version::HTTP_11 || has_token(headers, &CONNECTION, "keep-alive")
 }

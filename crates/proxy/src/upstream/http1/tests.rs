@@ -199,6 +199,7 @@ impl Exchange {
             host: b"a.test",
             upgrade: None,
             headers: &self.headers,
+            report: None,
         };
         connection.begin_request(&head, self.body.clone(), most_read);
     }
@@ -497,6 +498,7 @@ fn a_head_states_the_length_of_its_body_once() {
             host: b"a.test",
             upgrade: None,
             headers: &pairs.collect(),
+            report: None,
         };
         let mut text = Vec::new();
         head::write_request_head(&head, body.as_ref(), &mut text);
@@ -515,6 +517,7 @@ fn a_query_without_a_path_follows_the_root() {
             host: b"a.test",
             upgrade: None,
             headers: &HeaderMap::new(),
+            report: None,
         };
         let mut text = Vec::new();
         head::write_request_head(&head, None, &mut text);
