@@ -5,7 +5,8 @@
 //! a path of its own. The compiler rearranges code in ways that the verifier refuses. One spell is a
 //! method, because it needs the packet: [`Packet::keep_whole`](crate::datapath::Packet).
 
-/// Returns the number, hidden from the compiler's optimizations: it cannot merge, move or guess it.
+/// Returns the number, hidden from the compiler's optimizations: it cannot merge, move or guess it. So it does
+/// not combine tests of the number, nor merge the code of two paths.
 #[inline(always)]
 pub fn opaque(number: u64) -> u64 {
     #[cfg(target_arch = "bpf")]
@@ -53,7 +54,7 @@ pub fn apart(number: u64) -> u64 {
     number
 }
 
-/// Makes the compiler forget what it knows about memory.
+/// Makes the compiler forget what it knows about memory, so that it does not combine two accesses to a packet.
 #[inline(always)]
 pub fn forget_memory() {
     #[cfg(target_arch = "bpf")]
