@@ -41,7 +41,7 @@ pub const TABLE: &[Annotation] = &[
         "Secret with users and password hashes. While it is missing, no one has access",
     )
     .restricting()
-    .differs("Secrets of other namespaces only if the controller's settings allow it"),
+    .differs("Secrets of other namespaces need the setting `allow-cross-namespace-secrets`"),
     Annotation::set(
         "auth-secret-type",
         &["auth-secret-type"],
@@ -66,7 +66,7 @@ pub const TABLE: &[Annotation] = &[
     )
     .restricting()
     .differs(
-        "only Services of the Ingress's namespace, and hosts that the controller's settings allow; no variables: name the \
+        "only Services of the Ingress's namespace, and hosts in the setting `auth-hosts`; no variables: name the \
          Service instead of `$host`",
     ),
     Annotation::set(

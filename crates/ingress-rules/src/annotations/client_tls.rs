@@ -19,7 +19,7 @@ pub const TABLE: &[Annotation] = &[
          `ssl-client-subject-dn` and `ssl-client-issuer-dn`",
     )
     .restricting()
-    .differs("Secrets of other namespaces only if the controller's settings allow it"),
+    .differs("Secrets of other namespaces need the setting `allow-cross-namespace-secrets`"),
     Annotation::set(
         "auth-tls-verify-client",
         &["auth-tls-verify-client"],
@@ -34,7 +34,7 @@ pub const TABLE: &[Annotation] = &[
         &["auth-tls-verify-depth"],
         "number",
         |_, text| number(text, 0, 100).map(|_: u32| ()),
-        "Accepted; chains are limited by the authorities' own path lengths",
+        "Accepted without effect",
     )
     .restricting()
     .differs("chains are limited by the authorities' own path lengths"),

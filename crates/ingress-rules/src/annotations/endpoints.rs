@@ -16,7 +16,7 @@ pub const TABLE: &[Annotation] = &[
          get (`tls.crt`, `tls.key`)",
     )
     .restricting()
-    .differs("Secrets of other namespaces only if the controller's settings allow it"),
+    .differs("Secrets of other namespaces need the setting `allow-cross-namespace-secrets`"),
     Annotation::set(
         "upstream-tls-verify",
         &["proxy-ssl-verify"],

@@ -24,7 +24,7 @@ pub const TABLE: &[Annotation] = &[
         "`true`, `false`",
         |draft, text| { draft.passthrough = boolean(text)?; Ok(()) },
         "Forwards TLS connections for the Ingress's hosts to the Service of path `/` without terminating them, if the \
-         controller's settings allow it. Sources and limits apply to connections; with passwords, `auth-url` or client \
+         setting `allow-tls-passthrough` is true. Sources and limits apply to connections; with passwords, `auth-url` or client \
          certificates it is refused",
     )
     .restricting(),

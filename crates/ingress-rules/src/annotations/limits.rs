@@ -12,12 +12,10 @@ pub const TABLE: &[Annotation] = &[
             draft.limits.requests_per_second = limit(text)?;
             Ok(())
         },
-        "Requests of a client address in a second; others get 429",
+        "Requests of a client address in a second, counted by each replica of the proxy; others get 429",
     )
     .restricting()
-    .differs(
-        "429 instead of 503; each replica of the proxy counts by itself, as with ingress-nginx",
-    ),
+    .differs("429 instead of 503"),
     Annotation::set(
         "limit-rpm",
         &["limit-rpm"],
@@ -26,12 +24,10 @@ pub const TABLE: &[Annotation] = &[
             draft.limits.requests_per_minute = limit(text)?;
             Ok(())
         },
-        "Requests of a client address in a minute; others get 429",
+        "As `limit-rps`, in a minute",
     )
     .restricting()
-    .differs(
-        "429 instead of 503; each replica of the proxy counts by itself, as with ingress-nginx",
-    ),
+    .differs("429 instead of 503"),
     Annotation::set(
         "limit-burst-multiplier",
         &["limit-burst-multiplier"],

@@ -11,7 +11,8 @@ const END: &str = "<!-- End of the generated part -->\n";
 fn tables() -> String {
     let mut text = format!(
         "\nThe first column is the name after `{MILLRACE}`, the second the one after `{NGINX}`. Annotations marked with \
-         \u{2020} restrict: if one can't be honoured, the Ingress's rules answer 503.\n\n\
+         \u{2020} restrict: if one can't be honoured, the Ingress's rules answer 503. *Differs:* what Millrace does \
+         otherwise than ingress-nginx.\n\n\
          | name | of ingress-nginx | value | effect |\n| --- | --- | --- | --- |\n"
     );
     for annotation in
@@ -22,7 +23,7 @@ fn tables() -> String {
         let nginx = names(annotation.nginx);
         let _ = write!(text, "| `{name}`{mark} | {nginx} | {} | {}", cell(value), cell(doc));
         if !differs.is_empty() {
-            let _ = write!(text, ". *Differs from ingress-nginx:* {}", cell(differs));
+            let _ = write!(text, ". *Differs:* {}", cell(differs));
         }
         text.push_str(" |\n");
     }
