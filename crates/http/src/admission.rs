@@ -1,9 +1,13 @@
-//! Whether a route serves a request, as far as that can be told without asking anybody.
+//! Which route takes a request, and whether it serves it, as far as that can be told without asking anybody.
 //!
-//! In order, a request is judged by: its form ([`request::check_request`](crate::request::check_request)); the number of requests of its
-//! source; the connection that it came by; the rule ([`Table::find`](crate::Table::find)) and its canaries
-//! ([`choose_route`](crate::canary::choose_route)); the route ([`admit_request`]); what [`list_checks`] returns: the
-//! rate of the client, the length of its body, its password, the server that the route asks; the endpoints.
+//! A request has to pass, in this order:
+//!
+//! 1. its form: [`check_request`](crate::request::check_request)
+//! 2. the number of requests of its source, and the connection that it came by, which the proxy knows
+//! 3. the rule and its canaries: [`route_request`]
+//! 4. what the route answers itself, and the client's certificate: [`admit_request`]
+//! 5. [`AdmittedRequest::checks`]: the client's rate, the length of the body, the password, the server that is asked
+//! 6. an endpoint: [`Balancer::choose`](crate::balance::Balancer::choose)
 //!
 //! # Invariants
 //!
@@ -11,13 +15,17 @@
 //! - A preflight, which has no credentials, comes before all checks of those.
 //! - What costs more comes later: nobody computes a hash or asks a server for a request that is refused anyway.
 
+use std::sync::Arc;
+
 use http::HeaderMap;
 use http::header::CONTENT_LENGTH;
 
+use crate::canary::choose_route;
 use crate::policy::{BasicAuth, ExternalAuth, Policy, RateLimits};
 use crate::rejection::Rejection;
 use crate::respond::{self, Facts};
 use crate::route::{Action, Route};
+use crate::table::{MatchedRule, Table};
 use crate::upstream::UpstreamName;
 
 /// What TLS has proved about a client, and what the host of its request demands.
@@ -42,13 +50,58 @@ impl From<Rejection> for Rejected {
     }
 }
 
-/// The upstream that gets a request of the route.
+/// A request whose route is known.
+#[derive(Clone, Debug)]
+pub struct RoutedRequest<'t> {
+    /// The rule that the request matches. Its route counts what clients have had, also for its canaries.
+    pub rule: MatchedRule<'t>,
+    /// The route of the rule, or a canary in its place.
+    pub route: &'t Arc<Route>,
+    pub admitted: Result<AdmittedRequest<'t>, Rejected>,
+}
+
+/// Finds the rule and the route of a request, and asks the route whether it serves the request. `random` chooses
+/// between canaries.
+pub fn route_request<'t>(
+    table: &'t Table,
+    facts: &Facts,
+    certificate: ClientCertificate,
+    random: u64,
+) -> Result<RoutedRequest<'t>, Rejection> {
+    let host = facts.authority.map(|authority| &*authority.host);
+    let rule = table.find(host, facts.path).ok_or(Rejection::NoRule)?;
+    let route = choose_route(rule.route, facts.headers, random);
+    let admitted = admit_request(route, facts, certificate);
+    Ok(RoutedRequest { rule, route, admitted })
+}
+
+/// A request that its route forwards, if it passes the checks.
+#[derive(Clone, Copy, Debug)]
+pub struct AdmittedRequest<'r> {
+    pub upstream: &'r UpstreamName,
+    /// The most octets of its body; `None`: no limit.
+    pub most_body: Option<u64>,
+    /// What the proxy still has to check, in this order: these count, take time, or ask a server.
+    pub checks: [Option<RouteCheck<'r>>; 4],
+}
+
+#[derive(Clone, Copy, Debug)]
+pub enum RouteCheck<'r> {
+    /// The client's requests per second, per minute and at the same time.
+    Rate(&'r RateLimits),
+    /// The octets of the body, if the request names their number: at most these.
+    Length(u64),
+    Password(&'r BasicAuth),
+    ExternalAuth(&'r ExternalAuth),
+}
+
+/// Answers a request of the route by its policy, or lets it in.
 pub fn admit_request<'r>(
     route: &'r Route,
     facts: &Facts,
     certificate: ClientCertificate,
-) -> Result<&'r UpstreamName, Rejected> {
-    let policy = &route.policy;
+) -> Result<AdmittedRequest<'r>, Rejected> {
+    let policy = &*route.policy;
     if let Some(response) = respond::answer_by_policy(policy, facts) {
         let (parts, ()) = response.into_parts();
         return Err(Rejected {
@@ -60,29 +113,15 @@ pub fn admit_request<'r>(
     if (is_demanded || policy.requires_client_certificate) && !is_verified {
         return Err(Rejection::ClientCertificate.into());
     }
-    match &route.action {
-        Action::Forward(upstream) => Ok(upstream),
-        Action::Respond { status, .. } => Err(Rejection::UnservedRule(*status).into()),
-    }
+    let upstream = match &route.action {
+        Action::Forward(upstream) => upstream,
+        Action::Respond { status, .. } => return Err(Rejection::UnservedRule(*status).into()),
+    };
+    let most_body = policy.most_body(upstream.protocol, facts.headers);
+    Ok(AdmittedRequest { upstream, most_body, checks: list_checks(policy, most_body) })
 }
 
-/// What a request that [`admit_request`] lets in still has to pass. The proxy makes these checks: they count, take
-/// time, or ask a server.
-#[derive(Clone, Copy, Debug)]
-pub enum RouteCheck<'r> {
-    /// The client's requests per second, per minute and at the same time.
-    Rate(&'r RateLimits),
-    /// The octets of the body, if the request names their number: at most these.
-    Length(u64),
-    Password(&'r BasicAuth),
-    ExternalAuth(&'r ExternalAuth),
-}
-
-/// The checks of a route, in the order in which they are made. `most_body` is that of [`Policy::most_body`].
-pub fn list_checks(
-    policy: &Policy,
-    most_body: Option<u64>,
-) -> impl Iterator<Item = RouteCheck<'_>> + use<'_> {
+fn list_checks(policy: &Policy, most_body: Option<u64>) -> [Option<RouteCheck<'_>>; 4] {
     let limits = Some(&policy.limits).filter(|limits| limits.limit_anything());
     [
         limits.map(RouteCheck::Rate),
@@ -90,8 +129,6 @@ pub fn list_checks(
         policy.basic_auth.as_ref().map(RouteCheck::Password),
         policy.external_auth.as_ref().map(RouteCheck::ExternalAuth),
     ]
-    .into_iter()
-    .flatten()
 }
 
 /// Refuses a body that announces more than `most` octets, before any of it is read. What announces nothing is counted
@@ -106,15 +143,14 @@ pub fn check_length(headers: &HeaderMap, most: u64) -> Result<(), Rejection> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use http::header::LOCATION;
     use http::{HeaderValue, Method, StatusCode};
 
     use super::*;
-    use crate::host::Authority;
+    use crate::host::{Authority, HostPattern};
+    use crate::path::PathPattern;
     use crate::policy::{Cors, CorsOrigin, Redirect, TlsRedirect};
-    use crate::route::Owner;
+    use crate::route::{Canary, Owner};
     use crate::upstream::Protocol;
 
     /// Everything refuses the request. One after the other gives way, so that the next one is seen.
@@ -210,7 +246,7 @@ mod tests {
                 RouteCheck::Password(_) => "password",
                 RouteCheck::ExternalAuth(_) => "external check",
             };
-            list_checks(policy, most).map(name).collect()
+            list_checks(policy, most).into_iter().flatten().map(name).collect()
         };
         let all = ["rate", "length", "password", "external check"];
         assert_eq!(names(&policy, Some(1)), all);
@@ -229,6 +265,46 @@ mod tests {
             policy.limits = limit;
             assert_eq!(names(&policy, None), ["rate"]);
         }
+    }
+
+    /// The rule comes first. Its canary takes its place, also in what refuses the request, and counts under its rule.
+    #[test]
+    fn a_request_is_judged_by_the_canary_that_gets_it() {
+        let route = |name: &str, policy, canaries| {
+            let owner = Owner { namespace: "default".into(), name: name.into() };
+            let unserved = StatusCode::SERVICE_UNAVAILABLE;
+            let action = Action::Respond { status: unserved, reason: "no Service".into() };
+            Arc::new(Route { owner, action, canaries, policy: Arc::new(policy) })
+        };
+        let open = Policy { tls_redirect: TlsRedirect::Never, ..Policy::default() };
+        let closed = Policy { requires_client_certificate: true, ..open.clone() };
+        let canary = Canary {
+            header: None,
+            cookie: None,
+            weight: 50,
+            weight_total: 100,
+            route: route("canary", closed, Vec::new()),
+        };
+        let main = route("main", open, vec![canary]);
+        let mut table = Table::default();
+        let judge = |table: &Table, random| {
+            let certificate = ClientCertificate::default();
+            with_preflight(|facts| {
+                let routed = route_request(table, facts, certificate, random)?;
+                let rejected = routed.admitted.map(|_| ()).unwrap_err();
+                let owners = [&routed.rule.route.owner, &routed.route.owner];
+                let names = owners.map(|owner| owner.name.to_string()).join(" ");
+                Ok((names, rejected.rejection))
+            })
+        };
+
+        assert_eq!(judge(&table, 0), Err(Rejection::NoRule));
+        let host = HostPattern::parse("a.org").unwrap();
+        table.set_host(host, vec![(PathPattern::Prefix("/".into()), main)]);
+        let by_canary = ("main canary".to_owned(), Rejection::ClientCertificate);
+        assert_eq!(judge(&table, 0), Ok(by_canary));
+        let unserved = Rejection::UnservedRule(StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(judge(&table, u64::MAX), Ok(("main main".to_owned(), unserved)));
     }
 
     #[test]

@@ -8,12 +8,12 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail, ensure};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 use jiff::Timestamp;
-use lb_http::admission::{ClientCertificate, Rejected, admit_request};
+use lb_http::admission::{AdmittedRequest, ClientCertificate, Rejected, admit_request};
 use lb_http::balance::{Balancer, Pick};
 use lb_http::hash_key::Subject;
 use lb_http::policy::{Balance, HashKey, KeyPart};
 use lb_http::respond::Facts;
-use lb_http::table::{Found, Reason, WhyShadowed};
+use lb_http::table::{MatchedRule, Reason, WhyShadowed};
 use lb_http::{Action, Rejection, Route, UpstreamName, canary, host, path};
 use lb_proxy::{Config, HostTls};
 use serde::{Deserialize, Serialize};
@@ -168,7 +168,7 @@ pub fn explain(
         .iter()
         .map(|lost| LosingRule { rule: rule_of(&lost.rule), reason: reason(&lost.reason) })
         .collect();
-    let Some(rule) = found.found else {
+    let Some(rule) = found.matched else {
         explanation.outcome = match found.owner {
             Some(owner) => format!("404: no path of host {owner} matches"),
             None => "404: no rule for this host".to_owned(),
@@ -214,7 +214,7 @@ pub fn explain(
             format!("{}: {reason}", rejected.rejection.status().as_u16())
         }
         (Err(rejected), _) => describe(&rejected),
-        (Ok(upstream), _) => {
+        (Ok(AdmittedRequest { upstream, .. }), _) => {
             let shown = explain_upstream(config, upstream, route, &subject);
             let outcome = outcome(&shown, rule.route, route);
             explanation.upstream = Some(shown);
@@ -256,7 +256,7 @@ fn is_ours(annotation: &str) -> bool {
         || annotation.starts_with("nginx.ingress.kubernetes.io/")
 }
 
-fn rule_of(found: &Found<'_>) -> Rule {
+fn rule_of(found: &MatchedRule<'_>) -> Rule {
     Rule {
         ingress: found.route.owner.to_string(),
         host: found.host.to_string(),

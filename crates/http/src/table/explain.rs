@@ -1,6 +1,6 @@
 //! Why a request takes its route, and not another one.
 
-use super::{Found, Table, WhyShadowed};
+use super::{MatchedRule, Table, WhyShadowed};
 use crate::host::HostPattern;
 use crate::path;
 
@@ -9,14 +9,14 @@ pub struct Explanation<'t> {
     /// The host pattern that owns the request.
     pub owner: Option<&'t HostPattern>,
     /// Exactly what [`Table::find`] returns.
-    pub found: Option<Found<'t>>,
+    pub matched: Option<MatchedRule<'t>>,
     /// All other rules that match host and path, in the order in which they would be served.
     pub lost: Vec<Lost<'t>>,
 }
 
 #[derive(Clone, Debug)]
 pub struct Lost<'t> {
-    pub rule: Found<'t>,
+    pub rule: MatchedRule<'t>,
     pub reason: Reason<'t>,
 }
 
@@ -33,19 +33,22 @@ pub enum Reason<'t> {
 impl Table {
     /// Like [`Table::find`], with the rules that lost.
     pub fn explain(&self, host: Option<&str>, path: &str) -> Explanation<'_> {
-        let found = self.find(host, path);
+        let matched = self.find(host, path);
         let comparable = path::comparable_path(path, self.slashes);
         let mut lost = Vec::new();
         for (rank, rules) in self.candidates(host).enumerate() {
             let matching = rules.matching(&comparable).map(|rule| (rule, None));
-            let served = if rank == 0 { usize::from(found.is_some()) } else { 0 };
+            let served = if rank == 0 { usize::from(matched.is_some()) } else { 0 };
             let shadowed = rules
                 .shadowed()
                 .iter()
                 .filter(|shadowed| shadowed.path.matches(path, self.slashes))
                 .map(|shadowed| {
-                    let rule =
-                        Found { host: rules.host(), path: &shadowed.path, route: &shadowed.route };
+                    let rule = MatchedRule {
+                        host: rules.host(),
+                        path: &shadowed.path,
+                        route: &shadowed.route,
+                    };
                     (rule, Some(&shadowed.why))
                 });
             lost.extend(matching.skip(served).chain(shadowed).map(|(rule, why)| {
@@ -57,6 +60,6 @@ impl Table {
                 Lost { rule, reason }
             }));
         }
-        Explanation { owner: self.candidates(host).next().map(|rules| rules.host()), found, lost }
+        Explanation { owner: self.candidates(host).next().map(|rules| rules.host()), matched, lost }
     }
 }

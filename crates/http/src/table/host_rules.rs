@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::iter;
 use std::sync::Arc;
 
-use super::Found;
+use super::MatchedRule;
 use super::prefixes::{Prefixes, prefix_of};
 use crate::host::HostPattern;
 use crate::path::{self, PathPattern, Slashes};
@@ -161,7 +161,7 @@ impl HostRules {
 
     /// The rules that match a path, beginning with the one that is served. `comparable` is [`path::comparable_path`] of it, with
     /// the slashes of [`HostRules::new`].
-    pub fn matching<'t>(&'t self, comparable: &str) -> impl Iterator<Item = Found<'t>> {
+    pub fn matching<'t>(&'t self, comparable: &str) -> impl Iterator<Item = MatchedRule<'t>> {
         let exact = self.exact.binary_search_by(|(text, _)| (**text).cmp(comparable)).ok();
         let mut prefixes = self.prefixes.of(comparable).peekable();
         let mut expressions = self.expressions.iter().copied().peekable();
@@ -185,13 +185,13 @@ impl HostRules {
             })
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = Found<'_>> {
+    pub fn iter(&self) -> impl Iterator<Item = MatchedRule<'_>> {
         (0..self.rules.len() as u32).map(|index| self.rule(index))
     }
 
-    fn rule(&self, index: u32) -> Found<'_> {
+    fn rule(&self, index: u32) -> MatchedRule<'_> {
         let Rule { path, route, .. } = &self.rules[index as usize];
-        Found { host: &self.host, path, route }
+        MatchedRule { host: &self.host, path, route }
     }
 }
 

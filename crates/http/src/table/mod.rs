@@ -49,7 +49,7 @@ const SHARDS: usize = 256;
 
 /// The rule that a request takes.
 #[derive(Clone, Copy, Debug)]
-pub struct Found<'t> {
+pub struct MatchedRule<'t> {
     pub host: &'t HostPattern,
     pub path: &'t PathPattern,
     pub route: &'t Arc<Route>,
@@ -113,7 +113,7 @@ impl Table {
     }
 
     /// The rule for a request. `host` and `path` are normalized; a request without host takes only rules for any.
-    pub fn find(&self, host: Option<&str>, path: &str) -> Option<Found<'_>> {
+    pub fn find(&self, host: Option<&str>, path: &str) -> Option<MatchedRule<'_>> {
         let rules = self.candidates(host).next()?;
         let comparable = path::comparable_path(path, self.slashes);
         rules.matching(&comparable).next()
@@ -137,7 +137,7 @@ impl Table {
     }
 
     /// All rules that can be served, hosts in no particular order, and the rules of each in the order of the patterns.
-    pub fn iter(&self) -> impl Iterator<Item = Found<'_>> {
+    pub fn iter(&self) -> impl Iterator<Item = MatchedRule<'_>> {
         let named = self
             .shards
             .iter()

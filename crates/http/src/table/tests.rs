@@ -257,7 +257,7 @@ fn an_explanation_names_the_rules_that_lost() {
         writeln!(text, "{} {}: {reason}", rule.host, rule.path).unwrap();
     }
     assert_eq!(explanation.owner.map(ToString::to_string), Some("a.test".into()));
-    assert_eq!(explanation.found.unwrap().path.to_string(), "= /a/b");
+    assert_eq!(explanation.matched.unwrap().path.to_string(), "= /a/b");
     assert_eq!(
         text,
         "a.test ~ /a/.*: Path\na.test /a: Path\na.test /: Path\na.test default: Path\na.test /a/: shadowed by 1\n\
@@ -269,7 +269,7 @@ fn an_explanation_names_the_rules_that_lost() {
 fn an_explanation_names_the_owner_of_a_request_without_route() {
     let table = table(&[("a.org", &["/a"]), ("", &["/"])]);
     let explanation = table.explain(Some("a.org"), "/b");
-    assert!(explanation.found.is_none());
+    assert!(explanation.matched.is_none());
     assert_eq!(explanation.owner.map(ToString::to_string), Some("a.org".into()));
     assert_eq!(explanation.lost.len(), 1);
 }
@@ -404,7 +404,7 @@ proptest! {
             prop_assert_eq!(found, naive(&hosts, host, &path, slashes), "{:?} {}", host, path);
 
             let explanation = table.explain(host, &path);
-            let explained = explanation.found.map(|found| (found.host, &*found.route.owner.name));
+            let explained = explanation.matched.map(|found| (found.host, &*found.route.owner.name));
             prop_assert_eq!(explained, found);
             for Lost { rule, .. } in &explanation.lost {
                 prop_assert!(rule.host.matches(host) && rule.path.matches(&path, slashes));

@@ -11,7 +11,7 @@ use http::request::Parts;
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Version};
 use http_body::Body;
-use lb_http::admission::{RouteCheck, admit_request, check_length, list_checks};
+use lb_http::admission::{AdmittedRequest, RouteCheck, RoutedRequest, check_length, route_request};
 use lb_http::affinity::{self, Token};
 use lb_http::balance::Affinity;
 use lb_http::compress::{self, Coding};
@@ -20,7 +20,7 @@ use lb_http::headers::{self, Peer, strip_response};
 use lb_http::policy::{AffinityCookie, Balance, Timeouts};
 use lb_http::request::{self, Target};
 use lb_http::respond::{self, Facts};
-use lb_http::{Policy, Rejection, Route, canary};
+use lb_http::{Policy, Rejection, Route};
 
 use super::errors;
 use super::external_auth::{self, Granted, ask_auth_server};
@@ -116,16 +116,6 @@ async fn respond(
     record.in_flight = Some(access::count_request(client, record.address)?);
     shared.is_tls = identity.is_tls;
     let host_tls = gate::check_connection(&config, target.host(), client.tls.as_ref())?;
-    let found = config.table.find(target.host(), &target.path).ok_or(Rejection::NoRule)?;
-    let route = canary::choose_route(found.route, &parts.headers, worker.random());
-    let known = worker.route(route, record.started);
-    record.route = Some(known.clone());
-    let (route, policy) = (&*known.route, &known.route.policy);
-    shared.method = parts.method.clone();
-    shared.coding = policy.compress.then(|| Coding::accepted(&parts.headers));
-    if policy.cors.is_some() {
-        shared.cors = access::cors_headers(&parts.headers);
-    }
     let facts = Facts {
         client: identity.address,
         is_tls: identity.is_tls,
@@ -137,7 +127,17 @@ async fn respond(
         query: target.query,
         headers: &parts.headers,
     };
-    let upstream = admit_request(route, &facts, host_tls.certificate)?;
+    let RoutedRequest { rule, route, admitted } =
+        route_request(&config.table, &facts, host_tls.certificate, worker.random())?;
+    let known = worker.route(route, record.started);
+    record.route = Some(known.clone());
+    let (route, policy) = (&*known.route, &known.route.policy);
+    shared.method = parts.method.clone();
+    shared.coding = policy.compress.then(|| Coding::accepted(&parts.headers));
+    if policy.cors.is_some() {
+        shared.cors = access::cors_headers(&parts.headers);
+    }
+    let AdmittedRequest { upstream, most_body: most, checks } = admitted?;
     let host = parts.headers.get(HOST).cloned().or_else(|| {
         let authority = parts.uri.authority()?;
         HeaderValue::from_str(authority.as_str()).ok()
@@ -157,10 +157,9 @@ async fn respond(
         (!may_replace).then_some(report)
     };
     // Canaries have their main route's limits: together, not each.
-    let owner = &found.route.owner;
-    let most = policy.most_body(upstream.protocol, &parts.headers);
+    let owner = &rule.route.owner;
     // What only some routes do is allocated when they do it: the future of a request is moved as a whole.
-    for check in list_checks(policy, most) {
+    for check in checks.into_iter().flatten() {
         match check {
             RouteCheck::Rate(limits) => {
                 let now = record.started;
@@ -174,7 +173,7 @@ async fn respond(
                 Box::pin(verified).await?;
             }
             RouteCheck::ExternalAuth(auth) => {
-                let (matched_uri, _) = find_uris(&target, parts, policy, found.path)?;
+                let (matched_uri, _) = find_uris(&target, parts, policy, rule.path)?;
                 let mut headers = parts.headers.clone();
                 describe(&mut headers);
                 let subject = external_auth::Subject {
@@ -192,7 +191,7 @@ async fn respond(
 
     let choice = choose(&target, parts, policy, &identity);
     shared.affinity = choice.affinity.map(|affinity| affinity.token);
-    let (matched_uri, uri) = find_uris(&target, parts, policy, found.path)?;
+    let (matched_uri, uri) = find_uris(&target, parts, policy, rule.path)?;
     let expects = parts.headers.contains_key(EXPECT) && parts.version == Version::HTTP_11;
     let upgrade = target.upgrade.cloned().filter(|_| on_upgrade.is_some());
     let source = Source::new(incoming, &known.route.policy, most, expects, record.started);
