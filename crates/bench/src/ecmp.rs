@@ -90,7 +90,7 @@ impl Bench {
             println!("  {loss:?}");
             if let SocketAddr::V4(client) = loss.client {
                 let is_alive = |owner: &Backend| self.world.rack.backends().contains(owner);
-                for owner in self.world.rack.owners(client)? {
+                for owner in self.world.rack.slot_owners(client)? {
                     println!(
                         "    {} on {}, alive: {}",
                         owner.address,

@@ -209,7 +209,7 @@ pub fn run(options: &Options) -> Result<()> {
         bench.run(
             what,
             rounds,
-            |world, node| world.lose(node, to_it),
+            |world, node| world.lose_frames(node, to_it),
             |world, _| world.lose_nothing(),
         )?;
     }

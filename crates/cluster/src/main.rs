@@ -72,7 +72,7 @@ fn dispatch(task: Task) -> Result<()> {
         Task::CleanUp { files } => {
             // Until the cluster's process ends.
             io::stdin().read_to_end(&mut Vec::new())?;
-            tests::worlds::topology::sweep();
+            tests::worlds::topology::remove_leftovers();
             // They are gone if the cluster removed itself.
             files.iter().for_each(|file| drop(fs::remove_file(file)));
             Ok(())

@@ -59,9 +59,9 @@ impl Daemon {
         // OpenBGPD refuses a file with a password that others may read.
         fs::set_permissions(&configuration, Permissions::from_mode(0o600))?;
         let mut command = match self {
-            Self::Gobgp => host.urgent("gobgpd"),
-            Self::Exabgp => host.urgent("exabgp"),
-            Self::Openbgpd => host.urgent("bgpd"),
+            Self::Gobgp => host.urgent_command("gobgpd"),
+            Self::Exabgp => host.urgent_command("exabgp"),
+            Self::Openbgpd => host.urgent_command("bgpd"),
         };
         match self {
             Self::Gobgp => {

@@ -40,7 +40,7 @@ impl Bird {
         fs::write(&path, configuration)?;
         // The socket of a daemon that ran before.
         let _ = fs::remove_file(&socket);
-        let mut command = host.urgent("bird");
+        let mut command = host.urgent_command("bird");
         command.args(["-f", "-c"]).arg(path).arg("-s").arg(&socket);
         let process = host.spawn(&mut command)?;
         let waited = wait_until("bird runs", SOON, || socket.exists());

@@ -77,7 +77,7 @@ impl Frr {
         fs::write(file("conf"), configuration)?;
         let program = format!("/usr/lib/frr/{daemon}");
         let mut command = match self.is_urgent {
-            true => self.host.urgent(program),
+            true => self.host.urgent_command(program),
             false => self.host.command(program),
         };
         command.arg("-f").arg(file("conf")).arg("-i").arg(file("pid"));

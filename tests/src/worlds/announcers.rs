@@ -311,7 +311,7 @@ impl Announcers {
     }
 
     /// Loses all frames in one direction between the switch and a node: to the node, or from it.
-    pub fn lose(&self, node: usize, to_it: bool) -> Result<()> {
+    pub fn lose_frames(&self, node: usize, to_it: bool) -> Result<()> {
         let (port, hook) = (11 + node, if to_it { "egress" } else { "ingress" });
         let chain =
             format!("{{ type filter hook {hook} device \"port{port}\" priority 0; policy drop; }}");

@@ -105,7 +105,7 @@ fn in_a_flood_every_packet_is_reported_or_counted() -> Result<()> {
     let mut met = 0;
     wait_until("every packet was counted or lost on the link", SOON, || {
         met = counted().unwrap_or(0);
-        network.client.lost("eth0").is_ok_and(|lost| met + lost >= 2 * FLOOD)
+        network.client.count_lost_packets("eth0").is_ok_and(|lost| met + lost >= 2 * FLOOD)
     })?;
 
     process.signal(Signal::SIGTERM)?;

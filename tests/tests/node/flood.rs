@@ -187,7 +187,7 @@ fn established_connections_survive_a_flood_and_new_ones_succeed() -> Result<()> 
     assert!(case.get("flows")?.len() <= 2 * FLOWS);
     let (new, refused) = (case.new_flows()?, case.agent.counted("flow_table_full")?);
     // A SYN that XDP left to tc may have lost its flow in between, and has then got another one.
-    let met = new + refused + case.network.client.lost("eth0")?;
+    let met = new + refused + case.network.client.count_lost_packets("eth0")?;
     assert!(met >= 2 * SYNS + before.len() as u64, "{met}: not every SYN was counted");
     assert!(new > 20 * FLOWS as u64, "{new} flows, {refused} refused: too few were evicted");
 

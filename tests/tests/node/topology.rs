@@ -16,7 +16,7 @@ use lb_plan::Snapshot;
 use tests::manifests::{here, manifests};
 use tests::worlds::one_node::OneNode;
 use tests::worlds::topology::{
-    Hierarchy, Host, Id, LARGE, SOON, Topology, bpffs, sweep, wait_until,
+    Hierarchy, Host, Id, LARGE, SOON, Topology, bpffs, remove_leftovers, wait_until,
 };
 
 /// A client, a router and a server with addresses of both families, and routes between them.
@@ -318,7 +318,7 @@ fn a_sweep_removes_leftovers_of_killed_runs_only() -> Result<()> {
         fs::create_dir_all(hierarchy.mounted_at.join(format!("{id}-node")).join("pod"))?;
     }
 
-    sweep();
+    remove_leftovers();
     assert_eq!(remains(&id).len(), 4 + hierarchies.len(), "swept although its owner runs");
     assert!(stray.try_wait()?.is_none());
 
@@ -327,7 +327,7 @@ fn a_sweep_removes_leftovers_of_killed_runs_only() -> Result<()> {
     wait_until("the owner ends", SOON, || {
         !is_running(&Path::new("/proc").join(owner.id().to_string()))
     })?;
-    sweep();
+    remove_leftovers();
     assert_eq!(remains(&id), [""; 0]);
     assert!(!stray.wait()?.success(), "killed");
     owner.wait()?;
@@ -340,7 +340,7 @@ fn a_sweep_removes_leftovers_of_a_reused_process_id() -> Result<()> {
     // Process 1 is running, but was not started at this tick.
     let id = format!("mr-1-{}-{}", u64::MAX, std::process::id());
     fs::create_dir(env::temp_dir().join(&id))?;
-    sweep();
+    remove_leftovers();
     assert_eq!(remains(&id), [""; 0]);
     Ok(())
 }

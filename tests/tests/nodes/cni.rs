@@ -4,9 +4,9 @@
 use anyhow::{Context, Result, ensure};
 use tests::programs::agent::Agent;
 use tests::worlds::cluster::{
-    CLIENT, Cluster, Ip, OTHER_TUNNELS, Plugin, Scope, Side, Transport, ask, ask_from_node,
-    check_host_ports, check_network_policies, check_several_uplinks, cluster_ip, end, node_port,
-    pod_address, server, vip,
+    CLIENT, Cluster, Ip, OTHER_TUNNELS, Plugin, Scope, Side, Transport, ask_from_node, ask_server,
+    check_host_ports, check_network_policies, check_several_uplinks, cluster_ip, join_port,
+    load_balancer_address, node_port, pod_address, server,
 };
 use tests::worlds::topology::{Host, SOON, wait_until};
 
@@ -30,7 +30,7 @@ fn paths<'a>(cluster: &'a Cluster, plugin: Plugin, ip: Ip, transport: Transport)
     let node = |side: Side| side.node_address(ip);
     let of_cluster = |scope| (cluster_ip(plugin, scope, ip), port);
     let of_node = |scope, side| (node(side), node_port(plugin, scope));
-    let of_balancer = |scope| (vip(plugin, scope, ip), port);
+    let of_balancer = |scope| (load_balancer_address(plugin, scope, ip), port);
     let outside = &cluster.client;
     let outside_address = Some(CLIENT[ip as usize].to_owned());
     // Pods of a plugin without pods of its own are another's.
@@ -89,7 +89,7 @@ fn paths<'a>(cluster: &'a Cluster, plugin: Plugin, ip: Ip, transport: Transport)
 
 /// What is wrong with a path, if anything.
 fn check(path: &Path<'_>, plugin: Plugin, transport: Transport) -> Result<()> {
-    let reply = ask(path.client, transport, &end(&path.to, path.port))?;
+    let reply = ask_server(path.client, transport, &join_port(&path.to, path.port))?;
     reply.ensure_from(&server(plugin, path.scope.side()))?;
     if let Some(address) = &path.seen_as {
         ensure!(reply.peer.ip().to_string() == *address, "seen as {}", reply.peer);
@@ -175,11 +175,12 @@ fn every_tunnel_is_served(cluster: &Cluster) -> Result<()> {
 fn pods_come_and_go(cluster: &Cluster, agent: &Agent) -> Result<()> {
     const PODS: usize = 12;
     let node = cluster.node(Side::A);
-    let service = end(&cluster_ip(Plugin::Routed, Scope::Near, Ip::V4), Transport::Tcp.port());
+    let service =
+        join_port(&cluster_ip(Plugin::Routed, Scope::Near, Ip::V4), Transport::Tcp.port());
     for number in 0..PODS {
         let name = format!("late{number}");
         let pod = node.pod(&name, &[&format!("10.247.1.{}", 10 + number)])?;
-        let reply = ask(&pod, Transport::Tcp, &service)?;
+        let reply = ask_server(&pod, Transport::Tcp, &service)?;
         assert_eq!(reply.server, "Routed-node-a", "pod {number}");
         node.ip(&format!("link delete {name}"))?;
     }

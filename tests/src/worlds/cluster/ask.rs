@@ -17,7 +17,7 @@ pub struct Reply {
 }
 
 /// Sends a message to a server, and waits for its reply.
-pub fn ask(from: &Host, transport: Transport, to: &str) -> Result<Reply> {
+pub fn ask_server(from: &Host, transport: Transport, to: &str) -> Result<Reply> {
     let to: SocketAddr = to.parse().with_context(|| to.to_owned())?;
     let line = from.enter(|| match transport {
         Transport::Tcp => ask_by_tcp(to),
@@ -40,7 +40,7 @@ pub fn ask_from_node(node: &Host, transport: Transport, to: &str, port: u16) -> 
 
 /// Fails unless a connection is refused.
 pub fn ensure_refused(from: &Host, to: &str) -> Result<()> {
-    match ask(from, Transport::Tcp, to) {
+    match ask_server(from, Transport::Tcp, to) {
         Ok(reply) => bail!("{to} gets a reply from {}", reply.server),
         Err(error) => {
             let kind = error.downcast_ref::<std::io::Error>().map(std::io::Error::kind);

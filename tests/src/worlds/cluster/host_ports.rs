@@ -3,8 +3,8 @@
 
 use anyhow::{Context, Result};
 
-use super::ask::{ask, ask_from_node};
-use super::names::{Ip, Plugin, Side, Transport, end, pod_address};
+use super::ask::{ask_from_node, ask_server};
+use super::names::{Ip, Plugin, Side, Transport, join_port, pod_address};
 use super::{Cluster, load_rules, manifests, names};
 
 const PLUGIN: Plugin = Plugin::Routed;
@@ -17,14 +17,14 @@ pub fn check_host_ports(cluster: &Cluster) -> Result<()> {
     let pod = |number| cluster.pod(PLUGIN, number).context("the plugin has pods");
     for ip in Ip::BOTH {
         let address = Side::A.node_address(ip);
-        let to = end(&address, PORT);
+        let to = join_port(&address, PORT);
         for transport in Transport::BOTH {
             for (who, client) in [
                 ("outside", &cluster.client),
                 ("another pod", pod(1)?),
                 ("the pod itself", pod(0)?),
             ] {
-                let reply = ask(client, transport, &to);
+                let reply = ask_server(client, transport, &to);
                 reply
                     .and_then(|reply| reply.ensure_from(&server))
                     .with_context(|| format!("{who}: {transport:?} {to}"))?;

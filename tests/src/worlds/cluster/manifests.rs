@@ -1,6 +1,8 @@
 //! Two Services for each plugin: `near` has its endpoint on node A, `far` on node B.
 
-use super::names::{Ip, Plugin, Scope, Transport, cluster_ip, node_port, pod_address, vip};
+use super::names::{
+    Ip, Plugin, Scope, Transport, cluster_ip, load_balancer_address, node_port, pod_address,
+};
 
 /// Where the servers listen.
 pub const TCP: u16 = 8080;
@@ -30,7 +32,7 @@ fn service(plugin: Plugin, scope: Scope) -> String {
         Scope::Far => "Cluster",
     };
     let [v4, v6] = Ip::BOTH.map(|ip| cluster_ip(plugin, scope, ip));
-    let [vip4, vip6] = Ip::BOTH.map(|ip| vip(plugin, scope, ip));
+    let [vip4, vip6] = Ip::BOTH.map(|ip| load_balancer_address(plugin, scope, ip));
     let node_port = node_port(plugin, scope);
     let [tcp, udp] = Transport::BOTH.map(Transport::port);
     format!(

@@ -23,10 +23,11 @@ use crate::programs::agent::{Agent, SMALL_MAPS};
 use crate::worlds::topology::{Echo, Host, Topology};
 use tun::Relay;
 
-pub use ask::{Reply, ask, ask_from_node};
+pub use ask::{Reply, ask_from_node, ask_server};
 pub use host_ports::check_host_ports;
 pub use names::{
-    Ip, Plugin, Scope, Side, Transport, cluster_ip, end, node_port, pod_address, server, vip,
+    Ip, Plugin, Scope, Side, Transport, cluster_ip, join_port, load_balancer_address, node_port,
+    pod_address, server,
 };
 pub use policies::check_network_policies;
 pub use tunnel::{OTHERS as OTHER_TUNNELS, Tunnel};
@@ -88,8 +89,10 @@ impl Cluster {
                 for ip in Ip::BOTH {
                     let address = pod_address(plugin, side, 0, ip);
                     let name = names::server(plugin, side);
-                    servers.push(host.tcp_echo(&names::end(&address, manifests::TCP), &name)?);
-                    servers.push(host.udp_echo(&names::end(&address, manifests::UDP), &name)?);
+                    servers
+                        .push(host.tcp_echo(&names::join_port(&address, manifests::TCP), &name)?);
+                    servers
+                        .push(host.udp_echo(&names::join_port(&address, manifests::UDP), &name)?);
                 }
             }
         }

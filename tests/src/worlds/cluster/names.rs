@@ -120,7 +120,7 @@ impl Scope {
 }
 
 /// An address with a port.
-pub fn end(address: &str, port: u16) -> String {
+pub fn join_port(address: &str, port: u16) -> String {
     if address.contains(':') { format!("[{address}]:{port}") } else { format!("{address}:{port}") }
 }
 
@@ -163,7 +163,7 @@ pub fn cluster_ip(plugin: Plugin, scope: Scope, ip: Ip) -> String {
 }
 
 /// The load balancer's address of a Service.
-pub fn vip(plugin: Plugin, scope: Scope, ip: Ip) -> String {
+pub fn load_balancer_address(plugin: Plugin, scope: Scope, ip: Ip) -> String {
     let number = 10 * (plugin as usize + 1) + scope as usize;
     match ip {
         Ip::V4 => format!("203.0.113.{number}"),

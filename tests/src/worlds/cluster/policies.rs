@@ -3,8 +3,10 @@
 
 use anyhow::{Context, Result};
 
-use super::ask::{ask, ensure_refused};
-use super::names::{Ip, Plugin, Scope, Side, Transport, cluster_ip, end, node_port, pod_address};
+use super::ask::{ask_server, ensure_refused};
+use super::names::{
+    Ip, Plugin, Scope, Side, Transport, cluster_ip, join_port, node_port, pod_address,
+};
 use super::{Cluster, load_rules, names};
 
 const PLUGIN: Plugin = Plugin::Routed;
@@ -18,8 +20,8 @@ pub fn check_network_policies(cluster: &Cluster) -> Result<()> {
     let pod = |plugin, number| cluster.pod(plugin, number).context("the plugin has pods");
     for ip in Ip::BOTH {
         for scope in Scope::BOTH {
-            let service = end(&cluster_ip(PLUGIN, scope, ip), Transport::Tcp.port());
-            let reply = ask(pod(PLUGIN, 1)?, Transport::Tcp, &service)?;
+            let service = join_port(&cluster_ip(PLUGIN, scope, ip), Transport::Tcp.port());
+            let reply = ask_server(pod(PLUGIN, 1)?, Transport::Tcp, &service)?;
             reply.ensure_from(&names::server(PLUGIN, scope.side()))?;
             let forbidden = match scope {
                 Scope::Near => pod(Plugin::GatewayAndSecondCard, 0)?,
@@ -27,11 +29,11 @@ pub fn check_network_policies(cluster: &Cluster) -> Result<()> {
             };
             ensure_refused(forbidden, &service).context("the endpoint's node forbids it")?;
         }
-        let to = end(&Side::A.node_address(ip), node_port(PLUGIN, Scope::Near));
+        let to = join_port(&Side::A.node_address(ip), node_port(PLUGIN, Scope::Near));
         ensure_refused(&cluster.client, &to).context("clients outside are forbidden")?;
 
         load_rules(cluster.node(Side::A), &egress(ip))?;
-        let far = end(&cluster_ip(PLUGIN, Scope::Far, ip), Transport::Tcp.port());
+        let far = join_port(&cluster_ip(PLUGIN, Scope::Far, ip), Transport::Tcp.port());
         ensure_refused(pod(PLUGIN, 1)?, &far).context("the client's node forbids it")?;
     }
     for side in Side::BOTH {

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use super::names::{Ip, Plugin, Side, end, in_pod_network, pod_network};
+use super::names::{Ip, Plugin, Side, in_pod_network, join_port, pod_network};
 use super::tun::Relay;
 use crate::worlds::topology::{Host, Topology};
 
@@ -114,7 +114,7 @@ fn add_wireguard(topology: &Topology, nodes: &[Host; 2], device: &str, ip: Ip) -
         let there = side.other();
         let allowed =
             format!("{},{}/128", pod_network(Plugin::RawTunnel, there, ip), there.node_address(ip));
-        let endpoint = end(&there.node_address(ip), 51820);
+        let endpoint = join_port(&there.node_address(ip), 51820);
         let private = key(side).display().to_string();
         nodes[side as usize].run([
             "wg",

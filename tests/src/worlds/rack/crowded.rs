@@ -108,7 +108,7 @@ impl CrowdedRack {
     /// Whether the connection began so many owners of its slot ago that its node was not asked.
     pub fn is_too_long_ago(&self, loss: &Loss) -> Result<bool> {
         let SocketAddr::V4(client) = loss.client else { bail!("an IPv4 address") };
-        let owners = self.rack.owners(client)?;
+        let owners = self.rack.slot_owners(client)?;
         let current = owners.first().context("no table")?;
         let mut nodes = vec![current.node];
         for owner in owners.iter().filter(|owner| self.rack.backends().contains(owner)) {

@@ -143,7 +143,7 @@ impl Rack {
     }
 
     /// The backends to which the slot of a client's connection has led, each once, the last one first.
-    pub fn owners(&self, client: SocketAddrV4) -> Result<Vec<Backend>> {
+    pub fn slot_owners(&self, client: SocketAddrV4) -> Result<Vec<Backend>> {
         let SocketAddr::V4(target) = self.target()? else { bail!("an IPv4 address") };
         let [(from, from_port), (to, to_port)] =
             [client, target].map(|end| (Address4::from(*end.ip()), end.port()));

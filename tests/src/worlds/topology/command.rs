@@ -22,11 +22,16 @@ pub fn ip(arguments: &str) -> Result<String> {
 pub fn run(command: &mut Command) -> Result<String> {
     let output = command.stdin(Stdio::null()).output().with_context(|| {
         let program = command.get_program().display();
-        format!("{} can't be started; is {program} installed?", line(command))
+        format!("{} can't be started; is {program} installed?", shell_line(command))
     })?;
     if !output.status.success() {
         let printed = [output.stderr, output.stdout].concat();
-        bail!("{}: {}\n{}", line(command), output.status, String::from_utf8_lossy(&printed).trim());
+        bail!(
+            "{}: {}\n{}",
+            shell_line(command),
+            output.status,
+            String::from_utf8_lossy(&printed).trim()
+        );
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
@@ -39,7 +44,7 @@ pub fn copy_program(program: &Path, copy: &Path) -> Result<()> {
 }
 
 /// A command as typed in a shell.
-pub fn line(command: &Command) -> String {
+pub fn shell_line(command: &Command) -> String {
     let quoted = |word: &OsStr| match word.to_string_lossy() {
         plain if !plain.is_empty() && !plain.contains(char::is_whitespace) => plain.into_owned(),
         other => format!("'{other}'"),

@@ -99,7 +99,7 @@ impl Host {
     }
 
     /// Packets sent through a device that the peer has dropped because its queue was full.
-    pub fn lost(&self, device: &str) -> Result<u64> {
+    pub fn count_lost_packets(&self, device: &str) -> Result<u64> {
         let shown = self.ip(&format!("-statistics -json link show dev {device}"))?;
         let parsed: Value = serde_json::from_str(&shown)?;
         parsed[0]["stats64"]["tx"]["dropped"].as_u64().context(shown)
@@ -131,7 +131,7 @@ impl Host {
 
     /// The same for a program that must not wait for other processes of this machine, such as a
     /// router with timeouts of its own.
-    pub fn urgent(&self, program: impl AsRef<OsStr>) -> Command {
+    pub fn urgent_command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = self.command("nice");
         command.args(["-n", "-20"]).arg(program);
         command

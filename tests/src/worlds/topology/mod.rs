@@ -70,7 +70,7 @@ pub use port::Port;
 pub use process::Process;
 pub use raw::RawSocket;
 pub use server::LARGE;
-pub use sweep::sweep;
+pub use sweep::remove_leftovers;
 
 use shared::{Shared, check_name};
 
@@ -92,7 +92,7 @@ impl Topology {
             "topologies are made of network namespaces, which needs root: run this with sudo"
         );
         check_name(name)?;
-        SWEEP.call_once(sweep);
+        SWEEP.call_once(remove_leftovers);
 
         let id = Id::next()?;
         let shared = Shared {
@@ -152,7 +152,7 @@ impl Topology {
         let path = self.pins().join(name);
         let mut warm = self.shared.warm.lock().unwrap_or_else(PoisonError::into_inner);
         if warm.insert(path.clone()) {
-            warm::take(&path);
+            warm::take_warm_pins(&path);
         }
         path
     }
@@ -198,7 +198,7 @@ impl Drop for Topology {
         if !warm.is_empty() && !trouble.load(Ordering::Relaxed) && !thread::panicking() {
             sweep::end_processes(*id);
             for pins in std::mem::take(&mut *warm) {
-                if let Err(error) = warm::keep(&pins) {
+                if let Err(error) = warm::keep_warm_pins(&pins) {
                     eprintln!("{} is not kept for later tests: {error:#}", pins.display());
                 }
             }

@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail};
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 
-use super::command::{line, wait_until};
+use super::command::{shell_line, wait_until};
 use super::shared::Shared;
 
 /// A process, which is killed with its children when dropped. Its output is printed then if the
@@ -47,7 +47,7 @@ impl Process {
             // In a process group of its own, to kill its children with it, and without Ctrl-C.
             .process_group(0)
             .spawn()
-            .with_context(|| format!("{} can't be started", line(command)))?;
+            .with_context(|| format!("{} can't be started", shell_line(command)))?;
         let what = format!("{program} on {host}");
         Ok(Self { child, what, log, ended: None, shared: shared.clone() })
     }

@@ -18,7 +18,7 @@ use super::command::ip;
 const NAMESPACES: &str = "/run/netns";
 
 /// Removes what ended runs have left. The first topology of a process calls it.
-pub fn sweep() {
+pub fn remove_leftovers() {
     let orphans: BTreeSet<Id> = [PathBuf::from(NAMESPACES), test_pins(), env::temp_dir()]
         .into_iter()
         .chain(cgroup::hierarchies())

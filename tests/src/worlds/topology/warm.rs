@@ -37,14 +37,14 @@ fn pool() -> PathBuf {
 }
 
 /// Moves a warm directory to this path. `false`: there is none.
-pub fn take(to: &Path) -> bool {
+pub fn take_warm_pins(to: &Path) -> bool {
     let entries = fs::read_dir(pool()).into_iter().flatten().flatten();
     // Only one process succeeds in moving a directory.
     entries.map(|entry| entry.path()).any(|path| fs::rename(path, to).is_ok())
 }
 
-/// Empties the maps of an agent that has ended, and keeps its directory for `take`.
-pub fn keep(pins: &Path) -> Result<()> {
+/// Empties the maps of an agent that has ended, and keeps its directory for `take_warm_pins`.
+pub fn keep_warm_pins(pins: &Path) -> Result<()> {
     let buckets = MapInfo::from_pin(pins.join(map::FLOWS4))?.max_entries();
     ensure!(buckets > LEAST_BUCKETS, "{buckets} buckets of flows are not the default");
     for directory in ATTACHED {
