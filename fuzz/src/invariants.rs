@@ -315,13 +315,13 @@ impl Day {
         }
     }
 
-    fn flows(&self) -> Vec<Known> {
-        let mut flows = known(&self.host.tables.v4);
-        flows.extend(known(&self.host.tables.v6));
+    fn flows(&self) -> Vec<TrackedFlow> {
+        let mut flows = tracked_flows(&self.host.tables.v4);
+        flows.extend(tracked_flows(&self.host.tables.v6));
         flows
     }
 
-    fn judge_flows(&self, packet: &[u8], before: &[Known]) {
+    fn judge_flows(&self, packet: &[u8], before: &[TrackedFlow]) {
         let after = self.flows();
         let now = self.host.tables.now.get();
         for (number, flow) in after.iter().enumerate() {
@@ -350,7 +350,7 @@ impl Day {
 
 /// A flow of either address family.
 #[derive(Clone, Debug)]
-struct Known {
+struct TrackedFlow {
     state: FlowState,
     seen: Ticks,
     client: SocketAddr,
@@ -360,10 +360,10 @@ struct Known {
     protocol: u8,
 }
 
-fn known<F: Family>(family: &HostFamily<F>) -> Vec<Known> {
+fn tracked_flows<F: Family>(family: &HostFamily<F>) -> Vec<TrackedFlow> {
     let known = |(state, seen, flow): (FlowState, Ticks, Flow<F>)| {
         let end = |address: F::Address, port| SocketAddr::new(address.into(), port);
-        Known {
+        TrackedFlow {
             state,
             seen,
             client: end(flow.client, flow.client_port),
@@ -376,7 +376,7 @@ fn known<F: Family>(family: &HostFamily<F>) -> Vec<Known> {
     family.flows.iter().flat_map(|bucket| bucket.entries()).map(known).collect()
 }
 
-impl Known {
+impl TrackedFlow {
     fn tuple(&self) -> (SocketAddr, SocketAddr, u8) {
         (self.client, self.frontend, self.protocol)
     }

@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{LoadBalancerIngress, LoadBalancerStatus, Service, ServiceStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use lb_process::state_file::StateFile;
-use lb_rules::ipam::{Ipam, Outcome, Pools, Range, Reason, Settings};
+use lb_rules::ipam::{AssignmentOutcome, Ipam, Pools, Range, Reason, Settings};
 use lb_rules::kinds::service::{CONDITION, NODE_PORTS_CONDITION};
 use lb_rules::model::{Kind, Object, ObjectRef, Problem, ServiceName};
 use lb_source::{Event, Extent, Source};
@@ -178,7 +178,7 @@ impl AssigningState {
 fn report_outcome(
     reported: &mut BTreeMap<ServiceName, String>,
     name: &ServiceName,
-    outcome: &Outcome,
+    outcome: &AssignmentOutcome,
     ipam: &Ipam,
 ) -> Option<Event> {
     // Without pools no Service expects an address.
@@ -211,7 +211,11 @@ fn list_points(addresses: &[IpAddr]) -> Vec<LoadBalancerIngress> {
     addresses.iter().map(point).collect()
 }
 
-fn set_status(service: &mut Service, points: Vec<LoadBalancerIngress>, outcome: Option<&Outcome>) {
+fn set_status(
+    service: &mut Service,
+    points: Vec<LoadBalancerIngress>,
+    outcome: Option<&AssignmentOutcome>,
+) {
     let ingress = Some(points);
     let condition = outcome.map(|outcome| Condition {
         type_: CONDITION.to_owned(),

@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Service;
 use lb_process::notices::{Notice, NoticeObject, NoticeReason, Notices};
 use lb_rules::ipam::{
-    EndpointNodes, Ipam, Outcome, PoolName, Pools, Range, Reason as Became, Settings,
+    AssignmentOutcome, EndpointNodes, Ipam, PoolName, Pools, Range, Reason as Became, Settings,
 };
 use lb_rules::kinds::AddressPoolStatus;
 use lb_rules::model::{AddressFamily, Kind, Object, ObjectRef, Problem, ServiceName};
@@ -279,7 +279,7 @@ impl AssignmentState {
             reference: reference_of(&ServiceName::of(&service.metadata)),
             uid: service.metadata.uid.clone().unwrap_or_default(),
         };
-        let Outcome { reason, message, outside, .. } = outcome;
+        let AssignmentOutcome { reason, message, outside, .. } = outcome;
         let (reason, message) = match (reason, outside) {
             (Became::Assigned, 0) => (NoticeReason::AddressAssigned, message.clone()),
             (Became::Assigned, _) => {
@@ -345,7 +345,7 @@ impl AssignmentState {
 }
 
 /// Whether the outcome is another one than the condition says.
-fn has_news(service: &Service, outcome: &Outcome) -> bool {
+fn has_news(service: &Service, outcome: &AssignmentOutcome) -> bool {
     status::find_condition(service).is_none_or(|condition| {
         condition.reason != outcome.reason.name() || condition.message != outcome.message
     })

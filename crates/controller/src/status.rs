@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{LoadBalancerIngress, PortStatus, Service};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
-use lb_rules::ipam::{Outcome, PortOutcome, Reason};
+use lb_rules::ipam::{AssignmentOutcome, PortOutcome, Reason};
 use lb_rules::kinds::service::{CONDITION, NODE_PORTS_CONDITION};
 use lb_rules::model::PortGrant;
 use serde_json::{Value, json};
@@ -22,7 +22,7 @@ fn load_balancer_ingress(service: &Service) -> &[LoadBalancerIngress] {
 }
 
 /// Whether the addresses in the status are these. API servers before 1.30 may not store the mode.
-fn has_assigned_addresses(service: &Service, outcome: &Outcome) -> bool {
+fn has_assigned_addresses(service: &Service, outcome: &AssignmentOutcome) -> bool {
     let points = load_balancer_ingress(service);
     let wanted = build_ingress(outcome);
     points.len() == wanted.len()
@@ -38,7 +38,7 @@ fn has_assigned_addresses(service: &Service, outcome: &Outcome) -> bool {
 
 /// The entries of a status. Of an address of a node they name the ports, and only that node serves it: others send
 /// packets there.
-pub(crate) fn build_ingress(outcome: &Outcome) -> Vec<LoadBalancerIngress> {
+pub(crate) fn build_ingress(outcome: &AssignmentOutcome) -> Vec<LoadBalancerIngress> {
     let ports: Vec<PortStatus> = outcome.ports.iter().map(port_status).collect();
     let mode = if ports.is_empty() { "VIP" } else { "Proxy" };
     let entry = |address: &IpAddr| LoadBalancerIngress {
@@ -60,11 +60,11 @@ fn port_status(port: &PortOutcome) -> PortStatus {
 }
 
 /// The status of the condition.
-fn condition_status(outcome: &Outcome) -> &'static str {
+fn condition_status(outcome: &AssignmentOutcome) -> &'static str {
     if outcome.reason == Reason::Assigned { "True" } else { "False" }
 }
 
-fn has_condition(condition: Option<&Condition>, outcome: &Outcome) -> bool {
+fn has_condition(condition: Option<&Condition>, outcome: &AssignmentOutcome) -> bool {
     condition.is_some_and(|condition| {
         condition.status == condition_status(outcome)
             && condition.reason == outcome.reason.name()
@@ -75,7 +75,7 @@ fn has_condition(condition: Option<&Condition>, outcome: &Outcome) -> bool {
 /// The patch that makes the status say what has become of the Service; `None` if it does.
 pub(crate) fn build_status_patch(
     service: &Service,
-    outcome: &Outcome,
+    outcome: &AssignmentOutcome,
     now: Timestamp,
 ) -> Option<Value> {
     let condition = find_condition(service);
@@ -156,10 +156,10 @@ mod tests {
         serde_json::from_value(json!({"metadata": metadata, "status": status})).unwrap()
     }
 
-    fn outcome(addresses: &[&str], reason: Reason) -> Outcome {
+    fn outcome(addresses: &[&str], reason: Reason) -> AssignmentOutcome {
         let addresses = addresses.iter().map(|address| address.parse().unwrap()).collect();
         let message = "why".to_owned();
-        Outcome { addresses, ports: Vec::new(), grant: None, reason, message, outside: 0 }
+        AssignmentOutcome { addresses, ports: Vec::new(), grant: None, reason, message, outside: 0 }
     }
 
     fn written(status: &str, reason: &str, points: Value) -> Service {

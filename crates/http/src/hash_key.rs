@@ -92,7 +92,7 @@ fn query_argument<'a>(uri: &'a str, name: &str) -> &'a str {
 
 /// Why a text is not a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Error {
+pub enum InvalidHashKey {
     UnknownVariable(String),
     /// A `$` without a name.
     MissingName,
@@ -102,7 +102,7 @@ pub enum Error {
     Constant,
 }
 
-impl Display for Error {
+impl Display for InvalidHashKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::UnknownVariable(name) => write!(
@@ -119,10 +119,10 @@ impl Display for Error {
     }
 }
 
-impl std::error::Error for Error {}
+impl std::error::Error for InvalidHashKey {}
 
 /// Reads a key in nginx's notation: texts and variables, such as `$remote_addr` and `${cookie_id}/x`.
-pub fn parse_hash_key(text: &str) -> Result<HashKey, Error> {
+pub fn parse_hash_key(text: &str) -> Result<HashKey, InvalidHashKey> {
     let mut parts = Vec::new();
     let mut rest = text;
     while let Some(dollar) = rest.find('$') {
@@ -133,7 +133,7 @@ pub fn parse_hash_key(text: &str) -> Result<HashKey, Error> {
     }
     push_text(&mut parts, rest);
     if parts.iter().all(|part| matches!(part, KeyPart::Text(_))) {
-        return Err(Error::Constant);
+        return Err(InvalidHashKey::Constant);
     }
     Ok(HashKey(parts))
 }
@@ -145,16 +145,16 @@ fn push_text(parts: &mut Vec<KeyPart>, text: &str) {
 }
 
 /// The variable's name, and the text after it.
-fn split_name(text: &str) -> Result<(&str, &str), Error> {
+fn split_name(text: &str) -> Result<(&str, &str), InvalidHashKey> {
     let (name, after) = match text.strip_prefix('{') {
-        Some(braced) => braced.split_once('}').ok_or(Error::MissingBrace)?,
+        Some(braced) => braced.split_once('}').ok_or(InvalidHashKey::MissingBrace)?,
         None => text.split_at(text.find(|c| !is_name_character(c)).unwrap_or(text.len())),
     };
     if name.is_empty() {
-        return Err(Error::MissingName);
+        return Err(InvalidHashKey::MissingName);
     }
     if !name.chars().all(is_name_character) {
-        return Err(Error::UnknownVariable(name.into()));
+        return Err(InvalidHashKey::UnknownVariable(name.into()));
     }
     Ok((name, after))
 }
@@ -163,8 +163,8 @@ fn is_name_character(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '_'
 }
 
-fn variable(name: &str) -> Result<KeyPart, Error> {
-    let unknown = || Error::UnknownVariable(name.into());
+fn variable(name: &str) -> Result<KeyPart, InvalidHashKey> {
+    let unknown = || InvalidHashKey::UnknownVariable(name.into());
     let named = |prefix| name.strip_prefix(prefix).filter(|rest: &&str| !rest.is_empty());
     Ok(match name {
         "remote_addr" | "binary_remote_addr" => KeyPart::ClientAddress,
@@ -224,19 +224,19 @@ mod tests {
 
     #[test]
     fn errors_name_the_variable() {
-        let unknown = |name: &str| Error::UnknownVariable(name.into());
+        let unknown = |name: &str| InvalidHashKey::UnknownVariable(name.into());
         let cases = [
             ("$remote_user", unknown("remote_user")),
             ("$host${nothing}", unknown("nothing")),
             ("$http_", unknown("http_")),
             ("${host;evil}", unknown("host;evil")),
-            ("$", Error::MissingName),
-            ("$host$", Error::MissingName),
-            ("${}", Error::MissingName),
-            ("$-", Error::MissingName),
-            ("${host", Error::MissingBrace),
-            ("constant", Error::Constant),
-            ("", Error::Constant),
+            ("$", InvalidHashKey::MissingName),
+            ("$host$", InvalidHashKey::MissingName),
+            ("${}", InvalidHashKey::MissingName),
+            ("$-", InvalidHashKey::MissingName),
+            ("${host", InvalidHashKey::MissingBrace),
+            ("constant", InvalidHashKey::Constant),
+            ("", InvalidHashKey::Constant),
         ];
         for (text, error) in cases {
             assert_eq!(parse_hash_key(text), Err(error), "{text}");

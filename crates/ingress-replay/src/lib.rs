@@ -20,7 +20,7 @@ use lb_rules::model::{Kind, Object, ServiceName};
 use serde::Serialize;
 
 use log::Request;
-use nginx::{Found, Outcome, Site};
+use nginx::{MatchedServer, RequestHandling, Site};
 
 const MOST_GROUPS: usize = 10_000;
 /// Hosts that are tried for a request whose host is not in the log.
@@ -206,7 +206,7 @@ impl Replay {
     fn reason(
         &self,
         request: &Request,
-        found: Option<&Found<'_>>,
+        found: Option<&MatchedServer<'_>>,
         nginx: &Decision,
         ours: &Decision,
     ) -> String {
@@ -214,7 +214,7 @@ impl Replay {
             return refusal.clone();
         }
         let text = match found {
-            Some(found) if matches!(found.outcome, Outcome::SlashAppended) => {
+            Some(found) if matches!(found.outcome, RequestHandling::SlashAppended) => {
                 "a prefix also matches itself without its slash"
             }
             _ if has_encoded_slash(&request.target) => "ingress-nginx reads %2F as /",
@@ -282,7 +282,7 @@ impl Replay {
 
 impl Summary {
     /// Compares the upstream in the log with the one that ingress-nginx uses by these Ingresses.
-    fn check_upstream(&mut self, request: &Request, host: &str, outcome: &Outcome<'_>) {
+    fn check_upstream(&mut self, request: &Request, host: &str, outcome: &RequestHandling<'_>) {
         let (Some(logged), Some(_)) = (&request.upstream, &request.host) else { return };
         if upstream_of(outcome).is_none_or(|upstream| upstream == *logged) {
             return;
@@ -301,10 +301,10 @@ impl Decision {
     }
 
     /// `None`: it is not known.
-    fn of_nginx(found: Option<&Found<'_>>) -> Option<Self> {
+    fn of_nginx(found: Option<&MatchedServer<'_>>) -> Option<Self> {
         let Some(found) = found else { return Some(Self::status("400", "400")) };
         Some(match &found.outcome {
-            Outcome::Location(location) => {
+            RequestHandling::Location(location) => {
                 let backend = location.backend.as_ref();
                 let target = backend.map(|own| format!("{}:{}", own.service, own.port));
                 let target = target.unwrap_or_default();
@@ -315,9 +315,9 @@ impl Decision {
                 let text = format!("{} {path} -> {target}", location.ingress);
                 Self { ingress: Some(location.ingress.clone()), target, text, ..Self::default() }
             }
-            Outcome::SlashAppended => Self::status("301", "301 to the path with a slash"),
-            Outcome::NotFound => Self::status("404", "404"),
-            Outcome::Unknown => return None,
+            RequestHandling::SlashAppended => Self::status("301", "301 to the path with a slash"),
+            RequestHandling::NotFound => Self::status("404", "404"),
+            RequestHandling::Unknown => return None,
         })
     }
 }
@@ -345,11 +345,13 @@ fn name_services(ingress: &Ingress, services: &mut BTreeMap<ServiceName, Vec<Ser
     }
 }
 
-fn upstream_of(outcome: &Outcome<'_>) -> Option<String> {
+fn upstream_of(outcome: &RequestHandling<'_>) -> Option<String> {
     match outcome {
-        Outcome::Location(location) => location.backend.as_ref().map(nginx::Backend::upstream),
-        Outcome::NotFound => Some("upstream-default-backend".to_owned()),
-        Outcome::SlashAppended | Outcome::Unknown => None,
+        RequestHandling::Location(location) => {
+            location.backend.as_ref().map(nginx::Backend::upstream)
+        }
+        RequestHandling::NotFound => Some("upstream-default-backend".to_owned()),
+        RequestHandling::SlashAppended | RequestHandling::Unknown => None,
     }
 }
 

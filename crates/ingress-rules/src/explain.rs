@@ -256,11 +256,11 @@ fn is_ours(annotation: &str) -> bool {
         || annotation.starts_with("nginx.ingress.kubernetes.io/")
 }
 
-fn rule_of(found: &MatchedRule<'_>) -> Rule {
+fn rule_of(rule: &MatchedRule<'_>) -> Rule {
     Rule {
-        ingress: found.route.owner.to_string(),
-        host: found.host.to_string(),
-        path: found.path.to_string(),
+        ingress: rule.route.owner.to_string(),
+        host: rule.host.to_string(),
+        path: rule.path.to_string(),
     }
 }
 

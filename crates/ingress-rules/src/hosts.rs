@@ -16,7 +16,7 @@ use lb_http::{Action, Canary, HostPattern, Owner, PathPattern, Policy, Route};
 use lb_proxy::HostTls;
 use lb_rules::model::{Problem, ServiceName};
 
-use super::resolved::{Age, Clients, Part, Resolved, Restrictions, Share, Tls};
+use super::resolved::{Age, Clients, HostPart, Resolved, Restrictions, Share, Tls};
 
 /// Canaries of one path: each request is compared with all of them.
 const MOST_CANARIES: usize = 16;
@@ -38,7 +38,7 @@ pub struct Claims {
 }
 
 impl Claims {
-    pub fn list(&mut self, part: &Part, is_canary: bool) -> &mut Vec<Claim> {
+    pub fn list(&mut self, part: &HostPart, is_canary: bool) -> &mut Vec<Claim> {
         match () {
             () if is_canary => &mut self.canaries,
             () if part.gives_way => &mut self.redirects,
@@ -107,7 +107,7 @@ impl Combiner<'_> {
             return combined;
         };
         let candidates = if claims.main.is_empty() { &claims.redirects[..1] } else { &claims.main };
-        let mut accepted: Vec<(&Claim, &Part)> = Vec::with_capacity(candidates.len());
+        let mut accepted: Vec<(&Claim, &HostPart)> = Vec::with_capacity(candidates.len());
         for claim in candidates {
             let Some(part) = self.part(claim) else { continue };
             if self.share_hosts || claim.ingress.namespace == oldest.ingress.namespace {
@@ -128,7 +128,7 @@ impl Combiner<'_> {
         combined
     }
 
-    fn part(&self, claim: &Claim) -> Option<&Part> {
+    fn part(&self, claim: &Claim) -> Option<&HostPart> {
         self.resolved.get(&claim.ingress)?.part(self.host)
     }
 
@@ -153,7 +153,7 @@ impl Combiner<'_> {
 
     fn rules(
         &self,
-        accepted: &[(&Claim, &Part)],
+        accepted: &[(&Claim, &HostPart)],
         clients: Option<&Clients>,
         combined: &mut Combined,
     ) {
@@ -180,7 +180,7 @@ impl Combiner<'_> {
     /// nothing.
     fn trouble_with_clients<'a>(
         &self,
-        part: &'a Part,
+        part: &'a HostPart,
         clients: Option<&Clients>,
         tls: &Option<HostTls>,
     ) -> Option<(&'a Clients, String)> {
@@ -201,7 +201,7 @@ impl Combiner<'_> {
     /// Decides about the host's TLS. Returns which certificates its clients need.
     fn tls<'a>(
         &self,
-        accepted: &[(&Claim, &'a Part)],
+        accepted: &[(&Claim, &'a HostPart)],
         combined: &mut Combined,
     ) -> Option<&'a Clients> {
         let clients = accepted.iter().find_map(|(_, part)| part.clients.as_ref());
@@ -235,7 +235,7 @@ impl Combiner<'_> {
     /// Nor is it for a host that wants other certificates of clients.
     fn without_certificate(
         &self,
-        accepted: &[(&Claim, &Part)],
+        accepted: &[(&Claim, &HostPart)],
         has_clients: bool,
         combined: &mut Combined,
     ) -> Option<HostTls> {

@@ -6,7 +6,7 @@ use k8s_openapi::api::networking::v1::Ingress;
 use lb_rules::model::ServiceName;
 use serde::Serialize;
 
-use super::annotations::{self, Draft, Finding, Outcome};
+use super::annotations::{self, AnnotationOutcome, Draft, Finding};
 use super::paths;
 
 /// A line for each annotation that concerns Ingress controllers, and for each path that is not served.
@@ -64,7 +64,7 @@ fn of_ingress(ingress: &Ingress) -> Vec<Line> {
     let mut lines: Vec<Line> = findings
         .iter()
         .map(|finding| {
-            let (verdict, detail) = judge(finding);
+            let (verdict, detail) = decide_verdict(finding);
             let value = annotations.get(&finding.key).map_or("", String::as_str);
             line(verdict, &finding.key, value, detail)
         })
@@ -75,15 +75,15 @@ fn of_ingress(ingress: &Ingress) -> Vec<Line> {
     lines
 }
 
-fn judge(finding: &Finding) -> (Verdict, String) {
+fn decide_verdict(finding: &Finding) -> (Verdict, String) {
     let (verdict, detail) = match &finding.outcome {
-        Outcome::Honoured => (Verdict::Honoured, ""),
-        Outcome::Differs(how) => (Verdict::Differs, *how),
-        Outcome::NotNeeded(why) => (Verdict::Ignored, *why),
-        Outcome::Overridden(why) => (Verdict::Ignored, why.as_str()),
-        Outcome::Unsupported(why) if finding.closes => (Verdict::Refused, why.as_str()),
-        Outcome::Unsupported(why) => (Verdict::Ignored, why.as_str()),
-        Outcome::Refused(why) => (Verdict::Refused, why.as_str()),
+        AnnotationOutcome::Honoured => (Verdict::Honoured, ""),
+        AnnotationOutcome::Differs(how) => (Verdict::Differs, *how),
+        AnnotationOutcome::NotNeeded(why) => (Verdict::Ignored, *why),
+        AnnotationOutcome::Overridden(why) => (Verdict::Ignored, why.as_str()),
+        AnnotationOutcome::Unsupported(why) if finding.closes => (Verdict::Refused, why.as_str()),
+        AnnotationOutcome::Unsupported(why) => (Verdict::Ignored, why.as_str()),
+        AnnotationOutcome::Refused(why) => (Verdict::Refused, why.as_str()),
     };
     let closed = if finding.closes && !detail.contains("503") {
         "; the rules answer 503, because this restricts access"

@@ -14,7 +14,7 @@ use lb_rules::model::{Problem, ServiceName};
 pub struct Resolved {
     pub age: Age,
     /// By host, sorted.
-    pub hosts: Box<[(HostPattern, Part)]>,
+    pub hosts: Box<[(HostPattern, HostPart)]>,
     /// Of an Ingress without rules: gets what no other rule of its namespace's hosts matches.
     pub default: Option<Arc<Route>>,
     /// Its part of other Ingresses' requests.
@@ -36,7 +36,7 @@ pub type Age = Option<Timestamp>;
 
 /// What an Ingress says about one host.
 #[derive(Clone, Debug, Default)]
-pub struct Part {
+pub struct HostPart {
     pub paths: Vec<(PathPattern, Arc<Route>)>,
     pub default: Option<Arc<Route>>,
     pub tls: Option<Tls>,
@@ -97,7 +97,7 @@ pub struct Share {
 }
 
 impl Resolved {
-    pub fn part(&self, host: &HostPattern) -> Option<&Part> {
+    pub fn part(&self, host: &HostPattern) -> Option<&HostPart> {
         let index = self.hosts.binary_search_by(|(known, _)| known.cmp(host)).ok()?;
         Some(&self.hosts[index].1)
     }

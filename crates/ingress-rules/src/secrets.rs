@@ -22,10 +22,10 @@ const TLS_TYPE: &str = "kubernetes.io/tls";
 const USERS: &str = "auth";
 
 #[derive(Debug, Default)]
-pub struct Secrets(BTreeMap<ServiceName, Held>);
+pub struct Secrets(BTreeMap<ServiceName, WatchedSecret>);
 
 #[derive(Debug, Default)]
-struct Held {
+struct WatchedSecret {
     data: BTreeMap<String, ByteString>,
     is_of_type_tls: bool,
     /// The last good one.
@@ -58,7 +58,7 @@ impl Secrets {
         if before.is_some_and(|held| held.data == data && held.is_of_type_tls == is_of_type_tls) {
             return false;
         }
-        let mut held = Held { is_of_type_tls, ..Held::default() };
+        let mut held = WatchedSecret { is_of_type_tls, ..WatchedSecret::default() };
         if data.contains_key(CERTIFICATE) || data.contains_key(KEY) {
             let part = |key| data.get(key).map_or(&[][..], |bytes: &ByteString| &bytes.0);
             match Certificate::parse(part(CERTIFICATE), part(KEY)) {

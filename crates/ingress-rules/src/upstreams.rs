@@ -11,12 +11,12 @@ use super::{Backends, services};
 
 #[derive(Debug, Default)]
 pub struct Upstreams {
-    upstreams: BTreeMap<UpstreamName, State>,
+    upstreams: BTreeMap<UpstreamName, UpstreamState>,
     by_service: BTreeMap<ServiceName, BTreeSet<UpstreamName>>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct UpstreamState {
     /// The Ingresses that use it.
     users: BTreeSet<ServiceName>,
     /// As they were reported last.
@@ -27,7 +27,7 @@ struct State {
 
 /// What a change of an upstream changes.
 #[derive(Debug, Default)]
-pub struct Change {
+pub struct UpstreamChange {
     /// `Some(None)`: it is gone.
     pub backends: Option<Option<Backends>>,
     /// Ingresses whose problems may change.
@@ -62,9 +62,10 @@ impl Upstreams {
     }
 
     /// Computes the endpoints again; removes an upstream without users.
-    pub fn settle(&mut self, name: &UpstreamName, objects: &Objects) -> Change {
-        let Some(state) = self.upstreams.get_mut(name) else { return Change::default() };
-        let mut change = Change { slices: slices_of(&state.problems), ..Change::default() };
+    pub fn settle(&mut self, name: &UpstreamName, objects: &Objects) -> UpstreamChange {
+        let Some(state) = self.upstreams.get_mut(name) else { return UpstreamChange::default() };
+        let mut change =
+            UpstreamChange { slices: slices_of(&state.problems), ..UpstreamChange::default() };
         if state.users.is_empty() {
             change.backends = state.backends.is_some().then_some(None);
             self.upstreams.remove(name);

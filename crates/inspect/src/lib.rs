@@ -32,5 +32,5 @@ pub use rates::{CounterSample, Rate, Rates, ReasonRate, Sort, format_short};
 pub use reading::{FoundBackend, Owner, Reading, TunnelNodes};
 pub use select::Selector;
 pub use services::{Destination, Member, Pool, Port, Service, services};
-pub use status::{Fill, Found, Severity, Status, trouble_of_path, trouble_of_peer};
+pub use status::{Fill, Severity, Status, StatusFindings, trouble_of_path, trouble_of_peer};
 pub use traffic::Traffic;

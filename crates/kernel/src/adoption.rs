@@ -36,7 +36,7 @@ const TOGETHER: [&[&str]; 2] =
 const STAGES: [&str; 2] = [map::XDP_STAGES, map::TC_STAGES];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Found {
+enum PinnedMap {
     Missing,
     /// A map of another kind or size.
     Other,
@@ -54,9 +54,9 @@ enum Decision {
 }
 
 /// `schema`: that of the agent which made the maps, if any did. 0: that agent did not finish.
-fn decide(schema: Option<u32>, found: &BTreeMap<&'static str, Found>) -> Decision {
+fn decide(schema: Option<u32>, found: &BTreeMap<&'static str, PinnedMap>) -> Decision {
     match schema {
-        None | Some(0) if found.values().all(|found| *found == Found::Missing) => {
+        None | Some(0) if found.values().all(|found| *found == PinnedMap::Missing) => {
             return Decision::AllNew;
         }
         None | Some(0) => {
@@ -74,10 +74,10 @@ fn decide(schema: Option<u32>, found: &BTreeMap<&'static str, Found>) -> Decisio
             ));
         }
     }
-    let fits = |name: &str| found.get(name) == Some(&Found::Fits);
+    let fits = |name: &str| found.get(name) == Some(&PinnedMap::Fits);
     if let Some(unfit) = CORE.into_iter().find(|name| !fits(name)) {
         let why = match found.get(unfit) {
-            Some(Found::Other) => "has another size",
+            Some(PinnedMap::Other) => "has another size",
             _ => "is missing",
         };
         return Decision::ReplaceAll(format!("map {unfit} {why}"));
@@ -99,9 +99,9 @@ fn decide(schema: Option<u32>, found: &BTreeMap<&'static str, Found>) -> Decisio
 /// identity of the adopted maps, if any are.
 pub fn prepare(pins: &Pins, object: &[u8], sizes: Sizes) -> Result<Option<Identity>> {
     let wanted = wanted_maps(object, sizes)?;
-    let found: BTreeMap<&'static str, Found> = map::ALL
+    let found: BTreeMap<&'static str, PinnedMap> = map::ALL
         .into_iter()
-        .map(|name| (name, wanted.get(name).map_or(Found::Missing, |map| map.find(pins, name))))
+        .map(|name| (name, wanted.get(name).map_or(PinnedMap::Missing, |map| map.find(pins, name))))
         .collect();
     let identity = identity(pins.path());
     match decide(identity.map(|identity| identity.schema), &found) {
@@ -130,11 +130,11 @@ pub fn prepare(pins: &Pins, object: &[u8], sizes: Sizes) -> Result<Option<Identi
 }
 
 /// Logs which maps can't be adopted, and what that costs.
-fn report(anew: &BTreeSet<&'static str>, found: &BTreeMap<&'static str, Found>) {
+fn report(anew: &BTreeSet<&'static str>, found: &BTreeMap<&'static str, PinnedMap>) {
     let (missing, unfit): (Vec<&str>, Vec<&str>) = anew
         .iter()
         .filter(|name| !STAGES.contains(name))
-        .partition(|name| found[*name] == Found::Missing);
+        .partition(|name| found[*name] == PinnedMap::Missing);
     if !missing.is_empty() {
         tracing::info!(maps = missing.join(", "), "missing maps created");
     }
@@ -212,17 +212,17 @@ struct WantedMap {
 
 impl WantedMap {
     /// aya would reuse a pinned map of any size.
-    fn find(&self, pins: &Pins, name: &str) -> Found {
+    fn find(&self, pins: &Pins, name: &str) -> PinnedMap {
         let path = pins.map(name);
         if !path.exists() {
-            return Found::Missing;
+            return PinnedMap::Missing;
         }
         let fits = open(&path).and_then(|found| found.info().ok()).is_some_and(|info| {
             info.map_type().ok() == self.kind
                 && (info.key_size(), info.value_size(), info.max_entries(), info.map_flags())
                     == (self.key, self.value, self.entries, self.flags)
         });
-        if fits { Found::Fits } else { Found::Other }
+        if fits { PinnedMap::Fits } else { PinnedMap::Other }
     }
 }
 
@@ -265,12 +265,12 @@ fn wanted_maps(object: &[u8], sizes: Sizes) -> Result<BTreeMap<String, WantedMap
 mod tests {
     use super::*;
 
-    fn found(unfit: &[(&'static str, Found)]) -> BTreeMap<&'static str, Found> {
-        let all = map::ALL.into_iter().map(|name| (name, Found::Fits));
+    fn found(unfit: &[(&'static str, PinnedMap)]) -> BTreeMap<&'static str, PinnedMap> {
+        let all = map::ALL.into_iter().map(|name| (name, PinnedMap::Fits));
         all.chain(unfit.iter().copied()).collect()
     }
 
-    fn anew(unfit: &[(&'static str, Found)]) -> Vec<&'static str> {
+    fn anew(unfit: &[(&'static str, PinnedMap)]) -> Vec<&'static str> {
         match decide(Some(SCHEMA), &found(unfit)) {
             Decision::Adopt(anew) => anew.into_iter().collect(),
             other => panic!("{unfit:?}: {other:?}"),
@@ -285,7 +285,7 @@ mod tests {
     #[test]
     fn maps_that_nothing_refers_to_are_made_anew_one_by_one() {
         for name in [map::FRAGMENTS4, map::AFFINITIES6, map::DEVICES, map::SERVICE_TRAFFIC] {
-            for state in [Found::Missing, Found::Other] {
+            for state in [PinnedMap::Missing, PinnedMap::Other] {
                 let mut wanted = vec![name, map::TC_STAGES, map::XDP_STAGES];
                 wanted.sort_unstable();
                 assert_eq!(anew(&[(name, state)]), wanted);
@@ -296,14 +296,16 @@ mod tests {
     #[test]
     fn flows_and_their_reply_index_are_adopted_together() {
         let wanted = [map::CROWDED6, map::FLOWS6, map::REPLIES6, map::TC_STAGES, map::XDP_STAGES];
-        assert_eq!(anew(&[(map::REPLIES6, Found::Missing)]), wanted);
-        assert_eq!(anew(&[(map::FLOWS6, Found::Other)]), wanted);
+        assert_eq!(anew(&[(map::REPLIES6, PinnedMap::Missing)]), wanted);
+        assert_eq!(anew(&[(map::FLOWS6, PinnedMap::Other)]), wanted);
     }
 
     #[test]
     fn nothing_is_kept_without_the_maps_that_flows_refer_to() {
         for name in CORE {
-            for (state, why) in [(Found::Missing, "is missing"), (Found::Other, "another size")] {
+            for (state, why) in
+                [(PinnedMap::Missing, "is missing"), (PinnedMap::Other, "another size")]
+            {
                 match decide(Some(SCHEMA), &found(&[(name, state)])) {
                     Decision::ReplaceAll(message) => {
                         assert!(message.contains(name) && message.contains(why), "{message}");
@@ -327,7 +329,7 @@ mod tests {
                 other => panic!("{other:?}"),
             }
         }
-        let nothing = map::ALL.into_iter().map(|name| (name, Found::Missing)).collect();
+        let nothing = map::ALL.into_iter().map(|name| (name, PinnedMap::Missing)).collect();
         assert_eq!(decide(None, &nothing), Decision::AllNew);
         assert!(matches!(decide(Some(0), &found(&[])), Decision::ReplaceAll(_)));
         assert!(matches!(decide(None, &found(&[])), Decision::ReplaceAll(_)));

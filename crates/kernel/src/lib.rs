@@ -84,7 +84,7 @@ pub use messages::TARGET as MESSAGES;
 pub use object::{Parameters, Prepared, memory};
 pub use pins::{Opened, Pins, agent_on};
 pub use plain::{Layout, Plain};
-pub use preflight::{Finding, Outcome, machine, preflight, require_root};
+pub use preflight::{CheckResult, Finding, machine, preflight, require_root};
 pub use routing::routing;
 pub use set_aside::OptionalEntry;
 pub use sizes::Sizes;

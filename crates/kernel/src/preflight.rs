@@ -21,7 +21,7 @@ const OLDEST_KERNEL: (u8, u8) = (6, 1);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Outcome {
+pub enum CheckResult {
     Ok,
     Warning,
     Error,
@@ -36,7 +36,7 @@ const ARCHITECTURE: &str = "x86_64";
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
     pub check: String,
-    pub result: Outcome,
+    pub result: CheckResult,
     pub message: String,
     /// How to fix it; empty if there is nothing to fix.
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -46,15 +46,15 @@ pub struct Finding {
 impl Finding {
     pub fn ok(check: &str, message: impl Into<String>) -> Self {
         let (check, message) = (check.to_owned(), message.into());
-        Self { check, result: Outcome::Ok, message, fix: String::new() }
+        Self { check, result: CheckResult::Ok, message, fix: String::new() }
     }
 
     pub fn warning(check: &str, message: impl Into<String>, fix: impl Into<String>) -> Self {
-        Self { result: Outcome::Warning, fix: fix.into(), ..Self::ok(check, message) }
+        Self { result: CheckResult::Warning, fix: fix.into(), ..Self::ok(check, message) }
     }
 
     pub fn error(check: &str, message: impl Into<String>, fix: impl Into<String>) -> Self {
-        Self { result: Outcome::Error, fix: fix.into(), ..Self::ok(check, message) }
+        Self { result: CheckResult::Error, fix: fix.into(), ..Self::ok(check, message) }
     }
 }
 
@@ -62,7 +62,7 @@ impl Finding {
 pub fn preflight() -> Result<()> {
     let errors: Vec<String> = required()
         .into_iter()
-        .filter(|finding| finding.result == Outcome::Error)
+        .filter(|finding| finding.result == CheckResult::Error)
         .map(|Finding { message, fix, .. }| format!("{message}.\n{fix}"))
         .collect();
     if errors.is_empty() { Ok(()) } else { bail!("{}", errors.join("\n")) }
@@ -75,7 +75,7 @@ fn required() -> [Finding; 5] {
 
 pub fn require_root() -> Result<()> {
     match root() {
-        Finding { result: Outcome::Error, message, fix, .. } => bail!("{message}.\n{fix}"),
+        Finding { result: CheckResult::Error, message, fix, .. } => bail!("{message}.\n{fix}"),
         _ => Ok(()),
     }
 }
@@ -283,16 +283,16 @@ mod tests {
     #[test]
     fn an_old_kernel_is_refused_with_the_version_that_is_needed() {
         let result = |major, minor, patch| new_enough(KernelVersion::new(major, minor, patch));
-        assert_eq!(result(6, 1, 0).result, Outcome::Ok);
-        assert_eq!(result(7, 0, 0).result, Outcome::Ok);
+        assert_eq!(result(6, 1, 0).result, CheckResult::Ok);
+        assert_eq!(result(7, 0, 0).result, CheckResult::Ok);
         let refused = result(5, 15, 176);
-        assert_eq!(refused.result, Outcome::Error);
+        assert_eq!(refused.result, CheckResult::Error);
         assert!(refused.message.contains("needs Linux 6.1"), "{refused:?}");
     }
 
     #[test]
     fn only_an_architecture_that_keeps_loads_and_stores_in_order_is_accepted() {
-        assert_eq!(ordered("x86_64", "x86_64").result, Outcome::Ok);
+        assert_eq!(ordered("x86_64", "x86_64").result, CheckResult::Ok);
         for (built_for, running_on, named) in [
             ("aarch64", "aarch64", "aarch64"),
             ("riscv64", "riscv64", "riscv64"),
@@ -300,7 +300,7 @@ mod tests {
             ("x86", "x86_64", "x86"),
         ] {
             let refused = ordered(built_for, running_on);
-            assert_eq!(refused.result, Outcome::Error, "{built_for} on {running_on}");
+            assert_eq!(refused.result, CheckResult::Error, "{built_for} on {running_on}");
             assert!(
                 refused.message.starts_with(&format!("{named} is not supported")),
                 "{refused:?}"
@@ -320,12 +320,12 @@ mod tests {
 
     #[test]
     fn missing_capabilities_are_named() {
-        assert_eq!(sufficient(u64::MAX).result, Outcome::Ok);
+        assert_eq!(sufficient(u64::MAX).result, CheckResult::Ok);
         // SYS_ADMIN includes the capabilities that were split off from it.
-        assert_eq!(sufficient(1 << 21 | 1 << 12).result, Outcome::Ok);
-        assert_eq!(sufficient(1 << 38 | 1 << 39 | 1 << 12).result, Outcome::Ok);
+        assert_eq!(sufficient(1 << 21 | 1 << 12).result, CheckResult::Ok);
+        assert_eq!(sufficient(1 << 38 | 1 << 39 | 1 << 12).result, CheckResult::Ok);
         let refused = sufficient(1 << 12);
-        assert_eq!(refused.result, Outcome::Error);
+        assert_eq!(refused.result, CheckResult::Error);
         assert!(refused.message.ends_with("missing: BPF, PERFMON"), "{refused:?}");
     }
 }

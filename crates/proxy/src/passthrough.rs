@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use lb_http::balance::{Outcome, Pick};
+use lb_http::balance::{Pick, RequestOutcome};
 use lb_http::proxy_protocol::Addresses;
 use lb_http::respond;
 use tokio::io::AsyncWriteExt;
@@ -72,12 +72,12 @@ pub(crate) async fn forward_connection(worker: &Rc<Worker>, connection: Forwardi
         let mut endpoint = match upstream::connect_tcp(address, CONNECT).await {
             Ok(endpoint) => endpoint,
             Err(_) => {
-                endpoints.balancer.report(&guard, Outcome::Failure, Instant::now());
+                endpoints.balancer.report(&guard, RequestOutcome::Failure, Instant::now());
                 tried.push(address);
                 continue;
             }
         };
-        endpoints.balancer.report(&guard, Outcome::Success, Instant::now());
+        endpoints.balancer.report(&guard, RequestOutcome::Success, Instant::now());
         let addresses = Addresses { source: arrival.source, destination: arrival.local };
         let mut first =
             host.proxy_protocol.map_or_else(Vec::new, |version| version.encode(&addresses));

@@ -40,13 +40,13 @@ struct Candidate {
     leases: Api<Lease>,
     name: String,
     identity: String,
-    seen: Option<Seen>,
+    seen: Option<ObservedLease>,
     /// When this process last got or renewed it.
     renewed: Option<Instant>,
 }
 
 /// The Lease as it was read, and when it was read first.
-struct Seen {
+struct ObservedLease {
     spec: LeaseSpec,
     since: Instant,
 }
@@ -116,7 +116,7 @@ impl Candidate {
             Some(seen) if seen.spec == *spec => seen.since,
             _ => now,
         };
-        self.seen = Some(Seen { spec: spec.clone(), since });
+        self.seen = Some(ObservedLease { spec: spec.clone(), since });
         let holder = spec.holder_identity.as_deref().unwrap_or_default();
         let seconds = spec.lease_duration_seconds.and_then(|seconds| seconds.try_into().ok());
         let duration = seconds.map_or(DURATION, Duration::from_secs);

@@ -58,7 +58,7 @@ impl Drop for Server {
 }
 
 #[derive(Clone)]
-struct Shared {
+struct HealthCheckContext {
     check: Arc<Mutex<Check>>,
     health: Arc<Health>,
 }
@@ -109,7 +109,8 @@ impl HealthChecks {
     }
 
     fn start(&self, address: SocketAddr, check: &Arc<Mutex<Check>>) -> Server {
-        let shared = Shared { check: Arc::clone(check), health: Arc::clone(&self.health) };
+        let shared =
+            HealthCheckContext { check: Arc::clone(check), health: Arc::clone(&self.health) };
         let complain = {
             let (check, notices) = (Arc::clone(check), Arc::clone(&self.notices));
             move |error: &std::io::Error| {
@@ -129,7 +130,7 @@ impl HealthChecks {
     }
 }
 
-async fn respond(State(shared): State<Shared>) -> Response {
+async fn respond(State(shared): State<HealthCheckContext>) -> Response {
     let check = lock(&shared.check).clone();
     let healthy = shared.health.report(Instant::now()).is_serving();
     let Check { service, local_endpoints, .. } = check;

@@ -44,7 +44,7 @@ pub struct Addresses {
 }
 
 #[derive(Clone)]
-struct Shared {
+struct ServerContext {
     health: Arc<Health>,
     metrics: Arc<Metrics>,
 }
@@ -58,7 +58,7 @@ pub fn start(
     for_agents: Router,
     notices: &Arc<dyn Notices>,
 ) {
-    let shared = Shared { health: Arc::clone(health), metrics: Arc::clone(metrics) };
+    let shared = ServerContext { health: Arc::clone(health), metrics: Arc::clone(metrics) };
     let health = Router::new().route("/healthz", get(healthz)).route("/livez", get(livez));
     let health = health.with_state(shared.clone()).merge(for_agents);
     let metrics = metrics_routes(shared);
@@ -71,19 +71,19 @@ pub fn start(
     }
 }
 
-async fn healthz(State(shared): State<Shared>) -> Response {
+async fn healthz(State(shared): State<ServerContext>) -> Response {
     let report = shared.health.report(Instant::now());
     shared.metrics.count_healthz(report.healthz());
     respond(report.healthz(), report.to_json(true))
 }
 
-async fn livez(State(shared): State<Shared>) -> Response {
+async fn livez(State(shared): State<ServerContext>) -> Response {
     let report = shared.health.report(Instant::now());
     shared.metrics.count_livez(report.livez());
     respond(report.livez(), report.to_json(false))
 }
 
-fn metrics_routes(shared: Shared) -> Router {
+fn metrics_routes(shared: ServerContext) -> Router {
     Router::new()
         .route("/metrics", get(metrics_text))
         .route("/proxyMode", get(proxy_mode))
@@ -106,7 +106,7 @@ fn respond(healthy: bool, body: String) -> Response {
     (status, headers, body).into_response()
 }
 
-async fn metrics_text(State(shared): State<Shared>) -> Response {
+async fn metrics_text(State(shared): State<ServerContext>) -> Response {
     // Reading the counters can take long if there are many.
     let text = tokio::task::spawn_blocking(move || shared.metrics.encode()).await;
     match text {

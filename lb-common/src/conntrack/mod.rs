@@ -46,7 +46,7 @@ pub use crowd::{
 pub use hops::Hops;
 pub use state::STATES;
 pub use table::{
-    Found, Location, evict_at, find_at, find_entry_in_bucket, find_first, flow_at, hops_at,
+    LocatedFlow, Location, evict_at, find_at, find_entry_in_bucket, find_first, flow_at, hops_at,
     is_alive, is_gone, rank_at, release_at,
 };
 pub use tables::{Environment, FlowTables};

@@ -14,7 +14,7 @@ use crate::layout::{
 use crate::verifier::apart;
 
 /// A flow that was found, and the requested fields of its record.
-pub struct Found<'a, F: Family, R> {
+pub struct LocatedFlow<'a, F: Family, R> {
     bucket: u32,
     tag: &'a FlowTag,
     word: Word,
@@ -22,7 +22,7 @@ pub struct Found<'a, F: Family, R> {
     pub record: R,
 }
 
-impl<'a, F: Family, R> Found<'a, F, R> {
+impl<'a, F: Family, R> LocatedFlow<'a, F, R> {
     #[inline(always)]
     pub fn state(&self) -> FlowState {
         self.word.state()
@@ -122,7 +122,7 @@ pub fn find_first<'a, F: Family, R>(
     (index, bucket): (u32, &'a FlowBucket<F>),
     hash: FlowHash,
     mut wanted: impl FnMut(&Flow<F>, FlowState) -> Option<R>,
-) -> Option<Found<'a, F, R>> {
+) -> Option<LocatedFlow<'a, F, R>> {
     // Most flows are in their preferred entry. There record and tag are loaded from memory in
     // parallel.
     let number = hash.entry_number();
@@ -141,7 +141,7 @@ pub fn find_entry_in_bucket<'a, F: Family, R>(
     (index, bucket): (u32, &'a FlowBucket<F>),
     hash: FlowHash,
     mut wanted: impl FnMut(&Flow<F>, FlowState) -> Option<R>,
-) -> Option<Found<'a, F, R>> {
+) -> Option<LocatedFlow<'a, F, R>> {
     for tag in &bucket.tags {
         let word = Word(tag.word.load());
         if !word.may_be(hash) {
@@ -172,7 +172,7 @@ fn read_flow<'a, F: Family, R>(
     word: Word,
     entry: &'a FlowEntry<F>,
     wanted: &mut impl FnMut(&Flow<F>, FlowState) -> Option<R>,
-) -> Option<Found<'a, F, R>> {
+) -> Option<LocatedFlow<'a, F, R>> {
     // SAFETY: always initialised: maps start as zeros, and zeros are a valid `Flow`. In the
     // kernel another CPU may be writing the record; any bit pattern is a valid `Flow`, and the
     // copy is discarded unless the tag is unchanged. On the host a bucket is not `Sync`.
@@ -181,7 +181,7 @@ fn read_flow<'a, F: Family, R>(
         return None;
     }
     let word = Word(apart(word.0.into()) as u32);
-    Some(Found { bucket, tag, word, entry, record })
+    Some(LocatedFlow { bucket, tag, word, entry, record })
 }
 
 /// The location of a flow in one word: bucket (24 bits), entry in the bucket (3), and generation of
@@ -227,7 +227,7 @@ pub fn find_at<'a, F: Family, R>(
     bucket: &'a FlowBucket<F>,
     location: Location,
     mut wanted: impl FnMut(&Flow<F>, FlowState) -> Option<R>,
-) -> Option<Found<'a, F, R>> {
+) -> Option<LocatedFlow<'a, F, R>> {
     let number = location.entry_number();
     let (tag, word) = tag_of(bucket, number);
     if !is_flow_at(word, location) {
@@ -238,11 +238,14 @@ pub fn find_at<'a, F: Family, R>(
 
 /// The flow at a stored location, if it is still there, without its record.
 #[inline(always)]
-pub fn flow_at<F: Family>(bucket: &FlowBucket<F>, location: Location) -> Option<Found<'_, F, ()>> {
+pub fn flow_at<F: Family>(
+    bucket: &FlowBucket<F>,
+    location: Location,
+) -> Option<LocatedFlow<'_, F, ()>> {
     let number = location.entry_number();
     let (tag, word) = tag_of(bucket, number);
     let entry = &bucket.entries[number];
-    let found = Found { bucket: location.bucket(), tag, word, entry, record: () };
+    let found = LocatedFlow { bucket: location.bucket(), tag, word, entry, record: () };
     is_flow_at(word, location).then_some(found)
 }
 

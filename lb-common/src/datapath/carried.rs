@@ -97,7 +97,7 @@ pub struct Owners<F: Family> {
     pub current: F::Address,
     /// The backend that was examined.
     pub index: u32,
-    /// Which owner is looked for: [`Wanted`](crate::datapath::forward::owners::Wanted) as numbers.
+    /// Which owner is looked for: [`SoughtOwner`](crate::datapath::forward::owners::SoughtOwner) as numbers.
     pub wanted: u32,
     pub number: u32,
     pub tag: u32,

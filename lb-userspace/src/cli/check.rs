@@ -8,7 +8,8 @@ use clap::{Args, ValueEnum};
 use lb_agent::KeyFile;
 use lb_kernel::settings::XdpMode;
 use lb_kernel::{
-    Finding, Memory, Outcome, agent_on, forwarding, machine, memory, on_device, routing, snat_ports,
+    CheckResult, Finding, Memory, agent_on, forwarding, machine, memory, on_device, routing,
+    snat_ports,
 };
 use lb_network::{
     AnnouncingLink, Attachments, DeviceName, DeviceRole, DeviceSelector, NetworkWatch, XdpFeatures,
@@ -19,7 +20,7 @@ use super::{check_bgp, check_pools, output};
 use crate::config::{Configuration, Effective, Problem, Problems};
 
 #[derive(Debug, Args)]
-pub struct Options {
+pub struct CheckOptions {
     /// Output format
     #[arg(long, short, value_enum, default_value_t)]
     output: Format,
@@ -32,7 +33,7 @@ enum Format {
     Json,
 }
 
-pub(crate) fn check_machine(options: &Options, effective: &Effective) -> Result<()> {
+pub(crate) fn check_machine(options: &CheckOptions, effective: &Effective) -> Result<()> {
     let configuration = &effective.configuration;
     let pin_path = &configuration.common.pin_path;
     let mut findings = machine();
@@ -65,7 +66,7 @@ pub(crate) fn check_machine(options: &Options, effective: &Effective) -> Result<
 }
 
 /// Checks what can be checked without a valid configuration.
-pub(crate) fn check_without(options: &Options, problems: &Problems) -> Result<()> {
+pub(crate) fn check_without(options: &CheckOptions, problems: &Problems) -> Result<()> {
     const FIX: &str =
         "Fix it where it was set; `millrace config --check` checks only the configuration";
     let wrong = |problem: &Problem| Finding::error("configuration", problem.to_string(), FIX);
@@ -87,12 +88,12 @@ fn kube_proxy() -> Vec<Finding> {
     signs.into_iter().map(|message| Finding::warning(CHECK, message, FIX)).collect()
 }
 
-fn print(options: &Options, findings: &[Finding]) -> Result<()> {
+fn print(options: &CheckOptions, findings: &[Finding]) -> Result<()> {
     output::write(&match options.output {
         Format::Json => serde_json::to_string_pretty(findings)? + "\n",
         Format::Table => table(findings),
     })?;
-    match findings.iter().filter(|finding| finding.result == Outcome::Error).count() {
+    match findings.iter().filter(|finding| finding.result == CheckResult::Error).count() {
         0 => Ok(()),
         errors => {
             bail!("this machine cannot run Millrace: {errors} of {} checks failed", findings.len())
@@ -104,9 +105,9 @@ fn table(findings: &[Finding]) -> String {
     let width = findings.iter().map(|finding| finding.check.chars().count()).max().unwrap_or(0);
     let line = |finding: &Finding| {
         let result = match finding.result {
-            Outcome::Ok => "ok",
-            Outcome::Warning => "warning",
-            Outcome::Error => "ERROR",
+            CheckResult::Ok => "ok",
+            CheckResult::Warning => "warning",
+            CheckResult::Error => "ERROR",
         };
         let Finding { check, message, fix, .. } = finding;
         let fix = if fix.is_empty() { String::new() } else { format!("{:11}-> {fix}\n", "") };
@@ -311,21 +312,21 @@ mod tests {
         let free = available("MemTotal: 9 kB\nMemAvailable:    1048576 kB\n");
         assert_eq!(free, Some(1 << 30));
         for (mebibytes, result) in
-            [(100, Outcome::Ok), (600, Outcome::Warning), (1025, Outcome::Error)]
+            [(100, CheckResult::Ok), (600, CheckResult::Warning), (1025, CheckResult::Error)]
         {
             assert_eq!(fits(mebibytes << 20, free).result, result, "{mebibytes}");
         }
-        assert_eq!(fits(1 << 40, available("")).result, Outcome::Ok, "unknown");
+        assert_eq!(fits(1 << 40, available("")).result, CheckResult::Ok, "unknown");
     }
 
     #[test]
     fn a_driver_without_xdp_is_an_error_only_where_it_is_asked_for() {
         let device = DeviceName { index: 2, name: "eth0".to_owned() };
         let result = |reported, finished, mode| driver(&device, reported, finished, mode).result;
-        assert_eq!(result(Some(None), true, XdpMode::Auto), Outcome::Warning);
-        assert_eq!(result(Some(None), true, XdpMode::Native), Outcome::Error);
-        assert_eq!(result(Some(None), false, XdpMode::Auto), Outcome::Ok);
-        assert_eq!(result(Some(None), true, XdpMode::Off), Outcome::Ok);
-        assert_eq!(result(None, true, XdpMode::Native), Outcome::Ok);
+        assert_eq!(result(Some(None), true, XdpMode::Auto), CheckResult::Warning);
+        assert_eq!(result(Some(None), true, XdpMode::Native), CheckResult::Error);
+        assert_eq!(result(Some(None), false, XdpMode::Auto), CheckResult::Ok);
+        assert_eq!(result(Some(None), true, XdpMode::Off), CheckResult::Ok);
+        assert_eq!(result(None, true, XdpMode::Native), CheckResult::Ok);
     }
 }

@@ -69,7 +69,7 @@ fn of_path(session: &BfdView) -> Finding {
 #[cfg(test)]
 mod tests {
     use jiff::Timestamp;
-    use lb_kernel::Outcome;
+    use lb_kernel::CheckResult;
     use lb_speakers::bgp::RouteView;
 
     use super::*;
@@ -79,9 +79,9 @@ mod tests {
         PeerView { name, state, since, prefixes_advertised, ..PeerView::default() }
     }
 
-    fn results(report: &Report) -> Vec<(Outcome, String)> {
+    fn results(report: &Report) -> Vec<(CheckResult, String)> {
         let findings = findings(report);
-        assert!(findings.iter().all(|it| it.fix.is_empty() == (it.result == Outcome::Ok)));
+        assert!(findings.iter().all(|it| it.fix.is_empty() == (it.result == CheckResult::Ok)));
         findings
             .into_iter()
             .map(|it| (it.result, format!("{}: {}", it.check, it.message)))
@@ -106,10 +106,10 @@ mod tests {
         report.bgp_peers_of_others = vec!["elsewhere".into()];
         let found = results(&report);
         let expected = [
-            (Outcome::Ok, "BGP near: established"),
-            (Outcome::Warning, "BGP far: no BGP session with far: Connection refused"),
-            (Outcome::Warning, "BGP new: established, but no advertisement"),
-            (Outcome::Warning, "BGP: BGPPeer a: spec.passwordKey"),
+            (CheckResult::Ok, "BGP near: established"),
+            (CheckResult::Warning, "BGP far: no BGP session with far: Connection refused"),
+            (CheckResult::Warning, "BGP new: established, but no advertisement"),
+            (CheckResult::Warning, "BGP: BGPPeer a: spec.passwordKey"),
         ];
         assert_eq!(found.len(), expected.len());
         for ((result, text), (wanted, start)) in found.iter().zip(expected) {
@@ -132,7 +132,7 @@ mod tests {
         };
         report.bgp.bfd = vec![session("up"), session("down")];
         let found = results(&report);
-        assert_eq!(found[0], (Outcome::Ok, "BFD tor: up, answered by the kernel".to_owned()));
-        assert_eq!(found[1].0, Outcome::Warning);
+        assert_eq!(found[0], (CheckResult::Ok, "BFD tor: up, answered by the kernel".to_owned()));
+        assert_eq!(found[1].0, CheckResult::Warning);
     }
 }

@@ -136,7 +136,7 @@ fn of_range(pool: &Pool, range: &Range, links: &[AnnouncingLink], has_peers: boo
 
 #[cfg(test)]
 mod tests {
-    use lb_kernel::Outcome;
+    use lb_kernel::CheckResult;
     use lb_rules::model::Kind;
     use serde_json::{Value, json};
 
@@ -154,7 +154,7 @@ mod tests {
     }
 
     /// Of an IPAddressPool with these addresses and advertisements, on a node with two interfaces.
-    fn of_metallb(addresses: &str, advertisements: &[(Kind, Value)]) -> (Outcome, String) {
+    fn of_metallb(addresses: &str, advertisements: &[(Kind, Value)]) -> (CheckResult, String) {
         let metadata = json!({"name": "a", "namespace": "metallb-system"});
         let mut pools = Pools::new(&[]);
         let pool = (Kind::IpAddressPool, json!({"addresses": [addresses]}));
@@ -166,7 +166,7 @@ mod tests {
         let (_, pool) = pools.iter().next().unwrap();
         let has_peers = true;
         let findings = of_pool(pool, &links, has_peers);
-        assert!(findings.iter().all(|it| it.fix.is_empty() == (it.result == Outcome::Ok)));
+        assert!(findings.iter().all(|it| it.fix.is_empty() == (it.result == CheckResult::Ok)));
         let [finding] = &findings[..] else { panic!("{findings:?}") };
         assert_eq!(finding.check, "pool metallb-system/a");
         (finding.result, finding.message.clone())
@@ -178,39 +178,39 @@ mod tests {
         let on = |name: &str| (Kind::L2Advertisement, json!({"interfaces": [name]}));
         let bgp = || (Kind::BgpAdvertisement, json!({}));
         for (addresses, advertisements, result, message) in [
-            ("192.0.2.16/28", vec![anywhere()], Outcome::Ok, "in the prefix of eth0"),
+            ("192.0.2.16/28", vec![anywhere()], CheckResult::Ok, "in the prefix of eth0"),
             (
                 "198.51.100.0/24",
                 vec![anywhere()],
-                Outcome::Ok,
+                CheckResult::Ok,
                 "on all interfaces as by MetalLB (eth0, eth1)",
             ),
             (
                 "198.51.100.0/24",
                 vec![on("eth1")],
-                Outcome::Ok,
+                CheckResult::Ok,
                 "announced on eth1, which the object names",
             ),
             (
                 "198.51.100.0/24",
                 vec![on("eth9")],
-                Outcome::Warning,
+                CheckResult::Warning,
                 "announced on none of its interfaces",
             ),
             (
                 "192.0.2.250-192.0.3.9",
                 vec![anywhere()],
-                Outcome::Warning,
+                CheckResult::Warning,
                 "only a part of it is in the prefix of eth0",
             ),
-            ("198.51.100.0/24", vec![bgp()], Outcome::Ok, "advertised by BGP only"),
+            ("198.51.100.0/24", vec![bgp()], CheckResult::Ok, "advertised by BGP only"),
             (
                 "198.51.100.0/24",
                 vec![on("eth9"), bgp()],
-                Outcome::Ok,
+                CheckResult::Ok,
                 "routed, in no prefix of this node; advertised by BGP",
             ),
-            ("192.0.2.16/28", vec![], Outcome::Warning, "announced on no link"),
+            ("192.0.2.16/28", vec![], CheckResult::Warning, "announced on no link"),
         ] {
             let (found, text) = of_metallb(addresses, &advertisements);
             assert!(
@@ -236,9 +236,9 @@ mod tests {
             let (_, pool) = pools.iter().find(|(_, pool)| pool.name.name() == name).unwrap();
             |has_peers| of_pool(pool, &links, has_peers).remove(0)
         };
-        assert_eq!(of("a")(false).result, Outcome::Ok);
+        assert_eq!(of("a")(false).result, CheckResult::Ok);
         let routed = of(lb_rules::ipam::SETTING);
-        assert_eq!(routed(false).result, Outcome::Warning);
-        assert_eq!(routed(true).result, Outcome::Ok);
+        assert_eq!(routed(false).result, CheckResult::Warning);
+        assert_eq!(routed(true).result, CheckResult::Ok);
     }
 }

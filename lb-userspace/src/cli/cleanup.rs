@@ -14,7 +14,7 @@ use super::agent::runtime;
 use super::output;
 
 #[derive(Debug, Args)]
-pub struct Options {
+pub struct CleanupOptions {
     /// Print what would be detached and removed, and change nothing
     #[arg(long)]
     dry_run: bool,
@@ -43,7 +43,7 @@ pub struct Options {
     yes: bool,
 }
 
-pub fn cleanup(options: &Options, pin_path: &Path) -> Result<()> {
+pub fn cleanup(options: &CleanupOptions, pin_path: &Path) -> Result<()> {
     require_root()?;
     if !options.wait {
         return clean_up(options, pin_path);
@@ -56,7 +56,7 @@ pub fn cleanup(options: &Options, pin_path: &Path) -> Result<()> {
     Ok(())
 }
 
-fn clean_up(options: &Options, pin_path: &Path) -> Result<()> {
+fn clean_up(options: &CleanupOptions, pin_path: &Path) -> Result<()> {
     if options.kube_proxy {
         return clean_up_after_kube_proxy(options);
     }
@@ -93,7 +93,7 @@ fn clean_up(options: &Options, pin_path: &Path) -> Result<()> {
     output::write(&text)
 }
 
-fn clean_up_after_kube_proxy(options: &Options) -> Result<()> {
+fn clean_up_after_kube_proxy(options: &CleanupOptions) -> Result<()> {
     let found = KubeProxy::find()?;
     if options.yes {
         if let Some(process) = found.process

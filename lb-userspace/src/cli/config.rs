@@ -8,7 +8,7 @@ use super::output::{self, Row};
 use crate::config::{Effective, Setting};
 
 #[derive(Debug, Args)]
-pub struct Options {
+pub struct ConfigOptions {
     /// Only validate the settings; exits with 1 if they are invalid
     #[arg(long)]
     check: bool,
@@ -28,7 +28,7 @@ enum Format {
 }
 
 /// Errors were reported before this is called.
-pub(crate) fn show_config(options: &Options, effective: &Effective) -> Result<()> {
+pub(crate) fn show_config(options: &ConfigOptions, effective: &Effective) -> Result<()> {
     let text = if options.check {
         "the configuration is valid\n".to_owned()
     } else {

@@ -18,7 +18,7 @@ use lb_inspect::LiveNames;
 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub struct Options {
+pub struct DropsOptions {
     /// Only packets with this reason, such as no_backend; may be repeated
     #[arg(long, value_name = "REASON", value_parser = reason)]
     reason: Vec<Reason>,
@@ -64,12 +64,12 @@ fn reason(text: &str) -> Result<Reason, String> {
     found.ok_or_else(|| format!("not a reason; one of: {}", names()))
 }
 
-pub fn drops(options: &Options, pin_path: &Path) -> Result<()> {
+pub fn drops(options: &DropsOptions, pin_path: &Path) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(listen(options, pin_path))
 }
 
-async fn listen(options: &Options, pin_path: &Path) -> Result<()> {
+async fn listen(options: &DropsOptions, pin_path: &Path) -> Result<()> {
     let (view, names) = (View::open(pin_path)?, LiveNames::open(pin_path)?);
     let reasons: Vec<Reason> = match (&options.reason[..], options.passed) {
         ([], true) => Reason::ALL.to_vec(),
@@ -103,7 +103,7 @@ async fn listen(options: &Options, pin_path: &Path) -> Result<()> {
 }
 
 struct Printer<'a> {
-    options: &'a Options,
+    options: &'a DropsOptions,
     view: View,
     names: LiveNames,
     /// Number of packets still to print.
@@ -152,7 +152,7 @@ impl Printer<'_> {
     }
 }
 
-fn is_wanted(options: &Options, report: &Report) -> bool {
+fn is_wanted(options: &DropsOptions, report: &Report) -> bool {
     let Some(wanted) = &options.service else { return true };
     report.service_port.as_ref().is_some_and(|service_port| service_port.contains(wanted.as_str()))
 }

@@ -29,7 +29,7 @@ Examples:
     millrace explain http://shop.example.org/cart --manifests site/";
 
 #[derive(Debug, Args)]
-pub struct Options {
+pub struct ExplainOptions {
     /// URL of the request: scheme, host and path
     url: String,
 
@@ -70,7 +70,7 @@ fn header(text: &str) -> Result<(String, String), String> {
     }
 }
 
-pub fn explain(options: &Options, configuration: &Configuration) -> Result<()> {
+pub fn explain(options: &ExplainOptions, configuration: &Configuration) -> Result<()> {
     let request = Request {
         url: options.url.clone(),
         method: options.method.clone(),

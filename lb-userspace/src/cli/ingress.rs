@@ -36,7 +36,7 @@ Examples:
     millrace explain https://shop.example.org/cart";
 
 #[derive(Debug, Args)]
-pub struct Options {
+pub struct RunIngressOptions {
     /// Get sockets and kubeconfig from the parent process, over standard input
     #[arg(long, hide = true)]
     pub from_parent: bool,
@@ -51,10 +51,14 @@ enum Command {
     ///
     /// Needs neither a cluster nor a running proxy. Exits with 1 if anything is refused.
     #[command(after_help = ingress_report::EXAMPLES)]
-    Report(ingress_report::Options),
+    Report(ingress_report::IngressReportOptions),
 }
 
-pub fn run_ingress(options: &Options, configuration: Configuration, level: Level) -> Result<()> {
+pub fn run_ingress(
+    options: &RunIngressOptions,
+    configuration: Configuration,
+    level: Level,
+) -> Result<()> {
     if let Some(Command::Report(options)) = &options.command {
         let settings = model_settings(&configuration.ingress, None);
         return ingress_report::run_ingress_report(options, settings);

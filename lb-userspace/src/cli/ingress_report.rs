@@ -28,7 +28,7 @@ Examples:
     millrace ingress report ingresses.json --access-log access.log";
 
 #[derive(Debug, Args)]
-pub struct Options {
+pub struct IngressReportOptions {
     /// Files and directories of manifests; `-` reads standard input
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<PathBuf>,
@@ -80,7 +80,7 @@ impl Row for Line {
 }
 
 /// Fails if anything is refused, after printing all.
-pub(crate) fn run_ingress_report(options: &Options, settings: Settings) -> Result<()> {
+pub(crate) fn run_ingress_report(options: &IngressReportOptions, settings: Settings) -> Result<()> {
     let kinds: &[Kind] = match options.access_log {
         Some(_) => &[Kind::Ingress, Kind::Secret],
         None => &[Kind::Ingress],

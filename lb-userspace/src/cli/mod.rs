@@ -83,13 +83,13 @@ enum Command {
     Agent,
     /// Run the agent without a cluster, with an embedded Kubernetes API
     #[command(after_help = standalone::EXAMPLES)]
-    Standalone(standalone::Options),
+    Standalone(standalone::StandaloneOptions),
     /// Serve Ingresses: an HTTP proxy that needs no privileges
     ///
     /// Reads Ingresses, Services, EndpointSlices and TLS Secrets from a cluster or from manifests, and forwards
     /// requests to the endpoints. Changes end no connection.
     #[command(after_help = ingress::EXAMPLES)]
-    Ingress(ingress::Options),
+    Ingress(ingress::RunIngressOptions),
     /// Assign addresses to Services of type LoadBalancer; needs no privileges
     ///
     /// Reads Services and AddressPools (also MetalLB's IPAddressPools and L2Advertisements) from a cluster, and writes
@@ -102,7 +102,7 @@ enum Command {
     /// Runs the same code as the proxy. Prints the rule that applies, the rules that match but do not apply, the
     /// certificate, the endpoints, and the annotations involved.
     #[command(after_help = explain::EXAMPLES)]
-    Explain(explain::Options),
+    Explain(explain::ExplainOptions),
     /// Show the node's health: agent, interfaces, maps, problems; exits 1 if unhealthy
     #[command(after_help = inspect::STATUS)]
     Status(inspect::Status),
@@ -140,21 +140,21 @@ enum Command {
     ///
     /// Uses the current maps, and prints each step and the verdict. Nothing is sent, counted or
     /// changed. No agent needs to run.
-    Trace(Box<trace::Options>),
+    Trace(Box<trace::TraceOptions>),
     /// Print dropped and refused packets, live
     ///
     /// The BPF programs report packets only while this command runs, at most about 1,000 per second
     /// and CPU. Packets beyond that are counted, and their number is printed to stderr.
-    Drops(drops::Options),
+    Drops(drops::DropsOptions),
     /// Check that this machine can run Millrace, and print how to fix problems
     ///
     /// Exits with 1 if there are errors. Takes the settings of the agent, and checks them too. While an agent runs, its
     /// BGP sessions and BFD paths are checked as well.
-    Check(check::Options),
+    Check(check::CheckOptions),
     /// Detach the programs and remove the maps; connections to Services break
-    Cleanup(cleanup::Options),
+    Cleanup(cleanup::CleanupOptions),
     /// Show the settings in effect, and the source of each
-    Config(config::Options),
+    Config(config::ConfigOptions),
     /// Write the manual pages to a directory
     Man {
         /// Directory for the pages, which is created if needed

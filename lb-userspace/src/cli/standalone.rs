@@ -54,7 +54,7 @@ Examples:
     millrace standalone kubeconfig --revoke alice";
 
 #[derive(Debug, Args)]
-pub struct Options {
+pub struct StandaloneOptions {
     #[command(subcommand)]
     action: Option<Action>,
 }
@@ -132,7 +132,7 @@ pub(crate) fn child_arguments(effective: &Effective) -> Vec<String> {
 
 /// `child`: arguments of the Ingress proxy.
 pub fn dispatch(
-    options: Options,
+    options: StandaloneOptions,
     configuration: Configuration,
     child: Vec<String>,
     level: Level,

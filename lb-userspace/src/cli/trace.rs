@@ -23,7 +23,7 @@ use lb_inspect::LiveNames;
 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub struct Options {
+pub struct TraceOptions {
     /// Interface where the packet arrives or leaves [default: the only interface with programs
     /// attached]
     #[arg(long, value_name = "NAME")]
@@ -147,7 +147,7 @@ enum Format {
     Json,
 }
 
-pub fn trace(options: &Options, pin_path: &Path) -> Result<()> {
+pub fn trace(options: &TraceOptions, pin_path: &Path) -> Result<()> {
     let view = View::open(pin_path)?;
     let routes = KernelRoutes::open()?;
     let attached = attached(pin_path)?;
@@ -198,7 +198,7 @@ fn text(trace: &Trace) -> String {
     trace.steps.iter().map(|step| format!("{:width$}  {}\n", step.step, step.text)).collect()
 }
 
-fn packets(options: &Options) -> Result<Vec<Captured>> {
+fn packets(options: &TraceOptions) -> Result<Vec<Captured>> {
     if let Some(path) = &options.pcap {
         let file = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
         let frames = frames(&file).with_context(|| path.display().to_string())?;
@@ -260,7 +260,7 @@ fn faces_clients(points: &[HookPoint]) -> bool {
 }
 
 /// The programs that the packet passes, and their device.
-fn meeting(options: &Options, attached: &Attached) -> Result<Meeting> {
+fn meeting(options: &TraceOptions, attached: &Attached) -> Result<Meeting> {
     let there = |points: &[HookPoint]| -> Vec<HookPoint> {
         let out = options.direction == Direction::Out;
         let mut there: Vec<HookPoint> =

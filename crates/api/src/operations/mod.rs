@@ -187,7 +187,7 @@ impl ApiRequest {
             return Err(unsupported(&self.content_type, &SUPPORTED[..2]));
         }
         let decoded = codec::decode_object(self.target.kind, format, &self.body)?;
-        let warnings = judge(decoded.oddities, validation, |message| {
+        let warnings = report_oddities(decoded.oddities, validation, |message| {
             codec::refuse_body(self.target.kind, message)
         })?;
         Ok((decoded.value, warnings))
@@ -215,7 +215,7 @@ fn unsupported(content_type: &str, supported: &[&str]) -> ApiFailure {
 }
 
 /// Oddities become warnings, a failure, or nothing, as the client requests.
-fn judge(
+fn report_oddities(
     oddities: Vec<String>,
     validation: codec::FieldValidation,
     failure: impl FnOnce(&str) -> ApiFailure,

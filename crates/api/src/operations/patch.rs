@@ -9,8 +9,8 @@ use super::create::check_or_set_namespace;
 use super::go;
 use super::options::{QueryParameters, WriteOptions};
 use super::{
-    Api, ApiRequest, OperationResult, RequestTarget, judge, metadata, metadata_text, shown,
-    unsupported,
+    Api, ApiRequest, OperationResult, RequestTarget, metadata, metadata_text, report_oddities,
+    shown, unsupported,
 };
 use crate::codec::{self, BodyFormat};
 use crate::failure::ApiFailure;
@@ -61,7 +61,7 @@ impl Api {
         let (patch, duplicates) =
             codec::parse_body(format, &request.body).map_err(ApiFailure::bad_request)?;
         let oddities = duplicates.iter().map(|path| format!("duplicate field \"{path}\""));
-        let mut warnings = judge(oddities.collect(), options.field_validation, |why| {
+        let mut warnings = report_oddities(oddities.collect(), options.field_validation, |why| {
             ApiFailure::bad_request(why)
         })?;
         let target = request.target;
@@ -133,7 +133,7 @@ fn patch_object(
         ApiFailure::invalid_of("", "", "", &[violation])
     };
     let oddities = codec::shape_object(kind, &mut object).map_err(|why| invalid(&why))?;
-    let warnings = judge(oddities, options.field_validation, invalid)?;
+    let warnings = report_oddities(oddities, options.field_validation, invalid)?;
     let written = change(transaction, ledger, target, &key, &stored, object, options, false)?;
     Ok((200, with_warnings(written, warnings)))
 }
@@ -162,7 +162,8 @@ fn apply_configuration(
     }
     let oddities =
         codec::shape_object(kind, &mut applied).map_err(|why| codec::refuse_body(kind, &why))?;
-    let warnings = judge(oddities, options.field_validation, |why| codec::refuse_body(kind, why))?;
+    let warnings =
+        report_oddities(oddities, options.field_validation, |why| codec::refuse_body(kind, why))?;
     let stored = transaction.get(&key);
     let live = stored.as_ref().map(|stored| shown(kind, stored));
     if live.is_none() && target.subresource != Subresource::None {

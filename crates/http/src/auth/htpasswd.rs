@@ -12,7 +12,7 @@ pub struct Problem {
     /// From 1.
     pub line: usize,
     pub user: Option<Arc<str>>,
-    pub reason: scheme::Error,
+    pub reason: scheme::UnusableHash,
 }
 
 impl Display for Problem {
@@ -39,7 +39,7 @@ impl Users {
             let mut problem =
                 |user, reason| problems.push(Problem { line: number + 1, user, reason });
             let Some((user, rest)) = line.split_once(':') else {
-                problem(None, scheme::Error::NoHash);
+                problem(None, scheme::UnusableHash::NoHash);
                 continue;
             };
             let user = Arc::from(user);
@@ -47,7 +47,7 @@ impl Users {
             let hash = rest.split(':').next().unwrap_or_default();
             match Scheme::parse(hash) {
                 Ok(_) if users.0.contains_key(&user) => {
-                    problem(Some(user), scheme::Error::Repeated)
+                    problem(Some(user), scheme::UnusableHash::Repeated)
                 }
                 Ok(scheme) => {
                     users.0.insert(user, Arc::new(scheme));

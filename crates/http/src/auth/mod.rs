@@ -26,8 +26,8 @@ use http::HeaderMap;
 use http::header::AUTHORIZATION;
 
 pub use htpasswd::Problem;
-pub use scheme::Error;
 use scheme::Scheme;
+pub use scheme::UnusableHash;
 pub use verified::Verified;
 
 /// Of user and of password, as with htpasswd. The time of a hash grows with the password.

@@ -21,7 +21,7 @@ const DEFAULT_ROUNDS: u32 = sha_crypt::Params::RECOMMENDED_ROUNDS;
 
 /// Why a line lets no one in.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Error {
+pub enum UnusableHash {
     NoHash,
     /// The user has a line before.
     Repeated,
@@ -30,7 +30,7 @@ pub enum Error {
     TooCostly,
 }
 
-impl Display for Error {
+impl Display for UnusableHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoHash => f.write_str("is not of the form user:hash"),
@@ -82,7 +82,7 @@ enum Crypt {
 
 impl Scheme {
     /// The kinds that nginx supports, without DES. `{PLAIN}` is one of them: it is for Secrets that a program writes.
-    pub fn parse(text: &str) -> Result<Self, Error> {
+    pub fn parse(text: &str) -> Result<Self, UnusableHash> {
         let kind = if let Some(password) = text.strip_prefix("{PLAIN}") {
             Kind::Plain(password.as_bytes().into())
         } else if let Some(encoded) =
@@ -104,10 +104,10 @@ impl Scheme {
                     let (rounds, rest) = parse_rounds(rest)?;
                     parse_crypt(Crypt::Sha512(rounds), rest)?
                 }
-                _ => return Err(Error::Unsupported),
+                _ => return Err(UnusableHash::Unsupported),
             }
         } else {
-            return Err(Error::Unsupported);
+            return Err(UnusableHash::Unsupported);
         };
         Ok(Self { text: text.into(), kind })
     }
@@ -160,14 +160,14 @@ impl Scheme {
     }
 }
 
-fn parse_sha1(encoded: &str) -> Result<Kind, Error> {
-    let octets = STANDARD.decode(encoded).map_err(|_| Error::Damaged)?;
-    let (hash, salt) = octets.split_first_chunk::<20>().ok_or(Error::Damaged)?;
+fn parse_sha1(encoded: &str) -> Result<Kind, UnusableHash> {
+    let octets = STANDARD.decode(encoded).map_err(|_| UnusableHash::Damaged)?;
+    let (hash, salt) = octets.split_first_chunk::<20>().ok_or(UnusableHash::Damaged)?;
     Ok(Kind::Sha1 { hash: *hash, salt: salt.into() })
 }
 
 /// `COST$` and 22 characters of salt, then 31 of hash.
-fn parse_bcrypt(text: &str) -> Result<Kind, Error> {
+fn parse_bcrypt(text: &str) -> Result<Kind, UnusableHash> {
     // The last character of each has unused bits, which programs set as they like.
     const ENGINE: GeneralPurpose = GeneralPurpose::new(
         &BCRYPT,
@@ -175,16 +175,16 @@ fn parse_bcrypt(text: &str) -> Result<Kind, Error> {
             .with_decode_padding_mode(DecodePaddingMode::RequireNone)
             .with_decode_allow_trailing_bits(true),
     );
-    let (cost, rest) = text.split_once('$').ok_or(Error::Damaged)?;
-    let cost: u32 = cost.parse().map_err(|_| Error::Damaged)?;
-    let (salt, hash) = rest.split_at_checked(22).ok_or(Error::Damaged)?;
-    let decode = |text| ENGINE.decode(text).map_err(|_| Error::Damaged);
-    let salt = decode(salt)?.try_into().map_err(|_| Error::Damaged)?;
-    let hash = decode(hash)?.try_into().map_err(|_| Error::Damaged)?;
+    let (cost, rest) = text.split_once('$').ok_or(UnusableHash::Damaged)?;
+    let cost: u32 = cost.parse().map_err(|_| UnusableHash::Damaged)?;
+    let (salt, hash) = rest.split_at_checked(22).ok_or(UnusableHash::Damaged)?;
+    let decode = |text| ENGINE.decode(text).map_err(|_| UnusableHash::Damaged);
+    let salt = decode(salt)?.try_into().map_err(|_| UnusableHash::Damaged)?;
+    let hash = decode(hash)?.try_into().map_err(|_| UnusableHash::Damaged)?;
     match cost {
         4..=MOST_BCRYPT_COST => Ok(Kind::Bcrypt { cost, salt, hash }),
-        0..4 => Err(Error::Damaged),
-        _ => Err(Error::TooCostly),
+        0..4 => Err(UnusableHash::Damaged),
+        _ => Err(UnusableHash::TooCostly),
     }
 }
 
@@ -200,27 +200,27 @@ fn bcrypt(cost: u32, salt: [u8; 16], password: &[u8]) -> [u8; 23] {
 }
 
 /// `rounds=N$` may stand before the salt.
-fn parse_rounds(text: &str) -> Result<(sha_crypt::Params, &str), Error> {
+fn parse_rounds(text: &str) -> Result<(sha_crypt::Params, &str), UnusableHash> {
     let (rounds, rest) = match text.strip_prefix("rounds=").and_then(|text| text.split_once('$')) {
-        Some((rounds, rest)) => (rounds.parse().map_err(|_| Error::Damaged)?, rest),
+        Some((rounds, rest)) => (rounds.parse().map_err(|_| UnusableHash::Damaged)?, rest),
         None => (DEFAULT_ROUNDS, text),
     };
     if rounds > MOST_ROUNDS {
-        return Err(Error::TooCostly);
+        return Err(UnusableHash::TooCostly);
     }
-    Ok((sha_crypt::Params::new(rounds).map_err(|_| Error::Damaged)?, rest))
+    Ok((sha_crypt::Params::new(rounds).map_err(|_| UnusableHash::Damaged)?, rest))
 }
 
 /// `SALT$HASH`.
-fn parse_crypt(function: Crypt, text: &str) -> Result<Kind, Error> {
+fn parse_crypt(function: Crypt, text: &str) -> Result<Kind, UnusableHash> {
     let (most_salt, hash_length) = match function {
         Crypt::Md5 { .. } => (8, 22),
         Crypt::Sha256(_) => (16, 43),
         Crypt::Sha512(_) => (16, 86),
     };
-    let (salt, hash) = text.split_once('$').ok_or(Error::Damaged)?;
+    let (salt, hash) = text.split_once('$').ok_or(UnusableHash::Damaged)?;
     if salt.len() > most_salt || hash.len() != hash_length || !hash.bytes().all(crypt64::is_digit) {
-        return Err(Error::Damaged);
+        return Err(UnusableHash::Damaged);
     }
     Ok(Kind::Crypt { function, salt: salt.into(), hash: hash.into() })
 }

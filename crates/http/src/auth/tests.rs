@@ -114,7 +114,7 @@ fn lines_that_let_no_one_in_are_reported() {
         .iter()
         .map(|problem| (problem.line, problem.user.as_deref(), &problem.reason))
         .collect();
-    use Error::*;
+    use UnusableHash::*;
     let expected = [
         (4, None, &NoHash),
         (5, Some("ann"), &Repeated),

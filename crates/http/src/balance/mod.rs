@@ -23,7 +23,7 @@ pub use endpoint::Guard;
 use endpoint::{EndpointState, Ticks};
 pub use pick::{Affinity, Pick};
 use set::Set;
-pub use settings::{Outcome, Settings, Status};
+pub use settings::{RequestOutcome, Settings, Status};
 
 use crate::affinity::Token;
 use crate::retry::{Budget, Failure, Retrying};
@@ -84,14 +84,14 @@ impl Balancer {
     /// Reports how a request went, as soon as that is known; the guard may live longer. Requests that the client
     /// cancels say nothing, and neither does a connection that was closed before the request was written to it.
     /// Returns whether the endpoint was ejected for it.
-    pub fn report(&self, guard: &Guard, outcome: Outcome, now: Instant) -> bool {
+    pub fn report(&self, guard: &Guard, outcome: RequestOutcome, now: Instant) -> bool {
         let endpoint = guard.endpoint();
         match outcome {
-            Outcome::Success => {
+            RequestOutcome::Success => {
                 endpoint.succeed();
                 false
             }
-            Outcome::Failure => {
+            RequestOutcome::Failure => {
                 endpoint.fail(self.settings.failures) && self.eject(endpoint, self.ticks(now))
             }
         }

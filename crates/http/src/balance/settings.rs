@@ -33,14 +33,14 @@ impl Default for Settings {
 
 /// What a request says about its endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// The head of a response arrived, whatever its status, except those that [`Outcome::of_status`] names.
+pub enum RequestOutcome {
+    /// The head of a response arrived, whatever its status, except those that [`RequestOutcome::of_status`] names.
     Success,
     /// No connection, no response in time, or one that says that the endpoint cannot serve.
     Failure,
 }
 
-impl Outcome {
+impl RequestOutcome {
     /// 502, 503 and 504 say that an endpoint or what it depends on is unavailable. Other statuses, even 500, are
     /// often the request's fault: clients must not be able to have endpoints ejected at will.
     pub fn of_status(status: http::StatusCode) -> Self {

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lb_limits::{ClientNetwork, Rate};
-use table::{Demand, Held, Nanos, Table};
+use table::{Demand, Nanos, RequestInProgress, Table};
 
 use crate::policy::RateLimits;
 use crate::route::Owner;
@@ -78,7 +78,7 @@ fn rate(count: u32, period: Duration, burst_multiplier: u32) -> Rate {
 
 /// A request that was admitted, until it ends.
 #[must_use = "the request counts until the permit is dropped"]
-pub struct Permit(#[expect(dead_code, reason = "it is dropped")] Option<Held>);
+pub struct Permit(#[expect(dead_code, reason = "it is dropped")] Option<RequestInProgress>);
 
 /// When the client may try again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -91,7 +91,7 @@ impl Table {
         tag: u64,
         demand: &Demand,
         now: Nanos,
-    ) -> Result<Option<Held>, RetryAfter> {
+    ) -> Result<Option<RequestInProgress>, RetryAfter> {
         let mut set = table.set(tag);
         let Some(entry) = find(&mut set, tag) else {
             return Ok(None);
@@ -106,7 +106,7 @@ impl Table {
         let minute = admit(demand.per_minute, entry.minute).map_err(RetryAfter)?;
         let concurrent = entry.concurrent.saturating_add(u32::from(demand.concurrent.is_some()));
         *entry = Entry { tag, second, minute, concurrent };
-        Ok(demand.concurrent.map(|_| Held { table: Arc::clone(table), tag }))
+        Ok(demand.concurrent.map(|_| RequestInProgress { table: Arc::clone(table), tag }))
     }
 
     /// The lowest bits select it.
@@ -130,12 +130,12 @@ fn find(set: &mut [Entry; WAYS], tag: u64) -> Option<&mut Entry> {
 }
 
 /// A request that counts as one at the same time as others.
-pub(super) struct Held {
+pub(super) struct RequestInProgress {
     table: Arc<Table>,
     tag: u64,
 }
 
-impl Drop for Held {
+impl Drop for RequestInProgress {
     fn drop(&mut self) {
         let mut set = self.table.set(self.tag);
         // It is there: an entry with requests never gives way.

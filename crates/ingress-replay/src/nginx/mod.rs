@@ -14,7 +14,7 @@ use k8s_openapi::api::networking::v1::{Ingress, IngressRule};
 use lb_ingress_rules::annotations::NGINX;
 use lb_rules::model::ServiceName;
 
-pub use server::{Backend, Location, Outcome};
+pub use server::{Backend, Location, RequestHandling};
 use server::{ROOT, Server};
 
 /// Server for requests that no other one matches.
@@ -31,12 +31,12 @@ pub struct Site {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub struct Found<'a> {
+pub struct MatchedServer<'a> {
     /// Name of the server.
     pub server: &'a str,
     /// All its paths are expressions.
     pub has_expressions: bool,
-    pub outcome: Outcome<'a>,
+    pub outcome: RequestHandling<'a>,
 }
 
 impl Site {
@@ -88,7 +88,7 @@ impl Site {
     }
 
     /// `host` is in lower case, without port. `path`: as nginx reads it.
-    pub fn find(&self, host: &str, path: &[u8]) -> Option<Found<'_>> {
+    pub fn find(&self, host: &str, path: &[u8]) -> Option<MatchedServer<'_>> {
         let wildcard = host
             .split_once('.')
             .filter(|(label, _)| {
@@ -112,10 +112,10 @@ impl Site {
     }
 
     /// Under the locations of this server.
-    pub fn find_in(&self, server: &str, path: &[u8]) -> Option<Found<'_>> {
+    pub fn find_in(&self, server: &str, path: &[u8]) -> Option<MatchedServer<'_>> {
         let (name, server) = self.servers.get_key_value(server)?;
         let has_expressions = server.has_expressions();
-        Some(Found { server: name, has_expressions, outcome: server.find(path) })
+        Some(MatchedServer { server: name, has_expressions, outcome: server.find(path) })
     }
 
     /// The servers that have locations for an upstream.

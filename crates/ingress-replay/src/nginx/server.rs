@@ -51,7 +51,7 @@ enum Lookup {
 
 /// What becomes of a request.
 #[derive(Clone, Copy, Debug)]
-pub enum Outcome<'a> {
+pub enum RequestHandling<'a> {
     Location(&'a Location),
     /// 301 to the same path with a slash at its end.
     SlashAppended,
@@ -104,13 +104,13 @@ impl Server {
         matches!(self.lookup, Lookup::Expressions(_))
     }
 
-    pub fn find(&self, path: &[u8]) -> Outcome<'_> {
+    pub fn find(&self, path: &[u8]) -> RequestHandling<'_> {
         let found = match &self.lookup {
             Lookup::Expressions(expressions) => {
                 let mut found = None;
                 for (index, expression) in expressions.iter().enumerate() {
                     match expression {
-                        None => return Outcome::Unknown,
+                        None => return RequestHandling::Unknown,
                         Some(expression) if expression.is_match(path) => {
                             found = Some(index);
                             break;
@@ -123,7 +123,7 @@ impl Server {
             Lookup::Paths { exact, prefixes } => match exact.get(path) {
                 Some(index) => Some(*index),
                 None if !path.ends_with(b"/") && prefixes.contains_key(&[path, b"/"].concat()) => {
-                    return Outcome::SlashAppended;
+                    return RequestHandling::SlashAppended;
                 }
                 None => {
                     let ends = (1..=path.len()).rev().filter(|end| path[end - 1] == b'/');
@@ -132,8 +132,8 @@ impl Server {
             },
         };
         match found.and_then(|index| self.locations.get(index)) {
-            Some(location) if location.backend.is_some() => Outcome::Location(location),
-            _ => Outcome::NotFound,
+            Some(location) if location.backend.is_some() => RequestHandling::Location(location),
+            _ => RequestHandling::NotFound,
         }
     }
 }

@@ -33,10 +33,12 @@ fn expect(ingresses: &[Ingress], cases: &[(&str, &str, &str)]) {
     for (host, path, expected) in cases {
         let found = site.find(host, path.as_bytes()).unwrap();
         let actual = match found.outcome {
-            Outcome::Location(location) => &*location.backend.as_ref().unwrap().service.name,
-            Outcome::SlashAppended => "301",
-            Outcome::NotFound => "404",
-            Outcome::Unknown => "unknown",
+            RequestHandling::Location(location) => {
+                &*location.backend.as_ref().unwrap().service.name
+            }
+            RequestHandling::SlashAppended => "301",
+            RequestHandling::NotFound => "404",
+            RequestHandling::Unknown => "unknown",
         };
         assert_eq!(actual, *expected, "{host}{path}");
     }

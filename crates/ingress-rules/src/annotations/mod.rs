@@ -60,7 +60,7 @@ pub(crate) fn annotation_key(name: &str, annotations: &BTreeMap<String, String>)
 
 /// What becomes of one annotation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum AnnotationOutcome {
     Honoured,
     /// How its effect differs from ingress-nginx's.
     Differs(&'static str),
@@ -74,7 +74,7 @@ pub enum Outcome {
     Overridden(String),
 }
 
-impl Outcome {
+impl AnnotationOutcome {
     /// What its author should know.
     pub fn problem(&self) -> Option<&str> {
         match self {
@@ -88,7 +88,7 @@ impl Outcome {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     pub key: String,
-    pub outcome: Outcome,
+    pub outcome: AnnotationOutcome,
     /// It closes the rules.
     pub closes: bool,
 }
@@ -114,7 +114,7 @@ pub(crate) fn read_annotations(annotations: &BTreeMap<String, String>) -> (Draft
         match KEYS.get(key) {
             Some(&(index, rank)) => known.push((index, rank, key, value)),
             None if key.starts_with(MILLRACE) || key.starts_with(NGINX) => {
-                let outcome = Outcome::Unsupported(unknown(key, &mut guesses));
+                let outcome = AnnotationOutcome::Unsupported(unknown(key, &mut guesses));
                 findings.push(Finding { key: key.clone(), outcome, closes: false });
             }
             None => {}
@@ -127,7 +127,7 @@ pub(crate) fn read_annotations(annotations: &BTreeMap<String, String>) -> (Draft
         let (outcome, closes) = match last {
             Some((other, by)) if other == index => {
                 let why = format!("{by} is set, too, and takes precedence");
-                (Outcome::Overridden(why), false)
+                (AnnotationOutcome::Overridden(why), false)
             }
             _ => DECLARED[index].apply(&mut draft, key, value),
         };
@@ -178,28 +178,28 @@ impl Annotation {
     }
 
     /// The outcome, and whether it closes the rules.
-    fn apply(&self, draft: &mut Draft, key: &str, value: &str) -> (Outcome, bool) {
+    fn apply(&self, draft: &mut Draft, key: &str, value: &str) -> (AnnotationOutcome, bool) {
         let (outcome, why) = match self.effect {
             Effect::Set(set) => match set(draft, value) {
                 Ok(()) if self.differs.is_empty() || key.starts_with(MILLRACE) => {
-                    return (Outcome::Honoured, false);
+                    return (AnnotationOutcome::Honoured, false);
                 }
-                Ok(()) => return (Outcome::Differs(self.differs), false),
+                Ok(()) => return (AnnotationOutcome::Differs(self.differs), false),
                 Err(why) => {
                     let why = format!("{} {why}", quoted(value));
-                    (Outcome::Refused(why.clone()), why)
+                    (AnnotationOutcome::Refused(why.clone()), why)
                 }
             },
-            Effect::Nothing(why) => return (Outcome::NotNeeded(why), false),
+            Effect::Nothing(why) => return (AnnotationOutcome::NotNeeded(why), false),
             Effect::Unsupported { harmless, .. } if harmless.contains(&value.trim()) => {
-                return (Outcome::NotNeeded("this is what happens anyway"), false);
+                return (AnnotationOutcome::NotNeeded("this is what happens anyway"), false);
             }
             Effect::Unsupported { why, .. } => {
-                (Outcome::Unsupported(why.to_owned()), why.to_owned())
+                (AnnotationOutcome::Unsupported(why.to_owned()), why.to_owned())
             }
             Effect::Snippet => {
                 let restricting = snippets::restricting_directive(value);
-                let outcome = Outcome::Refused(snippets::refusal(restricting));
+                let outcome = AnnotationOutcome::Refused(snippets::refusal(restricting));
                 let Some(directive) = restricting else { return (outcome, false) };
                 (outcome, format!("it restricts access ({directive})"))
             }
@@ -273,7 +273,7 @@ mod tests {
         ]);
         let (draft, findings) = read_annotations(&both);
         assert_eq!(draft.max_body, Some(2 << 20));
-        assert!(matches!(findings[1].outcome, Outcome::Overridden(_)), "{findings:?}");
+        assert!(matches!(findings[1].outcome, AnnotationOutcome::Overridden(_)), "{findings:?}");
         let (_, findings) = read_one(&format!("{NGINX}proxy-body-sise"), "1m");
         let problem = findings[0].outcome.problem().unwrap();
         assert_eq!(problem, format!("is not known; is {NGINX}proxy-body-size meant?"));

@@ -16,7 +16,7 @@ use lb_rules::model::{Problem, ServiceName};
 
 use super::annotations::{self, Draft};
 use super::objects::Objects;
-use super::resolved::{Part, Resolved, Share};
+use super::resolved::{HostPart, Resolved, Share};
 
 pub fn resolve(ingress: &Ingress, objects: &Objects) -> Resolved {
     let name = ServiceName::of(&ingress.metadata);
@@ -74,7 +74,7 @@ struct Resolver<'a> {
     policy: Arc<Policy>,
     /// By Service and port: hosts and paths share routes.
     routes: BTreeMap<(Arc<str>, Arc<str>), Arc<Route>>,
-    hosts: BTreeMap<HostPattern, Part>,
+    hosts: BTreeMap<HostPattern, HostPart>,
     /// With the first field that names each.
     upstreams: BTreeMap<UpstreamName, Box<str>>,
     services: BTreeSet<ServiceName>,

@@ -9,7 +9,7 @@ use lb_http::table::MOST_EXPRESSIONS;
 use lb_http::{Action, HostPattern, PathPattern, Policy, Route};
 
 use super::super::paths;
-use super::super::resolved::{Part, Tls};
+use super::super::resolved::{HostPart, Tls};
 use super::Resolver;
 
 impl Resolver<'_> {
@@ -49,7 +49,7 @@ impl Resolver<'_> {
         default
     }
 
-    fn path(&mut self, part: &mut Part, path: &HTTPIngressPath, field: &str) {
+    fn path(&mut self, part: &mut HostPart, path: &HTTPIngressPath, field: &str) {
         let text = path.path.as_deref();
         let expressions = self.draft.reads_expressions();
         if self.expressions == MOST_EXPRESSIONS {
@@ -156,7 +156,7 @@ impl Resolver<'_> {
             policy: Arc::new(policy),
         });
         let tls = tls.filter(|tls| covers(tls, &other));
-        let part = Part { default: Some(route), tls, gives_way: true, ..Part::default() };
+        let part = HostPart { default: Some(route), tls, gives_way: true, ..HostPart::default() };
         self.hosts.insert(other, part);
     }
 }

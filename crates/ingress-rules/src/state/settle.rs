@@ -11,7 +11,7 @@ use lb_rules::model::{Kind, ObjectRef, Problem, ServiceName};
 use super::super::Delta;
 use super::super::hosts::{self, Above, Claim, Combiner};
 use super::super::resolve::resolve;
-use super::super::resolved::{Part, Resolved};
+use super::super::resolved::{HostPart, Resolved};
 use super::{Model, Reference, references, secret_ref};
 
 /// Problems that are reported of one object: its author decides how many it has.
@@ -101,7 +101,7 @@ impl Model {
     fn unlink(&mut self, name: &ServiceName, old: &Resolved) {
         let new = self.resolved.get(name);
         let claim = Claim { age: old.age, ingress: name.clone() };
-        let list = |r: &Resolved, part: &Part| {
+        let list = |r: &Resolved, part: &HostPart| {
             (r.age, r.canary.is_some(), part.gives_way && r.canary.is_none())
         };
         let mut gone = Vec::new();

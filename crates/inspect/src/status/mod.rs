@@ -96,7 +96,7 @@ pub enum Severity {
 const NEARLY_FULL: f64 = 90.0;
 
 /// What was found about a data plane.
-pub struct Found {
+pub struct StatusFindings {
     pub pin_path: String,
     pub survey: Survey,
     pub features: Features,
@@ -107,8 +107,8 @@ pub struct Found {
 }
 
 impl Status {
-    pub fn of(found: Found) -> Self {
-        let Found { pin_path, survey, features, used, report } = found;
+    pub fn of(found: StatusFindings) -> Self {
+        let StatusFindings { pin_path, survey, features, used, report } = found;
         let mut problems = Vec::new();
         let fault = |message: String| Trouble { severity: Severity::Fault, message };
         let warning = |message: String| Trouble { severity: Severity::Warning, message };

@@ -6,14 +6,14 @@ use lb_waits::{LongWait, Resource};
 
 use super::*;
 
-fn found() -> Found {
+fn found() -> StatusFindings {
     let maps = map::ALL.map(|name| SurveyedMap { name, capacity: Some(8) }).into();
     let attachment =
         |hook| Attachment { device: "eth0".into(), hook, is_attached: true, point: None };
     let attachments = vec![attachment(Hook::XdpNative), attachment(Hook::TcxEgress)];
     let survey = Survey { maps, attachments, processes: (9, 9), holder: Some(42) };
     let report = Report { healthz: true, livez: true, ..Report::default() };
-    Found {
+    StatusFindings {
         pin_path: "/sys/fs/bpf/millrace".into(),
         survey,
         features: Features { version: "6.18.0".into(), btf: true, tcx: true, jit: true },
@@ -23,7 +23,7 @@ fn found() -> Found {
 }
 
 /// The faults and warnings, after something was changed.
-fn troubles(change: impl FnOnce(&mut Found)) -> (usize, usize, String) {
+fn troubles(change: impl FnOnce(&mut StatusFindings)) -> (usize, usize, String) {
     let mut found = found();
     change(&mut found);
     let status = Status::of(found);
@@ -34,7 +34,7 @@ fn troubles(change: impl FnOnce(&mut Found)) -> (usize, usize, String) {
     (faults, warnings, texts.join("; "))
 }
 
-fn report(found: &mut Found) -> &mut Report {
+fn report(found: &mut StatusFindings) -> &mut Report {
     found.report.as_mut().unwrap().as_mut().unwrap()
 }
 
@@ -69,9 +69,11 @@ fn the_agents_report_is_shown() {
     assert_eq!(troubles(|found| report(found).livez = false).0, 1);
     assert_eq!(troubles(|found| report(found).healthz = false).0, 1);
     assert_eq!(troubles(|found| report(found).waiting = Some("no memory".into())).0, 1);
-    let full = |found: &mut Found| report(found).without_room = [("MEMBERS".into(), 3)].into();
+    let full =
+        |found: &mut StatusFindings| report(found).without_room = [("MEMBERS".into(), 3)].into();
     assert_eq!(troubles(full).2, "MEMBERS has no room for 3 entries");
-    let wrong = |found: &mut Found| report(found).problems.push("Service a/b: wrong".into());
+    let wrong =
+        |found: &mut StatusFindings| report(found).problems.push("Service a/b: wrong".into());
     assert_eq!(troubles(wrong), (0, 1, "Service a/b: wrong".to_owned()));
     let wait = |resource| LongWait {
         resource,
@@ -79,7 +81,7 @@ fn the_agents_report_is_shown() {
         reason: "no response within 60 s".to_owned(),
         seconds: 70,
     };
-    let waits = |found: &mut Found| {
+    let waits = |found: &mut StatusFindings| {
         report(found).waits = vec![wait(Resource::ApiServer), wait(Resource::Neighbour)];
     };
     let expected = "waiting for list of Node objects for 70 s: no response within 60 s";
@@ -167,16 +169,17 @@ fn paths_that_are_not_up_are_warnings() {
 #[test]
 fn faults_are_sorted_by_severity() {
     let lost = |name: &'static str| {
-        move |found: &mut Found| {
+        move |found: &mut StatusFindings| {
             let map = found.survey.maps.iter_mut().find(|map| map.name == name);
             map.unwrap().capacity = None;
         }
     };
     assert_eq!(troubles(lost(map::POOLS)).0, 1);
-    let gone = |found: &mut Found| found.survey.attachments[0].is_attached = false;
+    let gone = |found: &mut StatusFindings| found.survey.attachments[0].is_attached = false;
     assert_eq!(troubles(gone).1, 1);
-    let all_gone =
-        |found: &mut Found| found.survey.attachments.iter_mut().for_each(|a| a.is_attached = false);
+    let all_gone = |found: &mut StatusFindings| {
+        found.survey.attachments.iter_mut().for_each(|a| a.is_attached = false)
+    };
     let (faults, warnings, text) = troubles(all_gone);
     assert_eq!((faults, warnings), (1, 2));
     assert!(text.starts_with("no program is attached"), "{text}");

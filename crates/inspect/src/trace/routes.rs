@@ -36,7 +36,7 @@ pub trait Routes {
 pub struct KernelRoutes(RefCell<Netlink>);
 
 /// A route.
-struct Found {
+struct KernelRoute {
     device: u32,
     next_hop: IpAddr,
     mtu: Option<u32>,
@@ -65,7 +65,7 @@ impl KernelRoutes {
     /// Looks up the route of a forwarded packet. The kernel refuses sources that can't arrive on
     /// the device, such as its own addresses, which programs may look up: then as for a local
     /// packet.
-    fn route(&self, device: u32, to: IpAddr, from: IpAddr) -> Option<Found> {
+    fn route(&self, device: u32, to: IpAddr, from: IpAddr) -> Option<KernelRoute> {
         for (from, device) in [(Some(from), Some(device)), (Some(from), None), (None, None)] {
             match self.ask(RTM_GETROUTE, &route_request(to, from, device), |body| route(body, to)) {
                 Ok(found) => return found,
@@ -98,7 +98,7 @@ impl KernelRoutes {
 
 impl Routes for KernelRoutes {
     fn exit(&self, device: u32, to: IpAddr, from: IpAddr) -> Option<Exit> {
-        let Found { device, next_hop, mtu } = self.route(device, to, from)?;
+        let KernelRoute { device, next_hop, mtu } = self.route(device, to, from)?;
         let mtu = mtu.or_else(|| self.mtu(device))?;
         Some(Exit { device, neighbour: self.neighbour(device, next_hop), mtu })
     }
@@ -119,7 +119,7 @@ fn route_request(to: IpAddr, from: Option<IpAddr>, device: Option<u32>) -> Vec<u
 }
 
 /// Parses a route; `None` if it is local or rejects packets.
-fn route(body: &[u8], to: IpAddr) -> Option<Found> {
+fn route(body: &[u8], to: IpAddr) -> Option<KernelRoute> {
     if *body.get(ROUTE_KIND)? != RTN_UNICAST {
         return None;
     }
@@ -127,7 +127,7 @@ fn route(body: &[u8], to: IpAddr) -> Option<Found> {
     let gateway = find(attributes, RTA_GATEWAY).and_then(address);
     let other = || find(attributes, RTA_VIA).and_then(|via| address(via.get(2..)?));
     let metrics = find(attributes, RTA_METRICS);
-    Some(Found {
+    Some(KernelRoute {
         device: read_u32_at(find(attributes, RTA_OIF)?, 0)?,
         next_hop: gateway.or_else(other).unwrap_or(to),
         mtu: metrics.and_then(|metrics| read_u32_at(find(metrics, RTAX_MTU)?, 0)),

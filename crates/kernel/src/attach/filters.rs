@@ -64,7 +64,7 @@ struct Position {
 }
 
 /// A filter in a dump.
-struct Found {
+struct DumpedFilter {
     position: Position,
     name: Option<String>,
     /// The program's id.
@@ -212,7 +212,7 @@ impl Filters {
     }
 
     /// All filters of this direction; none if the device has no qdisc or was removed.
-    fn list(&mut self, device: u32, direction: Direction) -> Result<Vec<Found>> {
+    fn list(&mut self, device: u32, direction: Direction) -> Result<Vec<DumpedFilter>> {
         let mut found = Vec::new();
         let body = header(device, 0, parent(direction), 0);
         let result = self.netlink.ask(RTM_GETTFILTER, NLM_F_DUMP, &body, |body| {
@@ -239,7 +239,7 @@ fn header(device: u32, handle: u32, parent: u32, information: u32) -> Vec<u8> {
     bytes
 }
 
-fn read_filter(body: &[u8]) -> Option<Found> {
+fn read_filter(body: &[u8]) -> Option<DumpedFilter> {
     let position = Position {
         handle: read_u32_at(body, HANDLE)?,
         priority: (read_u32_at(body, INFORMATION)? >> 16) as u16,
@@ -250,7 +250,7 @@ fn read_filter(body: &[u8]) -> Option<Found> {
     let attributes = body.get(HEADER..)?;
     let is_bpf = find(attributes, TCA_KIND).is_some_and(|kind| read_text(kind) == "bpf");
     let options = find(attributes, TCA_OPTIONS).filter(|_| is_bpf).unwrap_or_default();
-    Some(Found {
+    Some(DumpedFilter {
         position,
         name: find(options, TCA_BPF_NAME).map(read_text),
         program: find(options, TCA_BPF_ID).and_then(|id| read_u32_at(id, 0)),
@@ -259,7 +259,7 @@ fn read_filter(body: &[u8]) -> Option<Found> {
 
 /// A priority without other filters: all filters of a priority must have the same kind, and some
 /// software replaces any filter with the handle it uses.
-fn free_position(there: &[Found]) -> Position {
+fn free_position(there: &[DumpedFilter]) -> Position {
     let taken = |priority: &u16| there.iter().any(|found| found.position.priority == *priority);
     let priority = (PRIORITY..u16::MAX).find(|priority| !taken(priority));
     Position { priority: priority.unwrap_or(u16::MAX), handle: FILTER_HANDLE }
@@ -304,7 +304,7 @@ mod tests {
 
     #[test]
     fn no_other_filter_has_the_priority() {
-        let there = |priorities: &[u16]| -> Vec<Found> {
+        let there = |priorities: &[u16]| -> Vec<DumpedFilter> {
             let filter = |&priority| read_filter(&filter(priority, "bpf", "other"));
             priorities.iter().filter_map(filter).collect()
         };

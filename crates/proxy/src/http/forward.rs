@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use http::Response;
 use lb_http::affinity::Token;
-use lb_http::balance::{Affinity, Guard, Outcome, Pick};
+use lb_http::balance::{Affinity, Guard, Pick, RequestOutcome};
 use lb_http::proxy_protocol::Addresses;
 use lb_http::retry::{Failure, Progress, Retrying, may_retry};
 use lb_http::{Policy, Rejection};
@@ -94,9 +94,9 @@ pub(crate) async fn forward_request(
             Attempt::Refused(rejection) => return Err(rejection.into()),
             Attempt::Got(response, lease) => {
                 let status = response.status();
-                let outcome = Outcome::of_status(status);
+                let outcome = RequestOutcome::of_status(status);
                 // The time matters only to failures.
-                if outcome == Outcome::Failure {
+                if outcome == RequestOutcome::Failure {
                     now = Instant::now();
                 }
                 if endpoints.balancer.report(&guard, outcome, now) {
@@ -126,7 +126,7 @@ pub(crate) async fn forward_request(
             Attempt::Failed(failed) => {
                 record.failed(failed.error);
                 if !failed.is_stale
-                    && endpoints.balancer.report(&guard, Outcome::Failure, Instant::now())
+                    && endpoints.balancer.report(&guard, RequestOutcome::Failure, Instant::now())
                 {
                     record.ejected();
                 }

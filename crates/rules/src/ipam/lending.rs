@@ -10,7 +10,7 @@ use std::net::IpAddr;
 
 use super::ledger::SearchStart;
 use super::lending_nodes::{EndpointNodes, api_server_service};
-use super::outcome::{Outcome, PortOutcome, Reason, Refusal};
+use super::outcome::{AssignmentOutcome, PortOutcome, Reason, Refusal};
 use super::pools::PoolIndex;
 use super::request::{AddressRequest, FamilyPolicy};
 use super::{Ipam, IpamService, LendingNodes, Usage, list};
@@ -33,7 +33,7 @@ fn pool_name(grant: Option<&PortGrant>) -> Option<&str> {
 
 /// What becomes of a Service of a pool that stands for nodes.
 pub(crate) struct Borrowed {
-    pub(crate) outcome: Outcome,
+    pub(crate) outcome: AssignmentOutcome,
     /// Addresses of its own that it has until it gets a port.
     pub(crate) kept_addresses: Vec<IpAddr>,
 }
@@ -222,7 +222,7 @@ impl Ipam {
             addresses.clone_from(&kept_addresses);
             ports.clear();
         }
-        let outcome = Outcome { addresses, ports, grant, reason, message, outside: 0 };
+        let outcome = AssignmentOutcome { addresses, ports, grant, reason, message, outside: 0 };
         Borrowed { outcome, kept_addresses }
     }
 

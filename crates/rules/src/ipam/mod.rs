@@ -52,7 +52,7 @@ pub use crate::kinds::service::is_marked;
 pub use advertisement::Advertised;
 pub use announcement::{Announcement, Scope};
 pub use lending_nodes::{EndpointNodes, LendingNodes, api_server_service};
-pub use outcome::{Outcome, PortOutcome, Reason};
+pub use outcome::{AssignmentOutcome, PortOutcome, Reason};
 pub use pool::{Pool, PoolName, SETTING};
 pub use pools::Pools;
 pub use problems::is_unset;
@@ -114,7 +114,7 @@ struct IpamService {
     /// Its ports on addresses of nodes.
     grant: Option<PortGrant>,
     is_own: bool,
-    outcome: Option<Outcome>,
+    outcome: Option<AssignmentOutcome>,
 }
 
 /// How many addresses of a pool are used.
@@ -265,7 +265,11 @@ impl Ipam {
         }
     }
 
-    fn count_outcome(&mut self, before: Option<&Outcome>, now: Option<&Outcome>) {
+    fn count_outcome(
+        &mut self,
+        before: Option<&AssignmentOutcome>,
+        now: Option<&AssignmentOutcome>,
+    ) {
         if let Some(before) = before {
             *self.reasons.entry(before.reason).or_default() -= 1;
             self.outside -= before.outside;
@@ -297,7 +301,7 @@ impl Ipam {
         }
     }
 
-    fn outcome_of(&self, decision: &Decision) -> Outcome {
+    fn outcome_of(&self, decision: &Decision) -> AssignmentOutcome {
         let addresses = decision.addresses.clone();
         let is_outside = |address: &&IpAddr| self.pools.pool_of(**address).is_none();
         let outside = addresses.iter().filter(is_outside).count();
@@ -307,7 +311,14 @@ impl Ipam {
                 message.push_str(&format!(". Until then it keeps {}", list(&addresses)));
             }
             let reason = refusal.reason;
-            return Outcome { addresses, ports: Vec::new(), grant: None, reason, message, outside };
+            return AssignmentOutcome {
+                addresses,
+                ports: Vec::new(),
+                grant: None,
+                reason,
+                message,
+                outside,
+            };
         }
         let mut parts: Vec<String> = Vec::new();
         for address in &addresses {
@@ -318,11 +329,11 @@ impl Ipam {
         }
         parts.extend(decision.note.clone());
         let (reason, message) = (Reason::Assigned, parts.join("; "));
-        Outcome { addresses, ports: Vec::new(), grant: None, reason, message, outside }
+        AssignmentOutcome { addresses, ports: Vec::new(), grant: None, reason, message, outside }
     }
 
     /// What became of a Service; `None` if its addresses are not this controller's to assign.
-    pub fn outcome(&self, service: &ServiceName) -> Option<&Outcome> {
+    pub fn outcome(&self, service: &ServiceName) -> Option<&AssignmentOutcome> {
         self.services.get(service)?.outcome.as_ref()
     }
 

@@ -60,7 +60,7 @@ impl Reason {
 
 /// The addresses that a Service has, and why it has no others.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outcome {
+pub struct AssignmentOutcome {
     pub addresses: Vec<IpAddr>,
     /// If the addresses are those of nodes: all ports of the Service, and whether it has them there.
     pub ports: Vec<PortOutcome>,
@@ -73,7 +73,7 @@ pub struct Outcome {
     pub outside: usize,
 }
 
-impl Outcome {
+impl AssignmentOutcome {
     /// The Service requests addresses that it can't have, and keeps its ports of nodes meanwhile.
     pub(super) fn wait_for(&mut self, refusal: Option<Refusal>, pool: &PoolName) {
         let Some(refusal) = refusal.filter(|_| self.reason == Reason::Assigned) else { return };

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use lb_rules::ipam::{Ipam, Outcome, Pools, Settings};
+use lb_rules::ipam::{AssignmentOutcome, Ipam, Pools, Settings};
 use lb_rules::model::{Kind, ObjectRef, PortGrant, ServiceName};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
@@ -115,7 +115,7 @@ fn node_manifest(name: u8, node: &Machine) -> Value {
 }
 
 /// A Service with the status that a controller writes for this outcome.
-fn service_manifest(name: u8, service: &Borrower, outcome: Option<&Outcome>) -> Value {
+fn service_manifest(name: u8, service: &Borrower, outcome: Option<&AssignmentOutcome>) -> Value {
     let ports: Vec<Value> = service
         .ports
         .iter()
@@ -138,7 +138,7 @@ fn service_manifest(name: u8, service: &Borrower, outcome: Option<&Outcome>) -> 
     })
 }
 
-fn status_manifest(outcome: &Outcome) -> Value {
+fn status_manifest(outcome: &AssignmentOutcome) -> Value {
     let condition = |kind: &str, message: String| {
         json!({
             "type": format!("millrace.io/{kind}"), "status": "True", "reason": "Any", "message": message,

@@ -21,7 +21,7 @@ const WATCH: Duration = Duration::from_secs(300);
 
 /// Which part of a list to request.
 #[derive(Clone, Debug)]
-pub enum Part {
+pub enum ListPart {
     /// All of it, in a state not older than this version.
     NotOlderThan(String),
     /// The first page of the most recent state.
@@ -73,7 +73,7 @@ impl Api {
     /// Hands each object to `take` as soon as it has arrived.
     pub async fn list(
         &self,
-        part: &Part,
+        part: &ListPart,
         mut take: impl FnMut(ReceivedObject),
     ) -> Result<ListMeta, Trouble> {
         let selected = ListParams {
@@ -83,11 +83,11 @@ impl Api {
         };
         // With a limit the server would read its storage instead of its cache.
         let parameters = match part {
-            Part::NotOlderThan(version) => {
+            ListPart::NotOlderThan(version) => {
                 selected.at(version).matching(VersionMatch::NotOlderThan)
             }
-            Part::Latest => selected.limit(PAGE),
-            Part::Continue(token) => selected.limit(PAGE).continue_token(token),
+            ListPart::Latest => selected.limit(PAGE),
+            ListPart::Continue(token) => selected.limit(PAGE).continue_token(token),
         };
         let request = Request::new(&self.path).list(&parameters);
         let request = request.map_err(|error| Trouble::Failed(error.to_string()))?;

@@ -11,13 +11,13 @@ use lb_rules::model::{Kind, Object};
 use lb_waits::Waits;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
-use super::api::{Api, Part};
+use super::api::{Api, ListPart};
 use super::nodes::Scope;
 use super::object_file::ReportedVersions;
 use super::report::Report;
 use super::transport::Transport;
 use super::trouble::Trouble;
-use super::watched::{LONGEST_STREAM, Shared, Watched};
+use super::watched::{LONGEST_STREAM, WatchContext, Watched};
 use super::{Connection, SERVICE_SELECTOR};
 use crate::{Event, Extent, Source};
 
@@ -51,14 +51,14 @@ impl ControllerCluster {
 pub async fn list_latest_services(client: &Client) -> Result<Vec<Object>> {
     let api = services_of(client);
     let mut services = Vec::new();
-    let mut part = Part::Latest;
+    let mut part = ListPart::Latest;
     loop {
         let list = api.list(&part, |sent| services.extend(sent.decode(Kind::Service).ok()));
         let meta = list
             .await
             .map_err(|trouble| anyhow!("Services can't be listed: {}", trouble.describe()))?;
         match meta.continue_token.filter(|token| !token.is_empty()) {
-            Some(token) => part = Part::Continue(token),
+            Some(token) => part = ListPart::Continue(token),
             None => return Ok(services),
         }
     }
@@ -72,7 +72,7 @@ pub async fn list_pools(client: &Client, metallb_namespace: &str) -> Result<Vec<
     for kind in Kind::OF_POOLS.into_iter().chain(of_bgp) {
         let api = Api::new(client.clone(), kind);
         let api = if kind.is_of_metallb() { api.in_namespace(metallb_namespace) } else { api };
-        let part = Part::NotOlderThan("0".to_owned());
+        let part = ListPart::NotOlderThan("0".to_owned());
         match api.list(&part, |sent| objects.extend(sent.decode(kind).ok())).await {
             Err(Trouble::Refused(status)) if status.code == 404 => {}
             Err(trouble) => {
@@ -95,7 +95,7 @@ fn services_of(client: &Client) -> Api {
 impl Source for ControllerCluster {
     async fn run(self, events: mpsc::UnboundedSender<Event>) -> Result<()> {
         let scope = Arc::new(Scope::new(Forwarding::Masquerade));
-        let shared = Shared {
+        let shared = WatchContext {
             report: Report::new(events.clone(), scope, Some(self.transport.servers())),
             transport: Some(self.transport.clone()),
             relist: Arc::new(Semaphore::new(1)),

@@ -24,7 +24,7 @@ use super::nodes::Scope;
 use super::object_file::ReportedVersions;
 use super::report::Report;
 use super::transport::Transport;
-use super::watched::{LONGEST_STREAM, Shared, Watched};
+use super::watched::{LONGEST_STREAM, WatchContext, Watched};
 use super::{Connection, START_SPREAD};
 use crate::{Event, Extent, Source};
 
@@ -72,7 +72,7 @@ impl Source for IngressCluster {
     async fn run(self, events: mpsc::UnboundedSender<Event>) -> Result<()> {
         sleep(random_part_of(START_SPREAD)).await;
         let scope = Arc::new(Scope::new(Forwarding::Masquerade));
-        let shared = Shared {
+        let shared = WatchContext {
             report: Report::new(events.clone(), Arc::clone(&scope), Some(self.transport.servers())),
             transport: Some(self.transport.clone()),
             relist: Arc::new(Semaphore::new(1)),
@@ -114,7 +114,7 @@ impl Source for IngressCluster {
 /// Secrets that are watched by name.
 struct Named {
     client: Client,
-    shared: Shared,
+    shared: WatchContext,
     watches: BTreeMap<ObjectRef, NamedWatch>,
 }
 
@@ -184,7 +184,7 @@ impl Named {
             let (listed, is_listed) = oneshot::channel();
             all_listed.push(is_listed);
             let (report, has_reported) = self.shared.report.of_one();
-            let watched = Watched::new(api, Shared { report, ..self.shared.clone() }, listed);
+            let watched = Watched::new(api, WatchContext { report, ..self.shared.clone() }, listed);
             let task = Abort(tokio::spawn(watched.run()));
             self.watches.insert(reference.clone(), NamedWatch { task, has_reported });
         }

@@ -9,23 +9,23 @@ use serde_json::Value;
 use super::received_object::ReceivedObject;
 use crate::Event;
 
-pub struct Known {
+pub struct ReportedObjects {
     kind: Kind,
-    objects: HashMap<ObjectRef, Seen>,
+    objects: HashMap<ObjectRef, ReportedObject>,
     /// Those of which the last state could not be read.
     unreadable: HashSet<ObjectRef>,
     /// Whether the objects are being listed.
     is_listing: bool,
 }
 
-struct Seen {
+struct ReportedObject {
     /// See [`ReceivedObject::state`]; `None` if an earlier agent has seen it.
     state: Option<u64>,
     /// Whether the list that is being read has it.
     is_listed: bool,
 }
 
-impl Known {
+impl ReportedObjects {
     pub fn new(kind: Kind) -> Self {
         Self { kind, objects: HashMap::new(), unreadable: HashSet::new(), is_listing: false }
     }
@@ -46,7 +46,7 @@ impl Known {
 
     /// An object is there as an earlier agent has seen it.
     pub fn resume(&mut self, reference: ObjectRef) {
-        self.objects.insert(reference, Seen { state: None, is_listed: true });
+        self.objects.insert(reference, ReportedObject { state: None, is_listed: true });
     }
 
     /// A list begins. One that was begun before is void.
@@ -72,7 +72,7 @@ impl Known {
     /// described of it before stays true.
     pub fn apply(&mut self, sent: ReceivedObject) -> Option<Event> {
         let (reference, state) = (sent.reference(self.kind), Some(sent.state()));
-        let seen = Seen { state, is_listed: true };
+        let seen = ReportedObject { state, is_listed: true };
         let known = self.objects.entry(reference);
         let is_same = matches!(&known, Entry::Occupied(known) if known.get().state == state);
         if is_same {
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn a_new_list_yields_only_changes_and_deletions() {
-        let mut known = Known::new(Kind::Service);
+        let mut known = ReportedObjects::new(Kind::Service);
         known.list();
         let first = ["a", "b", "c"].map(|name| known.apply(service(name, "1").into()));
         assert_eq!(described(first.into_iter().flatten()), ["+a", "+b", "+c"]);
@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn a_list_that_breaks_off_makes_nothing_disappear() {
-        let mut known = Known::new(Kind::Service);
+        let mut known = ReportedObjects::new(Kind::Service);
         known.apply(service("a", "1").into());
         known.apply(service("b", "1").into());
         known.list();
@@ -160,7 +160,7 @@ mod tests {
 
     #[test]
     fn an_object_created_again_under_its_name_is_reported() {
-        let mut known = Known::new(Kind::Service);
+        let mut known = ReportedObjects::new(Kind::Service);
         let with_uid = |uid: &str| {
             let mut service = service("a", "1");
             service["metadata"]["uid"] = uid.into();
@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_read_is_named_and_stays_as_it_was() {
-        let mut known = Known::new(Kind::Service);
+        let mut known = ReportedObjects::new(Kind::Service);
         known.apply(service("a", "1").into());
         let mut wrong = service("a", "2");
         wrong["spec"] = json!({"ports": [{"port": "http"}]});
@@ -186,7 +186,7 @@ mod tests {
 
     #[test]
     fn an_object_is_unreadable_until_it_changes_or_goes() {
-        let mut known = Known::new(Kind::Service);
+        let mut known = ReportedObjects::new(Kind::Service);
         let wrong = |version: &str| {
             let mut wrong = service("a", version);
             wrong["spec"] = json!({"ports": [{"port": "http"}]});
@@ -207,7 +207,7 @@ mod tests {
 
     #[test]
     fn a_list_after_the_objects_of_an_earlier_agent_reports_all_and_what_is_gone() {
-        let mut known = Known::new(Kind::Service);
+        let mut known = ReportedObjects::new(Kind::Service);
         for name in ["a", "b"] {
             known.resume(ObjectRef::new(Kind::Service, None, Some(name)));
         }
@@ -218,7 +218,7 @@ mod tests {
 
     #[test]
     fn the_deletion_of_an_unreported_object_is_not_reported() {
-        let mut known = Known::new(Kind::Service);
+        let mut known = ReportedObjects::new(Kind::Service);
         assert!(known.delete(&service("a", "1")).is_none());
         known.apply(service("a", "1").into());
         assert_eq!(described(known.delete(&service("a", "2"))), ["-a"]);

@@ -59,12 +59,12 @@ pub use object_file::{ObjectSaver, SavedVersions};
 pub use startup_taint::{NodeTaints, StartupTaint};
 pub use unread::{UnreadKind, list_unread_metallb_kinds};
 
-use api::{Api, Part};
+use api::{Api, ListPart};
 use nodes::{Nodes, Scope};
 use object_file::{Moment, ObjectFile, ReportedVersions, SavedObjects};
 use report::Report;
 use transport::Transport;
-use watched::{LONGEST_STREAM, Shared, Watched};
+use watched::{LONGEST_STREAM, WatchContext, Watched};
 
 /// Selects the Services that Millrace serves: not those of another proxy, and no headless ones.
 const SERVICE_SELECTOR: &str =
@@ -230,7 +230,7 @@ impl Cluster {
             .in_namespace("default")
             .with_fields("metadata.name=kubernetes");
         let mut uid = None;
-        let part = Part::NotOlderThan("0".to_owned());
+        let part = ListPart::NotOlderThan("0".to_owned());
         api.list(&part, |sent| uid = sent.uid().map(str::to_owned)).await.ok()?;
         uid
     }
@@ -243,7 +243,7 @@ impl Source for Cluster {
         }
         let (forwarding, key_comes) = self.tunnels();
         let scope = Arc::new(Scope::new(forwarding));
-        let shared = Shared {
+        let shared = WatchContext {
             report: Report::new(
                 events.clone(),
                 Arc::clone(&scope),

@@ -81,7 +81,7 @@ fn refusal(code: u16, headers: &HeaderMap, body: &[u8]) -> Box<Status> {
 
 /// An event of a watch.
 #[derive(Debug, PartialEq)]
-pub enum Change {
+pub enum WatchEvent {
     Applied(ReceivedObject),
     Deleted(Value),
     /// Everything up to this version has been sent. `ends_list`: all objects, too.
@@ -108,7 +108,7 @@ impl Changes {
 
     /// The next change; nothing at the end of the watch, even if that is in the middle of an
     /// event: the next watch begins with that event.
-    pub async fn next(&mut self) -> Result<Option<Change>, Trouble> {
+    pub async fn next(&mut self) -> Result<Option<WatchEvent>, Trouble> {
         loop {
             while self.bytes.is_empty() {
                 self.bytes = match self.body.next().await {
@@ -144,14 +144,14 @@ struct SliceEvent<'a> {
     object: SentSlice,
 }
 
-fn parse_slice(line: &[u8]) -> Option<Change> {
+fn parse_slice(line: &[u8]) -> Option<WatchEvent> {
     let event: SliceEvent<'_> = serde_json::from_slice(line).ok()?;
     let is_applied = matches!(&*event.kind, "ADDED" | "MODIFIED");
-    is_applied.then(|| Change::Applied(ReceivedObject::Slice(Box::new(event.object))))
+    is_applied.then(|| WatchEvent::Applied(ReceivedObject::Slice(Box::new(event.object))))
 }
 
 /// A line of a watch. Empty lines and types of a newer API are no changes.
-fn parse(of: Kind, line: &[u8]) -> Result<Option<Change>, Trouble> {
+fn parse(of: Kind, line: &[u8]) -> Result<Option<WatchEvent>, Trouble> {
     if line.trim_ascii().is_empty() {
         return Ok(None);
     }
@@ -174,13 +174,13 @@ fn parse(of: Kind, line: &[u8]) -> Result<Option<Change>, Trouble> {
         },
     };
     Ok(match kind.as_str() {
-        "ADDED" | "MODIFIED" => Some(Change::Applied(object.into())),
-        "DELETED" => Some(Change::Deleted(object)),
+        "ADDED" | "MODIFIED" => Some(WatchEvent::Applied(object.into())),
+        "DELETED" => Some(WatchEvent::Deleted(object)),
         "BOOKMARK" => {
             let metadata = &object["metadata"];
             let version = metadata["resourceVersion"].as_str().map(str::to_owned);
             let ends_list = !metadata["annotations"][INITIAL_EVENTS_END].is_null();
-            Some(Change::Bookmark { version, ends_list })
+            Some(WatchEvent::Bookmark { version, ends_list })
         }
         "ERROR" => {
             let status = serde_json::from_value(object);
@@ -235,7 +235,7 @@ mod tests {
         assert!(matches!(trouble, Trouble::Expired));
     }
 
-    async fn changes(lines: &[&str]) -> (Vec<Change>, Result<(), Trouble>) {
+    async fn changes(lines: &[&str]) -> (Vec<WatchEvent>, Result<(), Trouble>) {
         let mut changes =
             Changes::of(Kind::Service, Body::from(lines.join("\n")).into_data_stream());
         let mut found = Vec::new();
@@ -252,7 +252,7 @@ mod tests {
     async fn a_watch_that_ends_within_an_event_ends_before_it() {
         let body = [r#"{"type": "ADDED", "object": 1}"#, r#"{"type": "ADDED", "obj"#];
         let (found, end) = changes(&body).await;
-        assert_eq!(found, [Change::Applied(json!(1).into())]);
+        assert_eq!(found, [WatchEvent::Applied(json!(1).into())]);
         assert!(end.is_ok());
     }
 
@@ -267,7 +267,7 @@ mod tests {
             "",
         ])
         .await;
-        let bookmark = |version: Option<&str>, ends_list| Change::Bookmark {
+        let bookmark = |version: Option<&str>, ends_list| WatchEvent::Bookmark {
             version: version.map(str::to_owned),
             ends_list,
         };

@@ -10,13 +10,13 @@ use lb_waits::{Resource, Wait, Waits};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use super::api::{Api, Part};
-use super::known::Known;
+use super::api::{Api, ListPart};
+use super::known::ReportedObjects;
 use super::nodes::Nodes;
 use super::object_file::ReportedVersions;
 use super::position::{Position, Step, is_version};
 use super::report::Report;
-use super::response::{Change, Changes};
+use super::response::{Changes, WatchEvent};
 use super::transport::{Transport, Used};
 use super::trouble::Trouble;
 use crate::Event;
@@ -38,11 +38,11 @@ const ABSENCE: Duration = Duration::from_secs(5);
 /// A server that has lost its history has lost it for all agents: their lists spread over this.
 const RELIST_SPREAD: Duration = Duration::from_secs(2);
 
-type Outcome = Result<(), Trouble>;
+type WatchResult = Result<(), Trouble>;
 
 /// What the watches of all kinds share.
 #[derive(Clone)]
-pub struct Shared {
+pub struct WatchContext {
     pub report: Report,
     /// The transport of requests, unless the client is a test's.
     pub transport: Option<Transport>,
@@ -56,7 +56,7 @@ pub struct Shared {
     pub versions: ReportedVersions,
 }
 
-impl Shared {
+impl WatchContext {
     /// Waits until the files differ from those that a request used.
     async fn replaced(&self, used: Option<Used>) {
         match (&self.transport, used) {
@@ -77,8 +77,8 @@ pub struct Watched {
     kind: Kind,
     /// Whether nothing waits for it while it is not available.
     is_optional: bool,
-    shared: Shared,
-    known: Known,
+    shared: WatchContext,
+    known: ReportedObjects,
     position: Position,
     /// Events of a list that `known` includes and that are not reported yet.
     group: Vec<Event>,
@@ -110,11 +110,11 @@ struct Failures {
 }
 
 impl Watched {
-    pub fn new(api: Api, shared: Shared, listed: oneshot::Sender<()>) -> Self {
+    pub fn new(api: Api, shared: WatchContext, listed: oneshot::Sender<()>) -> Self {
         Self {
             kind: api.kind(),
             is_optional: api.kind().is_optional(),
-            known: Known::new(api.kind()),
+            known: ReportedObjects::new(api.kind()),
             api,
             shared,
             position: Position::default(),
@@ -264,12 +264,12 @@ impl Watched {
     }
 
     /// Makes a request, and reports what it returns until it ends.
-    async fn take(&mut self, step: &Step) -> Outcome {
+    async fn take(&mut self, step: &Step) -> WatchResult {
         let part = match step {
             Step::Watch(version) => return self.watch(version).await,
             Step::Stream(version) => return self.stream(version).await,
-            Step::List(version) => Part::NotOlderThan(version.clone()),
-            Step::ListLatest => Part::Latest,
+            Step::List(version) => ListPart::NotOlderThan(version.clone()),
+            Step::ListLatest => ListPart::Latest,
         };
         let _turn = self.turn().await;
         self.list(part).await
@@ -285,7 +285,7 @@ impl Watched {
     }
 
     /// Reads a list, and reports how it differs from what was reported before.
-    async fn list(&mut self, mut part: Part) -> Outcome {
+    async fn list(&mut self, mut part: ListPart) -> WatchResult {
         self.known.list();
         let version = loop {
             let (known, group, report) = (&mut self.known, &mut self.group, &self.shared.report);
@@ -297,7 +297,7 @@ impl Watched {
             });
             let meta = meta.await?;
             match meta.continue_token.filter(|token| !token.is_empty()) {
-                Some(token) => part = Part::Continue(token),
+                Some(token) => part = ListPart::Continue(token),
                 None => break meta.resource_version,
             }
         };
@@ -324,7 +324,7 @@ impl Watched {
     }
 
     /// Reads all objects from the beginning of a watch, and then changes from the rest of it.
-    async fn stream(&mut self, version: &str) -> Outcome {
+    async fn stream(&mut self, version: &str) -> WatchResult {
         let turn = self.turn().await;
         self.known.list();
         let mut changes = self.api.watch(version, true).await?;
@@ -334,15 +334,15 @@ impl Watched {
             let change = timeout_at(silence.min(end), changes.next()).await;
             let change = change.map_err(|_| Trouble::BrokenOff)?;
             match change?.ok_or(Trouble::BrokenOff)? {
-                Change::Applied(object) => self.group.extend(self.known.apply(object)),
-                Change::Deleted(object) => self.group.extend(self.known.delete(&object)),
-                Change::Bookmark { version: Some(version), ends_list: true }
+                WatchEvent::Applied(object) => self.group.extend(self.known.apply(object)),
+                WatchEvent::Deleted(object) => self.group.extend(self.known.delete(&object)),
+                WatchEvent::Bookmark { version: Some(version), ends_list: true }
                     if is_version(&version) =>
                 {
                     self.complete(&version);
                     break;
                 }
-                Change::Bookmark { .. } => return Err(Trouble::NotStreamed),
+                WatchEvent::Bookmark { .. } => return Err(Trouble::NotStreamed),
             }
             if self.group.len() >= GROUP {
                 self.shared.report.send(self.group.drain(..));
@@ -352,7 +352,7 @@ impl Watched {
         self.follow(changes).await
     }
 
-    async fn watch(&mut self, version: &str) -> Outcome {
+    async fn watch(&mut self, version: &str) -> WatchResult {
         let changes = self.api.watch(version, false).await?;
         self.failures.end(self.kind);
         self.wait = None;
@@ -360,7 +360,7 @@ impl Watched {
     }
 
     /// Reports changes until the watch ends, as every watch does some time.
-    async fn follow(&mut self, mut changes: Changes) -> Outcome {
+    async fn follow(&mut self, mut changes: Changes) -> WatchResult {
         loop {
             let Ok(change) = timeout(SILENCE, changes.next()).await else {
                 let (kind, silence_s) = (self.kind.name(), SILENCE.as_secs());
@@ -370,16 +370,16 @@ impl Watched {
             let change = change?;
             self.is_resumed &= change.is_none();
             match change {
-                Some(Change::Applied(object)) => {
+                Some(WatchEvent::Applied(object)) => {
                     self.position.moved_to(object.resource_version().unwrap_or_default());
                     self.shared.report.send(self.known.apply(object));
                 }
-                Some(Change::Deleted(object)) => {
+                Some(WatchEvent::Deleted(object)) => {
                     let version = object["metadata"]["resourceVersion"].as_str();
                     self.position.moved_to(version.unwrap_or_default());
                     self.shared.report.send(self.known.delete(&object));
                 }
-                Some(Change::Bookmark { version, .. }) => {
+                Some(WatchEvent::Bookmark { version, .. }) => {
                     self.position.moved_to(&version.unwrap_or_default());
                 }
                 None => return Ok(()),

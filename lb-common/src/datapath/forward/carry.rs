@@ -2,11 +2,11 @@
 //! stages read it.
 
 use super::lookup::{
-    FlowPlace, Judgement, client_hash, client_hash_of, decision_for_reply, decision_for_request,
-    find_in_buckets, has_spread_flows, may_be_indexed, reply_hash, spread_hash_of, unless_expired,
-    update_reply, update_request,
+    FlowContinuation, FlowPlace, client_hash, client_hash_of, decision_for_reply,
+    decision_for_request, find_in_buckets, has_spread_flows, may_be_indexed, reply_hash,
+    spread_hash_of, unless_expired, update_reply, update_request,
 };
-use crate::conntrack::{self, Found, reply_index};
+use crate::conntrack::{self, LocatedFlow, reply_index};
 use crate::datapath::carried::{Decision, Draft};
 use crate::datapath::function::{Function, reason_in, result_of};
 use crate::datapath::handover::DraftedDecision;
@@ -167,7 +167,7 @@ pub fn find_drafted_reply<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Ca
 #[inline(always)]
 fn keep_location<F: PacketFamily>(
     draft: &mut Draft<F>,
-    found: Option<Found<'_, F, ()>>,
+    found: Option<LocatedFlow<'_, F, ()>>,
 ) -> Carried {
     match found {
         Some(found) => {
@@ -199,13 +199,13 @@ pub fn follow_at_once<F: PacketFamily, T: FamilyTables<F>>(
     };
     let Some(draft) = tables.draft() else { return Carried::Failed(Reason::CorruptTable) };
     draft.at = found.location();
-    let judgement = update_request(tables, segment, &found, &draft.decision);
-    if let Judgement::Gone = judgement
+    let continuation = update_request(tables, segment, &found, &draft.decision);
+    if let FlowContinuation::Gone = continuation
         && resolves
     {
         found.release();
     }
-    carried_by(judgement)
+    carried_by(continuation)
 }
 
 /// Finds the flow of the stored segment, of a client, in the two buckets of a hash, and updates it as
@@ -255,11 +255,11 @@ pub fn follow_found<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Carried 
 
 /// The outcome of a lookup that has found a flow, which may not be the packet's.
 #[inline(always)]
-fn carried_by(judgement: Judgement) -> Carried {
-    match judgement {
-        Judgement::GoesOn => Carried::FOUND,
-        Judgement::Anew => Carried::Nothing,
-        Judgement::Gone => Carried::Failed(Reason::BackendGone),
+fn carried_by(continuation: FlowContinuation) -> Carried {
+    match continuation {
+        FlowContinuation::GoesOn => Carried::FOUND,
+        FlowContinuation::Anew => Carried::Nothing,
+        FlowContinuation::Gone => Carried::Failed(Reason::BackendGone),
     }
 }
 

@@ -4,7 +4,7 @@
 //! Every lookup, by request or by reply, ignores a flow that has been idle for longer than its
 //! timeout, and releases its entry.
 
-use crate::conntrack::{self, Found, is_crowded, reply_index, track};
+use crate::conntrack::{self, LocatedFlow, is_crowded, reply_index, track};
 use crate::datapath::carried::Decision;
 use crate::datapath::segment::Segment;
 use crate::datapath::tables::FamilyTables;
@@ -13,10 +13,10 @@ use crate::hash::{FlowHash, ReplyHash};
 use crate::layout::{Backend, Direction, Flow, FlowKind, FlowState, Reason, TunnelKey};
 
 /// A flow that was found, and its decision for the packet.
-pub type FlowOf<'a, F> = Found<'a, F, Decision<F>>;
+pub type FlowOf<'a, F> = LocatedFlow<'a, F, Decision<F>>;
 
 /// What the lookup found for a packet to a Service.
-pub enum Known<'a, F: PacketFamily> {
+pub enum RequestLookup<'a, F: PacketFamily> {
     Flow(FlowOf<'a, F>),
     /// It belongs to a connection whose backend is gone.
     Gone(FlowOf<'a, F>),
@@ -86,17 +86,19 @@ pub(super) fn reply_hash<F: PacketFamily, T: FamilyTables<F>>(
 pub fn update_request_flow<'a, F: PacketFamily, T: FamilyTables<F>>(
     tables: &'a T,
     segment: &Segment<F>,
-) -> Result<Known<'a, F>, Reason> {
+) -> Result<RequestLookup<'a, F>, Reason> {
     let mut alone = true;
     let found = find_by_hash(tables, client_hash_of(tables, segment), |flow, _| {
         alone = false;
         decision_for_request(flow, segment)
     })?;
-    let Some(found) = unless_expired(tables, found) else { return Ok(Known::Nothing { alone }) };
+    let Some(found) = unless_expired(tables, found) else {
+        return Ok(RequestLookup::Nothing { alone });
+    };
     Ok(match update_request(tables, segment, &found, &found.record) {
-        Judgement::GoesOn => Known::Flow(found),
-        Judgement::Anew => Known::Nothing { alone: false },
-        Judgement::Gone => Known::Gone(found),
+        FlowContinuation::GoesOn => RequestLookup::Flow(found),
+        FlowContinuation::Anew => RequestLookup::Nothing { alone: false },
+        FlowContinuation::Gone => RequestLookup::Gone(found),
     })
 }
 
@@ -106,21 +108,22 @@ pub fn update_request_flow<'a, F: PacketFamily, T: FamilyTables<F>>(
 pub(super) fn update_request<F: PacketFamily, T: FamilyTables<F>, R>(
     tables: &T,
     segment: &Segment<F>,
-    found: &Found<'_, F, R>,
+    found: &LocatedFlow<'_, F, R>,
     decision: &Decision<F>,
-) -> Judgement {
-    let judgement = check_request_flow(tables, segment, (found.state(), found.track()), decision);
-    if let Judgement::Gone = judgement {
-        return Judgement::Gone;
+) -> FlowContinuation {
+    let continuation =
+        check_request_flow(tables, segment, (found.state(), found.track()), decision);
+    if let FlowContinuation::Gone = continuation {
+        return FlowContinuation::Gone;
     }
     let Segment { headers, signal, .. } = segment;
-    if let Judgement::GoesOn = judgement
+    if let FlowContinuation::GoesOn = continuation
         && found.note(Direction::Forward, headers.protocol, signal, tables.now())
     {
-        return Judgement::GoesOn;
+        return FlowContinuation::GoesOn;
     }
     found.release();
-    Judgement::Anew
+    FlowContinuation::Anew
 }
 
 /// Updates the flow that was found for a packet of its backend.
@@ -128,7 +131,7 @@ pub(super) fn update_request<F: PacketFamily, T: FamilyTables<F>, R>(
 pub fn update_reply<F: PacketFamily, T: FamilyTables<F>, R>(
     tables: &T,
     segment: &Segment<F>,
-    found: &Found<'_, F, R>,
+    found: &LocatedFlow<'_, F, R>,
 ) {
     let Segment { headers, signal, .. } = segment;
     let _ = found.note(Direction::Reverse, headers.protocol, signal, tables.now());
@@ -184,8 +187,8 @@ pub fn may_be_indexed<F: PacketFamily, T: FamilyTables<F>>(
 #[inline(always)]
 pub(super) fn unless_expired<'a, F: PacketFamily, T: FamilyTables<F>, R>(
     tables: &T,
-    found: Option<Found<'a, F, R>>,
-) -> Option<Found<'a, F, R>> {
+    found: Option<LocatedFlow<'a, F, R>>,
+) -> Option<LocatedFlow<'a, F, R>> {
     if let Some(found) = &found
         && found.is_expired(tables.settings(), tables.now())
     {
@@ -201,7 +204,7 @@ fn find_by_hash<'a, F: PacketFamily, T: FamilyTables<F>, R>(
     tables: &'a T,
     hash: FlowHash,
     mut wanted: impl FnMut(&Flow<F>, FlowState) -> Option<R>,
-) -> Result<Option<Found<'a, F, R>>, Reason> {
+) -> Result<Option<LocatedFlow<'a, F, R>>, Reason> {
     let found = find_in_buckets(tables, hash, &mut wanted)?;
     match hash.further() {
         Some(further) if found.is_none() => find_in_buckets(tables, further, wanted),
@@ -214,7 +217,7 @@ pub(super) fn find_in_buckets<'a, F: PacketFamily, T: FamilyTables<F>, R>(
     tables: &'a T,
     hash: FlowHash,
     mut wanted: impl FnMut(&Flow<F>, FlowState) -> Option<R>,
-) -> Result<Option<Found<'a, F, R>>, Reason> {
+) -> Result<Option<LocatedFlow<'a, F, R>>, Reason> {
     let [first, second] = tables.buckets_of(hash);
     let bucket = tables.flow_bucket(first).ok_or(Reason::CorruptTable)?;
     if let Some(found) = conntrack::find_first((first, bucket), hash, &mut wanted) {
@@ -310,7 +313,8 @@ fn is_between<F: PacketFamily>(
         && flow.protocol == protocol
 }
 
-pub(super) enum Judgement {
+/// What a client's packet is to the flow that it was looked up by.
+pub(super) enum FlowContinuation {
     GoesOn,
     /// The packet begins a new flow with the same client and frontend.
     Anew,
@@ -325,10 +329,10 @@ pub(super) fn check_request_flow<F: PacketFamily, T: FamilyTables<F>>(
     segment: &Segment<F>,
     (state, track): (FlowState, u32),
     decision: &Decision<F>,
-) -> Judgement {
+) -> FlowContinuation {
     let opens = segment.opens();
     if opens && track::may_begin_anew(state, track, segment.headers.protocol, &segment.signal) {
-        return Judgement::Anew;
+        return FlowContinuation::Anew;
     }
     let generation = decision.backend_generation;
     let backend: Option<Backend<F::Address>> = tables.backend(decision.backend_index);
@@ -340,9 +344,9 @@ pub(super) fn check_request_flow<F: PacketFamily, T: FamilyTables<F>>(
             if backend.is_draining()
                 && (segment.headers.is_datagram() || opens && is_unanswered(state)) =>
         {
-            Judgement::Anew
+            FlowContinuation::Anew
         }
-        Some(_) => Judgement::GoesOn,
+        Some(_) => FlowContinuation::GoesOn,
         // The connection may be that of an earlier owner of the slot, whose node was asked through
         // this backend's: the current owner's node can ask again. Or it is a later one of the same
         // client and port, which began on another node, so that the flow is still here.
@@ -350,10 +354,10 @@ pub(super) fn check_request_flow<F: PacketFamily, T: FamilyTables<F>>(
             || decision.kind.has(FlowKind::DELIVERED))
             && tables.tunnel_key(TunnelKey::Current) != 0 =>
         {
-            Judgement::Anew
+            FlowContinuation::Anew
         }
-        None if !segment.headers.is_datagram() && !opens => Judgement::Gone,
-        None => Judgement::Anew,
+        None if !segment.headers.is_datagram() && !opens => FlowContinuation::Gone,
+        None => FlowContinuation::Anew,
     }
 }
 

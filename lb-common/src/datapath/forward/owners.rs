@@ -25,7 +25,7 @@ impl Owner {
 
 /// Which owner is looked for.
 #[derive(Clone, Copy)]
-pub enum Wanted {
+pub enum SoughtOwner {
     /// The first one on this node.
     Local,
     /// The one that is to be asked as this one in order, from 1.
@@ -34,7 +34,7 @@ pub enum Wanted {
     Asked { number: u32, tag: u16 },
 }
 
-impl Wanted {
+impl SoughtOwner {
     const LOCAL: u32 = 0;
     const NTH: u32 = 1;
     const ASKED: u32 = 2;
@@ -46,7 +46,7 @@ pub fn find_owner<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
     connection: &Connection<F>,
     frontend: &Frontend,
-    wanted: Wanted,
+    wanted: SoughtOwner,
 ) -> Option<Choice<F>> {
     let Connection { client, client_port, address, port, protocol, .. } = *connection;
     let pool = tables.pool(frontend.cluster_pool).filter(|pool| pool.size != 0)?;
@@ -56,9 +56,9 @@ pub fn find_owner<F: PacketFamily, T: FamilyTables<F>>(
     owners.slot = PoolSlot { pool: frontend.cluster_pool, slot };
     owners.first = pool.offset.saturating_add(slot);
     (owners.wanted, owners.number, owners.tag) = match wanted {
-        Wanted::Local => (Wanted::LOCAL, 0, 0),
-        Wanted::Nth(number) => (Wanted::NTH, number, 0),
-        Wanted::Asked { number, tag } => (Wanted::ASKED, number, tag.into()),
+        SoughtOwner::Local => (SoughtOwner::LOCAL, 0, 0),
+        SoughtOwner::Nth(number) => (SoughtOwner::NTH, number, 0),
+        SoughtOwner::Asked { number, tag } => (SoughtOwner::ASKED, number, tag.into()),
     };
     owners.count = 0;
     if tables.call(Function::FindOwner) == 0 {
@@ -89,14 +89,14 @@ pub fn search_owners<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> u32 {
 
 #[inline(always)]
 fn is_wanted<F: PacketFamily>(owners: &mut Owners<F>, owner: Owner) -> bool {
-    if owners.wanted == Wanted::LOCAL {
+    if owners.wanted == SoughtOwner::LOCAL {
         return owner.0 & Owner::LOCAL != 0;
     }
     if owner.0 & Owner::CAN_BE_ASKED == 0 {
         return false;
     }
     owners.count += 1;
-    if owners.wanted == Wanted::NTH {
+    if owners.wanted == SoughtOwner::NTH {
         owners.count == owners.number
     } else {
         owners.count <= owners.number && owner.0 >> Owner::TAG == owners.tag

@@ -17,7 +17,7 @@ use crate::conntrack;
 use crate::datapath::arrival::Arrival;
 use crate::datapath::carried::Decision;
 use crate::datapath::forward::carry::Carried;
-use crate::datapath::forward::owners::{self, Wanted, find_owner};
+use crate::datapath::forward::owners::{self, SoughtOwner, find_owner};
 use crate::datapath::forward::stored;
 use crate::datapath::handover::{DraftedFlow, NextStage};
 use crate::datapath::segment::Segment;
@@ -136,7 +136,7 @@ fn own_backend<F: PacketFamily, T: FamilyTables<F>>(
     if choice.backend.is_local() {
         return Ok(choice);
     }
-    find_owner(tables, connection, frontend, Wanted::Local).ok_or(Reason::NoSuchTarget)
+    find_owner(tables, connection, frontend, SoughtOwner::Local).ok_or(Reason::NoSuchTarget)
 }
 
 /// The owner of the slot that is to be asked after the one that returned the packet; the first one if
@@ -151,12 +151,12 @@ fn next_owner<F: PacketFamily, T: FamilyTables<F>>(
     let number = u32::from(arrival.mark().number());
     let mut next = 1;
     if number != 0 {
-        let asked = Wanted::Asked { number, tag: arrival.tag() };
+        let asked = SoughtOwner::Asked { number, tag: arrival.tag() };
         if find_owner(tables, connection, frontend, asked).is_some() {
             next = tables.draft()?.owners.count + 1;
         }
     }
-    find_owner(tables, connection, frontend, Wanted::Nth(next))
+    find_owner(tables, connection, frontend, SoughtOwner::Nth(next))
 }
 
 /// Whether a packet that came through a tunnel may follow a flow to another node: only as a question

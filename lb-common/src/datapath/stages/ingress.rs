@@ -2,7 +2,7 @@
 
 use super::{bfd, earlier, neighbour, receiver};
 use crate::datapath::arrival::Arrival;
-use crate::datapath::forward::lookup::{self, FlowPlace, Known};
+use crate::datapath::forward::lookup::{self, FlowPlace, RequestLookup};
 use crate::datapath::forward::{refuse, send};
 use crate::datapath::handover::NextStage;
 use crate::datapath::segment::Segment;
@@ -103,10 +103,10 @@ pub fn process_arriving_segment<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
         }
     }
     match lookup::update_request_flow(tables, segment) {
-        Ok(Known::Flow(found)) => {
+        Ok(RequestLookup::Flow(found)) => {
             send::send_packet(packet, tables, segment, &found.record, Some(found.hops()))
         }
-        Ok(Known::Gone(found)) => {
+        Ok(RequestLookup::Gone(found)) => {
             rarely();
             if earlier::may_be_later(packet, tables, &found.record) {
                 found.release();
@@ -114,7 +114,9 @@ pub fn process_arriving_segment<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
             }
             refuse::refuse_gone_backend(packet, tables, segment.headers, &found)
         }
-        Ok(Known::Nothing { alone }) => Verdict::Next(stage_without_flow(tables, segment, alone)),
+        Ok(RequestLookup::Nothing { alone }) => {
+            Verdict::Next(stage_without_flow(tables, segment, alone))
+        }
         Err(reason) => drop_for(tables, reason),
     }
 }

@@ -24,5 +24,5 @@ pub use frontends::{EXAMPLES as FRONTENDS, show_frontends};
 pub use maglev::{EXAMPLES as MAGLEV, Maglev, show_maglev};
 pub use options::Named;
 pub use services::{EXAMPLES as SERVICES, show_services};
-pub use status::{EXAMPLES as STATUS, Options as Status, show_status};
-pub use top::{EXAMPLES as TOP, Options as Top, show_top};
+pub use status::{EXAMPLES as STATUS, StatusOptions as Status, show_status};
+pub use top::{EXAMPLES as TOP, TopOptions as Top, show_top};

@@ -11,7 +11,7 @@ use clap::Args;
 use jiff::Timestamp;
 use lb_announce::LinkView;
 use lb_common::layout::map;
-use lb_inspect::{Fill, Found, Severity, State, Status};
+use lb_inspect::{Fill, Severity, State, Status, StatusFindings};
 use lb_kernel::Tables;
 use lb_speakers::bgp::BgpView;
 
@@ -32,7 +32,7 @@ in the agent's network namespace: the agent's socket and interfaces are there.";
 const BAR: usize = 20;
 
 #[derive(Debug, Args)]
-pub struct Options {
+pub struct StatusOptions {
     /// Output format
     #[arg(long, short, value_enum, default_value_t, value_name = "FORMAT")]
     output: StatusFormat,
@@ -46,7 +46,7 @@ enum StatusFormat {
     Yaml,
 }
 
-pub fn show_status(options: &Options, pin_path: &Path) -> Result<ExitCode> {
+pub fn show_status(options: &StatusOptions, pin_path: &Path) -> Result<ExitCode> {
     let status = Status::of(find(pin_path)?);
     match options.output {
         StatusFormat::Table => write(&described(&status))?,
@@ -56,7 +56,7 @@ pub fn show_status(options: &Options, pin_path: &Path) -> Result<ExitCode> {
     Ok(if status.healthy { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn find(pin_path: &Path) -> Result<Found> {
+fn find(pin_path: &Path) -> Result<StatusFindings> {
     // Reports a missing data plane or missing permission.
     check(pin_path)?;
     let survey = lb_kernel::survey(pin_path)?;
@@ -65,7 +65,7 @@ fn find(pin_path: &Path) -> Result<Found> {
     let used = if is_complete { used(&open(pin_path)?)? } else { BTreeMap::new() };
     let report = lb_status::ask(pin_path).map_err(|error| format!("{error:#}"));
     let features = lb_kernel::features()?;
-    Ok(Found { pin_path: pin_path.display().to_string(), survey, features, used, report })
+    Ok(StatusFindings { pin_path: pin_path.display().to_string(), survey, features, used, report })
 }
 
 /// The numbers of entries in the maps.

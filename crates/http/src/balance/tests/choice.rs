@@ -102,8 +102,11 @@ fn threads_share_a_balancer() {
                     let random = mix_hash(thread << 32 | i);
                     let pick = Pick { now, random, hash: None, affinity: None, tried: &[] };
                     let guard = balancer.choose(&pick).unwrap();
-                    let outcome =
-                        if random.is_multiple_of(3) { Outcome::Success } else { Outcome::Failure };
+                    let outcome = if random.is_multiple_of(3) {
+                        RequestOutcome::Success
+                    } else {
+                        RequestOutcome::Failure
+                    };
                     balancer.report(&guard, outcome, now);
                     if i % 100 == 0 {
                         balancer

@@ -59,7 +59,7 @@ fn requests_that_began_before_an_ejection_do_not_prolong_it() {
     let world = World::new([1, 2]);
     let requests: Vec<_> = (0..20).map(|_| world.request_to(1)).collect();
     for request in &requests {
-        world.balancer.report(request, Outcome::Failure, world.now);
+        world.balancer.report(request, RequestOutcome::Failure, world.now);
     }
     assert_eq!(world.ejected_for(1), Some(10 * SECOND));
 }
@@ -97,12 +97,12 @@ fn ejection_can_be_switched_off() {
 
 #[test]
 fn only_statuses_of_unavailable_endpoints_are_failures() {
-    let outcome = |status| Outcome::of_status(StatusCode::from_u16(status).unwrap());
+    let outcome = |status| RequestOutcome::of_status(StatusCode::from_u16(status).unwrap());
     for status in [502, 503, 504] {
-        assert_eq!(outcome(status), Outcome::Failure, "{status}");
+        assert_eq!(outcome(status), RequestOutcome::Failure, "{status}");
     }
     for status in [101, 200, 302, 400, 429, 499, 500, 501, 505, 599] {
-        assert_eq!(outcome(status), Outcome::Success, "{status}");
+        assert_eq!(outcome(status), RequestOutcome::Success, "{status}");
     }
 }
 

@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{Affinity, Balancer, Guard, Outcome, Pick, Settings};
+use super::{Affinity, Balancer, Guard, Pick, RequestOutcome, Settings};
 use crate::stable_hash::mix_hash;
 use crate::upstream::{Endpoint, Upstream};
 
@@ -102,12 +102,12 @@ impl World {
     /// Lets this many requests to the endpoint fail in a row.
     fn fail(&self, number: u16, times: u32) {
         for _ in 0..times {
-            self.balancer.report(&self.request_to(number), Outcome::Failure, self.now);
+            self.balancer.report(&self.request_to(number), RequestOutcome::Failure, self.now);
         }
     }
 
     fn succeed(&self, number: u16) {
-        self.balancer.report(&self.request_to(number), Outcome::Success, self.now);
+        self.balancer.report(&self.request_to(number), RequestOutcome::Success, self.now);
     }
 
     /// Remaining time of ejection.

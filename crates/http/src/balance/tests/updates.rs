@@ -26,7 +26,7 @@ fn an_endpoint_that_returns_is_a_new_one() {
     assert_eq!((world.ejected_for(1), world.balancer.pending()), (None, 0));
     // What the old one did says nothing about the new one.
     for _ in 0..10 {
-        world.balancer.report(&old, Outcome::Failure, world.now);
+        world.balancer.report(&old, RequestOutcome::Failure, world.now);
     }
     drop(old);
     assert_eq!((world.ejected_for(1), world.balancer.pending()), (None, 0));

@@ -83,7 +83,7 @@ impl Display for Server {
 
 pub struct Servers {
     memory: Option<Memory>,
-    state: Mutex<State>,
+    state: Mutex<ServerList>,
 }
 
 /// Changes when requests need other connections.
@@ -91,7 +91,7 @@ pub struct Servers {
 pub struct Generation(u64);
 
 #[derive(Default)]
-struct State {
+struct ServerList {
     configured: Vec<Server>,
     /// Whether servers prove their names.
     learns: bool,
@@ -109,7 +109,7 @@ impl Servers {
     /// `urls` has at least one.
     pub fn new(urls: &[Uri], config: &Config, memory: Option<Memory>) -> Result<Arc<Self>> {
         let learned = memory.as_ref().map(Memory::read).unwrap_or_default();
-        let state = Mutex::new(State { learned, ..State::default() });
+        let state = Mutex::new(ServerList { learned, ..ServerList::default() });
         let servers = Self { memory, state };
         servers.configure(urls, config)?;
         Ok(Arc::new(servers))
@@ -218,12 +218,12 @@ impl Servers {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ServerList> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl ServerList {
     fn fail(&mut self, server: &Server) {
         self.failed.retain(|failed| failed != server);
         self.failed.push(server.clone());

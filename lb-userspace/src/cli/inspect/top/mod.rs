@@ -33,7 +33,7 @@ Examples:
 All rates are per second. If stdout is not a terminal, a table is printed after each interval.";
 
 #[derive(Debug, Args)]
-pub struct Options {
+pub struct TopOptions {
     /// Interval between updates, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=3600))]
@@ -63,7 +63,7 @@ enum TopFormat {
     Yaml,
 }
 
-pub fn show_top(options: &Options, pin_path: &Path) -> Result<()> {
+pub fn show_top(options: &TopOptions, pin_path: &Path) -> Result<()> {
     let mut watcher = Watcher::new(open(pin_path)?, options.namespaces.of(None))?;
     let interval = Duration::from_secs(options.interval.into());
     let is_live = io::stdout().is_terminal() && io::stdin().is_terminal();
