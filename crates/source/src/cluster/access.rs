@@ -132,6 +132,8 @@ impl Access {
 mod tests {
     use std::fs;
 
+    use lb_process::ClientRequests;
+
     use super::*;
 
     const KUBECONFIG: &str = "
