@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::BytesMut;
 use http::header::{
-    CONNECTION, CONTENT_LENGTH, DATE, EXPECT, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
+    CONNECTION, CONTENT_LENGTH, DATE, EXPECT, SET_COOKIE, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri, Version};
@@ -317,7 +317,8 @@ pub(super) fn write_response_head(
 pub(super) fn write_interim_head(status: StatusCode, headers: &HeaderMap, to: &mut Vec<u8>) {
     write_status_line(status, false, to);
     for (name, value) in headers {
-        if name != CONTENT_LENGTH {
+        // Another endpoint may give the final response: then this one sets no cookies.
+        if name != CONTENT_LENGTH && name != SET_COOKIE {
             write_field(name.as_str(), value.as_bytes(), to);
         }
     }
