@@ -38,7 +38,7 @@ use health_check::ReadyHere;
 pub use conflicts::Claims;
 pub use external_ips::{ExternalIpPolicy, ExternalIpRule};
 pub use kind::Kind;
-pub use lent_ports::{PortGrant, ProtocolPort, has_lent_ports};
+pub use lent_ports::{NODE_PROBE_PORT, PortGrant, ProtocolPort, has_lent_ports};
 pub(crate) use lent_ports::{find_owner_on_nodes, is_lending};
 pub use node::{Node, NodeAddresses};
 pub use node_context::{LentPool, LentPorts, NodeContext};

@@ -9,7 +9,7 @@ use lb_common::layout::FrontendKind;
 
 use super::address;
 use super::fields::Fields;
-use super::lent_ports::{ProtocolPort, is_lending, ports_on_node};
+use super::lent_ports::{NODE_PROBE_PORT, ProtocolPort, is_lending, ports_on_node};
 use super::node_context::NodeContext;
 use super::source_ranges::{Admitted, SourceRanges};
 use super::tunnels;
@@ -142,6 +142,14 @@ pub fn read_service(
 
     let mut service_ports = BTreeMap::new();
     for port in read_ports(spec, &mut fields) {
+        if port.is_probe_port()
+            && addresses.iter().any(|(_, kind)| *kind == FrontendKind::ExternalIp)
+        {
+            let message = format!(
+                "TCP port {NODE_PROBE_PORT} is not served there: agents probe nodes at it. Use another port"
+            );
+            fields.problem("spec.externalIPs", message);
+        }
         for family in AddressFamily::ALL {
             let frontends = frontends(&port, family, &addresses, &lent, &source_ranges);
             // A Service has a family if it has a cluster address of it.
@@ -281,6 +289,12 @@ struct ReadPort {
     node_port: Option<u16>,
 }
 
+impl ReadPort {
+    fn is_probe_port(&self) -> bool {
+        (self.protocol, self.number) == (Protocol::Tcp, NODE_PROBE_PORT)
+    }
+}
+
 /// The valid ports. Of two conflicting ports the first is used; the API server refuses such
 /// Services, but a file may contain one.
 fn read_ports(spec: &ServiceSpec, fields: &mut Fields<'_>) -> Vec<ReadPort> {
@@ -337,7 +351,11 @@ fn frontends(
         lent.get(address).is_none_or(|ports| ports.contains(&(port.protocol, port.number)))
     };
     let served = addresses.iter().filter(|(address, kind)| {
-        let is_open = *kind != FrontendKind::LoadBalancer || !closed && is_lent(address);
+        let is_open = match kind {
+            FrontendKind::LoadBalancer => !closed && is_lent(address),
+            FrontendKind::ExternalIp => !port.is_probe_port(),
+            _ => true,
+        };
         AddressFamily::of(address) == family && is_open
     });
     let at_addresses = served.map(|&(address, kind)| Frontend { address, port: port.number, kind });
