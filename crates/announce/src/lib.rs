@@ -36,6 +36,8 @@ mod heartbeats;
 mod identity;
 mod link;
 mod liveness;
+mod node_liveness;
+mod node_signs;
 mod pacing;
 mod peers;
 mod probing;
@@ -57,6 +59,8 @@ pub use identity::{
     CandidateRank, LinkAddress, ParticipantId, ParticipantIdentity, format_link_address,
 };
 pub use link::LinkElection;
+pub use node_liveness::{NodeLiveness, ProbeOutcome};
+pub use node_signs::NodeSigns;
 pub use seal::SealKeys;
 pub use table::MAX_ADDRESSES;
 pub use timing::{ElectionTiming, Time};

@@ -12,6 +12,7 @@ use super::timing::Time;
 impl LinkElection {
     pub(super) fn check_liveness(&mut self, now: Time) {
         self.mark_silence(now);
+        self.schedule_node_signs(now);
         if self.probe_isolated_peers(now) {
             self.stable_since = now;
             self.outdated = true;

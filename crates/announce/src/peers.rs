@@ -51,6 +51,10 @@ pub struct Peer {
     pub hears_nobody: bool,
     /// The peer hears no other participant, and its kernel does not answer probes, either.
     pub mute: bool,
+    /// The newest of its messages that another participant has acknowledged, and when such an acknowledgement last
+    /// named a newer one than before.
+    confirmed: u64,
+    confirmed_at: Time,
 }
 
 impl Peer {
@@ -87,6 +91,11 @@ impl Peer {
     pub(crate) fn silent_for(&self, now: Time) -> Duration {
         now.saturating_sub(self.heard_at)
     }
+
+    /// Until when the participant counts as heard by another one.
+    pub(crate) fn confirmed_until(&self, limit: Duration) -> Time {
+        self.confirmed_at + limit
+    }
 }
 
 /// What a message has changed.
@@ -110,6 +119,8 @@ pub struct Peers {
     turn: Option<(ParticipantId, u64)>,
     /// When a process could not become a participant because there are too many.
     turned_away_at: Option<Time>,
+    /// When the timeouts were restarted last.
+    restarted_at: Time,
 }
 
 impl Peers {
@@ -131,6 +142,19 @@ impl Peers {
         let heard = self.iter().filter(|(_, peer)| !peer.silent).count() + self.pending.count();
         // The cast cannot truncate: the numbers of peers and of pending processes are bounded.
         heard.div_ceil(MAX_ACKNOWLEDGEMENTS).max(1) as u32
+    }
+
+    /// A participant that is heard is acknowledged by each of the others within this time, and two such messages may be
+    /// lost. The others may still count those that are silent here.
+    pub(crate) fn confirmation_limit(&self, timing: &ElectionTiming) -> Duration {
+        let known = self.peers.len() + self.pending.count();
+        let turns = known.div_ceil(MAX_ACKNOWLEDGEMENTS).max(1) as u32;
+        timing.silence + timing.interval * (turns - 1)
+    }
+
+    /// From when on the absence of acknowledgements says that no participant hears a silent one.
+    pub(crate) fn unheard_from(&self, peer: &Peer, limit: Duration) -> Time {
+        peer.confirmed_until(limit).max(self.restarted_at + limit) + Duration::from_nanos(1)
     }
 
     /// See [`Peer::is_deaf`].
@@ -215,6 +239,7 @@ impl Peers {
             change.connectivity = before != (peer.is_doubted, peer.hears_nobody);
         }
         let applied = peer.table.apply_changes(message.version, &message.changes);
+        self.note_confirmed_peers(message, now);
         PeerChange { table: applied.rows, ranks: applied.ranks, ..change }
     }
 
@@ -231,6 +256,18 @@ impl Peers {
             is_same.then(|| peer.times.time_of_message(heard.sequence, now)).flatten()
         });
         times.flatten().max()
+    }
+
+    /// Notes which participants the sender has heard lately.
+    fn note_confirmed_peers(&mut self, message: &Heartbeat, now: Time) {
+        for heard in &message.heard {
+            if let Some(peer) = self.peers.get_mut(&heard.id)
+                && peer.incarnation == heard.incarnation
+                && heard.sequence > peer.confirmed
+            {
+                (peer.confirmed, peer.confirmed_at) = (heard.sequence, now);
+            }
+        }
     }
 
     fn accept_process(&mut self, id: ParticipantId, message: &Heartbeat, now: Time) -> bool {
@@ -261,6 +298,8 @@ impl Peers {
             is_doubted: false,
             hears_nobody: false,
             mute: false,
+            confirmed: message.sequence,
+            confirmed_at: now,
         };
         self.peers.insert(id, peer);
         true
@@ -323,6 +362,7 @@ impl Peers {
         timing: &ElectionTiming,
     ) {
         let deaf_after = self.deaf_after(timing);
+        self.restarted_at = now;
         for peer in self.peers.values_mut().filter(|peer| !peer.silent) {
             peer.heard_at = now;
             peer.received_at = now;

@@ -3,6 +3,7 @@
 mod acknowledgement;
 mod backlog;
 mod chaos;
+mod dead_nodes;
 mod hostile;
 mod many;
 mod scenarios;
