@@ -97,6 +97,8 @@ pub struct Options {
     pub announcements: ElectionTiming,
     /// What is called when this node takes or gives up an address.
     pub announcement_hook: Option<HookTarget>,
+    /// Whether endpoints of dead nodes get new connections as those of others.
+    pub allow_dead_nodes: bool,
     pub sizes: WantedSizes,
     /// Ports for SNAT, except those that this node uses itself.
     pub snat_ports: SnatRange,
@@ -220,6 +222,7 @@ pub async fn run(options: Options) -> Result<()> {
     notify_service_manager(&[NotifyState::Ready, NotifyState::Status(&status)]);
     let mut watchdog = Watchdog::start();
     let mut renewal = epoch_lease_renewal();
+    let mut watched_nodes = announcer.watched_nodes();
     let ended = loop {
         tokio::select! {
             event = events.recv() => match event {
@@ -241,6 +244,13 @@ pub async fn run(options: Options) -> Result<()> {
                 let has_key = *has_tunnel_key.borrow_and_update();
                 metrics.set_config(options.described(has_key));
                 agent.set_tunnel_key(has_key);
+            }
+            Ok(()) = watched_nodes.changed() => {
+                let watched = watched_nodes.borrow_and_update().clone();
+                let (alive, dead) = (watched.alive, watched.dead.len());
+                agent.set_dead_nodes(watched.dead);
+                // Last: what is counted as dead gets no new connections.
+                metrics.set_watched_nodes(alive, dead);
             }
             () = devices.retry_due() => devices.attach_missing(),
             _ = renewal.tick() => agent.renew_epoch_lease(),

@@ -14,7 +14,7 @@ use lb_speakers::bgp::SpeakerCommand;
 use lb_status::{Check, Condition, Health, HealthChecks, Metrics};
 use tokio::sync::{mpsc, watch};
 
-use super::announcer::{Beat, Wanted};
+use super::announcer::{Beat, NodesByName, Wanted};
 
 pub struct Outlets {
     pub notices: Arc<dyn Notices>,
@@ -24,6 +24,7 @@ pub struct Outlets {
     health_checks: HealthChecks,
     snat_ports: Option<SnatPorts>,
     announcer: Option<watch::Sender<Option<Arc<Wanted>>>>,
+    nodes: Option<watch::Sender<NodesByName>>,
     beat: Beat,
     speaker: Option<mpsc::UnboundedSender<SpeakerCommand>>,
     taints: watch::Sender<NodeTaints>,
@@ -40,6 +41,7 @@ impl Outlets {
             health_checks,
             snat_ports: None,
             announcer: None,
+            nodes: None,
             beat: Beat::default(),
             speaker: None,
             taints: watch::Sender::default(),
@@ -60,6 +62,23 @@ impl Outlets {
         beat: Beat,
     ) -> Self {
         Self { announcer: Some(announcer), beat, ..self }
+    }
+
+    /// Reports the addresses of nodes there.
+    pub(crate) fn with_nodes(self, nodes: watch::Sender<NodesByName>) -> Self {
+        Self { nodes: Some(nodes), ..self }
+    }
+
+    pub(crate) fn publish_nodes(&self, nodes: &NodesByName) {
+        if let Some(publish) = &self.nodes {
+            publish.send_if_modified(|known| {
+                let is_new = known != nodes;
+                if is_new {
+                    known.clone_from(nodes);
+                }
+                is_new
+            });
+        }
     }
 
     /// The agent's loop runs.
@@ -130,6 +149,20 @@ impl Outlets {
         let message = match reason {
             NoticeReason::RoomFound => "it fits into the maps of this node now, and is programmed",
             _ => "the problem is fixed, and it is programmed",
+        };
+        let about = Some(about(reference, store));
+        self.notices.post(Notice { about, reason, message: message.to_owned() });
+    }
+
+    /// Posts that the endpoints of another node are set aside, or given back.
+    pub(crate) fn post_node(&self, node: &str, reason: NoticeReason, store: &Store) {
+        let reference = ObjectRef::new(Kind::Node, None, Some(node));
+        let message = match reason {
+            NoticeReason::NodeSetAside => {
+                "no node hears its heartbeats, and it answers no connection: its endpoints get no new connections while \
+                 their Services have others"
+            }
+            _ => "it lives: its endpoints get new connections",
         };
         let about = Some(about(reference, store));
         self.notices.post(Notice { about, reason, message: message.to_owned() });

@@ -39,6 +39,7 @@ pub(crate) struct Dependents<'a> {
     pub restarted: bool,
     pub announcer: Orders,
     pub announcement_hook: Option<HookTarget>,
+    pub may_find_dead_nodes: bool,
     pub speaker: SpeakerCommands,
     pub keys: watch::Receiver<SealKeys>,
     pub links: watch::Receiver<Vec<AnnouncingLink>>,
@@ -121,6 +122,7 @@ impl<'a> Dependents<'a> {
             condition: Arc::clone(&condition),
             privileges,
             hook: self.announcement_hook,
+            may_find_dead_nodes: self.may_find_dead_nodes,
         })?;
         self.speaker.start_speaker(bgp::SpeakerStart {
             restarted: self.restarted,

@@ -152,6 +152,7 @@ pub async fn start<'a>(
             restarted: serves,
             announcer: orders,
             announcement_hook: options.announcement_hook.clone(),
+            may_find_dead_nodes: !options.allow_dead_nodes,
             speaker: commands,
             keys: announcement_keys.subscribe(),
             links: network.links(),
@@ -210,6 +211,7 @@ pub async fn start<'a>(
             .with_condition(Arc::clone(&condition))
             .with_snat_ports(snat_ports)
             .with_announcer(announcer.publisher(), announcer.beat())
+            .with_nodes(announcer.node_publisher())
             .with_speaker(speaker.commands());
     let taints = outlets.taints();
     metrics.add(AnnouncementMetrics::of(&condition));

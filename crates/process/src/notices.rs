@@ -64,6 +64,10 @@ pub enum NoticeReason {
     AddressInUse,
     /// The startup taint of this agent's Node can't be removed.
     TaintNotRemoved,
+    /// Endpoints of a node that is dead by all signs get no new connections.
+    NodeSetAside,
+    /// The endpoints of that node get new connections again.
+    NodeGivenBack,
 }
 
 impl NoticeReason {
@@ -84,6 +88,8 @@ impl NoticeReason {
             Self::PeerNotUsed => "PeerNotUsed",
             Self::AddressInUse => "AddressInUse",
             Self::TaintNotRemoved => "TaintNotRemoved",
+            Self::NodeSetAside => "NodeSetAside",
+            Self::NodeGivenBack => "NodeGivenBack",
         }
     }
 
@@ -105,6 +111,8 @@ impl NoticeReason {
             Self::PeerNotUsed => "bgp object not used as written",
             Self::AddressInUse => "address is used by another machine",
             Self::TaintNotRemoved => "startup taint not removed",
+            Self::NodeSetAside => "endpoints of a dead node set aside",
+            Self::NodeGivenBack => "endpoints of a node given back",
         }
     }
 
@@ -120,7 +128,9 @@ impl NoticeReason {
             | Self::AddressNotAssigned
             | Self::AddressOutsidePools
             | Self::PoolNotUsed
-            | Self::PeerNotUsed => false,
+            | Self::PeerNotUsed
+            | Self::NodeSetAside
+            | Self::NodeGivenBack => false,
             Self::NoRoom
             | Self::FailedToStartServiceHealthcheck
             | Self::RoomFound
@@ -142,8 +152,9 @@ impl NoticeReason {
             | Self::PoolNotUsed
             | Self::PeerNotUsed
             | Self::AddressInUse
-            | Self::TaintNotRemoved => true,
-            Self::Served | Self::RoomFound | Self::AddressAssigned => false,
+            | Self::TaintNotRemoved
+            | Self::NodeSetAside => true,
+            Self::Served | Self::RoomFound | Self::AddressAssigned | Self::NodeGivenBack => false,
         }
     }
 

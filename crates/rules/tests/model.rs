@@ -3,7 +3,7 @@
 //! A file contains manifests, the line `--- expect`, and the result: each service port with its
 //! frontends and pools, health checks and problems. The agent's node is `node-a`, without a zone; a
 //! comment `# zone: z1` sets one, and so does a manifest of the Node. `# own-addresses: 10.96.0.10` are those of
-//! its interfaces; `# external-ips: none` and `# forwarding: gue` are those settings, and pools are those
+//! its interfaces; `# dead-nodes: node-b` are dead; `# external-ips: none` and `# forwarding: gue` are those settings, and pools are those
 //! that pools list for its external addresses.
 //!
 //! `UPDATE_EXPECT=1` writes the actual results; review them.
@@ -52,6 +52,9 @@ fn meaning(name: &str, manifests: &str) -> String {
     }
     if let Some(own) = manifests.lines().find_map(|line| line.strip_prefix("# own-addresses: ")) {
         node.own_addresses = own.split(' ').map(|address| address.parse().unwrap()).collect();
+    }
+    if let Some(dead) = manifests.lines().find_map(|line| line.strip_prefix("# dead-nodes: ")) {
+        node.dead_nodes = dead.split(' ').map(str::to_owned).collect();
     }
     let mut pools = Pools::new(&[]);
     let changes: Vec<bool> = contents.objects.values().map(|object| pools.apply(object)).collect();

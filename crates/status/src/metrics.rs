@@ -63,6 +63,7 @@ pub struct Metrics {
     devices_not_served: Gauge,
     snat_ports: Gauge,
     tunnel_nodes: Labelled<Gauge>,
+    watched_nodes: Labelled<Gauge>,
     config: Family<Vec<(&'static str, String)>, Gauge>,
 }
 
@@ -174,6 +175,11 @@ impl Metrics {
                 "millrace_tunnel_nodes",
                 "Other nodes by whether they take packets out of tunnels, as probes show",
             ),
+            watched_nodes: register(
+                &mut registry,
+                "millrace_watched_nodes",
+                "Other nodes that are watched for failure",
+            ),
             config: register(
                 &mut registry,
                 "millrace_config_info",
@@ -186,6 +192,7 @@ impl Metrics {
         metrics.requests.register(&mut registry);
         registry.register_collector(Box::new(metrics.traffic.clone()));
         metrics.registry = registry.into();
+        metrics.set_watched_nodes(0, 0);
         for family in AddressFamily::ALL.map(ip_family) {
             drop(metrics.sync_duration.get_or_create(&family));
             drop(metrics.sync_last.get_or_create(&family));
@@ -234,6 +241,12 @@ impl Metrics {
     pub fn set_tunnel_nodes(&self, decapsulating: usize, silent: usize) {
         for (state, count) in [("decapsulates", decapsulating), ("silent", silent)] {
             self.tunnel_nodes.get_or_create(&[("state", state)]).set(count as i64);
+        }
+    }
+
+    pub fn set_watched_nodes(&self, alive: usize, dead: usize) {
+        for (state, count) in [("alive", alive), ("dead", dead)] {
+            self.watched_nodes.get_or_create(&[("state", state)]).set(count as i64);
         }
     }
 

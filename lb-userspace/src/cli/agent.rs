@@ -86,6 +86,7 @@ pub(crate) fn agent_options(
         tunnel_keys: KeyFile::of(agent.tunnel_key_file),
         slot_history: agent.slot_history,
         announcements: agent.announcements.timing(),
+        allow_dead_nodes: agent.announcements.allow_dead_nodes,
         announcement_hook: agent.announcements.announcement_hook,
         sizes,
         snat_ports: agent.snat_ports,

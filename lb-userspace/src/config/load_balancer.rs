@@ -66,6 +66,13 @@ pub struct AnnouncementSettings {
     /// released.
     #[arg(long, value_name = "URL|PATH")]
     pub announcement_hook: Option<HookTarget>,
+
+    /// Give endpoints of dead nodes new connections
+    ///
+    /// Otherwise they get none while their Service has others.
+    #[arg(long, value_name = "true|false", action = ArgAction::Set, default_value = "false")]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub allow_dead_nodes: bool,
 }
 
 impl AnnouncementSettings {

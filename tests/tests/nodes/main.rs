@@ -3,6 +3,7 @@
 mod announcements;
 mod bgp_attacks;
 mod cni;
+mod dead_nodes;
 mod forwarding;
 mod path_mtu;
 mod receivers;

@@ -8,6 +8,7 @@
 
 mod beat;
 mod hook;
+mod node_watch;
 mod perform;
 mod post;
 mod sockets;
@@ -21,7 +22,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use futures::future::{pending, select_all};
-use lb_announce::{ElectionTiming, SealKeys, Time};
+use lb_announce::{ElectionTiming, NodeLiveness, SealKeys, Time};
 use lb_kernel::Announcements;
 use lb_kernel::privileges::Privileges;
 use lb_network::AnnouncingLink;
@@ -32,10 +33,12 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 pub use beat::Beat;
 pub use hook::HookTarget;
+pub use node_watch::NodesByName;
 pub use wanted::{Announcing, Wanted};
 
 use beat::BeatWatch;
 use hook::{AnnouncementHook, HeldAddresses};
+use node_watch::{NodeWatch, WatchedNodes};
 use perform::{Performer, now};
 use state::State;
 
@@ -53,11 +56,15 @@ pub struct Start {
     pub condition: Arc<Condition>,
     pub privileges: Privileges,
     pub hook: Option<HookTarget>,
+    /// Whether nodes may count as dead.
+    pub may_find_dead_nodes: bool,
 }
 
 /// The agent's side of the thread.
 pub(crate) struct Announcer {
     wanted: watch::Sender<Option<Arc<Wanted>>>,
+    nodes: watch::Sender<NodesByName>,
+    watched: watch::Receiver<WatchedNodes>,
     beat: Beat,
     leave: Option<oneshot::Sender<oneshot::Sender<()>>>,
 }
@@ -65,6 +72,8 @@ pub(crate) struct Announcer {
 /// The thread's side. What the agent publishes waits until it starts.
 pub struct Orders {
     wanted: watch::Receiver<Option<Arc<Wanted>>>,
+    nodes: watch::Receiver<NodesByName>,
+    watched: watch::Sender<WatchedNodes>,
     beat: Beat,
     leave: oneshot::Receiver<oneshot::Sender<()>>,
 }
@@ -100,9 +109,23 @@ impl Announcer {
     pub fn new() -> (Self, Orders) {
         let (publish, wanted) = watch::channel(None);
         let (ask, leave) = oneshot::channel();
+        let (publish_nodes, nodes) = watch::channel(NodesByName::new());
+        let (publish_watched, watched) = watch::channel(WatchedNodes::default());
         let beat = Beat::default();
-        let orders = Orders { wanted, beat: beat.clone(), leave };
-        (Self { wanted: publish, beat, leave: Some(ask) }, orders)
+        let orders = Orders { wanted, nodes, watched: publish_watched, beat: beat.clone(), leave };
+        let announcer =
+            Self { wanted: publish, nodes: publish_nodes, watched, beat, leave: Some(ask) };
+        (announcer, orders)
+    }
+
+    /// Where the agent's loop publishes the addresses of all nodes.
+    pub(crate) fn node_publisher(&self) -> watch::Sender<NodesByName> {
+        self.nodes.clone()
+    }
+
+    /// The other nodes, and which of them are dead by all signs.
+    pub(crate) fn watched_nodes(&self) -> watch::Receiver<WatchedNodes> {
+        self.watched.clone()
     }
 
     pub(crate) fn publisher(&self) -> watch::Sender<Option<Arc<Wanted>>> {
@@ -124,9 +147,11 @@ impl Announcer {
 }
 
 async fn run(start: Start, orders: Orders, main: Handle) -> Result<()> {
-    let Orders { mut wanted, beat, leave } = orders;
+    let Orders { mut wanted, nodes, watched, beat, leave } = orders;
     let Start { node_name, timing, kernel, mut links, mut keys, notices, condition, hook, .. } =
         start;
+    let liveness = start.may_find_dead_nodes.then(|| NodeLiveness::new(timing));
+    let mut node_watch = NodeWatch::new(liveness, nodes, watched, main.clone());
     let performer = Performer::new(kernel)?;
     let held = HeldAddresses::reported_to(hook.map(|url| {
         let (changes, taken) = mpsc::unbounded_channel();
@@ -140,7 +165,7 @@ async fn run(start: Start, orders: Orders, main: Handle) -> Result<()> {
     state.set_links(&links.borrow_and_update());
     let mut leave = Some(leave);
     loop {
-        let due = state.due();
+        let due = state.due().min(node_watch.due());
         // What arrives from the link comes last, so that a flood of it delays nothing else.
         tokio::select! {
             biased;
@@ -154,10 +179,12 @@ async fn run(start: Start, orders: Orders, main: Handle) -> Result<()> {
             },
             Ok(()) = keys.changed() => state.set_keys(keys.borrow_and_update().clone()),
             asked = asked_to_leave(&mut leave) => state.leave(asked),
+            () = node_watch.take_result() => {}
             () = until(due) => {}
             () = state.readable() => {}
         }
         state.pass_time();
+        node_watch.follow_nodes(|| state.node_signs());
         // The runtime looks for other events only when it is given the time.
         tokio::task::yield_now().await;
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use lb_announce::{
     AddressView, AdoptedAddress, CandidateRank, ElectionTiming, LinkAddress, LinkEffect,
-    LinkElection, LinkInput, LinkView, ParticipantIdentity, SealKeys, Time,
+    LinkElection, LinkInput, LinkView, NodeSigns, ParticipantIdentity, SealKeys, Time,
 };
 use lb_network::AnnouncingLink;
 use lb_process::notices::Notices;
@@ -69,6 +69,8 @@ pub struct State {
     condition: Arc<Condition>,
     main: Handle,
     report_at: Option<Time>,
+    /// Until when all is read that arrived, except on links that are behind.
+    passed_at: Time,
     /// Conflicts that were reported as Events.
     in_use: BTreeSet<(IpAddr, LinkAddress)>,
     leaving: Option<oneshot::Sender<()>>,
@@ -99,6 +101,7 @@ impl State {
             condition,
             main,
             report_at: Some(Time::ZERO),
+            passed_at: Time::ZERO,
             in_use: BTreeSet::new(),
             leaving: None,
             beat: BeatWatch::new(Beat::default()),
@@ -290,6 +293,7 @@ impl State {
         self.follow_beat();
         // Taken first: what arrives later says nothing about the time before.
         let now = now();
+        self.passed_at = now;
         self.receive(now);
         for (device, address, by) in self.performer.claims(now) {
             self.give_at(device, LinkInput::Claim { address, by }, now);
@@ -398,6 +402,20 @@ impl State {
         for address in failed {
             self.give_at(index, LinkInput::Failed(address), now);
         }
+    }
+
+    /// What the heartbeats on all links say of other nodes.
+    pub(crate) fn node_signs(&self) -> NodeSigns {
+        let mut signs = NodeSigns::default();
+        for on in self.links.values() {
+            let mut of_link = on.link.node_signs(self.passed_at);
+            if on.behind {
+                // What has not been read may be of a silent node.
+                of_link.unheard.clear();
+            }
+            signs.merge(of_link);
+        }
+        signs
     }
 
     /// The state of the elections as commands and metrics show it, with the names of Services.

@@ -98,6 +98,24 @@ impl<T: BacklogTables> Agent<T> {
         }
     }
 
+    /// Sets endpoints on these nodes aside, and gives back those of nodes that are no longer among them.
+    pub(crate) fn set_dead_nodes(&mut self, dead: BTreeSet<String>) {
+        let before = std::mem::replace(&mut self.node.dead_nodes, dead);
+        let changed: BTreeSet<String> =
+            before.symmetric_difference(&self.node.dead_nodes).cloned().collect();
+        if changed.is_empty() {
+            return;
+        }
+        self.program_changes(Affected::Services(self.store.services_on(&changed)));
+        for name in changed.iter().filter(|name| self.store.node(name).is_some()) {
+            let reason = match self.node.dead_nodes.contains(name) {
+                true => NoticeReason::NodeSetAside,
+                false => NoticeReason::NodeGivenBack,
+            };
+            self.outlets.post_node(name, reason, &self.store);
+        }
+    }
+
     /// With pools of addresses that no object defines.
     pub(crate) fn with_pools(mut self, pools: Pools) -> Self {
         self.announcement_objects = AnnouncementObjects::with_pools(pools);

@@ -151,9 +151,11 @@ impl<T: BacklogTables> Agent<T> {
             own_addresses: std::mem::take(&mut self.node.own_addresses),
             external_ips: std::mem::take(&mut self.node.external_ips),
             lent_ports: self.node.lent_ports.take(),
+            dead_nodes: std::mem::take(&mut self.node.dead_nodes),
             nodes: self.store.node_addresses(),
             ..NodeContext::of(&name, self.store.node(&name))
         };
+        self.outlets.publish_nodes(&self.node.nodes);
         self.node.nodes.values().flat_map(|node| &node.0).copied().collect()
     }
 

@@ -19,6 +19,8 @@ pub struct Endpoint<'a> {
     pub terminating: bool,
     /// The nodes and zones that it should serve.
     pub hints: Option<&'a Hints>,
+    /// Its node is dead by all signs.
+    pub on_dead_node: bool,
 }
 
 impl<'a> Endpoint<'a> {
@@ -80,13 +82,24 @@ pub(crate) fn endpoints_of_port<'a>(
             }
         }
     }
-    found.into_values().collect()
+    let mut endpoints: Vec<Endpoint<'a>> = found.into_values().collect();
+    set_aside_on_dead_nodes(&mut endpoints);
+    endpoints
+}
+
+/// Treats endpoints on dead nodes as neither ready nor serving, unless no other endpoint may serve.
+fn set_aside_on_dead_nodes(endpoints: &mut [Endpoint<'_>]) {
+    if endpoints.iter().any(|endpoint| endpoint.may_serve() && !endpoint.on_dead_node) {
+        for endpoint in endpoints.iter_mut().filter(|endpoint| endpoint.on_dead_node) {
+            (endpoint.ready, endpoint.serving) = (false, false);
+        }
+    }
 }
 
 /// Orders endpoints with the same address: the one that is not terminating wins. The other fields
 /// make the result independent of the order of slices.
 fn preference<'a>(endpoint: &Endpoint<'a>) -> (bool, bool, bool, bool, Weight, Option<&'a Hints>) {
-    let &Endpoint { backend, ready, serving, terminating, hints } = endpoint;
+    let &Endpoint { backend, ready, serving, terminating, hints, on_dead_node: _ } = endpoint;
     (!terminating, ready, serving, backend.local, backend.weight, hints)
 }
 
@@ -160,6 +173,7 @@ fn read_endpoints<'a>(
         serving: endpoint.serving && weight.is_some(),
         terminating: endpoint.terminating,
         hints: endpoint.hints.as_deref(),
+        on_dead_node: node_name.is_some_and(|name| node.dead_nodes.contains(name)),
     })
 }
 

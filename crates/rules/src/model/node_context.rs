@@ -30,6 +30,8 @@ pub struct NodeContext {
     pub lent_ports: Option<LentPorts>,
     /// Addresses of every known node, by name.
     pub nodes: BTreeMap<String, NodeAddresses>,
+    /// Nodes that are dead by all signs. Their endpoints are not used while another one of the port may serve.
+    pub dead_nodes: BTreeSet<String>,
 }
 
 impl NodeContext {

@@ -1,6 +1,7 @@
 //! The agent with tables whose writes fail, and with full maps.
 
 mod announcing;
+mod dead_nodes;
 mod memory;
 mod network;
 mod portions;
