@@ -58,7 +58,7 @@ pub const SETTINGS: &[Setting] = &[
     row("heartbeat-interval", "200", "crates/announce/src/tests/timing.rs::heartbeats_are_sent_once_in_an_interval"),
     row("heartbeat-misses", "5", "crates/announce/src/tests/timing.rs::a_node_counts_as_failed_after_the_limit_of_silence"),
     row("announcement-hold", "60", "crates/announce/src/tests/timing.rs::the_kernel_answers_without_the_agent_until_the_hold_has_passed"),
-    row("announcement-hook", "http://127.0.0.1:8080/addresses", "crates/agent/src/announcer/hook.rs::a_change_is_sent_until_the_server_accepts_it"),
+    row("announcement-hook", "http://127.0.0.1:8080/addresses", "crates/agent/src/announcer/hook/tests.rs::a_change_is_sent_until_the_server_accepts_it"),
     row("allow-dead-nodes", "true", "tests/tests/nodes/dead_nodes.rs::new_connections_avoid_a_dead_node_within_a_second"),
     row("load-balancer-addresses", "192.0.2.0/28,198.51.100.1-198.51.100.9", "crates/rules/tests/ipam/pool_setting.txt"),
     row("load-balancer-classes", "example.org/a,example.org/b", "crates/rules/tests/ipam/classes_of_the_setting.txt"),
