@@ -3,10 +3,12 @@
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 
-use lb_common::family::Family;
+use lb_common::family::{Family, V4, V6};
 use lb_common::header::protocol::UDP;
 use lb_common::host::HostFamily;
-use lb_common::layout::{AnnouncedAddress, Claim, Flow, FlowState, Reason, Ticks};
+use lb_common::layout::{
+    AnnouncedAddress, Claim, Flow, FlowState, FrontendKey, FrontendKind, Reason, Silence, Ticks,
+};
 
 use crate::inspect::{self, Datagram};
 use crate::neighbour::{self, Meaning};
@@ -31,6 +33,8 @@ pub struct Met {
     pub undone: u64,
     /// Requests for announced addresses.
     pub answered: u64,
+    /// Echo requests that were answered.
+    pub echoes: u64,
     pub reasons: HashSet<Reason>,
 }
 
@@ -43,6 +47,7 @@ impl Met {
         self.opened += other.opened;
         self.undone += other.undone;
         self.answered += other.answered;
+        self.echoes += other.echoes;
         self.reasons.extend(other.reasons);
     }
 }
@@ -181,7 +186,12 @@ impl Day {
         for packet in [Some(bytes), inner.as_deref()].into_iter().flatten() {
             self.requested.extend(ends(packet));
         }
-        self.judge(bytes, &outcome, &counted);
+        if outcome.fate == Fate::Sent && is_echo_request(bytes) {
+            self.judge_echo(hook, bytes, &outcome.bytes);
+            self.met.echoes += 1;
+        } else {
+            self.judge(bytes, &outcome, &counted);
+        }
         self.judge_flows(bytes, &before);
         self.fresh = false;
         self.met.packets += 1;
@@ -260,6 +270,43 @@ impl Day {
             }
             Fate::Sent => self.judge_change(before, after, &context),
         }
+    }
+
+    /// Checks that the answer to an echo request is that of a host, and from an address that may answer.
+    fn judge_echo(&self, hook: Hook, before: &[u8], after: &[u8]) {
+        let context = || format!("{before:02x?}\n{after:02x?}");
+        let found = inspect::frame(before).expect("an echo request");
+        let entry = match found.destination {
+            IpAddr::V4(address) => {
+                let key = FrontendKey::<V4>::new(address.into(), 0, 0);
+                self.host.tables.v4.frontends.get(&key)
+            }
+            IpAddr::V6(address) => {
+                let key = FrontendKey::<V6>::new(address.into(), 0, 0);
+                self.host.tables.v6.frontends.get(&key)
+            }
+        };
+        let entry = entry.unwrap_or_else(|| panic!("no address of a load balancer: {}", context()));
+        let is_silent = entry.silence == Silence::Always as u8
+            || entry.silence == Silence::Outside as u8 && hook != Hook::Workload;
+        let is_right_kind = entry.kind == FrontendKind::LoadBalancer as u8;
+        assert!(is_right_kind && !is_silent, "{entry:?} answers: {}", context());
+        let mut expected = before.to_vec();
+        expected[..12].rotate_left(6);
+        let (ends, length, hop) = if found.v6 { (8, 32, 7) } else { (12, 8, 8) };
+        let ends = found.network + ends;
+        expected[ends..ends + length].rotate_left(length / 2);
+        expected[found.network + hop] = 64;
+        expected[found.transport] = if found.v6 { 129 } else { 0 };
+        let new = inspect::frame(after).expect("an answer");
+        assert!(new.is_right(after) || !found.is_right(before), "checksums: {}", context());
+        // The header's own checksum, and the message's.
+        let sums = [found.network + 10, found.transport + 2];
+        let sums = if found.v6 { &sums[1..] } else { &sums[..] };
+        for &sum in sums {
+            expected[sum..sum + 2].copy_from_slice(&after[sum..sum + 2]);
+        }
+        assert!(expected == after, "another answer: {}", context());
     }
 
     /// Whether a packet came through a tunnel and left through another one, as a question.
@@ -436,6 +483,13 @@ fn is_rejection(before: &[u8], after: &[u8]) -> bool {
         }
         _ => false,
     }
+}
+
+fn is_echo_request(bytes: &[u8]) -> bool {
+    inspect::frame(bytes).is_ok_and(|found| {
+        let kind = if found.v6 { 128 } else { 8 };
+        found.is_icmp() && found.fragment.is_none() && bytes.get(found.transport) == Some(&kind)
+    })
 }
 
 fn is_error(outcome: &Outcome) -> bool {

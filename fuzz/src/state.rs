@@ -4,7 +4,8 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use lb_common::layout::{
-    Backend, EarlierOwners, Frontend, FrontendKind, Member, Pool, PoolSlot, TunnelTarget, capacity,
+    Backend, EarlierOwners, Frontend, FrontendKind, Member, Pool, PoolSlot, Silence, TunnelTarget,
+    capacity,
 };
 
 use crate::universe::{
@@ -57,8 +58,11 @@ fn backend_end(v6: bool, which: usize, number: usize, port: usize) -> End {
 
 /// The frontend entry of a whole address.
 fn itself(address: IpAddr, kind: FrontendKind) -> Change {
-    let key = End { address, port: 0, protocol: 0 };
-    Change::Frontend { key, value: Some(Frontend::of_address(kind)) }
+    itself_as(address, Frontend::of_address(kind))
+}
+
+fn itself_as(address: IpAddr, value: Frontend) -> Change {
+    Change::Frontend { key: End { address, port: 0, protocol: 0 }, value: Some(value) }
 }
 
 /// A service port with its pools and frontends. If it exists, it is changed.
@@ -137,6 +141,13 @@ pub fn service_port(input: &mut Input) -> Vec<Change> {
     if other && kinds & 8 != 0 {
         changes.push(itself(address, FrontendKind::ClusterIp));
     }
+    if kind == FrontendKind::LoadBalancer && kinds & 8 != 0 {
+        let entry = Frontend::of_address(kind);
+        let (service_port, restricted) = (frontend.service_port, frontend.restricted);
+        let silence = [Silence::Never, Silence::Never, Silence::Outside, Silence::Always]
+            [usize::from(kinds >> 4 & 3)] as u8;
+        changes.push(itself_as(address, Frontend { service_port, restricted, silence, ..entry }));
+    }
     changes
 }
 
@@ -199,7 +210,8 @@ pub fn damage(input: &mut Input) -> Change {
                 restricted: bytes[3],
                 populated: bytes[4],
                 forwarding: bytes[5],
-                reserved: [0; 2],
+                silence: bytes[6],
+                reserved: 0,
             };
             Change::Frontend { key, value: Some(value) }
         }

@@ -33,6 +33,14 @@ impl Secret {
         Self { seed, keys: [mix(seed ^ FIRST), mix(seed ^ SECOND)] }
     }
 
+    /// The number of a host, one of `numbers`, a power of two. A host may have all IPv6 addresses of a network of 64
+    /// bits, so these have one number.
+    #[inline(always)]
+    pub fn number_of_host<F: Family>(&self, address: F::Address, numbers: u32) -> u32 {
+        let [first, _] = address.words();
+        (mix(self.seed ^ first) >> 32) as u32 & (numbers - 1)
+    }
+
     /// Adds an address, port and protocol to the hash `before`.
     #[inline(always)]
     fn mix_end<F: Family>(&self, before: u64, address: F::Address, port: u16, protocol: u8) -> u64 {

@@ -7,7 +7,9 @@ use aya_ebpf::btf_maps::{Array, HashMap, LpmTrie, LruHashMap, PerCpuArray, Progr
 use aya_ebpf::macros::btf_map;
 use lb_common::atomic::AtomicLong;
 use lb_common::conntrack::crowded_words;
-use lb_common::datapath::{ARRIVE, Draft, Handover, Questions, REPORT, Rejections, Reports};
+use lb_common::datapath::{
+    ARRIVE, Answers, Draft, Handover, Questions, REPORT, Rejections, Reports,
+};
 use lb_common::family::{Address4, Address6, V4, V6};
 use lb_common::layout::capacity::{
     AFFINITIES as MAX_AFFINITIES, ANNOUNCED as MAX_ANNOUNCED, BACKENDS as MAX_BACKENDS,
@@ -225,6 +227,7 @@ pub struct Scratch {
     pub action: u32,
     pub events: Reports,
     pub questions: Questions,
+    pub answers: Answers,
 }
 
 #[btf_map]

@@ -6,8 +6,8 @@ use aya_ebpf::helpers::bpf_ktime_get_boot_ns;
 use lb_common::atomic::AtomicLong;
 use lb_common::conntrack::{Environment, FlowTables};
 use lb_common::datapath::{
-    BfdTables, Counters, Direction, Draft, FamilyTables, Function, Handover, NeighbourTables,
-    NetworkTables, PoolTables, search_receiver,
+    Answer, BfdTables, Counters, Direction, Draft, FamilyTables, Function, Handover,
+    NeighbourTables, NetworkTables, PoolTables, search_receiver,
 };
 use lb_common::family::{Address4, Address6, V4, V6};
 use lb_common::layout::{
@@ -233,6 +233,12 @@ impl Counters for KernelTables {
     fn may_ask(&self) -> bool {
         let now = self.now();
         own_entry(&SCRATCH, 0).is_some_and(|scratch| scratch.questions.take(now))
+    }
+
+    #[inline(always)]
+    fn may_answer(&self, answer: Answer, source: u32) -> bool {
+        let now = self.now();
+        own_entry(&SCRATCH, 0).is_some_and(|scratch| scratch.answers.take(answer, source, now))
     }
 
     #[inline(always)]

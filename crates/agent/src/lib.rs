@@ -41,6 +41,7 @@ use lb_kernel::settings::BpfLogLevel;
 use lb_kernel::{Modes, Opened, Parameters, Pins, Sizes, WantedSizes, preflight};
 use lb_network::NetworkWatch;
 use lb_network::snat_ports::SnatRange;
+use lb_plan::UnservedPolicy;
 use lb_process::ending::EndSignals;
 use lb_process::raise_file_limit;
 use lb_process::service_manager::{Watchdog, machine_is_stopping, notify_service_manager};
@@ -89,6 +90,8 @@ pub struct Options {
     pub forwarding: Forwarding,
     /// Which external IPs of Services are served.
     pub external_ips: ExternalIpPolicy,
+    /// What happens to packets to an assigned address that no port of a Service takes.
+    pub unserved: UnservedPolicy,
     /// The taint to remove from this agent's Node once Services work.
     pub startup_taint: Option<String>,
     /// The file with the tunnel keys.

@@ -172,7 +172,7 @@ pub async fn start<'a>(
     } else {
         Planner::with_room(sizes.room())
     };
-    let planner = planner.keeping_history(options.slot_history);
+    let planner = planner.keeping_history(options.slot_history).with_unserved(options.unserved);
     let health = Arc::new(Health::new(serves));
     metrics.set_config(options.described(has_tunnel_key));
     metrics.set_max_objects(options.metrics_max_objects);

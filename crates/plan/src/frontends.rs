@@ -23,8 +23,8 @@ impl Planner {
         }
         let was_cluster = old.is_some_and(|old| old.kind == FrontendKind::ClusterIp);
         match (was_cluster, kind == FrontendKind::ClusterIp) {
-            (false, true) => self.addresses.add_cluster(frontend.address, plan),
-            (true, false) => self.addresses.remove_cluster(frontend.address, plan),
+            (false, true) => self.addresses.add_cluster(frontend.address),
+            (true, false) => self.addresses.remove_cluster(frontend.address),
             _ => {}
         }
         let value = layout::Frontend { kind: kind as u8, ..value };
@@ -43,7 +43,7 @@ impl Planner {
         let owned = self.owners.remove(&frontend);
         plan.retire.push(Step::RemoveFrontend { key: frontend });
         if owned.is_some_and(|owned| owned.kind == FrontendKind::ClusterIp) {
-            self.addresses.remove_cluster(frontend.address, plan);
+            self.addresses.remove_cluster(frontend.address);
         }
         if !frontend.is_node_port() {
             self.bits.remove_destination(frontend.address, plan);
@@ -65,6 +65,7 @@ pub(super) fn frontend_value(index: u32, service_port: &ServicePort) -> layout::
         restricted: u8::from(!service_port.source_ranges.is_empty()),
         populated: u8::from(service_port.populated),
         forwarding: service_port.forwarding as u8,
-        reserved: [0; 2],
+        silence: 0,
+        reserved: 0,
     }
 }

@@ -48,6 +48,7 @@ use std::sync::Arc;
 
 use lb_rules::model::{ServicePort, ServicePortKey};
 
+pub use addresses::UnservedPolicy;
 pub use checksum::of_table as table_checksum;
 pub use execute::{WriteFamily, WriteTables};
 pub use found::{FoundBackend, FoundPool, PoolReader, Snapshot};
@@ -105,7 +106,11 @@ impl Planner {
             self.addresses.move_snat(addresses, &mut self.bits, &mut plan);
         }
         if let Some(addresses) = change.own_addresses {
+            self.addresses.move_own(addresses.clone());
             self.backends.move_own(addresses);
+        }
+        if let Some(addresses) = &change.peers {
+            self.addresses.exclude_peers(addresses);
         }
         self.nodes = change.peers.or(self.nodes.take());
         // First everything that is added, then everything that is removed: a frontend or backend
@@ -123,6 +128,7 @@ impl Planner {
         for leftover in leftovers {
             self.retire_leftover(leftover, &mut plan);
         }
+        self.addresses.write_entries(&mut plan);
         self.retire_adopted(&mut plan);
         self.backends.write_locations(&mut plan);
         self.expire_history(&mut plan);

@@ -43,6 +43,7 @@ impl Planner {
         let draining = self.keep_draining(&wanted, protocol);
         let side_entries = self.write_side_entries(&key, &old, &wanted, plan);
         self.publish_frontends(&key, &old, &wanted, plan);
+        self.addresses.move_assigned(old.index, &old.service_port, &wanted);
         let table = tables[Scope::Cluster as usize];
         let history = self.change_history(&old, &wanted, &table, &draining, protocol, plan);
         let new = ProgrammedPort {
@@ -145,6 +146,7 @@ impl Planner {
     ) -> Option<Leftover> {
         let old = self.held.remove(&key)?;
         self.remove_history(&old, plan);
+        self.addresses.move_assigned(old.index, &old.service_port, &ServicePort::default());
         self.side_entry_counts.replace(&old.side_entries, &BTreeSet::new());
         self.table_checksum = self.table_checksum.wrapping_sub(old.checksum);
         self.tunnelled -= usize::from(old.service_port.is_tunnelled());

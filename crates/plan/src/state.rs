@@ -7,7 +7,7 @@ use std::sync::Arc;
 use lb_common::layout::FrontendKind;
 use lb_rules::model::{Backend, ServicePort, ServicePortKey};
 
-use super::addresses::Addresses;
+use super::addresses::{Addresses, UnservedPolicy};
 use super::adopted::Adopted;
 use super::allocate::{Indexes, Regions};
 use super::backends::Backends;
@@ -125,6 +125,14 @@ impl Planner {
             adopted: None,
             has_adopted: false,
         }
+    }
+}
+
+impl Planner {
+    /// With another policy for packets to addresses that Millrace assigned, if no port of a Service takes them.
+    pub fn with_unserved(mut self, policy: UnservedPolicy) -> Self {
+        self.addresses.set_unserved(policy);
+        self
     }
 }
 

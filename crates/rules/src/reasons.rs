@@ -121,12 +121,12 @@ pub fn explain_reason(reason: Reason) -> ReasonExplanation {
         ),
         Reason::NoSuchPort => (
             Answered,
-            "the address is a ClusterIP whose Service does not have this port",
+            "the address belongs to Services, of which none has this port",
             "Compare the client's destination port with the Service's ports: `kubectl get service`.",
         ),
         Reason::RateLimited => (
             Dropped,
-            "too many resets, ICMP errors or replies to probes were sent recently, or too many questions about connections and answers to them: the packet gets none",
+            "too many resets, ICMP errors or replies to probes and `ping` were sent recently, or too many questions about connections and answers to them: the packet gets none",
             "A flood of refused packets, or of packets of unknown connections. The other counters show the reason.",
         ),
         Reason::TooBig => (
@@ -198,6 +198,11 @@ pub fn explain_reason(reason: Reason) -> ReasonExplanation {
             Forwarded,
             "another node asked about the packet's connection, and this one does not know it: returned",
             "See `asked`, on the node that asked.",
+        ),
+        Reason::Unserved => (
+            Dropped,
+            "to an assigned address, but neither to a port of a Service nor `ping`; or these get no answer",
+            "Normal for fragments of `ping` and other protocols. Otherwise: `load-balancer-unserved`, source ranges of Services that share the address.",
         ),
         Reason::Congestion => (
             Dropped,

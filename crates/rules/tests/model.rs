@@ -121,7 +121,9 @@ fn policies(service_port: &ServicePort) -> String {
 
 fn members(text: &mut String, service_port: &ServicePort) {
     for frontend in &service_port.frontends {
-        writeln!(text, "  frontend {}", destination(frontend)).unwrap();
+        let is_assigned = service_port.assigned.contains(&frontend.address);
+        let assigned = if is_assigned { " assigned" } else { "" };
+        writeln!(text, "  frontend {}{assigned}", destination(frontend)).unwrap();
     }
     let pools = [
         ("cluster", &service_port.cluster),

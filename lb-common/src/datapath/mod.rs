@@ -43,7 +43,7 @@ use crate::family::{Family, V4, V6};
 use crate::layout::Reason;
 
 pub use crate::layout::Direction;
-pub use allowance::{Questions, Rejections, Reports};
+pub use allowance::{Answer, Answers, Questions, Rejections, Reports};
 pub use carried::{Decision, Draft, Encapsulation, End};
 pub use forward::execute::execute_function;
 pub use function::{Function, PacketFunction};
@@ -67,10 +67,10 @@ pub use wire::packet::{Packet, Role};
 pub use wire::parse::PacketFamily;
 
 use forward::{begin, send};
-use handover::{DraftedFlow, given_alone, given_arrival, given_encapsulation};
+use handover::{DraftedFlow, given_alone, given_arrival, given_encapsulation, given_unserved};
 use stages::{
     bfd, decapsulate, delivered, earlier, egress as leaving, encapsulate, fragment, icmp_error,
-    ingress as arriving, neighbour, open, reject, shadow, spread,
+    ingress as arriving, neighbour, open, reject, shadow, spread, unserved,
 };
 use wire::outer;
 
@@ -191,6 +191,9 @@ where
         Stage::Reset => reject::reject_with_reset(packet, tables, network),
         Stage::Reject => {
             reject::reject_with_icmp(packet, tables, network, || given_rejection(tables))
+        }
+        Stage::Unserved => {
+            unserved::process_unserved(packet, tables, network, given_unserved(tables))
         }
         Stage::ErrorIn => {
             icmp_error::process_arriving_error(packet, tables, network, given_arrival(tables))

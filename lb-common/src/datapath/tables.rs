@@ -9,6 +9,7 @@ use crate::layout::{
     Peer, Pool, PoolSlot, Reason, ReplyKey, TunnelKey, TunnelTarget, Untracked,
 };
 
+use super::allowance::Answer;
 use super::carried::Draft;
 use super::function::Function;
 use super::handover::Handover;
@@ -107,6 +108,9 @@ pub trait Counters {
     fn may_reject(&self) -> bool;
     /// The same for questions and answers about connections.
     fn may_ask(&self) -> bool;
+    /// Whether the rate limits allow an answer from an assigned address to the source with this number, one of
+    /// [`Answers::SOURCES`](super::Answers).
+    fn may_answer(&self, answer: Answer, source: u32) -> bool;
 }
 
 /// All tables that both address families share.

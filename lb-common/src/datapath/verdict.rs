@@ -66,6 +66,9 @@ macro_rules! for_each_stage {
             Reset(xdp_reset, tc_reset)
             /// A packet that is rejected by an ICMP error. Given: the [`Rejection`](super::Rejection).
             Reject(xdp_reject, tc_reject)
+            /// An arriving packet that no port of a Service takes: the address of a load balancer behaves
+            /// like that of a host.
+            Unserved(xdp_unserved, tc_unserved)
             /// An arriving ICMP packet, possibly an error about a packet of a flow.
             ErrorIn(xdp_error_in, tc_error_in)
             /// A leaving ICMP packet.

@@ -15,9 +15,9 @@ use ipnet::IpNet;
 use crate::atomic::AtomicLong;
 use crate::conntrack::{Environment, FlowTables, crowded_words};
 use crate::datapath::{
-    self, BfdTables, Counters, Direction, Draft, FamilyTables, Function, MOST_STAGES,
-    NeighbourTables, NetworkTables, Packet, PacketFamily, PoolTables, Questions, Rejections, Stage,
-    Verdict,
+    self, Answer, Answers, BfdTables, Counters, Direction, Draft, FamilyTables, Function,
+    MOST_STAGES, NeighbourTables, NetworkTables, Packet, PacketFamily, PoolTables, Questions,
+    Rejections, Stage, Verdict,
 };
 use crate::family::{Family, V4, V6};
 use crate::layout::{
@@ -106,6 +106,7 @@ pub struct HostTables {
     pub source_ranges: HashMap<u32, Vec<IpNet>>,
     pub rejections: Cell<Rejections>,
     pub questions: Cell<Questions>,
+    pub answers: RefCell<Answers>,
     /// In nanoseconds.
     pub since_boot: Cell<u64>,
     pub announced: HashMap<AnnouncedAddress, Announced>,
@@ -189,6 +190,7 @@ impl HostTables {
             source_ranges: HashMap::new(),
             rejections: Cell::default(),
             questions: Cell::default(),
+            answers: RefCell::default(),
             since_boot: Cell::new(1),
             announced: HashMap::new(),
             claims: RefCell::default(),
@@ -382,6 +384,10 @@ impl Counters for HostTables {
         let may = questions.take(self.now());
         self.questions.set(questions);
         may
+    }
+
+    fn may_answer(&self, answer: Answer, source: u32) -> bool {
+        self.answers.borrow_mut().take(answer, source, self.now())
     }
 
     fn count(&self, reason: Reason) {

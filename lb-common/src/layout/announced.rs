@@ -100,7 +100,7 @@ impl Claimant {
 /// Defines the events that are counted, their numbers and their names from one list.
 macro_rules! neighbour_events {
     ($($(#[$about:meta])* $event:ident $name:literal)*) => {
-        /// What happened to ARP and neighbour discovery packets about announced addresses.
+        /// What happened to requests about the addresses of load balancers: ARP, neighbour discovery and ICMP echo.
         #[repr(u32)]
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum NeighbourEvent {
@@ -130,6 +130,8 @@ neighbour_events! {
     Expired "expired"
     /// Another machine uses an address that the agent watches.
     Claimed "claimed"
+    /// An ICMP echo request was answered.
+    Echo "echo_answered"
 }
 
 const _: () = {

@@ -89,7 +89,7 @@ reasons! {
     NoNeighbour "no_neighbour"
     /// The connection's backend was removed. Reset.
     BackendGone "backend_gone"
-    /// The address is a ClusterIP whose Service does not have this port. Rejected.
+    /// The address belongs to Services, of which none has this port. Rejected.
     NoSuchPort "no_such_port"
     /// Too many resets and ICMP errors were sent recently, so this packet got none. Dropped.
     RateLimited "rate_limited"
@@ -130,4 +130,6 @@ reasons! {
     Recognized "recognized"
     /// Another node asks about this packet's connection, which is not known here. Returned.
     Returned "returned"
+    /// To a load balancer's address, but neither to a port of a Service nor an echo request. Dropped.
+    Unserved "unserved"
 }

@@ -6,7 +6,7 @@ use crate::hash::mix;
 
 /// The address and port that a client connects to. NodePorts are stored under the unspecified
 /// address. The entry of an address with port 0 and protocol 0 describes the address itself: it
-/// belongs to this node, or entirely to a Service, whose other ports are rejected.
+/// belongs to this node, or entirely to Services, and all other ports are refused.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrontendKey<F: Family> {
@@ -65,7 +65,9 @@ pub struct Frontend {
     pub populated: u8,
     /// A [`Forwarding`].
     pub forwarding: u8,
-    pub reserved: [u8; 2],
+    /// A [`Silence`], of the entry of a load balancer's address itself.
+    pub silence: u8,
+    pub reserved: u8,
 }
 
 impl Frontend {
@@ -82,8 +84,18 @@ impl Frontend {
             restricted: 0,
             populated: 0,
             forwarding: Forwarding::Masquerade as u8,
-            reserved: [0; 2],
+            silence: Silence::Never as u8,
+            reserved: 0,
         }
+    }
+
+    /// Whether the address of this entry, with port 0, belongs to Services alone. Without branches: the
+    /// verifier would follow the selection once for each kind.
+    #[inline(always)]
+    pub fn belongs_to_services(&self) -> bool {
+        const KINDS: u32 =
+            1 << FrontendKind::ClusterIp as u32 | 1 << FrontendKind::LoadBalancer as u32;
+        KINDS >> (self.kind & 31) & 1 != 0
     }
 
     /// Whether clients outside, or clients of a ClusterIP, get the pool of this node's own
@@ -109,6 +121,7 @@ pub enum FrontendKind {
     ClusterIp = 1,
     NodePort = 2,
     ExternalIp = 3,
+    /// Also of an entry with port 0: an address that Millrace assigned.
     LoadBalancer = 4,
     /// An entry with port 0: an address of this node on which NodePorts are open.
     NodeAddress = 5,
@@ -132,6 +145,19 @@ impl FrontendKind {
             Self::NodeAddress => "node address",
         }
     }
+}
+
+/// Who gets no answer from a load balancer's address to packets that no port of a Service takes.
+#[repr(u8)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Silence {
+    /// All clients are answered.
+    #[default]
+    Never = 0,
+    /// Clients outside: only other nodes serve the address (policy `Local`).
+    Outside = 1,
+    /// All clients.
+    Always = 2,
 }
 
 /// How clients' packets get to backends on other nodes.

@@ -48,7 +48,7 @@ pub use flow::{
     FlowTag, NextHops,
 };
 pub use fragment::{Fragment, FragmentKey};
-pub use frontend::{Forwarding, Frontend, FrontendKey, FrontendKind};
+pub use frontend::{Forwarding, Frontend, FrontendKey, FrontendKind, Silence};
 pub use pool::{NO_POOL, Pool, SlotPair};
 pub use reply_index::{Hints, REPLY_BUCKET_ENTRIES, ReplyBucket};
 pub use service_name::{ServicePortName, Text};
@@ -61,7 +61,7 @@ pub use tunnel::{Peer, TunnelKey, TunnelPeer, TunnelTarget};
 pub use untracked::{ReplyKey, Untracked};
 
 /// Changes with every change of a layout or of the meaning of a field.
-pub const SCHEMA: u32 = 10;
+pub const SCHEMA: u32 = 11;
 
 /// Default capacities of the maps. A map's memory is reserved when it is created.
 pub mod capacity {

@@ -156,6 +156,18 @@ impl<const STAGE: bool> TcPacket<STAGE> {
         if STAGE { control_block(self.buffer()).origin() } else { self.origin }
     }
 
+    /// IPv6 has no checksum of its own: the card's sum over the whole packet, if there is one,
+    /// changes with the hop limit.
+    #[inline(always)]
+    fn follow_hop_limit<F: Family>(&mut self, before: u8, after: u8) {
+        let v6 = F::ETHER_TYPE == V6::ETHER_TYPE;
+        if v6 && matches!(buffer::checksum_field(self.buffer().pointer()), Field::Other) {
+            // The hop limit is the second octet of a word; whatever the first one is, it cancels out.
+            let change = Delta::of_port(before.into(), after.into());
+            self.buffer().update_card_sum(u32::from(change.raw()));
+        }
+    }
+
     /// Writes the control block for the next stage.
     #[inline(always)]
     pub fn hand_over(&self) {
@@ -285,18 +297,20 @@ impl<const STAGE: bool> Packet for TcPacket<STAGE> {
         self.buffer().segment_size()
     }
 
-    /// IPv6 has no checksum of its own: the card's sum over the whole packet, if there is one,
-    /// changes with the hop limit.
     #[inline(always)]
     fn decrement_hop_limit<F: Family>(&mut self, network: usize) -> Option<()> {
         let header: &mut F::Header = self.header_mut(network)?;
         header.decrement_hop_limit();
-        let v6 = F::ETHER_TYPE == V6::ETHER_TYPE;
-        if v6 && matches!(buffer::checksum_field(self.buffer().pointer()), Field::Other) {
-            // The hop limit is the second octet of a word; whatever the first one is, it cancels out.
-            let change = Delta::of_port(1, 0);
-            self.buffer().update_card_sum(u32::from(change.raw()));
-        }
+        self.follow_hop_limit::<F>(1, 0);
+        Some(())
+    }
+
+    #[inline(always)]
+    fn set_hop_limit<F: Family>(&mut self, network: usize, limit: u8) -> Option<()> {
+        let header: &mut F::Header = self.header_mut(network)?;
+        let before = header.hop_limit();
+        header.set_hop_limit(limit);
+        self.follow_hop_limit::<F>(before, limit);
         Some(())
     }
 

@@ -82,6 +82,7 @@ pub(crate) fn agent_options(
         cgroup: agent.cgroup,
         forwarding: agent.forwarding,
         external_ips: ExternalIpPolicy::of(&agent.external_ips),
+        unserved: agent.load_balancer_unserved,
         startup_taint: agent.startup_taint.0,
         tunnel_keys: KeyFile::of(agent.tunnel_key_file),
         slot_history: agent.slot_history,

@@ -15,6 +15,7 @@ use lb_kernel::settings::{
 };
 use lb_network::snat_ports::SnatRange;
 use lb_network::{DeviceSelector, NodePortAddresses};
+use lb_plan::UnservedPolicy;
 use lb_rules::model::{ExternalIpRule, forwarding_named};
 use tracing_subscriber::EnvFilter;
 
@@ -183,6 +184,13 @@ pub struct AgentSettings {
     /// (CVE-2020-8554). Events of the Service name addresses that are not served. The same value on all nodes.
     #[arg(long, value_name = "CIDR", value_delimiter = ',', default_value = "all")]
     pub external_ips: Vec<ExternalIpRule>,
+
+    /// What happens to packets to assigned load balancer addresses on ports that no Service has: answer, drop or pass
+    ///
+    /// answer: like a host, with an echo reply (ping), a reset or an ICMP error. pass: the node's stack gets them, for nodes
+    /// that use such addresses (SNAT).
+    #[arg(long, value_name = "ACTION", default_value = "answer", value_parser = unserved_policy)]
+    pub load_balancer_unserved: UnservedPolicy,
 
     /// Key of the taint that the agent removes from its Node once Services work there, or `off`
     ///
@@ -368,6 +376,15 @@ fn node_name(text: &str) -> Result<String, String> {
         return Err("not a node name; `kubectl get nodes` lists them".to_owned());
     }
     Ok(text.to_owned())
+}
+
+fn unserved_policy(text: &str) -> Result<UnservedPolicy, String> {
+    match text {
+        "answer" => Ok(UnservedPolicy::Answer),
+        "drop" => Ok(UnservedPolicy::Drop),
+        "pass" => Ok(UnservedPolicy::Pass),
+        _ => Err("not one of answer, drop, pass".to_owned()),
+    }
 }
 
 fn forwarding(text: &str) -> Result<Forwarding, String> {

@@ -39,6 +39,7 @@ pub const SETTINGS: &[Setting] = &[
     row("metrics-max-objects", "10", "crates/status/src/traffic/tests.rs::objects_beyond_the_limit_are_counted_and_not_exported"),
     row("forwarding", "gue", "crates/rules/tests/model/forwarding_of_the_setting.txt"),
     row("external-ips", "203.0.113.0/24,2001:db8::1", "crates/rules/tests/model/external_ips_within.txt"),
+    row("load-balancer-unserved", "drop", "crates/plan/src/tests/addresses.rs::by_setting_an_assigned_address_answers_nobody_or_is_left_to_the_stack"),
     row("startup-taint", "example.org/not-ready", "crates/source/tests/cluster/startup_taint.rs::the_taint_is_removed_whenever_the_node_has_it_and_no_other"),
     row("tunnel-key-file", "/etc/millrace-tunnel/key", "tests/tests/nodes/tunnels.rs::keyed_tunnels_serve_clients_without_xdp"),
     row("xdp-mode", "off", "tests/tests/node/clsact.rs::without_xdp_tc_handles_all_packets"),

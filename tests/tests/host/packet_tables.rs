@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use lb_common::datapath::{Answer, Answers};
 use lb_common::layout::{Reason, Ticks};
 use proptest::prelude::*;
 use tests::packets::datapath::cases::{self, Ends, V4, V6};
@@ -96,6 +97,45 @@ fn use_up_questions(c: &mut Conversation) {
     let mut questions = tables.questions.get();
     while questions.take(next) {}
     tables.questions.set(questions);
+}
+
+/// Whoever asks: the limit of one source is a test of `allowance`.
+#[test]
+fn answers_from_assigned_addresses_are_limited() {
+    for at in [&V4, &V6] {
+        let mut c = Conversation::on_host();
+        for packet in cases::assigned_addresses::answered_packets(&mut c, at) {
+            use_up_answers(&mut c, Answer::Echo);
+            use_up_answers(&mut c, Answer::Refusal);
+            c.forward(&packet).is_dropped_for(Reason::RateLimited);
+            c.wait(1);
+            assert_eq!(c.forward(&packet).outcome.fate, Fate::Transmitted);
+        }
+    }
+}
+
+/// Scans of ports must not stop path MTU discovery.
+#[test]
+fn refusals_from_assigned_addresses_leave_other_errors() {
+    for at in [&V4, &V6] {
+        let mut c = Conversation::on_host();
+        let [_, refused] = cases::assigned_addresses::answered_packets(&mut c, at);
+        c.set(&at.service(84, "TCP", 0));
+        use_up_answers(&mut c, Answer::Refusal);
+        c.forward(&refused).is_dropped_for(Reason::RateLimited);
+        let packet = at.to_web(40000).to(at.cluster(84).as_str()).syn();
+        assert_eq!(c.forward(&packet).outcome.fate, Fate::Transmitted);
+    }
+}
+
+/// By few packets of each source, at the time of the next packet.
+fn use_up_answers(c: &mut Conversation, answer: Answer) {
+    let tables = c.host_tables();
+    let next = Ticks(tables.now.get().0 + 1);
+    let mut answers = tables.answers.borrow_mut();
+    for source in (0..Answers::SOURCES).cycle().take(2_000) {
+        answers.take(answer, source, next);
+    }
 }
 
 /// An error about a connection that is not known here is as easy to forge as any packet.
@@ -228,8 +268,13 @@ proptest! {
         services.iter().for_each(|service| conversation.set(service));
         for sent in &packets {
             let processed = conversation.run(sent.hook, &sent.packet);
-            // A cluster address refuses ports that no Service has.
-            let kept = processed.outcome.passed() || processed.is_counted_for(Reason::NoSuchPort);
+            // Addresses of Services refuse ports that none has. Assigned ones answer echo requests,
+            // and drop what has too many extension headers.
+            let answered = matches!(processed.outcome.fate, Fate::Transmitted | Fate::Sent);
+            let kept = processed.outcome.passed()
+                || processed.is_counted_for(Reason::NoSuchPort)
+                || processed.is_counted_for(Reason::Unserved)
+                || !sent.has_ports && answered;
             prop_assert!(kept, "dropped:\n{}", dissect(&sent.packet));
         }
     }

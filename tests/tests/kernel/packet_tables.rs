@@ -186,6 +186,22 @@ fn a_checksum_computed_by_the_card_stays_correct_when_a_packet_is_forwarded() ->
     Ok(())
 }
 
+/// So does an echo reply, whose hop limit is another than its request's.
+#[test]
+fn a_checksum_computed_by_the_card_stays_correct_in_an_echo_reply() -> Result<()> {
+    for at in [&V4, &V6] {
+        let mut conversation = both();
+        let [request, _] = cases::assigned_addresses::answered_packets(&mut conversation, at);
+        let kernel = conversation.kernel().context("no kernel world")?;
+        let Some(stays) = kernel.sum_of_card_stays_right(Hook::Stack, &request)? else {
+            eprintln!("skipped: not observable on this kernel");
+            return Ok(());
+        };
+        assert!(stays, "{request:?}");
+    }
+    Ok(())
+}
+
 /// Flows that are not in their client's buckets are found as long as they live. Afterwards no packet
 /// looks for them.
 #[test]

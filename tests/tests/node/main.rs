@@ -1,6 +1,7 @@
 //! One node with an agent, clients and pods, each a network namespace: needs root.
 
 mod announce;
+mod assigned_addresses;
 mod bulk;
 mod check;
 mod clsact;

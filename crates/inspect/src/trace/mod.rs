@@ -23,6 +23,7 @@ use lb_common::datapath::{
 use lb_common::family::{Family, V4, V6};
 use lb_common::header::Header;
 use lb_common::host::{self, EntryPoint, Frame};
+use lb_common::layout::NeighbourEvent;
 use lb_kernel::HookPoint;
 use serde::Serialize;
 
@@ -169,7 +170,8 @@ where
             Observation::Counted(reason) => Some(reason.name()),
             _ => None,
         }));
-        answered |= observations.contains(&Observation::Stage(Stage::Neighbour));
+        answered |= observations.contains(&Observation::Stage(Stage::Neighbour))
+            || observations.contains(&Observation::Answered(NeighbourEvent::Echo));
         narrator.describe(observations);
         if verdict == Verdict::Yield {
             narrator.add_step("receiver", "the frame is for another machine".to_owned());

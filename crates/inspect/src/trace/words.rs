@@ -91,6 +91,7 @@ pub(crate) fn stage_text(stage: Stage) -> &'static str {
         Stage::Snat => "the flow needs an SNAT port, or a slot in the reply index",
         Stage::Reset => "its sender receives a TCP reset",
         Stage::Reject => "its sender receives an ICMP error",
+        Stage::Unserved => "no port of a Service takes it",
         Stage::ErrorIn => "ICMP that arrives: possibly an error about a packet of a Service",
         Stage::ErrorOut => "ICMP that leaves: possibly an error about a packet of a Service",
         Stage::FragmentIn => "a fragment that arrives",

@@ -1,5 +1,6 @@
 //! Plans are executed on in-memory tables, with the invariants checked after every step.
 
+mod addresses;
 mod adoption;
 mod backends;
 mod history;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use lb_common::layout::FrontendKind;
 
-use super::types::{Frontend, Problem, Protocol, ServiceName, ServicePortKey};
+use super::types::{Frontend, Problem, Protocol, ServiceName, ServicePort, ServicePortKey};
 use super::{NodeContext, Resolved};
 
 /// A Service's claim; the least one wins.
@@ -112,8 +112,9 @@ impl Claims {
                 }
             }
             if !lost_frontends.is_empty() {
-                let own = &mut Arc::make_mut(service_port).frontends;
-                own.retain(|frontend| !lost_frontends.contains(frontend));
+                let ServicePort { frontends, assigned, .. } = Arc::make_mut(service_port);
+                frontends.retain(|frontend| !lost_frontends.contains(frontend));
+                assigned.retain(|address| frontends.iter().any(|it| it.address == *address));
             }
         }
         settled

@@ -166,7 +166,9 @@ pub fn read_service(
                 Admitted::From(ranges) => ranges,
                 Admitted::All | Admitted::None => Vec::new(),
             };
-            service_ports.insert(key, ServicePort { frontends, source_ranges, ..shared.clone() });
+            let assigned = assigned_addresses(service, &frontends, &lent);
+            let service_port = ServicePort { frontends, assigned, source_ranges, ..shared.clone() };
+            service_ports.insert(key, service_port);
         }
     }
     ReadService { service_ports, health_check_port }
@@ -279,6 +281,20 @@ fn virtual_addresses(
         }
     }
     found.into_iter()
+}
+
+/// The load balancer addresses of these frontends that Millrace assigned and no node has. The others may belong to a
+/// machine that has more ports than its Services.
+fn assigned_addresses(
+    service: &Service,
+    frontends: &BTreeSet<Frontend>,
+    lent: &BTreeMap<IpAddr, BTreeSet<ProtocolPort>>,
+) -> BTreeSet<IpAddr> {
+    let is_assigned = |frontend: &&Frontend| {
+        frontend.kind == FrontendKind::LoadBalancer && !lent.contains_key(&frontend.address)
+    };
+    let of_load_balancer = frontends.iter().filter(is_assigned).map(|frontend| frontend.address);
+    if is_marked(service) { of_load_balancer.collect() } else { BTreeSet::new() }
 }
 
 /// A valid port.

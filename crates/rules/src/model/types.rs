@@ -164,6 +164,9 @@ pub struct ServicePort {
     /// Addresses of its frontends that are this node's own: only this node can reply from them, so packets to them use
     /// no tunnels.
     pub lent: BTreeSet<IpAddr>,
+    /// Load balancer addresses of its frontends that Millrace assigned, and that no node lends: unless a node has
+    /// them, they behave like those of a host to packets that no port takes.
+    pub assigned: BTreeSet<IpAddr>,
     /// The clients that may use the load balancer's addresses; empty: all.
     pub source_ranges: Vec<IpNet>,
 }

@@ -37,7 +37,7 @@ impl Collector for Traffic {
         counters(
             &mut encoder,
             "millrace_neighbour_packets",
-            "ARP and neighbour discovery packets about announced addresses, by event",
+            "Requests about load balancer addresses (ARP, neighbour discovery, ping), by event",
             counted.map(|(event, count)| ([("event", event.name())], *count)),
         )?;
         let labels = |key: &ServicePortKey| {

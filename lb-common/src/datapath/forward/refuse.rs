@@ -19,7 +19,7 @@ pub fn refuse_without_backend<P: Packet, T: Tables>(
     headers: Headers,
     reason: Reason,
 ) -> Verdict {
-    if !can_reject(packet, tables) {
+    if !can_answer(packet, tables) {
         return Verdict::Defer;
     }
     tables.count(reason);
@@ -36,7 +36,7 @@ pub fn refuse_with_icmp<P: Packet, T: Tables>(
     tables: &T,
     rejection: Rejection,
 ) -> Verdict {
-    if !can_reject(packet, tables) {
+    if !can_answer(packet, tables) {
         return Verdict::Defer;
     }
     let too_big = rejection.kind == RejectionKind::TOO_BIG;
@@ -47,7 +47,7 @@ pub fn refuse_with_icmp<P: Packet, T: Tables>(
 /// Whether the hook can send through the interface on which the packet arrived; otherwise the next
 /// hook does.
 #[inline(always)]
-fn can_reject<P: Packet, T: Tables>(packet: &P, tables: &T) -> bool {
+pub fn can_answer<P: Packet, T: Tables>(packet: &P, tables: &T) -> bool {
     packet.resolves()
         || tables.device(packet.device()).is_some_and(|known| known.flags & Device::TRANSMIT != 0)
 }

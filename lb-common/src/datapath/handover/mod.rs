@@ -8,11 +8,13 @@
 mod next_stage;
 
 pub use next_stage::{DraftedDecision, DraftedFlow, NextStage, given_rejection};
-pub(crate) use next_stage::{given_alone, given_arrival, given_encapsulation};
+pub(crate) use next_stage::{given_alone, given_arrival, given_encapsulation, given_unserved};
 
 use super::arrival::Arrival;
 use super::carried::Encapsulation;
+use super::function::reason_in;
 use super::rejection::Rejection;
+use crate::layout::Reason;
 
 /// The memory of what a stage is given, apart from the draft. One packet's at a time.
 #[repr(C)]
@@ -25,6 +27,30 @@ pub struct Handover {
     /// Of all stages whose packet may have come through a tunnel.
     arrival: Arrival,
     encapsulation: Encapsulation,
+    /// Of [`NextStage::unserved`].
+    unserved: Unserved,
+}
+
+/// What is known of a packet that no port of a Service takes.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Unserved {
+    /// The [`Reason`](crate::layout::Reason) for which it passes, unless its address is one of load balancers.
+    reason: u32,
+    /// The protocol of a packet to an unknown port.
+    protocol: u32,
+}
+
+impl Unserved {
+    #[inline(always)]
+    pub(crate) fn reason(self) -> Reason {
+        reason_in(self.reason)
+    }
+
+    #[inline(always)]
+    pub(crate) fn protocol(self) -> u8 {
+        self.protocol as u8
+    }
 }
 
 /// Whether the lookup for a packet has found no other flow of its client's address and port. A number, not

@@ -1,6 +1,6 @@
 //! The stage in which a packet continues, and what it is given.
 
-use super::{Alone, Handover};
+use super::{Alone, Handover, Unserved};
 use crate::datapath::arrival::Arrival;
 use crate::datapath::carried::Encapsulation;
 use crate::datapath::rejection::Rejection;
@@ -120,6 +120,22 @@ impl NextStage {
         Self(Stage::Reject)
     }
 
+    /// For a packet that no port of a Service takes, and that passes for this reason unless its address is
+    /// one of load balancers.
+    #[inline(always)]
+    pub(crate) fn unserved<T: Scratch>(tables: &T, reason: Reason) -> Self {
+        Self::unserved_port(tables, reason, 0)
+    }
+
+    /// For a packet of this protocol to a port that no Service has.
+    #[inline(always)]
+    pub(crate) fn unserved_port<T: Scratch>(tables: &T, reason: Reason, protocol: u8) -> Self {
+        if let Some(handover) = tables.handover() {
+            handover.unserved = Unserved { reason: reason as u32, protocol: protocol.into() };
+        }
+        Self(Stage::Unserved)
+    }
+
     /// The verdict for a packet that is sent through a tunnel. `write` stores each field: a whole copy
     /// would be built on the stack first.
     #[inline(always)]
@@ -159,6 +175,12 @@ pub(crate) fn given_arrival<T: Scratch>(tables: &T) -> Arrival {
 #[inline(always)]
 pub fn given_rejection<T: Scratch>(tables: &T) -> Rejection {
     read_handover(tables, |handover| handover.rejection)
+}
+
+/// What [`Stage::Unserved`] is given.
+#[inline(always)]
+pub(crate) fn given_unserved<T: Scratch>(tables: &T) -> Unserved {
+    read_handover(tables, |handover| handover.unserved)
 }
 
 /// What [`Stage::Encapsulate`] is given.

@@ -64,7 +64,7 @@ pub fn find_frontend<F: PacketFamily, T: FamilyTables<F>>(
     }
     // The entry with port 0 describes the address itself.
     let itself = tables.frontend(&FrontendKey::new(address, 0, 0)).ok_or(Reason::NoFrontend)?;
-    if itself.kind == FrontendKind::ClusterIp as u8 {
+    if itself.belongs_to_services() {
         return Err(Reason::NoSuchPort);
     }
     let any = FrontendKey::new(F::Address::unspecified(), port, protocol);

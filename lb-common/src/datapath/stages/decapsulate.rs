@@ -39,7 +39,7 @@ pub fn decapsulate_packet<F: Outer, P: Packet, T: FamilyTables<F>>(
     } else if F::is_plain(header, F::IN_IP) && !is_keyed {
         decapsulate_through::<0, F, P, T>(packet, tables, network)
     } else {
-        pass_for(tables, Reason::UnknownProtocol)
+        Verdict::Next(NextStage::unserved(tables, Reason::UnknownProtocol))
     }
 }
 
@@ -53,6 +53,9 @@ fn decapsulate_through<const BETWEEN: usize, F: Outer, P: Packet, T: FamilyTable
     let inner = network + size_of::<F::Header>() + BETWEEN;
     match check_outer_headers::<BETWEEN, F, P, T>(packet, tables, network) {
         OuterHeaders::OfTunnel => {}
+        OuterHeaders::Elsewhere => {
+            return Verdict::Next(NextStage::unserved(tables, Reason::UnknownProtocol));
+        }
         OuterHeaders::Foreign => return Verdict::Decline,
         OuterHeaders::Probe => {
             return probe::return_to_node::<true, F, P, T>(packet, tables, network);
@@ -85,6 +88,8 @@ enum OuterHeaders {
     OfTunnel,
     /// Of a probe, which is to be sent back.
     Probe,
+    /// To an address that is not this node's.
+    Elsewhere,
     /// Of something else; the reason has been counted.
     Foreign,
 }
@@ -108,7 +113,7 @@ fn check_outer_headers<const BETWEEN: usize, F: Outer, P: Packet, T: FamilyTable
         return OuterHeaders::foreign_for(tables, Reason::Malformed);
     };
     if !own::is_own(packet, tables, header.destination()) {
-        return OuterHeaders::foreign_for(tables, Reason::UnknownProtocol);
+        return OuterHeaders::Elsewhere;
     }
     if !tables.is_peer(header.source().into()) {
         return OuterHeaders::foreign_for(tables, Reason::NotAPeer);
@@ -237,8 +242,11 @@ pub fn judge_inner<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
         Parsed::Icmp => return Inner::Error,
         _ => return Inner::passed_for(tables, Reason::UnknownProtocol),
     };
-    if select::find_frontend(tables, &Connection::by(&segment)).is_err() {
-        return Inner::passed_for(tables, Reason::UnknownProtocol);
+    match select::find_frontend(tables, &Connection::by(&segment)) {
+        Ok(_) => {}
+        // Outside of the tunnel the stack would route it back out.
+        Err(reason @ Reason::NoSuchPort) => return Inner::dropped_for(tables, reason),
+        Err(_) => return Inner::passed_for(tables, Reason::UnknownProtocol),
     }
     if found.part == Part::First {
         fragment::store_fragment_ports(tables, &found, &segment);

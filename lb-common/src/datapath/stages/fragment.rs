@@ -14,7 +14,7 @@ use crate::datapath::function::{Function, PacketFunction, function_result};
 use crate::datapath::handover::NextStage;
 use crate::datapath::segment::Segment;
 use crate::datapath::tables::FamilyTables;
-use crate::datapath::verdict::{Verdict, drop_for, pass_for};
+use crate::datapath::verdict::{Verdict, drop_for};
 use crate::datapath::wire::packet::Packet;
 use crate::datapath::wire::parse::{self, PacketFamily, Parsed, Part, Transport};
 use crate::header::NetworkHeader;
@@ -31,9 +31,9 @@ pub fn process_arriving_fragment<F: PacketFamily, P: Packet, T: FamilyTables<F>>
     match FragmentKind::of_packet::<F, P, T>(packet, tables, network) {
         FragmentKind::First => process_first_fragment(packet, tables, network),
         FragmentKind::Later => process_later_fragment(packet, tables, network),
-        FragmentKind::Sctp => pass_for(tables, Reason::Fragment),
-        FragmentKind::Other => pass_for(tables, Reason::UnknownProtocol),
-        FragmentKind::Malformed => pass_for(tables, Reason::Malformed),
+        FragmentKind::Sctp => Verdict::Next(NextStage::unserved(tables, Reason::Fragment)),
+        FragmentKind::Other => Verdict::Next(NextStage::unserved(tables, Reason::UnknownProtocol)),
+        FragmentKind::Malformed => Verdict::Next(NextStage::unserved(tables, Reason::Malformed)),
     }
 }
 
@@ -262,7 +262,9 @@ fn process_later_fragment<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
         ),
         // The first fragment may be on its way to tc, and open its flow there.
         Carried::Nothing if !packet.resolves() => Verdict::Defer,
-        Carried::Nothing | Carried::Failed(Reason::Fragment) => pass_for(tables, Reason::Fragment),
+        Carried::Nothing | Carried::Failed(Reason::Fragment) => {
+            Verdict::Next(NextStage::unserved(tables, Reason::Fragment))
+        }
         Carried::Failed(reason) => drop_for(tables, reason),
     }
 }

@@ -19,7 +19,7 @@ use crate::datapath::function::{Function, PacketFunction, reason_in, result_of};
 use crate::datapath::handover::{DraftedDecision, NextStage};
 use crate::datapath::segment::{Headers, OFFSETS, Segment};
 use crate::datapath::tables::FamilyTables;
-use crate::datapath::verdict::{Verdict, drop_for, pass_for};
+use crate::datapath::verdict::{Verdict, drop_for};
 use crate::datapath::wire::ndp;
 use crate::datapath::wire::packet::{Packet, Role};
 use crate::datapath::wire::parse::{self, PacketFamily};
@@ -61,12 +61,12 @@ pub fn process_arriving_error<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
             find_error_destination::<F, P, T>,
             rewrite_error::<F, P, T>,
         ),
-        Carried::Nothing => pass_for(tables, Reason::UnknownQuote),
+        Carried::Nothing => Verdict::Next(NextStage::unserved(tables, Reason::UnknownQuote)),
         Carried::Failed(reason @ (Reason::CorruptTable | Reason::NoSuchBucket)) => {
             drop_for(tables, reason)
         }
         // Not readable, or not an error about a packet of a Service.
-        Carried::Failed(reason) => pass_for(tables, reason),
+        Carried::Failed(reason) => Verdict::Next(NextStage::unserved(tables, reason)),
     }
 }
 

@@ -53,7 +53,7 @@ pub fn process_arriving<const RAW: bool, F: Outer, P: Packet, T: FamilyTables<F>
         Parsed::Icmp => Verdict::Next(NextStage::error_in(tables, Arrival::BY_LINK)),
         Parsed::Fragment => Verdict::Next(NextStage::FRAGMENT_IN),
         Parsed::Tunnel => Verdict::Next(NextStage::DECAPSULATE),
-        other => pass_for(tables, other.reason()),
+        other => Verdict::Next(NextStage::unserved(tables, other.reason())),
     }
 }
 

@@ -18,3 +18,4 @@ pub mod reject;
 pub mod shadow;
 pub mod socket;
 pub mod spread;
+pub mod unserved;

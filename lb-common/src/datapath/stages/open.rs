@@ -150,7 +150,10 @@ fn refuse_to_open<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
         Reason::NoFrontend if bfd::is_bfd(segment) => Verdict::Next(NextStage::BFD),
         // Other programs of the node use the address, too, for example sshd.
         Reason::NoFrontend => pass_for(tables, reason),
-        Reason::NoBackend | Reason::NoSuchPort => {
+        Reason::NoSuchPort => {
+            Verdict::Next(NextStage::unserved_port(tables, reason, segment.headers.protocol))
+        }
+        Reason::NoBackend => {
             refuse::refuse_without_backend(packet, tables, segment.headers, reason)
         }
         _ => drop_for(tables, reason),

@@ -6,10 +6,17 @@ use crate::datapath::rejection::{Rejection, RejectionKind};
 use crate::family::{Family, V4, V6};
 use crate::header::{Ipv4, Ipv6, protocol};
 
+/// TTL or hop limit of generated packets.
+pub const HOP_LIMIT: u8 = 64;
+
 /// How a family writes headers.
 pub trait Answering: PacketFamily {
     /// Maximum quote of a packet: its network header and the start of what follows.
     const QUOTED: usize;
+
+    /// ICMP's type of a request to be answered, and that of the answer.
+    const ECHO_REQUEST: u8;
+    const ECHO_REPLY: u8;
 
     /// A fresh header without options.
     fn header(
@@ -22,7 +29,7 @@ pub trait Answering: PacketFamily {
     /// Type, code, and the word after the checksum.
     fn error(rejection: Rejection) -> (u8, u8, u32);
 
-    /// Whether an ICMP error may be sent to this source address.
+    /// Whether an ICMP error, or another answer, may be sent to this source address.
     fn may_receive_errors(source: Self::Address) -> bool;
 
     /// The start of ICMP's checksum.
@@ -42,6 +49,8 @@ pub fn pseudo_header<F: Family>(
 
 impl Answering for V4 {
     const QUOTED: usize = 60 + 8;
+    const ECHO_REQUEST: u8 = 8;
+    const ECHO_REPLY: u8 = 0;
 
     #[inline(always)]
     fn header(
@@ -59,7 +68,7 @@ impl Answering for V4 {
             identification: [0; 2],
             // Don't fragment.
             flags_and_offset: [0x40, 0],
-            time_to_live: 64,
+            time_to_live: HOP_LIMIT,
             protocol,
             checksum: [0; 2],
             source: source.octets,
@@ -69,7 +78,7 @@ impl Answering for V4 {
             .word(0x4500)
             .word(total_length)
             .word(0x4000)
-            .word(64 << 8 | u16::from(protocol))
+            .word(u16::from(HOP_LIMIT) << 8 | u16::from(protocol))
             .address(source)
             .address(destination)
             .checksum();
@@ -100,6 +109,8 @@ impl Answering for V4 {
 
 impl Answering for V6 {
     const QUOTED: usize = 40 + 64 + 8;
+    const ECHO_REQUEST: u8 = 128;
+    const ECHO_REPLY: u8 = 129;
 
     #[inline(always)]
     fn header(
@@ -112,7 +123,7 @@ impl Answering for V6 {
             version_and_class: [0x60, 0, 0, 0],
             payload_length: payload.to_be_bytes(),
             next_header: protocol,
-            hop_limit: 64,
+            hop_limit: HOP_LIMIT,
             source: source.octets,
             destination: destination.octets,
         }

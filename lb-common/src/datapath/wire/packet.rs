@@ -84,6 +84,14 @@ pub trait Packet: Sized {
         Some(())
     }
 
+    /// Sets TTL or hop limit of the header at `network`.
+    #[inline(always)]
+    fn set_hop_limit<F: Family>(&mut self, network: usize, limit: u8) -> Option<()> {
+        let header: &mut F::Header = self.header_mut(network)?;
+        header.set_hop_limit(limit);
+        Some(())
+    }
+
     /// Sets the interface through which the packet will leave.
     fn leave_by(&mut self, device: u32);
 

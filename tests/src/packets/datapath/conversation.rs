@@ -99,6 +99,12 @@ impl Conversation {
         self.change(Change { node_addresses: Some(addresses), ..Change::default() });
     }
 
+    /// All addresses of this node, whether NodePorts are open there or not.
+    pub fn own_addresses(&mut self, addresses: &[&str]) {
+        let own = addresses.iter().map(|text| parse(text)).collect();
+        self.change(Change { own_addresses: Some(own), ..Change::default() });
+    }
+
     /// The nodes of the cluster.
     pub fn peers(&mut self, addresses: &[&str]) {
         let peers = addresses.iter().map(|text| parse(text)).collect();

@@ -113,6 +113,14 @@ impl Service {
         self
     }
 
+    /// Millrace assigned its load balancer addresses.
+    pub fn assigned(mut self) -> Self {
+        let of_load_balancer =
+            self.port.frontends.iter().filter(|it| it.kind == FrontendKind::LoadBalancer);
+        self.port.assigned = of_load_balancer.map(|frontend| frontend.address).collect();
+        self
+    }
+
     pub fn external_local(mut self) -> Self {
         self.port.external_policy = Policy::Local;
         self

@@ -38,7 +38,7 @@ fn with_backends(fewest: usize, local: bool) -> impl Strategy<Value = Service> {
             };
             let mut service = at.service(port, protocol, 0).backends(&texts(&pick(&cluster)));
             if load_balancer {
-                service = service.load_balancer(&at.load_balancer(port));
+                service = service.load_balancer(&at.load_balancer(port)).assigned();
             }
             if node_port {
                 service = service.node_port(NODE_PORT);

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use lb_common::conntrack::Environment;
 use lb_common::datapath::{
-    BfdTables, Counters, Direction, FamilyTables, Handover, NeighbourTables, NetworkTables,
+    Answer, BfdTables, Counters, Direction, FamilyTables, Handover, NeighbourTables, NetworkTables,
     PoolTables, Scratch,
 };
 use lb_common::family::{Family, V4, V6};
@@ -250,6 +250,10 @@ where
 
     fn may_ask(&self) -> bool {
         self.tables.may_ask()
+    }
+
+    fn may_answer(&self, answer: Answer, source: u32) -> bool {
+        self.tables.may_answer(answer, source)
     }
 
     fn count(&self, reason: Reason) {

@@ -303,6 +303,9 @@ impl<'a> Narrator<'a> {
                 let text = "a neighbour advertisement with this node's link-layer address";
                 self.add_step("answer", text);
             }
+            Observation::Answered(NeighbourEvent::Echo) => {
+                self.add_step("answer", "an ICMP echo reply");
+            }
             Observation::Answered(NeighbourEvent::Expired | NeighbourEvent::Claimed) => {}
             // An internal marker of the data plane.
             Observation::LeaveBy(0) => {}

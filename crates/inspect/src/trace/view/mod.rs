@@ -15,7 +15,7 @@ use aya::Pod;
 use aya::maps::{Map, MapData, MapError};
 use lb_common::conntrack::Environment;
 use lb_common::datapath::{
-    BfdTables, Counters, Direction, NeighbourTables, NetworkTables, PoolTables, frontend_at,
+    Answer, BfdTables, Counters, Direction, NeighbourTables, NetworkTables, PoolTables, frontend_at,
 };
 use lb_common::family::{V4, V6};
 use lb_common::host::{HoldsScratch, PacketScratch};
@@ -252,6 +252,10 @@ impl Counters for View {
     }
 
     fn may_ask(&self) -> bool {
+        true
+    }
+
+    fn may_answer(&self, _: Answer, _: u32) -> bool {
         true
     }
 

@@ -2,6 +2,7 @@
 //! in both families.
 
 pub mod affinity;
+pub mod assigned_addresses;
 pub mod bfd;
 pub mod change;
 pub mod corrupt;
@@ -96,6 +97,21 @@ macro_rules! every_case {
                 each_new_connection_prolongs_affinity,
                 affinity_selects_only_backends_that_the_policy_allows,
                 datagrams_stay_too,
+            ]
+            assigned_addresses: [
+                an_echo_request_is_answered,
+                a_port_that_no_service_has_is_refused,
+                ports_of_services_are_served_as_before,
+                what_gets_no_answer_is_dropped,
+                nothing_is_sent_to_groups,
+                addresses_that_others_assigned_are_left_alone,
+                addresses_of_nodes_are_left_to_them,
+                with_policy_local_other_nodes_are_silent,
+                source_ranges_decide_who_is_answered,
+                an_address_belongs_to_all_services_that_share_it,
+                tc_answers_if_xdp_cannot,
+                a_tunnel_brings_no_packet_to_another_port,
+                with_tunnels_the_first_node_answers,
             ]
             source_ranges: [
                 clients_outside_of_the_ranges_are_dropped,

@@ -95,9 +95,9 @@ pub fn other_tunnels_pass(c: &mut Conversation, at: &Ends) {
             c.forward(&arriving(at, kind, &request.to(other), &backend))
                 .passes_for(Reason::UnknownProtocol);
         }
-        // To a port without a Service.
+        // To a port without a Service: outside of the tunnel the stack would route it back out.
         c.forward(&arriving(at, kind, &request.to(at.cluster(81).as_str()), &backend))
-            .passes_for(Reason::UnknownProtocol);
+            .is_dropped_for(Reason::NoSuchPort);
         // The same to an address that is not the node's.
         c.forward(&tunnel.to(client(PORT).as_str())).passes();
         // The inner packet is malformed.
