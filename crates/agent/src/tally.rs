@@ -59,6 +59,8 @@ impl Tally {
                         "{key} is not served: the map of frontends is full; {MORE_SERVICE_PORTS}"
                     ),
                 ),
+                // All ports are served without it.
+                OptionalEntry::Address(_) => return None,
                 OptionalEntry::SideEntry(SideEntry::Member(member)) => (
                     *by_index.get(&Scope::service_port_of(member.pool))?,
                     format!(

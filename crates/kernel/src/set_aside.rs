@@ -13,6 +13,8 @@ use nix::errno::Errno;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum OptionalEntry {
     Frontend(FrontendKey),
+    /// The entry of an address itself, which refuses ports without entries: written after those of all ports.
+    Address(FrontendKey),
     /// See [`SideEntry::key`].
     SideEntry(SideEntry),
 }
@@ -22,7 +24,7 @@ impl OptionalEntry {
     pub fn of(step: &Step) -> Option<Self> {
         match step {
             Step::SetFrontend { key, .. } | Step::RemoveFrontend { key } => {
-                Some(Self::Frontend(*key))
+                Some(Self::of_frontend(*key))
             }
             Step::SetSideEntry(side_entry) | Step::RemoveSideEntry(side_entry) => {
                 Some(Self::SideEntry(side_entry.key()))
@@ -31,11 +33,19 @@ impl OptionalEntry {
         }
     }
 
+    pub(crate) fn of_frontend(key: FrontendKey) -> Self {
+        if key == FrontendKey::of_address(key.address) {
+            Self::Address(key)
+        } else {
+            Self::Frontend(key)
+        }
+    }
+
     /// The map that contains it.
     pub fn map(&self) -> &'static str {
         match self {
-            Self::Frontend(key) if key.address.is_ipv4() => map::FRONTENDS4,
-            Self::Frontend(_) => map::FRONTENDS6,
+            Self::Frontend(key) | Self::Address(key) if key.address.is_ipv4() => map::FRONTENDS4,
+            Self::Frontend(_) | Self::Address(_) => map::FRONTENDS6,
             Self::SideEntry(key) => key.map(),
         }
     }
@@ -68,7 +78,7 @@ impl SetAside {
         removed
     }
 
-    /// Executes as many steps as there is room for, map by map.
+    /// Executes as many steps as there is room for, map by map, in the order of their entries.
     pub fn retry(&mut self, mut apply: impl FnMut(&Step) -> Result<()>) -> Result<()> {
         for steps in self.steps.values_mut() {
             while let Some(first) = steps.first_entry() {

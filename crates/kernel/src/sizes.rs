@@ -12,7 +12,8 @@ use crate::settings::{MOST_ENDPOINTS, MOST_FLOWS, MOST_SERVICE_PORTS};
 const SLOTS_PER_ENDPOINT: u32 = capacity::SLOTS_PER_BACKEND;
 const _: () = assert!(SLOTS_PER_ENDPOINT >= maglev::MOST_SLOTS_PER_BACKEND * 11 / 10);
 
-/// Frontends for each service port: its ClusterIP, NodePort, and external addresses.
+/// Frontends for each service port: its ClusterIP and a load balancer's address, and the entries of both addresses
+/// themselves. Few have them all, which leaves room for NodePorts and more addresses.
 const FRONTENDS_PER_SERVICE_PORT: u32 = 4;
 
 /// Configured sizes of maps.

@@ -98,12 +98,12 @@ impl<F: Family> WriteFamily<F> for Memory {
     }
 
     fn set_frontend(&mut self, key: layout::FrontendKey<F>, value: layout::Frontend) -> Result<()> {
-        self.entries.insert(OptionalEntry::Frontend(key.into()), format!("{value:?}"));
+        self.entries.insert(OptionalEntry::of_frontend(key.into()), format!("{value:?}"));
         Ok(())
     }
 
     fn remove_frontend(&mut self, key: layout::FrontendKey<F>) -> Result<()> {
-        self.entries.remove(&OptionalEntry::Frontend(key.into()));
+        self.entries.remove(&OptionalEntry::of_frontend(key.into()));
         Ok(())
     }
 }
@@ -290,7 +290,7 @@ fn services(numbers: &[u8]) -> State {
 
 #[test]
 fn entries_set_aside_are_written_when_there_is_room() {
-    // Cluster addresses have entries beside those of their ports, and these are written first.
+    // Cluster addresses have entries beside those of their ports, which are written first.
     for (map, room) in [(map::FRONTENDS4, 3), (map::MEMBERS, 1), (map::SOURCE_RANGES4, 1)] {
         let plans = plans(&[services(&[1, 2]), services(&[2])]);
         let mut backlog = Backlog::new(Faulty::new(Room::from([(map, room)]), Vec::new()));
@@ -305,6 +305,19 @@ fn entries_set_aside_are_written_when_there_is_room() {
         assert_eq!(backlog.newly_set_aside(), []);
         assert!(backlog.tables().memory.entries.contains_key(&new[0]), "{new:?}");
     }
+}
+
+/// An address would refuse clients of ports without an entry.
+#[test]
+fn there_is_room_for_addresses_after_all_ports() {
+    let plans = plans(&[services(&[1, 2, 3]), services(&[2, 3])]);
+    let mut backlog = Backlog::new(Faulty::new(Room::from([(map::FRONTENDS4, 2)]), Vec::new()));
+    for (plan, missing_ports) in plans.iter().zip([1, 0]) {
+        assert!(backlog.carry_out(plan).is_ok());
+        let of_ports = backlog.set_aside().filter(|it| matches!(it, OptionalEntry::Frontend(_)));
+        assert_eq!(of_ports.count(), missing_ports);
+    }
+    assert_eq!(backlog.without_room().collect::<Vec<_>>(), [(map::FRONTENDS4, 2)]);
 }
 
 #[test]
