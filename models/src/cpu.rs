@@ -10,8 +10,8 @@ use fuzz::wire::{End, Packet};
 use lb_common::atomic::AtomicLong;
 use lb_common::conntrack::{Environment, FlowTables, clear_stale};
 use lb_common::datapath::{
-    BfdTables, Counters, Draft, FamilyTables, Function, NeighbourTables, NetworkTables, PoolTables,
-    Verdict, execute_function,
+    Answer, BfdTables, Counters, Draft, FamilyTables, Function, NeighbourTables, NetworkTables,
+    PoolTables, Verdict, execute_function,
 };
 use lb_common::family::{Address4, Address6, V4, V6};
 use lb_common::hash::{FlowHash, ReplyHash};
@@ -408,6 +408,10 @@ impl Counters for Cpu {
     }
 
     fn may_ask(&self) -> bool {
+        true
+    }
+
+    fn may_answer(&self, _: Answer, _: u32) -> bool {
         true
     }
 }

@@ -7,7 +7,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 use tests::packets::udp;
 use tests::programs::agent::Agent;
-use tests::worlds::one_node::{CLIENT, OneNode, REFUSED};
+use tests::worlds::one_node::{CLIENT, NODE, OneNode, REFUSED};
 use tests::worlds::topology::{Process, SOON, wait_until};
 
 const NOT_PRINTED: &str = " more not printed: too many at once";
@@ -38,9 +38,10 @@ fn dropped_and_refused_packets_are_reported_with_addresses() -> Result<()> {
     let _agent = start(&network)?;
     let process = listen(&network, &["--count", "3", "-o", "json"])?;
     let socket = network.client.udp_socket(&format!("{CLIENT}:40000"))?;
+    let own_port = format!("{NODE}:54");
     socket.send_to(b"?", "203.0.113.11:53")?;
     // Passes, so it is not reported.
-    socket.send_to(b"?", "203.0.113.11:54")?;
+    socket.send_to(b"?", &own_port)?;
     socket.send_to(b"?", "203.0.113.10:53")?;
     network.client.tcp_connect("203.0.113.10:82").expect_err("it has no backend");
 
@@ -65,16 +66,17 @@ fn passed_packets_and_other_reasons_are_reported_on_request() -> Result<()> {
     let network = OneNode::warm(1)?;
     let _agent = start(&network)?;
     let socket = network.client.udp_socket(&format!("{CLIENT}:40000"))?;
+    let own_port = format!("{NODE}:54");
 
     let process = listen(&network, &["--reason", "no_frontend", "--count", "1", "-o", "json"])?;
     socket.send_to(b"?", "203.0.113.11:53")?;
-    socket.send_to(b"?", "203.0.113.11:54")?;
+    socket.send_to(b"?", &own_port)?;
     let only = reported(process)?;
     assert_eq!((&only[0]["reason"], &only[0]["ending"]), (&"no_frontend".into(), &"passed".into()));
-    assert_eq!(only[0]["destination"], "203.0.113.11:54");
+    assert_eq!(only[0]["destination"], *own_port);
 
     let process = listen(&network, &["--passed", "--count", "2"])?;
-    socket.send_to(b"?", "203.0.113.11:54")?;
+    socket.send_to(b"?", &own_port)?;
     socket.send_to(b"?", "203.0.113.11:53")?;
     let mut process = process;
     assert!(process.wait(SOON)?.success());

@@ -373,7 +373,7 @@ fn the_maps_of_a_warm_directory_are_like_new_ones() -> Result<()> {
     let (agent, _) = network.agent_on(&manifests(&[here().tcp(80, 8080)]))?;
     assert_eq!(network.curl("http://203.0.113.10/")?, "pod-0\n");
     let refused = network.client.tcp_connect("203.0.113.10:81").is_err();
-    assert!(refused && agent.counted("no_frontend")? > 0, "{}", agent.get(&["counters"])?);
+    assert!(refused && agent.counted("no_such_port")? > 0, "{}", agent.get(&["counters"])?);
     drop((agent, network));
 
     let network = OneNode::warm(0)?;
