@@ -42,7 +42,7 @@ const FLAP_INTERVAL: Duration = Duration::from_secs(10);
 pub enum ProbeOutcome {
     Answered,
     Unanswered,
-    /// It says nothing of the node.
+    /// No probe left this node: nothing is known of the other one.
     NotSent,
 }
 
@@ -230,7 +230,7 @@ impl NodeLiveness {
     pub fn note_probe(&mut self, name: &str, sent: Time, outcome: ProbeOutcome, now: Time) {
         let Some(node) = self.nodes.get_mut(name) else { return };
         match (outcome, node.hearing) {
-            // It says nothing of the time since.
+            // The probe is older than the silence.
             (_, Hearing::UnheardSince(since)) if sent < since => {}
             (ProbeOutcome::NotSent, _) => {
                 node.next_probe = node.next_probe.min(now + RETRY_INTERVAL)

@@ -111,7 +111,7 @@ fn ranges_apply_to_an_address_if_all_its_service_ports_have_the_same() {
     let entry = node.set("web", None);
     assert_eq!(ranges_of(&node, entry).as_deref(), Some("api"));
     let entry = node.set("web", Some(restricted(80, "203.0.113.0/24")));
-    assert_eq!(silence_of(entry), Silence::Always as u8, "whom would it answer?");
+    assert_eq!(silence_of(entry), Silence::Always as u8);
     let entry = node.set("web", Some(balanced(80)));
     assert_eq!(ranges_of(&node, entry), None, "anyone may use a port of it");
     let entry = node.set("web", None);

@@ -25,8 +25,8 @@ use crate::kinds::service::{NODE_PORTS_CONDITION, is_marked};
 pub type ProtocolPort = (Protocol, u16);
 
 /// The TCP port at which agents probe the kernels of nodes. Nothing listens there: a kernel resets each connection, also
-/// while its agent stands still. No Service is served there at an external IP, which may be a node's address: its
-/// backends would get the probes.
+/// while its agent stands still. No Service is served there at an external IP, which may be a node's address, or
+/// at a node's address: its backends would get the probes.
 pub const NODE_PROBE_PORT: u16 = 10_245;
 
 /// Ports that nodes need themselves, of all protocols, and who listens there. No pool lends them.

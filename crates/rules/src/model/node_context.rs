@@ -35,6 +35,11 @@ pub struct NodeContext {
 }
 
 impl NodeContext {
+    /// Whether an address is an internal one of a known node.
+    pub(crate) fn is_of_node(&self, address: IpAddr) -> bool {
+        self.nodes.values().any(|node| node.0.contains(&address))
+    }
+
     /// `node`: the Node object, if there is one.
     pub fn of(name: &str, node: Option<&Node>) -> Self {
         let zone = node.and_then(|node| node.zone.clone());

@@ -142,16 +142,17 @@ pub fn read_service(
 
     let mut service_ports = BTreeMap::new();
     for port in read_ports(spec, &mut fields) {
-        if port.is_probe_port()
-            && addresses.iter().any(|(_, kind)| *kind == FrontendKind::ExternalIp)
-        {
+        let mut open_addresses = addresses.clone();
+        open_addresses.retain(|at| !port.takes_probes(at, node));
+        if open_addresses.len() < addresses.len() {
             let message = format!(
-                "TCP port {NODE_PROBE_PORT} is not served there: agents probe nodes at it. Use another port"
+                "TCP port {NODE_PROBE_PORT} is not served at external IPs and addresses of nodes: agents probe nodes \
+                 at it. Use another port"
             );
-            fields.problem("spec.externalIPs", message);
+            fields.problem("spec.ports", message);
         }
         for family in AddressFamily::ALL {
-            let frontends = frontends(&port, family, &addresses, &lent, &source_ranges);
+            let frontends = frontends(&port, family, &open_addresses, &lent, &source_ranges);
             // A Service has a family if it has a cluster address of it.
             if !frontends.iter().any(|frontend| frontend.kind == FrontendKind::ClusterIp) {
                 continue;
@@ -306,8 +307,15 @@ struct ReadPort {
 }
 
 impl ReadPort {
-    fn is_probe_port(&self) -> bool {
-        (self.protocol, self.number) == (Protocol::Tcp, NODE_PROBE_PORT)
+    /// Whether its backends would get agents' probes of nodes at this address. Any external IP may become a node's;
+    /// the address of a load balancer is one where its controller lists those of nodes.
+    fn takes_probes(&self, &(address, kind): &(IpAddr, FrontendKind), node: &NodeContext) -> bool {
+        let may_be_of_node = match kind {
+            FrontendKind::ExternalIp => true,
+            FrontendKind::LoadBalancer => node.is_of_node(address),
+            _ => false,
+        };
+        may_be_of_node && (self.protocol, self.number) == (Protocol::Tcp, NODE_PROBE_PORT)
     }
 }
 
@@ -367,11 +375,7 @@ fn frontends(
         lent.get(address).is_none_or(|ports| ports.contains(&(port.protocol, port.number)))
     };
     let served = addresses.iter().filter(|(address, kind)| {
-        let is_open = match kind {
-            FrontendKind::LoadBalancer => !closed && is_lent(address),
-            FrontendKind::ExternalIp => !port.is_probe_port(),
-            _ => true,
-        };
+        let is_open = *kind != FrontendKind::LoadBalancer || !closed && is_lent(address);
         AddressFamily::of(address) == family && is_open
     });
     let at_addresses = served.map(|&(address, kind)| Frontend { address, port: port.number, kind });
