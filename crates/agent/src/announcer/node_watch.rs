@@ -93,6 +93,7 @@ impl NodeWatch {
         liveness.retain_nodes(|name| nodes.contains_key(name));
         let limit = liveness.answer_limit();
         for node in liveness.due_probes(now) {
+            // It has only nodes that exist.
             let ends =
                 nodes[&node].0.iter().map(|address| SocketAddr::new(*address, NODE_PROBE_PORT));
             let (ends, results) = (ends.collect::<Vec<_>>(), self.results.0.clone());
