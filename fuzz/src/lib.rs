@@ -51,7 +51,7 @@ pub fn pipeline(bytes: &[u8]) {
     meet(bytes);
 }
 
-/// Like [`pipeline`], and returns what the run covered.
+/// Runs [`pipeline`], and returns what the run covered.
 pub fn meet(bytes: &[u8]) -> Met {
     invariants::check(&Scenario::read(&mut Input::new(bytes)))
 }

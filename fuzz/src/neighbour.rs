@@ -137,7 +137,7 @@ fn message(input: &mut Input, target: IpAddr) -> Vec<u8> {
 
 /// What a frame about neighbours means.
 pub enum Meaning {
-    /// It asks for an address; this is the answer from [`OWN`].
+    /// A machine asks for an address; this is the answer from [`OWN`].
     Request { target: IpAddr, answer: Vec<u8> },
     /// A machine says that it has an address.
     Claim { address: IpAddr, link: [u8; 6] },

@@ -104,7 +104,7 @@ pub fn opening(v6: bool, which: usize, (number, port): (usize, u16), service: us
     bytes
 }
 
-/// The same in a tunnel from another node, which asks whether this one knows the connection.
+/// The SYN of a connection in a tunnel from another node, which asks whether this one knows the connection.
 pub fn question(
     v6: bool,
     which: usize,

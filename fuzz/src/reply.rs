@@ -11,7 +11,7 @@ pub struct Translated {
     pub hook: Hook,
     pub before: Vec<u8>,
     pub after: Vec<u8>,
-    /// It left the node without passing through the stack.
+    /// The packet left the node without passing through the stack.
     pub sent: bool,
 }
 

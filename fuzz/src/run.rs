@@ -14,7 +14,7 @@ use crate::universe::{self, LINK_ADDRESS, LINK_ADDRESS_ABOVE};
 pub enum Hook {
     /// Arriving on an external device, in XDP.
     Forward,
-    /// The same in tc, without XDP. For packets about neighbours.
+    /// Arriving on an external device, in tc, without XDP. For packets about neighbours.
     Stack,
     /// Arriving from a pod of this node.
     Workload,

@@ -110,7 +110,7 @@ fn in_ip(v6: bool) -> u8 {
 /// A frame with a packet in a tunnel.
 pub struct Tunnel {
     pub outer: Datagram,
-    /// The same frame without the tunnel.
+    /// The frame without the tunnel.
     pub inner: Vec<u8>,
     /// The traffic class of the outer header.
     pub class: u8,

@@ -74,7 +74,7 @@ impl Delta {
         (!fold(sum)).to_ne_bytes()
     }
 
-    /// The same for a field with a sum that a network card completes. Differs from the result of
+    /// The field after the replacement if it has a sum that a network card completes. Differs from the result of
     /// [`Self::apply`] unless the delta is zero.
     #[inline(always)]
     pub fn add_to_sum(self, field: [u8; 2]) -> [u8; 2] {

@@ -158,7 +158,7 @@ pub struct KeyedGue {
 impl KeyedGue {
     /// Version 0, no control message, two words.
     pub const CONTROL: u8 = 2;
-    /// The same for a control message, whose type takes the place of the protocol.
+    /// Version 0, a control message, whose type takes the place of the protocol, two words.
     pub const MESSAGE: u8 = 0x20 | 2;
     pub const PROBE: u8 = 1;
     pub const PROBE_REPLY: u8 = 2;

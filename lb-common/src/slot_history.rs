@@ -32,7 +32,7 @@ pub struct Owner {
     pub backend: u32,
     /// Until when it owned the slot.
     pub until: u32,
-    /// It stands for several owners on its node.
+    /// The entry stands for several owners on its node.
     pub several: bool,
 }
 

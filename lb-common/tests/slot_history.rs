@@ -108,7 +108,7 @@ struct World {
     nodes: Vec<u32>,
     /// The node of each backend in the pool.
     backends: HashMap<u32, u32>,
-    /// The same with those that are gone.
+    /// The node of each backend, also of those that are gone.
     homes: HashMap<u32, u32>,
     /// As a list, from which some are picked.
     numbers: Vec<u32>,
@@ -210,7 +210,7 @@ impl World {
         }
     }
 
-    /// The same after a change: only its own node's end, or the node that was added last, can matter
+    /// The router's choice after a change: only its own node's end, or the node that was added last, can matter
     /// to a consistent choice.
     fn route_again(&self, connection: &Connection) -> u32 {
         let &Connection { hash, node, .. } = connection;

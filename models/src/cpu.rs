@@ -238,13 +238,13 @@ impl Cpu {
         Arc::clone(&self.node)
     }
 
-    /// The same CPU, some seconds later.
+    /// This CPU, some seconds later.
     pub fn later(self, seconds: u32) -> Self {
         self.now.set(Ticks(self.now.get().0 + Ticks::in_seconds(seconds)));
         self
     }
 
-    /// The same CPU after changes of the network.
+    /// This CPU after changes of the network.
     pub fn in_epoch(self, epoch: u32) -> Self {
         self.epoch.set(epoch);
         self

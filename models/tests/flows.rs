@@ -320,7 +320,8 @@ fn a_flow_that_goes_on_keeps_its_snat_port_or_loses_its_entry() {
     });
 }
 
-/// The same if the flow's entry in the reply index is in its second bucket.
+/// A flow that goes on keeps its SNAT port or loses its entry, also if its entry in the reply index is in its second
+/// bucket.
 #[test]
 fn a_displaced_flow_that_goes_on_keeps_its_snat_port_or_loses_its_entry() {
     explore("SNAT port and handshake, displaced", 2, 3, |first| {

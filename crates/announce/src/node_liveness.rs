@@ -59,7 +59,7 @@ enum Hearing {
 #[derive(Clone, Debug, Default)]
 struct ProbedNode {
     hearing: Hearing,
-    /// It answered probes while it was heard.
+    /// The node answered probes while it was heard.
     has_answered: bool,
     /// How many probes in a row were not answered.
     misses: u32,

@@ -30,7 +30,7 @@ pub struct Peer {
     heard_at: Time,
     /// When this participant last learnt that the other one hears it.
     acknowledged_at: Time,
-    /// It was given time to hear this participant when it came back, and has not acknowledged it
+    /// The peer was given time to hear this participant when it came back, and has not acknowledged it
     /// since.
     was_given_time: bool,
     /// How much of this participant's table the other one has.

@@ -62,10 +62,10 @@ pub struct Admitted {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// It has not sent a complete request head yet.
+    /// The client has not sent a complete request head yet.
     New,
     Answering,
-    /// It has got a response, and has not sent another request yet.
+    /// The client has got a response, and has not sent another request yet.
     Answered,
 }
 

@@ -18,7 +18,7 @@ use crate::upstream::{Protocol, UpstreamName};
 pub struct Policy {
     /// Most octets of a request's body; `None`: no limit.
     pub max_body: Option<u64>,
-    /// The same for calls of gRPC to endpoints that speak it: a call may be a stream without end.
+    /// Most octets of a gRPC call to endpoints that speak it: a call may be a stream without end.
     pub max_grpc_body: Option<u64>,
     pub timeouts: Timeouts,
     pub retry: Retry,

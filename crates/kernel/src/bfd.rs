@@ -41,7 +41,7 @@ impl BfdSessions {
         Ok(opened)
     }
 
-    /// Also those that an earlier agent has left.
+    /// All sessions in the map, also those that an earlier agent has left.
     pub fn all(&self) -> Result<Vec<(u32, BfdSession)>> {
         let all: Vec<_> = self.sessions.iter().collect::<Result<_, _>>()?;
         Ok(all

@@ -47,9 +47,9 @@ impl Family {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Base {
-    /// It sees the packets that this machine forwards.
+    /// The chain sees the packets that this machine forwards.
     pub forward: bool,
-    /// It drops packets that no rule accepts.
+    /// The chain drops packets that no rule accepts.
     pub drops: bool,
 }
 

@@ -31,7 +31,7 @@ struct Current {
 
 /// How long a route without requests is kept, and with it its owner's counters.
 const KEPT: Duration = Duration::from_secs(3600);
-/// The same of a route that no snapshot has.
+/// How long a route that no snapshot has is kept without requests.
 const KEPT_AFTER_END: Duration = Duration::from_secs(60);
 
 impl Routes {

@@ -6,13 +6,13 @@ use lb_common::layout::Reason;
 /// What happens to a packet for a reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fate {
-    /// It continues unchanged, as without Millrace.
+    /// The packet continues unchanged, as without Millrace.
     Passed,
-    /// It is discarded, and its sender gets no error.
+    /// The packet is discarded, and its sender gets no error.
     Dropped,
-    /// It is refused, and its sender gets a TCP reset or an ICMP error.
+    /// The packet is refused, and its sender gets a TCP reset or an ICMP error.
     Answered,
-    /// It is forwarded like other packets.
+    /// The packet is forwarded like others.
     Forwarded,
 }
 

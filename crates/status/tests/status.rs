@@ -184,7 +184,7 @@ fn documented() -> Vec<[String; 3]> {
     .collect()
 }
 
-/// The same columns of a scrape. Names are those of queries.
+/// Name, type and meaning of each metric of a scrape. Names are those of queries.
 fn served_families(text: &str) -> Vec<[String; 3]> {
     let help = |family: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(&format!("# HELP {family} ")));

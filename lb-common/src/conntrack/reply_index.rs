@@ -78,7 +78,7 @@ pub fn find_reply_location<F: Family, T: FlowTables<F>>(
     (found != ReplyEntry::FREE).then(|| found.location())
 }
 
-/// The same, with fewer branches and more loads: for code that the verifier follows once for each
+/// Finds an entry with fewer branches and more loads than [`find`]: for code that the verifier follows once for each
 /// branch.
 #[inline(always)]
 pub fn find_in_both<F: Family, T: FlowTables<F>>(tables: &T, hash: ReplyHash) -> Option<Location> {
@@ -169,7 +169,7 @@ fn slot_to_take<'a, F: Family, T: FlowTables<F>>(
     slot_in(tables, one, hash, now).or_else(|| slot_in(tables, other, hash, now))
 }
 
-/// The same in one bucket. Not a loop over both: for that, four calls together would need more
+/// The slot to take in one bucket. Not a loop over both: for that, four calls together would need more
 /// stack than Linux 6.1 allows.
 #[inline(always)]
 fn slot_in<'a, F: Family, T: FlowTables<F>>(

@@ -15,7 +15,7 @@ use crate::verifier::opaque;
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// It has no effect on the state.
+    /// No effect on the state.
     Nothing = 0,
     SynAck = 1,
     /// Data or an acknowledgement; in `SynReceived`: of the SYN-ACK.

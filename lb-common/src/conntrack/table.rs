@@ -135,7 +135,7 @@ pub fn find_first<'a, F: Family, R>(
     find_entry_in_bucket((index, bucket), hash, wanted)
 }
 
-/// Like [`find_first`], for any bucket, without a preferred entry.
+/// Searches any bucket for a flow as [`find_first`] does, without a preferred entry.
 #[inline(always)]
 pub fn find_entry_in_bucket<'a, F: Family, R>(
     (index, bucket): (u32, &'a FlowBucket<F>),

@@ -19,7 +19,7 @@ pub trait FlowTables<F: Family>: Environment {
     fn reply_bucket(&self, index: u32) -> Option<&ReplyBucket>;
     /// A word of the bits that mark clients with flows in other buckets than their own.
     fn crowded(&self, word: u32) -> Option<&AtomicLong>;
-    /// The same word of the bits that were set, or found set, since the agent last began to clear
+    /// A word of the bits of [`Self::crowded`] that were set, or found set, since the agent last began to clear
     /// those that no flow needs.
     fn crowded_lately(&self, word: u32) -> Option<&AtomicLong>;
     fn hints(&self) -> Option<&Hints>;

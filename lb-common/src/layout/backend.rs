@@ -24,7 +24,7 @@ pub struct Backend<A> {
 pub const NO_BACKEND: u32 = 0;
 
 impl<A> Backend<A> {
-    /// It runs on this node.
+    /// The backend runs on this node.
     pub const LOCAL: u8 = 1;
     /// No pool contains it, but its endpoint still exists: connections continue.
     pub const DRAINING: u8 = 2;

@@ -15,7 +15,7 @@ pub struct BufferSum {
 impl BufferSum {
     pub const UNKNOWN: Self = Self { offset: 0, shift: 0 };
 
-    /// It has two bits.
+    /// The two bits of the field.
     pub const MASK: u8 = 3;
     /// The checksum is complete: not verified yet, or verified by the card.
     /// <https://github.com/torvalds/linux/blob/v6.1/include/linux/skbuff.h>

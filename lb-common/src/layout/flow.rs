@@ -170,7 +170,8 @@ pub enum FlowState {
 
     /// A tunnelled flow, of which only the client's packets are seen: it has sent a SYN.
     OneWaySyn = 12,
-    /// It has sent an acknowledgement, which proves little. Continued traffic establishes it.
+    /// A tunnelled flow whose client has sent an acknowledgement, which proves little. Continued traffic establishes
+    /// it.
     OneWayProbation = 13,
     OneWayEstablished = 14,
     /// The client has closed or reset the connection.
@@ -182,7 +183,7 @@ pub enum FlowState {
     DatagramReplied = 17,
     /// The client has continued after a while.
     DatagramContinued = 18,
-    /// And so has the backend: a stream.
+    /// Client and backend have continued after a while: a stream.
     DatagramStream = 19,
 }
 

@@ -121,7 +121,7 @@ pub enum FrontendKind {
     ClusterIp = 1,
     NodePort = 2,
     ExternalIp = 3,
-    /// Also of an entry with port 0: an address that Millrace assigned.
+    /// The address of a load balancer. With port 0: one that Millrace assigned.
     LoadBalancer = 4,
     /// An entry with port 0: an address of this node on which NodePorts are open.
     NodeAddress = 5,
@@ -170,7 +170,7 @@ pub enum Forwarding {
     /// Unmodified, in a tunnel to the backend's node, which sends replies directly to the client:
     /// IP in IP.
     Ipip = 1,
-    /// The same, in UDP: Generic UDP Encapsulation.
+    /// Unmodified, in a tunnel to the backend's node: Generic UDP Encapsulation.
     Gue = 2,
     /// As `Gue` to nodes that are known to decapsulate, as `Masquerade` to others.
     Auto = 3,

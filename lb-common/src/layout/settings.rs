@@ -46,7 +46,7 @@ impl Settings {
         }
     }
 
-    /// The same with other timeouts.
+    /// These settings with other timeouts.
     pub const fn with_timeouts(mut self, timeouts: Timeouts) -> Self {
         self.limits = timeouts.limits();
         self

@@ -48,9 +48,9 @@ impl Peer {
 pub struct TunnelPeer;
 
 impl TunnelPeer {
-    /// It takes packets out of tunnels.
+    /// The node takes packets out of tunnels.
     pub const DECAPSULATES: u32 = 1;
-    /// It also returns packets of connections that it does not know, if it is asked.
+    /// The node also returns packets of connections that it does not know, if it is asked.
     pub const RETURNS: u32 = 2;
 }
 

@@ -23,7 +23,7 @@ pub struct Packet {
 
 /// Addresses and links.
 impl Packet {
-    /// The same packet from another address, or address and port.
+    /// A copy of the packet from another address, or address and port.
     pub fn from(&self, source: impl Into<Endpoint>) -> Self {
         let source = source.into();
         self.change_ip(|ip| {
@@ -34,7 +34,7 @@ impl Packet {
         })
     }
 
-    /// The same packet to another address, or address and port.
+    /// A copy of the packet to another address, or address and port.
     pub fn to(&self, destination: impl Into<Endpoint>) -> Self {
         let destination = destination.into();
         self.change_ip(|ip| {

@@ -46,7 +46,7 @@ impl Speaker {
         self.wait("bgp", what, number, so)
     }
 
-    /// The same for sessions of BFD.
+    /// Waits until the sessions of BFD are as expected.
     pub fn wait_for_paths(
         &self,
         what: &str,

@@ -26,7 +26,7 @@ impl PartialEq for BirdBfdSession {
     }
 }
 
-/// It runs until this is dropped.
+/// BIRD on a host. It runs until this is dropped.
 pub struct Bird {
     host: Host,
     socket: PathBuf,

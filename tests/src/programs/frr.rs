@@ -24,7 +24,7 @@ bfd
 exit
 ";
 
-/// They run until this is dropped.
+/// Daemons of FRR on a host. They run until this is dropped.
 pub struct Frr {
     host: Host,
     directory: PathBuf,
@@ -39,7 +39,7 @@ impl Frr {
         Self::start_with(topology, host, daemons, true)
     }
 
-    /// The same, with the priority of all processes.
+    /// Starts zebra and these daemons, with the priority of all processes.
     pub fn start_ordinary(
         topology: &Topology,
         host: &Host,
@@ -110,7 +110,7 @@ impl Frr {
         Ok(String::from_utf8(output.stdout)?)
     }
 
-    /// The same, of a command that ends in `json`.
+    /// The reply to a command of vtysh that ends in `json`.
     pub fn json(&self, daemon: &str, command: &str) -> Result<Value> {
         let text = self.show(daemon, command)?;
         serde_json::from_str(&text).with_context(|| text)

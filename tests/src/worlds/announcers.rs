@@ -70,7 +70,7 @@ impl Announcers {
         Self::start_with(nodes, 0, count)
     }
 
-    /// The same; pods of the first nodes are no endpoints, so that connections survive their nodes.
+    /// Starts the agents; pods of the first nodes are no endpoints, so that connections survive their nodes.
     pub fn start_with(nodes: usize, without_endpoints: usize, count: usize) -> Result<Self> {
         let topology = Topology::new("announcers")?;
         let (client, switch) = (topology.host("client")?, topology.host("switch")?);
@@ -259,7 +259,7 @@ impl Announcers {
         Ok(serde_json::from_str(&self.list(node, "json")?)?)
     }
 
-    /// The same in a format of the command.
+    /// What the agent of a node says about addresses, in a format of the command.
     pub fn list(&self, node: usize, format: &str) -> Result<String> {
         let mut command = self.nodes[node].command(program()?);
         command.args(["announcements", "-o", format, "--pin-path"]);

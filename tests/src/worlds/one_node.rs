@@ -100,7 +100,7 @@ impl OneNode {
         Ok(Self { client, node, pods, topology })
     }
 
-    /// The same for tests to which it does not matter whether the agent loads its programs
+    /// A node with pods, for tests to which it does not matter whether the agent loads its programs
     /// ([`Topology::warm_agent_pins`]).
     pub fn warm(pods: usize) -> Result<Self> {
         let network = Self::with_pods(pods)?;
@@ -136,13 +136,13 @@ impl OneNode {
         Ok((self.agent(&file)?, file))
     }
 
-    /// The same with more arguments.
+    /// Starts the agent with the text of manifests and more arguments.
     pub fn agent_with(&self, text: &str, more: &[&str]) -> Result<Agent> {
         let file = self.write_manifests(text)?;
         Agent::start(&self.node, &self.pin_path(), &file, DEVICE, more)
     }
 
-    /// The same with one more Service, whose address the node announces.
+    /// Starts the agent with the text of manifests and one more Service, whose address the node announces.
     pub fn agent_that_announces(&self, text: &str) -> Result<Agent> {
         let text = format!("{text}{ANNOUNCED}");
         self.agent_with(&text, &["--load-balancer-addresses", "192.0.2.200"])
@@ -209,7 +209,7 @@ users: [{{name: nobody, user: {{}}}}]
         self.standalone_with(&[])
     }
 
-    /// The same with more arguments.
+    /// Starts the agent with the embedded API and more arguments.
     pub fn standalone_with(&self, more: &[&str]) -> Result<Agent> {
         Agent::standalone(&self.node, &self.pin_path(), &self.data_directory(), DEVICE, more)
     }

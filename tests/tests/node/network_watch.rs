@@ -48,7 +48,7 @@ impl Wire {
         commands.iter().try_for_each(|command| self.node.ip(command).map(drop))
     }
 
-    /// Like `ip`, but the watch can read events meanwhile.
+    /// Runs a command of `ip`; the watch can read events meanwhile.
     async fn ip_beside(&self, command: String) -> Result<()> {
         let node = self.node.clone();
         tokio::task::spawn_blocking(move || node.ip(&command)).await?.map(drop)

@@ -166,7 +166,7 @@ fn survivors(history: &str, xdp_mode: &str, nodes: [&str; 2]) -> Result<(usize, 
     survivors_after(history, xdp_mode, nodes, |_| Ok(()))
 }
 
-/// The same, if something happens before the router moves them.
+/// How many connections survive if something happens before the router moves them.
 fn survivors_after(
     history: &str,
     xdp_mode: &str,

@@ -26,7 +26,7 @@ use super::{Links, any_readable};
 /// Between two reports to `millrace announcements` and metrics, while something changes.
 const REPORT: Duration = Duration::from_millis(500);
 
-/// The same while only counts change.
+/// Between two reports to `millrace announcements` and metrics, while only counts change.
 const REPORT_COUNTS: Duration = Duration::from_secs(5);
 
 /// How long until opening the sockets of an interface is tried again.

@@ -236,7 +236,8 @@ impl<T: BacklogTables> Agent<T> {
         }
     }
 
-    /// The same without a plan: before all Services are known, one would remove those that are not.
+    /// Stores a change of the network without a plan: before all Services are known, one would remove those that are
+    /// not.
     pub(crate) fn note_network(&mut self, event: lb_network::NetworkEvent) {
         match event {
             lb_network::NetworkEvent::NodeAddresses(addresses) => {

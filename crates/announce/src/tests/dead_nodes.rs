@@ -152,7 +152,7 @@ impl Cluster {
         }
     }
 
-    /// The same, and connections.
+    /// Cuts the announcing link and all connections between two sets of nodes.
     fn cut_all(&mut self, one: &[usize], other: &[usize]) {
         self.cut_link(one, other);
         for &a in one {

@@ -45,7 +45,7 @@ impl Set {
         Self::new(ready, draining.into_iter().map(keep).collect(), keys)
     }
 
-    /// The same endpoints under other keys.
+    /// This set's endpoints under other keys.
     pub(crate) fn named_by(&self, keys: Arc<Vec<Key>>) -> Self {
         Self::new(self.endpoints.clone(), self.draining.clone(), keys)
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::affinity::Keys;
 
-/// The same for all upstreams of a proxy.
+/// How requests are balanced, for all upstreams of a proxy.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Time until an endpoint that joins others gets as many requests as they do; zero: at once.

@@ -65,7 +65,7 @@ pub fn check_request<'a>(parts: &'a Parts, limits: &Limits) -> Result<Target<'a>
     check_upgrade(parts, limits, wanted_upgrade(parts))
 }
 
-/// The same for a WebSocket over HTTP/2 (RFC 8441). Endpoints get it as a GET with an upgrade.
+/// Checks the request of a WebSocket over HTTP/2 (RFC 8441). Endpoints get it as a GET with an upgrade.
 pub fn check_websocket<'a>(parts: &'a Parts, limits: &Limits) -> Result<Target<'a>, Refusal> {
     static WEBSOCKET: HeaderValue = HeaderValue::from_static("websocket");
     check_upgrade(parts, limits, Some(&WEBSOCKET))

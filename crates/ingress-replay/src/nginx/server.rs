@@ -42,7 +42,7 @@ pub struct Backend {
 enum Lookup {
     Paths {
         exact: HashMap<Vec<u8>, usize>,
-        /// They end with a slash.
+        /// Paths that end with a slash.
         prefixes: HashMap<Vec<u8>, usize>,
     },
     /// Tried one after another. `None`: an expression that can't be compiled here.

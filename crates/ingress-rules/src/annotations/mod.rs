@@ -64,9 +64,9 @@ pub enum AnnotationOutcome {
     Honoured,
     /// How its effect differs from ingress-nginx's.
     Differs(&'static str),
-    /// It has no effect, and needs none.
+    /// An annotation that has no effect, and needs none.
     NotNeeded(&'static str),
-    /// It would have an effect elsewhere, and has none here.
+    /// An annotation that would have an effect elsewhere, and has none here.
     Unsupported(String),
     /// Its value is invalid, or it is never executed.
     Refused(String),
@@ -89,7 +89,7 @@ impl AnnotationOutcome {
 pub struct Finding {
     pub key: String,
     pub outcome: AnnotationOutcome,
-    /// It closes the rules.
+    /// The annotation closes the rules.
     pub closes: bool,
 }
 

@@ -38,18 +38,18 @@ pub use view::View;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Fate {
-    /// It continues unchanged.
+    /// The packet continues unchanged.
     Untouched,
-    /// It is translated, and continues to the stack or through its egress device.
+    /// The packet is translated, and continues to the stack or through its egress device.
     Translated,
     Dropped,
-    /// It continues unchanged to tc, which has no program.
+    /// The packet continues unchanged to tc, which has no program.
     Deferred,
-    /// It is replaced by a reset, an ICMP error or an answer to its sender.
+    /// The packet is replaced by a reset, an ICMP error or an answer to its sender.
     Answered,
-    /// It is sent without passing the stack.
+    /// The packet is sent without passing the stack.
     Sent,
-    /// It is sent after the stack has resolved its next hop.
+    /// The packet is sent after the stack has resolved its next hop.
     Resolved,
 }
 

@@ -54,7 +54,7 @@ impl Links<'_> {
         }
     }
 
-    /// Also for a removed device: another one may get its name.
+    /// Detaches a program from a device. Also for a removed device: another one may get its name.
     pub fn detach(&self, device: &str, point: HookPoint) -> Result<()> {
         let slot = point.slot();
         for &hook in slot.links() {

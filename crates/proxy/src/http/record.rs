@@ -37,7 +37,7 @@ pub(crate) struct Record {
     pub is_complete: bool,
     /// The client's request counts as one at the same time as others.
     pub permit: Option<Permit>,
-    /// It counts as one of its source.
+    /// The client's request counts as one of its source.
     pub in_flight: Option<InFlight>,
     method: Method,
     version: Version,

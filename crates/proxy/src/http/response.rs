@@ -58,7 +58,7 @@ struct Compressed {
     _share: Share<ClientNetwork>,
     /// Received, and not yet compressed.
     input: Bytes,
-    /// They come after what is left of the body.
+    /// Trailers come after what is left of the body.
     trailers: Option<Frame<Bytes>>,
     is_finished: bool,
 }

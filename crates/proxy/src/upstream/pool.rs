@@ -147,7 +147,7 @@ pub(crate) struct Lease {
     kind: Kind,
     /// The connection served a request before, so the endpoint may be about to close it.
     pub is_reused: bool,
-    /// It was there when it was needed.
+    /// The connection was there when it was needed.
     pub is_immediate: bool,
     most_idle: usize,
     most_before_response: u64,

@@ -66,7 +66,7 @@ where
     endpoint_with_streams(100, handler)
 }
 
-/// It takes this many requests at the same time on a connection.
+/// Starts an endpoint that takes this many requests at the same time on a connection.
 fn endpoint_with_streams<F>(
     most: u32,
     handler: impl Fn(Request<RecvStream>, SendResponse<Bytes>) -> F + Send + Clone + 'static,

@@ -199,7 +199,7 @@ fn a_flood_of_interim_responses_is_cut_off() {
     }
 }
 
-/// They show that the endpoint lives, not that it ever replies.
+/// Interim responses show that the endpoint lives, not that it ever replies.
 #[test]
 fn interim_responses_do_not_extend_the_limit() {
     let endpoint = Endpoint::start(|_, stream| {
@@ -297,7 +297,7 @@ fn a_client_need_not_wait_and_the_next_request_is_its_own() {
     assert_eq!(endpoint.errors(), [""; 0]);
 }
 
-/// It holds a connection to an endpoint, and must not do so forever.
+/// Such a client holds a connection to an endpoint, and must not do so forever.
 #[test]
 fn a_client_that_announces_a_body_and_sends_none_is_cut_off() {
     let endpoint = Endpoint::on_heads(true, |_, stream| {

@@ -17,7 +17,7 @@ use super::types::{Problem, ServiceName};
 pub const WEIGHT: &str = "millrace.io/weight";
 /// Annotation of a Service: weights of endpoints by their nodes, as `NODE=WEIGHT,...`.
 pub(crate) const NODE_WEIGHTS: &str = "millrace.io/node-weights";
-/// The same by their zones.
+/// Annotation of a Service: weights of endpoints by their zones, as `ZONE=WEIGHT,...`.
 pub(crate) const ZONE_WEIGHTS: &str = "millrace.io/zone-weights";
 
 /// Ten times the default.

@@ -287,7 +287,7 @@ impl Conversation {
         self.run(Hook::Stack, packet)
     }
 
-    /// The same with a packet that will be segmented.
+    /// Sends a packet that will be segmented through the stack.
     pub fn stack_segments(&mut self, packet: &Packet, segment: u32) -> Processed {
         self.run_segments(Hook::Stack, packet, segment)
     }

@@ -40,7 +40,7 @@ pub use worlds::{Borrowed, FLOWS};
 pub enum Hook {
     /// Ingress of an external device.
     Forward,
-    /// The same without XDP, or after XDP has left the packet to tc.
+    /// In tc, without XDP or after XDP has left the packet to it.
     Stack,
     /// Ingress of an external device, after XDP has passed the packet.
     AfterXdp,
@@ -61,11 +61,11 @@ pub struct Outcome {
 pub enum Fate {
     Passed,
     Dropped,
-    /// It continues unchanged to tc.
+    /// The packet continues unchanged to tc.
     Deferred,
     /// XDP transmits it through its ingress device.
     Transmitted,
-    /// It leaves through a device without passing the stack.
+    /// The packet leaves through a device without passing the stack.
     Sent,
 }
 

@@ -21,7 +21,7 @@ pub struct Processed {
 }
 
 impl Processed {
-    /// It was translated and passed.
+    /// The packet was translated and passed.
     #[track_caller]
     pub fn becomes(&self, expected: &Packet) {
         self.assert_fate(Fate::Passed);
@@ -29,7 +29,7 @@ impl Processed {
         assert_eq!(self.counted, [], "{}", self.place);
     }
 
-    /// It was translated and passed, and this was counted.
+    /// The packet was translated and passed, and this was counted.
     #[track_caller]
     pub fn becomes_for(&self, expected: &Packet, reason: Reason) {
         self.assert_fate(Fate::Passed);
@@ -42,7 +42,7 @@ impl Processed {
         self.counted == [reason]
     }
 
-    /// It passed unchanged, and nothing was counted.
+    /// The packet passed unchanged, and nothing was counted.
     #[track_caller]
     pub fn passes(&self) {
         self.passes_because(&[]);
@@ -60,13 +60,13 @@ impl Processed {
         assert_eq!(self.counted, reasons, "{}", self.place);
     }
 
-    /// It passed, translated or not.
+    /// The packet passed, translated or not.
     #[track_caller]
     pub fn assert_passed(&self) {
         self.assert_fate(Fate::Passed);
     }
 
-    /// It was replaced by another packet, which is sent back.
+    /// The packet was replaced by another one, which is sent back.
     #[track_caller]
     pub fn is_answered_by(&self, expected: &Packet, reason: Reason) {
         self.assert_fate(self.sent_back());
@@ -74,13 +74,13 @@ impl Processed {
         assert_eq!(self.counted, [reason], "{}", self.place);
     }
 
-    /// It left, whatever it was replaced by.
+    /// The packet left, whatever it was replaced by.
     #[track_caller]
     pub fn assert_sent(&self) {
         self.assert_fate(Fate::Sent);
     }
 
-    /// It was replaced by another packet, which is sent back, for no counted reason.
+    /// The packet was replaced by another one, which is sent back, for no counted reason.
     #[track_caller]
     pub fn is_replaced_by(&self, expected: &Packet) {
         self.assert_fate(self.sent_back());
@@ -88,7 +88,7 @@ impl Processed {
         assert_eq!(self.counted, [], "{}", self.place);
     }
 
-    /// It was translated and sent through a device.
+    /// The packet was translated and sent through a device.
     #[track_caller]
     pub fn leaves_by(&self, device: u32, expected: &Packet) {
         self.assert_left_by(device);
@@ -96,7 +96,7 @@ impl Processed {
         assert_eq!(self.counted, [], "{}", self.place);
     }
 
-    /// The same, and this was counted.
+    /// The packet was translated and sent through a device, and this was counted.
     #[track_caller]
     pub fn leaves_by_for(&self, device: u32, expected: &Packet, reason: Reason) {
         self.assert_left_by(device);
@@ -104,7 +104,8 @@ impl Processed {
         assert_eq!(self.counted, [reason], "{}", self.place);
     }
 
-    /// The same except for its source, which is returned: the client as the backend sees it.
+    /// The packet was sent through a device and translated, also its source, which is returned: the client as the
+    /// backend sees it.
     #[track_caller]
     pub fn leaves_with_snat_by(&self, device: u32, expected: &Packet) -> String {
         self.assert_left_by(device);
@@ -114,7 +115,7 @@ impl Processed {
         source
     }
 
-    /// It continues unchanged to tc.
+    /// The packet continues unchanged to tc.
     #[track_caller]
     pub fn is_deferred_for(&self, reasons: &[Reason]) {
         self.assert_fate(Fate::Deferred);
@@ -150,7 +151,7 @@ impl Processed {
         assert_eq!(self.counted, [reason], "{}", self.place);
     }
 
-    /// It was translated and passed, except for its source, which is returned: the client as the
+    /// The packet was translated and passed, also its source, which is returned: the client as the
     /// backend sees it.
     #[track_caller]
     pub fn with_snat(&self, expected: &Packet) -> String {

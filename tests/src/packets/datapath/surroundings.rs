@@ -59,7 +59,7 @@ pub fn neighbour(device: u32, mac: Mac) -> Exit {
     Exit { device, neighbour: Some(mac.0), mtu: 1500 }
 }
 
-/// The same with an unresolved neighbour.
+/// An exit through a device whose neighbour is unresolved.
 pub fn unknown_neighbour(device: u32) -> Exit {
     Exit { device, neighbour: None, mtu: 1500 }
 }

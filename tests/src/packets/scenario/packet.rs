@@ -20,7 +20,7 @@ pub struct Sent {
     pub packet: Packet,
     /// Its ports can be read: it has a protocol of Services, and is not a later fragment.
     pub has_ports: bool,
-    /// It is not damaged.
+    /// The packet is not damaged.
     pub intact: bool,
 }
 

@@ -26,7 +26,7 @@ pub fn ask_server(from: &Host, transport: Transport, to: &str) -> Result<Reply> 
     Reply::parse(&line)
 }
 
-/// The same by a process of the node itself: one that the agent's control group has.
+/// Sends a message from a process of the node itself, which the agent's control group has, and waits for the reply.
 pub fn ask_from_node(node: &Host, transport: Transport, to: &str, port: u16) -> Result<Reply> {
     let kind = match transport {
         Transport::Tcp => "tcp",

@@ -15,7 +15,7 @@ impl Host {
         self.curl_with(&[], url)
     }
 
-    /// The same with more arguments for curl.
+    /// Gets a page with more arguments for curl.
     pub fn curl_with(&self, arguments: &[&str], url: &str) -> Result<String> {
         let limit = LIMIT.as_secs().to_string();
         let quiet =

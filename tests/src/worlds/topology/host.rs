@@ -129,7 +129,7 @@ impl Host {
         self.inside(Command::new("nsenter"), program)
     }
 
-    /// The same for a program that must not wait for other processes of this machine, such as a
+    /// A command on this host that must not wait for other processes of this machine, such as a
     /// router with timeouts of its own.
     pub fn urgent_command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = self.command("nice");

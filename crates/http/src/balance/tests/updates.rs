@@ -15,7 +15,7 @@ fn endpoints_that_stay_keep_what_is_known_about_them() {
     assert_eq!(world.ejected_for(1), Some(Duration::from_secs(10)));
 }
 
-/// The same address may be another pod's.
+/// An address that returns may be another pod's.
 #[test]
 fn an_endpoint_that_returns_is_a_new_one() {
     let world = World::new([1, 2]);

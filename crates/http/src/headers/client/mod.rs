@@ -231,13 +231,13 @@ fn last<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
     headers.get_all(name).iter().next_back().and_then(|line| list_tokens(line).next_back())
 }
 
-/// Whether there is exactly one, and it is valid.
+/// Whether there is exactly one request ID, and it is valid.
 fn has_valid_id(headers: &HeaderMap) -> bool {
     let mut ids = headers.get_all(REQUEST_ID).iter();
     ids.next().is_some_and(is_request_id) && ids.next().is_none()
 }
 
-/// It appears in logs, so it is short and has no special characters.
+/// Whether a request ID is valid. Logs contain it, so it is short and has no special characters.
 fn is_request_id(value: &HeaderValue) -> bool {
     let is_plain = |octet: &u8| octet.is_ascii_alphanumeric() || b"-_.:+/=".contains(octet);
     (1..=128).contains(&value.len()) && value.as_bytes().iter().all(is_plain)

@@ -144,7 +144,7 @@ pub fn packets_of_others_are_left_to_the_agent(c: &mut Conversation, at: &Ends) 
     is_left(c, &right);
 }
 
-/// It may be a VLAN or a bond above the one on which XDP sees the packet.
+/// The other interface may be a VLAN or a bond above the one on which XDP sees the packet.
 pub fn what_arrives_on_another_interface_is_left_to_tc(c: &mut Conversation, at: &Ends) {
     configure(c, at, &BfdSession { device: INSIDE, ..session(at) });
     let right = packet(at, &octets(&of_peer(0)));

@@ -39,7 +39,7 @@ pub static V6: Ends = Ends {
 };
 
 impl Ends {
-    /// The same with one of several other nodes; the first one is `elsewhere`.
+    /// These ends with one of several other nodes; the first one is `elsewhere`.
     pub fn beside(&self, node: usize) -> Self {
         let (v4, v6) = (
             ["192.0.2.99", "192.0.2.98", "192.0.2.97", "192.0.2.96", "192.0.2.95"],

@@ -137,7 +137,7 @@ pub fn a_backend_of_two_services_stays_for_the_other(c: &mut Conversation, at: &
     c.reply_from(&backend, &reply);
 }
 
-/// It neither hangs nor moves to a backend that does not know it.
+/// The connection neither hangs nor moves to a backend that does not know it.
 pub fn a_connection_without_its_backend_is_reset(c: &mut Conversation, at: &Ends) {
     let backends = at.backends(2);
     c.set(&at.web(1));

@@ -31,7 +31,7 @@ pub fn service_elsewhere(c: &mut Conversation, at: &Ends) -> String {
     backend
 }
 
-/// The same with a route through an interface.
+/// A Service whose backend has a route through this interface.
 pub fn service_behind(c: &mut Conversation, at: &Ends, device: u32) -> String {
     let backend = service_elsewhere(c, at);
     c.exit(&address(&backend), neighbour(device, ROUTER_MAC));

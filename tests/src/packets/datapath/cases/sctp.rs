@@ -160,7 +160,7 @@ pub fn an_init_without_a_backend_is_rejected(c: &mut Conversation, at: &Ends) {
     assert!(c.flows().is_empty());
 }
 
-/// It neither hangs nor moves to a backend that does not know it.
+/// The association neither hangs nor moves to a backend that does not know it.
 pub fn an_association_without_its_backend_is_rejected(c: &mut Conversation, at: &Ends) {
     let backends = at.backends(2);
     c.set(&at.diameter(1));

@@ -174,7 +174,7 @@ pub fn a_later_connection_of_the_same_port_goes_to_its_own_owner(c: &mut Convers
     c.forward(&request.ack()).leaves_by(INSIDE, &sent);
 }
 
-/// The same, if the old connection came from the router, not through a tunnel.
+/// A connection goes to the next owner of its slot if the old one came from the router, not through a tunnel.
 pub fn so_does_one_after_a_connection_from_the_router(c: &mut Conversation, at: &Ends) {
     history(c, at, &[(0, true)]);
     let request = at.to_web(40000);
@@ -339,7 +339,7 @@ pub fn a_connection_that_this_node_forwarded_comes_back(c: &mut Conversation, at
         .becomes(&request.ack().to(to.as_str()));
 }
 
-/// The same, but the other node is of an older version, which would not deliver a question.
+/// A stale flow to a node of an older version, which would not deliver a question.
 pub fn a_flow_to_an_older_node_becomes_no_question(c: &mut Conversation, at: &Ends) {
     history(c, at, &[(0, false)]);
     c.tunnel_peer(at.elsewhere);
@@ -414,7 +414,7 @@ pub fn a_flow_stays_with_the_node_that_knows_it(c: &mut Conversation, at: &Ends)
     c.forward(&from_tunnel(at, &packet, 0, RETURNED | 2)).becomes(&packet.to(to.as_str()));
 }
 
-/// It follows the old connection's flow first.
+/// The new connection follows the old one's flow first.
 pub fn a_new_connection_from_the_same_port_reaches_the_backend_here(
     c: &mut Conversation,
     at: &Ends,

@@ -16,7 +16,7 @@ pub(super) fn keyed(at: &Ends, tunnel: &Packet, key: u64) -> Packet {
     marked(at, tunnel, key, 0)
 }
 
-/// The same with a question, or its reply.
+/// A packet in a tunnel with a key, marked as a question or its reply.
 pub(super) fn marked(at: &Ends, tunnel: &Packet, key: u64, mark: u8) -> Packet {
     let gue = [&[2, if at.is_v6() { 41 } else { 4 }, 0, mark], &key.to_be_bytes()[..]].concat();
     tunnel.payload(&[&gue[..], &tunnel[behind_udp(at, tunnel)..]].concat()).no_checksum()
